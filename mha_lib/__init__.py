@@ -1,0 +1,57 @@
+"""Multi-head attention, in one small canonical implementation: the package behind the course.
+
+Masks are bool, True = may attend. Axes are (batch, len, embed_dim) outside and (batch, num_heads, len, head_dim) inside.
+Plots, notebook helpers and widgets are modules of their own, so that importing the layers stays light.
+"""
+
+from mha_lib.attention import MultiHeadAttention, attention_pooling, dot_product_attention, masked_softmax
+from mha_lib.inspection import capture_attention, gate_heads, head_importance, prune_heads
+from mha_lib.masking import align_mask, build_mask, causal_mask, valid_lens_mask
+from mha_lib.positional import (
+    LearnedPositionalEncoding,
+    SinusoidalPositionalEncoding,
+    alibi_bias,
+    alibi_slopes,
+    apply_rotary,
+    rotary_angles,
+    sinusoidal_encoding,
+)
+from mha_lib.scores import (
+    AdditiveScore,
+    BilinearScore,
+    cosine_score,
+    dot_product_score,
+    gaussian_score,
+    scaled_dot_product_score,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AdditiveScore",
+    "BilinearScore",
+    "LearnedPositionalEncoding",
+    "MultiHeadAttention",
+    "SinusoidalPositionalEncoding",
+    "__version__",
+    "alibi_bias",
+    "alibi_slopes",
+    "align_mask",
+    "apply_rotary",
+    "attention_pooling",
+    "build_mask",
+    "capture_attention",
+    "causal_mask",
+    "cosine_score",
+    "dot_product_attention",
+    "dot_product_score",
+    "gate_heads",
+    "gaussian_score",
+    "head_importance",
+    "masked_softmax",
+    "prune_heads",
+    "rotary_angles",
+    "scaled_dot_product_score",
+    "sinusoidal_encoding",
+    "valid_lens_mask",
+]

@@ -1,0 +1,242 @@
+"""Small data sets: generated from a seed, or bundled with scikit-learn. Nothing is downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mha_lib._checks import check_float_tensor, check_positive_int
+
+# Each pointer task names another place of the same sequence; "previous", "next" and "opposite" wrap round.
+POINTER_TASKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "previous": lambda tokens: tokens.roll(1, -1),
+    "mirrored": lambda tokens: tokens.flip(-1),
+    "next": lambda tokens: tokens.roll(-1, -1),
+    "opposite": lambda tokens: tokens.roll(tokens.shape[-1] // 2, -1),
+}
+
+
+def pointer_batch(
+    batch_size: int,
+    *,
+    tasks: Sequence[str] = ("previous", "mirrored"),
+    vocab_size: int = 8,
+    length: int = 12,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Random tokens, and for each token what stands at the places that the tasks point to.
+
+    Args:
+        batch_size: number of sequences.
+        tasks: names from `POINTER_TASKS`: "previous", "mirrored", "next", "opposite".
+        vocab_size: tokens are drawn uniformly from 0..vocab_size-1.
+        length: tokens in a sequence.
+        generator: source of randomness; default torch's global one.
+
+    Returns:
+        (tokens, targets): int64, (batch_size, length) and (batch_size, length, number of tasks).
+
+    Raises:
+        TypeError: a size is not an int.
+        ValueError: a size is not positive, or a task has no such name.
+
+    Example:
+        >>> tokens, targets = pointer_batch(1, length=3, generator=torch.Generator().manual_seed(0))
+        >>> tokens.tolist(), targets[0, :, 0].tolist(), targets[0, :, 1].tolist()
+        ([[4, 7, 5]], [5, 4, 7], [5, 7, 4])
+    """
+    for name, size in (("batch_size", batch_size), ("vocab_size", vocab_size), ("length", length)):
+        check_positive_int(name, size)
+    unknown = [task for task in tasks if task not in POINTER_TASKS]
+    if unknown or not tasks:
+        raise ValueError(f"tasks must be names from {list(POINTER_TASKS)}, at least one, got {list(tasks)}")
+    tokens = torch.randint(vocab_size, (batch_size, length), generator=generator)
+    return tokens, torch.stack([POINTER_TASKS[task](tokens) for task in tasks], dim=-1)
+
+
+def markov_transition(vocab_size: int = 8, *, concentration: float = 0.3, seed: int = 0) -> Tensor:
+    """Transition matrix of a random source in which a token depends on the one before it.
+
+    Args:
+        vocab_size: number of tokens.
+        concentration: of the Dirichlet distribution of each row; small numbers make the source predictable.
+        seed: fixes the matrix.
+
+    Returns:
+        float64 (vocab_size, vocab_size), rows sum to 1: row = token now, column = token next.
+
+    Raises:
+        TypeError: `vocab_size` is not an int.
+        ValueError: `vocab_size` or `concentration` is not positive.
+
+    Example:
+        >>> markov_transition(3).sum(-1).tolist()
+        [1.0, 1.0, 1.0]
+    """
+    check_positive_int("vocab_size", vocab_size)
+    if not concentration > 0:
+        raise ValueError(f"concentration must be positive, got {concentration}")
+    import numpy as np
+
+    rows = np.random.default_rng(seed).dirichlet([concentration] * vocab_size, size=vocab_size)
+    return torch.from_numpy(rows / rows.sum(-1, keepdims=True))
+
+
+def markov_batch(
+    batch_size: int, length: int, transition: Tensor, *, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Sequences of a Markov source that start anywhere, and for each token the one after it.
+
+    Args:
+        batch_size: number of sequences.
+        length: tokens in the input; the source draws one more for the last target.
+        transition: (vocab_size, vocab_size), from `markov_transition`.
+        generator: source of randomness; default torch's global one.
+
+    Returns:
+        (tokens, targets): int64, both (batch_size, length); targets[:, t] follows tokens[:, t].
+
+    Raises:
+        TypeError: a size is not an int, or `transition` no floating-point tensor.
+        ValueError: a size is not positive, or `transition` no square matrix of probabilities.
+
+    Example:
+        >>> tokens, targets = markov_batch(2, 5, markov_transition())
+        >>> torch.equal(tokens[:, 1:], targets[:, :-1])
+        True
+    """
+    check_positive_int("batch_size", batch_size)
+    check_positive_int("length", length)
+    _check_transition(transition)
+    tokens = torch.randint(len(transition), (batch_size, 1), generator=generator)
+    for _ in range(length):
+        following = torch.multinomial(transition[tokens[:, -1]], 1, generator=generator)
+        tokens = torch.cat((tokens, following), dim=1)
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def markov_entropy(length: int, transition: Tensor) -> float:
+    """Entropy floor of `markov_batch`: no model that looks back only can have a lower expected loss.
+
+    Args:
+        length: tokens in the input.
+        transition: (vocab_size, vocab_size).
+
+    Returns:
+        Mean over the positions of H(next token | this token), in nats.
+
+    Raises:
+        TypeError: `length` is not an int, or `transition` no floating-point tensor.
+        ValueError: `length` is not positive, or `transition` no square matrix of probabilities.
+
+    Example:
+        >>> round(markov_entropy(7, torch.full((4, 4), 0.25)), 4)  # log 4
+        1.3863
+    """
+    check_positive_int("length", length)
+    _check_transition(transition)
+    row_entropy = torch.special.entr(transition).sum(-1)
+    now = torch.full((len(transition),), 1 / len(transition), dtype=transition.dtype)
+    total = 0.0
+    for _ in range(length):
+        total += float(now @ row_entropy)
+        now = now @ transition
+    return total / length
+
+
+def _check_transition(transition: Tensor) -> None:
+    check_float_tensor("transition", transition, axes="vocab_size, vocab_size")
+    square = transition.shape[0] == transition.shape[1]
+    if not square or (transition < 0).any() or not torch.allclose(transition.sum(-1), transition.new_ones(())):
+        raise ValueError(f"transition must be square with rows that sum to 1, got shape {tuple(transition.shape)}")
+
+
+class Split(NamedTuple):
+    """Inputs and targets for training, and others for the test."""
+
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+
+
+def noisy_curve(
+    num_train: int = 50, num_test: int = 50, *, noise: float = 0.5, generator: torch.Generator | None = None
+) -> Split:
+    """Noisy samples of `curve` at random places, and the noise-free curve on a grid.
+
+    Args:
+        num_train: number of samples, x uniform in 0..5 and sorted.
+        num_test: number of grid points from 0 to 5.
+        noise: standard deviation of the noise on the samples.
+        generator: source of randomness; default torch's global one.
+
+    Returns:
+        A `Split` of float32 tensors (n, 1): x_train, y_train, x_test, y_test.
+
+    Raises:
+        TypeError: a count is not an int.
+        ValueError: a count is not positive, or `noise` is negative.
+
+    Example:
+        >>> noisy_curve(7, 3).x_test.flatten().tolist()
+        [0.0, 2.5, 5.0]
+    """
+    check_positive_int("num_train", num_train)
+    check_positive_int("num_test", num_test)
+    if not noise >= 0:
+        raise ValueError(f"noise must not be negative, got {noise}")
+    x_train = (5 * torch.rand(num_train, 1, generator=generator)).sort(0).values
+    x_test = torch.linspace(0, 5, num_test).unsqueeze(-1)
+    y_train = curve(x_train) + noise * torch.randn(num_train, 1, generator=generator)
+    return Split(x_train, y_train, x_test, curve(x_test))
+
+
+def curve(x: Tensor) -> Tensor:
+    """The function behind `noisy_curve`: sin 2x + x / 2, two bumps on a slope.
+
+    Example:
+        >>> curve(torch.zeros(1)).item()
+        0.0
+    """
+    return torch.sin(2 * x) + 0.5 * x
+
+
+def digit_tokens(patch: int = 2, *, test_fraction: float = 0.25, seed: int = 0) -> Split:
+    """Real handwritten digits (8 x 8 pixels, scikit-learn's `load_digits`) cut into square patches, one token each.
+
+    Args:
+        patch: side of a patch in pixels; divides 8.
+        test_fraction: share of the 1797 images that is kept for the test, strictly between 0 and 1.
+        seed: fixes which.
+
+    Returns:
+        A `Split`: x float32 (images, (8 / patch)², patch²) in 0..1, patches row by row; y int64 (images,), the digit.
+
+    Raises:
+        TypeError: `patch` is not an int.
+        ValueError: `patch` does not divide 8, or `test_fraction` is not between 0 and 1.
+
+    Example:
+        >>> digit_tokens().x_train.shape
+        torch.Size([1347, 16, 4])
+    """
+    check_positive_int("patch", patch)
+    if 8 % patch:
+        raise ValueError(f"patch must divide 8, got {patch}")
+    if not 0 < test_fraction < 1:
+        raise ValueError(f"test_fraction must be between 0 and 1, got {test_fraction}")
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    digits = load_digits()
+    pixels = torch.tensor(digits.images, dtype=torch.float32) / 16
+    tokens = pixels.unfold(1, patch, patch).unfold(2, patch, patch).flatten(3).flatten(1, 2)
+    labels = torch.tensor(digits.target)
+    train, test = train_test_split(
+        range(len(labels)), test_size=test_fraction, random_state=seed, stratify=digits.target
+    )
+    return Split(tokens[train], labels[train], tokens[test], labels[test])

@@ -1,0 +1,113 @@
+"""What chapters need besides attention: one seed, the library's own source on the page, shapes to predict."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from IPython.display import Markdown
+
+
+def set_seed(seed: int) -> None:
+    """Seed Python, NumPy and torch.
+
+    Args:
+        seed: in 0..2^32-1.
+
+    Raises:
+        TypeError: `seed` is not an int.
+        ValueError: it is out of range.
+
+    Example:
+        >>> set_seed(7)
+        >>> first = torch.rand(1)
+        >>> set_seed(7)
+        >>> torch.equal(first, torch.rand(1))
+        True
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"seed must be an int, got {type(seed).__name__}: {seed!r}")
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed must lie in 0..2^32-1, got {seed}")
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def show_source(*objects: Any, docstring: bool = False) -> Markdown:
+    """Show the library's own text of functions, methods or classes, highlighted on the page.
+
+    Args:
+        objects: what to show, one after another.
+        docstring: keep the docstrings; without them the code fits on a screen.
+
+    Returns:
+        Markdown that Jupyter displays.
+
+    Raises:
+        TypeError: an object has no Python source.
+
+    Example:
+        >>> from mha_lib import MultiHeadAttention
+        >>> print(show_source(MultiHeadAttention.merge_heads).data.splitlines()[1])
+        def merge_heads(self, x: Tensor) -> Tensor:
+    """
+    from IPython.display import Markdown
+
+    texts = [inspect.cleandoc("\n" + _source(thing, docstring)) for thing in objects]
+    return Markdown("```python\n" + "\n\n\n".join(texts) + "\n```")
+
+
+def _source(thing: Any, docstring: bool) -> str:
+    text = inspect.getsource(thing)
+    if docstring:
+        return text
+    import ast
+    import textwrap
+
+    text = textwrap.dedent(text)
+    drop: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
+            first = node.body[0]
+            drop.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    lines = text.splitlines()
+    # A blank line that only set the docstring apart goes with it.
+    drop |= {i + 1 for i in drop if i < len(lines) and not lines[i].strip()}
+    return "\n".join(line for number, line in enumerate(lines, start=1) if number not in drop)
+
+
+def predict_shape(tensor: Tensor, guess: tuple[int, ...]) -> None:
+    """Print whether a guess of a tensor's shape is right, and if not, which axis is wrong.
+
+    Args:
+        tensor: what was computed.
+        guess: your prediction, such as (2, 5, 4, 6).
+
+    Raises:
+        TypeError: `tensor` is not a tensor, or `guess` not a tuple of ints.
+
+    Example:
+        >>> predict_shape(torch.zeros(2, 3), (2, 3))
+        right: (2, 3)
+        >>> predict_shape(torch.zeros(2, 3), (2, 4))
+        not yet: axis 1 is 3, you said 4
+        >>> predict_shape(torch.zeros(2, 3), (6,))
+        not yet: it has 2 axes, you named 1
+    """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"tensor must be a torch.Tensor, got {type(tensor).__name__}")
+    if not isinstance(guess, tuple) or not all(isinstance(size, int) for size in guess):
+        raise TypeError(f"guess must be a tuple of ints, got {guess!r}")
+    shape = tuple(tensor.shape)
+    if len(guess) != len(shape):
+        print(f"not yet: it has {len(shape)} axes, you named {len(guess)}")
+        return
+    wrong = [f"axis {axis} is {size}, you said {said}" for axis, (size, said) in enumerate(zip(shape, guess, strict=True)) if size != said]
+    print("not yet: " + "; ".join(wrong) if wrong else f"right: {shape}")

@@ -1,0 +1,254 @@
+"""Figures of the course: one look, the same colour for the same thing on every page.
+
+Queries are blue, keys orange, values green; heads have one palette. In every heatmap queries are rows and keys are
+columns. Functions return a Figure, which Jupyter displays where it is the last line of a cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+QUERY, KEY, VALUE = "#1f6fb5", "#d9730d", "#2e8b57"
+# Paul Tol's "bright" and "vibrant" hues, told apart with any kind of colour vision.
+HEADS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#777777")
+COLORMAP = "viridis"
+
+STYLE: dict[str, Any] = {
+    "figure.dpi": 110,
+    "figure.facecolor": "white",
+    "font.size": 9.5,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+}
+
+
+def head_color(head: int) -> str:
+    """Colour of a head; after eight heads the palette starts again.
+
+    Example:
+        >>> head_color(0) == head_color(8)
+        True
+    """
+    return HEADS[head % len(HEADS)]
+
+
+def new_figure(rows: int = 1, columns: int = 1, *, width: float = 6.5, height: float = 3.0, **options: Any) -> tuple[Figure, Any]:
+    """Start a figure in the look of the course. Return it at the end of the cell to display it once.
+
+    Args:
+        rows: rows of axes.
+        columns: columns of axes.
+        width: in inches; 6.5 fills the text column.
+        height: in inches.
+        options: passed to `plt.subplots`, such as `sharey=True`.
+
+    Returns:
+        (figure, axes) as `plt.subplots` gives them.
+
+    Example:
+        >>> figure, axis = new_figure()
+        >>> line = axis.plot([0, 1], color=QUERY)
+    """
+    options.setdefault("layout", "constrained")
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(rows, columns, figsize=(width, height), **options)
+    # Closed for pyplot, so that Jupyter does not show it a second time; the Figure itself lives on.
+    plt.close(figure)
+    return figure, axes
+
+
+def plot_weights(
+    weights: Tensor,
+    *,
+    query_labels: Sequence[str] | None = None,
+    key_labels: Sequence[str] | None = None,
+    titles: Sequence[str] | None = None,
+    columns: int = 4,
+    values: bool | None = None,
+    vmin: float | None = 0.0,
+    vmax: float | None = None,
+    colorbar_label: str = "weight",
+) -> Figure:
+    """Heatmaps of weights (or scores), one for each leading index, on one colour scale.
+
+    Args:
+        weights: (q_len, k_len) or (maps, q_len, k_len), such as the heads of one sample.
+        query_labels: text beside the rows, q_len of them.
+        key_labels: text below the columns, k_len of them.
+        titles: one a map; default "head 0", "head 1", ... for several maps.
+        columns: maps in a row of the figure.
+        values: write the numbers into the cells; default only where a map has at most 36 cells.
+        vmin: start of the colour scale; None takes the smallest number.
+        vmax: end of the colour scale; None takes the largest number.
+        colorbar_label: what the colour means.
+
+    Returns:
+        The figure, with one colour bar.
+
+    Raises:
+        TypeError: `weights` is not a tensor.
+        ValueError: it has another rank, or the number of labels or titles does not fit.
+
+    Example:
+        >>> figure = plot_weights(torch.eye(3).expand(2, 3, 3))
+        >>> len(figure.axes)
+        3
+    """
+    if not isinstance(weights, Tensor):
+        raise TypeError(f"weights must be a torch.Tensor, got {type(weights).__name__}")
+    if weights.ndim not in (2, 3) or weights.numel() == 0:
+        raise ValueError(f"weights must have shape (q_len, k_len) or (maps, q_len, k_len), got {tuple(weights.shape)}")
+    maps = weights.detach().to(torch.float64).reshape(-1, *weights.shape[-2:])
+    count, q_len, k_len = maps.shape
+    if titles is None:
+        titles = [f"head {i}" for i in range(count)] if weights.ndim == 3 else [""]
+    for name, labels, expected in (
+        ("query_labels", query_labels, q_len),
+        ("key_labels", key_labels, k_len),
+        ("titles", titles, count),
+    ):
+        if labels is not None and len(labels) != expected:
+            raise ValueError(f"{name} must have {expected} entries, got {len(labels)}")
+    values = q_len * k_len <= 36 if values is None else values
+    low = float(maps.min()) if vmin is None else vmin
+    high = float(maps.max()) if vmax is None else vmax
+
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    # Cells keep one size in print whatever their number, within what a page can take.
+    cell = min(0.42, 6.0 / (columns * (k_len + 1.5)))
+    width = max(columns * (cell * k_len + 0.9) + 0.9, 2.6)
+    figure, axes = new_figure(rows, columns, width=width, height=rows * (cell * q_len + 0.9), squeeze=False)
+    image = None
+    for i, axis in enumerate(axes.flat):
+        if i >= count:
+            axis.axis("off")
+            continue
+        image = axis.imshow(maps[i].numpy(), cmap=COLORMAP, vmin=low, vmax=high)
+        axis.set_title(titles[i], color=head_color(i) if weights.ndim == 3 and count > 1 else "black")
+        _label_axis(axis, query_labels if i % columns == 0 else None, key_labels, q_len, k_len)
+        if i % columns == 0:
+            axis.set_ylabel("queries", color=QUERY)
+        if i + columns >= count:
+            axis.set_xlabel("keys", color=KEY)
+        if values:
+            _write_values(axis, maps[i], low, high)
+    assert image is not None
+    figure.colorbar(image, ax=axes, label=colorbar_label, shrink=0.9)
+    return figure
+
+
+def _label_axis(axis: Axes, query_labels: Sequence[str] | None, key_labels: Sequence[str] | None, q_len: int, k_len: int) -> None:
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+    axis.set_xticks(range(k_len) if key_labels is not None else [])
+    axis.set_yticks(range(q_len) if query_labels is not None else [])
+    if key_labels is not None:
+        axis.set_xticklabels(key_labels, rotation=90 if max(map(len, key_labels)) > 2 else 0)
+    if query_labels is not None:
+        axis.set_yticklabels(query_labels)
+    axis.tick_params(length=0)
+
+
+def _write_values(axis: Axes, cells: Tensor, low: float, high: float) -> None:
+    middle = (low + high) / 2
+    for (row, column), value in np.ndenumerate(cells.numpy()):
+        color = "black" if value > middle else "white"
+        axis.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, fontsize=7.5)
+
+
+def plot_curves(
+    steps: Tensor,
+    curves: dict[str, Tensor],
+    *,
+    colors: Sequence[str] = HEADS,
+    xlabel: str = "training step",
+    ylabel: str = "loss",
+    floor: float | None = None,
+    floor_label: str = "floor",
+) -> Figure:
+    """Curves over training: the mean of several runs as a line, all runs as a band from lowest to highest.
+
+    Args:
+        steps: (records,), the horizontal axis.
+        curves: label -> (records,) or (runs, records).
+        colors: one a curve.
+        xlabel: text below.
+        ylabel: text beside.
+        floor: draw a horizontal line here.
+        floor_label: what the line means.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: a curve does not end in as many records as `steps` has.
+
+    Example:
+        >>> figure = plot_curves(torch.arange(5), {"three seeds": torch.rand(3, 5)})
+    """
+    figure, axis = new_figure()
+    for (label, runs), color in zip(curves.items(), colors, strict=False):
+        if runs.shape[-1] != len(steps):
+            raise ValueError(f"curves[{label!r}] must end in {len(steps)} records, got shape {tuple(runs.shape)}")
+        runs = runs.detach().reshape(-1, len(steps))
+        axis.plot(steps, runs.mean(0), color=color, label=label)
+        axis.fill_between(steps, runs.min(0).values, runs.max(0).values, color=color, alpha=0.2, linewidth=0)
+    if floor is not None:
+        axis.axhline(floor, color="black", linestyle="--", linewidth=1, label=floor_label)
+    axis.set_xlabel(xlabel)
+    axis.set_ylabel(ylabel)
+    axis.legend()
+    return figure
+
+
+def plot_seeds(results: dict[str, dict[str, Tensor]], *, xlabel: str, ylabel: str = "accuracy", chance: float | None = None) -> Figure:
+    """One dot a seed: results of several settings side by side, so that the spread is seen, not summed up.
+
+    Args:
+        results: series -> {setting: (seeds,)}, such as {"linear read-out": {"1 head": ...}}.
+        xlabel: what the settings are.
+        ylabel: what is measured.
+        chance: draw a horizontal line at the level of guessing.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> figure = plot_seeds({"linear": {"1": torch.rand(5), "2": torch.rand(5)}}, xlabel="heads")
+    """
+    figure, axis = new_figure()
+    settings = list(dict.fromkeys(setting for series in results.values() for setting in series))
+    for i, (label, series) in enumerate(results.items()):
+        offset = (i - (len(results) - 1) / 2) * 0.22
+        for j, (setting, seeds) in enumerate(series.items()):
+            seeds = seeds.detach().flatten()
+            spread = torch.linspace(-0.06, 0.06, len(seeds)) if len(seeds) > 1 else torch.zeros(1)
+            axis.plot(
+                settings.index(setting) + offset + spread,
+                seeds,
+                "os^D"[i % 4],
+                color=HEADS[i % len(HEADS)],
+                markersize=4.5,
+                alpha=0.8,
+                label=label if j == 0 else None,
+            )
+    if chance is not None:
+        axis.axhline(chance, color="black", linestyle="--", linewidth=1, label="guessing")
+    axis.set_xticks(range(len(settings)), settings)
+    axis.set_xlabel(xlabel)
+    axis.set_ylabel(ylabel)
+    axis.legend()
+    return figure

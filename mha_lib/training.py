@@ -1,0 +1,168 @@
+"""One training loop for one model, or for several seeds of it at once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state
+
+from mha_lib._checks import check_positive_int
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class History:
+    """What `fit` saw: the loss of each model at each recorded step.
+
+    Attributes:
+        steps: (records,), int64, counted from 1.
+        losses: (models, records), each the mean over the steps since the record before.
+    """
+
+    steps: Tensor
+    losses: Tensor
+
+
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """Mean cross-entropy of logits (..., classes) against class indices (...), in nats.
+
+    Example:
+        >>> round(cross_entropy(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long)).item(), 4)  # log 4
+        1.3863
+    """
+    return F.cross_entropy(logits.flatten(0, -2), target.flatten())
+
+
+def seeded(factory: Callable[[], nn.Module], num_models: int, *, seed: int = 0) -> list[nn.Module]:
+    """Make models that differ in their random start only: number i is made after `torch.manual_seed(seed + i)`.
+
+    The global random state is left as it was.
+
+    Args:
+        factory: function without arguments that makes a model.
+        num_models: how many.
+        seed: of the first.
+
+    Raises:
+        TypeError: `num_models` is not an int.
+        ValueError: it is not positive.
+
+    Example:
+        >>> first, second = seeded(lambda: nn.Linear(2, 2), 2)
+        >>> torch.equal(first.weight, second.weight)
+        False
+    """
+    check_positive_int("num_models", num_models)
+    models = []
+    with torch.random.fork_rng(devices=[]):
+        for i in range(num_models):
+            torch.manual_seed(seed + i)
+            models.append(factory())
+    return models
+
+
+def predict(models: Sequence[nn.Module], inputs: Tensor) -> Tensor:
+    """Outputs of several models of one architecture for the same inputs, without gradient.
+
+    Returns:
+        (models, *output shape).
+
+    Example:
+        >>> predict(seeded(lambda: nn.Linear(3, 5), 2), torch.ones(7, 3)).shape
+        torch.Size([2, 7, 5])
+    """
+    with torch.no_grad():
+        return torch.stack([model(inputs) for model in models])
+
+
+def fit(
+    models: nn.Module | Sequence[nn.Module],
+    make_batch: Callable[[torch.Generator], Batch],
+    *,
+    steps: int,
+    lr: float = 1e-2,
+    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+    seed: int = 0,
+    records: int = 50,
+    progress: bool = False,
+) -> History:
+    """Train in place with Adam, a short warm-up and a learning rate that falls to 0 (one-cycle schedule).
+
+    Several models of one architecture train side by side in one batched computation: as many seeds for little more
+    than the time of one. Each sees its own data and is updated by its own gradient, as if it were alone.
+
+    Args:
+        models: one model, or several of the same architecture; see `seeded`.
+        make_batch: function of a `torch.Generator` that returns (inputs, targets).
+        steps: number of updates.
+        lr: largest learning rate, reached after a tenth of the steps.
+        loss: function of (outputs, targets) that returns a scalar.
+        seed: model i draws its data from a generator with seed + i.
+        records: number of entries of the history, at most `steps`.
+        progress: print the loss ten times on the way.
+
+    Returns:
+        The `History` of the losses.
+
+    Raises:
+        TypeError: `steps` or `records` is not an int.
+        ValueError: `steps`, `records` or `lr` is not positive, or there is no model.
+
+    Example:
+        >>> def make_batch(generator):
+        ...     x = torch.rand(16, 1, generator=generator)
+        ...     return x, 3 * x
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> history = fit(model, make_batch, steps=300, lr=0.1, loss=F.mse_loss)
+        >>> round(model.weight.item(), 2)
+        3.0
+    """
+    check_positive_int("steps", steps)
+    check_positive_int("records", records)
+    if not lr > 0:
+        raise ValueError(f"lr must be positive, got {lr}")
+    models = [models] if isinstance(models, nn.Module) else list(models)
+    if not models:
+        raise ValueError("models must hold at least one model, got none")
+    records = min(records, steps)
+
+    # All models become one: each parameter gets a leading axis, and `vmap` runs the architecture once over it. Adam
+    # works entry by entry, so that the sum of the losses updates each model as its own loss would.
+    stacked, buffers = stack_module_state(models)
+    parameters = {name: value.detach().requires_grad_() for name, value in stacked.items()}
+    architecture = copy.deepcopy(models[0]).to("meta")
+
+    def one_loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+        return loss(functional_call(architecture, (parameters, buffers), (inputs,)), targets)
+
+    all_losses = torch.vmap(one_loss, randomness="different")
+    optimizer = torch.optim.Adam(list(parameters.values()), lr=lr)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=max(steps, 2), pct_start=0.1)
+    generators = [torch.Generator().manual_seed(seed + i) for i in range(len(models))]
+    marks = torch.linspace(0, steps, records + 1).round().long()[1:]
+    kept, running, since = [], torch.zeros(len(models)), 0
+    for step in range(1, steps + 1):
+        batches = [make_batch(generator) for generator in generators]
+        inputs, targets = (torch.stack(part) for part in zip(*batches, strict=True))
+        losses = all_losses(parameters, buffers, inputs, targets)
+        optimizer.zero_grad()
+        losses.sum().backward()
+        optimizer.step()
+        schedule.step()
+        running, since = running + losses.detach(), since + 1
+        if step == marks[len(kept)]:
+            kept.append(running / since)
+            running, since = torch.zeros(len(models)), 0
+        if progress and step % max(steps // 10, 1) == 0:
+            print(f"step {step:5d} of {steps}, loss {losses.mean().item():.3f}")
+    with torch.no_grad():
+        for i, model in enumerate(models):
+            for name, parameter in model.named_parameters():
+                parameter.copy_(parameters[name][i])
+    return History(marks, torch.stack(kept, dim=-1))
