@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -16,11 +17,30 @@ def check_positive_int(name: str, value: object) -> None:
         raise ValueError(f"{name} must be positive, got {value}")
 
 
-def check_probability(name: str, value: object) -> None:
-    """Raise unless `value` is a number in 0..1."""
+def check_seed(name: str, value: object) -> None:
+    """Raise unless `value` is an int that every generator takes as a seed."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}: {value!r}")
+    if not 0 <= value < 2**32:
+        raise ValueError(f"{name} must lie in 0..2^32-1, got {value}")
+
+
+def check_number(name: str, value: object) -> float:
+    """Return `value` if it is an int or a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}: {value!r}")
-    if not 0.0 <= value <= 1.0:
+    return value
+
+
+def check_positive(name: str, value: object) -> None:
+    """Raise unless `value` is a finite number above 0."""
+    if not 0.0 < check_number(name, value) < math.inf:
+        raise ValueError(f"{name} must be positive, got {value}")
+
+
+def check_probability(name: str, value: object) -> None:
+    """Raise unless `value` is a number in 0..1."""
+    if not 0.0 <= check_number(name, value) <= 1.0:
         raise ValueError(f"{name} must be between 0 and 1, got {value}")
 
 
@@ -51,5 +71,29 @@ def check_same(what: str, names: Sequence[str], values: Sequence[object]) -> Non
 
 def check_same_kind(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
     """Raise unless all tensors share dtype and device."""
-    check_same("dtype", names, [tensor.dtype for tensor in tensors])
     check_same("device", names, [tensor.device for tensor in tensors])
+    # Under autocast torch itself brings the operands to one dtype.
+    if tensors[0].is_meta or not torch.is_autocast_enabled(tensors[0].device.type):
+        check_same("dtype", names, [tensor.dtype for tensor in tensors])
+
+
+def check_leading_axes(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
+    """Raise unless the axes before the last two broadcast."""
+    try:
+        torch.broadcast_shapes(*(tensor.shape[:-2] for tensor in tensors))
+    except RuntimeError:
+        shapes = " and ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise ValueError(f"the leading axes of {' and '.join(names)} must broadcast, got {shapes}") from None
+
+
+def extremes(values: Tensor) -> tuple[float, float] | None:
+    """Smallest and largest number, or None where shapes are known but numbers are not.
+
+    That is so while a compiler traces, under `vmap`, and on the meta device; a check of the numbers is left out there.
+    """
+    if torch.compiler.is_compiling() or values.numel() == 0:
+        return None
+    try:
+        return values.min().item(), values.max().item()
+    except RuntimeError:
+        return None

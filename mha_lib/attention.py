@@ -10,7 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mha_lib._checks import check_float_tensor, check_positive_int, check_probability, check_same, check_same_kind
+from mha_lib._checks import (
+    check_float_tensor,
+    check_leading_axes,
+    check_positive_int,
+    check_probability,
+    check_same,
+    check_same_kind,
+)
 from mha_lib.masking import align_mask, build_mask
 from mha_lib.scores import scaled_dot_product_score
 
@@ -38,11 +45,13 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None, *, valid_lens: Te
         [[[0.5, 0.5, 0.0, 0.0]], [[0.0, 0.0, 0.0, 0.0]]]
     """
     check_float_tensor("scores", scores, axes="..., q_len, k_len")
+    if mask is not None:
+        mask = align_mask(mask, scores.shape)
     visible = build_mask(scores.shape[-2], scores.shape[-1], attn_mask=mask, valid_lens=valid_lens)
     wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
     if visible is None:
         return wide.softmax(-1).to(scores.dtype)
-    visible = align_mask(visible, scores.shape)
+    visible = align_mask(visible, scores.shape, name="mask and valid_lens")
     # The smallest finite number loses against every visible score. In a row without one it would give equal
     # weights, not NaN as -inf would; the product with the mask then makes them zero.
     weights = wide.masked_fill(~visible, torch.finfo(wide.dtype).min).softmax(-1) * visible
@@ -77,12 +86,7 @@ def attention_pooling(
     check_float_tensor("value", value, axes="..., k_len, value_dim")
     check_same_kind(("scores", "value"), (scores, value))
     check_same("number of keys", ("scores", "value"), (scores.shape[-1], value.shape[-2]))
-    try:
-        torch.broadcast_shapes(scores.shape[:-2], value.shape[:-2])
-    except RuntimeError:
-        raise ValueError(
-            f"the leading axes of scores and value must broadcast, got {tuple(scores.shape)} and {tuple(value.shape)}"
-        ) from None
+    check_leading_axes(("scores", "value"), (scores, value))
     check_probability("dropout_p", dropout_p)
     weights = masked_softmax(scores, mask)
     kept = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
@@ -144,7 +148,7 @@ def dot_product_attention(
         device=query.device,
     )
     if mask is not None:
-        mask = align_mask(mask, (*query.shape[:-1], k_len))
+        mask = align_mask(mask, (*query.shape[:-1], k_len), name="attn_mask and valid_lens")
     if need_weights:
         return attention_pooling(scaled_dot_product_score(query, key), value, mask, dropout_p=dropout_p)
     return F.scaled_dot_product_attention(query, key, value, mask, dropout_p, kernel_causal), None
@@ -269,6 +273,8 @@ class MultiHeadAttention(nn.Module):
             check_float_tensor(name, tensor, axes=f"batch, {length}, {width}")
             if tensor.shape[-1] != width:
                 raise ValueError(f"{name} must have shape (batch, {length}, {width}), got {tuple(tensor.shape)}")
+        weight = self.q_proj.weight
+        check_same_kind((*widths, "the layer's weights"), (query, key, value, weight))
         check_same("batch", tuple(widths), (query.shape[0], key.shape[0], value.shape[0]))
         check_same("length", ("key", "value"), (key.shape[1], value.shape[1]))
 
@@ -295,8 +301,15 @@ class MultiHeadAttention(nn.Module):
         """Cut the last axis into heads: (batch, len, heads * head_dim) -> (batch, heads, len, head_dim).
 
         Raises:
+            TypeError: `x` is not a tensor.
             ValueError: `x` has another rank, or `head_dim` does not divide its last axis.
+
+        Example:
+            >>> MultiHeadAttention(6, 3).split_heads(torch.arange(6).view(1, 1, 6)).tolist()
+            [[[[0, 1]], [[2, 3]], [[4, 5]]]]
         """
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
         if x.ndim != 3 or x.shape[-1] % self.head_dim:
             raise ValueError(
                 f"x must have shape (batch, len, heads * head_dim) with head_dim={self.head_dim}, got {tuple(x.shape)}"
@@ -307,8 +320,16 @@ class MultiHeadAttention(nn.Module):
         """Undo `split_heads`: (batch, heads, len, head_dim) -> (batch, len, heads * head_dim).
 
         Raises:
+            TypeError: `x` is not a tensor.
             ValueError: `x` has another rank, or its last axis is not `head_dim`.
+
+        Example:
+            >>> attention, x = MultiHeadAttention(6, 3), torch.rand(2, 5, 6)
+            >>> torch.equal(attention.merge_heads(attention.split_heads(x)), x)
+            True
         """
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
         if x.ndim != 4 or x.shape[-1] != self.head_dim:
             raise ValueError(
                 f"x must have shape (batch, heads, len, head_dim={self.head_dim}), got {tuple(x.shape)}"

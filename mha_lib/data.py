@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mha_lib._checks import check_float_tensor, check_positive_int
+from mha_lib._checks import check_float_tensor, check_number, check_positive, check_positive_int, check_seed
 
 # Each pointer task names another place of the same sequence; "previous", "next" and "opposite" wrap round.
 POINTER_TASKS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -69,16 +69,16 @@ def markov_transition(vocab_size: int = 8, *, concentration: float = 0.3, seed: 
         float64 (vocab_size, vocab_size), rows sum to 1: row = token now, column = token next.
 
     Raises:
-        TypeError: `vocab_size` is not an int.
-        ValueError: `vocab_size` or `concentration` is not positive.
+        TypeError: `vocab_size` or `seed` is not an int, `concentration` not a number.
+        ValueError: `vocab_size` or `concentration` is not positive, or `seed` is out of range.
 
     Example:
         >>> markov_transition(3).sum(-1).tolist()
         [1.0, 1.0, 1.0]
     """
     check_positive_int("vocab_size", vocab_size)
-    if not concentration > 0:
-        raise ValueError(f"concentration must be positive, got {concentration}")
+    check_positive("concentration", concentration)
+    check_seed("seed", seed)
     import numpy as np
 
     rows = np.random.default_rng(seed).dirichlet([concentration] * vocab_size, size=vocab_size)
@@ -149,9 +149,11 @@ def markov_entropy(length: int, transition: Tensor) -> float:
 
 def _check_transition(transition: Tensor) -> None:
     check_float_tensor("transition", transition, axes="vocab_size, vocab_size")
-    square = transition.shape[0] == transition.shape[1]
-    if not square or (transition < 0).any() or not torch.allclose(transition.sum(-1), transition.new_ones(())):
-        raise ValueError(f"transition must be square with rows that sum to 1, got shape {tuple(transition.shape)}")
+    if transition.shape[0] != transition.shape[1]:
+        raise ValueError(f"transition must be square, got shape {tuple(transition.shape)}")
+    sums = transition.sum(-1)
+    if (transition < 0).any() or not torch.allclose(sums, torch.ones_like(sums)):
+        raise ValueError(f"transition must hold probabilities, rows that sum to 1, got {transition.tolist()}")
 
 
 class Split(NamedTuple):
@@ -178,7 +180,7 @@ def noisy_curve(
         A `Split` of float32 tensors (n, 1): x_train, y_train, x_test, y_test.
 
     Raises:
-        TypeError: a count is not an int.
+        TypeError: a count is not an int, or `noise` not a number.
         ValueError: a count is not positive, or `noise` is negative.
 
     Example:
@@ -187,7 +189,7 @@ def noisy_curve(
     """
     check_positive_int("num_train", num_train)
     check_positive_int("num_test", num_test)
-    if not noise >= 0:
+    if not check_number("noise", noise) >= 0:
         raise ValueError(f"noise must not be negative, got {noise}")
     x_train = (5 * torch.rand(num_train, 1, generator=generator)).sort(0).values
     x_test = torch.linspace(0, 5, num_test).unsqueeze(-1)
@@ -217,8 +219,8 @@ def digit_tokens(patch: int = 2, *, test_fraction: float = 0.25, seed: int = 0) 
         A `Split`: x float32 (images, (8 / patch)², patch²) in 0..1, patches row by row; y int64 (images,), the digit.
 
     Raises:
-        TypeError: `patch` is not an int.
-        ValueError: `patch` does not divide 8, or `test_fraction` is not between 0 and 1.
+        TypeError: `patch` or `seed` is not an int, `test_fraction` not a number.
+        ValueError: `patch` does not divide 8, `test_fraction` is not between 0 and 1, or `seed` is out of range.
 
     Example:
         >>> digit_tokens().x_train.shape
@@ -227,7 +229,8 @@ def digit_tokens(patch: int = 2, *, test_fraction: float = 0.25, seed: int = 0) 
     check_positive_int("patch", patch)
     if 8 % patch:
         raise ValueError(f"patch must divide 8, got {patch}")
-    if not 0 < test_fraction < 1:
+    check_seed("seed", seed)
+    if not 0 < check_number("test_fraction", test_fraction) < 1:
         raise ValueError(f"test_fraction must be between 0 and 1, got {test_fraction}")
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

@@ -51,14 +51,14 @@ def capture_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             asked.append(kwargs.get("need_weights", True))
             return args, {**kwargs, "need_weights": True}
 
-        def after(_: nn.Module, args: Any, kwargs: dict[str, Any], result: tuple[Tensor, Tensor]) -> Any:
+        def after(_: nn.Module, __: Any, result: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
             output, weights = result
             captured[name] = weights.detach()
             return output, weights if asked.pop() else None
 
-        # Prepended before, appended after: outermost, so that other hooks of the layer see what they would see anyway.
+        # Last before and first after the layer: its other hooks, and a second capture, see what they would see anyway.
         stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
-        stack.callback(layer.register_forward_hook(after, with_kwargs=True).remove)
+        stack.callback(layer.register_forward_hook(after, prepend=True).remove)
 
     with ExitStack() as stack:
         for name, layer in layers.items():
@@ -104,7 +104,8 @@ def gate_heads(attention: MultiHeadAttention, gates: Tensor) -> Iterator[None]:
 def head_importance(attention: MultiHeadAttention, loss: Callable[[], Tensor]) -> Tensor:
     """Expected sensitivity of the loss to each head, |dL/dgate| at gate 1 (Michel et al., 2019, equation 2).
 
-    A first-order guess of what switching a head off would cost, for all heads in one backward pass.
+    A first-order guess of what switching a head off would cost: one backward pass a sample, whatever the number of
+    heads. Gradients of the parameters are left alone.
 
     Args:
         attention: the layer, inside the model that `loss` runs.
@@ -115,7 +116,7 @@ def head_importance(attention: MultiHeadAttention, loss: Callable[[], Tensor]) -
         Importance (num_heads,), at least 0.
 
     Raises:
-        TypeError: `attention` is no `MultiHeadAttention`.
+        TypeError: `attention` is no `MultiHeadAttention`, or `loss()` no tensor.
         ValueError: `loss()` is not of rank 0 or 1, or does not depend on the heads.
 
     Example:
@@ -127,14 +128,18 @@ def head_importance(attention: MultiHeadAttention, loss: Callable[[], Tensor]) -
     gates = torch.ones(attention.num_heads, requires_grad=True, device=attention.out_proj.weight.device)
     with gate_heads(attention, gates), torch.enable_grad():
         losses = loss()
+        if not isinstance(losses, Tensor):
+            raise TypeError(f"loss() must return a torch.Tensor, got {type(losses).__name__}: {losses!r}")
         if losses.ndim > 1:
             raise ValueError(f"loss() must return a scalar or one loss a sample, got shape {tuple(losses.shape)}")
         total = torch.zeros_like(gates)
         samples = losses.reshape(-1)
         for sample in samples:
-            (gradient,) = torch.autograd.grad(sample, gates, retain_graph=True, allow_unused=True)
+            gradient = None
+            if sample.requires_grad:
+                (gradient,) = torch.autograd.grad(sample, gates, retain_graph=True, allow_unused=True)
             if gradient is None:
-                raise ValueError("loss() must depend on the heads of attention, got a loss that does not")
+                raise ValueError(f"loss() must depend on the heads of attention, got {sample.item()} that does not")
             total += gradient.abs()
     return total / max(len(samples), 1)
 
@@ -166,14 +171,15 @@ def prune_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> MultiHea
         )
     """
     _check_layer(attention)
-    heads = list(heads)
+    if not isinstance(heads, Sequence):
+        raise TypeError(f"heads must be a sequence of ints, got {type(heads).__name__}: {heads!r}")
     for head in heads:
         if isinstance(head, bool) or not isinstance(head, int):
             raise TypeError(f"heads must hold ints, got {type(head).__name__}: {head!r}")
         if not 0 <= head < attention.num_heads:
             raise ValueError(f"heads must lie in 0..num_heads-1={attention.num_heads - 1}, got {head}")
     if len(set(heads)) != len(heads):
-        raise ValueError(f"heads must name each head once, got {heads}")
+        raise ValueError(f"heads must name each head once, got {list(heads)}")
     if len(heads) == attention.num_heads:
         raise ValueError(f"heads must leave at least one head, got all {attention.num_heads}")
     if attention.num_kv_heads != attention.num_heads:
@@ -186,11 +192,11 @@ def prune_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> MultiHea
     pruned.num_heads = pruned.num_kv_heads = len(kept)
     rows = torch.arange(attention.num_heads * attention.head_dim).view(attention.num_heads, -1)[kept].flatten()
     for proj in (pruned.q_proj, pruned.k_proj, pruned.v_proj):
-        proj.weight = nn.Parameter(proj.weight.detach()[rows].clone())
+        proj.weight = nn.Parameter(proj.weight.detach()[rows])
         proj.out_features = len(rows)
         if proj.bias is not None:
-            proj.bias = nn.Parameter(proj.bias.detach()[rows].clone())
-    pruned.out_proj.weight = nn.Parameter(pruned.out_proj.weight.detach()[:, rows].clone())
+            proj.bias = nn.Parameter(proj.bias.detach()[rows])
+    pruned.out_proj.weight = nn.Parameter(pruned.out_proj.weight.detach()[:, rows])
     pruned.out_proj.in_features = len(rows)
     return pruned
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mha_lib._checks import check_same
+from mha_lib._checks import check_same, extremes
 
 
 def _check_len(name: str, value: object) -> None:
@@ -47,11 +47,9 @@ def valid_lens_mask(valid_lens: Tensor, k_len: int) -> Tensor:
         raise TypeError(f"valid_lens must hold integers, got dtype {valid_lens.dtype}")
     if valid_lens.ndim not in (1, 2):
         raise ValueError(f"valid_lens must have shape (batch,) or (batch, q_len), got {tuple(valid_lens.shape)}")
-    # A compiler traces shapes, not numbers: there the lengths cannot be read.
-    if not torch.compiler.is_compiling() and not valid_lens.is_meta and valid_lens.numel() > 0:
-        low, high = int(valid_lens.min()), int(valid_lens.max())
-        if low < 0 or high > k_len:
-            raise ValueError(f"valid_lens must lie in 0..k_len={k_len}, got values from {low} to {high}")
+    limits = extremes(valid_lens)
+    if limits is not None and not 0 <= limits[0] <= limits[1] <= k_len:
+        raise ValueError(f"valid_lens must lie in 0..k_len={k_len}, got values from {limits[0]} to {limits[1]}")
     positions = torch.arange(k_len, device=valid_lens.device)
     visible = positions < valid_lens.unsqueeze(-1)
     return visible.unsqueeze(1) if valid_lens.ndim == 1 else visible
@@ -85,24 +83,24 @@ def causal_mask(q_len: int, k_len: int | None = None, *, device: torch.device | 
     return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril(k_len - q_len)
 
 
-def _check_attn_mask(attn_mask: object, q_len: int, k_len: int) -> Tensor:
-    if not isinstance(attn_mask, Tensor) or attn_mask.dtype != torch.bool:
-        got = attn_mask.dtype if isinstance(attn_mask, Tensor) else type(attn_mask).__name__
+def _check_mask(name: str, mask: object, q_len: int, k_len: int) -> Tensor:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(
-            f"attn_mask must be a bool tensor, True = may attend, got {got}; "
+            f"{name} must be a bool tensor, True = may attend, got {got}; "
             "a mask of zeros and ones would be added to the scores, so convert it with .bool()"
         )
-    if attn_mask.ndim not in (2, 3, 4):
+    if mask.ndim not in (2, 3, 4):
         raise ValueError(
-            "attn_mask must have shape (q_len, k_len), (batch, q_len, k_len) or (batch, num_heads, q_len, k_len), "
-            f"got {tuple(attn_mask.shape)}"
+            f"{name} must have shape (q_len, k_len), (batch, q_len, k_len) or (batch, num_heads, q_len, k_len), "
+            f"got {tuple(mask.shape)}"
         )
-    if attn_mask.shape[-2] not in (1, q_len) or attn_mask.shape[-1] not in (1, k_len):
+    if mask.shape[-2] not in (1, q_len) or mask.shape[-1] not in (1, k_len):
         raise ValueError(
-            f"attn_mask must end in (q_len, k_len) = ({q_len}, {k_len}), or 1 in their place, "
-            f"got shape {tuple(attn_mask.shape)}"
+            f"{name} must end in (q_len, k_len) = ({q_len}, {k_len}), or 1 in their place, "
+            f"got shape {tuple(mask.shape)}"
         )
-    return attn_mask
+    return mask
 
 
 def build_mask(
@@ -143,7 +141,7 @@ def build_mask(
     _check_len("k_len", k_len)
     mask: Tensor | None = None
     if attn_mask is not None:
-        mask = _check_attn_mask(attn_mask, q_len, k_len)
+        mask = _check_mask("attn_mask", attn_mask, q_len, k_len)
         device = mask.device
     if valid_lens is not None:
         lens = valid_lens_mask(valid_lens, k_len)
@@ -164,12 +162,13 @@ def build_mask(
     return mask
 
 
-def align_mask(mask: Tensor, shape: Sequence[int]) -> Tensor:
+def align_mask(mask: Tensor, shape: Sequence[int], *, name: str = "mask") -> Tensor:
     """Put a mask in place over scores of `shape`: a (batch, q_len, k_len) mask gets its head axis.
 
     Args:
         mask: bool mask of rank 2, 3 or 4.
         shape: shape of the scores, (..., q_len, k_len).
+        name: what an error calls the mask.
 
     Returns:
         A view of `mask` that broadcasts to `shape` without changing it.
@@ -183,9 +182,12 @@ def align_mask(mask: Tensor, shape: Sequence[int]) -> Tensor:
         torch.Size([2, 1, 1, 5])
     """
     shape = tuple(shape)
-    _check_attn_mask(mask, shape[-2], shape[-1])
+    _check_mask(name, mask, shape[-2], shape[-1])
     aligned = mask.unsqueeze(1) if mask.ndim == 3 and len(shape) == 4 else mask
-    leading = zip(reversed(aligned.shape[:-2]), reversed(shape[:-2]), strict=False)
-    if aligned.ndim > len(shape) or any(size not in (1, target) for size, target in leading):
-        raise ValueError(f"the mask must broadcast to scores of shape {shape}, got a mask of shape {tuple(mask.shape)}")
+    # A mask with a batch axis needs scores of its own rank: elsewhere its batch axis would meet another axis.
+    fits = aligned.ndim in (2, len(shape)) and all(
+        size in (1, target) for size, target in zip(aligned.shape, shape[-aligned.ndim :], strict=True)
+    )
+    if not fits:
+        raise ValueError(f"{name} must broadcast to scores of shape {shape}, got a mask of shape {tuple(mask.shape)}")
     return aligned

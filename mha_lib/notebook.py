@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mha_lib._checks import check_seed
+
 if TYPE_CHECKING:
     from IPython.display import Markdown
 
@@ -31,10 +33,7 @@ def set_seed(seed: int) -> None:
         >>> torch.equal(first, torch.rand(1))
         True
     """
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise TypeError(f"seed must be an int, got {type(seed).__name__}: {seed!r}")
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"seed must lie in 0..2^32-1, got {seed}")
+    check_seed("seed", seed)
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mha_lib._checks import check_float_tensor, check_positive_int, check_probability
+from mha_lib._checks import check_float_tensor, check_positive, check_positive_int, check_probability
 
 
 def _frequencies(dim: int, base: float) -> Tensor:
     """One frequency for each pair of columns, base^(-2i / dim), in float64 (radians a position)."""
-    if isinstance(base, bool) or not isinstance(base, (int, float)):
-        raise TypeError(f"base must be a number, got {type(base).__name__}: {base!r}")
-    if base <= 0:
-        raise ValueError(f"base must be positive, got {base}")
+    check_positive("base", base)
     return float(base) ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
 
 
@@ -236,6 +233,7 @@ def alibi_bias(num_heads: int, q_len: int, k_len: int | None = None) -> Tensor:
     k_len = q_len if k_len is None else k_len
     check_positive_int("q_len", q_len)
     check_positive_int("k_len", k_len)
+    slopes = alibi_slopes(num_heads)
     query_position = torch.arange(q_len).unsqueeze(-1) + (k_len - q_len)
     distance = (query_position - torch.arange(k_len)).abs()
-    return -alibi_slopes(num_heads)[:, None, None] * distance
+    return -slopes[:, None, None] * distance

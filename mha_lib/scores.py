@@ -12,7 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mha_lib._checks import check_float_tensor, check_positive_int, check_same, check_same_kind
+from mha_lib._checks import (
+    check_float_tensor,
+    check_leading_axes,
+    check_positive,
+    check_positive_int,
+    check_same,
+    check_same_kind,
+    extremes,
+)
 
 
 def _check_pair(query: Tensor, key: Tensor, *, same_dim: bool = True) -> None:
@@ -21,12 +29,7 @@ def _check_pair(query: Tensor, key: Tensor, *, same_dim: bool = True) -> None:
     check_same_kind(("query", "key"), (query, key))
     if same_dim:
         check_same("last axis", ("query", "key"), (query.shape[-1], key.shape[-1]))
-    try:
-        torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    except RuntimeError:
-        raise ValueError(
-            f"the leading axes of query and key must broadcast, got {tuple(query.shape)} and {tuple(key.shape)}"
-        ) from None
+    check_leading_axes(("query", "key"), (query, key))
 
 
 def dot_product_score(query: Tensor, key: Tensor) -> Tensor:
@@ -119,10 +122,12 @@ def gaussian_score(query: Tensor, key: Tensor, bandwidth: float | Tensor = 1.0) 
         [[-0.5]]
     """
     _check_pair(query, key)
-    if isinstance(bandwidth, bool) or not isinstance(bandwidth, (int, float, Tensor)):
-        raise TypeError(f"bandwidth must be a number or a tensor, got {type(bandwidth).__name__}")
-    if not torch.compiler.is_compiling() and not bool(torch.as_tensor(bandwidth > 0).all()):
-        raise ValueError(f"bandwidth must be positive, got {bandwidth}")
+    if isinstance(bandwidth, Tensor):
+        limits = extremes(bandwidth)
+        if limits is not None and not limits[0] > 0:
+            raise ValueError(f"bandwidth must be positive, got {bandwidth}")
+    else:
+        check_positive("bandwidth", bandwidth)
     difference = query.unsqueeze(-2) - key.unsqueeze(-3)
     return -difference.square().sum(-1) / (2 * bandwidth**2)
 

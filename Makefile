@@ -1,0 +1,78 @@
+# Two commands are enough: `make book` builds the book, `make test` checks everything. Each sets up what it needs.
+
+PYTHON ?= python3
+URL ?=
+CHAPTERS ?=
+JOBS ?= 2
+PORT ?= 8000
+
+BIN := .venv/bin
+BOOK := _build/html
+SHELL := bash
+# Chapters and tests run two at a time, so each keeps to one thread.
+export OMP_NUM_THREADS := 1
+
+# Chapters need no network, so there is none for them.
+NBVAL := https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
+  $(BIN)/pytest chapters --nbval --nbval-current-env --nbval-cell-timeout 300 -n $(JOBS) --dist loadfile
+
+.PHONY: help book serve notebooks test check browser repository clean
+
+help:
+	@echo 'make book        build the book from the stored notebooks into $(BOOK)'
+	@echo 'make serve       build it and serve it on http://127.0.0.1:$(PORT)'
+	@echo 'make notebooks   run the chapters and store their outputs (CHAPTERS="chapters/03_*.ipynb" for some)'
+	@echo 'make test        everything: library, chapters, book in a browser, Colab; about ten minutes'
+	@echo 'make check       format, lint and types'
+	@echo 'make repository URL=https://github.com/OWNER/NAME   change the address everywhere'
+	@echo 'make clean       remove what was built, the environment too'
+
+# The environment, made again when the pins change. Debian keeps venv in a package of its own.
+# The last line builds matplotlib's font cache now: later it would write a notice into some notebook's output.
+.venv/ready: requirements.txt pyproject.toml
+	$(PYTHON) -m venv .venv || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && apt-get install -qq -y --no-install-recommends python3-venv && $(PYTHON) -m venv --clear .venv; }
+	$(BIN)/pip install --quiet -r requirements.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -c 'import matplotlib.font_manager'
+	touch $@
+
+# After a build with a warning everything is built again: Sphinx would not repeat the warning for an unchanged page.
+book: .venv/ready
+	@$(BIN)/jupyter-book build . -q -W --keep-going || { rm -rf _build; exit 1; }
+	@echo 'The book is built. Open file://$(CURDIR)/$(BOOK)/index.html, or run: make serve'
+
+serve: book
+	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(BOOK)
+
+notebooks: .venv/ready
+	$(BIN)/python tools/run_notebooks.py --jobs $(JOBS) $(CHAPTERS)
+
+# Debian's Chromium where we may install it, Playwright's elsewhere; nothing where there is one.
+browser: .venv/ready
+	@command -v chromium >/dev/null || \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && grep -qs '^ID=debian' /etc/os-release; then \
+	    export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; \
+	  else $(BIN)/playwright install chromium; fi
+
+# Every part runs even if one before it fails. The chapters run twice: as here, and as on an older processor.
+test: book browser
+	@status=0; \
+	$(BIN)/pytest -n $(JOBS) --dist loadfile || status=1; \
+	echo; echo '== the chapters: every output as stored'; \
+	$(NBVAL) || status=1; \
+	echo; echo '== the chapters once more, on the arithmetic of another processor'; \
+	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE $(NBVAL) || status=1; \
+	exit $$status
+
+check: .venv/ready
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+repository: .venv/ready
+	$(BIN)/python tools/set_repository.py $(URL)
+
+clean:
+	rm -rf _build .venv dist .pytest_cache .ruff_cache .mypy_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

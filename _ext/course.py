@@ -1,0 +1,112 @@
+"""What this book asks of Sphinx beyond Jupyter Book: pages that need no network, and figures in the place of widgets."""
+
+import re
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+# Pages may load what lies beside them, run the widgets' modules (stored in the page, started from blob URLs), and
+# nothing else. GitHub Pages sends no headers, so the policy is a <meta>. `file:` is for a book opened from disk.
+CONTENT_SECURITY_POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self' file: blob: 'unsafe-inline'",
+        "style-src 'self' file: 'unsafe-inline'",
+        "img-src 'self' file: data: blob:",
+        "font-src 'self' file: data:",
+        "connect-src 'self' file:",
+        "base-uri 'none'",
+        "form-action 'self' file:",
+    ]
+)
+# Without scripts the theme does not know light from dark, and its header would have no background.
+HEAD = f"""<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}" />
+<noscript><style>
+  .widget-still {{ display: block !important; }}
+  .bd-header-article {{ background: white; }}
+</style></noscript>"""
+
+
+class KeepStill(SphinxPostTransform):
+    """Keep the figure (or the text) that a widget's output carries beside it, for print and where scripts are off.
+
+    A notebook output offers the same thing in several formats and MyST-NB picks one of them, here the widget, with
+    priority 4; so this runs just before. Style sheets decide when the still shows.
+    """
+
+    default_priority = 3
+    formats = ("html",)
+
+    def run(self):
+        for bundle in list(self.document.findall(nodes.container)):
+            if bundle.get("nb_element") != "mime_bundle":
+                continue
+            formats = {child["mime_type"]: child for child in bundle.children}
+            stand_in = formats.get("image/png") or formats.get("text/html")
+            if WIDGET_VIEW in formats and stand_in:
+                still = nodes.container(classes=["widget-still"])
+                still += [child.deepcopy() for child in stand_in.children]
+                for image in still.findall(nodes.image):
+                    image["loading"] = "lazy"  # not fetched as long as the widget shows instead
+                formats[WIDGET_VIEW] += still
+
+
+def load_widgets_only_where_they_are(app, config):
+    """Jupyter Book puts every script it finds in _static on every page; `nb_ipywidgets_js` places the loader."""
+    config.html_js_files = [script for script in config.html_js_files if script not in config.nb_ipywidgets_js]
+
+
+def complete_page(app, pagename, templatename, context, doctree):
+    """Add the security policy, and below the title of a chapter the link that opens it in Colab."""
+    context["metatags"] = f"{HEAD}\n{context.get('metatags', '')}"
+    # MyST-NB names every collapsed cell "Toggle hidden content" to a screen reader; its own text says more.
+    body = context.get("body", "").replace('<summary aria-label="Toggle hidden content">', "<summary>")
+    if doctree is not None and app.env.doc2path(pagename).endswith(".ipynb"):
+        options = app.config.html_theme_options
+        repository = options["repository_url"].removeprefix("https://github.com/")
+        notebook = f"{repository}/blob/{options['repository_branch']}/{pagename}.ipynb"
+        link = (
+            f'<p class="open-in-colab"><a href="{options["launch_buttons"]["colab_url"]}/github/{notebook}">'
+            "Open in Colab</a></p>"
+        )
+        body = body.replace("</h1>", f"</h1>\n{link}", 1)
+    context["body"] = body
+
+
+def complete_site(app, exception):
+    """Copy MathJax into the site, and leave the theme's fontawesome.js out.
+
+    The script would add 1.5 MB to every page; the icons are drawn by the theme's web font all the same.
+    """
+    if exception or app.builder.format != "html":
+        return
+    static = Path(app.outdir, "_static")
+    [package] = find_spec("sphinx-mathjax-offline").submodule_search_locations
+    for part in ("tex-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions"):
+        source, target = Path(package, "static/mathjax", part), static / "mathjax" / part
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+    for page in Path(app.outdir).rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        lean = re.sub(r'<script defer src="[^"]*/fontawesome\.js[^"]*"></script>', "", text)
+        if lean != text:
+            page.write_text(lean, encoding="utf-8")
+    for unused in [static / "scripts" / "fontawesome.js", *static.rglob("*.map")]:
+        unused.unlink(missing_ok=True)
+
+
+def setup(app):
+    """Register the above with Sphinx."""
+    app.add_post_transform(KeepStill)
+    app.connect("config-inited", load_widgets_only_where_they_are)
+    app.connect("html-page-context", complete_page, priority=900)
+    app.connect("build-finished", complete_site)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

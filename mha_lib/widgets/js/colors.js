@@ -1,0 +1,25 @@
+// Viridis, the colour map of all heatmaps: evenly spaced stops of the original, with straight lines between them.
+
+/** @type {number[][]} red, green, blue in 0..255 */
+const VIRIDIS = [
+  [68, 1, 84], [72, 26, 108], [71, 47, 125], [65, 68, 135],
+  [57, 86, 140], [49, 104, 142], [42, 120, 142], [35, 136, 142],
+  [31, 152, 139], [34, 168, 132], [53, 183, 121], [84, 197, 104],
+  [122, 209, 81], [165, 219, 54], [210, 226, 27], [253, 231, 37],
+];
+
+/**
+ * @param {number} fraction 0 = lowest, 1 = highest; what lies outside is cut off
+ * @returns {[number, number, number]} red, green, blue in 0..255
+ */
+export function viridis(fraction) {
+  const place = Math.min(Math.max(fraction, 0), 1) * (VIRIDIS.length - 1);
+  const stop = Math.min(Math.floor(place), VIRIDIS.length - 2);
+  const [low, high] = [VIRIDIS[stop], VIRIDIS[stop + 1]];
+  return /** @type {[number, number, number]} */ (low.map((c, i) => Math.round(c + (place - stop) * (high[i] - c))));
+}
+
+/** @returns {string} a CSS gradient, lowest value on the left */
+export function viridisGradient() {
+  return `linear-gradient(to right, ${VIRIDIS.map((stop) => `rgb(${stop.join(" ")})`).join(", ")})`;
+}

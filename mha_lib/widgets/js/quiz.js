@@ -1,0 +1,100 @@
+// Questions with single choice: check one at a time, read why, try again.
+
+import { element, inlineText, mount } from "./frame.js";
+
+/** @typedef {{text: string, choices: string[], answer: number, feedback: string[]}} Question */
+
+/** @param {import("./frame.js").Frame} frame */
+function build(frame) {
+  const list = element("ol", { class: "mha-questions" });
+  const score = element("p", { class: "mha-score" });
+  frame.body.append(list, score);
+
+  /** @type {{node: HTMLElement, draw: (chosen: number | null) => void}[]} */
+  let items = [];
+  /** @type {Question[] | null} */
+  let drawn = null;
+
+  return () => {
+    /** @type {Question[]} */
+    const questions = frame.get("questions");
+    /** @type {(number | null)[]} */
+    const chosen = frame.get("chosen");
+    if (!Array.isArray(questions) || questions.length === 0) throw new RangeError("questions must not be empty");
+    const outside = chosen.findIndex((choice, i) => choice !== null && !(choice in (questions[i]?.choices ?? [])));
+    if (chosen.length !== questions.length || outside >= 0) {
+      throw new RangeError(`chosen must hold one choice or null for each question, got ${JSON.stringify(chosen)}`);
+    }
+    if (questions !== drawn) {
+      drawn = questions;
+      items = questions.map((question, index) => buildQuestion(frame, question, index));
+      list.replaceChildren(...items.map(({ node }) => node));
+    }
+    items.forEach((item, index) => item.draw(chosen[index]));
+    const right = questions.filter((question, index) => question.answer === chosen[index]).length;
+    score.textContent = `${right} of ${questions.length} correct`;
+  };
+}
+
+/**
+ * @param {import("./frame.js").Frame} frame
+ * @param {Question} question
+ * @param {number} index
+ */
+function buildQuestion(frame, question, index) {
+  const inputs = question.choices.map((_, choice) =>
+    element("input", { type: "radio", name: `question-${index}`, value: choice }),
+  );
+  const labels = question.choices.map((text, choice) =>
+    element("label", {}, inputs[choice], element("span", {}, ...inlineText(text))),
+  );
+  const check = element("button", { type: "button", text: "Check", "aria-label": `Check question ${index + 1}` });
+  const feedback = element("p", { class: "mha-feedback" });
+  const node = element(
+    "li",
+    {},
+    element("fieldset", {}, element("legend", {}, ...inlineText(question.text)), ...labels),
+    element("div", { class: "mha-answer" }, check, feedback),
+  );
+  const picked = () => inputs.findIndex((input) => input.checked);
+
+  frame.listen(check, "click", () => {
+    const choice = picked();
+    if (choice < 0) {
+      show("Choose an answer first.", "");
+      frame.say(feedback.textContent ?? "");
+      return;
+    }
+    frame.set({ chosen: frame.get("chosen").map((old, i) => (i === index ? choice : old)) });
+    draw(choice);
+    frame.say(`Question ${index + 1}: ${feedback.textContent}`);
+  });
+  frame.listen(node, "change", () => {
+    // The feedback belongs to the answer that was checked, not to the one now picked.
+    if (picked() !== frame.get("chosen")[index]) show("", "");
+    else draw(picked());
+  });
+
+  /**
+   * @param {string} text
+   * @param {string} verdict
+   */
+  function show(text, verdict) {
+    const mark = { right: "Correct. ", wrong: "Not quite. " }[verdict] ?? "";
+    feedback.replaceChildren(element("strong", { text: mark }), ...inlineText(text));
+    node.dataset.verdict = verdict;
+  }
+
+  /** @param {number | null} choice */
+  function draw(choice) {
+    if (choice === null) return;
+    inputs[choice].checked = true;
+    show(question.feedback[choice], choice === question.answer ? "right" : "wrong");
+  }
+  return { node, draw };
+}
+
+export default {
+  /** @param {{model: import("./frame.js").Model, el: HTMLElement}} view */
+  render: (view) => mount(view, { name: "quiz", label: "Quiz", traits: ["questions", "chosen"] }, build),
+};

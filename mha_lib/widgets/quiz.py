@@ -1,0 +1,188 @@
+"""A quiz with feedback for each choice, whose key Python can compute."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import traitlets as t
+
+from mha_lib.widgets._base import CourseWidget, TraitValueError
+
+Choice = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question with a single right choice.
+
+    The right choice is given by what it says, so that a cell can compute it, or, where all choices are texts, by
+    its index. Texts may hold `code` and *emphasis*.
+
+    Args:
+        text: the question.
+        choices: two or more, all different; texts or numbers.
+        answer: the right choice; an int is an index where all choices are texts.
+        feedback: one text for each choice, or one for all; shown once the reader has checked an answer.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: fewer than two choices, two that read the same, an answer that is none of them, or feedback
+            of another length.
+
+    Example:
+        >>> Question("How many weights have four projections of width 8?", [64, 256], 4 * 8**2).answer_index
+        1
+    """
+
+    text: str
+    choices: Sequence[Choice]
+    answer: Choice
+    feedback: Sequence[str] | str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise TypeError(f"text must be a str, got {self.text!r}")
+        if not self.text.strip():
+            raise ValueError(f"text must not be empty, got {self.text!r}")
+        if isinstance(self.choices, str) or not all(isinstance(c, (str, int, float)) for c in self.choices):
+            raise TypeError(f"choices must be a sequence of texts or numbers, got {self.choices!r}")
+        if len(self.choices) < 2:
+            raise ValueError(f"choices must hold at least two entries, got {list(self.choices)}")
+        if len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"choices must all differ, got {list(self.choices)}")
+        if isinstance(self.feedback, str):
+            pass
+        elif not all(isinstance(text, str) for text in self.feedback):
+            raise TypeError(f"feedback must be a str or a sequence of str, got {self.feedback!r}")
+        elif len(self.feedback) != len(self.choices):
+            raise ValueError(
+                f"feedback must hold {len(self.choices)} texts, as choices, got {len(self.feedback)}"
+            )
+        _ = self.answer_index
+
+    @property
+    def labels(self) -> list[str]:
+        """The choices as they are written on the page."""
+        return [str(choice) for choice in self.choices]
+
+    @property
+    def answer_index(self) -> int:
+        """Index of the right choice."""
+        answer = self.answer.item() if hasattr(self.answer, "item") else self.answer
+        if not isinstance(answer, (str, int, float)):
+            raise TypeError(f"answer must be a text, a number or an index, got {answer!r}")
+        # True equals 1 in Python, but on the page they are two different choices.
+        is_bool = isinstance(answer, bool)
+        if (
+            isinstance(answer, int)
+            and not is_bool
+            and all(isinstance(choice, str) for choice in self.choices)
+        ):
+            if not 0 <= answer < len(self.choices):
+                rule = f"an index in 0..{len(self.choices) - 1}, as all choices are texts"
+                raise ValueError(f"answer must be one of the texts or {rule}, got {answer}")
+            return answer
+        for index, choice in enumerate(self.choices):
+            if choice == answer and isinstance(choice, bool) == is_bool:
+                return index
+        raise ValueError(f"answer must be one of the choices {list(self.choices)}, got {answer!r}")
+
+    @property
+    def feedbacks(self) -> list[str]:
+        """One text for each choice."""
+        return [self.feedback] * len(self.choices) if isinstance(self.feedback, str) else list(self.feedback)
+
+
+class Quiz(CourseWidget):
+    """Questions with single choice, a check for each, feedback and a score. Works without a kernel.
+
+    Args:
+        questions: one or more `Question`.
+
+    Raises:
+        TypeError: an entry is no `Question`.
+        ValueError: there are none, or two have the same text.
+
+    Example:
+        >>> quiz = Quiz([Question("Which axis does the softmax run over?", ["queries", "keys"], "keys")])
+        >>> quiz
+        Quiz(1 question)
+        >>> quiz.chosen = [1]
+        >>> quiz.score
+        1
+    """
+
+    _module: ClassVar[str] = "quiz.js"
+
+    questions = t.List(t.Dict(), read_only=True).tag(sync=True)
+    chosen = t.List(t.Int(allow_none=True)).tag(sync=True)
+    """For each question the index of the choice that the reader has checked, or None."""
+
+    def __init__(self, questions: Sequence[Question]) -> None:
+        questions = list(questions)
+        for index, question in enumerate(questions):
+            if not isinstance(question, Question):
+                raise TypeError(f"questions[{index}] must be a Question, got {type(question).__name__}")
+        texts = [question.text for question in questions]
+        if not texts or len(set(texts)) < len(texts):
+            raise ValueError(f"questions must hold at least one entry, and texts must differ, got {texts}")
+        self._questions = questions
+        super().__init__(chosen=[None] * len(questions))
+        self.set_trait("questions", [_state(question) for question in questions])
+
+    @t.validate("chosen")
+    def _check_chosen(self, proposal: t.Bunch) -> list[int | None]:
+        counts = [len(question.choices) for question in self._questions]
+        value = list(proposal.value)
+        in_range = (c is None or 0 <= c < count for c, count in zip(value, counts, strict=False))
+        if len(value) != len(counts) or not all(in_range):
+            raise TraitValueError(
+                f"chosen must hold None or an index below {counts} for each question, got {value}"
+            )
+        return value
+
+    @property
+    def score(self) -> int:
+        """How many questions are answered correctly."""
+        return sum(c == q.answer_index for c, q in zip(self.chosen, self._questions, strict=True))
+
+    def fallback_html(self) -> str:
+        """The questions with their answers folded away."""
+        items = "".join(_item(question) for question in self._questions)
+        return f"<ol>{items}</ol>"
+
+    def __repr__(self) -> str:
+        count = len(self._questions)
+        return f"Quiz({count} question{'s' if count > 1 else ''})"
+
+
+def _state(question: Question) -> dict[str, Any]:
+    return {
+        "text": question.text,
+        "choices": question.labels,
+        "answer": question.answer_index,
+        "feedback": question.feedbacks,
+    }
+
+
+def _item(question: Question) -> str:
+    choices = "".join(f"<li>{_inline_html(label)}</li>" for label in question.labels)
+    answer, feedback = question.labels[question.answer_index], question.feedbacks[question.answer_index]
+    return (
+        f"<li><p>{_inline_html(question.text)}</p><ul>{choices}</ul><details><summary>Answer</summary>"
+        f"<p>{_inline_html(answer)}. {_inline_html(feedback)}</p></details></li>"
+    )
+
+
+def _inline_html(text: str) -> str:
+    """`code` and *emphasis*, as in frame.js."""
+    text = html.escape(text, quote=False)
+    parts = re.split(r"(`[^`]+`|\*[^*\s](?:[^*]*[^*\s])?\*)", text)
+    for index in range(1, len(parts), 2):
+        tag = "code" if parts[index][0] == "`" else "em"
+        parts[index] = f"<{tag}>{parts[index][1:-1]}</{tag}>"
+    return "".join(parts)

@@ -1,0 +1,161 @@
+"""Run the chapters and store them with their outputs, normalised so that a diff shows only what changed.
+
+    python tools/run_notebooks.py [--jobs N] [NOTEBOOK ...]
+
+Each notebook runs in a fresh kernel, alone in an empty folder, without a network. It must print nothing on stderr,
+raise nothing and leave no file behind. Without arguments all of chapters/ runs.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+ROOT = Path(__file__).resolve().parent.parent
+WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+REFERENCE = "IPY_MODEL_"  # how the state of one widget model names another
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+NO_NETWORK = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")}
+
+
+def main(arguments=None):
+    """Run the notebooks named on the command line; the exit status is 1 if any of them fails."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("notebooks", nargs="*", type=Path, help="default: all of chapters/")
+    parser.add_argument("--jobs", type=int, default=2, help="how many notebooks run at the same time")
+    options = parser.parse_args(arguments)
+    paths = options.notebooks or sorted((ROOT / "chapters").glob("*.ipynb"))
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        failed = [path for path, ok in zip(paths, pool.map(run_and_store, paths), strict=True) if not ok]
+    return 1 if failed or not paths else 0
+
+
+def run_and_store(path):
+    """Run one notebook and write it back; on failure say why and leave the file alone."""
+    notebook = nbformat.read(path, as_version=4)
+    started = time.monotonic()
+    try:
+        run(notebook)
+    except (CellExecutionError, RunError) as error:
+        print(f"{path.name}: FAILED\n{error}", flush=True)
+        return False
+    nbformat.write(normalise(notebook), path)
+    print(f"{path.name}: {time.monotonic() - started:.1f} s", flush=True)
+    return True
+
+
+class RunError(Exception):
+    """A notebook ran through, but did what a chapter must not do."""
+
+
+def run(notebook, *, timeout=300):
+    """Execute a notebook in place. Raises CellExecutionError or RunError."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as settings:
+        # The author's own IPython start-up files must not reach the stored outputs.
+        environment = os.environ | NO_NETWORK | {"IPYTHONDIR": settings}
+        client = NotebookClient(
+            notebook,
+            kernel_name="python3",
+            extra_arguments=["--log-level=ERROR"],
+            timeout=timeout,
+            record_timing=False,
+            resources={"metadata": {"path": folder}},
+        )
+        client.execute(env=environment)
+        left_behind = sorted(os.listdir(folder))
+    if left_behind:
+        raise RunError(f"the notebook leaves files behind: {left_behind}")
+    for number, cell in enumerate(notebook.cells):
+        for output in cell.get("outputs", []):
+            if output.get("name") == "stderr":
+                raise RunError(f"cell {number} writes to stderr:\n{cell.source}\n----\n{output.text}")
+
+
+def normalise(notebook):
+    """Bring a notebook into the one form in which it is stored; normalising twice changes nothing.
+
+    Outputs keep their content. What differs between two runs or two editors goes: timestamps, random ids, interface
+    state, how the text of a stream was cut into pieces.
+    """
+    notebook = nbformat.from_dict(json.loads(json.dumps(notebook)))
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    names = {}  # old id of a widget model -> new id, in the order in which the models appear
+    for number, cell in enumerate(notebook.cells):
+        cell.id = cell.get("id") or f"cell-{number}"
+        cell.source = cell.source.rstrip()
+        cell.metadata = nbformat.from_dict({k: v for k, v in cell.metadata.items() if k in ("tags", "mystnb")})
+        if cell.cell_type == "code":
+            cell.outputs = merge_streams(cell.outputs)
+            for output in cell.outputs:
+                view = output.get("data", {}).get(WIDGET_VIEW)
+                if view:
+                    view["model_id"] = names.setdefault(view["model_id"], f"{len(names) + 1:032x}")
+    metadata = {k: v for k, v in notebook.metadata.items() if k == "mystnb"}
+    metadata |= {"kernelspec": dict(KERNEL), "language_info": {"name": "python"}}
+    states = notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
+    shown = shown_models(states, names)
+    if shown:
+        bundle = {"state": shown, "version_major": 2, "version_minor": 0}
+        metadata["widgets"] = {WIDGET_STATE: bundle}
+    notebook.metadata = nbformat.from_dict(metadata)
+    nbformat.validate(notebook)
+    return notebook
+
+
+def merge_streams(outputs):
+    """Join neighbouring pieces of the same stream: where a run cuts them is chance."""
+    merged = []
+    for output in outputs:
+        last = merged[-1] if merged else None
+        if last and output.output_type == "stream" == last.output_type and output.name == last.name:
+            last.text += output.text
+        else:
+            merged.append(output)
+    return merged
+
+
+def shown_models(states, names):
+    """Return the widget models that outputs show, and those that these refer to, under their new ids.
+
+    `names` maps the old ids of the shown models to new ones and grows by those of the models referred to. Layouts
+    keep only what is set; their other entries are null, the default.
+    """
+    shown, waiting = {}, list(names)
+    while waiting:
+        old = waiting.pop(0)
+        if old not in states:
+            continue  # a view of a model that is not stored; the tests report it
+        model = json.loads(json.dumps(states[old]))
+
+        def rename(value):
+            if isinstance(value, str) and value.startswith(REFERENCE):
+                other = value.removeprefix(REFERENCE)
+                if other not in names:
+                    names[other] = f"{len(names) + 1:032x}"
+                    waiting.append(other)
+                return REFERENCE + names[other]
+            if isinstance(value, list):
+                return [rename(item) for item in value]
+            if isinstance(value, dict):
+                return {key: rename(item) for key, item in value.items()}
+            return value
+
+        model["state"] = rename(model["state"])
+        if model.get("model_name") == "LayoutModel":
+            model["state"] = {key: value for key, value in model["state"].items() if value is not None}
+        shown[names[old]] = model
+    return shown
+
+
+if __name__ == "__main__":
+    sys.exit(main())
