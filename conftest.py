@@ -17,7 +17,10 @@ def compare_outputs(self, test, ref, skip_compare=None):
     """Compare a cell's new outputs with the stored ones: texts as nbval does, then the figures."""
     if not compare_texts(self, test, ref, skip_compare):
         return False
-    new, stored = ([o["data"]["image/png"] for o in outputs if "image/png" in o.get("data", {})] for outputs in (test, ref))
+    new, stored = (
+        [o["data"]["image/png"] for o in outputs if "image/png" in o.get("data", {})]
+        for outputs in (test, ref)
+    )
     if len(new) != len(stored):
         self.comparison_traceback.append(f"{len(stored)} figures are stored, the cell makes {len(new)}")
         return False

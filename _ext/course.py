@@ -58,7 +58,9 @@ class KeepStill(SphinxPostTransform):
 
 def load_widgets_only_where_they_are(app, config):
     """Jupyter Book puts every script it finds in _static on every page; `nb_ipywidgets_js` places the loader."""
-    config.html_js_files = [script for script in config.html_js_files if script not in config.nb_ipywidgets_js]
+    config.html_js_files = [
+        script for script in config.html_js_files if script not in config.nb_ipywidgets_js
+    ]
 
 
 def complete_page(app, pagename, templatename, context, doctree):

@@ -1,7 +1,8 @@
 """Multi-head attention, in one small canonical implementation: the package behind the course.
 
-Masks are bool, True = may attend. Axes are (batch, len, embed_dim) outside and (batch, num_heads, len, head_dim) inside.
-Plots, notebook helpers and widgets are modules of their own, so that importing the layers stays light.
+Masks are bool, True = may attend. Axes are (batch, len, embed_dim) outside and
+(batch, num_heads, len, head_dim) inside. Plots, notebook helpers and widgets are modules of their own, so
+that importing the layers stays light.
 """
 
 from mha_lib.attention import MultiHeadAttention, attention_pooling, dot_product_attention, masked_softmax

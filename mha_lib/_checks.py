@@ -9,6 +9,12 @@ import torch
 from torch import Tensor
 
 
+def check_type(name: str, value: object, expected: type) -> None:
+    """Raise unless `value` is an instance of `expected`."""
+    if not isinstance(value, expected):
+        raise TypeError(f"{name} must be a {expected.__name__}, got {type(value).__name__}: {value!r}")
+
+
 def check_positive_int(name: str, value: object) -> None:
     """Raise unless `value` is an int above 0 (a bool is not a count)."""
     if isinstance(value, bool) or not isinstance(value, int):
@@ -50,7 +56,7 @@ def check_float_tensor(name: str, value: object, *, axes: str) -> Tensor:
     Axes that start with "..." stand for any number of leading axes.
     """
     if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+        raise TypeError(f"{name} must be a Tensor, got {type(value).__name__}: {value!r}")
     if not value.is_floating_point():
         raise TypeError(f"{name} must have a floating-point dtype, got {value.dtype}")
     names = axes.split(", ")
@@ -89,7 +95,8 @@ def check_leading_axes(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
 def extremes(values: Tensor) -> tuple[float, float] | None:
     """Smallest and largest number, or None where shapes are known but numbers are not.
 
-    That is so while a compiler traces, under `vmap`, and on the meta device; a check of the numbers is left out there.
+    That is so while a compiler traces, under `vmap`, and on the meta device; a check of the numbers is left
+    out there.
     """
     if torch.compiler.is_compiling() or values.numel() == 0:
         return None

@@ -6,6 +6,8 @@ chooses between the readable path and torch's fused kernel, `MultiHeadAttention`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from mha_lib._checks import (
     check_probability,
     check_same,
     check_same_kind,
+    check_type,
 )
 from mha_lib.masking import align_mask, build_mask
 from mha_lib.scores import scaled_dot_product_score
@@ -25,12 +28,13 @@ from mha_lib.scores import scaled_dot_product_score
 def masked_softmax(scores: Tensor, mask: Tensor | None = None, *, valid_lens: Tensor | None = None) -> Tensor:
     """Softmax over the keys that a query may attend to.
 
-    A query that may attend to nothing gets a row of exact zeros, in the gradient too. `scores` is not modified.
-    Half precision is computed in float32 and returned in its own dtype.
+    A query that may attend to nothing gets a row of exact zeros, in the gradient too. `scores` is not
+    modified. Half precision is computed in float32 and returned in its own dtype.
 
     Args:
         scores: (..., q_len, k_len).
-        mask: bool, True = may attend, (q_len, k_len), (batch, q_len, k_len) or (batch, num_heads, q_len, k_len).
+        mask: bool, True = may attend, (q_len, k_len), (batch, q_len, k_len) or
+            (batch, num_heads, q_len, k_len).
         valid_lens: integers (batch,) or (batch, q_len); combined with `mask` if both are given.
 
     Returns:
@@ -67,11 +71,12 @@ def attention_pooling(
         scores: (..., q_len, k_len), from any scoring function.
         value: (..., k_len, value_dim).
         mask: bool, True = may attend, see `masked_softmax`.
-        dropout_p: probability that a weight is dropped before the mean; the others grow by 1 / (1 - dropout_p).
+        dropout_p: probability that a weight is dropped before the mean; the others grow by
+            1 / (1 - dropout_p).
 
     Returns:
-        (output, weights): (..., q_len, value_dim) and (..., q_len, k_len). The weights are those before dropout,
-        so that their rows sum to 1.
+        (output, weights): (..., q_len, value_dim) and (..., q_len, k_len). The weights are those before
+        dropout, so that their rows sum to 1.
 
     Raises:
         TypeError: a tensor is not floating-point, or `mask` is not bool.
@@ -117,12 +122,14 @@ def dot_product_attention(
             (batch, num_heads, q_len, k_len); axes of size 1 broadcast.
         valid_lens: number of visible keys, integers (batch,) or (batch, q_len).
         is_causal: hide the future; queries and keys end together, see `causal_mask`.
-        dropout_p: probability that a weight is dropped. As in `F.dropout`, it is applied whenever it is above 0.
+        dropout_p: probability that a weight is dropped. As in `F.dropout`, it is applied whenever it is
+            above 0.
         need_weights: return the weights as well.
 
     Returns:
-        (output, weights): output (batch, [num_heads,] q_len, value_dim), weights (batch, [num_heads,] q_len, k_len)
-        before dropout, or None without `need_weights`. A query that may attend to nothing gives zeros.
+        (output, weights): output (batch, [num_heads,] q_len, value_dim); weights before dropout,
+        (batch, [num_heads,] q_len, k_len), or None without `need_weights`. A query that may attend to nothing
+        gives zeros.
 
     Raises:
         TypeError: wrong dtype of a tensor or mask.
@@ -137,8 +144,10 @@ def dot_product_attention(
     _check_attention_inputs(query, key, value)
     check_probability("dropout_p", dropout_p)
     q_len, k_len = query.shape[-2], key.shape[-2]
-    # Equal lengths and nothing else hidden: the fused kernel's own causal path means the same and needs no mask.
-    kernel_causal = is_causal and not need_weights and q_len == k_len and attn_mask is None and valid_lens is None
+    # Equal lengths and nothing else hidden: the kernel's own causal path means the same and needs no mask.
+    kernel_causal = (
+        is_causal and not need_weights and q_len == k_len and attn_mask is None and valid_lens is None
+    )
     mask = build_mask(
         q_len,
         k_len,
@@ -167,16 +176,16 @@ def _check_attention_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention: several attentions side by side, each in its own subspace (Vaswani et al., 2017, §3.2.2).
+    """Several attentions side by side, each in its own subspace (Vaswani et al., 2017, §3.2.2).
 
-    head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V), output = [head_1, ..., head_h] W^O. The matrices of all heads are
-    stacked in `q_proj`, `k_proj`, `v_proj`: head i owns rows i * head_dim up to (i + 1) * head_dim.
+    head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V), output = [head_1, ..., head_h] W^O. The matrices of all
+    heads are stacked in `q_proj`, `k_proj`, `v_proj`: head i owns rows i * head_dim up to (i + 1) * head_dim.
 
     Args:
         embed_dim: width of queries and of the output.
         num_heads: number of heads; divides `embed_dim`. It does not change the number of parameters.
-        num_kv_heads: number of key and value heads, each shared by num_heads / num_kv_heads query heads (grouped-query
-            attention, Ainslie et al., 2023); default `num_heads`.
+        num_kv_heads: number of key and value heads, each shared by num_heads / num_kv_heads query heads
+            (grouped-query attention, Ainslie et al., 2023); default `num_heads`.
         kdim: width of keys; default `embed_dim`.
         vdim: width of values; default `embed_dim`.
         dropout: probability that a weight is dropped, in training only.
@@ -184,8 +193,8 @@ class MultiHeadAttention(nn.Module):
 
     Raises:
         TypeError: a width or count is not an int, `dropout` not a number.
-        ValueError: one is not positive, `num_heads` does not divide `embed_dim`, `num_kv_heads` does not divide
-            `num_heads`, or `dropout` is outside 0..1.
+        ValueError: one is not positive, `num_heads` does not divide `embed_dim`, `num_kv_heads` does not
+            divide `num_heads`, or `dropout` is outside 0..1.
 
     Example:
         >>> attention = MultiHeadAttention(embed_dim=100, num_heads=5)
@@ -210,14 +219,23 @@ class MultiHeadAttention(nn.Module):
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         kdim = embed_dim if kdim is None else kdim
         vdim = embed_dim if vdim is None else vdim
-        sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "kdim": kdim, "vdim": vdim}
+        sizes = {
+            "embed_dim": embed_dim,
+            "num_heads": num_heads,
+            "num_kv_heads": num_kv_heads,
+            "kdim": kdim,
+            "vdim": vdim,
+        }
         for name, size in sizes.items():
             check_positive_int(name, size)
         if embed_dim % num_heads:
-            raise ValueError(f"embed_dim must be divisible by num_heads, got embed_dim={embed_dim}, num_heads={num_heads}")
+            raise ValueError(
+                f"embed_dim must be divisible by num_heads, got embed_dim={embed_dim}, num_heads={num_heads}"
+            )
         if num_heads % num_kv_heads:
             raise ValueError(
-                f"num_heads must be divisible by num_kv_heads, got num_heads={num_heads}, num_kv_heads={num_kv_heads}"
+                "num_heads must be divisible by num_kv_heads, "
+                f"got num_heads={num_heads}, num_kv_heads={num_kv_heads}"
             )
         check_probability("dropout", dropout)
         self.embed_dim, self.kdim, self.vdim = embed_dim, kdim, vdim
@@ -231,7 +249,7 @@ class MultiHeadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights from Xavier's uniform distribution (Glorot & Bengio, 2010) and set the biases to 0."""
+        """Draw the weights from Xavier's uniform distribution (Glorot & Bengio, 2010), zero the biases."""
         for proj in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             nn.init.xavier_uniform_(proj.weight)
             if proj.bias is not None:
@@ -261,7 +279,8 @@ class MultiHeadAttention(nn.Module):
             need_weights: return the weights; without them torch's fused kernel runs.
 
         Returns:
-            (output, weights): (batch, q_len, embed_dim) and (batch, num_heads, q_len, k_len), or None for the weights.
+            (output, weights): (batch, q_len, embed_dim) and (batch, num_heads, q_len, k_len), or None for
+            the weights.
 
         Raises:
             TypeError: wrong dtype of a tensor or mask.
@@ -272,7 +291,9 @@ class MultiHeadAttention(nn.Module):
             length = "q_len" if name == "query" else "k_len"
             check_float_tensor(name, tensor, axes=f"batch, {length}, {width}")
             if tensor.shape[-1] != width:
-                raise ValueError(f"{name} must have shape (batch, {length}, {width}), got {tuple(tensor.shape)}")
+                raise ValueError(
+                    f"{name} must have shape (batch, {length}, {width}), got {tuple(tensor.shape)}"
+                )
         weight = self.q_proj.weight
         check_same_kind((*widths, "the layer's weights"), (query, key, value, weight))
         check_same("batch", tuple(widths), (query.shape[0], key.shape[0], value.shape[0]))
@@ -308,13 +329,14 @@ class MultiHeadAttention(nn.Module):
             >>> MultiHeadAttention(6, 3).split_heads(torch.arange(6).view(1, 1, 6)).tolist()
             [[[[0, 1]], [[2, 3]], [[4, 5]]]]
         """
-        if not isinstance(x, Tensor):
-            raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
+        check_type("x", x, Tensor)
         if x.ndim != 3 or x.shape[-1] % self.head_dim:
             raise ValueError(
-                f"x must have shape (batch, len, heads * head_dim) with head_dim={self.head_dim}, got {tuple(x.shape)}"
+                f"x must have shape (batch, len, heads * head_dim), head_dim={self.head_dim}, "
+                f"got {tuple(x.shape)}"
             )
-        return x.unflatten(-1, (x.shape[-1] // self.head_dim, self.head_dim)).transpose(1, 2)
+        heads: Tensor = x.unflatten(-1, (-1, self.head_dim))
+        return heads.transpose(1, 2)
 
     def merge_heads(self, x: Tensor) -> Tensor:
         """Undo `split_heads`: (batch, heads, len, head_dim) -> (batch, len, heads * head_dim).
@@ -328,8 +350,7 @@ class MultiHeadAttention(nn.Module):
             >>> torch.equal(attention.merge_heads(attention.split_heads(x)), x)
             True
         """
-        if not isinstance(x, Tensor):
-            raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
+        check_type("x", x, Tensor)
         if x.ndim != 4 or x.shape[-1] != self.head_dim:
             raise ValueError(
                 f"x must have shape (batch, heads, len, head_dim={self.head_dim}), got {tuple(x.shape)}"
@@ -340,8 +361,9 @@ class MultiHeadAttention(nn.Module):
     def from_torch(cls, layer: nn.MultiheadAttention) -> MultiHeadAttention:
         """Copy the weights of torch's own layer.
 
-        The result takes (batch, len, embed_dim) whatever `layer.batch_first` is, and our masks: True = may attend,
-        the inverse of torch's. Torch averages the weights over the heads unless told otherwise; we never do.
+        The result takes (batch, len, embed_dim) whatever `layer.batch_first` is, and our masks: True = may
+        attend, the inverse of torch's. Torch averages the weights over the heads unless told otherwise; we
+        never do.
 
         Args:
             layer: an `nn.MultiheadAttention` without `add_bias_kv` and `add_zero_attn`.
@@ -358,10 +380,11 @@ class MultiHeadAttention(nn.Module):
             >>> ours.num_heads, ours.k_proj.weight.shape
             (3, torch.Size([6, 5]))
         """
-        if not isinstance(layer, nn.MultiheadAttention):
-            raise TypeError(f"layer must be a torch.nn.MultiheadAttention, got {type(layer).__name__}")
+        check_type("layer", layer, nn.MultiheadAttention)
         if layer.bias_k is not None or layer.bias_v is not None or layer.add_zero_attn:
-            raise ValueError("layer must have add_bias_kv=False and add_zero_attn=False, got one that is True")
+            raise ValueError(
+                "layer must have add_bias_kv=False and add_zero_attn=False, got one that is True"
+            )
         ours = cls(
             layer.embed_dim,
             layer.num_heads,
@@ -370,17 +393,18 @@ class MultiHeadAttention(nn.Module):
             dropout=layer.dropout,
             bias=layer.in_proj_bias is not None,
         )
-        if layer.in_proj_weight is not None:
+        weights: Sequence[Tensor] = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+        if layer._qkv_same_embed_dim:
             weights = layer.in_proj_weight.chunk(3)
-        else:
-            weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
         ours.to(layer.out_proj.weight)
         with torch.no_grad():
             for proj, weight in zip((ours.q_proj, ours.k_proj, ours.v_proj), weights, strict=True):
                 proj.weight.copy_(weight)
             ours.out_proj.weight.copy_(layer.out_proj.weight)
             if layer.in_proj_bias is not None:
-                for proj, bias in zip((ours.q_proj, ours.k_proj, ours.v_proj), layer.in_proj_bias.chunk(3), strict=True):
+                for proj, bias in zip(
+                    (ours.q_proj, ours.k_proj, ours.v_proj), layer.in_proj_bias.chunk(3), strict=True
+                ):
                     proj.bias.copy_(bias)
                 ours.out_proj.bias.copy_(layer.out_proj.bias)
         return ours.train(layer.training)

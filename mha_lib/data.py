@@ -208,19 +208,20 @@ def curve(x: Tensor) -> Tensor:
 
 
 def digit_tokens(patch: int = 2, *, test_fraction: float = 0.25, seed: int = 0) -> Split:
-    """Real handwritten digits (8 x 8 pixels, scikit-learn's `load_digits`) cut into square patches, one token each.
+    """Real handwritten digits, scikit-learn's `load_digits`, cut into square patches, one token each.
 
     Args:
-        patch: side of a patch in pixels; divides 8.
+        patch: side of a patch in pixels; divides 8, the side of an image.
         test_fraction: share of the 1797 images that is kept for the test, strictly between 0 and 1.
         seed: fixes which.
 
     Returns:
-        A `Split`: x float32 (images, (8 / patch)², patch²) in 0..1, patches row by row; y int64 (images,), the digit.
+        A `Split`: x float32 (images, (8 / patch)², patch²) in 0..1, patches row by row; y int64 (images,).
 
     Raises:
         TypeError: `patch` or `seed` is not an int, `test_fraction` not a number.
-        ValueError: `patch` does not divide 8, `test_fraction` is not between 0 and 1, or `seed` is out of range.
+        ValueError: `patch` does not divide 8, `test_fraction` is not between 0 and 1, or `seed` is out of
+            range.
 
     Example:
         >>> digit_tokens().x_train.shape

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mha_lib._checks import check_float_tensor, check_type
 from mha_lib.attention import MultiHeadAttention
 
 
@@ -20,14 +21,15 @@ from mha_lib.attention import MultiHeadAttention
 def capture_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Collect the weights of every `MultiHeadAttention` in `model` while the block runs.
 
-    The layers are asked for their weights even where the model itself does without; the model sees what it asked for.
+    The layers are asked for their weights even where the model itself does without; the model sees what it
+    asked for.
 
     Args:
         model: any module; may be a `MultiHeadAttention` itself, whose name is then "".
 
     Yields:
-        A dict from the layer's name in `model.named_modules()` to its weights (batch, num_heads, q_len, k_len),
-        detached, of its latest call.
+        A dict from the layer's name in `model.named_modules()` to its weights (batch, num_heads, q_len,
+        k_len), detached, of its latest call.
 
     Raises:
         TypeError: `model` is not a module.
@@ -56,7 +58,7 @@ def capture_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             captured[name] = weights.detach()
             return output, weights if asked.pop() else None
 
-        # Last before and first after the layer: its other hooks, and a second capture, see what they would see anyway.
+        # Last before and first after the layer: other hooks, and a second capture, see what was asked for.
         stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
         stack.callback(layer.register_forward_hook(after, prepend=True).remove)
 
@@ -84,11 +86,12 @@ def gate_heads(attention: MultiHeadAttention, gates: Tensor) -> Iterator[None]:
         ...     attention(x, x, x)[0].abs().sum().item()
         0.0
     """
-    _check_layer(attention)
-    if not isinstance(gates, Tensor) or not gates.is_floating_point():
-        raise TypeError(f"gates must be a floating-point tensor, got {getattr(gates, 'dtype', type(gates).__name__)}")
+    check_type("attention", attention, MultiHeadAttention)
+    check_float_tensor("gates", gates, axes="num_heads")
     if tuple(gates.shape) != (attention.num_heads,):
-        raise ValueError(f"gates must have shape (num_heads,) = ({attention.num_heads},), got {tuple(gates.shape)}")
+        raise ValueError(
+            f"gates must have shape (num_heads,) = ({attention.num_heads},), got {tuple(gates.shape)}"
+        )
 
     def scale(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         heads = args[0].unflatten(-1, (attention.num_heads, attention.head_dim))
@@ -104,13 +107,13 @@ def gate_heads(attention: MultiHeadAttention, gates: Tensor) -> Iterator[None]:
 def head_importance(attention: MultiHeadAttention, loss: Callable[[], Tensor]) -> Tensor:
     """Expected sensitivity of the loss to each head, |dL/dgate| at gate 1 (Michel et al., 2019, equation 2).
 
-    A first-order guess of what switching a head off would cost: one backward pass a sample, whatever the number of
-    heads. Gradients of the parameters are left alone.
+    A first-order guess of what switching a head off would cost: one backward pass a sample, whatever the
+    number of heads. Gradients of the parameters are left alone.
 
     Args:
         attention: the layer, inside the model that `loss` runs.
-        loss: a function without arguments that runs the model and returns one loss for each sample, shape (batch,),
-            or a scalar. The absolute value is taken for each sample before the mean.
+        loss: a function without arguments that runs the model and returns one loss for each sample, shape
+            (batch,), or a scalar. The absolute value is taken for each sample before the mean.
 
     Returns:
         Importance (num_heads,), at least 0.
@@ -124,14 +127,15 @@ def head_importance(attention: MultiHeadAttention, loss: Callable[[], Tensor]) -
         >>> head_importance(attention, lambda: attention(x, x, x)[0].square().mean((1, 2))).shape
         torch.Size([3])
     """
-    _check_layer(attention)
+    check_type("attention", attention, MultiHeadAttention)
     gates = torch.ones(attention.num_heads, requires_grad=True, device=attention.out_proj.weight.device)
     with gate_heads(attention, gates), torch.enable_grad():
         losses = loss()
-        if not isinstance(losses, Tensor):
-            raise TypeError(f"loss() must return a torch.Tensor, got {type(losses).__name__}: {losses!r}")
+        check_type("the result of loss()", losses, Tensor)
         if losses.ndim > 1:
-            raise ValueError(f"loss() must return a scalar or one loss a sample, got shape {tuple(losses.shape)}")
+            raise ValueError(
+                f"loss() must return a scalar or one loss a sample, got shape {tuple(losses.shape)}"
+            )
         total = torch.zeros_like(gates)
         samples = losses.reshape(-1)
         for sample in samples:
@@ -139,7 +143,9 @@ def head_importance(attention: MultiHeadAttention, loss: Callable[[], Tensor]) -
             if sample.requires_grad:
                 (gradient,) = torch.autograd.grad(sample, gates, retain_graph=True, allow_unused=True)
             if gradient is None:
-                raise ValueError(f"loss() must depend on the heads of attention, got {sample.item()} that does not")
+                raise ValueError(
+                    f"loss() must depend on the heads of attention, got {sample.item()} that does not"
+                )
             total += gradient.abs()
     return total / max(len(samples), 1)
 
@@ -170,9 +176,8 @@ def prune_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> MultiHea
           (out_proj): Linear(in_features=4, out_features=6, bias=False)
         )
     """
-    _check_layer(attention)
-    if not isinstance(heads, Sequence):
-        raise TypeError(f"heads must be a sequence of ints, got {type(heads).__name__}: {heads!r}")
+    check_type("attention", attention, MultiHeadAttention)
+    check_type("heads", heads, Sequence)
     for head in heads:
         if isinstance(head, bool) or not isinstance(head, int):
             raise TypeError(f"heads must hold ints, got {type(head).__name__}: {head!r}")
@@ -190,7 +195,9 @@ def prune_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> MultiHea
     kept = [head for head in range(attention.num_heads) if head not in heads]
     pruned = copy.deepcopy(attention)
     pruned.num_heads = pruned.num_kv_heads = len(kept)
-    rows = torch.arange(attention.num_heads * attention.head_dim).view(attention.num_heads, -1)[kept].flatten()
+    rows = (
+        torch.arange(attention.num_heads * attention.head_dim).view(attention.num_heads, -1)[kept].flatten()
+    )
     for proj in (pruned.q_proj, pruned.k_proj, pruned.v_proj):
         proj.weight = nn.Parameter(proj.weight.detach()[rows])
         proj.out_features = len(rows)
@@ -202,14 +209,10 @@ def prune_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> MultiHea
 
 
 def _attention_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)}
+    check_type("model", model, nn.Module)
+    layers = {
+        name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)
+    }
     if not layers:
         raise ValueError(f"model must contain a MultiHeadAttention, got a {type(model).__name__} without one")
     return layers
-
-
-def _check_layer(attention: object) -> None:
-    if not isinstance(attention, MultiHeadAttention):
-        raise TypeError(f"attention must be a MultiHeadAttention, got {type(attention).__name__}")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mha_lib._checks import check_same, extremes
+from mha_lib._checks import check_same, check_type, extremes
 
 
 def _check_len(name: str, value: object) -> None:
@@ -41,15 +41,18 @@ def valid_lens_mask(valid_lens: Tensor, k_len: int) -> Tensor:
         [[[1, 0, 0]], [[1, 1, 1]]]
     """
     _check_len("k_len", k_len)
-    if not isinstance(valid_lens, Tensor):
-        raise TypeError(f"valid_lens must be a torch.Tensor of integers, got {type(valid_lens).__name__}")
+    check_type("valid_lens", valid_lens, Tensor)
     if valid_lens.is_floating_point() or valid_lens.is_complex() or valid_lens.dtype == torch.bool:
         raise TypeError(f"valid_lens must hold integers, got dtype {valid_lens.dtype}")
     if valid_lens.ndim not in (1, 2):
-        raise ValueError(f"valid_lens must have shape (batch,) or (batch, q_len), got {tuple(valid_lens.shape)}")
+        raise ValueError(
+            f"valid_lens must have shape (batch,) or (batch, q_len), got {tuple(valid_lens.shape)}"
+        )
     limits = extremes(valid_lens)
     if limits is not None and not 0 <= limits[0] <= limits[1] <= k_len:
-        raise ValueError(f"valid_lens must lie in 0..k_len={k_len}, got values from {limits[0]} to {limits[1]}")
+        raise ValueError(
+            f"valid_lens must lie in 0..k_len={k_len}, got values from {limits[0]} to {limits[1]}"
+        )
     positions = torch.arange(k_len, device=valid_lens.device)
     visible = positions < valid_lens.unsqueeze(-1)
     return visible.unsqueeze(1) if valid_lens.ndim == 1 else visible
@@ -92,8 +95,8 @@ def _check_mask(name: str, mask: object, q_len: int, k_len: int) -> Tensor:
         )
     if mask.ndim not in (2, 3, 4):
         raise ValueError(
-            f"{name} must have shape (q_len, k_len), (batch, q_len, k_len) or (batch, num_heads, q_len, k_len), "
-            f"got {tuple(mask.shape)}"
+            f"{name} must have shape (q_len, k_len), (batch, q_len, k_len) or "
+            f"(batch, num_heads, q_len, k_len), got {tuple(mask.shape)}"
         )
     if mask.shape[-2] not in (1, q_len) or mask.shape[-1] not in (1, k_len):
         raise ValueError(
@@ -124,8 +127,8 @@ def build_mask(
         device: where a causal mask is made when neither tensor is given.
 
     Returns:
-        A bool mask of rank 2, 3 or 4 that broadcasts to (batch, num_heads, q_len, k_len) once `align_mask` has
-        put it in place, or None where nothing is hidden.
+        A bool mask of rank 2, 3 or 4 that broadcasts to (batch, num_heads, q_len, k_len) once `align_mask`
+        has put it in place, or None where nothing is hidden.
 
     Raises:
         TypeError: `attn_mask` is not bool, `valid_lens` not integer.
@@ -146,7 +149,9 @@ def build_mask(
     if valid_lens is not None:
         lens = valid_lens_mask(valid_lens, k_len)
         if lens.shape[1] not in (1, q_len):
-            raise ValueError(f"valid_lens must have shape (batch,) or (batch, q_len={q_len}), got {tuple(valid_lens.shape)}")
+            raise ValueError(
+                f"valid_lens must have shape (batch,) or (batch, {q_len}), got {tuple(valid_lens.shape)}"
+            )
         device = lens.device
         if mask is not None:
             if mask.ndim > 2:
@@ -189,5 +194,7 @@ def align_mask(mask: Tensor, shape: Sequence[int], *, name: str = "mask") -> Ten
         size in (1, target) for size, target in zip(aligned.shape, shape[-aligned.ndim :], strict=True)
     )
     if not fits:
-        raise ValueError(f"{name} must broadcast to scores of shape {shape}, got a mask of shape {tuple(mask.shape)}")
+        raise ValueError(
+            f"{name} must broadcast to scores of shape {shape}, got a mask of shape {tuple(mask.shape)}"
+        )
     return aligned

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mha_lib._checks import check_seed
+from mha_lib._checks import check_seed, check_type
 
 if TYPE_CHECKING:
     from IPython.display import Markdown
@@ -35,7 +35,7 @@ def set_seed(seed: int) -> None:
     """
     check_seed("seed", seed)
     random.seed(seed)
-    np.random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002, the global state is what a reader's np.random calls use
     torch.manual_seed(seed)
 
 
@@ -64,7 +64,12 @@ def show_source(*objects: Any, docstring: bool = False) -> Markdown:
 
 
 def _source(thing: Any, docstring: bool) -> str:
-    text = inspect.getsource(thing)
+    try:
+        text = inspect.getsource(thing)
+    except (OSError, TypeError):
+        raise TypeError(
+            f"objects must be functions, methods or classes with Python source, got {thing!r}"
+        ) from None
     if docstring:
         return text
     import ast
@@ -100,13 +105,16 @@ def predict_shape(tensor: Tensor, guess: tuple[int, ...]) -> None:
         >>> predict_shape(torch.zeros(2, 3), (6,))
         not yet: it has 2 axes, you named 1
     """
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"tensor must be a torch.Tensor, got {type(tensor).__name__}")
+    check_type("tensor", tensor, Tensor)
     if not isinstance(guess, tuple) or not all(isinstance(size, int) for size in guess):
         raise TypeError(f"guess must be a tuple of ints, got {guess!r}")
     shape = tuple(tensor.shape)
     if len(guess) != len(shape):
         print(f"not yet: it has {len(shape)} axes, you named {len(guess)}")
         return
-    wrong = [f"axis {axis} is {size}, you said {said}" for axis, (size, said) in enumerate(zip(shape, guess, strict=True)) if size != said]
+    wrong = [
+        f"axis {axis} is {size}, you said {said}"
+        for axis, (size, said) in enumerate(zip(shape, guess, strict=True))
+        if size != said
+    ]
     print("not yet: " + "; ".join(wrong) if wrong else f"right: {shape}")

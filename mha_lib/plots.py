@@ -1,12 +1,13 @@
 """Figures of the course: one look, the same colour for the same thing on every page.
 
-Queries are blue, keys orange, values green; heads have one palette. In every heatmap queries are rows and keys are
-columns. Functions return a Figure, which Jupyter displays where it is the last line of a cell.
+Queries are blue, keys orange, values green; heads have one palette. In every heatmap queries are rows and
+keys are columns. Functions return a Figure, which Jupyter displays where it is the last line of a cell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -16,12 +17,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from mha_lib._checks import check_type
+
 QUERY, KEY, VALUE = "#1f6fb5", "#d9730d", "#2e8b57"
 # Paul Tol's "bright" and "vibrant" hues, told apart with any kind of colour vision.
 HEADS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#777777")
 COLORMAP = "viridis"
 
-STYLE: dict[str, Any] = {
+STYLE: dict[Any, Any] = {
     "figure.dpi": 110,
     "figure.facecolor": "white",
     "font.size": 9.5,
@@ -44,7 +47,9 @@ def head_color(head: int) -> str:
     return HEADS[head % len(HEADS)]
 
 
-def new_figure(rows: int = 1, columns: int = 1, *, width: float = 6.5, height: float = 3.0, **options: Any) -> tuple[Figure, Any]:
+def new_figure(
+    rows: int = 1, columns: int = 1, *, width: float = 6.5, height: float = 3.0, **options: Any
+) -> tuple[Figure, Any]:
     """Start a figure in the look of the course. Return it at the end of the cell to display it once.
 
     Args:
@@ -106,10 +111,11 @@ def plot_weights(
         >>> len(figure.axes)
         3
     """
-    if not isinstance(weights, Tensor):
-        raise TypeError(f"weights must be a torch.Tensor, got {type(weights).__name__}")
+    check_type("weights", weights, Tensor)
     if weights.ndim not in (2, 3) or weights.numel() == 0:
-        raise ValueError(f"weights must have shape (q_len, k_len) or (maps, q_len, k_len), got {tuple(weights.shape)}")
+        raise ValueError(
+            f"weights must have shape (q_len, k_len) or (maps, q_len, k_len), got {tuple(weights.shape)}"
+        )
     maps = weights.detach().to(torch.float64).reshape(-1, *weights.shape[-2:])
     count, q_len, k_len = maps.shape
     if titles is None:
@@ -122,8 +128,10 @@ def plot_weights(
         if labels is not None and len(labels) != expected:
             raise ValueError(f"{name} must have {expected} entries, got {len(labels)}")
     values = q_len * k_len <= 36 if values is None else values
-    low = float(maps.min()) if vmin is None else vmin
-    high = float(maps.max()) if vmax is None else vmax
+    # NaN and infinities, which chapters show on purpose, have no place on a colour scale.
+    finite = maps[maps.isfinite()] if maps.isfinite().any() else torch.zeros(1)
+    low = float(finite.min()) if vmin is None else vmin
+    high = float(finite.max()) if vmax is None else vmax
 
     columns = min(columns, count)
     rows = -(-count // columns)
@@ -150,7 +158,9 @@ def plot_weights(
     return figure
 
 
-def _label_axis(axis: Axes, query_labels: Sequence[str] | None, key_labels: Sequence[str] | None, q_len: int, k_len: int) -> None:
+def _label_axis(
+    axis: Axes, query_labels: Sequence[str] | None, key_labels: Sequence[str] | None, q_len: int, k_len: int
+) -> None:
     for spine in axis.spines.values():
         spine.set_visible(False)
     axis.set_xticks(range(k_len) if key_labels is not None else [])
@@ -165,7 +175,7 @@ def _label_axis(axis: Axes, query_labels: Sequence[str] | None, key_labels: Sequ
 def _write_values(axis: Axes, cells: Tensor, low: float, high: float) -> None:
     middle = (low + high) / 2
     for (row, column), value in np.ndenumerate(cells.numpy()):
-        color = "black" if value > middle else "white"
+        color = "white" if value <= middle else "black"
         axis.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, fontsize=7.5)
 
 
@@ -184,7 +194,7 @@ def plot_curves(
     Args:
         steps: (records,), the horizontal axis.
         curves: label -> (records,) or (runs, records).
-        colors: one a curve.
+        colors: one a curve; they start again when they are used up.
         xlabel: text below.
         ylabel: text beside.
         floor: draw a horizontal line here.
@@ -194,15 +204,21 @@ def plot_curves(
         The figure.
 
     Raises:
-        ValueError: a curve does not end in as many records as `steps` has.
+        TypeError: a curve is not a tensor.
+        ValueError: a curve does not end in as many records as `steps` has, or there is none.
 
     Example:
         >>> figure = plot_curves(torch.arange(5), {"three seeds": torch.rand(3, 5)})
     """
+    if not curves:
+        raise ValueError(f"curves must hold at least one curve, got {curves}")
     figure, axis = new_figure()
-    for (label, runs), color in zip(curves.items(), colors, strict=False):
+    for (label, runs), color in zip(curves.items(), cycle(colors), strict=False):
+        check_type(f"curves[{label!r}]", runs, Tensor)
         if runs.shape[-1] != len(steps):
-            raise ValueError(f"curves[{label!r}] must end in {len(steps)} records, got shape {tuple(runs.shape)}")
+            raise ValueError(
+                f"curves[{label!r}] must end in {len(steps)} records, got shape {tuple(runs.shape)}"
+            )
         runs = runs.detach().reshape(-1, len(steps))
         axis.plot(steps, runs.mean(0), color=color, label=label)
         axis.fill_between(steps, runs.min(0).values, runs.max(0).values, color=color, alpha=0.2, linewidth=0)
@@ -214,7 +230,13 @@ def plot_curves(
     return figure
 
 
-def plot_seeds(results: dict[str, dict[str, Tensor]], *, xlabel: str, ylabel: str = "accuracy", chance: float | None = None) -> Figure:
+def plot_seeds(
+    results: dict[str, dict[str, Tensor]],
+    *,
+    xlabel: str,
+    ylabel: str = "accuracy",
+    chance: float | None = None,
+) -> Figure:
     """One dot a seed: results of several settings side by side, so that the spread is seen, not summed up.
 
     Args:
@@ -226,14 +248,21 @@ def plot_seeds(results: dict[str, dict[str, Tensor]], *, xlabel: str, ylabel: st
     Returns:
         The figure.
 
+    Raises:
+        TypeError: the seeds of a setting are not a tensor.
+        ValueError: there is no series.
+
     Example:
         >>> figure = plot_seeds({"linear": {"1": torch.rand(5), "2": torch.rand(5)}}, xlabel="heads")
     """
+    if not results:
+        raise ValueError(f"results must hold at least one series, got {results}")
     figure, axis = new_figure()
     settings = list(dict.fromkeys(setting for series in results.values() for setting in series))
     for i, (label, series) in enumerate(results.items()):
         offset = (i - (len(results) - 1) / 2) * 0.22
         for j, (setting, seeds) in enumerate(series.items()):
+            check_type(f"results[{label!r}][{setting!r}]", seeds, Tensor)
             seeds = seeds.detach().flatten()
             spread = torch.linspace(-0.06, 0.06, len(seeds)) if len(seeds) > 1 else torch.zeros(1)
             axis.plot(

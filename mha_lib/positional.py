@@ -1,4 +1,4 @@
-"""Where a token stands: encodings that are added to the tokens, rotations of query and key, biases on the scores."""
+"""Where a token stands: encodings added to the tokens, rotations of query and key, biases on the scores."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def _frequencies(dim: int, base: float) -> Tensor:
 def sinusoidal_encoding(num_positions: int, embed_dim: int, *, base: float = 10_000.0) -> Tensor:
     """Table of sines and cosines, one row a position (Vaswani et al., 2017, §3.5).
 
-    Column 2i holds sin(position * w_i) and column 2i + 1 cos(position * w_i), with w_i = base^(-2i / embed_dim). Where
-    `embed_dim` is odd the last pair has its sine only.
+    Column 2i holds sin(position * w_i) and column 2i + 1 cos(position * w_i), w_i = base^(-2i / embed_dim).
+    Where `embed_dim` is odd the last pair has its sine only.
 
     Args:
         num_positions: number of rows.
@@ -75,8 +75,8 @@ class _PositionalEncoding(nn.Module):
 class SinusoidalPositionalEncoding(_PositionalEncoding):
     """Add fixed sines and cosines to the tokens (Vaswani et al., 2017, §3.5).
 
-    The table is a buffer: it moves with the module to another device, and is not trained. It is not stored in the
-    state dict, since it can be computed.
+    The table is a buffer: it moves with the module to another device, and is not trained. It is not stored in
+    the state dict, since it can be computed.
 
     Args:
         embed_dim: width of a token, even or odd.
@@ -148,8 +148,9 @@ def rotary_angles(num_positions: int, head_dim: int, *, base: float = 10_000.0) 
 
 
 def apply_rotary(x: Tensor, angles: Tensor) -> Tensor:
-    """Turn the column pairs (2i, 2i + 1) of queries or keys by the angle of their position (Su et al., 2021, eq. 34).
+    """Turn each column pair (2i, 2i + 1) of queries or keys by its position's angle (Su et al., 2021).
 
+    This is equation 34 of the paper: the pairs lie side by side, not half a head apart as in some libraries.
     The dot product of a turned query and a turned key depends on the distance of their positions alone.
 
     Args:
@@ -174,7 +175,8 @@ def apply_rotary(x: Tensor, angles: Tensor) -> Tensor:
         raise ValueError(f"head_dim, the last axis of x, must be even, got shape {tuple(x.shape)}")
     if tuple(angles.shape) != (x.shape[-2], x.shape[-1] // 2):
         raise ValueError(
-            f"angles must have shape (len, head_dim / 2) = ({x.shape[-2]}, {x.shape[-1] // 2}), got {tuple(angles.shape)}"
+            f"angles must have shape (len, head_dim / 2) = ({x.shape[-2]}, {x.shape[-1] // 2}), "
+            f"got {tuple(angles.shape)}"
         )
     cos, sin = angles.cos(), angles.sin()
     even, odd = x[..., 0::2], x[..., 1::2]
@@ -185,8 +187,8 @@ def apply_rotary(x: Tensor, angles: Tensor) -> Tensor:
 def alibi_slopes(num_heads: int) -> Tensor:
     """Slope of each head's penalty on distance (Press et al., 2022, §3).
 
-    For a power of two the slopes are 2^(-8/h), 2^(-16/h), ..., 2^-8. For other numbers the paper's code takes those of
-    the next lower power of two, then every other slope of twice that power.
+    For a power of two the slopes are 2^(-8/h), 2^(-16/h), ..., 2^-8. For other numbers the paper's code takes
+    those of the next lower power of two, then every other slope of twice that power.
 
     Args:
         num_heads: number of heads.

@@ -1,7 +1,7 @@
 """Scoring functions: how well a query matches a key.
 
-Every rule has the same signature, (..., q_len, d) x (..., k_len, d) -> (..., q_len, k_len), so that the rest of
-attention does not know which one it is given. Leading axes broadcast.
+Every rule has the same signature, (..., q_len, d) x (..., k_len, d) -> (..., q_len, k_len), so that the rest
+of attention does not know which one it is given. Leading axes broadcast.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def scaled_dot_product_score(query: Tensor, key: Tensor) -> Tensor:
         key: (..., k_len, d).
 
     Returns:
-        Scores (..., q_len, k_len). For independent unit-variance entries their standard deviation is 1, whatever d.
+        Scores (..., q_len, k_len). For independent unit-variance entries their standard deviation is 1,
+        whatever d.
 
     Raises:
         TypeError: not floating-point tensors of one dtype.
@@ -107,8 +108,8 @@ def gaussian_score(query: Tensor, key: Tensor, bandwidth: float | Tensor = 1.0) 
     Args:
         query: (..., q_len, d).
         key: (..., k_len, d).
-        bandwidth: width of the kernel, in the units of query and key; positive. A tensor that requires grad is
-            learned.
+        bandwidth: width of the kernel, in the units of query and key; positive. A tensor that requires grad
+            is learned.
 
     Returns:
         Scores (..., q_len, k_len), at most 0.
@@ -147,7 +148,8 @@ class AdditiveScore(nn.Module):
         ValueError: a width is not positive.
 
     Example:
-        >>> AdditiveScore(query_dim=3, key_dim=5, hidden_dim=7)(torch.ones(2, 4, 3), torch.ones(2, 6, 5)).shape
+        >>> score = AdditiveScore(query_dim=3, key_dim=5, hidden_dim=7)
+        >>> score(torch.ones(2, 4, 3), torch.ones(2, 6, 5)).shape
         torch.Size([2, 4, 6])
     """
 
@@ -199,9 +201,12 @@ class BilinearScore(nn.Module):
         _check_pair(query, key, same_dim=False)
         _check_width("query", query, self.key_proj.out_features)
         _check_width("key", key, self.key_proj.in_features)
-        return query @ self.key_proj(key).transpose(-2, -1)
+        scores: Tensor = query @ self.key_proj(key).transpose(-2, -1)
+        return scores
 
 
 def _check_width(name: str, value: Tensor, width: int) -> None:
     if value.shape[-1] != width:
-        raise ValueError(f"the last axis of {name} must be {name}_dim={width}, got shape {tuple(value.shape)}")
+        raise ValueError(
+            f"the last axis of {name} must be {name}_dim={width}, got shape {tuple(value.shape)}"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
-from mha_lib._checks import check_positive_int
+from mha_lib._checks import (
+    check_float_tensor,
+    check_positive,
+    check_positive_int,
+    check_same,
+    check_seed,
+    check_type,
+)
 
 Batch = tuple[Tensor, Tensor]
 
@@ -32,17 +40,27 @@ class History:
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """Mean cross-entropy of logits (..., classes) against class indices (...), in nats.
 
+    Raises:
+        TypeError: `logits` is not a floating-point tensor, or `target` not an int64 tensor.
+        ValueError: `target` does not have the shape of `logits` without its last axis.
+
     Example:
         >>> round(cross_entropy(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long)).item(), 4)  # log 4
         1.3863
     """
+    check_float_tensor("logits", logits, axes="..., classes")
+    check_type("target", target, Tensor)
+    if target.dtype != torch.int64:
+        raise TypeError(f"target must hold class indices, int64, got {target.dtype}")
+    if target.shape != logits.shape[:-1]:
+        raise ValueError(f"target must have shape {tuple(logits.shape[:-1])}, got {tuple(target.shape)}")
     return F.cross_entropy(logits.flatten(0, -2), target.flatten())
 
 
 def seeded(factory: Callable[[], nn.Module], num_models: int, *, seed: int = 0) -> list[nn.Module]:
-    """Make models that differ in their random start only: number i is made after `torch.manual_seed(seed + i)`.
+    """Make models that differ in their random start only.
 
-    The global random state is left as it was.
+    Number i is made after `torch.manual_seed(seed + i)`. The global random state is left as it was.
 
     Args:
         factory: function without arguments that makes a model.
@@ -50,8 +68,8 @@ def seeded(factory: Callable[[], nn.Module], num_models: int, *, seed: int = 0) 
         seed: of the first.
 
     Raises:
-        TypeError: `num_models` is not an int.
-        ValueError: it is not positive.
+        TypeError: `num_models` or `seed` is not an int.
+        ValueError: `num_models` is not positive, or `seed` is out of range.
 
     Example:
         >>> first, second = seeded(lambda: nn.Linear(2, 2), 2)
@@ -59,6 +77,7 @@ def seeded(factory: Callable[[], nn.Module], num_models: int, *, seed: int = 0) 
         False
     """
     check_positive_int("num_models", num_models)
+    check_seed("seed", seed)
     models = []
     with torch.random.fork_rng(devices=[]):
         for i in range(num_models):
@@ -67,18 +86,32 @@ def seeded(factory: Callable[[], nn.Module], num_models: int, *, seed: int = 0) 
     return models
 
 
-def predict(models: Sequence[nn.Module], inputs: Tensor) -> Tensor:
+def predict(models: nn.Module | Sequence[nn.Module], inputs: Tensor) -> Tensor:
     """Outputs of several models of one architecture for the same inputs, without gradient.
 
     Returns:
         (models, *output shape).
 
+    Raises:
+        TypeError: an entry of `models` is not a module.
+        ValueError: there is no model.
+
     Example:
         >>> predict(seeded(lambda: nn.Linear(3, 5), 2), torch.ones(7, 3)).shape
         torch.Size([2, 7, 5])
     """
+    models = _as_list(models)
     with torch.no_grad():
         return torch.stack([model(inputs) for model in models])
+
+
+def _as_list(models: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
+    models = [models] if isinstance(models, nn.Module) else list(models)
+    if not models:
+        raise ValueError("models must hold at least one model, got none")
+    for i, model in enumerate(models):
+        check_type(f"models[{i}]", model, nn.Module)
+    return models
 
 
 def fit(
@@ -94,8 +127,8 @@ def fit(
 ) -> History:
     """Train in place with Adam, a short warm-up and a learning rate that falls to 0 (one-cycle schedule).
 
-    Several models of one architecture train side by side in one batched computation: as many seeds for little more
-    than the time of one. Each sees its own data and is updated by its own gradient, as if it were alone.
+    Several models of one architecture train side by side in one batched computation: as many seeds for little
+    more than the time of one. Each sees its own data and is updated by its own gradient, as if it were alone.
 
     Args:
         models: one model, or several of the same architecture; see `seeded`.
@@ -111,8 +144,9 @@ def fit(
         The `History` of the losses.
 
     Raises:
-        TypeError: `steps` or `records` is not an int.
-        ValueError: `steps`, `records` or `lr` is not positive, or there is no model.
+        TypeError: `steps`, `records` or `seed` is not an int, `lr` not a number, a model not a module.
+        ValueError: `steps`, `records` or `lr` is not positive, `seed` is out of range, there is no model, or
+            the models differ in architecture.
 
     Example:
         >>> def make_batch(generator):
@@ -125,34 +159,46 @@ def fit(
     """
     check_positive_int("steps", steps)
     check_positive_int("records", records)
-    if not lr > 0:
-        raise ValueError(f"lr must be positive, got {lr}")
-    models = [models] if isinstance(models, nn.Module) else list(models)
-    if not models:
-        raise ValueError("models must hold at least one model, got none")
+    check_positive("lr", lr)
+    check_seed("seed", seed)
+    models = _as_list(models)
+    names = [f"models[{i}]" for i in range(len(models))]
+    check_same("architecture", names, [str(model) for model in models])
+    check_same(
+        "parameters", names, [{n: tuple(p.shape) for n, p in model.named_parameters()} for model in models]
+    )
     records = min(records, steps)
 
-    # All models become one: each parameter gets a leading axis, and `vmap` runs the architecture once over it. Adam
-    # works entry by entry, so that the sum of the losses updates each model as its own loss would.
-    stacked, buffers = stack_module_state(models)
-    parameters = {name: value.detach().requires_grad_() for name, value in stacked.items()}
+    # All models become one: each parameter gets a leading axis, and `vmap` runs the architecture once over
+    # it. Adam works entry by entry, so that the sum of the losses updates each model as its own loss would.
+    parameters, buffers = stack_module_state(models)
     architecture = copy.deepcopy(models[0]).to("meta")
 
-    def one_loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+    def one_loss(
+        parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, targets: Tensor
+    ) -> Tensor:
         return loss(functional_call(architecture, (parameters, buffers), (inputs,)), targets)
 
     all_losses = torch.vmap(one_loss, randomness="different")
     optimizer = torch.optim.Adam(list(parameters.values()), lr=lr)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=max(steps, 2), pct_start=0.1)
+    total_steps = max(steps, 2)
+    # A tenth of the steps; of a short run more, since torch divides by the length of the warm-up.
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, lr, total_steps=total_steps, pct_start=max(0.1, 1.5 / total_steps)
+    )
     generators = [torch.Generator().manual_seed(seed + i) for i in range(len(models))]
     marks = torch.linspace(0, steps, records + 1).round().long()[1:]
-    kept, running, since = [], torch.zeros(len(models)), 0
+    kept: list[Tensor] = []
+    running, since = torch.zeros(len(models)), 0
     for step in range(1, steps + 1):
         batches = [make_batch(generator) for generator in generators]
         inputs, targets = (torch.stack(part) for part in zip(*batches, strict=True))
-        losses = all_losses(parameters, buffers, inputs, targets)
         optimizer.zero_grad()
-        losses.sum().backward()
+        with warnings.catch_warnings():
+            # The fused attention kernel has no batched form: torch runs it model by model, no slower here.
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            losses = all_losses(parameters, buffers, inputs, targets)
+            losses.sum().backward()
         optimizer.step()
         schedule.step()
         running, since = running + losses.detach(), since + 1

@@ -63,7 +63,11 @@ def book(tmp_path_factory):
     output = tmp_path_factory.mktemp("book")
     jupyter_book = Path(sys.executable).with_name("jupyter-book")
     done = subprocess.run(
-        [jupyter_book, "build", ROOT, "--path-output", output, "-W", "--keep-going"], cwd=output, capture_output=True, text=True, timeout=300
+        [jupyter_book, "build", ROOT, "--path-output", output, "-W", "--keep-going"],
+        cwd=output,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return output / "_build" / "html"

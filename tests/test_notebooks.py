@@ -38,7 +38,9 @@ def code_cells(notebook):
 
 
 def outputs(notebook):
-    return [(number, output) for number, cell in enumerate(notebook.cells) for output in cell.get("outputs", [])]
+    return [
+        (number, output) for number, cell in enumerate(notebook.cells) for output in cell.get("outputs", [])
+    ]
 
 
 def execution(notebook):
@@ -104,7 +106,9 @@ def privacy(notebook):
 
 
 def conventions(notebook):
-    headings = re.findall(r"^#+ .*", "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown"), re.M)
+    headings = re.findall(
+        r"^#+ .*", "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown"), re.M
+    )
     if [h.startswith("# ") for h in headings[:1]] != [True] or sum(h.startswith("# ") for h in headings) != 1:
         yield "a chapter has one title, and begins with it"
     for heading in headings:
@@ -169,8 +173,18 @@ def sound():
         "layout": "IPY_MODEL_b",
     }
     alt = {"mystnb": {"image": {"alt": "A blue rectangle, nothing else"}}}
-    model = {"model_name": "AnyModel", "model_module": "anywidget", "model_module_version": "0", "state": state}
-    layout = {"model_name": "LayoutModel", "model_module": "base", "model_module_version": "0", "state": {"x": None}}
+    model = {
+        "model_name": "AnyModel",
+        "model_module": "anywidget",
+        "model_module_version": "0",
+        "state": state,
+    }
+    layout = {
+        "model_name": "LayoutModel",
+        "model_module": "base",
+        "model_module_version": "0",
+        "state": {"x": None},
+    }
     cells = [
         new_markdown_cell("# Title", id="title"),
         new_code_cell(setup_cell(*read_address()), id="setup", metadata=SETUP_METADATA),
@@ -186,7 +200,10 @@ def sound():
             id="widget",
             metadata=alt,
             outputs=[
-                new_output("display_data", {WIDGET_VIEW: {"model_id": "a"}, "text/plain": "E", "image/png": picture()})
+                new_output(
+                    "display_data",
+                    {WIDGET_VIEW: {"model_id": "a"}, "text/plain": "E", "image/png": picture()},
+                )
             ],
         ),
     ]
@@ -206,7 +223,10 @@ def state_of(notebook):
 
 
 PLANTED = {
-    "never executed": (lambda n: n.cells[2].update(execution_count=None, outputs=[]), "not executed once, in order"),
+    "never executed": (
+        lambda n: n.cells[2].update(execution_count=None, outputs=[]),
+        "not executed once, in order",
+    ),
     "out of order": (lambda n: n.cells[2].update(execution_count=7), "not executed once, in order"),
     "error stored": (
         lambda n: n.cells[2].outputs.append(new_output("error", ename="E", evalue="", traceback=[])),
@@ -216,7 +236,10 @@ PLANTED = {
         lambda n: n.cells[2].outputs.append(new_output("stream", name="stderr", text="UserWarning")),
         "text from stderr",
     ),
-    "timestamps": (lambda n: n.cells[2].metadata.update(execution={"iopub.status.busy": "2026"}), "not in the form"),
+    "timestamps": (
+        lambda n: n.cells[2].metadata.update(execution={"iopub.status.busy": "2026"}),
+        "not in the form",
+    ),
     "stream in pieces": (
         lambda n: n.cells[2].outputs.append(new_output("stream", name="stdout", text="2")),
         "not in the form",
@@ -226,25 +249,44 @@ PLANTED = {
         "not the set-up",
     ),
     "no alt text": (lambda n: n.cells[3].metadata.mystnb.pop("image"), "alt text says too little"),
-    "path as alt text": (lambda n: n.cells[3].metadata.mystnb.image.update(alt="figure_1.png"), "says too little"),
-    "widget without stand-in": (lambda n: n.cells[4].outputs[0].data.pop("image/png"), "nothing that stands in"),
+    "path as alt text": (
+        lambda n: n.cells[3].metadata.mystnb.image.update(alt="figure_1.png"),
+        "says too little",
+    ),
+    "widget without stand-in": (
+        lambda n: n.cells[4].outputs[0].data.pop("image/png"),
+        "nothing that stands in",
+    ),
     "widget without state": (lambda n: n.metadata.pop("widgets"), "state is not stored"),
     "outdated script": (lambda n: state_of(n).update(_esm="old"), "_esm stored for HeadExplorer"),
     "outdated style": (lambda n: state_of(n).update(_css="old"), "_css stored for HeadExplorer"),
-    "widget of its own": (lambda n: state_of(n).update(_anywidget_id="__main__.Mine"), "not a widget of the package"),
+    "widget of its own": (
+        lambda n: state_of(n).update(_anywidget_id="__main__.Mine"),
+        "not a widget of the package",
+    ),
     "path in output": (lambda n: n.cells[2].outputs[0].update(text="/home/me/x.py"), "somebody's machine"),
-    "address in output": (lambda n: n.cells[2].outputs[0].update(text="<X at 0x7f12ab34>"), "a memory address"),
+    "address in output": (
+        lambda n: n.cells[2].outputs[0].update(text="<X at 0x7f12ab34>"),
+        "a memory address",
+    ),
     "token in output": (lambda n: n.cells[2].outputs[0].update(text="ghp_" + 30 * "a"), "a token"),
     "numbered heading": (lambda n: n.cells[0].update(source="# 3 Title"), "numbers its sections itself"),
     "two titles": (lambda n: n.cells[0].update(source="# A\n\n# B"), "one title"),
-    "exempt, no assert": (lambda n: n.cells[2].metadata.update(tags=["nbval-ignore-output"]), "asserts nothing"),
+    "exempt, no assert": (
+        lambda n: n.cells[2].metadata.update(tags=["nbval-ignore-output"]),
+        "asserts nothing",
+    ),
     "skipped": (lambda n: n.cells[2].metadata.update(tags=["nbval-skip"]), "hides from nbval"),
-    "exempt by comment": (lambda n: n.cells[2].update(source="# NBVAL_IGNORE_OUTPUT\nprint(1)"), "hides from nbval"),
+    "exempt by comment": (
+        lambda n: n.cells[2].update(source="# NBVAL_IGNORE_OUTPUT\nprint(1)"),
+        "hides from nbval",
+    ),
     "shell": (lambda n: n.cells[2].update(source="!pip install x"), "shell command"),
     "semicolon": (lambda n: n.cells[3].update(source="plt.plot(x);"), "ends with `;`"),
     "too many exempt": (
         lambda n: n.cells.extend(
-            new_code_cell("assert 1", metadata={"tags": ["nbval-ignore-output"]}) for _ in range(MAX_EXEMPT + 1)
+            new_code_cell("assert 1", metadata={"tags": ["nbval-ignore-output"]})
+            for _ in range(MAX_EXEMPT + 1)
         ),
         "are exempt from comparison",
     ),
@@ -266,8 +308,14 @@ def test_nbval_compares_texts_and_figures(tmp_path):
     )
     figure = {"outputs": [new_output("display_data", {"image/png": picture()})]}
     cells = {
-        "number the same: passed": ("print(1)", {"outputs": [new_output("stream", name="stdout", text="1\n")]}),
-        "number another: failed": ("print(1)", {"outputs": [new_output("stream", name="stdout", text="2\n")]}),
+        "number the same: passed": (
+            "print(1)",
+            {"outputs": [new_output("stream", name="stdout", text="1\n")]},
+        ),
+        "number another: failed": (
+            "print(1)",
+            {"outputs": [new_output("stream", name="stdout", text="2\n")]},
+        ),
         "warning not stored: failed": ("import sys; print('x', file=sys.stderr)", {"outputs": []}),
         "exception: failed": ("assert 1 == 2", {"outputs": []}),
         "figure the same: passed": (draw, figure),
@@ -287,7 +335,10 @@ def test_nbval_compares_texts_and_figures(tmp_path):
             draw,
             {"outputs": [new_output("display_data", {"image/png": picture(size=(41, 30))})]},
         ),
-        "figure that is none: failed": (draw, {"outputs": [new_output("display_data", {"image/png": "AAAA"})]}),
+        "figure that is none: failed": (
+            draw,
+            {"outputs": [new_output("display_data", {"image/png": "AAAA"})]},
+        ),
         "figure not stored: failed": (draw, {"outputs": []}),
         "figure no longer made: failed": ("pass", figure),
         "one of two figures: failed": (f"{draw}\n{draw.splitlines()[-1]}", figure),
@@ -298,7 +349,17 @@ def test_nbval_compares_texts_and_figures(tmp_path):
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
     )
     nbformat.write(notebook, tmp_path / "planted.ipynb")
-    command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "conftest", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        ROOT / "pyproject.toml",
+        "-p",
+        "conftest",
+        "-p",
+        "no:cacheprovider",
+    ]
     arguments = ["--nbval", "--nbval-current-env", "--junitxml", tmp_path / "result.xml", tmp_path]
     done = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120)
 

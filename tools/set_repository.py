@@ -14,7 +14,14 @@ from pathlib import Path
 import nbformat
 
 ROOT = Path(__file__).resolve().parent.parent
-PLACES = ["*.md", "pyproject.toml", "chapters/*.md", "chapters/*.bib", "chapters/*.ipynb", ".github/workflows/*.yml"]
+PLACES = [
+    "*.md",
+    "pyproject.toml",
+    "chapters/*.md",
+    "chapters/*.bib",
+    "chapters/*.ipynb",
+    ".github/workflows/*.yml",
+]
 ADDRESS = re.compile(r"^(  url: )https://github\.com/([\w.-]+/[\w.-]+)$", re.MULTILINE)
 
 SETUP_CELL = """\
@@ -30,7 +37,10 @@ if "google.colab" in sys.modules and importlib.util.find_spec("mha_lib") is None
 import mha_lib  # noqa: F401"""
 SETUP_METADATA = {
     "tags": ["hide-input"],
-    "mystnb": {"code_prompt_show": "Show the set-up for Colab", "code_prompt_hide": "Hide the set-up for Colab"},
+    "mystnb": {
+        "code_prompt_show": "Show the set-up for Colab",
+        "code_prompt_hide": "Hide the set-up for Colab",
+    },
 }
 
 
@@ -66,7 +76,9 @@ def write_setup_cell(notebook, source):
     """Put the set-up into the cell named "setup", or into a new one before the first code cell."""
     named = [cell for cell in notebook.cells if cell.id == "setup"]
     if not named:
-        first = next((n for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"), len(notebook.cells))
+        first = next(
+            (n for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"), len(notebook.cells)
+        )
         named = [nbformat.v4.new_code_cell(id="setup")]
         notebook.cells.insert(first, named[0])
     named[0].source = source
@@ -79,7 +91,9 @@ def main(arguments):
     if arguments:
         match = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", arguments[0])
         if not match:
-            print(f"URL must have the form https://github.com/OWNER/NAME (Colab opens GitHub), got {arguments[0]!r}")
+            print(
+                f"URL must have the form https://github.com/OWNER/NAME (Colab opens GitHub), got {arguments[0]!r}"
+            )
             return 2
         new = match[1]
     set_repository(new)

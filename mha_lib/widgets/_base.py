@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _JS = resources.files(__package__) / "js"
 _COMMENT = re.compile(r"^[ ]*(//.*|/\*\*(.|\n)*?\*/)\n", re.MULTILINE)
-_RELATIVE_IMPORT = re.compile(r'^import \{[\w\s,]+\} from "\./(\w+\.js)";\n', re.MULTILINE)
+_RELATIVE_IMPORT = re.compile(r'^import \{\s*\w+(?:,\s*\w+)*,?\s*\} from "\./(\w+\.js)";\n', re.MULTILINE)
 
 
 class TraitValueError(traitlets.TraitError, ValueError):
-    """A trait was given a value that breaks its rule: traitlets takes it back, callers may catch ValueError."""
+    """A trait was given a value that breaks its rule: traitlets takes it back, callers catch a ValueError."""
 
 
 def compose_module(name: str) -> str:
@@ -28,8 +28,8 @@ def compose_module(name: str) -> str:
 
     Both hosts of a widget, anywidget and the built page, take its code as a single text in which no relative
     address could be resolved. No bundler is needed as long as the files keep to one form of import,
-    import { a, b } from "./file.js", and the names at the top of the files differ. Comments that have their own
-    lines stay behind: every notebook stores this text.
+    import { a, b } from "./file.js", and the names at the top of the files differ. Comments that have their
+    own lines stay behind: every notebook stores this text.
 
     Raises:
         ValueError: a file has an import of another form.
@@ -63,7 +63,7 @@ def compose_style(name: str) -> str:
 class CourseWidget(anywidget.AnyWidget):
     """Base class of the widgets: a subclass names its ES module in `_module` and says what stands in for it.
 
-    Where neither a kernel nor a script runs (on GitHub, in print) a reader sees `figure()` or `fallback_html()`.
+    Where neither kernel nor script runs (on GitHub, in print) a reader sees `figure()` or `fallback_html()`.
     """
 
     _module: ClassVar[str]

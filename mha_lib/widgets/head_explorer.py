@@ -30,13 +30,13 @@ STAGES = {"scores": "scaled score", "masked": "masked score", "weights": "weight
 class HeadExample:
     """One choice in the menu of a `HeadExplorer`: a short sequence and the layers that attend within it.
 
-    With one layer the explorer cuts the same projections at every number of heads that divides its width. With
-    a mapping it shows, for each number of heads, the layer that was trained with it.
+    With one layer the explorer cuts the same projections at every number of heads that divides its width.
+    With a mapping it shows, for each number of heads, the layer that was trained with it.
 
     Args:
         label: text in the menu, unique within a widget.
         tokens: len labels, 1 to 24.
-        x: (len, embed_dim), what the layer takes as query, key and value; a mapping if each layer has its own.
+        x: (len, embed_dim), what the layer takes as query, key and value; a mapping if layers differ in it.
         layers: a `MultiHeadAttention`, or a mapping from the number of heads to one.
         note: a sentence below the menu that says what to look for; `code` and *emphasis* are allowed.
 
@@ -156,15 +156,15 @@ class HeadExample:
 
 
 def _shortest_floats(tensor: Tensor) -> list[float]:
-    """Numbers with the digits that float32 needs: half the text, and the browser recovers each one exactly."""
+    """Numbers with the digits that float32 needs: half the text, and the browser recovers each exactly."""
     return [float(str(number)) for number in tensor.detach().float().flatten().numpy()]
 
 
 class HeadExplorer(CourseWidget):
     """A slider over the number of heads, with live maps of every head: scores, mask, weights, output.
 
-    All numbers are computed in the browser from the projections that torch made, so the widget also works in a
-    page without a kernel. With a kernel the traits can be read, set and observed from Python.
+    All numbers are computed in the browser from the projections that torch made, so the widget also works in
+    a page without a kernel. With a kernel the traits can be read, set and observed from Python.
 
     Args:
         examples: one or more `HeadExample`, the choices of the menu.
@@ -221,15 +221,13 @@ class HeadExplorer(CourseWidget):
             labels = [entry.label for entry in examples]
             raise ValueError(f"examples must hold at least one entry, and labels must differ, got {labels}")
         chosen = self._examples.get(examples[0].label if example is None else example, examples[0])
-        super().__init__(
-            example=chosen.label if example is None else example,
-            num_heads=_default_num_heads(chosen) if num_heads is None else num_heads,
-            valid_len=len(chosen.tokens) if valid_len is None else valid_len,
-            is_causal=is_causal,
-            stage=stage,
-            head=head,
-        )
+        # One after the other, as each rule depends on those before; then the widget is opened with all of them.
+        self.example = chosen.label if example is None else example
+        self.num_heads = _default_num_heads(chosen) if num_heads is None else num_heads
+        self.valid_len = len(chosen.tokens) if valid_len is None else valid_len
+        self.is_causal, self.stage, self.head = is_causal, stage, head
         self.set_trait("examples", [entry.state() for entry in examples])
+        super().__init__()
 
     @property
     def head_dim(self) -> int:
@@ -291,7 +289,7 @@ class HeadExplorer(CourseWidget):
         return weights[0]
 
     def browser_difference(self) -> float | None:
-        """Largest difference between the weights that a browser drew and those of torch; None before it drew."""
+        """Largest difference between the weights that a browser drew and torch's; None before it drew."""
         report = dict(self.browser_report)
         if not report:
             return None

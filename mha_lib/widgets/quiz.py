@@ -131,8 +131,9 @@ class Quiz(CourseWidget):
         if not texts or len(set(texts)) < len(texts):
             raise ValueError(f"questions must hold at least one entry, and texts must differ, got {texts}")
         self._questions = questions
-        super().__init__(chosen=[None] * len(questions))
+        self.chosen = [None] * len(questions)
         self.set_trait("questions", [_state(question) for question in questions])
+        super().__init__()
 
     @t.validate("chosen")
     def _check_chosen(self, proposal: t.Bunch) -> list[int | None]:

@@ -98,6 +98,9 @@ export function mount({ model, el }, { name, label, traits }, build) {
   const status = element("p", { class: "mha-unseen", role: "status" });
   const form = element("form", {}, body, problem, status);
   const root = element("div", { class: `mha-widget mha-${name}`, role: "group", "aria-label": label }, form);
+  // JupyterLab would take plain keys, the arrows too, as commands to its cells: this keeps them to the widget,
+  // whether it listens on the way down or on the way up.
+  root.dataset.lmSuppressShortcuts = "true";
   el.append(root);
 
   /** @type {Frame} */
@@ -114,6 +117,9 @@ export function mount({ model, el }, { name, label, traits }, build) {
     },
   };
   frame.listen(form, "submit", (event) => event.preventDefault());
+  frame.listen(root, "keydown", (event) => {
+    if (!event.ctrlKey && !event.metaKey && !event.altKey) event.stopPropagation();
+  });
 
   const draw = build(frame);
   const redraw = () => {

@@ -169,20 +169,21 @@ function buildControls(frame) {
   const menu = element("select", {});
   const note = element("p", { class: "mha-note" });
   const slider = element("input", { type: "range", min: 0, step: 1 });
-  const sliderText = element("output", { class: "mha-value" });
+  const sliderText = element("span", { class: "mha-value", "aria-hidden": "true" });
   const ticks = element("div", { class: "mha-ticks", "aria-hidden": "true" });
   const causal = element("input", { type: "checkbox" });
   const visible = element("input", { type: "range", min: 0, step: 1 });
-  const visibleText = element("output", { class: "mha-value" });
+  const visibleText = element("span", { class: "mha-value", "aria-hidden": "true" });
   const stages = segmentedControl(
     "stage",
     "Show",
     Object.entries(STAGES).map(([value, { text }]) => [value, text]),
   );
+  const menuRow = element("label", { class: "mha-row" }, element("span", { class: "mha-name", text: "Example" }), menu);
   const node = element(
     "div",
     { class: "mha-controls" },
-    element("label", { class: "mha-row" }, element("span", { class: "mha-name", text: "Example" }), menu),
+    menuRow,
     note,
     element(
       "label",
@@ -236,6 +237,7 @@ function buildControls(frame) {
       menu.replaceChildren(...labels.map((text) => element("option", { text })));
     }
     menu.selectedIndex = examples.indexOf(example);
+    menuRow.hidden = examples.length === 1;
     note.replaceChildren(...inlineText(example.note));
     note.hidden = example.note === "";
 
@@ -267,13 +269,14 @@ function buildControls(frame) {
 function buildFacts() {
   const strip = element("div", { class: "mha-strip", role: "img" });
   const [headDimFact, parametersFact, scoresFact] = ["head_dim", "parameters", "scores"].map((term) => {
-    const value = element("dd");
-    const hint = element("dd", { class: "mha-hint" });
-    return { node: element("div", {}, element("dt", { text: term }), value, hint), value, hint };
+    const value = element("strong", { class: "mha-fact" });
+    const hint = element("span", { class: "mha-hint" });
+    const name = element("span", { class: "mha-name", text: term });
+    return { node: element("p", {}, name, value, hint), value, hint };
   });
   headDimFact.hint.textContent = "embed_dim / num_heads";
   scoresFact.hint.textContent = "num_heads · q_len · k_len";
-  const list = element("dl", {}, headDimFact.node, parametersFact.node, scoresFact.node);
+  const list = element("div", { class: "mha-fact-list" }, headDimFact.node, parametersFact.node, scoresFact.node);
   const node = element("div", { class: "mha-facts" }, strip, list);
 
   /** @param {ReturnType<typeof readState>} state */

@@ -1,0 +1,155 @@
+"""Slow answers to compare with: plain float64 loops, written from the formulas, that know nothing of mha_lib."""
+
+import cmath
+import itertools
+import math
+
+import numpy as np
+
+
+def doubles(tensor):
+    """A tensor's numbers as a float64 array."""
+    return tensor.detach().to("cpu").double().numpy()
+
+
+def dot(u, v):
+    return math.fsum(float(a) * float(b) for a, b in zip(u, v, strict=True))
+
+
+def score_matrix(rule, query, key):
+    """rule(q, k) for every pair of (..., q_len, d) and (..., k_len, d), leading axes alike."""
+    query, key = doubles(query), doubles(key)
+    out = np.empty((*query.shape[:-1], key.shape[-2]))
+    for where in np.ndindex(out.shape):
+        *lead, i, j = where
+        out[where] = rule(query[*lead, i], key[*lead, j])
+    return out
+
+
+def entry(tensor, *index):
+    """One entry of a tensor whose axes of size 1 stand for any size."""
+    return tensor[tuple(n if size > 1 else 0 for n, size in zip(index, tensor.shape, strict=True))]
+
+
+def is_visible(b, h, i, j, q_len, k_len, attn_mask=None, valid_lens=None, is_causal=False):
+    """Whether query i of head h in sample b may attend to key j, one rule after the other."""
+    if attn_mask is not None:
+        lead = {2: (), 3: (b,), 4: (b, h)}[attn_mask.ndim]
+        if not bool(entry(attn_mask, *lead, i, j)):
+            return False
+    if valid_lens is not None and j >= int(entry(valid_lens, *(b, i)[: valid_lens.ndim])):
+        return False
+    # The last query sits beside the last key: query i stands at place i + (k_len - q_len).
+    return not (is_causal and j > i + (k_len - q_len))
+
+
+def visible_pairs(batch, heads, q_len, k_len, **hide):
+    """`is_visible` for all, a bool array (batch, heads, q_len, k_len)."""
+    out = np.empty((batch, heads, q_len, k_len), dtype=bool)
+    for b, h, i, j in np.ndindex(out.shape):
+        out[b, h, i, j] = is_visible(b, h, i, j, q_len, k_len, **hide)
+    return out
+
+
+def softmax_rows(scores, visible):
+    """Softmax of each row over its visible entries; zeros in a row without any. (..., q_len, k_len)."""
+    scores = np.asarray(scores, dtype=float)
+    out = np.zeros(scores.shape)
+    for *where, i in np.ndindex(scores.shape[:-1]):
+        row, seen = scores[*where, i], visible[*where, i]
+        shown = [j for j in range(len(row)) if seen[j]]
+        if shown:
+            largest = max(row[j] for j in shown)
+            parts = {j: math.exp(row[j] - largest) for j in shown}
+            for j in shown:
+                out[*where, i, j] = parts[j] / math.fsum(parts.values())
+    return out
+
+
+def weighted_means(weights, value):
+    """Row i of the result is the sum over j of weights[i, j] * value[j]. (..., q_len, value_dim)."""
+    out = np.empty((*weights.shape[:-1], value.shape[-1]))
+    for *lead, i, c in np.ndindex(out.shape):
+        out[*lead, i, c] = dot(weights[*lead, i], value[*lead, :, c])
+    return out
+
+
+def attention(query, key, value, **hide):
+    """Scaled dot-product attention of (batch, heads, len, width) tensors: (output, weights)."""
+    width = query.shape[-1]
+    scores = score_matrix(lambda q, k: dot(q, k) / math.sqrt(width), query, key)
+    weights = softmax_rows(scores, visible_pairs(*scores.shape, **hide))
+    return weighted_means(weights, doubles(value)), weights
+
+
+def linear(x, weight, bias=None):
+    """Rows of x times weight transposed, plus bias; (batch, len, in) and (out, in)."""
+    x, weight = doubles(x), doubles(weight)
+    out = np.empty((*x.shape[:-1], len(weight)))
+    for *lead, c in np.ndindex(out.shape):
+        out[*lead, c] = dot(x[*lead], weight[c]) + (0.0 if bias is None else float(bias[c]))
+    return out
+
+
+def multi_head(query, key, value, parameters, num_heads, num_kv_heads=None, **hide):
+    """Multi-head attention, one head at a time, from the tensors of a state dict: (output, weights)."""
+    num_kv_heads = num_kv_heads or num_heads
+    projected = {
+        name: linear(x, parameters[f"{name}_proj.weight"], parameters.get(f"{name}_proj.bias"))
+        for name, x in (("q", query), ("k", key), ("v", value))
+    }
+    width = projected["q"].shape[-1] // num_heads
+    joined, weights = [], []
+    for h in range(num_heads):
+        own, shared = h, h * num_kv_heads // num_heads  # consecutive query heads share a key-value head
+        q = projected["q"][:, :, own * width : (own + 1) * width]
+        k, v = (projected[name][:, :, shared * width : (shared + 1) * width] for name in "kv")
+        batch, q_len, k_len = len(q), q.shape[1], k.shape[1]
+        scores = np.empty((batch, q_len, k_len))
+        seen = np.empty(scores.shape, dtype=bool)
+        for b, i, j in np.ndindex(scores.shape):
+            scores[b, i, j] = dot(q[b, i], k[b, j]) / math.sqrt(width)
+            seen[b, i, j] = is_visible(b, h, i, j, q_len, k_len, **hide)
+        weights.append(softmax_rows(scores, seen))
+        joined.append(weighted_means(weights[-1], v))
+    together = np.concatenate(joined, axis=-1)
+    weight, bias = doubles(parameters["out_proj.weight"]), parameters.get("out_proj.bias")
+    output = np.empty((*together.shape[:-1], len(weight)))
+    for b, i, c in np.ndindex(output.shape):
+        output[b, i, c] = dot(together[b, i], weight[c]) + (0.0 if bias is None else float(bias[c]))
+    return output, np.stack(weights, axis=1)
+
+
+def sinusoids(num_positions, width, base=10_000.0):
+    """PE(p, 2i) = sin(p / base^(2i / width)), PE(p, 2i + 1) = cos of the same (Vaswani et al., 2017)."""
+    out = np.empty((num_positions, width))
+    for position, column in np.ndindex(out.shape):
+        pair = column // 2
+        angle = position / base ** (2 * pair / width)
+        out[position, column] = math.cos(angle) if column % 2 else math.sin(angle)
+    return out
+
+
+def rotated(x, base=10_000.0):
+    """Each pair of columns of (..., len, width) as a complex number, times exp(i * position * frequency)."""
+    x = doubles(x)
+    out = np.empty(x.shape)
+    width = x.shape[-1]
+    for *lead, position, pair in np.ndindex(*x.shape[:-1], width // 2):
+        number = complex(x[*lead, position, 2 * pair], x[*lead, position, 2 * pair + 1])
+        number *= cmath.exp(1j * position * base ** (-2 * pair / width))
+        out[*lead, position, 2 * pair], out[*lead, position, 2 * pair + 1] = number.real, number.imag
+    return out
+
+
+def entropy_floor(length, transition):
+    """Mean over the places of E[-log P(next | now)], by going through every sequence of length + 1 tokens."""
+    transition = doubles(transition)
+    tokens = range(len(transition))
+    total = 0.0
+    for sequence in itertools.product(tokens, repeat=length + 1):
+        steps = [transition[a, b] for a, b in itertools.pairwise(sequence)]
+        probability = math.prod(steps) / len(transition)
+        if probability > 0:
+            total += probability * sum(-math.log(step) for step in steps)
+    return total / length

@@ -1,0 +1,250 @@
+"""The built book in a browser without a network, over HTTP and from disk: whole, quiet, light, and fit for a phone."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+PAGES = [f"{TOC['root']}.html"] + [
+    f"{entry['file']}.html" for part in TOC["parts"] for entry in part["chapters"]
+]
+CHAPTERS = [page for page in PAGES if (ROOT / page).with_suffix(".ipynb").exists()]
+
+MAX_BYTES = 1_200_000  # of a page with everything that it loads, gzipped where a server would
+PHONE = 360  # CSS pixels
+VIEW = 'script[type="application/vnd.jupyter.widget-view+json"]'
+HOST = ".widget-host[data-widget]"
+ALREADY_COMPRESSED = (".png", ".woff", ".woff2")
+
+# Where a link may lead. Nothing is ever loaded from there.
+HOSTS = {
+    "arxiv.org", "colab.research.google.com", "creativecommons.org", "doi.org", "github.com", "opensource.org",
+    "pytorch.org", "docs.pytorch.org", "scikit-learn.org", "jupyter.org", "d2l.ai", "aclanthology.org",
+    "papers.nips.cc", "proceedings.neurips.cc", "proceedings.mlr.press", "openreview.net", "anywidget.dev",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def roots(book, serve):
+    return {"http": serve(book), "disk": book.as_uri()}
+
+
+@pytest.fixture(scope="module")
+def visit(browser, roots):
+    """Return a function that opens a page and returns it, with all that it asked for and complained about.
+
+    A page that was opened before in the same way is returned again: the tests only look at it.
+    """
+    context, opened = browser.new_context(), {}
+
+    def open_page(page_name, way="http", new_context=None):
+        if (page_name, way) in opened and not new_context:
+            return opened[page_name, way]
+        page = (new_context or context).new_page()
+        page.responses, page.requests, page.complaints = [], [], []
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.on("response", lambda response: page.responses.append(response))
+        page.on("requestfailed", lambda request: page.complaints.append(f"failed: {request.url}"))
+        page.on("pageerror", lambda error: page.complaints.append(f"exception: {error}"))
+        page.on(
+            "console",
+            lambda m: m.type == "error" and page.complaints.append(f"console: {m.text} {m.location}"),
+        )
+        page.goto(f"{roots[way]}/{page_name}", wait_until="load")
+        # Equations, widgets and fonts come up after the page has loaded.
+        page.evaluate("() => window.MathJax?.startup?.promise")
+        page.wait_for_function(
+            f"document.querySelectorAll('{VIEW}').length == document.querySelectorAll('{HOST}').length"
+        )
+        page.evaluate("() => document.fonts.ready.then(() => true)")
+        if not new_context:
+            opened[page_name, way] = page
+        return page
+
+    yield open_page
+    context.close()
+
+
+@pytest.fixture
+def reader(browser):
+    """Return a function that makes a browser window of another kind: a phone, a dark one, one without scripts."""
+    contexts = []
+
+    def make(**options):
+        contexts.append(browser.new_context(**options))
+        return contexts[-1]
+
+    yield make
+    for context in contexts:
+        context.close()
+
+
+def test_every_page_is_built(book):
+    built = {str(path.relative_to(book)) for path in book.rglob("*.html") if "_static" not in path.parts}
+    assert built == {*PAGES, "genindex.html", "search.html"}
+
+
+@pytest.mark.parametrize("way", ["http", "disk"])
+@pytest.mark.parametrize("page_name", [*PAGES, "search.html"])
+def test_page_needs_nothing_from_outside(visit, page_name, way):
+    page = visit(page_name, way)
+    allowed = ("http://127.0.0.1:", "blob:", "data:") if way == "http" else ("file:", "blob:", "data:")
+    assert [url for url in page.requests if not url.startswith(allowed)] == []
+    assert page.complaints == []
+
+
+@pytest.mark.parametrize("page_name", PAGES)
+def test_page_is_light(visit, page_name):
+    page = visit(page_name)
+    sizes = {}
+    for response in page.responses:
+        if response.url.startswith("http"):
+            body = response.body()
+            path = urlsplit(response.url).path
+            sizes[path] = len(body if path.endswith(ALREADY_COMPRESSED) else gzip.compress(body))
+    heaviest = sorted(sizes.items(), key=lambda item: -item[1])[:8]
+    assert len(sizes) > 10
+    assert sum(sizes.values()) <= MAX_BYTES, heaviest
+
+
+# What is wide (a table, an equation, code) scrolls in a box of its own; nothing sticks out of the page unseen.
+STICKING_OUT = """width => [...document.querySelectorAll('.bd-article *')].filter(element => {
+    const fits = e => { const box = e.getBoundingClientRect(); return box.left >= -1 && box.right <= width + 1; };
+    const hidden = e => getComputedStyle(e).clip != 'auto' || !e.getBoundingClientRect().width;  // for screen readers
+    if (fits(element) || hidden(element)) return false;
+    for (let parent = element.parentElement; parent; parent = parent.parentElement) {
+        if (hidden(parent) || (getComputedStyle(parent).overflowX != 'visible' && fits(parent))) return false;
+    }
+    return true;
+}).map(element => element.outerHTML.slice(0, 120))"""
+
+
+@pytest.mark.parametrize("page_name", PAGES)
+def test_nothing_is_wider_than_a_phone(visit, reader, page_name):
+    page = visit(page_name, new_context=reader(viewport={"width": PHONE, "height": 740}))
+    page.evaluate("document.querySelectorAll('details').forEach(element => element.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
+    assert page.evaluate(STICKING_OUT, PHONE) == []
+    # The check sees what is wide, and what the page only hides.
+    for style in ("width: 500px", "width: 300px; margin-left: 200px"):
+        page.evaluate(
+            f"document.querySelector('article section').innerHTML += '<p style=\"{style}\">wide</p>'"
+        )
+        assert page.evaluate(STICKING_OUT, PHONE) == [f'<p style="{style}">wide</p>']
+        page.evaluate("document.querySelector('article section > p[style]').remove()")
+
+
+@pytest.mark.parametrize("page_name", PAGES)
+def test_page_content(book, visit, page_name):
+    html = (book / page_name).read_text(encoding="utf-8")
+    assert not re.search(r"Traceback \(most recent call last\)|class=\"[^\"]*\b(stderr|traceback)\b", html)
+    page = visit(page_name)
+
+    alts = page.locator("article img").evaluate_all("images => images.map(i => i.getAttribute('alt') || '')")
+    assert [alt for alt in alts if len(alt) < 15 or re.search(r"\.(png|svg)$|_images/", alt)] == []
+
+    loaded = page.evaluate("[...document.querySelectorAll('[src], link[href]')].map(e => e.src || e.href)")
+    assert [url for url in loaded if urlsplit(url).hostname not in ("127.0.0.1", None)] == []
+    links = page.evaluate("[...document.querySelectorAll('a[href]')].map(a => a.href)")
+    assert {urlsplit(url).hostname for url in links} - {"127.0.0.1", None} <= HOSTS
+    assert [url for url in links if not url.startswith(("http", "mailto:", "javascript:void"))] == []
+
+    # No equation was left as text, and MathJax understood all of them.
+    assert page.locator("mjx-merror, [data-mjx-error]").count() == 0
+    assert page.locator(".math").count() == page.locator(".math:has(mjx-container)").count()
+
+
+def test_links_inside_the_book_lead_somewhere(book):
+    missing = []
+    for page_name in PAGES:
+        page = book / page_name
+        html = page.read_text(encoding="utf-8")
+        for target in re.findall(r'(?:href|src)="([^"]+)"', html):
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                continue
+            file = (page.parent / parts.path).resolve() if parts.path else page
+            if not file.is_file():
+                missing.append(f"{page_name}: {target}")
+            elif (
+                parts.fragment
+                and file.suffix == ".html"
+                and f'id="{parts.fragment}"' not in file.read_text("utf-8")
+            ):
+                missing.append(f"{page_name}: {target}")
+    assert missing == []
+
+
+@pytest.mark.parametrize("way", ["http", "disk"])
+@pytest.mark.parametrize("page_name", CHAPTERS)
+def test_every_widget_comes_up(visit, page_name, way):
+    notebook = json.loads((ROOT / page_name).with_suffix(".ipynb").read_text(encoding="utf-8"))
+    shown = sum(
+        "application/vnd.jupyter.widget-view+json" in output.get("data", {})
+        for cell in notebook["cells"]
+        for output in cell.get("outputs", [])
+    )
+    page = visit(page_name, way)
+    assert page.locator('.widget-host[data-widget="ready"]').count() == shown
+    assert page.locator('script[src*="widget_loader.js"]').count() == (1 if shown else 0)
+    assert not any(still.is_visible() for still in page.locator(".widget-still").all())
+    for host in page.locator(".widget-host").all():
+        assert host.bounding_box()["height"] > 30
+
+
+@pytest.mark.parametrize("page_name", CHAPTERS)
+def test_figures_stand_in_for_widgets_in_print_and_without_scripts(visit, reader, roots, page_name):
+    page = visit(page_name)
+    page.emulate_media(media="print")
+    assert all(still.is_visible() for still in page.locator(".widget-still").all())
+    assert not any(host.is_visible() for host in page.locator(".widget-host").all())
+    page.emulate_media(media="screen")
+
+    without_scripts = reader(java_script_enabled=False).new_page()
+    without_scripts.goto(f"{roots['disk']}/{page_name}", wait_until="load")
+    stills = without_scripts.locator(".widget-still")
+    assert stills.count() == without_scripts.locator(VIEW).count()
+    assert all(still.is_visible() for still in stills.all())
+
+
+@pytest.mark.parametrize("page_name", CHAPTERS)
+def test_chapter_opens_in_colab(visit, page_name):
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]
+    repository = config["url"].removeprefix("https://github.com/")
+    notebook = f"{repository}/blob/{config['branch']}/{page_name.replace('.html', '.ipynb')}"
+    page = visit(page_name)
+    link = page.get_by_role("link", name="Open in Colab", exact=True)
+    assert link.is_visible()
+    assert link.get_attribute("href") == f"https://colab.research.google.com/github/{notebook}"
+    assert page.locator(f'.dropdown-launch-buttons a[href$="/{notebook}"]').count() == 1
+
+
+def test_policy_stops_a_request_to_another_host(visit):
+    """The policy in the page's head works: not by chance does nothing leave."""
+    page = visit(PAGES[0])
+    blocked = page.evaluate(
+        """() => new Promise(resolve => {
+            document.addEventListener('securitypolicyviolation', event => resolve(event.blockedURI));
+            const image = new Image();
+            image.src = 'https://example.com/picture.png';
+        })"""
+    )
+    assert blocked.startswith("https://example.com")
+
+
+def test_theme_follows_the_reader(visit, reader):
+    """In dark mode text and ground are both the theme's: nothing is left black on black."""
+    (light_text, light_ground), (dark_text, dark_ground) = (
+        visit(CHAPTERS[0], new_context=reader(color_scheme=scheme)).evaluate(
+            "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+        )
+        for scheme in ("light", "dark")
+    )
+    assert light_text != dark_text
+    assert light_ground != dark_ground

@@ -1,0 +1,200 @@
+"""Each chapter as Colab runs it, without Colab: alone in an empty folder, on a machine that knows torch and not us.
+
+The environment is a copy of this one in symbolic links, less our package and anywidget. `google.colab` is a stub, and
+git finds a clone of the working tree at the repository's address; only pip's index is asked for real.
+"""
+
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+from set_repository import read_address, setup_cell
+
+ROOT = Path(__file__).resolve().parent.parent
+CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
+WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+NOT_ON_COLAB = ("mha_lib", "_editable_impl_mha_lib", "anywidget", "psygnal")
+MAY_BE_INSTALLED = {"mha-lib", "anywidget", "psygnal"}
+
+# What anywidget asks of google.colab.
+STUB = """
+class _widgets:
+    _installed_url = "https://example.invalid/manager.js"
+
+def enable_custom_widget_manager():
+    pass
+"""
+
+EXECUTE = """
+import sys, nbformat
+from nbclient import NotebookClient
+notebook = nbformat.read(sys.argv[1], as_version=4)
+NotebookClient(notebook, timeout=300, extra_arguments=["--log-level=ERROR"]).execute()
+nbformat.write(notebook, sys.argv[1])
+"""
+
+INSTALLED = """
+import importlib.metadata, json
+print(json.dumps({d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}))
+"""
+
+
+def git(*arguments):
+    subprocess.run(["git", *map(str, arguments)], check=True, capture_output=True)
+
+
+class Colab:
+    """An environment in which our package is not installed, and a home whose git knows where we are."""
+
+    def __init__(self, folder, repository):
+        self.folder, self.repository = folder, repository
+        venv.create(folder / "venv", symlinks=True, with_pip=False)
+        self.python = folder / "venv" / "bin" / "python"
+        self.site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
+        for entry in Path(sysconfig.get_path("purelib")).iterdir():
+            if not entry.name.startswith(NOT_ON_COLAB):
+                (self.site / entry.name).symlink_to(entry)
+        package = self.site / "google" / "colab"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "output.py").write_text(STUB)
+        (self.site / "colab.pth").write_text("import google.colab.output\n")
+        self.home = folder / "home"
+        self.home.mkdir()
+        self.serve_repository(repository)
+
+    def serve_repository(self, path):
+        name, _ = read_address()
+        settings = {f"url.file://{path}.insteadOf": f"https://github.com/{name}", "safe.directory": "*"}
+        (self.home / ".gitconfig").unlink(missing_ok=True)
+        for key, value in settings.items():
+            git("config", "--file", self.home / ".gitconfig", key, value)
+
+    def run(self, *arguments, cwd=None):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
+        environment |= {
+            "HOME": str(self.home),
+            "GIT_TERMINAL_PROMPT": "0",
+            "IPYTHONDIR": str(self.home / "ipython"),
+            "JUPYTER_PATH": "",
+            "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib")),
+            "PIP_ROOT_USER_ACTION": "ignore",
+        }
+        return subprocess.run(
+            [self.python, *map(str, arguments)],
+            cwd=cwd or self.home,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+
+    def installed(self):
+        return json.loads(self.run("-c", INSTALLED).stdout)
+
+    def execute(self, path, folder):
+        """Run a copy of a notebook alone in an empty folder; return the process and the notebook."""
+        folder.mkdir()
+        copy = folder / path.name
+        shutil.copy(path, copy)
+        done = self.run("-c", EXECUTE, copy, cwd=folder)
+        return done, nbformat.read(copy, as_version=4)
+
+
+@pytest.fixture(scope="module")
+def colab(tmp_path_factory):
+    """The environment before the first chapter."""
+    folder = tmp_path_factory.mktemp("colab")
+    repository, (_, branch) = folder / "repository", read_address()
+    git("init", "--quiet", "--initial-branch", branch, repository)
+    here = ["--git-dir", repository / ".git", "--work-tree", ROOT]
+    git(*here, "add", "--all", ".")
+    git(
+        *here,
+        "-c",
+        "user.name=test",
+        "-c",
+        "user.email=test",
+        "commit",
+        "--quiet",
+        "--message",
+        "As it is now",
+    )
+    return Colab(folder, repository)
+
+
+def test_the_simulation_is_like_colab(colab):
+    assert {"torch", "numpy", "matplotlib"} <= colab.installed().keys()
+    assert MAY_BE_INSTALLED.isdisjoint(colab.installed())
+
+
+def test_set_up_fails_loudly_where_the_package_cannot_be_had(colab, tmp_path):
+    colab.serve_repository(tmp_path / "nowhere")
+    try:
+        done = colab.run("-c", setup_cell(*read_address()))
+    finally:
+        colab.serve_repository(colab.repository)
+    assert done.returncode != 0
+    assert "CalledProcessError" in done.stderr
+
+
+def test_set_up_installs_nothing_elsewhere(colab):
+    """Not on Colab, the missing package is an error; nobody's environment is changed unasked."""
+    done = colab.run("-c", "import sys\ndel sys.modules['google.colab']\n" + setup_cell(*read_address()))
+    assert "ModuleNotFoundError: No module named 'mha_lib'" in done.stderr
+    assert MAY_BE_INSTALLED.isdisjoint(colab.installed())
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_chapter_runs(colab, tmp_path, path):
+    before = colab.installed()
+    ours = {name: (colab.site / name).stat().st_mtime_ns for name in ("torch", "numpy", "matplotlib")}
+
+    done, notebook = colab.execute(path, tmp_path / "content")
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    after = colab.installed()
+    assert "mha-lib" in after
+    # torch and all else that was there is as it was, and no more came than has to.
+    assert {name: version for name, version in after.items() if name in before} == before
+    assert after.keys() - before.keys() <= MAY_BE_INSTALLED
+    assert ours == {name: (colab.site / name).stat().st_mtime_ns for name in ours}
+    assert all((colab.site / name).is_symlink() for name in ours)
+    assert after["torch"] == importlib.metadata.version("torch")
+    # Every widget that the chapter shows came up, under the manager that Colab needs.
+    states = notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
+    shown = [
+        o for cell in notebook.cells for o in cell.get("outputs", []) if WIDGET_VIEW in o.get("data", {})
+    ]
+    assert {output.data[WIDGET_VIEW]["model_id"] for output in shown} <= states.keys()
+    for output in shown:
+        assert output.metadata["application/vnd.jupyter.widget-view+json"]["colab"]["custom_widget_manager"][
+            "url"
+        ]
+    stored = nbformat.read(path, as_version=4)
+    assert len(shown) == sum(
+        WIDGET_VIEW in output.get("data", {}) for cell in stored.cells for output in cell.get("outputs", [])
+    )
+
+
+def test_package_that_was_installed_is_whole(colab, tmp_path):
+    """The wheel that pip built from the clone carries the widgets' scripts and styles."""
+    source = "from mha_lib.widgets import Quiz\nassert 'export default' in Quiz._esm and '{' in Quiz._css"
+    path = tmp_path / "widget.ipynb"
+    nbformat.write(
+        new_notebook(cells=[new_code_cell(setup_cell(*read_address())), new_code_cell(source)]), path
+    )
+    done, _ = colab.execute(path, tmp_path / "content")
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert str(colab.site) in colab.run("-c", "import mha_lib; print(mha_lib.__file__)").stdout
