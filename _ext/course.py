@@ -1,4 +1,4 @@
-"""What this book asks of Sphinx beyond Jupyter Book: pages that need no network, and figures in the place of widgets."""
+"""What this book asks of Sphinx beyond Jupyter Book: pages without a network, stills in place of widgets."""
 
 import re
 import shutil
@@ -10,8 +10,8 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
-# Pages may load what lies beside them, run the widgets' modules (stored in the page, started from blob URLs), and
-# nothing else. GitHub Pages sends no headers, so the policy is a <meta>. `file:` is for a book opened from disk.
+# Pages may load what lies beside them, run the widgets' modules (stored in the page, started from blob URLs),
+# and nothing else. GitHub Pages sends no headers, so the policy is a <meta>. `file:` is for a book on disk.
 CONTENT_SECURITY_POLICY = "; ".join(
     [
         "default-src 'none'",
@@ -33,10 +33,10 @@ HEAD = f"""<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY
 
 
 class KeepStill(SphinxPostTransform):
-    """Keep the figure (or the text) that a widget's output carries beside it, for print and where scripts are off.
+    """Keep the figure or the text that a widget's output carries beside it, for print and without scripts.
 
-    A notebook output offers the same thing in several formats and MyST-NB picks one of them, here the widget, with
-    priority 4; so this runs just before. Style sheets decide when the still shows.
+    A notebook output offers the same thing in several formats and MyST-NB picks one of them, here the widget,
+    with priority 4; so this runs just before. Style sheets decide when the still shows.
     """
 
     default_priority = 3
@@ -57,7 +57,7 @@ class KeepStill(SphinxPostTransform):
 
 
 def load_widgets_only_where_they_are(app, config):
-    """Jupyter Book puts every script it finds in _static on every page; `nb_ipywidgets_js` places the loader."""
+    """Take back the scripts of _static, which Jupyter Book puts on every page, where MyST-NB places them."""
     config.html_js_files = [
         script for script in config.html_js_files if script not in config.nb_ipywidgets_js
     ]

@@ -298,6 +298,10 @@ class MultiHeadAttention(nn.Module):
         check_same_kind((*widths, "the layer's weights"), (query, key, value, weight))
         check_same("batch", tuple(widths), (query.shape[0], key.shape[0], value.shape[0]))
         check_same("length", ("key", "value"), (key.shape[1], value.shape[1]))
+        batch, q_len, k_len = *query.shape[:2], key.shape[1]
+        mask = build_mask(q_len, k_len, attn_mask=attn_mask, valid_lens=valid_lens)
+        if mask is not None:
+            mask = align_mask(mask, (batch, self.num_heads, q_len, k_len), name="attn_mask and valid_lens")
 
         queries = self.split_heads(self.q_proj(query))
         keys = self.split_heads(self.k_proj(key))
@@ -309,8 +313,7 @@ class MultiHeadAttention(nn.Module):
             queries,
             keys,
             values,
-            attn_mask,
-            valid_lens=valid_lens,
+            mask,
             is_causal=is_causal,
             dropout_p=self.dropout if self.training else 0.0,
             need_weights=need_weights,

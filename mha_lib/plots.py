@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from mha_lib._checks import check_type
+from mha_lib._checks import check_positive_int, check_type
 
 QUERY, KEY, VALUE = "#1f6fb5", "#d9730d", "#2e8b57"
 # Paul Tol's "bright" and "vibrant" hues, told apart with any kind of colour vision.
@@ -103,8 +103,9 @@ def plot_weights(
         The figure, with one colour bar.
 
     Raises:
-        TypeError: `weights` is not a tensor.
-        ValueError: it has another rank, or the number of labels or titles does not fit.
+        TypeError: `weights` is not a tensor, or `columns` not an int.
+        ValueError: `weights` has another rank, `columns` is not positive, or the number of labels or titles
+            does not fit.
 
     Example:
         >>> figure = plot_weights(torch.eye(3).expand(2, 3, 3))
@@ -112,6 +113,7 @@ def plot_weights(
         3
     """
     check_type("weights", weights, Tensor)
+    check_positive_int("columns", columns)
     if weights.ndim not in (2, 3) or weights.numel() == 0:
         raise ValueError(
             f"weights must have shape (q_len, k_len) or (maps, q_len, k_len), got {tuple(weights.shape)}"

@@ -162,10 +162,16 @@ class AdditiveScore(nn.Module):
         self.score_proj = nn.Linear(hidden_dim, 1, bias=False)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Score (..., q_len, query_dim) against (..., k_len, key_dim): (..., q_len, k_len)."""
+        """Score (..., q_len, query_dim) against (..., k_len, key_dim): (..., q_len, k_len).
+
+        Raises:
+            TypeError: not floating-point tensors of one dtype, that of the weights.
+            ValueError: a width is wrong, or the leading axes do not broadcast.
+        """
         _check_pair(query, key, same_dim=False)
         _check_width("query", query, self.query_proj.in_features)
         _check_width("key", key, self.key_proj.in_features)
+        check_same_kind(("query", "the weights"), (query, self.key_proj.weight))
         # Each query meets each key: (..., q_len, 1, hidden) + (..., 1, k_len, hidden).
         hidden = self.query_proj(query).unsqueeze(-2) + self.key_proj(key).unsqueeze(-3)
         scores: Tensor = self.score_proj(torch.tanh(hidden)).squeeze(-1)
@@ -197,10 +203,16 @@ class BilinearScore(nn.Module):
         self.key_proj = nn.Linear(key_dim, query_dim, bias=False)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Score (..., q_len, query_dim) against (..., k_len, key_dim): (..., q_len, k_len)."""
+        """Score (..., q_len, query_dim) against (..., k_len, key_dim): (..., q_len, k_len).
+
+        Raises:
+            TypeError: not floating-point tensors of one dtype, that of the weights.
+            ValueError: a width is wrong, or the leading axes do not broadcast.
+        """
         _check_pair(query, key, same_dim=False)
         _check_width("query", query, self.key_proj.out_features)
         _check_width("key", key, self.key_proj.in_features)
+        check_same_kind(("query", "the weights"), (query, self.key_proj.weight))
         scores: Tensor = query @ self.key_proj(key).transpose(-2, -1)
         return scores
 

@@ -54,7 +54,7 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
         raise TypeError(f"target must hold class indices, int64, got {target.dtype}")
     if target.shape != logits.shape[:-1]:
         raise ValueError(f"target must have shape {tuple(logits.shape[:-1])}, got {tuple(target.shape)}")
-    return F.cross_entropy(logits.flatten(0, -2), target.flatten())
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1))
 
 
 def seeded(factory: Callable[[], nn.Module], num_models: int, *, seed: int = 0) -> list[nn.Module]:

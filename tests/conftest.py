@@ -14,7 +14,7 @@ from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# No page may leave this machine: every name but the loopback address fails to resolve, and the attempt is recorded.
+# No page may leave this machine: every name but the loopback address fails to resolve.
 CUT_OFF = ["--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]
 QUIET = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
@@ -24,7 +24,7 @@ QUIET = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-backgro
 def browser():
     """A headless Chromium without a network: Debian's, or else the one that Playwright installed.
 
-    One for each test file, and closed after it: Playwright's event loop would disturb other tests in the process.
+    One for each test file, closed after it: Playwright's event loop would disturb other tests in the process.
     """
     sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     with sync_playwright() as playwright:

@@ -1,4 +1,4 @@
-"""Slow answers to compare with: plain float64 loops, written from the formulas, that know nothing of mha_lib."""
+"""Slow answers to compare with: float64 loops, written from the formulas, that know nothing of mha_lib."""
 
 import cmath
 import itertools

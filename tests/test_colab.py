@@ -1,7 +1,7 @@
-"""Each chapter as Colab runs it, without Colab: alone in an empty folder, on a machine that knows torch and not us.
+"""Each chapter as Colab runs it, without Colab: alone in an empty folder, where torch is and our package is not.
 
-The environment is a copy of this one in symbolic links, less our package and anywidget. `google.colab` is a stub, and
-git finds a clone of the working tree at the repository's address; only pip's index is asked for real.
+The environment is a copy of this one in symbolic links, less our package and anywidget. `google.colab` is a
+stub, and git finds a copy of the working tree at the repository's address; only pip's index is asked for real.
 """
 
 import importlib.metadata
@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import sysconfig
 import venv
 from pathlib import Path

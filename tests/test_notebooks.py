@@ -1,7 +1,7 @@
-"""The chapters as they are stored: executed, normalised, described, nothing private in them; and nbval sees faults.
+"""The chapters as they are stored: executed, normalised, described, nothing private; and nbval sees faults.
 
-nbval itself runs beside these tests (see the Makefile). It overlooks cells that were never executed, figures and
-outdated widget code: figures are compared by the conftest.py beside the Makefile, the rest here.
+nbval itself runs beside these tests (see the Makefile). It overlooks cells that were never executed, figures,
+and outdated widget code: figures are compared by the conftest.py beside the Makefile, the rest here.
 """
 
 import base64
@@ -148,7 +148,7 @@ def test_chapter_is_stored_as_it_should(path):
     assert faults(nbformat.read(path, as_version=4)) == []
 
 
-# ----------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------
 # The checks find what they are there for.
 
 
@@ -301,7 +301,7 @@ def test_planted_fault_is_found(sound, fault):
 
 
 def test_nbval_compares_texts_and_figures(tmp_path):
-    """Each cell stores an output; the name of the cell says what nbval must find when it runs the cell again."""
+    """Each cell stores an output; its name says what nbval must find when it runs the cell again."""
     draw = (
         "import base64\nfrom IPython.display import display\n"
         f"display({{'image/png': base64.b64decode('{picture()}')}}, raw=True)"

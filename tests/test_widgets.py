@@ -186,9 +186,9 @@ def sentence_twin(example, label):
 
 
 def test_a_trait_of_another_type_is_refused(explorer):
-    with pytest.raises(traitlets.TraitError, match="num_heads.*int"):
+    with pytest.raises(traitlets.TraitError, match=r"num_heads.*int"):
         explorer.num_heads = "4"
-    with pytest.raises(traitlets.TraitError, match="is_causal.*bool"):
+    with pytest.raises(traitlets.TraitError, match=r"is_causal.*bool"):
         explorer.is_causal = "yes"
 
 

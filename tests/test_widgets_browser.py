@@ -27,8 +27,8 @@ spec.loader.exec_module(course_extension)
 # A page as the book makes it, and what a reader does with it
 
 
-def write_page(folder, widgets, *, alter=None, loaders=1, theme="light", width=None):
-    """A page in a sub-folder, with the stored state of the widgets and the book's loader and security policy."""
+def write_page(folder, widgets, *, alter=None, loaders=1, theme="light"):
+    """A page in a sub-folder, with the widgets' stored state and the book's loader and security policy."""
     data = copy.deepcopy(embed_data(views=widgets, drop_defaults=False))
     states = data["manager_state"]["state"]
     if alter is not None:
@@ -42,9 +42,11 @@ def write_page(folder, widgets, *, alter=None, loaders=1, theme="light", width=N
     loader = '<script src="../_static/widget_loader.js"></script>' * loaders
     csp = course_extension.CONTENT_SECURITY_POLICY
     html = (
-        f'<!doctype html><html lang="en" data-theme="{theme}"><head><meta charset="utf-8"><title>Widgets</title>'
-        f'<meta name="viewport" content="width=device-width"><meta http-equiv="Content-Security-Policy" content="{csp}">'
-        f'<link rel="icon" href="data:,"><style>body {{ margin: 12px; font-family: sans-serif }}</style>{loader}</head>'
+        f'<!doctype html><html lang="en" data-theme="{theme}"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{csp}">'
+        '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
+        "<title>Widgets</title>"
+        f"<style>body {{ margin: 12px; font-family: sans-serif }}</style>{loader}</head>"
         f"<body>{script('state', data['manager_state'])}{views}</body></html>"
     )
     (folder / "_static").mkdir(exist_ok=True)
@@ -58,9 +60,9 @@ def write_page(folder, widgets, *, alter=None, loaders=1, theme="light", width=N
 class Reader:
     """A browser tab that notes every error and every request that leaves the page's own folder."""
 
-    def __init__(self, browser, serve, *, over, width=900):
+    def __init__(self, browser, address, *, over, width=900):
         self.page = browser.new_page(viewport={"width": width, "height": 1000})
-        self.serve, self.over = serve, over
+        self.address, self.over = address, over
         self.errors, self.requests = [], []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on(
@@ -69,30 +71,37 @@ class Reader:
         self.page.on("request", lambda request: self.requests.append(request.url))
 
     def open(self, path, count):
-        home = (
-            f"{self.serve(path.parent.parent)}/" if self.over == "http" else f"{path.parent.parent.as_uri()}/"
-        )
-        self.page.goto(f"{home}chapters/page.html")
+        folder = path.parent.parent
+        self.home = f"{self.address}/{folder.name}/" if self.over == "http" else f"{folder.as_uri()}/"
+        self.page.goto(f"{self.home}chapters/page.html")
         self.page.wait_for_function(f"document.querySelectorAll('[data-widget]').length === {count}")
-        outside = [url for url in self.requests if not url.startswith((home, "blob:", "data:"))]
-        assert outside == []
         return self.page
+
+    def close(self):
+        self.page.close()
+        assert [url for url in self.requests if not url.startswith((self.home, "blob:", "data:"))] == []
 
     def host(self, index=0):
         return self.page.locator(".widget-host").nth(index)
 
 
+@pytest.fixture(scope="module")
+def address(serve, tmp_path_factory):
+    """Where the folders of all tests are served."""
+    return serve(tmp_path_factory.getbasetemp())
+
+
 @pytest.fixture
-def reader(browser, serve, request):
+def reader(browser, address):
     readers = []
 
     def make(over="http", width=900):
-        readers.append(Reader(browser, serve, over=over, width=width))
+        readers.append(Reader(browser, address, over=over, width=width))
         return readers[-1]
 
     yield make
     for reader in readers:
-        reader.page.close()
+        reader.close()
 
 
 def layer(num_heads, embed_dim=12, **options):
@@ -117,7 +126,8 @@ def make_explorer(**traits):
 def shown_numbers(host):
     """The numbers of the large map as the page holds them: (rows, columns)."""
     rows = host.locator("[role=row]").evaluate_all(
-        "rows => rows.slice(1).map(row => [...row.querySelectorAll('[data-value]')].map(cell => cell.dataset.value))"
+        """rows => rows.slice(1).map(row =>
+             [...row.querySelectorAll('[data-value]')].map(cell => cell.dataset.value))"""
     )
     return torch.tensor([[float(number) for number in row] for row in rows], dtype=torch.float64)
 
@@ -149,7 +159,7 @@ def math_page(browser, serve):
 
 
 def in_browser(page, expression, **arguments):
-    """Evaluate an expression over the functions of attention_math.js; tensors go in and come out as float64."""
+    """Evaluate an expression over the functions of attention_math.js; tensors go and come as float64."""
     plain = {
         name: value.tolist() if isinstance(value, torch.Tensor) else value
         for name, value in arguments.items()
@@ -358,6 +368,27 @@ def test_each_trained_layer_shows_its_own_numbers(reader, tmp_path):
     assert tab.errors == []
 
 
+def test_plain_keys_stay_with_the_widget(reader, tmp_path):
+    """JupyterLab listens on the document and would take the arrow keys from a slider."""
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [make_explorer()]), 1)
+    page.evaluate(
+        "window.seen = []; document.addEventListener('keydown', event => window.seen.push(event.key))"
+    )
+    tab.host().get_by_role("slider", name="num_heads").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Control+k")
+    assert page.evaluate("window.seen") == ["Control", "k"], "shortcuts of the page still work"
+    assert page.locator("[data-lm-suppress-shortcuts] .mha-body").count() == 1
+
+
+def test_a_menu_of_one_example_is_not_shown(reader, tmp_path):
+    example = HeadExample("alone", ["a", "b"], torch.randn(2, 12), layer(2))
+    tab = reader()
+    tab.open(write_page(tmp_path, [HeadExplorer([example]), make_explorer()]), 2)
+    assert [tab.host(i).get_by_role("combobox").count() for i in range(2)] == [0, 1]
+
+
 def test_a_cell_is_read_by_pointer_and_by_keyboard(reader, tmp_path):
     explorer = make_explorer(num_heads=2, valid_len=4, is_causal=True)
     tab = reader()
@@ -465,7 +496,9 @@ def render_by_hand(page, widget, actions):
               for (const [event, callback] of listeners) if (event === `change:${name}`) callback();
             },
             on: (event, callback) => listeners.push([event, callback]),
-            off: (event, callback) => { listeners = listeners.filter(([e, c]) => e !== event || c !== callback); },
+            off(event, callback) {
+              listeners = listeners.filter(([e, c]) => e !== event || c !== callback);
+            },
             save_changes() {},
           };
           const el = document.createElement("div");
@@ -505,7 +538,8 @@ def test_nothing_leaks_when_a_view_goes(reader, tmp_path, kind):
     before = count_after(3)
     nodes, listeners = count_after(12)
     assert listeners <= before[1]
-    assert nodes <= before[0] + 20, "a view has hundreds of nodes, twelve would show"
+    # The browser may hold on to the last view for a while; twelve of them have more than a thousand nodes.
+    assert nodes <= before[0] + 400
     assert tab.errors == []
 
 
@@ -515,8 +549,8 @@ def test_nothing_overflows_a_phone(reader, tmp_path, theme):
         make_explorer(num_heads=num_heads, stage=stage)
         for num_heads, stage in ((1, "output"), (3, "masked"), (12, "weights"), (12, "output"))
     ]
-    long = HeadExample("a rather long name for an example that must be cut somewhere", ["incomprehensibilities"] * 24,
-                       torch.randn(24, 60), layer(4, embed_dim=60), "word " * 40)  # fmt: skip
+    tokens, label = ["incomprehensibilities"] * 24, "a rather long name for an example, to be cut somewhere"
+    long = HeadExample(label, tokens, torch.randn(24, 60), layer(4, embed_dim=60), "word " * 40)
     widgets = [*explorers, HeadExplorer([long]), HeadExplorer([long], num_heads=60), make_quiz()]
     tab = reader(width=360)
     page = tab.open(write_page(tmp_path, widgets, theme=theme), len(widgets))
@@ -549,15 +583,20 @@ def test_a_module_that_fails_leaves_a_message_and_the_others_alone(reader, tmp_p
 
 
 def test_the_loader_keeps_the_contract_of_front_end_modules(reader, tmp_path):
-    """initialize once a model, render once a view, a factory as default export, on and off, set without echo."""
+    """Initialize once a model, render once a view, a factory as default export, on and off."""
     module = """
       export default async () => ({
-        initialize({ model }) { model.set("count", 0); model.on("change:count", () => model.set("echo", model.get("count"))); },
+        initialize({ model }) {
+          model.set("count", 0);
+          model.on("change:count", () => model.set("echo", model.get("count")));
+        },
         render({ model, el }) {
           const show = () => { el.textContent = `${model.get("count")} ${model.get("echo")}`; };
-          const button = document.createElement("button");
           model.on("change:echo", show);
-          el.addEventListener("click", () => { model.set("count", model.get("count") + 1); model.save_changes(); });
+          el.addEventListener("click", () => {
+            model.set("count", model.get("count") + 1);
+            model.save_changes();
+          });
           el.addEventListener("dblclick", () => model.off("change:echo", show));
           show();
         },

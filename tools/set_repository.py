@@ -2,9 +2,9 @@
 
     python tools/set_repository.py [https://github.com/OWNER/NAME]
 
-The address stands in _config.yml; the book's links come from there. It is repeated where a reader or a machine needs
-it in full: the set-up cell of every chapter, README.md and the other pages, the package's metadata. The text of the
-set-up cell is defined here, once.
+The address stands in _config.yml; the book's links come from there. It is repeated where a reader or a
+machine needs it in full: the set-up cell of every chapter, README.md and the other pages, the package's
+metadata. The text of the set-up cell is defined here, once.
 """
 
 import re
@@ -56,7 +56,7 @@ def setup_cell(repository, branch):
 
 
 def set_repository(new=None, root=ROOT):
-    """Write "OWNER/NAME" into _config.yml and wherever the old one stands; without it renew what is derived."""
+    """Write "OWNER/NAME" into _config.yml and wherever the old one stands; without it renew what derives."""
     old, branch = read_address(root)
     new = new or old
     config = root / "_config.yml"
@@ -92,7 +92,7 @@ def main(arguments):
         match = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", arguments[0])
         if not match:
             print(
-                f"URL must have the form https://github.com/OWNER/NAME (Colab opens GitHub), got {arguments[0]!r}"
+                f"URL must be https://github.com/OWNER/NAME, as Colab opens GitHub only, got {arguments[0]!r}"
             )
             return 2
         new = match[1]

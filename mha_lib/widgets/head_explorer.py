@@ -221,7 +221,7 @@ class HeadExplorer(CourseWidget):
             labels = [entry.label for entry in examples]
             raise ValueError(f"examples must hold at least one entry, and labels must differ, got {labels}")
         chosen = self._examples.get(examples[0].label if example is None else example, examples[0])
-        # One after the other, as each rule depends on those before; then the widget is opened with all of them.
+        # One after the other, as each rule depends on those before; then the widget opens with all of them.
         self.example = chosen.label if example is None else example
         self.num_heads = _default_num_heads(chosen) if num_heads is None else num_heads
         self.valid_len = len(chosen.tokens) if valid_len is None else valid_len

@@ -19,8 +19,8 @@ Choice = str | int | float | bool
 class Question:
     """One question with a single right choice.
 
-    The right choice is given by what it says, so that a cell can compute it, or, where all choices are texts, by
-    its index. Texts may hold `code` and *emphasis*.
+    The right choice is given by what it says, so that a cell can compute it, or, where all choices are texts,
+    by its index. Texts may hold `code` and *emphasis*.
 
     Args:
         text: the question.
@@ -30,8 +30,8 @@ class Question:
 
     Raises:
         TypeError: an argument is of another type.
-        ValueError: fewer than two choices, two that read the same, an answer that is none of them, or feedback
-            of another length.
+        ValueError: fewer than two choices, two that read the same, an answer that is none of them, or
+            feedback of another length.
 
     Example:
         >>> Question("How many weights have four projections of width 8?", [64, 256], 4 * 8**2).answer_index
