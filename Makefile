@@ -46,6 +46,7 @@ serve: book
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(BOOK)
 
 notebooks: .venv/ready
+	$(BIN)/python tools/set_repository.py
 	$(BIN)/python tools/run_notebooks.py --jobs $(JOBS) $(CHAPTERS)
 
 # Debian's Chromium where we may install it, Playwright's elsewhere; nothing where there is one.

@@ -228,7 +228,7 @@ def plot_curves(
         axis.axhline(floor, color="black", linestyle="--", linewidth=1, label=floor_label)
     axis.set_xlabel(xlabel)
     axis.set_ylabel(ylabel)
-    axis.legend()
+    axis.legend(frameon=False)
     return figure
 
 
@@ -281,5 +281,5 @@ def plot_seeds(
     axis.set_xticks(range(len(settings)), settings)
     axis.set_xlabel(xlabel)
     axis.set_ylabel(ylabel)
-    axis.legend()
+    axis.legend(frameon=False)
     return figure

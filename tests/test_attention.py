@@ -100,7 +100,7 @@ def test_softmax_equals_the_loop(hide):
     assert torch.equal(scores, before)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_softmax_of_every_dtype(dtype):
     scores, mask = random(BATCH, Q_LEN, K_LEN, dtype=dtype) * 3, all_but(bools(BATCH, Q_LEN, K_LEN), 0, 3)
     weights = masked_softmax(scores, mask)
@@ -421,6 +421,7 @@ def test_layer_equals_torchs_layer(hide, batch_first, bias, widths):
     mask = {"attn_mask": hidden.flatten(0, 1)} if parts else {}
     expected, expected_weights = theirs(*given, average_attn_weights=False, **mask)
     expected = expected if batch_first else expected.transpose(0, 1)
+    torch.testing.assert_close(theirs(*given, **mask)[1], expected_weights.mean(1))  # their default
     upstream = random(BATCH, Q_LEN, EMBED_DIM, seed=3)
     expected_gradients = torch.autograd.grad(expected, [*inputs, *theirs.parameters()], upstream)
     theirs_by_name = dict(

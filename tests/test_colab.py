@@ -1,7 +1,7 @@
-"""Each chapter as Colab runs it, without Colab: alone in an empty folder, where torch is and our package is not.
+"""Each chapter as Colab runs it, without Colab: alone in an empty folder, where torch is and we are not.
 
 The environment is a copy of this one in symbolic links, less our package and anywidget. `google.colab` is a
-stub, and git finds a copy of the working tree at the repository's address; only pip's index is asked for real.
+stub, and git finds a copy of the working tree at the repository's address; only pip's index is the real one.
 """
 
 import importlib.metadata
@@ -23,7 +23,7 @@ CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
-NOT_ON_COLAB = ("mha_lib", "_editable_impl_mha_lib", "anywidget", "psygnal")
+NOT_ON_COLAB = ("mha_lib", "anywidget", "psygnal")
 MAY_BE_INSTALLED = {"mha-lib", "anywidget", "psygnal"}
 
 # What anywidget asks of google.colab.
@@ -62,7 +62,8 @@ class Colab:
         self.python = folder / "venv" / "bin" / "python"
         self.site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
         for entry in Path(sysconfig.get_path("purelib")).iterdir():
-            if not entry.name.startswith(NOT_ON_COLAB):
+            names_us = entry.suffix == ".pth" and str(ROOT) in entry.read_text()  # an editable install
+            if not entry.name.startswith(NOT_ON_COLAB) and not names_us:
                 (self.site / entry.name).symlink_to(entry)
         package = self.site / "google" / "colab"
         package.mkdir(parents=True)

@@ -167,7 +167,7 @@ def test_examples_run(name):
 
 def test_everything_public_has_an_example():
     with_own = set(EXAMPLES)
-    # A method's example may stand in its class; containers are made by the functions whose examples show them.
+    # Containers are made by the functions whose examples show them.
     containers = {"mha_lib.data.Split", "mha_lib.training.History"}
     assert {f"mha_lib.{path}" for path in PUBLIC} - containers <= with_own
     assert {

@@ -39,7 +39,7 @@ VALID_LENS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64], ids=str)
 def test_valid_lens_show_the_first_keys(dtype):
     lens = torch.tensor([0, 1, 5, 7], dtype=dtype)
     mask = valid_lens_mask(lens, K_LEN)

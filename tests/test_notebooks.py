@@ -9,6 +9,7 @@ import copy
 import importlib
 import io
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -349,19 +350,10 @@ def test_nbval_compares_texts_and_figures(tmp_path):
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
     )
     nbformat.write(notebook, tmp_path / "planted.ipynb")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-c",
-        ROOT / "pyproject.toml",
-        "-p",
-        "conftest",
-        "-p",
-        "no:cacheprovider",
-    ]
+    shutil.copy(ROOT / "conftest.py", tmp_path)
+    command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider"]
     arguments = ["--nbval", "--nbval-current-env", "--junitxml", tmp_path / "result.xml", tmp_path]
-    done = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120)
 
     assert done.returncode == 1, done.stdout
     results = [

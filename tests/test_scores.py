@@ -72,7 +72,7 @@ def test_gradients_equal_finite_differences(name):
     assert torch.autograd.gradcheck(RULES[name][0], (query, key))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", RULES)
 def test_scores_keep_their_dtype(name, dtype):
     query, key = random(Q_LEN, WIDTH).to(dtype), random(K_LEN, WIDTH, seed=1).to(dtype)

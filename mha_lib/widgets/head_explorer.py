@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -136,14 +137,14 @@ class HeadExample:
         return (self.x[num_heads] if isinstance(self.x, Mapping) else self.x).unsqueeze(0)
 
     def state(self) -> dict[str, Any]:
-        """What the browser is given: tokens and the projections q, k, v, rounded to float32."""
+        """What the browser is given: tokens and the projections q, k, v in float32."""
         groups = [(n,) for n in self.head_counts] if isinstance(self.layers, Mapping) else [self.head_counts]
         versions = []
         for head_counts in groups:
             layer, x = self.layer(head_counts[-1]), self.input(head_counts[-1])
             with torch.no_grad():
                 projected = {"query": layer.q_proj(x), "key": layer.k_proj(x), "value": layer.v_proj(x)}
-            numbers = {name: _shortest_floats(tensor) for name, tensor in projected.items()}
+            numbers = {name: _to_base64(tensor) for name, tensor in projected.items()}
             parameters = sum(parameter.numel() for parameter in layer.parameters())
             versions.append({"num_heads": list(head_counts), "parameters": parameters, **numbers})
         return {
@@ -155,9 +156,9 @@ class HeadExample:
         }
 
 
-def _shortest_floats(tensor: Tensor) -> list[float]:
-    """Numbers with the digits that float32 needs: half the text, and the browser recovers each exactly."""
-    return [float(str(number)) for number in tensor.detach().float().flatten().numpy()]
+def _to_base64(tensor: Tensor) -> str:
+    """Float32 numbers as base64 of their little-endian bytes: exact, and half as long as decimal text."""
+    return base64.b64encode(tensor.float().cpu().numpy().astype("<f4").tobytes()).decode("ascii")
 
 
 class HeadExplorer(CourseWidget):

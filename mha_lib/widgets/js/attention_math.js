@@ -5,18 +5,17 @@
 /** @typedef {boolean[][]} Mask [query][key], true = may attend */
 
 /**
- * Rows from a flat list of float32 numbers in their shortest decimal form: `fround` gives back the very number
- * that torch stored, and all further arithmetic is float64.
- * @param {number[]} numbers
+ * Rows from float32 numbers as torch stored them: little-endian bytes in base64. All further arithmetic is float64.
+ * @param {string} base64
  * @param {number} columns
  * @returns {Matrix}
  */
-export function matrixFromFloat32(numbers, columns) {
-  const rows = [];
-  for (let start = 0; start < numbers.length; start += columns) {
-    rows.push(Float64Array.from(numbers.slice(start, start + columns), Math.fround));
-  }
-  return rows;
+export function matrixFromFloat32(base64, columns) {
+  const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  const numbers = Float64Array.from(new Float32Array(bytes.buffer));
+  return Array.from({ length: numbers.length / columns }, (_, row) =>
+    numbers.slice(row * columns, (row + 1) * columns),
+  );
 }
 
 /**

@@ -12,7 +12,7 @@ import { element, formatNumber, inlineText, mount, segmentedControl } from "./fr
  * @property {string} note
  * @property {string[]} tokens
  * @property {number} embed_dim
- * @property {{num_heads: number[], parameters: number, query: number[], key: number[], value: number[]}[]} versions
+ * @property {{num_heads: number[], parameters: number, query: string, key: string, value: string}[]} versions
  */
 
 const HEAD_COLORS = 8; // as many as the style sheet has
@@ -68,8 +68,8 @@ function compute({ example, version, numHeads, validLen, isCausal }) {
   const length = example.tokens.length;
   const visible = validLenMask(validLen, length, length);
   const mask = isCausal ? combineMasks([visible, causalMask(length)]) : visible;
-  const [query, key, value] = [version.query, version.key, version.value].map((numbers) =>
-    matrixFromFloat32(numbers, example.embed_dim),
+  const [query, key, value] = [version.query, version.key, version.value].map((stored) =>
+    matrixFromFloat32(stored, example.embed_dim),
   );
   return { mask, steps: multiHeadSteps({ query, key, value }, numHeads, mask) };
 }
