@@ -62,8 +62,9 @@ class Colab:
         self.python = folder / "venv" / "bin" / "python"
         self.site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
         for entry in Path(sysconfig.get_path("purelib")).iterdir():
-            names_us = entry.suffix == ".pth" and str(ROOT) in entry.read_text()  # an editable install
-            if not entry.name.startswith(NOT_ON_COLAB) and not names_us:
+            lines = entry.read_text().splitlines() if entry.suffix == ".pth" else []
+            leads_here = any(Path(line, "mha_lib").is_dir() for line in lines)  # an editable install
+            if not entry.name.startswith(NOT_ON_COLAB) and not leads_here:
                 (self.site / entry.name).symlink_to(entry)
         package = self.site / "google" / "colab"
         package.mkdir(parents=True)

@@ -232,7 +232,7 @@ for folder, files in json.load(sys.stdin):
 
 
 def plant(fault, folder):
-    """Copy the package into a new folder and put the fault in its place; return the test files to run there."""
+    """Copy the package into a new folder, put the fault in its place, and return the test files to run."""
     folder.mkdir()
     (folder / "pytest.ini").write_text("[pytest]\n")
     shutil.copytree(PACKAGE, folder / "mha_lib", ignore=shutil.ignore_patterns("__pycache__", "widgets"))
