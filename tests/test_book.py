@@ -25,8 +25,9 @@ ALREADY_COMPRESSED = (".png", ".woff", ".woff2")
 # Where a link may lead. Nothing is ever loaded from there.
 HOSTS = {
     "aclanthology.org", "anywidget.dev", "arxiv.org", "colab.research.google.com", "creativecommons.org",
-    "d2l.ai", "docs.pytorch.org", "doi.org", "github.com", "jupyter.org", "openreview.net", "opensource.org",
-    "papers.nips.cc", "proceedings.mlr.press", "proceedings.neurips.cc", "pytorch.org", "scikit-learn.org",
+    "d2l.ai", "docs.pytorch.org", "doi.org", "github.com", "hastie.su.domains", "jmlr.org", "jupyter.org",
+    "openreview.net", "opensource.org", "papers.nips.cc", "proceedings.mlr.press", "proceedings.neurips.cc",
+    "pytorch.org", "scikit-learn.org", "transformer-circuits.pub",
 }  # fmt: skip
 
 
