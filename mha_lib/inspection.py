@@ -94,8 +94,7 @@ def gate_heads(attention: MultiHeadAttention, gates: Tensor) -> Iterator[None]:
         )
 
     def scale(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
-        heads = args[0].unflatten(-1, (attention.num_heads, attention.head_dim))
-        return ((heads * gates.to(heads).unsqueeze(-1)).flatten(-2),)
+        return (_scale_heads(args[0], gates.to(args[0])),)
 
     handle = attention.out_proj.register_forward_pre_hook(scale)
     try:
@@ -107,20 +106,22 @@ def gate_heads(attention: MultiHeadAttention, gates: Tensor) -> Iterator[None]:
 def head_importance(attention: MultiHeadAttention, loss: Callable[[], Tensor]) -> Tensor:
     """Expected sensitivity of the loss to each head, |dL/dgate| at gate 1 (Michel et al., 2019, equation 2).
 
-    A first-order guess of what switching a head off would cost: one backward pass a sample, whatever the
-    number of heads. Gradients of the parameters are left alone.
+    A first-order guess of what switching a head off would cost, for all heads and samples in one backward
+    pass. Gradients of the parameters are left alone.
 
     Args:
         attention: the layer, inside the model that `loss` runs.
-        loss: a function without arguments that runs the model and returns one loss for each sample, shape
-            (batch,), or a scalar. The absolute value is taken for each sample before the mean.
+        loss: a function without arguments that runs the model and returns one loss for each sample that the
+            layer sees, shape (batch,), or a scalar. The absolute value is taken for each sample before the
+            mean; a sample's loss must not depend on the other samples.
 
     Returns:
         Importance (num_heads,), at least 0.
 
     Raises:
         TypeError: `attention` is no `MultiHeadAttention`, or `loss()` no tensor.
-        ValueError: `loss()` is not of rank 0 or 1, or does not depend on the heads.
+        ValueError: `loss()` is not of rank 0 or 1, holds another number of losses than the layer saw samples,
+            or does not depend on the heads.
 
     Example:
         >>> attention, x = MultiHeadAttention(6, 3), torch.ones(2, 5, 6)
@@ -128,26 +129,40 @@ def head_importance(attention: MultiHeadAttention, loss: Callable[[], Tensor]) -
         torch.Size([3])
     """
     check_type("attention", attention, MultiHeadAttention)
-    gates = torch.ones(attention.num_heads, requires_grad=True, device=attention.out_proj.weight.device)
-    with gate_heads(attention, gates), torch.enable_grad():
-        losses = loss()
-        check_type("the result of loss()", losses, Tensor)
-        if losses.ndim > 1:
-            raise ValueError(
-                f"loss() must return a scalar or one loss a sample, got shape {tuple(losses.shape)}"
-            )
-        total = torch.zeros_like(gates)
-        samples = losses.reshape(-1)
-        for sample in samples:
-            gradient = None
-            if sample.requires_grad:
-                (gradient,) = torch.autograd.grad(sample, gates, retain_graph=True, allow_unused=True)
-            if gradient is None:
-                raise ValueError(
-                    f"loss() must depend on the heads of attention, got {sample.item()} that does not"
-                )
-            total += gradient.abs()
-    return total / max(len(samples), 1)
+    gates: list[Tensor] = []  # one (batch, num_heads) for each call of the layer
+
+    def one_gate_a_sample(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        gates.append(args[0].new_ones(args[0].shape[0], attention.num_heads).requires_grad_())
+        return (_scale_heads(args[0], gates[-1].unsqueeze(1)),)
+
+    handle = attention.out_proj.register_forward_pre_hook(one_gate_a_sample)
+    try:
+        with torch.enable_grad():
+            losses = loss()
+    finally:
+        handle.remove()
+    check_type("the result of loss()", losses, Tensor)
+    if losses.ndim > 1:
+        raise ValueError(f"loss() must return a scalar or one loss a sample, got shape {tuple(losses.shape)}")
+    if not gates or not losses.requires_grad:
+        raise ValueError(f"loss() must depend on the heads of attention, got {losses.tolist()} that does not")
+    if losses.ndim == 1 and any(len(gate) != len(losses) for gate in gates):
+        seen = [len(gate) for gate in gates]
+        raise ValueError(f"loss() must return one loss for each sample of the layer, got {len(losses)} for {seen}")
+    # The samples do not touch each other, so the gradient of the sum holds the gradient of each.
+    gradients = torch.autograd.grad(losses, gates, torch.ones_like(losses), allow_unused=True)
+    if all(gradient is None for gradient in gradients):
+        raise ValueError(f"loss() must depend on the heads of attention, got {losses.tolist()} that does not")
+    by_call = [gradient for gradient in gradients if gradient is not None]
+    if losses.ndim == 0:
+        return torch.stack([gradient.sum(0) for gradient in by_call]).sum(0).abs()
+    return torch.stack(by_call).sum(0).abs().mean(0)
+
+
+def _scale_heads(merged: Tensor, gates: Tensor) -> Tensor:
+    """Multiply merged heads (batch, len, num_heads * head_dim) by gates (..., num_heads) that broadcast."""
+    heads = merged.unflatten(-1, (gates.shape[-1], -1))
+    return (heads * gates.unsqueeze(-1)).flatten(-2)
 
 
 def prune_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> MultiHeadAttention:

@@ -287,6 +287,12 @@ def test_importance_of_a_layer_inside_a_model():
     assert (importance > 0).all()
 
 
+def test_importance_wants_one_loss_for_each_sample():
+    layer, x = make_layer(), random(BATCH, Q_LEN, EMBED_DIM)
+    with pytest.raises(ValueError, match=rf"loss\(\).*got 1 for \[{BATCH}\]"):
+        head_importance(layer, lambda: layer(x, x, x)[0].sum((1, 2))[:1])
+
+
 def test_importance_leaves_gradients_and_hooks_alone():
     layer, x = make_layer(), random(BATCH, Q_LEN, EMBED_DIM)
     with torch.no_grad():  # also where a caller has switched gradients off

@@ -288,11 +288,8 @@ PLANTED = {
     "shell": (lambda n: n.cells[2].update(source="!pip install x"), "shell command"),
     "semicolon": (lambda n: n.cells[3].update(source="plt.plot(x);"), "ends with `;`"),
     "too many exempt": (
-        lambda n: n.cells.extend(
-            new_code_cell("assert 1", metadata={"tags": ["nbval-ignore-output"]})
-            for _ in range(MAX_EXEMPT + 1)
-        ),
-        "are exempt from comparison",
+        lambda n: n.cells.append(new_code_cell("assert 1", metadata={"tags": ["nbval-ignore-output"]})),
+        "1 of 5 code cells are exempt",
     ),
 }
 
@@ -394,12 +391,12 @@ def test_running_twice_stores_the_same_bytes(tmp_path):
     assert names.count("IntSliderModel") == 1
     assert "LayoutModel" in names
 
-    # A time that was measured stays until the code that measures it changes.
+    # A time that was measured stays until it is cleared.
     kept = notebook.cells[3].outputs
-    notebook.cells[3].source += " + 0"
+    notebook.cells[3].outputs = []
     nbformat.write(notebook, path)
     assert main([str(path)]) == 0
-    assert nbformat.read(path, as_version=4).cells[3].outputs != kept
+    assert nbformat.read(path, as_version=4).cells[3].outputs not in ([], kept)
 
 
 @pytest.mark.parametrize(

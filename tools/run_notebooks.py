@@ -10,7 +10,6 @@ import argparse
 import base64
 import copy
 import io
-import json
 import os
 import sys
 import tempfile
@@ -48,7 +47,7 @@ def main(arguments=None):
 def run_and_store(path):
     """Run one notebook and write it back; on failure say why and leave the file alone."""
     notebook = nbformat.read(path, as_version=4)
-    stored = {cell.id: cell for cell in copy.deepcopy(notebook.cells)}
+    stored = {cell.id: cell.get("outputs") for cell in copy.deepcopy(notebook.cells)}
     started = time.monotonic()
     try:
         run(notebook)
@@ -56,10 +55,9 @@ def run_and_store(path):
         print(f"{path.name}: FAILED\n{error}", flush=True)
         return False
     for cell in notebook.cells:
-        # Measured times are never twice the same: such a cell keeps its outputs as long as its source is the same.
-        old = stored[cell.id]
-        if KEEP in cell.metadata.get("tags", []) and old.source == cell.source and old.outputs:
-            cell.outputs = old.outputs
+        # Measured times are never twice the same: they stay until somebody clears them.
+        if KEEP in cell.metadata.get("tags", []) and stored[cell.id]:
+            cell.outputs = stored[cell.id]
     nbformat.write(normalise(notebook), path)
     print(f"{path.name}: {time.monotonic() - started:.1f} s", flush=True)
     return True
