@@ -22,17 +22,24 @@ def compare_outputs(self, test, ref, skip_compare=None):
         for outputs in (test, ref)
     )
     if len(new) != len(stored):
-        self.comparison_traceback.append(f"{len(stored)} figures are stored, the cell makes {len(new)}")
+        self.comparison_traceback.append(
+            f"{len(stored)} figures are stored, the cell makes {len(new)}"
+        )
         return False
     differences = [difference(*pair) for pair in zip(new, stored, strict=True)]
-    self.comparison_traceback += [f"figure {n}: {text}" for n, text in enumerate(differences) if text]
+    self.comparison_traceback += [
+        f"figure {n}: {text}" for n, text in enumerate(differences) if text
+    ]
     return not any(differences)
 
 
 def difference(new, stored):
     """Say how two base64-encoded PNG files differ beyond the tolerance, or return None."""
     try:
-        images = [Image.open(io.BytesIO(base64.b64decode(png))).convert("RGBA") for png in (new, stored)]
+        images = [
+            Image.open(io.BytesIO(base64.b64decode(png))).convert("RGBA")
+            for png in (new, stored)
+        ]
     except (OSError, ValueError) as error:
         return f"not a picture: {error}"
     if images[0].size != images[1].size:

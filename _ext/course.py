@@ -52,14 +52,18 @@ class KeepStill(SphinxPostTransform):
                 still = nodes.container(classes=["widget-still"])
                 still += [child.deepcopy() for child in stand_in.children]
                 for image in still.findall(nodes.image):
-                    image["loading"] = "lazy"  # not fetched as long as the widget shows instead
+                    image["loading"] = (
+                        "lazy"  # not fetched as long as the widget shows instead
+                    )
                 formats[WIDGET_VIEW] += still
 
 
 def load_widgets_only_where_they_are(app, config):
     """Take back the scripts of _static, which Jupyter Book puts on every page, where MyST-NB places them."""
     config.html_js_files = [
-        script for script in config.html_js_files if script not in config.nb_ipywidgets_js
+        script
+        for script in config.html_js_files
+        if script not in config.nb_ipywidgets_js
     ]
 
 
@@ -67,7 +71,9 @@ def complete_page(app, pagename, templatename, context, doctree):
     """Add the security policy, and below the title of a chapter the link that opens it in Colab."""
     context["metatags"] = f"{HEAD}\n{context.get('metatags', '')}"
     # MyST-NB names every collapsed cell "Toggle hidden content" to a screen reader; its own text says more.
-    body = context.get("body", "").replace('<summary aria-label="Toggle hidden content">', "<summary>")
+    body = context.get("body", "").replace(
+        '<summary aria-label="Toggle hidden content">', "<summary>"
+    )
     if doctree is not None and app.env.doc2path(pagename).endswith(".ipynb"):
         options = app.config.html_theme_options
         repository = options["repository_url"].removeprefix("https://github.com/")
@@ -90,7 +96,10 @@ def complete_site(app, exception):
     static = Path(app.outdir, "_static")
     [package] = find_spec("sphinx-mathjax-offline").submodule_search_locations
     for part in ("tex-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions"):
-        source, target = Path(package, "static/mathjax", part), static / "mathjax" / part
+        source, target = (
+            Path(package, "static/mathjax", part),
+            static / "mathjax" / part,
+        )
         if source.is_dir():
             shutil.copytree(source, target, dirs_exist_ok=True)
         else:
@@ -98,7 +107,9 @@ def complete_site(app, exception):
             shutil.copy(source, target)
     for page in Path(app.outdir).rglob("*.html"):
         text = page.read_text(encoding="utf-8")
-        lean = re.sub(r'<script defer src="[^"]*/fontawesome\.js[^"]*"></script>', "", text)
+        lean = re.sub(
+            r'<script defer src="[^"]*/fontawesome\.js[^"]*"></script>', "", text
+        )
         if lean != text:
             page.write_text(lean, encoding="utf-8")
     for unused in [static / "scripts" / "fontawesome.js", *static.rglob("*.map")]:

@@ -5,8 +5,18 @@ Masks are bool, True = may attend. Axes are (batch, len, embed_dim) outside and
 that importing the layers stays light.
 """
 
-from mha_lib.attention import MultiHeadAttention, attention_pooling, dot_product_attention, masked_softmax
-from mha_lib.inspection import capture_attention, gate_heads, head_importance, prune_heads
+from mha_lib.attention import (
+    MultiHeadAttention,
+    attention_pooling,
+    dot_product_attention,
+    masked_softmax,
+)
+from mha_lib.inspection import (
+    capture_attention,
+    gate_heads,
+    head_importance,
+    prune_heads,
+)
 from mha_lib.masking import align_mask, build_mask, causal_mask, valid_lens_mask
 from mha_lib.positional import (
     LearnedPositionalEncoding,

@@ -12,7 +12,9 @@ from torch import Tensor
 def check_type(name: str, value: object, expected: type) -> None:
     """Raise unless `value` is an instance of `expected`."""
     if not isinstance(value, expected):
-        raise TypeError(f"{name} must be a {expected.__name__}, got {type(value).__name__}: {value!r}")
+        raise TypeError(
+            f"{name} must be a {expected.__name__}, got {type(value).__name__}: {value!r}"
+        )
 
 
 def check_positive_int(name: str, value: object) -> None:
@@ -34,7 +36,9 @@ def check_seed(name: str, value: object) -> None:
 def check_number(name: str, value: object) -> float:
     """Return `value` if it is an int or a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}: {value!r}")
+        raise TypeError(
+            f"{name} must be a number, got {type(value).__name__}: {value!r}"
+        )
     return value
 
 
@@ -56,7 +60,9 @@ def check_float_tensor(name: str, value: object, *, axes: str) -> Tensor:
     Axes that start with "..." stand for any number of leading axes.
     """
     if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a Tensor, got {type(value).__name__}: {value!r}")
+        raise TypeError(
+            f"{name} must be a Tensor, got {type(value).__name__}: {value!r}"
+        )
     if not value.is_floating_point():
         raise TypeError(f"{name} must have a floating-point dtype, got {value.dtype}")
     names = axes.split(", ")
@@ -70,7 +76,9 @@ def check_float_tensor(name: str, value: object, *, axes: str) -> Tensor:
 def check_same(what: str, names: Sequence[str], values: Sequence[object]) -> None:
     """Raise unless all `values` are equal; `what` says which property of the arguments `names` they are."""
     if any(value != values[0] for value in values[1:]):
-        pairs = ", ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True))
+        pairs = ", ".join(
+            f"{name}: {value}" for name, value in zip(names, values, strict=True)
+        )
         error = TypeError if isinstance(values[0], torch.dtype) else ValueError
         raise error(f"{' and '.join(names)} must have the same {what}, got {pairs}")
 
@@ -89,7 +97,9 @@ def check_leading_axes(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
         torch.broadcast_shapes(*(tensor.shape[:-2] for tensor in tensors))
     except RuntimeError:
         shapes = " and ".join(str(tuple(tensor.shape)) for tensor in tensors)
-        raise ValueError(f"the leading axes of {' and '.join(names)} must broadcast, got {shapes}") from None
+        raise ValueError(
+            f"the leading axes of {' and '.join(names)} must broadcast, got {shapes}"
+        ) from None
 
 
 def extremes(values: Tensor) -> tuple[float, float] | None:

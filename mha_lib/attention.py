@@ -25,7 +25,9 @@ from mha_lib.masking import align_mask, build_mask
 from mha_lib.scores import scaled_dot_product_score
 
 
-def masked_softmax(scores: Tensor, mask: Tensor | None = None, *, valid_lens: Tensor | None = None) -> Tensor:
+def masked_softmax(
+    scores: Tensor, mask: Tensor | None = None, *, valid_lens: Tensor | None = None
+) -> Tensor:
     """Softmax over the keys that a query may attend to.
 
     A query that may attend to nothing gets a row of exact zeros, in the gradient too. `scores` is not
@@ -51,14 +53,18 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None, *, valid_lens: Te
     check_float_tensor("scores", scores, axes="..., q_len, k_len")
     if mask is not None:
         mask = align_mask(mask, scores.shape)
-    visible = build_mask(scores.shape[-2], scores.shape[-1], attn_mask=mask, valid_lens=valid_lens)
+    visible = build_mask(
+        scores.shape[-2], scores.shape[-1], attn_mask=mask, valid_lens=valid_lens
+    )
     wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
     if visible is None:
         return wide.softmax(-1).to(scores.dtype)
     visible = align_mask(visible, scores.shape, name="mask and valid_lens")
     # The smallest finite number loses against every visible score. In a row without one it would give equal
     # weights, not NaN as -inf would; the product with the mask then makes them zero.
-    weights = wide.masked_fill(~visible, torch.finfo(wide.dtype).min).softmax(-1) * visible
+    weights = (
+        wide.masked_fill(~visible, torch.finfo(wide.dtype).min).softmax(-1) * visible
+    )
     return weights.to(scores.dtype)
 
 
@@ -90,7 +96,9 @@ def attention_pooling(
     check_float_tensor("scores", scores, axes="..., q_len, k_len")
     check_float_tensor("value", value, axes="..., k_len, value_dim")
     check_same_kind(("scores", "value"), (scores, value))
-    check_same("number of keys", ("scores", "value"), (scores.shape[-1], value.shape[-2]))
+    check_same(
+        "number of keys", ("scores", "value"), (scores.shape[-1], value.shape[-2])
+    )
     check_leading_axes(("scores", "value"), (scores, value))
     check_probability("dropout_p", dropout_p)
     weights = masked_softmax(scores, mask)
@@ -146,7 +154,11 @@ def dot_product_attention(
     q_len, k_len = query.shape[-2], key.shape[-2]
     # Equal lengths and nothing else hidden: the kernel's own causal path means the same and needs no mask.
     kernel_causal = (
-        is_causal and not need_weights and q_len == k_len and attn_mask is None and valid_lens is None
+        is_causal
+        and not need_weights
+        and q_len == k_len
+        and attn_mask is None
+        and valid_lens is None
     )
     mask = build_mask(
         q_len,
@@ -157,10 +169,17 @@ def dot_product_attention(
         device=query.device,
     )
     if mask is not None:
-        mask = align_mask(mask, (*query.shape[:-1], k_len), name="attn_mask and valid_lens")
+        mask = align_mask(
+            mask, (*query.shape[:-1], k_len), name="attn_mask and valid_lens"
+        )
     if need_weights:
-        return attention_pooling(scaled_dot_product_score(query, key), value, mask, dropout_p=dropout_p)
-    return F.scaled_dot_product_attention(query, key, value, mask, dropout_p, kernel_causal), None
+        return attention_pooling(
+            scaled_dot_product_score(query, key), value, mask, dropout_p=dropout_p
+        )
+    output = F.scaled_dot_product_attention(
+        query, key, value, mask, dropout_p, kernel_causal
+    )
+    return output, None
 
 
 def _check_attention_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -169,7 +188,11 @@ def _check_attention_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
     check_float_tensor("key", key, axes="..., k_len, d")
     check_float_tensor("value", value, axes="..., k_len, value_dim")
     check_same_kind(names, (query, key, value))
-    check_same("leading axes", names, [tuple(tensor.shape[:-2]) for tensor in (query, key, value)])
+    check_same(
+        "leading axes",
+        names,
+        [tuple(tensor.shape[:-2]) for tensor in (query, key, value)],
+    )
     check_same("last axis", ("query", "key"), (query.shape[-1], key.shape[-1]))
     # torch's kernel reads past the key buffer where the values are longer, so this must be refused here.
     check_same("length", ("key", "value"), (key.shape[-2], value.shape[-2]))
@@ -287,7 +310,9 @@ class MultiHeadAttention(nn.Module):
             ValueError: shapes do not fit, or a length lies outside 0..k_len.
         """
         widths = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
-        for (name, width), tensor in zip(widths.items(), (query, key, value), strict=True):
+        for (name, width), tensor in zip(
+            widths.items(), (query, key, value), strict=True
+        ):
             length = "q_len" if name == "query" else "k_len"
             check_float_tensor(name, tensor, axes=f"batch, {length}, {width}")
             if tensor.shape[-1] != width:
@@ -296,19 +321,28 @@ class MultiHeadAttention(nn.Module):
                 )
         weight = self.q_proj.weight
         check_same_kind((*widths, "the layer's weights"), (query, key, value, weight))
-        check_same("batch", tuple(widths), (query.shape[0], key.shape[0], value.shape[0]))
+        check_same(
+            "batch", tuple(widths), (query.shape[0], key.shape[0], value.shape[0])
+        )
         check_same("length", ("key", "value"), (key.shape[1], value.shape[1]))
         batch, q_len, k_len = *query.shape[:2], key.shape[1]
         mask = build_mask(q_len, k_len, attn_mask=attn_mask, valid_lens=valid_lens)
         if mask is not None:
-            mask = align_mask(mask, (batch, self.num_heads, q_len, k_len), name="attn_mask and valid_lens")
+            mask = align_mask(
+                mask,
+                (batch, self.num_heads, q_len, k_len),
+                name="attn_mask and valid_lens",
+            )
 
         queries = self.split_heads(self.q_proj(query))
         keys = self.split_heads(self.k_proj(key))
         values = self.split_heads(self.v_proj(value))
         if self.num_kv_heads != self.num_heads:
             group = self.num_heads // self.num_kv_heads
-            keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
+            keys, values = (
+                keys.repeat_interleave(group, dim=1),
+                values.repeat_interleave(group, dim=1),
+            )
         heads, weights = dot_product_attention(
             queries,
             keys,
@@ -396,17 +430,25 @@ class MultiHeadAttention(nn.Module):
             dropout=layer.dropout,
             bias=layer.in_proj_bias is not None,
         )
-        weights: Sequence[Tensor] = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+        weights: Sequence[Tensor] = (
+            layer.q_proj_weight,
+            layer.k_proj_weight,
+            layer.v_proj_weight,
+        )
         if layer._qkv_same_embed_dim:
             weights = layer.in_proj_weight.chunk(3)
         ours.to(layer.out_proj.weight)
         with torch.no_grad():
-            for proj, weight in zip((ours.q_proj, ours.k_proj, ours.v_proj), weights, strict=True):
+            for proj, weight in zip(
+                (ours.q_proj, ours.k_proj, ours.v_proj), weights, strict=True
+            ):
                 proj.weight.copy_(weight)
             ours.out_proj.weight.copy_(layer.out_proj.weight)
             if layer.in_proj_bias is not None:
                 for proj, bias in zip(
-                    (ours.q_proj, ours.k_proj, ours.v_proj), layer.in_proj_bias.chunk(3), strict=True
+                    (ours.q_proj, ours.k_proj, ours.v_proj),
+                    layer.in_proj_bias.chunk(3),
+                    strict=True,
                 ):
                     proj.bias.copy_(bias)
                 ours.out_proj.bias.copy_(layer.out_proj.bias)
@@ -414,5 +456,9 @@ class MultiHeadAttention(nn.Module):
 
     def extra_repr(self) -> str:
         """Say the sizes in the printed module."""
-        grouped = f", num_kv_heads={self.num_kv_heads}" if self.num_kv_heads != self.num_heads else ""
+        grouped = (
+            f", num_kv_heads={self.num_kv_heads}"
+            if self.num_kv_heads != self.num_heads
+            else ""
+        )
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}{grouped}, head_dim={self.head_dim}"

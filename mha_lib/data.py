@@ -8,7 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mha_lib._checks import check_float_tensor, check_number, check_positive, check_positive_int, check_seed
+from mha_lib._checks import (
+    check_float_tensor,
+    check_number,
+    check_positive,
+    check_positive_int,
+    check_seed,
+)
 
 # Each pointer task names another place of the same sequence; "previous", "next" and "opposite" wrap round.
 POINTER_TASKS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -48,16 +54,24 @@ def pointer_batch(
         >>> tokens.tolist(), targets[0, :, 0].tolist(), targets[0, :, 1].tolist()
         ([[4, 7, 5]], [5, 4, 7], [5, 7, 4])
     """
-    for name, size in (("batch_size", batch_size), ("vocab_size", vocab_size), ("length", length)):
+    for name, size in (
+        ("batch_size", batch_size),
+        ("vocab_size", vocab_size),
+        ("length", length),
+    ):
         check_positive_int(name, size)
     unknown = [task for task in tasks if task not in POINTER_TASKS]
     if unknown or not tasks:
-        raise ValueError(f"tasks must be names from {list(POINTER_TASKS)}, at least one, got {list(tasks)}")
+        raise ValueError(
+            f"tasks must be names from {list(POINTER_TASKS)}, at least one, got {list(tasks)}"
+        )
     tokens = torch.randint(vocab_size, (batch_size, length), generator=generator)
     return tokens, torch.stack([POINTER_TASKS[task](tokens) for task in tasks], dim=-1)
 
 
-def markov_transition(vocab_size: int = 8, *, concentration: float = 0.3, seed: int = 0) -> Tensor:
+def markov_transition(
+    vocab_size: int = 8, *, concentration: float = 0.3, seed: int = 0
+) -> Tensor:
     """Transition matrix of a random source in which a token depends on the one before it.
 
     Args:
@@ -81,12 +95,18 @@ def markov_transition(vocab_size: int = 8, *, concentration: float = 0.3, seed: 
     check_seed("seed", seed)
     import numpy as np
 
-    rows = np.random.default_rng(seed).dirichlet([concentration] * vocab_size, size=vocab_size)
+    rows = np.random.default_rng(seed).dirichlet(
+        [concentration] * vocab_size, size=vocab_size
+    )
     return torch.from_numpy(rows / rows.sum(-1, keepdims=True))
 
 
 def markov_batch(
-    batch_size: int, length: int, transition: Tensor, *, generator: torch.Generator | None = None
+    batch_size: int,
+    length: int,
+    transition: Tensor,
+    *,
+    generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Sequences of a Markov source that start anywhere, and for each token the one after it.
 
@@ -150,10 +170,14 @@ def markov_entropy(length: int, transition: Tensor) -> float:
 def _check_transition(transition: Tensor) -> None:
     check_float_tensor("transition", transition, axes="vocab_size, vocab_size")
     if transition.shape[0] != transition.shape[1]:
-        raise ValueError(f"transition must be square, got shape {tuple(transition.shape)}")
+        raise ValueError(
+            f"transition must be square, got shape {tuple(transition.shape)}"
+        )
     sums = transition.sum(-1)
     if (transition < 0).any() or not torch.allclose(sums, torch.ones_like(sums)):
-        raise ValueError(f"transition must hold probabilities, rows that sum to 1, got {transition.tolist()}")
+        raise ValueError(
+            f"transition must hold probabilities, rows that sum to 1, got {transition.tolist()}"
+        )
 
 
 class Split(NamedTuple):
@@ -166,7 +190,11 @@ class Split(NamedTuple):
 
 
 def noisy_curve(
-    num_train: int = 50, num_test: int = 50, *, noise: float = 0.5, generator: torch.Generator | None = None
+    num_train: int = 50,
+    num_test: int = 50,
+    *,
+    noise: float = 0.5,
+    generator: torch.Generator | None = None,
 ) -> Split:
     """Noisy samples of `curve` at random places, and the noise-free curve on a grid.
 
@@ -207,7 +235,9 @@ def curve(x: Tensor) -> Tensor:
     return torch.sin(2 * x) + 0.5 * x
 
 
-def digit_tokens(patch: int = 2, *, test_fraction: float = 0.25, seed: int = 0) -> Split:
+def digit_tokens(
+    patch: int = 2, *, test_fraction: float = 0.25, seed: int = 0
+) -> Split:
     """Real handwritten digits, scikit-learn's `load_digits`, cut into square patches, one token each.
 
     Args:
@@ -238,9 +268,14 @@ def digit_tokens(patch: int = 2, *, test_fraction: float = 0.25, seed: int = 0) 
 
     digits = load_digits()
     pixels = torch.tensor(digits.images, dtype=torch.float32) / 16
-    tokens = pixels.unfold(1, patch, patch).unfold(2, patch, patch).flatten(3).flatten(1, 2)
+    tokens = (
+        pixels.unfold(1, patch, patch).unfold(2, patch, patch).flatten(3).flatten(1, 2)
+    )
     labels = torch.tensor(digits.target)
     train, test = train_test_split(
-        range(len(labels)), test_size=test_fraction, random_state=seed, stratify=digits.target
+        range(len(labels)),
+        test_size=test_fraction,
+        random_state=seed,
+        stratify=digits.target,
     )
     return Split(tokens[train], labels[train], tokens[test], labels[test])

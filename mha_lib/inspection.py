@@ -49,11 +49,15 @@ def capture_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     def watch(name: str, layer: MultiHeadAttention, stack: ExitStack) -> None:
         asked: list[bool] = []
 
-        def before(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        def before(
+            _: nn.Module, args: Any, kwargs: dict[str, Any]
+        ) -> tuple[Any, dict[str, Any]]:
             asked.append(kwargs.get("need_weights", True))
             return args, {**kwargs, "need_weights": True}
 
-        def after(_: nn.Module, __: Any, result: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+        def after(
+            _: nn.Module, __: Any, result: tuple[Tensor, Tensor]
+        ) -> tuple[Tensor, Tensor | None]:
             output, weights = result
             captured[name] = weights.detach()
             return output, weights if asked.pop() else None
@@ -103,7 +107,9 @@ def gate_heads(attention: MultiHeadAttention, gates: Tensor) -> Iterator[None]:
         handle.remove()
 
 
-def head_importance(attention: MultiHeadAttention, loss: Callable[[], Tensor]) -> Tensor:
+def head_importance(
+    attention: MultiHeadAttention, loss: Callable[[], Tensor]
+) -> Tensor:
     """Expected sensitivity of the loss to each head, |dL/dgate| at gate 1 (Michel et al., 2019, equation 2).
 
     A first-order guess of what switching a head off would cost, for all heads and samples in one backward
@@ -132,7 +138,9 @@ def head_importance(attention: MultiHeadAttention, loss: Callable[[], Tensor]) -
     gates: list[Tensor] = []  # one (batch, num_heads) for each call of the layer
 
     def one_gate_a_sample(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
-        gates.append(args[0].new_ones(args[0].shape[0], attention.num_heads).requires_grad_())
+        gates.append(
+            args[0].new_ones(args[0].shape[0], attention.num_heads).requires_grad_()
+        )
         return (_scale_heads(args[0], gates[-1].unsqueeze(1)),)
 
     handle = attention.out_proj.register_forward_pre_hook(one_gate_a_sample)
@@ -143,16 +151,26 @@ def head_importance(attention: MultiHeadAttention, loss: Callable[[], Tensor]) -
         handle.remove()
     check_type("the result of loss()", losses, Tensor)
     if losses.ndim > 1:
-        raise ValueError(f"loss() must return a scalar or one loss a sample, got shape {tuple(losses.shape)}")
+        raise ValueError(
+            f"loss() must return a scalar or one loss a sample, got shape {tuple(losses.shape)}"
+        )
     if not gates or not losses.requires_grad:
-        raise ValueError(f"loss() must depend on the heads of attention, got {losses.tolist()} that does not")
+        raise ValueError(
+            f"loss() must depend on the heads of attention, got {losses.tolist()} that does not"
+        )
     if losses.ndim == 1 and any(len(gate) != len(losses) for gate in gates):
         seen = [len(gate) for gate in gates]
-        raise ValueError(f"loss() must return one loss for each sample of the layer, got {len(losses)} for {seen}")
+        raise ValueError(
+            f"loss() must return one loss for each sample of the layer, got {len(losses)} for {seen}"
+        )
     # The samples do not touch each other, so the gradient of the sum holds the gradient of each.
-    gradients = torch.autograd.grad(losses, gates, torch.ones_like(losses), allow_unused=True)
+    gradients = torch.autograd.grad(
+        losses, gates, torch.ones_like(losses), allow_unused=True
+    )
     if all(gradient is None for gradient in gradients):
-        raise ValueError(f"loss() must depend on the heads of attention, got {losses.tolist()} that does not")
+        raise ValueError(
+            f"loss() must depend on the heads of attention, got {losses.tolist()} that does not"
+        )
     by_call = [gradient for gradient in gradients if gradient is not None]
     if losses.ndim == 0:
         return torch.stack([gradient.sum(0) for gradient in by_call]).sum(0).abs()
@@ -161,11 +179,13 @@ def head_importance(attention: MultiHeadAttention, loss: Callable[[], Tensor]) -
 
 def _scale_heads(merged: Tensor, gates: Tensor) -> Tensor:
     """Multiply merged heads (batch, len, num_heads * head_dim) by gates (..., num_heads) that broadcast."""
-    heads = merged.unflatten(-1, (gates.shape[-1], -1))
+    heads: Tensor = merged.unflatten(-1, (gates.shape[-1], -1))
     return (heads * gates.unsqueeze(-1)).flatten(-2)
 
 
-def prune_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> MultiHeadAttention:
+def prune_heads(
+    attention: MultiHeadAttention, heads: Sequence[int]
+) -> MultiHeadAttention:
     """Remove heads for good: a new layer with smaller matrices that computes what the others compute.
 
     Equal to switching the heads off with `gate_heads`, only faster. `embed_dim` and `head_dim` stay.
@@ -195,13 +215,19 @@ def prune_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> MultiHea
     check_type("heads", heads, Sequence)
     for head in heads:
         if isinstance(head, bool) or not isinstance(head, int):
-            raise TypeError(f"heads must hold ints, got {type(head).__name__}: {head!r}")
+            raise TypeError(
+                f"heads must hold ints, got {type(head).__name__}: {head!r}"
+            )
         if not 0 <= head < attention.num_heads:
-            raise ValueError(f"heads must lie in 0..num_heads-1={attention.num_heads - 1}, got {head}")
+            raise ValueError(
+                f"heads must lie in 0..num_heads-1={attention.num_heads - 1}, got {head}"
+            )
     if len(set(heads)) != len(heads):
         raise ValueError(f"heads must name each head once, got {list(heads)}")
     if len(heads) == attention.num_heads:
-        raise ValueError(f"heads must leave at least one head, got all {attention.num_heads}")
+        raise ValueError(
+            f"heads must leave at least one head, got all {attention.num_heads}"
+        )
     if attention.num_kv_heads != attention.num_heads:
         raise ValueError(
             "heads cannot be removed from a layer whose heads share keys and values, "
@@ -211,7 +237,9 @@ def prune_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> MultiHea
     pruned = copy.deepcopy(attention)
     pruned.num_heads = pruned.num_kv_heads = len(kept)
     rows = (
-        torch.arange(attention.num_heads * attention.head_dim).view(attention.num_heads, -1)[kept].flatten()
+        torch.arange(attention.num_heads * attention.head_dim)
+        .view(attention.num_heads, -1)[kept]
+        .flatten()
     )
     for proj in (pruned.q_proj, pruned.k_proj, pruned.v_proj):
         proj.weight = nn.Parameter(proj.weight.detach()[rows])
@@ -226,8 +254,12 @@ def prune_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> MultiHea
 def _attention_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
     check_type("model", model, nn.Module)
     layers = {
-        name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, MultiHeadAttention)
     }
     if not layers:
-        raise ValueError(f"model must contain a MultiHeadAttention, got a {type(model).__name__} without one")
+        raise ValueError(
+            f"model must contain a MultiHeadAttention, got a {type(model).__name__} without one"
+        )
     return layers

@@ -42,7 +42,11 @@ def valid_lens_mask(valid_lens: Tensor, k_len: int) -> Tensor:
     """
     _check_len("k_len", k_len)
     check_type("valid_lens", valid_lens, Tensor)
-    if valid_lens.is_floating_point() or valid_lens.is_complex() or valid_lens.dtype == torch.bool:
+    if (
+        valid_lens.is_floating_point()
+        or valid_lens.is_complex()
+        or valid_lens.dtype == torch.bool
+    ):
         raise TypeError(f"valid_lens must hold integers, got dtype {valid_lens.dtype}")
     if valid_lens.ndim not in (1, 2):
         raise ValueError(
@@ -58,7 +62,9 @@ def valid_lens_mask(valid_lens: Tensor, k_len: int) -> Tensor:
     return visible.unsqueeze(1) if valid_lens.ndim == 1 else visible
 
 
-def causal_mask(q_len: int, k_len: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
+def causal_mask(
+    q_len: int, k_len: int | None = None, *, device: torch.device | str | None = None
+) -> Tensor:
     """Mask that lets a query see the keys up to its own position, and none after it.
 
     The two sequences end together (bottom-right alignment): the last query sees every key. So one new query
@@ -157,7 +163,11 @@ def build_mask(
             if mask.ndim > 2:
                 batches = {mask.shape[0], lens.shape[0]} - {1}
                 if len(batches) > 1:
-                    check_same("batch", ("attn_mask", "valid_lens"), (mask.shape[0], lens.shape[0]))
+                    check_same(
+                        "batch",
+                        ("attn_mask", "valid_lens"),
+                        (mask.shape[0], lens.shape[0]),
+                    )
             mask = mask & (lens.unsqueeze(1) if mask.ndim == 4 else lens)
         else:
             mask = lens
@@ -191,7 +201,8 @@ def align_mask(mask: Tensor, shape: Sequence[int], *, name: str = "mask") -> Ten
     aligned = mask.unsqueeze(1) if mask.ndim == 3 and len(shape) == 4 else mask
     # A mask with a batch axis needs scores of its own rank: elsewhere its batch axis would meet another axis.
     fits = aligned.ndim in (2, len(shape)) and all(
-        size in (1, target) for size, target in zip(aligned.shape, shape[-aligned.ndim :], strict=True)
+        size in (1, target)
+        for size, target in zip(aligned.shape, shape[-aligned.ndim :], strict=True)
     )
     if not fits:
         raise ValueError(

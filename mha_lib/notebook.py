@@ -78,13 +78,18 @@ def _source(thing: Any, docstring: bool) -> str:
     text = textwrap.dedent(text)
     drop: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
+        if (
+            isinstance(node, (ast.FunctionDef, ast.ClassDef))
+            and ast.get_docstring(node) is not None
+        ):
             first = node.body[0]
             drop.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
     lines = text.splitlines()
     # A blank line that only set the docstring apart goes with it.
     drop |= {i + 1 for i in drop if i < len(lines) and not lines[i].strip()}
-    return "\n".join(line for number, line in enumerate(lines, start=1) if number not in drop)
+    return "\n".join(
+        line for number, line in enumerate(lines, start=1) if number not in drop
+    )
 
 
 def predict_shape(tensor: Tensor, guess: tuple[int, ...]) -> None:

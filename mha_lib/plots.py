@@ -21,7 +21,16 @@ from mha_lib._checks import check_positive_int, check_type
 
 QUERY, KEY, VALUE = "#1f6fb5", "#d9730d", "#2e8b57"
 # Paul Tol's "bright" and "vibrant" hues, told apart with any kind of colour vision.
-HEADS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#777777")
+HEADS = (
+    "#4477aa",
+    "#ee6677",
+    "#228833",
+    "#ccbb44",
+    "#66ccee",
+    "#aa3377",
+    "#ee7733",
+    "#777777",
+)
 COLORMAP = "viridis"
 
 STYLE: dict[Any, Any] = {
@@ -48,7 +57,12 @@ def head_color(head: int) -> str:
 
 
 def new_figure(
-    rows: int = 1, columns: int = 1, *, width: float = 6.5, height: float = 3.0, **options: Any
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    width: float = 6.5,
+    height: float = 3.0,
+    **options: Any,
 ) -> tuple[Figure, Any]:
     """Start a figure in the look of the course. Return it at the end of the cell to display it once.
 
@@ -140,15 +154,22 @@ def plot_weights(
     # Cells keep one size in print whatever their number, within what a page can take.
     cell = min(0.42, 6.0 / (columns * (k_len + 1.5)))
     width = max(columns * (cell * k_len + 0.9) + 0.9, 2.6)
-    figure, axes = new_figure(rows, columns, width=width, height=rows * (cell * q_len + 0.9), squeeze=False)
+    figure, axes = new_figure(
+        rows, columns, width=width, height=rows * (cell * q_len + 0.9), squeeze=False
+    )
     image = None
     for i, axis in enumerate(axes.flat):
         if i >= count:
             axis.axis("off")
             continue
         image = axis.imshow(maps[i].numpy(), cmap=COLORMAP, vmin=low, vmax=high)
-        axis.set_title(titles[i], color=head_color(i) if weights.ndim == 3 and count > 1 else "black")
-        _label_axis(axis, query_labels if i % columns == 0 else None, key_labels, q_len, k_len)
+        axis.set_title(
+            titles[i],
+            color=head_color(i) if weights.ndim == 3 and count > 1 else "black",
+        )
+        _label_axis(
+            axis, query_labels if i % columns == 0 else None, key_labels, q_len, k_len
+        )
         if i % columns == 0:
             axis.set_ylabel("queries", color=QUERY)
         if i + columns >= count:
@@ -161,14 +182,20 @@ def plot_weights(
 
 
 def _label_axis(
-    axis: Axes, query_labels: Sequence[str] | None, key_labels: Sequence[str] | None, q_len: int, k_len: int
+    axis: Axes,
+    query_labels: Sequence[str] | None,
+    key_labels: Sequence[str] | None,
+    q_len: int,
+    k_len: int,
 ) -> None:
     for spine in axis.spines.values():
         spine.set_visible(False)
     axis.set_xticks(range(k_len) if key_labels is not None else [])
     axis.set_yticks(range(q_len) if query_labels is not None else [])
     if key_labels is not None:
-        axis.set_xticklabels(key_labels, rotation=90 if max(map(len, key_labels)) > 2 else 0)
+        axis.set_xticklabels(
+            key_labels, rotation=90 if max(map(len, key_labels)) > 2 else 0
+        )
     if query_labels is not None:
         axis.set_yticklabels(query_labels)
     axis.tick_params(length=0)
@@ -178,7 +205,15 @@ def _write_values(axis: Axes, cells: Tensor, low: float, high: float) -> None:
     middle = (low + high) / 2
     for (row, column), value in np.ndenumerate(cells.numpy()):
         color = "white" if value <= middle else "black"
-        axis.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, fontsize=7.5)
+        axis.text(
+            column,
+            row,
+            f"{value:.2f}",
+            ha="center",
+            va="center",
+            color=color,
+            fontsize=7.5,
+        )
 
 
 def plot_curves(
@@ -223,9 +258,18 @@ def plot_curves(
             )
         runs = runs.detach().reshape(-1, len(steps))
         axis.plot(steps, runs.mean(0), color=color, label=label)
-        axis.fill_between(steps, runs.min(0).values, runs.max(0).values, color=color, alpha=0.2, linewidth=0)
+        axis.fill_between(
+            steps,
+            runs.min(0).values,
+            runs.max(0).values,
+            color=color,
+            alpha=0.2,
+            linewidth=0,
+        )
     if floor is not None:
-        axis.axhline(floor, color="black", linestyle="--", linewidth=1, label=floor_label)
+        axis.axhline(
+            floor, color="black", linestyle="--", linewidth=1, label=floor_label
+        )
     axis.set_xlabel(xlabel)
     axis.set_ylabel(ylabel)
     axis.legend(frameon=False)
@@ -260,13 +304,19 @@ def plot_seeds(
     if not results:
         raise ValueError(f"results must hold at least one series, got {results}")
     figure, axis = new_figure()
-    settings = list(dict.fromkeys(setting for series in results.values() for setting in series))
+    settings = list(
+        dict.fromkeys(setting for series in results.values() for setting in series)
+    )
     for i, (label, series) in enumerate(results.items()):
         offset = (i - (len(results) - 1) / 2) * 0.22
         for j, (setting, seeds) in enumerate(series.items()):
             check_type(f"results[{label!r}][{setting!r}]", seeds, Tensor)
             seeds = seeds.detach().flatten()
-            spread = torch.linspace(-0.06, 0.06, len(seeds)) if len(seeds) > 1 else torch.zeros(1)
+            spread = (
+                torch.linspace(-0.06, 0.06, len(seeds))
+                if len(seeds) > 1
+                else torch.zeros(1)
+            )
             axis.plot(
                 settings.index(setting) + offset + spread,
                 seeds,
@@ -277,7 +327,9 @@ def plot_seeds(
                 label=label if j == 0 else None,
             )
     if chance is not None:
-        axis.axhline(chance, color="black", linestyle="--", linewidth=1, label="guessing")
+        axis.axhline(
+            chance, color="black", linestyle="--", linewidth=1, label="guessing"
+        )
     axis.set_xticks(range(len(settings)), settings)
     axis.set_xlabel(xlabel)
     axis.set_ylabel(ylabel)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mha_lib._checks import check_float_tensor, check_positive, check_positive_int, check_probability
+from mha_lib._checks import (
+    check_float_tensor,
+    check_positive,
+    check_positive_int,
+    check_probability,
+)
 
 
 def _frequencies(dim: int, base: float) -> Tensor:
@@ -14,7 +19,9 @@ def _frequencies(dim: int, base: float) -> Tensor:
     return float(base) ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
 
 
-def sinusoidal_encoding(num_positions: int, embed_dim: int, *, base: float = 10_000.0) -> Tensor:
+def sinusoidal_encoding(
+    num_positions: int, embed_dim: int, *, base: float = 10_000.0
+) -> Tensor:
     """Table of sines and cosines, one row a position (Vaswani et al., 2017, §3.5).
 
     Column 2i holds sin(position * w_i) and column 2i + 1 cos(position * w_i), w_i = base^(-2i / embed_dim).
@@ -38,7 +45,9 @@ def sinusoidal_encoding(num_positions: int, embed_dim: int, *, base: float = 10_
     """
     check_positive_int("num_positions", num_positions)
     check_positive_int("embed_dim", embed_dim)
-    angles = torch.outer(torch.arange(num_positions, dtype=torch.float64), _frequencies(embed_dim, base))
+    angles = torch.outer(
+        torch.arange(num_positions, dtype=torch.float64), _frequencies(embed_dim, base)
+    )
     table = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
     return table[:, :embed_dim].float()
 
@@ -65,9 +74,13 @@ class _PositionalEncoding(nn.Module):
         max_len, embed_dim = self.encoding.shape
         check_float_tensor("x", x, axes="batch, len, embed_dim")
         if x.shape[-1] != embed_dim:
-            raise ValueError(f"x must have shape (batch, len, embed_dim={embed_dim}), got {tuple(x.shape)}")
+            raise ValueError(
+                f"x must have shape (batch, len, embed_dim={embed_dim}), got {tuple(x.shape)}"
+            )
         if x.shape[1] > max_len:
-            raise ValueError(f"x must not be longer than max_len={max_len}, got len={x.shape[1]}")
+            raise ValueError(
+                f"x must not be longer than max_len={max_len}, got len={x.shape[1]}"
+            )
         output: Tensor = self.dropout(x + self.encoding[: x.shape[1]].to(x.dtype))
         return output
 
@@ -92,9 +105,13 @@ class SinusoidalPositionalEncoding(_PositionalEncoding):
         [0.0, 1.0, 0.0, 1.0]
     """
 
-    def __init__(self, embed_dim: int, max_len: int = 1000, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self, embed_dim: int, max_len: int = 1000, *, dropout: float = 0.0
+    ) -> None:
         super().__init__(embed_dim, max_len, dropout)
-        self.register_buffer("encoding", sinusoidal_encoding(max_len, embed_dim), persistent=False)
+        self.register_buffer(
+            "encoding", sinusoidal_encoding(max_len, embed_dim), persistent=False
+        )
 
 
 class LearnedPositionalEncoding(_PositionalEncoding):
@@ -115,13 +132,17 @@ class LearnedPositionalEncoding(_PositionalEncoding):
         40
     """
 
-    def __init__(self, embed_dim: int, max_len: int = 1000, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self, embed_dim: int, max_len: int = 1000, *, dropout: float = 0.0
+    ) -> None:
         super().__init__(embed_dim, max_len, dropout)
         self.encoding = nn.Parameter(torch.empty(max_len, embed_dim))
         nn.init.normal_(self.encoding, std=0.02)
 
 
-def rotary_angles(num_positions: int, head_dim: int, *, base: float = 10_000.0) -> Tensor:
+def rotary_angles(
+    num_positions: int, head_dim: int, *, base: float = 10_000.0
+) -> Tensor:
     """Angles by which rotary encoding turns each pair of columns (Su et al., 2021, §3.2.2).
 
     Args:
@@ -144,7 +165,9 @@ def rotary_angles(num_positions: int, head_dim: int, *, base: float = 10_000.0) 
     check_positive_int("head_dim", head_dim)
     if head_dim % 2:
         raise ValueError(f"head_dim must be even, got {head_dim}")
-    return torch.outer(torch.arange(num_positions, dtype=torch.float64), _frequencies(head_dim, base)).float()
+    return torch.outer(
+        torch.arange(num_positions, dtype=torch.float64), _frequencies(head_dim, base)
+    ).float()
 
 
 def apply_rotary(x: Tensor, angles: Tensor) -> Tensor:
@@ -172,7 +195,9 @@ def apply_rotary(x: Tensor, angles: Tensor) -> Tensor:
     check_float_tensor("x", x, axes="..., len, head_dim")
     check_float_tensor("angles", angles, axes="len, pairs")
     if x.shape[-1] % 2:
-        raise ValueError(f"head_dim, the last axis of x, must be even, got shape {tuple(x.shape)}")
+        raise ValueError(
+            f"head_dim, the last axis of x, must be even, got shape {tuple(x.shape)}"
+        )
     if tuple(angles.shape) != (x.shape[-2], x.shape[-1] // 2):
         raise ValueError(
             f"angles must have shape (len, head_dim / 2) = ({x.shape[-2]}, {x.shape[-1] // 2}), "
@@ -207,7 +232,10 @@ def alibi_slopes(num_heads: int) -> Tensor:
     check_positive_int("num_heads", num_heads)
     power = 1 << (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * (i + 1) / power) for i in range(power)]
-    slopes += [2.0 ** (-8 * (i + 1) / (2 * power)) for i in range(0, 2 * (num_heads - power), 2)]
+    slopes += [
+        2.0 ** (-8 * (i + 1) / (2 * power))
+        for i in range(0, 2 * (num_heads - power), 2)
+    ]
     return torch.tensor(slopes)
 
 

@@ -100,7 +100,9 @@ def cosine_score(query: Tensor, key: Tensor) -> Tensor:
     return F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).transpose(-2, -1)
 
 
-def gaussian_score(query: Tensor, key: Tensor, bandwidth: float | Tensor = 1.0) -> Tensor:
+def gaussian_score(
+    query: Tensor, key: Tensor, bandwidth: float | Tensor = 1.0
+) -> Tensor:
     """Logarithm of the Gaussian kernel, -|q - k|² / (2 bandwidth²).
 
     The softmax of this score is Nadaraya-Watson kernel regression (Nadaraya, 1964; Watson, 1964).
@@ -155,7 +157,11 @@ class AdditiveScore(nn.Module):
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int) -> None:
         super().__init__()
-        for name, value in (("query_dim", query_dim), ("key_dim", key_dim), ("hidden_dim", hidden_dim)):
+        for name, value in (
+            ("query_dim", query_dim),
+            ("key_dim", key_dim),
+            ("hidden_dim", hidden_dim),
+        ):
             check_positive_int(name, value)
         self.query_proj = nn.Linear(query_dim, hidden_dim, bias=False)
         self.key_proj = nn.Linear(key_dim, hidden_dim, bias=False)

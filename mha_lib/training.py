@@ -53,11 +53,15 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     if target.dtype != torch.int64:
         raise TypeError(f"target must hold class indices, int64, got {target.dtype}")
     if target.shape != logits.shape[:-1]:
-        raise ValueError(f"target must have shape {tuple(logits.shape[:-1])}, got {tuple(target.shape)}")
+        raise ValueError(
+            f"target must have shape {tuple(logits.shape[:-1])}, got {tuple(target.shape)}"
+        )
     return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1))
 
 
-def seeded(factory: Callable[[], nn.Module], num_models: int, *, seed: int = 0) -> list[nn.Module]:
+def seeded(
+    factory: Callable[[], nn.Module], num_models: int, *, seed: int = 0
+) -> list[nn.Module]:
     """Make models that differ in their random start only.
 
     Number i is made after `torch.manual_seed(seed + i)`. The global random state is left as it was.
@@ -165,7 +169,9 @@ def fit(
     names = [f"models[{i}]" for i in range(len(models))]
     check_same("architecture", names, [str(model) for model in models])
     check_same(
-        "parameters", names, [{n: tuple(p.shape) for n, p in model.named_parameters()} for model in models]
+        "parameters",
+        names,
+        [{n: tuple(p.shape) for n, p in model.named_parameters()} for model in models],
     )
     records = min(records, steps)
 
@@ -175,9 +181,14 @@ def fit(
     architecture = copy.deepcopy(models[0]).to("meta")
 
     def one_loss(
-        parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor, targets: Tensor
+        parameters: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        inputs: Tensor,
+        targets: Tensor,
     ) -> Tensor:
-        return loss(functional_call(architecture, (parameters, buffers), (inputs,)), targets)
+        return loss(
+            functional_call(architecture, (parameters, buffers), (inputs,)), targets
+        )
 
     all_losses = torch.vmap(one_loss, randomness="different")
     optimizer = torch.optim.Adam(list(parameters.values()), lr=lr)

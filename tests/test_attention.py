@@ -26,7 +26,9 @@ from mha_lib import (
 
 BATCH, HEADS, Q_LEN, K_LEN, HEAD_DIM, VALUE_DIM = 2, 3, 5, 7, 11, 13
 EMBED_DIM, KDIM, VDIM = HEADS * HEAD_DIM, 17, 19
-BOTH_PATHS = pytest.mark.parametrize("need_weights", [True, False], ids=["readable", "fused"])
+BOTH_PATHS = pytest.mark.parametrize(
+    "need_weights", [True, False], ids=["readable", "fused"]
+)
 
 
 def generator(seed):
@@ -34,7 +36,9 @@ def generator(seed):
 
 
 def random(*shape, seed=0, dtype=torch.float64, **options):
-    return torch.randn(shape, generator=generator(seed), dtype=torch.float64, **options).to(dtype)
+    return torch.randn(
+        shape, generator=generator(seed), dtype=torch.float64, **options
+    ).to(dtype)
 
 
 def bools(*shape, seed=0):
@@ -63,7 +67,11 @@ HIDING = {
     "mask, lens": {"attn_mask": bools(BATCH, Q_LEN, K_LEN), "valid_lens": LENS},
     "mask, causal": {"attn_mask": bools(Q_LEN, K_LEN), "is_causal": True},
     "lens, causal": {"valid_lens": LENS, "is_causal": True},
-    "all three": {"attn_mask": bools(Q_LEN, K_LEN), "valid_lens": LENS_2D, "is_causal": True},
+    "all three": {
+        "attn_mask": bools(Q_LEN, K_LEN),
+        "valid_lens": LENS_2D,
+        "is_causal": True,
+    },
     "hidden row": {"attn_mask": all_but(bools(BATCH, Q_LEN, K_LEN), 1, 2)},
     "hidden sample": {"valid_lens": torch.tensor([0, 4])},
     "hidden queries": {"valid_lens": torch.tensor([[0, 2, 0, 3, 4], [7, 0, 5, 0, 3]])},
@@ -88,21 +96,32 @@ def hidden_rows(lead, q_len=Q_LEN, k_len=K_LEN, **hide):
 # masked_softmax
 
 
-@pytest.mark.parametrize("hide", [name for name, parts in HIDING_HEADS.items() if "is_causal" not in parts])
+@pytest.mark.parametrize(
+    "hide", [name for name, parts in HIDING_HEADS.items() if "is_causal" not in parts]
+)
 def test_softmax_equals_the_loop(hide):
     scores = random(BATCH, HEADS, Q_LEN, K_LEN) * 3
     parts = HIDING_HEADS[hide]
     before = scores.clone()
-    weights = masked_softmax(scores, parts.get("attn_mask"), valid_lens=parts.get("valid_lens"))
+    weights = masked_softmax(
+        scores, parts.get("attn_mask"), valid_lens=parts.get("valid_lens")
+    )
     visible = oracles.visible_pairs(BATCH, HEADS, Q_LEN, K_LEN, **parts)
-    np.testing.assert_allclose(weights, oracles.softmax_rows(before, visible), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(
+        weights, oracles.softmax_rows(before, visible), rtol=1e-12, atol=1e-15
+    )
     assert (weights[~torch.from_numpy(visible)] == 0).all()
     assert torch.equal(scores, before)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
+)
 def test_softmax_of_every_dtype(dtype):
-    scores, mask = random(BATCH, Q_LEN, K_LEN, dtype=dtype) * 3, all_but(bools(BATCH, Q_LEN, K_LEN), 0, 3)
+    scores, mask = (
+        random(BATCH, Q_LEN, K_LEN, dtype=dtype) * 3,
+        all_but(bools(BATCH, Q_LEN, K_LEN), 0, 3),
+    )
     weights = masked_softmax(scores, mask)
     assert weights.dtype == dtype
     exact = oracles.softmax_rows(oracles.doubles(scores), mask.numpy())
@@ -110,23 +129,35 @@ def test_softmax_of_every_dtype(dtype):
     info = torch.finfo(dtype)
     error = {torch.float64: 1e-15, torch.float32: 1e-6}.get(dtype, 0.51 * info.eps)
     np.testing.assert_allclose(
-        oracles.doubles(weights), exact, rtol=error, atol=info.smallest_normal * info.eps
+        oracles.doubles(weights),
+        exact,
+        rtol=error,
+        atol=info.smallest_normal * info.eps,
     )
 
 
 @pytest.mark.parametrize(
     ("dtype", "visible"),
-    [(torch.float16, -60_000), (torch.bfloat16, -1e30), (torch.float32, -1e30), (torch.float64, -1e300)],
+    [
+        (torch.float16, -60_000),
+        (torch.bfloat16, -1e30),
+        (torch.float32, -1e30),
+        (torch.float64, -1e300),
+    ],
     ids=str,
 )
 def test_hidden_keys_lose_against_the_smallest_visible_score(dtype, visible):
     """A fill of -1e6 or -1e9 would win here, and put all of the weight on the padding."""
     scores = torch.tensor([[visible, 0.0, 5.0]], dtype=dtype)
-    assert masked_softmax(scores, torch.tensor([[True, False, False]])).tolist() == [[1, 0, 0]]
+    assert masked_softmax(scores, torch.tensor([[True, False, False]])).tolist() == [
+        [1, 0, 0]
+    ]
 
 
 def test_hidden_scores_may_be_anything():
-    scores = torch.tensor([[1, 1, math.inf], [1, 1, -math.inf], [1, 1, math.nan]], requires_grad=True)
+    scores = torch.tensor(
+        [[1, 1, math.inf], [1, 1, -math.inf], [1, 1, math.nan]], requires_grad=True
+    )
     weights = masked_softmax(scores, torch.tensor([[True, True, False]]))
     assert weights.tolist() == [[0.5, 0.5, 0.0]] * 3
     (gradient,) = torch.autograd.grad(weights[:, 0].sum(), scores)
@@ -134,8 +165,12 @@ def test_hidden_scores_may_be_anything():
 
 
 def test_large_scores_do_not_overflow():
-    assert masked_softmax(torch.tensor([[1e4, 1e4, -1e4]])).tolist() == [[0.5, 0.5, 0.0]]
-    assert masked_softmax(torch.tensor([[6e4, 6e4, -6e4]], dtype=torch.half)).tolist() == [[0.5, 0.5, 0.0]]
+    assert masked_softmax(torch.tensor([[1e4, 1e4, -1e4]])).tolist() == [
+        [0.5, 0.5, 0.0]
+    ]
+    assert masked_softmax(
+        torch.tensor([[6e4, 6e4, -6e4]], dtype=torch.half)
+    ).tolist() == [[0.5, 0.5, 0.0]]
 
 
 def test_a_hidden_row_is_zero_in_the_gradient_too():
@@ -166,7 +201,9 @@ def test_pooling_equals_the_loop(hide):
     visible = np.ones(scores.shape, dtype=bool) if mask is None else mask.numpy()
     expected = oracles.softmax_rows(scores, visible)
     np.testing.assert_allclose(weights, expected, rtol=1e-12, atol=1e-15)
-    np.testing.assert_allclose(output, oracles.weighted_means(expected, oracles.doubles(value)), rtol=1e-12)
+    np.testing.assert_allclose(
+        output, oracles.weighted_means(expected, oracles.doubles(value)), rtol=1e-12
+    )
 
 
 def test_pooling_of_a_pair_without_batch():
@@ -176,10 +213,15 @@ def test_pooling_of_a_pair_without_batch():
 
 
 def test_values_broadcast_over_heads():
-    scores, value = random(BATCH, HEADS, Q_LEN, K_LEN), random(BATCH, 1, K_LEN, VALUE_DIM, seed=1)
+    scores, value = (
+        random(BATCH, HEADS, Q_LEN, K_LEN),
+        random(BATCH, 1, K_LEN, VALUE_DIM, seed=1),
+    )
     output, _ = attention_pooling(scores, value)
     for h in range(HEADS):
-        torch.testing.assert_close(output[:, h], attention_pooling(scores[:, h], value[:, 0])[0])
+        torch.testing.assert_close(
+            output[:, h], attention_pooling(scores[:, h], value[:, 0])[0]
+        )
 
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.25, 0.75, 1.0])
@@ -192,7 +234,9 @@ def test_dropout_of_weights(dropout_p):
     torch.testing.assert_close(weights, scores.softmax(-1))
     dropped = used == 0
     assert dropped.double().mean().item() == pytest.approx(dropout_p, abs=0.01)
-    torch.testing.assert_close(used[~dropped], weights[~dropped] / max(1 - dropout_p, 1e-9))
+    torch.testing.assert_close(
+        used[~dropped], weights[~dropped] / max(1 - dropout_p, 1e-9)
+    )
 
 
 # dot_product_attention
@@ -201,23 +245,37 @@ def test_dropout_of_weights(dropout_p):
 @BOTH_PATHS
 @pytest.mark.parametrize(
     ("lead", "hide"),
-    [((BATCH,), hide) for hide in HIDING] + [((BATCH, HEADS), hide) for hide in HIDING_HEADS],
+    [((BATCH,), hide) for hide in HIDING]
+    + [((BATCH, HEADS), hide) for hide in HIDING_HEADS],
     ids=str,
 )
 def test_attention_equals_the_loop(lead, hide, need_weights):
     parts = HIDING_HEADS[hide]
     query, key = random(*lead, Q_LEN, HEAD_DIM), random(*lead, K_LEN, HEAD_DIM, seed=1)
     value = random(*lead, K_LEN, VALUE_DIM, seed=2)
-    arguments = [query, key, value, *(part for part in parts.values() if part is not True)]
+    arguments = [
+        query,
+        key,
+        value,
+        *(part for part in parts.values() if part is not True),
+    ]
     before = [tensor.clone() for tensor in arguments]
 
-    output, weights = dot_product_attention(query, key, value, need_weights=need_weights, **parts)
+    output, weights = dot_product_attention(
+        query, key, value, need_weights=need_weights, **parts
+    )
 
-    with_heads = [tensor.reshape(BATCH, -1, *tensor.shape[-2:]) for tensor in (query, key, value)]
+    with_heads = [
+        tensor.reshape(BATCH, -1, *tensor.shape[-2:]) for tensor in (query, key, value)
+    ]
     expected_output, expected_weights = oracles.attention(*with_heads, **parts)
-    np.testing.assert_allclose(output, expected_output.reshape(output.shape), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        output, expected_output.reshape(output.shape), rtol=1e-10, atol=1e-12
+    )
     if need_weights:
-        np.testing.assert_allclose(weights, expected_weights.reshape(weights.shape), rtol=1e-10, atol=1e-15)
+        np.testing.assert_allclose(
+            weights, expected_weights.reshape(weights.shape), rtol=1e-10, atol=1e-15
+        )
     else:
         assert weights is None
     hidden = hidden_rows(lead, **parts)
@@ -230,7 +288,9 @@ def test_attention_equals_the_loop(lead, hide, need_weights):
 def test_both_paths_have_the_same_gradients(hide):
     parts = HIDING_HEADS[hide]
     shapes = (Q_LEN, HEAD_DIM), (K_LEN, HEAD_DIM), (K_LEN, VALUE_DIM)
-    inputs = [random(BATCH, HEADS, *s, seed=i).requires_grad_() for i, s in enumerate(shapes)]
+    inputs = [
+        random(BATCH, HEADS, *s, seed=i).requires_grad_() for i, s in enumerate(shapes)
+    ]
     upstream = random(BATCH, HEADS, Q_LEN, VALUE_DIM, seed=3)
     outputs, gradients = [], []
     for need_weights in (True, False):
@@ -239,7 +299,9 @@ def test_both_paths_have_the_same_gradients(hide):
         gradients.append(torch.autograd.grad(output, inputs, upstream))
     torch.testing.assert_close(*outputs)
     torch.testing.assert_close(*gradients)
-    visible = torch.from_numpy(oracles.visible_pairs(BATCH, HEADS, Q_LEN, K_LEN, **parts))
+    visible = torch.from_numpy(
+        oracles.visible_pairs(BATCH, HEADS, Q_LEN, K_LEN, **parts)
+    )
     for for_query, for_key, for_value in gradients:
         assert (for_query[~visible.any(-1)] == 0).all()
         assert (for_key[~visible.any(-2)] == 0).all()
@@ -249,17 +311,28 @@ def test_both_paths_have_the_same_gradients(hide):
 @BOTH_PATHS
 def test_attention_gradient_equals_finite_differences(need_weights):
     inputs = [random(2, n, 3, seed=n).requires_grad_() for n in (2, 5, 5)]
-    hide = {"valid_lens": torch.tensor([0, 3]), "is_causal": True, "need_weights": need_weights}
-    assert torch.autograd.gradcheck(lambda *qkv: dot_product_attention(*qkv, **hide)[0], inputs)
+    hide = {
+        "valid_lens": torch.tensor([0, 3]),
+        "is_causal": True,
+        "need_weights": need_weights,
+    }
+    assert torch.autograd.gradcheck(
+        lambda *qkv: dot_product_attention(*qkv, **hide)[0], inputs
+    )
 
 
 @BOTH_PATHS
 @pytest.mark.parametrize(("q_len", "k_len"), [(1, 7), (5, 7), (7, 7), (7, 5), (7, 1)])
 def test_causal_attention_for_any_lengths(q_len, k_len, need_weights):
     """Queries and keys end together; torch's own flag aligns them at their beginning."""
-    query, key = random(BATCH, HEADS, q_len, HEAD_DIM), random(BATCH, HEADS, k_len, HEAD_DIM, seed=1)
+    query, key = (
+        random(BATCH, HEADS, q_len, HEAD_DIM),
+        random(BATCH, HEADS, k_len, HEAD_DIM, seed=1),
+    )
     value = random(BATCH, HEADS, k_len, VALUE_DIM, seed=2)
-    output, _ = dot_product_attention(query, key, value, is_causal=True, need_weights=need_weights)
+    output, _ = dot_product_attention(
+        query, key, value, is_causal=True, need_weights=need_weights
+    )
     expected, _ = oracles.attention(query, key, value, is_causal=True)
     np.testing.assert_allclose(output, expected, rtol=1e-10, atol=1e-12)
     assert (output[:, :, : max(q_len - k_len, 0)] == 0).all()
@@ -269,25 +342,38 @@ def test_causal_attention_for_any_lengths(q_len, k_len, need_weights):
 @pytest.mark.parametrize("hide", ["nothing", "mask of heads", "lens, causal"])
 def test_attention_equals_torchs_function(hide, need_weights):
     parts = HIDING_HEADS[hide]
-    query, key = random(BATCH, HEADS, Q_LEN, HEAD_DIM), random(BATCH, HEADS, K_LEN, HEAD_DIM, seed=1)
+    query, key = (
+        random(BATCH, HEADS, Q_LEN, HEAD_DIM),
+        random(BATCH, HEADS, K_LEN, HEAD_DIM, seed=1),
+    )
     value = random(BATCH, HEADS, K_LEN, VALUE_DIM, seed=2)
-    visible = torch.from_numpy(oracles.visible_pairs(BATCH, HEADS, Q_LEN, K_LEN, **parts))
+    visible = torch.from_numpy(
+        oracles.visible_pairs(BATCH, HEADS, Q_LEN, K_LEN, **parts)
+    )
     expected = F.scaled_dot_product_attention(query, key, value, visible)
-    output, _ = dot_product_attention(query, key, value, need_weights=need_weights, **parts)
+    output, _ = dot_product_attention(
+        query, key, value, need_weights=need_weights, **parts
+    )
     torch.testing.assert_close(output, expected)
 
 
 @BOTH_PATHS
 @pytest.mark.parametrize(
-    ("dtype", "error"), [(torch.float32, 1e-5), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)], ids=str
+    ("dtype", "error"),
+    [(torch.float32, 1e-5), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)],
+    ids=str,
 )
-@pytest.mark.parametrize("hide", ["nothing", "mask of heads, lens, causal", "hidden sample"])
+@pytest.mark.parametrize(
+    "hide", ["nothing", "mask of heads, lens, causal", "hidden sample"]
+)
 def test_attention_of_every_dtype(hide, dtype, error, need_weights):
     parts = HIDING_HEADS[hide]
     query = random(BATCH, HEADS, Q_LEN, HEAD_DIM, dtype=dtype)
     key = random(BATCH, HEADS, K_LEN, HEAD_DIM, seed=1, dtype=dtype)
     value = random(BATCH, HEADS, K_LEN, VALUE_DIM, seed=2, dtype=dtype)
-    output, weights = dot_product_attention(query, key, value, need_weights=need_weights, **parts)
+    output, weights = dot_product_attention(
+        query, key, value, need_weights=need_weights, **parts
+    )
     assert output.dtype == dtype
     assert weights is None or weights.dtype == dtype
     expected, _ = oracles.attention(query, key, value, **parts)
@@ -301,7 +387,10 @@ def test_scores_beyond_the_range_of_half_precision(need_weights):
     query = torch.full((1, 1, 1, 64), 60.0, dtype=torch.half)
     key = torch.stack((query[0, 0, 0], -query[0, 0, 0]))[None, None]
     value = torch.tensor([[1.0], [3.0]], dtype=torch.half)[None, None]
-    assert dot_product_attention(query, key, value, need_weights=need_weights)[0].item() == 1.0
+    assert (
+        dot_product_attention(query, key, value, need_weights=need_weights)[0].item()
+        == 1.0
+    )
 
 
 @BOTH_PATHS
@@ -310,15 +399,22 @@ def test_no_keys_or_no_queries(need_weights):
     nothing = x[:, :, :0]
     output, _ = dot_product_attention(x, nothing, nothing, need_weights=need_weights)
     assert torch.equal(output, torch.zeros_like(x))
-    assert dot_product_attention(nothing, x, x, need_weights=need_weights)[0].shape == nothing.shape
+    assert (
+        dot_product_attention(nothing, x, x, need_weights=need_weights)[0].shape
+        == nothing.shape
+    )
 
 
 @BOTH_PATHS
 def test_attention_without_batch(need_weights):
     query, key = random(Q_LEN, HEAD_DIM), random(K_LEN, HEAD_DIM, seed=1)
     value = random(K_LEN, VALUE_DIM, seed=2)
-    output, _ = dot_product_attention(query, key, value, is_causal=True, need_weights=need_weights)
-    expected, _ = oracles.attention(query[None, None], key[None, None], value[None, None], is_causal=True)
+    output, _ = dot_product_attention(
+        query, key, value, is_causal=True, need_weights=need_weights
+    )
+    expected, _ = oracles.attention(
+        query[None, None], key[None, None], value[None, None], is_causal=True
+    )
     np.testing.assert_allclose(output, expected[0, 0], rtol=1e-10)
 
 
@@ -329,7 +425,12 @@ def test_dropout_keeps_the_mean(need_weights):
     value = random(1, 1, 31, 2003, seed=1)
     plain, _ = dot_product_attention(x, x, value, need_weights=need_weights)
     many = torch.stack(
-        [dot_product_attention(x, x, value, dropout_p=0.5, need_weights=need_weights)[0] for _ in range(100)]
+        [
+            dot_product_attention(
+                x, x, value, dropout_p=0.5, need_weights=need_weights
+            )[0]
+            for _ in range(100)
+        ]
     )
     assert not torch.equal(many[0], many[1])
     torch.testing.assert_close(many.mean((0, 4)), plain.mean(-1), rtol=0, atol=0.02)
@@ -339,7 +440,9 @@ def test_autocast_is_left_to_torch():
     x = random(BATCH, Q_LEN, HEAD_DIM, dtype=torch.float32)
     layer = MultiHeadAttention(HEAD_DIM, 1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        paths = [dot_product_attention(x, x, x, need_weights=way)[0] for way in (True, False)]
+        paths = [
+            dot_product_attention(x, x, x, need_weights=way)[0] for way in (True, False)
+        ]
         output, _ = layer(x, x, x)
     assert output.dtype == paths[0].dtype == paths[1].dtype == torch.bfloat16
     torch.testing.assert_close(*paths, rtol=0, atol=0.03)
@@ -352,7 +455,9 @@ def test_autocast_is_left_to_torch():
 def make_layer(**options):
     torch.manual_seed(0)
     layer = MultiHeadAttention(EMBED_DIM, HEADS, **options).double()
-    for parameter in layer.parameters():  # biases start at 0: a test that leaves them there cannot see them
+    for parameter in (
+        layer.parameters()
+    ):  # biases start at 0: a test that leaves them there cannot see them
         nn.init.normal_(parameter, std=0.3)
     return layer
 
@@ -367,12 +472,19 @@ LAYERS = {
     "bias": {"bias": True},
     "other widths": {"kdim": KDIM, "vdim": VDIM},
     "bias, other widths": {"bias": True, "kdim": KDIM, "vdim": VDIM},
-    "heads share one key and value": {"num_kv_heads": 1, "bias": True, "kdim": KDIM, "vdim": VDIM},
+    "heads share one key and value": {
+        "num_kv_heads": 1,
+        "bias": True,
+        "kdim": KDIM,
+        "vdim": VDIM,
+    },
 }
 
 
 @BOTH_PATHS
-@pytest.mark.parametrize("hide", ["nothing", "mask of heads, lens, causal", "hidden queries"])
+@pytest.mark.parametrize(
+    "hide", ["nothing", "mask of heads, lens, causal", "hidden queries"]
+)
 @pytest.mark.parametrize("options", LAYERS)
 def test_layer_equals_the_loop_over_heads(options, hide, need_weights):
     options, parts = LAYERS[options], HIDING_HEADS[hide]
@@ -385,7 +497,9 @@ def test_layer_equals_the_loop_over_heads(options, hide, need_weights):
     )
     np.testing.assert_allclose(output.detach(), expected_output, rtol=1e-10, atol=1e-12)
     if need_weights:
-        np.testing.assert_allclose(weights.detach(), expected_weights, rtol=1e-10, atol=1e-15)
+        np.testing.assert_allclose(
+            weights.detach(), expected_weights, rtol=1e-10, atol=1e-15
+        )
     else:
         assert weights is None
     assert all(torch.equal(*pair) for pair in zip(inputs, before, strict=True))
@@ -397,35 +511,53 @@ def test_heads_share_keys_and_values_in_groups(need_weights):
     query, memory = random(BATCH, Q_LEN, 30), random(BATCH, K_LEN, 30, seed=1)
     assert layer.k_proj.weight.shape == layer.v_proj.weight.shape == (10, 30)
     output, _ = layer(query, memory, memory, is_causal=True, need_weights=need_weights)
-    expected, _ = oracles.multi_head(query, memory, memory, layer.state_dict(), 6, 2, is_causal=True)
+    expected, _ = oracles.multi_head(
+        query, memory, memory, layer.state_dict(), 6, 2, is_causal=True
+    )
     np.testing.assert_allclose(output.detach(), expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("widths", [{}, {"kdim": KDIM, "vdim": VDIM}], ids=["same widths", "other widths"])
+@pytest.mark.parametrize(
+    "widths", [{}, {"kdim": KDIM, "vdim": VDIM}], ids=["same widths", "other widths"]
+)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("hide", ["nothing", "mask of heads", "lens", "causal", "mask, lens"])
+@pytest.mark.parametrize(
+    "hide", ["nothing", "mask of heads", "lens", "causal", "mask, lens"]
+)
 def test_layer_equals_torchs_layer(hide, batch_first, bias, widths):
     """Outputs, the weights of each head, and gradients of inputs and parameters."""
     torch.manual_seed(0)
-    theirs = nn.MultiheadAttention(EMBED_DIM, HEADS, bias=bias, batch_first=batch_first, **widths).double()
+    theirs = nn.MultiheadAttention(
+        EMBED_DIM, HEADS, bias=bias, batch_first=batch_first, **widths
+    ).double()
     for parameter in theirs.parameters():
         nn.init.normal_(parameter, std=0.3)
     ours = MultiHeadAttention.from_torch(theirs)
     inputs = [x.requires_grad_() for x in make_inputs(**widths)]
     parts = HIDING_HEADS[hide]
-    hidden = torch.from_numpy(~oracles.visible_pairs(BATCH, HEADS, Q_LEN, K_LEN, **parts))
+    hidden = torch.from_numpy(
+        ~oracles.visible_pairs(BATCH, HEADS, Q_LEN, K_LEN, **parts)
+    )
 
     given = inputs if batch_first else [x.transpose(0, 1) for x in inputs]
     # Torch's mask is True where a query must not attend, and has the heads in its batch axis.
     mask = {"attn_mask": hidden.flatten(0, 1)} if parts else {}
     expected, expected_weights = theirs(*given, average_attn_weights=False, **mask)
     expected = expected if batch_first else expected.transpose(0, 1)
-    torch.testing.assert_close(theirs(*given, **mask)[1], expected_weights.mean(1))  # their default
+    torch.testing.assert_close(
+        theirs(*given, **mask)[1], expected_weights.mean(1)
+    )  # their default
     upstream = random(BATCH, Q_LEN, EMBED_DIM, seed=3)
-    expected_gradients = torch.autograd.grad(expected, [*inputs, *theirs.parameters()], upstream)
+    expected_gradients = torch.autograd.grad(
+        expected, [*inputs, *theirs.parameters()], upstream
+    )
     theirs_by_name = dict(
-        zip([name for name, _ in theirs.named_parameters()], expected_gradients[3:], strict=True)
+        zip(
+            [name for name, _ in theirs.named_parameters()],
+            expected_gradients[3:],
+            strict=True,
+        )
     )
 
     for need_weights in (True, False):
@@ -436,21 +568,42 @@ def test_layer_equals_torchs_layer(hide, batch_first, bias, widths):
         gradients = torch.autograd.grad(output, [*inputs, *ours.parameters()], upstream)
         for gradient, other in zip(gradients[:3], expected_gradients[:3], strict=True):
             torch.testing.assert_close(gradient, other)
-        named = dict(zip([name for name, _ in ours.named_parameters()], gradients[3:], strict=True))
+        named = dict(
+            zip(
+                [name for name, _ in ours.named_parameters()],
+                gradients[3:],
+                strict=True,
+            )
+        )
         for kind in ["weight", "bias"] if bias else ["weight"]:
             own = [named[f"{letter}_proj.{kind}"] for letter in "qkv"]
             if f"in_proj_{kind}" in theirs_by_name:
-                torch.testing.assert_close(torch.cat(own), theirs_by_name[f"in_proj_{kind}"])
+                torch.testing.assert_close(
+                    torch.cat(own), theirs_by_name[f"in_proj_{kind}"]
+                )
             else:
                 for letter, gradient in zip("qkv", own, strict=True):
-                    torch.testing.assert_close(gradient, theirs_by_name[f"{letter}_proj_{kind}"])
-            torch.testing.assert_close(named[f"out_proj.{kind}"], theirs_by_name[f"out_proj.{kind}"])
+                    torch.testing.assert_close(
+                        gradient, theirs_by_name[f"{letter}_proj_{kind}"]
+                    )
+            torch.testing.assert_close(
+                named[f"out_proj.{kind}"], theirs_by_name[f"out_proj.{kind}"]
+            )
 
 
 def test_from_torch_copies():
-    theirs = nn.MultiheadAttention(EMBED_DIM, HEADS, dropout=0.25, kdim=KDIM, vdim=VDIM).double().eval()
+    theirs = (
+        nn.MultiheadAttention(EMBED_DIM, HEADS, dropout=0.25, kdim=KDIM, vdim=VDIM)
+        .double()
+        .eval()
+    )
     ours = MultiHeadAttention.from_torch(theirs)
-    assert (ours.embed_dim, ours.num_heads, ours.kdim, ours.vdim) == (EMBED_DIM, HEADS, KDIM, VDIM)
+    assert (ours.embed_dim, ours.num_heads, ours.kdim, ours.vdim) == (
+        EMBED_DIM,
+        HEADS,
+        KDIM,
+        VDIM,
+    )
     assert ours.dropout == 0.25
     assert not ours.training
     assert {parameter.dtype for parameter in ours.parameters()} == {torch.float64}
@@ -504,15 +657,20 @@ def test_every_head_reaches_the_output():
 def test_padding_content_does_not_matter(need_weights):
     layer, (query, key, value) = make_layer(), make_inputs()
     padded = torch.arange(K_LEN)[None] >= LENS[:, None]
-    other_key, other_value = (x.masked_fill(padded[..., None], 1e3) for x in (key, value))
+    other_key, other_value = (
+        x.masked_fill(padded[..., None], 1e3) for x in (key, value)
+    )
     output, _ = layer(query, key, value, valid_lens=LENS, need_weights=need_weights)
-    other, _ = layer(query, other_key, other_value, valid_lens=LENS, need_weights=need_weights)
+    other, _ = layer(
+        query, other_key, other_value, valid_lens=LENS, need_weights=need_weights
+    )
     assert torch.equal(output, other)
 
 
 @BOTH_PATHS
 @pytest.mark.parametrize(
-    "hide", ["lens", "lens of queries", "mask of samples", "mask of heads, lens, causal"]
+    "hide",
+    ["lens", "lens of queries", "mask of samples", "mask of heads, lens, causal"],
 )
 def test_a_sample_alone_equals_itself_in_a_batch(hide, need_weights):
     """Lengths repeated over heads in the wrong order pass every test with one sample, but not this one."""
@@ -520,10 +678,14 @@ def test_a_sample_alone_equals_itself_in_a_batch(hide, need_weights):
     together, _ = layer(*inputs, need_weights=need_weights, **parts)
     for b in range(BATCH):
         own = {
-            name: part[b : b + 1] if isinstance(part, torch.Tensor) and part.shape[0] == BATCH else part
+            name: part[b : b + 1]
+            if isinstance(part, torch.Tensor) and part.shape[0] == BATCH
+            else part
             for name, part in parts.items()
         }
-        alone, _ = layer(*(x[b : b + 1] for x in inputs), need_weights=need_weights, **own)
+        alone, _ = layer(
+            *(x[b : b + 1] for x in inputs), need_weights=need_weights, **own
+        )
         torch.testing.assert_close(alone[0], together[b])
 
 
@@ -553,7 +715,9 @@ def test_permuted_memory_changes_nothing(need_weights):
     layer, (query, key, value) = make_layer(), make_inputs()
     order = torch.randperm(K_LEN, generator=generator(0))
     output, _ = layer(query, key, value, need_weights=need_weights)
-    permuted, _ = layer(query, key[:, order], value[:, order], need_weights=need_weights)
+    permuted, _ = layer(
+        query, key[:, order], value[:, order], need_weights=need_weights
+    )
     torch.testing.assert_close(permuted, output)
 
 
@@ -594,9 +758,15 @@ def test_the_number_of_heads_does_not_change_the_number_of_parameters(num_heads)
 
 
 def test_parameters_have_the_documented_names():
-    names = [f"{letter}_proj.{kind}" for letter in ("q", "k", "v", "out") for kind in ("weight", "bias")]
+    names = [
+        f"{letter}_proj.{kind}"
+        for letter in ("q", "k", "v", "out")
+        for kind in ("weight", "bias")
+    ]
     assert list(MultiHeadAttention(6, 3, bias=True).state_dict()) == names
-    assert list(MultiHeadAttention(6, 3).state_dict()) == [name for name in names if name.endswith("weight")]
+    assert list(MultiHeadAttention(6, 3).state_dict()) == [
+        name for name in names if name.endswith("weight")
+    ]
 
 
 def test_a_new_layer_starts_with_xaviers_weights_and_no_bias():
@@ -623,13 +793,17 @@ def test_layer_says_its_sizes():
 
 def test_layer_runs_on_shapes_alone():
     layer = MultiHeadAttention(EMBED_DIM, HEADS).to("meta")
-    query, memory = (torch.empty(BATCH, n, EMBED_DIM, device="meta") for n in (Q_LEN, K_LEN))
+    query, memory = (
+        torch.empty(BATCH, n, EMBED_DIM, device="meta") for n in (Q_LEN, K_LEN)
+    )
     lens = torch.empty(BATCH, dtype=torch.long, device="meta")
     hide = {"valid_lens": lens, "is_causal": True}
     output, weights = layer(query, memory, memory, **hide)
     assert output.shape == query.shape
     assert weights.shape == (BATCH, HEADS, Q_LEN, K_LEN)
-    assert layer(query, memory, memory, need_weights=False, **hide)[0].shape == query.shape
+    assert (
+        layer(query, memory, memory, need_weights=False, **hide)[0].shape == query.shape
+    )
 
 
 @BOTH_PATHS
@@ -642,9 +816,13 @@ def test_layer_can_be_traced_in_one_graph(need_weights):
 
 def test_one_query_over_a_cache_equals_the_last_of_all():
     layer, x = make_layer(), random(BATCH, K_LEN, EMBED_DIM)
-    for need_weights, hide in itertools.product((True, False), ({}, {"valid_lens": LENS})):
+    for need_weights, hide in itertools.product(
+        (True, False), ({}, {"valid_lens": LENS})
+    ):
         whole, _ = layer(x, x, x, is_causal=True, need_weights=need_weights, **hide)
-        last, _ = layer(x[:, -1:], x, x, is_causal=True, need_weights=need_weights, **hide)
+        last, _ = layer(
+            x[:, -1:], x, x, is_causal=True, need_weights=need_weights, **hide
+        )
         torch.testing.assert_close(last, whole[:, -1:])
 
 
@@ -653,7 +831,13 @@ def test_an_additive_mask_of_torch_means_the_same():
     layer, inputs = make_layer(), make_inputs()
     visible = causal_mask(Q_LEN, K_LEN)
     projections = (layer.q_proj, layer.k_proj, layer.v_proj)
-    heads = [layer.split_heads(proj(x)) for proj, x in zip(projections, inputs, strict=True)]
-    added = torch.zeros(visible.shape, dtype=torch.float64).masked_fill(~visible, -math.inf)
-    expected = layer.out_proj(layer.merge_heads(F.scaled_dot_product_attention(*heads, added)))
+    heads = [
+        layer.split_heads(proj(x)) for proj, x in zip(projections, inputs, strict=True)
+    ]
+    added = torch.zeros(visible.shape, dtype=torch.float64).masked_fill(
+        ~visible, -math.inf
+    )
+    expected = layer.out_proj(
+        layer.merge_heads(F.scaled_dot_product_attention(*heads, added))
+    )
     torch.testing.assert_close(layer(*inputs, visible)[0], expected)

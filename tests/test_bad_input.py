@@ -54,19 +54,41 @@ from mha_lib.plots import plot_curves, plot_seeds, plot_weights
 from mha_lib.training import cross_entropy, fit, predict, seeded
 
 BATCH, HEADS, Q_LEN, K_LEN, HEAD_DIM, VALUE_DIM, WIDTH = 2, 3, 5, 7, 11, 13, 33
-QUERY, KEY = torch.ones(BATCH, HEADS, Q_LEN, HEAD_DIM), torch.ones(BATCH, HEADS, K_LEN, HEAD_DIM)
-VALUE, SCORES = torch.ones(BATCH, HEADS, K_LEN, VALUE_DIM), torch.ones(BATCH, HEADS, Q_LEN, K_LEN)
+QUERY, KEY = (
+    torch.ones(BATCH, HEADS, Q_LEN, HEAD_DIM),
+    torch.ones(BATCH, HEADS, K_LEN, HEAD_DIM),
+)
+VALUE, SCORES = (
+    torch.ones(BATCH, HEADS, K_LEN, VALUE_DIM),
+    torch.ones(BATCH, HEADS, Q_LEN, K_LEN),
+)
 LONG_VALUE = torch.ones(BATCH, HEADS, K_LEN + 1, VALUE_DIM)
 X, MEMORY, TOKENS = (
-    torch.ones(BATCH, *shape) for shape in ((Q_LEN, WIDTH), (K_LEN, WIDTH), (Q_LEN, HEAD_DIM))
+    torch.ones(BATCH, *shape)
+    for shape in ((Q_LEN, WIDTH), (K_LEN, WIDTH), (Q_LEN, HEAD_DIM))
 )
 MASK, TRANSITION = torch.ones(Q_LEN, K_LEN, dtype=torch.bool), torch.full((3, 3), 1 / 3)
-LAYER, SHARED = MultiHeadAttention(WIDTH, HEADS), MultiHeadAttention(WIDTH, HEADS, num_kv_heads=1)
+LAYER, SHARED = (
+    MultiHeadAttention(WIDTH, HEADS),
+    MultiHeadAttention(WIDTH, HEADS, num_kv_heads=1),
+)
 WITH_ZERO, WITH_BIAS = (
     nn.MultiheadAttention(6, 3, add_zero_attn=True),
     nn.MultiheadAttention(6, 3, add_bias_kv=True),
 )
-TENSORS = (QUERY, KEY, VALUE, SCORES, LONG_VALUE, X, MEMORY, TOKENS, MASK, TRANSITION, *LAYER.parameters())
+TENSORS = (
+    QUERY,
+    KEY,
+    VALUE,
+    SCORES,
+    LONG_VALUE,
+    X,
+    MEMORY,
+    TOKENS,
+    MASK,
+    TRANSITION,
+    *LAYER.parameters(),
+)
 
 
 def bools(*shape):
@@ -313,24 +335,67 @@ CASES = [
     (lambda: plot_seeds({"a": {"1": [0.5]}}, xlabel="heads"), TypeError, "results", "list"),
 ]  # fmt: skip
 
-for score in (dot_product_score, scaled_dot_product_score, cosine_score, gaussian_score):
+for score in (
+    dot_product_score,
+    scaled_dot_product_score,
+    cosine_score,
+    gaussian_score,
+):
     CASES += [
         (lambda score=score: score(QUERY.tolist(), KEY), TypeError, "query", "list"),
         (lambda score=score: score(QUERY, KEY.long()), TypeError, "key", "torch.int64"),
-        (lambda score=score: score(QUERY, KEY.double()), TypeError, "key", "torch.float64"),
+        (
+            lambda score=score: score(QUERY, KEY.double()),
+            TypeError,
+            "key",
+            "torch.float64",
+        ),
         (lambda score=score: score(QUERY.to("meta"), KEY), ValueError, "query", "meta"),
         (lambda score=score: score(torch.ones(11), KEY), ValueError, "query", "(11,)"),
         (lambda score=score: score(QUERY, KEY[..., :10]), ValueError, "key", "10"),
-        (lambda score=score: score(QUERY, torch.ones(5, 7, 11)), ValueError, "key", "(5, 7, 11)"),
+        (
+            lambda score=score: score(QUERY, torch.ones(5, 7, 11)),
+            ValueError,
+            "key",
+            "(5, 7, 11)",
+        ),
     ]
-for module in (AdditiveScore(HEAD_DIM, VALUE_DIM, 17), BilinearScore(HEAD_DIM, VALUE_DIM)):
+for module in (
+    AdditiveScore(HEAD_DIM, VALUE_DIM, 17),
+    BilinearScore(HEAD_DIM, VALUE_DIM),
+):
     CASES += [
-        (lambda score=module: score(QUERY.int(), VALUE), TypeError, "query", "torch.int32"),
-        (lambda score=module: score(QUERY, VALUE.half()), TypeError, "key", "torch.float16"),
-        (lambda score=module: score(QUERY.half(), VALUE.half()), TypeError, "query", "torch.float16"),
-        (lambda score=module: score(VALUE, VALUE), ValueError, "query", "(2, 3, 7, 13)"),
+        (
+            lambda score=module: score(QUERY.int(), VALUE),
+            TypeError,
+            "query",
+            "torch.int32",
+        ),
+        (
+            lambda score=module: score(QUERY, VALUE.half()),
+            TypeError,
+            "key",
+            "torch.float16",
+        ),
+        (
+            lambda score=module: score(QUERY.half(), VALUE.half()),
+            TypeError,
+            "query",
+            "torch.float16",
+        ),
+        (
+            lambda score=module: score(VALUE, VALUE),
+            ValueError,
+            "query",
+            "(2, 3, 7, 13)",
+        ),
         (lambda score=module: score(QUERY, KEY), ValueError, "key", "(2, 3, 7, 11)"),
-        (lambda score=module: score(QUERY[0], VALUE[:, :2]), ValueError, "key", "(2, 2, 7, 13)"),
+        (
+            lambda score=module: score(QUERY[0], VALUE[:, :2]),
+            ValueError,
+            "key",
+            "(2, 2, 7, 13)",
+        ),
     ]
 for need_weights in (True, False):
 
@@ -375,7 +440,12 @@ for encoding in (SinusoidalPositionalEncoding, LearnedPositionalEncoding):
         (lambda made=made: made(TOKENS.tolist()), TypeError, "x", "list"),
         (lambda made=made: made(TOKENS[0]), ValueError, "x", "(5, 11)"),
         (lambda made=made: made(TOKENS[..., :10]), ValueError, "x", "(2, 5, 10)"),
-        (lambda made=made: made(torch.ones(BATCH, Q_LEN + 1, HEAD_DIM)), ValueError, "x", "6"),
+        (
+            lambda made=made: made(torch.ones(BATCH, Q_LEN + 1, HEAD_DIM)),
+            ValueError,
+            "x",
+            "6",
+        ),
     ]
 
 
@@ -388,7 +458,9 @@ class NothingComputed(TorchDispatchMode):
     )
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        assert not self.FORBIDDEN.match(func.overloadpacket.__name__), f"{func} ran before the check"
+        assert not self.FORBIDDEN.match(func.overloadpacket.__name__), (
+            f"{func} ran before the check"
+        )
         return func(*args, **(kwargs or {}))
 
 
@@ -402,18 +474,28 @@ def message_of(call, error):
 @pytest.mark.parametrize(
     ("call", "error", "argument", "value"),
     CASES,
-    ids=[f"{number}-{argument}={value}" for number, (_, _, argument, value) in enumerate(CASES)],
+    ids=[
+        f"{number}-{argument}={value}"
+        for number, (_, _, argument, value) in enumerate(CASES)
+    ],
 )
 def test_bad_input_is_refused_by_name(call, error, argument, value):
     versions = [tensor._version for tensor in TENSORS]
     message = message_of(call, error)
-    assert re.search(rf"\b{argument}\b", message), f"{argument!r} is not named: {message}"
+    assert re.search(rf"\b{argument}\b", message), (
+        f"{argument!r} is not named: {message}"
+    )
     assert value in message, f"{value!r} is not in: {message}"
-    assert [tensor._version for tensor in TENSORS] == versions, "an argument was modified"
+    assert [tensor._version for tensor in TENSORS] == versions, (
+        "an argument was modified"
+    )
 
 
 def test_a_refused_call_leaves_no_hook():
-    for block in (lambda: gate_heads(LAYER, torch.ones(4)), lambda: capture_attention(nn.Flatten())):
+    for block in (
+        lambda: gate_heads(LAYER, torch.ones(4)),
+        lambda: capture_attention(nn.Flatten()),
+    ):
         with pytest.raises(ValueError, match="must"), block():
             pass
     assert not LAYER._forward_hooks
@@ -438,7 +520,10 @@ def test_the_guard_itself_works():
         lambda: noisy_curve(),
     ]
     for compute in computations:
-        with NothingComputed(), pytest.raises(AssertionError, match="ran before the check"):
+        with (
+            NothingComputed(),
+            pytest.raises(AssertionError, match="ran before the check"),
+        ):
             compute()
 
 
@@ -465,6 +550,9 @@ def test_every_public_callable_is_in_the_table():
     )
     for module in (importlib.import_module(f"mha_lib.{name}") for name in names):
         for name, thing in vars(module).items():
-            own = callable(thing) and getattr(thing, "__module__", None) == module.__name__
+            own = (
+                callable(thing)
+                and getattr(thing, "__module__", None) == module.__name__
+            )
             if own and not name.startswith("_") and name not in containers_and_colors:
                 assert name in called, f"{module.__name__}.{name}"

@@ -16,7 +16,9 @@ PAGES = [f"{TOC['root']}.html"] + [
 ]
 CHAPTERS = [page for page in PAGES if (ROOT / page).with_suffix(".ipynb").exists()]
 
-MAX_BYTES = 1_200_000  # of a page with everything that it loads, gzipped where a server would
+MAX_BYTES = (
+    1_200_000  # of a page with everything that it loads, gzipped where a server would
+)
 PHONE = 360  # CSS pixels
 VIEW = 'script[type="application/vnd.jupyter.widget-view+json"]'
 HOST = ".widget-host[data-widget]"
@@ -51,11 +53,19 @@ def visit(browser, roots):
         page.responses, page.requests, page.complaints = [], [], []
         page.on("request", lambda request: page.requests.append(request.url))
         page.on("response", lambda response: page.responses.append(response))
-        page.on("requestfailed", lambda request: page.complaints.append(f"failed: {request.url}"))
-        page.on("pageerror", lambda error: page.complaints.append(f"exception: {error}"))
+        page.on(
+            "requestfailed",
+            lambda request: page.complaints.append(f"failed: {request.url}"),
+        )
+        page.on(
+            "pageerror", lambda error: page.complaints.append(f"exception: {error}")
+        )
         page.on(
             "console",
-            lambda m: m.type == "error" and page.complaints.append(f"console: {m.text} {m.location}"),
+            lambda m: (
+                m.type == "error"
+                and page.complaints.append(f"console: {m.text} {m.location}")
+            ),
         )
         page.goto(f"{roots[way]}/{page_name}", wait_until="load")
         # Equations, widgets and fonts come up after the page has loaded.
@@ -87,7 +97,11 @@ def reader(browser):
 
 
 def test_every_page_is_built(book):
-    built = {str(path.relative_to(book)) for path in book.rglob("*.html") if "_static" not in path.parts}
+    built = {
+        str(path.relative_to(book))
+        for path in book.rglob("*.html")
+        if "_static" not in path.parts
+    }
     assert built == {*PAGES, "genindex.html", "search.html"}
 
 
@@ -95,7 +109,11 @@ def test_every_page_is_built(book):
 @pytest.mark.parametrize("page_name", [*PAGES, "search.html"])
 def test_page_needs_nothing_from_outside(visit, page_name, way):
     page = visit(page_name, way)
-    allowed = ("http://127.0.0.1:", "blob:", "data:") if way == "http" else ("file:", "blob:", "data:")
+    allowed = (
+        ("http://127.0.0.1:", "blob:", "data:")
+        if way == "http"
+        else ("file:", "blob:", "data:")
+    )
     assert [url for url in page.requests if not url.startswith(allowed)] == []
     assert page.complaints == []
 
@@ -108,7 +126,9 @@ def test_page_is_light(visit, page_name):
         if response.url.startswith("http"):
             body = response.body()
             path = urlsplit(response.url).path
-            sizes[path] = len(body if path.endswith(ALREADY_COMPRESSED) else gzip.compress(body))
+            sizes[path] = len(
+                body if path.endswith(ALREADY_COMPRESSED) else gzip.compress(body)
+            )
     heaviest = sorted(sizes.items(), key=lambda item: -item[1])[:8]
     assert len(sizes) > 10
     assert sum(sizes.values()) <= MAX_BYTES, heaviest
@@ -129,8 +149,12 @@ STICKING_OUT = """width => [...document.querySelectorAll('.bd-article *')].filte
 
 @pytest.mark.parametrize("page_name", PAGES)
 def test_nothing_is_wider_than_a_phone(visit, reader, page_name):
-    page = visit(page_name, new_context=reader(viewport={"width": PHONE, "height": 740}))
-    page.evaluate("document.querySelectorAll('details').forEach(element => element.open = true)")
+    page = visit(
+        page_name, new_context=reader(viewport={"width": PHONE, "height": 740})
+    )
+    page.evaluate(
+        "document.querySelectorAll('details').forEach(element => element.open = true)"
+    )
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
     assert page.evaluate(STICKING_OUT, PHONE) == []
     # The check sees what is wide, and what the page only hides.
@@ -145,21 +169,39 @@ def test_nothing_is_wider_than_a_phone(visit, reader, page_name):
 @pytest.mark.parametrize("page_name", PAGES)
 def test_page_content(book, visit, page_name):
     html = (book / page_name).read_text(encoding="utf-8")
-    assert not re.search(r"Traceback \(most recent call last\)|class=\"[^\"]*\b(stderr|traceback)\b", html)
+    assert not re.search(
+        r"Traceback \(most recent call last\)|class=\"[^\"]*\b(stderr|traceback)\b",
+        html,
+    )
     page = visit(page_name)
 
-    alts = page.locator("article img").evaluate_all("images => images.map(i => i.getAttribute('alt') || '')")
-    assert [alt for alt in alts if len(alt) < 15 or re.search(r"\.(png|svg)$|_images/", alt)] == []
+    alts = page.locator("article img").evaluate_all(
+        "images => images.map(i => i.getAttribute('alt') || '')"
+    )
+    assert [
+        alt for alt in alts if len(alt) < 15 or re.search(r"\.(png|svg)$|_images/", alt)
+    ] == []
 
-    loaded = page.evaluate("[...document.querySelectorAll('[src], link[href]')].map(e => e.src || e.href)")
-    assert [url for url in loaded if urlsplit(url).hostname not in ("127.0.0.1", None)] == []
+    loaded = page.evaluate(
+        "[...document.querySelectorAll('[src], link[href]')].map(e => e.src || e.href)"
+    )
+    assert [
+        url for url in loaded if urlsplit(url).hostname not in ("127.0.0.1", None)
+    ] == []
     links = page.evaluate("[...document.querySelectorAll('a[href]')].map(a => a.href)")
     assert {urlsplit(url).hostname for url in links} - {"127.0.0.1", None} <= HOSTS
-    assert [url for url in links if not url.startswith(("http", "mailto:", "javascript:void"))] == []
+    assert [
+        url
+        for url in links
+        if not url.startswith(("http", "mailto:", "javascript:void"))
+    ] == []
 
     # No equation was left as text, and MathJax understood all of them.
     assert page.locator("mjx-merror, [data-mjx-error]").count() == 0
-    assert page.locator(".math").count() == page.locator(".math:has(mjx-container)").count()
+    assert (
+        page.locator(".math").count()
+        == page.locator(".math:has(mjx-container)").count()
+    )
 
 
 def test_links_inside_the_book_lead_somewhere(book):
@@ -172,8 +214,14 @@ def test_links_inside_the_book_lead_somewhere(book):
             if parts.scheme or parts.netloc:
                 continue
             file = (page.parent / parts.path).resolve() if parts.path else page
-            anchor = f'id="{parts.fragment}"' if parts.fragment and file.suffix == ".html" else ""
-            if not file.is_file() or anchor not in file.read_text("utf-8", errors="ignore"):
+            anchor = (
+                f'id="{parts.fragment}"'
+                if parts.fragment and file.suffix == ".html"
+                else ""
+            )
+            if not file.is_file() or anchor not in file.read_text(
+                "utf-8", errors="ignore"
+            ):
                 missing.append(f"{page_name}: {target}")
     assert missing == []
 
@@ -181,7 +229,9 @@ def test_links_inside_the_book_lead_somewhere(book):
 @pytest.mark.parametrize("way", ["http", "disk"])
 @pytest.mark.parametrize("page_name", CHAPTERS)
 def test_every_widget_comes_up(visit, page_name, way):
-    notebook = json.loads((ROOT / page_name).with_suffix(".ipynb").read_text(encoding="utf-8"))
+    notebook = json.loads(
+        (ROOT / page_name).with_suffix(".ipynb").read_text(encoding="utf-8")
+    )
     shown = sum(
         "application/vnd.jupyter.widget-view+json" in output.get("data", {})
         for cell in notebook["cells"]
@@ -189,14 +239,18 @@ def test_every_widget_comes_up(visit, page_name, way):
     )
     page = visit(page_name, way)
     assert page.locator('.widget-host[data-widget="ready"]').count() == shown
-    assert page.locator('script[src*="widget_loader.js"]').count() == (1 if shown else 0)
+    assert page.locator('script[src*="widget_loader.js"]').count() == (
+        1 if shown else 0
+    )
     assert not any(still.is_visible() for still in page.locator(".widget-still").all())
     for host in page.locator(".widget-host").all():
         assert host.bounding_box()["height"] > 30
 
 
 @pytest.mark.parametrize("page_name", CHAPTERS)
-def test_figures_stand_in_for_widgets_in_print_and_without_scripts(visit, reader, roots, page_name):
+def test_figures_stand_in_for_widgets_in_print_and_without_scripts(
+    visit, reader, roots, page_name
+):
     page = visit(page_name)
     page.emulate_media(media="print")
     assert all(still.is_visible() for still in page.locator(".widget-still").all())
@@ -212,13 +266,20 @@ def test_figures_stand_in_for_widgets_in_print_and_without_scripts(visit, reader
 
 @pytest.mark.parametrize("page_name", CHAPTERS)
 def test_chapter_opens_in_colab(visit, page_name):
-    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))[
+        "repository"
+    ]
     repository = config["url"].removeprefix("https://github.com/")
-    notebook = f"{repository}/blob/{config['branch']}/{page_name.replace('.html', '.ipynb')}"
+    notebook = (
+        f"{repository}/blob/{config['branch']}/{page_name.replace('.html', '.ipynb')}"
+    )
     page = visit(page_name)
     link = page.get_by_role("link", name="Open in Colab", exact=True)
     assert link.is_visible()
-    assert link.get_attribute("href") == f"https://colab.research.google.com/github/{notebook}"
+    assert (
+        link.get_attribute("href")
+        == f"https://colab.research.google.com/github/{notebook}"
+    )
     assert page.locator(f'.dropdown-launch-buttons a[href$="/{notebook}"]').count() == 1
 
 

@@ -60,10 +60,14 @@ class Colab:
         self.folder, self.repository = folder, repository
         venv.create(folder / "venv", symlinks=True, with_pip=False)
         self.python = folder / "venv" / "bin" / "python"
-        self.site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
+        self.site = Path(
+            sysconfig.get_path("purelib", vars={"base": str(folder / "venv")})
+        )
         for entry in Path(sysconfig.get_path("purelib")).iterdir():
             lines = entry.read_text().splitlines() if entry.suffix == ".pth" else []
-            leads_here = any(Path(line, "mha_lib").is_dir() for line in lines)  # an editable install
+            leads_here = any(
+                Path(line, "mha_lib").is_dir() for line in lines
+            )  # an editable install
             if not entry.name.startswith(NOT_ON_COLAB) and not leads_here:
                 (self.site / entry.name).symlink_to(entry)
         package = self.site / "google" / "colab"
@@ -77,19 +81,28 @@ class Colab:
 
     def serve_repository(self, path):
         name, _ = read_address()
-        settings = {f"url.file://{path}.insteadOf": f"https://github.com/{name}", "safe.directory": "*"}
+        settings = {
+            f"url.file://{path}.insteadOf": f"https://github.com/{name}",
+            "safe.directory": "*",
+        }
         (self.home / ".gitconfig").unlink(missing_ok=True)
         for key, value in settings.items():
             git("config", "--file", self.home / ".gitconfig", key, value)
 
     def run(self, *arguments, cwd=None):
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
+        environment = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("PYTHON", "VIRTUAL_ENV"))
+        }
         environment |= {
             "HOME": str(self.home),
             "GIT_TERMINAL_PROMPT": "0",
             "IPYTHONDIR": str(self.home / "ipython"),
             "JUPYTER_PATH": "",
-            "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib")),
+            "MPLCONFIGDIR": os.environ.get(
+                "MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib")
+            ),
             "PIP_ROOT_USER_ACTION": "ignore",
         }
         return subprocess.run(
@@ -152,7 +165,10 @@ def test_set_up_fails_loudly_where_the_package_cannot_be_had(colab, tmp_path):
 
 def test_set_up_installs_nothing_elsewhere(colab):
     """Not on Colab, the missing package is an error; nobody's environment is changed unasked."""
-    done = colab.run("-c", "import sys\ndel sys.modules['google.colab']\n" + setup_cell(*read_address()))
+    done = colab.run(
+        "-c",
+        "import sys\ndel sys.modules['google.colab']\n" + setup_cell(*read_address()),
+    )
     assert "ModuleNotFoundError: No module named 'mha_lib'" in done.stderr
     assert MAY_BE_INSTALLED.isdisjoint(colab.installed())
 
@@ -160,7 +176,10 @@ def test_set_up_installs_nothing_elsewhere(colab):
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_chapter_runs(colab, tmp_path, path):
     before = colab.installed()
-    ours = {name: (colab.site / name).stat().st_mtime_ns for name in ("torch", "numpy", "matplotlib")}
+    ours = {
+        name: (colab.site / name).stat().st_mtime_ns
+        for name in ("torch", "numpy", "matplotlib")
+    }
 
     done, notebook = colab.execute(path, tmp_path / "content")
 
@@ -168,7 +187,9 @@ def test_chapter_runs(colab, tmp_path, path):
     after = colab.installed()
     assert "mha-lib" in after
     # torch and all else that was there is as it was, and no more came than has to.
-    assert {name: version for name, version in after.items() if name in before} == before
+    assert {
+        name: version for name, version in after.items() if name in before
+    } == before
     assert after.keys() - before.keys() <= MAY_BE_INSTALLED
     assert ours == {name: (colab.site / name).stat().st_mtime_ns for name in ours}
     assert all((colab.site / name).is_symlink() for name in ours)
@@ -176,16 +197,21 @@ def test_chapter_runs(colab, tmp_path, path):
     # Every widget that the chapter shows came up, under the manager that Colab needs.
     states = notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
     shown = [
-        o for cell in notebook.cells for o in cell.get("outputs", []) if WIDGET_VIEW in o.get("data", {})
+        o
+        for cell in notebook.cells
+        for o in cell.get("outputs", [])
+        if WIDGET_VIEW in o.get("data", {})
     ]
     assert {output.data[WIDGET_VIEW]["model_id"] for output in shown} <= states.keys()
     for output in shown:
-        assert output.metadata["application/vnd.jupyter.widget-view+json"]["colab"]["custom_widget_manager"][
-            "url"
-        ]
+        assert output.metadata["application/vnd.jupyter.widget-view+json"]["colab"][
+            "custom_widget_manager"
+        ]["url"]
     stored = nbformat.read(path, as_version=4)
     assert len(shown) == sum(
-        WIDGET_VIEW in output.get("data", {}) for cell in stored.cells for output in cell.get("outputs", [])
+        WIDGET_VIEW in output.get("data", {})
+        for cell in stored.cells
+        for output in cell.get("outputs", [])
     )
 
 
@@ -194,8 +220,14 @@ def test_package_that_was_installed_is_whole(colab, tmp_path):
     source = "from mha_lib.widgets import Quiz\nassert 'export default' in Quiz._esm and '{' in Quiz._css"
     path = tmp_path / "widget.ipynb"
     nbformat.write(
-        new_notebook(cells=[new_code_cell(setup_cell(*read_address())), new_code_cell(source)]), path
+        new_notebook(
+            cells=[new_code_cell(setup_cell(*read_address())), new_code_cell(source)]
+        ),
+        path,
     )
     done, _ = colab.execute(path, tmp_path / "content")
     assert done.returncode == 0, done.stderr[-4000:]
-    assert str(colab.site) in colab.run("-c", "import mha_lib; print(mha_lib.__file__)").stdout
+    assert (
+        str(colab.site)
+        in colab.run("-c", "import mha_lib; print(mha_lib.__file__)").stdout
+    )

@@ -92,7 +92,8 @@ METHODS = {
     for path, thing in PUBLIC.items()
     if inspect.isclass(thing) and issubclass(thing, nn.Module)
     for name, member in vars(thing).items()
-    if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, classmethod))
+    if not name.startswith("_")
+    and (inspect.isfunction(member) or isinstance(member, classmethod))
 }
 
 
@@ -100,7 +101,8 @@ def test_the_layers_are_exported_and_nothing_else():
     exported = {
         path.split(".")[1]
         for path in PUBLIC
-        if path.split(".")[0] in ("masking", "scores", "attention", "positional", "inspection")
+        if path.split(".")[0]
+        in ("masking", "scores", "attention", "positional", "inspection")
     }
     assert set(mha_lib.__all__) == exported | {"__version__"}
     assert len(mha_lib.__all__) == len(set(mha_lib.__all__))
@@ -121,7 +123,9 @@ def test_names_and_signatures_stay(path):
         for parameter in signature.parameters.values()
         if parameter.name != "self"
     ]
-    bare = signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
+    bare = signature.replace(
+        parameters=parameters, return_annotation=inspect.Signature.empty
+    )
     assert str(bare) == SIGNATURES[path]
 
 
@@ -149,7 +153,9 @@ def test_everything_public_says_what_it_takes_and_raises(path):
 
 def examples_of(module):
     """The docstrings of a module that hold examples, each once."""
-    found = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(f"mha_lib.{module}"))
+    found = doctest.DocTestFinder(exclude_empty=True).find(
+        importlib.import_module(f"mha_lib.{module}")
+    )
     return [test for test in found if test.examples]
 
 

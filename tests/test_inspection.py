@@ -8,13 +8,21 @@ import pytest
 import torch
 from torch import nn
 
-from mha_lib import MultiHeadAttention, capture_attention, gate_heads, head_importance, prune_heads
+from mha_lib import (
+    MultiHeadAttention,
+    capture_attention,
+    gate_heads,
+    head_importance,
+    prune_heads,
+)
 
 BATCH, HEADS, Q_LEN, K_LEN, EMBED_DIM, KDIM, VDIM = 2, 3, 5, 7, 33, 17, 19
 
 
 def random(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def make_layer(num_heads=HEADS, **options):
@@ -35,7 +43,9 @@ class TwoLayers(nn.Module):
 
     def forward(self, x):
         hidden, weights = self.first(x, x, x, is_causal=True)
-        output, nothing = self.blocks[0](hidden, x, x, valid_lens=torch.tensor([3, 4]), need_weights=False)
+        output, nothing = self.blocks[0](
+            hidden, x, x, valid_lens=torch.tensor([3, 4]), need_weights=False
+        )
         return output, weights, nothing
 
 
@@ -43,7 +53,11 @@ def hooks(model):
     return [
         hook
         for module in model.modules()
-        for registered in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
+        for registered in (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+            module._backward_hooks,
+        )
         for hook in registered
     ]
 
@@ -76,7 +90,11 @@ def test_capture_of_a_layer_by_itself():
 
 
 def test_capture_keeps_the_latest_call():
-    layer, x, other = make_layer(), random(BATCH, Q_LEN, EMBED_DIM), random(BATCH, K_LEN, EMBED_DIM, seed=1)
+    layer, x, other = (
+        make_layer(),
+        random(BATCH, Q_LEN, EMBED_DIM),
+        random(BATCH, K_LEN, EMBED_DIM, seed=1),
+    )
     with capture_attention(layer) as captured:
         layer(x, x, x)
         layer(x, other, other)
@@ -87,7 +105,9 @@ def test_gradients_pass_through_a_captured_layer():
     layer, x = make_layer(), random(BATCH, Q_LEN, EMBED_DIM).requires_grad_()
     (expected,) = torch.autograd.grad(layer(x, x, x)[0].square().sum(), x)
     with capture_attention(layer):
-        (gradient,) = torch.autograd.grad(layer(x, x, x, need_weights=False)[0].square().sum(), x)
+        (gradient,) = torch.autograd.grad(
+            layer(x, x, x, need_weights=False)[0].square().sum(), x
+        )
     torch.testing.assert_close(gradient, expected)
 
 
@@ -97,7 +117,9 @@ def test_capture_leaves_no_trace():
     with capture_attention(model):
         model(x)
     assert hooks(model) == []
-    assert {name: set(vars(module)) for name, module in model.named_modules()} == attributes
+    assert {
+        name: set(vars(module)) for name, module in model.named_modules()
+    } == attributes
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):  # noqa: S301, our own bytes
         torch.testing.assert_close(twin(x)[0], model(x)[0])
     assert model(x)[2] is None
@@ -105,7 +127,10 @@ def test_capture_leaves_no_trace():
 
 def test_an_error_inside_the_block_leaves_no_trace_either():
     model = TwoLayers()
-    with pytest.raises(ValueError, match="query must have shape"), capture_attention(model):
+    with (
+        pytest.raises(ValueError, match="query must have shape"),
+        capture_attention(model),
+    ):
         model(random(BATCH, Q_LEN, EMBED_DIM + 1))
     assert hooks(model) == []
     with pytest.raises(KeyError), capture_attention(model) as captured:
@@ -143,7 +168,9 @@ def test_other_hooks_see_what_the_model_asked_for():
 
 @pytest.mark.parametrize("off", [[], [0], [1], [2], [0, 2], [1, 2], [0, 1]], ids=str)
 @pytest.mark.parametrize(
-    "options", [{}, {"bias": True, "kdim": KDIM, "vdim": VDIM}], ids=["plain", "other widths"]
+    "options",
+    [{}, {"bias": True, "kdim": KDIM, "vdim": VDIM}],
+    ids=["plain", "other widths"],
 )
 def test_a_pruned_layer_equals_one_with_heads_switched_off(options, off):
     layer = make_layer(**options)
@@ -165,11 +192,19 @@ def test_a_pruned_layer_equals_one_with_heads_switched_off(options, off):
     torch.testing.assert_close(output, gated)
     torch.testing.assert_close(gated_weights, weights)
     torch.testing.assert_close(pruned_weights, weights[:, kept])
-    torch.testing.assert_close(output, pruned(query, key, value, need_weights=False, **hide)[0])
+    torch.testing.assert_close(
+        output, pruned(query, key, value, need_weights=False, **hide)[0]
+    )
     assert torch.allclose(output, full) == (not off)
-    assert (pruned.num_heads, pruned.head_dim, pruned.embed_dim) == (len(kept), layer.head_dim, EMBED_DIM)
+    assert (pruned.num_heads, pruned.head_dim, pruned.embed_dim) == (
+        len(kept),
+        layer.head_dim,
+        EMBED_DIM,
+    )
     assert hooks(layer) == []
-    assert all(torch.equal(value, layer.state_dict()[name]) for name, value in before.items())
+    assert all(
+        torch.equal(value, layer.state_dict()[name]) for name, value in before.items()
+    )
 
 
 def test_a_gated_head_is_left_out_of_the_loop():
@@ -194,7 +229,9 @@ def test_gates_scale_and_have_a_gradient():
     ones, zeros = torch.eye(HEADS).double(), torch.zeros(HEADS).double()
     bias = gated(zeros)
     torch.testing.assert_close(bias, layer.out_proj.bias.expand_as(bias))
-    parts = sum(gate * (gated(one) - bias) for gate, one in zip(gates, ones, strict=True))
+    parts = sum(
+        gate * (gated(one) - bias) for gate, one in zip(gates, ones, strict=True)
+    )
     torch.testing.assert_close(gated(gates), bias + parts)
     assert torch.autograd.gradcheck(gated, (gates,), atol=1e-4)
 
@@ -255,7 +292,9 @@ def test_importance_equals_finite_differences():
             with gate_heads(layer, gates), torch.no_grad():
                 sides.append(squared_error(layer, x, target))
         slopes = (sides[0] - sides[1]) / (2 * step)
-        assert importance[h].item() == pytest.approx(slopes.abs().mean().item(), rel=1e-4)
+        assert importance[h].item() == pytest.approx(
+            slopes.abs().mean().item(), rel=1e-4
+        )
 
 
 def test_the_absolute_value_is_taken_for_each_sample():
@@ -264,7 +303,9 @@ def test_the_absolute_value_is_taken_for_each_sample():
     x = torch.cat((x, x))
     signs = torch.tensor([1.0, -1.0]).double()
     importance = head_importance(layer, lambda: signs * layer(x, x, x)[0].sum((1, 2)))
-    of_the_mean = head_importance(layer, lambda: (signs * layer(x, x, x)[0].sum((1, 2))).mean())
+    of_the_mean = head_importance(
+        layer, lambda: (signs * layer(x, x, x)[0].sum((1, 2))).mean()
+    )
     assert (importance > 0.01).all()
     assert (of_the_mean < 1e-6).all()
 
@@ -282,7 +323,9 @@ def test_a_head_without_values_has_no_importance():
 
 def test_importance_of_a_layer_inside_a_model():
     model, x = TwoLayers(), random(BATCH, Q_LEN, EMBED_DIM)
-    importance = head_importance(model.blocks[0], lambda: model(x)[0].square().sum((1, 2)))
+    importance = head_importance(
+        model.blocks[0], lambda: model(x)[0].square().sum((1, 2))
+    )
     assert importance.shape == (11,)
     assert (importance > 0).all()
 

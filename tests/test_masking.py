@@ -39,33 +39,47 @@ VALID_LENS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int16, torch.int32, torch.int64], ids=str
+)
 def test_valid_lens_show_the_first_keys(dtype):
     lens = torch.tensor([0, 1, 5, 7], dtype=dtype)
     mask = valid_lens_mask(lens, K_LEN)
     assert mask.dtype == torch.bool
     assert mask.shape == (4, 1, K_LEN)
-    assert mask.tolist() == [[[j < length for j in range(K_LEN)]] for length in lens.tolist()]
+    assert mask.tolist() == [
+        [[j < length for j in range(K_LEN)]] for length in lens.tolist()
+    ]
 
 
 def test_valid_lens_of_each_query():
     lens = VALID_LENS["a query"]
     mask = valid_lens_mask(lens, K_LEN)
     assert mask.shape == (BATCH, Q_LEN, K_LEN)
-    assert mask.tolist() == [[[j < n for j in range(K_LEN)] for n in sample] for sample in lens.tolist()]
+    assert mask.tolist() == [
+        [[j < n for j in range(K_LEN)] for n in sample] for sample in lens.tolist()
+    ]
 
 
 def test_lengths_of_an_empty_batch_or_of_no_keys():
-    assert valid_lens_mask(torch.zeros(0, dtype=torch.long), K_LEN).shape == (0, 1, K_LEN)
+    assert valid_lens_mask(torch.zeros(0, dtype=torch.long), K_LEN).shape == (
+        0,
+        1,
+        K_LEN,
+    )
     assert valid_lens_mask(torch.zeros(2, dtype=torch.long), 0).shape == (2, 1, 0)
 
 
-@pytest.mark.parametrize(("q_len", "k_len"), [*itertools.product([0, 1, 2, 5, 7], repeat=2)])
+@pytest.mark.parametrize(
+    ("q_len", "k_len"), [*itertools.product([0, 1, 2, 5, 7], repeat=2)]
+)
 def test_causal_mask_ends_with_the_last_key(q_len, k_len):
     mask = causal_mask(q_len, k_len)
     assert mask.dtype == torch.bool
     assert mask.shape == (q_len, k_len)
-    assert mask.tolist() == [[j <= i + k_len - q_len for j in range(k_len)] for i in range(q_len)]
+    assert mask.tolist() == [
+        [j <= i + k_len - q_len for j in range(k_len)] for i in range(q_len)
+    ]
     if q_len and k_len:
         assert mask[-1].all()
 
@@ -83,8 +97,16 @@ def test_one_new_query_sees_the_whole_cache():
 @pytest.mark.parametrize("lens", VALID_LENS)
 @pytest.mark.parametrize("mask", ATTN_MASKS)
 def test_build_mask_is_the_and_of_all(mask, lens, is_causal):
-    hide = {"attn_mask": ATTN_MASKS[mask], "valid_lens": VALID_LENS[lens], "is_causal": is_causal}
-    before = {name: part.clone() for name, part in hide.items() if isinstance(part, torch.Tensor)}
+    hide = {
+        "attn_mask": ATTN_MASKS[mask],
+        "valid_lens": VALID_LENS[lens],
+        "is_causal": is_causal,
+    }
+    before = {
+        name: part.clone()
+        for name, part in hide.items()
+        if isinstance(part, torch.Tensor)
+    }
     built = build_mask(Q_LEN, K_LEN, **hide)
     if mask == "none" and lens == "none" and not is_causal:
         assert built is None
@@ -92,7 +114,9 @@ def test_build_mask_is_the_and_of_all(mask, lens, is_causal):
     shape = (BATCH, HEADS, Q_LEN, K_LEN)
     assert built.dtype == torch.bool
     everywhere = align_mask(built, shape).expand(shape)
-    np.testing.assert_array_equal(everywhere.numpy(), oracles.visible_pairs(*shape, **hide))
+    np.testing.assert_array_equal(
+        everywhere.numpy(), oracles.visible_pairs(*shape, **hide)
+    )
     assert all(torch.equal(hide[name], part) for name, part in before.items())
 
 
@@ -105,8 +129,12 @@ def test_build_mask_does_not_hand_out_memory_of_its_parts_when_it_combines():
 
 def test_masks_are_made_where_their_parts_are():
     assert build_mask(Q_LEN, K_LEN, is_causal=True, device="meta").is_meta
-    assert build_mask(Q_LEN, K_LEN, valid_lens=torch.tensor([3, 7], device="meta"), is_causal=True).is_meta
-    assert build_mask(Q_LEN, K_LEN, attn_mask=bools(Q_LEN, K_LEN).to("meta"), is_causal=True).is_meta
+    assert build_mask(
+        Q_LEN, K_LEN, valid_lens=torch.tensor([3, 7], device="meta"), is_causal=True
+    ).is_meta
+    assert build_mask(
+        Q_LEN, K_LEN, attn_mask=bools(Q_LEN, K_LEN).to("meta"), is_causal=True
+    ).is_meta
     assert causal_mask(Q_LEN, device="meta").is_meta
 
 
@@ -126,7 +154,11 @@ def test_the_first_of_three_axes_is_the_batch_even_where_there_are_as_many_heads
 
 
 def test_align_mask_leaves_a_mask_of_full_rank_alone():
-    for rank, shape in ((2, (Q_LEN, K_LEN)), (3, (BATCH, Q_LEN, K_LEN)), (4, (BATCH, HEADS, Q_LEN, K_LEN))):
+    for rank, shape in (
+        (2, (Q_LEN, K_LEN)),
+        (3, (BATCH, Q_LEN, K_LEN)),
+        (4, (BATCH, HEADS, Q_LEN, K_LEN)),
+    ):
         mask = bools(*shape)
         assert mask.ndim == rank
         assert align_mask(mask, shape).shape == shape
@@ -135,6 +167,10 @@ def test_align_mask_leaves_a_mask_of_full_rank_alone():
 def test_masks_can_be_made_under_vmap():
     """Training several models at once runs under `vmap`, where lengths cannot be read, only compared."""
     lens = torch.tensor([[0, 3], [7, 2], [5, 5]])
-    stacked = torch.vmap(lambda lengths: build_mask(Q_LEN, K_LEN, valid_lens=lengths, is_causal=True))(lens)
-    alone = [build_mask(Q_LEN, K_LEN, valid_lens=lengths, is_causal=True) for lengths in lens]
+    stacked = torch.vmap(
+        lambda lengths: build_mask(Q_LEN, K_LEN, valid_lens=lengths, is_causal=True)
+    )(lens)
+    alone = [
+        build_mask(Q_LEN, K_LEN, valid_lens=lengths, is_causal=True) for lengths in lens
+    ]
     assert torch.equal(stacked, torch.stack(alone))

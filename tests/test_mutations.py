@@ -19,21 +19,36 @@ PACKAGE = TESTS.parent / "mha_lib"
 
 # fault -> (file, the text as it is, the faulty text, the test files that should notice)
 FAULTS = {
-    "mask ignored": ("attention.py", "    if visible is None:", "    if True:", "attention"),
+    "mask ignored": (
+        "attention.py",
+        "    if visible is None:",
+        "    if True:",
+        "attention",
+    ),
     "mask ignored in the fused path": (
         "attention.py",
-        "F.scaled_dot_product_attention(query, key, value, mask,",
-        "F.scaled_dot_product_attention(query, key, value, None,",
+        "query, key, value, mask, dropout_p, kernel_causal",
+        "query, key, value, None, dropout_p, kernel_causal",
         "attention",
     ),
-    "mask inverted": ("attention.py", "masked_fill(~visible, ", "masked_fill(visible, ", "attention"),
+    "mask inverted": (
+        "attention.py",
+        "masked_fill(~visible, ",
+        "masked_fill(visible, ",
+        "attention",
+    ),
     "mask inverted in the fused path": (
         "attention.py",
-        "F.scaled_dot_product_attention(query, key, value, mask,",
-        "F.scaled_dot_product_attention(query, key, value, mask if mask is None else ~mask,",
+        "query, key, value, mask, dropout_p, kernel_causal",
+        "query, key, value, None if mask is None else ~mask, dropout_p, kernel_causal",
         "attention",
     ),
-    "lengths inverted": ("masking.py", "positions < valid_lens", "positions >= valid_lens", "masking"),
+    "lengths inverted": (
+        "masking.py",
+        "positions < valid_lens",
+        "positions >= valid_lens",
+        "masking",
+    ),
     "softmax over the queries": (
         "attention.py",
         "return wide.softmax(-1).to(scores.dtype)",
@@ -54,15 +69,20 @@ FAULTS = {
     ),
     "scale by embed_dim in the fused path": (
         "attention.py",
-        "dropout_p, kernel_causal), None",
-        "dropout_p, kernel_causal, scale=query[0, ..., 0, :].numel() ** -0.5), None",
+        "query, key, value, mask, dropout_p, kernel_causal",
+        "query, key, value, mask, dropout_p, kernel_causal, scale=query[0, ..., 0, :].numel() ** -0.5",
         "attention",
     ),
-    "no scale": ("scores.py", "(query / math.sqrt(query.shape[-1]))", "query", "scores"),
+    "no scale": (
+        "scores.py",
+        "(query / math.sqrt(query.shape[-1]))",
+        "query",
+        "scores",
+    ),
     "no scale in the fused path": (
         "attention.py",
-        "dropout_p, kernel_causal), None",
-        "dropout_p, kernel_causal, scale=1.0), None",
+        "query, key, value, mask, dropout_p, kernel_causal",
+        "query, key, value, mask, dropout_p, kernel_causal, scale=1.0",
         "attention",
     ),
     "split without transpose": (
@@ -89,11 +109,16 @@ FAULTS = {
         "self.merge_heads(heads.flip(1))",
         "attention",
     ),
-    "bottom-right causal made top-left": ("masking.py", ".tril(k_len - q_len)", ".tril()", "masking"),
+    "bottom-right causal made top-left": (
+        "masking.py",
+        ".tril(k_len - q_len)",
+        ".tril()",
+        "masking",
+    ),
     "torch's top-left causal flag used for any lengths": (
         "attention.py",
-        "not need_weights and q_len == k_len and",
-        "not need_weights and",
+        "        and q_len == k_len\n",
+        "",
         "attention",
     ),
     "a token does not see itself": (
@@ -114,16 +139,36 @@ FAULTS = {
         "mask = mask | (lens",
         "masking",
     ),
-    "fill of -1e9": ("attention.py", "torch.finfo(wide.dtype).min", "-1e9", "attention"),
-    "fill of -inf": ("attention.py", "torch.finfo(wide.dtype).min", "-torch.inf", "attention"),
+    "fill of -1e9": (
+        "attention.py",
+        "torch.finfo(wide.dtype).min",
+        "-1e9",
+        "attention",
+    ),
+    "fill of -inf": (
+        "attention.py",
+        "torch.finfo(wide.dtype).min",
+        "-torch.inf",
+        "attention",
+    ),
     "uniform weights in a hidden row": (
         "attention.py",
         ".softmax(-1) * visible",
         ".softmax(-1)",
         "attention",
     ),
-    "input overwritten in place": ("attention.py", "wide.masked_fill(", "wide.masked_fill_(", "attention"),
-    "lengths off by one": ("masking.py", "positions < valid_lens", "positions <= valid_lens", "masking"),
+    "input overwritten in place": (
+        "attention.py",
+        "wide.masked_fill(",
+        "wide.masked_fill_(",
+        "attention",
+    ),
+    "lengths off by one": (
+        "masking.py",
+        "positions < valid_lens",
+        "positions <= valid_lens",
+        "masking",
+    ),
     "lengths repeated over heads in the wrong order": (
         "masking.py",
         "aligned = mask.unsqueeze(1) if",
@@ -184,7 +229,12 @@ FAULTS = {
         "even * cos + odd * sin",
         "positional",
     ),
-    "bandwidth not squared": ("scores.py", "(2 * bandwidth**2)", "(2 * bandwidth)", "scores"),
+    "bandwidth not squared": (
+        "scores.py",
+        "(2 * bandwidth**2)",
+        "(2 * bandwidth)",
+        "scores",
+    ),
     "all models trained on the same data": (
         "training.py",
         "torch.Generator().manual_seed(seed + i)",
@@ -235,14 +285,20 @@ def plant(fault, folder):
     """Copy the package into a new folder, put the fault in its place, and return the test files to run."""
     folder.mkdir()
     (folder / "pytest.ini").write_text("[pytest]\n")
-    shutil.copytree(PACKAGE, folder / "mha_lib", ignore=shutil.ignore_patterns("__pycache__", "widgets"))
+    shutil.copytree(
+        PACKAGE,
+        folder / "mha_lib",
+        ignore=shutil.ignore_patterns("__pycache__", "widgets"),
+    )
     if fault == UNCHANGED:
         files = sorted({files for *_, files in FAULTS.values()})
     else:
         file, right, wrong, files = FAULTS[fault]
         target = folder / "mha_lib" / file
         text = target.read_text()
-        assert text.count(right) == 1, f"{fault}: {right!r} occurs {text.count(right)} times in {file}"
+        assert text.count(right) == 1, (
+            f"{fault}: {right!r} occurs {text.count(right)} times in {file}"
+        )
         target.write_text(text.replace(right, wrong))
         files = [files]
     return [str(TESTS / f"test_{name}.py") for name in files]
@@ -250,17 +306,37 @@ def plant(fault, folder):
 
 def run_all(root):
     """Fault -> (exit status of pytest, the test that failed first, all that was printed)."""
-    folders = {fault: root / str(number) for number, fault in enumerate([UNCHANGED, *FAULTS])}
+    folders = {
+        fault: root / str(number) for number, fault in enumerate([UNCHANGED, *FAULTS])
+    }
     work = [(str(folder), plant(fault, folder)) for fault, folder in folders.items()]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PYTEST_")
+    }
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1"}
     command, given = [sys.executable, "-c", RUNNER, str(TESTS)], json.dumps(work)
-    subprocess.run(command, input=given, text=True, check=True, env=environment, cwd=root, timeout=600)
+    subprocess.run(
+        command,
+        input=given,
+        text=True,
+        check=True,
+        env=environment,
+        cwd=root,
+        timeout=600,
+    )
     verdicts = {}
     for fault, folder in folders.items():
         log = (folder / "log").read_text()
-        failed = re.search(r"^FAILED .*?(test_\w+\.py::.*?)(?: - |$)", log, re.MULTILINE)
-        verdicts[fault] = int((folder / "status").read_text()), failed and failed[1], log
+        failed = re.search(
+            r"^FAILED .*?(test_\w+\.py::.*?)(?: - |$)", log, re.MULTILINE
+        )
+        verdicts[fault] = (
+            int((folder / "status").read_text()),
+            failed and failed[1],
+            log,
+        )
     return verdicts
 
 
@@ -289,4 +365,6 @@ if __name__ == "__main__":
     for fault in FAULTS:
         status, caught_by, _ = verdicts[fault]
         print(f"| {fault} | {f'`{caught_by}`' if status == 1 else '**not caught**'} |")
-    print(f"\nWithout a fault: {'all tests pass' if verdicts[UNCHANGED][0] == 0 else 'TESTS FAIL'}.")
+    print(
+        f"\nWithout a fault: {'all tests pass' if verdicts[UNCHANGED][0] == 0 else 'TESTS FAIL'}."
+    )

@@ -34,7 +34,8 @@ def code(markdown):
 
 
 @pytest.mark.parametrize(
-    "thing", [masked_softmax, MultiHeadAttention, MultiHeadAttention.forward, causal_mask]
+    "thing",
+    [masked_softmax, MultiHeadAttention, MultiHeadAttention.forward, causal_mask],
 )
 def test_the_source_shown_is_the_source_without_docstrings(thing):
     import inspect
@@ -43,14 +44,19 @@ def test_the_source_shown_is_the_source_without_docstrings(thing):
     def stripped(text):
         tree = ast.parse(textwrap.dedent(text))
         for node in ast.walk(tree):
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
+            if (
+                isinstance(node, (ast.FunctionDef, ast.ClassDef))
+                and ast.get_docstring(node) is not None
+            ):
                 del node.body[0]
         return ast.dump(tree)
 
     shown, original = code(show_source(thing)), inspect.getsource(thing)
     assert '"""' not in shown
     assert stripped(shown) == stripped(original)
-    assert {line.strip() for line in shown.splitlines()} <= {line.strip() for line in original.splitlines()}
+    assert {line.strip() for line in shown.splitlines()} <= {
+        line.strip() for line in original.splitlines()
+    }
     assert shown == shown.strip("\n")
     assert "\n\n\n" not in shown
 
@@ -64,13 +70,20 @@ def test_comments_stay_and_docstrings_can():
 
 
 def test_methods_are_shown_without_the_indentation_of_their_class():
-    assert code(show_source(MultiHeadAttention.merge_heads)).startswith("def merge_heads(")
-    assert code(show_source(MultiHeadAttention.from_torch)).startswith("@classmethod\ndef from_torch(")
+    assert code(show_source(MultiHeadAttention.merge_heads)).startswith(
+        "def merge_heads("
+    )
+    assert code(show_source(MultiHeadAttention.from_torch)).startswith(
+        "@classmethod\ndef from_torch("
+    )
 
 
 def test_several_things_stand_one_after_another():
     shown = code(show_source(causal_mask, masked_softmax))
-    assert [node.name for node in ast.parse(shown).body] == ["causal_mask", "masked_softmax"]
+    assert [node.name for node in ast.parse(shown).body] == [
+        "causal_mask",
+        "masked_softmax",
+    ]
     assert "\n\n\ndef masked_softmax" in shown
 
 

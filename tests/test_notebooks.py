@@ -40,7 +40,9 @@ def code_cells(notebook):
 
 def outputs(notebook):
     return [
-        (number, output) for number, cell in enumerate(notebook.cells) for output in cell.get("outputs", [])
+        (number, output)
+        for number, cell in enumerate(notebook.cells)
+        for output in cell.get("outputs", [])
     ]
 
 
@@ -63,7 +65,11 @@ def normal_form(notebook):
 
 def set_up(notebook):
     first = code_cells(notebook)[0]
-    if first.source != setup_cell(*read_address()) or first.id != "setup" or first.metadata != SETUP_METADATA:
+    if (
+        first.source != setup_cell(*read_address())
+        or first.id != "setup"
+        or first.metadata != SETUP_METADATA
+    ):
         yield "the first code cell is not the set-up; `python tools/set_repository.py` writes it"
     if first.get("outputs"):
         yield "the set-up is not silent"
@@ -73,7 +79,12 @@ def descriptions(notebook):
     for number, output in outputs(notebook):
         data = output.get("data", {})
         if "image/png" in data:
-            alt = notebook.cells[number].metadata.get("mystnb", {}).get("image", {}).get("alt", "")
+            alt = (
+                notebook.cells[number]
+                .metadata.get("mystnb", {})
+                .get("image", {})
+                .get("alt", "")
+            )
             if len(alt) < 20:
                 yield f"cell {number} makes a figure whose alt text says too little: {alt!r}"
         if WIDGET_VIEW in data and not {"image/png", "text/html"} & data.keys():
@@ -100,7 +111,14 @@ def widgets(notebook):
 
 def privacy(notebook):
     for number, output in outputs(notebook):
-        text = str({**output, "data": {k: v for k, v in output.get("data", {}).items() if k != "image/png"}})
+        text = str(
+            {
+                **output,
+                "data": {
+                    k: v for k, v in output.get("data", {}).items() if k != "image/png"
+                },
+            }
+        )
         for what, pattern in PRIVATE.items():
             if found := re.search(pattern, text):
                 yield f"the output of cell {number} shows {what}: {found[0]}"
@@ -108,9 +126,13 @@ def privacy(notebook):
 
 def conventions(notebook):
     headings = re.findall(
-        r"^#+ .*", "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown"), re.M
+        r"^#+ .*",
+        "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown"),
+        re.M,
     )
-    if [h.startswith("# ") for h in headings[:1]] != [True] or sum(h.startswith("# ") for h in headings) != 1:
+    if [h.startswith("# ") for h in headings[:1]] != [True] or sum(
+        h.startswith("# ") for h in headings
+    ) != 1:
         yield "a chapter has one title, and begins with it"
     for heading in headings:
         if re.match(r"##? \d", heading):
@@ -191,12 +213,20 @@ def sound():
     cells = [
         new_markdown_cell("# Title", id="title"),
         new_code_cell(setup_cell(*read_address()), id="setup", metadata=SETUP_METADATA),
-        new_code_cell("print(1)", id="number", outputs=[new_output("stream", name="stdout", text="1\n")]),
+        new_code_cell(
+            "print(1)",
+            id="number",
+            outputs=[new_output("stream", name="stdout", text="1\n")],
+        ),
         new_code_cell(
             "plt.show()",
             id="figure",
             metadata=alt,
-            outputs=[new_output("display_data", {"text/plain": "<Figure>", "image/png": picture()})],
+            outputs=[
+                new_output(
+                    "display_data", {"text/plain": "<Figure>", "image/png": picture()}
+                )
+            ],
         ),
         new_code_cell(
             "explorer",
@@ -205,7 +235,11 @@ def sound():
             outputs=[
                 new_output(
                     "display_data",
-                    {WIDGET_VIEW: {"model_id": "a"}, "text/plain": "E", "image/png": picture()},
+                    {
+                        WIDGET_VIEW: {"model_id": "a"},
+                        "text/plain": "E",
+                        "image/png": picture(),
+                    },
                 )
             ],
         ),
@@ -213,12 +247,16 @@ def sound():
     for count, cell in enumerate(cells[1:], start=1):
         cell.execution_count = count
     bundle = {"state": {"a": model, "b": layout, "unused": copy.deepcopy(layout)}}
-    return normalise(new_notebook(cells=cells, metadata={"widgets": {WIDGET_STATE: bundle}}))
+    return normalise(
+        new_notebook(cells=cells, metadata={"widgets": {WIDGET_STATE: bundle}})
+    )
 
 
 def test_sound_notebook_has_no_fault(sound):
     assert faults(sound) == []
-    assert len(sound.metadata.widgets[WIDGET_STATE].state) == 2  # the model that nobody shows is gone
+    assert (
+        len(sound.metadata.widgets[WIDGET_STATE].state) == 2
+    )  # the model that nobody shows is gone
 
 
 def state_of(notebook):
@@ -230,13 +268,20 @@ PLANTED = {
         lambda n: n.cells[2].update(execution_count=None, outputs=[]),
         "not executed once, in order",
     ),
-    "out of order": (lambda n: n.cells[2].update(execution_count=7), "not executed once, in order"),
+    "out of order": (
+        lambda n: n.cells[2].update(execution_count=7),
+        "not executed once, in order",
+    ),
     "error stored": (
-        lambda n: n.cells[2].outputs.append(new_output("error", ename="E", evalue="", traceback=[])),
+        lambda n: n.cells[2].outputs.append(
+            new_output("error", ename="E", evalue="", traceback=[])
+        ),
         "stores an error",
     ),
     "warning stored": (
-        lambda n: n.cells[2].outputs.append(new_output("stream", name="stderr", text="UserWarning")),
+        lambda n: n.cells[2].outputs.append(
+            new_output("stream", name="stderr", text="UserWarning")
+        ),
         "text from stderr",
     ),
     "timestamps": (
@@ -244,14 +289,21 @@ PLANTED = {
         "not in the form",
     ),
     "stream in pieces": (
-        lambda n: n.cells[2].outputs.append(new_output("stream", name="stdout", text="2")),
+        lambda n: n.cells[2].outputs.append(
+            new_output("stream", name="stdout", text="2")
+        ),
         "not in the form",
     ),
     "other address": (
-        lambda n: n.cells[1].update(source=n.cells[1].source.replace("github.com/", "github.com/x")),
+        lambda n: n.cells[1].update(
+            source=n.cells[1].source.replace("github.com/", "github.com/x")
+        ),
         "not the set-up",
     ),
-    "no alt text": (lambda n: n.cells[3].metadata.mystnb.pop("image"), "alt text says too little"),
+    "no alt text": (
+        lambda n: n.cells[3].metadata.mystnb.pop("image"),
+        "alt text says too little",
+    ),
     "path as alt text": (
         lambda n: n.cells[3].metadata.mystnb.image.update(alt="figure_1.png"),
         "says too little",
@@ -260,27 +312,51 @@ PLANTED = {
         lambda n: n.cells[4].outputs[0].data.pop("image/png"),
         "nothing that stands in",
     ),
-    "widget without state": (lambda n: n.metadata.pop("widgets"), "state is not stored"),
-    "outdated script": (lambda n: state_of(n).update(_esm="old"), "_esm stored for HeadExplorer"),
-    "outdated style": (lambda n: state_of(n).update(_css="old"), "_css stored for HeadExplorer"),
+    "widget without state": (
+        lambda n: n.metadata.pop("widgets"),
+        "state is not stored",
+    ),
+    "outdated script": (
+        lambda n: state_of(n).update(_esm="old"),
+        "_esm stored for HeadExplorer",
+    ),
+    "outdated style": (
+        lambda n: state_of(n).update(_css="old"),
+        "_css stored for HeadExplorer",
+    ),
     "widget of its own": (
         lambda n: state_of(n).update(_anywidget_id="__main__.Mine"),
         "not a widget of the package",
     ),
-    "path in output": (lambda n: n.cells[2].outputs[0].update(text="/home/me/x.py"), "somebody's machine"),
+    "path in output": (
+        lambda n: n.cells[2].outputs[0].update(text="/home/me/x.py"),
+        "somebody's machine",
+    ),
     "address in output": (
         lambda n: n.cells[2].outputs[0].update(text="<X at 0x7f12ab34>"),
         "a memory address",
     ),
-    "token in output": (lambda n: n.cells[2].outputs[0].update(text="ghp_" + 30 * "a"), "a token"),
-    "numbered heading": (lambda n: n.cells[0].update(source="# 3 Title"), "numbers its sections itself"),
+    "token in output": (
+        lambda n: n.cells[2].outputs[0].update(text="ghp_" + 30 * "a"),
+        "a token",
+    ),
+    "numbered heading": (
+        lambda n: n.cells[0].update(source="# 3 Title"),
+        "numbers its sections itself",
+    ),
     "two titles": (lambda n: n.cells[0].update(source="# A\n\n# B"), "one title"),
     "exempt, no assert": (
         lambda n: n.cells[2].metadata.update(tags=["nbval-ignore-output"]),
         "asserts nothing",
     ),
-    "kept, not exempt": (lambda n: n.cells[2].metadata.update(tags=["keep-output"]), "keeps an output"),
-    "skipped": (lambda n: n.cells[2].metadata.update(tags=["nbval-skip"]), "hides from nbval"),
+    "kept, not exempt": (
+        lambda n: n.cells[2].metadata.update(tags=["keep-output"]),
+        "keeps an output",
+    ),
+    "skipped": (
+        lambda n: n.cells[2].metadata.update(tags=["nbval-skip"]),
+        "hides from nbval",
+    ),
     "exempt by comment": (
         lambda n: n.cells[2].update(source="# NBVAL_IGNORE_OUTPUT\nprint(1)"),
         "hides from nbval",
@@ -288,7 +364,9 @@ PLANTED = {
     "shell": (lambda n: n.cells[2].update(source="!pip install x"), "shell command"),
     "semicolon": (lambda n: n.cells[3].update(source="plt.plot(x);"), "ends with `;`"),
     "too many exempt": (
-        lambda n: n.cells.append(new_code_cell("assert 1", metadata={"tags": ["nbval-ignore-output"]})),
+        lambda n: n.cells.append(
+            new_code_cell("assert 1", metadata={"tags": ["nbval-ignore-output"]})
+        ),
         "1 of 5 code cells are exempt",
     ),
 }
@@ -317,16 +395,29 @@ def test_nbval_compares_texts_and_figures(tmp_path):
             "print(1)",
             {"outputs": [new_output("stream", name="stdout", text="2\n")]},
         ),
-        "warning not stored: failed": ("import sys; print('x', file=sys.stderr)", {"outputs": []}),
+        "warning not stored: failed": (
+            "import sys; print('x', file=sys.stderr)",
+            {"outputs": []},
+        ),
         "exception: failed": ("assert 1 == 2", {"outputs": []}),
         "figure the same: passed": (draw, figure),
         "figure nearly the same: passed": (
             draw,
-            {"outputs": [new_output("display_data", {"image/png": picture((33, 121, 178), speck=10)})]},
+            {
+                "outputs": [
+                    new_output(
+                        "display_data", {"image/png": picture((33, 121, 178), speck=10)}
+                    )
+                ]
+            },
         ),
         "figure of another colour: failed": (
             draw,
-            {"outputs": [new_output("display_data", {"image/png": picture((214, 39, 40))})]},
+            {
+                "outputs": [
+                    new_output("display_data", {"image/png": picture((214, 39, 40))})
+                ]
+            },
         ),
         "figure with a spot: failed": (
             draw,
@@ -334,7 +425,11 @@ def test_nbval_compares_texts_and_figures(tmp_path):
         ),
         "figure of another size: failed": (
             draw,
-            {"outputs": [new_output("display_data", {"image/png": picture(size=(41, 30))})]},
+            {
+                "outputs": [
+                    new_output("display_data", {"image/png": picture(size=(41, 30))})
+                ]
+            },
         ),
         "figure that is none: failed": (
             draw,
@@ -343,28 +438,58 @@ def test_nbval_compares_texts_and_figures(tmp_path):
         "figure not stored: failed": (draw, {"outputs": []}),
         "figure no longer made: failed": ("pass", figure),
         "one of two figures: failed": (f"{draw}\n{draw.splitlines()[-1]}", figure),
-        "exempt: passed": (draw, {"outputs": [], "metadata": {"tags": ["nbval-ignore-output"]}}),
+        "exempt: passed": (
+            draw,
+            {"outputs": [], "metadata": {"tags": ["nbval-ignore-output"]}},
+        ),
     }
     notebook = new_notebook(
-        cells=[new_code_cell(source, execution_count=1, **rest) for source, rest in cells.values()],
+        cells=[
+            new_code_cell(source, execution_count=1, **rest)
+            for source, rest in cells.values()
+        ],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
     )
     nbformat.write(notebook, tmp_path / "planted.ipynb")
     shutil.copy(ROOT / "conftest.py", tmp_path)
-    command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider"]
-    arguments = ["--nbval", "--nbval-current-env", "--junitxml", tmp_path / "result.xml", tmp_path]
-    done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        ROOT / "pyproject.toml",
+        "-p",
+        "no:cacheprovider",
+    ]
+    arguments = [
+        "--nbval",
+        "--nbval-current-env",
+        "--junitxml",
+        tmp_path / "result.xml",
+        tmp_path,
+    ]
+    done = subprocess.run(
+        [*command, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
     assert done.returncode == 1, done.stdout
     results = [
         "passed" if case.find("failure") is None else "failed"
         for case in ElementTree.parse(tmp_path / "result.xml").iter("testcase")
     ]
-    assert dict(zip(cells, results, strict=True)) == {name: name.rpartition(" ")[2] for name in cells}
+    assert dict(zip(cells, results, strict=True)) == {
+        name: name.rpartition(" ")[2] for name in cells
+    }
 
 
 def write_notebook(path, *sources):
-    nbformat.write(new_notebook(cells=[new_code_cell(source) for source in sources]), path)
+    nbformat.write(
+        new_notebook(cells=[new_code_cell(source) for source in sources]), path
+    )
     return path
 
 
@@ -386,8 +511,13 @@ def test_running_twice_stores_the_same_bytes(tmp_path):
 
     notebook = nbformat.read(path, as_version=4)
     assert list(execution(notebook)) == list(normal_form(notebook)) == []
-    assert notebook.cells[0].outputs == [new_output("stream", name="stdout", text="1\n2\n")]
-    names = [model["model_name"] for model in notebook.metadata.widgets[WIDGET_STATE].state.values()]
+    assert notebook.cells[0].outputs == [
+        new_output("stream", name="stdout", text="1\n2\n")
+    ]
+    names = [
+        model["model_name"]
+        for model in notebook.metadata.widgets[WIDGET_STATE].state.values()
+    ]
     assert names.count("IntSliderModel") == 1
     assert "LayoutModel" in names
 
@@ -405,7 +535,10 @@ def test_running_twice_stores_the_same_bytes(tmp_path):
         ("import warnings\nwarnings.warn('careful')", "stderr"),
         ("1 / 0", "ZeroDivisionError"),
         ("open('left.txt', 'w').write('x')", "left.txt"),
-        ("import urllib.request\nurllib.request.urlopen('http://example.com')", "URLError"),
+        (
+            "import urllib.request\nurllib.request.urlopen('http://example.com')",
+            "URLError",
+        ),
     ],
 )
 def test_chapter_that_misbehaves_is_not_stored(tmp_path, capsys, source, message):

@@ -24,7 +24,9 @@ ENCODINGS = [SinusoidalPositionalEncoding, LearnedPositionalEncoding]
 
 
 def random(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 # sinusoidal
@@ -40,7 +42,9 @@ def test_sinusoids_of_every_width_equal_the_formula(width):
 
 def test_sinusoids_with_another_base():
     np.testing.assert_allclose(
-        sinusoidal_encoding(13, 6, base=100.0), oracles.sinusoids(13, 6, 100.0), atol=1e-7
+        sinusoidal_encoding(13, 6, base=100.0),
+        oracles.sinusoids(13, 6, 100.0),
+        atol=1e-7,
     )
 
 
@@ -49,8 +53,12 @@ def test_far_positions_are_as_exact_as_near_ones():
     position, width = 100_000, 6
     row = sinusoidal_encoding(position + 1, width)[position]
     angles = [position / 10_000 ** (2 * pair / width) for pair in range(3)]
-    np.testing.assert_allclose(row[0::2], [math.sin(angle) for angle in angles], atol=1e-7)
-    np.testing.assert_allclose(row[1::2], [math.cos(angle) for angle in angles], atol=1e-7)
+    np.testing.assert_allclose(
+        row[0::2], [math.sin(angle) for angle in angles], atol=1e-7
+    )
+    np.testing.assert_allclose(
+        row[1::2], [math.cos(angle) for angle in angles], atol=1e-7
+    )
 
 
 def test_a_shift_is_a_rotation_of_each_pair():
@@ -66,7 +74,9 @@ def test_a_shift_is_a_rotation_of_each_pair():
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
+)
 def test_a_row_is_added_to_each_token(encoding, dtype):
     module = encoding(WIDTH, max_len=K_LEN)
     x = random(BATCH, LENGTH, WIDTH).to(dtype)
@@ -83,7 +93,11 @@ def test_a_row_is_added_to_each_token(encoding, dtype):
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_the_whole_table_can_be_used(encoding):
-    assert encoding(WIDTH, max_len=LENGTH)(random(BATCH, LENGTH, WIDTH)).shape == (BATCH, LENGTH, WIDTH)
+    assert encoding(WIDTH, max_len=LENGTH)(random(BATCH, LENGTH, WIDTH)).shape == (
+        BATCH,
+        LENGTH,
+        WIDTH,
+    )
     assert encoding(WIDTH).encoding.shape == (1000, WIDTH)
 
 
@@ -110,10 +124,15 @@ def test_learned_positions_are_one_parameter_that_is_stored():
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_dropout_of_the_sum_in_training_only(encoding):
     torch.manual_seed(0)
-    module, x = encoding(101, max_len=103, dropout=0.25), torch.full((BATCH, 103, 101), 5.0)
+    module, x = (
+        encoding(101, max_len=103, dropout=0.25),
+        torch.full((BATCH, 103, 101), 5.0),
+    )
     dropped = module(x) == 0
     assert dropped.float().mean().item() == pytest.approx(0.25, abs=0.02)
-    torch.testing.assert_close(module(x).mean(), (x + module.encoding).mean(), rtol=0.02, atol=0)
+    torch.testing.assert_close(
+        module(x).mean(), (x + module.encoding).mean(), rtol=0.02, atol=0
+    )
     module.eval()
     assert torch.equal(module(x), x + module.encoding)
 
@@ -124,7 +143,10 @@ def test_dropout_of_the_sum_in_training_only(encoding):
 def test_angles_are_position_times_frequency():
     angles = rotary_angles(LENGTH, 6)
     assert angles.dtype == torch.float32
-    expected = [[position * 10_000 ** (-2 * pair / 6) for pair in range(3)] for position in range(LENGTH)]
+    expected = [
+        [position * 10_000 ** (-2 * pair / 6) for pair in range(3)]
+        for position in range(LENGTH)
+    ]
     np.testing.assert_allclose(angles, expected, rtol=1e-6)
 
 
@@ -144,7 +166,9 @@ def test_rotation_keeps_half_precision(dtype):
     x = random(LENGTH, 6).to(dtype)
     turned = apply_rotary(x, rotary_angles(LENGTH, 6))
     assert turned.dtype == dtype
-    np.testing.assert_allclose(oracles.doubles(turned), oracles.rotated(x), atol=4 * torch.finfo(dtype).eps)
+    np.testing.assert_allclose(
+        oracles.doubles(turned), oracles.rotated(x), atol=4 * torch.finfo(dtype).eps
+    )
 
 
 def test_rotation_keeps_lengths_and_leaves_the_first_token_alone():
@@ -156,7 +180,10 @@ def test_rotation_keeps_lengths_and_leaves_the_first_token_alone():
 
 def test_scores_depend_on_the_distance_alone():
     """The same query and key at every pair of places: the score is constant along each diagonal."""
-    query, key = random(1, 14).expand(K_LEN, 14), random(1, 14, seed=1).expand(K_LEN, 14)
+    query, key = (
+        random(1, 14).expand(K_LEN, 14),
+        random(1, 14, seed=1).expand(K_LEN, 14),
+    )
     angles = rotary_angles(K_LEN, 14)
     scores = dot_product_score(apply_rotary(query, angles), apply_rotary(key, angles))
     torch.testing.assert_close(scores[1:, 1:], scores[:-1, :-1], atol=1e-5, rtol=0)
@@ -169,10 +196,14 @@ def test_scores_depend_on_the_distance_alone():
 def test_published_slopes():
     """Press et al. (2022): for 8 heads 1/2, 1/4, ... 1/256; 16 heads have the geometric means in between."""
     assert alibi_slopes(8).tolist() == [1 / 2**n for n in range(1, 9)]
-    np.testing.assert_allclose(alibi_slopes(16), [2 ** (-n / 2) for n in range(1, 17)], rtol=1e-6)
+    np.testing.assert_allclose(
+        alibi_slopes(16), [2 ** (-n / 2) for n in range(1, 17)], rtol=1e-6
+    )
     # For 12 heads the paper's code takes the 8 slopes of 8 heads, then every other one of 16 heads.
     assert alibi_slopes(12)[:8].tolist() == alibi_slopes(8).tolist()
-    np.testing.assert_allclose(alibi_slopes(12)[8:], [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5], rtol=1e-6)
+    np.testing.assert_allclose(
+        alibi_slopes(12)[8:], [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("num_heads", range(1, 34))
@@ -193,7 +224,9 @@ def test_bias_is_slope_times_distance(q_len, k_len):
         for i in range(q_len):
             for j in range(k_len):
                 distance = abs(i + (k_len - q_len) - j)
-                assert bias[h, i, j].item() == pytest.approx(-slope * distance, rel=1e-6)
+                assert bias[h, i, j].item() == pytest.approx(
+                    -slope * distance, rel=1e-6
+                )
 
 
 def test_bias_and_causal_mask_agree_where_the_diagonal_is():

@@ -17,7 +17,10 @@ from set_repository import main, read_address, set_repository
 
 ROOT = Path(__file__).resolve().parent.parent
 LISTING = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-FILES = [ROOT / name for name in subprocess.check_output(LISTING, cwd=ROOT, text=True).splitlines()]
+FILES = [
+    ROOT / name
+    for name in subprocess.check_output(LISTING, cwd=ROOT, text=True).splitlines()
+]
 FILES = [path for path in FILES if path.is_file()]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
@@ -38,7 +41,8 @@ def test_every_part_is_there():
     assert [page for page in pages if not list(ROOT.glob(f"{page}.*"))] == []
     # No page is written and then forgotten.
     written = {
-        path.relative_to(ROOT).with_suffix("").as_posix() for path in (ROOT / "chapters").glob("*.[mi]*")
+        path.relative_to(ROOT).with_suffix("").as_posix()
+        for path in (ROOT / "chapters").glob("*.[mi]*")
     }
     assert written == set(pages)
 
@@ -58,7 +62,11 @@ def copy(tmp_path):
 
 
 def changed_files(copy):
-    return [path for path in FILES if path.read_bytes() != (copy / path.relative_to(ROOT)).read_bytes()]
+    return [
+        path
+        for path in FILES
+        if path.read_bytes() != (copy / path.relative_to(ROOT)).read_bytes()
+    ]
 
 
 def test_address_is_the_one_of_the_configuration_everywhere(copy):
@@ -74,20 +82,30 @@ def test_one_command_changes_the_address_everywhere(copy):
     left = [
         path
         for path in copy.rglob("*")
-        if path.is_file() and re.search(rf"{owner}(/|\.github\.io/){name}\b", text_of(path))
+        if path.is_file()
+        and re.search(rf"{owner}(/|\.github\.io/){name}\b", text_of(path))
     ]
     assert left == []
     chapters = [path for path in FILES if path.suffix == ".ipynb"]
-    assert {ROOT / "_config.yml", ROOT / "README.md", ROOT / "pyproject.toml", *chapters} <= set(
-        changed_files(copy)
-    )
+    assert {
+        ROOT / "_config.yml",
+        ROOT / "README.md",
+        ROOT / "pyproject.toml",
+        *chapters,
+    } <= set(changed_files(copy))
 
     set_repository(old, root=copy)
     assert changed_files(copy) == []
 
 
 @pytest.mark.parametrize(
-    "url", ["course", "http://github.com/a/b", "https://github.com/a", "https://gitlab.com/a/b"]
+    "url",
+    [
+        "course",
+        "http://github.com/a/b",
+        "https://github.com/a",
+        "https://gitlab.com/a/b",
+    ],
 )
 def test_address_that_colab_cannot_open_is_refused(url, capsys):
     assert main([url]) == 2
@@ -106,7 +124,9 @@ def pins():
 def test_requirements_are_exact_and_are_what_is_installed():
     for pin in pins():
         assert re.fullmatch(r"==[^*,]+", str(pin.specifier)), pin
-        assert importlib.metadata.version(pin.name).split("+")[0] == str(pin.specifier)[2:], pin
+        assert (
+            importlib.metadata.version(pin.name).split("+")[0] == str(pin.specifier)[2:]
+        ), pin
 
 
 def test_requirements_are_complete():
@@ -127,8 +147,18 @@ def test_requirements_are_complete():
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", folder, ROOT], check=True, capture_output=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
+    subprocess.run(
+        [*command, "--wheel-dir", folder, ROOT], check=True, capture_output=True
+    )
     [path] = folder.glob("*.whl")
     with zipfile.ZipFile(path) as archive:
         yield archive
@@ -138,7 +168,8 @@ def test_wheel_carries_the_package_whole_and_nothing_else(wheel):
     ours = {
         path.relative_to(ROOT).as_posix()
         for path in FILES
-        if path.is_relative_to(ROOT / "mha_lib") and path.suffix in (".py", ".js", ".css", ".typed")
+        if path.is_relative_to(ROOT / "mha_lib")
+        and path.suffix in (".py", ".js", ".css", ".typed")
     }
     packed = set(wheel.namelist())
     assert {name for name in packed if ".dist-info/" not in name} == ours
@@ -149,9 +180,14 @@ def test_wheel_carries_the_package_whole_and_nothing_else(wheel):
 def test_package_asks_for_ranges_that_leave_torch_alone(wheel):
     [name] = [name for name in wheel.namelist() if name.endswith("METADATA")]
     metadata = Parser().parsestr(wheel.read(name).decode())
-    needs = {need.name: need.specifier for need in map(Requirement, metadata.get_all("Requires-Dist"))}
+    needs = {
+        need.name: need.specifier
+        for need in map(Requirement, metadata.get_all("Requires-Dist"))
+    }
     assert needs.keys() == {"anywidget", "matplotlib", "numpy", "scikit-learn", "torch"}
-    assert all(specifier.operator == ">=" for need in needs.values() for specifier in need)
+    assert all(
+        specifier.operator == ">=" for need in needs.values() for specifier in need
+    )
     assert needs["torch"].contains("2.6.0")
     assert metadata["Requires-Python"] == "<3.14,>=3.11"
     assert metadata["License-Expression"] == "MIT"
@@ -163,18 +199,34 @@ def test_package_asks_for_ranges_that_leave_torch_alone(wheel):
 
 def test_no_file_can_carry_code_in_data():
     """A pickle runs code when it is opened, and so do the formats made of it."""
-    suffixes = {".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz", ".h5", ".bin"}
+    suffixes = {
+        ".pt",
+        ".pth",
+        ".pkl",
+        ".pickle",
+        ".joblib",
+        ".npy",
+        ".npz",
+        ".h5",
+        ".bin",
+    }
     assert [path for path in FILES if path.suffix in suffixes] == []
     loads = re.compile(
         r"\bimport (pickle|joblib|dill|marshal)\b|torch\.load\(|allow_pickle=True|(?<![.\w])eval\("
     )
     tests = ROOT / "tests"  # they may: a model must survive being pickled
-    sources = [path for path in FILES if path.suffix in (".py", ".ipynb") and not path.is_relative_to(tests)]
+    sources = [
+        path
+        for path in FILES
+        if path.suffix in (".py", ".ipynb") and not path.is_relative_to(tests)
+    ]
     assert [path for path in sources if loads.search(text_of(path))] == []
 
 
 def test_no_source_names_a_content_network():
-    networks = re.compile(r"cdn\.jsdelivr|cdnjs\.|unpkg\.com|esm\.sh|fonts\.(googleapis|gstatic)")
+    networks = re.compile(
+        r"cdn\.jsdelivr|cdnjs\.|unpkg\.com|esm\.sh|fonts\.(googleapis|gstatic)"
+    )
     sources = [path for path in FILES if path != Path(__file__)]
     assert [path for path in sources if networks.search(text_of(path))] == []
 
@@ -191,12 +243,18 @@ def test_workflow_grants_little_and_runs_pinned_actions(path):
     workflow = yaml.safe_load(text)
     uses = re.findall(r"uses: *(\S+)", text)
     assert uses
-    assert [action for action in uses if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action)] == []
+    assert [
+        action
+        for action in uses
+        if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action)
+    ] == []
     assert workflow["permissions"] == {"contents": "read"}
     assert "pull_request_target" not in text
     for name, job in workflow["jobs"].items():
         steps_of_ours = [step for step in job["steps"] if "run" in step]
-        assert not ("permissions" in job and steps_of_ours), f"{name} may write and runs our code"
+        assert not ("permissions" in job and steps_of_ours), (
+            f"{name} may write and runs our code"
+        )
 
 
 def test_there_are_workflows():

@@ -27,7 +27,10 @@ def norm(u):
 
 RULES = {
     "dot": (dot_product_score, oracles.dot),
-    "scaled": (scaled_dot_product_score, lambda q, k: oracles.dot(q, k) / math.sqrt(len(q))),
+    "scaled": (
+        scaled_dot_product_score,
+        lambda q, k: oracles.dot(q, k) / math.sqrt(len(q)),
+    ),
     "cosine": (cosine_score, lambda q, k: oracles.dot(q, k) / (norm(q) * norm(k))),
     "gaussian": (gaussian_score, lambda q, k: -oracles.dot(q - k, q - k) / 2),
     "narrow gaussian": (
@@ -38,7 +41,12 @@ RULES = {
 
 
 def random(*shape, seed=0, **options):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64, **options)
+    return torch.randn(
+        shape,
+        generator=torch.Generator().manual_seed(seed),
+        dtype=torch.float64,
+        **options,
+    )
 
 
 @pytest.mark.parametrize("lead", [(), (BATCH,), (BATCH, HEADS)], ids=str)
@@ -50,7 +58,9 @@ def test_scores_equal_the_loop(name, lead):
     scores = ours(query, key)
     assert scores.shape == (*lead, Q_LEN, K_LEN)
     assert scores.dtype == torch.float64
-    np.testing.assert_allclose(scores, oracles.score_matrix(rule, query, key), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        scores, oracles.score_matrix(rule, query, key), rtol=1e-12, atol=1e-12
+    )
     assert torch.equal(query, before[0])
     assert torch.equal(key, before[1])
 
@@ -68,11 +78,16 @@ def test_leading_axes_broadcast(name):
 
 @pytest.mark.parametrize("name", RULES)
 def test_gradients_equal_finite_differences(name):
-    query, key = random(3, 2, requires_grad=True), random(5, 2, seed=1, requires_grad=True)
+    query, key = (
+        random(3, 2, requires_grad=True),
+        random(5, 2, seed=1, requires_grad=True),
+    )
     assert torch.autograd.gradcheck(RULES[name][0], (query, key))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str
+)
 @pytest.mark.parametrize("name", RULES)
 def test_scores_keep_their_dtype(name, dtype):
     query, key = random(Q_LEN, WIDTH).to(dtype), random(K_LEN, WIDTH, seed=1).to(dtype)
@@ -88,7 +103,9 @@ def test_the_scale_comes_before_the_product():
     """In half precision q·k overflows here, q·k / √d does not."""
     query = key = torch.full((1, 64), 60.0, dtype=torch.float16)
     assert dot_product_score(query, key).isinf().all()
-    assert scaled_dot_product_score(query, key).item() == pytest.approx(60 * 60 * 64 / 8, rel=1e-3)
+    assert scaled_dot_product_score(query, key).item() == pytest.approx(
+        60 * 60 * 64 / 8, rel=1e-3
+    )
 
 
 def test_cosine_of_a_zero_vector_is_zero():
@@ -100,7 +117,9 @@ def test_learned_bandwidth_gets_the_gradient_of_the_formula():
     query, key = random(Q_LEN, 2), random(K_LEN, 2, seed=1)
     bandwidth = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     gaussian_score(query, key, bandwidth).sum().backward()
-    exact = oracles.score_matrix(lambda q, k: oracles.dot(q - k, q - k) / 0.7**3, query, key).sum()
+    exact = oracles.score_matrix(
+        lambda q, k: oracles.dot(q - k, q - k) / 0.7**3, query, key
+    ).sum()
     assert bandwidth.grad.item() == pytest.approx(exact, rel=1e-12)
 
 
@@ -114,17 +133,32 @@ def test_several_bandwidths_at_once():
 
 def test_learned_bandwidth_under_vmap():
     """Several models that train at once run under `vmap`, where the sign of a bandwidth cannot be read."""
-    query, key, widths = random(Q_LEN, 2), random(K_LEN, 2, seed=1), torch.tensor([0.2, 1.0, 3.0]).double()
+    query, key, widths = (
+        random(Q_LEN, 2),
+        random(K_LEN, 2, seed=1),
+        torch.tensor([0.2, 1.0, 3.0]).double(),
+    )
     together = torch.vmap(lambda width: gaussian_score(query, key, width))(widths)
-    torch.testing.assert_close(together, gaussian_score(query, key, widths[:, None, None]))
+    torch.testing.assert_close(
+        together, gaussian_score(query, key, widths[:, None, None])
+    )
 
 
 def test_pooling_with_the_gaussian_score_is_kernel_regression():
-    places, values, asked = random(K_LEN, 1), random(K_LEN, 1, seed=1), random(Q_LEN, 1, seed=2)
+    places, values, asked = (
+        random(K_LEN, 1),
+        random(K_LEN, 1, seed=1),
+        random(Q_LEN, 1, seed=2),
+    )
     output, _ = attention_pooling(gaussian_score(asked, places, 0.4), values)
     for i in range(Q_LEN):
-        kernel = [math.exp(-((float(asked[i]) - float(place)) ** 2) / (2 * 0.4**2)) for place in places]
-        mean = sum(k * float(value) for k, value in zip(kernel, values, strict=True)) / sum(kernel)
+        kernel = [
+            math.exp(-((float(asked[i]) - float(place)) ** 2) / (2 * 0.4**2))
+            for place in places
+        ]
+        mean = sum(
+            k * float(value) for k, value in zip(kernel, values, strict=True)
+        ) / sum(kernel)
         assert output[i].item() == pytest.approx(mean, rel=1e-12)
 
 
@@ -135,7 +169,9 @@ def additive_rule(module):
 
 def bilinear_rule(module):
     (weight,) = (oracles.doubles(p) for p in module.parameters())
-    return lambda q, k: sum(q[a] * weight[a, b] * k[b] for a, b in np.ndindex(weight.shape))
+    return lambda q, k: sum(
+        q[a] * weight[a, b] * k[b] for a, b in np.ndindex(weight.shape)
+    )
 
 
 @pytest.mark.parametrize("lead", [(), (BATCH,), (BATCH, HEADS)], ids=str)
@@ -160,7 +196,9 @@ def test_numbers_of_parameters():
     def count(module):
         return sum(parameter.numel() for parameter in module.parameters())
 
-    assert count(AdditiveScore(WIDTH, KEY_WIDTH, HIDDEN)) == HIDDEN * (WIDTH + KEY_WIDTH + 1)
+    assert count(AdditiveScore(WIDTH, KEY_WIDTH, HIDDEN)) == HIDDEN * (
+        WIDTH + KEY_WIDTH + 1
+    )
     assert count(BilinearScore(WIDTH, KEY_WIDTH)) == WIDTH * KEY_WIDTH
 
 
@@ -174,5 +212,9 @@ def test_bilinear_score_with_the_identity_is_the_dot_product():
 def test_the_scale_keeps_unit_variance():
     for width in (4, 64, 1024):
         query, key = random(500, width), random(500, width, seed=1)
-        assert scaled_dot_product_score(query, key).std().item() == pytest.approx(1, rel=0.05)
-        assert dot_product_score(query, key).std().item() == pytest.approx(math.sqrt(width), rel=0.05)
+        assert scaled_dot_product_score(query, key).std().item() == pytest.approx(
+            1, rel=0.05
+        )
+        assert dot_product_score(query, key).std().item() == pytest.approx(
+            math.sqrt(width), rel=0.05
+        )

@@ -7,7 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mha_lib import LearnedPositionalEncoding, MultiHeadAttention, attention_pooling, gaussian_score
+from mha_lib import (
+    LearnedPositionalEncoding,
+    MultiHeadAttention,
+    attention_pooling,
+    gaussian_score,
+)
 from mha_lib.training import History, cross_entropy, fit, predict, seeded
 
 BATCH, LENGTH, WIDTH, CLASSES = 7, 5, 6, 11
@@ -26,7 +31,9 @@ class Reader(nn.Module):
 
     def forward(self, x):
         x = self.positions(x * self.scale)
-        output, _ = self.attention(x, x, x, is_causal=True, need_weights=self.need_weights)
+        output, _ = self.attention(
+            x, x, x, is_causal=True, need_weights=self.need_weights
+        )
         return self.head(output)
 
 
@@ -41,7 +48,10 @@ def line(generator):
 
 
 def states(models):
-    return [{name: value.clone() for name, value in model.state_dict().items()} for model in models]
+    return [
+        {name: value.clone() for name, value in model.state_dict().items()}
+        for model in models
+    ]
 
 
 # fit
@@ -54,8 +64,12 @@ def test_several_models_at_once_learn_what_each_learns_alone(need_weights):
     history = fit(together, make_batch, steps=20, lr=0.01, records=4)
     for i, model in enumerate(alone):
         own = fit(model, make_batch, steps=20, lr=0.01, records=4, seed=i)
-        torch.testing.assert_close(own.losses[0], history.losses[i], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(model.state_dict(), together[i].state_dict(), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(
+            own.losses[0], history.losses[i], rtol=1e-4, atol=1e-5
+        )
+        torch.testing.assert_close(
+            model.state_dict(), together[i].state_dict(), rtol=1e-3, atol=1e-4
+        )
     assert not torch.allclose(together[0].head.weight, together[1].head.weight)
 
 
@@ -80,8 +94,12 @@ def test_fit_equals_a_loop_of_plain_torch(steps):
         optimizer.step()
         schedule.step()
         losses.append(loss.item())
-    torch.testing.assert_close(history.losses[0], torch.tensor(losses), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(model.state_dict(), plain.state_dict(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        history.losses[0], torch.tensor(losses), rtol=1e-4, atol=1e-5
+    )
+    torch.testing.assert_close(
+        model.state_dict(), plain.state_dict(), rtol=1e-3, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("steps", range(1, 31))
@@ -95,7 +113,9 @@ def test_training_is_in_place_and_keeps_the_parameter_objects():
     model = Reader()
     parameters, before = list(model.parameters()), states([model])[0]
     assert fit(model, make_batch, steps=2).losses.shape == (1, 2)
-    assert all(now is then for now, then in zip(model.parameters(), parameters, strict=True))
+    assert all(
+        now is then for now, then in zip(model.parameters(), parameters, strict=True)
+    )
     for name, parameter in model.named_parameters():
         assert not torch.equal(parameter, before[name])
         assert parameter.requires_grad
@@ -106,7 +126,10 @@ def test_training_is_in_place_and_keeps_the_parameter_objects():
 
 def test_the_same_seed_gives_the_same_training():
     first, second, third = (copy.deepcopy(seeded(Reader, 1)) for _ in range(3))
-    histories = [fit(m, make_batch, steps=5, seed=s) for m, s in ((first, 0), (second, 0), (third, 1))]
+    histories = [
+        fit(m, make_batch, steps=5, seed=s)
+        for m, s in ((first, 0), (second, 0), (third, 1))
+    ]
     assert torch.equal(histories[0].losses, histories[1].losses)
     assert not torch.equal(histories[0].losses, histories[2].losses)
     torch.testing.assert_close(states(first), states(second), rtol=0, atol=0)
@@ -125,19 +148,35 @@ def test_frozen_parameters_stay():
 
 
 def test_history_holds_means_since_the_record_before():
-    fine = fit(nn.Linear(1, 1), line, steps=12, records=12, loss=lambda o, t: o.sum() * 0 + t.mean())
-    coarse = fit(nn.Linear(1, 1), line, steps=12, records=4, loss=lambda o, t: o.sum() * 0 + t.mean())
+    fine = fit(
+        nn.Linear(1, 1),
+        line,
+        steps=12,
+        records=12,
+        loss=lambda o, t: o.sum() * 0 + t.mean(),
+    )
+    coarse = fit(
+        nn.Linear(1, 1),
+        line,
+        steps=12,
+        records=4,
+        loss=lambda o, t: o.sum() * 0 + t.mean(),
+    )
     assert isinstance(fine, History)
     assert coarse.steps.tolist() == [3, 6, 9, 12]
     torch.testing.assert_close(coarse.losses, fine.losses.reshape(1, 4, 3).mean(-1))
 
 
 def test_records_need_not_divide_steps():
-    history = fit(seeded(lambda: nn.Linear(1, 1), 2), line, steps=11, records=4, loss=F.mse_loss)
+    history = fit(
+        seeded(lambda: nn.Linear(1, 1), 2), line, steps=11, records=4, loss=F.mse_loss
+    )
     assert history.losses.shape == (2, 4)
     assert history.steps[-1] == 11
     assert (history.steps.diff() > 0).all()
-    assert fit(nn.Linear(1, 1), line, steps=3, records=50, loss=F.mse_loss).steps.tolist() == [1, 2, 3]
+    assert fit(
+        nn.Linear(1, 1), line, steps=3, records=50, loss=F.mse_loss
+    ).steps.tolist() == [1, 2, 3]
 
 
 def test_each_model_has_its_own_dropout():
@@ -161,8 +200,16 @@ def test_a_learned_bandwidth_can_be_trained_for_several_seeds():
             return attention_pooling(gaussian_score(x, x, self.bandwidth), x)[0]
 
     models = seeded(Smoother, 3)
-    fit(models, lambda g: (torch.rand(9, 1, generator=g),) * 2, steps=50, lr=0.05, loss=F.mse_loss)
-    assert all(model.bandwidth < 0.5 for model in models)  # to give back each point, be narrow
+    fit(
+        models,
+        lambda g: (torch.rand(9, 1, generator=g),) * 2,
+        steps=50,
+        lr=0.05,
+        loss=F.mse_loss,
+    )
+    assert all(
+        model.bandwidth < 0.5 for model in models
+    )  # to give back each point, be narrow
 
 
 def test_lengths_that_come_with_the_batch_can_be_used():
@@ -175,7 +222,9 @@ def test_lengths_that_come_with_the_batch_can_be_used():
     alone = copy.deepcopy(together)
     history = fit(together, make_batch, steps=5)
     for i, model in enumerate(alone):
-        torch.testing.assert_close(fit(model, make_batch, steps=5, seed=i).losses[0], history.losses[i])
+        torch.testing.assert_close(
+            fit(model, make_batch, steps=5, seed=i).losses[0], history.losses[i]
+        )
 
 
 def test_progress_is_printed_only_where_asked_for(capsys):
@@ -199,7 +248,10 @@ def test_the_two_pointer_task_is_learned():
     class TwoPointers(nn.Module):
         def __init__(self):
             super().__init__()
-            self.tokens, self.positions = nn.Embedding(5, 16), LearnedPositionalEncoding(16, max_len=4)
+            self.tokens, self.positions = (
+                nn.Embedding(5, 16),
+                LearnedPositionalEncoding(16, max_len=4),
+            )
             nn.init.normal_(self.positions.encoding)
             self.attention, self.head = MultiHeadAttention(16, 2), nn.Linear(16, 2 * 5)
 
@@ -208,8 +260,15 @@ def test_the_two_pointer_task_is_learned():
             return self.head(self.attention(x, x, x)[0]).unflatten(-1, (2, 5))
 
     models = seeded(TwoPointers, 2)
-    fit(models, lambda g: pointer_batch(64, vocab_size=5, length=4, generator=g), steps=400, lr=0.02)
-    tokens, targets = pointer_batch(500, vocab_size=5, length=4, generator=torch.Generator().manual_seed(99))
+    fit(
+        models,
+        lambda g: pointer_batch(64, vocab_size=5, length=4, generator=g),
+        steps=400,
+        lr=0.02,
+    )
+    tokens, targets = pointer_batch(
+        500, vocab_size=5, length=4, generator=torch.Generator().manual_seed(99)
+    )
     accuracy = (predict(models, tokens).argmax(-1) == targets).float().mean((1, 2, 3))
     assert (accuracy > 0.95).all()
 
@@ -222,7 +281,8 @@ def test_cross_entropy_is_the_mean_over_all_places():
     expected = -logits.log_softmax(-1).gather(-1, target[..., None]).mean()
     torch.testing.assert_close(cross_entropy(logits, target), expected)
     torch.testing.assert_close(
-        cross_entropy(logits[0, 0], target[0, 0]), -logits[0, 0].log_softmax(-1)[target[0, 0]]
+        cross_entropy(logits[0, 0], target[0, 0]),
+        -logits[0, 0].log_softmax(-1)[target[0, 0]],
     )
 
 

@@ -16,7 +16,14 @@ from PIL import Image
 
 from mha_lib import plots
 from mha_lib.attention import MultiHeadAttention
-from mha_lib.widgets import HeadExample, HeadExplorer, Question, Quiz, _base, widget_sources
+from mha_lib.widgets import (
+    HeadExample,
+    HeadExplorer,
+    Question,
+    Quiz,
+    _base,
+    widget_sources,
+)
 
 TOKENS = ["to", "be", "or", "not", "be"]
 
@@ -29,7 +36,10 @@ def layer(num_heads=2, embed_dim=12, **options):
 @pytest.fixture
 def sentence():
     return HeadExample(
-        "sentence", TOKENS, torch.randn(5, 12, generator=torch.Generator().manual_seed(0)), layer()
+        "sentence",
+        TOKENS,
+        torch.randn(5, 12, generator=torch.Generator().manual_seed(0)),
+        layer(),
     )
 
 
@@ -38,7 +48,11 @@ def trained():
     generator = torch.Generator().manual_seed(1)
     x = {heads: torch.randn(7, 12, generator=generator) for heads in (1, 2, 4)}
     return HeadExample(
-        "trained", list("abcdefg"), x, {heads: layer(heads, bias=True) for heads in x}, "a *note*"
+        "trained",
+        list("abcdefg"),
+        x,
+        {heads: layer(heads, bias=True) for heads in x},
+        "a *note*",
     )
 
 
@@ -58,10 +72,16 @@ def weights_by_loops(layer, x, num_heads, valid_len, is_causal):
         rows = []
         for i in range(len(x)):
             seen = [j for j in range(valid_len) if not is_causal or j <= i]
-            score = {j: sum(a * b for a, b in zip(query[i][own], key[j][own], strict=True)) for j in seen}
+            score = {
+                j: sum(a * b for a, b in zip(query[i][own], key[j][own], strict=True))
+                for j in seen
+            }
             total = sum(math.exp(s / math.sqrt(width)) for s in score.values())
             rows.append(
-                [math.exp(score[j] / math.sqrt(width)) / total if j in score else 0.0 for j in range(len(x))]
+                [
+                    math.exp(score[j] / math.sqrt(width)) / total if j in score else 0.0
+                    for j in range(len(x))
+                ]
             )
         maps.append(rows)
     return torch.tensor(maps, dtype=torch.float64)
@@ -69,18 +89,27 @@ def weights_by_loops(layer, x, num_heads, valid_len, is_causal):
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 4, 6, 12])
 @pytest.mark.parametrize(
-    ("valid_len", "is_causal"), [(5, False), (3, False), (5, True), (2, True), (0, False)]
+    ("valid_len", "is_causal"),
+    [(5, False), (3, False), (5, True), (2, True), (0, False)],
 )
-def test_weights_are_those_of_the_layer_cut_into_heads(sentence, num_heads, valid_len, is_causal):
-    explorer = HeadExplorer([sentence], num_heads=num_heads, valid_len=valid_len, is_causal=is_causal)
-    expected = weights_by_loops(sentence.layers, sentence.x, num_heads, valid_len, is_causal)
+def test_weights_are_those_of_the_layer_cut_into_heads(
+    sentence, num_heads, valid_len, is_causal
+):
+    explorer = HeadExplorer(
+        [sentence], num_heads=num_heads, valid_len=valid_len, is_causal=is_causal
+    )
+    expected = weights_by_loops(
+        sentence.layers, sentence.x, num_heads, valid_len, is_causal
+    )
     torch.testing.assert_close(explorer.weights().double(), expected, atol=1e-6, rtol=0)
 
 
 def test_each_number_of_heads_has_its_own_trained_layer(trained):
     explorer = HeadExplorer([trained], num_heads=4)
     x = trained.x[4][None]
-    torch.testing.assert_close(explorer.weights(), trained.layers[4](x, x, x)[1][0].detach())
+    torch.testing.assert_close(
+        explorer.weights(), trained.layers[4](x, x, x)[1][0].detach()
+    )
 
 
 def test_the_stages_follow_from_one_another(explorer):
@@ -95,11 +124,15 @@ def test_the_stages_follow_from_one_another(explorer):
     torch.testing.assert_close(shown["masked"].softmax(-1), shown["weights"])
     torch.testing.assert_close(shown["weights"], explorer.weights())
     layer = explorer._examples["sentence"].layer(3)
-    value = layer.split_heads(layer.v_proj(explorer._examples["sentence"].input(3)))[0].detach()
+    value = layer.split_heads(layer.v_proj(explorer._examples["sentence"].input(3)))[
+        0
+    ].detach()
     torch.testing.assert_close(shown["output"], shown["weights"] @ value)
 
 
-def test_the_stored_numbers_are_torch_s_float32_projections(explorer, sentence, trained):
+def test_the_stored_numbers_are_torch_s_float32_projections(
+    explorer, sentence, trained
+):
     first, second = explorer.get_state()["examples"]
     [version] = first["versions"]
     assert version["num_heads"] == [1, 2, 3, 4, 6, 12]
@@ -107,22 +140,34 @@ def test_the_stored_numbers_are_torch_s_float32_projections(explorer, sentence, 
     assert [v["num_heads"] for v in second["versions"]] == [[1], [2], [4]]
     assert {v["parameters"] for v in second["versions"]} == {4 * 12**2 + 4 * 12}
     stored = np.frombuffer(base64.b64decode(version["key"]), "<f4").reshape(5, 12)
-    np.testing.assert_array_equal(stored, sentence.layers.k_proj(sentence.x).detach().numpy())
-    stored = np.frombuffer(base64.b64decode(second["versions"][2]["value"]), "<f4").reshape(7, 12)
-    np.testing.assert_array_equal(stored, trained.layers[4].v_proj(trained.x[4]).detach().numpy())
+    np.testing.assert_array_equal(
+        stored, sentence.layers.k_proj(sentence.x).detach().numpy()
+    )
+    stored = np.frombuffer(
+        base64.b64decode(second["versions"][2]["value"]), "<f4"
+    ).reshape(7, 12)
+    np.testing.assert_array_equal(
+        stored, trained.layers[4].v_proj(trained.x[4]).detach().numpy()
+    )
 
 
 def test_a_page_stays_small():
     x = {heads: torch.randn(12, 32) for heads in (1, 2, 4, 8)}
-    trained = HeadExample("trained", list("abcdefghijkl"), x, {h: layer(h, embed_dim=32) for h in x})
-    sentence = HeadExample("sentence", list("abcdefghij"), torch.randn(10, 32), layer(4, embed_dim=32))
+    trained = HeadExample(
+        "trained", list("abcdefghijkl"), x, {h: layer(h, embed_dim=32) for h in x}
+    )
+    sentence = HeadExample(
+        "sentence", list("abcdefghij"), torch.randn(10, 32), layer(4, embed_dim=32)
+    )
     assert len(json.dumps(HeadExplorer([sentence, trained]).get_state())) < 90_000
 
 
 def test_a_change_of_example_takes_the_nearest_setting(explorer):
     explorer.num_heads, explorer.head = 6, 5
     explorer.example = "trained"
-    assert (explorer.num_heads, explorer.head, explorer.valid_len) == (4, 3, 7), "all tokens stay visible"
+    assert (explorer.num_heads, explorer.head, explorer.valid_len) == (4, 3, 7), (
+        "all tokens stay visible"
+    )
     explorer.valid_len = 6
     explorer.example = "sentence"
     assert (explorer.num_heads, explorer.valid_len) == (4, 5)
@@ -132,8 +177,15 @@ def test_a_change_of_example_takes_the_nearest_setting(explorer):
 
 
 def test_a_change_from_the_browser_arrives_as_one(explorer):
-    explorer.set_state({"example": "trained", "num_heads": 4, "head": 3, "valid_len": 7})
-    assert (explorer.example, explorer.num_heads, explorer.head, explorer.valid_len) == ("trained", 4, 3, 7)
+    explorer.set_state(
+        {"example": "trained", "num_heads": 4, "head": 3, "valid_len": 7}
+    )
+    assert (
+        explorer.example,
+        explorer.num_heads,
+        explorer.head,
+        explorer.valid_len,
+    ) == ("trained", 4, 3, 7)
     seen = []
     explorer.observe(lambda change: seen.append(change.new), "num_heads")
     explorer.set_state({"num_heads": 2})
@@ -166,10 +218,16 @@ def test_the_difference_from_the_browser_is_that_of_what_it_drew(explorer):
             "softmax",
             r"stage must be one of \['scores', 'masked', 'weights', 'output'\], got 'softmax'",
         ),
-        ("example", "other", r"example must be one of \['sentence', 'trained'\], got 'other'"),
+        (
+            "example",
+            "other",
+            r"example must be one of \['sentence', 'trained'\], got 'other'",
+        ),
     ],
 )
-def test_a_wrong_trait_is_refused_and_changes_nothing(explorer, sentence, trait, value, rule):
+def test_a_wrong_trait_is_refused_and_changes_nothing(
+    explorer, sentence, trait, value, rule
+):
     before = getattr(explorer, trait)
     with pytest.raises(ValueError, match=rule):
         setattr(explorer, trait, value)
@@ -178,7 +236,9 @@ def test_a_wrong_trait_is_refused_and_changes_nothing(explorer, sentence, trait,
     assert getattr(explorer, trait) == before
     if trait != "example":
         with pytest.raises(ValueError, match=rule):
-            HeadExplorer([sentence, sentence_twin(sentence, "trained")], **{trait: value})
+            HeadExplorer(
+                [sentence, sentence_twin(sentence, "trained")], **{trait: value}
+            )
 
 
 def sentence_twin(example, label):
@@ -205,20 +265,48 @@ X = torch.zeros(5, 12)
         ({"tokens": [1, 2]}, TypeError, "tokens must be a sequence of str"),
         ({"tokens": []}, ValueError, "tokens must hold 1 to 24 labels, got 0"),
         ({"tokens": ["a"] * 25}, ValueError, "tokens must hold 1 to 24 labels, got 25"),
-        ({"layers": torch.nn.Linear(12, 12)}, TypeError, "layers must be a MultiHeadAttention, got Linear"),
+        (
+            {"layers": torch.nn.Linear(12, 12)},
+            TypeError,
+            "layers must be a MultiHeadAttention, got Linear",
+        ),
         ({"layers": {}}, ValueError, "layers must hold at least one layer"),
-        ({"layers": {3: layer(2)}}, ValueError, r"layers\[3\] must have num_heads=3, got 2"),
-        ({"layers": {2: layer(2), 4: layer(4, embed_dim=16)}}, ValueError, r"same embed_dim, got \[12, 16\]"),
+        (
+            {"layers": {3: layer(2)}},
+            ValueError,
+            r"layers\[3\] must have num_heads=3, got 2",
+        ),
+        (
+            {"layers": {2: layer(2), 4: layer(4, embed_dim=16)}},
+            ValueError,
+            r"same embed_dim, got \[12, 16\]",
+        ),
         (
             {"layers": layer(4, num_kv_heads=2)},
             ValueError,
             "as many key heads .* got num_kv_heads=2, num_heads=4",
         ),
-        ({"layers": layer(2, kdim=6)}, ValueError, r"equal embed_dim, kdim and vdim, got \(12, 6, 12\)"),
-        ({"layers": layer(2, embed_dim=66)}, ValueError, "embed_dim of at most 64, got 66"),
+        (
+            {"layers": layer(2, kdim=6)},
+            ValueError,
+            r"equal embed_dim, kdim and vdim, got \(12, 6, 12\)",
+        ),
+        (
+            {"layers": layer(2, embed_dim=66)},
+            ValueError,
+            "embed_dim of at most 64, got 66",
+        ),
         ({"x": X.tolist()}, TypeError, "x must be a torch.Tensor, got list"),
-        ({"x": X.double()}, TypeError, "dtype of its layer, torch.float32, got torch.float64"),
-        ({"x": X[:4]}, ValueError, r"x must have shape \(len=5, embed_dim=12\), got \(4, 12\)"),
+        (
+            {"x": X.double()},
+            TypeError,
+            "dtype of its layer, torch.float32, got torch.float64",
+        ),
+        (
+            {"x": X[:4]},
+            ValueError,
+            r"x must have shape \(len=5, embed_dim=12\), got \(4, 12\)",
+        ),
         ({"x": X[None]}, ValueError, r"got \(1, 5, 12\)"),
         ({"x": X * math.nan}, ValueError, "x must be finite"),
         (
@@ -239,7 +327,9 @@ def test_an_explorer_needs_examples_with_different_labels(sentence):
         HeadExplorer([])
     with pytest.raises(ValueError, match="labels must differ, got"):
         HeadExplorer([sentence, sentence])
-    with pytest.raises(TypeError, match=r"examples\[0\] must be a HeadExample, got str"):
+    with pytest.raises(
+        TypeError, match=r"examples\[0\] must be a HeadExample, got str"
+    ):
         HeadExplorer(["sentence"])
     with pytest.raises(ValueError, match="num_heads must be one of"):
         sentence.layer(5)
@@ -248,11 +338,19 @@ def test_an_explorer_needs_examples_with_different_labels(sentence):
 def test_text_and_figure_stand_in_for_the_explorer(explorer):
     data, metadata = explorer._repr_mimebundle_()
     assert metadata == {}
-    assert data["text/plain"] == "HeadExplorer(example='sentence', num_heads=2, head_dim=6)"
-    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
+    assert (
+        data["text/plain"]
+        == "HeadExplorer(example='sentence', num_heads=2, head_dim=6)"
+    )
+    assert (
+        data["application/vnd.jupyter.widget-view+json"]["model_id"]
+        == explorer.model_id
+    )
     image = Image.open(BytesIO(base64.b64decode(data["image/png"])))
     assert image.width > 300
-    assert data == explorer._repr_mimebundle_()[0], "the same state gives the same bytes"
+    assert data == explorer._repr_mimebundle_()[0], (
+        "the same state gives the same bytes"
+    )
     explorer.num_heads = 4
     assert data["image/png"] != explorer._repr_mimebundle_()[0]["image/png"]
 
@@ -283,17 +381,25 @@ def test_the_palette_is_that_of_the_figures():
     css = _base.compose_style("head_explorer.js")
     light = css[: css.index("html[data-theme")]
     colors = dict(re.findall(r"--mha-([\w-]+): (#\w{6});", light))
-    assert [colors[role] for role in ("query", "key", "value")] == [plots.QUERY, plots.KEY, plots.VALUE]
+    assert [colors[role] for role in ("query", "key", "value")] == [
+        plots.QUERY,
+        plots.KEY,
+        plots.VALUE,
+    ]
     assert tuple(colors[f"head-{head}"] for head in range(8)) == tuple(plots.HEADS)
 
 
 def test_a_widget_stores_the_code_that_the_package_has_now(explorer):
     quiz = Quiz([Question("Which?", ["a", "b"], 0)])
     sources = widget_sources()
-    assert set(sources) == {widget.get_state()["_anywidget_id"] for widget in (explorer, quiz)}
+    assert set(sources) == {
+        widget.get_state()["_anywidget_id"] for widget in (explorer, quiz)
+    }
     for widget in (explorer, quiz):
         state = widget.get_state()
-        assert {"_esm": state["_esm"], "_css": state["_css"]} == sources[state["_anywidget_id"]]
+        assert {"_esm": state["_esm"], "_css": state["_css"]} == sources[
+            state["_anywidget_id"]
+        ]
 
 
 def test_a_composed_module_needs_no_other_file():
@@ -303,9 +409,13 @@ def test_a_composed_module_needs_no_other_file():
         assert len(re.findall(r"^export default", code, re.MULTILINE)) == 1
         assert "</script" not in code.lower()
         assert "<!--" not in code
-        assert not re.search(r"\b(fetch|XMLHttpRequest|https?:)", code), "nothing is asked from the network"
+        assert not re.search(r"\b(fetch|XMLHttpRequest|https?:)", code), (
+            "nothing is asked from the network"
+        )
     assert (
-        widget_sources()["mha_lib.widgets.head_explorer.HeadExplorer"]["_esm"].count("function splitHeads")
+        widget_sources()["mha_lib.widgets.head_explorer.HeadExplorer"]["_esm"].count(
+            "function splitHeads"
+        )
         == 1
     )
 
@@ -321,8 +431,13 @@ def test_an_import_that_cannot_be_composed_is_refused(tmp_path, monkeypatch):
         (tmp_path / "widget.js").write_text(f"{line}\nexport default {{}};\n")
         with pytest.raises(ValueError, match=r"widget\.js may only import"):
             _base.compose_module("widget.js")
-    (tmp_path / "widget.js").write_text('import { a } from "./shared.js";\n// why\nexport default { a };\n')
-    assert _base.compose_module("widget.js") == "export const a = 1;\n\nexport default { a };\n"
+    (tmp_path / "widget.js").write_text(
+        'import { a } from "./shared.js";\n// why\nexport default { a };\n'
+    )
+    assert (
+        _base.compose_module("widget.js")
+        == "export const a = 1;\n\nexport default { a };\n"
+    )
 
 
 # Quiz
@@ -343,23 +458,51 @@ def test_a_question_finds_its_answer_by_value_or_by_index():
     [
         ({"text": None}, TypeError, "text must be a str, got None"),
         ({"text": " "}, ValueError, "text must not be empty"),
-        ({"choices": "ab"}, TypeError, "choices must be a sequence of texts or numbers"),
-        ({"choices": [None, "a"]}, TypeError, "choices must be a sequence of texts or numbers"),
+        (
+            {"choices": "ab"},
+            TypeError,
+            "choices must be a sequence of texts or numbers",
+        ),
+        (
+            {"choices": [None, "a"]},
+            TypeError,
+            "choices must be a sequence of texts or numbers",
+        ),
         ({"choices": ["a"]}, ValueError, "choices must hold at least two entries"),
         ({"choices": ["a", "a"]}, ValueError, "choices must all differ"),
         ({"choices": ["1", 1], "answer": 1}, ValueError, "choices must all differ"),
-        ({"answer": 2}, ValueError, r"an index in 0\.\.1, as all choices are texts, got 2"),
+        (
+            {"answer": 2},
+            ValueError,
+            r"an index in 0\.\.1, as all choices are texts, got 2",
+        ),
         ({"answer": -1}, ValueError, "got -1"),
-        ({"answer": "c"}, ValueError, r"answer must be one of the choices \['a', 'b'\], got 'c'"),
-        ({"answer": None}, TypeError, "answer must be a text, a number or an index, got None"),
+        (
+            {"answer": "c"},
+            ValueError,
+            r"answer must be one of the choices \['a', 'b'\], got 'c'",
+        ),
+        (
+            {"answer": None},
+            TypeError,
+            "answer must be a text, a number or an index, got None",
+        ),
         (
             {"choices": [1, 2], "answer": 1.5},
             ValueError,
             r"answer must be one of the choices \[1, 2\], got 1.5",
         ),
         ({"choices": [1, 2], "answer": True}, ValueError, "got True"),
-        ({"feedback": ["only one"]}, ValueError, "feedback must hold 2 texts, as choices, got 1"),
-        ({"feedback": ["one", 2]}, TypeError, "feedback must be a str or a sequence of str"),
+        (
+            {"feedback": ["only one"]},
+            ValueError,
+            "feedback must hold 2 texts, as choices, got 1",
+        ),
+        (
+            {"feedback": ["one", 2]},
+            TypeError,
+            "feedback must be a str or a sequence of str",
+        ),
     ],
 )
 def test_a_question_that_cannot_be_asked_is_refused(changes, error, rule):
@@ -372,7 +515,10 @@ def quiz():
     return Quiz(
         [
             Question(
-                "Is `a < b` *always* true?", ["no & never", "yes"], 1, ["Look `<here>`.", "Right: 2 * 3 * 4."]
+                "Is `a < b` *always* true?",
+                ["no & never", "yes"],
+                1,
+                ["Look `<here>`.", "Right: 2 * 3 * 4."],
             ),
             Question("How many?", [16, 32], 2**4, "Count them."),
         ]
@@ -390,7 +536,9 @@ def test_the_score_counts_right_answers(quiz):
 
 @pytest.mark.parametrize("chosen", [[0], [0, 2], [-1, 0], [0, 0, 0]])
 def test_a_choice_that_is_not_there_is_refused(quiz, chosen):
-    with pytest.raises(ValueError, match=r"chosen must hold None or an index below \[2, 2\]"):
+    with pytest.raises(
+        ValueError, match=r"chosen must hold None or an index below \[2, 2\]"
+    ):
         quiz.chosen = chosen
     assert quiz.chosen == [None, None]
 
@@ -412,6 +560,9 @@ def test_a_quiz_can_be_read_without_scripts(quiz):
     html = data["text/html"]
     assert "<p>Is <code>a &lt; b</code> <em>always</em> true?</p>" in html
     assert "<li>no &amp; never</li><li>yes</li>" in html
-    assert "<details><summary>Answer</summary><p>yes. Right: 2 * 3 * 4.</p></details>" in html
+    assert (
+        "<details><summary>Answer</summary><p>yes. Right: 2 * 3 * 4.</p></details>"
+        in html
+    )
     assert "<p>16. Count them.</p>" in html
     assert "Look" not in html, "feedback on a wrong choice would confuse here"

@@ -20,7 +20,9 @@ from mha_lib.widgets import HeadExample, HeadExplorer, Question, Quiz
 ROOT = Path(__file__).resolve().parent.parent
 JS = ROOT / "mha_lib" / "widgets" / "js"
 
-spec = importlib.util.spec_from_file_location("course_extension", ROOT / "_ext" / "course.py")
+spec = importlib.util.spec_from_file_location(
+    "course_extension", ROOT / "_ext" / "course.py"
+)
 course_extension = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(course_extension)
 
@@ -39,7 +41,10 @@ def write_page(folder, widgets, *, alter=None, loaders=1, theme="light"):
         + json.dumps(content).replace("</script>", r"<\/script>")
         + "</script>"
     )
-    views = "".join(f'<div class="cell_output">{script("view", view)}</div>' for view in data["view_specs"])
+    views = "".join(
+        f'<div class="cell_output">{script("view", view)}</div>'
+        for view in data["view_specs"]
+    )
     loader = '<script src="../_static/widget_loader.js"></script>' * loaders
     csp = course_extension.CONTENT_SECURITY_POLICY
     html = (
@@ -67,20 +72,33 @@ class Reader:
         self.errors, self.requests = [], []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on(
-            "console", lambda message: self.errors.append(message.text) if message.type == "error" else None
+            "console",
+            lambda message: (
+                self.errors.append(message.text) if message.type == "error" else None
+            ),
         )
         self.page.on("request", lambda request: self.requests.append(request.url))
 
     def open(self, path, count):
         folder = path.parent.parent
-        self.home = f"{self.address}/{folder.name}/" if self.over == "http" else f"{folder.as_uri()}/"
+        self.home = (
+            f"{self.address}/{folder.name}/"
+            if self.over == "http"
+            else f"{folder.as_uri()}/"
+        )
         self.page.goto(f"{self.home}chapters/page.html")
-        self.page.wait_for_function(f"document.querySelectorAll('[data-widget]').length === {count}")
+        self.page.wait_for_function(
+            f"document.querySelectorAll('[data-widget]').length === {count}"
+        )
         return self.page
 
     def close(self):
         self.page.close()
-        assert [url for url in self.requests if not url.startswith((self.home, "blob:", "data:"))] == []
+        assert [
+            url
+            for url in self.requests
+            if not url.startswith((self.home, "blob:", "data:"))
+        ] == []
 
     def host(self, index=0):
         return self.page.locator(".widget-host").nth(index)
@@ -120,7 +138,9 @@ def make_explorer(**traits):
         "See `head_dim`.",
     )
     x = {heads: 2 * torch.randn(7, 12, generator=generator) for heads in (1, 2, 4)}
-    trained = HeadExample("trained", list("abcdefg"), x, {heads: layer(heads, bias=True) for heads in x})
+    trained = HeadExample(
+        "trained", list("abcdefg"), x, {heads: layer(heads, bias=True) for heads in x}
+    )
     return HeadExplorer([sentence, trained], **traits)
 
 
@@ -130,7 +150,9 @@ def shown_numbers(host):
         """rows => rows.slice(1).map(row =>
              [...row.querySelectorAll('[data-value]')].map(cell => cell.dataset.value))"""
     )
-    return torch.tensor([[float(number) for number in row] for row in rows], dtype=torch.float64)
+    return torch.tensor(
+        [[float(number) for number in row] for row in rows], dtype=torch.float64
+    )
 
 
 def assert_shows(host, explorer):
@@ -180,12 +202,17 @@ def in_browser(page, expression, **arguments):
         }""",
         [expression, plain],
     )
-    number = lambda value: [number(v) for v in value] if isinstance(value, list) else float(value)  # noqa: E731
+
+    def number(value):
+        return [number(v) for v in value] if isinstance(value, list) else float(value)
+
     return torch.tensor(number(result), dtype=torch.float64)
 
 
 def normal(*shape, seed=0, scale=1.0):
-    return scale * torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return scale * torch.randn(
+        *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def assert_equal(actual, expected):
@@ -195,7 +222,8 @@ def assert_equal(actual, expected):
 def test_scores_equal_torch(math_page):
     query, key = normal(5, 7), normal(3, 7, seed=1)
     assert_equal(
-        in_browser(math_page, "dotProductScore(q, k)", q=query, k=key), dot_product_score(query, key)
+        in_browser(math_page, "dotProductScore(q, k)", q=query, k=key),
+        dot_product_score(query, key),
     )
     assert_equal(
         in_browser(math_page, "scaledDotProductScore(q, k)", q=query, k=key),
@@ -208,9 +236,12 @@ def test_heads_are_cut_and_joined_as_in_torch(math_page, num_heads):
     x = normal(7, 30)
     attention = MultiHeadAttention(30, num_heads)
     assert_equal(
-        in_browser(math_page, "splitHeads(x, n)", x=x, n=num_heads), attention.split_heads(x[None])[0]
+        in_browser(math_page, "splitHeads(x, n)", x=x, n=num_heads),
+        attention.split_heads(x[None])[0],
     )
-    assert torch.equal(in_browser(math_page, "mergeHeads(splitHeads(x, n))", x=x, n=num_heads), x)
+    assert torch.equal(
+        in_browser(math_page, "mergeHeads(splitHeads(x, n))", x=x, n=num_heads), x
+    )
 
 
 @pytest.mark.parametrize(("q_len", "k_len"), [(5, 5), (3, 7), (7, 3), (1, 4)])
@@ -218,9 +249,14 @@ def test_masks_equal_torch(math_page, q_len, k_len):
     mask = in_browser(math_page, "causalMask(q, k)", q=q_len, k=k_len)
     assert torch.equal(mask.bool(), causal_mask(q_len, k_len))
     for valid_len in range(k_len + 1):
-        expected = build_mask(q_len, k_len, valid_lens=torch.tensor([valid_len]), is_causal=True)[0]
+        expected = build_mask(
+            q_len, k_len, valid_lens=torch.tensor([valid_len]), is_causal=True
+        )[0]
         expression = "combineMasks([validLenMask(v, q, k), causalMask(q, k)])"
-        assert torch.equal(in_browser(math_page, expression, v=valid_len, q=q_len, k=k_len).bool(), expected)
+        assert torch.equal(
+            in_browser(math_page, expression, v=valid_len, q=q_len, k=k_len).bool(),
+            expected,
+        )
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4], ids=["small scores", "scores beyond exp"])
@@ -234,27 +270,40 @@ def test_softmax_and_pooling_equal_torch(math_page, scale):
     assert torch.equal(weights[3], torch.zeros(7, dtype=torch.float64)), (
         "exact zeros where nothing is visible"
     )
-    assert torch.equal(weights[~mask], torch.zeros(int((~mask).sum()), dtype=torch.float64))
-    assert_equal(in_browser(math_page, "maskedSoftmax(s)", s=scores), scores.softmax(-1))
-    output = in_browser(math_page, "attentionPooling(s, v, m).output", s=scores, v=value, m=mask)
+    assert torch.equal(
+        weights[~mask], torch.zeros(int((~mask).sum()), dtype=torch.float64)
+    )
+    assert_equal(
+        in_browser(math_page, "maskedSoftmax(s)", s=scores), scores.softmax(-1)
+    )
+    output = in_browser(
+        math_page, "attentionPooling(s, v, m).output", s=scores, v=value, m=mask
+    )
     assert_equal(output, attention_pooling(scores, value, mask)[0])
     masked = in_browser(math_page, "maskScores(s, m)", s=scores, m=mask)
     assert torch.equal(masked, scores.masked_fill(~mask, -math.inf))
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 6])
-@pytest.mark.parametrize(("valid_len", "is_causal"), [(7, False), (4, True), (0, False)])
+@pytest.mark.parametrize(
+    ("valid_len", "is_causal"), [(7, False), (4, True), (0, False)]
+)
 def test_all_steps_equal_the_layer(math_page, num_heads, valid_len, is_causal):
     attention = layer(num_heads, embed_dim=18, bias=True).double()
     torch.nn.init.normal_(attention.q_proj.bias)
     x = normal(1, 7, 18, scale=2.0)
     with torch.no_grad():
-        _, weights = attention(x, x, x, valid_lens=torch.tensor([valid_len]), is_causal=is_causal)
+        _, weights = attention(
+            x, x, x, valid_lens=torch.tensor([valid_len]), is_causal=is_causal
+        )
         query, key, value = (
-            projection(x)[0] for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
+            projection(x)[0]
+            for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
         )
         heads = weights @ attention.split_heads(value[None])
-    mask = build_mask(7, 7, valid_lens=torch.tensor([valid_len]), is_causal=is_causal)[0].expand(7, 7)
+    mask = build_mask(7, 7, valid_lens=torch.tensor([valid_len]), is_causal=is_causal)[
+        0
+    ].expand(7, 7)
     steps = "multiHeadSteps({query: q, key: k, value: v}, n, m)"
     arguments = {"q": query, "k": key, "v": value, "n": num_heads, "m": mask}
     assert_equal(in_browser(math_page, f"{steps}.weights", **arguments), weights[0])
@@ -271,8 +320,14 @@ def test_float32_numbers_come_back_exactly(math_page):
 @pytest.mark.parametrize(
     ("expression", "rule"),
     [
-        ("splitHeads([new Float64Array(12)], 5)", "num_heads must divide embed_dim=12, got 5"),
-        ("splitHeads([new Float64Array(12)], 0)", "num_heads must divide embed_dim=12, got 0"),
+        (
+            "splitHeads([new Float64Array(12)], 5)",
+            "num_heads must divide embed_dim=12, got 5",
+        ),
+        (
+            "splitHeads([new Float64Array(12)], 0)",
+            "num_heads must divide embed_dim=12, got 0",
+        ),
         ("validLenMask(4, 3, 3)", r"valid_len must lie in 0\.\.k_len=3, got 4"),
     ],
 )
@@ -297,7 +352,11 @@ def test_the_slider_moves_through_all_numbers_of_heads(reader, tmp_path, over):
         head_dim = 12 // num_heads
         heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
         assert slider.get_attribute("aria-valuetext") == f"{heads}, head_dim {head_dim}"
-        assert facts(host) == [f"12 / {num_heads} = {head_dim}", "576", str(num_heads * 25)]
+        assert facts(host) == [
+            f"12 / {num_heads} = {head_dim}",
+            "576",
+            str(num_heads * 25),
+        ]
         if num_heads > 1:
             status = host.get_by_role("status").text_content()
             assert f"{heads}, head_dim {head_dim}. 576 parameters, unchanged." in status
@@ -340,7 +399,10 @@ def test_stages_and_masks_show_what_torch_computes(reader, tmp_path):
         visible.focus()
         page.keyboard.press("ArrowLeft")
         explorer.valid_len = valid_len
-        assert visible.get_attribute("aria-valuetext") == f"{valid_len} of 5 tokens visible"
+        assert (
+            visible.get_attribute("aria-valuetext")
+            == f"{valid_len} of 5 tokens visible"
+        )
         assert_shows(host, explorer)
     assert torch.equal(shown_numbers(host), torch.zeros(5, 5, dtype=torch.float64))
     assert host.locator(".mha-hidden").count() == 25
@@ -354,9 +416,12 @@ def test_each_trained_layer_shows_its_own_numbers(reader, tmp_path):
     host = tab.host()
     host.get_by_role("combobox", name="Example").select_option("trained")
     explorer.example = "trained"
-    assert explorer.num_heads == 4, "Python and the browser take the same nearest setting"
+    assert explorer.num_heads == 4, (
+        "Python and the browser take the same nearest setting"
+    )
     assert (
-        host.get_by_role("slider", name="num_heads").get_attribute("aria-valuetext") == "4 heads, head_dim 3"
+        host.get_by_role("slider", name="num_heads").get_attribute("aria-valuetext")
+        == "4 heads, head_dim 3"
     )
     assert host.locator(".mha-maps input:checked").input_value() == str(explorer.head)
     for num_heads in (4, 2, 1):
@@ -378,7 +443,9 @@ def test_plain_keys_stay_with_the_widget(reader, tmp_path):
     tab.host().get_by_role("slider", name="num_heads").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Control+k")
-    assert page.evaluate("window.seen") == ["Control", "k"], "shortcuts of the page still work"
+    assert page.evaluate("window.seen") == ["Control", "k"], (
+        "shortcuts of the page still work"
+    )
     assert page.locator("[data-lm-suppress-shortcuts] .mha-body").count() == 1
 
 
@@ -398,11 +465,21 @@ def test_a_cell_is_read_by_pointer_and_by_keyboard(reader, tmp_path):
     weights = explorer.weights()[0]
     cells = host.get_by_role("gridcell")
     cells.nth(2 * 5 + 1).hover()
-    assert readout.inner_text() == f"query 'or' at 2 → key 'be' at 1: {weights[2, 1]:.4f}"
+    assert (
+        readout.inner_text() == f"query 'or' at 2 → key 'be' at 1: {weights[2, 1]:.4f}"
+    )
     page.mouse.move(0, 0)
     assert "arrow keys" in readout.inner_text()
     host.locator("[role=gridcell][tabindex='0']").focus()
-    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp", "End", "ArrowRight"):
+    for key in (
+        "ArrowDown",
+        "ArrowDown",
+        "ArrowDown",
+        "ArrowRight",
+        "ArrowUp",
+        "End",
+        "ArrowRight",
+    ):
         page.keyboard.press(key)
     focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
     assert (
@@ -411,8 +488,13 @@ def test_a_cell_is_read_by_pointer_and_by_keyboard(reader, tmp_path):
         == "query 'or' at 2 → key 'be' at 4: 0.0000, hidden by the padding mask"
     )
     page.keyboard.press("ArrowLeft")
-    assert readout.inner_text() == "query 'or' at 2 → key 'not' at 3: 0.0000, hidden by the causal mask"
-    assert host.locator("[role=gridcell][tabindex='0']").count() == 1, "one stop for the Tab key"
+    assert (
+        readout.inner_text()
+        == "query 'or' at 2 → key 'not' at 3: 0.0000, hidden by the causal mask"
+    )
+    assert host.locator("[role=gridcell][tabindex='0']").count() == 1, (
+        "one stop for the Tab key"
+    )
     assert host.locator("[role=rowheader].mha-now").inner_text() == "or"
     assert tab.errors == []
 
@@ -431,38 +513,67 @@ def test_two_widgets_are_independent_and_two_views_are_one(reader, tmp_path):
     sliders.nth(1).focus()
     page.keyboard.press("ArrowLeft")
     texts = [sliders.nth(i).get_attribute("aria-valuetext") for i in range(3)]
-    assert texts == ["4 heads, head_dim 3", "2 heads, head_dim 6", "4 heads, head_dim 3"]
+    assert texts == [
+        "4 heads, head_dim 3",
+        "2 heads, head_dim 6",
+        "4 heads, head_dim 3",
+    ]
     tab.host(1).locator(".mha-segments input").nth(0).check(force=True)
-    chosen = [tab.host(i).locator(".mha-segments input:checked").input_value() for i in range(3)]
-    assert chosen == ["weights", "scores", "weights"], "radio buttons of two widgets form two groups"
+    chosen = [
+        tab.host(i).locator(".mha-segments input:checked").input_value()
+        for i in range(3)
+    ]
+    assert chosen == ["weights", "scores", "weights"], (
+        "radio buttons of two widgets form two groups"
+    )
     first.num_heads = 4
     assert_shows(tab.host(2), first)
     styles = page.locator("head style").all_text_contents()
-    assert sum("mha-widget" in style for style in styles) == 1, "one style sheet for all three"
+    assert sum("mha-widget" in style for style in styles) == 1, (
+        "one style sheet for all three"
+    )
     assert tab.errors == []
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_heads": 5}, "num_heads must divide embed_dim=12 and be one of 1, 2, 3, 4, 6, 12, got 5"),
-        ({"example": "other"}, "example must be one of “sentence”, “trained”, got “other”"),
+        (
+            {"num_heads": 5},
+            "num_heads must divide embed_dim=12 and be one of 1, 2, 3, 4, 6, 12, got 5",
+        ),
+        (
+            {"example": "other"},
+            "example must be one of “sentence”, “trained”, got “other”",
+        ),
         ({"valid_len": 9}, "valid_len must lie in 0..5, got 9"),
         ({"head": -1}, "head must lie in 0..1, got -1"),
-        ({"stage": "softmax"}, "stage must be one of scores, masked, weights, output, got “softmax”"),
+        (
+            {"stage": "softmax"},
+            "stage must be one of scores, masked, weights, output, got “softmax”",
+        ),
     ],
 )
-def test_a_state_that_makes_no_sense_gives_a_message(reader, tmp_path, changes, message):
+def test_a_state_that_makes_no_sense_gives_a_message(
+    reader, tmp_path, changes, message
+):
     tab = reader()
     page = tab.open(
         write_page(
-            tmp_path, [make_explorer(), make_explorer()], alter=lambda states: states[0].update(changes)
+            tmp_path,
+            [make_explorer(), make_explorer()],
+            alter=lambda states: states[0].update(changes),
         ),
         2,
     )
-    assert tab.host(0).get_by_role("alert").inner_text() == f"This widget cannot show its state: {message}."
+    assert (
+        tab.host(0).get_by_role("alert").inner_text()
+        == f"This widget cannot show its state: {message}."
+    )
     assert tab.host(0).get_by_role("slider").count() == 0
-    assert tab.host(1).get_by_role("slider").count() == 2, "the other widget is not concerned"
+    assert tab.host(1).get_by_role("slider").count() == 2, (
+        "the other widget is not concerned"
+    )
     assert tab.host(1).get_by_role("alert").count() == 0
     assert page.locator("[data-widget=ready]").count() == 2
     assert tab.errors == []
@@ -473,7 +584,9 @@ def test_a_widget_recovers_when_its_state_does(reader, tmp_path):
     explorer = make_explorer(num_heads=2)
     tab = reader()
     page = tab.open(write_page(tmp_path, [Quiz([Question("?", ["a", "b"], 0)])]), 1)
-    texts = render_by_hand(page, explorer, [("set", "num_heads", 5), ("set", "num_heads", 3)])
+    texts = render_by_hand(
+        page, explorer, [("set", "num_heads", 5), ("set", "num_heads", 3)]
+    )
     assert "must divide" in texts[0]
     assert "3 heads" not in texts[0]
     assert "must divide" not in texts[1]
@@ -482,7 +595,11 @@ def test_a_widget_recovers_when_its_state_does(reader, tmp_path):
 
 def render_by_hand(page, widget, actions):
     """Import a widget's module as anywidget does, render it, act, clean up: its text after each action."""
-    state = {name: value for name, value in widget.get_state().items() if not name.startswith("_model")}
+    state = {
+        name: value
+        for name, value in widget.get_state().items()
+        if not name.startswith("_model")
+    }
     state.pop("layout", None)
     return page.evaluate(
         """async ([state, actions]) => {
@@ -530,7 +647,9 @@ def test_nothing_leaks_when_a_view_goes(reader, tmp_path, kind):
 
     def count_after(renders):
         for _ in range(renders):
-            render_by_hand(page, widget, [("click", "input"), ("click", "[type=checkbox], button")])
+            render_by_hand(
+                page, widget, [("click", "input"), ("click", "[type=checkbox], button")]
+            )
         client.send("HeapProfiler.collectGarbage")
         counters = client.send("Memory.getDOMCounters")
         return counters["nodes"], counters["jsEventListeners"]
@@ -547,11 +666,26 @@ def test_nothing_leaks_when_a_view_goes(reader, tmp_path, kind):
 def test_nothing_overflows_a_phone(reader, tmp_path, theme):
     explorers = [
         make_explorer(num_heads=num_heads, stage=stage)
-        for num_heads, stage in ((1, "output"), (3, "masked"), (12, "weights"), (12, "output"))
+        for num_heads, stage in (
+            (1, "output"),
+            (3, "masked"),
+            (12, "weights"),
+            (12, "output"),
+        )
     ]
-    tokens, label = ["incomprehensibilities"] * 24, "a rather long name for an example, to be cut somewhere"
-    long = HeadExample(label, tokens, torch.randn(24, 60), layer(4, embed_dim=60), "word " * 40)
-    widgets = [*explorers, HeadExplorer([long]), HeadExplorer([long], num_heads=60), make_quiz()]
+    tokens, label = (
+        ["incomprehensibilities"] * 24,
+        "a rather long name for an example, to be cut somewhere",
+    )
+    long = HeadExample(
+        label, tokens, torch.randn(24, 60), layer(4, embed_dim=60), "word " * 40
+    )
+    widgets = [
+        *explorers,
+        HeadExplorer([long]),
+        HeadExplorer([long], num_heads=60),
+        make_quiz(),
+    ]
     tab = reader(width=360)
     page = tab.open(write_page(tmp_path, widgets, theme=theme), len(widgets))
     page.get_by_role("button", name="Check question 1").click()
@@ -568,14 +702,18 @@ def test_nothing_overflows_a_phone(reader, tmp_path, theme):
 
 def test_a_module_that_fails_leaves_a_message_and_the_others_alone(reader, tmp_path):
     def break_three(states):
-        states[0]["_esm"] = "export default { render() { throw new Error('no ink'); } };"
+        states[0]["_esm"] = (
+            "export default { render() { throw new Error('no ink'); } };"
+        )
         states[1]["_esm"] = "this is no JavaScript"
         del states[2]["_esm"]
 
     tab = reader()
     widgets = [make_explorer(), make_explorer(), make_explorer(), make_quiz()]
     page = tab.open(write_page(tmp_path, widgets, alter=break_three), 4)
-    marks = page.locator(".widget-host").evaluate_all("hosts => hosts.map(host => host.dataset.widget)")
+    marks = page.locator(".widget-host").evaluate_all(
+        "hosts => hosts.map(host => host.dataset.widget)"
+    )
     assert marks == ["failed", "failed", "failed", "ready"]
     assert tab.host(0).inner_text() == "This widget could not be started: no ink"
     assert "its code is not stored in this page" in tab.host(2).inner_text()
@@ -630,7 +768,9 @@ def make_quiz():
                 1,
                 ["Too wide.", "Yes.", "No."],
             ),
-            Question("How many parameters?", [64, 256], 4 * 8**2, "Four matrices of 8 · 8."),
+            Question(
+                "How many parameters?", [64, 256], 4 * 8**2, "Four matrices of 8 · 8."
+            ),
         ]
     )
 
@@ -664,7 +804,9 @@ def test_a_quiz_is_answered_by_keyboard(reader, tmp_path, over):
 
     host.get_by_role("radio").nth(0).focus()
     page.keyboard.press("ArrowDown")
-    assert feedback.nth(0).inner_text() == "", "feedback goes when another answer is picked"
+    assert feedback.nth(0).inner_text() == "", (
+        "feedback goes when another answer is picked"
+    )
     first_check.focus()
     page.keyboard.press("Space")
     assert feedback.nth(0).inner_text() == "Correct. Yes."
@@ -689,7 +831,14 @@ def test_a_quiz_shows_what_python_chose(reader, tmp_path):
 
 def test_a_quiz_with_a_wrong_state_gives_a_message(reader, tmp_path):
     tab = reader()
-    tab.open(write_page(tmp_path, [make_quiz()], alter=lambda states: states[0].update(chosen=[7, None])), 1)
+    tab.open(
+        write_page(
+            tmp_path,
+            [make_quiz()],
+            alter=lambda states: states[0].update(chosen=[7, None]),
+        ),
+        1,
+    )
     assert (
         "chosen must hold one choice or null for each question"
         in tab.host().get_by_role("alert").inner_text()

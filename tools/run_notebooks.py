@@ -28,19 +28,29 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 KEEP = "keep-output"  # tag of a cell that measures time
 REFERENCE = "IPY_MODEL_"  # how the state of one widget model names another
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
-NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+NO_NETWORK = dict.fromkeys(
+    ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9"
+)
 
 
 def main(arguments=None):
     """Run the notebooks named on the command line; the exit status is 1 if any of them fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("notebooks", nargs="*", type=Path, help="default: all of chapters/")
-    parser.add_argument("--jobs", type=int, default=2, help="how many notebooks run at the same time")
+    parser.add_argument(
+        "notebooks", nargs="*", type=Path, help="default: all of chapters/"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="how many notebooks run at the same time"
+    )
     options = parser.parse_args(arguments)
     paths = options.notebooks or sorted((ROOT / "chapters").glob("*.ipynb"))
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        failed = [path for path, ok in zip(paths, pool.map(run_and_store, paths), strict=True) if not ok]
+        failed = [
+            path
+            for path, ok in zip(paths, pool.map(run_and_store, paths), strict=True)
+            if not ok
+        ]
     return 1 if failed or not paths else 0
 
 
@@ -69,7 +79,10 @@ class RunError(Exception):
 
 def run(notebook, *, timeout=300):
     """Execute a notebook in place. Raises CellExecutionError or RunError."""
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as settings:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory() as settings,
+    ):
         # The author's own IPython start-up files must not reach the stored outputs.
         environment = os.environ | NO_NETWORK | {"IPYTHONDIR": settings}
         client = NotebookClient(
@@ -87,7 +100,9 @@ def run(notebook, *, timeout=300):
     for number, cell in enumerate(notebook.cells):
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":
-                raise RunError(f"cell {number} writes to stderr:\n{cell.source}\n----\n{output.text}")
+                raise RunError(
+                    f"cell {number} writes to stderr:\n{cell.source}\n----\n{output.text}"
+                )
 
 
 def normalise(notebook):
@@ -112,7 +127,9 @@ def normalise(notebook):
                 if "image/png" in data:
                     data["image/png"] = shrink_figure(data["image/png"])
                 if view := data.get(WIDGET_VIEW):
-                    view["model_id"] = names.setdefault(view["model_id"], f"{len(names) + 1:032x}")
+                    view["model_id"] = names.setdefault(
+                        view["model_id"], f"{len(names) + 1:032x}"
+                    )
     metadata = {k: v for k, v in notebook.metadata.items() if k == "mystnb"}
     metadata |= {"kernelspec": dict(KERNEL), "language_info": {"name": "python"}}
     states = notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
@@ -130,7 +147,11 @@ def merge_streams(outputs):
     merged = []
     for output in outputs:
         last = merged[-1] if merged else None
-        if last and output.output_type == "stream" == last.output_type and output.name == last.name:
+        if (
+            last
+            and output.output_type == "stream" == last.output_type
+            and output.name == last.name
+        ):
             last.text += output.text
         else:
             merged.append(output)
@@ -146,7 +167,9 @@ def shrink_figure(png):
     if image.mode == "P" or image.convert("RGBA").getextrema()[3] != (255, 255):
         return png  # done before, or transparent
     small = io.BytesIO()
-    palette = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    palette = image.convert("RGB").quantize(
+        256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+    )
     palette.save(small, format="PNG", optimize=True)
     return base64.b64encode(small.getvalue()).decode("ascii")
 
@@ -165,7 +188,9 @@ def shown_models(states, names):
         model = dict(states[old])
         model["state"] = rename_references(model["state"], names, waiting)
         if model.get("model_name") == "LayoutModel":
-            model["state"] = {key: value for key, value in model["state"].items() if value is not None}
+            model["state"] = {
+                key: value for key, value in model["state"].items() if value is not None
+            }
         shown[names[old]] = model
     return shown
 
@@ -181,7 +206,9 @@ def rename_references(value, names, waiting):
     if isinstance(value, list):
         return [rename_references(item, names, waiting) for item in value]
     if isinstance(value, dict):
-        return {key: rename_references(item, names, waiting) for key, item in value.items()}
+        return {
+            key: rename_references(item, names, waiting) for key, item in value.items()
+        }
     return value
 
 

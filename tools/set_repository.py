@@ -47,7 +47,9 @@ SETUP_METADATA = {
 def read_address(root=ROOT):
     """Return "OWNER/NAME" and the branch, from _config.yml."""
     text = (root / "_config.yml").read_text(encoding="utf-8")
-    return ADDRESS.search(text)[2], re.search(r"^  branch: (\S+)$", text, re.MULTILINE)[1]
+    return ADDRESS.search(text)[2], re.search(r"^  branch: (\S+)$", text, re.MULTILINE)[
+        1
+    ]
 
 
 def setup_cell(repository, branch):
@@ -60,11 +62,22 @@ def set_repository(new=None, root=ROOT):
     old, branch = read_address(root)
     new = new or old
     config = root / "_config.yml"
-    config.write_text(ADDRESS.sub(rf"\g<1>https://github.com/{new}", config.read_text("utf-8")), "utf-8")
+    config.write_text(
+        ADDRESS.sub(rf"\g<1>https://github.com/{new}", config.read_text("utf-8")),
+        "utf-8",
+    )
     for path in sorted(path for place in PLACES for path in root.glob(place)):
         text = path.read_text(encoding="utf-8")
-        for form in ("github.com/{0}/{1}", "colab.research.google.com/github/{0}/{1}", "{0}.github.io/{1}"):
-            text = re.sub(re.escape(form.format(*old.split("/"))) + r"\b", form.format(*new.split("/")), text)
+        for form in (
+            "github.com/{0}/{1}",
+            "colab.research.google.com/github/{0}/{1}",
+            "{0}.github.io/{1}",
+        ):
+            text = re.sub(
+                re.escape(form.format(*old.split("/"))) + r"\b",
+                form.format(*new.split("/")),
+                text,
+            )
         path.write_text(text, encoding="utf-8")
         if path.suffix == ".ipynb":
             notebook = nbformat.reads(text, as_version=4)
@@ -77,7 +90,8 @@ def write_setup_cell(notebook, source):
     named = [cell for cell in notebook.cells if cell.id == "setup"]
     if not named:
         first = next(
-            (n for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"), len(notebook.cells)
+            (n for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"),
+            len(notebook.cells),
         )
         named = [nbformat.v4.new_code_cell(id="setup")]
         notebook.cells.insert(first, named[0])
@@ -89,7 +103,9 @@ def main(arguments):
     """Run from the command line; the exit status is 2 for an address that is none."""
     new = None
     if arguments:
-        match = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", arguments[0])
+        match = re.fullmatch(
+            r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", arguments[0]
+        )
         if not match:
             print(
                 f"URL must be https://github.com/OWNER/NAME, as Colab opens GitHub only, got {arguments[0]!r}"

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 _JS = resources.files(__package__) / "js"
 _COMMENT = re.compile(r"^[ ]*(//.*|/\*\*(.|\n)*?\*/)\n", re.MULTILINE)
-_RELATIVE_IMPORT = re.compile(r'^import \{\s*\w+(?:,\s*\w+)*,?\s*\} from "\./(\w+\.js)";\n', re.MULTILINE)
+_RELATIVE_IMPORT = re.compile(
+    r'^import \{\s*\w+(?:,\s*\w+)*,?\s*\} from "\./(\w+\.js)";\n', re.MULTILINE
+)
 
 
 class TraitValueError(traitlets.TraitError, ValueError):
@@ -46,7 +48,9 @@ def compose_module(name: str) -> str:
             add(imported)
         rest = _RELATIVE_IMPORT.sub("", text)
         if line := re.search(r"^import .*", rest, re.MULTILINE):
-            raise ValueError(f'{file} may only import {{ names }} from "./file.js", got {line.group()!r}')
+            raise ValueError(
+                f'{file} may only import {{ names }} from "./file.js", got {line.group()!r}'
+            )
         texts.append(_COMMENT.sub("", rest).strip() + "\n")
 
     add(name)
@@ -83,14 +87,22 @@ class CourseWidget(anywidget.AnyWidget):
         """The present state as plain HTML without scripts, or None where a figure says more."""
         return None
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def _repr_mimebundle_(
+        self, **kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
         bundle = super()._repr_mimebundle_(**kwargs)
         if bundle is None:
             return None
         data, metadata = bundle
         if (figure := self.figure()) is not None:
             png = io.BytesIO()
-            figure.savefig(png, format="png", dpi=100, bbox_inches="tight", metadata={"Software": None})
+            figure.savefig(
+                png,
+                format="png",
+                dpi=100,
+                bbox_inches="tight",
+                metadata={"Software": None},
+            )
             data["image/png"] = base64.b64encode(png.getvalue()).decode("ascii")
         if (html := self.fallback_html()) is not None:
             data["text/html"] = html

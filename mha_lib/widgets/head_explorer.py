@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 MAX_TOKENS, MAX_EMBED_DIM = 24, 64
 """Beyond these a map is no longer readable, and the numbers make the page heavy."""
 
-STAGES = {"scores": "scaled score", "masked": "masked score", "weights": "weight", "output": "output"}
+STAGES = {
+    "scores": "scaled score",
+    "masked": "masked score",
+    "weights": "weight",
+    "output": "output",
+}
 """What the maps can show, and what one of their numbers is called."""
 
 
@@ -63,40 +68,72 @@ class HeadExample:
                 raise TypeError(f"{name} must be a str, got {getattr(self, name)!r}")
         if not self.label:
             raise ValueError("label must not be empty, got ''")
-        if isinstance(self.tokens, str) or not all(isinstance(token, str) for token in self.tokens):
+        if isinstance(self.tokens, str) or not all(
+            isinstance(token, str) for token in self.tokens
+        ):
             raise TypeError(f"tokens must be a sequence of str, got {self.tokens!r}")
         if not 1 <= len(self.tokens) <= MAX_TOKENS:
-            raise ValueError(f"tokens must hold 1 to {MAX_TOKENS} labels, got {len(self.tokens)}")
-        layers = self.layers if isinstance(self.layers, Mapping) else {None: self.layers}
+            raise ValueError(
+                f"tokens must hold 1 to {MAX_TOKENS} labels, got {len(self.tokens)}"
+            )
+        layers = (
+            self.layers if isinstance(self.layers, Mapping) else {None: self.layers}
+        )
         if not layers:
-            raise ValueError("layers must hold at least one layer, got an empty mapping")
+            raise ValueError(
+                "layers must hold at least one layer, got an empty mapping"
+            )
         if isinstance(self.x, Mapping) and set(self.x) != set(layers):
-            raise ValueError(f"x must have the keys of layers, {list(layers)}, got {list(self.x)}")
-        widths = {layer.embed_dim for layer in layers.values() if isinstance(layer, MultiHeadAttention)}
+            raise ValueError(
+                f"x must have the keys of layers, {list(layers)}, got {list(self.x)}"
+            )
+        widths = {
+            layer.embed_dim
+            for layer in layers.values()
+            if isinstance(layer, MultiHeadAttention)
+        }
         if len(widths) > 1:
-            raise ValueError(f"layers must have the same embed_dim, got {sorted(widths)}")
+            raise ValueError(
+                f"layers must have the same embed_dim, got {sorted(widths)}"
+            )
         for num_heads, layer in layers.items():
             self._check_layer(num_heads, layer)
 
     def _check_layer(self, num_heads: int | None, layer: object) -> None:
         where = "layers" if num_heads is None else f"layers[{num_heads!r}]"
         if not isinstance(layer, MultiHeadAttention):
-            raise TypeError(f"{where} must be a MultiHeadAttention, got {type(layer).__name__}")
+            raise TypeError(
+                f"{where} must be a MultiHeadAttention, got {type(layer).__name__}"
+            )
         if num_heads is not None and layer.num_heads != num_heads:
-            raise ValueError(f"{where} must have num_heads={num_heads}, got {layer.num_heads}")
+            raise ValueError(
+                f"{where} must have num_heads={num_heads}, got {layer.num_heads}"
+            )
         if layer.num_kv_heads != layer.num_heads:
             counts = f"num_kv_heads={layer.num_kv_heads}, num_heads={layer.num_heads}"
-            raise ValueError(f"{where} must have as many key heads as query heads, got {counts}")
+            raise ValueError(
+                f"{where} must have as many key heads as query heads, got {counts}"
+            )
         if not layer.embed_dim == layer.kdim == layer.vdim:
             sizes = (layer.embed_dim, layer.kdim, layer.vdim)
-            raise ValueError(f"{where} must have equal embed_dim, kdim and vdim, got {sizes}")
+            raise ValueError(
+                f"{where} must have equal embed_dim, kdim and vdim, got {sizes}"
+            )
         if layer.embed_dim > MAX_EMBED_DIM:
-            raise ValueError(f"{where} must have embed_dim of at most {MAX_EMBED_DIM}, got {layer.embed_dim}")
-        x = self.x[num_heads] if isinstance(self.x, Mapping) and num_heads is not None else self.x
+            raise ValueError(
+                f"{where} must have embed_dim of at most {MAX_EMBED_DIM}, got {layer.embed_dim}"
+            )
+        x = (
+            self.x[num_heads]
+            if isinstance(self.x, Mapping) and num_heads is not None
+            else self.x
+        )
         if not isinstance(x, Tensor):
             raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
         if x.dtype != layer.q_proj.weight.dtype:
-            raise TypeError(f"x must have the dtype of its layer, {layer.q_proj.weight.dtype}, got {x.dtype}")
+            raise TypeError(
+                f"x must have the dtype of its layer, {layer.q_proj.weight.dtype}, got {x.dtype}"
+            )
         if x.shape != (len(self.tokens), layer.embed_dim):
             shape = f"(len={len(self.tokens)}, embed_dim={layer.embed_dim})"
             raise ValueError(f"x must have shape {shape}, got {tuple(x.shape)}")
@@ -114,7 +151,11 @@ class HeadExample:
         """The numbers of heads where the slider stops, in order."""
         if isinstance(self.layers, Mapping):
             return tuple(sorted(self.layers))
-        return tuple(count for count in range(1, self.embed_dim + 1) if self.embed_dim % count == 0)
+        return tuple(
+            count
+            for count in range(1, self.embed_dim + 1)
+            if self.embed_dim % count == 0
+        )
 
     def layer(self, num_heads: int) -> MultiHeadAttention:
         """The layer with this number of heads: the trained one, or the only one, its projections cut anew.
@@ -123,10 +164,14 @@ class HeadExample:
             ValueError: there is none with `num_heads` heads.
         """
         if num_heads not in self.head_counts:
-            raise ValueError(f"num_heads must be one of {self.head_counts}, got {num_heads}")
+            raise ValueError(
+                f"num_heads must be one of {self.head_counts}, got {num_heads}"
+            )
         if isinstance(self.layers, Mapping):
             return self.layers[num_heads]
-        layer = MultiHeadAttention(self.embed_dim, num_heads, bias=self.layers.q_proj.bias is not None)
+        layer = MultiHeadAttention(
+            self.embed_dim, num_heads, bias=self.layers.q_proj.bias is not None
+        )
         layer.to(self.layers.q_proj.weight)
         # The shapes of the projections do not depend on the number of heads, so the weights fit as they are.
         layer.load_state_dict(self.layers.state_dict())
@@ -134,19 +179,31 @@ class HeadExample:
 
     def input(self, num_heads: int) -> Tensor:
         """(1, len, embed_dim): what the layer with this number of heads takes."""
-        return (self.x[num_heads] if isinstance(self.x, Mapping) else self.x).unsqueeze(0)
+        return (self.x[num_heads] if isinstance(self.x, Mapping) else self.x).unsqueeze(
+            0
+        )
 
     def state(self) -> dict[str, Any]:
         """What the browser is given: tokens and the projections q, k, v in float32."""
-        groups = [(n,) for n in self.head_counts] if isinstance(self.layers, Mapping) else [self.head_counts]
+        groups = (
+            [(n,) for n in self.head_counts]
+            if isinstance(self.layers, Mapping)
+            else [self.head_counts]
+        )
         versions = []
         for head_counts in groups:
             layer, x = self.layer(head_counts[-1]), self.input(head_counts[-1])
             with torch.no_grad():
-                projected = {"query": layer.q_proj(x), "key": layer.k_proj(x), "value": layer.v_proj(x)}
+                projected = {
+                    "query": layer.q_proj(x),
+                    "key": layer.k_proj(x),
+                    "value": layer.v_proj(x),
+                }
             numbers = {name: _to_base64(tensor) for name, tensor in projected.items()}
             parameters = sum(parameter.numel() for parameter in layer.parameters())
-            versions.append({"num_heads": list(head_counts), "parameters": parameters, **numbers})
+            versions.append(
+                {"num_heads": list(head_counts), "parameters": parameters, **numbers}
+            )
         return {
             "label": self.label,
             "note": self.note,
@@ -158,7 +215,9 @@ class HeadExample:
 
 def _to_base64(tensor: Tensor) -> str:
     """Float32 numbers as base64 of their little-endian bytes: exact, and half as long as decimal text."""
-    return base64.b64encode(tensor.float().cpu().numpy().astype("<f4").tobytes()).decode("ascii")
+    return base64.b64encode(
+        tensor.float().cpu().numpy().astype("<f4").tobytes()
+    ).decode("ascii")
 
 
 class HeadExplorer(CourseWidget):
@@ -216,12 +275,18 @@ class HeadExplorer(CourseWidget):
         examples = list(examples)
         for index, entry in enumerate(examples):
             if not isinstance(entry, HeadExample):
-                raise TypeError(f"examples[{index}] must be a HeadExample, got {type(entry).__name__}")
+                raise TypeError(
+                    f"examples[{index}] must be a HeadExample, got {type(entry).__name__}"
+                )
         self._examples = {entry.label: entry for entry in examples}
         if not examples or len(self._examples) < len(examples):
             labels = [entry.label for entry in examples]
-            raise ValueError(f"examples must hold at least one entry, and labels must differ, got {labels}")
-        chosen = self._examples.get(examples[0].label if example is None else example, examples[0])
+            raise ValueError(
+                f"examples must hold at least one entry, and labels must differ, got {labels}"
+            )
+        chosen = self._examples.get(
+            examples[0].label if example is None else example, examples[0]
+        )
         # One after the other, as each rule depends on those before; then the widget opens with all of them.
         self.example = chosen.label if example is None else example
         self.num_heads = _default_num_heads(chosen) if num_heads is None else num_heads
@@ -238,13 +303,17 @@ class HeadExplorer(CourseWidget):
     @t.validate("example")
     def _check_example(self, proposal: t.Bunch) -> str:
         if proposal.value not in self._examples:
-            raise TraitValueError(f"example must be one of {list(self._examples)}, got {proposal.value!r}")
+            raise TraitValueError(
+                f"example must be one of {list(self._examples)}, got {proposal.value!r}"
+            )
         return str(proposal.value)
 
     @t.validate("num_heads")
     def _check_num_heads(self, proposal: t.Bunch) -> int:
         example = self._examples[self.example]
-        if proposal.value not in example.head_counts or isinstance(proposal.value, bool):
+        if proposal.value not in example.head_counts or isinstance(
+            proposal.value, bool
+        ):
             raise TraitValueError(
                 f"num_heads must divide embed_dim={example.embed_dim} and be one of {example.head_counts}, "
                 f"got {proposal.value!r}"
@@ -254,23 +323,36 @@ class HeadExplorer(CourseWidget):
     @t.validate("valid_len", "head")
     def _check_range(self, proposal: t.Bunch) -> int:
         name = proposal.trait.name
-        top = len(self._examples[self.example].tokens) if name == "valid_len" else self.num_heads - 1
+        top = (
+            len(self._examples[self.example].tokens)
+            if name == "valid_len"
+            else self.num_heads - 1
+        )
         if isinstance(proposal.value, bool) or not 0 <= proposal.value <= top:
-            raise TraitValueError(f"{name} must lie in 0..{top}, got {proposal.value!r}")
+            raise TraitValueError(
+                f"{name} must lie in 0..{top}, got {proposal.value!r}"
+            )
         return int(proposal.value)
 
     @t.validate("stage")
     def _check_stage(self, proposal: t.Bunch) -> str:
         if proposal.value not in STAGES:
-            raise TraitValueError(f"stage must be one of {list(STAGES)}, got {proposal.value!r}")
+            raise TraitValueError(
+                f"stage must be one of {list(STAGES)}, got {proposal.value!r}"
+            )
         return str(proposal.value)
 
     @t.observe("example")
     def _fit_to_example(self, change: t.Bunch) -> None:
         """Take the nearest setting that the new example has; all tokens stay visible if all were."""
-        counts, length = self._examples[change.new].head_counts, len(self._examples[change.new].tokens)
+        counts, length = (
+            self._examples[change.new].head_counts,
+            len(self._examples[change.new].tokens),
+        )
         if self.num_heads not in counts:
-            self.num_heads = max((count for count in counts if count < self.num_heads), default=counts[0])
+            self.num_heads = max(
+                (count for count in counts if count < self.num_heads), default=counts[0]
+            )
         before = self._examples.get(change.old)
         all_visible = before is not None and self.valid_len == len(before.tokens)
         self.valid_len = length if all_visible else min(self.valid_len, length)
@@ -281,12 +363,21 @@ class HeadExplorer(CourseWidget):
 
     def weights(self) -> Tensor:
         """Attention weights of the present state, from the torch layer itself: (num_heads, len, len)."""
-        return self._weights(self.example, self.num_heads, self.valid_len, self.is_causal)
+        return self._weights(
+            self.example, self.num_heads, self.valid_len, self.is_causal
+        )
 
-    def _weights(self, example: str, num_heads: int, valid_len: int, is_causal: bool) -> Tensor:
-        layer, x = self._examples[example].layer(num_heads), self._examples[example].input(num_heads)
+    def _weights(
+        self, example: str, num_heads: int, valid_len: int, is_causal: bool
+    ) -> Tensor:
+        layer, x = (
+            self._examples[example].layer(num_heads),
+            self._examples[example].input(num_heads),
+        )
         with torch.no_grad():
-            weights: Tensor = layer(x, x, x, valid_lens=torch.tensor([valid_len]), is_causal=is_causal)[1]
+            weights: Tensor = layer(
+                x, x, x, valid_lens=torch.tensor([valid_len]), is_causal=is_causal
+            )[1]
         return weights[0]
 
     def browser_difference(self) -> float | None:
@@ -303,28 +394,49 @@ class HeadExplorer(CourseWidget):
         The score of a hidden key is -inf.
         """
         example = self._examples[self.example]
-        layer, x, length = example.layer(self.num_heads), example.input(self.num_heads), len(example.tokens)
-        mask = build_mask(length, length, valid_lens=torch.tensor([self.valid_len]), is_causal=self.is_causal)
+        layer, x, length = (
+            example.layer(self.num_heads),
+            example.input(self.num_heads),
+            len(example.tokens),
+        )
+        mask = build_mask(
+            length,
+            length,
+            valid_lens=torch.tensor([self.valid_len]),
+            is_causal=self.is_causal,
+        )
         assert mask is not None
         with torch.no_grad():
             projections = (layer.q_proj, layer.k_proj, layer.v_proj)
-            query, key, value = (layer.split_heads(projection(x))[0] for projection in projections)
+            query, key, value = (
+                layer.split_heads(projection(x))[0] for projection in projections
+            )
             scores = scaled_dot_product_score(query, key)
             if self.stage == "scores":
                 return scores
             if self.stage == "masked":
                 return scores.masked_fill(~mask, -math.inf)
-            output, weights = attention_pooling(scores, value, mask.expand(self.num_heads, -1, -1))
+            output, weights = attention_pooling(
+                scores, value, mask.expand(self.num_heads, -1, -1)
+            )
         return weights if self.stage == "weights" else output
 
     def figure(self) -> Figure:
         """The maps of all heads in the present state, as a matplotlib Figure."""
-        from mha_lib import plots  # not above, so that importing the widgets does not load matplotlib
+        from mha_lib import (
+            plots,
+        )  # not above, so that importing the widgets does not load matplotlib
 
         maps = self.shown()
         finite = maps[maps.isfinite()]
-        low = 0.0 if self.stage == "weights" or not finite.numel() else float(finite.min())
-        high = float(finite.max()) if finite.numel() and finite.max() > low else low + 1.0
+        low = (
+            0.0
+            if self.stage == "weights" or not finite.numel()
+            else float(finite.min())
+        )
+        high = (
+            float(finite.max()) if finite.numel() and finite.max() > low else low + 1.0
+        )
         is_output, labelled = self.stage == "output", self.num_heads <= 8
         tokens = list(self._examples[self.example].tokens)
         figure = plots.plot_weights(
@@ -350,4 +462,6 @@ class HeadExplorer(CourseWidget):
 def _default_num_heads(example: HeadExample) -> int:
     if isinstance(example.layers, MultiHeadAttention):
         return example.layers.num_heads
-    return next((count for count in example.head_counts if count > 1), example.head_counts[0])
+    return next(
+        (count for count in example.head_counts if count > 1), example.head_counts[0]
+    )

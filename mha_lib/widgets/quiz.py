@@ -48,16 +48,24 @@ class Question:
             raise TypeError(f"text must be a str, got {self.text!r}")
         if not self.text.strip():
             raise ValueError(f"text must not be empty, got {self.text!r}")
-        if isinstance(self.choices, str) or not all(isinstance(c, (str, int, float)) for c in self.choices):
-            raise TypeError(f"choices must be a sequence of texts or numbers, got {self.choices!r}")
+        if isinstance(self.choices, str) or not all(
+            isinstance(c, (str, int, float)) for c in self.choices
+        ):
+            raise TypeError(
+                f"choices must be a sequence of texts or numbers, got {self.choices!r}"
+            )
         if len(self.choices) < 2:
-            raise ValueError(f"choices must hold at least two entries, got {list(self.choices)}")
+            raise ValueError(
+                f"choices must hold at least two entries, got {list(self.choices)}"
+            )
         if len(set(self.labels)) < len(self.labels):
             raise ValueError(f"choices must all differ, got {list(self.choices)}")
         if isinstance(self.feedback, str):
             pass
         elif not all(isinstance(text, str) for text in self.feedback):
-            raise TypeError(f"feedback must be a str or a sequence of str, got {self.feedback!r}")
+            raise TypeError(
+                f"feedback must be a str or a sequence of str, got {self.feedback!r}"
+            )
         elif len(self.feedback) != len(self.choices):
             raise ValueError(
                 f"feedback must hold {len(self.choices)} texts, as choices, got {len(self.feedback)}"
@@ -74,7 +82,9 @@ class Question:
         """Index of the right choice."""
         answer = self.answer.item() if hasattr(self.answer, "item") else self.answer
         if not isinstance(answer, (str, int, float)):
-            raise TypeError(f"answer must be a text, a number or an index, got {answer!r}")
+            raise TypeError(
+                f"answer must be a text, a number or an index, got {answer!r}"
+            )
         # True equals 1 in Python, but on the page they are two different choices.
         is_bool = isinstance(answer, bool)
         if (
@@ -83,18 +93,28 @@ class Question:
             and all(isinstance(choice, str) for choice in self.choices)
         ):
             if not 0 <= answer < len(self.choices):
-                rule = f"an index in 0..{len(self.choices) - 1}, as all choices are texts"
-                raise ValueError(f"answer must be one of the texts or {rule}, got {answer}")
+                rule = (
+                    f"an index in 0..{len(self.choices) - 1}, as all choices are texts"
+                )
+                raise ValueError(
+                    f"answer must be one of the texts or {rule}, got {answer}"
+                )
             return answer
         for index, choice in enumerate(self.choices):
             if choice == answer and isinstance(choice, bool) == is_bool:
                 return index
-        raise ValueError(f"answer must be one of the choices {list(self.choices)}, got {answer!r}")
+        raise ValueError(
+            f"answer must be one of the choices {list(self.choices)}, got {answer!r}"
+        )
 
     @property
     def feedbacks(self) -> list[str]:
         """One text for each choice."""
-        return [self.feedback] * len(self.choices) if isinstance(self.feedback, str) else list(self.feedback)
+        return (
+            [self.feedback] * len(self.choices)
+            if isinstance(self.feedback, str)
+            else list(self.feedback)
+        )
 
 
 class Quiz(CourseWidget):
@@ -126,10 +146,14 @@ class Quiz(CourseWidget):
         questions = list(questions)
         for index, question in enumerate(questions):
             if not isinstance(question, Question):
-                raise TypeError(f"questions[{index}] must be a Question, got {type(question).__name__}")
+                raise TypeError(
+                    f"questions[{index}] must be a Question, got {type(question).__name__}"
+                )
         texts = [question.text for question in questions]
         if not texts or len(set(texts)) < len(texts):
-            raise ValueError(f"questions must hold at least one entry, and texts must differ, got {texts}")
+            raise ValueError(
+                f"questions must hold at least one entry, and texts must differ, got {texts}"
+            )
         self._questions = questions
         self.chosen = [None] * len(questions)
         self.set_trait("questions", [_state(question) for question in questions])
@@ -139,7 +163,9 @@ class Quiz(CourseWidget):
     def _check_chosen(self, proposal: t.Bunch) -> list[int | None]:
         counts = [len(question.choices) for question in self._questions]
         value = list(proposal.value)
-        in_range = (c is None or 0 <= c < count for c, count in zip(value, counts, strict=False))
+        in_range = (
+            c is None or 0 <= c < count for c, count in zip(value, counts, strict=False)
+        )
         if len(value) != len(counts) or not all(in_range):
             raise TraitValueError(
                 f"chosen must hold None or an index below {counts} for each question, got {value}"
@@ -149,7 +175,10 @@ class Quiz(CourseWidget):
     @property
     def score(self) -> int:
         """How many questions are answered correctly."""
-        return sum(c == q.answer_index for c, q in zip(self.chosen, self._questions, strict=True))
+        return sum(
+            c == q.answer_index
+            for c, q in zip(self.chosen, self._questions, strict=True)
+        )
 
     def fallback_html(self) -> str:
         """The questions with their answers folded away."""
@@ -172,7 +201,10 @@ def _state(question: Question) -> dict[str, Any]:
 
 def _item(question: Question) -> str:
     choices = "".join(f"<li>{_inline_html(label)}</li>" for label in question.labels)
-    answer, feedback = question.labels[question.answer_index], question.feedbacks[question.answer_index]
+    answer, feedback = (
+        question.labels[question.answer_index],
+        question.feedbacks[question.answer_index],
+    )
     return (
         f"<li><p>{_inline_html(question.text)}</p><ul>{choices}</ul><details><summary>Answer</summary>"
         f"<p>{_inline_html(answer)}. {_inline_html(feedback)}</p></details></li>"
