@@ -16,7 +16,7 @@ export OMP_NUM_THREADS := 1
 NBVAL := https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
   $(BIN)/pytest chapters --nbval --nbval-current-env --nbval-cell-timeout 300 -n $(JOBS) --dist loadfile
 
-.PHONY: help book serve notebooks test check browser repository clean
+.PHONY: help book serve notebooks test check machine repository clean
 
 help:
 	@echo 'make book        build the book from the stored notebooks into $(BOOK)'
@@ -49,15 +49,16 @@ notebooks: .venv/ready
 	$(BIN)/python tools/set_repository.py
 	$(BIN)/python tools/run_notebooks.py --jobs $(JOBS) $(CHAPTERS)
 
-# Debian's Chromium where we may install it, Playwright's elsewhere; nothing where there is one.
-browser: .venv/ready
-	@command -v chromium >/dev/null || \
-	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && grep -qs '^ID=debian' /etc/os-release; then \
-	    export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; \
-	  else $(BIN)/playwright install chromium; fi
+# Git and a browser for the tests: Debian's where we may install them, else Playwright's browser.
+machine: .venv/ready
+	@missing=; command -v git >/dev/null || missing=git; command -v chromium >/dev/null || missing="$$missing chromium"; \
+	[ -z "$$missing" ] || if [ "$$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release; then \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends $$missing fonts-dejavu-core; \
+	else $(BIN)/playwright install chromium; fi
 
 # Every part runs even if one before it fails. The chapters run twice: as here, and as on an older processor.
-test: book browser
+test: book machine
 	@status=0; \
 	$(BIN)/pytest -n $(JOBS) --dist loadfile || status=1; \
 	echo; echo '== the chapters: every output as stored'; \

@@ -60,8 +60,9 @@ def masked_softmax(
     if visible is None:
         return wide.softmax(-1).to(scores.dtype)
     visible = align_mask(visible, scores.shape, name="mask and valid_lens")
-    # The smallest finite number loses against every visible score. In a row without one it would give equal
-    # weights, not NaN as -inf would; the product with the mask then makes them zero.
+    # The smallest finite number loses against every visible score. In a row without one
+    # it would give equal weights, not NaN as -inf would; the product with the mask then
+    # makes them zero.
     weights = (
         wide.masked_fill(~visible, torch.finfo(wide.dtype).min).softmax(-1) * visible
     )
@@ -152,7 +153,8 @@ def dot_product_attention(
     _check_attention_inputs(query, key, value)
     check_probability("dropout_p", dropout_p)
     q_len, k_len = query.shape[-2], key.shape[-2]
-    # Equal lengths and nothing else hidden: the kernel's own causal path means the same and needs no mask.
+    # Equal lengths and nothing else hidden: the kernel's own causal path means the same
+    # and needs no mask.
     kernel_causal = (
         is_causal
         and not need_weights
@@ -194,7 +196,8 @@ def _check_attention_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
         [tuple(tensor.shape[:-2]) for tensor in (query, key, value)],
     )
     check_same("last axis", ("query", "key"), (query.shape[-1], key.shape[-1]))
-    # torch's kernel reads past the key buffer where the values are longer, so this must be refused here.
+    # torch's kernel reads past the key buffer where the values are longer, so this must
+    # be refused here.
     check_same("length", ("key", "value"), (key.shape[-2], value.shape[-2]))
 
 

@@ -16,7 +16,8 @@ from mha_lib._checks import (
     check_seed,
 )
 
-# Each pointer task names another place of the same sequence; "previous", "next" and "opposite" wrap round.
+# Each pointer task names another place of the same sequence; "previous", "next" and
+# "opposite" wrap round.
 POINTER_TASKS: dict[str, Callable[[Tensor], Tensor]] = {
     "previous": lambda tokens: tokens.roll(1, -1),
     "mirrored": lambda tokens: tokens.flip(-1),

@@ -62,7 +62,8 @@ def capture_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             captured[name] = weights.detach()
             return output, weights if asked.pop() else None
 
-        # Last before and first after the layer: other hooks, and a second capture, see what was asked for.
+        # Last before and first after the layer: other hooks, and a second capture, see
+        # what was asked for.
         stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
         stack.callback(layer.register_forward_hook(after, prepend=True).remove)
 
@@ -163,7 +164,8 @@ def head_importance(
         raise ValueError(
             f"loss() must return one loss for each sample of the layer, got {len(losses)} for {seen}"
         )
-    # The samples do not touch each other, so the gradient of the sum holds the gradient of each.
+    # The samples do not touch each other, so the gradient of the sum holds the gradient
+    # of each.
     gradients = torch.autograd.grad(
         losses, gates, torch.ones_like(losses), allow_unused=True
     )

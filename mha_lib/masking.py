@@ -199,7 +199,8 @@ def align_mask(mask: Tensor, shape: Sequence[int], *, name: str = "mask") -> Ten
     shape = tuple(shape)
     _check_mask(name, mask, shape[-2], shape[-1])
     aligned = mask.unsqueeze(1) if mask.ndim == 3 and len(shape) == 4 else mask
-    # A mask with a batch axis needs scores of its own rank: elsewhere its batch axis would meet another axis.
+    # A mask with a batch axis needs scores of its own rank: elsewhere its batch axis
+    # would meet another axis.
     fits = aligned.ndim in (2, len(shape)) and all(
         size in (1, target)
         for size, target in zip(aligned.shape, shape[-aligned.ndim :], strict=True)

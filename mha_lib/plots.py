@@ -83,7 +83,8 @@ def new_figure(
     options.setdefault("layout", "constrained")
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(rows, columns, figsize=(width, height), **options)
-    # Closed for pyplot, so that Jupyter does not show it a second time; the Figure itself lives on.
+    # Closed for pyplot, so that Jupyter does not show it a second time; the Figure
+    # itself lives on.
     plt.close(figure)
     return figure, axes
 
@@ -144,7 +145,8 @@ def plot_weights(
         if labels is not None and len(labels) != expected:
             raise ValueError(f"{name} must have {expected} entries, got {len(labels)}")
     values = q_len * k_len <= 36 if values is None else values
-    # NaN and infinities, which chapters show on purpose, have no place on a colour scale.
+    # NaN and infinities, which chapters show on purpose, have no place on a colour
+    # scale.
     finite = maps[maps.isfinite()] if maps.isfinite().any() else torch.zeros(1)
     low = float(finite.min()) if vmin is None else vmin
     high = float(finite.max()) if vmax is None else vmax

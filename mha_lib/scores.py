@@ -74,7 +74,8 @@ def scaled_dot_product_score(query: Tensor, key: Tensor) -> Tensor:
         [[4.5]]
     """
     _check_pair(query, key)
-    # Scaling the query costs q_len * d products instead of q_len * k_len, and keeps half precision in range.
+    # Scaling the query costs q_len * d products instead of q_len * k_len, and keeps
+    # half precision in range.
     return (query / math.sqrt(query.shape[-1])) @ key.transpose(-2, -1)
 
 

@@ -175,8 +175,9 @@ def fit(
     )
     records = min(records, steps)
 
-    # All models become one: each parameter gets a leading axis, and `vmap` runs the architecture once over
-    # it. Adam works entry by entry, so that the sum of the losses updates each model as its own loss would.
+    # All models become one: each parameter gets a leading axis, and `vmap` runs the
+    # architecture once over it. Adam works entry by entry, so that the sum of the
+    # losses updates each model as its own loss would.
     parameters, buffers = stack_module_state(models)
     architecture = copy.deepcopy(models[0]).to("meta")
 
@@ -193,7 +194,8 @@ def fit(
     all_losses = torch.vmap(one_loss, randomness="different")
     optimizer = torch.optim.Adam(list(parameters.values()), lr=lr)
     total_steps = max(steps, 2)
-    # A tenth of the steps; of a short run more, since torch divides by the length of the warm-up.
+    # A tenth of the steps; of a short run more, since torch divides by the length of
+    # the warm-up.
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, lr, total_steps=total_steps, pct_start=max(0.1, 1.5 / total_steps)
     )
@@ -206,7 +208,8 @@ def fit(
         inputs, targets = (torch.stack(part) for part in zip(*batches, strict=True))
         optimizer.zero_grad()
         with warnings.catch_warnings():
-            # The fused attention kernel has no batched form: torch runs it model by model, no slower here.
+            # The fused attention kernel has no batched form: torch runs it model by
+            # model, no slower here.
             warnings.filterwarnings("ignore", message="There is a performance drop")
             losses = all_losses(parameters, buffers, inputs, targets)
             losses.sum().backward()

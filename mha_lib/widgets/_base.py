@@ -73,7 +73,8 @@ class CourseWidget(anywidget.AnyWidget):
     _module: ClassVar[str]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        # traitlets makes a subclass for each instance: only one that names a module has code to compose.
+        # traitlets makes a subclass for each instance: only one that names a module has
+        # code to compose.
         if "_module" in cls.__dict__:
             cls._esm = compose_module(cls._module)
             cls._css = compose_style(cls._module)

@@ -173,7 +173,8 @@ class HeadExample:
             self.embed_dim, num_heads, bias=self.layers.q_proj.bias is not None
         )
         layer.to(self.layers.q_proj.weight)
-        # The shapes of the projections do not depend on the number of heads, so the weights fit as they are.
+        # The shapes of the projections do not depend on the number of heads, so the
+        # weights fit as they are.
         layer.load_state_dict(self.layers.state_dict())
         return layer.eval()
 
@@ -287,7 +288,8 @@ class HeadExplorer(CourseWidget):
         chosen = self._examples.get(
             examples[0].label if example is None else example, examples[0]
         )
-        # One after the other, as each rule depends on those before; then the widget opens with all of them.
+        # One after the other, as each rule depends on those before; then the widget
+        # opens with all of them.
         self.example = chosen.label if example is None else example
         self.num_heads = _default_num_heads(chosen) if num_heads is None else num_heads
         self.valid_len = len(chosen.tokens) if valid_len is None else valid_len
