@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from email.parser import Parser
 from pathlib import Path
@@ -16,12 +17,19 @@ from packaging.utils import canonicalize_name
 from set_repository import main, read_address, set_repository
 
 ROOT = Path(__file__).resolve().parent.parent
-LISTING = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-FILES = [
-    ROOT / name
-    for name in subprocess.check_output(LISTING, cwd=ROOT, text=True).splitlines()
-]
-FILES = [path for path in FILES if path.is_file()]
+
+
+def files_that_git_would_take():
+    """Return all files but the ignored ones; what was downloaded without git is asked in the same way."""
+    with tempfile.TemporaryDirectory() as folder:
+        git = ["git", f"--git-dir={folder}", f"--work-tree={ROOT}"]
+        subprocess.run([*git, "init", "--quiet"], check=True)
+        listing = [*git, "ls-files", "--others", "--exclude-standard"]
+        names = subprocess.check_output(listing, cwd=ROOT, text=True).splitlines()
+    return [ROOT / name for name in names]
+
+
+FILES = files_that_git_would_take()
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
