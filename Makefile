@@ -8,6 +8,7 @@ PORT ?= 8000
 
 BIN := .venv/bin
 BOOK := _build/html
+DEBIAN := git chromium fonts-dejavu-core libatomic1
 SHELL := bash
 # Chapters and tests run two at a time, so each keeps to one thread.
 export OMP_NUM_THREADS := 1
@@ -30,16 +31,20 @@ help:
 # The environment, made again when the pins change. Debian keeps venv in a package of its own.
 # The last line builds matplotlib's font cache now: later it would write a notice into some notebook's output.
 .venv/ready: requirements.txt pyproject.toml
-	$(PYTHON) -m venv .venv || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-	  export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && apt-get install -qq -y --no-install-recommends python3-venv && $(PYTHON) -m venv --clear .venv; }
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." * (sys.version_info < (3, 11)))'
+	$(PYTHON) -m venv .venv || { [ "$$(id -u)" = 0 ] && export DEBIAN_FRONTEND=noninteractive && apt-get update -qq && \
+	  apt-get install -qq -y --no-install-recommends python3-venv && $(PYTHON) -m venv --clear .venv; }
 	$(BIN)/pip install --quiet -r requirements.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/python -c 'import matplotlib.font_manager'
 	touch $@
 
-# After a build with a warning everything is built again: Sphinx would not repeat the warning for an unchanged page.
+# Sphinx builds only pages that changed. Everything is built again where that is not enough: after a change of settings
+# or styles, which it would not copy, and after a warning, which it would not repeat.
 book: .venv/ready
+	@[ -z "$$(find _config.yml _toc.yml _ext _static -newer _build/built 2>/dev/null)" ] || rm -rf _build
 	@$(BIN)/jupyter-book build . -q -W --keep-going || { rm -rf _build; exit 1; }
+	@touch _build/built
 	@echo 'The book is built. Open file://$(CURDIR)/$(BOOK)/index.html, or run: make serve'
 
 serve: book
@@ -49,13 +54,13 @@ notebooks: .venv/ready
 	$(BIN)/python tools/set_repository.py
 	$(BIN)/python tools/run_notebooks.py --jobs $(JOBS) $(CHAPTERS)
 
-# Git and a browser for the tests: Debian's where we may install them, else Playwright's browser.
+# What the tests need of the machine: on Debian, where we may, its packages (libatomic1 is for Playwright's driver);
+# elsewhere Playwright's own browser.
 machine: .venv/ready
-	@missing=; command -v git >/dev/null || missing=git; command -v chromium >/dev/null || missing="$$missing chromium"; \
-	[ -z "$$missing" ] || if [ "$$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release; then \
-	  export DEBIAN_FRONTEND=noninteractive; \
-	  apt-get update -qq && apt-get install -qq -y --no-install-recommends $$missing fonts-dejavu-core; \
-	else $(BIN)/playwright install chromium; fi
+	@if [ "$$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release; then \
+	  dpkg -s $(DEBIAN) >/dev/null 2>&1 || { export DEBIAN_FRONTEND=noninteractive; \
+	    apt-get update -qq && apt-get install -qq -y --no-install-recommends $(DEBIAN); }; \
+	elif ! command -v chromium >/dev/null; then $(BIN)/playwright install chromium; fi
 
 # Every part runs even if one before it fails. The chapters run twice: as here, and as on an older processor.
 test: book machine
