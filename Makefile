@@ -31,7 +31,7 @@ help:
 # The environment, made again when the pins change. Debian keeps venv in a package of its own.
 # The last line builds matplotlib's font cache now: later it would write a notice into some notebook's output.
 .venv/ready: requirements.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." * (sys.version_info < (3, 11)))'
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed: make PYTHON=..."'
 	$(PYTHON) -m venv .venv || { [ "$$(id -u)" = 0 ] && export DEBIAN_FRONTEND=noninteractive && apt-get update -qq && \
 	  apt-get install -qq -y --no-install-recommends python3-venv && $(PYTHON) -m venv --clear .venv; }
 	$(BIN)/pip install --quiet -r requirements.txt
