@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from playwright.sync_api import expect
 
 ROOT = Path(__file__).resolve().parent.parent
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
@@ -70,8 +71,9 @@ def visit(browser, roots):
         page.goto(f"{roots[way]}/{page_name}", wait_until="load")
         # Equations, widgets and fonts come up after the page has loaded.
         page.evaluate("() => window.MathJax?.startup?.promise")
-        page.wait_for_function(
-            f"document.querySelectorAll('{VIEW}').length == document.querySelectorAll('{HOST}').length"
+        # Not `wait_for_function`: where it has to wait, the page's security policy forbids it.
+        expect(page.locator(HOST)).to_have_count(
+            page.locator(VIEW).count(), timeout=30_000
         )
         page.evaluate("() => document.fonts.ready.then(() => true)")
         if not new_context:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from ipywidgets.embed import embed_data
+from playwright.sync_api import expect
 
 from mha_lib.attention import MultiHeadAttention, attention_pooling, masked_softmax
 from mha_lib.masking import build_mask, causal_mask
@@ -87,9 +88,8 @@ class Reader:
             else f"{folder.as_uri()}/"
         )
         self.page.goto(f"{self.home}chapters/page.html")
-        self.page.wait_for_function(
-            f"document.querySelectorAll('[data-widget]').length === {count}"
-        )
+        # Not `wait_for_function`: where it has to wait, the page's security policy forbids it.
+        expect(self.page.locator("[data-widget]")).to_have_count(count, timeout=30_000)
         return self.page
 
     def close(self):
