@@ -52,9 +52,8 @@ class KeepStill(SphinxPostTransform):
                 still = nodes.container(classes=["widget-still"])
                 still += [child.deepcopy() for child in stand_in.children]
                 for image in still.findall(nodes.image):
-                    image["loading"] = (
-                        "lazy"  # not fetched as long as the widget shows instead
-                    )
+                    # Not fetched as long as the widget shows instead.
+                    image["loading"] = "lazy"
                 formats[WIDGET_VIEW] += still
 
 

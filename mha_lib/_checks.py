@@ -17,19 +17,22 @@ def check_type(name: str, value: object, expected: type) -> None:
         )
 
 
-def check_positive_int(name: str, value: object) -> None:
-    """Raise unless `value` is an int above 0 (a bool is not a count)."""
+def check_int(name: str, value: object) -> int:
+    """Return `value` if it is an int (a bool is not a count)."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}: {value!r}")
-    if value <= 0:
+    return value
+
+
+def check_positive_int(name: str, value: object) -> None:
+    """Raise unless `value` is an int above 0."""
+    if check_int(name, value) <= 0:
         raise ValueError(f"{name} must be positive, got {value}")
 
 
 def check_seed(name: str, value: object) -> None:
     """Raise unless `value` is an int that every generator takes as a seed."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}: {value!r}")
-    if not 0 <= value < 2**32:
+    if not 0 <= check_int(name, value) < 2**32:
         raise ValueError(f"{name} must lie in 0..2^32-1, got {value}")
 
 

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mha_lib._checks import check_same, check_type, extremes
+from mha_lib._checks import check_int, check_same, check_type, extremes
 
 
 def _check_len(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}: {value!r}")
-    if value < 0:
+    if check_int(name, value) < 0:
         raise ValueError(f"{name} must not be negative, got {value}")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from test_exports import MODULES
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -537,18 +538,7 @@ def test_every_public_callable_is_in_the_table():
     }  # called by a loop over all scores
     called |= {"SinusoidalPositionalEncoding", "LearnedPositionalEncoding"}
     containers_and_colors = {"Split", "History", "curve", "head_color", "new_figure"}
-    names = (
-        "masking",
-        "scores",
-        "attention",
-        "positional",
-        "inspection",
-        "data",
-        "training",
-        "plots",
-        "notebook",
-    )
-    for module in (importlib.import_module(f"mha_lib.{name}") for name in names):
+    for module in (importlib.import_module(f"mha_lib.{name}") for name in MODULES):
         for name, thing in vars(module).items():
             own = (
                 callable(thing)

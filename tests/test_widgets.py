@@ -14,7 +14,7 @@ import torch
 import traitlets
 from PIL import Image
 
-from mha_lib import plots
+from mha_lib import plots, prune_heads
 from mha_lib.attention import MultiHeadAttention
 from mha_lib.widgets import (
     HeadExample,
@@ -246,10 +246,58 @@ def sentence_twin(example, label):
 
 
 def test_a_trait_of_another_type_is_refused(explorer):
-    with pytest.raises(traitlets.TraitError, match=r"num_heads.*int"):
-        explorer.num_heads = "4"
-    with pytest.raises(traitlets.TraitError, match=r"is_causal.*bool"):
-        explorer.is_causal = "yes"
+    for kind in (TypeError, traitlets.TraitError):
+        with pytest.raises(kind, match=r"num_heads.*int.*'4'"):
+            explorer.num_heads = "4"
+        with pytest.raises(kind, match=r"is_causal.*bool.*'yes'"):
+            explorer.is_causal = "yes"
+    assert (explorer.num_heads, explorer.is_causal) != ("4", "yes")
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("example", ["a"]),
+        ("num_heads", "4"),
+        ("valid_len", 2.5),
+        ("is_causal", 1.5),
+        ("stage", 3),
+        ("head", "0"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused(sentence, argument, value):
+    with pytest.raises(
+        TypeError, match=rf"{argument}.*expected.*{type(value).__name__}"
+    ):
+        HeadExplorer([sentence], **{argument: value})
+
+
+def test_a_pruned_layer_is_refused(sentence):
+    """Its heads do not fill the width, so the browser would cut them in the wrong places."""
+    pruned = prune_heads(sentence.layers, [0])
+    for layers in (pruned, {pruned.num_heads: pruned}):
+        with pytest.raises(
+            ValueError, match=r"layers.*must fill embed_dim=.*got num_heads="
+        ):
+            HeadExample("pruned", sentence.tokens, sentence.x, layers)
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: HeadExplorer(5), "examples"),
+        (lambda: Quiz(5), "questions"),
+        (lambda: Question("how many?", 5, 1), "choices"),
+        (lambda: Question("how many?", [1, 2], 1, feedback=5), "feedback"),
+        (
+            lambda: HeadExample("a", 5, torch.ones(1, 6), MultiHeadAttention(6, 3)),
+            "tokens",
+        ),
+    ],
+)
+def test_what_is_no_sequence_is_refused_by_name(make, argument):
+    with pytest.raises(TypeError, match=rf"{argument} must be .*5"):
+        make()
 
 
 X = torch.zeros(5, 12)

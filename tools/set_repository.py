@@ -47,9 +47,8 @@ SETUP_METADATA = {
 def read_address(root=ROOT):
     """Return "OWNER/NAME" and the branch, from _config.yml."""
     text = (root / "_config.yml").read_text(encoding="utf-8")
-    return ADDRESS.search(text)[2], re.search(r"^  branch: (\S+)$", text, re.MULTILINE)[
-        1
-    ]
+    branch = re.search(r"^  branch: (\S+)$", text, re.MULTILINE)
+    return ADDRESS.search(text)[2], branch[1]
 
 
 def setup_cell(repository, branch):

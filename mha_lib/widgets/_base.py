@@ -25,6 +25,10 @@ class TraitValueError(traitlets.TraitError, ValueError):
     """A trait was given a value that breaks its rule: traitlets takes it back, callers catch a ValueError."""
 
 
+class TraitTypeError(traitlets.TraitError, TypeError):
+    """A trait was given a value of another type: traitlets takes it back, callers catch a TypeError."""
+
+
 def compose_module(name: str) -> str:
     """One ES module out of the file `name` in js/ and all files that it imports, each before its first user.
 
@@ -79,6 +83,14 @@ class CourseWidget(anywidget.AnyWidget):
             cls._esm = compose_module(cls._module)
             cls._css = compose_style(cls._module)
         super().__init_subclass__(**kwargs)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        try:
+            super().__setattr__(name, value)
+        except TraitValueError:
+            raise
+        except traitlets.TraitError as error:
+            raise TraitTypeError(str(error)) from None
 
     def figure(self) -> Figure | None:
         """The present state as a matplotlib Figure, or None where text says more."""

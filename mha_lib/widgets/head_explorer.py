@@ -12,6 +12,7 @@ import torch
 import traitlets as t
 from torch import Tensor
 
+from mha_lib._checks import check_type
 from mha_lib.attention import MultiHeadAttention, attention_pooling
 from mha_lib.masking import build_mask
 from mha_lib.scores import scaled_dot_product_score
@@ -68,6 +69,7 @@ class HeadExample:
                 raise TypeError(f"{name} must be a str, got {getattr(self, name)!r}")
         if not self.label:
             raise ValueError("label must not be empty, got ''")
+        check_type("tokens", self.tokens, Sequence)
         if isinstance(self.tokens, str) or not all(
             isinstance(token, str) for token in self.tokens
         ):
@@ -113,6 +115,11 @@ class HeadExample:
             counts = f"num_kv_heads={layer.num_kv_heads}, num_heads={layer.num_heads}"
             raise ValueError(
                 f"{where} must have as many key heads as query heads, got {counts}"
+            )
+        if layer.num_heads * layer.head_dim != layer.embed_dim:
+            counts = f"num_heads={layer.num_heads}, head_dim={layer.head_dim}"
+            raise ValueError(
+                f"{where} must fill embed_dim={layer.embed_dim} with its heads, got {counts}"
             )
         if not layer.embed_dim == layer.kdim == layer.vdim:
             sizes = (layer.embed_dim, layer.kdim, layer.vdim)
@@ -273,7 +280,7 @@ class HeadExplorer(CourseWidget):
         stage: str = "weights",
         head: int = 0,
     ) -> None:
-        examples = list(examples)
+        check_type("examples", examples, Sequence)
         for index, entry in enumerate(examples):
             if not isinstance(entry, HeadExample):
                 raise TypeError(
@@ -285,9 +292,9 @@ class HeadExplorer(CourseWidget):
             raise ValueError(
                 f"examples must hold at least one entry, and labels must differ, got {labels}"
             )
-        chosen = self._examples.get(
-            examples[0].label if example is None else example, examples[0]
-        )
+        # An unknown label is refused below, by the rule of its trait.
+        label = example if isinstance(example, str) else examples[0].label
+        chosen = self._examples.get(label, examples[0])
         # One after the other, as each rule depends on those before; then the widget
         # opens with all of them.
         self.example = chosen.label if example is None else example
@@ -425,9 +432,8 @@ class HeadExplorer(CourseWidget):
 
     def figure(self) -> Figure:
         """The maps of all heads in the present state, as a matplotlib Figure."""
-        from mha_lib import (
-            plots,
-        )  # not above, so that importing the widgets does not load matplotlib
+        # Not above, so that importing the widgets does not load matplotlib.
+        from mha_lib import plots
 
         maps = self.shown()
         finite = maps[maps.isfinite()]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import traitlets as t
 
+from mha_lib._checks import check_type
 from mha_lib.widgets._base import CourseWidget, TraitValueError
 
 Choice = str | int | float | bool
@@ -48,6 +49,8 @@ class Question:
             raise TypeError(f"text must be a str, got {self.text!r}")
         if not self.text.strip():
             raise ValueError(f"text must not be empty, got {self.text!r}")
+        check_type("choices", self.choices, Sequence)
+        check_type("feedback", self.feedback, Sequence)
         if isinstance(self.choices, str) or not all(
             isinstance(c, (str, int, float)) for c in self.choices
         ):
@@ -143,6 +146,7 @@ class Quiz(CourseWidget):
     """For each question the index of the choice that the reader has checked, or None."""
 
     def __init__(self, questions: Sequence[Question]) -> None:
+        check_type("questions", questions, Sequence)
         questions = list(questions)
         for index, question in enumerate(questions):
             if not isinstance(question, Question):
