@@ -17,7 +17,7 @@ export OMP_NUM_THREADS := 1
 NBVAL := https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
   $(BIN)/pytest chapters --nbval --nbval-current-env --nbval-cell-timeout 300 -n $(JOBS) --dist loadfile
 
-.PHONY: help book serve notebooks test check machine repository clean
+.PHONY: help book serve notebooks test oldest check bench machine repository clean
 
 help:
 	@echo 'make book        build the book from the stored notebooks into $(BOOK)'
@@ -25,6 +25,8 @@ help:
 	@echo 'make notebooks   run the chapters and store their outputs (CHAPTERS="chapters/03_*.ipynb" for some)'
 	@echo 'make test        everything: library, chapters, book in a browser, Colab; about ten minutes'
 	@echo 'make check       format, lint and types'
+	@echo 'make bench       measure time and memory, for the appendix on efficiency; about six minutes'
+	@echo 'make oldest      the tests of the library with the oldest torch that it admits; several gigabytes'
 	@echo 'make repository URL=https://github.com/OWNER/NAME   change the address everywhere'
 	@echo 'make clean       remove what was built, the environment too'
 
@@ -77,9 +79,26 @@ check: .venv/ready
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# The results go into the appendix, which is stored again with them.
+bench: .venv/ready
+	$(BIN)/python benchmarks/bench_attention.py --output benchmarks/results.json \
+	  --notebook chapters/appendix_efficiency.ipynb
+	$(MAKE) notebooks CHAPTERS=chapters/appendix_efficiency.ipynb
+
+# An old torch brings its own sympy, and on Linux its packages for GPUs. The tests of book, notebooks and repository do
+# not depend on it.
+OLD_TORCH := 2.6.0
+oldest:
+	$(PYTHON) -m venv .venv-oldest
+	grep -vE '^(torch|sympy)==' requirements.txt > .venv-oldest/pins.txt
+	.venv-oldest/bin/pip install --quiet torch==$(OLD_TORCH) -r .venv-oldest/pins.txt
+	PYTHONPATH=. .venv-oldest/bin/pytest -n $(JOBS) --dist loadfile $(filter-out \
+	  %_book.py %_browser.py %_colab.py %_notebooks.py %_repository.py %_mutations.py %_types.py %_benchmarks.py, \
+	  $(wildcard tests/test_*.py))
+
 repository: .venv/ready
 	$(BIN)/python tools/set_repository.py $(URL)
 
 clean:
-	rm -rf _build .venv dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf _build .venv .venv-oldest dist .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

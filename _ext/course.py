@@ -1,4 +1,7 @@
-"""What this book asks of Sphinx beyond Jupyter Book: pages without a network, stills in place of widgets."""
+"""What this book asks of Sphinx beyond Jupyter Book.
+
+Pages without a network, stills in place of widgets, docstrings as they are written here.
+"""
 
 import re
 import shutil
@@ -6,7 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from docutils import nodes
+from sphinx.addnodes import desc_signature
 from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util.inspect import signature as read_signature
+from sphinx.util.inspect import stringify_signature
+from sphinx.util.nodes import make_refnode
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -115,9 +122,61 @@ def complete_site(app, exception):
         unused.unlink(missing_ok=True)
 
 
+def take_docstring_literally(app, what, name, obj, options, lines):
+    """Keep the stars and bars of a docstring as they are: |x| and *shape are formulas, not markup.
+
+    What stands between backticks, and the example at the end, is literal as it is.
+    """
+    text = "\n".join(lines)
+    prose, *example = re.split(r"(?m)^(?=Example:$)", text, maxsplit=1)
+    prose = re.sub(r"(`[^`]*`)|([*|])", lambda m: m[1] or f"\\{m[2]}", prose)
+    lines[:] = (prose + "".join(example)).split("\n")
+
+
+def complete_signature(app, what, name, obj, options, signature, returns):
+    """Show the arguments of a widget's constructor, which traitlets hides, and no private type of options."""
+    if what == "class" and "*args" in (signature or "") and "__init__" in vars(obj):
+        own = read_signature(obj.__init__, bound_method=True)
+        signature = stringify_signature(
+            own, show_return_annotation=False, unqualified_typehints=True
+        )
+    signature = re.sub(r"(\*\*\w+): [~\w.]*Unpack\[[^]]*\]", r"\1", signature or "")
+    # A default that is made anew for each object has no text that Sphinx can parse.
+    return signature.replace("<factory>", "..."), returns
+
+
+def quote_as_in_the_source(app, domain, objtype, content):
+    """Write texts in a signature in double quotes, as the source does; Python's repr has single ones."""
+    for signature in content.parent.findall(desc_signature):
+        for text in list(signature.findall(nodes.Text)):
+            if "'" in text:
+                text.parent.replace(text, nodes.Text(text.replace("'", '"')))
+
+
+def find_by_short_name(app, env, node, content):
+    """Let a docstring or a chapter name a function or class of the library without its module."""
+    if node.get("refdomain") != "py":
+        return None
+    found = [
+        entry
+        for name, entry in env.get_domain("py").objects.items()
+        if entry.objtype in ("function", "class")
+        and name.endswith(f".{node['reftarget']}")
+    ]
+    if len(found) != 1:
+        return None
+    source, [target] = node["refdoc"], found
+    return make_refnode(app.builder, source, target.docname, target.node_id, content)
+
+
 def setup(app):
     """Register the above with Sphinx."""
     app.add_post_transform(KeepStill)
+    # Before napoleon, which turns sections into markup.
+    app.connect("autodoc-process-docstring", take_docstring_literally, priority=100)
+    app.connect("autodoc-process-signature", complete_signature)
+    app.connect("object-description-transform", quote_as_in_the_source)
+    app.connect("missing-reference", find_by_short_name)
     app.connect("config-inited", load_widgets_only_where_they_are)
     app.connect("html-page-context", complete_page, priority=900)
     app.connect("build-finished", complete_site)

@@ -11,21 +11,33 @@ from mha_lib.attention import (
     dot_product_attention,
     masked_softmax,
 )
+from mha_lib.cache import KeyValueCache
 from mha_lib.inspection import (
     capture_attention,
     gate_heads,
     head_importance,
     prune_heads,
 )
-from mha_lib.masking import align_mask, build_mask, causal_mask, valid_lens_mask
+from mha_lib.masking import (
+    align_bias,
+    align_mask,
+    build_mask,
+    causal_mask,
+    sliding_window_mask,
+    valid_lens_mask,
+)
 from mha_lib.positional import (
     LearnedPositionalEncoding,
+    RotaryPositionalEncoding,
+    ShawScore,
     SinusoidalPositionalEncoding,
+    T5RelativeBias,
     alibi_bias,
     alibi_slopes,
     apply_rotary,
     rotary_angles,
     sinusoidal_encoding,
+    t5_buckets,
 )
 from mha_lib.scores import (
     AdditiveScore,
@@ -34,6 +46,15 @@ from mha_lib.scores import (
     dot_product_score,
     gaussian_score,
     scaled_dot_product_score,
+    softcap_scores,
+)
+from mha_lib.transformer import (
+    DecoderBlock,
+    DecoderBlockCache,
+    EncoderBlock,
+    FeedForward,
+    TransformerDecoder,
+    TransformerEncoder,
 )
 
 __version__ = "0.1.0"
@@ -41,12 +62,23 @@ __version__ = "0.1.0"
 __all__ = [
     "AdditiveScore",
     "BilinearScore",
+    "DecoderBlock",
+    "DecoderBlockCache",
+    "EncoderBlock",
+    "FeedForward",
+    "KeyValueCache",
     "LearnedPositionalEncoding",
     "MultiHeadAttention",
+    "RotaryPositionalEncoding",
+    "ShawScore",
     "SinusoidalPositionalEncoding",
+    "T5RelativeBias",
+    "TransformerDecoder",
+    "TransformerEncoder",
     "__version__",
     "alibi_bias",
     "alibi_slopes",
+    "align_bias",
     "align_mask",
     "apply_rotary",
     "attention_pooling",
@@ -64,5 +96,8 @@ __all__ = [
     "rotary_angles",
     "scaled_dot_product_score",
     "sinusoidal_encoding",
+    "sliding_window_mask",
+    "softcap_scores",
+    "t5_buckets",
     "valid_lens_mask",
 ]

@@ -18,7 +18,9 @@ def check_type(name: str, value: object, expected: type) -> None:
 
 
 def check_int(name: str, value: object) -> int:
-    """Return `value` if it is an int (a bool is not a count)."""
+    """Return `value` if it is an int (a bool is not a count), or one that torch.export leaves open."""
+    if isinstance(value, torch.SymInt):
+        return value  # type: ignore[return-value]
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}: {value!r}")
     return value
@@ -78,16 +80,26 @@ def check_float_tensor(name: str, value: object, *, axes: str) -> Tensor:
 
 def check_same(what: str, names: Sequence[str], values: Sequence[object]) -> None:
     """Raise unless all `values` are equal; `what` says which property of the arguments `names` they are."""
-    if any(value != values[0] for value in values[1:]):
-        pairs = ", ".join(
-            f"{name}: {value}" for name, value in zip(names, values, strict=True)
-        )
-        error = TypeError if isinstance(values[0], torch.dtype) else ValueError
-        raise error(f"{' and '.join(names)} must have the same {what}, got {pairs}")
+    for value in values[1:]:
+        if value != values[0]:
+            break
+    else:
+        return
+    pairs = ", ".join(
+        f"{name}: {value}" for name, value in zip(names, values, strict=True)
+    )
+    error = TypeError if isinstance(values[0], torch.dtype) else ValueError
+    raise error(f"{' and '.join(names)} must have the same {what}, got {pairs}")
 
 
 def check_same_kind(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
     """Raise unless all tensors share dtype and device."""
+    device, dtype = tensors[0].device, tensors[0].dtype
+    for tensor in tensors:
+        if tensor.dtype is not dtype or tensor.device != device:
+            break
+    else:
+        return
     check_same("device", names, [tensor.device for tensor in tensors])
     # Under autocast torch itself brings the operands to one dtype.
     if tensors[0].is_meta or not torch.is_autocast_enabled(tensors[0].device.type):
@@ -96,8 +108,11 @@ def check_same_kind(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
 
 def check_leading_axes(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
     """Raise unless the axes before the last two broadcast."""
+    leading = [tensor.shape[:-2] for tensor in tensors]
+    if all(axes == leading[0] for axes in leading):
+        return
     try:
-        torch.broadcast_shapes(*(tensor.shape[:-2] for tensor in tensors))
+        torch.broadcast_shapes(*leading)
     except RuntimeError:
         shapes = " and ".join(str(tuple(tensor.shape)) for tensor in tensors)
         raise ValueError(
@@ -114,6 +129,41 @@ def extremes(values: Tensor) -> tuple[float, float] | None:
     if torch.compiler.is_compiling() or values.numel() == 0:
         return None
     try:
-        return values.min().item(), values.max().item()
+        # One transfer of a few numbers, wherever they are.
+        if values.is_floating_point() or values.numel() > 64:
+            values = torch.stack(values.aminmax())
+        numbers = values.flatten().tolist()
+        return min(numbers), max(numbers)
     except RuntimeError:
         return None
+
+
+def all_true(values: Tensor) -> bool:
+    """Whether all of a bool tensor is true; False also where its values are not known, see `extremes`."""
+    if torch.compiler.is_compiling():
+        return False
+    try:
+        return bool(values.all())
+    except RuntimeError:
+        return False
+
+
+def surely_finite(values: Tensor) -> bool:
+    """Whether no number is NaN or infinite; False also where numbers are not known, see `extremes`."""
+    if torch.compiler.is_compiling():
+        return False
+    try:
+        # NaN and infinity outlive a sum. That a sum of large numbers overflows is no harm.
+        return math.isfinite(values.sum().item())
+    except RuntimeError:
+        return False
+
+
+def may_hold_zero(values: Tensor) -> bool:
+    """Whether a number is zero; True also where numbers are not known, see `extremes`."""
+    if torch.compiler.is_compiling():
+        return True
+    try:
+        return int(values.count_nonzero().item()) < values.numel()
+    except RuntimeError:
+        return True

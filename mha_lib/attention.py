@@ -10,24 +10,31 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float, Integer, Shaped
 from torch import Tensor, nn
 
 from mha_lib._checks import (
     check_float_tensor,
     check_leading_axes,
+    check_positive,
     check_positive_int,
     check_probability,
     check_same,
     check_same_kind,
     check_type,
 )
-from mha_lib.masking import align_mask, build_mask
-from mha_lib.scores import scaled_dot_product_score
+from mha_lib._paths import ScoringRule, attend, softmax, widen
+from mha_lib.cache import KeyValueCache
+from mha_lib.masking import align_bias, align_mask, build_mask
+from mha_lib.positional import RotaryPositionalEncoding
 
 
 def masked_softmax(
-    scores: Tensor, mask: Tensor | None = None, *, valid_lens: Tensor | None = None
-) -> Tensor:
+    scores: Float[Tensor, "*batch q_len k_len"],
+    mask: Bool[Tensor, "..."] | None = None,
+    *,
+    valid_lens: Integer[Tensor, "..."] | None = None,
+) -> Float[Tensor, "*batch q_len k_len"]:
     """Softmax over the keys that a query may attend to.
 
     A query that may attend to nothing gets a row of exact zeros, in the gradient too. `scores` is not
@@ -56,22 +63,20 @@ def masked_softmax(
     visible = build_mask(
         scores.shape[-2], scores.shape[-1], attn_mask=mask, valid_lens=valid_lens
     )
-    wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
-    if visible is None:
-        return wide.softmax(-1).to(scores.dtype)
-    visible = align_mask(visible, scores.shape, name="mask and valid_lens")
-    # The smallest finite number loses against every visible score. In a row without one
-    # it would give equal weights, not NaN as -inf would; the product with the mask then
-    # makes them zero.
-    weights = (
-        wide.masked_fill(~visible, torch.finfo(wide.dtype).min).softmax(-1) * visible
-    )
-    return weights.to(scores.dtype)
+    if visible is not None:
+        visible = align_mask(visible, scores.shape, name="mask and valid_lens")
+    return softmax(widen(scores), visible).to(scores.dtype)
 
 
 def attention_pooling(
-    scores: Tensor, value: Tensor, mask: Tensor | None = None, *, dropout_p: float = 0.0
-) -> tuple[Tensor, Tensor]:
+    scores: Float[Tensor, "*batch q_len k_len"],
+    value: Float[Tensor, "*#batch k_len value_dim"],
+    mask: Bool[Tensor, "..."] | None = None,
+    *,
+    dropout_p: float = 0.0,
+) -> tuple[
+    Float[Tensor, "*batch q_len value_dim"], Float[Tensor, "*batch q_len k_len"]
+]:
     """Mean of the values, weighted by the softmax of the scores.
 
     Args:
@@ -108,29 +113,43 @@ def attention_pooling(
 
 
 def dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
+    query: Float[Tensor, "*batch q_len d"],
+    key: Float[Tensor, "*kv_batch k_len d"],
+    value: Float[Tensor, "*kv_batch k_len value_dim"],
+    attn_mask: Bool[Tensor, "..."] | None = None,
     *,
-    valid_lens: Tensor | None = None,
+    attn_bias: Float[Tensor, "..."] | None = None,
+    valid_lens: Integer[Tensor, "..."] | None = None,
     is_causal: bool = False,
+    scale: float | None = None,
+    softcap: float | None = None,
     dropout_p: float = 0.0,
     need_weights: bool = True,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[
+    Float[Tensor, "*batch q_len value_dim"], Float[Tensor, "*batch q_len k_len"] | None
+]:
     """Scaled dot-product attention, softmax(QKᵀ / √d) V (Vaswani et al., 2017, equation 1).
 
     With `need_weights` the readable composition of `scaled_dot_product_score` and `attention_pooling` runs;
-    without, torch's fused kernel does, and the weights never exist as a tensor. Both obey the same mask.
+    without, torch's fused kernel does, and the weights never exist as a tensor (Dao et al., 2022). Both obey
+    the same mask. Half precision is computed in float32 and returned in its own dtype. Only the readable
+    path can be differentiated twice. On a CPU, torch falls back to a tensor of all weights where `dropout_p`
+    is above 0, `attn_bias` requires grad, or values are not as wide as keys.
 
     Args:
         query: (batch, q_len, d) or (batch, num_heads, q_len, d).
-        key: (batch, k_len, d) or (batch, num_heads, k_len, d).
-        value: (batch, k_len, value_dim) or (batch, num_heads, k_len, value_dim).
+        key: (batch, k_len, d) or (batch, num_kv_heads, k_len, d). Where num_kv_heads divides num_heads,
+            query heads share key heads in groups of neighbours (Ainslie et al., 2023).
+        value: (batch, k_len, value_dim) or (batch, num_kv_heads, k_len, value_dim).
         attn_mask: bool, True = may attend, (q_len, k_len), (batch, q_len, k_len) or
             (batch, num_heads, q_len, k_len); axes of size 1 broadcast.
+        attn_bias: finite numbers that are added to the scores, (q_len, k_len) or of the rank of the scores;
+            axes of size 1 broadcast. `alibi_bias` and `T5RelativeBias` give such.
         valid_lens: number of visible keys, integers (batch,) or (batch, q_len).
         is_causal: hide the future; queries and keys end together, see `causal_mask`.
+        scale: factor of the dot products; default 1 / √d.
+        softcap: limit for the scores before the bias, see `softcap_scores`. The fused kernel has none, so the
+            readable path runs.
         dropout_p: probability that a weight is dropped. As in `F.dropout`, it is applied whenever it is
             above 0.
         need_weights: return the weights as well.
@@ -142,7 +161,8 @@ def dot_product_attention(
 
     Raises:
         TypeError: wrong dtype of a tensor or mask.
-        ValueError: shapes do not fit, a length is outside 0..k_len, or `dropout_p` outside 0..1.
+        ValueError: shapes do not fit, a length is outside 0..k_len, `attn_bias` is not finite, `scale` or
+            `softcap` is not positive, or `dropout_p` is outside 0..1.
 
     Example:
         >>> x = torch.ones(2, 3, 4)
@@ -152,36 +172,22 @@ def dot_product_attention(
     """
     _check_attention_inputs(query, key, value)
     check_probability("dropout_p", dropout_p)
-    q_len, k_len = query.shape[-2], key.shape[-2]
-    # Equal lengths and nothing else hidden: the kernel's own causal path means the same
-    # and needs no mask.
-    kernel_causal = (
-        is_causal
-        and not need_weights
-        and q_len == k_len
-        and attn_mask is None
-        and valid_lens is None
+    for name, factor in (("scale", scale), ("softcap", softcap)):
+        if factor is not None:
+            check_positive(name, factor)
+    shape = (*query.shape[:-1], key.shape[-2])
+    return attend(
+        query,
+        key,
+        value,
+        _place_mask(shape, attn_mask, valid_lens),
+        None if attn_bias is None else align_bias(attn_bias, shape),
+        is_causal=is_causal,
+        scale=scale,
+        softcap=softcap,
+        dropout_p=dropout_p,
+        need_weights=need_weights,
     )
-    mask = build_mask(
-        q_len,
-        k_len,
-        attn_mask=attn_mask,
-        valid_lens=valid_lens,
-        is_causal=is_causal and not kernel_causal,
-        device=query.device,
-    )
-    if mask is not None:
-        mask = align_mask(
-            mask, (*query.shape[:-1], k_len), name="attn_mask and valid_lens"
-        )
-    if need_weights:
-        return attention_pooling(
-            scaled_dot_product_score(query, key), value, mask, dropout_p=dropout_p
-        )
-    output = F.scaled_dot_product_attention(
-        query, key, value, mask, dropout_p, kernel_causal
-    )
-    return output, None
 
 
 def _check_attention_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -190,15 +196,31 @@ def _check_attention_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
     check_float_tensor("key", key, axes="..., k_len, d")
     check_float_tensor("value", value, axes="..., k_len, value_dim")
     check_same_kind(names, (query, key, value))
-    check_same(
-        "leading axes",
-        names,
-        [tuple(tensor.shape[:-2]) for tensor in (query, key, value)],
-    )
+    leading = [tuple(tensor.shape[:-2]) for tensor in (query, key, value)]
+    if query.ndim == key.ndim == value.ndim == 4 and query.shape[1] != key.shape[1]:
+        check_same("batch and heads", ("key", "value"), leading[1:])
+        check_same("batch", ("query", "key"), (query.shape[0], key.shape[0]))
+        if key.shape[1] == 0 or query.shape[1] % key.shape[1]:
+            raise ValueError(
+                "the heads of query must be a multiple of those of key and value, "
+                f"got query: {leading[0]}, key: {leading[1]}"
+            )
+    else:
+        check_same("leading axes", names, leading)
     check_same("last axis", ("query", "key"), (query.shape[-1], key.shape[-1]))
     # torch's kernel reads past the key buffer where the values are longer, so this must
     # be refused here.
     check_same("length", ("key", "value"), (key.shape[-2], value.shape[-2]))
+
+
+def _place_mask(
+    shape: tuple[int, ...], attn_mask: Tensor | None, valid_lens: Tensor | None
+) -> Tensor | None:
+    """What both hide of scores of `shape`, so that it broadcasts."""
+    mask = build_mask(shape[-2], shape[-1], attn_mask=attn_mask, valid_lens=valid_lens)
+    if mask is None:
+        return None
+    return align_mask(mask, shape, name="attn_mask and valid_lens")
 
 
 class MultiHeadAttention(nn.Module):
@@ -216,11 +238,17 @@ class MultiHeadAttention(nn.Module):
         vdim: width of values; default `embed_dim`.
         dropout: probability that a weight is dropped, in training only.
         bias: add a bias in the four projections.
+        score: another scoring rule than the scaled dot product, such as `cosine_score`, or a module such as
+            `AdditiveScore(head_dim, head_dim, hidden_dim)`, which then belongs to the layer. All heads share
+            it, and the readable path runs.
+        rotary: turns queries and keys by their positions after they are split into heads. Queries and keys
+            end together; with a cache, positions go on where it ends.
 
     Raises:
-        TypeError: a width or count is not an int, `dropout` not a number.
+        TypeError: a width or count is not an int, `dropout` not a number, `score` cannot be called, or
+            `rotary` is no `RotaryPositionalEncoding`.
         ValueError: one is not positive, `num_heads` does not divide `embed_dim`, `num_kv_heads` does not
-            divide `num_heads`, or `dropout` is outside 0..1.
+            divide `num_heads`, `dropout` is outside 0..1, or `rotary` was made for another `head_dim`.
 
     Example:
         >>> attention = MultiHeadAttention(embed_dim=100, num_heads=5)
@@ -240,6 +268,8 @@ class MultiHeadAttention(nn.Module):
         vdim: int | None = None,
         dropout: float = 0.0,
         bias: bool = False,
+        score: ScoringRule | None = None,
+        rotary: RotaryPositionalEncoding | None = None,
     ) -> None:
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -264,10 +294,23 @@ class MultiHeadAttention(nn.Module):
                 f"got num_heads={num_heads}, num_kv_heads={num_kv_heads}"
             )
         check_probability("dropout", dropout)
+        if score is not None and not callable(score):
+            raise TypeError(
+                f"score must be a function of query and key, got {type(score).__name__}: {score!r}"
+            )
+        head_dim = embed_dim // num_heads
+        if rotary is not None:
+            check_type("rotary", rotary, RotaryPositionalEncoding)
+            if rotary.head_dim != head_dim:
+                raise ValueError(
+                    f"rotary must be made for head_dim={head_dim}, got one for {rotary.head_dim}"
+                )
         self.embed_dim, self.kdim, self.vdim = embed_dim, kdim, vdim
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
-        self.head_dim = embed_dim // num_heads
+        self.head_dim = head_dim
         self.dropout = dropout
+        self.score = score
+        self.rotary = rotary
         self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, bias=bias)
         self.k_proj = nn.Linear(kdim, num_kv_heads * self.head_dim, bias=bias)
         self.v_proj = nn.Linear(vdim, num_kv_heads * self.head_dim, bias=bias)
@@ -283,15 +326,20 @@ class MultiHeadAttention(nn.Module):
 
     def forward(
         self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
+        query: Float[Tensor, "batch q_len embed_dim"],
+        key: Float[Tensor, "batch k_len kdim"],
+        value: Float[Tensor, "batch k_len vdim"],
+        attn_mask: Bool[Tensor, "..."] | None = None,
         *,
-        valid_lens: Tensor | None = None,
+        attn_bias: Float[Tensor, "..."] | None = None,
+        valid_lens: Integer[Tensor, "..."] | None = None,
         is_causal: bool = False,
+        cache: KeyValueCache | None = None,
         need_weights: bool = True,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[
+        Float[Tensor, "batch q_len embed_dim"],
+        Float[Tensor, "batch num_heads q_len all_keys"] | None,
+    ]:
         """Attend from `query` to `key`, and return the mix of `value`.
 
         Args:
@@ -300,8 +348,13 @@ class MultiHeadAttention(nn.Module):
             value: (batch, k_len, vdim).
             attn_mask: bool, True = may attend, (q_len, k_len), (batch, q_len, k_len) or
                 (batch, num_heads, q_len, k_len); axes of size 1 broadcast.
+            attn_bias: finite numbers that are added to the scores, (q_len, k_len) or
+                (batch, num_heads, q_len, k_len); axes of size 1 broadcast.
             valid_lens: number of visible keys, integers (batch,) or (batch, q_len).
             is_causal: hide the future, see `causal_mask`.
+            cache: keys and values of earlier tokens. Those of `key` and `value` are appended, and attention
+                runs over all: `k_len` of mask, bias and weights is then len(cache) + the length of `key`.
+                `valid_lens`, (batch,), still counts the tokens of `key`; the cache remembers it.
             need_weights: return the weights; without them torch's fused kernel runs.
 
         Returns:
@@ -309,56 +362,89 @@ class MultiHeadAttention(nn.Module):
             the weights.
 
         Raises:
-            TypeError: wrong dtype of a tensor or mask.
-            ValueError: shapes do not fit, or a length lies outside 0..k_len.
+            TypeError: wrong dtype of a tensor or mask, or `cache` is no `KeyValueCache`.
+            ValueError: shapes do not fit, a length lies outside 0..k_len, `attn_bias` is not finite, or
+                `cache` belongs to another layer or batch. The cache is then as it was.
         """
-        widths = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
-        for (name, width), tensor in zip(
-            widths.items(), (query, key, value), strict=True
-        ):
-            length = "q_len" if name == "query" else "k_len"
-            check_float_tensor(name, tensor, axes=f"batch, {length}, {width}")
-            if tensor.shape[-1] != width:
-                raise ValueError(
-                    f"{name} must have shape (batch, {length}, {width}), got {tuple(tensor.shape)}"
-                )
-        weight = self.q_proj.weight
-        check_same_kind((*widths, "the layer's weights"), (query, key, value, weight))
-        check_same(
-            "batch", tuple(widths), (query.shape[0], key.shape[0], value.shape[0])
-        )
-        check_same("length", ("key", "value"), (key.shape[1], value.shape[1]))
-        batch, q_len, k_len = *query.shape[:2], key.shape[1]
-        mask = build_mask(q_len, k_len, attn_mask=attn_mask, valid_lens=valid_lens)
-        if mask is not None:
-            mask = align_mask(
-                mask,
-                (batch, self.num_heads, q_len, k_len),
-                name="attn_mask and valid_lens",
-            )
+        self._check_inputs(query, key, value)
+        if cache is not None:
+            check_type("cache", cache, KeyValueCache)
+            sizes = (query.shape[0], self.num_kv_heads, key.shape[1], self.head_dim)
+            cache.check_fits(sizes, valid_lens)
+        past = 0 if cache is None else len(cache)
+        shape = (query.shape[0], self.num_heads, query.shape[1], past + key.shape[1])
+        # Beside a cache, valid_lens is about the new tokens alone, and the cache's affair.
+        lens = valid_lens if cache is None else None
+        mask = _place_mask(shape, attn_mask, lens)
+        bias = None if attn_bias is None else align_bias(attn_bias, shape)
 
         queries = self.split_heads(self.q_proj(query))
         keys = self.split_heads(self.k_proj(key))
         values = self.split_heads(self.v_proj(value))
-        if self.num_kv_heads != self.num_heads:
-            group = self.num_heads // self.num_kv_heads
-            keys, values = (
-                keys.repeat_interleave(group, dim=1),
-                values.repeat_interleave(group, dim=1),
-            )
-        heads, weights = dot_product_attention(
+        if self.rotary is not None:
+            queries, keys = self._turn(self.rotary, queries, keys, cache)
+        if cache is not None:
+            keys, values, real = cache.append(keys, values, valid_lens=valid_lens)
+            if real is not None:
+                real = real[:, None, None, :]
+                mask = real if mask is None else mask & real
+        heads, weights = attend(
             queries,
             keys,
             values,
             mask,
+            bias,
             is_causal=is_causal,
             dropout_p=self.dropout if self.training else 0.0,
             need_weights=need_weights,
+            score=self.score,
         )
         output: Tensor = self.out_proj(self.merge_heads(heads))
         return output, weights
 
-    def split_heads(self, x: Tensor) -> Tensor:
+    def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        for name, tensor, length, width in (
+            ("query", query, "q_len", self.embed_dim),
+            ("key", key, "k_len", self.kdim),
+            ("value", value, "k_len", self.vdim),
+        ):
+            check_float_tensor(name, tensor, axes=f"batch, {length}, {width}")
+            if tensor.shape[2] != width:
+                raise ValueError(
+                    f"{name} must have shape (batch, {length}, {width}), got {tuple(tensor.shape)}"
+                )
+        names = ("query", "key", "value", "the layer's weights")
+        check_same_kind(names, (query, key, value, self.out_proj.weight))
+        batches = (query.shape[0], key.shape[0], value.shape[0])
+        check_same("batch", names[:3], batches)
+        check_same("length", ("key", "value"), (key.shape[1], value.shape[1]))
+
+    @staticmethod
+    def _turn(
+        rotary: RotaryPositionalEncoding,
+        queries: Tensor,
+        keys: Tensor,
+        cache: KeyValueCache | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Turn queries and keys by their positions: they end together, and begin where the cache ends."""
+        q_len, new = queries.shape[2], keys.shape[2]
+        longest = max(q_len, new)
+        positions = torch.arange(longest, device=queries.device)
+        if cache is not None and cache.visible is not None:
+            # Each sample has its own end.
+            positions = positions + (cache.lens.unsqueeze(1) + new - longest)
+        elif cache is not None:
+            positions = positions + (len(cache) + new - longest)
+        first_query = positions.shape[-1] - q_len
+        first_key = positions.shape[-1] - new
+        return (
+            rotary(queries, positions[..., first_query:]),
+            rotary(keys, positions[..., first_key:]),
+        )
+
+    def split_heads(
+        self, x: Shaped[Tensor, "batch len width"]
+    ) -> Shaped[Tensor, "batch heads len head_dim"]:
         """Cut the last axis into heads: (batch, len, heads * head_dim) -> (batch, heads, len, head_dim).
 
         Raises:
@@ -375,10 +461,13 @@ class MultiHeadAttention(nn.Module):
                 f"x must have shape (batch, len, heads * head_dim), head_dim={self.head_dim}, "
                 f"got {tuple(x.shape)}"
             )
-        heads: Tensor = x.unflatten(-1, (-1, self.head_dim))
+        batch, length, width = x.shape
+        heads = x.view(batch, length, width // self.head_dim, self.head_dim)
         return heads.transpose(1, 2)
 
-    def merge_heads(self, x: Tensor) -> Tensor:
+    def merge_heads(
+        self, x: Shaped[Tensor, "batch heads len head_dim"]
+    ) -> Shaped[Tensor, "batch len width"]:
         """Undo `split_heads`: (batch, heads, len, head_dim) -> (batch, len, heads * head_dim).
 
         Raises:
@@ -464,4 +553,12 @@ class MultiHeadAttention(nn.Module):
             if self.num_kv_heads != self.num_heads
             else ""
         )
-        return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}{grouped}, head_dim={self.head_dim}"
+        rule = self.score
+        if rule is None or isinstance(rule, nn.Module):
+            named = ""  # a module is printed by itself
+        else:
+            named = f", score={getattr(rule, '__name__', rule)}"
+        return (
+            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}{grouped}, "
+            f"head_dim={self.head_dim}{named}"
+        )

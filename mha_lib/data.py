@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float, Float32, Float64, Int64, Shaped
 from torch import Tensor
 
 from mha_lib._checks import (
@@ -33,7 +34,10 @@ def pointer_batch(
     vocab_size: int = 8,
     length: int = 12,
     generator: torch.Generator | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[
+    Int64[Tensor, "{batch_size} {length}"],
+    Int64[Tensor, "{batch_size} {length} {len(tasks)}"],
+]:
     """Random tokens, and for each token what stands at the places that the tasks point to.
 
     Args:
@@ -72,7 +76,7 @@ def pointer_batch(
 
 def markov_transition(
     vocab_size: int = 8, *, concentration: float = 0.3, seed: int = 0
-) -> Tensor:
+) -> Float64[Tensor, "{vocab_size} {vocab_size}"]:
     """Transition matrix of a random source in which a token depends on the one before it.
 
     Args:
@@ -105,10 +109,12 @@ def markov_transition(
 def markov_batch(
     batch_size: int,
     length: int,
-    transition: Tensor,
+    transition: Float[Tensor, "vocab_size vocab_size"],
     *,
     generator: torch.Generator | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[
+    Int64[Tensor, "{batch_size} {length}"], Int64[Tensor, "{batch_size} {length}"]
+]:
     """Sequences of a Markov source that start anywhere, and for each token the one after it.
 
     Args:
@@ -139,7 +145,9 @@ def markov_batch(
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def markov_entropy(length: int, transition: Tensor) -> float:
+def markov_entropy(
+    length: int, transition: Float[Tensor, "vocab_size vocab_size"]
+) -> float:
     """Entropy floor of `markov_batch`: no model that looks back only can have a lower expected loss.
 
     Args:
@@ -184,10 +192,10 @@ def _check_transition(transition: Tensor) -> None:
 class Split(NamedTuple):
     """Inputs and targets for training, and others for the test."""
 
-    x_train: Tensor
-    y_train: Tensor
-    x_test: Tensor
-    y_test: Tensor
+    x_train: Float32[Tensor, "num_train *x"]
+    y_train: Shaped[Tensor, "num_train *y"]
+    x_test: Float32[Tensor, "num_test *x"]
+    y_test: Shaped[Tensor, "num_test *y"]
 
 
 def noisy_curve(
@@ -226,7 +234,7 @@ def noisy_curve(
     return Split(x_train, y_train, x_test, curve(x_test))
 
 
-def curve(x: Tensor) -> Tensor:
+def curve(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """The function behind `noisy_curve`: sin 2x + x / 2, two bumps on a slope.
 
     Example:

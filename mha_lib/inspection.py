@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from mha_lib._checks import check_float_tensor, check_type
@@ -18,7 +19,9 @@ from mha_lib.attention import MultiHeadAttention
 
 
 @contextmanager
-def capture_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+def capture_attention(
+    model: nn.Module,
+) -> Iterator[dict[str, Float[Tensor, "batch num_heads q_len k_len"]]]:
     """Collect the weights of every `MultiHeadAttention` in `model` while the block runs.
 
     The layers are asked for their weights even where the model itself does without; the model sees what it
@@ -74,7 +77,9 @@ def capture_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 
 @contextmanager
-def gate_heads(attention: MultiHeadAttention, gates: Tensor) -> Iterator[None]:
+def gate_heads(
+    attention: MultiHeadAttention, gates: Float[Tensor, " {attention.num_heads}"]
+) -> Iterator[None]:
     """Multiply the output of each head by its gate while the block runs: 0 switches a head off, 1 leaves it.
 
     Args:
@@ -109,8 +114,8 @@ def gate_heads(attention: MultiHeadAttention, gates: Tensor) -> Iterator[None]:
 
 
 def head_importance(
-    attention: MultiHeadAttention, loss: Callable[[], Tensor]
-) -> Tensor:
+    attention: MultiHeadAttention, loss: Callable[[], Float[Tensor, "*batch"]]
+) -> Float[Tensor, " {attention.num_heads}"]:
     """Expected sensitivity of the loss to each head, |dL/dgate| at gate 1 (Michel et al., 2019, equation 2).
 
     A first-order guess of what switching a head off would cost, for all heads and samples in one backward
@@ -179,7 +184,9 @@ def head_importance(
     return torch.stack(by_call).sum(0).abs().mean(0)
 
 
-def _scale_heads(merged: Tensor, gates: Tensor) -> Tensor:
+def _scale_heads(
+    merged: Float[Tensor, "batch len width"], gates: Float[Tensor, "*#batch num_heads"]
+) -> Float[Tensor, "batch len width"]:
     """Multiply merged heads (batch, len, num_heads * head_dim) by gates (..., num_heads) that broadcast."""
     heads: Tensor = merged.unflatten(-1, (gates.shape[-1], -1))
     return (heads * gates.unsqueeze(-1)).flatten(-2)

@@ -6,12 +6,20 @@ added instead of obeyed fails without an error.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
-from mha_lib._checks import check_int, check_same, check_type, extremes
+from mha_lib._checks import (
+    check_float_tensor,
+    check_int,
+    check_same,
+    check_type,
+    extremes,
+)
 
 
 def _check_len(name: str, value: object) -> None:
@@ -19,7 +27,9 @@ def _check_len(name: str, value: object) -> None:
         raise ValueError(f"{name} must not be negative, got {value}")
 
 
-def valid_lens_mask(valid_lens: Tensor, k_len: int) -> Tensor:
+def valid_lens_mask(
+    valid_lens: Integer[Tensor, "batch *q_len"], k_len: int
+) -> Bool[Tensor, "batch q_len_or_1 {k_len}"]:
     """Mask that lets each query see the first `valid_lens` keys.
 
     Args:
@@ -62,7 +72,7 @@ def valid_lens_mask(valid_lens: Tensor, k_len: int) -> Tensor:
 
 def causal_mask(
     q_len: int, k_len: int | None = None, *, device: torch.device | str | None = None
-) -> Tensor:
+) -> Bool[Tensor, "{q_len} _"]:
     """Mask that lets a query see the keys up to its own position, and none after it.
 
     The two sequences end together (bottom-right alignment): the last query sees every key. So one new query
@@ -90,6 +100,51 @@ def causal_mask(
     return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril(k_len - q_len)
 
 
+def sliding_window_mask(
+    q_len: int,
+    k_len: int | None = None,
+    *,
+    left: int | None,
+    right: int | None = 0,
+    device: torch.device | str | None = None,
+) -> Bool[Tensor, "{q_len} _"]:
+    """Mask that lets a query see the keys near its own position (Beltagy et al., 2020, §3.1).
+
+    A query at position p sees the keys at p - left .. p + right. Queries and keys end together, as in
+    `causal_mask`, which is the window with left=None and right=0. A causal window of w tokens, the token
+    itself among them (Jiang et al., 2023), has left=w - 1.
+
+    Args:
+        q_len: number of queries.
+        k_len: number of keys; default `q_len`.
+        left: how many keys before its own position a query sees, None for all.
+        right: how many keys after it, None for all.
+        device: where the mask is made.
+
+    Returns:
+        Bool mask, True = may attend, (q_len, k_len).
+
+    Raises:
+        TypeError: a length or a side of the window is not an int.
+        ValueError: one is negative.
+
+    Example:
+        >>> sliding_window_mask(3, left=1).int().tolist()
+        [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    """
+    k_len = q_len if k_len is None else k_len
+    _check_len("q_len", q_len)
+    _check_len("k_len", k_len)
+    mask = torch.ones(q_len, k_len, dtype=torch.bool, device=device)
+    if left is not None:
+        _check_len("left", left)
+        mask = mask.triu(k_len - q_len - left)
+    if right is not None:
+        _check_len("right", right)
+        mask = mask.tril(k_len - q_len + right)
+    return mask
+
+
 def _check_mask(name: str, mask: object, q_len: int, k_len: int) -> Tensor:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
@@ -114,11 +169,11 @@ def build_mask(
     q_len: int,
     k_len: int,
     *,
-    attn_mask: Tensor | None = None,
-    valid_lens: Tensor | None = None,
+    attn_mask: Bool[Tensor, "..."] | None = None,
+    valid_lens: Integer[Tensor, "batch *q_len"] | None = None,
     is_causal: bool = False,
     device: torch.device | str | None = None,
-) -> Tensor | None:
+) -> Bool[Tensor, "..."] | None:
     """Combine all that may hide a key: a key is visible where every part says so.
 
     Args:
@@ -169,13 +224,16 @@ def build_mask(
             mask = mask & (lens.unsqueeze(1) if mask.ndim == 4 else lens)
         else:
             mask = lens
-    if is_causal:
+    # A single query is the last one, which sees every key.
+    if is_causal and q_len > 1:
         causal = causal_mask(q_len, k_len, device=device)
         mask = causal if mask is None else mask & causal
     return mask
 
 
-def align_mask(mask: Tensor, shape: Sequence[int], *, name: str = "mask") -> Tensor:
+def align_mask(
+    mask: Bool[Tensor, "..."], shape: Sequence[int], *, name: str = "mask"
+) -> Bool[Tensor, "..."]:
     """Put a mask in place over scores of `shape`: a (batch, q_len, k_len) mask gets its head axis.
 
     Args:
@@ -208,3 +266,52 @@ def align_mask(mask: Tensor, shape: Sequence[int], *, name: str = "mask") -> Ten
             f"{name} must broadcast to scores of shape {shape}, got a mask of shape {tuple(mask.shape)}"
         )
     return aligned
+
+
+def align_bias(
+    bias: Float[Tensor, "..."], shape: Sequence[int], *, name: str = "attn_bias"
+) -> Float[Tensor, "..."]:
+    """Check a bias that is added to scores of `shape`.
+
+    A bias of rank 3 over scores of rank 4 is refused: a mask of that rank has a batch axis, while biases
+    usually differ by head. `bias[None]` or `bias[:, None]` says which is meant.
+
+    Args:
+        bias: floating-point and finite, (q_len, k_len) or of the rank of the scores; axes of size 1
+            broadcast. A key is hidden by a mask, not by a bias of -inf.
+        shape: shape of the scores, (..., q_len, k_len).
+        name: what an error calls the bias.
+
+    Returns:
+        `bias` itself.
+
+    Raises:
+        TypeError: `bias` is not a floating-point tensor.
+        ValueError: it does not broadcast to `shape` in one clear way, or is not finite.
+
+    Example:
+        >>> align_bias(torch.zeros(1, 7, 3, 5), (2, 7, 3, 5)).shape
+        torch.Size([1, 7, 3, 5])
+    """
+    shape = tuple(shape)
+    check_float_tensor(name, bias, axes="..., q_len, k_len")
+    fits = bias.ndim in (2, len(shape)) and all(
+        size in (1, target)
+        for size, target in zip(bias.shape, shape[-bias.ndim :], strict=True)
+    )
+    if not fits:
+        hint = (
+            f"; {name}[None] gives it a batch axis, {name}[:, None] a head axis"
+            if bias.ndim == 3 and len(shape) == 4
+            else ""
+        )
+        raise ValueError(
+            f"{name} must have rank 2 or {len(shape)} and broadcast to scores of shape {shape}, "
+            f"got shape {tuple(bias.shape)}{hint}"
+        )
+    limits = extremes(bias.detach())
+    if limits is not None and not all(map(math.isfinite, limits)):
+        raise ValueError(
+            f"{name} must be finite (attn_mask hides a key), got values from {limits[0]} to {limits[1]}"
+        )
+    return bias

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from jaxtyping import Shaped
 from torch import Tensor
 
 from mha_lib._checks import check_seed, check_type
@@ -53,9 +54,8 @@ def show_source(*objects: Any, docstring: bool = False) -> Markdown:
         TypeError: an object has no Python source.
 
     Example:
-        >>> from mha_lib import MultiHeadAttention
-        >>> print(show_source(MultiHeadAttention.merge_heads).data.splitlines()[1])
-        def merge_heads(self, x: Tensor) -> Tensor:
+        >>> print(show_source(set_seed).data.splitlines()[1])
+        def set_seed(seed: int) -> None:
     """
     from IPython.display import Markdown
 
@@ -92,7 +92,7 @@ def _source(thing: Any, docstring: bool) -> str:
     )
 
 
-def predict_shape(tensor: Tensor, guess: tuple[int, ...]) -> None:
+def predict_shape(tensor: Shaped[Tensor, "..."], guess: tuple[int, ...]) -> None:
     """Print whether a guess of a tensor's shape is right, and if not, which axis is wrong.
 
     Args:

@@ -13,6 +13,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from jaxtyping import Shaped
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -90,7 +91,7 @@ def new_figure(
 
 
 def plot_weights(
-    weights: Tensor,
+    weights: Shaped[Tensor, "*maps q_len k_len"],
     *,
     query_labels: Sequence[str] | None = None,
     key_labels: Sequence[str] | None = None,
@@ -219,8 +220,8 @@ def _write_values(axis: Axes, cells: Tensor, low: float, high: float) -> None:
 
 
 def plot_curves(
-    steps: Tensor,
-    curves: dict[str, Tensor],
+    steps: Shaped[Tensor, " records"],
+    curves: dict[str, Shaped[Tensor, "... records"]],
     *,
     colors: Sequence[str] = HEADS,
     xlabel: str = "training step",
@@ -279,7 +280,7 @@ def plot_curves(
 
 
 def plot_seeds(
-    results: dict[str, dict[str, Tensor]],
+    results: dict[str, dict[str, Shaped[Tensor, " _seeds"]]],
     *,
     xlabel: str,
     ylabel: str = "accuracy",

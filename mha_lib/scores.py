@@ -10,6 +10,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from mha_lib._checks import (
@@ -32,7 +33,9 @@ def _check_pair(query: Tensor, key: Tensor, *, same_dim: bool = True) -> None:
     check_leading_axes(("query", "key"), (query, key))
 
 
-def dot_product_score(query: Tensor, key: Tensor) -> Tensor:
+def dot_product_score(
+    query: Float[Tensor, "*#batch q_len d"], key: Float[Tensor, "*#batch k_len d"]
+) -> Float[Tensor, "*batch q_len k_len"]:
     """Dot product q·k (Luong et al., 2015, "dot").
 
     Args:
@@ -54,20 +57,26 @@ def dot_product_score(query: Tensor, key: Tensor) -> Tensor:
     return query @ key.transpose(-2, -1)
 
 
-def scaled_dot_product_score(query: Tensor, key: Tensor) -> Tensor:
+def scaled_dot_product_score(
+    query: Float[Tensor, "*#batch q_len d"],
+    key: Float[Tensor, "*#batch k_len d"],
+    *,
+    scale: float | None = None,
+) -> Float[Tensor, "*batch q_len k_len"]:
     """Dot product over √d, q·k / √d (Vaswani et al., 2017, equation 1).
 
     Args:
         query: (..., q_len, d).
         key: (..., k_len, d).
+        scale: factor in the place of 1/√d; positive.
 
     Returns:
         Scores (..., q_len, k_len). For independent unit-variance entries their standard deviation is 1,
         whatever d.
 
     Raises:
-        TypeError: not floating-point tensors of one dtype.
-        ValueError: `d` differs, or the leading axes do not broadcast.
+        TypeError: not floating-point tensors of one dtype, or `scale` is not a number.
+        ValueError: `d` differs, the leading axes do not broadcast, or `scale` is not positive.
 
     Example:
         >>> scaled_dot_product_score(torch.tensor([[1.0, 2.0, 2.0, 4.0]]), torch.ones(1, 4)).tolist()
@@ -76,10 +85,42 @@ def scaled_dot_product_score(query: Tensor, key: Tensor) -> Tensor:
     _check_pair(query, key)
     # Scaling the query costs q_len * d products instead of q_len * k_len, and keeps
     # half precision in range.
-    return (query / math.sqrt(query.shape[-1])) @ key.transpose(-2, -1)
+    if scale is None:
+        return (query / math.sqrt(query.shape[-1])) @ key.transpose(-2, -1)
+    check_positive("scale", scale)
+    return (query * scale) @ key.transpose(-2, -1)
 
 
-def cosine_score(query: Tensor, key: Tensor) -> Tensor:
+def softcap_scores(
+    scores: Float[Tensor, "*shape"], cap: float
+) -> Float[Tensor, "*shape"]:
+    """Bend scores smoothly into -cap..cap, cap · tanh(score / cap) (Gemma Team, 2024, §2).
+
+    Small scores hardly change; no score gets beyond the cap, so no weight can take everything.
+
+    Args:
+        scores: any shape.
+        cap: the limit, in the units of the scores; positive.
+
+    Returns:
+        Scores of the same shape and dtype.
+
+    Raises:
+        TypeError: `scores` is not a floating-point tensor, or `cap` is not a number.
+        ValueError: `cap` is not positive.
+
+    Example:
+        >>> softcap_scores(torch.tensor([0.0, 25.0, 1000.0]), cap=50.0).round().tolist()
+        [0.0, 23.0, 50.0]
+    """
+    check_float_tensor("scores", scores, axes="...")
+    check_positive("cap", cap)
+    return cap * torch.tanh(scores / cap)
+
+
+def cosine_score(
+    query: Float[Tensor, "*#batch q_len d"], key: Float[Tensor, "*#batch k_len d"]
+) -> Float[Tensor, "*batch q_len k_len"]:
     """Cosine of the angle between query and key, in -1..1; a zero vector scores 0.
 
     Args:
@@ -102,8 +143,10 @@ def cosine_score(query: Tensor, key: Tensor) -> Tensor:
 
 
 def gaussian_score(
-    query: Tensor, key: Tensor, bandwidth: float | Tensor = 1.0
-) -> Tensor:
+    query: Float[Tensor, "*#batch q_len d"],
+    key: Float[Tensor, "*#batch k_len d"],
+    bandwidth: float | Float[Tensor, "..."] = 1.0,
+) -> Float[Tensor, "*batch q_len k_len"]:
     """Logarithm of the Gaussian kernel, -|q - k|² / (2 bandwidth²).
 
     The softmax of this score is Nadaraya-Watson kernel regression (Nadaraya, 1964; Watson, 1964).
@@ -168,7 +211,11 @@ class AdditiveScore(nn.Module):
         self.key_proj = nn.Linear(key_dim, hidden_dim, bias=False)
         self.score_proj = nn.Linear(hidden_dim, 1, bias=False)
 
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+    def forward(
+        self,
+        query: Float[Tensor, "*#batch q_len query_dim"],
+        key: Float[Tensor, "*#batch k_len key_dim"],
+    ) -> Float[Tensor, "*batch q_len k_len"]:
         """Score (..., q_len, query_dim) against (..., k_len, key_dim): (..., q_len, k_len).
 
         Raises:
@@ -209,7 +256,11 @@ class BilinearScore(nn.Module):
         check_positive_int("key_dim", key_dim)
         self.key_proj = nn.Linear(key_dim, query_dim, bias=False)
 
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+    def forward(
+        self,
+        query: Float[Tensor, "*#batch q_len query_dim"],
+        key: Float[Tensor, "*#batch k_len key_dim"],
+    ) -> Float[Tensor, "*batch q_len k_len"]:
         """Score (..., q_len, query_dim) against (..., k_len, key_dim): (..., q_len, k_len).
 
         Raises:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
@@ -33,11 +34,13 @@ class History:
         losses: (models, records), each the mean over the steps since the record before.
     """
 
-    steps: Tensor
-    losses: Tensor
+    steps: Int64[Tensor, " records"]
+    losses: Float[Tensor, "models records"]
 
 
-def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+def cross_entropy(
+    logits: Float[Tensor, "*batch classes"], target: Int64[Tensor, "*batch"]
+) -> Float[Tensor, ""]:
     """Mean cross-entropy of logits (..., classes) against class indices (...), in nats.
 
     Raises:
@@ -90,7 +93,9 @@ def seeded(
     return models
 
 
-def predict(models: nn.Module | Sequence[nn.Module], inputs: Tensor) -> Tensor:
+def predict(
+    models: nn.Module | Sequence[nn.Module], inputs: Shaped[Tensor, "..."]
+) -> Shaped[Tensor, "models *output"]:
     """Outputs of several models of one architecture for the same inputs, without gradient.
 
     Returns:
@@ -124,7 +129,7 @@ def fit(
     *,
     steps: int,
     lr: float = 1e-2,
-    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+    loss: Callable[[Tensor, Tensor], Float[Tensor, ""]] = cross_entropy,
     seed: int = 0,
     records: int = 50,
     progress: bool = False,

@@ -1,5 +1,16 @@
-"""Fixtures that several test files share: a headless browser, a web server, the book built once."""
+"""What several test files share: shape annotations that are enforced, a browser, a web server, the book.
 
+While the tests run, every function of mha_lib checks its arguments and results against its annotations
+(jaxtyping names the axes, beartype looks), so that an annotation cannot say what is not true. Not checked are
+
+* blocks of `pytest.raises`: they are about the library's own errors, which a check would forestall, unless it
+  is the error of a check that they expect;
+* tests marked `no_shape_checks`, for what traces the library's code, such as torch.compile;
+* the library in other processes: in chapters, in the mutation suite. Nothing but the tests needs beartype.
+"""
+
+import ast
+import contextlib
 import functools
 import http.server
 import os
@@ -9,8 +20,24 @@ import sys
 import threading
 from pathlib import Path
 
+import jaxtyping._import_hook
 import pytest
 from playwright.sync_api import sync_playwright
+
+
+class OuterFunctions(jaxtyping._import_hook.JaxtypingTransformer):
+    """Leave functions inside functions alone: decorated in every call, they would break torch's graphs."""
+
+    def visit_FunctionDef(self, node):  # noqa: N802, the name is ast's
+        inside = any(isinstance(parent, ast.FunctionDef) for parent in self._parents)
+        return node if inside else super().visit_FunctionDef(node)
+
+
+jaxtyping._import_hook.JaxtypingTransformer = OuterFunctions
+# Where a float is asked for, an int will do, as everywhere in Python.
+SHAPE_CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+# Before anything imports mha_lib.
+jaxtyping.install_import_hook("mha_lib", SHAPE_CHECKER)
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,6 +45,42 @@ ROOT = Path(__file__).resolve().parent.parent
 CUT_OFF = ["--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]
 QUIET = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+
+@contextlib.contextmanager
+def no_shape_checks():
+    """Let the functions of mha_lib take what they are given while the block runs."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Switch the shape checks off where they would be in the way; the docstring above says where."""
+    raises = pytest.raises
+
+    @contextlib.contextmanager
+    def raises_of_the_library(*args, **kwargs):
+        checked = jaxtyping.TypeCheckError in args
+        off = contextlib.nullcontext() if checked else no_shape_checks()
+        with off, raises(*args, **kwargs) as caught:
+            yield caught
+
+    marked = item.get_closest_marker("no_shape_checks") is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pytest, "raises", raises_of_the_library)
+        with no_shape_checks() if marked else contextlib.nullcontext():
+            return (yield)
+
+
+@pytest.fixture(scope="session")
+def shape_checker():
+    """The type checker that jaxtyping's import hook gets."""
+    return SHAPE_CHECKER
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,9 @@ import numpy as np
 
 
 def doubles(tensor):
-    """A tensor's numbers as a float64 array."""
+    """A tensor's numbers as a float64 array; an array's too."""
+    if isinstance(tensor, np.ndarray):
+        return tensor.astype(float)
     return tensor.detach().to("cpu").double().numpy()
 
 
@@ -34,7 +36,16 @@ def entry(tensor, *index):
 
 
 def is_visible(
-    b, h, i, j, q_len, k_len, attn_mask=None, valid_lens=None, is_causal=False
+    b,
+    h,
+    i,
+    j,
+    q_len,
+    k_len,
+    attn_mask=None,
+    valid_lens=None,
+    is_causal=False,
+    window=None,
 ):
     """Whether query i of head h in sample b may attend to key j, one rule after the other."""
     if attn_mask is not None:
@@ -46,7 +57,14 @@ def is_visible(
     ):
         return False
     # The last query sits beside the last key: query i stands at place i + (k_len - q_len).
-    return not (is_causal and j > i + (k_len - q_len))
+    ahead = j - (i + (k_len - q_len))
+    if window is not None:
+        left, right = window
+        if left is not None and ahead < -left:
+            return False
+        if right is not None and ahead > right:
+            return False
+    return not (is_causal and ahead > 0)
 
 
 def visible_pairs(batch, heads, q_len, k_len, **hide):
@@ -80,10 +98,36 @@ def weighted_means(weights, value):
     return out
 
 
-def attention(query, key, value, **hide):
-    """Scaled dot-product attention of (batch, heads, len, width) tensors: (output, weights)."""
-    width = query.shape[-1]
-    scores = score_matrix(lambda q, k: dot(q, k) / math.sqrt(width), query, key)
+def capped(score, softcap):
+    """A score as it is, or softcap * tanh(score / softcap)."""
+    return score if softcap is None else softcap * math.tanh(score / softcap)
+
+
+def biased(scores, attn_bias):
+    """(batch, heads, q_len, k_len) scores plus a bias of rank 2 or 4, entry by entry."""
+    out = np.array(scores, dtype=float)
+    if attn_bias is not None:
+        for b, h, i, j in np.ndindex(out.shape):
+            lead = {2: (), 4: (b, h)}[attn_bias.ndim]
+            out[b, h, i, j] += float(entry(attn_bias, *lead, i, j))
+    return out
+
+
+def shared_heads(x, num_heads):
+    """(batch, num_kv_heads, len, width) -> (batch, num_heads, len, width), neighbours share a head."""
+    num_kv_heads = x.shape[1]
+    return x[:, [h * num_kv_heads // num_heads for h in range(num_heads)]]
+
+
+def attention(query, key, value, *, attn_bias=None, scale=None, softcap=None, **hide):
+    """Scaled dot-product attention of (batch, heads, len, width) tensors: (output, weights).
+
+    One thing after the other: scale * q·k, the cap, the bias, the mask, the softmax, the mean.
+    """
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    key, value = (shared_heads(x, query.shape[1]) for x in (key, value))
+    scores = score_matrix(lambda q, k: capped(factor * dot(q, k), softcap), query, key)
+    scores = biased(scores, attn_bias)
     weights = softmax_rows(scores, visible_pairs(*scores.shape, **hide))
     return weighted_means(weights, doubles(value)), weights
 
@@ -99,8 +143,24 @@ def linear(x, weight, bias=None):
     return out
 
 
-def multi_head(query, key, value, parameters, num_heads, num_kv_heads=None, **hide):
-    """Multi-head attention, one head at a time, from the tensors of a state dict: (output, weights)."""
+def multi_head(
+    query,
+    key,
+    value,
+    parameters,
+    num_heads,
+    num_kv_heads=None,
+    *,
+    rule=None,
+    turn=None,
+    attn_bias=None,
+    **hide,
+):
+    """Multi-head attention, one head at a time, from the tensors of a state dict: (output, weights).
+
+    rule(q, k) scores a pair instead of q·k / √width; turn(x, first) turns the rows of x (batch, len, width),
+    the first of which stands at place `first`.
+    """
     num_kv_heads = num_kv_heads or num_heads
     projected = {
         name: linear(
@@ -121,10 +181,16 @@ def multi_head(query, key, value, parameters, num_heads, num_kv_heads=None, **hi
             for name in "kv"
         )
         batch, q_len, k_len = len(q), q.shape[1], k.shape[1]
+        if turn is not None:
+            q, k = turn(q, k_len - q_len), turn(k, 0)
         scores = np.empty((batch, q_len, k_len))
         seen = np.empty(scores.shape, dtype=bool)
         for b, i, j in np.ndindex(scores.shape):
-            scores[b, i, j] = dot(q[b, i], k[b, j]) / math.sqrt(width)
+            pair = q[b, i], k[b, j]
+            scores[b, i, j] = rule(*pair) if rule else dot(*pair) / math.sqrt(width)
+            if attn_bias is not None:
+                lead = {2: (), 4: (b, h)}[attn_bias.ndim]
+                scores[b, i, j] += float(entry(attn_bias, *lead, i, j))
             seen[b, i, j] = is_visible(b, h, i, j, q_len, k_len, **hide)
         weights.append(softmax_rows(scores, seen))
         joined.append(weighted_means(weights[-1], v))
@@ -151,15 +217,18 @@ def sinusoids(num_positions, width, base=10_000.0):
     return out
 
 
-def rotated(x, base=10_000.0):
-    """Each pair of columns of (..., len, width) as a complex number, times exp(i * position * frequency)."""
+def rotated(x, base=10_000.0, first=0):
+    """Each pair of columns of (..., len, width) as a complex number, times exp(i * position * frequency).
+
+    The first row stands at position `first`.
+    """
     x = doubles(x)
     out = np.empty(x.shape)
     width = x.shape[-1]
-    for *lead, position, pair in np.ndindex(*x.shape[:-1], width // 2):
-        number = complex(x[*lead, position, 2 * pair], x[*lead, position, 2 * pair + 1])
-        number *= cmath.exp(1j * position * base ** (-2 * pair / width))
-        out[*lead, position, 2 * pair], out[*lead, position, 2 * pair + 1] = (
+    for *lead, row, pair in np.ndindex(*x.shape[:-1], width // 2):
+        number = complex(x[*lead, row, 2 * pair], x[*lead, row, 2 * pair + 1])
+        number *= cmath.exp(1j * (first + row) * base ** (-2 * pair / width))
+        out[*lead, row, 2 * pair], out[*lead, row, 2 * pair + 1] = (
             number.real,
             number.imag,
         )

@@ -5,6 +5,7 @@ Every axis has another prime size, so that no two of them can be confused.
 """
 
 import copy
+import functools
 import itertools
 import math
 
@@ -14,15 +15,25 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from mha_lib import (
+    AdditiveScore,
+    BilinearScore,
     MultiHeadAttention,
+    alibi_bias,
     attention_pooling,
     causal_mask,
+    cosine_score,
     dot_product_attention,
+    dot_product_score,
+    gaussian_score,
     masked_softmax,
     scaled_dot_product_score,
+    sliding_window_mask,
 )
+from mha_lib.positional import RotaryPositionalEncoding, ShawScore
 
 BATCH, HEADS, Q_LEN, K_LEN, HEAD_DIM, VALUE_DIM = 2, 3, 5, 7, 11, 13
 EMBED_DIM, KDIM, VDIM = HEADS * HEAD_DIM, 17, 19
@@ -149,9 +160,11 @@ def test_softmax_of_every_dtype(dtype):
 def test_hidden_keys_lose_against_the_smallest_visible_score(dtype, visible):
     """A fill of -1e6 or -1e9 would win here, and put all of the weight on the padding."""
     scores = torch.tensor([[visible, 0.0, 5.0]], dtype=dtype)
-    assert masked_softmax(scores, torch.tensor([[True, False, False]])).tolist() == [
-        [1, 0, 0]
-    ]
+    mask = torch.tensor([[True, False, False]])
+    assert masked_softmax(scores, mask).tolist() == [[1, 0, 0]]
+    # The same beside a row that sees nothing, for which the fill is another.
+    weights = masked_softmax(scores.repeat(2, 1), torch.cat((mask, mask & False)))
+    assert weights.tolist() == [[1, 0, 0], [0, 0, 0]]
 
 
 def test_hidden_scores_may_be_anything():
@@ -806,6 +819,7 @@ def test_layer_runs_on_shapes_alone():
     )
 
 
+@pytest.mark.no_shape_checks
 @BOTH_PATHS
 def test_layer_can_be_traced_in_one_graph(need_weights):
     layer, inputs = make_layer(), make_inputs()
@@ -841,3 +855,419 @@ def test_an_additive_mask_of_torch_means_the_same():
         layer.merge_heads(F.scaled_dot_product_attention(*heads, added))
     )
     torch.testing.assert_close(layer(*inputs, visible)[0], expected)
+
+
+# dot_product_attention: a bias, groups of heads, another scale, a cap, windows
+
+BIAS = random(BATCH, HEADS, Q_LEN, K_LEN, seed=5)
+BIASES = {
+    "of pairs": BIAS[0, 0],
+    "of keys": BIAS[0, 0, :1],
+    "of queries": BIAS[0, 0, :, :1],
+    "of everything": BIAS,
+    "of heads": BIAS[:1],
+    "of samples": BIAS[:, :1],
+    "of keys of heads": BIAS[:1, :, :1],
+    "large": 1e4 * BIAS,
+}
+
+
+def parts_of(query_heads=HEADS, kv_heads=HEADS, value_dim=HEAD_DIM):
+    """As wide values as keys, so that torch's fused kernel runs."""
+    return (
+        random(BATCH, query_heads, Q_LEN, HEAD_DIM),
+        random(BATCH, kv_heads, K_LEN, HEAD_DIM, seed=1),
+        random(BATCH, kv_heads, K_LEN, value_dim, seed=2),
+    )
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize(
+    "hide", ["nothing", "causal", "mask of heads, lens, causal", "hidden row of a head"]
+)
+@pytest.mark.parametrize("bias", BIASES)
+def test_a_bias_is_added_to_the_scores(bias, hide, need_weights):
+    parts, bias = HIDING_HEADS[hide], BIASES[bias]
+    before = bias.clone()
+    for value_dim in (HEAD_DIM, VALUE_DIM):
+        given = parts_of(value_dim=value_dim)
+        output, weights = dot_product_attention(
+            *given, attn_bias=bias, need_weights=need_weights, **parts
+        )
+        expected, expected_weights = oracles.attention(*given, attn_bias=bias, **parts)
+        np.testing.assert_allclose(output, expected, rtol=1e-9, atol=1e-11)
+        if need_weights:
+            np.testing.assert_allclose(weights, expected_weights, rtol=1e-9, atol=1e-14)
+    assert torch.equal(bias, before)
+
+
+@BOTH_PATHS
+def test_a_bias_without_heads(need_weights):
+    query, key, value = (x[:, 0] for x in parts_of())
+    for bias in (BIAS[:, 0], BIAS[:1, 0], BIAS[0, 0]):
+        output, _ = dot_product_attention(
+            query, key, value, attn_bias=bias, is_causal=True, need_weights=need_weights
+        )
+        with_heads = bias[:, None] if bias.ndim == 3 else bias
+        expected, _ = oracles.attention(
+            query[:, None], key[:, None], value[:, None], attn_bias=with_heads, is_causal=True
+        )  # fmt: skip
+        np.testing.assert_allclose(output, expected[:, 0], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("hide", ["nothing", "causal", "hidden row of a head", "hidden sample"])  # fmt: skip
+@pytest.mark.parametrize("bias", ["of pairs", "of everything", "of heads"])
+def test_a_bias_is_learned_alike_on_both_paths(bias, hide):
+    """A key that is hidden teaches nothing."""
+    parts = HIDING_HEADS[hide]
+    visible = torch.from_numpy(oracles.visible_pairs(BATCH, HEADS, Q_LEN, K_LEN, **parts))  # fmt: skip
+    gradients = []
+    for need_weights in (True, False):
+        given = [x.clone().requires_grad_() for x in (*parts_of(), BIASES[bias])]
+        output, _ = dot_product_attention(
+            *given[:3], attn_bias=given[3], need_weights=need_weights, **parts
+        )
+        upstream = random(*output.shape, seed=3)
+        gradients.append(torch.autograd.grad(output, given, upstream))
+    torch.testing.assert_close(*gradients)
+    anyone = visible.sum_to_size(
+        (1,) * (4 - BIASES[bias].ndim) + BIASES[bias].shape
+    ).reshape(BIASES[bias].shape)
+    for gradient in gradients:
+        assert (gradient[3][anyone == 0] == 0).all()
+        assert (gradient[3][anyone > 0] != 0).any()
+
+
+def test_alibi_needs_a_batch_axis():
+    """Without one, its heads would meet the samples wherever there are as many."""
+    query, key, value = (x.expand(HEADS, -1, -1, -1) for x in (y[:1] for y in parts_of()))  # fmt: skip
+    bias = alibi_bias(HEADS, Q_LEN, K_LEN)
+    with pytest.raises(ValueError, match=r"attn_bias\[None\] gives it a batch axis"):
+        dot_product_attention(query, key, value, attn_bias=bias)
+    output, _ = dot_product_attention(query, key, value, attn_bias=bias[None])
+    expected, _ = oracles.attention(query, key, value, attn_bias=bias[None])
+    np.testing.assert_allclose(output, expected, rtol=1e-6)
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize(
+    "hide", ["nothing", "causal", "lens, causal", "mask of samples", "hidden sample"]
+)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (6, 3), (3, 1), (6, 6)])
+def test_heads_in_groups(heads, kv_heads, hide, need_weights):
+    parts, given = HIDING[hide], parts_of(heads, kv_heads)
+    output, weights = dot_product_attention(*given, need_weights=need_weights, **parts)
+    expected, expected_weights = oracles.attention(*given, **parts)
+    np.testing.assert_allclose(output, expected, rtol=1e-10, atol=1e-12)
+    if need_weights:
+        assert weights.shape == (BATCH, heads, Q_LEN, K_LEN)
+        np.testing.assert_allclose(weights, expected_weights, rtol=1e-10, atol=1e-15)
+
+
+def test_gradients_of_shared_heads_add_up():
+    query, key, value = parts_of(6, 2)
+    upstream = random(BATCH, 6, Q_LEN, HEAD_DIM, seed=3)
+    wide = [x.repeat_interleave(3, 1).requires_grad_() for x in (key, value)]
+    alone, _ = dot_product_attention(query, *wide, is_causal=True)
+    each = torch.autograd.grad(alone, wide, upstream)
+    expected = [gradient.unflatten(1, (2, 3)).sum(2) for gradient in each]
+    for need_weights in (True, False):
+        shared = [x.clone().requires_grad_() for x in (key, value)]
+        output, _ = dot_product_attention(
+            query, *shared, is_causal=True, need_weights=need_weights
+        )
+        own = torch.autograd.grad(output, shared, upstream)
+        torch.testing.assert_close([*own], expected)
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize(
+    "asked",
+    [{"scale": 0.3}, {"scale": 2}, {"softcap": 0.7}, {"softcap": 50.0, "scale": 1.5}],
+    ids=str,
+)
+@pytest.mark.parametrize("hide", ["nothing", "mask of heads, lens, causal", "hidden sample"])  # fmt: skip
+def test_another_scale_and_a_cap(hide, asked, need_weights):
+    parts, given = HIDING_HEADS[hide], parts_of()
+    for bias in (None, BIAS):
+        output, weights = dot_product_attention(
+            *given, attn_bias=bias, need_weights=need_weights, **asked, **parts
+        )
+        expected, expected_weights = oracles.attention(*given, attn_bias=bias, **asked, **parts)  # fmt: skip
+        np.testing.assert_allclose(output, expected, rtol=1e-10, atol=1e-12)
+        assert (weights is not None) == need_weights
+        if need_weights:
+            np.testing.assert_allclose(weights, expected_weights, rtol=1e-10, atol=1e-15)  # fmt: skip
+
+
+@BOTH_PATHS
+def test_the_cap_holds_scores_only(need_weights):
+    """Order: the cap, then the bias, then the mask. A bias of 9 stays 9, and a hidden key hidden."""
+    query, key = torch.full((1, 1, 1), 100.0), torch.ones(1, 3, 1)
+    value = torch.tensor([[[1.0], [0.0], [50.0]]])
+    bias, mask = torch.tensor([[9.0, 0.0, 0.0]]), torch.tensor([[True, True, False]])
+    output, _ = dot_product_attention(
+        query, key, value, mask, attn_bias=bias, softcap=0.5, need_weights=need_weights
+    )
+    assert output.item() == pytest.approx(1 / (1 + math.exp(-9)), rel=1e-6)
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize("window", [(2, 0), (0, 0), (1, 2), (None, 1), (3, None)], ids=str)  # fmt: skip
+def test_attention_in_a_window(window, need_weights):
+    given, (left, right) = parts_of(), window
+    output, _ = dot_product_attention(
+        *given,
+        sliding_window_mask(Q_LEN, K_LEN, left=left, right=right),
+        need_weights=need_weights,
+    )
+    expected, _ = oracles.attention(*given, window=window)
+    np.testing.assert_allclose(output, expected, rtol=1e-10, atol=1e-12)
+
+
+# MultiHeadAttention: bias, groups, scoring rules, rotary
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize("bias", ["of pairs", "of everything", "of heads"])
+@pytest.mark.parametrize("hide", ["nothing", "mask of heads, lens, causal"])
+def test_the_layer_adds_a_bias(hide, bias, need_weights):
+    layer, inputs, parts = make_layer(bias=True), make_inputs(), HIDING_HEADS[hide]
+    output, _ = layer(*inputs, attn_bias=BIASES[bias], need_weights=need_weights, **parts)  # fmt: skip
+    expected, _ = oracles.multi_head(
+        *inputs, layer.state_dict(), HEADS, attn_bias=BIASES[bias], **parts
+    )
+    np.testing.assert_allclose(output.detach(), expected, rtol=1e-10, atol=1e-12)
+
+
+@BOTH_PATHS
+def test_as_many_key_heads_as_heads_is_plain_multi_head(need_weights):
+    plain, grouped = make_layer(bias=True), make_layer(bias=True, num_kv_heads=HEADS)
+    assert plain.state_dict().keys() == grouped.state_dict().keys()
+    assert repr(plain) == repr(grouped)
+    grouped.load_state_dict(plain.state_dict())
+    inputs, hide = make_inputs(), HIDING_HEADS["mask of heads, lens, causal"]
+    (own, own_weights), (other, other_weights) = (
+        layer(*inputs, need_weights=need_weights, **hide) for layer in (grouped, plain)
+    )
+    assert torch.equal(own, other)
+    if need_weights:
+        assert torch.equal(own_weights, other_weights)
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 3])
+def test_shared_heads_are_plain_heads_with_equal_matrices(num_kv_heads, need_weights):
+    """Rows of the key and value matrices, repeated for each head of a group, give the same layer."""
+    torch.manual_seed(0)
+    grouped = MultiHeadAttention(30, 6, num_kv_heads=num_kv_heads, bias=True).double()
+    plain = MultiHeadAttention(30, 6, bias=True).double()
+    weights = grouped.state_dict()
+    for name in ("k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias"):
+        heads = weights[name].unflatten(0, (num_kv_heads, 5))
+        weights[name] = heads.repeat_interleave(6 // num_kv_heads, 0).flatten(0, 1)
+    plain.load_state_dict(weights)
+    query, memory = random(BATCH, Q_LEN, 30), random(BATCH, K_LEN, 30, seed=1)
+    own, other = (
+        layer(query, memory, memory, valid_lens=LENS, need_weights=need_weights)[0]
+        for layer in (grouped, plain)
+    )
+    torch.testing.assert_close(own, other)
+
+
+def cosine(q, k):
+    return oracles.dot(q, k) / math.sqrt(oracles.dot(q, q) * oracles.dot(k, k))
+
+
+def additive(module):
+    w_q, w_k, w_s = (oracles.doubles(p) for p in module.parameters())
+    return lambda q, k: oracles.dot(w_s[0], np.tanh(w_q @ q + w_k @ k))
+
+
+def bilinear(module):
+    (weight,) = (oracles.doubles(p) for p in module.parameters())
+    return lambda q, k: oracles.dot(q, weight @ k)
+
+
+RULES = {
+    "cosine": (lambda: cosine_score, lambda _: cosine),
+    "dot": (lambda: dot_product_score, lambda _: oracles.dot),
+    "gaussian": (
+        lambda: functools.partial(gaussian_score, bandwidth=2.0),
+        lambda _: lambda q, k: -oracles.dot(q - k, q - k) / 8,
+    ),
+    "additive": (lambda: AdditiveScore(HEAD_DIM, HEAD_DIM, 17), additive),
+    "bilinear": (lambda: BilinearScore(HEAD_DIM, HEAD_DIM), bilinear),
+}
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize("num_kv_heads", [HEADS, 1])
+@pytest.mark.parametrize("hide", ["nothing", "mask of heads, lens, causal", "hidden sample"])  # fmt: skip
+@pytest.mark.parametrize("name", RULES)
+def test_a_layer_with_another_scoring_rule(name, hide, num_kv_heads, need_weights):
+    make, rule_of = RULES[name]
+    rule, parts = make(), HIDING_HEADS[hide]
+    layer = make_layer(score=rule, num_kv_heads=num_kv_heads)
+    inputs = make_inputs()
+    for bias in (None, BIAS):
+        output, weights = layer(*inputs, attn_bias=bias, need_weights=need_weights, **parts)  # fmt: skip
+        expected, expected_weights = oracles.multi_head(
+            *inputs, layer.state_dict(), HEADS, num_kv_heads, rule=rule_of(rule), attn_bias=bias, **parts
+        )  # fmt: skip
+        np.testing.assert_allclose(output.detach(), expected, rtol=1e-9, atol=1e-11)
+        assert (weights is not None) == need_weights
+        if need_weights:
+            np.testing.assert_allclose(
+                weights.detach(), expected_weights, rtol=1e-9, atol=1e-13
+            )
+
+
+def test_a_scoring_module_belongs_to_the_layer_and_learns():
+    layer = make_layer(score=AdditiveScore(HEAD_DIM, HEAD_DIM, 17))
+    names = [name for name, _ in layer.named_parameters() if name.startswith("score.")]
+    assert names == [f"score.{part}_proj.weight" for part in ("query", "key", "score")]
+    for need_weights in (True, False):
+        layer.zero_grad()
+        layer(*make_inputs(), need_weights=need_weights)[0].square().sum().backward()
+        assert all(p.grad.abs().sum() > 0 for p in layer.parameters())
+
+
+def test_the_scaled_dot_product_as_a_rule_is_the_default():
+    plain, ruled = make_layer(), make_layer(score=scaled_dot_product_score)
+    for own, other in zip(ruled(*make_inputs()), plain(*make_inputs()), strict=True):
+        torch.testing.assert_close(own, other)
+
+
+def test_a_rule_sees_all_heads_at_once():
+    shapes = []
+
+    def rule(query, key):
+        shapes.append((tuple(query.shape), tuple(key.shape)))
+        return scaled_dot_product_score(query, key)
+
+    make_layer(score=rule, num_kv_heads=1)(*make_inputs())
+    assert shapes == [
+        ((BATCH, HEADS, Q_LEN, HEAD_DIM), (BATCH, HEADS, K_LEN, HEAD_DIM))
+    ]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda q, k: (q @ k.mT)[..., :-1], lambda q, k: (q @ k.mT)[..., :1],
+        lambda q, k: (q @ k.mT)[:, :, :1], lambda q, k: (q @ k.mT)[:, :1],
+        lambda q, k: (q @ k.mT)[:1], lambda q, k: (q @ k.mT)[:, 0],
+        lambda q, k: k @ q.mT, lambda q, k: q,
+    ],
+    ids=["keys", "one key", "one query", "one head", "one sample", "no heads", "transposed", "query"],
+)  # fmt: skip
+def test_scores_of_another_shape_are_refused(rule):
+    """Those that broadcast would give an answer, and a wrong one."""
+    with pytest.raises(ValueError, match="score"):
+        make_layer(score=rule)(*make_inputs())
+
+
+@pytest.mark.parametrize("mask", [None, bools(Q_LEN, K_LEN)], ids=["", "mask"])
+def test_what_a_rule_returns_is_not_modified(mask):
+    """It may be a tensor that the rule keeps, such as scores that were computed before."""
+    kept = random(BATCH, HEADS, Q_LEN, K_LEN)
+    before = kept.clone()
+    with torch.no_grad():
+        _, weights = make_layer(score=lambda q, k: kept)(*make_inputs(), mask)
+    assert torch.equal(kept, before)
+    torch.testing.assert_close(weights, masked_softmax(before, mask))
+
+
+@pytest.mark.parametrize("result", [None, [1.0], torch.ones(1).long()], ids=str)
+def test_scores_that_are_none_are_refused(result):
+    with pytest.raises(TypeError, match="score"):
+        make_layer(score=lambda q, k: result)(*make_inputs())
+
+
+def make_turning_layer(**options):
+    torch.manual_seed(0)
+    rotary = RotaryPositionalEncoding(14)
+    layer = MultiHeadAttention(HEADS * 14, HEADS, bias=True, rotary=rotary, **options)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return layer.double()
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize("num_kv_heads", [HEADS, 1])
+@pytest.mark.parametrize(("q_len", "k_len"), [(5, 5), (5, 7), (1, 7), (7, 5), (5, 1)])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_layer_turns_queries_and_keys(is_causal, q_len, k_len, num_kv_heads, need_weights):  # fmt: skip
+    """Queries and keys end together; values are not turned."""
+    layer = make_turning_layer(num_kv_heads=num_kv_heads)
+    query, memory = (random(BATCH, n, HEADS * 14, seed=n) for n in (q_len, k_len))
+    output, _ = layer(query, memory, memory, is_causal=is_causal, need_weights=need_weights)  # fmt: skip
+    expected, _ = oracles.multi_head(
+        query, memory, memory, layer.state_dict(), HEADS, num_kv_heads,
+        turn=lambda x, first: oracles.rotated(x, first=first), is_causal=is_causal,
+    )  # fmt: skip
+    np.testing.assert_allclose(output.detach(), expected, rtol=0, atol=2e-6)
+
+
+@BOTH_PATHS
+def test_a_turning_layer_sees_distances_only(need_weights):
+    """More tokens before the text, which nobody sees, move all positions and change nothing."""
+    layer, x = make_turning_layer(), random(BATCH, Q_LEN, HEADS * 14)
+    before = random(BATCH, 6, HEADS * 14, seed=1)
+    alone, _ = layer(x, x, x, is_causal=True, need_weights=need_weights)
+    longer = torch.cat((before, x), dim=1)
+    mask = (torch.arange(6 + Q_LEN) >= 6).expand(Q_LEN, -1)
+    moved, _ = layer(x, longer, longer, mask, is_causal=True, need_weights=need_weights)
+    torch.testing.assert_close(moved, alone, rtol=0, atol=1e-5)
+    swapped = x.flip(1)
+    turned, _ = layer(x[:, -1:], swapped, swapped, need_weights=need_weights)
+    plain, _ = layer(x[:, -1:], x, x, need_weights=need_weights)
+    assert (turned - plain).abs().max() > 0.01
+
+
+def test_shaw_in_the_layer():
+    """With a table of zeros it is the scaled dot product, and with another it is not."""
+    plain, layer = make_layer(), make_layer(score=ShawScore(HEAD_DIM, 2).double())
+    layer.load_state_dict(plain.state_dict(), strict=False)
+    inputs = make_inputs()
+    expected, _ = plain(*inputs)
+    assert (layer(*inputs)[0] - expected).abs().max() > 0.01
+    nn.init.zeros_(layer.score.table)
+    torch.testing.assert_close(layer(*inputs)[0], expected)
+
+
+class Largest(TorchDispatchMode):
+    """The largest number of elements that an operation returned inside the block."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        tensors = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        # What is expanded takes no memory of its own.
+        sizes = [x.untyped_storage().nbytes() // x.element_size() for x in tensors]
+        self.numel = max([self.numel, *sizes])
+        return result
+
+
+@pytest.mark.parametrize("hide", ["nothing", "lengths", "causal"])
+@pytest.mark.parametrize("leading", [(BATCH,), (BATCH, HEADS)], ids=str)
+@pytest.mark.parametrize("backward", [False, True])
+def test_without_weights_no_tensor_holds_them(leading, hide, backward):
+    """Neither of all pairs, nor, where torch's causal path does, a mask of all pairs."""
+    length, width = 509, 8
+    x = random(*leading, length, width, dtype=torch.float32).requires_grad_(backward)
+    options = {
+        "nothing": {},
+        "lengths": {"valid_lens": torch.tensor([length - 1, 3])},
+        "causal": {"is_causal": True},
+    }[hide]
+    with Largest() as fused:
+        output, _ = dot_product_attention(x, x, x, need_weights=False, **options)
+        if backward:
+            output.sum().backward()
+    with Largest() as readable:
+        dot_product_attention(x, x, x, **options)
+    assert readable.numel >= math.prod(leading) * length**2
+    assert fused.numel < length**2

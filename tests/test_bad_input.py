@@ -18,11 +18,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mha_lib import (
     AdditiveScore,
     BilinearScore,
+    DecoderBlock,
+    DecoderBlockCache,
+    EncoderBlock,
+    FeedForward,
+    KeyValueCache,
     LearnedPositionalEncoding,
     MultiHeadAttention,
+    RotaryPositionalEncoding,
+    ShawScore,
     SinusoidalPositionalEncoding,
+    T5RelativeBias,
+    TransformerDecoder,
+    TransformerEncoder,
     alibi_bias,
     alibi_slopes,
+    align_bias,
     align_mask,
     apply_rotary,
     attention_pooling,
@@ -40,6 +51,9 @@ from mha_lib import (
     rotary_angles,
     scaled_dot_product_score,
     sinusoidal_encoding,
+    sliding_window_mask,
+    softcap_scores,
+    t5_buckets,
     valid_lens_mask,
 )
 from mha_lib.data import (
@@ -102,6 +116,31 @@ def ints(*values):
 
 def batch(generator):
     return torch.ones(2, 1), torch.ones(2, 1)
+
+
+FEED_FORWARD = FeedForward(WIDTH, HEAD_DIM)
+ENCODER, DECODER, FULL = (
+    TransformerEncoder(1, WIDTH, HEADS, HEAD_DIM),
+    TransformerDecoder(1, WIDTH, HEADS, HEAD_DIM),
+    DecoderBlockCache(),
+)
+DECODER(X, MEMORY, cache=[FULL])
+BIAS = torch.ones(Q_LEN, K_LEN)
+LENGTHS = torch.ones(BATCH, Q_LEN, dtype=torch.int64)
+ROTARY = RotaryPositionalEncoding(4)
+DOTS = MultiHeadAttention(WIDTH, HEADS, score=lambda q, k: q @ k.mT)
+TURNED = MultiHeadAttention(12, HEADS, rotary=ROTARY)
+CACHE = KeyValueCache()
+CACHE.append(
+    torch.ones(BATCH, HEADS, 4, HEAD_DIM), torch.ones(BATCH, HEADS, 4, HEAD_DIM)
+)
+
+
+def scoring(rule):
+    return MultiHeadAttention(WIDTH, HEADS, score=rule)
+
+
+T5_BIAS, SHAW_SCORE = T5RelativeBias(HEADS), ShawScore(HEAD_DIM, 3)
 
 
 # (what is called, the exception, what its message names: argument first, then the value)
@@ -336,6 +375,561 @@ CASES = [
     (lambda: plot_seeds({"a": {"1": [0.5]}}, xlabel="heads"), TypeError, "results", "list"),
 ]  # fmt: skip
 
+CASES += [
+    # masking
+    (lambda: sliding_window_mask(Q_LEN, K_LEN, left=-1), ValueError, "left", "-1"),
+    (lambda: sliding_window_mask(Q_LEN, K_LEN, left=1.5), TypeError, "left", "1.5"),
+    (lambda: sliding_window_mask(Q_LEN, K_LEN, left=True), TypeError, "left", "True"),
+    (lambda: sliding_window_mask(Q_LEN, K_LEN, left=2, right=-3), ValueError, "right", "-3"),
+    (lambda: sliding_window_mask(Q_LEN, K_LEN, left=2, right="0"), TypeError, "right", "'0'"),
+    (lambda: sliding_window_mask(-1, K_LEN, left=2), ValueError, "q_len", "-1"),
+    (lambda: sliding_window_mask(Q_LEN, 2.0, left=2), TypeError, "k_len", "2.0"),
+    (lambda: align_bias(BIAS.tolist(), SCORES.shape), TypeError, "attn_bias", "list"),
+    (lambda: align_bias(MASK, SCORES.shape), TypeError, "attn_bias", "torch.bool"),
+    (lambda: align_bias(BIAS.long(), SCORES.shape), TypeError, "attn_bias", "torch.int64"),
+    (lambda: align_bias(BIAS[0], SCORES.shape), ValueError, "attn_bias", "(7,)"),
+    (lambda: align_bias(BIAS.T, SCORES.shape), ValueError, "attn_bias", "(7, 5)"),
+    (lambda: align_bias(SCORES[0], SCORES.shape), ValueError, "attn_bias", "(3, 5, 7)"),
+    (lambda: align_bias(SCORES[:, :2], SCORES.shape), ValueError, "attn_bias", "(2, 2, 5, 7)"),
+    (lambda: align_bias(SCORES, SCORES[0].shape), ValueError, "attn_bias", "(2, 3, 5, 7)"),
+    (lambda: align_bias(BIAS * float("inf"), SCORES.shape), ValueError, "attn_bias", "inf"),
+    (lambda: align_bias(BIAS * float("nan"), SCORES.shape), ValueError, "attn_bias", "nan"),
+    # scores
+    (lambda: softcap_scores([1.0], 5.0), TypeError, "scores", "list"),
+    (lambda: softcap_scores(SCORES.int(), 5.0), TypeError, "scores", "torch.int32"),
+    (lambda: softcap_scores(SCORES, 0), ValueError, "cap", "0"),
+    (lambda: softcap_scores(SCORES, -2.0), ValueError, "cap", "-2.0"),
+    (lambda: softcap_scores(SCORES, float("inf")), ValueError, "cap", "inf"),
+    (lambda: softcap_scores(SCORES, None), TypeError, "cap", "None"),
+    (lambda: scaled_dot_product_score(QUERY, KEY, scale=0.0), ValueError, "scale", "0.0"),
+    (lambda: scaled_dot_product_score(QUERY, KEY, scale="1"), TypeError, "scale", "'1'"),
+    # the layer
+    (lambda: scoring("dot"), TypeError, "score", "'dot'"),
+    (lambda: scoring(3), TypeError, "score", "3"),
+    (lambda: MultiHeadAttention(WIDTH, HEADS, rotary=ROTARY), ValueError, "rotary", "4"),
+    (lambda: MultiHeadAttention(12, HEADS, rotary=10_000.0), TypeError, "rotary", "10000.0"),
+    (lambda: MultiHeadAttention(12, HEADS, rotary=nn.Identity()), TypeError, "rotary", "Identity"),
+    (lambda: LAYER(X, MEMORY, MEMORY, attn_bias=BIAS.T), ValueError, "attn_bias", "(7, 5)"),
+    (lambda: LAYER(X, MEMORY, MEMORY, attn_bias=SCORES[0]), ValueError, "attn_bias", "(3, 5, 7)"),
+    (lambda: LAYER(X, MEMORY, MEMORY, attn_bias=BIAS.long()), TypeError, "attn_bias", "torch.int64"),
+    (lambda: LAYER(X, MEMORY, MEMORY, attn_bias=BIAS * float("-inf")), ValueError, "attn_bias", "-inf"),
+    (lambda: LAYER(X, MEMORY, MEMORY, cache={}), TypeError, "cache", "dict"),
+    (lambda: LAYER(X[:1], X[:1], X[:1], cache=CACHE), ValueError, "cache", "(1, 3, 11)"),
+    (lambda: SHARED(X, X, X, cache=CACHE), ValueError, "cache", "(2, 1, 11)"),
+    (lambda: LAYER(X, X, X, MASK, cache=CACHE), ValueError, "attn_mask", "(5, 7)"),
+    (lambda: LAYER(X, X, X, attn_bias=BIAS, cache=CACHE), ValueError, "attn_bias", "(5, 7)"),
+    (lambda: LAYER(X, X, X, valid_lens=LENGTHS, cache=CACHE), ValueError, "valid_lens", "(2, 5)"),
+    (lambda: LAYER(X, X, X, valid_lens=ints(1, 6), cache=CACHE), ValueError, "valid_lens", "6"),
+    # the cache
+    (lambda: CACHE.append(QUERY.tolist(), QUERY), TypeError, "keys", "list"),
+    (lambda: CACHE.append(QUERY[0], QUERY), ValueError, "keys", "(3, 5, 11)"),
+    (lambda: CACHE.append(QUERY, QUERY.long()), TypeError, "values", "torch.int64"),
+    (lambda: CACHE.append(QUERY, KEY), ValueError, "values", "(2, 3, 7)"),
+    (lambda: CACHE.append(QUERY[:1], QUERY[:1]), ValueError, "cache", "(1, 3, 11)"),
+    (lambda: CACHE.append(QUERY[:, :1], QUERY[:, :1]), ValueError, "cache", "(2, 1, 11)"),
+    (lambda: CACHE.append(QUERY[..., :4], QUERY), ValueError, "cache", "(2, 3, 4)"),
+    (lambda: CACHE.append(QUERY, QUERY[..., :4]), ValueError, "values", "4"),
+    (lambda: CACHE.append(QUERY.double(), QUERY.double()), TypeError, "cache", "torch.float64"),
+    (lambda: CACHE.append(QUERY.to("meta"), QUERY.to("meta")), ValueError, "cache", "meta"),
+    (lambda: CACHE.append(QUERY, QUERY, valid_lens=ints(1)), ValueError, "valid_lens", "(1,)"),
+    (lambda: CACHE.append(QUERY, QUERY, valid_lens=ints(1, 6)), ValueError, "valid_lens", "6"),
+    (lambda: CACHE.append(QUERY, QUERY, valid_lens=torch.ones(2)), TypeError, "valid_lens", "torch.float32"),
+    (lambda: KeyValueCache().lens, ValueError, "lens", "empty"),
+]  # fmt: skip
+
+
+def of_both_paths(attend):
+    """What both paths refuse of a bias, a scale, a softcap and of grouped keys."""
+    return [
+        (
+            lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=BIAS.T),
+            ValueError,
+            "attn_bias",
+            "(7, 5)",
+        ),
+        (
+            lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=SCORES[0]),
+            ValueError,
+            "attn_bias",
+            "(3, 5, 7)",
+        ),
+        (
+            lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=MASK),
+            TypeError,
+            "attn_bias",
+            "torch.bool",
+        ),
+        (
+            lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=BIAS * float("nan")),
+            ValueError,
+            "attn_bias",
+            "nan",
+        ),
+        (lambda f=attend: f(QUERY, KEY, VALUE, scale=0), ValueError, "scale", "0"),
+        (
+            lambda f=attend: f(QUERY, KEY, VALUE, scale=-0.5),
+            ValueError,
+            "scale",
+            "-0.5",
+        ),
+        (
+            lambda f=attend: f(QUERY, KEY, VALUE, scale=float("nan")),
+            ValueError,
+            "scale",
+            "nan",
+        ),
+        (
+            lambda f=attend: f(QUERY, KEY, VALUE, scale=torch.ones(1)),
+            TypeError,
+            "scale",
+            "Tensor",
+        ),
+        (
+            lambda f=attend: f(QUERY, KEY, VALUE, softcap=0.0),
+            ValueError,
+            "softcap",
+            "0.0",
+        ),
+        (
+            lambda f=attend: f(QUERY, KEY, VALUE, softcap="50"),
+            TypeError,
+            "softcap",
+            "'50'",
+        ),
+        (lambda f=attend: f(QUERY, KEY[:, :2], VALUE[:, :2]), ValueError, "key", "2"),
+        (lambda f=attend: f(QUERY[:, :2], KEY, VALUE), ValueError, "query", "2"),
+        (lambda f=attend: f(QUERY, KEY[:, :0], VALUE[:, :0]), ValueError, "key", "0"),
+        (lambda f=attend: f(QUERY, KEY[:, :1], VALUE), ValueError, "value", "(2, 3)"),
+    ]
+
+
+CASES += [
+    # positional
+    (lambda: rotary_angles(5.0, 4), TypeError, "num_positions", "5.0"),
+    (
+        lambda: rotary_angles(torch.arange(5.0), 4),
+        TypeError,
+        "num_positions",
+        "torch.float32",
+    ),
+    (
+        lambda: rotary_angles(torch.ones(5).bool(), 4),
+        TypeError,
+        "num_positions",
+        "torch.bool",
+    ),
+    (
+        lambda: rotary_angles(torch.tensor([3, -2]), 4),
+        ValueError,
+        "num_positions",
+        "-2",
+    ),
+    (
+        lambda: rotary_angles(torch.ones(2, 3, 5).long(), 4),
+        ValueError,
+        "num_positions",
+        "(2, 3, 5)",
+    ),
+    (lambda: rotary_angles(torch.arange(5), 4.0), TypeError, "head_dim", "4.0"),
+    (lambda: rotary_angles(torch.arange(5), 4, base="big"), TypeError, "base", "'big'"),
+    (
+        lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 2).half()),
+        TypeError,
+        "angles",
+        "torch.float16",
+    ),
+    (
+        lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 0)),
+        ValueError,
+        "angles",
+        "(5, 0)",
+    ),
+    (
+        lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 3)),
+        ValueError,
+        "angles",
+        "(5, 3)",
+    ),
+    (
+        lambda: apply_rotary(torch.ones(5, 4), torch.ones(2, 5, 2)),
+        ValueError,
+        "angles",
+        "(2, 5, 2)",
+    ),
+    (
+        lambda: apply_rotary(torch.ones(2, 3, 5, 4), torch.ones(3, 5, 2)),
+        ValueError,
+        "angles",
+        "(3, 5, 2)",
+    ),
+    (
+        lambda: apply_rotary(torch.ones(2, 3, 5, 4), torch.ones(2, 1, 5, 2)),
+        ValueError,
+        "angles",
+        "(2, 1, 5, 2)",
+    ),
+    (
+        lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 2, device="meta")),
+        ValueError,
+        "angles",
+        "meta",
+    ),
+    (
+        lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 2), interleaved=1),
+        TypeError,
+        "interleaved",
+        "1",
+    ),
+    (lambda: RotaryPositionalEncoding(7), ValueError, "head_dim", "7"),
+    (lambda: RotaryPositionalEncoding(8.0), TypeError, "head_dim", "8.0"),
+    (lambda: RotaryPositionalEncoding(8, rotary_dim=3), ValueError, "rotary_dim", "3"),
+    (
+        lambda: RotaryPositionalEncoding(8, rotary_dim=10),
+        ValueError,
+        "rotary_dim",
+        "10",
+    ),
+    (lambda: RotaryPositionalEncoding(8, rotary_dim=0), ValueError, "rotary_dim", "0"),
+    (
+        lambda: RotaryPositionalEncoding(8, rotary_dim=0.5),
+        TypeError,
+        "rotary_dim",
+        "0.5",
+    ),
+    (lambda: RotaryPositionalEncoding(8, base=0), ValueError, "base", "0"),
+    (
+        lambda: RotaryPositionalEncoding(8, interleaved="yes"),
+        TypeError,
+        "interleaved",
+        "'yes'",
+    ),
+    (
+        lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4).long()),
+        TypeError,
+        "x",
+        "torch.int64",
+    ),
+    (
+        lambda: RotaryPositionalEncoding(4)(torch.ones(2, 5, 6)),
+        ValueError,
+        "x",
+        "(2, 5, 6)",
+    ),
+    (
+        lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.arange(5.0)),
+        TypeError,
+        "positions",
+        "torch.float32",
+    ),
+    (
+        lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), [0, 1, 2, 3, 4]),
+        TypeError,
+        "positions",
+        "list",
+    ),
+    (
+        lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.arange(5) - 1),
+        ValueError,
+        "positions",
+        "-1",
+    ),
+    (
+        lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.arange(6)),
+        ValueError,
+        "positions",
+        "(6,)",
+    ),
+    (
+        lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.ones(2, 5).int()),
+        ValueError,
+        "positions",
+        "(2, 5)",
+    ),
+    (
+        lambda: RotaryPositionalEncoding(4)(
+            torch.ones(2, 3, 5, 4), torch.ones(3, 5).int()
+        ),
+        ValueError,
+        "positions",
+        "(3, 5)",
+    ),
+    (
+        lambda: RotaryPositionalEncoding(4)(
+            torch.ones(5, 4), torch.ones(5, device="meta").int()
+        ),
+        ValueError,
+        "positions",
+        "meta",
+    ),
+    (lambda: t5_buckets(0), ValueError, "q_len", "0"),
+    (lambda: t5_buckets(5, 7.0), TypeError, "k_len", "7.0"),
+    (lambda: t5_buckets(5, num_buckets=7), ValueError, "num_buckets", "7"),
+    (lambda: t5_buckets(5, num_buckets=2), ValueError, "num_buckets", "2"),
+    (
+        lambda: t5_buckets(5, num_buckets=1, bidirectional=False),
+        ValueError,
+        "num_buckets",
+        "1",
+    ),
+    (lambda: t5_buckets(5, num_buckets=32.0), TypeError, "num_buckets", "32.0"),
+    (lambda: t5_buckets(5, max_distance=8), ValueError, "max_distance", "8"),
+    (
+        lambda: t5_buckets(5, max_distance=16, bidirectional=False),
+        ValueError,
+        "max_distance",
+        "16",
+    ),
+    (lambda: t5_buckets(5, max_distance="far"), TypeError, "max_distance", "'far'"),
+    (lambda: t5_buckets(5, bidirectional=0), TypeError, "bidirectional", "0"),
+    (lambda: T5RelativeBias(0), ValueError, "num_heads", "0"),
+    (lambda: T5RelativeBias(3, num_buckets=9), ValueError, "num_buckets", "9"),
+    (
+        lambda: T5RelativeBias(3, num_buckets=40, max_distance=10),
+        ValueError,
+        "max_distance",
+        "10",
+    ),
+    (lambda: T5RelativeBias(3, bidirectional=None), TypeError, "bidirectional", "None"),
+    (lambda: T5_BIAS(0), ValueError, "q_len", "0"),
+    (lambda: T5_BIAS(5, "7"), TypeError, "k_len", "'7'"),
+    (lambda: ShawScore(0, 3), ValueError, "head_dim", "0"),
+    (lambda: ShawScore(8, 0), ValueError, "max_distance", "0"),
+    (lambda: ShawScore(8, 3.5), TypeError, "max_distance", "3.5"),
+    (lambda: SHAW_SCORE(QUERY[..., :10], KEY[..., :10]), ValueError, "query", "10"),
+    (lambda: SHAW_SCORE(QUERY, KEY[..., :10]), ValueError, "key", "10"),
+    (
+        lambda: SHAW_SCORE(QUERY.double(), KEY.double()),
+        TypeError,
+        "query",
+        "torch.float64",
+    ),
+    (lambda: SHAW_SCORE(QUERY.long(), KEY), TypeError, "query", "torch.int64"),
+    (
+        lambda: SHAW_SCORE(QUERY, torch.ones(4, 3, 7, 11)),
+        ValueError,
+        "key",
+        "(4, 3, 7, 11)",
+    ),
+]
+
+CASES += [
+    # transformer
+    *[
+        row
+        for make in (
+            lambda *sizes, **options: EncoderBlock(*sizes, **options),
+            lambda *sizes, **options: DecoderBlock(*sizes, **options),
+            lambda *sizes, **options: TransformerEncoder(1, *sizes, **options),
+            lambda *sizes, **options: TransformerDecoder(1, *sizes, **options),
+        )
+        for row in [
+            (lambda make=make: make("33", 3, 5), TypeError, "embed_dim", "'33'"),
+            (lambda make=make: make(33, 3.0, 5), TypeError, "num_heads", "3.0"),
+            (lambda make=make: make(33, 5, 5), ValueError, "num_heads", "5"),
+            (lambda make=make: make(33, 3, 0), ValueError, "hidden_dim", "0"),
+            (lambda make=make: make(33, 3, 5.0), TypeError, "hidden_dim", "5.0"),
+            (
+                lambda make=make: make(33, 3, 5, dropout=1.5),
+                ValueError,
+                "dropout",
+                "1.5",
+            ),
+            (
+                lambda make=make: make(33, 3, 5, activation="swish"),
+                ValueError,
+                "activation",
+                "'swish'",
+            ),
+            (
+                lambda make=make: make(33, 3, 5, activation=None),
+                TypeError,
+                "activation",
+                "None",
+            ),
+            (
+                lambda make=make: make(33, 3, 5, layer_norm_eps=0),
+                ValueError,
+                "layer_norm_eps",
+                "0",
+            ),
+            (
+                lambda make=make: make(33, 3, 5, layer_norm_eps="0"),
+                TypeError,
+                "layer_norm_eps",
+                "'0'",
+            ),
+            (
+                lambda make=make: make(33, 3, 5, num_kv_heads=2),
+                ValueError,
+                "num_kv_heads",
+                "2",
+            ),
+            (
+                lambda make=make: make(33, 3, 5, rotary=True),
+                TypeError,
+                "rotary",
+                "True",
+            ),
+        ]
+    ],
+    (lambda: FeedForward(0, 5), ValueError, "embed_dim", "0"),
+    (lambda: FeedForward(5, -2), ValueError, "hidden_dim", "-2"),
+    (lambda: FeedForward(5, 7, dropout="0.1"), TypeError, "dropout", "'0.1'"),
+    (lambda: FeedForward(5, 7, activation="tanh"), ValueError, "activation", "'tanh'"),
+    (lambda: FEED_FORWARD(X.long()), TypeError, "x", "torch.int64"),
+    (lambda: FEED_FORWARD(X.double()), TypeError, "x", "torch.float64"),
+    (lambda: FEED_FORWARD(X[..., 1:]), ValueError, "x", "(2, 5, 32)"),
+    (lambda: TransformerEncoder(0, 33, 3, 5), ValueError, "num_layers", "0"),
+    (lambda: TransformerDecoder(2.0, 33, 3, 5), TypeError, "num_layers", "2.0"),
+    (lambda: TransformerEncoder(1, 33, 3, 5, kdim=7), TypeError, "kdim", "'kdim'"),
+    *[
+        row
+        for made, more in (
+            (ENCODER, ()),
+            (DECODER, (MEMORY,)),
+            (ENCODER.blocks[0], ()),
+            (DECODER.blocks[0], (MEMORY,)),
+        )
+        for row in [
+            (
+                lambda made=made, more=more: made(X.tolist(), *more),
+                TypeError,
+                "x",
+                "list",
+            ),
+            (
+                lambda made=made, more=more: made(X.long(), *more),
+                TypeError,
+                "x",
+                "torch.int64",
+            ),
+            (
+                lambda made=made, more=more: made(X[0], *more),
+                ValueError,
+                "x",
+                "(5, 33)",
+            ),
+            (
+                lambda made=made, more=more: made(X[..., 1:], *more),
+                ValueError,
+                "x",
+                "(2, 5, 32)",
+            ),
+            (
+                lambda made=made, more=more: made(
+                    X.double(), *(m.double() for m in more)
+                ),
+                TypeError,
+                "x",
+                "torch.float64",
+            ),
+            (
+                lambda made=made, more=more: made(X, *more, bools(5, 6)),
+                ValueError,
+                "attn_mask",
+                "(5, 6)",
+            ),
+            (
+                lambda made=made, more=more: made(X, *more, MASK.float()),
+                TypeError,
+                "attn_mask",
+                "torch.float32",
+            ),
+            (
+                lambda made=made, more=more: made(X, *more, valid_lens=ints(2, 6)),
+                ValueError,
+                "valid_lens",
+                "6",
+            ),
+            (
+                lambda made=made, more=more: made(X, *more, valid_lens=ints(2, 2, 2)),
+                ValueError,
+                "valid_lens",
+                "3",
+            ),
+            (
+                lambda made=made, more=more: made(X, *more, attn_bias=torch.ones(5, 6)),
+                ValueError,
+                "attn_bias",
+                "(5, 6)",
+            ),
+            (
+                lambda made=made, more=more: made(X, *more, cache=3),
+                TypeError,
+                "cache",
+                "3",
+            ),
+        ]
+    ],
+    *[
+        row
+        for made in (DECODER, DECODER.blocks[0])
+        for row in [
+            (lambda made=made: made(X, MEMORY.tolist()), TypeError, "memory", "list"),
+            (
+                lambda made=made: made(X, MEMORY.double()),
+                TypeError,
+                "memory",
+                "torch.float64",
+            ),
+            (lambda made=made: made(X, MEMORY[0]), ValueError, "memory", "(7, 33)"),
+            (lambda made=made: made(X, MEMORY[..., 1:]), ValueError, "memory", "32"),
+            (lambda made=made: made(X, MEMORY[:1]), ValueError, "memory", "1"),
+            (
+                lambda made=made: made(X, MEMORY, memory_mask=MASK.int()),
+                TypeError,
+                "memory_mask",
+                "torch.int32",
+            ),
+            (
+                lambda made=made: made(X, MEMORY, memory_mask=bools(7, 5)),
+                ValueError,
+                "memory_mask",
+                "(7, 5)",
+            ),
+            (
+                lambda made=made: made(X, MEMORY, memory_valid_lens=[1, 2]),
+                TypeError,
+                "memory_valid_lens",
+                "list",
+            ),
+            (
+                lambda made=made: made(X, MEMORY, memory_valid_lens=ints(1, 8)),
+                ValueError,
+                "memory_valid_lens",
+                "8",
+            ),
+            (
+                lambda made=made: made(X, MEMORY, memory_valid_lens=ints(1, 2, 3)),
+                ValueError,
+                "memory_valid_lens",
+                "(3, 1, 7)",
+            ),
+        ]
+    ],
+    (lambda: ENCODER(X, cache=KeyValueCache()), TypeError, "cache", "KeyValueCache"),
+    (
+        lambda: ENCODER(X, cache=DECODER.new_cache()),
+        TypeError,
+        "cache",
+        "DecoderBlockCache",
+    ),
+    (lambda: ENCODER(X, cache=ENCODER.new_cache() * 2), ValueError, "cache", "[0, 0]"),
+    (
+        lambda: DECODER(X, MEMORY, cache=ENCODER.new_cache()),
+        TypeError,
+        "cache",
+        "KeyValueCache",
+    ),
+    (lambda: DECODER(X, MEMORY, cache=[]), ValueError, "cache", "[]"),
+    (
+        lambda: DECODER(X, MEMORY[:, 1:], cache=[FULL]),
+        ValueError,
+        "memory",
+        "(2, 6, 33)",
+    ),
+]
+
 for score in (
     dot_product_score,
     scaled_dot_product_score,
@@ -403,6 +997,7 @@ for need_weights in (True, False):
     def attend(*arguments, need_weights=need_weights, **hide):
         return dot_product_attention(*arguments, need_weights=need_weights, **hide)
 
+    CASES += of_both_paths(attend)
     CASES += [
         (lambda f=attend: f(QUERY.tolist(), KEY, VALUE), TypeError, "query", "list"),
         (lambda f=attend: f(QUERY, KEY.long(), VALUE), TypeError, "key", "torch.int64"),

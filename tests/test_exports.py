@@ -17,8 +17,10 @@ ROOT = Path(mha_lib.__file__).parent
 MODULES = (
     "masking",
     "scores",
+    "cache",
     "attention",
     "positional",
+    "transformer",
     "inspection",
     "data",
     "training",
@@ -29,7 +31,8 @@ MODULES = (
 # What other people's code relies on. Annotations are left out; `self` too.
 SIGNATURES = {
     "scores.dot_product_score": "(query, key)",
-    "scores.scaled_dot_product_score": "(query, key)",
+    "scores.scaled_dot_product_score": "(query, key, *, scale=None)",
+    "scores.softcap_scores": "(scores, cap)",
     "scores.cosine_score": "(query, key)",
     "scores.gaussian_score": "(query, key, bandwidth=1.0)",
     "scores.AdditiveScore": "(query_dim, key_dim, hidden_dim)",
@@ -38,19 +41,26 @@ SIGNATURES = {
     "scores.BilinearScore.forward": "(query, key)",
     "masking.valid_lens_mask": "(valid_lens, k_len)",
     "masking.causal_mask": "(q_len, k_len=None, *, device=None)",
+    "masking.sliding_window_mask": "(q_len, k_len=None, *, left, right=0, device=None)",
     "masking.build_mask": "(q_len, k_len, *, attn_mask=None, valid_lens=None, is_causal=False, device=None)",
     "masking.align_mask": "(mask, shape, *, name='mask')",
+    "masking.align_bias": "(bias, shape, *, name='attn_bias')",
+    "cache.KeyValueCache": "()",
+    "cache.KeyValueCache.append": "(keys, values, *, valid_lens=None)",
+    "cache.KeyValueCache.check_fits": "(sizes, valid_lens)",
     "attention.masked_softmax": "(scores, mask=None, *, valid_lens=None)",
     "attention.attention_pooling": "(scores, value, mask=None, *, dropout_p=0.0)",
     "attention.dot_product_attention": (
-        "(query, key, value, attn_mask=None, *, "
-        "valid_lens=None, is_causal=False, dropout_p=0.0, need_weights=True)"
+        "(query, key, value, attn_mask=None, *, attn_bias=None, valid_lens=None, is_causal=False, "
+        "scale=None, softcap=None, dropout_p=0.0, need_weights=True)"
     ),
     "attention.MultiHeadAttention": (
-        "(embed_dim, num_heads, *, num_kv_heads=None, kdim=None, vdim=None, dropout=0.0, bias=False)"
+        "(embed_dim, num_heads, *, num_kv_heads=None, kdim=None, vdim=None, dropout=0.0, bias=False, "
+        "score=None, rotary=None)"
     ),
     "attention.MultiHeadAttention.forward": (
-        "(query, key, value, attn_mask=None, *, valid_lens=None, is_causal=False, need_weights=True)"
+        "(query, key, value, attn_mask=None, *, attn_bias=None, valid_lens=None, is_causal=False, "
+        "cache=None, need_weights=True)"
     ),
     "attention.MultiHeadAttention.split_heads": "(x)",
     "attention.MultiHeadAttention.merge_heads": "(x)",
@@ -61,9 +71,47 @@ SIGNATURES = {
     "positional.LearnedPositionalEncoding": "(embed_dim, max_len=1000, *, dropout=0.0)",
     "positional.LearnedPositionalEncoding.forward": "(x)",
     "positional.rotary_angles": "(num_positions, head_dim, *, base=10000.0)",
-    "positional.apply_rotary": "(x, angles)",
+    "positional.apply_rotary": "(x, angles, *, interleaved=True)",
+    "positional.RotaryPositionalEncoding": "(head_dim, *, base=10000.0, rotary_dim=None, interleaved=True)",
+    "positional.RotaryPositionalEncoding.forward": "(x, positions=None)",
+    "positional.t5_buckets": (
+        "(q_len, k_len=None, *, num_buckets=32, max_distance=128, bidirectional=True, device=None)"
+    ),
+    "positional.T5RelativeBias": "(num_heads, *, num_buckets=32, max_distance=128, bidirectional=True)",
+    "positional.T5RelativeBias.forward": "(q_len, k_len=None)",
+    "positional.ShawScore": "(head_dim, max_distance)",
+    "positional.ShawScore.forward": "(query, key)",
     "positional.alibi_slopes": "(num_heads)",
     "positional.alibi_bias": "(num_heads, q_len, k_len=None)",
+    "transformer.FeedForward": "(embed_dim, hidden_dim, *, dropout=0.0, activation='relu', bias=True)",
+    "transformer.EncoderBlock": (
+        "(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_first=True, "
+        "activation='relu', bias=True, layer_norm_eps=1e-05, num_kv_heads=None, rotary=None)"
+    ),
+    "transformer.DecoderBlockCache": "(self_attention=<factory>, cross_attention=<factory>)",
+    "transformer.DecoderBlock": (
+        "(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_first=True, "
+        "activation='relu', bias=True, layer_norm_eps=1e-05, num_kv_heads=None, rotary=None)"
+    ),
+    "transformer.TransformerEncoder": "(num_layers, embed_dim, num_heads, hidden_dim, **options)",
+    "transformer.TransformerDecoder": "(num_layers, embed_dim, num_heads, hidden_dim, **options)",
+    "transformer.FeedForward.forward": "(x)",
+    "transformer.EncoderBlock.forward": (
+        "(x, attn_mask=None, *, attn_bias=None, valid_lens=None, is_causal=False, cache=None)"
+    ),
+    "transformer.DecoderBlock.forward": (
+        "(x, memory, attn_mask=None, *, attn_bias=None, valid_lens=None, "
+        "memory_mask=None, memory_valid_lens=None, cache=None)"
+    ),
+    "transformer.TransformerEncoder.forward": (
+        "(x, attn_mask=None, *, attn_bias=None, valid_lens=None, is_causal=False, cache=None)"
+    ),
+    "transformer.TransformerEncoder.new_cache": "()",
+    "transformer.TransformerDecoder.forward": (
+        "(x, memory, attn_mask=None, *, attn_bias=None, valid_lens=None, "
+        "memory_mask=None, memory_valid_lens=None, cache=None)"
+    ),
+    "transformer.TransformerDecoder.new_cache": "()",
     "inspection.capture_attention": "(model)",
     "inspection.gate_heads": "(attention, gates)",
     "inspection.head_importance": "(attention, loss)",
@@ -101,8 +149,7 @@ def test_the_layers_are_exported_and_nothing_else():
     exported = {
         path.split(".")[1]
         for path in PUBLIC
-        if path.split(".")[0]
-        in ("masking", "scores", "attention", "positional", "inspection")
+        if path.split(".")[0] in MODULES[: MODULES.index("data")]
     }
     assert set(mha_lib.__all__) == exported | {"__version__"}
     assert len(mha_lib.__all__) == len(set(mha_lib.__all__))

@@ -7,7 +7,14 @@ import oracles
 import pytest
 import torch
 
-from mha_lib import align_mask, build_mask, causal_mask, valid_lens_mask
+from mha_lib import (
+    align_bias,
+    align_mask,
+    build_mask,
+    causal_mask,
+    sliding_window_mask,
+    valid_lens_mask,
+)
 
 BATCH, HEADS, Q_LEN, K_LEN = 2, 3, 5, 7
 
@@ -174,3 +181,114 @@ def test_masks_can_be_made_under_vmap():
         build_mask(Q_LEN, K_LEN, valid_lens=lengths, is_causal=True) for lengths in lens
     ]
     assert torch.equal(stacked, torch.stack(alone))
+
+
+# Windows
+
+
+@pytest.mark.parametrize("right", [None, 0, 1, 9])
+@pytest.mark.parametrize("left", [None, 0, 2, 9])
+@pytest.mark.parametrize(
+    ("q_len", "k_len"), [*itertools.product([0, 1, 5, 7], repeat=2)]
+)
+def test_a_window_shows_the_keys_around_a_position(q_len, k_len, left, right):
+    mask = sliding_window_mask(q_len, k_len, left=left, right=right)
+    assert mask.dtype == torch.bool
+    assert mask.shape == (q_len, k_len)
+    expected = oracles.visible_pairs(1, 1, q_len, k_len, window=(left, right))
+    np.testing.assert_array_equal(mask.numpy(), expected[0, 0])
+
+
+def test_a_window_of_five_tokens_by_hand():
+    mask = sliding_window_mask(3, 7, left=2, right=1)
+    assert mask.int().tolist() == [
+        [0, 0, 1, 1, 1, 1, 0],
+        [0, 0, 0, 1, 1, 1, 1],
+        [0, 0, 0, 0, 1, 1, 1],
+    ]
+
+
+def test_windows_without_a_side():
+    assert torch.equal(sliding_window_mask(5, 7, left=None), causal_mask(5, 7))
+    assert sliding_window_mask(5, 7, left=None, right=None).all()
+    assert torch.equal(sliding_window_mask(5, left=3), sliding_window_mask(5, 5, left=3))  # fmt: skip
+    assert torch.equal(sliding_window_mask(7, left=0), torch.eye(7).bool())
+    assert sliding_window_mask(5, 7, left=2, device="meta").is_meta
+
+
+def test_a_window_narrows_what_else_is_visible():
+    lens = torch.tensor([3, 7])
+    window = sliding_window_mask(Q_LEN, K_LEN, left=1, right=2)
+    built = build_mask(Q_LEN, K_LEN, attn_mask=window, valid_lens=lens, is_causal=True)
+    shape = (BATCH, HEADS, Q_LEN, K_LEN)
+    expected = oracles.visible_pairs(
+        *shape, window=(1, 2), valid_lens=lens, is_causal=True
+    )
+    np.testing.assert_array_equal(align_mask(built, shape).expand(shape), expected)
+
+
+# Biases
+
+
+@pytest.mark.parametrize(
+    ("bias", "scores"),
+    [
+        *((bias, (2, 3, 5, 7)) for bias in ((5, 7), (1, 7), (5, 1))),
+        *((bias, (2, 3, 5, 7)) for bias in ((2, 3, 5, 7), (1, 3, 5, 7), (2, 1, 1, 7))),
+        *((bias, (2, 5, 7)) for bias in ((2, 5, 7), (1, 5, 7), (5, 7))),
+        ((5, 7), (5, 7)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
+)
+def test_a_bias_that_fits_is_handed_back(bias, scores, dtype):
+    given = torch.ones(bias, dtype=dtype)
+    aligned = align_bias(given, scores)
+    assert aligned is given
+    assert torch.broadcast_shapes(aligned.shape, scores) == scores
+
+
+@pytest.mark.parametrize(
+    ("bias", "scores"),
+    [
+        *((bias, (2, 3, 5, 7)) for bias in ((3, 5, 7), (2, 5, 7), (1, 5, 7), (7, 5), (5, 6), (7,))),
+        *((bias, (2, 3, 5, 7)) for bias in ((2, 2, 5, 7), (3, 3, 5, 7), (2, 1, 3, 5, 7))),
+        ((3, 5, 7), (3, 3, 5, 7)), ((2, 3, 5, 7), (2, 5, 7)), ((2, 5, 7), (5, 7)), ((), (5, 7)),
+        ((2, 5, 7), (1, 5, 7)),
+    ],
+)  # fmt: skip
+def test_a_bias_that_fits_in_no_clear_way_is_refused(bias, scores):
+    """Three axes over four: of samples, as in a mask, or of heads, as in ALiBi?"""
+    with pytest.raises(ValueError, match=r"attn_bias must .* got") as caught:
+        align_bias(torch.zeros(bias), scores)
+    hinted = "attn_bias[None] gives it a batch axis" in str(caught.value)
+    assert hinted == (len(bias) == 3 and len(scores) == 4)
+
+
+@pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan], ids=str)
+def test_a_bias_hides_nothing(bad):
+    bias = torch.zeros(Q_LEN, K_LEN)
+    bias[3, 2] = bad
+    with pytest.raises(ValueError, match="attn_bias must be finite"):
+        align_bias(bias, (BATCH, HEADS, Q_LEN, K_LEN))
+    with pytest.raises(ValueError, match="other must be finite"):
+        align_bias(bias, (BATCH, HEADS, Q_LEN, K_LEN), name="other")
+
+
+@pytest.mark.parametrize(
+    "bad", [torch.ones(5, 7).bool(), torch.ones(5, 7).long(), [[0.0]]], ids=str
+)
+def test_a_bias_is_a_float_tensor(bad):
+    """A bool mask that is given as a bias would be added."""
+    with pytest.raises(TypeError, match="attn_bias must"):
+        align_bias(bad, (Q_LEN, K_LEN))
+
+
+def test_biases_without_numbers():
+    assert align_bias(torch.empty(5, 7, device="meta"), (2, 3, 5, 7)).is_meta
+    assert align_bias(torch.ones(0, 7), (2, 3, 0, 7)).shape == (0, 7)
+    learned = torch.zeros(5, 7, requires_grad=True)
+    assert align_bias(learned, (2, 3, 5, 7)) is learned
+    stacked = torch.zeros(2, 5, 7)
+    assert torch.vmap(lambda b: align_bias(b, (5, 7)) + 1)(stacked).shape == (2, 5, 7)

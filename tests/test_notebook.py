@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from mha_lib import MultiHeadAttention, causal_mask, masked_softmax
+from mha_lib import (
+    MultiHeadAttention,
+    causal_mask,
+    masked_softmax,
+    scaled_dot_product_score,
+)
 from mha_lib.notebook import predict_shape, set_seed, show_source
 
 
@@ -62,11 +67,11 @@ def test_the_source_shown_is_the_source_without_docstrings(thing):
 
 
 def test_comments_stay_and_docstrings_can():
-    shown = code(show_source(masked_softmax))
-    assert "# The smallest finite number loses" in shown
-    full = code(show_source(masked_softmax, docstring=True))
-    assert '"""Softmax over the keys that a query may attend to.' in full
-    assert ast.unparse(ast.parse(full)).startswith("def masked_softmax(")
+    shown = code(show_source(scaled_dot_product_score))
+    assert "# Scaling the query costs" in shown
+    full = code(show_source(scaled_dot_product_score, docstring=True))
+    assert '"""Dot product over √d' in full
+    assert ast.unparse(ast.parse(full)).startswith("def scaled_dot_product_score(")
 
 
 def test_methods_are_shown_without_the_indentation_of_their_class():

@@ -16,6 +16,7 @@ from mha_lib import (
     dot_product_score,
     gaussian_score,
     scaled_dot_product_score,
+    softcap_scores,
 )
 
 BATCH, HEADS, Q_LEN, K_LEN, WIDTH, KEY_WIDTH, HIDDEN = 2, 3, 5, 7, 11, 13, 17
@@ -218,3 +219,80 @@ def test_the_scale_keeps_unit_variance():
         assert dot_product_score(query, key).std().item() == pytest.approx(
             math.sqrt(width), rel=0.05
         )
+
+
+# Another scale, a cap
+
+
+@pytest.mark.parametrize("scale", [0.3, 1, 7.5])
+def test_another_scale(scale):
+    query, key = random(BATCH, Q_LEN, WIDTH), random(BATCH, K_LEN, WIDTH, seed=1)
+    scores = scaled_dot_product_score(query, key, scale=scale)
+    expected = oracles.score_matrix(lambda q, k: scale * oracles.dot(q, k), query, key)
+    np.testing.assert_allclose(scores, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_default_scale_is_one_over_the_root_of_the_width():
+    query, key = random(Q_LEN, WIDTH), random(K_LEN, WIDTH, seed=1)
+    torch.testing.assert_close(
+        scaled_dot_product_score(query, key, scale=1 / math.sqrt(WIDTH)),
+        scaled_dot_product_score(query, key),
+    )
+    torch.testing.assert_close(
+        scaled_dot_product_score(query, key, scale=1), dot_product_score(query, key)
+    )
+
+
+def test_another_scale_comes_before_the_product_too():
+    query = key = torch.full((1, 64), 60.0, dtype=torch.float16)
+    scores = scaled_dot_product_score(query, key, scale=0.125)
+    assert scores.item() == pytest.approx(60 * 60 * 64 / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (BATCH, HEADS, Q_LEN, K_LEN)], ids=str)
+@pytest.mark.parametrize("cap", [0.5, 3, 50.0])
+def test_capped_scores_equal_the_formula(cap, shape):
+    scores = 20 * random(*shape)
+    before = scores.clone()
+    capped = softcap_scores(scores, cap)
+    assert torch.equal(scores, before)
+    expected = [cap * math.tanh(score / cap) for score in scores.flatten().tolist()]
+    np.testing.assert_allclose(capped.flatten(), expected, rtol=1e-14)
+    assert capped.shape == shape
+    assert (capped.abs() <= cap).all()
+
+
+def test_small_scores_hardly_change_and_large_ones_keep_their_order():
+    cap = 30.0
+    small = torch.linspace(-1, 1, 21, dtype=torch.float64)
+    torch.testing.assert_close(softcap_scores(small, cap), small, rtol=1e-3, atol=0)
+    wide = torch.linspace(-90, 90, 61, dtype=torch.float64)
+    assert (softcap_scores(wide, cap).diff() > 0).all()
+    assert softcap_scores(torch.tensor([-math.inf, math.inf]), 7.0).tolist() == [-7, 7]
+    assert softcap_scores(torch.tensor([math.nan]), 7.0).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)  # fmt: skip
+def test_capped_scores_keep_their_dtype(dtype):
+    scores = (20 * random(BATCH, K_LEN)).to(dtype)
+    capped = softcap_scores(scores, 5)
+    assert capped.dtype == dtype
+    error = 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(
+        capped.double(), 5 * torch.tanh(scores.double() / 5), rtol=error, atol=error
+    )
+
+
+def test_gradients_of_capped_scores():
+    scores = (5 * random(3, 5)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda s: softcap_scores(s, 3.0), (scores,))
+    (gradient,) = torch.autograd.grad(softcap_scores(scores, 3.0).sum(), scores)
+    torch.testing.assert_close(gradient, 1 - torch.tanh(scores / 3).square())
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, math.inf, math.nan])
+def test_caps_and_scales_are_positive(bad):
+    with pytest.raises(ValueError, match="cap must be positive"):
+        softcap_scores(torch.ones(2), bad)
+    with pytest.raises(ValueError, match="scale must be positive"):
+        scaled_dot_product_score(torch.ones(2, 3), torch.ones(2, 3), scale=bad)

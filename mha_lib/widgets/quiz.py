@@ -41,7 +41,7 @@ class Question:
 
     text: str
     choices: Sequence[Choice]
-    answer: Choice
+    answer: Any  # a Choice, or a tensor or numpy number that holds one
     feedback: Sequence[str] | str = ""
 
     def __post_init__(self) -> None:

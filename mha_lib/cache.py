@@ -1,0 +1,152 @@
+"""What decoding remembers: the keys and values of the tokens that a layer has already seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int, Integer
+from torch import Tensor
+
+from mha_lib._checks import check_float_tensor, check_same, check_same_kind
+from mha_lib.masking import valid_lens_mask
+
+
+class KeyValueCache:
+    """Keys and values of one attention layer, projected once and kept (Shazeer, 2019, §2.4).
+
+    A layer that is given a cache appends the keys and values of the new tokens and attends to all it holds.
+    So a sequence can be fed token by token, or in chunks of any size, and gives what it gives at once. The
+    cache is the one argument that a layer changes; make a new one for each layer and each batch. Decode under
+    `torch.no_grad()`: otherwise it keeps the graph of every step alive.
+
+    A batch may hold sequences of different lengths: `valid_lens` says how many of a chunk's tokens are real,
+    the others are kept as slots that nobody sees.
+
+    Example:
+        >>> from mha_lib import MultiHeadAttention
+        >>> attention, x = MultiHeadAttention(6, 3), torch.rand(2, 5, 6)
+        >>> whole, _ = attention(x, x, x, is_causal=True)
+        >>> cache = KeyValueCache()
+        >>> steps = [attention(t, t, t, is_causal=True, cache=cache)[0] for t in x.split(1, dim=1)]
+        >>> len(cache), torch.allclose(torch.cat(steps, dim=1), whole, atol=1e-6)
+        (5, True)
+    """
+
+    keys: Tensor | None
+    values: Tensor | None
+    visible: Tensor | None
+
+    def __init__(self) -> None:
+        self.keys = self.values = self.visible = None
+
+    def __len__(self) -> int:
+        """How many slots are taken: the `k_len` that a mask for the next call starts from."""
+        return 0 if self.keys is None else self.keys.shape[2]
+
+    @property
+    def lens(self) -> Int[Tensor, " batch"]:
+        """Number of real tokens of each sample, int64 (batch,); the position of its next token.
+
+        Raises:
+            ValueError: the cache is still empty, so that the batch is not known.
+        """
+        if self.keys is None:
+            raise ValueError(
+                "lens needs a cache that holds something, got an empty one"
+            )
+        if self.visible is not None:
+            return self.visible.sum(1)
+        return torch.full(
+            (self.keys.shape[0],), len(self), device=self.keys.device, dtype=torch.int64
+        )
+
+    def append(
+        self,
+        keys: Float[Tensor, "batch num_kv_heads new head_dim"],
+        values: Float[Tensor, "batch num_kv_heads new value_dim"],
+        *,
+        valid_lens: Integer[Tensor, " batch"] | None = None,
+    ) -> tuple[
+        Float[Tensor, "batch num_kv_heads k_len head_dim"],
+        Float[Tensor, "batch num_kv_heads k_len value_dim"],
+        Bool[Tensor, "batch k_len"] | None,
+    ]:
+        """Add the tokens of a chunk.
+
+        Args:
+            keys: (batch, num_kv_heads, new, head_dim), turned already where the layer turns its keys.
+            values: (batch, num_kv_heads, new, value_dim).
+            valid_lens: integers (batch,), how many of the new tokens are real; default all.
+
+        Returns:
+            (keys, values, visible): all that the cache holds, new tokens last, and which slots hold a real
+            token, bool (batch, k_len), or None where all do.
+
+        Raises:
+            TypeError: wrong dtype, or another one than the cache holds.
+            ValueError: shapes do not fit each other or what the cache holds, another device, or a length
+                outside 0..new. The cache is then as it was.
+        """
+        check_float_tensor("keys", keys, axes="batch, num_kv_heads, new, head_dim")
+        check_float_tensor("values", values, axes="batch, num_kv_heads, new, value_dim")
+        check_same_kind(("keys", "values"), (keys, values))
+        check_same(
+            "(batch, num_kv_heads, new)",
+            ("keys", "values"),
+            (tuple(keys.shape[:3]), tuple(values.shape[:3])),
+        )
+        self.check_fits(keys.shape, valid_lens)
+        if self.keys is not None and self.values is not None:
+            check_same_kind(("the new keys", "the cache"), (keys, self.keys))
+            widths = (values.shape[3], self.values.shape[3])
+            check_same("value_dim", ("the new values", "the cache"), widths)
+        visible = self._append_visible(keys, valid_lens)
+        if self.keys is not None and self.values is not None:
+            keys = torch.cat((self.keys, keys), dim=2)
+            values = torch.cat((self.values, values), dim=2)
+        self.keys, self.values, self.visible = keys, values, visible
+        return keys, values, visible
+
+    def check_fits(
+        self, sizes: Sequence[int], valid_lens: Integer[Tensor, "..."] | None
+    ) -> None:
+        """Check a chunk before it is computed.
+
+        Args:
+            sizes: (batch, num_kv_heads, new, head_dim) of its keys.
+            valid_lens: as in `append`.
+
+        Raises:
+            TypeError: `valid_lens` does not hold integers.
+            ValueError: the sizes are not those of what the cache holds, or `valid_lens` has another shape
+                or lies outside 0..new.
+        """
+        batch, num_kv_heads, new, head_dim = sizes
+        if valid_lens is not None:
+            valid_lens_mask(valid_lens, new)
+            if valid_lens.shape != (batch,):
+                raise ValueError(
+                    "valid_lens must have shape (batch,) beside a cache, the number of real new tokens, "
+                    f"got {tuple(valid_lens.shape)} for batch={batch}"
+                )
+        if self.keys is not None:
+            held = (*self.keys.shape[:2], self.keys.shape[3])
+            check_same(
+                "(batch, num_kv_heads, head_dim)",
+                ("the new keys", "the cache"),
+                ((batch, num_kv_heads, head_dim), held),
+            )
+
+    def _append_visible(self, keys: Tensor, valid_lens: Tensor | None) -> Tensor | None:
+        if valid_lens is None and self.visible is None:
+            return None
+        batch, _, new, _ = keys.shape
+        if valid_lens is None:
+            added = keys.new_ones(batch, new, dtype=torch.bool)
+        else:
+            added = valid_lens_mask(valid_lens, new).squeeze(1).to(keys.device)
+        held = self.visible
+        if held is None:
+            held = keys.new_ones(batch, len(self), dtype=torch.bool)
+        return torch.cat((held, added), dim=1)

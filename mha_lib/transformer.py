@@ -1,0 +1,716 @@
+"""Blocks and stacks of the Transformer: attention and a feed-forward layer, each with residual and norm.
+
+An encoder reads a sequence, a decoder writes one while it looks at what the encoder read. A decoder-only
+model is a `TransformerEncoder` that is called with `is_causal=True`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypedDict, TypeVar, Unpack
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Integer
+from torch import Tensor, nn
+
+from mha_lib._checks import (
+    check_float_tensor,
+    check_positive,
+    check_positive_int,
+    check_probability,
+    check_same,
+    check_same_kind,
+    check_type,
+)
+from mha_lib.attention import MultiHeadAttention
+from mha_lib.cache import KeyValueCache
+from mha_lib.masking import align_mask, build_mask, valid_lens_mask
+from mha_lib.positional import RotaryPositionalEncoding
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "gelu": F.gelu,
+}
+_Cache = TypeVar("_Cache", KeyValueCache, "DecoderBlockCache")
+
+
+class FeedForward(nn.Module):
+    """Two linear layers and an activation, for each token by itself (Vaswani et al., 2017, §3.3).
+
+    FFN(x) = activation(x W₁ + b₁) W₂ + b₂, equation 2. Like torch's layers it drops entries of the hidden
+    layer while training.
+
+    Args:
+        embed_dim: width of a token.
+        hidden_dim: width between the two layers; four times `embed_dim` in the paper.
+        dropout: probability that an entry of the hidden layer is dropped, in training only.
+        activation: "relu", or "gelu", x Φ(x) without approximation (Hendrycks & Gimpel, 2016).
+        bias: add a bias in both layers.
+
+    Raises:
+        TypeError: a width is not an int, `dropout` not a number, `activation` not a text.
+        ValueError: a width is not positive, `dropout` outside 0..1, or `activation` unknown.
+
+    Example:
+        >>> FeedForward(embed_dim=6, hidden_dim=24)(torch.ones(2, 5, 6)).shape
+        torch.Size([2, 5, 6])
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        hidden_dim: int,
+        *,
+        dropout: float = 0.0,
+        activation: str = "relu",
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        check_positive_int("embed_dim", embed_dim)
+        _check_hidden(hidden_dim, activation)
+        check_probability("dropout", dropout)
+        self.activation = activation
+        self.up_proj = nn.Linear(embed_dim, hidden_dim, bias=bias)
+        self.down_proj = nn.Linear(hidden_dim, embed_dim, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights from Xavier's uniform distribution (Glorot & Bengio, 2010), zero the biases."""
+        for proj in (self.up_proj, self.down_proj):
+            nn.init.xavier_uniform_(proj.weight)
+            if proj.bias is not None:
+                nn.init.zeros_(proj.bias)
+
+    def forward(
+        self, x: Float[Tensor, "*batch embed_dim"]
+    ) -> Float[Tensor, "*batch embed_dim"]:
+        """Map each token of `x` (..., embed_dim) to one of the same width.
+
+        Raises:
+            TypeError: `x` is not a floating-point tensor, or not of the layer's dtype.
+            ValueError: `x` has another width.
+        """
+        weight = self.up_proj.weight
+        _check_tokens(x, weight.shape[1], axes="..., embed_dim")
+        check_same_kind(("x", "the layer's weights"), (x, weight))
+        hidden = _ACTIVATIONS[self.activation](self.up_proj(x))
+        output: Tensor = self.down_proj(self.dropout(hidden))
+        return output
+
+    def extra_repr(self) -> str:
+        """Say the activation in the printed module."""
+        return f"activation={self.activation!r}"
+
+
+class _Block(nn.Module):
+    """What both kinds of block share: how a residual and a norm stand around a layer."""
+
+    embed_dim: int
+    norm_first: bool
+    self_attention: MultiHeadAttention
+    dropout: nn.Dropout
+
+    def _check_x(self, x: Tensor) -> None:
+        _check_tokens(x, self.embed_dim)
+        weight = self.self_attention.q_proj.weight
+        check_same_kind(("x", "the block's weights"), (x, weight))
+
+    def _residual(
+        self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Let `layer` add to `x`: the one place that knows pre-norm from post-norm."""
+        output: Tensor = (
+            x + self.dropout(layer(norm(x)))
+            if self.norm_first
+            else norm(x + self.dropout(layer(x)))
+        )
+        return output
+
+    def extra_repr(self) -> str:
+        """Say where the norm stands in the printed module."""
+        return f"norm_first={self.norm_first}"
+
+
+class EncoderBlock(_Block):
+    """Self-attention, then a feed-forward layer (Vaswani et al., 2017, §3.1).
+
+    Around each of the two runs a residual connection with a layer norm (Ba et al., 2016). Before the layer,
+    x + f(norm(x)), gradients stay even in deep stacks (Xiong et al., 2020); after the sum, norm(x + f(x)), is
+    the paper's own order and BERT's. Called with `is_causal=True` it is the block of a decoder-only model.
+
+    Dropout stands where torch's layers have it: on the attention weights, on the hidden layer, on what each
+    layer adds.
+
+    Args:
+        embed_dim: width of a token.
+        num_heads: number of heads; divides `embed_dim`.
+        hidden_dim: width inside the feed-forward layer.
+        dropout: probability of all dropouts, in training only.
+        norm_first: norm before each layer (pre-norm), not after each sum (post-norm).
+        activation: of the feed-forward layer, "relu" or "gelu".
+        bias: add biases in linear layers and norms.
+        layer_norm_eps: what the norms add to the variance, positive.
+        num_kv_heads: see `MultiHeadAttention`.
+        rotary: see `MultiHeadAttention`; blocks may share one.
+
+    Raises:
+        TypeError: a width or count is not an int, another argument not of its type.
+        ValueError: one is not positive, `num_heads` does not divide `embed_dim`, `dropout` is outside 0..1,
+            or `activation` unknown.
+
+    Example:
+        >>> block, x = EncoderBlock(embed_dim=6, num_heads=3, hidden_dim=24), torch.rand(2, 5, 6)
+        >>> block(x, valid_lens=torch.tensor([3, 5])).shape
+        torch.Size([2, 5, 6])
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        hidden_dim: int,
+        *,
+        dropout: float = 0.0,
+        norm_first: bool = True,
+        activation: str = "relu",
+        bias: bool = True,
+        layer_norm_eps: float = 1e-5,
+        num_kv_heads: int | None = None,
+        rotary: RotaryPositionalEncoding | None = None,
+    ) -> None:
+        super().__init__()
+        # The attention checks what is its own; all checks come before the first draw.
+        _check_hidden(hidden_dim, activation)
+        check_positive("layer_norm_eps", layer_norm_eps)
+        self.embed_dim, self.norm_first = embed_dim, norm_first
+        self.self_attention = MultiHeadAttention(
+            embed_dim,
+            num_heads,
+            num_kv_heads=num_kv_heads,
+            dropout=dropout,
+            bias=bias,
+            rotary=rotary,
+        )
+        self.self_attention_norm = nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias)
+        self.feed_forward = FeedForward(
+            embed_dim, hidden_dim, dropout=dropout, activation=activation, bias=bias
+        )
+        self.feed_forward_norm = nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch len embed_dim"],
+        attn_mask: Bool[Tensor, "..."] | None = None,
+        *,
+        attn_bias: Float[Tensor, "..."] | None = None,
+        valid_lens: Integer[Tensor, "batch *lens"] | None = None,
+        is_causal: bool = False,
+        cache: KeyValueCache | None = None,
+    ) -> Float[Tensor, "batch len embed_dim"]:
+        """Let the tokens look at each other, then transform each.
+
+        Args:
+            x: (batch, len, embed_dim).
+            attn_mask: bool, True = may attend, (len, len), (batch, len, len) or (batch, num_heads, len, len);
+                axes of size 1 broadcast.
+            attn_bias: finite numbers that are added to the scores, (len, len) or
+                (batch, num_heads, len, len).
+            valid_lens: number of tokens that are visible, integers (batch,) or (batch, len).
+            is_causal: hide the future.
+            cache: of the block, see `MultiHeadAttention.forward`.
+
+        Returns:
+            Tokens (batch, len, embed_dim).
+
+        Raises:
+            TypeError: wrong dtype of a tensor or mask, or `cache` is no `KeyValueCache`.
+            ValueError: shapes do not fit, or a length lies outside 0..len.
+        """
+        self._check_x(x)
+
+        x = self._residual(
+            x,
+            self.self_attention_norm,
+            lambda x: self.self_attention(
+                x,
+                x,
+                x,
+                attn_mask,
+                attn_bias=attn_bias,
+                valid_lens=valid_lens,
+                is_causal=is_causal,
+                cache=cache,
+                need_weights=False,
+            )[0],
+        )
+        return self._residual(x, self.feed_forward_norm, self.feed_forward)
+
+
+@dataclass(frozen=True)
+class DecoderBlockCache:
+    """What decoding remembers for one `DecoderBlock`: its own tokens, and the memory, projected once.
+
+    `len()` is the number of tokens decoded so far, the slots of `self_attention`.
+
+    Example:
+        >>> block, memory = DecoderBlock(6, 3, 24), torch.rand(2, 7, 6)
+        >>> cache = DecoderBlockCache()
+        >>> output = block(torch.rand(2, 1, 6), memory, cache=cache)
+        >>> len(cache), len(cache.cross_attention)
+        (1, 7)
+    """
+
+    self_attention: KeyValueCache = field(default_factory=KeyValueCache)
+    cross_attention: KeyValueCache = field(default_factory=KeyValueCache)
+
+    def __len__(self) -> int:
+        return len(self.self_attention)
+
+
+class DecoderBlock(_Block):
+    """Causal self-attention, attention to a memory, then a feed-forward layer (Vaswani et al., 2017, §3.1).
+
+    The memory is what an encoder made of the source: it supplies keys and values, the decoder the queries.
+    Self-attention never sees the future, neither in training nor in evaluation. Residuals, norms and dropout
+    are those of `EncoderBlock`.
+
+    Args:
+        embed_dim: width of a token, and of the memory.
+        num_heads: number of heads; divides `embed_dim`.
+        hidden_dim: width inside the feed-forward layer.
+        dropout: probability of all dropouts, in training only.
+        norm_first: norm before each layer (pre-norm), not after each sum (post-norm).
+        activation: of the feed-forward layer, "relu" or "gelu".
+        bias: add biases in linear layers and norms.
+        layer_norm_eps: what the norms add to the variance, positive.
+        num_kv_heads: see `MultiHeadAttention`; of both attentions.
+        rotary: see `MultiHeadAttention`; of the self-attention only, since positions in the memory are those
+            of another sequence. Blocks may share one.
+
+    Raises:
+        TypeError: a width or count is not an int, another argument not of its type.
+        ValueError: one is not positive, `num_heads` does not divide `embed_dim`, `dropout` is outside 0..1,
+            or `activation` unknown.
+
+    Example:
+        >>> block = DecoderBlock(embed_dim=6, num_heads=3, hidden_dim=24)
+        >>> x, memory = torch.rand(2, 5, 6), torch.rand(2, 7, 6)
+        >>> block(x, memory, memory_valid_lens=torch.tensor([7, 4])).shape
+        torch.Size([2, 5, 6])
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        hidden_dim: int,
+        *,
+        dropout: float = 0.0,
+        norm_first: bool = True,
+        activation: str = "relu",
+        bias: bool = True,
+        layer_norm_eps: float = 1e-5,
+        num_kv_heads: int | None = None,
+        rotary: RotaryPositionalEncoding | None = None,
+    ) -> None:
+        super().__init__()
+        # The attention checks what is its own; all checks come before the first draw.
+        _check_hidden(hidden_dim, activation)
+        check_positive("layer_norm_eps", layer_norm_eps)
+        self.embed_dim, self.norm_first = embed_dim, norm_first
+        self.self_attention = MultiHeadAttention(
+            embed_dim,
+            num_heads,
+            num_kv_heads=num_kv_heads,
+            dropout=dropout,
+            bias=bias,
+            rotary=rotary,
+        )
+        self.self_attention_norm = nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias)
+        self.cross_attention = MultiHeadAttention(
+            embed_dim, num_heads, num_kv_heads=num_kv_heads, dropout=dropout, bias=bias
+        )
+        self.cross_attention_norm = nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias)
+        self.feed_forward = FeedForward(
+            embed_dim, hidden_dim, dropout=dropout, activation=activation, bias=bias
+        )
+        self.feed_forward_norm = nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch len embed_dim"],
+        memory: Float[Tensor, "batch memory_len embed_dim"],
+        attn_mask: Bool[Tensor, "..."] | None = None,
+        *,
+        attn_bias: Float[Tensor, "..."] | None = None,
+        valid_lens: Integer[Tensor, "batch *lens"] | None = None,
+        memory_mask: Bool[Tensor, "..."] | None = None,
+        memory_valid_lens: Integer[Tensor, "batch *memory_lens"] | None = None,
+        cache: DecoderBlockCache | None = None,
+    ) -> Float[Tensor, "batch len embed_dim"]:
+        """Let the tokens look back, then at the memory, then transform each.
+
+        Args:
+            x: (batch, len, embed_dim).
+            memory: (batch, memory_len, embed_dim).
+            attn_mask: of the self-attention, beside the causal mask, which is always there: bool, True = may
+                attend, (len, len), (batch, len, len) or (batch, num_heads, len, len).
+            attn_bias: of the self-attention, (len, len) or (batch, num_heads, len, len).
+            valid_lens: number of tokens of `x` that are visible, integers (batch,) or (batch, len).
+            memory_mask: bool, True = may attend, (len, memory_len), (batch, len, memory_len) or
+                (batch, num_heads, len, memory_len).
+            memory_valid_lens: number of visible tokens of `memory`, integers (batch,) or (batch, len).
+            cache: of the block. Its self-attention grows by `x`, see `MultiHeadAttention.forward`. The memory
+                is projected in the first call only; give the same memory, and its mask or lengths, each time.
+
+        Returns:
+            Tokens (batch, len, embed_dim).
+
+        Raises:
+            TypeError: wrong dtype of a tensor or mask, or `cache` is no `DecoderBlockCache`.
+            ValueError: shapes do not fit, a length lies outside its range, or `cache` holds a memory of
+                another length.
+        """
+        self._check_x(x)
+        memory_mask = _check_memory(
+            x, memory, memory_mask, memory_valid_lens, self.cross_attention.num_heads
+        )
+        own, projected = None, None
+        if cache is not None:
+            check_type("cache", cache, DecoderBlockCache)
+            own, projected = cache.self_attention, cache.cross_attention
+            if len(projected) not in (0, memory.shape[1]):
+                raise ValueError(
+                    f"memory must be the one that cache holds, of length {len(projected)}, "
+                    f"got shape {tuple(memory.shape)}"
+                )
+            if len(projected) > 0:
+                memory = memory[:, :0]  # nothing is left to project
+
+        x = self._residual(
+            x,
+            self.self_attention_norm,
+            lambda x: self.self_attention(
+                x,
+                x,
+                x,
+                attn_mask,
+                attn_bias=attn_bias,
+                valid_lens=valid_lens,
+                is_causal=True,
+                cache=own,
+                need_weights=False,
+            )[0],
+        )
+        x = self._residual(
+            x,
+            self.cross_attention_norm,
+            lambda x: self.cross_attention(
+                x, memory, memory, memory_mask, cache=projected, need_weights=False
+            )[0],
+        )
+        return self._residual(x, self.feed_forward_norm, self.feed_forward)
+
+
+class _BlockOptions(TypedDict, total=False):
+    """The keyword arguments of a block, handed on by the stacks."""
+
+    dropout: float
+    norm_first: bool
+    activation: str
+    bias: bool
+    layer_norm_eps: float
+    num_kv_heads: int | None
+    rotary: RotaryPositionalEncoding | None
+
+
+class TransformerEncoder(nn.Module):
+    """A stack of encoder blocks (Vaswani et al., 2017, §3.1); with `is_causal=True`, a decoder-only model.
+
+    Pre-norm blocks leave their sum without a norm, so a last one follows them; post-norm blocks need none.
+    Embeddings and positions are not part of it.
+
+    Args:
+        num_layers: number of blocks.
+        embed_dim: width of a token.
+        num_heads: number of heads of each block; divides `embed_dim`.
+        hidden_dim: width inside the feed-forward layers.
+        options: the keyword arguments of `EncoderBlock`, the same for all.
+
+    Raises:
+        TypeError: a width or count is not an int, or an option is unknown.
+        ValueError: one is not positive, or what `EncoderBlock` raises.
+
+    Example:
+        >>> encoder = TransformerEncoder(2, embed_dim=6, num_heads=3, hidden_dim=24, dropout=0.1).eval()
+        >>> x = torch.rand(2, 5, 6)
+        >>> encoder(x, valid_lens=torch.tensor([3, 5])).shape
+        torch.Size([2, 5, 6])
+
+        Decoding in two chunks gives what it gives at once:
+
+        >>> cache = encoder.new_cache()
+        >>> chunks = [encoder(chunk, is_causal=True, cache=cache) for chunk in x.split([3, 2], dim=1)]
+        >>> torch.allclose(torch.cat(chunks, dim=1), encoder(x, is_causal=True), atol=1e-6)
+        True
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        embed_dim: int,
+        num_heads: int,
+        hidden_dim: int,
+        **options: Unpack[_BlockOptions],
+    ) -> None:
+        super().__init__()
+        check_positive_int("num_layers", num_layers)
+        self.embed_dim = embed_dim
+        self.blocks = nn.ModuleList(
+            EncoderBlock(embed_dim, num_heads, hidden_dim, **options)
+            for _ in range(num_layers)
+        )
+        self.norm = _last_norm(embed_dim, options)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch len embed_dim"],
+        attn_mask: Bool[Tensor, "..."] | None = None,
+        *,
+        attn_bias: Float[Tensor, "..."] | None = None,
+        valid_lens: Integer[Tensor, "batch *lens"] | None = None,
+        is_causal: bool = False,
+        cache: Sequence[KeyValueCache] | None = None,
+    ) -> Float[Tensor, "batch len embed_dim"]:
+        """Run `x` through all blocks, each with the same mask.
+
+        Args:
+            x: (batch, len, embed_dim).
+            attn_mask: bool, True = may attend, (len, len), (batch, len, len) or (batch, num_heads, len, len);
+                axes of size 1 broadcast.
+            attn_bias: finite numbers that are added to the scores of all blocks, (len, len) or
+                (batch, num_heads, len, len).
+            valid_lens: number of tokens that are visible, integers (batch,) or (batch, len).
+            is_causal: hide the future. Needed for all chunks to equal the whole.
+            cache: from `new_cache`, one for a batch; it grows by `x`. Mask and bias then span all its slots;
+                `valid_lens`, (batch,), counts the tokens of `x`.
+
+        Returns:
+            Tokens (batch, len, embed_dim). Those beyond `valid_lens` mean nothing.
+
+        Raises:
+            TypeError: wrong dtype of a tensor or mask, or `cache` holds no `KeyValueCache`.
+            ValueError: shapes do not fit, a length lies outside 0..len, or `cache` is not one of this stack.
+        """
+        _check_tokens(x, self.embed_dim)
+        caches = _check_caches(cache, KeyValueCache, len(self.blocks))
+        if valid_lens is not None and cache is None:
+            length = x.shape[1]  # the mask is built once, not in each block
+            attn_mask = build_mask(
+                length, length, attn_mask=attn_mask, valid_lens=valid_lens
+            )
+            valid_lens = None
+        for block, own in zip(self.blocks, caches, strict=True):
+            x = block(
+                x,
+                attn_mask,
+                attn_bias=attn_bias,
+                valid_lens=valid_lens,
+                is_causal=is_causal,
+                cache=own,
+            )
+        output: Tensor = self.norm(x)
+        return output
+
+    def new_cache(self) -> list[KeyValueCache]:
+        """Make an empty cache for one batch: a `KeyValueCache` for each block."""
+        return [KeyValueCache() for _ in self.blocks]
+
+
+class TransformerDecoder(nn.Module):
+    """A stack of decoder blocks that all look at the same memory (Vaswani et al., 2017, §3.1).
+
+    The last norm is that of `TransformerEncoder`.
+
+    Args:
+        num_layers: number of blocks.
+        embed_dim: width of a token, and of the memory.
+        num_heads: number of heads of each attention; divides `embed_dim`.
+        hidden_dim: width inside the feed-forward layers.
+        options: the keyword arguments of `DecoderBlock`, the same for all.
+
+    Raises:
+        TypeError: a width or count is not an int, or an option is unknown.
+        ValueError: one is not positive, or what `DecoderBlock` raises.
+
+    Example:
+        >>> decoder = TransformerDecoder(2, embed_dim=6, num_heads=3, hidden_dim=24)
+        >>> x, memory = torch.rand(2, 5, 6), torch.rand(2, 7, 6)
+        >>> whole = decoder(x, memory)
+
+        Decoding token by token gives the same, and projects the memory once:
+
+        >>> cache = decoder.new_cache()
+        >>> steps = [decoder(token, memory, cache=cache) for token in x.split(1, dim=1)]
+        >>> torch.allclose(torch.cat(steps, dim=1), whole, atol=1e-6)
+        True
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        embed_dim: int,
+        num_heads: int,
+        hidden_dim: int,
+        **options: Unpack[_BlockOptions],
+    ) -> None:
+        super().__init__()
+        check_positive_int("num_layers", num_layers)
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.blocks = nn.ModuleList(
+            DecoderBlock(embed_dim, num_heads, hidden_dim, **options)
+            for _ in range(num_layers)
+        )
+        self.norm = _last_norm(embed_dim, options)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch len embed_dim"],
+        memory: Float[Tensor, "batch memory_len embed_dim"],
+        attn_mask: Bool[Tensor, "..."] | None = None,
+        *,
+        attn_bias: Float[Tensor, "..."] | None = None,
+        valid_lens: Integer[Tensor, "batch *lens"] | None = None,
+        memory_mask: Bool[Tensor, "..."] | None = None,
+        memory_valid_lens: Integer[Tensor, "batch *memory_lens"] | None = None,
+        cache: Sequence[DecoderBlockCache] | None = None,
+    ) -> Float[Tensor, "batch len embed_dim"]:
+        """Run `x` through all blocks; none of them sees the future, in training and evaluation alike.
+
+        Args:
+            x: (batch, len, embed_dim).
+            memory: (batch, memory_len, embed_dim).
+            attn_mask: of the self-attention, beside the causal mask: bool, True = may attend, (len, len),
+                (batch, len, len) or (batch, num_heads, len, len); axes of size 1 broadcast.
+            attn_bias: of the self-attention, (len, len) or (batch, num_heads, len, len).
+            valid_lens: number of tokens of `x` that are visible, integers (batch,) or (batch, len).
+            memory_mask: bool, True = may attend, (len, memory_len), (batch, len, memory_len) or
+                (batch, num_heads, len, memory_len).
+            memory_valid_lens: number of visible tokens of `memory`, integers (batch,) or (batch, len).
+            cache: from `new_cache`, one for a batch; it grows by `x`. `attn_mask` and `attn_bias` then span
+                all its slots; `valid_lens`, (batch,), counts the tokens of `x`. Give the same memory, and its
+                mask or lengths, in each call.
+
+        Returns:
+            Tokens (batch, len, embed_dim). Those beyond `valid_lens` mean nothing.
+
+        Raises:
+            TypeError: wrong dtype of a tensor or mask, or `cache` holds no `DecoderBlockCache`.
+            ValueError: shapes do not fit, a length lies outside its range, or `cache` is not one of this
+                stack and memory.
+        """
+        _check_tokens(x, self.embed_dim)
+        memory_mask = _check_memory(
+            x, memory, memory_mask, memory_valid_lens, self.num_heads
+        )
+        caches = _check_caches(cache, DecoderBlockCache, len(self.blocks))
+        if valid_lens is not None and cache is None:
+            length = x.shape[1]  # the mask is built once, not in each block
+            attn_mask = build_mask(
+                length, length, attn_mask=attn_mask, valid_lens=valid_lens
+            )
+            valid_lens = None
+        for block, own in zip(self.blocks, caches, strict=True):
+            x = block(
+                x,
+                memory,
+                attn_mask,
+                attn_bias=attn_bias,
+                valid_lens=valid_lens,
+                memory_mask=memory_mask,
+                cache=own,
+            )
+        output: Tensor = self.norm(x)
+        return output
+
+    def new_cache(self) -> list[DecoderBlockCache]:
+        """Make an empty cache for one batch: a `DecoderBlockCache` for each block."""
+        return [DecoderBlockCache() for _ in self.blocks]
+
+
+def _check_hidden(hidden_dim: object, activation: object) -> None:
+    check_positive_int("hidden_dim", hidden_dim)
+    check_type("activation", activation, str)
+    if activation not in _ACTIVATIONS:
+        raise ValueError(
+            f"activation must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}"
+        )
+
+
+def _check_tokens(
+    x: object, embed_dim: int, *, axes: str = "batch, len, embed_dim"
+) -> None:
+    x = check_float_tensor("x", x, axes=axes)
+    if x.shape[-1] != embed_dim:
+        raise ValueError(
+            f"x must have shape ({axes}={embed_dim}), got {tuple(x.shape)}"
+        )
+
+
+def _check_memory(
+    x: Tensor,
+    memory: object,
+    memory_mask: Tensor | None,
+    memory_valid_lens: Tensor | None,
+    num_heads: int,
+) -> Tensor | None:
+    """Check what the cross-attention gets, before the self-attention runs, and combine its masks."""
+    memory = check_float_tensor("memory", memory, axes="batch, memory_len, embed_dim")
+    names = ("x", "memory")
+    check_same("embed_dim", names, (x.shape[2], memory.shape[2]))
+    check_same("batch", names, (x.shape[0], memory.shape[0]))
+    check_same_kind(names, (x, memory))
+    (batch, q_len, _), k_len = x.shape, memory.shape[1]
+    shape = (batch, num_heads, q_len, k_len)
+    if memory_mask is not None:
+        memory_mask = align_mask(memory_mask, shape, name="memory_mask")
+    if memory_valid_lens is None:
+        return memory_mask
+    try:
+        lens = valid_lens_mask(memory_valid_lens, k_len)
+    except (TypeError, ValueError) as error:  # it calls its argument valid_lens
+        raise type(error)(f"memory_{error}") from None
+    lens = align_mask(lens, shape, name="memory_valid_lens")
+    return lens if memory_mask is None else memory_mask & lens
+
+
+def _check_caches(
+    cache: Sequence[_Cache] | None, kind: type[_Cache], num_layers: int
+) -> Sequence[_Cache | None]:
+    """One cache for each block, or None for each."""
+    if cache is None:
+        return [None] * num_layers
+    check_type("cache", cache, Sequence)
+    for own in cache:
+        check_type("cache[i]", own, kind)
+    lengths = [len(own) for own in cache]
+    different = len({id(own) for own in cache})
+    if not len(lengths) == different == num_layers or len(set(lengths)) != 1:
+        raise ValueError(
+            f"cache must hold one entry for each of the {num_layers} blocks, all of one length, "
+            f"got {different} of lengths {lengths}"
+        )
+    return cache
+
+
+def _last_norm(embed_dim: int, options: _BlockOptions) -> nn.Module:
+    if not options.get("norm_first", True):
+        return nn.Identity()
+    return nn.LayerNorm(
+        embed_dim, options.get("layer_norm_eps", 1e-5), bias=options.get("bias", True)
+    )
