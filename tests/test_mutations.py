@@ -843,8 +843,6 @@ FAULTS = {
         "weights = torch.softmax(scores, -2, out=scores)",
         "correctness",
     ),
-}
-FAULTS |= {
     "a mask of all pairs where torch's causal path does": (
         "_paths.py",
         "if is_causal and mask is None and bias is None and q_len == k_len:",

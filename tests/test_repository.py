@@ -192,7 +192,14 @@ def test_package_asks_for_ranges_that_leave_torch_alone(wheel):
         need.name: need.specifier
         for need in map(Requirement, metadata.get_all("Requires-Dist"))
     }
-    assert needs.keys() == {"anywidget", "matplotlib", "numpy", "scikit-learn", "torch"}
+    assert needs.keys() == {
+        "anywidget",
+        "jaxtyping",
+        "matplotlib",
+        "numpy",
+        "scikit-learn",
+        "torch",
+    }
     assert all(
         specifier.operator == ">=" for need in needs.values() for specifier in need
     )
