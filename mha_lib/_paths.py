@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from mha_lib._checks import (
     all_true,
@@ -130,7 +131,9 @@ def _readable(
         # The product copies keys that are not contiguous, and more slowly.
         query, key = widen(query), widen(key).contiguous()
         scores = scaled_dot_product_score(query, key, scale=scale)
-    else:  # a rule of the user's, which may hold weights in half precision
+    else:  # a rule of the user's; a module has a dtype of its own
+        if not isinstance(score, nn.Module):
+            query, key = widen(query), widen(key)
         scores = score(query, key)
         check_float_tensor("score(query, key)", scores, axes="..., q_len, k_len")
         names = ("score(query, key)", "the weights")
@@ -203,15 +206,27 @@ def _fused(
         enable_gqa=query.shape[:-2] != key.shape[:-2],
     )
     output = kernel(attn_mask=mask, is_causal=kernel_causal)
-    few_keys = on_cpu and k_len < _KERNEL_KEEPS_NAN_FROM
-    if few_keys and mask is None and dropout_p == 0 and may_hold_zero(output):
-        mask = query.new_ones(q_len, k_len, dtype=torch.bool)
-        output = kernel(attn_mask=mask.tril() if kernel_causal else mask)
+    if on_cpu and mask is None and dropout_p == 0:
+        if torch.compiler.is_compiling():
+            # No branch on a length, which would tie a program to it.
+            lost = _nan_rows(query, key, is_causal=kernel_causal)
+            output = output.masked_fill(lost, torch.nan)
+        elif k_len < _KERNEL_KEEPS_NAN_FROM and may_hold_zero(output):
+            mask = query.new_ones(q_len, k_len, dtype=torch.bool)
+            output = kernel(attn_mask=mask.tril() if kernel_causal else mask)
     if output.requires_grad and not torch.compiler.is_compiling():
         node = output.grad_fn
         if node is not None and node.name().startswith("ScaledDotProduct"):
             node.register_hook(_explain_second_derivative)
     return output
+
+
+def _nan_rows(query: Tensor, key: Tensor, *, is_causal: bool) -> Tensor:
+    """Rows of the output that must be NaN, (batch, heads, q_len, 1): their query is, or a key they see."""
+    bad_query = ~query.isfinite().all(-1, keepdim=True)
+    bad_key = key.isnan().any(-1, keepdim=True)
+    seen = bad_key.cumsum(-2) > 0 if is_causal else bad_key.any(-2, keepdim=True)
+    return bad_query | seen.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
 
 
 class _OnlyOnce(torch.autograd.Function):
@@ -250,28 +265,30 @@ def _explain_second_derivative(
 def softmax(scores: Tensor, visible: Tensor | None, *, owned: bool = False) -> Tensor:
     """The softmax itself. Scores that are `owned`, nobody else's, may be overwritten, which saves memory."""
     in_place = owned and scores.device.type == "cpu" and surely_finite(scores)
-    seen = True
-    if visible is not None:
-        # The smallest finite number loses against every visible score. In a row without
-        # one it gives equal weights, not NaN as -inf would; the product with the mask
-        # then makes them zero. Where no row is without one, -inf does, and the product
-        # can be spared.
-        seen = all_true(visible.any(-1))
-        in_place = in_place and seen
-        fill = -torch.inf if seen else torch.finfo(scores.dtype).min
-        if in_place:
-            # Several times faster than a fill, but a hidden NaN would stay. A weight of
-            # zero has no gradient, so autograd need not know.
-            limit = torch.where(visible, scores.new_tensor(torch.inf), fill)
-            with torch.no_grad():
-                scores.clamp_(max=limit)
-        else:
-            scores = scores.masked_fill(~visible, fill)
-    if in_place and not scores.requires_grad:
-        weights = torch.softmax(scores, -1, out=scores)
-    else:
-        weights = scores.softmax(-1)
-    return weights if visible is None or seen else weights * visible
+    if visible is None:
+        return _softmax_of(scores, in_place=in_place)
+    sees = visible.any(-1, keepdim=True)
+    if in_place and all_true(sees):
+        # Several times faster than a fill, but a hidden NaN would stay. A weight of zero
+        # has no gradient, so autograd need not know.
+        limit = torch.where(visible, scores.new_tensor(torch.inf), -torch.inf)
+        with torch.no_grad():
+            scores.clamp_(max=limit)
+        return _softmax_of(scores, in_place=True)
+    # A row without a visible key would be NaN: it gets equal scores, and the product with
+    # the mask makes its weights zero.
+    hidden = torch.where(sees, scores.new_tensor(-torch.inf), 0.0)
+    return torch.where(visible, scores, hidden).softmax(-1) * visible
+
+
+def _softmax_of(scores: Tensor, *, in_place: bool) -> Tensor:
+    # Neither kind of derivative could follow.
+    followed = (
+        scores.requires_grad or forward_ad.unpack_dual(scores).tangent is not None
+    )
+    if in_place and not followed:
+        return torch.softmax(scores, -1, out=scores)
+    return scores.softmax(-1)
 
 
 def widen(x: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from mha_lib._checks import (
 from mha_lib._paths import ScoringRule, attend, softmax, widen
 from mha_lib.cache import KeyValueCache
 from mha_lib.masking import align_bias, align_mask, build_mask
-from mha_lib.positional import RotaryPositionalEncoding
+from mha_lib.positional import RotaryPositionalEncoding, ShawScore
 
 
 def masked_softmax(
@@ -171,6 +171,7 @@ def dot_product_attention(
         [0.5, 0.5, 0.0]
     """
     _check_attention_inputs(query, key, value)
+    check_type("is_causal", is_causal, bool)
     check_probability("dropout_p", dropout_p)
     for name, factor in (("scale", scale), ("softcap", softcap)):
         if factor is not None:
@@ -240,7 +241,8 @@ class MultiHeadAttention(nn.Module):
         bias: add a bias in the four projections.
         score: another scoring rule than the scaled dot product, such as `cosine_score`, or a module such as
             `AdditiveScore(head_dim, head_dim, hidden_dim)`, which then belongs to the layer. All heads share
-            it, and the readable path runs.
+            it, and the readable path runs. A function gets half precision as float32, a module computes in
+            its own dtype.
         rotary: turns queries and keys by their positions after they are split into heads. Queries and keys
             end together; with a cache, positions go on where it ends.
 
@@ -364,13 +366,15 @@ class MultiHeadAttention(nn.Module):
         Raises:
             TypeError: wrong dtype of a tensor or mask, or `cache` is no `KeyValueCache`.
             ValueError: shapes do not fit, a length lies outside 0..k_len, `attn_bias` is not finite, or
-                `cache` belongs to another layer or batch. The cache is then as it was.
+                `cache` belongs to another layer or batch; a cache that is refused stays as it was.
         """
         self._check_inputs(query, key, value)
+        check_type("is_causal", is_causal, bool)
         if cache is not None:
             check_type("cache", cache, KeyValueCache)
             sizes = (query.shape[0], self.num_kv_heads, key.shape[1], self.head_dim)
             cache.check_fits(sizes, valid_lens)
+            self._check_positions(query, key, cache, valid_lens)
         past = 0 if cache is None else len(cache)
         shape = (query.shape[0], self.num_heads, query.shape[1], past + key.shape[1])
         # Beside a cache, valid_lens is about the new tokens alone, and the cache's affair.
@@ -418,6 +422,26 @@ class MultiHeadAttention(nn.Module):
         batches = (query.shape[0], key.shape[0], value.shape[0])
         check_same("batch", names[:3], batches)
         check_same("length", ("key", "value"), (key.shape[1], value.shape[1]))
+
+    def _check_positions(
+        self,
+        query: Tensor,
+        key: Tensor,
+        cache: KeyValueCache,
+        valid_lens: Tensor | None,
+    ) -> None:
+        total = len(cache) + key.shape[1]
+        if self.rotary is not None and query.shape[1] > total:
+            raise ValueError(
+                "query must not be longer than all keys where rotary meets a cache, "
+                f"got q_len={query.shape[1]}, k_len={total}"
+            )
+        ragged = valid_lens is not None or cache.visible is not None
+        if ragged and isinstance(self.score, ShawScore):
+            raise ValueError(
+                "valid_lens cannot go with a cache and ShawScore, whose distances would count padding, "
+                f"got valid_lens={valid_lens}"
+            )
 
     @staticmethod
     def _turn(
@@ -514,14 +538,16 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(
                 "layer must have add_bias_kv=False and add_zero_attn=False, got one that is True"
             )
-        ours = cls(
-            layer.embed_dim,
-            layer.num_heads,
-            kdim=layer.kdim,
-            vdim=layer.vdim,
-            dropout=layer.dropout,
-            bias=layer.in_proj_bias is not None,
-        )
+        with torch.device("meta"):  # nothing is drawn
+            ours = cls(
+                layer.embed_dim,
+                layer.num_heads,
+                kdim=layer.kdim,
+                vdim=layer.vdim,
+                dropout=layer.dropout,
+                bias=layer.in_proj_bias is not None,
+            )
+        ours.to_empty(device=layer.out_proj.weight.device)
         weights: Sequence[Tensor] = (
             layer.q_proj_weight,
             layer.k_proj_weight,

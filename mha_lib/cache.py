@@ -21,7 +21,8 @@ class KeyValueCache:
     `torch.no_grad()`: otherwise it keeps the graph of every step alive.
 
     A batch may hold sequences of different lengths: `valid_lens` says how many of a chunk's tokens are real,
-    the others are kept as slots that nobody sees.
+    the others are kept as slots that nobody sees. Masks and biases of a later call count slots, not tokens:
+    for ALiBi, T5 or a window over samples of different lengths, make them from `lens`.
 
     Example:
         >>> from mha_lib import MultiHeadAttention

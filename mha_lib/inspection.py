@@ -251,13 +251,18 @@ def prune_heads(
         .flatten()
     )
     for proj in (pruned.q_proj, pruned.k_proj, pruned.v_proj):
-        proj.weight = nn.Parameter(proj.weight.detach()[rows])
+        proj.weight = _cut(proj.weight, rows)
         proj.out_features = len(rows)
         if proj.bias is not None:
-            proj.bias = nn.Parameter(proj.bias.detach()[rows])
-    pruned.out_proj.weight = nn.Parameter(pruned.out_proj.weight.detach()[:, rows])
+            proj.bias = _cut(proj.bias, rows)
+    pruned.out_proj.weight = _cut(pruned.out_proj.weight, (slice(None), rows))
     pruned.out_proj.in_features = len(rows)
     return pruned
+
+
+def _cut(parameter: Tensor, where: Any) -> nn.Parameter:
+    """A part of a parameter as one of its own, frozen if the whole is."""
+    return nn.Parameter(parameter.detach()[where], parameter.requires_grad)
 
 
 def _attention_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:

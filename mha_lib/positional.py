@@ -556,9 +556,10 @@ def t5_buckets(
 class T5RelativeBias(nn.Module):
     """A learned bias on the scores for each head and each bucket of distances (Raffel et al., 2020, §2.1).
 
-    In T5 all layers share one such table, and scores are not divided by √d: a T5 checkpoint needs scale=1.0
-    beside it. `table` (num_buckets, num_heads) is what HuggingFace calls `relative_attention_bias.weight`. It
-    is drawn from Xavier's uniform distribution, as in T5X, the authors' later code.
+    In T5 all layers share one such table, and scores are not divided by √d: a T5 checkpoint needs
+    `score=dot_product_score` beside it. `table` (num_buckets, num_heads) is what HuggingFace calls
+    `relative_attention_bias.weight`. It is drawn from Xavier's uniform distribution, as in T5X, the authors'
+    later code.
 
     Args:
         num_heads: number of heads.

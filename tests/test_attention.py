@@ -1271,3 +1271,58 @@ def test_without_weights_no_tensor_holds_them(leading, hide, backward):
         dot_product_attention(x, x, x, **options)
     assert readable.numel >= math.prod(leading) * length**2
     assert fused.numel < length**2
+
+
+@BOTH_PATHS
+def test_a_hidden_row_leaves_other_samples_alone(need_weights):
+    """Even where the visible scores are the smallest numbers that there are."""
+    x = random(BATCH, HEADS, Q_LEN, HEAD_DIM, dtype=torch.float32)
+    bias = torch.full((Q_LEN, Q_LEN), torch.finfo(torch.float32).min)
+    sees_some = torch.tensor([2, 1])
+    options = {"attn_bias": bias, "need_weights": need_weights}
+    wanted, _ = dot_product_attention(x, x, x, valid_lens=sees_some, **options)
+    output, weights = dot_product_attention(
+        x, x, x, valid_lens=sees_some * torch.tensor([1, 0]), **options
+    )
+    torch.testing.assert_close(output[0], wanted[0])
+    assert (output[1] == 0).all()
+    if need_weights:
+        assert weights.sum(-1)[0].allclose(torch.ones(HEADS, Q_LEN))
+
+
+@pytest.mark.parametrize("hide", ["nothing", "lengths of a batch", "causal"])
+def test_forward_derivatives_equal_backward_ones(hide):
+    lens = {"lengths of a batch": torch.tensor([3, 0])}.get(hide)
+    x, direction = (
+        random(BATCH, K_LEN, HEAD_DIM),
+        random(BATCH, K_LEN, HEAD_DIM, seed=1),
+    )
+
+    def attend(x):
+        options = {"valid_lens": lens, "is_causal": hide == "causal"}
+        return dot_product_attention(x, x, x, **options)[0]
+
+    _, forward = torch.func.jvp(attend, (x,), (direction,))
+    jacobian = torch.autograd.functional.jacobian(attend, x)
+    wanted = torch.tensordot(jacobian, direction, dims=3)
+    torch.testing.assert_close(forward, wanted)
+
+
+def test_a_function_as_rule_gets_half_precision_as_float32():
+    """Products beyond 65504 overflow in half precision, and their softmax would be NaN."""
+    layer = make_layer(score=dot_product_score).half()
+    seen = []
+    layer.score = lambda q, k: (
+        seen.append((q.dtype, k.dtype)) or dot_product_score(q, k)
+    )
+    query, key, value = (x.half() * 100 for x in make_inputs())
+    output, _ = layer(query, key, value)
+    assert seen == [(torch.float32, torch.float32)]
+    assert output.dtype == torch.float16
+    assert output.isfinite().all()
+
+
+def test_copying_torchs_layer_draws_nothing():
+    layer, state = nn.MultiheadAttention(6, 3), torch.random.get_rng_state()
+    MultiHeadAttention.from_torch(layer)
+    assert torch.equal(torch.random.get_rng_state(), state)

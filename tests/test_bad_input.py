@@ -130,7 +130,8 @@ LENGTHS = torch.ones(BATCH, Q_LEN, dtype=torch.int64)
 ROTARY = RotaryPositionalEncoding(4)
 DOTS = MultiHeadAttention(WIDTH, HEADS, score=lambda q, k: q @ k.mT)
 TURNED = MultiHeadAttention(12, HEADS, rotary=ROTARY)
-CACHE = KeyValueCache()
+RELATIVE = MultiHeadAttention(WIDTH, HEADS, score=ShawScore(HEAD_DIM, 2))
+CACHE, EMPTY, NARROW = KeyValueCache(), KeyValueCache(), X[..., :12]
 CACHE.append(
     torch.ones(BATCH, HEADS, 4, HEAD_DIM), torch.ones(BATCH, HEADS, 4, HEAD_DIM)
 )
@@ -420,6 +421,9 @@ CASES += [
     (lambda: LAYER(X, X, X, attn_bias=BIAS, cache=CACHE), ValueError, "attn_bias", "(5, 7)"),
     (lambda: LAYER(X, X, X, valid_lens=LENGTHS, cache=CACHE), ValueError, "valid_lens", "(2, 5)"),
     (lambda: LAYER(X, X, X, valid_lens=ints(1, 6), cache=CACHE), ValueError, "valid_lens", "6"),
+    (lambda: RELATIVE(X, X, X, cache=EMPTY, valid_lens=ints(4, 5)), ValueError, "valid_lens", "[4, 5]"),
+    (lambda: TURNED(NARROW, NARROW[:, :3], NARROW[:, :3], cache=EMPTY), ValueError, "query", "5"),
+    (lambda: LAYER(X, X, X, is_causal=MASK), TypeError, "is_causal", "Tensor"),
     # the cache
     (lambda: CACHE.append(QUERY.tolist(), QUERY), TypeError, "keys", "list"),
     (lambda: CACHE.append(QUERY[0], QUERY), ValueError, "keys", "(3, 5, 11)"),

@@ -342,3 +342,11 @@ def test_importance_leaves_gradients_and_hooks_alone():
         head_importance(layer, lambda: layer(x, x, x)[0].sum((1, 2)))
     assert all(parameter.grad is None for parameter in layer.parameters())
     assert hooks(layer) == []
+
+
+def test_what_is_frozen_stays_frozen_when_pruned():
+    layer = MultiHeadAttention(6, 3, bias=True)
+    layer.q_proj.requires_grad_(False)
+    pruned = prune_heads(layer, [1])
+    for name, parameter in pruned.named_parameters():
+        assert parameter.requires_grad == (not name.startswith("q_proj")), name

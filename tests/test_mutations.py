@@ -22,8 +22,8 @@ PACKAGE = TESTS.parent / "mha_lib"
 FAULTS = {
     "mask ignored": (
         "_paths.py",
-        "    if visible is not None:",
-        "    if False:",
+        "    if visible is None:\n        return _softmax_of",
+        "    if True:\n        return _softmax_of",
         "attention",
     ),
     "mask ignored in the fused path": (
@@ -34,8 +34,8 @@ FAULTS = {
     ),
     "mask inverted": (
         "_paths.py",
-        "masked_fill(~visible, ",
-        "masked_fill(visible, ",
+        "torch.where(visible, scores, hidden)",
+        "torch.where(visible, hidden, scores)",
         "attention",
     ),
     "mask inverted in the fused path": (
@@ -52,8 +52,8 @@ FAULTS = {
     ),
     "softmax over the queries": (
         "_paths.py",
-        "        weights = scores.softmax(-1)",
-        "        weights = scores.softmax(-2)",
+        "    return scores.softmax(-1)\n",
+        "    return scores.softmax(-2)\n",
         "attention",
     ),
     "scale by embed_dim": (
@@ -134,17 +134,16 @@ FAULTS = {
         "mask = mask | (lens",
         "masking",
     ),
-    "fill of -1e9": ("_paths.py", "torch.finfo(scores.dtype).min", "-1e9", "attention"),
-    "fill of -inf": (
+    "fill of -1e9": (
         "_paths.py",
-        "-torch.inf if seen else torch.finfo(scores.dtype).min",
-        "-torch.inf",
+        "torch.where(sees, scores.new_tensor(-torch.inf), 0.0)",
+        "torch.where(sees, scores.new_tensor(-1e9), 0.0)",
         "attention",
     ),
     "uniform weights in a hidden row": (
         "_paths.py",
-        "return weights if visible is None or seen else weights * visible",
-        "return weights",
+        "return torch.where(visible, scores, hidden).softmax(-1) * visible",
+        "return torch.where(visible, scores, hidden).softmax(-1)",
         "attention",
     ),
     "input overwritten in place": (
@@ -477,12 +476,6 @@ FAULTS = {
         "return x",
         "correctness",
     ),
-    "torch's kernel loses a NaN": (
-        "_paths.py",
-        "    if few_keys and mask is None",
-        "    if False and mask is None",
-        "correctness",
-    ),
     "dropout in the fused path while evaluating": (
         "attention.py",
         "dropout_p=self.dropout if self.training else 0.0",
@@ -683,8 +676,8 @@ FAULTS = {
     ),
     "a NaN is hidden where keys are few": (
         "_paths.py",
-        "    few_keys = on_cpu and k_len < _KERNEL_KEEPS_NAN_FROM",
-        "    few_keys = False",
+        "        elif k_len < _KERNEL_KEEPS_NAN_FROM and may_hold_zero(output):",
+        "        elif False:",
         "correctness",
     ),
     "a NaN is hidden, off by one": (
@@ -803,8 +796,8 @@ FAULTS = {
     ),
     "-inf in a hidden row": (
         "_paths.py",
-        "    seen = all_true(visible.any(-1))\n",
-        "    seen = True\n",
+        "torch.where(sees, scores.new_tensor(-torch.inf), 0.0)",
+        "scores.new_tensor(-torch.inf)",
         "attention",
     ),
     "the cap after the bias": (
@@ -839,8 +832,8 @@ FAULTS = {
     ),
     "softmax over the queries without gradients": (
         "_paths.py",
-        "weights = torch.softmax(scores, -1, out=scores)",
-        "weights = torch.softmax(scores, -2, out=scores)",
+        "return torch.softmax(scores, -1, out=scores)",
+        "return torch.softmax(scores, -2, out=scores)",
         "correctness",
     ),
     "a mask of all pairs where torch's causal path does": (
@@ -853,6 +846,42 @@ FAULTS = {
         "_paths.py",
         "    if query.ndim == 3:  # without",
         "    if False:  # without",
+        "attention",
+    ),
+    "mask inverted where every row sees a key": (
+        "_paths.py",
+        "torch.where(visible, scores.new_tensor(torch.inf), -torch.inf)",
+        "torch.where(~visible, scores.new_tensor(torch.inf), -torch.inf)",
+        "attention",
+    ),
+    "softmax over the queries where a row is hidden": (
+        "_paths.py",
+        "return torch.where(visible, scores, hidden).softmax(-1) * visible",
+        "return torch.where(visible, scores, hidden).softmax(-2) * visible",
+        "attention",
+    ),
+    "fill of the smallest number": (
+        "_paths.py",
+        "torch.where(sees, scores.new_tensor(-torch.inf), 0.0)",
+        "scores.new_tensor(torch.finfo(scores.dtype).min)",
+        "attention",
+    ),
+    "a NaN is hidden in a compiled function": (
+        "_paths.py",
+        "            output = output.masked_fill(lost, torch.nan)",
+        "            pass",
+        "correctness",
+    ),
+    "weights overwritten that a derivative needs": (
+        "_paths.py",
+        "if in_place and not followed:",
+        "if in_place:",
+        "attention",
+    ),
+    "half precision in a rule of the user's": (
+        "_paths.py",
+        "        if not isinstance(score, nn.Module):",
+        "        if False:",
         "attention",
     ),
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import oracles
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -461,6 +461,7 @@ def test_a_layer_keeps_samples_padding_and_future_apart(
 def test_a_layer_modifies_nothing_that_it_is_given(
     layer, need_weights, with_cache, seed
 ):
+    assume(not (with_cache and isinstance(layer.score, ShawScore)))  # refused
     x, memory = random(2, 3, EMBED_DIM, seed=seed), random(2, 5, EMBED_DIM, seed=seed + 1)  # fmt: skip
     mask, bias = torch.ones(2, 3, 5, dtype=torch.bool), random(3, 5, seed=seed + 2)
     lens = torch.tensor([4, 5])
