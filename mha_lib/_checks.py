@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+_Answer = TypeVar("_Answer")
 
 
 def check_type(name: str, value: object, expected: type) -> None:
@@ -120,50 +123,56 @@ def check_leading_axes(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
         ) from None
 
 
-def extremes(values: Tensor) -> tuple[float, float] | None:
-    """Smallest and largest number, or None where shapes are known but numbers are not.
+def check_pair(query: Tensor, key: Tensor, *, same_dim: bool = True) -> None:
+    """Raise unless a scoring rule can take the two; `same_dim` asks for vectors of one width."""
+    check_float_tensor("query", query, axes="..., q_len, d")
+    check_float_tensor("key", key, axes="..., k_len, d")
+    check_same_kind(("query", "key"), (query, key))
+    if same_dim:
+        check_same("last axis", ("query", "key"), (query.shape[-1], key.shape[-1]))
+    check_leading_axes(("query", "key"), (query, key))
+
+
+def _look(question: Callable[[], _Answer], unknown: _Answer) -> _Answer:
+    """Ask about the numbers of a tensor, or say `unknown` where its shape is known but its numbers are not.
 
     That is so while a compiler traces, under `vmap`, and on the meta device; a check of the numbers is left
     out there.
     """
-    if torch.compiler.is_compiling() or values.numel() == 0:
-        return None
+    if torch.compiler.is_compiling():
+        return unknown
     try:
-        # One transfer of a few numbers, wherever they are.
-        if values.is_floating_point() or values.numel() > 64:
-            values = torch.stack(values.aminmax())
-        numbers = values.flatten().tolist()
-        return min(numbers), max(numbers)
+        return question()
     except RuntimeError:
+        return unknown
+
+
+def extremes(values: Tensor) -> tuple[float, float] | None:
+    """Smallest and largest number, or None where there are none or they are not known."""
+    if values.numel() == 0:
         return None
+    return _look(lambda: _extremes(values), None)
+
+
+def _extremes(values: Tensor) -> tuple[float, float]:
+    # One transfer of a few numbers, wherever they are.
+    if values.is_floating_point() or values.numel() > 64:
+        values = torch.stack(values.aminmax())
+    numbers = values.flatten().tolist()
+    return min(numbers), max(numbers)
 
 
 def all_true(values: Tensor) -> bool:
-    """Whether all of a bool tensor is true; False also where its values are not known, see `extremes`."""
-    if torch.compiler.is_compiling():
-        return False
-    try:
-        return bool(values.all())
-    except RuntimeError:
-        return False
+    """Whether all of a bool tensor is true; False also where that is not known."""
+    return _look(lambda: bool(values.all()), False)
 
 
 def surely_finite(values: Tensor) -> bool:
-    """Whether no number is NaN or infinite; False also where numbers are not known, see `extremes`."""
-    if torch.compiler.is_compiling():
-        return False
-    try:
-        # NaN and infinity outlive a sum. That a sum of large numbers overflows is no harm.
-        return math.isfinite(values.sum().item())
-    except RuntimeError:
-        return False
+    """Whether no number is NaN or infinite; False also where that is not known."""
+    # NaN and infinity outlive a sum. That a sum of large numbers overflows is no harm.
+    return _look(lambda: math.isfinite(values.sum().item()), False)
 
 
 def may_hold_zero(values: Tensor) -> bool:
-    """Whether a number is zero; True also where numbers are not known, see `extremes`."""
-    if torch.compiler.is_compiling():
-        return True
-    try:
-        return int(values.count_nonzero().item()) < values.numel()
-    except RuntimeError:
-        return True
+    """Whether a number is zero; True also where that is not known."""
+    return _look(lambda: int(values.count_nonzero().item()) < values.numel(), True)

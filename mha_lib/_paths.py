@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -48,15 +49,17 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Choose the path, in this one place. All arguments are checked, mask and bias aligned."""
     device = query.device.type
-    if score is None and device != "meta" and torch.is_autocast_enabled(device):
+    narrowed = score is None and device != "meta" and torch.is_autocast_enabled(device)
+    if narrowed:
         # What autocast would do to the kernel's inputs, and nothing else: it would also
         # round the scores and the bias to half precision.
-        narrow = torch.get_autocast_dtype(device)
+        dtype = torch.get_autocast_dtype(device)
         query, key, value = (
-            x if x.dtype == torch.float64 else x.to(narrow) for x in (query, key, value)
+            x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value)
         )
-        with torch.autocast(device, enabled=False):
-            return attend(
+    with torch.autocast(device, enabled=False) if narrowed else nullcontext():
+        if need_weights or score is not None or softcap is not None:
+            output, weights = _readable(
                 query,
                 key,
                 value,
@@ -64,13 +67,12 @@ def attend(
                 bias,
                 is_causal=is_causal,
                 dropout_p=dropout_p,
-                need_weights=need_weights,
+                score=score,
                 scale=scale,
                 softcap=softcap,
             )
-
-    if need_weights or score is not None or softcap is not None:
-        output, weights = _readable(
+            return output, weights if need_weights else None
+        output = _fused(
             query,
             key,
             value,
@@ -78,22 +80,9 @@ def attend(
             bias,
             is_causal=is_causal,
             dropout_p=dropout_p,
-            score=score,
             scale=scale,
-            softcap=softcap,
         )
-        return output, weights if need_weights else None
-    output = _fused(
-        query,
-        key,
-        value,
-        mask,
-        bias,
-        is_causal=is_causal,
-        dropout_p=dropout_p,
-        scale=scale,
-    )
-    return output, None
+        return output, None
 
 
 def _fit(bias: Tensor, dtype: torch.dtype) -> Tensor:
@@ -161,21 +150,12 @@ def _fused(
     scale: float | None,
 ) -> Tensor:
     """One call of torch's kernel, and what it does not do by itself."""
-    if query.ndim == 3:  # without a head axis, torch would make a tensor of all weights
+    headless = query.ndim == 3
+    if headless:  # without a head axis, torch would make a tensor of all weights
+        query, key, value = (x.unsqueeze(1) for x in (query, key, value))
         mask, bias = (
             x if x is None or x.ndim == 2 else x.unsqueeze(1) for x in (mask, bias)
         )
-        output = _fused(
-            query.unsqueeze(1),
-            key.unsqueeze(1),
-            value.unsqueeze(1),
-            mask,
-            bias,
-            is_causal=is_causal,
-            dropout_p=dropout_p,
-            scale=scale,
-        )
-        return output.squeeze(1)
     q_len, k_len = query.shape[-2], key.shape[-2]
     # Equal lengths and nothing else hidden: the kernel's own causal path means the same
     # and needs no mask.
@@ -218,7 +198,7 @@ def _fused(
         node = output.grad_fn
         if node is not None and node.name().startswith("ScaledDotProduct"):
             node.register_hook(_explain_second_derivative)
-    return output
+    return output.squeeze(1) if headless else output
 
 
 def _nan_rows(query: Tensor, key: Tensor, *, is_causal: bool) -> Tensor:

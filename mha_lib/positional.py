@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mha_lib._checks import (
     check_float_tensor,
     check_int,
+    check_pair,
     check_positive,
     check_positive_int,
     check_probability,
@@ -19,7 +20,6 @@ from mha_lib._checks import (
     check_type,
     extremes,
 )
-from mha_lib.scores import _check_pair
 
 
 def _angles(positions: Tensor, dim: int, base: float) -> Tensor:
@@ -683,7 +683,7 @@ class ShawScore(nn.Module):
             TypeError: not floating-point tensors of one dtype, that of the table.
             ValueError: a width is wrong, or the leading axes do not broadcast.
         """
-        _check_pair(query, key)
+        check_pair(query, key)
         check_same_kind(("query", "the table"), (query, self.table))
         widths = query.shape[-1], self.head_dim
         check_same("last axis", ("query", "the table"), widths)

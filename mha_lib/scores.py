@@ -15,22 +15,12 @@ from torch import Tensor, nn
 
 from mha_lib._checks import (
     check_float_tensor,
-    check_leading_axes,
+    check_pair,
     check_positive,
     check_positive_int,
-    check_same,
     check_same_kind,
     extremes,
 )
-
-
-def _check_pair(query: Tensor, key: Tensor, *, same_dim: bool = True) -> None:
-    check_float_tensor("query", query, axes="..., q_len, d")
-    check_float_tensor("key", key, axes="..., k_len, d")
-    check_same_kind(("query", "key"), (query, key))
-    if same_dim:
-        check_same("last axis", ("query", "key"), (query.shape[-1], key.shape[-1]))
-    check_leading_axes(("query", "key"), (query, key))
 
 
 def dot_product_score(
@@ -53,7 +43,7 @@ def dot_product_score(
         >>> dot_product_score(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
         [[11.0, 2.0]]
     """
-    _check_pair(query, key)
+    check_pair(query, key)
     return query @ key.transpose(-2, -1)
 
 
@@ -82,7 +72,7 @@ def scaled_dot_product_score(
         >>> scaled_dot_product_score(torch.tensor([[1.0, 2.0, 2.0, 4.0]]), torch.ones(1, 4)).tolist()
         [[4.5]]
     """
-    _check_pair(query, key)
+    check_pair(query, key)
     # Scaling the query costs q_len * d products instead of q_len * k_len, and keeps
     # half precision in range.
     if scale is None:
@@ -138,7 +128,7 @@ def cosine_score(
         >>> cosine_score(torch.tensor([[2.0, 0.0]]), torch.tensor([[5.0, 0.0], [0.0, 3.0]])).tolist()
         [[1.0, 0.0]]
     """
-    _check_pair(query, key)
+    check_pair(query, key)
     return F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).transpose(-2, -1)
 
 
@@ -168,7 +158,7 @@ def gaussian_score(
         >>> gaussian_score(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]), bandwidth=5.0).tolist()
         [[-0.5]]
     """
-    _check_pair(query, key)
+    check_pair(query, key)
     if isinstance(bandwidth, Tensor):
         limits = extremes(bandwidth)
         if limits is not None and not limits[0] > 0:
@@ -222,7 +212,7 @@ class AdditiveScore(nn.Module):
             TypeError: not floating-point tensors of one dtype, that of the weights.
             ValueError: a width is wrong, or the leading axes do not broadcast.
         """
-        _check_pair(query, key, same_dim=False)
+        check_pair(query, key, same_dim=False)
         _check_width("query", query, self.query_proj.in_features)
         _check_width("key", key, self.key_proj.in_features)
         check_same_kind(("query", "the weights"), (query, self.key_proj.weight))
@@ -267,7 +257,7 @@ class BilinearScore(nn.Module):
             TypeError: not floating-point tensors of one dtype, that of the weights.
             ValueError: a width is wrong, or the leading axes do not broadcast.
         """
-        _check_pair(query, key, same_dim=False)
+        check_pair(query, key, same_dim=False)
         _check_width("query", query, self.key_proj.out_features)
         _check_width("key", key, self.key_proj.in_features)
         check_same_kind(("query", "the weights"), (query, self.key_proj.weight))
