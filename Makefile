@@ -15,17 +15,19 @@ export OMP_NUM_THREADS := 1
 
 # Chapters need no network, so there is none for them.
 NBVAL := https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
-  $(BIN)/pytest chapters --nbval --nbval-current-env --nbval-cell-timeout 300 -n $(JOBS) --dist loadfile
+  $(BIN)/pytest index.ipynb chapters --nbval --nbval-current-env --nbval-cell-timeout 300 -n $(JOBS) --dist loadfile
 
-.PHONY: help book serve notebooks test oldest check bench machine repository clean
+.PHONY: help book serve notebooks test oldest check bench bench-widgets heights machine repository clean
 
 help:
 	@echo 'make book        build the book from the stored notebooks into $(BOOK)'
 	@echo 'make serve       build it and serve it on http://127.0.0.1:$(PORT)'
-	@echo 'make notebooks   run the chapters and store their outputs (CHAPTERS="chapters/03_*.ipynb" for some)'
+	@echo 'make notebooks   run the pages with code and store their outputs (CHAPTERS="chapters/03_*.ipynb" for some)'
 	@echo 'make test        everything: library, chapters, book in a browser, Colab; about ten minutes'
-	@echo 'make check       format, lint and types'
+	@echo 'make check       format, lint and types, of Python and JavaScript'
 	@echo 'make bench       measure time and memory, for the appendix on efficiency; about six minutes'
+	@echo 'make bench-widgets   measure widgets and pages in a browser; about five minutes'
+	@echo 'make heights     measure the room that pages keep for their widgets'
 	@echo 'make oldest      the tests of the library with the oldest torch that it admits; several gigabytes'
 	@echo 'make repository URL=https://github.com/OWNER/NAME   change the address everywhere'
 	@echo 'make clean       remove what was built, the environment too'
@@ -74,16 +76,31 @@ test: book machine
 	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE $(NBVAL) || status=1; \
 	exit $$status
 
-check: .venv/ready
+check: .venv/ready node_modules/.package-lock.json
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/node node_modules/typescript/bin/tsc
+
+# The compiler that checks the types of the widgets' JavaScript, of the version in package-lock.json. Node and npm are
+# in the environment.
+node_modules/.package-lock.json: package.json package-lock.json | .venv/ready
+	$(BIN)/npm ci --silent --ignore-scripts --no-audit --no-fund
+	touch $@
 
 # The results go into the appendix, which is stored again with them.
 bench: .venv/ready
 	$(BIN)/python benchmarks/bench_attention.py --output benchmarks/results.json \
 	  --notebook chapters/appendix_efficiency.ipynb
 	$(MAKE) notebooks CHAPTERS=chapters/appendix_efficiency.ipynb
+
+# Widgets and pages in a browser. The heights of the widgets are what the pages keep room for: measure them again when
+# a widget or its place changed, and build the book again.
+bench-widgets: book machine
+	$(BIN)/python benchmarks/bench_widgets.py --output benchmarks/results_widgets.json
+
+heights: book machine
+	$(BIN)/python benchmarks/bench_widgets.py --heights _ext/widget_heights.json
 
 # An old torch brings its own sympy, and on Linux its packages for GPUs. The tests of book, notebooks and repository do
 # not depend on it.
@@ -93,12 +110,12 @@ oldest:
 	grep -vE '^(torch|sympy)==' requirements.txt > .venv-oldest/pins.txt
 	.venv-oldest/bin/pip install --quiet torch==$(OLD_TORCH) -r .venv-oldest/pins.txt
 	PYTHONPATH=. .venv-oldest/bin/pytest -n $(JOBS) --dist loadfile $(filter-out \
-	  %_book.py %_browser.py %_colab.py %_notebooks.py %_repository.py %_mutations.py %_types.py %_benchmarks.py, \
+	  %_book.py %_browser.py %_colab.py %_notebooks.py %_repository.py %_mutations.py %_types.py %_benchmarks.py %_accessibility.py, \
 	  $(wildcard tests/test_*.py))
 
 repository: .venv/ready
 	$(BIN)/python tools/set_repository.py $(URL)
 
 clean:
-	rm -rf _build .venv .venv-oldest dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf _build .venv .venv-oldest node_modules dist .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,8 +4,6 @@ Pages without a network, stills in place of widgets, docstrings as they are writ
 """
 
 import re
-import shutil
-from importlib.util import find_spec
 from pathlib import Path
 
 from docutils import nodes
@@ -34,6 +32,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
 # Without scripts the theme does not know light from dark, and its header would have no background.
 HEAD = f"""<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}" />
 <noscript><style>
+  .widget-host {{ display: none; }}
   .widget-still {{ display: block !important; }}
   .bd-header-article {{ background: white; }}
 </style></noscript>"""
@@ -73,13 +72,39 @@ def load_widgets_only_where_they_are(app, config):
     ]
 
 
+# What the tools write that somebody would stumble over, and what it becomes.
+REPAIRS_OF_BODY = [
+    # Every collapsed cell is "Toggle hidden content"; its own text says more.
+    (r'<summary aria-label="Toggle hidden content">', "<summary>"),
+    # An entry of a list of references is an item of that list, not what ARIA once called a biblioentry.
+    (r'(<div class="citation" id="[^"]*" role=)"doc-biblioentry"', r'\1"listitem"'),
+    # An empty cell above a column is no header.
+    (r"<th( class=\"[^\"]*\")?>(?:<p></p>)?\s*</th>", r"<td\1></td>"),
+]
+REPAIRS_OF_PAGE = [
+    # The sidebar, with the way home, the search and the contents, is a landmark.
+    (r'<div id="pst-primary-sidebar"', r'\g<0> role="navigation" aria-label="Book"'),
+    # Light or dark is known from the start, not only to the theme's scripts: no flash, and nothing moves.
+    (
+        r'(dataset\.theme = localStorage\.getItem\("theme"\) \|\| )"auto"',
+        r'\1(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")',
+    ),
+    # A button is called what it says: "Search Ctrl+K".
+    (r'(<button class="[^"]*search-button-field[^>]*) aria-label="Search"', r"\1"),
+]
+
+
+def repair(html, repairs):
+    """Replace what each pattern finds."""
+    for pattern, replacement in repairs:
+        html = re.sub(pattern, replacement, html)
+    return html
+
+
 def complete_page(app, pagename, templatename, context, doctree):
     """Add the security policy, and below the title of a chapter the link that opens it in Colab."""
     context["metatags"] = f"{HEAD}\n{context.get('metatags', '')}"
-    # MyST-NB names every collapsed cell "Toggle hidden content" to a screen reader; its own text says more.
-    body = context.get("body", "").replace(
-        '<summary aria-label="Toggle hidden content">', "<summary>"
-    )
+    body = repair(context.get("body", ""), REPAIRS_OF_BODY)
     if doctree is not None and app.env.doc2path(pagename).endswith(".ipynb"):
         options = app.config.html_theme_options
         repository = options["repository_url"].removeprefix("https://github.com/")
@@ -92,34 +117,14 @@ def complete_page(app, pagename, templatename, context, doctree):
     context["body"] = body
 
 
-def complete_site(app, exception):
-    """Copy MathJax into the site, and leave the theme's fontawesome.js out.
-
-    The script would add 1.5 MB to every page; the icons are drawn by the theme's web font all the same.
-    """
+def repair_pages(app, exception):
+    """Repair what the theme's templates write round the text of each page."""
     if exception or app.builder.format != "html":
         return
-    static = Path(app.outdir, "_static")
-    [package] = find_spec("sphinx-mathjax-offline").submodule_search_locations
-    for part in ("tex-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions"):
-        source, target = (
-            Path(package, "static/mathjax", part),
-            static / "mathjax" / part,
-        )
-        if source.is_dir():
-            shutil.copytree(source, target, dirs_exist_ok=True)
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, target)
-    for page in Path(app.outdir).rglob("*.html"):
-        text = page.read_text(encoding="utf-8")
-        lean = re.sub(
-            r'<script defer src="[^"]*/fontawesome\.js[^"]*"></script>', "", text
-        )
-        if lean != text:
-            page.write_text(lean, encoding="utf-8")
-    for unused in [static / "scripts" / "fontawesome.js", *static.rglob("*.map")]:
-        unused.unlink(missing_ok=True)
+    for path in Path(app.outdir).rglob("*.html"):
+        html = path.read_text(encoding="utf-8")
+        if 'aria-label="Book"' not in html and "pst-primary-sidebar" in html:
+            path.write_text(repair(html, REPAIRS_OF_PAGE), encoding="utf-8")
 
 
 def take_docstring_literally(app, what, name, obj, options, lines):
@@ -179,5 +184,5 @@ def setup(app):
     app.connect("missing-reference", find_by_short_name)
     app.connect("config-inited", load_widgets_only_where_they_are)
     app.connect("html-page-context", complete_page, priority=900)
-    app.connect("build-finished", complete_site)
+    app.connect("build-finished", repair_pages)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

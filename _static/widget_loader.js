@@ -3,11 +3,24 @@
 // The page holds what the notebook stored: one script with the state of all models, and one small script where each
 // widget was shown. A model's `_esm` is an ES module that follows anywidget's front-end contract (AFM): its default
 // export has `render({ model, el })`, perhaps `initialize({ model })`, and each may return a clean-up.
+//
+// The build stores what several modules or style sheets share once (see _ext/lighten.py): `_esm` and `_css` are then
+// lists of places in `texts`. It also puts a host before each view, as high as the widget will be.
 (() => {
+  /** @typedef {import("../mha_lib/widgets/js/frame.js").Model} Model */
+  /** @typedef {(arg: {model: Model, el?: HTMLElement}) => any} Start */
+  /** @typedef {{initialize?: Start, render: Start}} Widget */
+
   const MIME = "application/vnd.jupyter.widget";
+  /** @type {(() => void)[]} */
   const cleanUps = [];
 
-  // The same text is imported once and styled once, however many widgets use it.
+  /**
+   * The same text is imported once and styled once, however many widgets use it.
+   * @template T
+   * @param {(text: string) => T} make
+   * @returns {(text: string) => T}
+   */
   const once = (make) => {
     const made = new Map();
     return (text) => made.get(text) ?? made.set(text, make(text)).get(text);
@@ -25,8 +38,13 @@
     return import(url).finally(() => URL.revokeObjectURL(url));
   });
 
+  /**
+   * @param {Object<string, any>} state
+   * @returns {Model & {send: () => void}}
+   */
   function createModel(state) {
-    let listeners = []; // pairs of event and callback
+    /** @type {[event: string, callback: () => void][]} */
+    let listeners = [];
     return {
       get: (name) => state[name],
       set(name, value) {
@@ -47,12 +65,13 @@
     };
   }
 
-  const keep = (result) => typeof result === "function" && cleanUps.push(result);
+  const keep = (/** @type {any} */ result) => typeof result === "function" && cleanUps.push(result);
 
   // All views of a model share it, and its module is initialised once.
-  const loadModel = (state) => {
+  const loadModel = (/** @type {Object<string, any>} */ state) => {
     const model = createModel(state);
     const ready = importText(state._esm).then(async (module) => {
+      /** @type {Widget} */
       const widget = typeof module.default === "function" ? await module.default() : module.default;
       keep(await widget.initialize?.({ model }));
       return widget;
@@ -60,40 +79,74 @@
     return { model, ready };
   };
 
-  async function show(view, load) {
+  /**
+   * The host that the build put before a view, or a new one.
+   * @param {HTMLElement} view
+   * @returns {HTMLElement}
+   */
+  function hostOf(view) {
+    const before = view.previousElementSibling;
+    if (before instanceof HTMLElement && before.matches(".widget-host:empty:not([data-widget])")) return before;
     const host = document.createElement("div");
     host.className = "widget-host";
     view.before(host);
+    return host;
+  }
+
+  /**
+   * @param {HTMLElement} view
+   * @param {(id: string) => {styles: string[], model: Model, ready: Promise<Widget>}} load
+   */
+  async function show(view, load) {
+    const host = hostOf(view);
     try {
-      const { state, model, ready } = load(JSON.parse(view.textContent).model_id);
-      if (state._css) addStyle(state._css);
+      const { styles, model, ready } = load(JSON.parse(view.textContent).model_id);
+      styles.forEach(addStyle);
       keep(await (await ready).render({ model, el: host }));
       host.dataset.widget = "ready";
     } catch (error) {
       console.error(error);
-      host.textContent = `This widget could not be started: ${error.message}`;
+      host.textContent = `This widget could not be started: ${/** @type {Error} */ (error).message}`;
       host.dataset.widget = "failed"; // the style sheet then shows the figure that stands in for it
     }
   }
 
-  function start() {
-    const states = {};
+  /**
+   * The states of all models in the page, with the parts of their code put together.
+   * @returns {Object<string, {state: Object<string, any>, styles: string[]}>}
+   */
+  function readModels() {
+    /** @type {Object<string, {state: Object<string, any>, styles: string[]}>} */
+    const models = {};
     for (const script of document.querySelectorAll(`script[type="${MIME}-state+json"]`)) {
-      Object.assign(states, JSON.parse(script.textContent).state);
+      const { state, texts = [] } = JSON.parse(script.textContent);
+      /** @type {(stored?: string | number[]) => string[]} */
+      const parts = (stored = "") => (Array.isArray(stored) ? stored.map((place) => texts[place]) : [stored]);
+      for (const [id, { state: traits }] of Object.entries(state)) {
+        models[id] = { state: { ...traits, _esm: parts(traits._esm).join("") }, styles: parts(traits._css).filter(Boolean) };
+      }
     }
+    return models;
+  }
+
+  function start() {
+    /** @type {NodeListOf<HTMLElement>} */
+    const views = document.querySelectorAll(`script[type="${MIME}-view+json"]:not([data-hosted])`);
+    if (views.length === 0) return;
+    const models = readModels();
     const load = once((id) => {
-      const state = states[id]?.state;
-      if (!state?._esm) throw new Error("its code is not stored in this page.");
-      return { state, ...loadModel(state) };
+      const model = models[id];
+      if (!model?.state._esm) throw new Error("its code is not stored in this page.");
+      return { styles: model.styles, ...loadModel(model.state) };
     });
-    for (const view of document.querySelectorAll(`script[type="${MIME}-view+json"]:not([data-hosted])`)) {
+    for (const view of views) {
       view.dataset.hosted = ""; // a page may name this loader twice
       show(view, load);
     }
   }
 
+  start(); // with what stands before this script; the rest when all is there
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
-  else start();
   addEventListener("pagehide", (event) => {
     if (!event.persisted) for (const cleanUp of cleanUps.splice(0)) cleanUp();
   });

@@ -67,15 +67,14 @@ def check_float_tensor(name: str, value: object, *, axes: str) -> Tensor:
 
     Axes that start with "..." stand for any number of leading axes.
     """
+    open_ended = axes.startswith("...")
+    rank = axes.count(",") + 1 - open_ended
     if not isinstance(value, Tensor):
         raise TypeError(
             f"{name} must be a Tensor, got {type(value).__name__}: {value!r}"
         )
     if not value.is_floating_point():
         raise TypeError(f"{name} must have a floating-point dtype, got {value.dtype}")
-    names = axes.split(", ")
-    open_ended = names[0] == "..."
-    rank = len(names) - open_ended
     if value.ndim < rank or (value.ndim > rank and not open_ended):
         raise ValueError(f"{name} must have shape ({axes}), got {tuple(value.shape)}")
     return value
@@ -171,8 +170,3 @@ def surely_finite(values: Tensor) -> bool:
     """Whether no number is NaN or infinite; False also where that is not known."""
     # NaN and infinity outlive a sum. That a sum of large numbers overflows is no harm.
     return _look(lambda: math.isfinite(values.sum().item()), False)
-
-
-def may_hold_zero(values: Tensor) -> bool:
-    """Whether a number is zero; True also where that is not known."""
-    return _look(lambda: int(values.count_nonzero().item()) < values.numel(), True)

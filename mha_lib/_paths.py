@@ -6,23 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
-from mha_lib._checks import (
-    all_true,
-    check_float_tensor,
-    check_same,
-    may_hold_zero,
-    surely_finite,
-)
-from mha_lib.masking import build_mask
+from mha_lib._checks import all_true, check_float_tensor, check_same, surely_finite
+from mha_lib.masking import build_mask, causal_mask
 from mha_lib.scores import scaled_dot_product_score, softcap_scores
 
 # (query, key) -> scores, (..., q_len, d) x (..., k_len, d) -> (..., q_len, k_len)
@@ -31,6 +24,13 @@ ScoringRule: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 # With fewer keys than a processor adds at once, torch's CPU kernel takes a row whose
 # scores are all NaN for a hidden one and returns zeros; given a mask, it does not.
 _KERNEL_KEEPS_NAN_FROM = 16
+
+# Scores from which on their memory is used again for the weights.
+_WORTH_REUSING = 1 << 14
+
+# Queries that share a mask where causal order meets padding: its memory grows with the
+# length, not with its square.
+_CAUSAL_BLOCK = 512
 
 
 def attend(
@@ -108,10 +108,14 @@ def _readable(
     softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Score and pool, as the chapters teach, without a second round of checks."""
-    shape = (*query.shape[:-1], key.shape[-2])
-    mask = build_mask(
-        *shape[-2:], attn_mask=mask, is_causal=is_causal, device=query.device
-    )
+    if is_causal:
+        mask = build_mask(
+            query.size(-2),
+            key.size(-2),
+            attn_mask=mask,
+            is_causal=True,
+            device=query.device,
+        )
     if query.shape[:-2] != key.shape[:-2]:
         group = query.shape[1] // key.shape[1]
         key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
@@ -126,6 +130,7 @@ def _readable(
         scores = score(query, key)
         check_float_tensor("score(query, key)", scores, axes="..., q_len, k_len")
         names = ("score(query, key)", "the weights")
+        shape = (*query.shape[:-1], key.shape[-2])
         check_same("shape", names, (tuple(scores.shape), shape))
         scores = widen(scores)
     if softcap is not None:
@@ -149,56 +154,109 @@ def _fused(
     dropout_p: float,
     scale: float | None,
 ) -> Tensor:
-    """One call of torch's kernel, and what it does not do by itself."""
+    """Torch's kernel, and what it does not do by itself."""
     headless = query.ndim == 3
     if headless:  # without a head axis, torch would make a tensor of all weights
         query, key, value = (x.unsqueeze(1) for x in (query, key, value))
         mask, bias = (
             x if x is None or x.ndim == 2 else x.unsqueeze(1) for x in (mask, bias)
         )
+    kernel = partial(_kernel, dropout_p=dropout_p, scale=scale)
     q_len, k_len = query.shape[-2], key.shape[-2]
-    # Equal lengths and nothing else hidden: the kernel's own causal path means the same
-    # and needs no mask.
-    kernel_causal = False  # decided by an if, so that a compiler settles it
-    if is_causal and mask is None and bias is None and q_len == k_len:
-        kernel_causal = True
-    mask = build_mask(
-        q_len,
-        k_len,
-        attn_mask=mask,
-        is_causal=is_causal and not kernel_causal,
-        device=query.device,
-    )
-    on_cpu = query.device.type == "cpu"
     if bias is not None:
+        mask = build_mask(
+            q_len, k_len, attn_mask=mask, is_causal=is_causal, device=query.device
+        )
         # On a CPU the kernel takes a bias that is more precise than half-precision
         # queries, elsewhere it does not.
+        on_cpu = query.device.type == "cpu"
         bias = _fit(bias, widen(query).dtype if on_cpu else query.dtype)
         mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
+        output = kernel(query, key, value, mask)
+    elif not is_causal:
+        output = kernel(query, key, value, mask)
+    elif mask is None and q_len == k_len:
+        # The kernel's own causal path means the same and needs no mask.
+        output = kernel(query, key, value, None, is_causal=True)
+    else:
+        output = _causal_by_blocks(kernel, query, key, value, mask)
+    return output.squeeze(1) if headless else output
 
-    kernel = partial(
-        F.scaled_dot_product_attention,
+
+def _causal_by_blocks(
+    kernel: Callable[..., Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+) -> Tensor:
+    """Some queries at a time, with the keys up to the last of them: no mask of q_len * k_len is built."""
+    q_len, k_len = query.shape[-2], key.shape[-2]
+
+    def attend_block(queries: Tensor, seen: int) -> Tensor:
+        # Queries and keys end together, in the block as in the whole.
+        visible = build_mask(
+            queries.shape[-2],
+            seen,
+            attn_mask=None if mask is None else mask[..., :seen],
+            is_causal=True,
+            device=query.device,
+        )
+        return kernel(queries, key[..., :seen, :], value[..., :seen, :], visible)
+
+    # A mask of all queries is there already; a compiler would be tied to the number of blocks.
+    given = mask is not None and mask.shape[-2] != 1
+    if torch.compiler.is_compiling() or given or q_len <= _CAUSAL_BLOCK:
+        return attend_block(query, k_len)
+    outputs: list[Tensor] = []
+    for queries in query.split(_CAUSAL_BLOCK, dim=-2):
+        done = sum(output.shape[-2] for output in outputs) + queries.shape[-2]
+        seen = k_len - q_len + done
+        if seen > 0:
+            outputs.append(attend_block(queries, seen))
+        else:  # these come before the first key
+            outputs.append(queries.new_zeros(*queries.shape[:-1], value.shape[-1]))
+    return torch.cat(outputs, dim=-2)
+
+
+def _kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    is_causal: bool = False,
+    dropout_p: float,
+    scale: float | None,
+) -> Tensor:
+    """One call of torch's kernel that keeps a NaN and explains why it has no second derivative."""
+    compiling = torch.compiler.is_compiling()
+    unmasked = query.device.type == "cpu" and mask is None and dropout_p == 0
+    if unmasked and not compiling and key.size(-2) < _KERNEL_KEEPS_NAN_FROM:
+        if is_causal:
+            mask = causal_mask(query.size(-2), key.size(-2))
+            is_causal = False
+        else:
+            mask = query.new_zeros(1, 1)
+    output = F.scaled_dot_product_attention(
         query,
         key,
         value,
+        mask,
         dropout_p=dropout_p,
+        is_causal=is_causal,
         scale=scale,
         enable_gqa=query.shape[:-2] != key.shape[:-2],
     )
-    output = kernel(attn_mask=mask, is_causal=kernel_causal)
-    if on_cpu and mask is None and dropout_p == 0:
-        if torch.compiler.is_compiling():
-            # No branch on a length, which would tie a program to it.
-            lost = _nan_rows(query, key, is_causal=kernel_causal)
-            output = output.masked_fill(lost, torch.nan)
-        elif k_len < _KERNEL_KEEPS_NAN_FROM and may_hold_zero(output):
-            mask = query.new_ones(q_len, k_len, dtype=torch.bool)
-            output = kernel(attn_mask=mask.tril() if kernel_causal else mask)
-    if output.requires_grad and not torch.compiler.is_compiling():
+    if unmasked and compiling:
+        # No branch on a length, which would tie a program to it.
+        lost = _nan_rows(query, key, is_causal=is_causal)
+        output = output.masked_fill(lost, torch.nan)
+    if output.requires_grad and not compiling:
         node = output.grad_fn
         if node is not None and node.name().startswith("ScaledDotProduct"):
             node.register_hook(_explain_second_derivative)
-    return output.squeeze(1) if headless else output
+    return output
 
 
 def _nan_rows(query: Tensor, key: Tensor, *, is_causal: bool) -> Tensor:
@@ -244,9 +302,16 @@ def _explain_second_derivative(
 
 def softmax(scores: Tensor, visible: Tensor | None, *, owned: bool = False) -> Tensor:
     """The softmax itself. Scores that are `owned`, nobody else's, may be overwritten, which saves memory."""
-    in_place = owned and scores.device.type == "cpu" and surely_finite(scores)
+    # Small scores are copied in less time than the questions below take.
+    owned = (
+        owned
+        and not torch.compiler.is_compiling()
+        and scores.device.type == "cpu"
+        and scores.numel() >= _WORTH_REUSING
+    )
     if visible is None:
-        return _softmax_of(scores, in_place=in_place)
+        return _softmax_of(scores, in_place=owned)
+    in_place = owned and surely_finite(scores)
     sees = visible.any(-1, keepdim=True)
     if in_place and all_true(sees):
         # Several times faster than a fill, but a hidden NaN would stay. A weight of zero
@@ -262,12 +327,10 @@ def softmax(scores: Tensor, visible: Tensor | None, *, owned: bool = False) -> T
 
 
 def _softmax_of(scores: Tensor, *, in_place: bool) -> Tensor:
-    # Neither kind of derivative could follow.
-    followed = (
-        scores.requires_grad or forward_ad.unpack_dual(scores).tangent is not None
-    )
-    if in_place and not followed:
-        return torch.softmax(scores, -1, out=scores)
+    # A derivative could not follow. Forward derivatives and vmap refuse by themselves.
+    if in_place and not scores.requires_grad:
+        with suppress(RuntimeError):
+            return torch.softmax(scores, -1, out=scores)
     return scores.softmax(-1)
 
 

@@ -407,21 +407,25 @@ class MultiHeadAttention(nn.Module):
         return output, weights
 
     def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        for name, tensor, length, width in (
-            ("query", query, "q_len", self.embed_dim),
-            ("key", key, "k_len", self.kdim),
-            ("value", value, "k_len", self.vdim),
-        ):
+        given = [("query", query, "q_len", self.embed_dim)]
+        # In self-attention all three are one tensor, which is looked at once.
+        if not (key is value is query and self.embed_dim == self.kdim == self.vdim):
+            given.append(("key", key, "k_len", self.kdim))
+            given.append(("value", value, "k_len", self.vdim))
+        for name, tensor, length, width in given:
             check_float_tensor(name, tensor, axes=f"batch, {length}, {width}")
             if tensor.shape[2] != width:
                 raise ValueError(
                     f"{name} must have shape (batch, {length}, {width}), got {tuple(tensor.shape)}"
                 )
-        names = ("query", "key", "value", "the layer's weights")
-        check_same_kind(names, (query, key, value, self.out_proj.weight))
-        batches = (query.shape[0], key.shape[0], value.shape[0])
-        check_same("batch", names[:3], batches)
-        check_same("length", ("key", "value"), (key.shape[1], value.shape[1]))
+        names = [name for name, *_ in given]
+        tensors = [tensor for _, tensor, *_ in given]
+        check_same_kind(
+            [*names, "the layer's weights"], [*tensors, self.out_proj.weight]
+        )
+        if len(given) > 1:
+            check_same("batch", names, [tensor.shape[0] for tensor in tensors])
+            check_same("length", names[1:], [tensor.shape[1] for tensor in tensors[1:]])
 
     def _check_positions(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict, TypeVar, Unpack
+from typing import ClassVar, TypedDict, TypeVar, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -106,12 +106,55 @@ class FeedForward(nn.Module):
 
 
 class _Block(nn.Module):
-    """What both kinds of block share: how a residual and a norm stand around a layer."""
+    """What both kinds of block share: their layers, and how a residual and a norm stand around each."""
 
-    embed_dim: int
-    norm_first: bool
-    self_attention: MultiHeadAttention
-    dropout: nn.Dropout
+    _has_memory: ClassVar[bool]
+    """Whether the block attends to a memory as well."""
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        hidden_dim: int,
+        *,
+        dropout: float = 0.0,
+        norm_first: bool = True,
+        activation: str = "relu",
+        bias: bool = True,
+        layer_norm_eps: float = 1e-5,
+        num_kv_heads: int | None = None,
+        rotary: RotaryPositionalEncoding | None = None,
+    ) -> None:
+        super().__init__()
+        # The attention checks what is its own; all checks come before the first draw.
+        _check_hidden(hidden_dim, activation)
+        check_positive("layer_norm_eps", layer_norm_eps)
+        self.embed_dim, self.norm_first = embed_dim, norm_first
+        self.self_attention = MultiHeadAttention(
+            embed_dim,
+            num_heads,
+            num_kv_heads=num_kv_heads,
+            dropout=dropout,
+            bias=bias,
+            rotary=rotary,
+        )
+        self.self_attention_norm = nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias)
+        if self._has_memory:
+            self.cross_attention = MultiHeadAttention(
+                embed_dim,
+                num_heads,
+                num_kv_heads=num_kv_heads,
+                dropout=dropout,
+                bias=bias,
+            )
+            self.cross_attention_norm = nn.LayerNorm(
+                embed_dim, layer_norm_eps, bias=bias
+            )
+        self.feed_forward = FeedForward(
+            embed_dim, hidden_dim, dropout=dropout, activation=activation, bias=bias
+        )
+        self.feed_forward_norm = nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias)
+        self.dropout = nn.Dropout(dropout)
 
     def _check_x(self, x: Tensor) -> None:
         _check_tokens(x, self.embed_dim)
@@ -167,39 +210,7 @@ class EncoderBlock(_Block):
         torch.Size([2, 5, 6])
     """
 
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        hidden_dim: int,
-        *,
-        dropout: float = 0.0,
-        norm_first: bool = True,
-        activation: str = "relu",
-        bias: bool = True,
-        layer_norm_eps: float = 1e-5,
-        num_kv_heads: int | None = None,
-        rotary: RotaryPositionalEncoding | None = None,
-    ) -> None:
-        super().__init__()
-        # The attention checks what is its own; all checks come before the first draw.
-        _check_hidden(hidden_dim, activation)
-        check_positive("layer_norm_eps", layer_norm_eps)
-        self.embed_dim, self.norm_first = embed_dim, norm_first
-        self.self_attention = MultiHeadAttention(
-            embed_dim,
-            num_heads,
-            num_kv_heads=num_kv_heads,
-            dropout=dropout,
-            bias=bias,
-            rotary=rotary,
-        )
-        self.self_attention_norm = nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias)
-        self.feed_forward = FeedForward(
-            embed_dim, hidden_dim, dropout=dropout, activation=activation, bias=bias
-        )
-        self.feed_forward_norm = nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias)
-        self.dropout = nn.Dropout(dropout)
+    _has_memory = False
 
     def forward(
         self,
@@ -303,43 +314,7 @@ class DecoderBlock(_Block):
         torch.Size([2, 5, 6])
     """
 
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        hidden_dim: int,
-        *,
-        dropout: float = 0.0,
-        norm_first: bool = True,
-        activation: str = "relu",
-        bias: bool = True,
-        layer_norm_eps: float = 1e-5,
-        num_kv_heads: int | None = None,
-        rotary: RotaryPositionalEncoding | None = None,
-    ) -> None:
-        super().__init__()
-        # The attention checks what is its own; all checks come before the first draw.
-        _check_hidden(hidden_dim, activation)
-        check_positive("layer_norm_eps", layer_norm_eps)
-        self.embed_dim, self.norm_first = embed_dim, norm_first
-        self.self_attention = MultiHeadAttention(
-            embed_dim,
-            num_heads,
-            num_kv_heads=num_kv_heads,
-            dropout=dropout,
-            bias=bias,
-            rotary=rotary,
-        )
-        self.self_attention_norm = nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias)
-        self.cross_attention = MultiHeadAttention(
-            embed_dim, num_heads, num_kv_heads=num_kv_heads, dropout=dropout, bias=bias
-        )
-        self.cross_attention_norm = nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias)
-        self.feed_forward = FeedForward(
-            embed_dim, hidden_dim, dropout=dropout, activation=activation, bias=bias
-        )
-        self.feed_forward_norm = nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias)
-        self.dropout = nn.Dropout(dropout)
+    _has_memory = True
 
     def forward(
         self,
@@ -429,7 +404,30 @@ class _BlockOptions(TypedDict, total=False):
     rotary: RotaryPositionalEncoding | None
 
 
-class TransformerEncoder(nn.Module):
+class _Stack(nn.Module):
+    """What both stacks share: blocks of one kind, and the norm behind them."""
+
+    _block: ClassVar[type[EncoderBlock | DecoderBlock]]
+
+    def __init__(
+        self,
+        num_layers: int,
+        embed_dim: int,
+        num_heads: int,
+        hidden_dim: int,
+        **options: Unpack[_BlockOptions],
+    ) -> None:
+        super().__init__()
+        check_positive_int("num_layers", num_layers)
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.blocks = nn.ModuleList(
+            self._block(embed_dim, num_heads, hidden_dim, **options)
+            for _ in range(num_layers)
+        )
+        self.norm = _last_norm(embed_dim, options)
+
+
+class TransformerEncoder(_Stack):
     """A stack of encoder blocks (Vaswani et al., 2017, §3.1); with `is_causal=True`, a decoder-only model.
 
     Pre-norm blocks leave their sum without a norm, so a last one follows them; post-norm blocks need none.
@@ -460,22 +458,7 @@ class TransformerEncoder(nn.Module):
         True
     """
 
-    def __init__(
-        self,
-        num_layers: int,
-        embed_dim: int,
-        num_heads: int,
-        hidden_dim: int,
-        **options: Unpack[_BlockOptions],
-    ) -> None:
-        super().__init__()
-        check_positive_int("num_layers", num_layers)
-        self.embed_dim = embed_dim
-        self.blocks = nn.ModuleList(
-            EncoderBlock(embed_dim, num_heads, hidden_dim, **options)
-            for _ in range(num_layers)
-        )
-        self.norm = _last_norm(embed_dim, options)
+    _block = EncoderBlock
 
     def forward(
         self,
@@ -509,12 +492,8 @@ class TransformerEncoder(nn.Module):
         """
         _check_tokens(x, self.embed_dim)
         caches = _check_caches(cache, KeyValueCache, len(self.blocks))
-        if valid_lens is not None and cache is None:
-            length = x.shape[1]  # the mask is built once, not in each block
-            attn_mask = build_mask(
-                length, length, attn_mask=attn_mask, valid_lens=valid_lens
-            )
-            valid_lens = None
+        if cache is None:
+            attn_mask, valid_lens = _one_mask(x.shape[1], attn_mask, valid_lens), None
         for block, own in zip(self.blocks, caches, strict=True):
             x = block(
                 x,
@@ -532,7 +511,7 @@ class TransformerEncoder(nn.Module):
         return [KeyValueCache() for _ in self.blocks]
 
 
-class TransformerDecoder(nn.Module):
+class TransformerDecoder(_Stack):
     """A stack of decoder blocks that all look at the same memory (Vaswani et al., 2017, §3.1).
 
     The last norm is that of `TransformerEncoder`.
@@ -561,22 +540,7 @@ class TransformerDecoder(nn.Module):
         True
     """
 
-    def __init__(
-        self,
-        num_layers: int,
-        embed_dim: int,
-        num_heads: int,
-        hidden_dim: int,
-        **options: Unpack[_BlockOptions],
-    ) -> None:
-        super().__init__()
-        check_positive_int("num_layers", num_layers)
-        self.embed_dim, self.num_heads = embed_dim, num_heads
-        self.blocks = nn.ModuleList(
-            DecoderBlock(embed_dim, num_heads, hidden_dim, **options)
-            for _ in range(num_layers)
-        )
-        self.norm = _last_norm(embed_dim, options)
+    _block = DecoderBlock
 
     def forward(
         self,
@@ -619,12 +583,8 @@ class TransformerDecoder(nn.Module):
             x, memory, memory_mask, memory_valid_lens, self.num_heads
         )
         caches = _check_caches(cache, DecoderBlockCache, len(self.blocks))
-        if valid_lens is not None and cache is None:
-            length = x.shape[1]  # the mask is built once, not in each block
-            attn_mask = build_mask(
-                length, length, attn_mask=attn_mask, valid_lens=valid_lens
-            )
-            valid_lens = None
+        if cache is None:
+            attn_mask, valid_lens = _one_mask(x.shape[1], attn_mask, valid_lens), None
         for block, own in zip(self.blocks, caches, strict=True):
             x = block(
                 x,
@@ -641,6 +601,15 @@ class TransformerDecoder(nn.Module):
     def new_cache(self) -> list[DecoderBlockCache]:
         """Make an empty cache for one batch: a `DecoderBlockCache` for each block."""
         return [DecoderBlockCache() for _ in self.blocks]
+
+
+def _one_mask(
+    length: int, attn_mask: Tensor | None, valid_lens: Tensor | None
+) -> Tensor | None:
+    """What all blocks of a stack hide, built once."""
+    if valid_lens is None:
+        return attn_mask
+    return build_mask(length, length, attn_mask=attn_mask, valid_lens=valid_lens)
 
 
 def _check_hidden(hidden_dim: object, activation: object) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 import jaxtyping._import_hook
 import pytest
 from playwright.sync_api import sync_playwright
+from widget_page import Reader
 
 
 class OuterFunctions(jaxtyping._import_hook.JaxtypingTransformer):
@@ -118,6 +119,25 @@ def serve():
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture(scope="module")
+def address(serve, tmp_path_factory):
+    """Where the folders of all tests are served."""
+    return serve(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture
+def reader(browser, address):
+    readers = []
+
+    def make(over="http", width=900):
+        readers.append(Reader(browser, address, over=over, width=width))
+        return readers[-1]
+
+    yield make
+    for reader in readers:
+        reader.close()
 
 
 @pytest.fixture(scope="session")

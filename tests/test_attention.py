@@ -22,6 +22,7 @@ from mha_lib import (
     AdditiveScore,
     BilinearScore,
     MultiHeadAttention,
+    _paths,
     alibi_bias,
     attention_pooling,
     causal_mask,
@@ -1251,17 +1252,22 @@ class Largest(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("hide", ["nothing", "lengths", "causal"])
+@pytest.mark.parametrize("hide", ["nothing", "lengths", "causal", "causal and lengths"])
 @pytest.mark.parametrize("leading", [(BATCH,), (BATCH, HEADS)], ids=str)
 @pytest.mark.parametrize("backward", [False, True])
-def test_without_weights_no_tensor_holds_them(leading, hide, backward):
-    """Neither of all pairs, nor, where torch's causal path does, a mask of all pairs."""
+def test_without_weights_no_tensor_holds_them(leading, hide, backward, monkeypatch):
+    """Neither of all pairs, nor a mask of all pairs."""
+    monkeypatch.setattr(_paths, "_CAUSAL_BLOCK", 64)
     length, width = 509, 8
     x = random(*leading, length, width, dtype=torch.float32).requires_grad_(backward)
     options = {
         "nothing": {},
         "lengths": {"valid_lens": torch.tensor([length - 1, 3])},
         "causal": {"is_causal": True},
+        "causal and lengths": {
+            "is_causal": True,
+            "valid_lens": torch.tensor([length - 1, 3]),
+        },
     }[hide]
     with Largest() as fused:
         output, _ = dot_product_attention(x, x, x, need_weights=False, **options)
@@ -1271,6 +1277,35 @@ def test_without_weights_no_tensor_holds_them(leading, hide, backward):
         dot_product_attention(x, x, x, **options)
     assert readable.numel >= math.prod(leading) * length**2
     assert fused.numel < length**2
+
+
+@pytest.mark.parametrize("num_kv_heads", [HEADS, 1])
+@pytest.mark.parametrize("lens", [None, (K_LEN, 2)])
+@pytest.mark.parametrize(
+    ("q_len", "k_len"),
+    [(17, 17), (17, 23), (23, 17), (40, 6), (6, 40), (11, 1), (0, 5)],
+)
+def test_causal_queries_in_blocks(q_len, k_len, lens, num_kv_heads, monkeypatch):
+    """Where no mask of all pairs is built, outputs and gradients are those of the readable path."""
+    monkeypatch.setattr(_paths, "_CAUSAL_BLOCK", 5)
+    sizes = (
+        (HEADS, q_len, HEAD_DIM),
+        (num_kv_heads, k_len, HEAD_DIM),
+        (num_kv_heads, k_len, 13),
+    )
+    inputs = [
+        random(BATCH, *size, seed=i).requires_grad_() for i, size in enumerate(sizes)
+    ]
+    lens = None if lens is None else torch.tensor(lens).clamp(max=k_len)
+    options = {"valid_lens": lens, "is_causal": True}
+    found, _ = dot_product_attention(*inputs, need_weights=False, **options)
+    wanted, _ = dot_product_attention(*inputs, **options)
+    torch.testing.assert_close(found, wanted)
+    upstream = random(*wanted.shape, seed=7)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, inputs, upstream),
+        torch.autograd.grad(wanted, inputs, upstream),
+    )
 
 
 @BOTH_PATHS

@@ -8,7 +8,10 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from fontTools.ttLib import TTFont
 from playwright.sync_api import expect
+
+from mha_lib.widgets import widget_sources
 
 ROOT = Path(__file__).resolve().parent.parent
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
@@ -17,9 +20,10 @@ PAGES = [f"{TOC['root']}.html"] + [
 ]
 CHAPTERS = [page for page in PAGES if (ROOT / page).with_suffix(".ipynb").exists()]
 
-MAX_BYTES = (
-    1_200_000  # of a page with everything that it loads, gzipped where a server would
-)
+# Of a page with everything that it loads: as it is, and gzipped where a server would.
+MAX_BYTES, MAX_GZIPPED = 3_000_000, 1_000_000
+MAX_SHIFT = 0.05  # layout shift (CLS) while a page starts
+SCREENS = {"phone": (360, 740), "tablet": (768, 1024), "desktop": (1280, 900)}
 PHONE = 360  # CSS pixels
 VIEW = 'script[type="application/vnd.jupyter.widget-view+json"]'
 HOST = ".widget-host[data-widget]"
@@ -69,8 +73,7 @@ def visit(browser, roots):
             ),
         )
         page.goto(f"{roots[way]}/{page_name}", wait_until="load")
-        # Equations, widgets and fonts come up after the page has loaded.
-        page.evaluate("() => window.MathJax?.startup?.promise")
+        # Widgets and fonts come up after the page has loaded.
         # Not `wait_for_function`: where it has to wait, the page's security policy forbids it.
         expect(page.locator(HOST)).to_have_count(
             page.locator(VIEW).count(), timeout=30_000
@@ -128,12 +131,64 @@ def test_page_is_light(visit, page_name):
         if response.url.startswith("http"):
             body = response.body()
             path = urlsplit(response.url).path
-            sizes[path] = len(
-                body if path.endswith(ALREADY_COMPRESSED) else gzip.compress(body)
-            )
-    heaviest = sorted(sizes.items(), key=lambda item: -item[1])[:8]
+            packed = body if path.endswith(ALREADY_COMPRESSED) else gzip.compress(body)
+            sizes[path] = (len(body), len(packed))
     assert len(sizes) > 10
-    assert sum(sizes.values()) <= MAX_BYTES, heaviest
+    for place, limit in enumerate((MAX_BYTES, MAX_GZIPPED)):
+        heaviest = sorted(sizes.items(), key=lambda item: -item[1][place])[:8]
+        assert sum(size[place] for size in sizes.values()) <= limit, heaviest
+
+
+@pytest.mark.parametrize("page_name", PAGES)
+def test_page_loads_nothing_that_it_does_not_use(visit, page_name):
+    page = visit(page_name)
+    loaded = {Path(urlsplit(url).path).name for url in page.requests}
+    assert not loaded & {"fontawesome.js", "searchindex.js", "fa-solid-900.woff2"}
+    assert not any("mathjax" in url and url.endswith(".js") for url in page.requests)
+    has_equations = page.locator(".math").count() > 0
+    assert ("equations.css" in loaded) == has_equations
+    assert ("widget_loader.js" in loaded) == (page.locator(VIEW).count() > 0)
+
+
+@pytest.mark.parametrize("page_name", CHAPTERS)
+def test_equations_need_no_script(visit, reader, roots, page_name):
+    """They are set in the page itself: seen without scripts, and read out as MathML."""
+    page = reader(java_script_enabled=False).new_page()
+    page.goto(f"{roots['disk']}/{page_name}", wait_until="load")
+    equations = page.locator("article .math")
+    set_ones = page.locator(
+        "article .math > mjx-container > mjx-math[aria-hidden=true]"
+    )
+    spoken = page.locator("article .math > mjx-container > mjx-assistive-mml > math")
+    assert equations.count() == set_ones.count() == spoken.count()
+    text = page.locator("article").inner_text()
+    assert not re.search(r"\\\(|\\\[[a-z\\]|\\frac|\\mathbf", text)
+
+
+def test_the_search_page_finds(visit, reader):
+    page = visit("search.html", new_context=reader())
+    page.goto(page.url + "?q=entropy")
+    expect(page.locator("#search-results li").first).to_be_visible(timeout=30_000)
+
+
+def test_icons_are_drawn(book, visit):
+    """The font that the build left holds every icon that a page names, and the browser has loaded it."""
+    page = visit(CHAPTERS[0])
+    icons = page.evaluate(
+        """() => [...document.querySelectorAll(".fas, .fa-solid")].map(icon => {
+            const { content, fontFamily } = getComputedStyle(icon, "::before");
+            return [content.slice(1, -1), fontFamily];
+        })"""
+    )
+    assert {family for _, family in icons} == {'"Font Awesome 6 Free"'}
+    fonts = book / "_static" / "vendor" / "fontawesome" / "webfonts"
+    drawn = TTFont(fonts / "fa-solid-900.woff").getBestCmap()
+    assert {ord(icon) for icon, _ in icons} <= set(drawn)
+    assert 8 < len({icon for icon, _ in icons}) <= len(drawn) < 100
+    loaded = "[...document.fonts].filter(f => f.status == 'loaded').map(f => f.family)"
+    assert "Font Awesome 6 Free" in {
+        family.strip('"') for family in page.evaluate(loaded)
+    }
 
 
 # What is wide (a table, an equation, code) scrolls in a box of its own; nothing sticks out of the page.
@@ -198,7 +253,7 @@ def test_page_content(book, visit, page_name):
         if not url.startswith(("http", "mailto:", "javascript:void"))
     ] == []
 
-    # No equation was left as text, and MathJax understood all of them.
+    # No equation was left as text, and MathJax understood all of them (see _ext/equations.py).
     assert page.locator("mjx-merror, [data-mjx-error]").count() == 0
     assert (
         page.locator(".math").count()
@@ -247,6 +302,66 @@ def test_every_widget_comes_up(visit, page_name, way):
     assert not any(still.is_visible() for still in page.locator(".widget-still").all())
     for host in page.locator(".widget-host").all():
         assert host.bounding_box()["height"] > 30
+
+
+# Of each model in a page: its module and style sheet, put together again as the notebook has them.
+MODELS = """() => {
+    const script = document.querySelector('script[type="application/vnd.jupyter.widget-state+json"]');
+    const { state, texts } = JSON.parse(script.textContent);
+    const whole = stored => stored?.map(place => texts[place]).join("");
+    return [texts, Object.values(state).filter(({ state }) => state._esm).map(
+        ({ state }) => [state._anywidget_id, whole(state._esm), whole(state._css)])];
+}"""
+
+
+@pytest.mark.parametrize("page_name", CHAPTERS)
+def test_what_widgets_share_is_stored_once(visit, page_name):
+    page = visit(page_name)
+    if page.locator(VIEW).count() == 0:
+        pytest.skip("no widget on this page")
+    texts, models = page.evaluate(MODELS)
+    assert len(texts) == len(set(texts))
+    assert models
+    for name, module, style in models:
+        source = widget_sources()[name]
+        assert (module, style) == (source["_esm"], source["_css"])
+    if "// frame.js\n" in models[0][1]:
+        assert sum("// frame.js\n" in text for text in texts) == 1
+        assert sum("/* frame.css */\n" in text for text in texts) == 1
+
+
+# The browser's own sum of what moved without being asked to, from the first paint on.
+SHIFTS = """() => new Promise(resolve => new PerformanceObserver(list => resolve(
+    list.getEntries().filter(entry => !entry.hadRecentInput).map(entry => [entry.value,
+        entry.sources.map(source => source.node?.outerHTML?.slice(0, 100))])
+)).observe({ type: "layout-shift", buffered: true }) || setTimeout(() => resolve([]), 500))"""
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("page_name", PAGES)
+def test_nothing_moves_while_a_page_starts(visit, reader, page_name, screen):
+    width, height = SCREENS[screen]
+    size = {"width": width, "height": height}
+    shifts = visit(page_name, new_context=reader(viewport=size)).evaluate(SHIFTS)
+    assert sum(value for value, _ in shifts) < MAX_SHIFT, shifts
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("page_name", PAGES)
+def test_a_page_keeps_room_for_its_widgets(visit, reader, page_name, screen):
+    """Whoever follows a link into a page must not lose the place when widgets above it start."""
+    width, height = SCREENS[screen]
+    page = visit(
+        page_name, new_context=reader(viewport={"width": width, "height": height})
+    )
+    rooms = page.locator(".widget-host").evaluate_all(
+        f"""hosts => hosts.map(host => [parseFloat(host.style.getPropertyValue("--{screen}")) || 0,
+            host.getBoundingClientRect().height])"""
+    )
+    wrong = [
+        (room, real) for room, real in rooms if abs(room - real) > 40 + 0.05 * real
+    ]
+    assert wrong == [], "run `make heights`"
 
 
 @pytest.mark.parametrize("page_name", CHAPTERS)

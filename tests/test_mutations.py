@@ -20,6 +20,18 @@ PACKAGE = TESTS.parent / "mha_lib"
 
 # fault -> (file, the text as it is, the faulty text, the test files that should notice)
 FAULTS = {
+    "a block of causal queries sees the keys of the first": (
+        "_paths.py",
+        "        seen = k_len - q_len + done",
+        "        seen = k_len - q_len + _CAUSAL_BLOCK",
+        "attention",
+    ),
+    "padding forgotten in a block of causal queries": (
+        "_paths.py",
+        "attn_mask=None if mask is None else mask[..., :seen]",
+        "attn_mask=None",
+        "attention",
+    ),
     "mask ignored": (
         "_paths.py",
         "    if visible is None:\n        return _softmax_of",
@@ -28,8 +40,8 @@ FAULTS = {
     ),
     "mask ignored in the fused path": (
         "_paths.py",
-        "output = kernel(attn_mask=mask, is_causal=kernel_causal)",
-        "output = kernel(attn_mask=None, is_causal=kernel_causal)",
+        "        value,\n        mask,\n        dropout_p=dropout_p,",
+        "        value,\n        None,\n        dropout_p=dropout_p,",
         "attention",
     ),
     "mask inverted": (
@@ -40,8 +52,8 @@ FAULTS = {
     ),
     "mask inverted in the fused path": (
         "_paths.py",
-        "output = kernel(attn_mask=mask, is_causal=kernel_causal)",
-        "output = kernel(attn_mask=None if mask is None else ~mask, is_causal=kernel_causal)",
+        "        value,\n        mask,\n        dropout_p=dropout_p,",
+        "        value,\n        None if mask is None or mask.dtype != torch.bool else ~mask,\n        dropout_p=dropout_p,",
         "attention",
     ),
     "lengths inverted": (
@@ -112,8 +124,8 @@ FAULTS = {
     ),
     "torch's top-left causal flag used for any lengths": (
         "_paths.py",
-        "and bias is None and q_len == k_len:",
-        "and bias is None:",
+        "    elif mask is None and q_len == k_len:",
+        "    elif mask is None:",
         "attention",
     ),
     "a token does not see itself": (
@@ -376,14 +388,14 @@ FAULTS = {
     ),
     "positions of another sequence turned in the cross-attention": (
         "transformer.py",
-        "embed_dim, num_heads, num_kv_heads=num_kv_heads, dropout=dropout, bias=bias\n",
-        "embed_dim, num_heads, num_kv_heads=num_kv_heads, dropout=dropout, bias=bias, rotary=rotary\n",
+        "                dropout=dropout,\n                bias=bias,\n            )\n            self.cross",
+        "                dropout=dropout,\n                bias=bias,\n                rotary=rotary,\n            )\n            self.cross",
         "transformer",
     ),
     "no dropout of the cross-attention's weights": (
         "transformer.py",
-        "embed_dim, num_heads, num_kv_heads=num_kv_heads, dropout=dropout, bias=bias\n",
-        "embed_dim, num_heads, num_kv_heads=num_kv_heads, bias=bias\n",
+        "                dropout=dropout,\n                bias=bias,\n            )\n            self.cross",
+        "                bias=bias,\n            )\n            self.cross",
         "transformer",
     ),
     "the memory projected in every step": (
@@ -406,8 +418,8 @@ FAULTS = {
     ),
     "lengths beside a cache lost": (
         "transformer.py",
-        "        caches = _check_caches(cache, KeyValueCache, len(self.blocks))\n        if valid_lens is not None and cache is None:",
-        "        caches = _check_caches(cache, KeyValueCache, len(self.blocks))\n        if cache is not None:\n            valid_lens = None\n        if valid_lens is not None:",
+        "        caches = _check_caches(cache, KeyValueCache, len(self.blocks))\n        if cache is None:",
+        "        caches = _check_caches(cache, KeyValueCache, len(self.blocks))\n        if cache is not None:\n            valid_lens = None\n        if cache is None:",
         "transformer",
     ),
     "causal in the first block only": (
@@ -424,8 +436,8 @@ FAULTS = {
     ),
     "all blocks one block": (
         "transformer.py",
-        "            EncoderBlock(embed_dim, num_heads, hidden_dim, **options)\n            for _ in range(num_layers)",
-        "            [EncoderBlock(embed_dim, num_heads, hidden_dim, **options)] * num_layers",
+        "            self._block(embed_dim, num_heads, hidden_dim, **options)\n            for _ in range(num_layers)",
+        "            [self._block(embed_dim, num_heads, hidden_dim, **options)] * num_layers",
         "transformer",
     ),
     "the same norm twice": (
@@ -676,8 +688,8 @@ FAULTS = {
     ),
     "a NaN is hidden where keys are few": (
         "_paths.py",
-        "        elif k_len < _KERNEL_KEEPS_NAN_FROM and may_hold_zero(output):",
-        "        elif False:",
+        "            mask = query.new_zeros(1, 1)",
+        "            pass",
         "correctness",
     ),
     "a NaN is hidden, off by one": (
@@ -688,8 +700,8 @@ FAULTS = {
     ),
     "the future is seen where a NaN was looked for": (
         "_paths.py",
-        "mask.tril() if kernel_causal else mask",
-        "mask",
+        "            mask = causal_mask(query.size(-2), key.size(-2))",
+        "            mask = query.new_zeros(1, 1)",
         "correctness",
     ),
     "a graph alone is refused": (
@@ -700,8 +712,8 @@ FAULTS = {
     ),
     "fused: dropout forgotten": (
         "_paths.py",
-        "        dropout_p=dropout_p,\n        scale=scale,\n        enable_gqa",
-        "        scale=scale,\n        enable_gqa",
+        "        dropout_p=dropout_p,\n        is_causal=is_causal,\n        scale=scale,\n        enable_gqa",
+        "        is_causal=is_causal,\n        scale=scale,\n        enable_gqa",
         "correctness",
     ),
     "weights kept on the layer": (
@@ -838,8 +850,8 @@ FAULTS = {
     ),
     "a mask of all pairs where torch's causal path does": (
         "_paths.py",
-        "if is_causal and mask is None and bias is None and q_len == k_len:",
-        "if False:",
+        "    elif mask is None and q_len == k_len:",
+        "    elif False:",
         "attention",
     ),
     "torch's formula instead of its kernel": (
@@ -868,13 +880,13 @@ FAULTS = {
     ),
     "a NaN is hidden in a compiled function": (
         "_paths.py",
-        "            output = output.masked_fill(lost, torch.nan)",
-        "            pass",
+        "        output = output.masked_fill(lost, torch.nan)",
+        "        pass",
         "correctness",
     ),
     "weights overwritten that a derivative needs": (
         "_paths.py",
-        "if in_place and not followed:",
+        "if in_place and not scores.requires_grad:",
         "if in_place:",
         "attention",
     ),

@@ -1,6 +1,7 @@
 """The repository around the course: one address, exact pins, a whole wheel, nothing that runs code unseen."""
 
 import importlib.metadata
+import json
 import re
 import shutil
 import subprocess
@@ -42,7 +43,7 @@ def text_of(path):
 
 def test_every_part_is_there():
     names = """README.md CONTRIBUTING.md CHANGELOG.md LICENSE LICENSE-CC-BY Makefile pyproject.toml .ci/run
-        requirements.txt _config.yml _toc.yml index.md chapters/references.bib mha_lib/py.typed""".split()
+        requirements.txt _config.yml _toc.yml index.ipynb chapters/references.bib mha_lib/py.typed""".split()
     assert [name for name in names if not (ROOT / name).is_file()] == []
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
     pages = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
@@ -150,6 +151,22 @@ def test_requirements_are_complete():
         if not re.match(r"nvidia-|cuda-|triton|setuptools", requirement.name)
     }
     assert missing == set()
+
+
+def test_what_npm_installs_is_exact_and_only_checks():
+    asked = json.loads((ROOT / "package.json").read_text(encoding="utf-8"))
+    lock = json.loads((ROOT / "package-lock.json").read_text(encoding="utf-8"))
+    assert asked["private"]
+    assert "dependencies" not in asked, "the course itself needs nothing from npm"
+    locked = {path: package for path, package in lock["packages"].items() if path}
+    for name, version in asked["devDependencies"].items():
+        assert locked[f"node_modules/{name}"]["version"] == version
+    for package in locked.values():
+        assert package["dev"]
+        assert package["integrity"].startswith("sha512-")
+        # Where it came from may stand there, a mirror may not.
+        home = "https://registry.npmjs.org/"
+        assert package.get("resolved", home).startswith(home)
 
 
 @pytest.fixture(scope="module")

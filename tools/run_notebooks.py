@@ -3,7 +3,7 @@
     python tools/run_notebooks.py [--jobs N] [NOTEBOOK ...]
 
 Each notebook runs in a fresh kernel, alone in an empty folder, without a network. It must print nothing on
-stderr, raise nothing and leave no file behind. Without arguments all of chapters/ runs.
+stderr, raise nothing and leave no file behind. Without arguments the landing page and all of chapters/ run.
 """
 
 import argparse
@@ -37,13 +37,13 @@ def main(arguments=None):
     """Run the notebooks named on the command line; the exit status is 1 if any of them fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "notebooks", nargs="*", type=Path, help="default: all of chapters/"
+        "notebooks", nargs="*", type=Path, help="default: index.ipynb and chapters/"
     )
     parser.add_argument(
         "--jobs", type=int, default=2, help="how many notebooks run at the same time"
     )
     options = parser.parse_args(arguments)
-    paths = options.notebooks or sorted((ROOT / "chapters").glob("*.ipynb"))
+    paths = options.notebooks or notebooks()
 
     with ThreadPoolExecutor(options.jobs) as pool:
         failed = [
@@ -52,6 +52,11 @@ def main(arguments=None):
             if not ok
         ]
     return 1 if failed or not paths else 0
+
+
+def notebooks():
+    """Return the paths of all notebooks of the book: the landing page and the chapters."""
+    return [ROOT / "index.ipynb", *sorted((ROOT / "chapters").glob("*.ipynb"))]
 
 
 def run_and_store(path):

@@ -19,6 +19,7 @@ PLACES = [
     "pyproject.toml",
     "chapters/*.md",
     "chapters/*.bib",
+    "index.ipynb",
     "chapters/*.ipynb",
     ".github/workflows/*.yml",
 ]
@@ -95,7 +96,8 @@ def write_setup_cell(notebook, source):
         named = [nbformat.v4.new_code_cell(id="setup")]
         notebook.cells.insert(first, named[0])
     named[0].source = source
-    named[0].metadata = nbformat.from_dict(SETUP_METADATA)
+    if "remove-input" not in named[0].metadata.get("tags", []):  # not shown at all
+        named[0].metadata = nbformat.from_dict(SETUP_METADATA)
 
 
 def main(arguments):

@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
-from mha_lib.widgets._base import CourseWidget
+from mha_lib.widgets._base import CourseWidget, Explorer
+from mha_lib.widgets.ablation_lab import AblationLab
+from mha_lib.widgets.alibi_explorer import AlibiExplorer
+from mha_lib.widgets.attention_stepper import AttentionStepper
+from mha_lib.widgets.cost_calculator import CostCalculator
 from mha_lib.widgets.head_explorer import HeadExample, HeadExplorer
+from mha_lib.widgets.mask_painter import MaskPainter
+from mha_lib.widgets.path_explorer import PathExplorer
+from mha_lib.widgets.pooling_explorer import PoolingExplorer
+from mha_lib.widgets.position_explorer import PositionExplorer
 from mha_lib.widgets.quiz import Question, Quiz
+from mha_lib.widgets.reshape_stepper import ReshapeStepper
+from mha_lib.widgets.rotation_dial import RotationDial
+from mha_lib.widgets.score_explorer import ScoreExplorer
 
-__all__ = ["HeadExample", "HeadExplorer", "Question", "Quiz", "widget_sources"]
+__all__ = [
+    "AblationLab",
+    "AlibiExplorer",
+    "AttentionStepper",
+    "CostCalculator",
+    "Explorer",
+    "HeadExample",
+    "HeadExplorer",
+    "MaskPainter",
+    "PathExplorer",
+    "PoolingExplorer",
+    "PositionExplorer",
+    "Question",
+    "Quiz",
+    "ReshapeStepper",
+    "RotationDial",
+    "ScoreExplorer",
+    "widget_sources",
+]
 
 
 def widget_sources() -> dict[str, dict[str, str]]:
@@ -16,11 +45,12 @@ def widget_sources() -> dict[str, dict[str, str]]:
         For each value of the stored `_anywidget_id` the stored `_esm` and `_css`.
 
     Example:
-        >>> sorted(widget_sources())
-        ['mha_lib.widgets.head_explorer.HeadExplorer', 'mha_lib.widgets.quiz.Quiz']
+        >>> sorted(widget_sources()["mha_lib.widgets.quiz.Quiz"])
+        ['_css', '_esm']
     """
     return {
         f"{cls.__module__}.{cls.__name__}": {"_esm": cls._esm, "_css": cls._css}
-        for cls in CourseWidget.__subclasses__()
+        for base in (CourseWidget, Explorer)
+        for cls in base.__subclasses__()
         if "_module" in cls.__dict__
     }

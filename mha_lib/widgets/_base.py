@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import re
 from importlib import resources
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import anywidget
+import torch
 import traitlets
+from torch import Tensor
+
+from mha_lib.widgets._traits import TraitTypeError, TraitValueError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _JS = resources.files(__package__) / "js"
-_COMMENT = re.compile(r"^[ ]*(//.*|/\*\*(.|\n)*?\*/)\n", re.MULTILINE)
+_COMMENT = re.compile(r"^[ ]*(//.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
 _RELATIVE_IMPORT = re.compile(
     r'^import \{\s*\w+(?:,\s*\w+)*,?\s*\} from "\./(\w+\.js)";\n', re.MULTILINE
 )
-
-
-class TraitValueError(traitlets.TraitError, ValueError):
-    """A trait was given a value that breaks its rule: traitlets takes it back, callers catch a ValueError."""
-
-
-class TraitTypeError(traitlets.TraitError, TypeError):
-    """A trait was given a value of another type: traitlets takes it back, callers catch a TypeError."""
+# Not `import torch as t`, which stands in the programs that widgets write.
+_OTHER_IMPORT = re.compile(r"^import (?![\w.]+( as \w+)?$).*", re.MULTILINE)
 
 
 def compose_module(name: str) -> str:
@@ -35,7 +34,8 @@ def compose_module(name: str) -> str:
     Both hosts of a widget, anywidget and the built page, take its code as a single text in which no relative
     address could be resolved. No bundler is needed as long as the files keep to one form of import,
     import { a, b } from "./file.js", and the names at the top of the files differ. Comments that have their
-    own lines stay behind: every notebook stores this text.
+    own lines stay behind: every notebook stores this text. Each file begins with a line that names it, by
+    which the book finds what its widgets share.
 
     Raises:
         ValueError: a file has an import of another form.
@@ -51,21 +51,26 @@ def compose_module(name: str) -> str:
         for imported in _RELATIVE_IMPORT.findall(text):
             add(imported)
         rest = _RELATIVE_IMPORT.sub("", text)
-        if line := re.search(r"^import .*", rest, re.MULTILINE):
+        if line := _OTHER_IMPORT.search(rest):
             raise ValueError(
                 f'{file} may only import {{ names }} from "./file.js", got {line.group()!r}'
             )
-        texts.append(_COMMENT.sub("", rest).strip() + "\n")
+        texts.append(f"// {file}\n{_COMMENT.sub('', rest).strip()}\n")
 
     add(name)
     return "\n".join(texts)
 
 
 def compose_style(name: str) -> str:
-    """The style sheet of all widgets, and behind it that of the module `name`, if it has one of its own."""
+    """The style sheet of all widgets, and behind it that of the module `name`, if it has one of its own.
+
+    Each begins with a line that names it, as in `compose_module`.
+    """
     own = _JS / name.replace(".js", ".css")
-    texts = [_JS / "frame.css", *([own] if own.is_file() else [])]
-    return "\n".join(text.read_text(encoding="utf-8") for text in texts)
+    sheets = [_JS / "frame.css", *([own] if own.is_file() else [])]
+    return "\n".join(
+        f"/* {sheet.name} */\n{sheet.read_text(encoding='utf-8')}" for sheet in sheets
+    )
 
 
 class CourseWidget(anywidget.AnyWidget):
@@ -120,3 +125,62 @@ class CourseWidget(anywidget.AnyWidget):
         if (html := self.fallback_html()) is not None:
             data["text/html"] = html
         return data, metadata
+
+
+class Explorer(CourseWidget):
+    """A widget that computes in the browser what torch computes here, from the same settings.
+
+    A subclass names in `_settings` the traits that a reader can change, and says in `_compute` what the
+    numbers on the page are. "These settings as Python", in the widget's lower edge, is a program that leaves
+    them in variables of the same names.
+    """
+
+    _settings: ClassVar[tuple[str, ...]]
+
+    browser_report = traitlets.Dict().tag(sync=True)
+    """What a browser last computed: its `settings` and `numbers`; empty before."""
+
+    def _compute(self, *args: Any, **settings: Any) -> dict[str, Tensor]:
+        """The numbers of a state by name, from torch and the library: finite, or -inf for a hidden score."""
+        raise NotImplementedError
+
+    def numbers(self) -> dict[str, Tensor]:
+        """The numbers that the page shows in the present state, computed here: tensors by name."""
+        return self._compute(**{name: getattr(self, name) for name in self._settings})
+
+    def browser_difference(self) -> float | None:
+        """Largest difference between a number that a browser computed and torch's; None before it did.
+
+        Raises:
+            ValueError: the browser computed other numbers than there are here, or a shape differs.
+        """
+        if not self.browser_report:
+            return None
+        found = self.browser_report["numbers"]
+        expected = self._compute(**self.browser_report["settings"])
+        if set(found) != set(expected):
+            raise ValueError(
+                f"the browser must report {sorted(expected)}, got {sorted(found)}"
+            )
+        largest = 0.0
+        for name, tensor in expected.items():
+            drawn = torch.tensor(_with_infinities(found[name]), dtype=torch.float64)
+            if drawn.shape != tensor.shape:
+                raise ValueError(
+                    f"{name} must have shape {tuple(tensor.shape)}, got {tuple(drawn.shape)}"
+                )
+            if not torch.equal(drawn.isfinite(), tensor.isfinite()):
+                raise ValueError(
+                    f"{name} must be -inf where torch has it, got it elsewhere"
+                )
+            apart = (drawn - tensor.double())[tensor.isfinite()].abs()
+            if apart.numel():
+                largest = max(largest, float(apart.max()))
+        return largest
+
+
+def _with_infinities(value: Any) -> Any:
+    """A browser's numbers, in lists, with -inf where JSON had to write null."""
+    if isinstance(value, list):
+        return [_with_infinities(entry) for entry in value]
+    return -math.inf if value is None else value

@@ -16,13 +16,20 @@ from mha_lib._checks import check_type
 from mha_lib.attention import MultiHeadAttention, attention_pooling
 from mha_lib.masking import build_mask
 from mha_lib.scores import scaled_dot_product_score
-from mha_lib.widgets._base import CourseWidget, TraitValueError
+from mha_lib.widgets._base import Explorer
+from mha_lib.widgets._traits import Choice, Flag, TraitValueError, Whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAX_TOKENS, MAX_EMBED_DIM = 24, 64
-"""Beyond these a map is no longer readable, and the numbers make the page heavy."""
+MAX_TOKENS, MAX_EMBED_DIM = 256, 128
+"""Beyond these a slider would no longer follow the hand, and the numbers would make the page heavy."""
+
+MAX_MARKED = 8192
+"""Up to so many numbers the page keeps those of the small maps, beyond that only those of the large one."""
+
+MAX_LABELLED = 24
+"""Beyond so many tokens a figure does without their labels."""
 
 STAGES = {
     "scores": "scaled score",
@@ -31,6 +38,9 @@ STAGES = {
     "output": "output",
 }
 """What the maps can show, and what one of their numbers is called."""
+
+VIEWS = ("one", "both", "difference")
+"""What the large map shows: a head, two of them side by side, or how far the two are apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +52,7 @@ class HeadExample:
 
     Args:
         label: text in the menu, unique within a widget.
-        tokens: len labels, 1 to 24.
+        tokens: len labels, 1 to 256; up to 24 the large map has a cell a number, beyond that a pixel.
         x: (len, embed_dim), what the layer takes as query, key and value; a mapping if layers differ in it.
         layers: a `MultiHeadAttention`, or a mapping from the number of heads to one.
         note: a sentence below the menu that says what to look for; `code` and *emphasis* are allowed.
@@ -191,6 +201,16 @@ class HeadExample:
             0
         )
 
+    def projected(self, num_heads: int) -> dict[str, Tensor]:
+        """Query, key and value as the layer of `num_heads` heads projects them, each (1, len, embed_dim)."""
+        layer, x = self.layer(num_heads), self.input(num_heads)
+        with torch.no_grad():
+            return {
+                "query": layer.q_proj(x),
+                "key": layer.k_proj(x),
+                "value": layer.v_proj(x),
+            }
+
     def state(self) -> dict[str, Any]:
         """What the browser is given: tokens and the projections q, k, v in float32."""
         groups = (
@@ -200,17 +220,14 @@ class HeadExample:
         )
         versions = []
         for head_counts in groups:
-            layer, x = self.layer(head_counts[-1]), self.input(head_counts[-1])
-            with torch.no_grad():
-                projected = {
-                    "query": layer.q_proj(x),
-                    "key": layer.k_proj(x),
-                    "value": layer.v_proj(x),
-                }
+            projected = self.projected(head_counts[-1])
             numbers = {name: _to_base64(tensor) for name, tensor in projected.items()}
-            parameters = sum(parameter.numel() for parameter in layer.parameters())
             versions.append(
-                {"num_heads": list(head_counts), "parameters": parameters, **numbers}
+                {
+                    "num_heads": list(head_counts),
+                    "parameters": _num_parameters(self.layer(head_counts[-1])),
+                    **numbers,
+                }
             )
         return {
             "label": self.label,
@@ -221,6 +238,10 @@ class HeadExample:
         }
 
 
+def _num_parameters(layer: MultiHeadAttention) -> int:
+    return sum(parameter.numel() for parameter in layer.parameters())
+
+
 def _to_base64(tensor: Tensor) -> str:
     """Float32 numbers as base64 of their little-endian bytes: exact, and half as long as decimal text."""
     return base64.b64encode(
@@ -228,7 +249,7 @@ def _to_base64(tensor: Tensor) -> str:
     ).decode("ascii")
 
 
-class HeadExplorer(CourseWidget):
+class HeadExplorer(Explorer):
     """A slider over the number of heads, with live maps of every head: scores, mask, weights, output.
 
     All numbers are computed in the browser from the projections that torch made, so the widget also works in
@@ -242,6 +263,9 @@ class HeadExplorer(CourseWidget):
         is_causal: hide the later keys from each query.
         stage: "scores", "masked", "weights" or "output".
         head: index of the head in the large map.
+        view: "one" head, two of them side by side for "both", or the "difference" of the two, as |a - b|.
+        other: index of the second head; default another one than `head`.
+        compact: leave only `num_heads` and the maps, for a small place.
 
     Raises:
         TypeError: an argument is of another type.
@@ -259,15 +283,27 @@ class HeadExplorer(CourseWidget):
 
     _module: ClassVar[str] = "head_explorer.js"
 
+    _settings: ClassVar[tuple[str, ...]] = (
+        "example",
+        "num_heads",
+        "valid_len",
+        "is_causal",
+        "stage",
+        "head",
+        "view",
+        "other",
+    )
+
     examples = t.List(t.Dict(), read_only=True).tag(sync=True)
     example = t.Unicode().tag(sync=True)
-    num_heads = t.Int(1).tag(sync=True)
-    valid_len = t.Int(0).tag(sync=True)
-    is_causal = t.Bool(False).tag(sync=True)
-    stage = t.Unicode("weights").tag(sync=True)
-    head = t.Int(0).tag(sync=True)
-    browser_report = t.Dict().tag(sync=True)
-    """What a browser last drew: the traits it drew for and its `weights`; empty before."""
+    num_heads = Whole(1, 1, MAX_EMBED_DIM)
+    valid_len = Whole(0, 0, MAX_TOKENS)
+    is_causal = Flag(False)
+    stage = Choice("weights", list(STAGES))
+    head = Whole(0, 0, MAX_EMBED_DIM - 1)
+    view = Choice("one", VIEWS)
+    other = Whole(0, 0, MAX_EMBED_DIM - 1)
+    compact = Flag(False)
 
     def __init__(
         self,
@@ -279,6 +315,9 @@ class HeadExplorer(CourseWidget):
         is_causal: bool = False,
         stage: str = "weights",
         head: int = 0,
+        view: str = "one",
+        other: int | None = None,
+        compact: bool = False,
     ) -> None:
         check_type("examples", examples, Sequence)
         for index, entry in enumerate(examples):
@@ -301,13 +340,16 @@ class HeadExplorer(CourseWidget):
         self.num_heads = _default_num_heads(chosen) if num_heads is None else num_heads
         self.valid_len = len(chosen.tokens) if valid_len is None else valid_len
         self.is_causal, self.stage, self.head = is_causal, stage, head
+        self.view, self.compact = view, compact
+        self.other = _another(head, self.num_heads) if other is None else other
         self.set_trait("examples", [entry.state() for entry in examples])
         super().__init__()
 
     @property
     def head_dim(self) -> int:
         """Width of one head, embed_dim / num_heads."""
-        return self._examples[self.example].embed_dim // self.num_heads
+        width = self._examples[self.example].embed_dim
+        return width // int(self.num_heads)
 
     @t.validate("example")
     def _check_example(self, proposal: t.Bunch) -> str:
@@ -320,36 +362,21 @@ class HeadExplorer(CourseWidget):
     @t.validate("num_heads")
     def _check_num_heads(self, proposal: t.Bunch) -> int:
         example = self._examples[self.example]
-        if proposal.value not in example.head_counts or isinstance(
-            proposal.value, bool
-        ):
+        if proposal.value not in example.head_counts:
             raise TraitValueError(
                 f"num_heads must divide embed_dim={example.embed_dim} and be one of {example.head_counts}, "
                 f"got {proposal.value!r}"
             )
         return int(proposal.value)
 
-    @t.validate("valid_len", "head")
+    @t.validate("valid_len", "head", "other")
     def _check_range(self, proposal: t.Bunch) -> int:
         name = proposal.trait.name
-        top = (
-            len(self._examples[self.example].tokens)
-            if name == "valid_len"
-            else self.num_heads - 1
-        )
-        if isinstance(proposal.value, bool) or not 0 <= proposal.value <= top:
-            raise TraitValueError(
-                f"{name} must lie in 0..{top}, got {proposal.value!r}"
-            )
+        length = len(self._examples[self.example].tokens)
+        top = length if name == "valid_len" else self.num_heads - 1
+        if proposal.value > top:
+            raise TraitValueError(f"{name} must lie in 0..{top}, got {proposal.value}")
         return int(proposal.value)
-
-    @t.validate("stage")
-    def _check_stage(self, proposal: t.Bunch) -> str:
-        if proposal.value not in STAGES:
-            raise TraitValueError(
-                f"stage must be one of {list(STAGES)}, got {proposal.value!r}"
-            )
-        return str(proposal.value)
 
     @t.observe("example")
     def _fit_to_example(self, change: t.Bunch) -> None:
@@ -368,67 +395,94 @@ class HeadExplorer(CourseWidget):
 
     @t.observe("num_heads")
     def _fit_to_num_heads(self, change: t.Bunch) -> None:
+        """Keep the two heads as near as can be, and two."""
         self.head = min(self.head, change.new - 1)
+        self.other = min(self.other, change.new - 1)
+        if self.other == self.head:
+            self.other = _another(self.head, change.new)
 
     def weights(self) -> Tensor:
         """Attention weights of the present state, from the torch layer itself: (num_heads, len, len)."""
-        return self._weights(
-            self.example, self.num_heads, self.valid_len, self.is_causal
-        )
-
-    def _weights(
-        self, example: str, num_heads: int, valid_len: int, is_causal: bool
-    ) -> Tensor:
-        layer, x = (
-            self._examples[example].layer(num_heads),
-            self._examples[example].input(num_heads),
-        )
+        example = self._examples[self.example]
+        layer, x = example.layer(self.num_heads), example.input(self.num_heads)
+        lens = torch.tensor([self.valid_len])
         with torch.no_grad():
-            weights: Tensor = layer(
-                x, x, x, valid_lens=torch.tensor([valid_len]), is_causal=is_causal
-            )[1]
+            weights: Tensor = layer(x, x, x, valid_lens=lens, is_causal=self.is_causal)[
+                1
+            ]
         return weights[0]
-
-    def browser_difference(self) -> float | None:
-        """Largest difference between the weights that a browser drew and torch's; None before it drew."""
-        report = dict(self.browser_report)
-        if not report:
-            return None
-        drawn = torch.tensor(report.pop("weights"), dtype=torch.float64)
-        return float((drawn - self._weights(**report)).abs().max())
 
     def shown(self) -> Tensor:
         """What the maps show, from torch: (num_heads, len, len), for "output" (num_heads, len, head_dim).
 
         The score of a hidden key is -inf.
         """
-        example = self._examples[self.example]
-        layer, x, length = (
-            example.layer(self.num_heads),
-            example.input(self.num_heads),
-            len(example.tokens),
+        stages, _ = self._stages(
+            self.example, self.num_heads, self.valid_len, self.is_causal, torch.float32
         )
-        mask = build_mask(
-            length,
-            length,
-            valid_lens=torch.tensor([self.valid_len]),
-            is_causal=self.is_causal,
+        return stages[self.stage]
+
+    def _stages(
+        self,
+        example: str,
+        num_heads: int,
+        valid_len: int,
+        is_causal: bool,
+        dtype: torch.dtype,
+    ) -> tuple[dict[str, Tensor], MultiHeadAttention]:
+        """Every stage for all heads, from the projections in float32 as the page has them; and the layer."""
+        chosen = self._examples[example]
+        layer, length = chosen.layer(num_heads), len(chosen.tokens)
+        query, key, value = (
+            layer.split_heads(projected.float().to(dtype))[0]
+            for projected in chosen.projected(num_heads).values()
         )
+        lens = torch.tensor([valid_len])
+        mask = build_mask(length, length, valid_lens=lens, is_causal=is_causal)
         assert mask is not None
-        with torch.no_grad():
-            projections = (layer.q_proj, layer.k_proj, layer.v_proj)
-            query, key, value = (
-                layer.split_heads(projection(x))[0] for projection in projections
+        scores = scaled_dot_product_score(query, key)
+        output, weights = attention_pooling(scores, value, mask.expand_as(scores))
+        masked = scores.masked_fill(~mask, -math.inf)
+        stages = {
+            "scores": scores,
+            "masked": masked,
+            "weights": weights,
+            "output": output,
+        }
+        return stages, layer
+
+    def _compute(
+        self,
+        example: str,
+        num_heads: int,
+        valid_len: int,
+        is_causal: bool,
+        stage: str,
+        head: int,
+        view: str,
+        other: int,
+    ) -> dict[str, Tensor]:
+        stages, layer = self._stages(
+            example, num_heads, valid_len, is_causal, torch.float64
+        )
+        first, second = stages[stage][head], stages[stage][other]
+        numbers = {
+            "head_dim": torch.tensor(layer.head_dim),
+            "parameters": torch.tensor(_num_parameters(layer)),
+            "table": first,
+        }
+        if view != "one":
+            # Both are -inf at the same places, where their difference would be no number.
+            seen = first.isfinite()
+            difference = torch.where(seen, (first - second).abs(), -math.inf)
+            apart = difference[seen] if seen.any() else torch.zeros(1)
+            numbers |= {"max_difference": apart.max(), "mean_difference": apart.mean()}
+            numbers |= (
+                {"other_table": second} if view == "both" else {"table": difference}
             )
-            scores = scaled_dot_product_score(query, key)
-            if self.stage == "scores":
-                return scores
-            if self.stage == "masked":
-                return scores.masked_fill(~mask, -math.inf)
-            output, weights = attention_pooling(
-                scores, value, mask.expand(self.num_heads, -1, -1)
-            )
-        return weights if self.stage == "weights" else output
+        if stages[stage].numel() <= MAX_MARKED:
+            numbers["shown"] = stages[stage]
+        return numbers
 
     def figure(self) -> Figure:
         """The maps of all heads in the present state, as a matplotlib Figure."""
@@ -445,8 +499,11 @@ class HeadExplorer(CourseWidget):
         high = (
             float(finite.max()) if finite.numel() and finite.max() > low else low + 1.0
         )
-        is_output, labelled = self.stage == "output", self.num_heads <= 8
         tokens = list(self._examples[self.example].tokens)
+        is_output, labelled = (
+            self.stage == "output",
+            self.num_heads <= 8 and len(tokens) <= MAX_LABELLED,
+        )
         figure = plots.plot_weights(
             maps,
             query_labels=tokens if labelled else None,
@@ -473,3 +530,8 @@ def _default_num_heads(example: HeadExample) -> int:
     return next(
         (count for count in example.head_counts if count > 1), example.head_counts[0]
     )
+
+
+def _another(head: int, num_heads: int) -> int:
+    """The first head that is not this one; it itself where it is the only one."""
+    return 1 if head == 0 and num_heads > 1 else 0

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import traitlets as t
 
 from mha_lib._checks import check_type
-from mha_lib.widgets._base import CourseWidget, TraitValueError
+from mha_lib.widgets._base import CourseWidget
+from mha_lib.widgets._traits import TraitValueError
 
 Choice = str | int | float | bool
 

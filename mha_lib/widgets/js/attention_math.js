@@ -19,6 +19,17 @@ export function matrixFromFloat32(base64, columns) {
 }
 
 /**
+ * All zero. The rows lie one behind the other in memory, which keeps long loops fast.
+ * @param {number} rows
+ * @param {number} columns
+ * @returns {Matrix}
+ */
+export function zeroMatrix(rows, columns) {
+  const numbers = new Float64Array(rows * columns);
+  return Array.from({ length: rows }, (_, row) => numbers.subarray(row * columns, (row + 1) * columns));
+}
+
+/**
  * (len, embed_dim) -> num_heads times (len, head_dim): head i owns the columns from i * head_dim on.
  * @param {Matrix} x
  * @param {number} numHeads
@@ -51,7 +62,17 @@ export function mergeHeads(heads) {
  * @returns {Matrix}
  */
 export function dotProductScore(query, key) {
-  return query.map((q) => Float64Array.from(key, (k) => q.reduce((sum, number, i) => sum + number * k[i], 0)));
+  const scores = zeroMatrix(query.length, key.length);
+  // One coordinate at a time, so that the inner loop runs along the keys, of which there are many.
+  const coordinates = Array.from(key[0] ?? [], (_, i) => Float64Array.from(key, (row) => row[i]));
+  for (let q = 0; q < scores.length; q++) {
+    const row = scores[q];
+    for (let i = 0; i < coordinates.length; i++) {
+      const [number, column] = [query[q][i], coordinates[i]];
+      for (let k = 0; k < row.length; k++) row[k] += number * column[k];
+    }
+  }
+  return scores;
 }
 
 /**
@@ -62,7 +83,7 @@ export function dotProductScore(query, key) {
  */
 export function scaledDotProductScore(query, key) {
   const scale = Math.sqrt(query[0].length);
-  return dotProductScore(query, key).map((row) => row.map((score) => score / scale));
+  return dotProductScore(query.map((row) => row.map((number) => number / scale)), key);
 }
 
 /**
@@ -76,7 +97,8 @@ export function validLenMask(validLen, qLen, kLen) {
   if (!Number.isInteger(validLen) || validLen < 0 || validLen > kLen) {
     throw new RangeError(`valid_len must lie in 0..k_len=${kLen}, got ${validLen}`);
   }
-  return Array.from({ length: qLen }, () => Array.from({ length: kLen }, (_, key) => key < validLen));
+  const row = Array.from({ length: kLen }, (_, key) => key < validLen);
+  return Array.from({ length: qLen }, () => row.slice());
 }
 
 /**
@@ -97,7 +119,14 @@ export function causalMask(qLen, kLen = qLen) {
  * @returns {Mask}
  */
 export function combineMasks(masks) {
-  return masks[0].map((row, query) => row.map((_, key) => masks.every((mask) => mask[query][key])));
+  const combined = masks[0].map((row) => row.slice());
+  for (const mask of masks.slice(1)) {
+    for (let q = 0; q < mask.length; q++) {
+      const [row, own] = [combined[q], mask[q]];
+      for (let k = 0; k < row.length; k++) row[k] &&= own[k];
+    }
+  }
+  return combined;
 }
 
 /**
@@ -107,7 +136,12 @@ export function combineMasks(masks) {
  * @returns {Matrix}
  */
 export function maskScores(scores, mask) {
-  return scores.map((row, query) => row.map((score, key) => (mask[query][key] ? score : -Infinity)));
+  const masked = zeroMatrix(scores.length, scores[0]?.length ?? 0);
+  for (let q = 0; q < scores.length; q++) {
+    const [row, own, visible] = [scores[q], masked[q], mask[q]];
+    for (let k = 0; k < row.length; k++) own[k] = visible[k] ? row[k] : -Infinity;
+  }
+  return masked;
 }
 
 /**
@@ -117,15 +151,40 @@ export function maskScores(scores, mask) {
  * @returns {Matrix}
  */
 export function maskedSoftmax(scores, mask) {
-  const masked = mask ? maskScores(scores, mask) : scores;
-  return masked.map((row) => {
-    const highest = Math.max(...row);
-    if (highest === -Infinity) return new Float64Array(row.length);
+  const weights = zeroMatrix(scores.length, scores[0]?.length ?? 0);
+  for (let q = 0; q < scores.length; q++) {
+    const [row, own, visible] = [scores[q], weights[q], mask?.[q]];
+    let highest = -Infinity;
+    for (let k = 0; k < row.length; k++) {
+      if ((!visible || visible[k]) && row[k] > highest) highest = row[k];
+    }
+    if (highest === -Infinity) continue;
     // Subtracting the highest score changes no weight and keeps exp() from overflowing.
-    const exponentials = row.map((score) => Math.exp(score - highest));
-    const total = exponentials.reduce((sum, number) => sum + number, 0);
-    return exponentials.map((number) => number / total);
-  });
+    let total = 0;
+    for (let k = 0; k < row.length; k++) {
+      if (!visible || visible[k]) total += own[k] = Math.exp(row[k] - highest);
+    }
+    for (let k = 0; k < row.length; k++) own[k] /= total;
+  }
+  return weights;
+}
+
+/**
+ * For each row of weights the sum of the values, weighted by them.
+ * @param {Matrix} weights (q_len, k_len)
+ * @param {Matrix} value (k_len, value_dim)
+ * @returns {Matrix} (q_len, value_dim)
+ */
+export function weightedSum(weights, value) {
+  const output = zeroMatrix(weights.length, value[0].length);
+  for (let q = 0; q < weights.length; q++) {
+    const [row, own] = [weights[q], output[q]];
+    for (let k = 0; k < row.length; k++) {
+      const [weight, numbers] = [row[k], value[k]];
+      for (let i = 0; i < own.length; i++) own[i] += weight * numbers[i];
+    }
+  }
+  return output;
 }
 
 /**
@@ -137,10 +196,7 @@ export function maskedSoftmax(scores, mask) {
  */
 export function attentionPooling(scores, value, mask) {
   const weights = maskedSoftmax(scores, mask);
-  const output = weights.map((row) =>
-    Float64Array.from(value[0], (_, column) => row.reduce((sum, weight, key) => sum + weight * value[key][column], 0)),
-  );
-  return { output, weights };
+  return { output: weightedSum(weights, value), weights };
 }
 
 /**

@@ -19,6 +19,15 @@ export function viridis(fraction) {
   return /** @type {[number, number, number]} */ (low.map((c, i) => Math.round(c + (place - stop) * (high[i] - c))));
 }
 
+/**
+ * @param {number[]} color red, green, blue in 0..255
+ * @returns {string} black or white, whichever has more contrast on it: at least 4.58, by the formulas of WCAG 2
+ */
+export function inkOn(color) {
+  const [red, green, blue] = color.map((c) => (c <= 10 ? c / 3294.6 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
+}
+
 /** @returns {string} a CSS gradient, lowest value on the left */
 export function viridisGradient() {
   return `linear-gradient(to right, ${VIRIDIS.map((stop) => `rgb(${stop.join(" ")})`).join(", ")})`;

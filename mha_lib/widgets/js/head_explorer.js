@@ -1,8 +1,25 @@
 // The centrepiece of the multi-head chapter: the number of heads as a slider, everything else follows.
 
-import { causalMask, combineMasks, matrixFromFloat32, multiHeadSteps, validLenMask } from "./attention_math.js";
-import { viridis, viridisGradient } from "./colors.js";
-import { element, formatNumber, inlineText, mount, segmentedControl } from "./frame.js";
+import {
+  causalMask,
+  combineMasks,
+  maskScores,
+  maskedSoftmax,
+  matrixFromFloat32,
+  scaledDotProductScore,
+  splitHeads,
+  validLenMask,
+  weightedSum,
+  zeroMatrix,
+} from "./attention_math.js";
+import { element, formatNumber, inlineText, mark, mount } from "./frame.js";
+import { colorBar, extentOf } from "./number_map.js";
+import { checkbox, facts, menu, segments, slider } from "./parts.js";
+import { pixelCanvas, sizedMap } from "./pixel_map.js";
+
+/** @typedef {import("./attention_math.js").Matrix} Matrix */
+/** @typedef {import("./attention_math.js").Mask} Mask */
+/** @typedef {import("./frame.js").Frame} Frame */
 
 /**
  * What torch stored of one example; `versions` has one entry for a layer that is cut at every number of heads, or
@@ -15,8 +32,12 @@ import { element, formatNumber, inlineText, mount, segmentedControl } from "./fr
  * @property {{num_heads: number[], parameters: number, query: string, key: string, value: string}[]} versions
  */
 
-const HEAD_COLORS = 8; // as many as the style sheet has
+/** @typedef {"scores" | "masked" | "weights" | "output"} Stage */
 
+const HEAD_COLORS = 8; // as many as the style sheet has
+const MAX_MARKED = 8192; // up to so many numbers the small maps keep theirs in the page
+
+/** @type {Record<Stage, {text: string, noun: string, about: string}>} */
 const STAGES = {
   scores: { text: "Scores", noun: "scaled score", about: "query · key / √head_dim" },
   masked: { text: "Mask", noun: "masked score", about: "the score of a hidden key becomes −∞" },
@@ -24,118 +45,205 @@ const STAGES = {
   output: { text: "Output", noun: "output", about: "weights · value: head_dim numbers a query" },
 };
 
-const TRAITS = ["examples", "example", "num_heads", "valid_len", "is_causal", "stage", "head"];
+const VIEWS = { one: "One head", both: "Side by side", difference: "Difference" };
 
-/** @param {import("./frame.js").Frame} frame */
-function readState(frame) {
+const HEAD_SETTINGS = ["example", "num_heads", "valid_len", "is_causal", "stage", "head", "view", "other"];
+
+/** @param {Frame} frame */
+function readHeads(frame) {
   /** @type {Example[]} */
   const examples = frame.get("examples");
   const label = frame.get("example");
-  const numHeads = frame.get("num_heads");
-  const validLen = frame.get("valid_len");
-  const head = frame.get("head");
-  const stage = frame.get("stage");
   const example = examples.find((candidate) => candidate.label === label);
   if (!example) {
     throw new RangeError(`example must be one of ${examples.map((e) => `“${e.label}”`).join(", ")}, got “${label}”`);
   }
+  const numHeads = frame.get("num_heads");
   const stops = headCounts(example);
   const version = example.versions.find((candidate) => candidate.num_heads.includes(numHeads));
   if (!version) {
     const rule = `num_heads must divide embed_dim=${example.embed_dim} and be one of ${stops.join(", ")}`;
     throw new RangeError(`${rule}, got ${numHeads}`);
   }
-  const length = example.tokens.length;
-  if (!Number.isInteger(validLen) || validLen < 0 || validLen > length) {
-    throw new RangeError(`valid_len must lie in 0..${length}, got ${validLen}`);
-  }
-  if (!Number.isInteger(head) || head < 0 || head >= numHeads) {
-    throw new RangeError(`head must lie in 0..${numHeads - 1}, got ${head}`);
-  }
-  if (!(stage in STAGES)) {
-    throw new RangeError(`stage must be one of ${Object.keys(STAGES).join(", ")}, got “${stage}”`);
-  }
-  return { examples, example, version, stops, numHeads, validLen, isCausal: frame.get("is_causal"), stage, head };
+  return {
+    examples,
+    example,
+    version,
+    stops,
+    numHeads,
+    validLen: frame.whole("valid_len", 0, example.tokens.length),
+    isCausal: frame.flag("is_causal"),
+    stage: /** @type {Stage} */ (frame.choice("stage", Object.keys(STAGES))),
+    head: frame.whole("head", 0, numHeads - 1),
+    view: frame.choice("view", Object.keys(VIEWS)),
+    other: frame.whole("other", 0, numHeads - 1),
+    isCompact: frame.flag("compact"),
+  };
 }
+
+/** @typedef {ReturnType<typeof readHeads>} HeadState */
 
 /** @param {Example} example */
 function headCounts(example) {
   return example.versions.flatMap((version) => version.num_heads).sort((a, b) => a - b);
 }
 
-/** @param {ReturnType<typeof readState>} state */
-function compute({ example, version, numHeads, validLen, isCausal }) {
-  const length = example.tokens.length;
-  const visible = validLenMask(validLen, length, length);
-  const mask = isCausal ? combineMasks([visible, causalMask(length)]) : visible;
-  const [query, key, value] = [version.query, version.key, version.value].map((stored) =>
-    matrixFromFloat32(stored, example.embed_dim),
-  );
-  return { mask, steps: multiHeadSteps({ query, key, value }, numHeads, mask) };
+/**
+ * The two heads as they are kept when there are `numHeads`: as near as can be, and not the same one twice.
+ * @param {number} numHeads
+ * @param {number} head
+ * @param {number} other
+ */
+function fitHeads(numHeads, head, other) {
+  const first = Math.min(head, numHeads - 1);
+  const second = Math.min(other, numHeads - 1);
+  return { num_heads: numHeads, head: first, other: second === first && numHeads > 1 ? Number(first === 0) : second };
 }
 
 /**
- * The range of the colours: common to all heads, from 0 for weights.
- * @param {import("./attention_math.js").Matrix[]} heads
- * @param {boolean} fromZero
+ * Calls `compute` again only where an input is another one than the last time: a step of a slider changes one thing.
+ * @template {any[]} Inputs
+ * @template Result
+ * @param {(...inputs: Inputs) => Result} compute
+ * @returns {(...inputs: Inputs) => Result}
  */
-function colorRange(heads, fromZero) {
-  const numbers = heads.flatMap((head) => head.flatMap((row) => Array.from(row))).filter(Number.isFinite);
-  const low = fromZero || numbers.length === 0 ? 0 : Math.min(...numbers);
-  const high = numbers.length === 0 ? 1 : Math.max(...numbers);
-  return { low, high: high > low ? high : low + 1 };
+function remember(compute) {
+  /** @type {{inputs: Inputs, result: Result} | null} */
+  let last = null;
+  return (...inputs) => {
+    if (!last || inputs.some((input, index) => input !== last?.inputs[index])) last = { inputs, result: compute(...inputs) };
+    return last.result;
+  };
 }
 
-/** @param {import("./frame.js").Frame} frame */
-function build(frame) {
-  const controls = buildControls(frame);
-  const facts = buildFacts();
-  const map = buildMap(frame);
-  const gallery = buildGallery(frame);
-  const bar = buildColorBar();
-  frame.body.append(
-    controls.node,
-    facts.node,
-    element(
-      "div",
-      { class: "mha-panes" },
-      element("div", { class: "mha-pane" }, map.node, bar.node, map.readout),
-      element("div", { class: "mha-pane" }, gallery.node),
-    ),
+/** What the layer computes, a stage at a time, for as many heads as there are. */
+function headComputer() {
+  const project = remember((/** @type {Example["versions"][0]} */ { query, key, value }, /** @type {number} */ embedDim) =>
+    [query, key, value].map((stored) => matrixFromFloat32(stored, embedDim)),
   );
-  /** @type {ReturnType<typeof readState> | null} */
-  let before = null;
-  let reported = "";
+  const split = remember((/** @type {Matrix[]} */ projected, /** @type {number} */ numHeads) =>
+    projected.map((matrix) => splitHeads(matrix, numHeads)),
+  );
+  const score = remember((/** @type {Matrix[][]} */ [queries, keys]) =>
+    queries.map((query, head) => scaledDotProductScore(query, keys[head])),
+  );
+  const buildCausalMask = remember((/** @type {number} */ length) => causalMask(length));
+  const buildMask = remember((/** @type {number} */ length, /** @type {number} */ validLen, /** @type {boolean} */ isCausal) => {
+    const visible = validLenMask(validLen, length, length);
+    return isCausal ? combineMasks([visible, buildCausalMask(length)]) : visible;
+  });
+  const hide = remember((/** @type {Matrix[]} */ scores, /** @type {Mask} */ mask) =>
+    scores.map((matrix) => maskScores(matrix, mask)),
+  );
+  const soften = remember((/** @type {Matrix[]} */ scores, /** @type {Mask} */ mask) =>
+    scores.map((matrix) => maskedSoftmax(matrix, mask)),
+  );
+  const pool = remember((/** @type {Matrix[]} */ weights, /** @type {Matrix[]} */ values) =>
+    weights.map((matrix, head) => weightedSum(matrix, values[head])),
+  );
+  const measure = remember((/** @type {Matrix[]} */ maps, /** @type {boolean} */ fromZero) => extentOf(maps, fromZero));
+  const subtract = remember(differenceOf);
 
-  return () => {
-    const state = readState(frame);
-    const { mask, steps } = compute(state);
-    const heads = steps[state.stage];
-    const range = colorRange(heads, state.stage === "weights");
-    controls.draw(state);
-    facts.draw(state);
-    gallery.draw(state, heads, range);
-    map.draw(state, heads[state.head], mask, range);
-    bar.draw(range, STAGES[state.stage]);
-    if (before) frame.say(describeChange(before, state));
-    before = state;
-
-    // With a kernel, Python can compare these numbers with torch's.
-    const { example, numHeads: num_heads, validLen: valid_len, isCausal: is_causal } = state;
-    const report = { example: example.label, num_heads, valid_len, is_causal };
-    if (JSON.stringify(report) !== reported) {
-      reported = JSON.stringify(report);
-      const weights = steps.weights.map((head) => head.map((row) => Array.from(row)));
-      frame.set({ browser_report: { ...report, weights } });
-    }
+  /** @param {HeadState} state */
+  return ({ example, version, numHeads, validLen, isCausal, stage, head, other }) => {
+    const heads = split(project(version, example.embed_dim), numHeads);
+    const scores = score(heads);
+    const mask = buildMask(example.tokens.length, validLen, isCausal);
+    const weights = () => soften(scores, mask);
+    const stages = { scores: () => scores, masked: () => hide(scores, mask), weights, output: () => pool(weights(), heads[2]) };
+    const maps = stages[stage]();
+    const difference = () => subtract(maps[head], maps[other]);
+    return { maps, mask, extent: measure(maps, stage === "weights"), difference };
   };
 }
 
 /**
- * @param {ReturnType<typeof readState>} before
- * @param {ReturnType<typeof readState>} now
+ * @param {Matrix} a
+ * @param {Matrix} b of the same shape, with -Infinity at the same places
+ * @returns {{table: Matrix, largest: number, mean: number}} |a − b|; largest and mean of what is finite
  */
-function describeChange(before, now) {
+function differenceOf(a, b) {
+  const table = zeroMatrix(a.length, a[0].length);
+  let [largest, sum, count] = [0, 0, 0];
+  a.forEach((row, y) => {
+    for (let x = 0; x < row.length; x++) {
+      const apart = row[x] === -Infinity ? -Infinity : Math.abs(row[x] - b[y][x]);
+      table[y][x] = apart;
+      if (apart === -Infinity) continue;
+      largest = Math.max(largest, apart);
+      sum += apart;
+      count += 1;
+    }
+  });
+  return { table, largest, mean: count ? sum / count : 0 };
+}
+
+/** @param {Frame} frame */
+function buildHeads(frame) {
+  const compute = headComputer();
+  const controls = buildControls(frame);
+  const sizes = buildSizes();
+  const largeMaps = [buildLargeMap(frame, "table"), buildLargeMap(frame, "other_table")];
+  const gallery = buildGallery(frame);
+  const apart = facts(["max_difference", "mean_difference"]);
+  const bar = colorBar();
+  const side = element("div", { class: "mha-pane" }, gallery.node, bar.node);
+  const panes = element("div", { class: "mha-panes" }, ...largeMaps.map((map) => map.node), side);
+  frame.body.append(controls.node, sizes.node, panes);
+  /** @type {HeadState | null} */
+  let before = null;
+
+  return () => {
+    const state = readHeads(frame);
+    const { example, version, numHeads, stage, head, other, view } = state;
+    const computed = compute(state);
+    const { maps, extent } = computed;
+    const difference = view === "one" ? null : computed.difference();
+    const large =
+      view === "difference" && difference
+        ? [{ heads: [head, other], table: difference.table }]
+        : (view === "both" ? [head, other] : [head]).map((index) => ({ heads: [index], table: maps[index] }));
+    const largeExtent = view === "difference" ? { low: 0, high: difference?.largest || 1 } : extent;
+
+    frame.body.classList.toggle("mha-compact", state.isCompact);
+    panes.classList.toggle("mha-side-by-side", view === "both");
+    controls.draw(state);
+    sizes.draw(state);
+    largeMaps.forEach((map, index) => map.draw(state, large[index], computed, largeExtent));
+    gallery.draw(state, maps, extent);
+    bar.draw(largeExtent, view === "difference" ? `difference of ${STAGES[stage].noun}s` : STAGES[stage].noun);
+    if (!difference) apart.node.remove();
+    else {
+      if (!apart.node.parentNode) side.append(apart.node);
+      const pair = `|head ${head} − head ${other}|`;
+      apart.draw([
+        { text: formatNumber(difference.largest), hint: `largest ${pair}`, number: difference.largest },
+        { text: formatNumber(difference.mean), hint: `mean ${pair}`, number: difference.mean },
+      ]);
+    }
+    const news = before && describeChange(before, state, difference);
+    if (news) frame.say(news);
+    before = state;
+
+    frame.report(() => {
+      return {
+        head_dim: example.embed_dim / numHeads,
+        parameters: version.parameters,
+        table: large[0].table,
+        ...(view === "both" ? { other_table: large[1].table } : {}),
+        ...(difference ? { max_difference: difference.largest, mean_difference: difference.mean } : {}),
+        ...(areMarked(maps) ? { shown: maps } : {}),
+      };
+    });
+  };
+}
+
+/**
+ * @param {HeadState} before
+ * @param {HeadState} now
+ * @param {{largest: number} | null} difference
+ */
+function describeChange(before, now, difference) {
   const parts = [];
   if (now.example !== before.example) parts.push(`Example: ${now.example.label}.`);
   if (now.numHeads !== before.numHeads) {
@@ -150,7 +258,11 @@ function describeChange(before, now) {
     parts.push(now.isCausal ? "Causal mask on: no query sees a later key." : "Causal mask off.");
   }
   if (now.stage !== before.stage) parts.push(`Shown: ${STAGES[now.stage].noun}s, ${STAGES[now.stage].about}.`);
-  if (now.head !== before.head) parts.push(`Head ${now.head}.`);
+  const isOtherPair = now.head !== before.head || now.other !== before.other || now.view !== before.view;
+  if (difference) {
+    if (isOtherPair) parts.push(`Heads ${now.head} and ${now.other}, ${VIEWS[/** @type {"both"} */ (now.view)].toLowerCase()}.`);
+    parts.push(`They differ by at most ${formatNumber(difference.largest)}.`);
+  } else if (isOtherPair) parts.push(`Head ${now.head}.`);
   return parts.join(" ");
 }
 
@@ -164,143 +276,9 @@ function groupDigits(number) {
   return number.toLocaleString("en-US");
 }
 
-/** @param {import("./frame.js").Frame} frame */
-function buildControls(frame) {
-  const menu = element("select", {});
-  const note = element("p", { class: "mha-note" });
-  const slider = element("input", { type: "range", min: 0, step: 1 });
-  const sliderText = element("span", { class: "mha-value", "aria-hidden": "true" });
-  const ticks = element("div", { class: "mha-ticks", "aria-hidden": "true" });
-  const causal = element("input", { type: "checkbox" });
-  const visible = element("input", { type: "range", min: 0, step: 1 });
-  const visibleText = element("span", { class: "mha-value", "aria-hidden": "true" });
-  const stages = segmentedControl(
-    "stage",
-    "Show",
-    Object.entries(STAGES).map(([value, { text }]) => [value, text]),
-  );
-  const menuRow = element("label", { class: "mha-row" }, element("span", { class: "mha-name", text: "Example" }), menu);
-  const node = element(
-    "div",
-    { class: "mha-controls" },
-    menuRow,
-    note,
-    element(
-      "label",
-      { class: "mha-row mha-heads-row" },
-      element("span", { class: "mha-name", text: "num_heads" }),
-      element("span", { class: "mha-slider" }, slider, ticks),
-      sliderText,
-    ),
-    element(
-      "label",
-      { class: "mha-row" },
-      element("span", { class: "mha-name", text: "valid_len" }),
-      element("span", { class: "mha-slider" }, visible),
-      visibleText,
-    ),
-    element(
-      "div",
-      { class: "mha-row mha-stage-row" },
-      stages.node,
-      element("label", { class: "mha-check" }, causal, element("span", { text: "Causal mask" })),
-    ),
-  );
-
-  frame.listen(slider, "input", () => {
-    const { stops, head } = readState(frame);
-    const numHeads = stops[Number(slider.value)];
-    frame.set({ num_heads: numHeads, head: Math.min(head, numHeads - 1) });
-  });
-  frame.listen(visible, "input", () => frame.set({ valid_len: Number(visible.value) }));
-  frame.listen(causal, "change", () => frame.set({ is_causal: causal.checked }));
-  frame.listen(stages.node, "change", (event) => frame.set({ stage: event.target.value }));
-  frame.listen(menu, "change", () => {
-    const { examples, example: old, numHeads: wanted, validLen, head } = readState(frame);
-    const example = examples[menu.selectedIndex];
-    const stops = headCounts(example);
-    // The nearest setting that the new example has; all tokens stay visible if all were.
-    const numHeads = stops.filter((stop) => stop <= wanted).at(-1) ?? stops[0];
-    const length = example.tokens.length;
-    frame.set({
-      example: example.label,
-      num_heads: numHeads,
-      valid_len: validLen === old.tokens.length ? length : Math.min(validLen, length),
-      head: Math.min(head, numHeads - 1),
-    });
-  });
-
-  /** @param {ReturnType<typeof readState>} state */
-  function draw({ examples, example, stops, numHeads, validLen, isCausal, stage }) {
-    const labels = examples.map(({ label }) => label);
-    if (labels.join("\n") !== Array.from(menu.options, (option) => option.text).join("\n")) {
-      menu.replaceChildren(...labels.map((text) => element("option", { text })));
-    }
-    menu.selectedIndex = examples.indexOf(example);
-    menuRow.hidden = examples.length === 1;
-    note.replaceChildren(...inlineText(example.note));
-    note.hidden = example.note === "";
-
-    slider.max = stops.length - 1;
-    slider.value = stops.indexOf(numHeads);
-    slider.disabled = stops.length === 1;
-    slider.setAttribute("aria-valuetext", `${countHeads(numHeads)}, head_dim ${example.embed_dim / numHeads}`);
-    sliderText.textContent = countHeads(numHeads);
-    ticks.replaceChildren(
-      ...stops.map((stop, index) => {
-        const tick = element("span", { text: stop, class: stop === numHeads ? "mha-now" : null });
-        tick.style.setProperty("--place", String(stops.length === 1 ? 0.5 : index / (stops.length - 1)));
-        return tick;
-      }),
-    );
-
-    const length = example.tokens.length;
-    visible.max = length;
-    visible.value = validLen;
-    visible.setAttribute("aria-valuetext", `${validLen} of ${length} tokens visible`);
-    visibleText.textContent = `${validLen} of ${length}`;
-    causal.checked = isCausal;
-    for (const input of stages.inputs) input.checked = input.value === stage;
-  }
-  return { node, draw };
-}
-
-/** The strip of embed_dim numbers cut into heads, and the sizes that follow from it. */
-function buildFacts() {
-  const strip = element("div", { class: "mha-strip", role: "img" });
-  const [headDimFact, parametersFact, scoresFact] = ["head_dim", "parameters", "scores"].map((term) => {
-    const value = element("strong", { class: "mha-fact" });
-    const hint = element("span", { class: "mha-hint" });
-    const name = element("span", { class: "mha-name", text: term });
-    return { node: element("p", {}, name, value, hint), value, hint };
-  });
-  headDimFact.hint.textContent = "embed_dim / num_heads";
-  scoresFact.hint.textContent = "num_heads · q_len · k_len";
-  const list = element("div", { class: "mha-fact-list" }, headDimFact.node, parametersFact.node, scoresFact.node);
-  const node = element("div", { class: "mha-facts" }, strip, list);
-
-  /** @param {ReturnType<typeof readState>} state */
-  function draw({ example, version, numHeads, head }) {
-    const { embed_dim: embedDim, tokens } = example;
-    const headDim = embedDim / numHeads;
-    strip.setAttribute("aria-label", `The ${embedDim} numbers of a token, cut into ${numHeads} slices of ${headDim}`);
-    strip.replaceChildren(
-      ...Array.from({ length: numHeads }, (_, index) => {
-        const slice = element("span", { class: index === head ? "mha-now" : null });
-        if (numHeads <= 8) slice.append(element("span", { class: "mha-word", text: "head " }), String(index));
-        slice.style.setProperty("--head", headColor(index));
-        slice.style.setProperty("--numbers", String(headDim));
-        return slice;
-      }),
-    );
-    const hasBias = version.parameters > 4 * embedDim ** 2;
-    const formula = hasBias ? "4 · (embed_dim² + embed_dim)" : "4 · embed_dim²";
-    headDimFact.value.textContent = `${embedDim} / ${numHeads} = ${headDim}`;
-    parametersFact.value.textContent = groupDigits(version.parameters);
-    parametersFact.hint.replaceChildren(`${formula}, `, element("strong", { text: "the same for every num_heads" }));
-    scoresFact.value.textContent = groupDigits(numHeads * tokens.length ** 2);
-  }
-  return { node, draw };
+/** @param {Matrix[]} maps */
+function areMarked(maps) {
+  return maps.length * maps[0].length * maps[0][0].length <= MAX_MARKED;
 }
 
 /** @param {number} head */
@@ -308,245 +286,275 @@ function headColor(head) {
   return `var(--mha-head-${head % HEAD_COLORS})`;
 }
 
+/** @param {Frame} frame */
+function buildControls(frame) {
+  const chosen = menu(frame, "Example", (index) => {
+    const { examples, example: old, numHeads: wanted, validLen, head, other } = readHeads(frame);
+    const example = examples[index];
+    const stops = headCounts(example);
+    // The nearest setting that the new example has; all tokens stay visible if all were.
+    const numHeads = stops.filter((stop) => stop <= wanted).at(-1) ?? stops[0];
+    const length = example.tokens.length;
+    frame.set({
+      example: example.label,
+      ...(numHeads === wanted ? {} : fitHeads(numHeads, head, other)),
+      valid_len: validLen === old.tokens.length ? length : Math.min(validLen, length),
+    });
+  });
+  const note = element("p", { class: "mha-note" });
+  const heads = slider(frame, "num_heads", (value) =>
+    frame.set(fitHeads(value, frame.get("head"), frame.get("other"))),
+  );
+  const visible = slider(frame, "valid_len", (value) => frame.set({ valid_len: value }));
+  const stages = segments(
+    frame,
+    "Show",
+    Object.entries(STAGES).map(([value, { text }]) => [value, text]),
+    (value) => frame.set({ stage: value }),
+  );
+  stages.node.classList.add("mha-stages");
+  const causal = checkbox(frame, "Causal mask", (checked) => frame.set({ is_causal: checked }));
+  const views = segments(frame, "Compare", /** @type {[string, string][]} */ (Object.entries(VIEWS)), (value) =>
+    frame.set({ view: value }),
+  );
+  const second = menu(frame, "with", (index) => frame.set({ other: index }));
+  const choices = element("div", { class: "mha-choices" }, stages.node, causal.node);
+  const comparison = element("div", { class: "mha-choices" }, views.node, second.node);
+  const node = element("div", { class: "mha-controls" }, chosen.node, note, heads.node, visible.node, choices, comparison);
+
+  /** @param {HeadState} state */
+  function draw({ examples, example, stops, numHeads, validLen, isCausal, stage, view, other, isCompact }) {
+    chosen.node.hidden = examples.length === 1;
+    chosen.draw(examples.map(({ label }) => label), examples.indexOf(example));
+    if (note.dataset.text !== example.note) note.replaceChildren(...inlineText(example.note));
+    note.dataset.text = example.note;
+    note.hidden = example.note === "";
+    const text = countHeads(numHeads);
+    heads.draw(numHeads, { stops, text, said: `${text}, head_dim ${example.embed_dim / numHeads}` });
+    const length = example.tokens.length;
+    visible.draw(validLen, { high: length, text: `${validLen} of ${length}`, said: `${validLen} of ${length} tokens visible` });
+    causal.draw(isCausal);
+    stages.draw(stage);
+    views.draw(view);
+    second.draw(Array.from({ length: numHeads }, (_, index) => `head ${index}`), other);
+    second.node.hidden = view === "one";
+    visible.node.hidden = choices.hidden = comparison.hidden = isCompact;
+  }
+  return { node, draw };
+}
+
+/** The strip of embed_dim numbers cut into heads, and the sizes that follow from it. */
+function buildSizes() {
+  const strip = element("div", { class: "mha-strip", role: "img" });
+  const list = facts(["head_dim", "parameters", "scores"]);
+  const node = element("div", { class: "mha-sizes" }, strip, list.node);
+
+  /** @param {HeadState} state */
+  function draw({ example, version, numHeads, head }) {
+    const { embed_dim: embedDim, tokens } = example;
+    const headDim = embedDim / numHeads;
+    strip.setAttribute("aria-label", `The ${embedDim} numbers of a token, cut into ${numHeads} slices of ${headDim}`);
+    while (strip.children.length > numHeads) strip.lastElementChild.remove();
+    while (strip.children.length < numHeads) {
+      const index = strip.children.length;
+      const slice = element("span", {}, element("span", { class: "mha-word", text: "head " }), String(index));
+      slice.style.setProperty("--head", headColor(index));
+      strip.append(slice);
+    }
+    strip.classList.toggle("mha-many", numHeads > 8);
+    Array.from(strip.children).forEach((slice, index) => slice.classList.toggle("mha-now", index === head));
+    const formula = version.parameters > 4 * embedDim ** 2 ? "4 · (embed_dim² + embed_dim)" : "4 · embed_dim²";
+    list.draw([
+      { text: `${embedDim} / ${numHeads} = ${headDim}`, hint: "embed_dim / num_heads", number: headDim },
+      {
+        text: groupDigits(version.parameters),
+        hint: `${formula}, the same for every num_heads`,
+        number: version.parameters,
+      },
+      { text: groupDigits(numHeads * tokens.length ** 2), hint: "num_heads · q_len · k_len" },
+    ]);
+  }
+  return { node, draw };
+}
+
 /**
- * Small maps of all heads; one of them is chosen.
- * @param {import("./frame.js").Frame} frame
+ * The large map of one head, or of how far two are apart.
+ * @param {Frame} frame
+ * @param {string} name
  */
-function buildGallery(frame) {
-  const maps = element("div", { class: "mha-maps" });
-  const node = element("fieldset", { class: "mha-gallery" }, element("legend", { text: "All heads" }), maps);
-  frame.listen(maps, "change", (event) => frame.set({ head: Number(event.target.value) }));
+function buildLargeMap(frame, name) {
+  const title = element("p", { class: "mha-title" });
+  const about = element("p", { class: "mha-hint mha-about" });
+  const map = sizedMap(frame, { name, rows: "queries", columns: "keys" });
+  const ofOutput = sizedMap(frame, { name, rows: "queries", columns: "numbers of the output", columnRole: "value" });
+  const place = element("div");
+  const node = element("div", { class: "mha-pane" }, title, about, place);
 
   /**
-   * @param {ReturnType<typeof readState>} state
-   * @param {import("./attention_math.js").Matrix[]} heads
-   * @param {{low: number, high: number}} range
+   * @param {HeadState} state
+   * @param {{heads: number[], table: Matrix} | undefined} shown one head, or two of which the table has the difference
+   * @param {{maps: Matrix[], mask: Mask}} computed
+   * @param {import("./number_map.js").Extent} extent
    */
-  function draw({ head: chosen }, heads, range) {
-    while (maps.children.length > heads.length) maps.lastElementChild.remove();
-    while (maps.children.length < heads.length) {
-      const index = maps.children.length;
-      const label = element(
-        "label",
-        {},
-        element("input", { type: "radio", name: "head", value: index, "aria-label": `head ${index}` }),
-        element("canvas", { "aria-hidden": "true" }),
-        element("span", { text: index, "aria-hidden": "true" }),
-      );
-      label.style.setProperty("--head", headColor(index));
-      maps.append(label);
+  function draw({ example, validLen, stage, view, isCompact }, shown, { maps, mask }, extent) {
+    node.hidden = !shown;
+    if (!shown) {
+      place.replaceChildren();
+      return;
     }
-    const columns = [2, 4, 6].find((width) => heads.length <= width ** 2) ?? 8;
-    maps.style.setProperty("--columns", String(columns));
-    heads.forEach((matrix, index) => {
-      const [input, canvas] = maps.children[index].children;
-      input.checked = index === chosen;
-      paint(canvas, matrix, range);
+    const { heads, table } = shown;
+    const { tokens } = example;
+    const { noun, about: aboutStage } = STAGES[stage];
+    const isOutput = stage === "output";
+    const isDifference = heads.length === 2;
+    const whose = isDifference ? `|head ${heads[0]} − head ${heads[1]}|` : `head ${heads[0]}`;
+    title.textContent = `${whose[0].toUpperCase()}${whose.slice(1)}: ${noun}s`;
+    const colors = heads.map((head, index) => `${headColor(head)} ${50 * index}% ${isDifference ? 50 * index + 50 : 100}%`);
+    title.style.setProperty("--head", `linear-gradient(135deg, ${colors.join(", ")})`);
+    about.textContent = isDifference ? "how far the two heads are apart" : aboutStage;
+
+    const repeated = new Set(tokens).size < tokens.length;
+    const quoted = (/** @type {number} */ index) => `'${tokens[index]}'${repeated ? ` at ${index}` : ""}`;
+    const first = isDifference ? 0 : heads[0] * table[0].length;
+    const isHidden = (/** @type {number} */ q, /** @type {number} */ k) => !isOutput && stage !== "scores" && !mask[q][k];
+    const describe = (/** @type {number} */ q, /** @type {number} */ k, /** @type {string} */ number) => {
+      const target = !isOutput ? `key ${quoted(k)}` : `number ${first + k} of the ${isDifference ? "heads" : "output"}`;
+      const each = heads.map((head) => `head ${head}: ${formatNumber(maps[head][q][k])}`).join(", ");
+      const reason = isHidden(q, k) ? `, hidden by the ${k >= validLen ? "padding" : "causal"} mask` : "";
+      return `query ${quoted(q)} → ${target}: ${number}${isDifference ? ` (${each})` : ""}${reason}`;
+    };
+    const columns = isOutput ? Array.from(table[0], (_, column) => String(first + column)) : tokens;
+    const room = view === "both" || isCompact ? "narrow" : "wide";
+    const few = columns.length <= (room === "wide" ? 12 : 6);
+    const used = isOutput ? ofOutput : map;
+    if (used.node.parentNode !== place) place.replaceChildren(used.node);
+    used.node.classList.toggle("mha-dense", columns.length > 8);
+    used.node.style.setProperty("--rows", String(tokens.length));
+    used.draw({
+      label: `${noun}s of ${whose}: queries in rows, ${isOutput ? "the head's output numbers" : "keys"} in columns`,
+      rowLabels: tokens,
+      columnLabels: columns,
+      numbers: table,
+      extent,
+      mask: isOutput || stage === "scores" ? null : mask,
+      isHidden,
+      describe,
+      digits: few ? (stage === "weights" ? 2 : 1) : undefined,
+      areNumbers: isOutput,
+      room,
     });
   }
   return { node, draw };
 }
 
 /**
- * One pixel a number; what is hidden stays transparent.
- * @param {HTMLCanvasElement} canvas
- * @param {import("./attention_math.js").Matrix} matrix
- * @param {{low: number, high: number}} range
+ * Small maps of all heads; one of them is chosen.
+ * @param {Frame} frame
  */
-function paint(canvas, matrix, { low, high }) {
-  canvas.width = matrix[0].length;
-  canvas.height = matrix.length;
-  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
-  const image = context.createImageData(canvas.width, canvas.height);
-  matrix.forEach((row, y) =>
-    row.forEach((number, x) => {
-      const alpha = Number.isFinite(number) ? 255 : 0;
-      image.data.set([...viridis((number - low) / (high - low)), alpha], 4 * (y * canvas.width + x));
-    }),
-  );
-  context.putImageData(image, 0, 0);
-}
-
-/**
- * The large map of one head: a grid of cells that can be pointed at and walked through with the arrow keys.
- * @param {import("./frame.js").Frame} frame
- */
-function buildMap(frame) {
-  const title = element("p", { class: "mha-title" });
-  const about = element("span", { class: "mha-hint" });
-  const columnsName = element("span", { class: "mha-columns-name", "aria-hidden": "true" });
-  const rowsName = element("span", { class: "mha-rows-name", text: "queries", "aria-hidden": "true" });
-  const grid = element("div", { class: "mha-grid", role: "grid" });
-  const readout = element("p", { class: "mha-readout" });
-  const node = element(
-    "div",
-    { class: "mha-map" },
-    title,
-    element("p", { class: "mha-about" }, about),
-    element("div", { class: "mha-axes" }, rowsName, grid),
-  );
-  /** @type {HTMLElement[][]} [row][column] */
-  let cells = [];
-  /** @type {HTMLElement[]} */
-  let columnLabels = [];
-  /** @type {HTMLElement[]} */
-  let rowLabels = [];
-  let current = [0, 0];
-  let pointed = /** @type {number[] | null} */ (null);
-
-  const placeOf = (/** @type {any} */ target) => {
-    const cell = target.closest?.("[data-value]");
-    return cell ? [Number(cell.dataset.row), Number(cell.dataset.column)] : null;
-  };
-  frame.listen(grid, "pointerover", (event) => {
-    pointed = placeOf(event.target);
-    showReadout();
-  });
-  frame.listen(grid, "pointerleave", () => {
-    pointed = null;
-    showReadout();
-  });
-  frame.listen(grid, "focusin", (event) => {
-    const place = placeOf(event.target);
-    if (place) moveTo(place);
-  });
-  frame.listen(grid, "focusout", () => showReadout());
-  frame.listen(grid, "keydown", (event) => {
-    const [row, column] = current;
-    const targets = {
-      ArrowUp: [row - 1, column],
-      ArrowDown: [row + 1, column],
-      ArrowLeft: [row, column - 1],
-      ArrowRight: [row, column + 1],
-      Home: [row, 0],
-      End: [row, cells[0].length - 1],
-    };
-    const target = targets[event.key];
-    if (!target) return;
-    event.preventDefault();
-    cells[target[0]]?.[target[1]]?.focus();
-  });
-
-  /** @param {number[]} place */
-  function moveTo([row, column]) {
-    cells[current[0]]?.[current[1]]?.setAttribute("tabindex", "-1");
-    current = [row, column];
-    cells[row][column].setAttribute("tabindex", "0");
-    showReadout();
-  }
-
-  function showReadout() {
-    const focused = grid.contains(grid.getRootNode().activeElement) ? current : null;
-    const place = pointed ?? focused;
-    rowLabels.forEach((label, row) => label.classList.toggle("mha-now", place?.[0] === row));
-    columnLabels.forEach((label, column) => label.classList.toggle("mha-now", place?.[1] === column));
-    readout.classList.toggle("mha-hint", !place);
-    readout.textContent = place
-      ? cells[place[0]][place[1]].getAttribute("aria-label")
-      : "Point at a cell, or walk through the map with the arrow keys, to read its number.";
-  }
+function buildGallery(frame) {
+  const maps = element("div", { class: "mha-maps" });
+  const node = element("fieldset", { class: "mha-gallery" }, element("legend", { text: "All heads" }), maps);
+  frame.listen(maps, "change", (event) => frame.set({ head: Number(event.target.value) }));
+  /** @type {{label: HTMLElement, input: HTMLInputElement, canvas: ReturnType<typeof pixelCanvas>}[]} */
+  const entries = [];
 
   /**
-   * @param {string[]} tokens
-   * @param {string[]} columnNames
-   * @param {boolean} isOutput
+   * @param {HeadState} state
+   * @param {Matrix[]} heads
+   * @param {import("./number_map.js").Extent} extent
    */
-  function rebuild(tokens, columnNames, isOutput) {
-    // Where columns are many and only numbered, some of the numbers will do.
-    const step = isOutput ? Math.ceil(columnNames.length / 8) : 1;
-    columnLabels = columnNames.map((text, column) =>
-      element("span", { role: "columnheader", "aria-label": text, text: column % step === 0 ? text : "" }),
-    );
-    rowLabels = tokens.map((text) => element("span", { role: "rowheader", text }));
-    cells = tokens.map((_, row) =>
-      columnNames.map((_, column) =>
-        element("span", { role: "gridcell", tabindex: -1, "data-row": row, "data-column": column }),
-      ),
-    );
-    const corner = element("span", { role: "columnheader", "aria-label": "query" });
-    grid.style.setProperty("--columns", String(columnNames.length));
-    grid.replaceChildren(
-      columnsName,
-      element("div", { role: "row" }, corner, ...columnLabels),
-      ...cells.map((row, index) => element("div", { role: "row" }, rowLabels[index], ...row)),
-    );
-    current = [Math.min(current[0], tokens.length - 1), Math.min(current[1], columnNames.length - 1)];
-    cells[current[0]][current[1]].setAttribute("tabindex", "0");
-    pointed = null;
-  }
-
-  let built = "";
-  /**
-   * @param {ReturnType<typeof readState>} state
-   * @param {import("./attention_math.js").Matrix} matrix
-   * @param {import("./attention_math.js").Mask} mask
-   * @param {{low: number, high: number}} range
-   */
-  function draw({ example, validLen, stage, head }, matrix, mask, { low, high }) {
-    const { tokens } = example;
-    const { noun, about: aboutStage } = STAGES[stage];
-    const isOutput = stage === "output";
-    const first = head * matrix[0].length;
-    const columnNames = isOutput ? Array.from(matrix[0], (_, column) => String(first + column)) : tokens;
-    const key = JSON.stringify([tokens, columnNames, isOutput]);
-    if (key !== built) rebuild(tokens, columnNames, isOutput);
-    built = key;
-
-    title.textContent = `Head ${head}: ${noun}s`;
-    title.style.setProperty("--head", headColor(head));
-    about.textContent = aboutStage;
-    columnsName.textContent = isOutput ? "numbers of the output" : "keys";
-    node.classList.toggle("mha-of-values", isOutput);
-    node.classList.toggle("mha-tall-labels", !isOutput && tokens.some((text) => text.length > 2));
-    const columnsKind = isOutput ? "the head's output numbers" : "keys";
-    grid.setAttribute("aria-label", `${noun}s of head ${head}: queries in rows, ${columnsKind} in columns`);
-
-    const repeated = new Set(tokens).size < tokens.length;
-    const quoted = (/** @type {number} */ index) => `'${tokens[index]}'${repeated ? ` at ${index}` : ""}`;
-    matrix.forEach((row, y) =>
-      row.forEach((number, x) => {
-        const cell = cells[y][x];
-        const hidden = !isOutput && stage !== "scores" && !mask[y][x];
-        const value = formatNumber(number);
-        const reason = hidden ? `, hidden by the ${x >= validLen ? "padding" : "causal"} mask` : "";
-        const target = isOutput ? `number ${first + x} of the output` : `key ${quoted(x)}`;
-        cell.dataset.value = String(number);
-        cell.setAttribute("aria-label", `query ${quoted(y)} → ${target}: ${value}${reason}`);
-        cell.classList.toggle("mha-hidden", hidden);
-        const color = viridis((number - low) / (high - low)).join(" ");
-        cell.style.backgroundColor = Number.isFinite(number) ? `rgb(${color})` : "transparent";
-      }),
-    );
-    showReadout();
-  }
-  return { node, readout, draw };
-}
-
-function buildColorBar() {
-  const [low, middle, high] = [0, 1, 2].map(() => element("span"));
-  const scale = element("div", { class: "mha-scale" });
-  scale.style.background = viridisGradient();
-  const name = element("span", { class: "mha-hint" });
-  const node = element(
-    "div",
-    { class: "mha-bar" },
-    name,
-    element("div", {}, scale, element("div", { class: "mha-bar-ends" }, low, middle, high)),
-  );
-  /**
-   * @param {{low: number, high: number}} range
-   * @param {{noun: string}} stage
-   */
-  function draw(range, { noun }) {
-    name.textContent = noun;
-    low.textContent = formatNumber(range.low, 2);
-    middle.textContent = formatNumber((range.low + range.high) / 2, 2);
-    high.textContent = formatNumber(range.high, 2);
+  function draw({ head: chosen, other, view, example, isCompact }, heads, extent) {
+    while (entries.length < heads.length) {
+      const index = entries.length;
+      const input = element("input", { type: "radio", name: "head", value: index, "aria-label": `head ${index}` });
+      const canvas = pixelCanvas();
+      const label = element("label", {}, input, canvas.node, element("span", { text: index, "aria-hidden": "true" }));
+      label.style.setProperty("--head", headColor(index));
+      entries.push({ label, input, canvas });
+    }
+    const square = [2, 4, 6].find((width) => heads.length <= width ** 2) ?? 8;
+    const columns = isCompact ? Math.min(Math.max(heads.length, 4), 8) : square;
+    maps.style.setProperty("--columns", String(columns));
+    const isMarked = areMarked(heads);
+    maps.classList.toggle("mha-fine", example.tokens.length > 48);
+    entries.forEach(({ label, input, canvas }, index) => {
+      if (index >= heads.length) {
+        label.remove(); // and comes back when the head does
+        return;
+      }
+      if (!label.parentNode) maps.append(label);
+      input.checked = index === chosen;
+      label.classList.toggle("mha-other", view !== "one" && index === other);
+      canvas.draw(heads[index], extent);
+      if (isMarked) mark(canvas.node, "shown", heads[index].flatMap((row) => Array.from(row)));
+      else delete canvas.node.dataset.number;
+    });
   }
   return { node, draw };
 }
 
+/** @param {Frame} frame */
+function headPython(frame) {
+  const { example, version, numHeads, validLen, isCausal, stage, head, view, other } = readHeads(frame);
+  const { embed_dim: embedDim, tokens } = example;
+  const bias = version.parameters > 4 * embedDim ** 2 ? ", bias=True" : "";
+  const stages = { scores: "scores", masked: "scores.masked_fill(~mask, -torch.inf)", weights: "weights", output: "output" };
+  const views = {
+    one: `table = shown[${head}]`,
+    both: `table, other_table = shown[${head}], shown[${other}]`,
+    difference: "table = difference",
+  };
+  // The score of a hidden key is -inf in both heads, and the difference of the two no number.
+  const difference = `
+difference = (shown[${head}] - shown[${other}]).abs()${stage === "masked" ? ".masked_fill(~mask, -torch.inf)" : ""}
+apart = difference[difference.isfinite()]
+max_difference = apart.max() if len(apart) else torch.tensor(0.0)
+mean_difference = apart.mean() if len(apart) else torch.tensor(0.0)`;
+  return `import base64
+
+import torch
+
+from mha_lib import MultiHeadAttention, attention_pooling, build_mask, scaled_dot_product_score
+
+
+def projected(text):
+    """What a projection made of the tokens: float32 as stored, float64 from here on, (len, embed_dim)."""
+    numbers = torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.float32)
+    return numbers.double().unflatten(0, (-1, ${embedDim}))
+
+
+layer = MultiHeadAttention(embed_dim=${embedDim}, num_heads=${numHeads}${bias})
+head_dim = layer.head_dim
+parameters = sum(parameter.numel() for parameter in layer.parameters())
+
+query = projected("${version.query}")
+key = projected("${version.key}")
+value = projected("${version.value}")
+query, key, value = (layer.split_heads(x[None])[0] for x in (query, key, value))
+
+valid_lens = torch.tensor([${validLen}])
+mask = build_mask(${tokens.length}, ${tokens.length}, valid_lens=valid_lens, is_causal=${isCausal ? "True" : "False"})[0]
+scores = scaled_dot_product_score(query, key)
+output, weights = attention_pooling(scores, value, mask.expand_as(scores))
+
+shown = ${stages[stage]}${view === "one" ? "" : difference}
+${views[/** @type {keyof typeof views} */ (view)]}
+print(torch.round(table, decimals=4))
+`;
+}
+
 export default {
   /** @param {{model: import("./frame.js").Model, el: HTMLElement}} view */
-  render: (view) => mount(view, { name: "head-explorer", label: "Head explorer", traits: TRAITS }, build),
+  render: (view) =>
+    mount(
+      view,
+      {
+        name: "head-explorer",
+        label: "Head explorer",
+        settings: HEAD_SETTINGS,
+        data: ["examples", "compact"],
+        python: headPython,
+      },
+      buildHeads,
+    ),
 };

@@ -21,8 +21,9 @@ function build(frame) {
     /** @type {(number | null)[]} */
     const chosen = frame.get("chosen");
     if (!Array.isArray(questions) || questions.length === 0) throw new RangeError("questions must not be empty");
-    const outside = chosen.findIndex((choice, i) => choice !== null && !(choice in (questions[i]?.choices ?? [])));
-    if (chosen.length !== questions.length || outside >= 0) {
+    const isChoice = (/** @type {any} */ choice, /** @type {number} */ i) =>
+      choice === null || (Number.isInteger(choice) && choice >= 0 && choice < questions[i].choices.length);
+    if (!Array.isArray(chosen) || chosen.length !== questions.length || !chosen.every(isChoice)) {
       throw new RangeError(`chosen must hold one choice or null for each question, got ${JSON.stringify(chosen)}`);
     }
     if (questions !== drawn) {
@@ -65,14 +66,16 @@ function buildQuestion(frame, question, index) {
       frame.say(feedback.textContent ?? "");
       return;
     }
-    frame.set({ chosen: frame.get("chosen").map((old, i) => (i === index ? choice : old)) });
-    draw(choice);
+    /** @type {(number | null)[]} */
+    const chosen = frame.get("chosen");
+    frame.set({ chosen: chosen.map((old, i) => (i === index ? choice : old)) });
+    judge(choice);
     frame.say(`Question ${index + 1}: ${feedback.textContent}`);
   });
   frame.listen(node, "change", () => {
     // The feedback belongs to the answer that was checked, not to the one now picked.
     if (picked() !== frame.get("chosen")[index]) show("", "");
-    else draw(picked());
+    else judge(picked());
   });
 
   /**
@@ -85,9 +88,19 @@ function buildQuestion(frame, question, index) {
     node.dataset.verdict = verdict;
   }
 
-  /** @param {number | null} choice */
+  /** @type {number | null} */
+  let drawn = null;
+  /** @param {number | null} choice the one that was checked; one that was only picked since then stays */
   function draw(choice) {
-    if (choice === null) return;
+    if (choice === drawn) return;
+    drawn = choice;
+    if (choice !== null) return judge(choice);
+    inputs.forEach((input) => (input.checked = false));
+    show("", "");
+  }
+
+  /** @param {number} choice */
+  function judge(choice) {
     inputs[choice].checked = true;
     show(question.feedback[choice], choice === question.answer ? "right" : "wrong");
   }
@@ -96,5 +109,5 @@ function buildQuestion(frame, question, index) {
 
 export default {
   /** @param {{model: import("./frame.js").Model, el: HTMLElement}} view */
-  render: (view) => mount(view, { name: "quiz", label: "Quiz", traits: ["questions", "chosen"] }, build),
+  render: (view) => mount(view, { name: "quiz", label: "Quiz", settings: [], data: ["questions", "chosen"] }, build),
 };

@@ -1,0 +1,121 @@
+"""Equations are set when the book is built: readers need no script for them, and nothing moves at the start.
+
+Sphinx writes TeX into the pages, for MathJax to set it in the browser. This runs MathJax once for all pages,
+with the Node that comes with the environment, and puts its result in the place of the TeX.
+"""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from sphinx.errors import ExtensionError
+
+EQUATION = re.compile(
+    r'(<(?:span|div) class="math notranslate nohighlight[^"]*"[^>]*>\s*'
+    r'(?:<span class="eqno">.*?</a></span>)?)'
+    r"(?:\\\((?P<inline>.*?)\\\)|\\\[(?P<display>.*?)\\\])(?=</(?:span|div)>)",
+    re.DOTALL,
+)
+LOADS_MATHJAX = re.compile(
+    r"[ ]*<script>window\.MathJax = .*?</script>\n?"
+    r'|[ ]*<script [^>]*src="[^"]*/mathjax/[^"]*"></script>\n?'
+)
+STYLE = "equations.css"
+
+# What MathJax writes into a page for its MathML, and how high its letters are beside those of the text.
+MORE_STYLE = """
+mjx-container[jax="CHTML"] { font-size: 118%; position: relative; }
+mjx-assistive-mml {
+  border: 0; clip: rect(1px, 1px, 1px, 1px); display: block; left: 0; overflow: hidden; padding: 1px 0 0;
+  position: absolute; top: 0; user-select: none; width: 100%;
+}
+mjx-assistive-mml[display="block"] { width: 100%; }
+"""
+
+
+def read_equation(match):
+    """TeX and whether it is displayed."""
+    is_display = match["display"] is not None
+    return html.unescape(
+        match["display"] if is_display else match["inline"]
+    ), is_display
+
+
+def set_equations(equations):
+    """Let MathJax set equations: HTML for each, and the style sheet that all of them need.
+
+    Raises:
+        ExtensionError: MathJax does not understand one of them.
+    """
+    [package] = find_spec("sphinx-mathjax-offline").submodule_search_locations
+    done = subprocess.run(
+        [
+            shutil.which("node", path=Path(sys.executable).parent) or "node",
+            Path(__file__).with_suffix(".cjs"),
+            Path(package, "static", "mathjax"),
+            "mathjax",
+        ],
+        input=json.dumps(equations),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
+    if done.returncode:
+        raise ExtensionError(done.stderr)
+    result = json.loads(done.stdout)
+    return result["equations"], result["style"]
+
+
+def set_all_equations(app, exception):
+    """Set the equations of all pages.
+
+    The style sheet holds the characters that occur anywhere in the book. Sphinx writes only what changed,
+    so what was set in earlier builds is kept in mind beside Sphinx's own notes.
+    """
+    if exception or app.builder.format != "html":
+        return
+    out = Path(app.outdir)
+    pages = {}
+    for path in sorted(out.rglob("*.html")):
+        page = path.read_text(encoding="utf-8")
+        if LOADS_MATHJAX.search(page):
+            pages[path] = page
+            if len(EQUATION.findall(page)) != page.count('class="math notranslate'):
+                raise ExtensionError(f"{path} has an equation of an unknown form")
+    notes = Path(app.doctreedir, "equations.json")
+    before = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else []
+    found = [
+        read_equation(match)
+        for page in pages.values()
+        for match in EQUATION.finditer(page)
+    ]
+    equations = list(dict.fromkeys([*map(tuple, before), *found]))
+    if not equations:
+        return
+    as_html, style = set_equations(equations)
+    notes.write_text(json.dumps(equations), encoding="utf-8")
+    setting = dict(zip(equations, as_html, strict=True))
+    for path, page in pages.items():
+        root = "../" * len(path.relative_to(out).parents[1:])
+        text = EQUATION.sub(
+            lambda match: match[1] + setting[read_equation(match)], page
+        )
+        link = f'<link rel="stylesheet" href="{root}_static/{STYLE}" />\n'
+        if 'class="math' in text:
+            text = text.replace("</head>", f"{link}</head>", 1)
+        path.write_text(LOADS_MATHJAX.sub("", text), encoding="utf-8")
+    Path(out, "_static", STYLE).write_text(style + MORE_STYLE, encoding="utf-8")
+    [package] = find_spec("sphinx-mathjax-offline").submodule_search_locations
+    fonts = Path(package, "static/mathjax/output/chtml/fonts/woff-v2")
+    shutil.copytree(fonts, out / "_static" / "mathjax", dirs_exist_ok=True)
+
+
+def setup(app):
+    """Register the above with Sphinx."""
+    app.connect("build-finished", set_all_equations, priority=400)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

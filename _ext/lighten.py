@@ -1,0 +1,218 @@
+"""What a reader's browser does not need is left out of the built pages; what they repeat is stored once.
+
+All of this happens to finished files: pages look and work the same without it, but load twice as much.
+"""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import tinycss2
+from fontTools import subset
+from fontTools.ttLib import TTFont
+
+STATE = re.compile(
+    r'(<script type="application/vnd\.jupyter\.widget-state\+json">)(.*?)(</script>)',
+    re.DOTALL,
+)
+VIEW = re.compile(r'(?=<script type="application/vnd\.jupyter\.widget-view\+json">)')
+LOADER = re.compile(
+    r'[ ]*<script [^>]*src="[^"]*\bwidget_loader\.js[^"]*"></script>\n?'
+)
+SCRIPT = '[ ]*<script (?:defer(?:="defer")? )?src="[^"]*\\b{}[^"]*"></script>\n?'
+# How high each widget of a page is at first, on a phone, a tablet and a desktop: `make heights` measures it.
+HEIGHTS = Path(__file__).with_name("widget_heights.json")
+
+# What compose_module and compose_style write before each file.
+MARKER = re.compile(r"^(?=// [\w.]+\.js$|/\* [\w.]+\.css \*/$)", re.MULTILINE)
+
+# Says that a page was here before: the next build writes again only what changed.
+DONE = "<!-- lightened -->"
+
+# Loaded by every page, used by the page that searches. (The script for icons adds 1.5 MB to draw what the web
+# font draws.)
+ONLY_FOR_SEARCH = ["searchtools.js", "language_data.js", "searchindex.js"]
+NEVER = ["fontawesome.js"]
+
+SHEETS = ["styles/pydata-sphinx-theme.css", "sphinx-design.min.css"]
+# Bootstrap's scripts put names together from `bs-` and what they place.
+NAMED_BY_SCRIPTS = ("bs-",)
+
+
+def share_texts(state):
+    """Store the modules and style sheets of a page's widgets in parts, each part once.
+
+    A model's `_esm` and `_css` become lists of places in `texts`; widget_loader.js puts them together again.
+    """
+    texts = state.setdefault("texts", [])
+    places = {text: place for place, text in enumerate(texts)}
+    for model in state["state"].values():
+        for name in ("_esm", "_css"):
+            whole = model["state"].get(name)
+            if isinstance(whole, str):
+                parts = [part for part in MARKER.split(whole) if part]
+                for part in parts:
+                    if part not in places:
+                        places[part] = len(texts)
+                        texts.append(part)
+                model["state"][name] = [places[part] for part in parts]
+    return state
+
+
+def reserve_room(html, heights):
+    """Put a host before each widget's view, as high as the widget will be: nothing moves when it starts."""
+    rooms = iter(heights)
+
+    def host(match):
+        room = dict(zip(("phone", "tablet", "desktop"), next(rooms, ()), strict=False))
+        style = "; ".join(f"--{screen}: {height}px" for screen, height in room.items())
+        return f'<div class="widget-host" style="{style}"></div>'
+
+    return VIEW.sub(host, html)
+
+
+def lighten_page(html, *, searches, heights=()):
+    """Leave out scripts that the page does not need, and store once what its widgets have in common.
+
+    The widgets' state and its loader move to the end: what is read first does not wait for them.
+    """
+    for script in [*NEVER, *([] if searches else ONLY_FOR_SEARCH)]:
+        html = re.sub(SCRIPT.format(re.escape(script)), "", html)
+    last = []
+
+    def take(match):
+        state = share_texts(json.loads(match[2]))
+        text = json.dumps(state, separators=(",", ":"), ensure_ascii=False)
+        last.append(match[1] + text.replace("</", r"<\/") + match[3])
+        return ""
+
+    html = STATE.sub(take, html)
+    if last:
+        loaders = LOADER.findall(html)
+        html = reserve_room(LOADER.sub("", html), heights)
+        html = html.replace("</body>", "\n".join([*last, *loaders, "</body>"]))
+    return html
+
+
+def used_rules(css, names):
+    """Drop the rules of a style sheet whose class no page has and no script mentions."""
+
+    def is_used(selector):
+        # A class inside of :not(...) or :is(...) may be missing and the selector match all the same, and what
+        # looks like one inside of [...] is none.
+        outside = re.sub(r"\[[^]]*\]", "", selector)
+        outside = re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)", "", outside)
+        classes = re.findall(r"\.(-?[A-Za-z_][\w-]*)", outside)
+        return all(
+            name in names or name.startswith(NAMED_BY_SCRIPTS) for name in classes
+        )
+
+    def clean(rules):
+        kept = []
+        for rule in rules:
+            if rule.type == "qualified-rule":
+                groups, group = [], []
+                for token in rule.prelude:
+                    if token.type == "literal" and token.value == ",":
+                        groups.append(group)
+                        group = []
+                    else:
+                        group.append(token)
+                used = [
+                    text
+                    for part in [*groups, group]
+                    if is_used(text := tinycss2.serialize(part).strip())
+                ]
+                if used:
+                    kept.append(
+                        f"{','.join(used)}{{{tinycss2.serialize(rule.content)}}}"
+                    )
+            elif rule.type == "at-rule" and rule.lower_at_keyword in (
+                "media",
+                "supports",
+            ):
+                inside = clean(tinycss2.parse_rule_list(rule.content, True, True))
+                if inside:
+                    head = tinycss2.serialize(rule.prelude)
+                    kept.append(f"@{rule.at_keyword}{head}{{{inside}}}")
+            else:
+                kept.append(rule.serialize())
+        return "".join(kept)
+
+    # Characters of icons stay escapes, as they were; with six digits nothing can follow that belongs to one.
+    text = clean(tinycss2.parse_stylesheet(css, True, True))
+    return re.sub("[\ue000-\uf8ff]", lambda icon: f"\\{ord(icon[0]):06x}", text)
+
+
+def subset_icons(source, characters):
+    """A web font with these characters only."""
+    font = TTFont(source)
+    worker = subset.Subsetter(subset.Options(layout_features=[], hinting=False))
+    worker.populate(unicodes=characters)
+    worker.subset(font)
+    font.flavor = "woff"
+    file = io.BytesIO()
+    font.save(file, reorderTables=False)
+    return file.getvalue()
+
+
+def lighten_styles(static, pages):
+    """Reduce the theme's style sheets to what the pages use, and its font of icons to what they then name."""
+    scripts = [script.read_text(encoding="utf-8") for script in static.rglob("*.js")]
+    attributes = [
+        value for page in pages for value in re.findall(r'class="([^"]*)"', page)
+    ]
+    names = set(re.findall(r"[\w-]+", " ".join([*attributes, *scripts])))
+    for sheet in SHEETS:
+        path = static / sheet
+        path.write_text(
+            used_rules(path.read_text(encoding="utf-8"), names), encoding="utf-8"
+        )
+
+    sheets = [path.read_text(encoding="utf-8") for path in static.rglob("*.css")]
+    characters = {
+        int(code, 16)
+        for sheet in sheets
+        for code in re.findall(r"\\(?:00)?(f[0-9a-f]{3})\b", sheet)
+    }
+    fonts = static / "vendor" / "fontawesome" / "webfonts"
+    icons = subset_icons(fonts / "fa-solid-900.ttf", characters)
+    (fonts / "fa-solid-900.woff").write_bytes(icons)
+    theme = static / SHEETS[0]
+    text = theme.read_text(encoding="utf-8")
+    addresses = re.compile(
+        r"(url\([^)]*fa-solid-900\.)woff2\) format\(\"woff2\"\),url\([^)]*\) format\(\"truetype\"\)"
+    )
+    theme.write_text(addresses.sub(r'\1woff) format("woff")', text), encoding="utf-8")
+
+
+def lighten_site(app, exception):
+    """Lighten all pages, style sheets and scripts of a finished build."""
+    if exception or app.builder.format != "html":
+        return
+    static = Path(app.outdir, "_static")
+    heights = (
+        json.loads(HEIGHTS.read_text(encoding="utf-8")) if HEIGHTS.is_file() else {}
+    )
+    pages = []
+    for path in sorted(Path(app.outdir).rglob("*.html")):
+        if static in path.parents:
+            continue
+        html = path.read_text(encoding="utf-8")
+        if DONE not in html:
+            name = path.relative_to(app.outdir).as_posix()
+            html = lighten_page(
+                html, searches=name == "search.html", heights=heights.get(name, ())
+            )
+            path.write_text(f"{html}\n{DONE}\n", encoding="utf-8")
+        pages.append(html)
+    for unused in [static / "scripts" / "fontawesome.js", *static.rglob("*.map")]:
+        unused.unlink(missing_ok=True)
+    lighten_styles(static, pages)
+
+
+def setup(app):
+    """Register the above with Sphinx."""
+    app.connect("build-finished", lighten_site)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

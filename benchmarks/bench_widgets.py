@@ -1,0 +1,392 @@
+"""How fast widgets follow the hand, how soon a page of the built book is there, and how heavy it is.
+
+    python benchmarks/bench_widgets.py [--quick] [--check] [--book FOLDER] [--output FILE]
+    python benchmarks/bench_widgets.py --heights FILE [--book FOLDER]
+
+Measured in headless Chromium, from a server on the loopback address, without any other network.
+
+A step of a slider is what the main thread does for one frame: from the input event, sent in an animation
+frame as browsers do, through the widget's code, styles and layout, to the end of painting, where the next
+task begins. A page's times count from the start of navigation, each in a new browser context, so that nothing
+is cached. A widget is ready when its render function is through; a page's bytes are those of all files that
+it loads, gzipped where a web server would. Layout shift is the browser's sum (CLS) a second later.
+
+--heights measures no time: it writes how high each widget is at first, for which the built pages keep room.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import gzip
+import http.server
+import json
+import math
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests")]
+
+from bench_attention import machine, stored  # noqa: E402
+from widget_page import write_page  # noqa: E402
+from widget_samples import SAMPLES  # noqa: E402
+
+from mha_lib import MultiHeadAttention  # noqa: E402
+from mha_lib.widgets import HeadExample, HeadExplorer  # noqa: E402
+
+VIEW = 'script[type="application/vnd.jupyter.widget-view+json"]'
+SCREENS = {"phone": (360, 740), "tablet": (768, 1024), "desktop": (1280, 900)}
+ALREADY_COMPRESSED = (".png", ".woff", ".woff2")
+# Every name but the loopback address fails to resolve.
+OPTIONS = [
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+    "--disable-gpu",
+    "--disable-background-networking",
+]
+LIMITS = {
+    "first_paint_ms": 500,
+    "ready_ms": 1000,
+    "shift": 0.05,
+    "raw": 3_000_000,
+    "gzip": 1_000_000,
+}
+"""At most, for each page."""
+
+STEP_LIMITS = {(64, 64, 8): 16, (256, 64, 8): 50}
+"""Milliseconds of a step of the head explorer at the 95th percentile, by tokens, embed_dim and most heads."""
+
+# Notes what the browser tells about its own work, from the first byte on.
+OBSERVE = """() => {
+  window.measured = { shift: 0, ready: null };
+  new PerformanceObserver((list) => {
+    for (const entry of list.getEntries()) if (!entry.hadRecentInput) measured.shift += entry.value;
+  }).observe({ type: "layout-shift", buffered: true });
+  const look = () => {
+    const views = document.querySelectorAll('script[type="application/vnd.jupyter.widget-view+json"]').length;
+    if (document.querySelectorAll(".widget-host[data-widget=ready]").length === views) {
+      measured.ready ??= performance.now();
+    } else measured.ready = null;
+  };
+  new MutationObserver(look).observe(document, { subtree: true, childList: true, attributes: true,
+    attributeFilter: ["data-widget"] });
+}"""
+
+SLIDERS = ".mha-widget input[type=range]:not([disabled])"
+
+# Moves a control of a widget there and back, one frame a step: milliseconds of main thread for each. A slider is
+# set as the browser sets it; where there is none a handle gets arrow keys, or buttons and cells are pressed in turn.
+MOVE = """async ([steps, range]) => {
+  const host = document.querySelector(".widget-host");
+  const root = host.querySelector(".mha-widget");
+  const visible = (node) => node.checkVisibility() && !node.disabled;
+  const find = (query) => [...root.querySelectorAll(query)].filter(visible);
+  let act;
+  let control;
+  if (range) {
+    const [min, max, size] = [Number(range.min), Number(range.max), Number(range.step) || 1];
+    const count = Math.round((max - min) / size);
+    const stride = Math.max(1, Math.floor(count / 24));
+    let at = Math.round((Number(range.value) - min) / size);
+    let way = stride;
+    control = range.ariaLabel || range.labels[0]?.querySelector(".mha-name")?.textContent || range.name;
+    act = () => {
+      if (at + way < 0 || at + way > count) way = -way;
+      at = Math.min(count, Math.max(0, at + way));
+      range.value = String(min + at * size);
+      range.dispatchEvent(new Event("input", { bubbles: true }));
+    };
+  } else if (find(".mha-handle").length) {
+    const [handle] = find(".mha-handle");
+    control = "a handle, by arrow keys";
+    let step = 0;
+    act = () => {
+      const key = ["ArrowRight", "ArrowRight", "ArrowUp", "ArrowLeft", "ArrowLeft", "ArrowDown"][step++ % 6];
+      handle.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+    };
+  } else {
+    const kinds = [".mha-step", "[role=gridcell]", "input[type=checkbox], input[type=radio]", "button"];
+    const nodes = kinds.map(find).find((found) => found.length > 1);
+    control = "its buttons in turn";
+    let step = 0;
+    act = () => nodes[step++ % nodes.length].click();
+  }
+  const times = [];
+  for (let step = 0; step < steps + 5; step++) {
+    times.push(await new Promise((resolve) => requestAnimationFrame(() => {
+      const channel = new MessageChannel();
+      const start = performance.now();
+      channel.port1.onmessage = () => resolve(performance.now() - start);
+      act();
+      channel.port2.postMessage(null);
+    })));
+  }
+  return { control, times: times.slice(5) };
+}"""
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Serve a folder on the loopback address."""
+
+    class Silent(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    handler = functools.partial(Silent, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """A headless Chromium: the system's, or else the one that Playwright installed."""
+    sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=OPTIONS + sandbox
+        )
+        yield browser
+        browser.close()
+
+
+def all_ready(page: Page) -> None:
+    """Wait until every widget of a page has started."""
+    expect(page.locator(".widget-host[data-widget=ready]")).to_have_count(
+        page.locator(VIEW).count(), timeout=60_000
+    )
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The smallest value that at least this share of all do not exceed."""
+    return sorted(values)[math.ceil(share * len(values)) - 1]
+
+
+# --------------------------------------------------------------------------------
+# Steps
+
+
+def explorer(num_tokens: int, embed_dim: int, most_heads: int) -> HeadExplorer:
+    """A head explorer of a size: layers with random weights for 1, 2, 4 and so on up to most heads."""
+    torch.manual_seed(0)
+    counts = [2**k for k in range(most_heads.bit_length())]
+    example = HeadExample(
+        label="random tokens",
+        tokens=[f"t{index}" for index in range(num_tokens)],
+        x=torch.randn(num_tokens, embed_dim),
+        layers={count: MultiHeadAttention(embed_dim, count) for count in counts},
+    )
+    return HeadExplorer([example], num_heads=most_heads)
+
+
+def measure_steps(
+    browser: Browser, make: Callable[[], Any], steps: int
+) -> list[dict[str, Any]]:
+    """Milliseconds of a step of each slider of a widget, or of another control if it has none."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        address = write_page(Path(folder), [make()]).as_uri()
+        place, count = 0, 1
+        while place < count:
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            page.goto(address)
+            all_ready(page)
+            sliders = [s for s in page.locator(SLIDERS).all() if s.is_visible()]
+            count = max(1, len(sliders))
+            slider = sliders[place].element_handle() if sliders else None
+            moved = page.evaluate(MOVE, [steps, slider])
+            times = moved["times"]
+            rows.append(
+                {
+                    "control": moved["control"],
+                    "steps": len(times),
+                    "median": round(statistics.median(times), 2),
+                    "p95": round(percentile(times, 0.95), 2),
+                }
+            )
+            page.close()
+            place += 1
+    return rows
+
+
+def steps_rows(browser: Browser, steps: int) -> list[dict[str, Any]]:
+    """Each widget at its usual size, and the head explorer at two large ones."""
+    cases = [(name, make, None) for name, make in SAMPLES.items()]
+    for size, limit in STEP_LIMITS.items():
+        name = f"HeadExplorer, {size[0]} tokens, {size[2]} heads"
+        cases.append((name, functools.partial(explorer, *size), limit))
+    rows = []
+    for name, make, limit in cases:
+        for row in measure_steps(browser, make, steps):
+            rows.append({"widget": name, **row, "limit": limit})
+            print(json.dumps(rows[-1], ensure_ascii=False), flush=True)
+    return rows
+
+
+# --------------------------------------------------------------------------------
+# Pages
+
+
+def pages_of(book: Path) -> list[str]:
+    """All pages of a built book."""
+    names = (path.relative_to(book) for path in sorted(book.rglob("*.html")))
+    return [name.as_posix() for name in names if name.parts[0] != "_static"]
+
+
+def measure_page(browser: Browser, address: str, rounds: int) -> dict[str, Any]:
+    """One page, cold: first contentful paint, all widgets ready, layout shift, bytes."""
+    paints, readies, shifts, sizes = [], [], [], {}
+    for _ in range(rounds):
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        page = context.new_page()
+        responses: list[Any] = []
+        page.on("response", lambda response, found=responses: found.append(response))
+        page.add_init_script(f"({OBSERVE})()")
+        page.goto(address, wait_until="load")
+        all_ready(page)
+        page.wait_for_timeout(1000)
+        paints.append(
+            page.evaluate(
+                "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+            )
+        )
+        count = page.locator(VIEW).count()
+        if count:
+            readies.append(page.evaluate("measured.ready"))
+        shifts.append(page.evaluate("measured.shift"))
+        for response in responses:
+            path = urlsplit(response.url).path
+            if response.url.startswith("http") and path not in sizes:
+                body = response.body()
+                packed = (
+                    body if path.endswith(ALREADY_COMPRESSED) else gzip.compress(body)
+                )
+                sizes[path] = (len(body), len(packed))
+        context.close()
+    return {
+        "widgets": count,
+        "first_paint_ms": round(statistics.median(paints)),
+        "ready_ms": round(statistics.median(readies)) if readies else None,
+        "shift": round(max(shifts), 4),
+        "raw": sum(raw for raw, _ in sizes.values()),
+        "gzip": sum(packed for _, packed in sizes.values()),
+    }
+
+
+def measure_heights(browser: Browser, address: str) -> list[list[int]]:
+    """How high each widget of a page is at first, on each of the screens."""
+    page = browser.new_page()
+    page.goto(address, wait_until="load", timeout=120_000)
+    all_ready(page)
+    columns = []
+    for width, height in SCREENS.values():
+        page.set_viewport_size({"width": width, "height": height})
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+        columns.append(
+            page.locator(".widget-host").evaluate_all(
+                "hosts => hosts.map(host => Math.round(host.getBoundingClientRect().height))"
+            )
+        )
+    page.close()
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def book_rows(browser: Browser, book: Path, rounds: int) -> list[dict[str, Any]]:
+    """All pages of the built book."""
+    rows = []
+    with serving(book) as address:
+        for name in pages_of(book):
+            row = measure_page(browser, f"{address}/{name}", rounds)
+            rows.append({"page": name, **row})
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def write_heights(browser: Browser, book: Path, path: Path) -> None:
+    """Store how high the widgets of all pages are, one page a line."""
+    lines = []
+    with serving(book) as address:
+        for name in pages_of(book):
+            if "widget-view+json" in (book / name).read_text(encoding="utf-8"):
+                rows = measure_heights(browser, f"{address}/{name}")
+                lines.append(f"  {json.dumps(name)}: {json.dumps(rows)}")
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+# --------------------------------------------------------------------------------
+# From the command line
+
+
+def missed(results: dict[str, Any]) -> list[str]:
+    """What is slower, heavier or less steady than it may be."""
+    found = [
+        f"{row['widget']}: a step of {row['control']} takes {row['p95']} ms, at most {row['limit']}"
+        for row in results["steps"]
+        if row["limit"] is not None and row["p95"] > row["limit"]
+    ]
+    for row in results["pages"]:
+        found += [
+            f"{row['page']}: {name} is {row[name]}, at most {limit}"
+            for name, limit in LIMITS.items()
+            if row[name] is not None and row[name] > limit
+        ]
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line; with --check the exit status is 1 if a limit was missed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--book", type=Path, default=ROOT / "_build" / "html", help="the built book"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few steps, one round: does it run?"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 if a limit is missed"
+    )
+    parser.add_argument("--output", type=Path, help="where the results go")
+    parser.add_argument(
+        "--heights",
+        type=Path,
+        help="measure heights only, for _ext/widget_heights.json",
+    )
+    options = parser.parse_args(arguments)
+    with chromium() as browser:
+        if options.heights:
+            write_heights(browser, options.book, options.heights)
+            return 0
+        results = {
+            "machine": {
+                **machine(torch.get_num_threads()),
+                "chromium": browser.version,
+            },
+            "steps": steps_rows(browser, 10 if options.quick else 200),
+            "pages": book_rows(browser, options.book, 1 if options.quick else 5),
+        }
+    for line in missed(results):
+        print("✗", line)
+    if options.output:
+        options.output.write_text(stored(results), encoding="utf-8")
+    return int(options.check and bool(missed(results)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

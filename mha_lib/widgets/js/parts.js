@@ -1,0 +1,203 @@
+// The controls and read-outs of which widgets are made. Each is built once, listens until the view goes, and has a
+// `node` to place and a `draw` that shows a state.
+
+import { element, formatNumber, mark } from "./frame.js";
+
+/** @typedef {import("./frame.js").Frame} Frame */
+
+/**
+ * A slider, over a range or over some stops with a tick each.
+ * @param {Frame} frame
+ * @param {string} name
+ * @param {(value: number) => void} onInput
+ */
+export function slider(frame, name, onInput) {
+  const input = element("input", { type: "range" });
+  const ticks = element("span", { class: "mha-ticks", "aria-hidden": "true" });
+  const shown = element("span", { class: "mha-value", "aria-hidden": "true" });
+  const node = element(
+    "label",
+    { class: "mha-row" },
+    element("span", { class: "mha-name", text: name }),
+    element("span", { class: "mha-slider" }, input, ticks),
+    shown,
+  );
+  /** @type {readonly number[] | null} */
+  let stops = null;
+  frame.listen(input, "input", () => onInput(stops ? stops[Number(input.value)] : Number(input.value)));
+
+  /**
+   * @param {number} value
+   * @param {{low?: number, high?: number, step?: number, stops?: readonly number[], text?: string, said?: string}} how
+   *   `text` stands beside the slider, `said` is read out in its place
+   */
+  function draw(value, { low = 0, high = 1, step = 1, stops: places, text = String(value), said = text }) {
+    stops = places ?? null;
+    input.min = places ? 0 : low;
+    input.max = places ? places.length - 1 : high;
+    input.step = places ? 1 : step;
+    input.value = places ? places.indexOf(value) : value;
+    input.disabled = input.min === input.max;
+    input.setAttribute("aria-valuetext", said);
+    shown.textContent = text;
+    ticks.hidden = !places;
+    const all = places ?? [];
+    ticks.replaceChildren(
+      ...all.map((stop, index) => {
+        const tick = element("span", { text: stop, class: stop === value ? "mha-now" : null });
+        tick.style.setProperty("--place", String(all.length === 1 ? 0.5 : index / (all.length - 1)));
+        return tick;
+      }),
+    );
+  }
+  return { node, input, draw };
+}
+
+/**
+ * A drop-down menu.
+ * @param {Frame} frame
+ * @param {string} name
+ * @param {(index: number) => void} onChange
+ */
+export function menu(frame, name, onChange) {
+  const select = element("select");
+  const node = element("label", { class: "mha-row" }, element("span", { class: "mha-name", text: name }), select);
+  frame.listen(select, "change", () => onChange(select.selectedIndex));
+
+  /**
+   * @param {readonly string[]} texts
+   * @param {number} index
+   */
+  function draw(texts, index) {
+    if (texts.join("\n") !== Array.from(select.options, (option) => option.text).join("\n")) {
+      select.replaceChildren(...texts.map((text) => element("option", { text })));
+    }
+    select.selectedIndex = index;
+  }
+  return { node, draw };
+}
+
+/**
+ * @param {Frame} frame
+ * @param {string} name
+ * @param {(checked: boolean) => void} onChange
+ */
+export function checkbox(frame, name, onChange) {
+  const input = element("input", { type: "checkbox" });
+  const node = element("label", { class: "mha-check" }, input, element("span", { text: name }));
+  frame.listen(input, "change", () => onChange(input.checked));
+  const draw = (/** @type {boolean} */ checked) => (input.checked = checked);
+  return { node, input, draw };
+}
+
+/**
+ * A choice between a few options: native radio buttons in a fieldset, drawn as one row of buttons.
+ * @param {Frame} frame
+ * @param {string} name
+ * @param {[string, string][]} options pairs of value and text
+ * @param {(value: string) => void} onChange
+ */
+export function segments(frame, name, options, onChange) {
+  const inputs = options.map(([value]) => element("input", { type: "radio", name, value }));
+  const labels = options.map(([, text], index) => element("label", {}, inputs[index], element("span", { text })));
+  const node = element(
+    "fieldset",
+    { class: "mha-segments" },
+    element("legend", { text: name }),
+    element("div", {}, ...labels),
+  );
+  frame.listen(node, "change", (event) => onChange(event.target.value));
+  const draw = (/** @type {string} */ value) => inputs.forEach((input) => (input.checked = input.value === value));
+  return { node, inputs, draw };
+}
+
+/**
+ * Steps to walk through, forward and back; any of them can be jumped to.
+ * @param {Frame} frame
+ * @param {string[]} names one a step
+ * @param {(step: number) => void} onStep
+ */
+export function stepper(frame, names, onStep) {
+  const back = element("button", { type: "button", text: "← Back" });
+  const next = element("button", { type: "button", text: "Next →" });
+  const places = names.map((name, index) =>
+    element("button", { type: "button", class: "mha-step", "aria-label": `Step ${index + 1}: ${name}`, text: index + 1 }),
+  );
+  const title = element("p", { class: "mha-title" });
+  const node = element("div", { class: "mha-stepper" }, back, element("div", {}, ...places), next, title);
+  let current = 0;
+  const go = (/** @type {number} */ step) => step >= 0 && step < names.length && onStep(step);
+  frame.listen(back, "click", () => go(current - 1));
+  frame.listen(next, "click", () => go(current + 1));
+  places.forEach((place, index) => frame.listen(place, "click", () => go(index)));
+
+  /** @param {number} step */
+  function draw(step) {
+    current = step;
+    // Not `disabled`, which would take the focus away from the one who just pressed it.
+    back.setAttribute("aria-disabled", String(step === 0));
+    next.setAttribute("aria-disabled", String(step === names.length - 1));
+    places.forEach((place, index) => {
+      if (index === step) place.setAttribute("aria-current", "step");
+      else place.removeAttribute("aria-current");
+    });
+    title.textContent = `${step + 1} of ${names.length}: ${names[step]}`;
+  }
+  return { node, draw };
+}
+
+/**
+ * Sizes and results in large type: a name, a value, a remark.
+ * @param {string[]} names under which the numbers are kept
+ * @param {string[]} [labels] shown in their place
+ */
+export function facts(names, labels = names) {
+  const entries = labels.map((name) => {
+    const value = element("strong", { class: "mha-fact" });
+    const hint = element("span", { class: "mha-hint" });
+    return { node: element("p", {}, element("span", { class: "mha-name", text: name }), value, hint), value, hint };
+  });
+  const node = element("div", { class: "mha-facts" }, ...entries.map((entry) => entry.node));
+
+  /** @param {{text: string, hint?: string, number?: number | ArrayLike<number>}[]} values `number` is kept at full precision */
+  function draw(values) {
+    values.forEach(({ text, hint = "", number }, index) => {
+      entries[index].value.textContent = text;
+      entries[index].hint.textContent = hint;
+      if (number !== undefined) mark(entries[index].value, names[index], number);
+    });
+  }
+  return { node, draw };
+}
+
+/**
+ * One bar a number, with its label and the number itself.
+ * @param {string} name of the numbers, read out with each
+ * @param {"query" | "key" | "value" | "muted"} role the colour; "muted" where no role of attention is meant
+ */
+export function bars(name, role) {
+  const node = element("ul", { class: "mha-bars", "aria-label": name });
+  node.style.setProperty("--role", `var(--mha-${role})`);
+
+  /**
+   * @param {readonly string[]} labels
+   * @param {ArrayLike<number>} numbers not below zero
+   * @param {{high?: number, digits?: number, format?: (number: number) => string, now?: number}} [how] `high` is the
+   *   number that fills the whole width, `now` the index of a bar that stands out
+   */
+  function draw(labels, numbers, { high = 1, digits = 3, format = (number) => formatNumber(number, digits), now } = {}) {
+    while (node.children.length > labels.length) node.lastElementChild?.remove();
+    while (node.children.length < labels.length) {
+      node.append(element("li", {}, element("span"), element("span", { class: "mha-bar-track" }, element("i")), element("b")));
+    }
+    labels.forEach((label, index) => {
+      const [text, track, shown] = /** @type {any} */ (node.children[index]).children;
+      text.textContent = label;
+      track.firstChild.style.width = `${100 * Math.min(numbers[index] / high, 1)}%`;
+      shown.textContent = format(numbers[index]);
+      mark(shown, name, numbers[index]);
+      node.children[index].classList.toggle("mha-now", index === now);
+    });
+  }
+  return { node, draw };
+}

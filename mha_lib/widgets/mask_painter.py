@@ -1,0 +1,207 @@
+"""The mask painter: hide keys from queries cell by cell, and see what a row without a key becomes."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+import traitlets as t
+from torch import Tensor
+
+from mha_lib._checks import check_float_tensor
+from mha_lib.attention import masked_softmax
+from mha_lib.masking import build_mask
+from mha_lib.widgets._base import Explorer
+from mha_lib.widgets._traits import Flag, TraitValueError, Whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAX_LEN, MAX_VALUE_DIM = 6, 3
+"""Beyond these three maps and their outputs no longer fit side by side."""
+
+SCORES = (
+    (0.7, -0.4, 1.3, 0.2, -1.1),
+    (-0.3, 1.6, 0.5, -0.8, 0.9),
+    (1.2, 0.1, -0.6, 1.9, 0.4),
+    (0.3, -1.4, 0.8, 1.1, -0.2),
+    (-0.9, 0.6, 2.1, -0.1, 1.0),
+)
+VALUE = ((1.0, 0.0), (0.0, 1.0), (2.0, 0.0), (0.0, 2.0), (-1.0, 1.0))
+
+
+class MaskPainter(Explorer):
+    """Paint a mask, add padding and causality, and compare three policies for a query that sees nothing.
+
+    A key is visible where all three allow it, as in `build_mask`. The policies are those of chapter 2: zeros
+    (`masked_softmax`), NaN (a fill with minus infinity) and uniform (a fill with the lowest number).
+
+    Args:
+        scores: (q_len, k_len), at most 6 by 6; default an example of 5 by 5.
+        value: (k_len, value_dim), at most 3 wide; default an example.
+        painted: one group of digits a query, 1 = may attend, such as "110 111"; default all but one query
+            may attend everywhere.
+        valid_len: how many keys are visible, counted from the first; default all.
+        is_causal: hide the later keys from each query.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is outside its range, or sizes do not fit.
+
+    Example:
+        >>> painter = MaskPainter(torch.zeros(2, 4), torch.ones(4, 1), painted="1110 0000")
+        >>> painter
+        MaskPainter(painted='1110 0000', valid_len=4, is_causal=False)
+        >>> painter.valid_len = 2
+        >>> painter.numbers()["weights_zeros"].tolist()
+        [[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
+    """
+
+    _module: ClassVar[str] = "mask_painter.js"
+    _settings: ClassVar[tuple[str, ...]] = ("painted", "valid_len", "is_causal")
+
+    scores = t.List(t.List(t.Float()), read_only=True).tag(sync=True)
+    value = t.List(t.List(t.Float()), read_only=True).tag(sync=True)
+    painted = t.Unicode("").tag(sync=True)
+    valid_len = Whole(0, 0, MAX_LEN)
+    is_causal = Flag(False)
+
+    def __init__(
+        self,
+        scores: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        painted: str | None = None,
+        valid_len: int | None = None,
+        is_causal: bool = False,
+    ) -> None:
+        scores = torch.tensor(SCORES).double() if scores is None else scores
+        _check_table("scores", scores, MAX_LEN)
+        if value is None:
+            value = torch.tensor(VALUE).double()
+            value = value.repeat(2, 1)[: scores.shape[1]]
+        _check_table("value", value, MAX_VALUE_DIM)
+        if len(value) != scores.shape[1]:
+            raise ValueError(
+                f"value must have a row for each of {scores.shape[1]} keys, got shape {tuple(value.shape)}"
+            )
+        self.set_trait("scores", scores.detach().tolist())
+        self.set_trait("value", value.detach().tolist())
+        q_len, k_len = scores.shape
+        if painted is None:
+            rows = ["1" * k_len for _ in range(q_len)]
+            rows[q_len // 2] = "0" * k_len
+            painted = " ".join(rows)
+        self.painted = painted
+        self.valid_len = k_len if valid_len is None else valid_len
+        self.is_causal = is_causal
+        super().__init__()
+
+    @t.validate("painted")
+    def _check_painted(self, proposal: t.Bunch) -> str:
+        q_len, k_len = len(self.scores), len(self.scores[0])
+        row = f"[01]{{{k_len}}}"
+        if not re.fullmatch(f"{row}( {row}){{{q_len - 1}}}", proposal.value):
+            raise TraitValueError(
+                f"painted must be {q_len} groups of {k_len} digits 0 or 1, got {proposal.value!r}"
+            )
+        return str(proposal.value)
+
+    @t.validate("valid_len")
+    def _check_valid_len(self, proposal: t.Bunch) -> int:
+        k_len = len(self.scores[0])
+        if proposal.value > k_len:
+            raise TraitValueError(
+                f"valid_len must lie in 0..{k_len}, got {proposal.value}"
+            )
+        return int(proposal.value)
+
+    def mask(self) -> Tensor:
+        """What is painted, padding and causality in one: (q_len, k_len), bool, True = may attend."""
+        return self._mask(self.painted, self.valid_len, self.is_causal)
+
+    def _mask(self, painted: str, valid_len: int, is_causal: bool) -> Tensor:
+        rows = [[digit == "1" for digit in row] for row in painted.split()]
+        attn_mask = torch.tensor(rows)
+        mask = build_mask(
+            *attn_mask.shape,
+            attn_mask=attn_mask,
+            valid_lens=torch.tensor([valid_len]),
+            is_causal=is_causal,
+        )
+        assert mask is not None
+        return mask[0]
+
+    def _weights(self, mask: Tensor) -> dict[str, Tensor]:
+        """The weights by each policy; only the second gives NaN."""
+        scores = torch.tensor(self.scores, dtype=torch.float64)
+        lowest = torch.finfo(scores.dtype).min
+        return {
+            "zeros": masked_softmax(scores, mask),
+            "nan": scores.masked_fill(~mask, -torch.inf).softmax(-1),
+            "uniform": scores.masked_fill(~mask, lowest).softmax(-1),
+        }
+
+    def _compute(
+        self, painted: str, valid_len: int, is_causal: bool
+    ) -> dict[str, Tensor]:
+        mask = self._mask(painted, valid_len, is_causal)
+        weights = self._weights(mask)
+        value = torch.tensor(self.value, dtype=torch.float64)
+        return {
+            "scores": torch.tensor(self.scores, dtype=torch.float64),
+            "value": value,
+            "mask": mask.double(),
+            "weights_zeros": weights["zeros"],
+            "output_zeros": weights["zeros"] @ value,
+            "weights_uniform": weights["uniform"],
+            "output_uniform": weights["uniform"] @ value,
+            "nan_rows": (weights["nan"] @ value).isnan().any(-1).double(),
+        }
+
+    def figure(self) -> Figure:
+        """The mask, and the weights by each policy, as a matplotlib Figure."""
+        import matplotlib
+
+        from mha_lib import plots
+
+        mask = self.mask()
+        titles = ("mask", "zeros", "NaN", "uniform")
+        maps = (mask.double(), *self._weights(mask).values())
+        figure, axes = plots.new_figure(1, 4, width=6.5, height=1.9, sharey=True)
+        colors = matplotlib.colormaps[plots.COLORMAP].with_extremes(bad="#d9d9d9")
+        for axis, title, cells in zip(axes, titles, maps, strict=True):
+            image = axis.imshow(cells.numpy(), cmap=colors, vmin=0, vmax=1)
+            for (query, key), number in np.ndenumerate(cells.numpy()):
+                text = f"{number:.0f}" if title == "mask" else f"{number:.2f}"
+                axis.text(
+                    *(key, query, text.replace("nan", "NaN")),
+                    ha="center",
+                    va="center",
+                    fontsize=6,
+                    color="white" if number < 0.6 else "black",
+                )
+            axis.set(title=title, xticks=[], yticks=[])
+            axis.set_xlabel("keys", color=plots.KEY)
+            axis.spines[:].set_visible(False)
+        axes[0].set_ylabel("queries", color=plots.QUERY)
+        figure.colorbar(image, ax=axes, label="weight")
+        return figure
+
+    def __repr__(self) -> str:
+        settings = ", ".join(
+            f"{name}={getattr(self, name)!r}" for name in self._settings
+        )
+        return f"MaskPainter({settings})"
+
+
+def _check_table(name: str, table: Any, max_columns: int) -> None:
+    check_float_tensor(name, table, axes="rows, columns")
+    rows, columns = table.shape
+    if not (1 <= rows <= MAX_LEN and 1 <= columns <= max_columns):
+        rule = f"1 to {MAX_LEN} rows and 1 to {max_columns} columns"
+        raise ValueError(f"{name} must have {rule}, got shape {tuple(table.shape)}")
+    if not table.isfinite().all():
+        raise ValueError(f"{name} must be finite, got a NaN or an infinity")

@@ -1,0 +1,260 @@
+"""The path explorer: what a layer costs, and through how many a signal must travel."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+import traitlets as t
+from torch import Tensor, nn
+
+from mha_lib.attention import (
+    MultiHeadAttention,
+    attention_pooling,
+    dot_product_attention,
+)
+from mha_lib.widgets._base import Explorer
+from mha_lib.widgets._traits import Flag, TraitValueError, Whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LENGTHS = tuple(2**power for power in range(1, 12))
+"""The lengths of the curves, from 2 to 2048 tokens."""
+
+
+class _Odd(Whole):
+    """An odd whole number, as the width of a centred kernel."""
+
+    def _check(self, value: Any) -> int:
+        number = super()._check(value)
+        self._insist(number % 2 == 1, "be odd", value)
+        return number
+
+
+class PathExplorer(Explorer):
+    """Cost, sequential steps and path length of self-attention, convolutions and a recurrent network.
+
+    Multiplications are those that torch performs: a convolution multiplies k neighbours of each token by
+    d × d matrices, a recurrent network its state by one such matrix at each token but the first, attention
+    computes n² scores of width d and mixes values as often. A path counts the layers or states that a signal
+    goes through; convolutions are stacked until the last token depends on the first. Dilated, their spacing
+    grows with each layer by the factor (k + 1) / 2, for k = 3 as 1, 2, 4, 8: the fastest that leaves no
+    token out.
+
+    Args:
+        n: number of tokens, 2 to 2048.
+        d: width of a token, 1 to 1024.
+        k: width of the kernel, odd, 3 to 15.
+        source: index of the token that sends a signal.
+        target: index of the token that receives it, not before `source`; None is the last one.
+        with_projections: count the four projections of an attention layer too.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is outside its range.
+
+    Example:
+        >>> explorer = PathExplorer(n=64, k=3)
+        >>> explorer
+        PathExplorer(n=64, d=64, k=3, source=0, target=63)
+        >>> explorer.numbers()["longest"].tolist()  # attention, convolution, dilated, recurrence
+        [1, 63, 6, 64]
+    """
+
+    _module: ClassVar[str] = "path_explorer.js"
+    _settings: ClassVar[tuple[str, ...]] = (
+        "n",
+        "d",
+        "k",
+        "source",
+        "target",
+        "with_projections",
+    )
+
+    n = Whole(12, 2, LENGTHS[-1])
+    d = Whole(64, 1, 1024)
+    k = _Odd(3, 3, 15)
+    source = Whole(0, 0, LENGTHS[-1] - 1)
+    target = Whole(11, 0, LENGTHS[-1] - 1)
+    with_projections = Flag(False)
+
+    def __init__(
+        self,
+        *,
+        n: int = 12,
+        d: int = 64,
+        k: int = 3,
+        source: int = 0,
+        target: int | None = None,
+        with_projections: bool = False,
+    ) -> None:
+        # One after the other, as the tokens must be among the n; then the widget opens with all of them.
+        self.n, self.d, self.k = n, d, k
+        self.target = n - 1 if target is None else target
+        self.source = source
+        self.with_projections = with_projections
+        super().__init__()
+
+    @t.validate("target")
+    def _check_target(self, proposal: t.Bunch) -> int:
+        if not self.source <= proposal.value < self.n:
+            raise TraitValueError(
+                f"target must lie in {self.source}..{self.n - 1}, got {proposal.value}"
+            )
+        return int(proposal.value)
+
+    @t.validate("source")
+    def _check_source(self, proposal: t.Bunch) -> int:
+        if proposal.value > self.target:
+            raise TraitValueError(
+                f"source must lie in 0..{self.target}, got {proposal.value}"
+            )
+        return int(proposal.value)
+
+    @t.observe("n")
+    def _fit_tokens(self, change: t.Bunch) -> None:
+        was_last = self.target == change.old - 1
+        target = change.new - 1 if was_last else min(self.target, change.new - 1)
+        self.source = min(self.source, target)
+        self.target = target
+
+    def _compute(
+        self, n: int, d: int, k: int, source: int, target: int, with_projections: bool
+    ) -> dict[str, Tensor]:
+        attention, convolution, recurrence = _count(n, d, k, with_projections)
+        longest = _path_lengths(n, k, 0, n - 1)
+        # A stack of convolutions; one layer of the others.
+        layers = torch.tensor([1, longest[1], longest[2], 1])
+        multiplications = torch.tensor(
+            [attention, convolution, convolution, recurrence]
+        )
+        curves = torch.tensor(
+            [_count(length, d, k, with_projections) for length in LENGTHS]
+        )
+        return {
+            "multiplications": multiplications,
+            # Within a layer nothing waits, except for the states of a recurrent network.
+            "steps": torch.tensor([1, 1, 1, longest[3]]),
+            "longest": torch.tensor(longest),
+            "total": layers * multiplications,
+            "path": torch.tensor(_path_lengths(n, k, source, target)),
+            "attention": curves[:, 0],
+            "convolution": curves[:, 1],
+            "recurrence": curves[:, 2],
+            "crossover": torch.tensor(_crossover(d, k, with_projections)),
+        }
+
+    def figure(self) -> Figure:
+        """Cost against length, and the longest path of each kind, as a matplotlib Figure."""
+        from mha_lib import plots
+
+        found = {name: numbers.tolist() for name, numbers in self.numbers().items()}
+        figure, (left, right) = plots.new_figure(1, 2, height=2.6)
+        colors = {
+            "attention": plots.HEADS[2],
+            "convolution": plots.HEADS[0],
+            "recurrence": plots.HEADS[1],
+        }
+        for name, color in colors.items():
+            left.loglog(LENGTHS, found[name], color=color, label=name)
+        left.axvline(self.d, color="black", linestyle=":", linewidth=0.8)
+        left.set(
+            xlabel="length n (dotted: n = d)", ylabel="multiplications", title="a layer"
+        )
+        left.set_xticks(LENGTHS[1::3], LENGTHS[1::3])
+        left.minorticks_off()
+        left.legend(frameon=False, fontsize=8)
+        names = ("attention", "convolution", "dilated", "recurrence")
+        bars = right.barh(
+            names,
+            found["longest"],
+            color=[
+                colors["attention"],
+                colors["convolution"],
+                plots.HEADS[5],
+                colors["recurrence"],
+            ],
+        )
+        right.bar_label(bars, padding=3)
+        right.invert_yaxis()
+        right.margins(x=0.15)
+        right.set(xlabel="steps", title=f"longest path, n = {self.n}, k = {self.k}")
+        return figure
+
+    def __repr__(self) -> str:
+        return (
+            f"PathExplorer(n={self.n}, d={self.d}, k={self.k}, "
+            f"source={self.source}, target={self.target})"
+        )
+
+
+@lru_cache(maxsize=4096)
+def _count(n: int, d: int, k: int, with_projections: bool) -> tuple[int, int, int]:
+    """Multiplications in a layer of attention, convolution and recurrence, as torch counts them itself."""
+    # Imported late: torch takes a second for it.
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def attend(x: Tensor) -> Tensor:
+        layer = MultiHeadAttention(d, num_heads=1)
+        return (layer(x, x, x) if with_projections else dot_product_attention(x, x, x))[
+            0
+        ]
+
+    def convolve(x: Tensor) -> Tensor:
+        layer = nn.Conv1d(d, d, k, padding=k // 2, bias=False)
+        return layer(x.transpose(1, 2))  # type: ignore[no-any-return]
+
+    def step(x: Tensor) -> Tensor:
+        return nn.Linear(d, d, bias=False)(x[:, 0])  # type: ignore[no-any-return]
+
+    counts = []
+    # Tensors of the device "meta" have a shape and no numbers, so even large counts are quick.
+    with torch.device("meta"), torch.no_grad():
+        for layer in (attend, convolve, step):
+            with FlopCounterMode(display=False) as counter:
+                layer(torch.empty(1, n, d))
+            counts.append(counter.get_total_flops() // 2)
+    attention, convolution, one_step = counts
+    return attention, convolution, (n - 1) * one_step
+
+
+@lru_cache(maxsize=4096)
+def _path_lengths(n: int, k: int, source: int, target: int) -> list[int]:
+    """Steps until a signal at `source` is seen at `target`, sent through layers that let all pass."""
+
+    def attend(signal: Tensor, step: int) -> Tensor:  # noqa: ARG001
+        return attention_pooling(torch.zeros(n, n), signal[:, None])[0][:, 0]
+
+    def convolve(signal: Tensor, spacing: int) -> Tensor:
+        kernel, padding = torch.ones(1, 1, k), spacing * (k // 2)
+        return F.conv1d(signal[None], kernel, padding=padding, dilation=spacing)[0]
+
+    def plain(signal: Tensor, step: int) -> Tensor:  # noqa: ARG001
+        return convolve(signal, 1)
+
+    def dilated(signal: Tensor, step: int) -> Tensor:
+        return convolve(signal, ((k + 1) // 2) ** step)
+
+    def recur(signal: Tensor, step: int) -> Tensor:
+        # Into the state of its own token first, then from state to state.
+        return signal if step == 0 else F.pad(signal, (1, 0))[:-1]
+
+    lengths = []
+    for layer in (attend, plain, dilated, recur):
+        signal, step = torch.zeros(n), 0
+        signal[source] = 1
+        while step == 0 or not signal[target]:
+            signal, step = (layer(signal, step) > 0).float(), step + 1
+        lengths.append(step)
+    return lengths
+
+
+def _crossover(d: int, k: int, with_projections: bool) -> list[int]:
+    """The greatest length at which attention multiplies no more than a recurrence, and than a convolution."""
+    n = torch.arange(1, (k + 1) * d + 2)
+    attention = 2 * n**2 * d + (4 * n * d**2 if with_projections else 0)
+    others = ((n - 1) * d**2, k * n * d**2)
+    return [int(((attention <= other) * n).max()) for other in others]

@@ -1,0 +1,151 @@
+"""The position explorer: the table of sines and cosines, by rows, by columns and by distance."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+import traitlets as t
+from torch import Tensor
+
+from mha_lib.positional import sinusoidal_encoding
+from mha_lib.widgets._base import Explorer
+from mha_lib.widgets._traits import Number, TraitValueError, Whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class PositionExplorer(Explorer):
+    """A sinusoidal encoding: its table, one pair of columns as curves, and how alike two positions are.
+
+    Args:
+        num_positions: rows of the table, 2 to 64.
+        embed_dim: columns of the table, 1 to 64, even or odd.
+        base: the longest wavelength is about 2π * base positions; 1 to 1 000 000.
+        position: the row that is marked.
+        column: the column that is marked; it belongs to pair number column // 2.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is outside its range, or the table has no such row or column.
+
+    Example:
+        >>> explorer = PositionExplorer(num_positions=4, embed_dim=3, position=1, column=1)
+        >>> explorer
+        PositionExplorer(num_positions=4, embed_dim=3, base=10000, position=1, column=1)
+        >>> round(explorer.numbers()["cosine"][1].item(), 4)
+        0.5403
+    """
+
+    _module: ClassVar[str] = "position_explorer.js"
+    _settings: ClassVar[tuple[str, ...]] = (
+        "num_positions",
+        "embed_dim",
+        "base",
+        "position",
+        "column",
+    )
+
+    num_positions = Whole(48, 2, 64)
+    embed_dim = Whole(32, 1, 64)
+    base = Number(10_000.0, 1, 1_000_000)
+    position = Whole(0, 0, 63)
+    column = Whole(0, 0, 63)
+
+    def __init__(
+        self,
+        *,
+        num_positions: int = 48,
+        embed_dim: int = 32,
+        base: float = 10_000.0,
+        position: int = 0,
+        column: int = 0,
+    ) -> None:
+        # The sizes first: row and column must lie in the table.
+        self.num_positions, self.embed_dim, self.base = num_positions, embed_dim, base
+        self.position, self.column = position, column
+        super().__init__()
+
+    @t.validate("position", "column")
+    def _check_place(self, proposal: t.Bunch) -> int:
+        name = proposal.trait.name
+        size = self.num_positions if name == "position" else self.embed_dim
+        if proposal.value >= size:
+            raise TraitValueError(
+                f"{name} must lie in 0..{size - 1}, got {proposal.value}"
+            )
+        return int(proposal.value)
+
+    @t.observe("num_positions", "embed_dim")
+    def _fit_place(self, _change: t.Bunch) -> None:
+        self.position = min(self.position, self.num_positions - 1)
+        self.column = min(self.column, self.embed_dim - 1)
+
+    def _compute(
+        self,
+        num_positions: int,
+        embed_dim: int,
+        base: float,
+        position: int,
+        column: int,
+    ) -> dict[str, Tensor]:
+        table = sinusoidal_encoding(num_positions, embed_dim, base=base).double()
+        pair = column // 2
+        frequency = torch.tensor(base ** (-2 * pair / embed_dim), dtype=torch.float64)
+        return {
+            "table": table,
+            "frequency": frequency,
+            "wavelength": 2 * math.pi / frequency,
+            "encoding": table[position, column],
+            "sine": table[:, 2 * pair],
+            # The last pair of an odd width has none.
+            "cosine": table[:, 2 * pair + 1 : 2 * pair + 2].flatten(),
+            "similarity": table @ table[position],
+        }
+
+    def figure(self) -> Figure:
+        """Table, curves and similarity, as a matplotlib Figure."""
+        from mha_lib import plots
+
+        numbers = self.numbers()
+        pair = self.column // 2
+        figure, axes = plots.new_figure(1, 3, width=8.5, height=2.7)
+        image = axes[0].imshow(
+            numbers["table"],
+            cmap=plots.COLORMAP,
+            vmin=-1,
+            vmax=1,
+            aspect="auto",
+            interpolation="nearest",
+        )
+        figure.colorbar(image, ax=axes[0], shrink=0.9, ticks=(-1, 0, 1))
+        axes[0].axhline(self.position, color="white", linewidth=1)
+        axes[0].axvline(self.column, color="white", linewidth=1)
+        axes[0].set(xlabel="column (embed_dim)", ylabel="position")
+        color = plots.HEADS[5]
+        axes[1].plot(numbers["sine"], color=color, label=f"{2 * pair}: sin")
+        if len(numbers["cosine"]):
+            axes[1].plot(
+                numbers["cosine"], "--", color=color, label=f"{2 * pair + 1}: cos"
+            )
+        axes[1].axvline(self.position, color="black", linewidth=0.8)
+        axes[1].set(
+            xlabel="position", ylim=(-1.1, 1.6), title=f"columns of pair {pair}"
+        )
+        axes[1].legend(loc="upper center", fontsize=8, ncols=2, frameon=False)
+        offsets = torch.arange(self.num_positions) - self.position
+        axes[2].plot(offsets, numbers["similarity"], color="black")
+        axes[2].axvline(0, color="black", linewidth=0.8)
+        axes[2].set(
+            xlabel=f"offset from position {self.position}",
+            title="dot product of encodings",
+        )
+        return figure
+
+    def __repr__(self) -> str:
+        return (
+            f"PositionExplorer(num_positions={self.num_positions}, embed_dim={self.embed_dim}, "
+            f"base={self.base:g}, position={self.position}, column={self.column})"
+        )

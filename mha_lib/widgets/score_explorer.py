@@ -1,0 +1,228 @@
+"""The score explorer: a query and keys in the plane, a rule for their scores, and the weights that follow."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+import torch.nn.functional as F
+import traitlets as t
+from torch import Tensor
+
+from mha_lib.attention import masked_softmax
+from mha_lib.scores import (
+    AdditiveScore,
+    BilinearScore,
+    cosine_score,
+    dot_product_score,
+    gaussian_score,
+    scaled_dot_product_score,
+)
+from mha_lib.widgets._base import Explorer
+from mha_lib.widgets._traits import Choice, Flag, Numbers, TraitValueError, Whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+EDGE = 4.0
+"""The plane reaches from -EDGE to EDGE in both directions."""
+
+SIDE = 33
+"""Rows and columns of the map of the score."""
+
+MAX_KEYS = 6
+
+KEYS = (0.5, 2.0, 3.0, 2.0, -2.0, -1.0, 2.5, -1.5, -2.5, 2.5)
+"""x and y of each key at the start."""
+
+WIDTHS = (2, 4, 8, 16, 32, 64, 128)
+"""What d can be; 2 is the plane itself."""
+
+BOUNDED = ("cosine", "additive")
+"""Scores that do not grow with d, and are never scaled."""
+
+SEED = 158
+"""Of the draw beyond the plane: at each width its scores spread as far as the theory says."""
+
+BILINEAR = ((0.5, -1.0), (1.0, 0.5))
+"""The matrix W of the bilinear score within the plane; beyond it W is the identity."""
+
+ADDITIVE_QUERY = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (1.0, -1.0))
+ADDITIVE_KEY = ((1.0, -0.5), (0.5, 1.0), (-1.0, 0.5), (-0.5, -1.0))
+ADDITIVE_SCORE = (2.0, 1.0, -1.5, 1.0)
+"""W_q, W_k and w of the additive score; what lies beyond the plane enters one hidden unit, divided by √d."""
+
+
+def _coordinates(count: int, d: int) -> Tensor:
+    """Coordinates beyond the plane, (count, d - 2): of the query, then of each key; one draw for all d."""
+    generator = torch.Generator().manual_seed(SEED)
+    drawn = torch.randn(1 + MAX_KEYS, WIDTHS[-1] - 2, generator=generator)
+    return drawn[:count, : d - 2].double()
+
+
+def _bilinear(d: int) -> BilinearScore:
+    rule = BilinearScore(d, d).double()
+    weight = torch.block_diag(torch.tensor(BILINEAR), torch.eye(d - 2))
+    rule.load_state_dict({"key_proj.weight": weight})
+    return rule
+
+
+def _additive(d: int) -> AdditiveScore:
+    hidden_dim = len(ADDITIVE_SCORE)
+    rule = AdditiveScore(d, d, hidden_dim).double()
+    beyond = torch.eye(hidden_dim, dtype=torch.float64).repeat(1, d)[:, : d - 2]
+    beyond = beyond / math.sqrt(d)
+    rule.load_state_dict(
+        {
+            "query_proj.weight": torch.hstack([torch.tensor(ADDITIVE_QUERY), beyond]),
+            "key_proj.weight": torch.hstack([torch.tensor(ADDITIVE_KEY), beyond]),
+            "score_proj.weight": torch.tensor([ADDITIVE_SCORE]),
+        }
+    )
+    return rule
+
+
+def _rule(score: str, d: int, is_scaled: bool) -> Callable[[Tensor, Tensor], Tensor]:
+    """The chosen rule of mha_lib.scores."""
+    bandwidth = d**0.25 if is_scaled else 1.0  # its square is √d
+    dot = scaled_dot_product_score if is_scaled else dot_product_score
+    factor = 1 / math.sqrt(d) if is_scaled else 1.0
+    rules: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "dot": dot,
+        "cosine": cosine_score,
+        "gaussian": lambda query, key: gaussian_score(query, key, bandwidth),
+        "bilinear": lambda query, key: _bilinear(d)(query, key) * factor,
+        "additive": lambda query, key: _additive(d)(query, key),
+    }
+    return rules[score]
+
+
+class ScoreExplorer(Explorer):
+    """Drag a query and keys in the plane, choose how they are scored, and read scores, weights and entropy.
+
+    The plane shows the first two of `d` coordinates. The others are drawn once from a normal distribution,
+    for the query and for each key: so dot products grow like √d, as those of independent entries do.
+
+    Args:
+        query: x and y of the query, from -4 to 4.
+        key: x and y of each key in turn, 2 to 6 keys.
+        score: "dot", "cosine", "gaussian", "bilinear" or "additive", as in `mha_lib.scores`.
+        d: width of query and keys: 2, 4, 8, 16, 32, 64 or 128.
+        is_scaled: divide the dot product and the bilinear score by √d, and let the squared bandwidth of the
+            Gaussian be √d in place of 1. The cosine and the additive score stay as they are.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is outside its range.
+
+    Example:
+        >>> explorer = ScoreExplorer(query=[1.0, 1.0], key=[1.0, 1.0, 3.0, 1.0], is_scaled=False)
+        >>> explorer
+        ScoreExplorer(score='dot', d=2, is_scaled=False)
+        >>> explorer.numbers()["scores"].tolist()
+        [[2.0, 4.0]]
+    """
+
+    _module: ClassVar[str] = "score_explorer.js"
+    _settings: ClassVar[tuple[str, ...]] = ("query", "key", "score", "d", "is_scaled")
+
+    query = Numbers([1.5, 1.0], -EDGE, EDGE, 2)
+    key = Numbers(KEYS, -EDGE, EDGE)
+    score = Choice("dot", ["dot", "cosine", "gaussian", "bilinear", "additive"])
+    d = Whole(2, WIDTHS[0], WIDTHS[-1])
+    is_scaled = Flag(True)
+    extra = t.Unicode(read_only=True).tag(sync=True)
+    """The coordinates beyond the plane for the widest query and keys: float32 in base64."""
+
+    def __init__(
+        self,
+        *,
+        query: Sequence[float] = (1.5, 1.0),
+        key: Sequence[float] = KEYS,
+        score: str = "dot",
+        d: int = 2,
+        is_scaled: bool = True,
+    ) -> None:
+        self.query, self.key, self.score = query, key, score
+        self.d, self.is_scaled = d, is_scaled
+        drawn = _coordinates(1 + MAX_KEYS, WIDTHS[-1]).float().numpy()
+        encoded = base64.b64encode(drawn.astype("<f4").tobytes()).decode("ascii")
+        self.set_trait("extra", encoded)
+        super().__init__()
+
+    @t.validate("key")
+    def _check_key(self, proposal: t.Bunch) -> list[float]:
+        count = len(proposal.value)
+        if count % 2 or not 4 <= count <= 2 * MAX_KEYS:
+            raise TraitValueError(
+                f"key must hold x and y of 2 to {MAX_KEYS} keys, got {count} numbers"
+            )
+        return list(proposal.value)
+
+    @t.validate("d")
+    def _check_d(self, proposal: t.Bunch) -> int:
+        if proposal.value not in WIDTHS:
+            raise TraitValueError(f"d must be one of {WIDTHS}, got {proposal.value}")
+        return int(proposal.value)
+
+    def _compute(
+        self, query: list[float], key: list[float], score: str, d: int, is_scaled: bool
+    ) -> dict[str, Tensor]:
+        plane = torch.tensor([*query, *key], dtype=torch.float64).view(-1, 2)
+        rows = torch.hstack([plane, _coordinates(len(plane), d)])
+        rule = _rule(score, d, is_scaled)
+        side = torch.linspace(-EDGE, EDGE, SIDE, dtype=torch.float64)
+        places = F.pad(torch.cartesian_prod(side, side), (0, d - 2))
+        with torch.no_grad():
+            scores = rule(rows[:1], rows[1:])
+            landscape = rule(rows[:1], places)
+        weights = masked_softmax(scores)
+        entropy = torch.special.entr(weights).sum()
+        return {
+            "scores": scores,
+            "weights": weights,
+            "entropy": entropy,
+            "effective_keys": entropy.exp(),
+            "spread": scores.std(correction=0),
+            "landscape": landscape.view(SIDE, SIDE).T,
+        }
+
+    def figure(self) -> Figure:
+        """The plane with the map of the score, and the weights, as a matplotlib Figure."""
+        from mha_lib import plots
+
+        numbers = self.numbers()
+        keys = torch.tensor(self.key).view(-1, 2)
+        figure, (plane, bars) = plots.new_figure(1, 2, width=6.5, height=2.9)
+        half = EDGE / (SIDE - 1)
+        image = plane.imshow(
+            numbers["landscape"].numpy(),
+            origin="lower",
+            extent=(-EDGE - half, EDGE + half, -EDGE - half, EDGE + half),
+            cmap=plots.COLORMAP,
+            interpolation="bilinear",
+        )
+        is_scaled = self.is_scaled and self.score not in BOUNDED
+        title = f"{self.score} score{', scaled' if is_scaled else ''}"
+        plane.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), title=title)
+        dots = [("q", self.query, plots.QUERY)]
+        dots += [(str(i), key, plots.KEY) for i, key in enumerate(keys.tolist())]
+        for text, place, color in dots:
+            circle = {"boxstyle": "circle,pad=0.25", "fc": color, "ec": "white"}
+            plane.text(
+                *place, text, ha="center", va="center", color="white", bbox=circle
+            )
+        figure.colorbar(image, ax=plane, label="score")
+        weights = numbers["weights"][0].tolist()
+        bars.barh(range(len(weights)), weights, color=plots.KEY)
+        bars.set(xlim=(0, 1), xlabel="weight", ylabel="key")
+        bars.set_yticks(range(len(weights)))
+        bars.invert_yaxis()
+        bars.set_title(f"d = {self.d}, entropy {numbers['entropy'].item():.2f} nats")
+        return figure
+
+    def __repr__(self) -> str:
+        return f"ScoreExplorer(score={self.score!r}, d={self.d}, is_scaled={self.is_scaled})"

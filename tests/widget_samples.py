@@ -1,0 +1,75 @@
+"""One of each widget, for the tests that concern them all."""
+
+import torch
+
+from mha_lib.attention import MultiHeadAttention
+from mha_lib.data import pointer_batch
+from mha_lib.positional import LearnedPositionalEncoding
+from mha_lib.widgets import (
+    AblationLab,
+    AlibiExplorer,
+    AttentionStepper,
+    CostCalculator,
+    HeadExample,
+    HeadExplorer,
+    MaskPainter,
+    PathExplorer,
+    PoolingExplorer,
+    PositionExplorer,
+    Question,
+    Quiz,
+    ReshapeStepper,
+    RotationDial,
+    ScoreExplorer,
+)
+
+
+def head_explorer():
+    """A sentence whose layer is cut at every number of heads."""
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(12, 2)
+    x = 2 * torch.randn(5, 12)
+    words = ["to", "be", "or", "not", "be"]
+    return HeadExplorer([HeadExample("sentence", words, x, layer)])
+
+
+def quiz():
+    """Two questions, with the mark-up that a text may have."""
+    return Quiz(
+        [
+            Question("Which width is under the `√`?", ["`embed_dim`", "`head_dim`"], 1),
+            Question("How many *parameters*?", [64, 256], 4 * 8**2, "Four of 8 · 8."),
+        ]
+    )
+
+
+def ablation_lab():
+    """Two models that have learned nothing, of two and of four heads."""
+    torch.manual_seed(0)
+    models = []
+    for num_heads in (2, 4):
+        model = torch.nn.Module()
+        model.embedding = torch.nn.Embedding(8, 8)
+        model.positions = LearnedPositionalEncoding(8, max_len=12)
+        model.attention = MultiHeadAttention(8, num_heads)
+        model.read_out = torch.nn.Linear(8, 16)
+        models.append(model)
+    batch = pointer_batch(30, generator=torch.Generator().manual_seed(0))
+    return AblationLab(models, *batch, tasks=("previous", "mirrored"))
+
+
+SAMPLES = {
+    "PathExplorer": PathExplorer,
+    "AttentionStepper": AttentionStepper,
+    "AblationLab": ablation_lab,
+    "AlibiExplorer": AlibiExplorer,
+    "CostCalculator": CostCalculator,
+    "HeadExplorer": head_explorer,
+    "Quiz": quiz,
+    "PoolingExplorer": PoolingExplorer,
+    "MaskPainter": MaskPainter,
+    "ScoreExplorer": ScoreExplorer,
+    "PositionExplorer": PositionExplorer,
+    "ReshapeStepper": ReshapeStepper,
+    "RotationDial": RotationDial,
+}
