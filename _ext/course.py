@@ -29,12 +29,10 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "form-action 'self' file:",
     ]
 )
-# Without scripts the theme does not know light from dark, and its header would have no background.
 HEAD = f"""<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}" />
 <noscript><style>
   .widget-host {{ display: none; }}
   .widget-still {{ display: block !important; }}
-  .bd-header-article {{ background: white; }}
 </style></noscript>"""
 
 
@@ -78,6 +76,15 @@ REPAIRS_OF_BODY = [
     (r'<summary aria-label="Toggle hidden content">', "<summary>"),
     # An entry of a list of references is an item of that list, not what ARIA once called a biblioentry.
     (r'(<div class="citation" id="[^"]*" role=)"doc-biblioentry"', r'\1"listitem"'),
+    # The arguments of a signature, one on a line, are no list of definitions: nothing there is defined.
+    (
+        r'<dl>\n((?:<dd><em class="sig-param.*</dd>\n)+)</dl>',
+        lambda match: (
+            '<div class="sig-lines">\n'
+            + re.sub(r"(</?)dd>", r"\1div>", match[1])
+            + "</div>"
+        ),
+    ),
     # An empty cell above a column is no header.
     (r"<th( class=\"[^\"]*\")?>(?:<p></p>)?\s*</th>", r"<td\1></td>"),
 ]
@@ -85,6 +92,8 @@ REPAIRS_OF_PAGE = [
     # The sidebar, with the way home, the search and the contents, is a landmark.
     (r'<div id="pst-primary-sidebar"', r'\g<0> role="navigation" aria-label="Book"'),
     # Light or dark is known from the start, not only to the theme's scripts: no flash, and nothing moves.
+    # Without scripts a page is light, not without the theme's colours.
+    (r'(<html [^>]*data-theme=)"auto"', r'\1"light"'),
     (
         r'(dataset\.theme = localStorage\.getItem\("theme"\) \|\| )"auto"',
         r'\1(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")',

@@ -86,8 +86,8 @@ OBSERVE = """() => {
 
 SLIDERS = ".mha-widget input[type=range]:not([disabled])"
 
-# Moves a control of a widget there and back, one frame a step: milliseconds of main thread for each. A slider is
-# set as the browser sets it; where there is none a handle gets arrow keys, or buttons and cells are pressed in turn.
+# Moves a control of a widget there and back, one frame a step: milliseconds of main thread for each. A slider
+# is set as the browser sets it; where there is none a handle gets arrow keys, or buttons are pressed in turn.
 MOVE = """async ([steps, range]) => {
   const host = document.querySelector(".widget-host");
   const root = host.querySelector(".mha-widget");

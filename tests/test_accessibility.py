@@ -1,7 +1,7 @@
 """axe-core over every page of the built book and over every widget, light and dark, wide and narrow.
 
 Two things would cost most of its time and find nothing, so they are left out: the glyphs of equations, which
-are hidden from screen readers and have MathML beside them, and the contrast of text that looks like other text.
+are hidden from screen readers and have MathML beside them, and the contrast of what looks like other text.
 """
 
 import importlib.util
@@ -32,6 +32,14 @@ CHECK = """async (moreRules) => {
   const text = (id, { html, target }) => `${id}: ${target} ${html.slice(0, 200)}`;
   return violations.flatMap(({ id, nodes }) =>
     nodes.filter(({ element }) => isReal(id, element)).map((node) => text(id, node)));
+}"""
+
+# What was folded fades in: at once, here. And the page gets the time to notice what can be scrolled now.
+OPEN_ALL = """async () => {
+  for (const details of document.querySelectorAll("details")) details.open = true;
+  await new Promise(requestAnimationFrame);
+  for (const animation of document.getAnimations()) animation.finish();
+  await new Promise(requestAnimationFrame);
 }"""
 
 # The contrast of a text depends on its colour, its size and what is behind it: one of each kind will do.
@@ -74,9 +82,7 @@ def open_page(browser):
         expect(page.locator(HOST)).to_have_count(
             page.locator(VIEW).count(), timeout=60_000
         )
-        page.evaluate(
-            "document.querySelectorAll('details').forEach(d => d.open = true)"
-        )
+        page.evaluate(OPEN_ALL)
         page.evaluate(AXE)
         return page
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+import yaml
 from torch import nn
+from widget_samples import SAMPLES
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "benchmarks" / "bench_attention.py"
@@ -18,8 +20,8 @@ RESULTS = ROOT / "benchmarks" / "results.json"
 APPENDIX = ROOT / "chapters" / "appendix_efficiency.ipynb"
 
 
-def load():
-    spec = importlib.util.spec_from_file_location("bench_attention", SCRIPT)
+def load(name="bench_attention"):
+    spec = importlib.util.spec_from_file_location(name, SCRIPT.with_name(f"{name}.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -378,3 +380,60 @@ def test_writing_the_cell_changes_nothing_else(stored, tmp_path):
     assert [a.id for a, b in zip(after, before, strict=True) if a != b] == ["results"]
     bench.write_cell(path, stored)
     assert path.read_bytes() == APPENDIX.read_bytes()
+
+
+# --------------------------------------------------------------------------------
+# Widgets and pages
+
+
+def test_widgets_and_pages_are_measured(browser, tmp_path, monkeypatch):
+    widgets = load("bench_widgets")
+    row, *others = widgets.measure_steps(browser, lambda: widgets.explorer(8, 8, 4), 20)
+    assert row["control"] == "num_heads"
+    assert row["steps"] == 20
+    assert 0 < row["median"] <= row["p95"]
+    assert others, "every slider is measured"
+
+    # A page whose widget takes its place late, and one that keeps room for it.
+    for name, room in (("moves", 0), ("stands", 300)):
+        (tmp_path / f"{name}.html").write_text(
+            f"""<!doctype html><div class="widget-host" style="min-height: {room}px"></div>
+            <script type="application/vnd.jupyter.widget-view+json">{{}}</script><p>Below</p><script>
+            setTimeout(() => {{
+              const host = document.querySelector(".widget-host");
+              host.innerHTML = '<div style="height: 300px"></div>';
+              host.dataset.widget = "ready";
+            }}, 400);</script>""",
+            encoding="utf-8",
+        )
+    with widgets.serving(tmp_path) as address:
+        moves, stands = (
+            widgets.measure_page(browser, f"{address}/{name}.html", 1)
+            for name in ("moves", "stands")
+        )
+        heights = widgets.measure_heights(browser, f"{address}/stands.html")
+    assert moves["shift"] > 0 == stands["shift"]
+    assert 400 <= moves["ready_ms"] < 5000
+    assert moves["raw"] == (tmp_path / "moves.html").stat().st_size > moves["gzip"]
+    assert heights == [[300, 300, 300]]
+    limits = dict.fromkeys(widgets.LIMITS, 0)
+    monkeypatch.setattr(widgets, "LIMITS", limits)
+    found = {
+        "steps": [{**row, "widget": "W", "limit": 0}],
+        "pages": [{"page": "p", **moves}],
+    }
+    assert len(widgets.missed(found)) == 1 + len(limits)
+
+
+def test_stored_results_cover_all_widgets_and_pages():
+    results = json.loads(
+        (ROOT / "benchmarks" / "results_widgets.json").read_text(encoding="utf-8")
+    )
+    assert results["machine"]["processor"] and results["machine"]["chromium"]
+    measured = {row["widget"] for row in results["steps"]}
+    assert measured >= {*SAMPLES}
+    assert len([row for row in results["steps"] if row["limit"]]) > 1
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    chapters = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
+    pages = {row["page"].removesuffix(".html") for row in results["pages"]}
+    assert pages >= {toc["root"], *chapters}

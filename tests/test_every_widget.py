@@ -91,7 +91,7 @@ def test_every_widget_has_a_sample():
     }
     assert set(SAMPLES) == set(exported)
     for name, cls in exported.items():
-        assert type(SAMPLES[name]()) is cls
+        assert isinstance(SAMPLES[name](), cls)
         assert issubclass(cls, Explorer) or name == "Quiz"
 
 

@@ -108,7 +108,8 @@ function buildFooter(frame, { settings, python }) {
 
   const code = element("code");
   // Focusable, so that long lines can be scrolled by keyboard.
-  const text = element("pre", { tabindex: 0, role: "region", "aria-label": "Python code" }, code);
+  const scroller = { class: "mha-code", tabindex: 0, role: "group", "aria-label": "Python code" };
+  const text = element("div", scroller, element("pre", {}, code));
   const copy = element("button", { type: "button", text: "Copy" });
   const details = element(
     "details",
