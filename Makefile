@@ -8,7 +8,7 @@ PORT ?= 8000
 
 BIN := .venv/bin
 BOOK := _build/html
-DEBIAN := git chromium fonts-dejavu-core libatomic1
+DEBIAN := git chromium-headless-shell fonts-dejavu-core libatomic1
 SHELL := bash
 # Chapters and tests run two at a time, so each keeps to one thread.
 export OMP_NUM_THREADS := 1
@@ -64,7 +64,8 @@ machine: .venv/ready
 	@if [ "$$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release; then \
 	  dpkg -s $(DEBIAN) >/dev/null 2>&1 || { export DEBIAN_FRONTEND=noninteractive; \
 	    apt-get update -qq && apt-get install -qq -y --no-install-recommends $(DEBIAN); }; \
-	elif ! command -v chromium >/dev/null; then $(BIN)/playwright install chromium; fi
+	elif ! command -v chromium-headless-shell chromium >/dev/null; then \
+	  $(BIN)/playwright install --only-shell chromium; fi
 
 # Every part runs even if one before it fails. The chapters run twice: as here, and as on an older processor.
 test: book machine

@@ -1170,14 +1170,39 @@ def test_scores_of_another_shape_are_refused(rule):
 
 
 @pytest.mark.parametrize("mask", [None, bools(Q_LEN, K_LEN)], ids=["", "mask"])
-def test_what_a_rule_returns_is_not_modified(mask):
+def test_what_a_rule_returns_is_not_modified(mask, monkeypatch):
     """It may be a tensor that the rule keeps, such as scores that were computed before."""
+    monkeypatch.setattr(_paths, "_WORTH_REUSING", 0)
     kept = random(BATCH, HEADS, Q_LEN, K_LEN)
     before = kept.clone()
     with torch.no_grad():
         _, weights = make_layer(score=lambda q, k: kept)(*make_inputs(), mask)
     assert torch.equal(kept, before)
     torch.testing.assert_close(weights, masked_softmax(before, mask))
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+@pytest.mark.parametrize(
+    "mask",
+    [None, causal_mask(Q_LEN, K_LEN), all_but(bools(BATCH, HEADS, Q_LEN, K_LEN), 0, 1, 3)],
+    ids=["nothing", "some of each row", "a whole row"],
+)  # fmt: skip
+def test_scores_whose_memory_is_used_again(mask, is_trained, monkeypatch):
+    """Large scores make room for their weights. The numbers are the same, and the derivatives."""
+    sizes = ((Q_LEN, HEAD_DIM), (K_LEN, HEAD_DIM), (K_LEN, VALUE_DIM))
+    inputs = [
+        random(BATCH, HEADS, *size, seed=i).requires_grad_(is_trained)
+        for i, size in enumerate(sizes)
+    ]
+    results = []
+    for least in (1 << 40, 0):
+        monkeypatch.setattr(_paths, "_WORTH_REUSING", least)
+        output, weights = dot_product_attention(*inputs, mask)
+        results.append([output, weights])
+        if is_trained:
+            upstream = random(*output.shape, seed=3)
+            results[-1] += torch.autograd.grad(output, inputs, upstream)
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("result", [None, [1.0], torch.ones(1).long()], ids=str)
@@ -1257,7 +1282,8 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("backward", [False, True])
 def test_without_weights_no_tensor_holds_them(leading, hide, backward, monkeypatch):
     """Neither of all pairs, nor a mask of all pairs."""
-    monkeypatch.setattr(_paths, "_CAUSAL_BLOCK", 64)
+    if hide == "causal and lengths":
+        monkeypatch.setattr(_paths, "_CAUSAL_BLOCK", 64)
     length, width = 509, 8
     x = random(*leading, length, width, dtype=torch.float32).requires_grad_(backward)
     options = {

@@ -18,7 +18,7 @@ from widget_page import (
 
 from mha_lib.attention import MultiHeadAttention
 from mha_lib.widgets import AttentionStepper
-from mha_lib.widgets.attention_stepper import split_words, word_vector
+from mha_lib.widgets.attention_stepper import _split_words, _word_vector
 
 LONG = "the dog that chased the unbelievably happy cat"
 # Emoji of several characters, accents in both forms, letters that run to the left, a word of 100 characters.
@@ -106,17 +106,17 @@ def test_numbers_are_those_of_a_layer(is_causal):
 
 
 def test_words_and_their_vectors():
-    assert split_words(SPACED) == ["a", "b", "c", "d", "e\u2011f"]
-    composed = split_words(STRANGE)
+    assert _split_words(SPACED) == ["a", "b", "c", "d", "e\u2011f"]
+    composed = _split_words(STRANGE)
     assert composed[1] == composed[2] == "café"
-    assert word_vector("dog") == [2, 2, 0, 0]  # 100 + 2·111 + 3·103 = 631, 72 = 2200₃
+    assert _word_vector("dog") == [2, 2, 0, 0]  # 100 + 2·111 + 3·103 = 631, 72 = 2200₃
     letters = [chr(number) for number in range(97, 123)]
     words = [a + b + c for a in letters for b in letters for c in "aeiou"]
-    vectors = {tuple(word_vector(word)) for word in words}
+    vectors = {tuple(_word_vector(word)) for word in words}
     assert len(vectors) == 80  # all that there are
     assert (0, 0, 0, 0) not in vectors
     assert {number for vector in vectors for number in vector} == {0, 1, 2}
-    assert word_vector("god") != word_vector("dog")
+    assert _word_vector("god") != word_vector("dog")
 
 
 @pytest.mark.parametrize(

@@ -71,11 +71,13 @@ class Colab:
             )  # an editable install
             if not entry.name.startswith(NOT_ON_COLAB) and not leads_here:
                 (self.site / entry.name).symlink_to(entry)
-        package = self.site / "google" / "colab"
+        # Not in site-packages, where `google` may be a link to this environment's own.
+        package = folder / "stub" / "google" / "colab"
         package.mkdir(parents=True)
         (package / "__init__.py").write_text("")
         (package / "output.py").write_text(STUB)
-        (self.site / "colab.pth").write_text("import google.colab.output\n")
+        start = f"{folder / 'stub'}\nimport google.colab.output\n"
+        (self.site / "colab.pth").write_text(start)
         self.home = folder / "home"
         self.home.mkdir()
         self.serve_repository(repository)

@@ -730,6 +730,7 @@ def test_export_for_any_batch_and_length(kind, is_causal, example, need_weights)
 @BOTH_PATHS
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_nan_is_not_hidden_in_a_compiled_function(is_causal, need_weights):
+    """With three keys, fewer than any processor adds at once: that is when torch's kernel hides one."""
     torch.compiler.reset()
 
     def attend(query, key, value):
@@ -739,9 +740,9 @@ def test_nan_is_not_hidden_in_a_compiled_function(is_causal, need_weights):
 
     traced = torch.compile(attend, fullgraph=True, backend="aot_eager")
     for where in range(2):
-        given = inputs(q_len=K_LEN)
+        given = inputs(q_len=3, k_len=3)
         given[where][0, 1, 0] = math.nan
-        assert torch.equal(traced(*given).isnan(), nan_rows(where, is_causal))
+        assert torch.equal(traced(*given).isnan(), nan_rows(where, is_causal, 3))
 
 
 # torch.func

@@ -39,7 +39,7 @@ PUBLIC = {
     public_name(module, name): thing
     for module, loaded in ALL_MODULES.items()
     for name, thing in public(loaded).items()
-}
+} | {"mha_lib.widgets.Explorer": mha_lib.widgets.Explorer}
 METHODS = {
     f"{path}.{name}": getattr(member, "__func__", member)
     for path, thing in PUBLIC.items()

@@ -55,13 +55,13 @@ _REFUSED = re.compile(
 _UNSEEN = re.compile(r"[\u00ad\u034f\u061c\u180b-\u180f\u200c-\u200f\ufe00-\ufe0f]+")
 
 
-def split_words(sentence: str) -> list[str]:
+def _split_words(sentence: str) -> list[str]:
     """The tokens of a sentence: what stands between spaces, each character in its composed form."""
     composed = unicodedata.normalize("NFC", sentence)
     return [word for word in _SEPARATORS.split(composed) if word]
 
 
-def word_vector(word: str) -> list[int]:
+def _word_vector(word: str) -> list[int]:
     """Four numbers from 0 to 2 for a word: from `VECTORS`, or else from its characters.
 
     Each character's Unicode number is multiplied by its place in the word, 1 for the first. The sum, divided
@@ -83,7 +83,7 @@ class _Sentence(_Setting):
         self._insist(len(value) <= MAX_CHARACTERS, rule, value)
         rule = "hold no control characters"
         self._insist(not _REFUSED.search(value), rule, value)
-        words = split_words(value)
+        words = _split_words(value)
         fits = 1 <= len(words) <= MAX_WORDS
         self._insist(fits, f"hold 1 to {MAX_WORDS} words", value)
         seen = not any(_UNSEEN.fullmatch(word) for word in words)
@@ -142,7 +142,7 @@ class AttentionStepper(Explorer):
     @property
     def words(self) -> list[str]:
         """The tokens of the sentence."""
-        return split_words(self.sentence)
+        return _split_words(self.sentence)
 
     @t.validate("query")
     def _check_query(self, proposal: t.Bunch) -> int:
@@ -154,7 +154,7 @@ class AttentionStepper(Explorer):
 
     @t.observe("sentence")
     def _fit_query(self, change: t.Bunch) -> None:
-        self.query = min(self.query, len(split_words(change.new)) - 1)
+        self.query = min(self.query, len(_split_words(change.new)) - 1)
 
     def _compute(
         self,
@@ -166,8 +166,8 @@ class AttentionStepper(Explorer):
         def matrix(rows: list[list[int]]) -> Tensor:
             return torch.tensor(rows, dtype=torch.float64)
 
-        words = split_words(sentence)
-        x = matrix([word_vector(word) for word in words])
+        words = _split_words(sentence)
+        x = matrix([_word_vector(word) for word in words])
         queries, keys, values = (x @ matrix(rows) for rows in PROJECTIONS.values())
         scaled = scaled_dot_product_score(queries, keys)
         mask = causal_mask(len(words)) if is_causal else None
