@@ -15,8 +15,9 @@ _Answer = TypeVar("_Answer")
 def check_type(name: str, value: object, expected: type) -> None:
     """Raise unless `value` is an instance of `expected`."""
     if not isinstance(value, expected):
+        article = "an" if expected.__name__[0] in "AEIOU" else "a"
         raise TypeError(
-            f"{name} must be a {expected.__name__}, got {type(value).__name__}: {value!r}"
+            f"{name} must be {article} {expected.__name__}, got {type(value).__name__}: {value!r}"
         )
 
 

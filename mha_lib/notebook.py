@@ -1,4 +1,4 @@
-"""What chapters need besides attention: one seed, the library's own source on the page, shapes to predict."""
+"""What chapters need besides attention: one seed, source on the page, guesses checked, a browser compared."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from mha_lib._checks import check_seed, check_type
 
 if TYPE_CHECKING:
     from IPython.display import Markdown
+
+    from mha_lib.widgets import Explorer
 
 
 def set_seed(seed: int) -> None:
@@ -123,3 +125,28 @@ def predict_shape(tensor: Shaped[Tensor, "..."], guess: tuple[int, ...]) -> None
         if size != said
     ]
     print("not yet: " + "; ".join(wrong) if wrong else f"right: {shape}")
+
+
+def compare_with_browser(widget: Explorer) -> None:
+    """Print how far the numbers that a browser computed for a widget are from torch's.
+
+    Args:
+        widget: one that computes, such as a `HeadExplorer`.
+
+    Raises:
+        TypeError: `widget` is none.
+        ValueError: the browser computed other numbers than there are here.
+
+    Example:
+        >>> from mha_lib.widgets import RotationDial
+        >>> compare_with_browser(RotationDial())
+        no browser has drawn the widget yet
+    """
+    from mha_lib.widgets import Explorer
+
+    check_type("widget", widget, Explorer)
+    difference = widget.browser_difference()
+    if difference is None:
+        print("no browser has drawn the widget yet")
+    else:
+        print(f"largest difference between torch and your browser: {difference:.1e}")

@@ -66,12 +66,12 @@ CONTRAST = """async () => {
 }"""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def open_page(browser):
     """Return a function that opens an address as somebody with a screen and a preference sees it."""
     pages = []
 
-    def open_address(address, width, scheme):
+    def open_address(address, width, scheme="light"):
         page = browser.new_page(
             viewport={"width": width, "height": 900},
             color_scheme=scheme,
@@ -91,41 +91,45 @@ def open_page(browser):
         page.close()
 
 
-@pytest.mark.parametrize("width", [1280, 360])
-@pytest.mark.parametrize("page_name", [*PAGES, "genindex.html", "search.html"])
-def test_page_has_no_violation(open_page, book, page_name, width):
-    page = open_page((book / page_name).as_uri(), width, "light")
+every_page = pytest.mark.parametrize(
+    "page_name", [*PAGES, "genindex.html", "search.html"]
+)
+
+
+@every_page
+def test_page_has_no_violation_and_enough_contrast(open_page, book, page_name):
+    page = open_page((book / page_name).as_uri(), 1280)
     assert page.evaluate(CHECK, MORE_RULES) == []
-    page.close()
+    assert page.evaluate(CONTRAST) == []
+    page.emulate_media(color_scheme="dark")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.evaluate(OPEN_ALL)  # the colours fade, too
+    assert page.evaluate(CONTRAST) == []
+
+
+@every_page
+def test_page_has_no_violation_on_a_phone(open_page, book, page_name):
+    page = open_page((book / page_name).as_uri(), 360)
+    assert page.evaluate(CHECK, MORE_RULES) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("page_name", [*PAGES, "genindex.html", "search.html"])
-def test_page_has_enough_contrast(open_page, book, page_name, scheme):
-    page = open_page((book / page_name).as_uri(), 1280, scheme)
-    assert page.evaluate(CONTRAST) == []
-    page.close()
-
-
-@pytest.mark.parametrize("width", [1280, 360])
 @pytest.mark.parametrize("name", SAMPLES)
-def test_widget_has_no_violation(open_page, tmp_path, name, width):
+def test_widget_has_no_violation(open_page, tmp_path, name, scheme):
     """By itself, too: what a page hides or names round it may not be there in a notebook."""
-    for scheme in ("light", "dark"):
-        path = write_page(tmp_path, [SAMPLES[name]()], theme=scheme)
-        page = open_page(path.as_uri(), width, scheme)
-        if scheme == "dark":
-            page.add_style_tag(content="body { background: #121212; color: #ced6dd }")
-        # A page of nothing but a widget has neither heading nor landmark.
-        found = page.evaluate(CHECK, MORE_RULES) if scheme == "light" else []
-        outside = ("region: ", "page-has-heading-one: ", "landmark-one-main: ")
-        assert [line for line in found if not line.startswith(outside)] == []
-        assert page.evaluate(CONTRAST) == []
-        page.close()
+    path = write_page(tmp_path, [SAMPLES[name]()], theme=scheme)
+    page = open_page(path.as_uri(), 360, scheme)
+    if scheme == "dark":
+        page.add_style_tag(content="body { background: #121212; color: #ced6dd }")
+    # A page of nothing but a widget has neither heading nor landmark.
+    outside = ("region: ", "page-has-heading-one: ", "landmark-one-main: ")
+    found = page.evaluate(CHECK, MORE_RULES)
+    assert [line for line in found if not line.startswith(outside)] == []
+    assert page.evaluate(CONTRAST) == []
 
 
 def test_violations_are_found(open_page, book):
-    page = open_page((book / PAGES[0]).as_uri(), 1280, "light")
+    page = open_page((book / PAGES[0]).as_uri(), 1280)
     page.evaluate(
         """() => document.querySelector("article section").insertAdjacentHTML("beforeend",
           '<p style="color: #999; background: white">pale</p><img src="data:,"><button></button>')"""
@@ -134,4 +138,3 @@ def test_violations_are_found(open_page, book):
     assert {line.split(":")[0] for line in found} == {"button-name", "image-alt"}
     [pale] = page.evaluate(CONTRAST)
     assert "pale" in pale
-    page.close()

@@ -64,7 +64,7 @@ from mha_lib.data import (
     noisy_curve,
     pointer_batch,
 )
-from mha_lib.notebook import predict_shape, set_seed, show_source
+from mha_lib.notebook import compare_with_browser, predict_shape, set_seed, show_source
 from mha_lib.plots import plot_curves, plot_seeds, plot_weights
 from mha_lib.training import cross_entropy, fit, predict, seeded
 
@@ -362,6 +362,7 @@ CASES = [
     (lambda: predict_shape([1, 2], (2,)), TypeError, "tensor", "list"),
     (lambda: predict_shape(X, [2, 5, 33]), TypeError, "guess", "[2, 5, 33]"),
     (lambda: predict_shape(X, (2, 5, 33.0)), TypeError, "guess", "33.0"),
+    (lambda: compare_with_browser(3), TypeError, "widget", "3"),
     (lambda: plot_weights(np.eye(3)), TypeError, "weights", "ndarray"),
     (lambda: plot_weights(SCORES), ValueError, "weights", "(2, 3, 5, 7)"),
     (lambda: plot_weights(torch.ones(0, 3)), ValueError, "weights", "(0, 3)"),

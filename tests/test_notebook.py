@@ -13,7 +13,8 @@ from mha_lib import (
     masked_softmax,
     scaled_dot_product_score,
 )
-from mha_lib.notebook import predict_shape, set_seed, show_source
+from mha_lib.notebook import compare_with_browser, predict_shape, set_seed, show_source
+from mha_lib.widgets import RotationDial
 
 
 def draw():
@@ -112,3 +113,17 @@ def test_the_shape_itself_is_a_right_guess(capsys):
     predict_shape(x, x.shape)
     predict_shape(torch.tensor(1.0), ())
     assert capsys.readouterr().out == "right: (2, 3)\nright: ()\n"
+
+
+def test_a_browser_is_compared_with_torch(capsys):
+    dial = RotationDial()
+    compare_with_browser(dial)
+    assert capsys.readouterr().out == "no browser has drawn the widget yet\n"
+    settings = {name: getattr(dial, name) for name in dial._settings}
+    numbers = {name: tensor.tolist() for name, tensor in dial.numbers().items()}
+    numbers["rotary_score"] += 0.25
+    dial.browser_report = {"settings": settings, "numbers": numbers}
+    compare_with_browser(dial)
+    assert capsys.readouterr().out.endswith(": 2.5e-01\n")
+    with pytest.raises(TypeError, match="widget must be an Explorer, got int"):
+        compare_with_browser(3)
