@@ -72,10 +72,24 @@ def reserve_room(html, heights):
     return VIEW.sub(host, html)
 
 
-def lighten_page(html, *, searches, heights=()):
+def plain_tokens(css):
+    """The classes that look like all code, in each theme of Pygments' style sheet: those of most tokens."""
+    colors, tokens = {}, {}
+    for theme, name, style in re.findall(
+        r"([^{}\n/]*)\.highlight(?: \.(\w+))? \{([^}]*)\}", css
+    ):
+        if name:
+            tokens.setdefault(name, {})[theme] = style.strip()
+        else:
+            colors[theme] = re.search(r"(?<![\w-])color: #\w+|$", style)[0]
+    return {name for name, styles in tokens.items() if colors and styles == colors}
+
+
+def lighten_page(html, *, searches, heights=(), plain=()):
     """Leave out scripts that the page does not need, and store once what its widgets have in common.
 
-    The widgets' state and its loader move to the end: what is read first does not wait for them.
+    The widgets' state and its loader move to the end: what is read first does not wait for them. Tokens of
+    code whose class is in `plain` lose their element, which a browser would lay out for nothing.
     """
     for script in [*NEVER, *([] if searches else ONLY_FOR_SEARCH)]:
         html = re.sub(SCRIPT.format(re.escape(script)), "", html)
@@ -88,6 +102,9 @@ def lighten_page(html, *, searches, heights=()):
         return ""
 
     html = STATE.sub(take, html)
+    if plain:
+        names = "|".join(sorted(plain))
+        html = re.sub(f'<span class="(?:{names})">([^<]*)</span>', r"\1", html)
     if last:
         loaders = LOADER.findall(html)
         html = reserve_room(LOADER.sub("", html), heights)
@@ -195,6 +212,7 @@ def lighten_site(app, exception):
     heights = (
         json.loads(HEIGHTS.read_text(encoding="utf-8")) if HEIGHTS.is_file() else {}
     )
+    plain = plain_tokens((static / "pygments.css").read_text(encoding="utf-8"))
     pages = []
     for path in sorted(Path(app.outdir).rglob("*.html")):
         if static in path.parents:
@@ -203,7 +221,10 @@ def lighten_site(app, exception):
         if DONE not in html:
             name = path.relative_to(app.outdir).as_posix()
             html = lighten_page(
-                html, searches=name == "search.html", heights=heights.get(name, ())
+                html,
+                searches=name == "search.html",
+                heights=heights.get(name, ()),
+                plain=plain,
             )
             path.write_text(f"{html}\n{DONE}\n", encoding="utf-8")
         pages.append(html)
@@ -214,5 +235,6 @@ def lighten_site(app, exception):
 
 def setup(app):
     """Register the above with Sphinx."""
-    app.connect("build-finished", lighten_site)
+    # After the theme, which writes its colours of code then, too.
+    app.connect("build-finished", lighten_site, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -160,3 +160,38 @@ def test_scripts_stay_where_they_are_needed():
 )
 def test_rules_without_a_user_go_and_all_others_stay(css, expected):
     assert lighten.used_rules(css, {"used"}) == expected
+
+
+PYGMENTS = """
+td.linenos .normal { color: inherit; }
+html[data-theme="light"] .highlight { background: #fefefe; color: #080808 }
+html[data-theme="light"] .highlight .c { color: #515151 } /* Comment */
+html[data-theme="light"] .highlight .n { color: #080808 } /* Name */
+html[data-theme="light"] .highlight .p { color: #080808 } /* Punctuation */
+html[data-theme="light"] .highlight .b { color: #080808; font-weight: bold } /* Bold */
+html[data-theme="dark"] .highlight { background: #2b2b2b; color: #F8F8F2 }
+html[data-theme="dark"] .highlight .c { color: #FFD900 } /* Comment */
+html[data-theme="dark"] .highlight .n { color: #F8F8F2 } /* Name */
+html[data-theme="dark"] .highlight .p { color: #FFD900 } /* Punctuation */
+html[data-theme="dark"] .highlight .b { color: #F8F8F2; font-weight: bold } /* Bold */
+"""
+
+
+def test_code_keeps_every_colour():
+    """Only what looks like all code in both themes loses its element."""
+    plain = lighten.plain_tokens(PYGMENTS)
+    assert plain == {"n"}
+    assert lighten.plain_tokens("") == set()
+    html = '<span class="n">x</span><span class="p">(</span><span class="nn">y</span>'
+    lean = lighten.lighten_page(html, searches=False, plain=plain)
+    assert lean == 'x<span class="p">(</span><span class="nn">y</span>'
+
+
+def test_code_of_the_book_reads_the_same(book):
+    """The book's style sheet has plain tokens; in its pages the rest still has a class of its own."""
+    plain = lighten.plain_tokens((book / "_static" / "pygments.css").read_text("utf-8"))
+    assert {"n", "p", "w"} <= plain
+    assert not plain & {"k", "c1", "s2", "mi", "nf"}
+    html = (book / "chapters" / "00_orientation.html").read_text(encoding="utf-8")
+    assert '<span class="kn">import</span> sys' in html
+    assert not re.search(f'<span class="(?:{"|".join(plain)})">', html)

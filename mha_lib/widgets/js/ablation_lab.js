@@ -1,6 +1,6 @@
 // Switch heads of a trained model off, and see what it still gets right: all of it computed here, from the weights.
 
-import { matrixFromFloat32, multiHeadSteps, validLenMask } from "./attention_math.js";
+import { bytesFromBase64, matrixFromFloat32, multiHeadSteps, validLenMask, zeroMatrix } from "./attention_math.js";
 import { element, formatNumber, mark, mount } from "./frame.js";
 import { colorBar, numberMap } from "./number_map.js";
 import { bars, slider } from "./parts.js";
@@ -35,23 +35,22 @@ const LAB_COLORS = 8; // as many as the style sheet has
  * @returns {Matrix}
  */
 function linearRows(x, weight, bias) {
-  return x.map((row) =>
-    Float64Array.from(weight, (column, out) => {
+  const result = zeroMatrix(x.length, weight.length);
+  for (let y = 0; y < x.length; y += 1) {
+    const [row, own] = [x[y], result[y]];
+    for (let out = 0; out < own.length; out += 1) {
+      const column = weight[out];
       let sum = bias ? bias[out] : 0;
       for (let i = 0; i < row.length; i += 1) sum += row[i] * column[i];
-      return sum;
-    }),
-  );
+      own[out] = sum;
+    }
+  }
+  return result;
 }
 
 /** @param {Float64Array} a @param {Float64Array} b */
 function addRows(a, b) {
   return a.map((number, index) => number + b[index]);
-}
-
-/** @param {string} base64 */
-function bytesFromBase64(base64) {
-  return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
 }
 
 /**

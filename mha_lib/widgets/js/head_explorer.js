@@ -271,9 +271,9 @@ function countHeads(count) {
   return count === 1 ? "1 head" : `${count} heads`;
 }
 
-/** @param {number} number */
+/** @param {number} number a whole one */
 function groupDigits(number) {
-  return number.toLocaleString("en-US");
+  return String(number).replace(/\B(?=(\d{3})+$)/g, ","); // toLocaleString takes milliseconds
 }
 
 /** @param {Matrix[]} maps */
