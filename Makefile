@@ -67,10 +67,11 @@ machine: .venv/ready
 	elif ! command -v chromium-headless-shell chromium >/dev/null; then \
 	  $(BIN)/playwright install --only-shell chromium; fi
 
-# Both parts run even if the first fails. A test in a browser often waits, so one more than JOBS run at a time.
+# Both parts run even if the first fails. A test in a browser often waits, so one more than JOBS run at a time; files
+# go in alphabetical order, or those with few and long tests would be left for the end.
 test: book machine
 	@status=0; \
-	$(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile || status=1; \
+	$(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder || status=1; \
 	echo; echo '== the chapters: every output as stored'; \
 	$(NBVAL) || status=1; \
 	exit $$status

@@ -378,6 +378,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = {
             "machine": {
                 **machine(torch.get_num_threads()),
+                "clock": "wall time",
                 "chromium": browser.version,
             },
             "steps": steps_rows(browser, 10 if options.quick else 200),

@@ -340,20 +340,12 @@ SHIFTS = """() => new Promise(resolve => new PerformanceObserver(list => resolve
 @pytest.mark.parametrize("screen", SCREENS)
 @pytest.mark.parametrize("page_name", PAGES)
 def test_nothing_moves_while_a_page_starts(visit, reader, page_name, screen):
+    """Pages keep room for widgets: who follows a link into one does not lose the place when they start."""
     width, height = SCREENS[screen]
     size = {"width": width, "height": height}
-    shifts = visit(page_name, new_context=reader(viewport=size)).evaluate(SHIFTS)
+    page = visit(page_name, new_context=reader(viewport=size))
+    shifts = page.evaluate(SHIFTS)
     assert sum(value for value, _ in shifts) < MAX_SHIFT, shifts
-
-
-@pytest.mark.parametrize("screen", SCREENS)
-@pytest.mark.parametrize("page_name", PAGES)
-def test_a_page_keeps_room_for_its_widgets(visit, reader, page_name, screen):
-    """Whoever follows a link into a page must not lose the place when widgets above it start."""
-    width, height = SCREENS[screen]
-    page = visit(
-        page_name, new_context=reader(viewport={"width": width, "height": height})
-    )
     rooms = page.locator(".widget-host").evaluate_all(
         f"""hosts => hosts.map(host => [parseFloat(host.style.getPropertyValue("--{screen}")) || 0,
             host.getBoundingClientRect().height])"""
