@@ -5,6 +5,7 @@ All of this happens to finished files: pages look and work the same without it, 
 
 import io
 import json
+import logging
 import re
 from pathlib import Path
 
@@ -164,6 +165,7 @@ def used_rules(css, names):
 
 def subset_icons(source, characters):
     """A web font with these characters only."""
+    logging.getLogger("fontTools").setLevel(logging.ERROR)  # it tells all that it does
     font = TTFont(source)
     worker = subset.Subsetter(subset.Options(layout_features=[], hinting=False))
     worker.populate(unicodes=characters)

@@ -116,7 +116,7 @@ def test_words_and_their_vectors():
     assert len(vectors) == 80  # all that there are
     assert (0, 0, 0, 0) not in vectors
     assert {number for vector in vectors for number in vector} == {0, 1, 2}
-    assert _word_vector("god") != word_vector("dog")
+    assert _word_vector("god") != _word_vector("dog")
 
 
 @pytest.mark.parametrize(

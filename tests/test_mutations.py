@@ -927,6 +927,7 @@ def plant(fault, folder):
         folder / "mha_lib",
         ignore=shutil.ignore_patterns("__pycache__", "widgets"),
     )
+    (folder / "mha_lib" / "widgets").symlink_to(PACKAGE / "widgets")
     if fault == UNCHANGED:
         every = {target for *_, target in FAULTS.values()}
         targets = sorted(t for t in every if t.partition("::")[0] not in every - {t})

@@ -1,6 +1,15 @@
 // Switch heads of a trained model off, and see what it still gets right: all of it computed here, from the weights.
 
-import { bytesFromBase64, matrixFromFloat32, multiHeadSteps, validLenMask, zeroMatrix } from "./attention_math.js";
+import {
+  attentionPooling,
+  bytesFromBase64,
+  matrixFromFloat32,
+  multiHeadSteps,
+  scaledDotProductScore,
+  splitHeads,
+  validLenMask,
+  zeroMatrix,
+} from "./attention_math.js";
 import { element, formatNumber, mark, mount } from "./frame.js";
 import { colorBar, numberMap } from "./number_map.js";
 import { bars, slider } from "./parts.js";
@@ -50,7 +59,9 @@ function linearRows(x, weight, bias) {
 
 /** @param {Float64Array} a @param {Float64Array} b */
 function addRows(a, b) {
-  return a.map((number, index) => number + b[index]);
+  const sum = a.slice();
+  for (let i = 0; i < sum.length; i += 1) sum[i] += b[i];
+  return sum;
 }
 
 /**
@@ -99,12 +110,25 @@ function prepareModel({ num_heads: numHeads, embed_dim: embedDim, weights: store
   const outBias = biasOf("out_proj");
   const readBias = biasOf("read_out") ?? new Float64Array(logitCount);
   const base = outBias ? addRows(linearRows([outBias], readOut)[0], readBias) : readBias;
+  // A token at a place is one of few inputs: what each pair of them scores, and what each adds to the logits where it is
+  // all that a head looks at, is computed once for the whole batch.
+  const [queries, keys, values] = tables.map(({ ofToken, ofPlace }) =>
+    splitHeads(ofToken.flatMap((tokenRow) => ofPlace.map((placeRow) => addRows(placeRow, tokenRow))), numHeads),
+  );
+  const scores = queries.map((query, head) => scaledDotProductScore(query, keys[head]));
+  const parts = values.map((value, head) => linearRows(value, ofHead[head]));
   const added = ofHead.map(() => new Float64Array(samples * length * logitCount));
+  const seen = zeroMatrix(length, length);
   for (let sample = 0; sample < samples; sample += 1) {
-    const { output } = steps(sample);
-    added.forEach((all, head) =>
-      linearRows(output[head], ofHead[head]).forEach((row, place) => all.set(row, (sample * length + place) * logitCount)),
-    );
+    const inputs = Array.from({ length }, (_, place) => tokens[sample * length + place] * length + place);
+    added.forEach((all, head) => {
+      for (let q = 0; q < length; q += 1) {
+        const row = scores[head][inputs[q]];
+        for (let k = 0; k < length; k += 1) seen[q][k] = row[inputs[k]];
+      }
+      const { output } = attentionPooling(seen, inputs.map((input) => parts[head][input]));
+      output.forEach((row, place) => all.set(row, (sample * length + place) * logitCount));
+    });
   }
   return { numHeads, samples, length, tasks, tokens, targets, steps, base, added, classes: logitCount / tasks.length };
 }

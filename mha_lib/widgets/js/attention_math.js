@@ -70,12 +70,19 @@ export function mergeHeads(heads) {
  */
 export function dotProductScore(query, key) {
   const scores = zeroMatrix(query.length, key.length);
-  // One coordinate at a time, so that the inner loop runs along the keys, of which there are many.
-  const coordinates = Array.from(key[0] ?? [], (_, i) => Float64Array.from(key, (row) => row[i]));
+  // The inner loop runs along the keys, of which there are many, and takes four coordinates at a time.
+  const coordinates = zeroMatrix(key[0]?.length ?? 0, key.length);
+  for (let k = 0; k < key.length; k++) for (let i = 0; i < coordinates.length; i++) coordinates[i][k] = key[k][i];
   for (let q = 0; q < scores.length; q++) {
-    const row = scores[q];
-    for (let i = 0; i < coordinates.length; i++) {
-      const [number, column] = [query[q][i], coordinates[i]];
+    const [row, numbers] = [scores[q], query[q]];
+    let i = 0;
+    for (; i + 3 < coordinates.length; i += 4) {
+      const [a, b, c, d] = [numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3]];
+      const [as, bs, cs, ds] = [coordinates[i], coordinates[i + 1], coordinates[i + 2], coordinates[i + 3]];
+      for (let k = 0; k < row.length; k++) row[k] += a * as[k] + b * bs[k] + c * cs[k] + d * ds[k];
+    }
+    for (; i < coordinates.length; i++) {
+      const [number, column] = [numbers[i], coordinates[i]];
       for (let k = 0; k < row.length; k++) row[k] += number * column[k];
     }
   }
