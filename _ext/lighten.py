@@ -12,10 +12,15 @@ from pathlib import Path
 import tinycss2
 from fontTools import subset
 from fontTools.ttLib import TTFont
+from PIL import Image
 
 STATE = re.compile(
     r'(<script type="application/vnd\.jupyter\.widget-state\+json">)(.*?)(</script>)',
     re.DOTALL,
+)
+# A picture file without a size of its own.
+PICTURE = re.compile(
+    r'(<img (?![^>]*\b(?:width|height)=)[^>]*src="([^":?]*_images/[^":?]+\.png)"[^>]*?)( ?/?>)'
 )
 VIEW = re.compile(r'(?=<script type="application/vnd\.jupyter\.widget-view\+json">)')
 LOADER = re.compile(
@@ -71,6 +76,17 @@ def reserve_room(html, heights):
         return f'<div class="widget-host" style="{style}"></div>'
 
     return VIEW.sub(host, html)
+
+
+def size_images(html, folder):
+    """Say how large each picture is: what stands below it need not move when it comes."""
+
+    def say(match):
+        with Image.open(folder / match[2]) as picture:
+            width, height = picture.size
+        return f'{match[1]} width="{width}" height="{height}"{match[3]}'
+
+    return PICTURE.sub(say, html)
 
 
 def plain_tokens(css):
@@ -228,6 +244,7 @@ def lighten_site(app, exception):
                 heights=heights.get(name, ()),
                 plain=plain,
             )
+            html = size_images(html, path.parent)
             path.write_text(f"{html}\n{DONE}\n", encoding="utf-8")
         pages.append(html)
     for unused in [static / "scripts" / "fontawesome.js", *static.rglob("*.map")]:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from playwright.sync_api import expect
 from widget_page import write_page
 from widget_samples import SAMPLES
@@ -195,3 +196,17 @@ def test_code_of_the_book_reads_the_same(book):
     html = (book / "chapters" / "00_orientation.html").read_text(encoding="utf-8")
     assert '<span class="kn">import</span> sys' in html
     assert not re.search(f'<span class="(?:{"|".join(plain)})">', html)
+
+
+def test_pictures_say_how_large_they_are(tmp_path):
+    (tmp_path / "_images").mkdir()
+    Image.new("RGB", (7, 5)).save(tmp_path / "_images" / "a.png")
+    before = (
+        '<img alt="a" src="../_images/a.png" />'
+        '<img src="_static/b.png"><img width="3" src="../_images/a.png">'
+    )
+    (tmp_path / "chapters").mkdir()
+    assert lighten.size_images(before, tmp_path / "chapters") == (
+        '<img alt="a" src="../_images/a.png" width="7" height="5" />'
+        '<img src="_static/b.png"><img width="3" src="../_images/a.png">'
+    )
