@@ -6,12 +6,14 @@ and outdated widget code: figures are compared by the conftest.py beside the Mak
 
 import base64
 import copy
+import gc
 import importlib
 import io
 import re
 import shutil
 import subprocess
 import sys
+import warnings
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -530,6 +532,17 @@ def test_running_twice_stores_the_same_bytes(tmp_path):
     nbformat.write(notebook, path)
     assert main([str(path)]) == 0
     assert nbformat.read(path, as_version=4).cells[3].outputs not in ([], kept)
+
+
+def test_a_run_leaves_nothing_open(tmp_path):
+    """What is open is reported when Python collects it, maybe in a later test that allows no warnings."""
+    path = write_notebook(tmp_path / "chapter.ipynb", "print(1)")
+    gc.collect()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        assert main([str(path)]) == 0
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ stderr, raise nothing and leave no file behind. Without arguments the landing pa
 """
 
 import argparse
+import asyncio
 import base64
 import copy
 import io
@@ -98,7 +99,8 @@ def run(notebook, *, timeout=300):
             record_timing=False,
             resources={"metadata": {"path": folder}},
         )
-        client.execute(env=environment)
+        # Not client.execute, which leaves the event loop of each run open.
+        asyncio.run(client.async_execute(env=environment))
         left_behind = sorted(os.listdir(folder))
     if left_behind:
         raise RunError(f"the notebook leaves files behind: {left_behind}")
