@@ -81,6 +81,15 @@ def check_float_tensor(name: str, value: object, *, axes: str) -> Tensor:
     return value
 
 
+def check_width(name: str, value: object, width: int, *, axes: str) -> None:
+    """Raise unless `value` is a floating-point tensor with the named axes, the last one of size `width`."""
+    tokens = check_float_tensor(name, value, axes=axes)
+    if tokens.shape[-1] != width:
+        raise ValueError(
+            f"{name} must have shape ({axes}={width}), got {tuple(tokens.shape)}"
+        )
+
+
 def check_same(what: str, names: Sequence[str], values: Sequence[object]) -> None:
     """Raise unless all `values` are equal; `what` says which property of the arguments `names` they are."""
     for value in values[1:]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from mha_lib._checks import all_true, check_float_tensor, check_same, surely_finite
 from mha_lib.masking import build_mask, causal_mask
-from mha_lib.scores import scaled_dot_product_score, softcap_scores
+from mha_lib.scores import softcap_scores
 
 # (query, key) -> scores, (..., q_len, d) x (..., k_len, d) -> (..., q_len, k_len)
 ScoringRule: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -57,22 +58,12 @@ def attend(
         query, key, value = (
             x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value)
         )
+    readable = need_weights or score is not None or softcap is not None
+    path: Callable[..., tuple[Tensor, Tensor | None]] = (
+        partial(_readable, score=score, softcap=softcap) if readable else _fused
+    )
     with torch.autocast(device, enabled=False) if narrowed else nullcontext():
-        if need_weights or score is not None or softcap is not None:
-            output, weights = _readable(
-                query,
-                key,
-                value,
-                mask,
-                bias,
-                is_causal=is_causal,
-                dropout_p=dropout_p,
-                score=score,
-                scale=scale,
-                softcap=softcap,
-            )
-            return output, weights if need_weights else None
-        output = _fused(
+        output, weights = path(
             query,
             key,
             value,
@@ -82,7 +73,7 @@ def attend(
             dropout_p=dropout_p,
             scale=scale,
         )
-        return output, None
+    return output, weights if need_weights else None
 
 
 def _fit(bias: Tensor, dtype: torch.dtype) -> Tensor:
@@ -103,8 +94,8 @@ def _readable(
     *,
     is_causal: bool,
     dropout_p: float,
-    score: ScoringRule | None,
     scale: float | None,
+    score: ScoringRule | None,
     softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Score and pool, as the chapters teach, without a second round of checks."""
@@ -121,9 +112,11 @@ def _readable(
         key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
     dtype = query.dtype
     if score is None:
-        # The product copies keys that are not contiguous, and more slowly.
+        # `scaled_dot_product_score` without its checks. The product copies keys that are
+        # not contiguous, and more slowly.
         query, key = widen(query), widen(key).contiguous()
-        scores = scaled_dot_product_score(query, key, scale=scale)
+        query = query / math.sqrt(query.shape[-1]) if scale is None else query * scale
+        scores = query @ key.transpose(-2, -1)
     else:  # a rule of the user's; a module has a dtype of its own
         if not isinstance(score, nn.Module):
             query, key = widen(query), widen(key)
@@ -153,7 +146,7 @@ def _fused(
     is_causal: bool,
     dropout_p: float,
     scale: float | None,
-) -> Tensor:
+) -> tuple[Tensor, None]:
     """Torch's kernel, and what it does not do by itself."""
     headless = query.ndim == 3
     if headless:  # without a head axis, torch would make a tensor of all weights
@@ -162,10 +155,13 @@ def _fused(
             x if x is None or x.ndim == 2 else x.unsqueeze(1) for x in (mask, bias)
         )
     kernel = partial(_kernel, dropout_p=dropout_p, scale=scale)
-    q_len, k_len = query.shape[-2], key.shape[-2]
     if bias is not None:
         mask = build_mask(
-            q_len, k_len, attn_mask=mask, is_causal=is_causal, device=query.device
+            query.shape[-2],
+            key.shape[-2],
+            attn_mask=mask,
+            is_causal=is_causal,
+            device=query.device,
         )
         # On a CPU the kernel takes a bias that is more precise than half-precision
         # queries, elsewhere it does not.
@@ -173,14 +169,11 @@ def _fused(
         bias = _fit(bias, widen(query).dtype if on_cpu else query.dtype)
         mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
         output = kernel(query, key, value, mask)
-    elif not is_causal:
-        output = kernel(query, key, value, mask)
-    elif mask is None and q_len == k_len:
-        # The kernel's own causal path means the same and needs no mask.
-        output = kernel(query, key, value, None, is_causal=True)
-    else:
+    elif is_causal and (mask is not None or query.shape[-2] != key.shape[-2]):
         output = _causal_by_blocks(kernel, query, key, value, mask)
-    return output.squeeze(1) if headless else output
+    else:  # the kernel's own causal path means the same as ours, and needs no mask
+        output = kernel(query, key, value, mask, is_causal=is_causal)
+    return output.squeeze(1) if headless else output, None
 
 
 def _causal_by_blocks(
@@ -231,8 +224,8 @@ def _kernel(
 ) -> Tensor:
     """One call of torch's kernel that keeps a NaN and explains why it has no second derivative."""
     compiling = torch.compiler.is_compiling()
-    unmasked = query.device.type == "cpu" and mask is None and dropout_p == 0
-    if unmasked and not compiling and key.size(-2) < _KERNEL_KEEPS_NAN_FROM:
+    unmasked = mask is None and dropout_p == 0 and query.is_cpu
+    if unmasked and not compiling and key.shape[-2] < _KERNEL_KEEPS_NAN_FROM:
         if is_causal:
             mask = causal_mask(query.size(-2), key.size(-2))
             is_causal = False
@@ -306,7 +299,7 @@ def softmax(scores: Tensor, visible: Tensor | None, *, owned: bool = False) -> T
     owned = (
         owned
         and not torch.compiler.is_compiling()
-        and scores.device.type == "cpu"
+        and scores.is_cpu
         and scores.numel() >= _WORTH_REUSING
     )
     if visible is None:
@@ -316,13 +309,13 @@ def softmax(scores: Tensor, visible: Tensor | None, *, owned: bool = False) -> T
     if in_place and all_true(sees):
         # Several times faster than a fill, but a hidden NaN would stay. A weight of zero
         # has no gradient, so autograd need not know.
-        limit = torch.where(visible, scores.new_tensor(torch.inf), -torch.inf)
+        limit = torch.where(visible, scores.new_full((), torch.inf), -torch.inf)
         with torch.no_grad():
             scores.clamp_(max=limit)
         return _softmax_of(scores, in_place=True)
     # A row without a visible key would be NaN: it gets equal scores, and the product with
     # the mask makes its weights zero.
-    hidden = torch.where(sees, scores.new_tensor(-torch.inf), 0.0)
+    hidden = torch.where(sees, scores.new_full((), -torch.inf), 0.0)
     return torch.where(visible, scores, hidden).softmax(-1) * visible
 
 

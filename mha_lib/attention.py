@@ -22,6 +22,7 @@ from mha_lib._checks import (
     check_same,
     check_same_kind,
     check_type,
+    check_width,
 )
 from mha_lib._paths import ScoringRule, attend, softmax, widen
 from mha_lib.cache import KeyValueCache
@@ -407,25 +408,18 @@ class MultiHeadAttention(nn.Module):
         return output, weights
 
     def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        given = [("query", query, "q_len", self.embed_dim)]
+        weight = self.out_proj.weight
+        check_width("query", query, self.embed_dim, axes="batch, q_len, embed_dim")
         # In self-attention all three are one tensor, which is looked at once.
-        if not (key is value is query and self.embed_dim == self.kdim == self.vdim):
-            given.append(("key", key, "k_len", self.kdim))
-            given.append(("value", value, "k_len", self.vdim))
-        for name, tensor, length, width in given:
-            check_float_tensor(name, tensor, axes=f"batch, {length}, {width}")
-            if tensor.shape[2] != width:
-                raise ValueError(
-                    f"{name} must have shape (batch, {length}, {width}), got {tuple(tensor.shape)}"
-                )
-        names = [name for name, *_ in given]
-        tensors = [tensor for _, tensor, *_ in given]
-        check_same_kind(
-            [*names, "the layer's weights"], [*tensors, self.out_proj.weight]
-        )
-        if len(given) > 1:
-            check_same("batch", names, [tensor.shape[0] for tensor in tensors])
-            check_same("length", names[1:], [tensor.shape[1] for tensor in tensors[1:]])
+        if key is value is query and self.embed_dim == self.kdim == self.vdim:
+            check_same_kind(("query", "the layer's weights"), (query, weight))
+            return
+        check_width("key", key, self.kdim, axes="batch, k_len, kdim")
+        check_width("value", value, self.vdim, axes="batch, k_len, vdim")
+        names, tensors = ("query", "key", "value"), (query, key, value)
+        check_same_kind((*names, "the layer's weights"), (*tensors, weight))
+        check_same("batch", names, [tensor.shape[0] for tensor in tensors])
+        check_same("length", names[1:], [tensor.shape[1] for tensor in tensors[1:]])
 
     def _check_positions(
         self,

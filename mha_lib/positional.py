@@ -18,6 +18,7 @@ from mha_lib._checks import (
     check_same,
     check_same_kind,
     check_type,
+    check_width,
     extremes,
 )
 
@@ -93,11 +94,7 @@ class _PositionalEncoding(nn.Module):
             ValueError: `x` has another shape, or is longer than the table.
         """
         max_len, embed_dim = self.encoding.shape
-        check_float_tensor("x", x, axes="batch, len, embed_dim")
-        if x.shape[-1] != embed_dim:
-            raise ValueError(
-                f"x must have shape (batch, len, embed_dim={embed_dim}), got {tuple(x.shape)}"
-            )
+        check_width("x", x, embed_dim, axes="batch, len, embed_dim")
         if x.shape[1] > max_len:
             raise ValueError(
                 f"x must not be longer than max_len={max_len}, got len={x.shape[1]}"
@@ -380,12 +377,8 @@ class RotaryPositionalEncoding(nn.Module):
             TypeError: `x` is not floating-point, or `positions` are not integers.
             ValueError: a shape does not fit, or a position is negative.
         """
-        check_float_tensor("x", x, axes="..., len, head_dim")
+        check_width("x", x, self.head_dim, axes="..., len, head_dim")
         length = x.shape[-2]
-        if x.shape[-1] != self.head_dim:
-            raise ValueError(
-                f"x must have shape (..., len, head_dim={self.head_dim}), got {tuple(x.shape)}"
-            )
         if positions is None:
             positions = torch.arange(length, device=x.device)
         else:

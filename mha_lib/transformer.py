@@ -23,6 +23,7 @@ from mha_lib._checks import (
     check_same,
     check_same_kind,
     check_type,
+    check_width,
 )
 from mha_lib.attention import MultiHeadAttention
 from mha_lib.cache import KeyValueCache
@@ -94,7 +95,7 @@ class FeedForward(nn.Module):
             ValueError: `x` has another width.
         """
         weight = self.up_proj.weight
-        _check_tokens(x, weight.shape[1], axes="..., embed_dim")
+        check_width("x", x, weight.shape[1], axes="..., embed_dim")
         check_same_kind(("x", "the layer's weights"), (x, weight))
         hidden = _ACTIVATIONS[self.activation](self.up_proj(x))
         output: Tensor = self.down_proj(self.dropout(hidden))
@@ -157,7 +158,7 @@ class _Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def _check_x(self, x: Tensor) -> None:
-        _check_tokens(x, self.embed_dim)
+        check_width("x", x, self.embed_dim, axes="batch, len, embed_dim")
         weight = self.self_attention.q_proj.weight
         check_same_kind(("x", "the block's weights"), (x, weight))
 
@@ -490,7 +491,7 @@ class TransformerEncoder(_Stack):
             TypeError: wrong dtype of a tensor or mask, or `cache` holds no `KeyValueCache`.
             ValueError: shapes do not fit, a length lies outside 0..len, or `cache` is not one of this stack.
         """
-        _check_tokens(x, self.embed_dim)
+        check_width("x", x, self.embed_dim, axes="batch, len, embed_dim")
         caches = _check_caches(cache, KeyValueCache, len(self.blocks))
         if cache is None:
             attn_mask, valid_lens = _one_mask(x.shape[1], attn_mask, valid_lens), None
@@ -578,7 +579,7 @@ class TransformerDecoder(_Stack):
             ValueError: shapes do not fit, a length lies outside its range, or `cache` is not one of this
                 stack and memory.
         """
-        _check_tokens(x, self.embed_dim)
+        check_width("x", x, self.embed_dim, axes="batch, len, embed_dim")
         memory_mask = _check_memory(
             x, memory, memory_mask, memory_valid_lens, self.num_heads
         )
@@ -618,16 +619,6 @@ def _check_hidden(hidden_dim: object, activation: object) -> None:
     if activation not in _ACTIVATIONS:
         raise ValueError(
             f"activation must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}"
-        )
-
-
-def _check_tokens(
-    x: object, embed_dim: int, *, axes: str = "batch, len, embed_dim"
-) -> None:
-    x = check_float_tensor("x", x, axes=axes)
-    if x.shape[-1] != embed_dim:
-        raise ValueError(
-            f"x must have shape ({axes}={embed_dim}), got {tuple(x.shape)}"
         )
 
 

@@ -14,6 +14,7 @@ import oracles
 import pytest
 import torch
 import torch.nn.functional as F
+from random_tensors import bools, generator, random
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -41,23 +42,6 @@ EMBED_DIM, KDIM, VDIM = HEADS * HEAD_DIM, 17, 19
 BOTH_PATHS = pytest.mark.parametrize(
     "need_weights", [True, False], ids=["readable", "fused"]
 )
-
-
-def generator(seed):
-    return torch.Generator().manual_seed(seed)
-
-
-def random(*shape, seed=0, dtype=torch.float64, **options):
-    return torch.randn(
-        shape, generator=generator(seed), dtype=torch.float64, **options
-    ).to(dtype)
-
-
-def bools(*shape, seed=0):
-    """A random mask in which every query sees something: the first key."""
-    mask = torch.rand(shape, generator=generator(seed)) < 0.5
-    mask[..., 0] = True
-    return mask
 
 
 def all_but(mask, *row):
@@ -1261,6 +1245,22 @@ def test_shaw_in_the_layer():
     assert (layer(*inputs)[0] - expected).abs().max() > 0.01
     nn.init.zeros_(layer.score.table)
     torch.testing.assert_close(layer(*inputs)[0], expected)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_few_keys_get_a_mask(is_causal, monkeypatch):
+    """With fewer keys than the widest processor adds at once, 16, torch's kernel would hide a NaN."""
+    fused, given = torch.nn.functional.scaled_dot_product_attention, []
+
+    def watch(query, key, value, mask=None, **options):
+        given.append(mask is not None)
+        return fused(query, key, value, mask, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watch)
+    for length in (1, 15, 16, 17):
+        x = random(BATCH, length, HEAD_DIM, dtype=torch.float32)
+        dot_product_attention(x, x, x, is_causal=is_causal, need_weights=False)
+    assert given == [True, True, False, False]
 
 
 class Largest(TorchDispatchMode):

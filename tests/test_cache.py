@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_tensors import random
 from torch import nn
 
 from mha_lib import (
@@ -37,11 +38,6 @@ property_test = settings(
     max_examples=12,
     suppress_health_check=[HealthCheck.too_slow],
 )
-
-
-def random(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def make_layer(**options):

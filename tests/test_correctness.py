@@ -15,6 +15,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from random_tensors import bools, random
 from torch import nn
 from torch.export import Dim, export
 
@@ -46,23 +47,6 @@ DTYPES = pytest.mark.parametrize(
 )
 # torch.compile looks into every function, also into the shape checks of tests/conftest.py.
 TRACED = pytest.mark.no_shape_checks
-
-
-def generator(seed):
-    return torch.Generator().manual_seed(seed)
-
-
-def random(*shape, seed=0, dtype=torch.float64, **options):
-    return torch.randn(
-        shape, generator=generator(seed), dtype=torch.float64, **options
-    ).to(dtype)
-
-
-def bools(*shape, seed=0):
-    """A random mask in which every query sees something: the first key."""
-    mask = torch.rand(shape, generator=generator(seed)) < 0.5
-    mask[..., 0] = True
-    return mask
 
 
 def some_rows_hidden():

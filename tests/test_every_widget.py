@@ -349,6 +349,42 @@ def test_it_fits_a_phone_in_light_and_dark_and_moves_nothing(reader, tmp_path, n
     assert tab.errors == []
 
 
+@pytest.mark.parametrize(
+    "name", ["PoolingExplorer", "PositionExplorer", "RotationDial", "ScoreExplorer"]
+)
+def test_a_finger_drags_every_handle_and_the_page_stays(reader, tmp_path, name):
+    tab = reader(width=360)
+    page = tab.open(write_page(tmp_path, [SAMPLES[name]()]), 1)
+    page.add_style_tag(content="body { padding-block: 900px }")
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
+
+    def touch(kind, *place):
+        points = [{"x": place[0], "y": place[1]}] if place else []
+        devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    handles = tab.host().locator(".mha-handle:visible")
+    assert handles.count() >= 1
+    for handle in handles.all():
+        handle.evaluate("node => node.scrollIntoView({ block: 'center' })")
+        scrolled = page.evaluate("scrollY")
+        box = handle.bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        # Towards the middle of the plane, which all of them may reach.
+        area = handle.locator("..").bounding_box()
+        right = 1 if x < area["x"] + area["width"] / 2 else -1
+        down = 1 if y < area["y"] + area["height"] / 2 else -1
+        touch("touchStart", x, y)
+        for part in range(1, 7):
+            touch("touchMove", x + 6 * right * part, y + 6 * down * part)
+        touch("touchEnd")
+        moved = handle.bounding_box()
+        distance = math.hypot(moved["x"] - box["x"], moved["y"] - box["y"])
+        assert distance > 15, handle.get_attribute("aria-label")
+        assert page.evaluate("scrollY") == scrolled
+    assert tab.errors == []
+
+
 NEED_A_NAME = """button checkbox combobox DisclosureTriangle grid gridcell group image img link list listbox
     radio radiogroup region searchbox slider spinbutton switch tab textbox""".split()
 

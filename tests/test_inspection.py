@@ -6,6 +6,7 @@ import pickle
 import oracles
 import pytest
 import torch
+from random_tensors import random
 from torch import nn
 
 from mha_lib import (
@@ -17,12 +18,6 @@ from mha_lib import (
 )
 
 BATCH, HEADS, Q_LEN, K_LEN, EMBED_DIM, KDIM, VDIM = 2, 3, 5, 7, 33, 17, 19
-
-
-def random(*shape, seed=0):
-    return torch.randn(
-        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
 
 
 def make_layer(num_heads=HEADS, **options):

@@ -124,8 +124,8 @@ FAULTS = {
     ),
     "torch's top-left causal flag used for any lengths": (
         "_paths.py",
-        "    elif mask is None and q_len == k_len:",
-        "    elif mask is None:",
+        "    elif is_causal and (mask is not None or query.shape[-2] != key.shape[-2]):",
+        "    elif is_causal and mask is not None:",
         "attention::test_causal_queries_in_blocks",
     ),
     "a token does not see itself": (
@@ -148,7 +148,7 @@ FAULTS = {
     ),
     "fill of -1e9": (
         "_paths.py",
-        "torch.where(sees, scores.new_tensor(-torch.inf), 0.0)",
+        "torch.where(sees, scores.new_full((), -torch.inf), 0.0)",
         "torch.where(sees, scores.new_tensor(-1e9), 0.0)",
         "attention",
     ),
@@ -652,8 +652,8 @@ FAULTS = {
     ),
     "the cap is ignored on the fused path": (
         "_paths.py",
-        "    if need_weights or score is not None or softcap is not None:",
-        "    if need_weights or score is not None:",
+        "readable = need_weights or score is not None or softcap is not None",
+        "readable = need_weights or score is not None",
         "attention::test_another_scale_and_a_cap",
     ),
     "the cap without its factor": (
@@ -664,8 +664,8 @@ FAULTS = {
     ),
     "another scoring rule is ignored on the fused path": (
         "_paths.py",
-        "    if need_weights or score is not None or softcap is not None:",
-        "    if need_weights or softcap is not None:",
+        "readable = need_weights or score is not None or softcap is not None",
+        "readable = need_weights or softcap is not None",
         "attention::test_a_layer_with_another_scoring_rule",
     ),
     "scores of any shape accepted": (
@@ -691,6 +691,12 @@ FAULTS = {
         "            mask = query.new_zeros(1, 1)",
         "            pass",
         "correctness::test_nan_in_what_is_visible_is_never_hidden",
+    ),
+    "a NaN is hidden, off by one": (
+        "_paths.py",
+        "_KERNEL_KEEPS_NAN_FROM = 16",
+        "_KERNEL_KEEPS_NAN_FROM = 15",
+        "attention::test_few_keys_get_a_mask",
     ),
     "a NaN is hidden by few keys": (
         "_paths.py",
@@ -808,8 +814,8 @@ FAULTS = {
     ),
     "-inf in a hidden row": (
         "_paths.py",
-        "torch.where(sees, scores.new_tensor(-torch.inf), 0.0)",
-        "scores.new_tensor(-torch.inf)",
+        "torch.where(sees, scores.new_full((), -torch.inf), 0.0)",
+        "scores.new_full((), -torch.inf)",
         "attention",
     ),
     "the cap after the bias": (
@@ -818,10 +824,16 @@ FAULTS = {
         "    if bias is not None:\n        scores = scores + _fit(bias, scores.dtype)\n    if softcap is not None:\n        scores = softcap_scores(scores, softcap)\n",
         "attention::test_another_scale_and_a_cap",
     ),
+    "readable: no scale": (
+        "_paths.py",
+        "query / math.sqrt(query.shape[-1]) if scale is None",
+        "query if scale is None",
+        "attention",
+    ),
     "readable: the scale is ignored": (
         "_paths.py",
-        "scaled_dot_product_score(query, key, scale=scale)",
-        "scaled_dot_product_score(query, key)",
+        "if scale is None else query * scale",
+        "if True else query",
         "attention::test_another_scale_and_a_cap",
     ),
     "readable: dropout without growth": (
@@ -850,8 +862,8 @@ FAULTS = {
     ),
     "a mask of all pairs where torch's causal path does": (
         "_paths.py",
-        "    elif mask is None and q_len == k_len:",
-        "    elif False:",
+        "    elif is_causal and (mask is not None or query.shape[-2] != key.shape[-2]):",
+        "    elif is_causal:",
         "attention::test_without_weights_no_tensor_holds_them",
     ),
     "torch's formula instead of its kernel": (
@@ -862,8 +874,8 @@ FAULTS = {
     ),
     "mask inverted where every row sees a key": (
         "_paths.py",
-        "torch.where(visible, scores.new_tensor(torch.inf), -torch.inf)",
-        "torch.where(~visible, scores.new_tensor(torch.inf), -torch.inf)",
+        "torch.where(visible, scores.new_full((), torch.inf), -torch.inf)",
+        "torch.where(~visible, scores.new_full((), torch.inf), -torch.inf)",
         "attention::test_scores_whose_memory_is_used_again",
     ),
     "softmax over the queries where a row is hidden": (
@@ -874,7 +886,7 @@ FAULTS = {
     ),
     "fill of the smallest number": (
         "_paths.py",
-        "torch.where(sees, scores.new_tensor(-torch.inf), 0.0)",
+        "torch.where(sees, scores.new_full((), -torch.inf), 0.0)",
         "scores.new_tensor(torch.finfo(scores.dtype).min)",
         "attention::test_a_hidden_row_leaves_other_samples_alone",
     ),

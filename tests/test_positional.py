@@ -8,6 +8,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from random_tensors import random
 
 from mha_lib import causal_mask, dot_product_score
 from mha_lib.positional import (
@@ -26,12 +27,6 @@ from mha_lib.positional import (
 
 BATCH, HEADS, LENGTH, K_LEN, WIDTH = 2, 3, 5, 7, 11
 ENCODINGS = [SinusoidalPositionalEncoding, LearnedPositionalEncoding]
-
-
-def random(*shape, seed=0):
-    return torch.randn(
-        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
 
 
 # sinusoidal

@@ -10,6 +10,7 @@ import oracles
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from random_tensors import random
 from torch import nn
 
 from mha_lib import (
@@ -34,11 +35,6 @@ property_test = settings(
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # Two orders of summation differ by some units in the last place of numbers of size one.
 ERRORS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}  # fmt: skip
-
-
-def random(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 @dataclass

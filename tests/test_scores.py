@@ -6,6 +6,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from random_tensors import random
 from torch import nn
 
 from mha_lib import (
@@ -39,15 +40,6 @@ RULES = {
         lambda q, k: -oracles.dot(q - k, q - k) / (2 * 0.3**2),
     ),
 }
-
-
-def random(*shape, seed=0, **options):
-    return torch.randn(
-        shape,
-        generator=torch.Generator().manual_seed(seed),
-        dtype=torch.float64,
-        **options,
-    )
 
 
 @pytest.mark.parametrize("lead", [(), (BATCH,), (BATCH, HEADS)], ids=str)

@@ -11,6 +11,7 @@ import pickle
 
 import pytest
 import torch
+from random_tensors import bools, generator, random
 from torch import nn
 
 from mha_lib import MultiHeadAttention, capture_attention
@@ -33,21 +34,6 @@ SIZES = EMBED_DIM, HEADS, HIDDEN_DIM
 
 NORMS = pytest.mark.parametrize("norm_first", [True, False], ids=["pre", "post"])
 ACTIVATIONS = pytest.mark.parametrize("activation", ["relu", "gelu"])
-
-
-def generator(seed):
-    return torch.Generator().manual_seed(seed)
-
-
-def random(*shape, seed=0):
-    return torch.randn(shape, generator=generator(seed), dtype=torch.float64)
-
-
-def bools(*shape, seed=0):
-    """A random mask in which every query sees something: the first key."""
-    mask = torch.rand(shape, generator=generator(seed)) < 0.5
-    mask[..., 0] = True
-    return mask
 
 
 def shaken(module, seed=0):

@@ -237,7 +237,7 @@ function build(frame) {
   const map = positionMap(frame);
   const scale = colorBar();
 
-  const curvesTitle = element("p", { class: "mha-title" });
+  const curvesTitle = element("p", { class: "mha-title mha-pair" });
   const legend = ["sine", "cosine", "next"].map(positionLegend);
   const curves = plane(frame, { label: "One pair of columns", xName: "position", yName: "encoding", ratio: 2.6, ticks: [6, 3] });
   const next = curves.curve("next");

@@ -318,9 +318,11 @@ function build(frame) {
   const legend = ["rotary", "added"].map((kind) =>
     element("span", { class: `mha-legend mha-${kind}` }, element("i"), kind === "rotary" ? "rotary" : "sinusoid added"),
   );
+  const hint = "Dotted: the arrows without a position. Drag q and k; all pairs hold the same arrows.";
   frame.body.append(
     element("div", { class: "mha-controls" }, query.node, pair.node, key.node, headDim.node, both.node, base.node),
     speed,
+    element("p", { class: "mha-hint", text: hint }),
     element("div", { class: "mha-panes" }, rotary.node, added.node),
     element("div", { class: "mha-choices mha-curve-head" }, shown.node, element("p", { class: "mha-legends" }, ...legend)),
     scores.node,
@@ -369,7 +371,7 @@ function build(frame) {
     shown.draw(state.shown);
     speed.textContent =
       `Pair ${state.pair}, columns ${2 * state.pair} and ${2 * state.pair + 1}: ${formatNumber(degrees, 2)}° a position, ` +
-      `offset ${formatNumber(offset, 0)}. Dotted: the arrows without a position. Drag q and k; all pairs hold the same arrows.`;
+      `offset ${formatNumber(offset, 0)}.`;
 
     const arrows = encoded;
     DIAL_ROLES.forEach((role, index) => {
