@@ -118,14 +118,17 @@ def test_page_has_no_violation_on_a_phone(open_page, book, page_name):
 def test_widget_has_no_violation(open_page, tmp_path, name, scheme):
     """By itself, too: what a page hides or names round it may not be there in a notebook."""
     path = write_page(tmp_path, [SAMPLES[name]()], theme=scheme)
-    page = open_page(path.as_uri(), 360, scheme)
+    page = open_page(path.as_uri(), 1280, scheme)
     if scheme == "dark":
         page.add_style_tag(content="body { background: #121212; color: #ced6dd }")
     # A page of nothing but a widget has neither heading nor landmark.
     outside = ("region: ", "page-has-heading-one: ", "landmark-one-main: ")
-    found = page.evaluate(CHECK, MORE_RULES)
-    assert [line for line in found if not line.startswith(outside)] == []
-    assert page.evaluate(CONTRAST) == []
+    for width in (1280, 360):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.evaluate(OPEN_ALL)
+        found = page.evaluate(CHECK, MORE_RULES)
+        assert [line for line in found if not line.startswith(outside)] == []
+        assert page.evaluate(CONTRAST) == []
 
 
 def test_violations_are_found(open_page, book):

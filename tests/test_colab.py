@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from run_notebooks import notebooks
 from set_repository import read_address, setup_cell
+from widget_samples import SAMPLES
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = notebooks()
@@ -195,22 +196,31 @@ def test_chapter_runs(colab, tmp_path, path):
     assert after["torch"] == importlib.metadata.version("torch")
 
 
-SHOW_QUIZ = """
-import json
-from mha_lib.widgets import Question, Quiz
+SHOW_ALL = """
+import json, sys
+sys.path.insert(0, {folder!r})
+from widget_samples import SAMPLES
 
-bundle, metadata = Quiz([Question("Which?", ["a", "b"], "a", ["yes", "no"])])._repr_mimebundle_()
-assert "export default" in Quiz._esm and "{" in Quiz._css
-print(json.dumps([sorted(bundle), metadata]))
+shown = {{}}
+for name, make in SAMPLES.items():
+    widget = make()
+    assert "export default" in widget._esm and "{{" in widget._css, name
+    bundle, metadata = widget._repr_mimebundle_()
+    shown[name] = [sorted(bundle), metadata]
+print(json.dumps(shown))
 """
 
 
 def test_package_that_was_installed_is_whole(colab):
-    """The wheel that pip built from the clone has the widgets' scripts and styles."""
-    done = colab.run("-c", setup_cell(*read_address()) + SHOW_QUIZ)
+    """The wheel that pip built from the clone has all widgets, and Colab can show them."""
+    show_all = SHOW_ALL.format(folder=str(ROOT / "tests"))
+    done = colab.run("-c", setup_cell(*read_address()) + show_all)
     assert done.returncode == 0, done.stderr[-4000:]
-    shown, metadata = json.loads(done.stdout.splitlines()[-1])
-    assert WIDGET_VIEW in shown
-    assert metadata[WIDGET_VIEW]["colab"]["custom_widget_manager"]["url"]
+    shown = json.loads(done.stdout.splitlines()[-1])
+    assert shown.keys() == SAMPLES.keys()
+    for bundle, metadata in shown.values():
+        assert WIDGET_VIEW in bundle
+        # Under the manager that Colab needs.
+        assert metadata[WIDGET_VIEW]["colab"]["custom_widget_manager"]["url"]
     where = colab.run("-c", "import mha_lib; print(mha_lib.__file__)").stdout
     assert str(colab.site) in where
