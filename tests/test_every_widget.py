@@ -349,6 +349,38 @@ def test_it_fits_a_phone_in_light_and_dark_and_moves_nothing(reader, tmp_path, n
     assert tab.errors == []
 
 
+# Moves a slider through its range and back: the values at which it is not where it was, by how many pixels.
+STROLL = """async (slider) => {
+  const widget = slider.closest(".mha-widget");
+  const place = () => slider.getBoundingClientRect().top - widget.getBoundingClientRect().top;
+  const [min, max, step] = [slider.min, slider.max, slider.step].map(Number);
+  const stops = Math.min(12, Math.round((max - min) / step));
+  const [start, first, moves] = [place(), slider.value, []];
+  for (let stop = 0; stop <= stops + 1; stop++) {
+    slider.value = stop > stops ? first : min + step * Math.round(stop * (max - min) / stops / step);
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+    await new Promise(requestAnimationFrame);
+    if (Math.abs(place() - start) > 0.5) moves.push([slider.ariaValueText, place() - start]);
+  }
+  return moves;
+}"""
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name not in ("AttentionStepper", "Quiz")]
+)
+def test_a_slider_stays_where_it_is_while_it_moves(reader, tmp_path, name):
+    """Numbers above it get longer and have room for that, or it would run away from under the finger."""
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [SAMPLES[name]()]), 1)
+    for width in (900, 360):
+        page.set_viewport_size({"width": width, "height": 900})
+        sliders = tab.host().locator("input[type=range]:enabled:visible").all()
+        moves = [slider.evaluate(STROLL) for slider in sliders]
+        assert moves == [[]] * len(sliders) != []
+    assert tab.errors == []
+
+
 @pytest.mark.parametrize(
     "name", ["PoolingExplorer", "PositionExplorer", "RotationDial", "ScoreExplorer"]
 )
@@ -370,13 +402,16 @@ def test_a_finger_drags_every_handle_and_the_page_stays(reader, tmp_path, name):
         scrolled = page.evaluate("scrollY")
         box = handle.bounding_box()
         x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-        # Towards the middle of the plane, which all of them may reach.
         area = handle.locator("..").bounding_box()
-        right = 1 if x < area["x"] + area["width"] / 2 else -1
-        down = 1 if y < area["y"] + area["height"] / 2 else -1
+        left, right = area["x"] + 1, area["x"] + area["width"] - 1
+        top, bottom = area["y"] + 1, area["y"] + area["height"] - 1
         touch("touchStart", x, y)
-        for part in range(1, 7):
-            touch("touchMove", x + 6 * right * part, y + 6 * down * part)
+        # All over the plane; numbers that get longer on the way must not push it from under the finger.
+        for across in (0.5, 0, 1, 0.9, 0.1):
+            for down in (0, 0.5, 1):
+                place = left + across * (right - left), top + down * (bottom - top)
+                touch("touchMove", *place)
+                assert handle.locator("..").bounding_box() == area
         touch("touchEnd")
         moved = handle.bounding_box()
         distance = math.hypot(moved["x"] - box["x"], moved["y"] - box["y"])
