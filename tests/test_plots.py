@@ -27,8 +27,6 @@ def strict():
     """A warning of matplotlib would become a block on the page."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # What other tests left open is not matplotlib's, whenever Python collects it.
-        warnings.simplefilter("default", ResourceWarning)
         yield
     assert plt.get_fignums() == [], (
         "pyplot must not hold a figure, or Jupyter shows it twice"
