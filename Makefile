@@ -102,16 +102,13 @@ bench-widgets: book machine
 heights: book machine
 	$(BIN)/python benchmarks/bench_widgets.py --heights _ext/widget_heights.json
 
-# An old torch brings its own sympy, and on Linux its packages for GPUs. The tests of book, notebooks and repository do
-# not depend on it.
+# An old torch brings its own sympy, and on Linux its packages for GPUs. Only the tests of the library depend on it.
 OLD_TORCH := 2.6.0
 oldest:
 	$(PYTHON) -m venv .venv-oldest
 	grep -vE '^(torch|sympy)==' requirements.txt > .venv-oldest/pins.txt
 	.venv-oldest/bin/pip install --quiet torch==$(OLD_TORCH) -r .venv-oldest/pins.txt
-	PYTHONPATH=. .venv-oldest/bin/pytest -n $(JOBS) --dist loadfile $(filter-out \
-	  %_book.py %_browser.py %_colab.py %_notebooks.py %_repository.py %_mutations.py %_types.py %_benchmarks.py %_accessibility.py, \
-	  $(wildcard tests/test_*.py))
+	PYTHONPATH=. .venv-oldest/bin/pytest -n $(JOBS) --dist loadfile tests/library --ignore tests/library/test_types.py
 
 repository: .venv/ready
 	$(BIN)/python tools/set_repository.py $(URL)

@@ -94,9 +94,7 @@ def browser():
     with sync_playwright() as playwright:
         # Debian's browser without windows starts a page in a seventh of the time.
         system = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-        browser = playwright.chromium.launch(
-            executable_path=system, args=CUT_OFF + QUIET + sandbox
-        )
+        browser = playwright.chromium.launch(executable_path=system, args=CUT_OFF + QUIET + sandbox)
         yield browser
         browser.close()
 
@@ -147,8 +145,6 @@ def book(tmp_path_factory):
     """The built book, the folder that holds index.html: brought up to date, with warnings as errors."""
     # One worker builds, the others wait. The folder of all workers is above that of each.
     with FileLock(tmp_path_factory.getbasetemp().parent / "book.lock"):
-        done = subprocess.run(
-            ["make", "book"], cwd=ROOT, capture_output=True, text=True, timeout=600
-        )
+        done = subprocess.run(["make", "book"], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return ROOT / "_build" / "html"

@@ -30,31 +30,16 @@ def score_matrix(rule, query, key):
 
 def entry(tensor, *index):
     """One entry of a tensor whose axes of size 1 stand for any size."""
-    return tensor[
-        tuple(n if size > 1 else 0 for n, size in zip(index, tensor.shape, strict=True))
-    ]
+    return tensor[tuple(n if size > 1 else 0 for n, size in zip(index, tensor.shape, strict=True))]
 
 
-def is_visible(
-    b,
-    h,
-    i,
-    j,
-    q_len,
-    k_len,
-    attn_mask=None,
-    valid_lens=None,
-    is_causal=False,
-    window=None,
-):
+def is_visible(b, h, i, j, q_len, k_len, attn_mask=None, valid_lens=None, is_causal=False, window=None):
     """Whether query i of head h in sample b may attend to key j, one rule after the other."""
     if attn_mask is not None:
         lead = {2: (), 3: (b,), 4: (b, h)}[attn_mask.ndim]
         if not bool(entry(attn_mask, *lead, i, j)):
             return False
-    if valid_lens is not None and j >= int(
-        entry(valid_lens, *(b, i)[: valid_lens.ndim])
-    ):
+    if valid_lens is not None and j >= int(entry(valid_lens, *(b, i)[: valid_lens.ndim])):
         return False
     # The last query sits beside the last key: query i stands at place i + (k_len - q_len).
     ahead = j - (i + (k_len - q_len))
@@ -137,9 +122,7 @@ def linear(x, weight, bias=None):
     x, weight = doubles(x), doubles(weight)
     out = np.empty((*x.shape[:-1], len(weight)))
     for *lead, c in np.ndindex(out.shape):
-        out[*lead, c] = dot(x[*lead], weight[c]) + (
-            0.0 if bias is None else float(bias[c])
-        )
+        out[*lead, c] = dot(x[*lead], weight[c]) + (0.0 if bias is None else float(bias[c]))
     return out
 
 
@@ -163,23 +146,15 @@ def multi_head(
     """
     num_kv_heads = num_kv_heads or num_heads
     projected = {
-        name: linear(
-            x, parameters[f"{name}_proj.weight"], parameters.get(f"{name}_proj.bias")
-        )
+        name: linear(x, parameters[f"{name}_proj.weight"], parameters.get(f"{name}_proj.bias"))
         for name, x in (("q", query), ("k", key), ("v", value))
     }
     width = projected["q"].shape[-1] // num_heads
     joined, weights = [], []
     for h in range(num_heads):
-        own, shared = (
-            h,
-            h * num_kv_heads // num_heads,
-        )  # consecutive query heads share a key-value head
+        own, shared = (h, h * num_kv_heads // num_heads)  # consecutive query heads share a key-value head
         q = projected["q"][:, :, own * width : (own + 1) * width]
-        k, v = (
-            projected[name][:, :, shared * width : (shared + 1) * width]
-            for name in "kv"
-        )
+        k, v = (projected[name][:, :, shared * width : (shared + 1) * width] for name in "kv")
         batch, q_len, k_len = len(q), q.shape[1], k.shape[1]
         if turn is not None:
             q, k = turn(q, k_len - q_len), turn(k, 0)
@@ -195,15 +170,10 @@ def multi_head(
         weights.append(softmax_rows(scores, seen))
         joined.append(weighted_means(weights[-1], v))
     together = np.concatenate(joined, axis=-1)
-    weight, bias = (
-        doubles(parameters["out_proj.weight"]),
-        parameters.get("out_proj.bias"),
-    )
+    weight, bias = (doubles(parameters["out_proj.weight"]), parameters.get("out_proj.bias"))
     output = np.empty((*together.shape[:-1], len(weight)))
     for b, i, c in np.ndindex(output.shape):
-        output[b, i, c] = dot(together[b, i], weight[c]) + (
-            0.0 if bias is None else float(bias[c])
-        )
+        output[b, i, c] = dot(together[b, i], weight[c]) + (0.0 if bias is None else float(bias[c]))
     return output, np.stack(weights, axis=1)
 
 
@@ -228,10 +198,7 @@ def rotated(x, base=10_000.0, first=0):
     for *lead, row, pair in np.ndindex(*x.shape[:-1], width // 2):
         number = complex(x[*lead, row, 2 * pair], x[*lead, row, 2 * pair + 1])
         number *= cmath.exp(1j * (first + row) * base ** (-2 * pair / width))
-        out[*lead, row, 2 * pair], out[*lead, row, 2 * pair + 1] = (
-            number.real,
-            number.imag,
-        )
+        out[*lead, row, 2 * pair], out[*lead, row, 2 * pair + 1] = (number.real, number.imag)
     return out
 
 

@@ -9,9 +9,7 @@ def generator(seed=0):
 
 def random(*shape, seed=0, dtype=torch.float64, **options):
     """Standard normal numbers, the same ones in every dtype but for rounding."""
-    return torch.randn(
-        shape, generator=generator(seed), dtype=torch.float64, **options
-    ).to(dtype)
+    return torch.randn(shape, generator=generator(seed), dtype=torch.float64, **options).to(dtype)
 
 
 def bools(*shape, seed=0):

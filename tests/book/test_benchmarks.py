@@ -1,0 +1,415 @@
+"""The benchmark: it runs, it refuses to time what is not equal, and the appendix shows what it stored."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+import yaml
+from torch import nn
+from widget_samples import SAMPLES
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "benchmarks" / "bench_attention.py"
+RESULTS = ROOT / "benchmarks" / "results.json"
+APPENDIX = ROOT / "chapters" / "appendix_efficiency.ipynb"
+
+
+def load(name="bench_attention"):
+    spec = importlib.util.spec_from_file_location(name, SCRIPT.with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+bench = load()
+
+
+# --------------------------------------------------------------------------------
+# It runs
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """What a quick run stores, and what it prints."""
+    path = tmp_path_factory.mktemp("bench") / "results.json"
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--quick", "--output", path],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=path.parent,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [entry.name for entry in path.parent.iterdir()] == ["results.json"]
+    return json.loads(path.read_text(encoding="utf-8")), done.stdout
+
+
+def test_quick_run_measures_every_part(quick):
+    results, printed = quick
+    assert len(results["layers"]) == len(bench.TINY_SIZES) * 2 * 2
+    for row in results["layers"]:
+        assert row["ms"].keys() == bench.CONTESTANTS.keys()
+        assert [(r["of"], r["to"]) for r in row["ratios"]] == list(bench.PAIRS)
+        assert all(ms > 0 for ms in row["ms"].values())
+        assert row["difference"] < 2e-4
+    assert results["decoding"][0]["ms"].keys() >= {"KeyValueCache", "everything again"}
+    assert len(results["memory"]) == 2
+    # Printed is a mark for each target; a missed one is no failure without --check.
+    marks = re.findall(r"^[✓≈✗] ", printed, re.M)
+    assert len(marks) == len(results["targets"]) > 16
+
+
+# --------------------------------------------------------------------------------
+# Equality comes first
+
+
+class Wrong(nn.Module):
+    """A contestant that is right but for one thing, chosen by `fault`."""
+
+    def __init__(self, layer, fault):
+        super().__init__()
+        self.inner = bench.Folded(layer)
+        self.fault = fault
+
+    def forward(self, x, lens=None):
+        if self.fault == "mask ignored":
+            return self.inner(x, None)
+        if self.fault == "one key more":
+            return self.inner(x, (lens + 1).clamp(max=x.shape[1]))
+        output, weights = self.inner(x, lens)
+        if self.fault == "heads swapped":
+            return output, weights.flip(1)
+        if self.fault == "weights of another axis":
+            return output, weights.mT
+        if self.fault == "first sample for all":
+            return output[:1].expand_as(output), weights
+        if self.fault == "tokens reversed":
+            return output.flip(1), weights
+        if self.fault == "no gradient to the tokens":
+            return self.inner(x.detach(), lens)[0] + 0 * x, weights
+        if self.fault == "gradient doubled":
+            return output + (output - output.detach()), weights
+        if self.fault == "one parameter frozen":
+            frozen = self.inner.v.weight
+            return output - frozen.sum() * 1e-2 + frozen.detach().sum() * 1e-2, weights
+        if self.fault == "wrong in training only":
+            return output * (1.01 if self.training else 1), weights
+        if self.fault == "wrong in eval only":
+            return output * (1 if self.training else 1.01), weights
+        if self.fault == "not a number":
+            return output + torch.full((1,), torch.nan), weights
+        if self.fault == "weights averaged":
+            return output, weights.mean(1)
+        return output, weights
+
+
+FAULTS = (
+    "mask ignored, one key more, heads swapped, weights of another axis, first sample for all, "
+    "tokens reversed, no gradient to the tokens, gradient doubled, one parameter frozen, "
+    "wrong in training only, wrong in eval only, not a number, weights averaged"
+).split(", ")
+
+
+def contestants(fault):
+    def make():
+        return bench.torch_layer(15, 5, "cpu")
+
+    modules = {name: build(make()) for name, build in bench.CONTESTANTS.items()}
+    return modules | {"wrong": Wrong(make(), fault)}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_wrong_contestant_is_found(fault):
+    x, lens = bench.tokens(3, 7, 15, True, "cpu")
+    with pytest.raises(bench.NotEqualError, match=r"^wrong: "):
+        bench.prove_equal(contestants(fault), x, lens)
+
+
+def test_nothing_is_timed_where_one_contestant_is_wrong(monkeypatch):
+    timed = []
+    monkeypatch.setattr(bench, "rounds_of", lambda *args, **kwargs: timed.append(args))
+    rows = bench.time_layers(
+        [(3, 7, 15, 5)],
+        device="cpu",
+        compiled=False,
+        seconds=0.0,
+        least=1,
+        contestants=bench.CONTESTANTS | {"wrong": lambda layer: Wrong(layer, "gradient doubled")},
+    )
+    with pytest.raises(bench.NotEqualError, match=r"^wrong: gradient"):
+        next(rows)
+    assert timed == []
+
+
+@pytest.mark.parametrize("padding", [False, True])
+def test_right_contestants_pass(padding):
+    x, lens = bench.tokens(3, 7, 15, padding, "cpu")
+    assert bench.prove_equal(contestants("none"), x, lens) < 2e-5
+    if padding:
+        assert lens.tolist() == [3, 5, 6]  # all different, so that a mix-up shows
+
+
+def test_every_gradient_is_compared():
+    layer = bench.torch_layer(15, 5, "cpu")
+    x, lens = bench.tokens(3, 7, 15, True, "cpu")
+    upstream = torch.ones_like(x)
+    names = {f"gradient of {owner} {kind}" for owner in ("q", "k", "v", "out") for kind in ("weight", "bias")}
+    for build in bench.CONTESTANTS.values():
+        found = bench.outcome(build(layer), x, lens, upstream)
+        assert {name for name in found if name.startswith("gradient")} == names | {"gradient of x"}
+
+
+@pytest.mark.parametrize("way", ["KeyValueCache", "a buffer by hand"])
+def test_wrong_decoding_is_not_timed(way, monkeypatch):
+    right = bench.decoders
+
+    def planted(*args):
+        ways = right(*args)
+        output = ways[way]()
+        ways[way] = lambda: output.roll(1, dims=1)
+        return ways
+
+    monkeypatch.setattr(bench, "decoders", planted)
+    with pytest.raises(bench.NotEqualError, match=way):
+        bench.time_decoding(7, 6, 3, device="cpu", seconds=0.0, least=1)
+
+
+# --------------------------------------------------------------------------------
+# Rounds, ratios, targets, memory
+
+
+def test_rounds_are_interleaved_and_every_place_is_taken_equally_often():
+    called = []
+    calls = {name: (lambda name=name: called.append(name)) for name in "abc"}
+    bench.rounds_of(calls, device="cpu", seconds=0.0, least=6, shortest=0.0)
+    warm_up, turns = called[:6], called[6:]
+    assert warm_up == list("aabbcc")
+    rounds = ["".join(turns[i : i + 3]) for i in range(0, len(turns), 3)]
+    assert len(rounds) == 6
+    assert all(sorted(order) == ["a", "b", "c"] for order in rounds)
+    for place in range(3):
+        assert sorted(order[place] for order in rounds) == sorted("aabbcc")
+
+
+def test_ratio_is_that_of_the_medians_and_the_interval_shows_the_spread():
+    steady = {"a": [3.0] * 9, "b": [2.0] * 9}
+    assert bench.ratio_of_medians(steady, "a", "b") == {"ratio": 1.5, "low": 1.5, "high": 1.5}
+    noisy = {"a": [3.0, 3.0, 30.0, 2.0, 3.0], "b": [1.0, 2.0, 2.0, 4.0, 2.0]}
+    found = bench.ratio_of_medians(noisy, "a", "b")
+    assert found["ratio"] == 1.5  # one slow round in five changes nothing
+    assert found["low"] < 1.5 < found["high"]
+    back = bench.ratio_of_medians(noisy, "b", "a")
+    assert back["low"] == pytest.approx(1 / found["high"], abs=2e-3)
+
+
+def made_up(ratio, low, high, largest=100):
+    row = {
+        "device": "cpu", "batch": 1, "len": 2048, "embed_dim": 8, "num_heads": 2, "padding": False,
+        "direction": "forward", "ratios": [],
+    }  # fmt: skip
+    row["ratios"] = [{"of": of, "to": to, "ratio": ratio, "low": low, "high": high} for of, to in bench.PAIRS]
+    memory = {
+        "contestant": bench.OURS, "mask": "none", "direction": "forward", "device": "cpu",
+        "len": 16, "largest_tensor": largest,
+    }  # fmt: skip
+    return {"layers": [row], "memory": [memory]}
+
+
+def verdicts(results):
+    return [target["verdict"] for target in bench.judge(results)]
+
+
+def test_targets_are_judged():
+    # Ours to torch's without weights, to heads in the batch, with weights; and memory.
+    assert verdicts(made_up(0.4, 0.3, 0.45)) == ["met"] * 4
+    assert verdicts(made_up(0.8, 0.7, 0.9)) == ["met", "missed", "met", "met"]
+    assert verdicts(made_up(1.2, 1.1, 1.3)) == ["missed"] * 3 + ["met"]
+    assert verdicts(made_up(1.01, 0.9, 1.1))[0] == "level"
+    assert verdicts(made_up(0.4, 0.3, 0.45, largest=16**2))[-1] == "missed"
+    short = made_up(0.8, 0.7, 0.9)
+    short["layers"][0]["len"] = 512
+    assert verdicts(short) == ["met"] * 3  # no target against heads in the batch here
+
+
+@pytest.mark.parametrize(("ratio", "status"), [(0.3, 0), (1.5, 1)])
+def test_check_tells_by_the_exit_status(ratio, status, monkeypatch, capsys):
+    results = made_up(ratio, ratio, ratio)
+    results["targets"] = bench.judge(results)
+    monkeypatch.setattr(bench, "measure", lambda options: results)
+    threads = torch.get_num_threads()
+    assert bench.main(["--check", "--threads", str(threads)]) == status
+    assert bench.main(["--threads", str(threads)]) == 0
+    assert ("✗" in capsys.readouterr().out) == bool(status)
+
+
+def test_listener_sees_the_largest_tensor():
+    x = torch.ones(7, 11)
+    with bench.LargestTensor() as seen:
+        (x.T @ x).sum()
+    assert seen.numbers == 121
+    with bench.LargestTensor() as seen:
+        torch.ones(13).expand(1000, 13)  # a view is as large as what it shows
+        (x + 1)[:2].sum()
+    assert seen.numbers == 77
+
+
+@pytest.mark.parametrize("direction", [bench.FORWARD, bench.BACKWARD])
+def test_memory_tells_weights_from_none(direction):
+    size, square = (1, 512, 16, 2), 2 * 512**2
+    found = {
+        (name, mask): bench.measure_memory(name, mask, direction, size, "cpu")["largest_tensor"]
+        for name, mask, way in bench.memory_cases()
+        if way == direction
+    }
+    for mask in ("none", "padding", "causal"):
+        assert found[bench.OURS, mask] <= 512 * 16
+    assert found[bench.OURS_WEIGHTS, "none"] == found[bench.FOLDED, "none"] == square
+    # Two masks in one have to be built.
+    assert found[bench.OURS, "causal + padding"] == 512**2
+
+
+def test_memory_of_a_process_is_its_own():
+    """A large parent must not hide what its child takes."""
+    parent = torch.ones(200_000_000)
+    size = (1, 2048, 16, 2)
+    few, many = (
+        bench.memory_row((name, "none", bench.FORWARD), size=size, device="cpu")
+        for name in (bench.OURS, bench.OURS_WEIGHTS)
+    )
+    assert len(parent) == 200_000_000
+    weights = 4 * 2 * 2048**2 / 2**20
+    assert few["megabytes"] < weights / 2 < weights < many["megabytes"] < 8 * weights
+
+
+# --------------------------------------------------------------------------------
+# What is stored, and what the appendix shows
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return json.loads(RESULTS.read_text(encoding="utf-8"))
+
+
+def test_stored_results_are_those_of_a_full_run(stored):
+    rows = {
+        (row["batch"], row["len"], row["embed_dim"], row["num_heads"], row["padding"], row["direction"]):
+            row["rounds"]
+        for row in stored["layers"] if row["device"] == "cpu"
+    }  # fmt: skip
+    expected = {
+        (*size, padding, direction)
+        for size in bench.SIZES
+        for padding in (False, True)
+        for direction in (bench.FORWARD, bench.BACKWARD)
+    }
+    assert rows.keys() == expected
+    assert min(rows.values()) >= 7
+    assert {(r["contestant"], r["mask"], r["direction"]) for r in stored["memory"]} == set(
+        bench.memory_cases()
+    )
+    assert {row["len"] for row in stored["memory"]} == {8192}
+    assert {row["len"] for row in stored["decoding"]} == {512}
+    assert stored["targets"] == bench.judge(stored)
+    assert RESULTS.read_text(encoding="utf-8") == bench.stored(stored)
+
+
+def test_stored_results_name_the_kind_of_machine_and_no_machine(stored):
+    machine = stored["machine"]
+    assert machine.keys() == bench.machine(1).keys()
+    assert machine["processor"]
+    assert machine["cores"] >= machine["threads"] >= 1
+    import socket
+
+    assert socket.gethostname() not in RESULTS.read_text(encoding="utf-8")
+
+
+def test_appendix_carries_the_stored_results_and_shows_every_ratio(stored):
+    notebook = nbformat.read(APPENDIX, as_version=4)
+    [cell] = [cell for cell in notebook.cells if cell.id == "results"]
+    assert cell.source == bench.results_cell(stored)
+    shown = "\n".join(
+        output.get("text", "") + output.get("data", {}).get("text/markdown", "")
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+    )
+    pairs = [pair for pair in bench.PAIRS if pair != (bench.OURS_WEIGHTS, bench.FOLDED)]
+    for row in stored["layers"]:
+        for ratio in row["ratios"]:
+            if (ratio["of"], ratio["to"]) in pairs:
+                text = f"{ratio['ratio']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})"
+                assert text in shown, (row, ratio)
+    for row in stored["memory"]:
+        assert (
+            f"| `{row['contestant']}` | {row['mask']} | {row['direction']} | {row['megabytes']:.0f} |"
+            in shown
+        )
+    assert stored["machine"]["date"] in shown
+
+
+def test_writing_the_cell_changes_nothing_else(stored, tmp_path):
+    path = tmp_path / "appendix.ipynb"
+    path.write_bytes(APPENDIX.read_bytes())
+    changed = json.loads(json.dumps(stored))
+    changed["machine"]["date"] = "2001-01-01"
+    bench.write_cell(path, changed)
+    before, after = (nbformat.read(file, as_version=4).cells for file in (APPENDIX, path))
+    assert [a.id for a, b in zip(after, before, strict=True) if a != b] == ["results"]
+    bench.write_cell(path, stored)
+    assert path.read_bytes() == APPENDIX.read_bytes()
+
+
+# --------------------------------------------------------------------------------
+# Widgets and pages
+
+
+def test_widgets_and_pages_are_measured(browser, tmp_path, monkeypatch):
+    widgets = load("bench_widgets")
+    row, *others = widgets.measure_steps(browser, lambda: widgets.explorer(8, 8, 4), 20)
+    assert row["control"] == "num_heads"
+    assert row["steps"] == 20
+    assert 0 < row["median"] <= row["p95"]
+    assert others, "every slider is measured"
+
+    # A page whose widget takes its place late, and one that keeps room for it.
+    for name, room in (("moves", 0), ("stands", 300)):
+        (tmp_path / f"{name}.html").write_text(
+            f"""<!doctype html><div class="widget-host" style="min-height: {room}px"></div>
+            <script type="application/vnd.jupyter.widget-view+json">{{}}</script><p>Below</p><script>
+            setTimeout(() => {{
+              const host = document.querySelector(".widget-host");
+              host.innerHTML = '<div style="height: 300px"></div>';
+              host.dataset.widget = "ready";
+            }}, 400);</script>""",
+            encoding="utf-8",
+        )
+    with widgets.serving(tmp_path) as address:
+        moves, stands = (
+            widgets.measure_page(browser, f"{address}/{name}.html", 1) for name in ("moves", "stands")
+        )
+        heights = widgets.measure_heights(browser, f"{address}/stands.html")
+    assert moves["shift"] > 0 == stands["shift"]
+    assert 400 <= moves["ready_ms"] < 5000
+    assert moves["raw"] == (tmp_path / "moves.html").stat().st_size > moves["gzip"]
+    assert heights == [[300, 300, 300]]
+    limits = dict.fromkeys(widgets.LIMITS, 0)
+    monkeypatch.setattr(widgets, "LIMITS", limits)
+    found = {"steps": [{**row, "widget": "W", "limit": 0}], "pages": [{"page": "p", **moves}]}
+    assert len(widgets.missed(found)) == 1 + len(limits)
+
+
+def test_stored_results_cover_all_widgets_and_pages():
+    results = json.loads((ROOT / "benchmarks" / "results_widgets.json").read_text(encoding="utf-8"))
+    assert results["machine"]["processor"] and results["machine"]["chromium"]
+    measured = {row["widget"] for row in results["steps"]}
+    assert measured >= {*SAMPLES}
+    assert len([row for row in results["steps"] if row["limit"]]) > 1
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    chapters = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
+    pages = {row["page"].removesuffix(".html") for row in results["pages"]}
+    assert pages >= {toc["root"], *chapters}

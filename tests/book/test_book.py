@@ -1,0 +1,352 @@
+"""The built book in a browser without a network, over HTTP and from disk: whole, quiet, light, narrow."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from fontTools.ttLib import TTFont
+from playwright.sync_api import expect
+
+from mha_lib.widgets import widget_sources
+
+ROOT = Path(__file__).resolve().parents[2]
+TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+PAGES = [f"{TOC['root']}.html"] + [
+    f"{entry['file']}.html" for part in TOC["parts"] for entry in part["chapters"]
+]
+CHAPTERS = [page for page in PAGES if (ROOT / page).with_suffix(".ipynb").exists()]
+
+# Of a page with everything that it loads: as it is, and gzipped where a server would.
+MAX_BYTES, MAX_GZIPPED = 3_000_000, 1_000_000
+MAX_SHIFT = 0.05  # layout shift (CLS) while a page starts
+SCREENS = {"phone": (360, 740), "tablet": (768, 1024), "desktop": (1280, 900)}
+PHONE = 360  # CSS pixels
+VIEW = 'script[type="application/vnd.jupyter.widget-view+json"]'
+HOST = ".widget-host[data-widget]"
+ALREADY_COMPRESSED = (".png", ".woff", ".woff2")
+
+# Where a link may lead. Nothing is ever loaded from there.
+HOSTS = {
+    "aclanthology.org", "anywidget.dev", "arxiv.org", "colab.research.google.com", "creativecommons.org",
+    "d2l.ai", "docs.pytorch.org", "doi.org", "github.com", "hastie.su.domains", "jmlr.org", "jupyter.org",
+    "openreview.net", "opensource.org", "papers.nips.cc", "proceedings.mlr.press", "proceedings.neurips.cc",
+    "pytorch.org", "scikit-learn.org", "transformer-circuits.pub",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def roots(book, serve):
+    return {"http": serve(book), "disk": book.as_uri()}
+
+
+@pytest.fixture(scope="module")
+def visit(browser, roots):
+    """Return a function that opens a page and returns it, with all that it asked for and complained about.
+
+    A page that was opened before in the same way is returned again: the tests only look at it.
+    """
+    context, opened = browser.new_context(), {}
+
+    def open_page(page_name, way="http", new_context=None):
+        if (page_name, way) in opened and not new_context:
+            return opened[page_name, way]
+        page = (new_context or context).new_page()
+        page.responses, page.requests, page.complaints = [], [], []
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.on("response", lambda response: page.responses.append(response))
+        page.on("requestfailed", lambda request: page.complaints.append(f"failed: {request.url}"))
+        page.on("pageerror", lambda error: page.complaints.append(f"exception: {error}"))
+        page.on(
+            "console",
+            lambda m: m.type == "error" and page.complaints.append(f"console: {m.text} {m.location}"),
+        )
+        page.goto(f"{roots[way]}/{page_name}", wait_until="load")
+        # Widgets and fonts come up after the page has loaded.
+        # Not `wait_for_function`: where it has to wait, the page's security policy forbids it.
+        expect(page.locator(HOST)).to_have_count(page.locator(VIEW).count(), timeout=30_000)
+        page.evaluate("() => document.fonts.ready.then(() => true)")
+        if not new_context:
+            opened[page_name, way] = page
+        return page
+
+    yield open_page
+    context.close()
+
+
+@pytest.fixture
+def reader(browser):
+    """Return a function that makes another kind of window: a phone's, a dark one, one without scripts."""
+    contexts = []
+
+    def make(**options):
+        contexts.append(browser.new_context(**options))
+        return contexts[-1]
+
+    yield make
+    for context in contexts:
+        context.close()
+
+
+def test_every_page_is_built(book):
+    built = {str(path.relative_to(book)) for path in book.rglob("*.html") if "_static" not in path.parts}
+    assert built == {*PAGES, "genindex.html", "search.html"}
+
+
+@pytest.mark.parametrize("way", ["http", "disk"])
+@pytest.mark.parametrize("page_name", [*PAGES, "search.html"])
+def test_page_needs_nothing_from_outside(visit, page_name, way):
+    page = visit(page_name, way)
+    allowed = ("http://127.0.0.1:", "blob:", "data:") if way == "http" else ("file:", "blob:", "data:")
+    assert [url for url in page.requests if not url.startswith(allowed)] == []
+    assert page.complaints == []
+
+
+@pytest.mark.parametrize("page_name", PAGES)
+def test_page_is_light(visit, page_name):
+    page = visit(page_name)
+    sizes = {}
+    for response in page.responses:
+        if response.url.startswith("http"):
+            body = response.body()
+            path = urlsplit(response.url).path
+            packed = body if path.endswith(ALREADY_COMPRESSED) else gzip.compress(body)
+            sizes[path] = (len(body), len(packed))
+    assert len(sizes) > 10
+    for place, limit in enumerate((MAX_BYTES, MAX_GZIPPED)):
+        heaviest = sorted(sizes.items(), key=lambda item: -item[1][place])[:8]
+        assert sum(size[place] for size in sizes.values()) <= limit, heaviest
+
+
+@pytest.mark.parametrize("page_name", PAGES)
+def test_page_loads_nothing_that_it_does_not_use(visit, page_name):
+    page = visit(page_name)
+    loaded = {Path(urlsplit(url).path).name for url in page.requests}
+    assert not loaded & {"fontawesome.js", "searchindex.js", "fa-solid-900.woff2"}
+    assert not any("mathjax" in url and url.endswith(".js") for url in page.requests)
+    has_equations = page.locator(".math").count() > 0
+    assert ("equations.css" in loaded) == has_equations
+    assert ("widget_loader.js" in loaded) == (page.locator(VIEW).count() > 0)
+
+
+@pytest.mark.parametrize("page_name", CHAPTERS)
+def test_equations_need_no_script(visit, reader, roots, page_name):
+    """They are set in the page itself: seen without scripts, and read out as MathML."""
+    page = reader(java_script_enabled=False).new_page()
+    page.goto(f"{roots['disk']}/{page_name}", wait_until="load")
+    equations = page.locator("article .math")
+    set_ones = page.locator("article .math > mjx-container > mjx-math[aria-hidden=true]")
+    spoken = page.locator("article .math > mjx-container > mjx-assistive-mml > math")
+    assert equations.count() == set_ones.count() == spoken.count()
+    text = page.locator("article").inner_text()
+    assert not re.search(r"\\\(|\\\[[a-z\\]|\\frac|\\mathbf", text)
+
+
+def test_the_search_page_finds(visit, reader):
+    page = visit("search.html", new_context=reader())
+    page.goto(page.url + "?q=entropy")
+    expect(page.locator("#search-results li").first).to_be_visible(timeout=30_000)
+
+
+def test_icons_are_drawn(book, visit):
+    """The font that the build left holds every icon that a page names, and the browser has loaded it."""
+    page = visit(CHAPTERS[0])
+    icons = page.evaluate(
+        """() => [...document.querySelectorAll(".fas, .fa-solid")].map(icon => {
+            const { content, fontFamily } = getComputedStyle(icon, "::before");
+            return [content.slice(1, -1), fontFamily];
+        })"""
+    )
+    assert {family for _, family in icons} == {'"Font Awesome 6 Free"'}
+    fonts = book / "_static" / "vendor" / "fontawesome" / "webfonts"
+    drawn = TTFont(fonts / "fa-solid-900.woff").getBestCmap()
+    assert {ord(icon) for icon, _ in icons} <= set(drawn)
+    assert 8 < len({icon for icon, _ in icons}) <= len(drawn) < 100
+    loaded = "[...document.fonts].filter(f => f.status == 'loaded').map(f => f.family)"
+    assert "Font Awesome 6 Free" in {family.strip('"') for family in page.evaluate(loaded)}
+
+
+# What is wide (a table, an equation, code) scrolls in a box of its own; nothing sticks out of the page.
+STICKING_OUT = """width => [...document.querySelectorAll('.bd-article *')].filter(element => {
+    const box = e => e.getBoundingClientRect();
+    const fits = e => box(e).left >= -1 && box(e).right <= width + 1;
+    const hidden = e => getComputedStyle(e).clip != 'auto' || !box(e).width;  // for screen readers only
+    if (fits(element) || hidden(element)) return false;
+    for (let parent = element.parentElement; parent; parent = parent.parentElement) {
+        if (hidden(parent) || (getComputedStyle(parent).overflowX != 'visible' && fits(parent))) return false;
+    }
+    return true;
+}).map(element => element.outerHTML.slice(0, 120))"""
+
+
+@pytest.mark.parametrize("page_name", PAGES)
+def test_nothing_is_wider_than_a_phone(visit, reader, page_name):
+    page = visit(page_name, new_context=reader(viewport={"width": PHONE, "height": 740}))
+    page.evaluate("document.querySelectorAll('details').forEach(element => element.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
+    assert page.evaluate(STICKING_OUT, PHONE) == []
+    # The check sees what is wide, and what the page only hides.
+    for style in ("width: 500px", "width: 300px; margin-left: 200px"):
+        page.evaluate(
+            f"document.querySelector('article section').innerHTML += '<p style=\"{style}\">wide</p>'"
+        )
+        assert page.evaluate(STICKING_OUT, PHONE) == [f'<p style="{style}">wide</p>']
+        page.evaluate("document.querySelector('article section > p[style]').remove()")
+
+
+@pytest.mark.parametrize("page_name", PAGES)
+def test_page_content(book, visit, page_name):
+    html = (book / page_name).read_text(encoding="utf-8")
+    assert not re.search(r"Traceback \(most recent call last\)|class=\"[^\"]*\b(stderr|traceback)\b", html)
+    page = visit(page_name)
+
+    alts = page.locator("article img").evaluate_all("images => images.map(i => i.getAttribute('alt') || '')")
+    assert [alt for alt in alts if len(alt) < 15 or re.search(r"\.(png|svg)$|_images/", alt)] == []
+
+    loaded = page.evaluate("[...document.querySelectorAll('[src], link[href]')].map(e => e.src || e.href)")
+    assert [url for url in loaded if urlsplit(url).hostname not in ("127.0.0.1", None)] == []
+    links = page.evaluate("[...document.querySelectorAll('a[href]')].map(a => a.href)")
+    assert {urlsplit(url).hostname for url in links} - {"127.0.0.1", None} <= HOSTS
+    assert [url for url in links if not url.startswith(("http", "mailto:", "javascript:void"))] == []
+
+    # No equation was left as text, and MathJax understood all of them (see _ext/equations.py).
+    assert page.locator("mjx-merror, [data-mjx-error]").count() == 0
+    assert page.locator(".math").count() == page.locator(".math:has(mjx-container)").count()
+
+
+def test_links_inside_the_book_lead_somewhere(book):
+    missing = []
+    for page_name in PAGES:
+        page = book / page_name
+        html = page.read_text(encoding="utf-8")
+        for target in re.findall(r'(?:href|src)="([^"]+)"', html):
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                continue
+            file = (page.parent / parts.path).resolve() if parts.path else page
+            anchor = f'id="{parts.fragment}"' if parts.fragment and file.suffix == ".html" else ""
+            if not file.is_file() or anchor not in file.read_text("utf-8", errors="ignore"):
+                missing.append(f"{page_name}: {target}")
+    assert missing == []
+
+
+@pytest.mark.parametrize("way", ["http", "disk"])
+@pytest.mark.parametrize("page_name", CHAPTERS)
+def test_every_widget_comes_up(visit, page_name, way):
+    notebook = json.loads((ROOT / page_name).with_suffix(".ipynb").read_text(encoding="utf-8"))
+    shown = sum(
+        "application/vnd.jupyter.widget-view+json" in output.get("data", {})
+        for cell in notebook["cells"]
+        for output in cell.get("outputs", [])
+    )
+    page = visit(page_name, way)
+    assert page.locator('.widget-host[data-widget="ready"]').count() == shown
+    assert page.locator('script[src*="widget_loader.js"]').count() == (1 if shown else 0)
+    assert not any(still.is_visible() for still in page.locator(".widget-still").all())
+    for host in page.locator(".widget-host").all():
+        assert host.bounding_box()["height"] > 30
+
+
+# Of each model in a page: its module and style sheet, put together again as the notebook has them.
+MODELS = """() => {
+    const script = document.querySelector('script[type="application/vnd.jupyter.widget-state+json"]');
+    const { state, texts } = JSON.parse(script.textContent);
+    const whole = stored => stored?.map(place => texts[place]).join("");
+    return [texts, Object.values(state).filter(({ state }) => state._esm).map(
+        ({ state }) => [state._anywidget_id, whole(state._esm), whole(state._css)])];
+}"""
+
+
+@pytest.mark.parametrize("page_name", CHAPTERS)
+def test_what_widgets_share_is_stored_once(visit, page_name):
+    page = visit(page_name)
+    if page.locator(VIEW).count() == 0:
+        pytest.skip("no widget on this page")
+    texts, models = page.evaluate(MODELS)
+    assert len(texts) == len(set(texts))
+    assert models
+    for name, module, style in models:
+        source = widget_sources()[name]
+        assert (module, style) == (source["_esm"], source["_css"])
+    if "// frame.js\n" in models[0][1]:
+        assert sum("// frame.js\n" in text for text in texts) == 1
+        assert sum("/* frame.css */\n" in text for text in texts) == 1
+
+
+# The browser's own sum of what moved without being asked to, from the first paint on.
+SHIFTS = """() => new Promise(resolve => new PerformanceObserver(list => resolve(
+    list.getEntries().filter(entry => !entry.hadRecentInput).map(entry => [entry.value,
+        entry.sources.map(source => source.node?.outerHTML?.slice(0, 100))])
+)).observe({ type: "layout-shift", buffered: true }) || setTimeout(() => resolve([]), 500))"""
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("page_name", PAGES)
+def test_nothing_moves_while_a_page_starts(visit, reader, page_name, screen):
+    """Pages keep room for widgets: who follows a link into one does not lose the place when they start."""
+    width, height = SCREENS[screen]
+    size = {"width": width, "height": height}
+    page = visit(page_name, new_context=reader(viewport=size))
+    shifts = page.evaluate(SHIFTS)
+    assert sum(value for value, _ in shifts) < MAX_SHIFT, shifts
+    rooms = page.locator(".widget-host").evaluate_all(
+        f"""hosts => hosts.map(host => [parseFloat(host.style.getPropertyValue("--{screen}")) || 0,
+            host.getBoundingClientRect().height])"""
+    )
+    wrong = [(room, real) for room, real in rooms if abs(room - real) > 40 + 0.05 * real]
+    assert wrong == [], "run `make heights`"
+
+
+@pytest.mark.parametrize("page_name", CHAPTERS)
+def test_figures_stand_in_for_widgets_in_print_and_without_scripts(visit, reader, roots, page_name):
+    page = visit(page_name)
+    page.emulate_media(media="print")
+    assert all(still.is_visible() for still in page.locator(".widget-still").all())
+    assert not any(host.is_visible() for host in page.locator(".widget-host").all())
+    page.emulate_media(media="screen")
+
+    without_scripts = reader(java_script_enabled=False).new_page()
+    without_scripts.goto(f"{roots['disk']}/{page_name}", wait_until="load")
+    stills = without_scripts.locator(".widget-still")
+    assert stills.count() == without_scripts.locator(VIEW).count()
+    assert all(still.is_visible() for still in stills.all())
+
+
+@pytest.mark.parametrize("page_name", CHAPTERS)
+def test_chapter_opens_in_colab(visit, page_name):
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]
+    repository = config["url"].removeprefix("https://github.com/")
+    notebook = f"{repository}/blob/{config['branch']}/{page_name.replace('.html', '.ipynb')}"
+    page = visit(page_name)
+    link = page.get_by_role("link", name="Open in Colab", exact=True)
+    assert link.is_visible()
+    assert link.get_attribute("href") == f"https://colab.research.google.com/github/{notebook}"
+    assert page.locator(f'.dropdown-launch-buttons a[href$="/{notebook}"]').count() == 1
+
+
+def test_policy_stops_a_request_to_another_host(visit):
+    """The policy in the page's head works: not by chance does nothing leave."""
+    page = visit(PAGES[0])
+    blocked = page.evaluate(
+        """() => new Promise(resolve => {
+            document.addEventListener('securitypolicyviolation', event => resolve(event.blockedURI));
+            const image = new Image();
+            image.src = 'https://example.com/picture.png';
+        })"""
+    )
+    assert blocked.startswith("https://example.com")
+
+
+def test_theme_follows_the_reader(visit, reader):
+    """In dark mode text and ground are both the theme's: nothing is left black on black."""
+    (light_text, light_ground), (dark_text, dark_ground) = (
+        visit(CHAPTERS[0], new_context=reader(color_scheme=scheme)).evaluate(
+            "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+        )
+        for scheme in ("light", "dark")
+    )
+    assert light_text != dark_text
+    assert light_ground != dark_ground

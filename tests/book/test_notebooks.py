@@ -1,0 +1,437 @@
+"""The chapters as they are stored: executed, normalised, described, nothing private; and nbval sees faults.
+
+nbval itself runs beside these tests (see the Makefile). It overlooks cells that were never executed, figures,
+and outdated widget code: figures are compared by the conftest.py beside the Makefile, the rest here.
+"""
+
+import base64
+import copy
+import gc
+import importlib
+import io
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from PIL import Image
+from run_notebooks import KEEP, WIDGET_STATE, WIDGET_VIEW, main, normalise, notebooks
+from set_repository import SETUP_METADATA, read_address, setup_cell
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAPTERS = notebooks()
+MAX_EXEMPT = 0.15  # share of a chapter's code cells whose output nbval may ignore, because training made it
+
+PRIVATE = {
+    "a path of somebody's machine": r"/home/|/root/|/Users/|/tmp/|/work/|site-packages|[A-Z]:\\",
+    "a memory address": r"\b0x[0-9a-f]{6,}\b",
+    "a token": r"gh[pousr]_\w{20}|hf_\w{20}|AKIA\w{16}|sk-\w{20}",
+}
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def outputs(notebook):
+    return [
+        (number, output) for number, cell in enumerate(notebook.cells) for output in cell.get("outputs", [])
+    ]
+
+
+def execution(notebook):
+    counts = [cell.execution_count for cell in code_cells(notebook)]
+    if counts != list(range(1, len(counts) + 1)):
+        yield f"the cells were not executed once, in order: {counts}"
+    for number, output in outputs(notebook):
+        tags = notebook.cells[number].metadata.get("tags", [])
+        if output.output_type == "error" and "raises-exception" not in tags:
+            yield f"cell {number} stores an error"
+        if output.get("name") == "stderr":
+            yield f"cell {number} stores text from stderr"
+
+
+def normal_form(notebook):
+    if normalise(notebook) != notebook:
+        yield "not in the form that `make notebooks` stores"
+
+
+def set_up(notebook):
+    first = code_cells(notebook)[0]
+    if (
+        first.source != setup_cell(*read_address())
+        or first.id != "setup"
+        or first.metadata not in (SETUP_METADATA, {"tags": ["remove-input"]})
+    ):
+        yield "the first code cell is not the set-up; `python tools/set_repository.py` writes it"
+    if first.get("outputs"):
+        yield "the set-up is not silent"
+
+
+def descriptions(notebook):
+    for number, output in outputs(notebook):
+        data = output.get("data", {})
+        if "image/png" in data:
+            alt = notebook.cells[number].metadata.get("mystnb", {}).get("image", {}).get("alt", "")
+            if len(alt) < 20:
+                yield f"cell {number} makes a figure whose alt text says too little: {alt!r}"
+        if WIDGET_VIEW in data and not {"image/png", "text/html"} & data.keys():
+            yield f"cell {number} shows a widget and stores nothing that stands in for it"
+
+
+def widgets(notebook):
+    states = notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
+    for number, output in outputs(notebook):
+        view = output.get("data", {}).get(WIDGET_VIEW)
+        if view and view["model_id"] not in states:
+            yield f"cell {number} shows a widget whose state is not stored"
+    for model in states.values():
+        if "_esm" in model["state"]:
+            module, _, name = model["state"]["_anywidget_id"].rpartition(".")
+            if not module.startswith("mha_lib."):
+                yield f"{name} is not a widget of the package"
+                continue
+            widget = getattr(importlib.import_module(module), name)
+            for key in ("_esm", "_css"):
+                if model["state"].get(key, "") != str(getattr(widget, key, "")):
+                    yield f"the {key} stored for {name} is not the package's: run `make notebooks`"
+
+
+def privacy(notebook):
+    for number, output in outputs(notebook):
+        text = str({**output, "data": {k: v for k, v in output.get("data", {}).items() if k != "image/png"}})
+        for what, pattern in PRIVATE.items():
+            if found := re.search(pattern, text):
+                yield f"the output of cell {number} shows {what}: {found[0]}"
+
+
+def conventions(notebook):
+    headings = re.findall(
+        r"^#+ .*", "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown"), re.M
+    )
+    if [h.startswith("# ") for h in headings[:1]] != [True] or sum(h.startswith("# ") for h in headings) != 1:
+        yield "a chapter has one title, and begins with it"
+    for heading in headings:
+        if re.match(r"##? \d", heading):
+            yield f"the book numbers its sections itself: {heading}"
+    exempt = 0
+    for number, cell in enumerate(notebook.cells):
+        if cell.cell_type == "code":
+            tags = cell.metadata.get("tags", [])
+            if "nbval-ignore-output" in tags:
+                exempt += 1
+                # Measured times are shown, never asserted.
+                if "assert" not in cell.source and "keep-output" not in tags:
+                    yield f"cell {number} is exempt from comparison and asserts nothing"
+            elif KEEP in tags:
+                yield f"cell {number} keeps an output that is not exempt from comparison"
+            if "nbval-skip" in tags or re.search(r"^# *NBVAL_", cell.source, re.M):
+                yield f"cell {number} hides from nbval"
+            if re.search(r"^\s*(!|%|get_ipython)", cell.source, re.M):
+                yield f"cell {number} uses a shell command or a magic: no other notebook runner knows it"
+            if cell.source.endswith(";"):
+                yield f"cell {number} ends with `;`, which nbval does not honour: end with plt.show()"
+    if exempt > max(1, MAX_EXEMPT * len(code_cells(notebook))):
+        yield f"{exempt} of {len(code_cells(notebook))} code cells are exempt from comparison, too many"
+
+
+CHECKS = [execution, normal_form, set_up, descriptions, widgets, privacy, conventions]
+
+
+def faults(notebook):
+    return [fault for check in CHECKS for fault in check(notebook)]
+
+
+def test_there_are_chapters():
+    assert len(CHAPTERS) >= 7
+    assert CHAPTERS[0].name == "index.ipynb"
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_chapter_is_stored_as_it_should(path):
+    assert faults(nbformat.read(path, as_version=4)) == []
+
+
+# --------------------------------------------------------------------------------
+# The checks find what they are there for.
+
+
+def picture(colour=(31, 119, 180), size=(40, 30), speck=0):
+    """A PNG of one colour in base64, with the first `speck` pixels black."""
+    pixels = np.full((size[1], size[0], 3), colour, dtype=np.uint8)
+    pixels.reshape(-1, 3)[:speck] = 0
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format="PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+@pytest.fixture
+def sound():
+    """A small notebook without a fault, with a number, a figure and a widget of the package."""
+    from mha_lib.widgets import HeadExplorer
+
+    state = {
+        "_anywidget_id": f"{HeadExplorer.__module__}.{HeadExplorer.__name__}",
+        "_esm": str(HeadExplorer._esm),
+        "_css": str(HeadExplorer._css),
+        "layout": "IPY_MODEL_b",
+    }
+    alt = {"mystnb": {"image": {"alt": "A blue rectangle, nothing else"}}}
+    model = {
+        "model_name": "AnyModel",
+        "model_module": "anywidget",
+        "model_module_version": "0",
+        "state": state,
+    }
+    layout = {
+        "model_name": "LayoutModel",
+        "model_module": "base",
+        "model_module_version": "0",
+        "state": {"x": None},
+    }
+    cells = [
+        new_markdown_cell("# Title", id="title"),
+        new_code_cell(setup_cell(*read_address()), id="setup", metadata=SETUP_METADATA),
+        new_code_cell("print(1)", id="number", outputs=[new_output("stream", name="stdout", text="1\n")]),
+        new_code_cell(
+            "plt.show()",
+            id="figure",
+            metadata=alt,
+            outputs=[new_output("display_data", {"text/plain": "<Figure>", "image/png": picture()})],
+        ),
+        new_code_cell(
+            "explorer",
+            id="widget",
+            metadata=alt,
+            outputs=[
+                new_output(
+                    "display_data",
+                    {WIDGET_VIEW: {"model_id": "a"}, "text/plain": "E", "image/png": picture()},
+                )
+            ],
+        ),
+    ]
+    for count, cell in enumerate(cells[1:], start=1):
+        cell.execution_count = count
+    bundle = {"state": {"a": model, "b": layout, "unused": copy.deepcopy(layout)}}
+    return normalise(new_notebook(cells=cells, metadata={"widgets": {WIDGET_STATE: bundle}}))
+
+
+def test_sound_notebook_has_no_fault(sound):
+    assert faults(sound) == []
+    assert len(sound.metadata.widgets[WIDGET_STATE].state) == 2  # the model that nobody shows is gone
+
+
+def state_of(notebook):
+    return next(iter(notebook.metadata.widgets[WIDGET_STATE].state.values()))["state"]
+
+
+PLANTED = {
+    "never executed": (
+        lambda n: n.cells[2].update(execution_count=None, outputs=[]),
+        "not executed once, in order",
+    ),
+    "out of order": (lambda n: n.cells[2].update(execution_count=7), "not executed once, in order"),
+    "error stored": (
+        lambda n: n.cells[2].outputs.append(new_output("error", ename="E", evalue="", traceback=[])),
+        "stores an error",
+    ),
+    "warning stored": (
+        lambda n: n.cells[2].outputs.append(new_output("stream", name="stderr", text="UserWarning")),
+        "text from stderr",
+    ),
+    "timestamps": (
+        lambda n: n.cells[2].metadata.update(execution={"iopub.status.busy": "2026"}),
+        "not in the form",
+    ),
+    "stream in pieces": (
+        lambda n: n.cells[2].outputs.append(new_output("stream", name="stdout", text="2")),
+        "not in the form",
+    ),
+    "other address": (
+        lambda n: n.cells[1].update(source=n.cells[1].source.replace("github.com/", "github.com/x")),
+        "not the set-up",
+    ),
+    "no alt text": (lambda n: n.cells[3].metadata.mystnb.pop("image"), "alt text says too little"),
+    "path as alt text": (
+        lambda n: n.cells[3].metadata.mystnb.image.update(alt="figure_1.png"),
+        "says too little",
+    ),
+    "widget without stand-in": (
+        lambda n: n.cells[4].outputs[0].data.pop("image/png"),
+        "nothing that stands in",
+    ),
+    "widget without state": (lambda n: n.metadata.pop("widgets"), "state is not stored"),
+    "outdated script": (lambda n: state_of(n).update(_esm="old"), "_esm stored for HeadExplorer"),
+    "outdated style": (lambda n: state_of(n).update(_css="old"), "_css stored for HeadExplorer"),
+    "widget of its own": (
+        lambda n: state_of(n).update(_anywidget_id="__main__.Mine"),
+        "not a widget of the package",
+    ),
+    "path in output": (lambda n: n.cells[2].outputs[0].update(text="/home/me/x.py"), "somebody's machine"),
+    "address in output": (
+        lambda n: n.cells[2].outputs[0].update(text="<X at 0x7f12ab34>"),
+        "a memory address",
+    ),
+    "token in output": (lambda n: n.cells[2].outputs[0].update(text="ghp_" + 30 * "a"), "a token"),
+    "numbered heading": (lambda n: n.cells[0].update(source="# 3 Title"), "numbers its sections itself"),
+    "two titles": (lambda n: n.cells[0].update(source="# A\n\n# B"), "one title"),
+    "exempt, no assert": (
+        lambda n: n.cells[2].metadata.update(tags=["nbval-ignore-output"]),
+        "asserts nothing",
+    ),
+    "kept, not exempt": (lambda n: n.cells[2].metadata.update(tags=["keep-output"]), "keeps an output"),
+    "skipped": (lambda n: n.cells[2].metadata.update(tags=["nbval-skip"]), "hides from nbval"),
+    "exempt by comment": (
+        lambda n: n.cells[2].update(source="# NBVAL_IGNORE_OUTPUT\nprint(1)"),
+        "hides from nbval",
+    ),
+    "shell": (lambda n: n.cells[2].update(source="!pip install x"), "shell command"),
+    "semicolon": (lambda n: n.cells[3].update(source="plt.plot(x);"), "ends with `;`"),
+    "too many exempt": (
+        lambda n: n.cells.extend(
+            new_code_cell("assert 1", metadata={"tags": ["nbval-ignore-output"]}) for _ in range(2)
+        ),
+        "2 of 6 code cells are exempt",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_planted_fault_is_found(sound, fault):
+    plant, message = PLANTED[fault]
+    plant(sound)
+    assert any(message in found for found in faults(sound)), faults(sound)
+
+
+def test_nbval_compares_texts_and_figures(tmp_path):
+    """Each cell stores an output; its name says what nbval must find when it runs the cell again."""
+    draw = (
+        "import base64\nfrom IPython.display import display\n"
+        f"display({{'image/png': base64.b64decode('{picture()}')}}, raw=True)"
+    )
+    figure = {"outputs": [new_output("display_data", {"image/png": picture()})]}
+    cells = {
+        "number the same: passed": (
+            "print(1)",
+            {"outputs": [new_output("stream", name="stdout", text="1\n")]},
+        ),
+        "number another: failed": (
+            "print(1)",
+            {"outputs": [new_output("stream", name="stdout", text="2\n")]},
+        ),
+        "warning not stored: failed": ("import sys; print('x', file=sys.stderr)", {"outputs": []}),
+        "exception: failed": ("assert 1 == 2", {"outputs": []}),
+        "figure the same: passed": (draw, figure),
+        "figure nearly the same: passed": (
+            draw,
+            {"outputs": [new_output("display_data", {"image/png": picture((33, 121, 178), speck=10)})]},
+        ),
+        "figure of another colour: failed": (
+            draw,
+            {"outputs": [new_output("display_data", {"image/png": picture((214, 39, 40))})]},
+        ),
+        "figure with a spot: failed": (
+            draw,
+            {"outputs": [new_output("display_data", {"image/png": picture(speck=24)})]},
+        ),
+        "figure of another size: failed": (
+            draw,
+            {"outputs": [new_output("display_data", {"image/png": picture(size=(41, 30))})]},
+        ),
+        "figure that is none: failed": (
+            draw,
+            {"outputs": [new_output("display_data", {"image/png": "AAAA"})]},
+        ),
+        "figure not stored: failed": (draw, {"outputs": []}),
+        "figure no longer made: failed": ("pass", figure),
+        "one of two figures: failed": (f"{draw}\n{draw.splitlines()[-1]}", figure),
+        "exempt: passed": (draw, {"outputs": [], "metadata": {"tags": ["nbval-ignore-output"]}}),
+    }
+    notebook = new_notebook(
+        cells=[new_code_cell(source, execution_count=1, **rest) for source, rest in cells.values()],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+    )
+    nbformat.write(notebook, tmp_path / "planted.ipynb")
+    shutil.copy(ROOT / "conftest.py", tmp_path)
+    command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider"]
+    arguments = ["--nbval", "--nbval-current-env", "--junitxml", tmp_path / "result.xml", tmp_path]
+    done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 1, done.stdout
+    results = [
+        "passed" if case.find("failure") is None else "failed"
+        for case in ElementTree.parse(tmp_path / "result.xml").iter("testcase")
+    ]
+    assert dict(zip(cells, results, strict=True)) == {name: name.rpartition(" ")[2] for name in cells}
+
+
+def write_notebook(path, *sources):
+    nbformat.write(new_notebook(cells=[new_code_cell(source) for source in sources]), path)
+    return path
+
+
+def test_running_twice_stores_the_same_bytes(tmp_path):
+    path = write_notebook(
+        tmp_path / "chapter.ipynb",
+        "print(1, flush=True)\nprint(2)",
+        "import matplotlib.pyplot as plt\nplt.plot([1, 3, 2])\nplt.show()",
+        "import ipywidgets\nunseen = ipywidgets.IntSlider()\nipywidgets.IntSlider(description='seen')",
+        "import time\ntime.time_ns()",
+    )
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[3].metadata.tags = [KEEP]
+    nbformat.write(notebook, path)
+    assert main([str(path)]) == 0
+    first = path.read_bytes()
+    assert main([str(path)]) == 0
+    assert path.read_bytes() == first
+
+    notebook = nbformat.read(path, as_version=4)
+    assert list(execution(notebook)) == list(normal_form(notebook)) == []
+    assert notebook.cells[0].outputs == [new_output("stream", name="stdout", text="1\n2\n")]
+    names = [model["model_name"] for model in notebook.metadata.widgets[WIDGET_STATE].state.values()]
+    assert names.count("IntSliderModel") == 1
+    assert "LayoutModel" in names
+
+    # A time that was measured stays until it is cleared.
+    kept = notebook.cells[3].outputs
+    notebook.cells[3].outputs = []
+    nbformat.write(notebook, path)
+    assert main([str(path)]) == 0
+    assert nbformat.read(path, as_version=4).cells[3].outputs not in ([], kept)
+
+
+def test_a_run_leaves_nothing_open(tmp_path):
+    """What is open is reported when Python collects it, maybe in a later test that allows no warnings."""
+    path = write_notebook(tmp_path / "chapter.ipynb", "print(1)")
+    gc.collect()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        assert main([str(path)]) == 0
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import warnings\nwarnings.warn('careful')", "stderr"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("open('left.txt', 'w').write('x')", "left.txt"),
+        ("import urllib.request\nurllib.request.urlopen('http://example.com')", "URLError"),
+    ],
+)
+def test_chapter_that_misbehaves_is_not_stored(tmp_path, capsys, source, message):
+    path = write_notebook(tmp_path / "chapter.ipynb", source)
+    before = path.read_bytes()
+    assert main([str(path)]) == 1
+    assert path.read_bytes() == before
+    assert message in capsys.readouterr().out

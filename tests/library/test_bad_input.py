@@ -1,0 +1,807 @@
+"""What must be refused: one table over every public function and constructor.
+
+Each call raises the right exception, with a message that names the argument and the value it got, before
+anything is computed: within each call, matrix products, softmaxes and random draws are forbidden.
+"""
+
+import importlib
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_exports import MODULES
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mha_lib import (
+    AdditiveScore,
+    BilinearScore,
+    DecoderBlock,
+    DecoderBlockCache,
+    EncoderBlock,
+    FeedForward,
+    KeyValueCache,
+    LearnedPositionalEncoding,
+    MultiHeadAttention,
+    RotaryPositionalEncoding,
+    ShawScore,
+    SinusoidalPositionalEncoding,
+    T5RelativeBias,
+    TransformerDecoder,
+    TransformerEncoder,
+    alibi_bias,
+    alibi_slopes,
+    align_bias,
+    align_mask,
+    apply_rotary,
+    attention_pooling,
+    build_mask,
+    capture_attention,
+    causal_mask,
+    cosine_score,
+    dot_product_attention,
+    dot_product_score,
+    gate_heads,
+    gaussian_score,
+    head_importance,
+    masked_softmax,
+    prune_heads,
+    rotary_angles,
+    scaled_dot_product_score,
+    sinusoidal_encoding,
+    sliding_window_mask,
+    softcap_scores,
+    t5_buckets,
+    valid_lens_mask,
+)
+from mha_lib.data import (
+    digit_tokens,
+    markov_batch,
+    markov_entropy,
+    markov_transition,
+    noisy_curve,
+    pointer_batch,
+)
+from mha_lib.notebook import compare_with_browser, predict_shape, set_seed, show_source
+from mha_lib.plots import plot_curves, plot_seeds, plot_weights
+from mha_lib.training import cross_entropy, fit, predict, seeded
+
+BATCH, HEADS, Q_LEN, K_LEN, HEAD_DIM, VALUE_DIM, WIDTH = 2, 3, 5, 7, 11, 13, 33
+QUERY, KEY = (torch.ones(BATCH, HEADS, Q_LEN, HEAD_DIM), torch.ones(BATCH, HEADS, K_LEN, HEAD_DIM))
+VALUE, SCORES = (torch.ones(BATCH, HEADS, K_LEN, VALUE_DIM), torch.ones(BATCH, HEADS, Q_LEN, K_LEN))
+LONG_VALUE = torch.ones(BATCH, HEADS, K_LEN + 1, VALUE_DIM)
+X, MEMORY, TOKENS = (
+    torch.ones(BATCH, *shape) for shape in ((Q_LEN, WIDTH), (K_LEN, WIDTH), (Q_LEN, HEAD_DIM))
+)
+MASK, TRANSITION = torch.ones(Q_LEN, K_LEN, dtype=torch.bool), torch.full((3, 3), 1 / 3)
+LAYER, SHARED = (MultiHeadAttention(WIDTH, HEADS), MultiHeadAttention(WIDTH, HEADS, num_kv_heads=1))
+WITH_ZERO, WITH_BIAS = (
+    nn.MultiheadAttention(6, 3, add_zero_attn=True),
+    nn.MultiheadAttention(6, 3, add_bias_kv=True),
+)
+TENSORS = (QUERY, KEY, VALUE, SCORES, LONG_VALUE, X, MEMORY, TOKENS, MASK, TRANSITION, *LAYER.parameters())
+
+
+def bools(*shape):
+    return torch.ones(shape, dtype=torch.bool)
+
+
+def ints(*values):
+    return torch.tensor(values)
+
+
+def batch(generator):
+    return torch.ones(2, 1), torch.ones(2, 1)
+
+
+FEED_FORWARD = FeedForward(WIDTH, HEAD_DIM)
+ENCODER, DECODER, FULL = (
+    TransformerEncoder(1, WIDTH, HEADS, HEAD_DIM),
+    TransformerDecoder(1, WIDTH, HEADS, HEAD_DIM),
+    DecoderBlockCache(),
+)
+DECODER(X, MEMORY, cache=[FULL])
+BIAS = torch.ones(Q_LEN, K_LEN)
+LENGTHS = torch.ones(BATCH, Q_LEN, dtype=torch.int64)
+ROTARY = RotaryPositionalEncoding(4)
+DOTS = MultiHeadAttention(WIDTH, HEADS, score=lambda q, k: q @ k.mT)
+TURNED = MultiHeadAttention(12, HEADS, rotary=ROTARY)
+RELATIVE = MultiHeadAttention(WIDTH, HEADS, score=ShawScore(HEAD_DIM, 2))
+CACHE, EMPTY, NARROW = KeyValueCache(), KeyValueCache(), X[..., :12]
+CACHE.append(torch.ones(BATCH, HEADS, 4, HEAD_DIM), torch.ones(BATCH, HEADS, 4, HEAD_DIM))
+
+
+def scoring(rule):
+    return MultiHeadAttention(WIDTH, HEADS, score=rule)
+
+
+T5_BIAS, SHAW_SCORE = T5RelativeBias(HEADS), ShawScore(HEAD_DIM, 3)
+
+
+# (what is called, the exception, what its message names: argument first, then the value)
+CASES = [
+    # masking
+    (lambda: valid_lens_mask([1, 2], 3), TypeError, "valid_lens", "list"),
+    (lambda: valid_lens_mask(torch.ones(2), 3), TypeError, "valid_lens", "torch.float32"),
+    (lambda: valid_lens_mask(bools(2), 3), TypeError, "valid_lens", "torch.bool"),
+    (lambda: valid_lens_mask(ints(4, 2)[0], 5), ValueError, "valid_lens", "()"),
+    (lambda: valid_lens_mask(torch.ones(2, 3, 5).long(), 7), ValueError, "valid_lens", "(2, 3, 5)"),
+    (lambda: valid_lens_mask(ints(2, -1), 3), ValueError, "valid_lens", "-1"),
+    (lambda: valid_lens_mask(ints(2, 4), 3), ValueError, "valid_lens", "4"),
+    (lambda: valid_lens_mask(ints(2, 3), 3.0), TypeError, "k_len", "3.0"),
+    (lambda: valid_lens_mask(ints(0, 0), -3), ValueError, "k_len", "-3"),
+    (lambda: causal_mask("5"), TypeError, "q_len", "'5'"),
+    (lambda: causal_mask(True), TypeError, "q_len", "True"),
+    (lambda: causal_mask(-2), ValueError, "q_len", "-2"),
+    (lambda: causal_mask(2, 2.5), TypeError, "k_len", "2.5"),
+    (lambda: causal_mask(2, -1), ValueError, "k_len", "-1"),
+    (lambda: build_mask(-5, K_LEN), ValueError, "q_len", "-5"),
+    (lambda: build_mask(Q_LEN, None), TypeError, "k_len", "NoneType"),
+    (lambda: build_mask(Q_LEN, K_LEN, attn_mask=MASK.float()), TypeError, "attn_mask", "torch.float32"),
+    (lambda: build_mask(Q_LEN, K_LEN, attn_mask=MASK.int()), TypeError, "attn_mask", "torch.int32"),
+    (lambda: build_mask(Q_LEN, K_LEN, attn_mask=MASK.tolist()), TypeError, "attn_mask", "list"),
+    (lambda: build_mask(Q_LEN, K_LEN, attn_mask=bools(7)), ValueError, "attn_mask", "(7,)"),
+    (lambda: build_mask(Q_LEN, K_LEN, attn_mask=bools(1, 2, 3, 5, 7)), ValueError, "attn_mask", "(1, 2, 3"),
+    (lambda: build_mask(Q_LEN, K_LEN, attn_mask=bools(4, 7)), ValueError, "attn_mask", "(4, 7)"),
+    (lambda: build_mask(Q_LEN, K_LEN, attn_mask=bools(7, 5)), ValueError, "attn_mask", "(7, 5)"),
+    (lambda: build_mask(Q_LEN, K_LEN, valid_lens=ints(8, 1)), ValueError, "valid_lens", "8"),
+    (
+        lambda: build_mask(Q_LEN, K_LEN, valid_lens=torch.ones(BATCH, 4).long()),
+        ValueError, "valid_lens", "(2, 4)"
+    ),
+    (
+        lambda: build_mask(Q_LEN, K_LEN, attn_mask=bools(2, Q_LEN, K_LEN), valid_lens=ints(1, 2, 3)),
+        ValueError, "valid_lens", "3"
+    ),
+    (lambda: align_mask(MASK.float(), SCORES.shape), TypeError, "mask", "torch.float32"),
+    (lambda: align_mask(bools(5, Q_LEN, K_LEN), SCORES.shape), ValueError, "mask", "(5, 5, 7)"),
+    (lambda: align_mask(bools(2, 2, Q_LEN, K_LEN), SCORES.shape), ValueError, "mask", "(2, 2, 5, 7)"),
+    (lambda: align_mask(bools(2, Q_LEN, K_LEN), (Q_LEN, K_LEN)), ValueError, "mask", "(2, 5, 7)"),
+    (lambda: align_mask(bools(2, 3, Q_LEN, K_LEN), (2, Q_LEN, K_LEN)), ValueError, "mask", "(2, 3, 5, 7)"),
+    (lambda: align_mask(bools(3, Q_LEN, K_LEN), (1, 2, 3, Q_LEN, K_LEN)), ValueError, "mask", "(3, 5, 7)"),
+    # scores with parameters
+    (lambda: AdditiveScore(0, 5, 7), ValueError, "query_dim", "0"),
+    (lambda: AdditiveScore(3, -5, 7), ValueError, "key_dim", "-5"),
+    (lambda: AdditiveScore(3, 5, 7.5), TypeError, "hidden_dim", "7.5"),
+    (lambda: BilinearScore("3", 5), TypeError, "query_dim", "'3'"),
+    (lambda: BilinearScore(3, 0), ValueError, "key_dim", "0"),
+    (lambda: gaussian_score(QUERY, KEY, 0), ValueError, "bandwidth", "0"),
+    (lambda: gaussian_score(QUERY, KEY, -0.5), ValueError, "bandwidth", "-0.5"),
+    (lambda: gaussian_score(QUERY, KEY, float("nan")), ValueError, "bandwidth", "nan"),
+    (lambda: gaussian_score(QUERY, KEY, float("inf")), ValueError, "bandwidth", "inf"),
+    (lambda: gaussian_score(QUERY, KEY, "wide"), TypeError, "bandwidth", "'wide'"),
+    (lambda: gaussian_score(QUERY, KEY, True), TypeError, "bandwidth", "True"),
+    (lambda: gaussian_score(QUERY, KEY, torch.tensor(-2.0)), ValueError, "bandwidth", "-2."),
+    # the softmax and the mean
+    (lambda: masked_softmax([[1.0, 2.0]]), TypeError, "scores", "list"),
+    (lambda: masked_softmax(torch.ones(3, 5).long()), TypeError, "scores", "torch.int64"),
+    (lambda: masked_softmax(torch.ones(5)), ValueError, "scores", "(5,)"),
+    (lambda: masked_softmax(SCORES, MASK.float()), TypeError, "mask", "torch.float32"),
+    (lambda: masked_softmax(SCORES, MASK.T), ValueError, "mask", "(7, 5)"),
+    (lambda: masked_softmax(SCORES, bools(HEADS, Q_LEN, K_LEN)), ValueError, "mask", "(3, 5, 7)"),
+    (lambda: masked_softmax(SCORES, valid_lens=ints(1, 8)), ValueError, "valid_lens", "8"),
+    (lambda: masked_softmax(SCORES, valid_lens=ints(1, 2, 3)), ValueError, "valid_lens", "(3, 1, 7)"),
+    (lambda: masked_softmax(SCORES[0, 0], valid_lens=ints(1, 2)), ValueError, "valid_lens", "(2, 1, 7)"),
+    (lambda: attention_pooling(SCORES.int(), VALUE), TypeError, "scores", "torch.int32"),
+    (lambda: attention_pooling(SCORES, VALUE.int()), TypeError, "value", "torch.int32"),
+    (lambda: attention_pooling(SCORES, VALUE.double()), TypeError, "value", "torch.float64"),
+    (lambda: attention_pooling(SCORES, LONG_VALUE), ValueError, "value", "8"),
+    (lambda: attention_pooling(SCORES, torch.ones(5, K_LEN, 2)), ValueError, "value", "(5, 7, 2)"),
+    (lambda: attention_pooling(SCORES, VALUE, MASK.float()), TypeError, "mask", "torch.float32"),
+    (lambda: attention_pooling(SCORES, VALUE, bools(5, Q_LEN, K_LEN)), ValueError, "mask", "(5, 5, 7)"),
+    (lambda: attention_pooling(SCORES, VALUE, dropout_p=-0.1), ValueError, "dropout_p", "-0.1"),
+    (lambda: attention_pooling(SCORES, VALUE, dropout_p=float("nan")), ValueError, "dropout_p", "nan"),
+    (lambda: attention_pooling(SCORES, VALUE, dropout_p="0.1"), TypeError, "dropout_p", "'0.1'"),
+    # the layer
+    (lambda: MultiHeadAttention(0, 1), ValueError, "embed_dim", "0"),
+    (lambda: MultiHeadAttention(-33, 3), ValueError, "embed_dim", "-33"),
+    (lambda: MultiHeadAttention(33.0, 3), TypeError, "embed_dim", "33.0"),
+    (lambda: MultiHeadAttention(33, 0), ValueError, "num_heads", "0"),
+    (lambda: MultiHeadAttention(33, -3), ValueError, "num_heads", "-3"),
+    (lambda: MultiHeadAttention(33, True), TypeError, "num_heads", "True"),
+    (lambda: MultiHeadAttention(33, None), TypeError, "num_heads", "None"),
+    (lambda: MultiHeadAttention(33, 4), ValueError, "num_heads", "4"),
+    (lambda: MultiHeadAttention(33, 4), ValueError, "embed_dim", "33"),
+    (lambda: MultiHeadAttention(33, 3, num_kv_heads=0), ValueError, "num_kv_heads", "0"),
+    (lambda: MultiHeadAttention(33, 3, num_kv_heads=2), ValueError, "num_kv_heads", "2"),
+    (lambda: MultiHeadAttention(33, 3, num_kv_heads=1.0), TypeError, "num_kv_heads", "1.0"),
+    (lambda: MultiHeadAttention(33, 3, kdim=0), ValueError, "kdim", "0"),
+    (lambda: MultiHeadAttention(33, 3, vdim="7"), TypeError, "vdim", "'7'"),
+    (lambda: MultiHeadAttention(33, 3, dropout=1.5), ValueError, "dropout", "1.5"),
+    (lambda: MultiHeadAttention(33, 3, dropout=-1), ValueError, "dropout", "-1"),
+    (lambda: MultiHeadAttention(33, 3, dropout=False), TypeError, "dropout", "False"),
+    (lambda: LAYER(X[0], MEMORY, MEMORY), ValueError, "query", "(5, 33)"),
+    (lambda: LAYER(X[..., :-1], MEMORY, MEMORY), ValueError, "query", "(2, 5, 32)"),
+    (lambda: LAYER(X, MEMORY[None], MEMORY), ValueError, "key", "(1, 2, 7, 33)"),
+    (lambda: LAYER(X, MEMORY[..., :-2], MEMORY), ValueError, "key", "(2, 7, 31)"),
+    (lambda: LAYER(X, MEMORY, MEMORY[..., :-3]), ValueError, "value", "(2, 7, 30)"),
+    (lambda: LAYER(X.long(), MEMORY, MEMORY), TypeError, "query", "torch.int64"),
+    (lambda: LAYER(X, MEMORY, MEMORY.numpy()), TypeError, "value", "ndarray"),
+    (lambda: LAYER(X.double(), MEMORY, MEMORY), TypeError, "query", "torch.float64"),
+    (lambda: LAYER(X.half(), MEMORY.half(), MEMORY.half()), TypeError, "query", "torch.float16"),
+    (lambda: LAYER(X[:1], MEMORY, MEMORY), ValueError, "query", "1"),
+    (lambda: LAYER(X, MEMORY, MEMORY[:, :-1]), ValueError, "value", "6"),
+    (lambda: LAYER(X, MEMORY, MEMORY, MASK.float()), TypeError, "attn_mask", "torch.float32"),
+    (lambda: LAYER(X, MEMORY, MEMORY, bools(HEADS, Q_LEN, K_LEN)), ValueError, "attn_mask", "(3, 5, 7)"),
+    (lambda: LAYER(X, MEMORY, MEMORY, bools(2, 2, Q_LEN, K_LEN)), ValueError, "attn_mask", "(2, 2, 5, 7)"),
+    (lambda: LAYER(X, MEMORY, MEMORY, valid_lens=ints(3, 8)), ValueError, "valid_lens", "8"),
+    (lambda: LAYER(X, MEMORY, MEMORY, valid_lens=ints(1, 2, 3)), ValueError, "valid_lens", "(3, 1, 7)"),
+    (lambda: LAYER.split_heads(X.tolist()), TypeError, "x", "list"),
+    (lambda: LAYER.split_heads(X[0]), ValueError, "x", "(5, 33)"),
+    (lambda: LAYER.split_heads(X[..., :32]), ValueError, "x", "(2, 5, 32)"),
+    (lambda: LAYER.merge_heads([1]), TypeError, "x", "list"),
+    (lambda: LAYER.merge_heads(X), ValueError, "x", "(2, 5, 33)"),
+    (lambda: LAYER.merge_heads(VALUE), ValueError, "x", "(2, 3, 7, 13)"),
+    (lambda: MultiHeadAttention.from_torch(LAYER), TypeError, "layer", "MultiHeadAttention"),
+    (lambda: MultiHeadAttention.from_torch(WITH_ZERO), ValueError, "layer", "add_zero_attn"),
+    (lambda: MultiHeadAttention.from_torch(WITH_BIAS), ValueError, "layer", "add_bias_kv"),
+    # positions
+    (lambda: sinusoidal_encoding(0, 4), ValueError, "num_positions", "0"),
+    (lambda: sinusoidal_encoding(5, 0), ValueError, "embed_dim", "0"),
+    (lambda: sinusoidal_encoding(5, 4.0), TypeError, "embed_dim", "4.0"),
+    (lambda: sinusoidal_encoding(5, 4, base=0), ValueError, "base", "0"),
+    (lambda: sinusoidal_encoding(5, 4, base=float("nan")), ValueError, "base", "nan"),
+    (lambda: sinusoidal_encoding(5, 4, base="10000"), TypeError, "base", "'10000'"),
+    (lambda: rotary_angles(0, 4), ValueError, "num_positions", "0"),
+    (lambda: rotary_angles(5, 3), ValueError, "head_dim", "3"),
+    (lambda: rotary_angles(5, -2), ValueError, "head_dim", "-2"),
+    (lambda: rotary_angles(5, 4, base=-1.0), ValueError, "base", "-1.0"),
+    (lambda: apply_rotary(torch.ones(5, 4).long(), torch.ones(5, 2)), TypeError, "x", "torch.int64"),
+    (lambda: apply_rotary(torch.ones(4), torch.ones(5, 2)), ValueError, "x", "(4,)"),
+    (lambda: apply_rotary(torch.ones(5, 3), torch.ones(5, 1)), ValueError, "x", "(5, 3)"),
+    (lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 2).int()), TypeError, "angles", "torch.int32"),
+    (lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 4)), ValueError, "angles", "(5, 4)"),
+    (lambda: apply_rotary(torch.ones(5, 4), torch.ones(6, 2)), ValueError, "angles", "(6, 2)"),
+    (lambda: alibi_slopes(0), ValueError, "num_heads", "0"),
+    (lambda: alibi_slopes(8.0), TypeError, "num_heads", "8.0"),
+    (lambda: alibi_bias(-1, 5), ValueError, "num_heads", "-1"),
+    (lambda: alibi_bias(3, 0), ValueError, "q_len", "0"),
+    (lambda: alibi_bias(3, 5, 7.5), TypeError, "k_len", "7.5"),
+    # looking into a model
+    (lambda: capture_attention("model").__enter__(), TypeError, "model", "str"),
+    (lambda: capture_attention(nn.Flatten()).__enter__(), ValueError, "model", "Flatten"),
+    (lambda: gate_heads(nn.Flatten(), torch.ones(3)).__enter__(), TypeError, "attention", "Flatten"),
+    (lambda: gate_heads(LAYER, [1.0, 1.0, 1.0]).__enter__(), TypeError, "gates", "list"),
+    (lambda: gate_heads(LAYER, ints(1, 1, 1)).__enter__(), TypeError, "gates", "torch.int64"),
+    (lambda: gate_heads(LAYER, torch.ones(4)).__enter__(), ValueError, "gates", "(4,)"),
+    (lambda: gate_heads(LAYER, torch.ones(3, 1)).__enter__(), ValueError, "gates", "(3, 1)"),
+    (lambda: head_importance("layer", lambda: 0), TypeError, "attention", "str"),
+    (lambda: head_importance(LAYER, lambda: 0.5), TypeError, "loss", "0.5"),
+    (lambda: head_importance(LAYER, lambda: torch.ones(2, 3)), ValueError, "loss", "(2, 3)"),
+    (lambda: head_importance(LAYER, lambda: torch.ones(2)), ValueError, "loss", "1.0"),
+    (lambda: head_importance(LAYER, lambda: SHARED.k_proj.weight[0]), ValueError, "loss", "does not"),
+    (lambda: prune_heads(nn.Flatten(), [0]), TypeError, "attention", "Flatten"),
+    (lambda: prune_heads(LAYER, 1), TypeError, "heads", "int"),
+    (lambda: prune_heads(LAYER, [1.0]), TypeError, "heads", "1.0"),
+    (lambda: prune_heads(LAYER, [True]), TypeError, "heads", "True"),
+    (lambda: prune_heads(LAYER, [3]), ValueError, "heads", "3"),
+    (lambda: prune_heads(LAYER, [-1]), ValueError, "heads", "-1"),
+    (lambda: prune_heads(LAYER, [1, 1]), ValueError, "heads", "[1, 1]"),
+    (lambda: prune_heads(LAYER, [0, 1, 2]), ValueError, "heads", "3"),
+    (lambda: prune_heads(SHARED, [0]), ValueError, "heads", "num_kv_heads=1"),
+    # data
+    (lambda: pointer_batch(0), ValueError, "batch_size", "0"),
+    (lambda: pointer_batch(2, vocab_size=8.0), TypeError, "vocab_size", "8.0"),
+    (lambda: pointer_batch(2, length=-1), ValueError, "length", "-1"),
+    (lambda: pointer_batch(2, tasks=["previous", "sideways"]), ValueError, "tasks", "sideways"),
+    (lambda: pointer_batch(2, tasks=[]), ValueError, "tasks", "[]"),
+    (lambda: markov_transition(0), ValueError, "vocab_size", "0"),
+    (lambda: markov_transition(concentration=0.0), ValueError, "concentration", "0.0"),
+    (lambda: markov_transition(concentration="1"), TypeError, "concentration", "'1'"),
+    (lambda: markov_transition(seed=-1), ValueError, "seed", "-1"),
+    (lambda: markov_transition(seed=0.5), TypeError, "seed", "0.5"),
+    (lambda: markov_batch(0, 5, TRANSITION), ValueError, "batch_size", "0"),
+    (lambda: markov_batch(2, 0, TRANSITION), ValueError, "length", "0"),
+    (lambda: markov_batch(2, 5, TRANSITION.tolist()), TypeError, "transition", "list"),
+    (lambda: markov_batch(2, 5, TRANSITION[:2]), ValueError, "transition", "(2, 3)"),
+    (lambda: markov_batch(2, 5, torch.ones(1, 1) * 2), ValueError, "transition", "2.0"),
+    (lambda: markov_batch(2, 5, torch.tensor([[1.5, -0.5], [0, 1]])), ValueError, "transition", "-0.5"),
+    (lambda: markov_batch(2, 5, torch.full((2, 2), float("nan"))), ValueError, "transition", "nan"),
+    (lambda: markov_entropy(2.5, TRANSITION), TypeError, "length", "2.5"),
+    (lambda: markov_entropy(5, TRANSITION[0]), ValueError, "transition", "(3,)"),
+    (lambda: noisy_curve(0), ValueError, "num_train", "0"),
+    (lambda: noisy_curve(5, 0.5), TypeError, "num_test", "0.5"),
+    (lambda: noisy_curve(noise=-0.1), ValueError, "noise", "-0.1"),
+    (lambda: noisy_curve(noise=None), TypeError, "noise", "None"),
+    (lambda: digit_tokens(3), ValueError, "patch", "3"),
+    (lambda: digit_tokens(0), ValueError, "patch", "0"),
+    (lambda: digit_tokens(2.0), TypeError, "patch", "2.0"),
+    (lambda: digit_tokens(test_fraction=1), ValueError, "test_fraction", "1"),
+    (lambda: digit_tokens(test_fraction="0.2"), TypeError, "test_fraction", "'0.2'"),
+    (lambda: digit_tokens(seed=-5), ValueError, "seed", "-5"),
+    # training
+    (lambda: cross_entropy([[1.0]], ints(0)), TypeError, "logits", "list"),
+    (lambda: cross_entropy(torch.ones(2, 3), torch.ones(2)), TypeError, "target", "torch.float32"),
+    (lambda: cross_entropy(torch.ones(2, 3), [0, 1]), TypeError, "target", "list"),
+    (lambda: cross_entropy(torch.ones(2, 5, 3), ints(0, 1)), ValueError, "target", "(2,)"),
+    (lambda: seeded(nn.Flatten, 0), ValueError, "num_models", "0"),
+    (lambda: seeded(nn.Flatten, 2, seed=2**32), ValueError, "seed", str(2**32)),
+    (lambda: predict([], X), ValueError, "models", "none"),
+    (lambda: predict([LAYER, "model"], X), TypeError, "models", "str"),
+    (lambda: fit([], batch, steps=5), ValueError, "models", "none"),
+    (lambda: fit(["model"], batch, steps=5), TypeError, "models", "str"),
+    (lambda: fit(LAYER, batch, steps=0), ValueError, "steps", "0"),
+    (lambda: fit(LAYER, batch, steps=5.0), TypeError, "steps", "5.0"),
+    (lambda: fit(LAYER, batch, steps=5, records=0), ValueError, "records", "0"),
+    (lambda: fit(LAYER, batch, steps=5, lr=0), ValueError, "lr", "0"),
+    (lambda: fit(LAYER, batch, steps=5, lr=float("inf")), ValueError, "lr", "inf"),
+    (lambda: fit(LAYER, batch, steps=5, lr="fast"), TypeError, "lr", "'fast'"),
+    (lambda: fit(LAYER, batch, steps=5, seed=-1), ValueError, "seed", "-1"),
+    (lambda: fit([LAYER, SHARED], batch, steps=5), ValueError, "models", "num_kv_heads=1"),
+    # notebook and plots
+    (lambda: set_seed("7"), TypeError, "seed", "'7'"),
+    (lambda: set_seed(-7), ValueError, "seed", "-7"),
+    (lambda: show_source(3), TypeError, "objects", "3"),
+    (lambda: show_source(len), TypeError, "objects", "len"),
+    (lambda: predict_shape([1, 2], (2,)), TypeError, "tensor", "list"),
+    (lambda: predict_shape(X, [2, 5, 33]), TypeError, "guess", "[2, 5, 33]"),
+    (lambda: predict_shape(X, (2, 5, 33.0)), TypeError, "guess", "33.0"),
+    (lambda: compare_with_browser(3), TypeError, "widget", "3"),
+    (lambda: plot_weights(np.eye(3)), TypeError, "weights", "ndarray"),
+    (lambda: plot_weights(SCORES), ValueError, "weights", "(2, 3, 5, 7)"),
+    (lambda: plot_weights(torch.ones(0, 3)), ValueError, "weights", "(0, 3)"),
+    (lambda: plot_weights(torch.eye(3), query_labels=["a"]), ValueError, "query_labels", "1"),
+    (lambda: plot_weights(torch.eye(3), key_labels="abcd"), ValueError, "key_labels", "4"),
+    (lambda: plot_weights(torch.eye(3), titles=[]), ValueError, "titles", "0"),
+    (lambda: plot_weights(torch.eye(3), columns=0), ValueError, "columns", "0"),
+    (lambda: plot_curves(torch.arange(3), {}), ValueError, "curves", "{}"),
+    (lambda: plot_curves(torch.arange(3), {"a": [1, 2, 3]}), TypeError, "curves", "list"),
+    (lambda: plot_curves(torch.arange(3), {"a": torch.ones(4)}), ValueError, "curves", "(4,)"),
+    (lambda: plot_seeds({}, xlabel="heads"), ValueError, "results", "{}"),
+    (lambda: plot_seeds({"a": {"1": [0.5]}}, xlabel="heads"), TypeError, "results", "list"),
+]  # fmt: skip
+
+CASES += [
+    # masking
+    (lambda: sliding_window_mask(Q_LEN, K_LEN, left=-1), ValueError, "left", "-1"),
+    (lambda: sliding_window_mask(Q_LEN, K_LEN, left=1.5), TypeError, "left", "1.5"),
+    (lambda: sliding_window_mask(Q_LEN, K_LEN, left=True), TypeError, "left", "True"),
+    (lambda: sliding_window_mask(Q_LEN, K_LEN, left=2, right=-3), ValueError, "right", "-3"),
+    (lambda: sliding_window_mask(Q_LEN, K_LEN, left=2, right="0"), TypeError, "right", "'0'"),
+    (lambda: sliding_window_mask(-1, K_LEN, left=2), ValueError, "q_len", "-1"),
+    (lambda: sliding_window_mask(Q_LEN, 2.0, left=2), TypeError, "k_len", "2.0"),
+    (lambda: align_bias(BIAS.tolist(), SCORES.shape), TypeError, "attn_bias", "list"),
+    (lambda: align_bias(MASK, SCORES.shape), TypeError, "attn_bias", "torch.bool"),
+    (lambda: align_bias(BIAS.long(), SCORES.shape), TypeError, "attn_bias", "torch.int64"),
+    (lambda: align_bias(BIAS[0], SCORES.shape), ValueError, "attn_bias", "(7,)"),
+    (lambda: align_bias(BIAS.T, SCORES.shape), ValueError, "attn_bias", "(7, 5)"),
+    (lambda: align_bias(SCORES[0], SCORES.shape), ValueError, "attn_bias", "(3, 5, 7)"),
+    (lambda: align_bias(SCORES[:, :2], SCORES.shape), ValueError, "attn_bias", "(2, 2, 5, 7)"),
+    (lambda: align_bias(SCORES, SCORES[0].shape), ValueError, "attn_bias", "(2, 3, 5, 7)"),
+    (lambda: align_bias(BIAS * float("inf"), SCORES.shape), ValueError, "attn_bias", "inf"),
+    (lambda: align_bias(BIAS * float("nan"), SCORES.shape), ValueError, "attn_bias", "nan"),
+    # scores
+    (lambda: softcap_scores([1.0], 5.0), TypeError, "scores", "list"),
+    (lambda: softcap_scores(SCORES.int(), 5.0), TypeError, "scores", "torch.int32"),
+    (lambda: softcap_scores(SCORES, 0), ValueError, "cap", "0"),
+    (lambda: softcap_scores(SCORES, -2.0), ValueError, "cap", "-2.0"),
+    (lambda: softcap_scores(SCORES, float("inf")), ValueError, "cap", "inf"),
+    (lambda: softcap_scores(SCORES, None), TypeError, "cap", "None"),
+    (lambda: scaled_dot_product_score(QUERY, KEY, scale=0.0), ValueError, "scale", "0.0"),
+    (lambda: scaled_dot_product_score(QUERY, KEY, scale="1"), TypeError, "scale", "'1'"),
+    # the layer
+    (lambda: scoring("dot"), TypeError, "score", "'dot'"),
+    (lambda: scoring(3), TypeError, "score", "3"),
+    (lambda: MultiHeadAttention(WIDTH, HEADS, rotary=ROTARY), ValueError, "rotary", "4"),
+    (lambda: MultiHeadAttention(12, HEADS, rotary=10_000.0), TypeError, "rotary", "10000.0"),
+    (lambda: MultiHeadAttention(12, HEADS, rotary=nn.Identity()), TypeError, "rotary", "Identity"),
+    (lambda: LAYER(X, MEMORY, MEMORY, attn_bias=BIAS.T), ValueError, "attn_bias", "(7, 5)"),
+    (lambda: LAYER(X, MEMORY, MEMORY, attn_bias=SCORES[0]), ValueError, "attn_bias", "(3, 5, 7)"),
+    (lambda: LAYER(X, MEMORY, MEMORY, attn_bias=BIAS.long()), TypeError, "attn_bias", "torch.int64"),
+    (lambda: LAYER(X, MEMORY, MEMORY, attn_bias=BIAS * float("-inf")), ValueError, "attn_bias", "-inf"),
+    (lambda: LAYER(X, MEMORY, MEMORY, cache={}), TypeError, "cache", "dict"),
+    (lambda: LAYER(X[:1], X[:1], X[:1], cache=CACHE), ValueError, "cache", "(1, 3, 11)"),
+    (lambda: SHARED(X, X, X, cache=CACHE), ValueError, "cache", "(2, 1, 11)"),
+    (lambda: LAYER(X, X, X, MASK, cache=CACHE), ValueError, "attn_mask", "(5, 7)"),
+    (lambda: LAYER(X, X, X, attn_bias=BIAS, cache=CACHE), ValueError, "attn_bias", "(5, 7)"),
+    (lambda: LAYER(X, X, X, valid_lens=LENGTHS, cache=CACHE), ValueError, "valid_lens", "(2, 5)"),
+    (lambda: LAYER(X, X, X, valid_lens=ints(1, 6), cache=CACHE), ValueError, "valid_lens", "6"),
+    (lambda: RELATIVE(X, X, X, cache=EMPTY, valid_lens=ints(4, 5)), ValueError, "valid_lens", "[4, 5]"),
+    (lambda: TURNED(NARROW, NARROW[:, :3], NARROW[:, :3], cache=EMPTY), ValueError, "query", "5"),
+    (lambda: LAYER(X, X, X, is_causal=MASK), TypeError, "is_causal", "Tensor"),
+    # the cache
+    (lambda: CACHE.append(QUERY.tolist(), QUERY), TypeError, "keys", "list"),
+    (lambda: CACHE.append(QUERY[0], QUERY), ValueError, "keys", "(3, 5, 11)"),
+    (lambda: CACHE.append(QUERY, QUERY.long()), TypeError, "values", "torch.int64"),
+    (lambda: CACHE.append(QUERY, KEY), ValueError, "values", "(2, 3, 7)"),
+    (lambda: CACHE.append(QUERY[:1], QUERY[:1]), ValueError, "cache", "(1, 3, 11)"),
+    (lambda: CACHE.append(QUERY[:, :1], QUERY[:, :1]), ValueError, "cache", "(2, 1, 11)"),
+    (lambda: CACHE.append(QUERY[..., :4], QUERY), ValueError, "cache", "(2, 3, 4)"),
+    (lambda: CACHE.append(QUERY, QUERY[..., :4]), ValueError, "values", "4"),
+    (lambda: CACHE.append(QUERY.double(), QUERY.double()), TypeError, "cache", "torch.float64"),
+    (lambda: CACHE.append(QUERY.to("meta"), QUERY.to("meta")), ValueError, "cache", "meta"),
+    (lambda: CACHE.append(QUERY, QUERY, valid_lens=ints(1)), ValueError, "valid_lens", "(1,)"),
+    (lambda: CACHE.append(QUERY, QUERY, valid_lens=ints(1, 6)), ValueError, "valid_lens", "6"),
+    (lambda: CACHE.append(QUERY, QUERY, valid_lens=torch.ones(2)), TypeError, "valid_lens", "torch.float32"),
+    (lambda: KeyValueCache().lens, ValueError, "lens", "empty"),
+]  # fmt: skip
+
+
+def of_both_paths(attend):
+    """What both paths refuse of a bias, a scale, a softcap and of grouped keys."""
+    return [
+        (lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=BIAS.T), ValueError, "attn_bias", "(7, 5)"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=SCORES[0]), ValueError, "attn_bias", "(3, 5, 7)"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=MASK), TypeError, "attn_bias", "torch.bool"),
+        (
+            lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=BIAS * float("nan")),
+            ValueError,
+            "attn_bias",
+            "nan",
+        ),
+        (lambda f=attend: f(QUERY, KEY, VALUE, scale=0), ValueError, "scale", "0"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, scale=-0.5), ValueError, "scale", "-0.5"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, scale=float("nan")), ValueError, "scale", "nan"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, scale=torch.ones(1)), TypeError, "scale", "Tensor"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, softcap=0.0), ValueError, "softcap", "0.0"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, softcap="50"), TypeError, "softcap", "'50'"),
+        (lambda f=attend: f(QUERY, KEY[:, :2], VALUE[:, :2]), ValueError, "key", "2"),
+        (lambda f=attend: f(QUERY[:, :2], KEY, VALUE), ValueError, "query", "2"),
+        (lambda f=attend: f(QUERY, KEY[:, :0], VALUE[:, :0]), ValueError, "key", "0"),
+        (lambda f=attend: f(QUERY, KEY[:, :1], VALUE), ValueError, "value", "(2, 3)"),
+    ]
+
+
+CASES += [
+    # positional
+    (lambda: rotary_angles(5.0, 4), TypeError, "num_positions", "5.0"),
+    (lambda: rotary_angles(torch.arange(5.0), 4), TypeError, "num_positions", "torch.float32"),
+    (lambda: rotary_angles(torch.ones(5).bool(), 4), TypeError, "num_positions", "torch.bool"),
+    (lambda: rotary_angles(torch.tensor([3, -2]), 4), ValueError, "num_positions", "-2"),
+    (lambda: rotary_angles(torch.ones(2, 3, 5).long(), 4), ValueError, "num_positions", "(2, 3, 5)"),
+    (lambda: rotary_angles(torch.arange(5), 4.0), TypeError, "head_dim", "4.0"),
+    (lambda: rotary_angles(torch.arange(5), 4, base="big"), TypeError, "base", "'big'"),
+    (lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 2).half()), TypeError, "angles", "torch.float16"),
+    (lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 0)), ValueError, "angles", "(5, 0)"),
+    (lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 3)), ValueError, "angles", "(5, 3)"),
+    (lambda: apply_rotary(torch.ones(5, 4), torch.ones(2, 5, 2)), ValueError, "angles", "(2, 5, 2)"),
+    (lambda: apply_rotary(torch.ones(2, 3, 5, 4), torch.ones(3, 5, 2)), ValueError, "angles", "(3, 5, 2)"),
+    (
+        lambda: apply_rotary(torch.ones(2, 3, 5, 4), torch.ones(2, 1, 5, 2)),
+        ValueError,
+        "angles",
+        "(2, 1, 5, 2)",
+    ),
+    (lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 2, device="meta")), ValueError, "angles", "meta"),
+    (lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 2), interleaved=1), TypeError, "interleaved", "1"),
+    (lambda: RotaryPositionalEncoding(7), ValueError, "head_dim", "7"),
+    (lambda: RotaryPositionalEncoding(8.0), TypeError, "head_dim", "8.0"),
+    (lambda: RotaryPositionalEncoding(8, rotary_dim=3), ValueError, "rotary_dim", "3"),
+    (lambda: RotaryPositionalEncoding(8, rotary_dim=10), ValueError, "rotary_dim", "10"),
+    (lambda: RotaryPositionalEncoding(8, rotary_dim=0), ValueError, "rotary_dim", "0"),
+    (lambda: RotaryPositionalEncoding(8, rotary_dim=0.5), TypeError, "rotary_dim", "0.5"),
+    (lambda: RotaryPositionalEncoding(8, base=0), ValueError, "base", "0"),
+    (lambda: RotaryPositionalEncoding(8, interleaved="yes"), TypeError, "interleaved", "'yes'"),
+    (lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4).long()), TypeError, "x", "torch.int64"),
+    (lambda: RotaryPositionalEncoding(4)(torch.ones(2, 5, 6)), ValueError, "x", "(2, 5, 6)"),
+    (
+        lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.arange(5.0)),
+        TypeError,
+        "positions",
+        "torch.float32",
+    ),
+    (lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), [0, 1, 2, 3, 4]), TypeError, "positions", "list"),
+    (
+        lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.arange(5) - 1),
+        ValueError,
+        "positions",
+        "-1",
+    ),
+    (lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.arange(6)), ValueError, "positions", "(6,)"),
+    (
+        lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.ones(2, 5).int()),
+        ValueError,
+        "positions",
+        "(2, 5)",
+    ),
+    (
+        lambda: RotaryPositionalEncoding(4)(torch.ones(2, 3, 5, 4), torch.ones(3, 5).int()),
+        ValueError,
+        "positions",
+        "(3, 5)",
+    ),
+    (
+        lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.ones(5, device="meta").int()),
+        ValueError,
+        "positions",
+        "meta",
+    ),
+    (lambda: t5_buckets(0), ValueError, "q_len", "0"),
+    (lambda: t5_buckets(5, 7.0), TypeError, "k_len", "7.0"),
+    (lambda: t5_buckets(5, num_buckets=7), ValueError, "num_buckets", "7"),
+    (lambda: t5_buckets(5, num_buckets=2), ValueError, "num_buckets", "2"),
+    (lambda: t5_buckets(5, num_buckets=1, bidirectional=False), ValueError, "num_buckets", "1"),
+    (lambda: t5_buckets(5, num_buckets=32.0), TypeError, "num_buckets", "32.0"),
+    (lambda: t5_buckets(5, max_distance=8), ValueError, "max_distance", "8"),
+    (lambda: t5_buckets(5, max_distance=16, bidirectional=False), ValueError, "max_distance", "16"),
+    (lambda: t5_buckets(5, max_distance="far"), TypeError, "max_distance", "'far'"),
+    (lambda: t5_buckets(5, bidirectional=0), TypeError, "bidirectional", "0"),
+    (lambda: T5RelativeBias(0), ValueError, "num_heads", "0"),
+    (lambda: T5RelativeBias(3, num_buckets=9), ValueError, "num_buckets", "9"),
+    (lambda: T5RelativeBias(3, num_buckets=40, max_distance=10), ValueError, "max_distance", "10"),
+    (lambda: T5RelativeBias(3, bidirectional=None), TypeError, "bidirectional", "None"),
+    (lambda: T5_BIAS(0), ValueError, "q_len", "0"),
+    (lambda: T5_BIAS(5, "7"), TypeError, "k_len", "'7'"),
+    (lambda: ShawScore(0, 3), ValueError, "head_dim", "0"),
+    (lambda: ShawScore(8, 0), ValueError, "max_distance", "0"),
+    (lambda: ShawScore(8, 3.5), TypeError, "max_distance", "3.5"),
+    (lambda: SHAW_SCORE(QUERY[..., :10], KEY[..., :10]), ValueError, "query", "10"),
+    (lambda: SHAW_SCORE(QUERY, KEY[..., :10]), ValueError, "key", "10"),
+    (lambda: SHAW_SCORE(QUERY.double(), KEY.double()), TypeError, "query", "torch.float64"),
+    (lambda: SHAW_SCORE(QUERY.long(), KEY), TypeError, "query", "torch.int64"),
+    (lambda: SHAW_SCORE(QUERY, torch.ones(4, 3, 7, 11)), ValueError, "key", "(4, 3, 7, 11)"),
+]
+
+CASES += [
+    # transformer
+    *[
+        row
+        for make in (
+            lambda *sizes, **options: EncoderBlock(*sizes, **options),
+            lambda *sizes, **options: DecoderBlock(*sizes, **options),
+            lambda *sizes, **options: TransformerEncoder(1, *sizes, **options),
+            lambda *sizes, **options: TransformerDecoder(1, *sizes, **options),
+        )
+        for row in [
+            (lambda make=make: make("33", 3, 5), TypeError, "embed_dim", "'33'"),
+            (lambda make=make: make(33, 3.0, 5), TypeError, "num_heads", "3.0"),
+            (lambda make=make: make(33, 5, 5), ValueError, "num_heads", "5"),
+            (lambda make=make: make(33, 3, 0), ValueError, "hidden_dim", "0"),
+            (lambda make=make: make(33, 3, 5.0), TypeError, "hidden_dim", "5.0"),
+            (lambda make=make: make(33, 3, 5, dropout=1.5), ValueError, "dropout", "1.5"),
+            (lambda make=make: make(33, 3, 5, activation="swish"), ValueError, "activation", "'swish'"),
+            (lambda make=make: make(33, 3, 5, activation=None), TypeError, "activation", "None"),
+            (lambda make=make: make(33, 3, 5, layer_norm_eps=0), ValueError, "layer_norm_eps", "0"),
+            (lambda make=make: make(33, 3, 5, layer_norm_eps="0"), TypeError, "layer_norm_eps", "'0'"),
+            (lambda make=make: make(33, 3, 5, num_kv_heads=2), ValueError, "num_kv_heads", "2"),
+            (lambda make=make: make(33, 3, 5, rotary=True), TypeError, "rotary", "True"),
+        ]
+    ],
+    (lambda: FeedForward(0, 5), ValueError, "embed_dim", "0"),
+    (lambda: FeedForward(5, -2), ValueError, "hidden_dim", "-2"),
+    (lambda: FeedForward(5, 7, dropout="0.1"), TypeError, "dropout", "'0.1'"),
+    (lambda: FeedForward(5, 7, activation="tanh"), ValueError, "activation", "'tanh'"),
+    (lambda: FEED_FORWARD(X.long()), TypeError, "x", "torch.int64"),
+    (lambda: FEED_FORWARD(X.double()), TypeError, "x", "torch.float64"),
+    (lambda: FEED_FORWARD(X[..., 1:]), ValueError, "x", "(2, 5, 32)"),
+    (lambda: TransformerEncoder(0, 33, 3, 5), ValueError, "num_layers", "0"),
+    (lambda: TransformerDecoder(2.0, 33, 3, 5), TypeError, "num_layers", "2.0"),
+    (lambda: TransformerEncoder(1, 33, 3, 5, kdim=7), TypeError, "kdim", "'kdim'"),
+    *[
+        row
+        for made, more in (
+            (ENCODER, ()),
+            (DECODER, (MEMORY,)),
+            (ENCODER.blocks[0], ()),
+            (DECODER.blocks[0], (MEMORY,)),
+        )
+        for row in [
+            (lambda made=made, more=more: made(X.tolist(), *more), TypeError, "x", "list"),
+            (lambda made=made, more=more: made(X.long(), *more), TypeError, "x", "torch.int64"),
+            (lambda made=made, more=more: made(X[0], *more), ValueError, "x", "(5, 33)"),
+            (lambda made=made, more=more: made(X[..., 1:], *more), ValueError, "x", "(2, 5, 32)"),
+            (
+                lambda made=made, more=more: made(X.double(), *(m.double() for m in more)),
+                TypeError,
+                "x",
+                "torch.float64",
+            ),
+            (lambda made=made, more=more: made(X, *more, bools(5, 6)), ValueError, "attn_mask", "(5, 6)"),
+            (
+                lambda made=made, more=more: made(X, *more, MASK.float()),
+                TypeError,
+                "attn_mask",
+                "torch.float32",
+            ),
+            (
+                lambda made=made, more=more: made(X, *more, valid_lens=ints(2, 6)),
+                ValueError,
+                "valid_lens",
+                "6",
+            ),
+            (
+                lambda made=made, more=more: made(X, *more, valid_lens=ints(2, 2, 2)),
+                ValueError,
+                "valid_lens",
+                "3",
+            ),
+            (
+                lambda made=made, more=more: made(X, *more, attn_bias=torch.ones(5, 6)),
+                ValueError,
+                "attn_bias",
+                "(5, 6)",
+            ),
+            (lambda made=made, more=more: made(X, *more, cache=3), TypeError, "cache", "3"),
+        ]
+    ],
+    *[
+        row
+        for made in (DECODER, DECODER.blocks[0])
+        for row in [
+            (lambda made=made: made(X, MEMORY.tolist()), TypeError, "memory", "list"),
+            (lambda made=made: made(X, MEMORY.double()), TypeError, "memory", "torch.float64"),
+            (lambda made=made: made(X, MEMORY[0]), ValueError, "memory", "(7, 33)"),
+            (lambda made=made: made(X, MEMORY[..., 1:]), ValueError, "memory", "32"),
+            (lambda made=made: made(X, MEMORY[:1]), ValueError, "memory", "1"),
+            (
+                lambda made=made: made(X, MEMORY, memory_mask=MASK.int()),
+                TypeError,
+                "memory_mask",
+                "torch.int32",
+            ),
+            (lambda made=made: made(X, MEMORY, memory_mask=bools(7, 5)), ValueError, "memory_mask", "(7, 5)"),
+            (
+                lambda made=made: made(X, MEMORY, memory_valid_lens=[1, 2]),
+                TypeError,
+                "memory_valid_lens",
+                "list",
+            ),
+            (
+                lambda made=made: made(X, MEMORY, memory_valid_lens=ints(1, 8)),
+                ValueError,
+                "memory_valid_lens",
+                "8",
+            ),
+            (
+                lambda made=made: made(X, MEMORY, memory_valid_lens=ints(1, 2, 3)),
+                ValueError,
+                "memory_valid_lens",
+                "(3, 1, 7)",
+            ),
+        ]
+    ],
+    (lambda: ENCODER(X, cache=KeyValueCache()), TypeError, "cache", "KeyValueCache"),
+    (lambda: ENCODER(X, cache=DECODER.new_cache()), TypeError, "cache", "DecoderBlockCache"),
+    (lambda: ENCODER(X, cache=ENCODER.new_cache() * 2), ValueError, "cache", "[0, 0]"),
+    (lambda: DECODER(X, MEMORY, cache=ENCODER.new_cache()), TypeError, "cache", "KeyValueCache"),
+    (lambda: DECODER(X, MEMORY, cache=[]), ValueError, "cache", "[]"),
+    (lambda: DECODER(X, MEMORY[:, 1:], cache=[FULL]), ValueError, "memory", "(2, 6, 33)"),
+]
+
+for score in (dot_product_score, scaled_dot_product_score, cosine_score, gaussian_score):
+    CASES += [
+        (lambda score=score: score(QUERY.tolist(), KEY), TypeError, "query", "list"),
+        (lambda score=score: score(QUERY, KEY.long()), TypeError, "key", "torch.int64"),
+        (lambda score=score: score(QUERY, KEY.double()), TypeError, "key", "torch.float64"),
+        (lambda score=score: score(QUERY.to("meta"), KEY), ValueError, "query", "meta"),
+        (lambda score=score: score(torch.ones(11), KEY), ValueError, "query", "(11,)"),
+        (lambda score=score: score(QUERY, KEY[..., :10]), ValueError, "key", "10"),
+        (lambda score=score: score(QUERY, torch.ones(5, 7, 11)), ValueError, "key", "(5, 7, 11)"),
+    ]
+for module in (AdditiveScore(HEAD_DIM, VALUE_DIM, 17), BilinearScore(HEAD_DIM, VALUE_DIM)):
+    CASES += [
+        (lambda score=module: score(QUERY.int(), VALUE), TypeError, "query", "torch.int32"),
+        (lambda score=module: score(QUERY, VALUE.half()), TypeError, "key", "torch.float16"),
+        (lambda score=module: score(QUERY.half(), VALUE.half()), TypeError, "query", "torch.float16"),
+        (lambda score=module: score(VALUE, VALUE), ValueError, "query", "(2, 3, 7, 13)"),
+        (lambda score=module: score(QUERY, KEY), ValueError, "key", "(2, 3, 7, 11)"),
+        (lambda score=module: score(QUERY[0], VALUE[:, :2]), ValueError, "key", "(2, 2, 7, 13)"),
+    ]
+for need_weights in (True, False):
+
+    def attend(*arguments, need_weights=need_weights, **hide):
+        return dot_product_attention(*arguments, need_weights=need_weights, **hide)
+
+    CASES += of_both_paths(attend)
+    CASES += [
+        (lambda f=attend: f(QUERY.tolist(), KEY, VALUE), TypeError, "query", "list"),
+        (lambda f=attend: f(QUERY, KEY.long(), VALUE), TypeError, "key", "torch.int64"),
+        (lambda f=attend: f(QUERY, KEY, VALUE.double()), TypeError, "value", "torch.float64"),
+        (lambda f=attend: f(QUERY, KEY.to("meta"), VALUE), ValueError, "key", "meta"),
+        (lambda f=attend: f(torch.ones(11), KEY, VALUE), ValueError, "query", "(11,)"),
+        (lambda f=attend: f(QUERY[:, :2], KEY, VALUE), ValueError, "query", "(2, 2)"),
+        (lambda f=attend: f(QUERY[:1], KEY, VALUE), ValueError, "query", "(1, 3)"),
+        (lambda f=attend: f(QUERY, VALUE, VALUE), ValueError, "key", "13"),
+        (lambda f=attend: f(QUERY, KEY, LONG_VALUE), ValueError, "value", "8"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, MASK.float()), TypeError, "attn_mask", "torch.float32"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, MASK.T), ValueError, "attn_mask", "(7, 5)"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, bools(3, 5, 7)), ValueError, "attn_mask", "(3, 5, 7)"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, bools(2, 2, 5, 7)), ValueError, "attn_mask", "(2, 2, 5, 7)"),
+        (lambda f=attend: f(QUERY[:, 0], KEY[:, 0], VALUE[:, 0], bools(2, 3, 5, 7)),
+         ValueError, "attn_mask", "(2, 3, 5, 7)"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, valid_lens=torch.ones(2)), TypeError, "valid_lens", "float32"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, valid_lens=[1, 2]), TypeError, "valid_lens", "list"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, valid_lens=ints(-1, 2)), ValueError, "valid_lens", "-1"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, valid_lens=ints(1, 8)), ValueError, "valid_lens", "8"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, valid_lens=ints(1, 2, 3)), ValueError, "valid_lens", "(3, 1"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, valid_lens=torch.ones(2, 4).long()),
+         ValueError, "valid_lens", "(2, 4)"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, dropout_p=1.01), ValueError, "dropout_p", "1.01"),
+        (lambda f=attend: f(QUERY, KEY, VALUE, dropout_p=None), TypeError, "dropout_p", "None"),
+    ]  # fmt: skip
+for encoding in (SinusoidalPositionalEncoding, LearnedPositionalEncoding):
+    made = encoding(HEAD_DIM, max_len=Q_LEN)
+    CASES += [
+        (lambda make=encoding: make(0), ValueError, "embed_dim", "0"),
+        (lambda make=encoding: make(4.0), TypeError, "embed_dim", "4.0"),
+        (lambda make=encoding: make(4, max_len=0), ValueError, "max_len", "0"),
+        (lambda make=encoding: make(4, "10"), TypeError, "max_len", "'10'"),
+        (lambda make=encoding: make(4, dropout=2), ValueError, "dropout", "2"),
+        (lambda made=made: made(TOKENS.long()), TypeError, "x", "torch.int64"),
+        (lambda made=made: made(TOKENS.tolist()), TypeError, "x", "list"),
+        (lambda made=made: made(TOKENS[0]), ValueError, "x", "(5, 11)"),
+        (lambda made=made: made(TOKENS[..., :10]), ValueError, "x", "(2, 5, 10)"),
+        (lambda made=made: made(torch.ones(BATCH, Q_LEN + 1, HEAD_DIM)), ValueError, "x", "6"),
+    ]
+
+
+class NothingComputed(TorchDispatchMode):
+    """Fail where a tensor is multiplied, squashed, turned or drawn at random."""
+
+    FORBIDDEN = re.compile(
+        r"(mm|bmm|addmm|baddbmm|_softmax|_scaled_dot_product\w*|div|exp|pow|sin|cos|tanh|add|rand\w*|multinomial"
+        r"|native_dropout|bernoulli_?|normal_|uniform_|linalg\w*)\b"
+    )
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert not self.FORBIDDEN.match(func.overloadpacket.__name__), f"{func} ran before the check"
+        return func(*args, **(kwargs or {}))
+
+
+def message_of(call, error):
+    with NothingComputed(), pytest.raises((TypeError, ValueError)) as caught:
+        call()
+    assert type(caught.value) is error, f"{type(caught.value).__name__}: {caught.value}"
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "argument", "value"),
+    CASES,
+    ids=[f"{number}-{argument}={value}" for number, (_, _, argument, value) in enumerate(CASES)],
+)
+def test_bad_input_is_refused_by_name(call, error, argument, value):
+    versions = [tensor._version for tensor in TENSORS]
+    message = message_of(call, error)
+    assert re.search(rf"\b{argument}\b", message), f"{argument!r} is not named: {message}"
+    assert value in message, f"{value!r} is not in: {message}"
+    assert [tensor._version for tensor in TENSORS] == versions, "an argument was modified"
+
+
+def test_a_refused_call_leaves_no_hook():
+    for block in (lambda: gate_heads(LAYER, torch.ones(4)), lambda: capture_attention(nn.Flatten())):
+        with pytest.raises(ValueError, match="must"), block():
+            pass
+    assert not LAYER._forward_hooks
+    assert not LAYER.out_proj._forward_pre_hooks
+
+
+def test_the_guard_itself_works():
+    """Each kind of computation that comes after the checks is seen when it happens."""
+    computations = [
+        lambda: dot_product_score(QUERY, KEY),
+        lambda: cosine_score(QUERY, KEY),
+        lambda: gaussian_score(QUERY, KEY),
+        lambda: masked_softmax(SCORES),
+        lambda: dot_product_attention(QUERY, KEY, VALUE, need_weights=False),
+        lambda: LAYER(X, MEMORY, MEMORY),
+        lambda: MultiHeadAttention(6, 3),
+        lambda: sinusoidal_encoding(3, 4),
+        lambda: SinusoidalPositionalEncoding(HEAD_DIM)(TOKENS),
+        lambda: LearnedPositionalEncoding(4),
+        lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 2)),
+        lambda: pointer_batch(2),
+        lambda: noisy_curve(),
+    ]
+    for compute in computations:
+        with NothingComputed(), pytest.raises(AssertionError, match="ran before the check"):
+            compute()
+
+
+def test_every_public_callable_is_in_the_table():
+    """A new function needs its rows here."""
+    called = set(re.findall(r"\b(\w+)\(", Path(__file__).read_text()))
+    called |= {
+        "dot_product_score",
+        "scaled_dot_product_score",
+        "cosine_score",
+    }  # called by a loop over all scores
+    called |= {"SinusoidalPositionalEncoding", "LearnedPositionalEncoding"}
+    containers_and_colors = {"Split", "History", "curve", "head_color", "new_figure"}
+    for module in (importlib.import_module(f"mha_lib.{name}") for name in MODULES):
+        for name, thing in vars(module).items():
+            own = callable(thing) and getattr(thing, "__module__", None) == module.__name__
+            if own and not name.startswith("_") and name not in containers_and_colors:
+                assert name in called, f"{module.__name__}.{name}"

@@ -1,0 +1,182 @@
+"""Data sets: against their definitions, counted and enumerated."""
+
+import itertools
+import math
+
+import oracles
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from mha_lib.data import (
+    POINTER_TASKS,
+    Split,
+    curve,
+    digit_tokens,
+    markov_batch,
+    markov_entropy,
+    markov_transition,
+    noisy_curve,
+    pointer_batch,
+)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+# pointer tasks
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 12])
+def test_pointer_targets_stand_where_the_task_points(length):
+    places = {
+        "previous": lambda i: (i - 1) % length,
+        "mirrored": lambda i: length - 1 - i,
+        "next": lambda i: (i + 1) % length,
+        "opposite": lambda i: (i - length // 2) % length,
+    }
+    assert places.keys() == POINTER_TASKS.keys()
+    tokens, targets = pointer_batch(
+        7, tasks=tuple(places), length=length, vocab_size=11, generator=generator()
+    )
+    assert tokens.shape == (7, length)
+    assert targets.shape == (7, length, 4)
+    assert tokens.dtype == targets.dtype == torch.int64
+    for b, i, (t, place) in itertools.product(range(7), range(length), enumerate(places.values())):
+        assert targets[b, i, t] == tokens[b, place(i)]
+
+
+def test_tasks_come_in_the_order_asked_for():
+    tokens, targets = pointer_batch(3, tasks=["next", "previous"], generator=generator())
+    assert torch.equal(targets[..., 0], tokens.roll(-1, 1))
+    assert torch.equal(targets[..., 1], tokens.roll(1, 1))
+
+
+def test_pointer_tokens_are_uniform_and_follow_the_generator():
+    tokens, _ = pointer_batch(1000, vocab_size=5, length=13, generator=generator())
+    assert set(tokens.unique().tolist()) == set(range(5))
+    assert (tokens.flatten().bincount() / tokens.numel() - 0.2).abs().max() < 0.02
+    assert torch.equal(tokens, pointer_batch(1000, vocab_size=5, length=13, generator=generator())[0])
+    assert not torch.equal(tokens, pointer_batch(1000, vocab_size=5, length=13, generator=generator(1))[0])
+
+
+def test_a_generator_leaves_the_global_random_state_alone():
+    before = torch.get_rng_state()
+    pointer_batch(2, generator=generator())
+    markov_batch(2, 3, markov_transition(), generator=generator())
+    noisy_curve(generator=generator())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# the Markov source
+
+
+def test_transition_is_a_matrix_of_probabilities_fixed_by_its_seed():
+    transition = markov_transition(7, concentration=0.3, seed=5)
+    assert transition.shape == (7, 7)
+    assert transition.dtype == torch.float64
+    assert (transition >= 0).all()
+    torch.testing.assert_close(transition.sum(1), torch.ones(7).double(), rtol=0, atol=1e-15)
+    assert torch.equal(transition, markov_transition(7, concentration=0.3, seed=5))
+    assert not torch.equal(transition, markov_transition(7, concentration=0.3, seed=6))
+
+
+def test_small_concentration_makes_the_source_predictable():
+    entropies = [markov_entropy(5, markov_transition(8, concentration=c)) for c in (0.03, 0.3, 3.0, 300.0)]
+    assert entropies == sorted(entropies)
+    assert entropies[0] < 0.5
+    assert entropies[-1] == pytest.approx(math.log(8), abs=0.01)
+
+
+def test_a_certain_source_counts_round_and_round():
+    tokens, targets = markov_batch(11, 7, torch.eye(5).roll(1, 1), generator=generator())
+    assert tokens.shape == targets.shape == (11, 7)
+    assert torch.equal(targets, (tokens + 1) % 5)
+    assert torch.equal(tokens[:, 1:], targets[:, :-1])
+
+
+def test_source_follows_the_transition_matrix():
+    transition = markov_transition(3, concentration=1.0)
+    tokens, targets = markov_batch(4000, 11, transition, generator=generator())
+    first = tokens[:, 0].bincount() / len(tokens)
+    torch.testing.assert_close(first, torch.full((3,), 1 / 3), rtol=0, atol=0.03)
+    pairs = torch.stack((tokens.flatten(), targets.flatten()))
+    counts = torch.zeros(3, 3).index_put(tuple(pairs), torch.ones(()), accumulate=True).double()
+    torch.testing.assert_close(counts / counts.sum(1, keepdim=True), transition, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_entropy_equals_the_sum_over_all_sequences(length):
+    for transition in (
+        markov_transition(3, concentration=0.4),
+        torch.tensor([[0.5, 0.5], [0.0, 1.0]]).double(),
+    ):
+        assert markov_entropy(length, transition) == pytest.approx(oracles.entropy_floor(length, transition))
+
+
+def test_the_source_itself_pays_its_entropy():
+    """Predicting with the true probabilities costs the floor, on average over many samples."""
+    transition = markov_transition()
+    tokens, targets = markov_batch(20_000, 16, transition, generator=generator())
+    loss = -transition[tokens, targets].log().mean().item()
+    assert loss == pytest.approx(markov_entropy(16, transition), abs=0.01)
+
+
+# the curve
+
+
+def test_noisy_curve_samples_the_curve():
+    split = noisy_curve(31, 17, noise=0, generator=generator())
+    assert isinstance(split, Split)
+    assert [part.shape for part in split] == [(31, 1), (31, 1), (17, 1), (17, 1)]
+    assert {part.dtype for part in split} == {torch.float32}
+    for x, y in ((split.x_train, split.y_train), (split.x_test, split.y_test)):
+        for place, height in zip(x.flatten().tolist(), y.flatten().tolist(), strict=True):
+            assert height == pytest.approx(math.sin(2 * place) + place / 2, abs=1e-5)
+    assert torch.equal(split.x_train, split.x_train.sort(0).values)
+    assert 0 <= split.x_train.min() < split.x_train.max() <= 5
+    torch.testing.assert_close(split.x_test.flatten(), torch.linspace(0, 5, 17))
+
+
+def test_noise_has_the_given_size_and_is_on_the_samples_only():
+    split = noisy_curve(5000, 17, noise=0.3, generator=generator())
+    assert (split.y_train - curve(split.x_train)).std().item() == pytest.approx(0.3, rel=0.05)
+    assert torch.equal(split.y_test, curve(split.x_test))
+    again = noisy_curve(5000, 17, noise=0.3, generator=generator())
+    assert all(torch.equal(*pair) for pair in zip(split, again, strict=True))
+
+
+# digits
+
+
+@pytest.mark.parametrize("patch", [1, 2, 4, 8])
+def test_patches_put_together_are_the_image(patch):
+    split, digits = digit_tokens(patch), load_digits()
+    side = 8 // patch
+    tokens, labels = (torch.cat((split.x_train, split.x_test)), torch.cat((split.y_train, split.y_test)))
+    assert tokens.shape == (1797, side**2, patch**2)
+    assert tokens.dtype == torch.float32
+    assert labels.dtype == torch.int64
+    images = torch.empty(1797, 8, 8)
+    for row, column in itertools.product(range(side), repeat=2):
+        place = images[:, row * patch : (row + 1) * patch, column * patch : (column + 1) * patch]
+        place.copy_(tokens[:, row * side + column].view(-1, patch, patch))
+    # Every image with its label, each exactly once, whatever the order.
+    ours = sorted(
+        (image.flatten().tolist(), label) for image, label in zip(images, labels.tolist(), strict=True)
+    )
+    theirs = sorted(
+        ((image / 16).flatten().tolist(), int(label))
+        for image, label in zip(digits.images, digits.target, strict=True)
+    )
+    assert ours == theirs
+
+
+def test_digits_are_split_evenly_and_the_same_way_every_time():
+    split = digit_tokens(test_fraction=0.2)
+    assert len(split.x_test) == 360
+    assert (split.y_test.bincount() / 360 - split.y_train.bincount() / 1437).abs().max() < 0.003
+    assert torch.equal(split.x_test, digit_tokens(test_fraction=0.2).x_test)
+    assert not torch.equal(split.x_test, digit_tokens(test_fraction=0.2, seed=1).x_test)
+    assert (split.x_train.min(), split.x_train.max()) == (0, 1)

@@ -1,0 +1,237 @@
+"""The public face of mha_lib: names, signatures, docstrings whose examples run."""
+
+import doctest
+import importlib
+import inspect
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import mha_lib
+
+ROOT = Path(mha_lib.__file__).parent
+MODULES = (
+    "masking",
+    "scores",
+    "cache",
+    "attention",
+    "positional",
+    "transformer",
+    "inspection",
+    "data",
+    "training",
+    "plots",
+    "notebook",
+)
+
+# What other people's code relies on. Annotations are left out; `self` too.
+SIGNATURES = {
+    "scores.dot_product_score": "(query, key)",
+    "scores.scaled_dot_product_score": "(query, key, *, scale=None)",
+    "scores.softcap_scores": "(scores, cap)",
+    "scores.cosine_score": "(query, key)",
+    "scores.gaussian_score": "(query, key, bandwidth=1.0)",
+    "scores.AdditiveScore": "(query_dim, key_dim, hidden_dim)",
+    "scores.AdditiveScore.forward": "(query, key)",
+    "scores.BilinearScore": "(query_dim, key_dim)",
+    "scores.BilinearScore.forward": "(query, key)",
+    "masking.valid_lens_mask": "(valid_lens, k_len)",
+    "masking.causal_mask": "(q_len, k_len=None, *, device=None)",
+    "masking.sliding_window_mask": "(q_len, k_len=None, *, left, right=0, device=None)",
+    "masking.build_mask": "(q_len, k_len, *, attn_mask=None, valid_lens=None, is_causal=False, device=None)",
+    "masking.align_mask": "(mask, shape, *, name='mask')",
+    "masking.align_bias": "(bias, shape, *, name='attn_bias')",
+    "cache.KeyValueCache": "()",
+    "cache.KeyValueCache.append": "(keys, values, *, valid_lens=None)",
+    "cache.KeyValueCache.check_fits": "(sizes, valid_lens)",
+    "attention.masked_softmax": "(scores, mask=None, *, valid_lens=None)",
+    "attention.attention_pooling": "(scores, value, mask=None, *, dropout_p=0.0)",
+    "attention.dot_product_attention": (
+        "(query, key, value, attn_mask=None, *, attn_bias=None, valid_lens=None, is_causal=False, "
+        "scale=None, softcap=None, dropout_p=0.0, need_weights=True)"
+    ),
+    "attention.MultiHeadAttention": (
+        "(embed_dim, num_heads, *, num_kv_heads=None, kdim=None, vdim=None, dropout=0.0, bias=False, "
+        "score=None, rotary=None)"
+    ),
+    "attention.MultiHeadAttention.forward": (
+        "(query, key, value, attn_mask=None, *, attn_bias=None, valid_lens=None, is_causal=False, "
+        "cache=None, need_weights=True)"
+    ),
+    "attention.MultiHeadAttention.split_heads": "(x)",
+    "attention.MultiHeadAttention.merge_heads": "(x)",
+    "attention.MultiHeadAttention.from_torch": "(layer)",
+    "positional.sinusoidal_encoding": "(num_positions, embed_dim, *, base=10000.0)",
+    "positional.SinusoidalPositionalEncoding": "(embed_dim, max_len=1000, *, dropout=0.0)",
+    "positional.SinusoidalPositionalEncoding.forward": "(x)",
+    "positional.LearnedPositionalEncoding": "(embed_dim, max_len=1000, *, dropout=0.0)",
+    "positional.LearnedPositionalEncoding.forward": "(x)",
+    "positional.rotary_angles": "(num_positions, head_dim, *, base=10000.0)",
+    "positional.apply_rotary": "(x, angles, *, interleaved=True)",
+    "positional.RotaryPositionalEncoding": "(head_dim, *, base=10000.0, rotary_dim=None, interleaved=True)",
+    "positional.RotaryPositionalEncoding.forward": "(x, positions=None)",
+    "positional.t5_buckets": (
+        "(q_len, k_len=None, *, num_buckets=32, max_distance=128, bidirectional=True, device=None)"
+    ),
+    "positional.T5RelativeBias": "(num_heads, *, num_buckets=32, max_distance=128, bidirectional=True)",
+    "positional.T5RelativeBias.forward": "(q_len, k_len=None)",
+    "positional.ShawScore": "(head_dim, max_distance)",
+    "positional.ShawScore.forward": "(query, key)",
+    "positional.alibi_slopes": "(num_heads)",
+    "positional.alibi_bias": "(num_heads, q_len, k_len=None)",
+    "transformer.FeedForward": "(embed_dim, hidden_dim, *, dropout=0.0, activation='relu', bias=True)",
+    "transformer.EncoderBlock": (
+        "(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_first=True, "
+        "activation='relu', bias=True, layer_norm_eps=1e-05, num_kv_heads=None, rotary=None)"
+    ),
+    "transformer.DecoderBlockCache": "(self_attention=<factory>, cross_attention=<factory>)",
+    "transformer.DecoderBlock": (
+        "(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_first=True, "
+        "activation='relu', bias=True, layer_norm_eps=1e-05, num_kv_heads=None, rotary=None)"
+    ),
+    "transformer.TransformerEncoder": "(num_layers, embed_dim, num_heads, hidden_dim, **options)",
+    "transformer.TransformerDecoder": "(num_layers, embed_dim, num_heads, hidden_dim, **options)",
+    "transformer.FeedForward.forward": "(x)",
+    "transformer.EncoderBlock.forward": (
+        "(x, attn_mask=None, *, attn_bias=None, valid_lens=None, is_causal=False, cache=None)"
+    ),
+    "transformer.DecoderBlock.forward": (
+        "(x, memory, attn_mask=None, *, attn_bias=None, valid_lens=None, "
+        "memory_mask=None, memory_valid_lens=None, cache=None)"
+    ),
+    "transformer.TransformerEncoder.forward": (
+        "(x, attn_mask=None, *, attn_bias=None, valid_lens=None, is_causal=False, cache=None)"
+    ),
+    "transformer.TransformerEncoder.new_cache": "()",
+    "transformer.TransformerDecoder.forward": (
+        "(x, memory, attn_mask=None, *, attn_bias=None, valid_lens=None, "
+        "memory_mask=None, memory_valid_lens=None, cache=None)"
+    ),
+    "transformer.TransformerDecoder.new_cache": "()",
+    "inspection.capture_attention": "(model)",
+    "inspection.gate_heads": "(attention, gates)",
+    "inspection.head_importance": "(attention, loss)",
+    "inspection.prune_heads": "(attention, heads)",
+}
+
+
+def public(module):
+    """Name -> function or class that the module itself defines and does not hide."""
+    return {
+        name: thing
+        for name, thing in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(thing) or inspect.isclass(thing))
+        and thing.__module__ == module.__name__
+    }
+
+
+PUBLIC = {
+    f"{module}.{name}": thing
+    for module in MODULES
+    for name, thing in public(importlib.import_module(f"mha_lib.{module}")).items()
+}
+METHODS = {
+    f"{path}.{name}": getattr(thing, name)
+    for path, thing in PUBLIC.items()
+    if inspect.isclass(thing) and issubclass(thing, nn.Module)
+    for name, member in vars(thing).items()
+    if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, classmethod))
+}
+
+
+def test_the_layers_are_exported_and_nothing_else():
+    exported = {
+        path.split(".")[1] for path in PUBLIC if path.split(".")[0] in MODULES[: MODULES.index("data")]
+    }
+    assert set(mha_lib.__all__) == exported | {"__version__"}
+    assert len(mha_lib.__all__) == len(set(mha_lib.__all__))
+    for path, thing in PUBLIC.items():
+        name = path.split(".")[1]
+        assert name not in exported or getattr(mha_lib, name) is thing
+
+
+@pytest.mark.parametrize("path", SIGNATURES)
+def test_names_and_signatures_stay(path):
+    module, *names = path.split(".")
+    thing = importlib.import_module(f"mha_lib.{module}")
+    for name in names:
+        thing = getattr(thing, name)
+    signature = inspect.signature(thing)
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
+        if parameter.name != "self"
+    ]
+    bare = signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
+    assert str(bare) == SIGNATURES[path]
+
+
+def test_the_list_of_signatures_is_complete():
+    of_layers = {path for path in PUBLIC if path.split(".")[1] in mha_lib.__all__}
+    assert of_layers <= set(SIGNATURES)
+
+
+@pytest.mark.parametrize("path", PUBLIC | METHODS)
+def test_everything_public_says_what_it_takes_and_raises(path):
+    thing = (PUBLIC | METHODS)[path]
+    text = inspect.getdoc(thing)
+    assert text, "has no docstring"
+    assert text[0].isupper()
+    assert "." in text.splitlines()[0]
+    if inspect.isclass(thing) and not issubclass(thing, nn.Module):
+        return  # a container: its fields are its documentation
+    if "Args:" in text:
+        for name in inspect.signature(thing).parameters:
+            assert name == "self" or f"    {name}:" in text, f"{name} is not documented"
+    source = inspect.getsource(thing.__init__ if inspect.isclass(thing) else thing)
+    if "raise " in source or "check_" in source:
+        assert "Raises:" in text
+
+
+def examples_of(module):
+    """The docstrings of a module that hold examples, each once."""
+    found = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(f"mha_lib.{module}"))
+    return [test for test in found if test.examples]
+
+
+EXAMPLES = {test.name: test for module in MODULES for test in examples_of(module)}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_run(name):
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    printed = []
+    results = runner.run(EXAMPLES[name], out=printed.append, clear_globs=False)
+    assert results.attempted > 0
+    assert results.failed == 0, "".join(printed)
+
+
+def test_everything_public_has_an_example():
+    with_own = set(EXAMPLES)
+    # Containers are made by the functions whose examples show them.
+    containers = {"mha_lib.data.Split", "mha_lib.training.History"}
+    assert {f"mha_lib.{path}" for path in PUBLIC} - containers <= with_own
+    assert {
+        f"mha_lib.attention.MultiHeadAttention.{name}"
+        for name in ("split_heads", "merge_heads", "from_torch")
+    } <= with_own
+
+
+def test_importing_the_layers_is_light():
+    """A reader who imports the layers waits for torch only."""
+    heavy = "matplotlib sklearn IPython anywidget ipywidgets pandas scipy"
+    code = f"import sys, mha_lib; print([name for name in {heavy.split()} if name in sys.modules])"
+    command = [sys.executable, "-c", code]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == "[]"
+
+
+def test_types_are_shipped_and_the_version_is_one():
+    assert (ROOT / "py.typed").is_file()
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
+    assert project["version"] == mha_lib.__version__

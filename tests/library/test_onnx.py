@@ -1,0 +1,404 @@
+"""The node cases that the onnx wheel ships for attention, rotary encoding and layer normalization.
+
+They were written for other code by other people. Their arrays are taken as they are, inputs and outputs; what
+stands here says only what ONNX calls things. No case is left out in silence: the last test counts them.
+"""
+
+import functools
+import importlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx.backend.test.case.node
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mha_lib import (
+    KeyValueCache,
+    MultiHeadAttention,
+    align_bias,
+    align_mask,
+    apply_rotary,
+    build_mask,
+    causal_mask,
+    dot_product_attention,
+    scaled_dot_product_score,
+    sliding_window_mask,
+    softcap_scores,
+)
+from mha_lib.transformer import TransformerEncoder
+
+BOTH_PATHS = pytest.mark.parametrize("need_weights", [True, False], ids=["readable", "fused"])
+
+# onnx compares with a relative 1e-3, and 2^-6 in bfloat16. In float32 two correct ways
+# to sum differ by much less. Its half-precision answers are rounded after each step,
+# softmax included, ours less often: up to two units in the last place lie between them.
+TOLERANCES = {torch.float32: 1e-5, torch.float16: 2**-9, torch.bfloat16: 2**-6}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One node with its arrays, under the names that the operator's specification gives them."""
+
+    attributes: dict[str, object]
+    inputs: dict[str, Tensor]
+    outputs: dict[str, Tensor]
+
+
+def as_tensor(array):
+    if array.dtype.name == "bfloat16":  # not one of numpy's own
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
+
+
+def load(module, operator):
+    """All cases of an operator, {name: Case}, but for those that spell it out in smaller operators."""
+    importlib.import_module(f"onnx.backend.test.case.node.{module}")
+    cases = {}
+    for case in onnx.backend.test.case.node._NodeTestCases:
+        nodes = case.model.graph.node
+        if len(nodes) != 1 or nodes[0].op_type != operator:
+            continue
+        (node,) = nodes
+        schema = onnx.defs.get_schema(operator, case.model.opset_import[0].version)
+        ((inputs, outputs),) = case.data_sets
+
+        def named(arrays, given, formal):
+            names = [f.name for f, name in zip(formal, given, strict=False) if name]
+            return dict(zip(names, map(as_tensor, arrays), strict=True))
+
+        cases[case.name.removeprefix("test_")] = Case(
+            {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute},
+            named(inputs, node.input, schema.inputs),
+            named(outputs, node.output, schema.outputs),
+        )
+    return cases
+
+
+def assert_agrees(actual, expected):
+    """Equal up to the tolerance of the dtype, which must be the same; infinities in the same places."""
+    torch.testing.assert_close(actual, expected, rtol=TOLERANCES[expected.dtype], atol=1e-7)
+
+
+# Attention
+
+ATTENTION = load("attention", "Attention")
+NAMES = pytest.mark.parametrize("name", ATTENTION)
+
+
+def mask_and_bias(attn_mask, k_len):
+    """ONNX has one argument for both: (bool mask or None, finite bias or None)."""
+    if attn_mask is None:
+        return None, None
+    # One that is too short hides the keys that it does not reach.
+    fill = False if attn_mask.dtype == torch.bool else -math.inf
+    attn_mask = F.pad(attn_mask, (0, k_len - attn_mask.shape[-1]), value=fill)
+    # Axes are matched from the right: three are heads, queries and keys, where ours are
+    # samples, queries and keys.
+    if attn_mask.ndim in (1, 3):
+        attn_mask = attn_mask[None]
+    if attn_mask.dtype == torch.bool:
+        return attn_mask, None
+    seen = attn_mask > -math.inf
+    return None if seen.all() else seen, attn_mask.masked_fill(~seen, 0.0)
+
+
+def placed(rule, offset, q_len, k_len):
+    """A mask that looks at positions, for queries at offset, offset + 1, ... and keys at 0, 1, ...
+
+    Ours let both sequences end together. So the shorter one is continued until they do, and cut back.
+    """
+    end = max(offset + q_len, k_len)
+    return rule(end - offset, end)[:q_len, :k_len]
+
+
+def both(first, second):
+    """Visible where both masks say so; a mask of rank 3 has samples first."""
+    if first is None or second is None:
+        return second if first is None else first
+    first, second = (m[:, None] if m.ndim == 3 else m for m in (first, second))
+    return first & second
+
+
+def translate(case):
+    """(query, key, value, arguments of `dot_product_attention`, cache or None), heads split, past keys in."""
+    given, attributes = case.inputs, case.attributes
+    query, key, value = (given[name] for name in "QKV")
+    if query.ndim == 3:
+        q_heads, kv_heads = attributes["q_num_heads"], attributes["kv_num_heads"]
+        query, key, value = (
+            MultiHeadAttention(x.shape[-1], heads).split_heads(x)
+            for x, heads in ((query, q_heads), (key, kv_heads), (value, kv_heads))
+        )
+    cache = None
+    if "past_key" in given:
+        cache = KeyValueCache()
+        cache.append(given["past_key"], given["past_value"])
+    q_len = query.shape[2]
+    k_len = key.shape[2] + (0 if cache is None else len(cache))
+
+    # Where the first query stands: after the cached keys; or, with a cache that the caller
+    # keeps, so that the last query stands beside the last key in use; or beside key 0.
+    lens = given.get("nonpad_kv_seqlen")
+    offsets = [0 if cache is None else len(cache)]
+    if lens is not None:
+        assert cache is None
+        offsets = (lens - q_len).tolist()
+    rules = []
+    is_causal = bool(attributes.get("is_causal", 0))
+    if is_causal and any(offset + q_len != k_len for offset in offsets):
+        rules, is_causal = [causal_mask], False
+    left, right = (attributes.get(f"{side}_window_size", -1) for side in ("left", "right"))
+    if max(left, right) >= 0:
+        left, right = (None if size < 0 else size for size in (left, right))
+        rules.append(functools.partial(sliding_window_mask, left=left, right=right))
+
+    mask, bias = mask_and_bias(given.get("attn_mask"), k_len)
+    for rule in rules:
+        masks = torch.stack([placed(rule, offset, q_len, k_len) for offset in offsets])
+        mask = both(mask, masks[0] if len(masks) == 1 else masks)
+    arguments = {
+        "attn_mask": mask,
+        "attn_bias": bias,
+        "valid_lens": lens,
+        "is_causal": is_causal,
+        "scale": attributes.get("scale"),
+        "softcap": attributes.get("softcap"),
+    }
+    return query, key, value, arguments, cache
+
+
+def scores_of(query, key, arguments, mode):
+    """What `qk_matmul_output` is before the softmax: 0 the scores, 1 capped, 2 with bias and mask too."""
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    scores = scaled_dot_product_score(query, key, scale=arguments["scale"])
+    if mode >= 1 and arguments["softcap"] is not None:
+        scores = softcap_scores(scores, arguments["softcap"])
+    if mode == 2:
+        if arguments["attn_bias"] is not None:
+            scores = scores + align_bias(arguments["attn_bias"], scores.shape)
+        mask = build_mask(
+            *scores.shape[-2:],
+            attn_mask=arguments["attn_mask"],
+            valid_lens=arguments["valid_lens"],
+            is_causal=arguments["is_causal"],
+        )
+        if mask is not None:
+            mask = align_mask(mask, scores.shape)
+            scores = scores.masked_fill(~mask, -math.inf)
+    return scores
+
+
+@NAMES
+@BOTH_PATHS
+def test_attention(name, need_weights):
+    case = ATTENTION[name]
+    query, key, value, arguments, cache = translate(case)
+    if cache is not None:
+        key, value, visible = cache.append(key, value)
+        assert visible is None
+    output, weights = dot_product_attention(query, key, value, **arguments, need_weights=need_weights)
+    if case.inputs["Q"].ndim == 3:
+        heads, width = output.shape[1], output.shape[-1]
+        output = MultiHeadAttention(heads * width, heads).merge_heads(output)
+    assert_agrees(output, case.outputs["Y"])
+    assert (weights is not None) == need_weights
+    if cache is not None and "present_key" in case.outputs:
+        assert torch.equal(key, case.outputs["present_key"])
+        assert torch.equal(value, case.outputs["present_value"])
+    if "qk_matmul_output" in case.outputs and need_weights:
+        mode = case.attributes.get("qk_matmul_output_mode", 0)
+        if mode < 3:
+            weights = scores_of(query, key, arguments, mode)
+        assert_agrees(weights, case.outputs["qk_matmul_output"])
+
+
+# Without a cache ONNX puts the first query beside the first key, so that keys beyond the
+# last query are seen by none.
+TOP_LEFT = [
+    name
+    for name, case in ATTENTION.items()
+    if case.attributes.get("is_causal", 0)
+    and not {"past_key", "nonpad_kv_seqlen"} & set(case.inputs)
+    and "left_window_size" not in case.attributes
+    and case.inputs["Q"].shape[-2] < case.inputs["K"].shape[-2]
+]
+
+
+@pytest.mark.parametrize("name", TOP_LEFT)
+@BOTH_PATHS
+def test_causal_attention_without_the_keys_that_none_sees(name, need_weights):
+    case = ATTENTION[name]
+    query, key, value, arguments, _ = translate(case)
+    end = query.shape[2]
+    hidden, bias = mask_and_bias(case.inputs.get("attn_mask"), key.shape[2])
+    assert hidden is None  # of these cases none hides more than the future
+    arguments |= {
+        "attn_mask": None,
+        "attn_bias": None if bias is None else bias[..., :end],
+        "is_causal": True,
+    }
+    output, _ = dot_product_attention(
+        query, key[:, :, :end], value[:, :, :end], **arguments, need_weights=need_weights
+    )
+    expected = case.outputs["Y"]
+    if expected.ndim == 3:
+        expected = expected.unflatten(-1, (output.shape[1], -1)).transpose(1, 2)
+    assert_agrees(output, expected)
+
+
+# `MultiHeadAttention` has one head_dim for keys and values.
+SAME_WIDTH = [
+    name for name, case in ATTENTION.items() if case.inputs["K"].shape[-1] == case.inputs["V"].shape[-1]
+]
+
+
+def layer_without_projections(query, key, score):
+    """A layer whose four matrices are the identity, for heads of this shape."""
+    (heads, width), kv_heads = query.shape[1::2], key.shape[1]
+    layer = MultiHeadAttention(
+        heads * width, heads, num_kv_heads=kv_heads, kdim=kv_heads * width, vdim=kv_heads * width, score=score
+    )
+    with torch.no_grad():
+        for projection in (layer.q_proj, layer.k_proj, layer.v_proj, layer.out_proj):
+            nn.init.eye_(projection.weight)
+    return layer.to(query.dtype)
+
+
+@pytest.mark.parametrize("name", SAME_WIDTH)
+@BOTH_PATHS
+def test_attention_in_the_layer(name, need_weights):
+    case = ATTENTION[name]
+    query, key, value, arguments, cache = translate(case)
+    scale, softcap = arguments.pop("scale"), arguments.pop("softcap")
+    score = None
+    if scale is not None or softcap is not None:
+
+        def score(query, key):
+            scores = scaled_dot_product_score(query, key, scale=scale)
+            return scores if softcap is None else softcap_scores(scores, softcap)
+
+    layer = layer_without_projections(query, key, score)
+    joined = [x.transpose(1, 2).flatten(2) for x in (query, key, value)]
+    output, weights = layer(*joined, **arguments, cache=cache, need_weights=need_weights)
+    expected = case.outputs["Y"]
+    if expected.ndim == 4:
+        expected = expected.transpose(1, 2).flatten(2)
+    assert_agrees(output, expected)
+    if need_weights and case.attributes.get("qk_matmul_output_mode") == 3:
+        assert_agrees(weights, case.outputs["qk_matmul_output"])
+
+
+# RotaryEmbedding
+
+ROTARY = load("rotaryembedding", "RotaryEmbedding")
+
+
+@pytest.mark.parametrize("name", ROTARY)
+def test_rotary_embedding(name):
+    case = ROTARY[name]
+    x, attributes = case.inputs["X"], case.attributes
+    interleaved = bool(attributes.get("interleaved", 0))
+    if x.ndim == 3:
+        layer = MultiHeadAttention(x.shape[-1], attributes["num_heads"])
+        x = layer.split_heads(x)
+    cos, sin = case.inputs["cos_cache"], case.inputs["sin_cache"]
+    if "position_ids" in case.inputs:
+        cos, sin = (table[case.inputs["position_ids"]] for table in (cos, sin))
+    turned = apply_rotary(x, torch.atan2(sin, cos), interleaved=interleaved)
+
+    # These cosines and sines are random numbers of no angle: besides turning, they stretch
+    # each pair.
+    stretch = torch.hypot(cos, sin)
+    stretch = stretch.repeat_interleave(2, dim=-1) if interleaved else torch.cat((stretch, stretch), dim=-1)
+    rest = x.shape[-1] - stretch.shape[-1]
+    turned = turned * F.pad(stretch, (0, rest), value=1.0)[:, None]
+    if case.inputs["X"].ndim == 3:
+        turned = layer.merge_heads(turned)
+    torch.testing.assert_close(turned, case.outputs["Y"], rtol=1e-5, atol=1e-6)
+
+
+# LayerNormalization: our blocks have torch's layer in them; here it must be at work, with
+# its weights and epsilon, where the block's design puts it.
+
+LAYER_NORM = load("layernormalization", "LayerNormalization")
+
+
+def encoder_that_only_normalizes(width, epsilon, norm_first):
+    """A stack of one block whose two layers add nothing, and the norm that is left."""
+    encoder = TransformerEncoder(1, width, 1, 1, norm_first=norm_first, layer_norm_eps=epsilon)
+    (block,) = encoder.blocks
+    for layer in (block.self_attention.out_proj, block.feed_forward.down_proj):
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    if norm_first:
+        return encoder, encoder.norm
+    block.self_attention_norm = nn.Identity()
+    return encoder, block.feed_forward_norm
+
+
+@pytest.mark.parametrize("name", LAYER_NORM)
+@pytest.mark.parametrize("norm_first", [True, False], ids=["pre-norm", "post-norm"])
+def test_layer_normalization(name, norm_first):
+    case = LAYER_NORM[name]
+    x, scale, shift = (case.inputs[name] for name in ("X", "Scale", "B"))
+    # All axes from this one on are normalized together: they are one token.
+    axis = case.attributes.get("axis", -1) % x.ndim
+    width = math.prod(x.shape[axis:])
+    epsilon = case.attributes.get("epsilon", 1e-5)
+    encoder, norm = encoder_that_only_normalizes(width, epsilon, norm_first)
+    with torch.no_grad():
+        norm.weight.copy_(scale.flatten())
+        norm.bias.copy_(shift.flatten())
+        output = encoder(x.reshape(1, -1, width)).reshape(x.shape)
+    # Entries near 0 are differences of larger ones.
+    torch.testing.assert_close(output, case.outputs["Y"], rtol=1e-5, atol=1e-6)
+
+
+# Nothing is left out in silence
+
+
+# What the tests above look at; names are those of the operators' specifications.
+USED = {
+    "Attention": (
+        "Q K V attn_mask past_key past_value nonpad_kv_seqlen "
+        "is_causal scale softcap left_window_size right_window_size q_num_heads kv_num_heads "
+        "qk_matmul_output_mode Y present_key present_value qk_matmul_output"
+    ),
+    "RotaryEmbedding": ("X cos_cache sin_cache position_ids interleaved num_heads rotary_embedding_dim Y"),
+    "LayerNormalization": "X Scale B axis epsilon Y",
+}
+LEFT_OUT = {
+    "softmax_precision": "ours is float32 at least; the difference is below the tolerance",
+    "Mean": "our norm does not return what it subtracts",
+    "InvStdDev": "nor what it multiplies with",
+}
+
+
+@pytest.mark.parametrize(
+    ("operator", "cases", "at_least"),
+    [("Attention", ATTENTION, 93), ("RotaryEmbedding", ROTARY, 8), ("LayerNormalization", LAYER_NORM, 19)],
+)
+def test_every_case_is_used(operator, cases, at_least):
+    # As many as onnx 1.23 has. More are tested as they come, unless they bring something
+    # that no test looks at.
+    assert len(cases) >= at_least
+    named = set()
+    for case in cases.values():
+        named.update(case.attributes, case.inputs, case.outputs)
+    assert named - set(LEFT_OUT) == set(USED[operator].split())
+
+
+def test_the_tests_of_some_cases_have_theirs():
+    assert len(TOP_LEFT) >= 12 and len(SAME_WIDTH) >= 76
+    # Every mode of the optional output is asked for.
+    modes = {
+        case.attributes.get("qk_matmul_output_mode", 0)
+        for case in ATTENTION.values()
+        if "qk_matmul_output" in case.outputs
+    }
+    assert modes == {0, 1, 2, 3}

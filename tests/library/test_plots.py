@@ -1,0 +1,181 @@
+"""Figures: what is drawn is what was given, in the colours of the course, and shown once."""
+
+import math
+import warnings
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_hex, to_rgb
+
+from mha_lib.plots import (
+    HEADS,
+    KEY,
+    QUERY,
+    VALUE,
+    head_color,
+    new_figure,
+    plot_curves,
+    plot_seeds,
+    plot_weights,
+)
+
+
+@pytest.fixture(autouse=True)
+def strict():
+    """A warning of matplotlib would become a block on the page."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+    assert plt.get_fignums() == [], "pyplot must not hold a figure, or Jupyter shows it twice"
+
+
+def draw(figure):
+    figure.canvas.draw()  # layout happens here, and its warnings
+
+
+def maps_of(figure):
+    return [axis for axis in figure.axes if axis.images]
+
+
+def luminance(color):
+    channels = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+    return 0.2126 * channels[0] + 0.7152 * channels[1] + 0.0722 * channels[2]
+
+
+def test_colors_can_be_told_apart_and_read_on_white():
+    assert len({QUERY, KEY, VALUE}) == 3
+    assert len(set(HEADS)) == len(HEADS) == 8
+    for color in (QUERY, KEY, VALUE):  # used for text in large letters: contrast at least 3 to 1
+        assert 1.05 / (luminance(color) + 0.05) >= 3
+    assert [head_color(h) for h in range(16)] == list(HEADS) * 2
+
+
+def test_new_figure_has_the_asked_size():
+    figure, axes = new_figure(2, 3, width=5, height=4, sharey=True)
+    assert axes.shape == (2, 3)
+    assert figure.get_size_inches().tolist() == [5, 4]
+    figure, axis = new_figure()
+    axis.plot([0, 1])
+    draw(figure)
+
+
+def test_style_stays_inside_the_figure():
+    before = dict(plt.rcParams)
+    new_figure()
+    plot_weights(torch.eye(3))
+    assert dict(plt.rcParams) == before
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 5, 8])
+def test_each_map_shows_its_weights(heads):
+    weights = torch.rand(heads, 5, 7, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    figure = plot_weights(weights)
+    draw(figure)
+    maps = maps_of(figure)
+    assert len(maps) == heads
+    for h, axis in enumerate(maps):
+        (image,) = axis.images
+        np.testing.assert_allclose(image.get_array(), weights[h].detach(), rtol=1e-6)
+        assert image.get_array().shape == (5, 7)  # queries are rows, keys columns
+        assert axis.get_title() == f"head {h}"
+        assert image.get_clim() == (0, weights.max().item())
+    bars = [axis for axis in figure.axes if axis.get_ylabel() == "weight"]
+    assert len(bars) == 1
+    assert maps[0].get_ylabel() == "queries"
+    assert maps[-1].get_xlabel() == "keys"
+    assert to_hex(maps[0].yaxis.label.get_color()) == QUERY
+    assert to_hex(maps[-1].xaxis.label.get_color()) == KEY
+    if heads > 1:
+        assert [to_hex(axis.title.get_color()) for axis in maps] == [head_color(h) for h in range(heads)]
+
+
+def test_labels_stand_at_their_rows_and_columns():
+    queries, keys = ["a", "b", "c"], ["one", "two", "three", "four", "five"]
+    figure = plot_weights(torch.rand(3, 5), query_labels=queries, key_labels=keys, titles=["one map"])
+    draw(figure)
+    (axis,) = maps_of(figure)
+    assert [text.get_text() for text in axis.get_yticklabels()] == queries
+    assert [text.get_text() for text in axis.get_xticklabels()] == keys
+    assert (axis.get_yticks().tolist(), axis.get_xticks().tolist()) == ([0, 1, 2], [0, 1, 2, 3, 4])
+    assert axis.get_title() == "one map"
+
+
+def test_small_maps_carry_their_numbers():
+    weights = torch.tensor([[0.25, 0.75], [1.0, 0.0]])
+    (axis,) = maps_of(plot_weights(weights))
+    assert {text.get_position(): text.get_text() for text in axis.texts} == {
+        (0, 0): "0.25", (1, 0): "0.75", (0, 1): "1.00", (1, 1): "0.00"
+    }  # fmt: skip
+    assert {text.get_text(): text.get_color() for text in axis.texts}["0.00"] == "white"
+    assert {text.get_text(): text.get_color() for text in axis.texts}["1.00"] == "black"
+    assert not maps_of(plot_weights(torch.rand(7, 7)))[0].texts
+    assert len(maps_of(plot_weights(torch.rand(7, 7), values=True))[0].texts) == 49
+    assert not maps_of(plot_weights(weights, values=False))[0].texts
+
+
+def test_scores_can_be_shown_too():
+    scores = torch.tensor([[-3.0, 1.0], [2.0, 0.0]])
+    figure = plot_weights(scores, vmin=None, colorbar_label="score")
+    assert maps_of(figure)[0].images[0].get_clim() == (-3, 2)
+    assert [axis.get_ylabel() for axis in figure.axes][-1] == "score"
+    assert maps_of(plot_weights(scores, vmin=-5, vmax=5))[0].images[0].get_clim() == (-5, 5)
+
+
+def test_nan_and_infinities_can_be_shown():
+    """What a softmax over hidden keys gives in other libraries is a figure of the course."""
+    weights = torch.tensor([[0.25, 0.75], [math.nan, math.nan]])
+    figure = plot_weights(weights)
+    draw(figure)
+    (axis,) = maps_of(figure)
+    assert axis.images[0].get_clim() == (0, 0.75)
+    # A NaN has no colour: on the white page its text must be black.
+    assert [text.get_color() for text in axis.texts if text.get_text() == "nan"] == ["black", "black"]
+    figure = plot_weights(torch.tensor([[-math.inf, 1.0], [0.0, -math.inf]]), vmin=None)
+    draw(figure)
+    assert maps_of(figure)[0].images[0].get_clim() == (0, 1)
+    draw(plot_weights(torch.full((2, 2), math.nan)))
+    draw(plot_weights(torch.zeros(2, 2)))
+
+
+def test_curves_are_means_with_a_band():
+    steps, runs = (torch.tensor([10, 20, 30]), torch.tensor([[3.0, 2.0, 1.0], [5.0, 3.0, 1.0]]))
+    figure = plot_curves(steps, {"two runs": runs, "one": torch.ones(3)}, floor=0.5, ylabel="nats")
+    draw(figure)
+    (axis,) = figure.axes
+    mean, one, floor = axis.get_lines()
+    assert mean.get_ydata().tolist() == [4.0, 2.5, 1.0]
+    assert mean.get_xdata().tolist() == [10, 20, 30]
+    assert one.get_ydata().tolist() == [1, 1, 1]
+    assert set(floor.get_ydata()) == {0.5}
+    band = axis.collections[0].get_paths()[0].vertices
+    assert {(10, 3), (10, 5), (20, 2), (20, 3)} <= {tuple(corner) for corner in band.tolist()}
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["two runs", "one", "floor"]
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("training step", "nats")
+
+
+def test_no_curve_is_left_out_where_colors_run_out():
+    figure = plot_curves(torch.arange(3), {str(n): torch.rand(3) for n in range(11)})
+    assert len(figure.axes[0].get_lines()) == 11
+    figure = plot_curves(torch.arange(3), {"a": torch.rand(3), "b": torch.rand(3)}, colors=[KEY])
+    assert [to_hex(line.get_color()) for line in figure.axes[0].get_lines()] == [KEY, KEY]
+
+
+def test_seeds_are_single_dots():
+    results = {
+        "linear": {"1": torch.tensor([0.1, 0.3]), "2": torch.tensor([0.9])},
+        "MLP": {"1": torch.tensor([1.0])},
+    }
+    figure = plot_seeds(results, xlabel="heads", chance=0.125)
+    draw(figure)
+    (axis,) = figure.axes
+    *dots, chance = axis.get_lines()
+    assert sorted(float(y) for line in dots for y in line.get_ydata()) == pytest.approx([0.1, 0.3, 0.9, 1.0])
+    for line, near in zip(dots, (0, 1, 0), strict=True):  # each near the tick of its setting
+        assert all(abs(x - near) < 0.3 for x in line.get_xdata())
+        assert line.get_linestyle() == "None"
+    assert set(chance.get_ydata()) == {0.125}
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["1", "2"]
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["linear", "MLP", "guessing"]
+    assert axis.get_xlabel() == "heads"

@@ -1,0 +1,747 @@
+"""Blocks and stacks of the Transformer.
+
+Compared with torch's own layers and with BERT of HuggingFace, weights copied; with the formulas written out;
+and with what a decoder must not do. Every axis has another prime size, so that no two can be confused.
+"""
+
+import copy
+import io
+import itertools
+import pickle
+
+import pytest
+import torch
+from random_tensors import bools, generator, random
+from torch import nn
+
+from mha_lib import MultiHeadAttention, capture_attention
+from mha_lib.cache import KeyValueCache
+from mha_lib.positional import RotaryPositionalEncoding
+from mha_lib.transformer import (
+    DecoderBlock,
+    DecoderBlockCache,
+    EncoderBlock,
+    FeedForward,
+    TransformerDecoder,
+    TransformerEncoder,
+)
+
+LAYERS = 2
+HEAD_DIM, BATCH, HEADS, Q_LEN, K_LEN, HIDDEN_DIM = 2, 3, 5, 7, 11, 17
+EMBED_DIM = HEADS * HEAD_DIM
+EPS = 1e-3  # large enough that the wrong one is seen
+SIZES = EMBED_DIM, HEADS, HIDDEN_DIM
+
+NORMS = pytest.mark.parametrize("norm_first", [True, False], ids=["pre", "post"])
+ACTIVATIONS = pytest.mark.parametrize("activation", ["relu", "gelu"])
+
+
+def shaken(module, seed=0):
+    """The module in float64, in eval mode, all parameters random: no weight of a norm is 1, no bias 0."""
+    draw = generator(seed)
+    for parameter in module.double().parameters():
+        with torch.no_grad():
+            parameter.normal_(std=0.5, generator=draw)
+    return module.eval()
+
+
+X, MEMORY = random(BATCH, Q_LEN, EMBED_DIM), random(BATCH, K_LEN, EMBED_DIM, seed=1)
+LENS, MEMORY_LENS = torch.tensor([7, 4, 5]), torch.tensor([5, 11, 2])
+
+
+def close(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
+
+
+# Torch's layers, with the weights of ours
+
+
+def same_parameters(ours, theirs):
+    """Triples of our parameter, torch's, and the rows of torch's that mean the same."""
+    everything = slice(None)
+    if isinstance(ours, MultiHeadAttention):
+        for i, proj in enumerate((ours.q_proj, ours.k_proj, ours.v_proj)):
+            rows = slice(i * EMBED_DIM, (i + 1) * EMBED_DIM)
+            yield proj.weight, theirs.in_proj_weight, rows
+            if proj.bias is not None:
+                yield proj.bias, theirs.in_proj_bias, rows
+        yield from same_parameters(ours.out_proj, theirs.out_proj)
+    elif isinstance(ours, (nn.Linear, nn.LayerNorm)):
+        yield ours.weight, theirs.weight, everything
+        if ours.bias is not None:
+            yield ours.bias, theirs.bias, everything
+    elif isinstance(ours, (EncoderBlock, DecoderBlock)):
+        decodes = isinstance(ours, DecoderBlock)
+        yield from same_parameters(ours.self_attention, theirs.self_attn)
+        yield from same_parameters(ours.self_attention_norm, theirs.norm1)
+        if decodes:
+            yield from same_parameters(ours.cross_attention, theirs.multihead_attn)
+            yield from same_parameters(ours.cross_attention_norm, theirs.norm2)
+        yield from same_parameters(ours.feed_forward.up_proj, theirs.linear1)
+        yield from same_parameters(ours.feed_forward.down_proj, theirs.linear2)
+        last = theirs.norm3 if decodes else theirs.norm2
+        yield from same_parameters(ours.feed_forward_norm, last)
+    else:
+        for block, layer in zip(ours.blocks, theirs.layers, strict=True):
+            yield from same_parameters(block, layer)
+        if theirs.norm is not None:
+            yield from same_parameters(ours.norm, theirs.norm)
+
+
+def torch_twin(ours, **options):
+    """Torch's own layer or stack with the weights of `ours`, in the same mode."""
+    decodes = isinstance(ours, (DecoderBlock, TransformerDecoder))
+    kind = nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer
+    options = {"dropout": 0.0} | options
+    theirs = kind(*SIZES, batch_first=True, **options)
+    if hasattr(ours, "blocks"):
+        eps, bias = options.get("layer_norm_eps", 1e-5), options.get("bias", True)
+        norm = nn.LayerNorm(EMBED_DIM, eps, bias=bias)
+        norm = norm if options["norm_first"] else None
+        if decodes:
+            theirs = nn.TransformerDecoder(theirs, len(ours.blocks), norm)
+        else:
+            layers = len(ours.blocks)
+            theirs = nn.TransformerEncoder(theirs, layers, norm, enable_nested_tensor=False)
+    theirs.double()
+    triples = list(same_parameters(ours, theirs))
+    assert len({id(parameter) for parameter, *_ in triples}) == len(list(ours.parameters()))
+    with torch.no_grad():
+        for parameter, target, rows in triples:
+            target[rows].copy_(parameter)
+    return theirs.train(ours.training)
+
+
+def hidden(lens, length):
+    """Torch's padding mask: True = hidden."""
+    return torch.arange(length) >= lens.unsqueeze(1)
+
+
+FUTURE = torch.ones(Q_LEN, Q_LEN, dtype=torch.bool).triu(1)
+SELF_MASK, CROSS_MASK = bools(Q_LEN, Q_LEN), bools(Q_LEN, K_LEN, seed=1)
+HEAD_MASK = bools(BATCH, HEADS, Q_LEN, Q_LEN, seed=2)
+BIAS = random(BATCH, HEADS, Q_LEN, Q_LEN, seed=4)
+HEAD_CROSS_MASK = bools(BATCH, HEADS, Q_LEN, K_LEN, seed=3)
+
+# what ours is given, and what torch's is given for the same meaning
+ENCODER_HIDING = {
+    "nothing": ({}, {}),
+    "mask": ({"attn_mask": SELF_MASK}, {"mask": ~SELF_MASK}),
+    "mask of heads": ({"attn_mask": HEAD_MASK}, {"mask": ~HEAD_MASK.flatten(0, 1)}),
+    "bias": ({"attn_bias": BIAS}, {"mask": BIAS.flatten(0, 1)}),
+    "lens": ({"valid_lens": LENS}, {"padding": hidden(LENS, Q_LEN)}),
+    "causal": ({"is_causal": True}, {"mask": FUTURE}),
+    "all": (
+        {"attn_mask": SELF_MASK, "valid_lens": LENS, "is_causal": True},
+        {"mask": ~SELF_MASK | FUTURE, "padding": hidden(LENS, Q_LEN)},
+    ),
+}
+DECODER_HIDING = {
+    "nothing": ({}, {}),
+    "mask": ({"attn_mask": SELF_MASK}, {"tgt_mask": ~SELF_MASK | FUTURE}),
+    "bias": ({"attn_bias": BIAS}, {"tgt_mask": BIAS.flatten(0, 1).masked_fill(FUTURE, -torch.inf)}),
+    "lens": ({"valid_lens": LENS}, {"tgt_key_padding_mask": hidden(LENS, Q_LEN)}),
+    "memory mask": ({"memory_mask": CROSS_MASK}, {"memory_mask": ~CROSS_MASK}),
+    "memory mask of heads": (
+        {"memory_mask": HEAD_CROSS_MASK},
+        {"memory_mask": ~HEAD_CROSS_MASK.flatten(0, 1)},
+    ),
+    "memory lens": (
+        {"memory_valid_lens": MEMORY_LENS},
+        {"memory_key_padding_mask": hidden(MEMORY_LENS, K_LEN)},
+    ),
+    "all": (
+        {
+            "attn_mask": SELF_MASK,
+            "valid_lens": LENS,
+            "memory_mask": CROSS_MASK,
+            "memory_valid_lens": MEMORY_LENS,
+        },
+        {
+            "tgt_mask": ~SELF_MASK | FUTURE,
+            "tgt_key_padding_mask": hidden(LENS, Q_LEN),
+            "memory_mask": ~CROSS_MASK,
+            "memory_key_padding_mask": hidden(MEMORY_LENS, K_LEN),
+        },
+    ),
+}
+
+
+def run_torch(theirs, inputs, hide):
+    if len(inputs) == 2:
+        return theirs(*inputs, **({"tgt_mask": FUTURE} | hide))
+    stacked = isinstance(theirs, nn.TransformerEncoder)
+    names = {"mask": "mask" if stacked else "src_mask", "padding": "src_key_padding_mask"}
+    return theirs(*inputs, **{names[name]: mask for name, mask in hide.items()})
+
+
+ALL_KINDS = {
+    "encoder block": (EncoderBlock, (), (X,), ENCODER_HIDING),
+    "encoder": (TransformerEncoder, (LAYERS,), (X,), ENCODER_HIDING),
+    "decoder block": (DecoderBlock, (), (X, MEMORY), DECODER_HIDING),
+    "decoder": (TransformerDecoder, (LAYERS,), (X, MEMORY), DECODER_HIDING),
+}
+KINDS = pytest.mark.parametrize("kind", ALL_KINDS)
+
+
+def make(kind, **options):
+    cls, layers, inputs, _ = ALL_KINDS[kind]
+    return shaken(cls(*layers, *SIZES, **options)), inputs
+
+
+@pytest.mark.parametrize(
+    ("kind", "hide"), [(kind, hide) for kind, (*_, hiding) in ALL_KINDS.items() for hide in hiding]
+)
+@pytest.mark.parametrize(("norm_first", "activation"), [(True, "relu"), (False, "gelu")], ids=["pre", "post"])
+def test_equals_torchs_layer(kind, hide, norm_first, activation):
+    """Outputs, and gradients of inputs and of every parameter."""
+    options = {
+        "norm_first": norm_first, "activation": activation, "layer_norm_eps": EPS
+    }  # fmt: skip
+    ours, inputs = make(kind, **options)
+    ours.train()  # without dropout; in eval mode torch takes a path of its own
+    theirs = torch_twin(ours, **options)
+    our_hide, their_hide = ALL_KINDS[kind][3][hide]
+    our_in, their_in = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
+    actual = ours(*our_in, **our_hide)
+    expected = run_torch(theirs, their_in, their_hide)
+    close(actual, expected)
+    for output in (actual, expected):
+        (output * random(*X.shape, seed=5)).sum().backward()
+    for mine, other in zip(our_in, their_in, strict=True):
+        close(mine.grad, other.grad)
+    for parameter, other, rows in same_parameters(ours, theirs):
+        close(parameter.grad, other.grad[rows])
+
+
+@KINDS
+@pytest.mark.parametrize(("norm_first", "activation"), [(True, "gelu"), (False, "relu")], ids=["pre", "post"])
+def test_equals_torchs_layer_without_biases(kind, norm_first, activation):
+    options = {"norm_first": norm_first, "activation": activation, "bias": False}
+    ours, inputs = make(kind, **options)
+    assert not any("bias" in name for name, _ in ours.named_parameters())
+    theirs = torch_twin(ours.train(), **options)
+    close(ours(*inputs), run_torch(theirs, inputs, {}))
+
+
+@KINDS
+@NORMS
+def test_defaults_are_those_of_torch(kind, norm_first):
+    """Relu, biases and the norms' epsilon; only the norm comes first unless told otherwise."""
+    ours, inputs = make(kind, norm_first=norm_first)
+    close(ours(*inputs), run_torch(torch_twin(ours.train(), norm_first=norm_first), inputs, {}))
+
+
+@NORMS
+def test_norm_first_is_the_default_and_ends_with_a_norm(norm_first):
+    for stack in (TransformerEncoder, TransformerDecoder):
+        assert stack(LAYERS, *SIZES).blocks[0].norm_first
+        names = dict(stack(LAYERS, *SIZES, norm_first=norm_first).named_parameters())
+        assert ("norm.weight" in names) == norm_first
+
+
+# The formulas, written out
+
+
+def by_hand_norm(x, norm):
+    mean = x.mean(-1, keepdim=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdim=True)
+    return (x - mean) / (variance + EPS) ** 0.5 * norm.weight + norm.bias
+
+
+def by_hand_attention(x, memory, attention, visible):
+    output = 0
+    for head in range(HEADS):
+        rows = slice(head * HEAD_DIM, (head + 1) * HEAD_DIM)
+        q, k, v = (
+            tokens @ proj.weight[rows].T + proj.bias[rows]
+            for tokens, proj in (
+                (x, attention.q_proj), (memory, attention.k_proj), (memory, attention.v_proj)
+            )
+        )  # fmt: skip
+        scores = q @ k.mT / HEAD_DIM**0.5
+        weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+        output = output + weights @ v @ attention.out_proj.weight[:, rows].T
+    return output + attention.out_proj.bias
+
+
+def by_hand_feed_forward(x, layer):
+    hidden = x @ layer.up_proj.weight.T + layer.up_proj.bias
+    if layer.activation == "gelu":
+        hidden = hidden * (1 + torch.erf(hidden / 2**0.5)) / 2
+    else:
+        hidden = hidden.clamp(min=0)
+    return hidden @ layer.down_proj.weight.T + layer.down_proj.bias
+
+
+@NORMS
+@ACTIVATIONS
+def test_blocks_equal_the_formulas(norm_first, activation):
+    options = {
+        "norm_first": norm_first, "activation": activation, "layer_norm_eps": EPS
+    }  # fmt: skip
+    encoder, decoder = (make(kind, **options)[0] for kind in ("encoder block", "decoder block"))
+
+    def add(x, norm, layer):
+        if norm_first:
+            return x + layer(by_hand_norm(x, norm))
+        return by_hand_norm(x + layer(x), norm)
+
+    def attend_to_self(x, block, visible):
+        attention, norm = block.self_attention, block.self_attention_norm
+        return add(x, norm, lambda x: by_hand_attention(x, x, attention, visible))
+
+    def attend_to_memory(x, block, visible):
+        attention, norm = block.cross_attention, block.cross_attention_norm
+        return add(x, norm, lambda x: by_hand_attention(x, MEMORY, attention, visible))
+
+    def transform(x, block):
+        layer, norm = block.feed_forward, block.feed_forward_norm
+        return add(x, norm, lambda x: by_hand_feed_forward(x, layer))
+
+    expected = transform(attend_to_self(X, encoder, SELF_MASK), encoder)
+    close(encoder(X, SELF_MASK), expected)
+    expected = attend_to_self(X, decoder, ~FUTURE)
+    expected = transform(attend_to_memory(expected, decoder, CROSS_MASK), decoder)
+    close(decoder(X, MEMORY, memory_mask=CROSS_MASK), expected)
+
+
+@ACTIVATIONS
+def test_feed_forward_equals_the_formula_for_any_leading_axes(activation):
+    layer = shaken(FeedForward(EMBED_DIM, HIDDEN_DIM, activation=activation))
+    for shape in ((), (Q_LEN,), (BATCH, HEADS, Q_LEN)):
+        x = random(*shape, EMBED_DIM) * 3
+        close(layer(x), by_hand_feed_forward(x, layer))
+
+
+@pytest.mark.parametrize("layer", [FeedForward(EMBED_DIM, HIDDEN_DIM), FeedForward(HIDDEN_DIM, EMBED_DIM)])
+def test_feed_forward_starts_with_xaviers_weights_and_no_bias(layer):
+    bound = (6 / (EMBED_DIM + HIDDEN_DIM)) ** 0.5
+    for proj in (layer.up_proj, layer.down_proj):
+        assert 0.8 * bound < proj.weight.abs().max() <= bound
+        assert not proj.bias.any()
+
+
+# What a block may see
+
+
+@KINDS
+@NORMS
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_no_peeking(kind, norm_first, training):
+    """The gradient of each output reaches its own past and nothing else, in training and evaluation."""
+    model, inputs = make(kind, norm_first=norm_first)
+    model.train(training)
+    hide = {} if "decoder" in kind else {"is_causal": True}
+    x, *memory = (x.clone().requires_grad_() for x in inputs)
+    output = model(x, *memory, **hide)
+    for i in range(Q_LEN):
+        reached = torch.autograd.grad(output[:, i].square().sum(), x, retain_graph=True)
+        assert (reached[0].abs().sum(-1) > 0).tolist() == [[j <= i for j in range(Q_LEN)]] * BATCH
+
+
+@pytest.mark.parametrize("kind", ["decoder block", "decoder"])
+def test_every_token_reads_the_visible_memory_and_no_other(kind):
+    model, inputs = make(kind)
+    x, memory = (x.clone().requires_grad_() for x in inputs)
+    output = model(x, memory, memory_valid_lens=MEMORY_LENS)
+    visible = ~hidden(MEMORY_LENS, K_LEN)
+    for i in range(Q_LEN):
+        (reached,) = torch.autograd.grad(output[:, i].square().sum(), memory, retain_graph=True)
+        assert torch.equal(reached.abs().sum(-1) > 0, visible)
+
+
+def test_lengths_of_the_memory_may_differ_by_query():
+    model, inputs = make("decoder")
+    lens = torch.arange(BATCH * Q_LEN).view(BATCH, Q_LEN) % K_LEN + 1
+    mask = torch.arange(K_LEN) < lens.unsqueeze(-1)
+    close(model(*inputs, memory_valid_lens=lens), model(*inputs, memory_mask=mask))
+    both = model(*inputs, memory_valid_lens=lens, memory_mask=HEAD_CROSS_MASK)
+    close(both, model(*inputs, memory_mask=HEAD_CROSS_MASK & mask.unsqueeze(1)))
+
+
+@KINDS
+def test_a_memory_or_sequence_without_anything_visible_is_no_nan(kind):
+    model, inputs = make(kind)
+    none = torch.zeros(BATCH, dtype=torch.int64)
+    name = "memory_valid_lens" if "decoder" in kind else "valid_lens"
+    x = inputs[0].clone().requires_grad_()
+    output = model(x, *inputs[1:], **{name: none})
+    output.sum().backward()
+    assert output.isfinite().all() and x.grad.isfinite().all()
+
+
+@KINDS
+def test_a_sample_alone_equals_itself_in_a_batch(kind):
+    model, inputs = make(kind)
+    name = "memory_valid_lens" if "decoder" in kind else "valid_lens"
+    lens = MEMORY_LENS if "decoder" in kind else LENS
+    together = model(*inputs, **{name: lens})
+    for b in range(BATCH):
+        alone = model(*(x[b : b + 1] for x in inputs), **{name: lens[b : b + 1]})
+        close(alone, together[b : b + 1])
+
+
+# Dropout
+
+
+@KINDS
+@NORMS
+def test_dropout_stands_where_torch_has_it(kind, norm_first):
+    """From the same seed, ours and torch's drop the same numbers in the same places.
+
+    One sample: torch's layer turns the axis of the batch round inside, and draws for more in another order.
+    """
+    # Not relu: before or after it, dropout is the same.
+    options = {"norm_first": norm_first, "dropout": 0.3, "activation": "gelu"}
+    ours, inputs = make(kind, **options)
+    inputs = [x[:1] for x in inputs]
+    theirs = torch_twin(ours.train(), **options)
+    outputs = []
+    for run in (lambda: ours(*inputs), lambda: run_torch(theirs, inputs, {})):
+        torch.manual_seed(0)
+        outputs.append(run())
+    close(*outputs)
+    assert not torch.allclose(ours(*inputs), outputs[0])
+
+
+@pytest.mark.parametrize("kind", ["encoder block", "decoder block"])
+def test_nothing_but_the_residual_survives_a_dropout_of_one(kind):
+    block, inputs = make(kind, dropout=1.0, norm_first=True)
+    close(block.train()(*inputs), X)
+    block, inputs = make(kind, dropout=1.0, norm_first=False)
+    norms = [block.self_attention_norm, block.feed_forward_norm]
+    if "decoder" in kind:
+        norms.insert(1, block.cross_attention_norm)
+    expected = X
+    for norm in norms:
+        expected = norm(expected)
+    close(block.train()(*inputs), expected)
+
+
+@KINDS
+def test_no_dropout_in_evaluation(kind):
+    dropping, inputs = make(kind, dropout=0.5)
+    plain, _ = make(kind)
+    state = torch.get_rng_state()
+    assert torch.equal(dropping(*inputs), plain(*inputs))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# The cache
+
+
+def decode(model, chunks, memory, cache, **hide):
+    outputs = []
+    for chunk in chunks:
+        causal = {} if memory else {"is_causal": True}
+        outputs.append(model(chunk, *memory, cache=cache, **causal, **hide))
+    return torch.cat(outputs, dim=1)
+
+
+def new_cache(model):
+    if isinstance(model, EncoderBlock):
+        return KeyValueCache()
+    return DecoderBlockCache() if isinstance(model, DecoderBlock) else model.new_cache()
+
+
+SPLITS = [(7,), (1,) * 7, (3, 4), (5, 1, 1), (1, 0, 6)]
+
+
+@KINDS
+@NORMS
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+@pytest.mark.parametrize("modern", [False, True], ids=["plain", "rotary, shared keys"])
+def test_chunks_with_a_cache_equal_the_whole(kind, norm_first, split, modern):
+    rotary = RotaryPositionalEncoding(HEAD_DIM) if modern else None
+    model, (x, *memory) = make(kind, norm_first=norm_first, rotary=rotary, num_kv_heads=1 if modern else None)
+    hide = {"memory_valid_lens": MEMORY_LENS} if memory else {}
+    whole = model(x, *memory, **hide) if memory else model(x, is_causal=True)
+    cache = new_cache(model)
+    close(decode(model, x.split(split, dim=1), memory, cache, **hide), whole)
+    first = cache[0] if isinstance(cache, list) else cache
+    assert len(first) == Q_LEN
+
+
+@KINDS
+@pytest.mark.parametrize("modern", [False, True], ids=["plain", "rotary, shared keys"])
+def test_chunks_of_sequences_of_different_lengths(kind, modern):
+    """Each sample fills its own part of a chunk; the rest of the chunk must not matter."""
+    rotary = RotaryPositionalEncoding(HEAD_DIM) if modern else None
+    model, (x, *memory) = make(kind, rotary=rotary, num_kv_heads=1 if modern else None)
+    hide = {"memory_valid_lens": MEMORY_LENS} if memory else {"is_causal": True}
+    whole = model(x, *memory, **hide)
+    widths = (3, 1, 3)
+    lens = torch.tensor([[3, 1, 3], [2, 0, 3], [0, 1, 2]])  # (batch, chunks)
+    cache, done = new_cache(model), torch.zeros(BATCH, dtype=torch.int64)
+    for width, real in zip(widths, lens.T, strict=True):
+        chunk = 100 * random(BATCH, width, EMBED_DIM, seed=9)
+        for b in range(BATCH):
+            chunk[b, : real[b]] = x[b, done[b] : done[b] + real[b]]
+        output = model(chunk, *memory, valid_lens=real, cache=cache, **hide)
+        for b in range(BATCH):
+            close(output[b, : real[b]], whole[b, done[b] : done[b] + real[b]])
+        done += real
+    first = cache[0] if isinstance(cache, list) else cache
+    own = getattr(first, "self_attention", first)
+    assert own.lens.tolist() == done.tolist() == [7, 5, 3]
+
+
+def test_masks_and_biases_beside_a_cache_span_all_slots():
+    model, (x,) = make("encoder")
+    hide = {"attn_mask": HEAD_MASK, "attn_bias": BIAS}
+    whole, cache = model(x, is_causal=True, **hide), model.new_cache()
+    for i in range(Q_LEN):
+        now = {name: part[:, :, i : i + 1, : i + 1] for name, part in hide.items()}
+        output = model(x[:, i : i + 1], is_causal=True, cache=cache, **now)
+        close(output, whole[:, i : i + 1])
+
+
+def test_masks_of_the_memory_beside_a_cache_are_those_of_each_call():
+    model, inputs = make("decoder")
+    lens = torch.arange(BATCH * Q_LEN).view(BATCH, Q_LEN) % K_LEN + 1
+    whole = model(*inputs, memory_mask=HEAD_CROSS_MASK, memory_valid_lens=lens)
+    cache = model.new_cache()
+    for i in range(Q_LEN):
+        now = slice(i, i + 1)
+        output = model(
+            X[:, now],
+            MEMORY,
+            memory_mask=HEAD_CROSS_MASK[:, :, now],
+            memory_valid_lens=lens[:, now],
+            cache=cache,
+        )
+        close(output, whole[:, now])
+
+
+def test_the_memory_is_projected_once():
+    model, (x, memory) = make("decoder")
+    projected = []
+    for block in model.blocks:
+        for proj in (block.cross_attention.k_proj, block.cross_attention.v_proj):
+            proj.register_forward_pre_hook(lambda _, args: projected.append(args[0].shape[1]))
+    decode(model, x.split(1, dim=1), (memory,), model.new_cache())
+    assert sum(projected) == LAYERS * 2 * K_LEN
+
+
+def test_two_batches_have_two_caches():
+    for kind in ("encoder", "decoder"):
+        model, _ = make(kind)
+        caches = [model.new_cache(), model.new_cache()]
+        flat = [
+            part
+            for cache in caches
+            for own in cache
+            for part in (vars(own).values() if kind == "decoder" else [own])
+        ]
+        assert len({id(part) for part in flat}) == len(flat) == 2 * LAYERS * (1 + (kind == "decoder"))
+
+
+def test_a_cache_that_does_not_fit_stays_as_it_was():
+    model, (x, memory) = make("decoder")
+    cache = model.new_cache()
+    model(x[:, :2], memory, cache=cache)
+    for change in (
+        lambda: model(x, memory[:, 1:], cache=cache),
+        lambda: model(x[1:], memory[1:], cache=cache),
+        lambda: model(x, memory, cache=cache[1:]),
+        lambda: model(x, memory, cache=cache[:1] * LAYERS),
+        lambda: model(x, memory, memory_valid_lens=LENS + K_LEN, cache=cache),
+        lambda: model(x, memory, memory_mask=CROSS_MASK[1:], cache=cache),
+        lambda: model(x, memory, SELF_MASK, cache=cache),
+    ):
+        with pytest.raises(ValueError, match="must"):
+            change()
+        assert [(len(own), len(own.cross_attention)) for own in cache] == [(2, K_LEN)] * LAYERS
+    model(x, memory, cache=cache)
+    cache[1] = DecoderBlockCache()
+    with pytest.raises(ValueError, match=r"lengths \[9, 0\]"):
+        model(x, memory, cache=cache)
+
+
+# The options reach every block
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_a_stack_has_blocks_of_its_own_alike_in_everything(kind):
+    rotary = RotaryPositionalEncoding(HEAD_DIM)
+    options = {
+        "dropout": 0.5, "norm_first": False, "activation": "gelu", "bias": False, "layer_norm_eps": 0.25,
+        "num_kv_heads": 1,
+    }  # fmt: skip
+    stack, _ = make(kind, rotary=rotary, **options)
+    assert len(stack.blocks) == LAYERS
+    block = (EncoderBlock if kind == "encoder" else DecoderBlock)(*SIZES, **options)
+    count = sum(parameter.numel() for parameter in block.parameters())
+    assert sum(parameter.numel() for parameter in stack.parameters()) == LAYERS * count
+    for own in stack.blocks:
+        assert own.self_attention.rotary is rotary
+        assert own.self_attention.dropout == own.feed_forward.dropout.p == own.dropout.p == 0.5
+        for name, module in block.named_modules():
+            assert own.get_submodule(name).extra_repr() == module.extra_repr()
+        if kind == "decoder":
+            assert own.cross_attention.rotary is None
+            assert own.cross_attention.dropout == 0.5
+
+
+# What a user of torch expects
+
+
+@KINDS
+def test_weights_of_every_attention_can_be_captured(kind):
+    model, inputs = make(kind)
+    lens = {"memory_valid_lens": MEMORY_LENS} if "decoder" in kind else {"valid_lens": LENS}
+    plain = model(*inputs, **lens)
+    with capture_attention(model) as captured:
+        close(model(*inputs, **lens), plain)
+    prefixes = [f"blocks.{i}." for i in range(LAYERS)] if hasattr(model, "blocks") else [""]
+    names = ["self_attention", "cross_attention"] if "decoder" in kind else ["self_attention"]
+    assert list(captured) == [prefix + name for prefix in prefixes for name in names]
+    for name, weights in captured.items():
+        own = name.endswith("self_attention")
+        assert weights.shape == (BATCH, HEADS, Q_LEN, Q_LEN if own else K_LEN)
+        close(weights.sum(-1), torch.ones(BATCH, HEADS, Q_LEN, dtype=torch.float64))
+        padding = hidden(LENS, Q_LEN) if own else hidden(MEMORY_LENS, K_LEN)
+        unseen = FUTURE if own and "decoder" in kind else padding[:, None, None, :]
+        assert not weights[unseen.expand(weights.shape)].any()
+        assert (weights[~unseen.expand(weights.shape)] > 0).all()
+
+
+@KINDS
+def test_parts_have_the_documented_names(kind):
+    names = {
+        "self_attention_norm.weight", "self_attention_norm.bias",
+        "feed_forward_norm.weight", "feed_forward_norm.bias",
+        "feed_forward.up_proj.weight", "feed_forward.up_proj.bias",
+        "feed_forward.down_proj.weight", "feed_forward.down_proj.bias",
+    }  # fmt: skip
+    attentions = ["self_attention", "cross_attention"] if "decoder" in kind else ["self_attention"]
+    for attention, proj, part in itertools.product(attentions, "q k v out".split(), ("weight", "bias")):
+        names.add(f"{attention}.{proj}_proj.{part}")
+    if "decoder" in kind:
+        names |= {"cross_attention_norm.weight", "cross_attention_norm.bias"}
+    model, _ = make(kind)
+    if hasattr(model, "blocks"):
+        names = {f"blocks.{i}.{name}" for i in range(LAYERS) for name in names}
+        names |= {"norm.weight", "norm.bias"}
+    assert set(model.state_dict()) == names
+
+
+@KINDS
+@NORMS
+def test_copies_compute_the_same(kind, norm_first):
+    options = {"norm_first": norm_first, "rotary": RotaryPositionalEncoding(HEAD_DIM)}
+    model, inputs = make(kind, **options)
+    loaded, stored = make(kind, **options)[0], io.BytesIO()
+    for parameter in loaded.parameters():
+        nn.init.zeros_(parameter)
+    torch.save(model.state_dict(), stored)
+    stored.seek(0)
+    loaded.load_state_dict(torch.load(stored, weights_only=True))
+    for twin in (loaded, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):  # noqa: S301, our own bytes
+        assert torch.equal(twin(*inputs), model(*inputs))
+
+
+@pytest.mark.no_shape_checks
+@KINDS
+@NORMS
+def test_models_can_be_traced_in_one_graph(kind, norm_first):
+    model, inputs = make(kind, norm_first=norm_first)
+    hide = {"valid_lens": LENS}
+    hide |= {"memory_valid_lens": MEMORY_LENS} if "decoder" in kind else {"is_causal": True}
+    traced = torch.compile(model, fullgraph=True, backend="eager")
+    close(traced(*inputs, **hide), model(*inputs, **hide))
+    torch._dynamo.reset()
+
+
+@pytest.mark.no_shape_checks
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_models_can_be_exported(kind):
+    model, inputs = make(kind)
+    hide = {"memory_valid_lens": MEMORY_LENS} if "decoder" in kind else {"valid_lens": LENS}
+    exported = torch.export.export(model, inputs, hide)
+    close(exported.module()(*inputs, **hide), model(*inputs, **hide))
+
+
+@KINDS
+def test_models_run_on_shapes_alone(kind):
+    model, inputs = make(kind)
+    output = model.to("meta")(*(x.to("meta") for x in inputs))
+    assert output.is_meta and output.shape == X.shape
+
+
+@KINDS
+def test_no_samples_and_one_token(kind):
+    model, inputs = make(kind)
+    assert model(*(x[:0] for x in inputs)).shape == (0, Q_LEN, EMBED_DIM)
+    assert model(*(x[:, :1] for x in inputs)).isfinite().all()
+
+
+@KINDS
+def test_autocast_is_left_to_torch(kind):
+    model, inputs = make(kind)
+    expected = model(*inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = model.float()(*(x.float() for x in inputs))
+    assert output.dtype == torch.float32
+    torch.testing.assert_close(output.double(), expected, rtol=0.1, atol=0.1)
+
+
+@KINDS
+def test_arguments_are_not_modified(kind):
+    model, inputs = make(kind)
+    arguments = [*inputs, SELF_MASK, BIAS, LENS, CROSS_MASK, MEMORY_LENS]
+    versions = [tensor._version for tensor in arguments]
+    hide = {"attn_mask": SELF_MASK, "attn_bias": BIAS, "valid_lens": LENS}
+    if "decoder" in kind:
+        hide |= {"memory_mask": CROSS_MASK, "memory_valid_lens": MEMORY_LENS}
+    model(*inputs, **hide)
+    assert [tensor._version for tensor in arguments] == versions
+
+
+# BERT
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_equals_bert(activation):
+    """HuggingFace's BERT with random weights: the states after every block, padding on the left out."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=19,
+        hidden_size=EMBED_DIM,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=HIDDEN_DIM,
+        max_position_embeddings=13,
+        hidden_act=activation,
+        layer_norm_eps=EPS,
+    )
+    bert = shaken(transformers.BertModel(config, add_pooling_layer=False))
+    ours = TransformerEncoder(LAYERS, *SIZES, norm_first=False, activation=activation, layer_norm_eps=EPS)
+    ours.double().eval()
+    names = {
+        "attention.self.query": "self_attention.q_proj",
+        "attention.self.key": "self_attention.k_proj",
+        "attention.self.value": "self_attention.v_proj",
+        "attention.output.dense": "self_attention.out_proj",
+        "attention.output.LayerNorm": "self_attention_norm",
+        "intermediate.dense": "feed_forward.up_proj",
+        "output.dense": "feed_forward.down_proj",
+        "output.LayerNorm": "feed_forward_norm",
+    }
+    state = bert.encoder.state_dict()
+    ours.load_state_dict(
+        {
+            f"blocks.{i}.{our}.{part}": state[f"layer.{i}.{theirs}.{part}"]
+            for i, (theirs, our), part in itertools.product(range(LAYERS), names.items(), ("weight", "bias"))
+        }
+    )
+    tokens = torch.randint(19, (BATCH, Q_LEN), generator=generator(0))
+    real = ~hidden(LENS, Q_LEN)
+    expected = bert(tokens, attention_mask=real.long(), output_hidden_states=True)
+    states = [bert.embeddings(tokens)]
+    close(ours(states[0], valid_lens=LENS)[real], expected.last_hidden_state[real])
+    for block in ours.blocks:
+        states.append(block(states[-1], valid_lens=LENS))
+    for mine, theirs in zip(states, expected.hidden_states, strict=True):
+        close(mine[real], theirs[real])

@@ -1,0 +1,350 @@
+"""Annotations name the axes of every tensor; the tests enforce them; the page of the library shows them."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jaxtyping
+import pytest
+import torch
+from bs4 import BeautifulSoup
+from test_exports import MODULES, examples_of, public
+
+import mha_lib
+import mha_lib.widgets
+from mha_lib import causal_mask, scaled_dot_product_score
+
+PACKAGE = Path(mha_lib.__file__).parent
+ALL_MODULES = {
+    module.name.removeprefix("mha_lib."): importlib.import_module(module.name)
+    for module in pkgutil.walk_packages([str(PACKAGE)], "mha_lib.")
+    if "._" not in module.name
+}
+
+
+def public_name(module, name):
+    """What a reader imports: mha_lib.causal_mask, mha_lib.data.curve, mha_lib.widgets.Quiz."""
+    if name in mha_lib.__all__:
+        return f"mha_lib.{name}"
+    return f"mha_lib.{module.split('.')[0]}.{name}"
+
+
+PUBLIC = {
+    public_name(module, name): thing
+    for module, loaded in ALL_MODULES.items()
+    for name, thing in public(loaded).items()
+} | {"mha_lib.widgets.Explorer": mha_lib.widgets.Explorer}
+METHODS = {
+    f"{path}.{name}": getattr(member, "__func__", member)
+    for path, thing in PUBLIC.items()
+    if inspect.isclass(thing)
+    for name, member in vars(thing).items()
+    if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, classmethod))
+}
+
+
+# Every tensor names its axes.
+
+SHAPED = re.compile(r"\b(?!Tensor)[A-Z]\w+\[Tensor, (\"[^\"]*\"|'[^']*')\]")
+
+
+def bare_tensors(thing):
+    """The annotations of a function, or of a class's constructor or fields, that say Tensor without axes."""
+    texts = dict(getattr(thing, "__annotations__", {}))
+    if inspect.isclass(thing):
+        texts |= getattr(thing.__init__, "__annotations__", {})
+    texts = {name: SHAPED.sub("", str(text)) for name, text in texts.items()}
+    # What a caller's function takes and returns is not ours to check.
+    return {
+        name: text
+        for name, text in texts.items()
+        if re.search(r"\bTensor\b", re.sub(r"Callable\[.*\]", "", text))
+    }
+
+
+def test_a_bare_tensor_is_seen():
+    def named(x: 'Float[Tensor, "batch len"]', y: "int") -> 'Bool[Tensor, "..."]': ...
+    def bare(x: "Tensor | None", y: 'Float[Tensor, "batch"]') -> "tuple[Tensor, int]": ...  # fmt: skip
+
+    assert bare_tensors(named) == {}
+    assert set(bare_tensors(bare)) == {"x", "return"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in PUBLIC | METHODS
+        # A widget's tensors are checked one by one, with errors that name them.
+        if not path.startswith("mha_lib.widgets")
+    ],
+)
+def test_every_tensor_names_its_axes(path):
+    # Fields that start empty have no shape to name.
+    exempt = {"mha_lib.KeyValueCache": {"keys", "values", "visible"}}
+    bare = bare_tensors(inspect.unwrap((PUBLIC | METHODS)[path]))
+    assert set(bare) <= exempt.get(path, set())
+
+
+# The tests enforce them.
+
+
+def test_the_library_is_checked():
+    """A result is compared with the arguments, not only an argument with itself."""
+    query, key = torch.ones(2, 5, 3), torch.ones(2, 7, 3)
+    assert scaled_dot_product_score(query, key).shape == (2, 5, 7)
+    with pytest.raises(jaxtyping.TypeCheckError, match="query"):
+        scaled_dot_product_score(query.int(), key)
+    with pytest.raises(jaxtyping.TypeCheckError, match="key"):
+        scaled_dot_product_score(query, key[..., :2])
+    with pytest.raises(jaxtyping.TypeCheckError, match="q_len"):
+        causal_mask("5")
+
+
+def test_errors_of_the_library_come_first_where_they_are_expected():
+    with pytest.raises(TypeError, match="query must have") as caught:
+        scaled_dot_product_score(torch.ones(5, 3).int(), torch.ones(7, 3))
+    assert not isinstance(caught.value, jaxtyping.TypeCheckError)
+    with pytest.raises(jaxtyping.TypeCheckError):  # and are checked again behind it
+        scaled_dot_product_score(torch.ones(5, 3).int(), torch.ones(7, 3))
+
+
+@pytest.mark.no_shape_checks
+def test_marked_tests_are_not_checked():
+    assert jaxtyping.config.jaxtyping_disable
+    layer, x = mha_lib.MultiHeadAttention(6, 3), torch.rand(2, 5, 6)
+    traced = torch.compile(layer, fullgraph=True, backend="eager")
+    torch.testing.assert_close(traced(x, x, x)[0], layer(x, x, x)[0])
+
+
+def test_the_others_are_and_so_is_every_function_of_the_library():
+    assert not jaxtyping.config.jaxtyping_disable
+    for path, thing in (PUBLIC | METHODS).items():
+        if inspect.isfunction(thing):
+            assert hasattr(thing, "__wrapped__"), path
+
+
+FALSE_ANNOTATIONS = """
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+def transposed(x: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
+    return x.T
+
+def counted(x: Float[Tensor, "rows columns"]) -> Int64[Tensor, "rows columns"]:
+    return x
+
+def repeated(x: Float[Tensor, "rows columns"], times: int) -> Float[Tensor, "{times} rows columns"]:
+    return x[None]
+"""
+
+
+def test_a_false_annotation_is_caught(tmp_path, monkeypatch, shape_checker):
+    (tmp_path / "false_annotations.py").write_text(FALSE_ANNOTATIONS)
+    monkeypatch.syspath_prepend(tmp_path)
+    with jaxtyping.install_import_hook("false_annotations", shape_checker):
+        import false_annotations
+    monkeypatch.delitem(sys.modules, "false_annotations")
+    square, oblong = torch.ones(3, 3), torch.ones(2, 3)
+    false_annotations.transposed(square)
+    false_annotations.repeated(oblong, 1)
+    for call in (
+        lambda: false_annotations.transposed(oblong),
+        lambda: false_annotations.counted(oblong),
+        lambda: false_annotations.repeated(oblong, 5),
+    ):
+        with pytest.raises(jaxtyping.TypeCheckError, match="return value"):
+            call()
+
+
+# fault -> (file, the text as it is, the text that gives another shape, a call that should notice)
+WRONG_SHAPES = {
+    "none": ("masking.py", "", "", "causal_mask(3, 5)"),
+    "mask transposed": ("masking.py", ".tril(k_len - q_len)", ".tril(k_len - q_len).T", "causal_mask(3, 5)"),
+    "heads not merged": (
+        "attention.py",
+        "return x.transpose(1, 2).flatten(2)",
+        "return x.transpose(1, 2)",
+        "MultiHeadAttention(6, 3).merge_heads(torch.ones(2, 3, 5, 2))",
+    ),
+    "mean over the wrong axis": (
+        "inspection.py",
+        "return torch.stack(by_call).sum(0).abs().mean(0)",
+        "return torch.stack(by_call).sum(0).abs().mean(1)",
+        "head_importance(layer, lambda: layer(x, x, x)[0].square().mean((1, 2)))",
+    ),
+    "history transposed": (
+        "training.py",
+        "torch.stack(kept, dim=-1)",
+        "torch.stack(kept)",
+        "fit(seeded(lambda: nn.Linear(1, 1), 2), lambda _: (x, x), steps=3, loss=nn.MSELoss())",
+    ),
+}
+CALL = """
+import sys, jaxtyping
+jaxtyping.install_import_hook("mha_lib", sys.argv[1])
+from torch import nn
+import torch
+from mha_lib import *
+from mha_lib.training import *
+layer, x = MultiHeadAttention(1, 1), torch.rand(2, 5, 1)
+try:
+    eval(sys.argv[2])
+    print("passed")
+except jaxtyping.TypeCheckError as error:
+    print("caught:", error)
+"""
+
+
+@pytest.mark.parametrize("fault", WRONG_SHAPES)
+def test_a_wrong_shape_in_the_library_is_caught(fault, tmp_path, shape_checker):
+    file, right, wrong, call = WRONG_SHAPES[fault]
+    shutil.copytree(PACKAGE, tmp_path / "mha_lib", ignore=shutil.ignore_patterns("__pycache__", "widgets"))
+    target = tmp_path / "mha_lib" / file
+    text = target.read_text()
+    assert not right or text.count(right) == 1
+    target.write_text(text.replace(right, wrong) if right else text)
+    done = subprocess.run(
+        [sys.executable, "-c", CALL, shape_checker, call], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    verdict = "passed" if fault == "none" else "caught: Type-check error whilst"
+    assert done.stdout.startswith(verdict), done.stdout
+
+
+def test_the_library_does_without_a_checker():
+    """Who uses the library needs the names of the axes, not what compares them with tensors."""
+    code = (
+        "import sys; sys.modules['beartype'] = sys.modules['typeguard'] = None; import torch, mha_lib; "
+        "print(mha_lib.causal_mask(2).sum().item(), hasattr(mha_lib.causal_mask, '__wrapped__'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["3", "False"], done.stderr
+
+
+# The page of the library.
+
+NOT_ON_THE_PAGE = {"extra_repr"}  # for torch, not for people
+
+
+@pytest.fixture(scope="module")
+def page(book):
+    text = (book / "chapters" / "api.html").read_text(encoding="utf-8")
+    return BeautifulSoup(text, "html.parser")
+
+
+@pytest.fixture(scope="module")
+def signatures(page):
+    """Anchor -> the signature as it is read."""
+    return {entry["id"]: " ".join(entry.get_text().split()) for entry in page.select("dt.sig[id]")}
+
+
+def documented(path):
+    return path.rpartition(".")[2] not in NOT_ON_THE_PAGE and inspect.getdoc((PUBLIC | METHODS)[path])
+
+
+def test_every_public_name_is_on_the_page(signatures):
+    expected = {path for path in PUBLIC | METHODS if documented(path)}
+    exported = {f"mha_lib.{name}" for name in mha_lib.__all__} - {"mha_lib.__version__"}
+    widgets = {f"mha_lib.widgets.{name}" for name in mha_lib.widgets.__all__}
+    assert exported | widgets <= expected
+    assert expected - set(signatures) == set()
+    assert {anchor for anchor in signatures if anchor not in PUBLIC | METHODS} <= attributes()
+
+
+def attributes():
+    """What else may have an entry: traits, properties, the length of a cache."""
+    return {
+        f"{path}.{name}"
+        for path, thing in PUBLIC.items()
+        if inspect.isclass(thing)
+        for base in thing.__mro__
+        if base.__module__.startswith("mha_lib")
+        for name in vars(base)
+    }
+
+
+def test_signatures_read_as_in_the_source(signatures):
+    spoilt = re.compile(r"jaxtyping|typing\.|<class|<function|object at|\*args|'|\bt\.")
+    assert {text for text in signatures.values() if spoilt.search(text)} == set()
+    assert 'query: Float[Tensor, "*#batch q_len d"]' in signatures[
+        "mha_lib.scaled_dot_product_score"
+    ]  # fmt: skip
+    for path, thing in (PUBLIC | METHODS).items():
+        if not documented(path) or (inspect.isclass(thing) and not vars(thing).get("__init__")):  # fmt: skip
+            continue
+        for name in inspect.signature(thing).parameters:
+            assert name in ("self", "cls") or name in signatures[path], path
+
+
+def test_docstrings_are_rendered_without_leftovers(page):
+    assert page.select(".problematic, .system-message") == []
+    prose = " ".join(node.get_text() for node in page.select("dl.py p, dl.py li") if not node.pre)
+    assert not re.search(r"``|:math:|:py:|\bArgs:|\bReturns:\n|>>>", prose)
+    assert "|dL/dgate|" in prose  # bars and stars are what they look like
+
+
+def test_names_in_docstrings_lead_to_their_entries(page, signatures):
+    links = {
+        link["href"].removeprefix("#")
+        for link in page.select("dl.py > dd a.reference.internal:has(code.xref)")
+    }
+    assert links <= set(signatures)
+    # In the same module, and in another one.
+    assert {"mha_lib.scaled_dot_product_score", "mha_lib.training.seeded"} <= links
+    links = {link["href"] for link in page.select("#mha_lib\\.widgets\\.HeadExample + dd a")}
+    assert "#mha_lib.MultiHeadAttention" in links
+
+
+# Those of the other modules run in test_exports.
+OTHER_EXAMPLES = {
+    test.name: test for module in ALL_MODULES if module not in MODULES for test in examples_of(module)
+}
+
+
+@pytest.mark.parametrize("name", OTHER_EXAMPLES)
+def test_other_examples_run(name):
+    printed = []
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    results = runner.run(OTHER_EXAMPLES[name], out=printed.append, clear_globs=False)
+    assert results.attempted > 0
+    assert results.failed == 0, "".join(printed)
+
+
+def test_every_example_on_the_page_runs(page):
+    # An example with words between its lines is several blocks on the page.
+    shown = {
+        line.strip().removeprefix(">>> ")
+        for block in page.select("dl.py pre")
+        for line in block.get_text().splitlines()
+        if line.strip().startswith(">>> ")
+    }
+    run = {
+        example.source.splitlines()[0]
+        for module in ALL_MODULES
+        for test in examples_of(module)
+        for example in test.examples
+    }
+    assert len(shown) >= 100
+    assert shown <= run
+
+
+def test_what_is_copied_from_an_example_is_its_code(book, serve, browser):
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(f"{serve(book)}/chapters/api.html", wait_until="load")
+    example = page.locator("dl.py div.highlight").filter(has_text="with capture_attention")
+    example.first.hover()
+    example.first.locator("button.copybtn").click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    context.close()
+    assert copied.splitlines()[0] == "attention = MultiHeadAttention(6, 3)"
+    assert ">>>" not in copied
+    assert "torch.Size" not in copied
+    compile(copied, "example", "exec")

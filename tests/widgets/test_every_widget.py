@@ -1,0 +1,467 @@
+"""What holds for every widget, in a real browser without a network: from a server, from disk, in a test."""
+
+import inspect
+import math
+
+import pytest
+from playwright.sync_api import expect
+from widget_page import (
+    ByHand,
+    assert_gives,
+    assert_shows,
+    assert_shows_numbers,
+    run_copied_code,
+    use_controls,
+    write_page,
+)
+from widget_samples import SAMPLES
+
+import mha_lib.widgets
+from mha_lib.widgets import CourseWidget, Explorer
+
+NAMES = sorted(SAMPLES)
+every_widget = pytest.mark.parametrize("name", NAMES)
+every_explorer = pytest.mark.parametrize("name", [name for name in NAMES if name != "Quiz"])
+
+
+# These are in a picture, where no number can be read; what the browser reports holds them all.
+DRAWN_AS_PIXELS = {"HeadExplorer": {"weights"}}
+
+
+def settings_of(widget):
+    """The traits that a reader changes."""
+    return getattr(widget, "_settings", ("chosen",))
+
+
+@pytest.fixture(scope="module")
+def bench(browser, address, tmp_path_factory):
+    """A page in which the tests host widgets themselves; the page's own widget is not touched."""
+    folder = tmp_path_factory.mktemp("bench")
+    page = browser.new_page(viewport={"width": 900, "height": 1000})
+    page.errors = []
+    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)
+    path = write_page(folder, [SAMPLES["Quiz"]()])
+    page.goto(f"{address}/{folder.name}/chapters/{path.name}")
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def by_hand(bench):
+    """A function that hosts a widget; at the end it is cleaned up, and no error may have been seen."""
+    bench.errors.clear()
+    hosted = []
+
+    def host(widget):
+        hosted.append(ByHand(bench, widget))
+        return hosted[-1]
+
+    yield host
+    for widget in hosted:
+        widget.clean_up()
+    assert bench.errors == []
+
+
+def contents(host):
+    """The numbers and the controls that can be seen in a widget, as one value to compare."""
+    return host.evaluate(
+        """root => [...root.querySelectorAll(
+             ".mha-body :is([data-number], input, select, textarea, [aria-current], [aria-pressed])"
+           )].filter((node) => node.checkVisibility()).map((node) => [
+             node.dataset.number, node.dataset.value, node.textContent, node.value, node.checked,
+             node.disabled, node.selectedIndex, node.ariaCurrent, node.ariaPressed])"""
+    )
+
+
+def test_every_widget_has_a_sample():
+    exported = {
+        name: cls
+        for name in mha_lib.widgets.__all__
+        if inspect.isclass(cls := getattr(mha_lib.widgets, name))
+        and issubclass(cls, CourseWidget)
+        and cls not in (CourseWidget, Explorer)
+    }
+    assert set(SAMPLES) == set(exported)
+    for name, cls in exported.items():
+        assert isinstance(SAMPLES[name](), cls)
+        assert issubclass(cls, Explorer) or name == "Quiz"
+
+
+@every_widget
+def test_it_shows_the_numbers_of_torch_and_its_still_stands_by(reader, tmp_path, name):
+    widget = SAMPLES[name]()
+    tab = reader("http")
+    page = tab.open(write_page(tmp_path, [widget], stills=True), 1)
+    host = tab.host()
+    expect(host).to_have_attribute("data-widget", "ready")
+    expect(host.locator(".mha-body")).to_be_visible()
+    expect(host.locator(".mha-problem")).to_be_hidden()
+    if name != "Quiz":
+        numbers = widget.numbers()
+        assert numbers
+        assert not any(tensor.isnan().any() for tensor in numbers.values())
+        assert_shows_numbers(host, widget, numbers.keys() - DRAWN_AS_PIXELS.get(name, set()))
+        assert_gives(run_copied_code(host), numbers)
+    still = page.locator(".widget-still")
+    expect(still).to_be_hidden()
+    page.emulate_media(media="print")
+    expect(still).to_be_visible()
+    expect(host).to_be_hidden()
+    assert still.bounding_box()["height"] > 50
+    for image in still.locator("img").all():
+        assert image.evaluate("node => node.complete && node.naturalWidth") > 200
+    assert tab.errors == []
+
+
+@every_explorer
+def test_its_controls_lead_to_the_numbers_of_torch_and_reset_leads_back(by_hand, name):
+    """After every control was used, torch and the copied program compute what the browser computed."""
+    widget = SAMPLES[name]()
+    hand = by_hand(widget)
+    host = hand.host
+    first = contents(host)
+    traits = {trait: getattr(widget, trait) for trait in settings_of(widget)}
+    changed = set()
+    for fraction in (1, 0, 0.4):
+        use_controls(host, fraction)
+        report = hand.report()
+        assert report["settings"] == {t: hand.get(t) for t in settings_of(widget)}
+        changed |= {t for t, value in traits.items() if report["settings"][t] != value}
+        widget.browser_report = report
+        assert widget.browser_difference() < 1e-6
+        expected = widget._compute(**report["settings"])
+        for key in expected.keys() - DRAWN_AS_PIXELS.get(name, set()):
+            assert_shows(host, key, expected[key])
+        assert_gives(run_copied_code(host), expected)
+    assert changed, "the controls change something"
+    host.get_by_role("button", name="Reset").click()
+    assert hand.report()["settings"] == traits
+    assert contents(host) == first
+    widget.browser_report = hand.report()
+    assert widget.browser_difference() < 1e-6
+
+
+@every_widget
+def test_python_accepts_what_the_page_can_set(by_hand, name):
+    """With a kernel each change in the page changes a trait, which Python may refuse: it never has to."""
+    widget = SAMPLES[name]()
+    hand = by_hand(widget)
+    reset = hand.host.get_by_role("button", name="Reset")
+    for fraction in (1, 0, 0.4, None):
+        if fraction is not None:
+            use_controls(hand.host, fraction)
+        elif name != "Quiz":
+            reset.click()
+        for changes in hand.saved():
+            widget.set_state(changes)
+            assert {trait: getattr(widget, trait) for trait in changes} == changes
+        for trait in settings_of(widget):
+            assert getattr(widget, trait) == hand.get(trait), trait
+
+
+def is_refused(name, trait, value):
+    """Whether Python refuses the value, in the state of the sample."""
+    try:
+        setattr(SAMPLES[name](), trait, value)
+    except (TypeError, ValueError):
+        return True
+    return False
+
+
+@every_widget
+def test_a_setting_that_makes_no_sense_gives_a_message_and_the_widget_recovers(by_hand, name):
+    widget = SAMPLES[name]()
+    hand = by_hand(widget)
+    problem, body = hand.host.locator(".mha-problem"), hand.host.locator(".mha-body")
+    first = contents(hand.host)
+    refused = 0
+    for trait in settings_of(widget):
+        good = hand.get(trait)
+        for value in (None, "nan", math.nan, []):
+            hand.set(**{trait: value})
+            if is_refused(name, trait, value):
+                refused += 1
+                expect(body).to_be_hidden()
+                expect(problem).to_contain_text("This widget cannot show its state: ")
+                expect(problem).to_contain_text(trait)
+                assert problem.get_attribute("role") == "alert"
+            else:
+                expect(body).to_be_visible()
+            hand.set(**{trait: good})
+            expect(problem).to_be_hidden()
+            expect(body).to_be_visible()
+            assert contents(hand.host) == first, (trait, value)
+    assert refused >= 2 * len(settings_of(widget))
+
+
+@every_widget
+def test_a_hundred_views_come_and_go_without_a_trace(bench, name):
+    widget = SAMPLES[name]()
+    bench.errors.clear()
+    client = bench.context.new_cdp_session(bench)
+
+    def count_after(renders):
+        size = bench.evaluate(RENDER_AND_CLEAN_UP, [widget.get_state(), settings_of(widget), renders])
+        client.send("HeapProfiler.collectGarbage")
+        counters = client.send("Memory.getDOMCounters")
+        return counters["nodes"], counters["jsEventListeners"], size
+
+    # By hand once, which loads the module.
+    ByHand(bench, widget).clean_up()
+    nodes_before, listeners_before, _ = count_after(5)
+    nodes, listeners, size = count_after(100)
+    client.detach()
+    # The browser may hold on to the last view for a while.
+    assert size > 20
+    assert nodes - nodes_before < 3 * size + 100
+    assert listeners - listeners_before < 50
+    assert bench.errors == []
+
+
+RENDER_AND_CLEAN_UP = """async ([state, settings, renders]) => {
+  const { load, makeModel } = window.byHand;
+  const widget = await load(state._esm);
+  const timers = new Set();
+  const kept = { setTimeout, clearTimeout, setInterval, requestAnimationFrame, cancelAnimationFrame };
+  const start = (make) => (act, ...rest) => {
+    const id = make((...args) => {
+      timers.delete(id);
+      act(...args);
+    }, ...rest);
+    timers.add(id);
+    return id;
+  };
+  const stop = (clear) => (id) => {
+    timers.delete(id);
+    clear(id);
+  };
+  const wait = () => new Promise((resolve) => kept.setTimeout.call(window, resolve));
+  window.setTimeout = start(kept.setTimeout);
+  window.clearTimeout = stop(kept.clearTimeout);
+  window.requestAnimationFrame = start(kept.requestAnimationFrame);
+  window.cancelAnimationFrame = stop(kept.cancelAnimationFrame);
+  window.setInterval = () => { throw new Error("no clock may run"); };
+  let size = 0;
+  try {
+    for (let i = 0; i < renders; i += 1) {
+      const model = makeModel(structuredClone(state));
+      const el = document.body.appendChild(document.createElement("div"));
+      const cleanUp = await widget.render({ model, el });
+      for (const trait of settings) model.set(trait, structuredClone(model.get(trait)));
+      const controls = el.querySelectorAll(":is(.mha-body, .mha-footer) :is(input, button, summary)");
+      controls[i % controls.length].click();
+      const input = new Event("input", { bubbles: true });
+      el.querySelectorAll("input").forEach((node) => node.dispatchEvent(input));
+      await wait();
+      size = el.querySelectorAll("*").length;
+      cleanUp();
+      if (el.childNodes.length) throw new Error("a node was left behind");
+      if (model.listening()) throw new Error("the model is still watched");
+      if (timers.size) throw new Error("a timer still runs");
+      for (const trait of settings) model.set(trait, null); // a late change must do nothing
+      el.remove();
+    }
+  } finally {
+    Object.assign(window, kept);
+  }
+  await wait();
+  return size;
+}"""
+
+
+@every_widget
+def test_two_on_a_page_from_disk_do_not_disturb_each_other(reader, tmp_path, name):
+    widgets = [SAMPLES[name](), SAMPLES[name]()]
+    tab = reader("disk")
+    page = tab.open(write_page(tmp_path, widgets), 2)
+    first, second = tab.host(0), tab.host(1)
+    if name != "Quiz":
+        for host, widget in ((first, widgets[0]), (second, widgets[1])):
+            names = widget.numbers().keys() - DRAWN_AS_PIXELS.get(name, set())
+            assert_shows_numbers(host, widget, names)
+    untouched = contents(second)
+    assert untouched
+    use_controls(first, 1)
+    changed = contents(first)
+    assert changed != untouched
+    assert contents(second) == untouched
+    use_controls(second, 0)
+    use_controls(second, 0.4)
+    assert contents(first) == changed
+    assert page.locator(".mha-widget [id]").count() == 0, "an id would be there twice"
+    assert tab.errors == []
+
+
+def too_wide(page):
+    """What sticks out of the page on the right or left, and neither scrolls by itself nor is cut off."""
+    return page.evaluate(
+        """() => {
+          const width = document.documentElement.clientWidth;
+          const kinds = (node) => node.localName === "svg" ? ["hidden", "clip"] : ["auto", "scroll"];
+          const scrolls = (node) => kinds(node).includes(getComputedStyle(node).overflowX);
+          const isInside = (node) => {
+            for (let n = node.parentElement; n; n = n.parentElement) if (scrolls(n)) return true;
+            return false;
+          };
+          const out = [...document.querySelectorAll(".mha-widget *")].filter((node) => {
+            const { left, right, width: own } = node.getBoundingClientRect();
+            return own > 0 && (right > width + 0.5 || left < -0.5) && !isInside(node);
+          });
+          if (document.documentElement.scrollWidth > width) out.push(document.body);
+          return out.map((node) => node.outerHTML.slice(0, 120));
+        }"""
+    )
+
+
+@every_widget
+def test_it_fits_a_phone_in_light_and_dark_and_moves_nothing(reader, tmp_path, name):
+    tab = reader(width=360)
+    page = tab.open(write_page(tmp_path, [SAMPLES[name]()]), 1)
+    host = tab.host()
+    page.emulate_media(reduced_motion="reduce")
+    for summary in host.locator("summary").all():
+        summary.click()
+    for theme in ("light", "dark"):
+        page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
+        for fraction in (None, 1, 0):
+            if fraction is not None:
+                use_controls(host, fraction)
+            assert too_wide(page) == []
+            assert page.evaluate("document.getAnimations().length") == 0
+        scheme = "dark" if theme == "dark" else "normal"
+        expect(host.locator(".mha-widget")).to_have_css("color-scheme", scheme)
+    assert tab.errors == []
+
+
+# Moves a slider through its range, in up to twelve steps, and back.
+# Returns the values at which it is not where it was, and by how many pixels.
+STROLL = """async (slider) => {
+  const widget = slider.closest(".mha-widget");
+  const place = () => slider.getBoundingClientRect().top - widget.getBoundingClientRect().top;
+  const [min, max, step] = [slider.min, slider.max, slider.step].map(Number);
+  const stops = Math.min(12, Math.round((max - min) / step));
+  const [start, first, moves] = [place(), slider.value, []];
+  for (let stop = 0; stop <= stops + 1; stop++) {
+    slider.value = stop > stops ? first : min + step * Math.round(stop * (max - min) / stops / step);
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+    await new Promise(requestAnimationFrame);
+    if (Math.abs(place() - start) > 0.5) moves.push([slider.ariaValueText, place() - start]);
+  }
+  return moves;
+}"""
+
+
+WITHOUT_SLIDERS = ("AttentionStepper", "Quiz")
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in WITHOUT_SLIDERS])
+def test_a_slider_stays_where_it_is_while_it_moves(reader, tmp_path, name):
+    """Numbers above it get longer and have room for that, or it would run away from under the finger."""
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [SAMPLES[name]()]), 1)
+    for width in (900, 360):
+        page.set_viewport_size({"width": width, "height": 900})
+        sliders = tab.host().locator("input[type=range]:enabled:visible").all()
+        moves = [slider.evaluate(STROLL) for slider in sliders]
+        assert sliders
+        assert moves == [[]] * len(sliders)
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize("name", ["PoolingExplorer", "PositionExplorer", "RotationDial", "ScoreExplorer"])
+def test_a_finger_drags_every_handle_and_the_page_stays(reader, tmp_path, name):
+    tab = reader(width=360)
+    page = tab.open(write_page(tmp_path, [SAMPLES[name]()]), 1)
+    page.add_style_tag(content="body { padding-block: 900px }")
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
+
+    def touch(kind, *place):
+        points = [{"x": place[0], "y": place[1]}] if place else []
+        devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    handles = tab.host().locator(".mha-handle:visible")
+    assert handles.count() >= 1
+    for handle in handles.all():
+        handle.evaluate("node => node.scrollIntoView({ block: 'center' })")
+        scrolled = page.evaluate("scrollY")
+        box = handle.bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        area = handle.locator("..").bounding_box()
+        left, right = area["x"] + 1, area["x"] + area["width"] - 1
+        top, bottom = area["y"] + 1, area["y"] + area["height"] - 1
+        touch("touchStart", x, y)
+        # All over the plane; numbers that get longer on the way must not push it from under the finger.
+        for across in (0.5, 0, 1, 0.9, 0.1):
+            for down in (0, 0.5, 1):
+                place = left + across * (right - left), top + down * (bottom - top)
+                touch("touchMove", *place)
+                assert handle.locator("..").bounding_box() == area
+        touch("touchEnd")
+        moved = handle.bounding_box()
+        distance = math.hypot(moved["x"] - box["x"], moved["y"] - box["y"])
+        assert distance > 15, handle.get_attribute("aria-label")
+        assert page.evaluate("scrollY") == scrolled
+    assert tab.errors == []
+
+
+NEED_A_NAME = """button checkbox combobox DisclosureTriangle grid gridcell group image img link list listbox
+    radio radiogroup region searchbox slider spinbutton switch tab textbox""".split()
+
+
+@every_widget
+def test_everything_has_a_name_and_focus_comes_and_goes_by_tab(reader, tmp_path, name):
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [SAMPLES[name]()]), 1)
+    host = tab.host()
+    for summary in host.locator("summary").all():
+        summary.click()
+    client = page.context.new_cdp_session(page)
+    nodes = client.send("Accessibility.getFullAXTree")["nodes"]
+    described = [node for node in nodes if not node["ignored"]]
+    controls = [node for node in described if node["role"]["value"] in NEED_A_NAME]
+    assert controls
+    nameless = [
+        client.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})["node"]
+        for node in controls
+        if not node.get("name", {}).get("value", "").strip()
+    ]
+    # What unfolds carries the text of its summary, and the items of a list tell what it is.
+    assert [n for n in nameless if n["nodeName"] not in ("DETAILS", "OL")] == []
+
+    page.evaluate(
+        """() => {
+          const make = (text) => Object.assign(document.createElement("button"), { textContent: text });
+          document.body.prepend(make("before"));
+          document.body.append(make("after"));
+        }"""
+    )
+    for key, start, end in (("Tab", "before", "after"), ("Shift+Tab", "after", "before")):
+        page.get_by_role("button", name=start, exact=True).focus()
+        for _ in range(150):
+            page.keyboard.press(key)
+            if page.evaluate(VISIT, key) == end:
+                break
+        else:
+            raise AssertionError(f"{key} does not lead out of the widget")
+    assert page.evaluate(MISSED) == []
+    assert tab.errors == []
+
+
+VISIT = """(key) => {
+  const node = document.activeElement;
+  node.setAttribute("data-visited", `${node.getAttribute("data-visited") ?? ""} ${key}`);
+  return node.closest(".mha-widget") ? null : node.textContent;
+}"""
+# Radio buttons are one stop for the whole group, and so are the parts of what has keys of its own.
+MISSED = """() => {
+  const stops = [...document.querySelectorAll(
+    ".mha-widget :is(input, select, textarea, button, summary, a[href], [tabindex='0'])"
+  )].filter((node) => node.checkVisibility() && !node.disabled)
+    .filter((node) => node.tabIndex >= 0 || !node.closest("[role=grid], [role=toolbar], [role=radiogroup]"));
+  const wasVisited = (node) => /(^| )Tab.*Shift/.test(node.getAttribute("data-visited") ?? "");
+  const group = (node) => node.type === "radio"
+    ? stops.filter((other) => other.type === "radio" && other.name === node.name) : [node];
+  return stops.filter((node) => !group(node).some(wasVisited)).map((node) => node.outerHTML.slice(0, 120));
+}"""

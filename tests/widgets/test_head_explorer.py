@@ -1,0 +1,778 @@
+"""The head explorer: its traits in Python, its numbers in a browser."""
+
+import base64
+import json
+import math
+from io import BytesIO
+
+import numpy as np
+import pytest
+import torch
+import traitlets
+from PIL import Image
+from playwright.sync_api import expect
+from widget_page import (
+    assert_copied_code_gives,
+    assert_shows_numbers,
+    render_by_hand,
+    run_copied_code,
+    write_page,
+)
+
+from mha_lib import prune_heads
+from mha_lib.attention import MultiHeadAttention
+from mha_lib.widgets import HeadExample, HeadExplorer, Question, Quiz
+
+TOKENS = ["to", "be", "or", "not", "be"]
+
+
+def layer(num_heads=2, embed_dim=12, **options):
+    torch.manual_seed(num_heads)
+    return MultiHeadAttention(embed_dim, num_heads, **options)
+
+
+@pytest.fixture
+def sentence():
+    return HeadExample(
+        "sentence", TOKENS, torch.randn(5, 12, generator=torch.Generator().manual_seed(0)), layer()
+    )
+
+
+@pytest.fixture
+def trained():
+    generator = torch.Generator().manual_seed(1)
+    x = {heads: torch.randn(7, 12, generator=generator) for heads in (1, 2, 4)}
+    return HeadExample(
+        "trained", list("abcdefg"), x, {heads: layer(heads, bias=True) for heads in x}, "a *note*"
+    )
+
+
+@pytest.fixture
+def explorer(sentence, trained):
+    return HeadExplorer([sentence, trained])
+
+
+def weights_by_loops(layer, x, num_heads, valid_len, is_causal):
+    """Attention weights of one sequence in plain Python, from the matrices of the layer."""
+    project = lambda linear: (x.double() @ linear.weight.double().T).tolist()  # noqa: E731
+    query, key = project(layer.q_proj), project(layer.k_proj)
+    width = x.shape[-1] // num_heads
+    maps = []
+    for head in range(num_heads):
+        own = slice(head * width, (head + 1) * width)
+        rows = []
+        for i in range(len(x)):
+            seen = [j for j in range(valid_len) if not is_causal or j <= i]
+            score = {j: sum(a * b for a, b in zip(query[i][own], key[j][own], strict=True)) for j in seen}
+            total = sum(math.exp(s / math.sqrt(width)) for s in score.values())
+            rows.append(
+                [math.exp(score[j] / math.sqrt(width)) / total if j in score else 0.0 for j in range(len(x))]
+            )
+        maps.append(rows)
+    return torch.tensor(maps, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 3, 4, 6, 12])
+@pytest.mark.parametrize(
+    ("valid_len", "is_causal"), [(5, False), (3, False), (5, True), (2, True), (0, False)]
+)
+def test_weights_are_those_of_the_layer_cut_into_heads(sentence, num_heads, valid_len, is_causal):
+    explorer = HeadExplorer([sentence], num_heads=num_heads, valid_len=valid_len, is_causal=is_causal)
+    expected = weights_by_loops(sentence.layers, sentence.x, num_heads, valid_len, is_causal)
+    torch.testing.assert_close(explorer.weights().double(), expected, atol=1e-6, rtol=0)
+
+
+def test_each_number_of_heads_has_its_own_trained_layer(trained):
+    explorer = HeadExplorer([trained], num_heads=4)
+    x = trained.x[4][None]
+    torch.testing.assert_close(explorer.weights(), trained.layers[4](x, x, x)[1][0].detach())
+
+
+def test_the_stages_follow_from_one_another(explorer):
+    explorer.num_heads, explorer.valid_len, explorer.is_causal = 3, 4, True
+    shown = {}
+    for explorer.stage in ("scores", "masked", "weights", "output"):
+        shown[explorer.stage] = explorer.shown()
+    visible = torch.arange(5) < 4
+    visible = visible & torch.ones(5, 5).tril().bool()
+    assert torch.equal(shown["masked"].isfinite(), visible.expand(3, 5, 5))
+    assert torch.equal(shown["masked"][:, visible], shown["scores"][:, visible])
+    torch.testing.assert_close(shown["masked"].softmax(-1), shown["weights"])
+    torch.testing.assert_close(shown["weights"], explorer.weights())
+    layer = explorer._examples["sentence"].layer(3)
+    value = layer.split_heads(layer.v_proj(explorer._examples["sentence"].input(3)))[0].detach()
+    torch.testing.assert_close(shown["output"], shown["weights"] @ value)
+
+
+def test_the_stored_numbers_are_torch_s_float32_projections(explorer, sentence, trained):
+    first, second = explorer.get_state()["examples"]
+    [version] = first["versions"]
+    assert version["num_heads"] == [1, 2, 3, 4, 6, 12]
+    assert version["parameters"] == 4 * 12**2
+    assert [v["num_heads"] for v in second["versions"]] == [[1], [2], [4]]
+    assert {v["parameters"] for v in second["versions"]} == {4 * 12**2 + 4 * 12}
+    stored = np.frombuffer(base64.b64decode(version["key"]), "<f4").reshape(5, 12)
+    np.testing.assert_array_equal(stored, sentence.layers.k_proj(sentence.x).detach().numpy())
+    stored = np.frombuffer(base64.b64decode(second["versions"][2]["value"]), "<f4").reshape(7, 12)
+    np.testing.assert_array_equal(stored, trained.layers[4].v_proj(trained.x[4]).detach().numpy())
+
+
+def test_a_page_stays_small():
+    x = {heads: torch.randn(12, 32) for heads in (1, 2, 4, 8)}
+    trained = HeadExample("trained", list("abcdefghijkl"), x, {h: layer(h, embed_dim=32) for h in x})
+    sentence = HeadExample("sentence", list("abcdefghij"), torch.randn(10, 32), layer(4, embed_dim=32))
+    state = HeadExplorer([sentence, trained]).get_state()
+    assert len(json.dumps(state["examples"])) < 32_000
+    assert len(state["_esm"] + state["_css"]) < 90_000
+
+
+def test_a_change_of_example_takes_the_nearest_setting(explorer):
+    explorer.num_heads, explorer.head = 6, 5
+    explorer.example = "trained"
+    assert (explorer.num_heads, explorer.head, explorer.valid_len) == (4, 3, 7), "all tokens stay visible"
+    explorer.valid_len = 6
+    explorer.example = "sentence"
+    assert (explorer.num_heads, explorer.valid_len) == (4, 5)
+    explorer.valid_len = 3
+    explorer.example = "trained"
+    assert explorer.valid_len == 3
+
+
+def test_a_change_from_the_browser_arrives_as_one(explorer):
+    explorer.set_state({"example": "trained", "num_heads": 4, "head": 3, "valid_len": 7})
+    assert (explorer.example, explorer.num_heads, explorer.head, explorer.valid_len) == ("trained", 4, 3, 7)
+    seen = []
+    explorer.observe(lambda change: seen.append(change.new), "num_heads")
+    explorer.set_state({"num_heads": 2})
+    assert seen == [2]
+    assert explorer.head == 1
+
+
+@pytest.mark.parametrize("stage", ["scores", "masked", "weights", "output"])
+@pytest.mark.parametrize("view", ["one", "both", "difference"])
+def test_the_numbers_of_the_page_by_loops(sentence, stage, view):
+    explorer = HeadExplorer(
+        [sentence], num_heads=3, valid_len=4, is_causal=True, stage=stage, view=view, head=2, other=0
+    )
+    project = lambda linear: (sentence.x.double() @ linear.weight.double().T).tolist()  # noqa: E731
+    layer = sentence.layers
+    query, key, value = map(project, (layer.q_proj, layer.k_proj, layer.v_proj))
+    weights = weights_by_loops(layer, sentence.x, 3, 4, True).tolist()
+    seen = [[k <= q and k < 4 for k in range(5)] for q in range(5)]
+
+    def number(head, q, column):
+        own = range(4 * head, 4 * head + 4)
+        if stage == "output":
+            place = own[column]
+            return sum(weights[head][q][k] * value[k][place] for k in range(5))
+        if stage == "weights":
+            return weights[head][q][column]
+        if stage == "masked" and not seen[q][column]:
+            return -math.inf
+        return sum(query[q][i] * key[column][i] for i in own) / 2
+
+    width = 4 if stage == "output" else 5
+    heads = [[[number(head, q, column) for column in range(width)] for q in range(5)] for head in range(3)]
+    expected = {"head_dim": 4, "parameters": 576, "shown": heads, "table": heads[2]}
+    if view != "one":
+        rows = [zip(*pair, strict=True) for pair in zip(heads[2], heads[0], strict=True)]
+        apart = [[abs(a - b) if a > -math.inf else a for a, b in row] for row in rows]
+        finite = [number for row in apart for number in row if number > -math.inf]
+        expected["max_difference"] = max(finite)
+        expected["mean_difference"] = sum(finite) / len(finite)
+        if view == "both":
+            expected["other_table"] = heads[0]
+        else:
+            expected["table"] = apart
+    numbers = explorer.numbers()
+    assert set(numbers) == set(expected)
+    for name, tensor in numbers.items():
+        slow = torch.tensor(expected[name], dtype=torch.float64)
+        torch.testing.assert_close(tensor.double(), slow, atol=1e-5, rtol=1e-5)
+
+
+def test_where_nothing_is_visible_two_heads_do_not_differ(sentence):
+    explorer = HeadExplorer([sentence], valid_len=0, stage="masked", view="both")
+    numbers = explorer.numbers()
+    assert numbers["max_difference"] == numbers["mean_difference"] == 0
+    assert not numbers["table"].isfinite().any()
+
+
+def as_sent(value):
+    """Numbers as they come from a browser: JSON has no infinity."""
+    if isinstance(value, list):
+        return [as_sent(entry) for entry in value]
+    return None if value == -math.inf else value
+
+
+def test_the_difference_from_the_browser_is_that_of_what_it_drew(explorer):
+    assert explorer.browser_difference() is None
+    explorer.stage, explorer.valid_len, explorer.view = "masked", 3, "difference"
+    settings = {name: getattr(explorer, name) for name in explorer._settings}
+    numbers = {name: as_sent(tensor.tolist()) for name, tensor in explorer.numbers().items()}
+    explorer.browser_report = {"settings": settings, "numbers": numbers}
+    explorer.example, explorer.stage = "trained", "output"
+    assert explorer.browser_difference() == 0, "it is about the state that was drawn"
+    changed = {**numbers, "max_difference": numbers["max_difference"] + 0.25}
+    explorer.browser_report = {"settings": settings, "numbers": changed}
+    assert explorer.browser_difference() == pytest.approx(0.25)
+    changed["table"] = [[None] * 5] * 5
+    explorer.browser_report = {"settings": settings, "numbers": changed}
+    with pytest.raises(ValueError, match="table must be -inf where torch has it"):
+        explorer.browser_difference()
+
+
+def test_a_second_head_is_another_one(sentence):
+    heads = lambda explorer: (explorer.head, explorer.other)  # noqa: E731
+    assert heads(HeadExplorer([sentence])) == (0, 1)
+    assert heads(HeadExplorer([sentence], head=1)) == (1, 0)
+    explorer = HeadExplorer([sentence], num_heads=6, head=5, other=4)
+    explorer.num_heads = 3
+    assert heads(explorer) == (2, 0)
+    explorer.num_heads = 1
+    assert heads(explorer) == (0, 0)
+    explorer.num_heads = 2
+    assert heads(explorer) == (0, 1)
+
+
+def test_long_sequences_keep_their_report_small():
+    x = torch.randn(256, 128, generator=torch.Generator().manual_seed(2))
+    tokens = [str(place) for place in range(256)]
+    example = HeadExample("long", tokens, x, layer(8, embed_dim=128))
+    explorer = HeadExplorer([example], view="both")
+    assert explorer.weights().shape == (8, 256, 256)
+    numbers = explorer.numbers()
+    assert "shown" not in numbers
+    assert sum(tensor.numel() for tensor in numbers.values()) < 2 * 256**2 + 10
+    assert len([axis for axis in explorer.figure().axes if axis.images]) == 8
+
+
+@pytest.mark.parametrize(
+    ("trait", "value", "rule"),
+    [
+        ("num_heads", 5, r"num_heads must divide embed_dim=12 .* got 5"),
+        ("num_heads", 0, r"num_heads must lie in 1\.\.128, got 0"),
+        ("valid_len", 6, r"valid_len must lie in 0\.\.5, got 6"),
+        ("valid_len", -1, r"valid_len must lie in 0\.\.256, got -1"),
+        ("head", 2, r"head must lie in 0\.\.1, got 2"),
+        ("other", 2, r"other must lie in 0\.\.1, got 2"),
+        ("view", "all", r"view must be one of \['one', 'both', 'difference'\], got 'all'"),
+        (
+            "stage",
+            "softmax",
+            r"stage must be one of \['scores', 'masked', 'weights', 'output'\], got 'softmax'",
+        ),
+        ("example", "other", r"example must be one of \['sentence', 'trained'\], got 'other'"),
+    ],
+)
+def test_a_wrong_trait_is_refused_and_changes_nothing(explorer, sentence, trait, value, rule):
+    before = getattr(explorer, trait)
+    with pytest.raises(ValueError, match=rule):
+        setattr(explorer, trait, value)
+    with pytest.raises(ValueError, match=rule):
+        explorer.set_state({trait: value})
+    assert getattr(explorer, trait) == before
+    if trait != "example":
+        with pytest.raises(ValueError, match=rule):
+            HeadExplorer([sentence, sentence_twin(sentence, "trained")], **{trait: value})
+
+
+def sentence_twin(example, label):
+    return HeadExample(label, example.tokens, example.x, example.layers)
+
+
+WRONG_TYPES = [
+    ("example", ["a"], "example.*expected.*list"),
+    ("num_heads", "4", "num_heads must be an int, got '4'"),
+    ("num_heads", True, "num_heads must be an int, got True"),
+    ("valid_len", 2.5, "valid_len must be an int, got 2.5"),
+    ("valid_len", math.nan, "valid_len must be an int, got nan"),
+    ("is_causal", 1, "is_causal must be True or False, got 1"),
+    ("stage", 3, "stage must be a str, got 3"),
+    ("head", "0", "head must be an int, got '0'"),
+    ("view", 2, "view must be a str, got 2"),
+    ("other", math.nan, "other must be an int, got nan"),
+    ("compact", "yes", "compact must be True or False, got 'yes'"),
+]
+
+
+@pytest.mark.parametrize(("trait", "value", "rule"), WRONG_TYPES)
+def test_another_type_is_refused_and_changes_nothing(explorer, sentence, trait, value, rule):
+    before = getattr(explorer, trait)
+    for kind in (TypeError, traitlets.TraitError):
+        with pytest.raises(kind, match=rule):
+            setattr(explorer, trait, value)
+    assert getattr(explorer, trait) == before
+    with pytest.raises(TypeError, match=rule):
+        HeadExplorer([sentence], **{trait: value})
+
+
+def test_a_pruned_layer_is_refused(sentence):
+    """Its heads do not fill the width, so the browser would cut them in the wrong places."""
+    pruned = prune_heads(sentence.layers, [0])
+    for layers in (pruned, {pruned.num_heads: pruned}):
+        with pytest.raises(ValueError, match=r"layers.*must fill embed_dim=.*got num_heads="):
+            HeadExample("pruned", sentence.tokens, sentence.x, layers)
+
+
+X = torch.zeros(5, 12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "rule"),
+    [
+        ({"label": 3}, TypeError, "label must be a str, got 3"),
+        ({"label": ""}, ValueError, "label must not be empty"),
+        ({"note": None}, TypeError, "note must be a str, got None"),
+        ({"tokens": "to be"}, TypeError, "tokens must be a sequence of str"),
+        ({"tokens": [1, 2]}, TypeError, "tokens must be a sequence of str"),
+        ({"tokens": []}, ValueError, "tokens must hold 1 to 256 labels, got 0"),
+        ({"tokens": ["a"] * 257}, ValueError, "tokens must hold 1 to 256 labels, got 257"),
+        ({"layers": torch.nn.Linear(12, 12)}, TypeError, "layers must be a MultiHeadAttention, got Linear"),
+        ({"layers": {}}, ValueError, "layers must hold at least one layer"),
+        ({"layers": {3: layer(2)}}, ValueError, r"layers\[3\] must have num_heads=3, got 2"),
+        ({"layers": {2: layer(2), 4: layer(4, embed_dim=16)}}, ValueError, r"same embed_dim, got \[12, 16\]"),
+        (
+            {"layers": layer(4, num_kv_heads=2)},
+            ValueError,
+            "as many key heads .* got num_kv_heads=2, num_heads=4",
+        ),
+        ({"layers": layer(2, kdim=6)}, ValueError, r"equal embed_dim, kdim and vdim, got \(12, 6, 12\)"),
+        ({"layers": layer(2, embed_dim=130)}, ValueError, "embed_dim of at most 128, got 130"),
+        ({"x": X.tolist()}, TypeError, "x must be a torch.Tensor, got list"),
+        ({"x": X.double()}, TypeError, "dtype of its layer, torch.float32, got torch.float64"),
+        ({"x": X[:4]}, ValueError, r"x must have shape \(len=5, embed_dim=12\), got \(4, 12\)"),
+        ({"x": X[None]}, ValueError, r"got \(1, 5, 12\)"),
+        ({"x": X * math.nan}, ValueError, "x must be finite"),
+        (
+            {"x": {3: X}, "layers": {2: layer()}},
+            ValueError,
+            r"x must have the keys of layers, \[2\], got \[3\]",
+        ),
+    ],
+)
+def test_an_example_that_cannot_be_shown_is_refused(changes, error, rule):
+    arguments = {"label": "a", "tokens": TOKENS, "x": X, "layers": layer(), **changes}
+    with pytest.raises(error, match=rule):
+        HeadExample(**arguments)
+
+
+def test_an_explorer_needs_examples_with_different_labels(sentence):
+    with pytest.raises(ValueError, match=r"at least one entry.*got \[\]"):
+        HeadExplorer([])
+    with pytest.raises(ValueError, match="labels must differ, got"):
+        HeadExplorer([sentence, sentence])
+    with pytest.raises(TypeError, match=r"examples\[0\] must be a HeadExample, got str"):
+        HeadExplorer(["sentence"])
+    with pytest.raises(ValueError, match="num_heads must be one of"):
+        sentence.layer(5)
+
+
+def test_text_and_figure_stand_in_for_the_explorer(explorer):
+    data, metadata = explorer._repr_mimebundle_()
+    assert metadata == {}
+    assert data["text/plain"] == "HeadExplorer(example='sentence', num_heads=2, head_dim=6)"
+    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
+    image = Image.open(BytesIO(base64.b64decode(data["image/png"])))
+    assert image.width > 300
+    assert data == explorer._repr_mimebundle_()[0], "the same state gives the same bytes"
+    explorer.num_heads = 4
+    assert data["image/png"] != explorer._repr_mimebundle_()[0]["image/png"]
+
+
+@pytest.mark.parametrize("stage", ["scores", "masked", "weights", "output"])
+@pytest.mark.parametrize(("num_heads", "valid_len"), [(1, 5), (4, 3), (12, 5), (3, 0)])
+def test_a_figure_has_a_map_for_each_head(explorer, stage, num_heads, valid_len):
+    explorer.num_heads, explorer.valid_len, explorer.stage = num_heads, valid_len, stage
+    maps = [axis for axis in explorer.figure().axes if axis.images]
+    assert len(maps) == num_heads
+    shown = np.ma.filled(maps[-1].images[0].get_array(), -math.inf)
+    np.testing.assert_allclose(shown, explorer.shown()[-1].numpy(), atol=1e-6)
+
+
+# In a browser
+
+
+def make_explorer(**traits):
+    generator = torch.Generator().manual_seed(5)
+    sentence = HeadExample(
+        "sentence", TOKENS, 2 * torch.randn(5, 12, generator=generator), layer(2), "See `head_dim`."
+    )
+    x = {heads: 2 * torch.randn(7, 12, generator=generator) for heads in (1, 2, 4)}
+    trained = HeadExample("trained", list("abcdefg"), x, {heads: layer(heads, bias=True) for heads in x})
+    return HeadExplorer([sentence, trained], **traits)
+
+
+def make_long_explorer(length=64, **traits):
+    x = 2 * torch.randn(length, 16, generator=torch.Generator().manual_seed(7))
+    tokens = [f"t{place}" for place in range(length)]
+    example = HeadExample("long", tokens, x, layer(8, embed_dim=16))
+    return HeadExplorer([example], **traits)
+
+
+def facts(host):
+    return host.locator(".mha-fact").all_inner_texts()
+
+
+@pytest.mark.parametrize("over", ["http", "disk"])
+def test_the_slider_moves_through_all_numbers_of_heads(reader, tmp_path, over):
+    explorer = make_explorer(num_heads=1)
+    tab = reader(over)
+    page = tab.open(write_page(tmp_path, [explorer]), 1)
+    host = tab.host()
+    slider = host.get_by_role("slider", name="num_heads")
+    slider.focus()
+    for num_heads in (1, 2, 3, 4, 6, 12):
+        explorer.num_heads = num_heads
+        head_dim = 12 // num_heads
+        heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
+        expect(slider).to_have_attribute("aria-valuetext", f"{heads}, head_dim {head_dim}")
+        sizes = [f"12 / {num_heads} = {head_dim}", "576", str(num_heads * 25)]
+        assert facts(host) == sizes
+        if num_heads > 1:
+            news = f"{heads}, head_dim {head_dim}. 576 parameters, unchanged."
+            expect(host.get_by_role("status")).to_contain_text(news)
+        assert_shows_numbers(host, explorer)
+        assert host.locator(".mha-maps input").count() == num_heads
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Home")
+    expect(slider).to_have_attribute("aria-valuetext", "1 head, head_dim 12")
+    assert tab.errors == []
+
+
+def test_stages_and_masks_show_what_torch_computes(reader, tmp_path):
+    explorer = make_explorer(num_heads=3, stage="scores")
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [explorer]), 1)
+    host = tab.host()
+    show = host.get_by_role("group", name="Show")
+    for explorer.is_causal in (False, True):
+        if explorer.is_causal:
+            host.get_by_role("checkbox", name="Causal mask").focus()
+            page.keyboard.press("Space")
+            status = host.get_by_role("status")
+            expect(status).to_contain_text("Causal mask on")
+            for _ in range(3):
+                show.locator("input:checked").focus()
+                page.keyboard.press("ArrowLeft")
+        for explorer.stage in ("scores", "masked", "weights", "output"):
+            expect(show.locator("input:checked")).to_have_value(explorer.stage)
+            assert_shows_numbers(host, explorer)
+            assert_copied_code_gives(host, explorer)
+            show.locator("input:checked").focus()
+            if explorer.stage != "output":
+                page.keyboard.press("ArrowRight")
+    explorer.stage = "weights"
+    page.keyboard.press("ArrowLeft")
+    visible = host.get_by_role("slider", name="valid_len")
+    visible.focus()
+    for explorer.valid_len in (4, 3, 2, 1, 0):
+        page.keyboard.press("ArrowLeft")
+        text = f"{explorer.valid_len} of 5 tokens visible"
+        expect(visible).to_have_attribute("aria-valuetext", text)
+        assert_shows_numbers(host, explorer)
+    assert host.locator(".mha-hidden").count() == 25
+    assert_copied_code_gives(host, explorer)
+    host.get_by_role("button", name="Reset").click()
+    explorer.is_causal, explorer.stage, explorer.valid_len = False, "scores", 5
+    assert_shows_numbers(host, explorer)
+    assert tab.errors == []
+
+
+def test_two_heads_are_compared(reader, tmp_path):
+    explorer = make_explorer(num_heads=4, valid_len=4)
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [explorer]), 1)
+    host = tab.host()
+    heads = host.locator(".mha-maps input")
+    compare = host.get_by_role("group", name="Compare")
+    second = host.get_by_role("combobox", name="with")
+    expect(second).to_be_hidden()
+    assert host.locator(".mha-map").count() == 1
+
+    heads.nth(0).focus()
+    for explorer.head in (1, 2):
+        page.keyboard.press("ArrowRight")
+        assert_shows_numbers(host, explorer)
+    compare.locator("input:checked").focus()
+    page.keyboard.press("ArrowRight")
+    explorer.view, explorer.other = "both", 1
+    expect(second).to_have_value("head 1")
+    assert host.locator(".mha-map").count() == 2
+    assert host.locator(".mha-title").all_inner_texts() == ["Head 2: weights", "Head 1: weights"]
+    assert_shows_numbers(host, explorer)
+
+    second.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    explorer.other = 3
+    largest = float(explorer.numbers()["max_difference"])
+    status = host.get_by_role("status")
+    expect(status).to_have_text(f"Heads 2 and 3, side by side. They differ by at most {largest:.4f}.")
+    assert facts(host)[3] == f"{largest:.4f}"
+    assert_shows_numbers(host, explorer)
+    assert_copied_code_gives(host, explorer)
+
+    compare.locator("input:checked").focus()
+    page.keyboard.press("ArrowRight")
+    explorer.view = "difference"
+    assert host.locator(".mha-map").count() == 1
+    for explorer.stage in ("scores", "masked", "output"):
+        host.locator(f"input[value={explorer.stage}]").check(force=True)
+        assert_shows_numbers(host, explorer)
+        assert_copied_code_gives(host, explorer)
+    a, b = (explorer.shown()[head][2, 1].item() for head in (2, 3))
+    host.get_by_role("gridcell").nth(2 * 3 + 1).hover()
+    text = f"{abs(a - b):.4f} (head 2: {a:.4f}, head 3: {b:.4f})".replace("-", "−")
+    expect(host.locator(".mha-readout")).to_have_text(f"query 'or' at 2 → number 1 of the heads: {text}")
+    # Fewer heads: the two stay two.
+    host.get_by_role("slider", name="num_heads").focus()
+    page.keyboard.press("ArrowLeft")
+    explorer.num_heads = 3
+    assert (explorer.head, explorer.other) == (2, 0)
+    assert_shows_numbers(host, explorer)
+    assert tab.errors == []
+
+
+def test_each_trained_layer_shows_its_own_numbers(reader, tmp_path):
+    explorer = make_explorer(num_heads=6, head=5)
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [explorer]), 1)
+    host = tab.host()
+    host.get_by_role("combobox", name="Example").select_option("trained")
+    explorer.example = "trained"
+    assert explorer.num_heads == 4, "Python and the browser take the same nearest setting"
+    slider = host.get_by_role("slider", name="num_heads")
+    expect(slider).to_have_attribute("aria-valuetext", "4 heads, head_dim 3")
+    assert host.locator(".mha-maps input:checked").input_value() == str(explorer.head)
+    slider.focus()
+    for explorer.num_heads in (4, 2, 1):
+        assert_shows_numbers(host, explorer)
+        page.keyboard.press("ArrowLeft")
+    assert facts(host)[1] == "624"
+    assert_copied_code_gives(host, explorer)
+    assert tab.errors == []
+
+
+def test_the_arrow_keys_choose_a_head(reader, tmp_path):
+    explorer = make_explorer(num_heads=3)
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [explorer]), 1)
+    host = tab.host()
+    host.locator(".mha-maps input:checked").focus()
+    page.keyboard.press("ArrowLeft")
+    explorer.head = 2
+    expect(host.locator(".mha-title").first).to_have_text("Head 2: weights")
+    expect(host.get_by_role("status")).to_have_text("Head 2.")
+    assert_shows_numbers(host, explorer)
+
+
+def test_small_maps_have_their_numbers_in_the_cells(reader, tmp_path):
+    explorer = make_explorer(valid_len=3)
+    tab = reader()
+    tab.open(write_page(tmp_path, [explorer, make_long_explorer(16)]), 2)
+    texts = tab.host(0).get_by_role("gridcell").all_inner_texts()
+    weights = explorer.weights()[0].flatten()
+    assert texts == [f"{weight:.2f}" for weight in weights.tolist()]
+    tab.host(0).locator("input[value=masked]").check(force=True)
+    assert tab.host(0).get_by_role("gridcell").nth(4).inner_text() == "−∞"
+    assert set(tab.host(1).get_by_role("gridcell").all_inner_texts()) == {""}
+
+
+def pixels(host):
+    """The colours of the large map: a list of rows, each of [red, green, blue, alpha]."""
+    return host.locator(".mha-pixels canvas").evaluate(
+        """canvas => {
+          const { width, height } = canvas;
+          const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+          return Array.from({ length: height }, (_, y) => Array.from({ length: width },
+            (_, x) => Array.from(data.slice(4 * (y * width + x), 4 * (y * width + x) + 4))));
+        }"""
+    )
+
+
+@pytest.mark.parametrize("length", [25, 80])
+def test_a_long_sequence_is_drawn_in_pixels(reader, tmp_path, length):
+    explorer = make_long_explorer(length, valid_len=20, is_causal=True)
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [explorer]), 1)
+    host = tab.host()
+    assert host.locator(".mha-widget *").count() < 400
+    weights = explorer.weights()[0]
+    image = torch.tensor(pixels(host))
+    assert image.shape == (length, length, 4)
+    seen = (torch.arange(length) < 20) & torch.ones(length, length).tril().bool()
+    assert torch.equal(image[..., 3] == 255, seen), "what is hidden has no colour"
+    # Viridis goes from dark violet to yellow: its green never falls.
+    order = weights[seen].argsort()
+    assert (image[..., 1][seen][order].diff() >= 0).all()
+    assert (image[..., 1][seen][order][-1] - image[..., 1][seen][order][0]) > 200
+
+    grid = host.get_by_role("grid")
+    expect(grid).to_have_attribute("aria-rowcount", str(length))
+    cell = host.get_by_role("gridcell")
+    assert cell.count() == 1
+    cell.focus()
+    readout = host.locator(".mha-readout")
+    row, column = 0, 0
+    for key in ["ArrowDown"] * 3 + ["ArrowRight"] * 2 + ["PageDown", "ArrowUp", "ArrowLeft"]:
+        page.keyboard.press(key)
+        row += {"ArrowDown": 1, "PageDown": 10, "ArrowUp": -1}.get(key, 0)
+        column += {"ArrowRight": 1, "ArrowLeft": -1}.get(key, 0)
+        expect(readout).to_have_text(f"query 't{row}' → key 't{column}': {weights[row, column]:.4f}")
+        expect(cell).to_be_focused()
+        label = readout.text_content()
+        expect(cell).to_have_attribute("aria-label", label)
+        expect(cell).to_have_attribute("aria-colindex", str(column + 1))
+    value = float(cell.get_attribute("data-value"))
+    assert value == pytest.approx(weights[row, column].item(), abs=1e-6)
+    page.keyboard.press("End")
+    expect(readout).to_contain_text(f"key 't{length - 1}': 0.0000, hidden by the padding")
+
+    box = host.locator(".mha-pixels").bounding_box()
+    step = box["width"] / length
+    page.mouse.move(box["x"] + 4.5 * step, box["y"] + 8.5 * step)
+    expect(readout).to_have_text(f"query 't8' → key 't4': {weights[8, 4]:.4f}")
+    page.mouse.move(box["x"] + 9.5 * step, box["y"] + 8.5 * step)
+    expect(readout).to_contain_text("0.0000, hidden by the causal mask")
+    page.mouse.click(box["x"] + 2.5 * step, box["y"] + 20.5 * step)
+    page.mouse.move(0, 0)
+    expect(readout).to_have_text(f"query 't20' → key 't2': {weights[20, 2]:.4f}")
+
+    host.locator("input[value=output]").check(force=True)
+    explorer.stage = "output"
+    assert torch.tensor(pixels(host)).shape == (length, 2, 4)
+    cell.focus()
+    page.keyboard.press("Home")
+    text = f"query 't0' → number 0 of the output: {explorer.shown()[0][0, 0]:.4f}"
+    expect(readout).to_contain_text(text.replace("-", "−"))
+    variables = run_copied_code(host)
+    torch.testing.assert_close(variables["weights"].float(), explorer.weights(), atol=1e-6, rtol=1e-5)
+    assert tab.errors == []
+
+
+def test_the_compact_one_has_the_slider_and_the_maps(reader, tmp_path):
+    explorer = make_long_explorer(12, num_heads=2, compact=True)
+    tab = reader(width=760)
+    page = tab.open(write_page(tmp_path, [explorer]), 1)
+    host = tab.host()
+    assert host.get_by_role("slider").count() == 1
+    assert host.get_by_role("checkbox").count() == 0
+    assert host.locator(".mha-widget").bounding_box()["height"] <= 420
+    slider = host.get_by_role("slider", name="num_heads")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    explorer.num_heads = 4
+    assert_shows_numbers(host, explorer)
+    # On a phone the slider and the small maps come first.
+    page.set_viewport_size({"width": 360, "height": 740})
+    heights = [
+        host.locator(selector).first.bounding_box()["y"]
+        for selector in ("input[type=range]", ".mha-maps", ".mha-grid")
+    ]
+    assert heights == sorted(heights)
+    assert heights[1] < 250
+    assert tab.errors == []
+
+
+def test_a_menu_of_one_example_is_not_shown(reader, tmp_path):
+    example = HeadExample("alone", ["a", "b"], torch.randn(2, 12), layer(2))
+    tab = reader()
+    tab.open(write_page(tmp_path, [HeadExplorer([example]), make_explorer()]), 2)
+    assert [tab.host(i).get_by_role("combobox").count() for i in range(2)] == [0, 1]
+
+
+def test_a_cell_is_read_by_pointer_and_by_keyboard(reader, tmp_path):
+    explorer = make_explorer(num_heads=2, valid_len=4, is_causal=True)
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [explorer]), 1)
+    host = tab.host()
+    readout = host.locator(".mha-readout")
+    weights = explorer.weights()[0]
+    cells = host.get_by_role("gridcell")
+    cells.nth(2 * 5 + 1).hover()
+    assert readout.inner_text() == f"query 'or' at 2 → key 'be' at 1: {weights[2, 1]:.4f}"
+    page.mouse.move(0, 0)
+    assert "arrow keys" in readout.inner_text()
+    host.locator("[role=gridcell][tabindex='0']").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp", "End", "ArrowRight"):
+        page.keyboard.press(key)
+    focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert (
+        readout.inner_text()
+        == focused
+        == "query 'or' at 2 → key 'be' at 4: 0.0000, hidden by the padding mask"
+    )
+    page.keyboard.press("ArrowLeft")
+    assert readout.inner_text() == "query 'or' at 2 → key 'not' at 3: 0.0000, hidden by the causal mask"
+    assert host.locator("[role=gridcell][tabindex='0']").count() == 1, "one stop for the Tab key"
+    assert host.locator("[role=rowheader].mha-now").inner_text() == "or"
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_heads": 5}, "num_heads must divide embed_dim=12 and be one of 1, 2, 3, 4, 6, 12, got 5"),
+        ({"example": "other"}, "example must be one of “sentence”, “trained”, got “other”"),
+        ({"valid_len": 9}, "valid_len must lie in 0..5, got 9"),
+        ({"head": -1}, "head must lie in 0..1, got -1"),
+        ({"other": 2}, "other must lie in 0..1, got 2"),
+        ({"view": None}, "view must be one of one, both, difference, got null"),
+        ({"is_causal": None}, "is_causal must be true or false, got null"),
+        ({"stage": "softmax"}, 'stage must be one of scores, masked, weights, output, got "softmax"'),
+    ],
+)
+def test_a_state_that_makes_no_sense_gives_a_message(reader, tmp_path, changes, message):
+    tab = reader()
+    page = tab.open(
+        write_page(
+            tmp_path, [make_explorer(), make_explorer()], alter=lambda states: states[0].update(changes)
+        ),
+        2,
+    )
+    assert tab.host(0).get_by_role("alert").inner_text() == f"This widget cannot show its state: {message}."
+    assert tab.host(0).get_by_role("slider").count() == 0
+    assert tab.host(1).get_by_role("slider").count() == 2, "the other widget is not concerned"
+    assert tab.host(1).get_by_role("alert").count() == 0
+    assert page.locator("[data-widget=ready]").count() == 2
+    assert tab.errors == []
+
+
+def test_a_widget_recovers_when_its_state_does(reader, tmp_path):
+    """With a kernel the state can go wrong and right again while the widget is on the page."""
+    explorer = make_explorer(num_heads=2)
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [Quiz([Question("?", ["a", "b"], 0)])]), 1)
+    texts = render_by_hand(page, explorer, [("set", "num_heads", 5), ("set", "num_heads", 3)])
+    assert "must divide" in texts[0]
+    assert "3 heads" not in texts[0]
+    assert "must divide" not in texts[1]
+    assert "3 heads" in texts[1]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_overflows_a_phone(reader, tmp_path, theme):
+    explorers = [
+        make_explorer(num_heads=num_heads, stage=stage)
+        for num_heads, stage in ((1, "output"), (3, "masked"), (12, "weights"), (12, "output"))
+    ]
+    tokens, label = (["incomprehensibilities"] * 24, "a rather long name for an example, to be cut somewhere")
+    long = HeadExample(label, tokens, torch.randn(24, 60), layer(4, embed_dim=60), "word " * 40)
+    widgets = [
+        *explorers,
+        make_explorer(num_heads=12, view="both", stage="scores"),
+        make_explorer(num_heads=4, compact=True),
+        HeadExplorer([long]),
+        HeadExplorer([long], num_heads=60, view="difference"),
+        make_long_explorer(256, view="both"),
+        make_long_explorer(compact=True),
+    ]
+    tab = reader(width=360)
+    page = tab.open(write_page(tmp_path, widgets, theme=theme), len(widgets))
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    too_wide = page.locator(".mha-widget *").evaluate_all(
+        "nodes => nodes.filter(n => n.getBoundingClientRect().right > 360).map(n => n.outerHTML.slice(0, 80))"
+    )
+    assert too_wide == []
+    assert tab.errors == []

@@ -1,0 +1,467 @@
+"""The path explorer: its counts against real layers, its mathematics and its drawing in a browser."""
+
+import io
+import math
+import re
+
+import pytest
+import torch
+from playwright.sync_api import expect
+from torch import nn
+from widget_page import ROOT, assert_copied_code_gives, assert_shows_numbers, copied_code, shown, write_page
+
+from mha_lib.attention import MultiHeadAttention
+from mha_lib.widgets import PathExplorer
+
+JS = ROOT / "mha_lib" / "widgets" / "js"
+KINDS = ["attention", "convolution", "dilated", "recurrence"]
+
+
+def layers_until_derivative(n, k, source, target, *, is_dilated):
+    """Random convolutions, stacked until the derivative of one token by another is no longer zero."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, n, dtype=torch.float64, requires_grad=True)
+    y, layers = x, 0
+    while True:
+        spacing = ((k + 1) // 2) ** layers if is_dilated else 1
+        layer = nn.Conv1d(2, 2, k, padding=spacing * (k // 2), dilation=spacing)
+        y, layers = layer.double()(y), layers + 1
+        (slope,) = torch.autograd.grad(y[0, :, target].sum(), x, retain_graph=True)
+        if slope[0, :, source].abs().max() > 0:
+            return layers
+
+
+def recurrent_steps(source, target):
+    """Operations that the derivative of a recurrent network's state goes through, followed in its graph."""
+    x = [torch.randn(2, requires_grad=True) for _ in range(target + 1)]
+    state, matrix = None, torch.randn(2, 2)
+    for token in x:
+        state = torch.tanh(token if state is None else token + matrix @ state)
+    node, steps = state.grad_fn, 1
+    for _ in range(target - source):
+        assert node.name() == "TanhBackward0"
+        node = node.next_functions[0][0].next_functions[1][0].next_functions[1][0]
+        steps += 1
+    return steps
+
+
+# In Python
+
+
+@pytest.mark.parametrize("k", [3, 5, 7])
+@pytest.mark.parametrize("n", [2, 3, 11])
+def test_paths_equal_derivatives(n, k):
+    explorer = PathExplorer(n=n, k=k)
+    for source in range(0, n, 4):
+        for target in range(source, n):
+            explorer.set_trait("target", n - 1)
+            explorer.source, explorer.target = source, target
+            attention, plain, dilated, recurrence = explorer.numbers()["path"].tolist()
+            assert attention == 1
+            assert plain == layers_until_derivative(n, k, source, target, is_dilated=False)
+            assert dilated == layers_until_derivative(n, k, source, target, is_dilated=True)
+            assert recurrence == recurrent_steps(source, target)
+            explorer.source = 0
+    # The longest path is that from the first token to the last, and chapter 4 has its formula.
+    longest = explorer.numbers()["longest"].tolist()
+    assert longest[1] == math.ceil(2 * (n - 1) / (k - 1))
+    assert longest == PathExplorer(n=n, k=k).numbers()["path"].tolist()
+
+
+def test_attention_reaches_all_in_one_layer():
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(2, 1).double()
+    x = torch.randn(1, 9, 2, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(layer(x, x, x)[0][0, -1].sum(), x)
+    assert (slope.abs().amax(-1) > 0).all()
+    assert PathExplorer(n=9).numbers()["path"][0] == 1
+
+
+@pytest.mark.parametrize("with_projections", [False, True])
+@pytest.mark.parametrize(("n", "d", "k"), [(5, 3, 3), (2, 1, 5), (12, 64, 3), (31, 7, 15)])  # fmt: skip
+def test_costs_equal_a_loop(n, d, k, with_projections):
+    explorer = PathExplorer(n=n, d=d, k=k, with_projections=with_projections)
+    found = explorer.numbers()
+
+    def count(n):
+        attention = sum(2 * d for _query in range(n) for _key in range(n))
+        attention += sum(4 * d * d for _token in range(n)) if with_projections else 0
+        convolution = sum(d * d for _token in range(n) for _neighbour in range(k))
+        recurrence = sum(d * d for _state in range(1, n))
+        return attention, convolution, recurrence
+
+    attention, convolution, recurrence = count(n)
+    costs = [attention, convolution, convolution, recurrence]
+    assert found["multiplications"].tolist() == costs
+    layers = [1, *found["longest"][1:3].tolist(), 1]
+    assert found["total"].tolist() == [a * b for a, b in zip(costs, layers, strict=True)]
+    assert found["steps"].tolist() == [1, 1, 1, n]
+    names = ("attention", "convolution", "recurrence")
+    for power in range(1, 6):
+        curves = [found[name][power - 1].item() for name in names]
+        assert curves == list(count(2**power))
+    # Up to the crossover attention multiplies no more, one token further it does.
+    lengths = range(40 * d * k)
+    own = [2 * i * i * d + with_projections * 4 * i * d * d for i in lengths]
+    others = [[(i - 1) * d * d for i in lengths], [k * i * d * d for i in lengths]]
+    for crossover, other in zip(found["crossover"].tolist(), others, strict=True):
+        assert crossover == 0 or own[crossover] <= other[crossover]
+        assert all(a > b for a, b in list(zip(own, other, strict=True))[crossover + 1 :])
+
+
+def test_the_figures_of_the_chapter():
+    found = PathExplorer(n=64, d=64, k=3).numbers()
+    assert found["longest"].tolist() == [1, 63, 6, 64]
+    assert found["crossover"].tolist() == [30, 96]  # n = kd/2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("n", 1, ValueError, r"n must lie in 2\.\.2048, got 1"),
+        ("n", 2049, ValueError, r"n must lie in 2\.\.2048"),
+        ("n", 8.0, TypeError, "n must be an int, got 8.0"),
+        ("d", 0, ValueError, r"d must lie in 1\.\.1024, got 0"),
+        ("d", math.nan, TypeError, "d must be an int, got nan"),
+        ("k", 4, ValueError, "k must be odd, got 4"),
+        ("k", 1, ValueError, r"k must lie in 3\.\.15, got 1"),
+        ("k", True, TypeError, "k must be an int, got True"),
+        ("source", 12, ValueError, r"source must lie in 0\.\.11, got 12"),
+        ("source", -1, ValueError, "source must lie in"),
+        ("target", 12, ValueError, r"target must lie in 0\.\.11, got 12"),
+        ("target", "2", TypeError, "target must be an int, got '2'"),
+        ("with_projections", 0, TypeError, "with_projections must be True or False"),
+    ],
+)
+def test_trait_is_refused(name, value, error, message):
+    explorer = PathExplorer()
+    before = explorer.get_state()
+    with pytest.raises(error, match=message):
+        setattr(explorer, name, value)
+    assert explorer.get_state() == before
+    with pytest.raises(error, match=message):
+        PathExplorer(**{name: value})
+
+
+def test_tokens_stay_inside():
+    explorer = PathExplorer(n=12, source=3)
+    explorer.n = 20
+    assert (explorer.source, explorer.target) == (3, 19)  # the last stays the last
+    explorer.target = 10
+    explorer.n = 30
+    assert (explorer.source, explorer.target) == (3, 10)
+    explorer.n = 3
+    assert (explorer.source, explorer.target) == (2, 2)
+    with pytest.raises(ValueError, match=r"target must lie in 2\.\.2, got 1"):
+        explorer.target = 1
+    explorer = PathExplorer(source=5)
+    with pytest.raises(ValueError, match=r"target must lie in 5\.\.11, got 4"):
+        explorer.target = 4
+
+
+def test_repr_and_figure():
+    explorer = PathExplorer(n=64, source=3, target=9)
+    assert repr(explorer) == "PathExplorer(n=64, d=64, k=3, source=3, target=9)"
+    figure = explorer.figure()
+    figure.savefig(io.BytesIO())
+    left, right = figure.axes
+    drawn = {line.get_label(): list(line.get_ydata()) for line in left.lines}
+    for name in ("attention", "convolution", "recurrence"):
+        assert drawn[name] == explorer.numbers()[name].tolist()
+    assert [bar.get_width() for bar in right.patches] == [1, 63, 6, 64]
+
+
+# The mathematics in a browser
+
+
+@pytest.fixture(scope="module")
+def math_page(browser, serve):
+    page = browser.new_page()
+    page.goto(serve(JS) + "/path_math.js")
+    yield page
+    page.close()
+
+
+def in_browser(page, expression):
+    """Evaluate an expression over the functions of path_math.js."""
+    return page.evaluate(
+        """async (expression) => {
+          const math = await import("/path_math.js");
+          return new Function(...Object.keys(math), `return (${expression})`)(...Object.values(math));
+        }""",
+        expression,
+    )
+
+
+def test_depths_equal_a_search(math_page):
+    """Against a search over all places that a kernel can step to, for all distances."""
+    for k in (3, 5, 9, 15):
+        found = in_browser(
+            math_page,
+            f"""Array.from({{ length: 150 }}, (_, n) =>
+                [false, true].map((is) => convolutionDepth(n, {k}, is)))""",
+        )
+        for is_dilated in (False, True):
+            first = {0: 1}
+            reached, layer = {0}, 0
+            while len(first) < 150:
+                spacing = ((k + 1) // 2) ** layer if is_dilated else 1
+                steps = [spacing * step for step in range(-(k // 2), k // 2 + 1)]
+                # Inside the sequence only: there is nothing to step on outside.
+                reached = {p + step for p in reached for step in steps if 0 <= p + step < 150}
+                layer += 1
+                for place in reached:
+                    first.setdefault(place, layer)
+            assert [depths[is_dilated] for depths in found] == [first[n] for n in range(150)]
+
+
+def test_drawn_paths_are_paths(math_page):
+    for k in (3, 7):
+        for is_dilated in (False, True):
+            for source, target in [(0, 0), (0, 1), (3, 40), (2, 127), (100, 2047)]:
+                flag = str(is_dilated).lower()
+                path = in_browser(math_page, f"convolutionPath({source}, {target}, {k}, {flag})")
+                depth = in_browser(math_page, f"convolutionDepth({target - source}, {k}, {flag})")
+                assert (path[0], path[-1], len(path)) == (source, target, depth + 1)
+                for layer in range(depth):
+                    spacing = ((k + 1) // 2) ** layer if is_dilated else 1
+                    steps, rest = divmod(path[layer + 1] - path[layer], spacing)
+                    assert rest == 0 and 0 <= steps <= k // 2
+
+
+def test_crossovers_equal_a_search(math_page):
+    for with_projections in (False, True):
+        flag = str(with_projections).lower()
+        found = in_browser(
+            math_page,
+            f"""Array.from({{ length: 70 }}, (_, i) => [3, 9].map((k) =>
+                Object.values(attentionCrossover({{ d: i + 1, k, withProjections: {flag} }}))))""",
+        )
+        for d, pairs in enumerate(found, 1):
+            for k, pair in zip((3, 9), pairs, strict=True):
+                n = torch.arange(1, 10 * d + 10)
+                own = 2 * n * n * d + with_projections * 4 * n * d * d
+                others = ((n - 1) * d * d, k * n * d * d)
+                assert pair == [int((n * (own <= other)).max()) for other in others], (d, k)
+
+
+# The widget in a browser
+
+
+@pytest.fixture
+def opened(reader, tmp_path):
+    def open_page(width=900, **settings):
+        tab = reader("disk", width=width)
+        tab.open(write_page(tmp_path, [PathExplorer(**settings)]), 1)
+        return tab, tab.host()
+
+    return open_page
+
+
+def slider(host, name):
+    return host.get_by_role("slider", name=name)
+
+
+def test_by_keyboard(opened):
+    explorer = PathExplorer()
+    tab, host = opened()
+    press = tab.page.keyboard.press
+    value = lambda name: slider(host, name).get_attribute("aria-valuetext")  # noqa: E731
+
+    # The whole range of the length: the last token stays the receiver.
+    slider(host, "n tokens").focus()
+    press("Home")
+    lengths = []
+    while True:
+        n = int(re.sub(r"\D", "", value("n tokens")))
+        if lengths and n == lengths[-1]:
+            break
+        lengths.append(n)
+        explorer.n = n
+        assert explorer.target == n - 1
+        assert_shows_numbers(host, explorer)
+        press("ArrowRight")
+    assert (lengths[0], lengths[-1], len(lengths)) == (2, 2048, 25)
+
+    slider(host, "n tokens").press("Home")
+    for _ in range(9):
+        press("ArrowRight")
+    explorer.n = 16
+    for name, trait, stops in (
+        ("d width", "d", [8, 16, 32, 64, 128, 256, 512, 1024]),
+        ("k kernel", "k", [3, 5, 7, 9, 11, 13, 15]),
+    ):
+        slider(host, name).focus()
+        press("Home")
+        for stop in stops:
+            assert value(name) == str(stop)
+            setattr(explorer, trait, stop)
+            assert_shows_numbers(host, explorer)
+            press("ArrowRight")
+    slider(host, "k kernel").press("Home")
+    explorer.k = 3
+
+    # The receiver takes the sender along, and the other way round.
+    slider(host, "to token").focus()
+    for target in range(14, -1, -1):
+        press("ArrowLeft")
+        explorer.target = target
+        assert_shows_numbers(host, explorer)
+    slider(host, "from token").focus()
+    for source in range(1, 16):
+        press("ArrowRight")
+        explorer.target = source
+        explorer.source = source
+        assert_shows_numbers(host, explorer)
+        assert value("to token") == str(source)
+    slider(host, "to token").focus()
+    press("Home")
+    explorer.source = explorer.target = 0
+    assert_shows_numbers(host, explorer)
+
+    host.get_by_role("checkbox").focus()
+    press("Space")
+    explorer.with_projections = True
+    assert_shows_numbers(host, explorer)
+    expect(host.locator(".mha-verdict")).to_contain_text("at no length")
+    status = host.get_by_role("status")
+    expect(status).to_contain_text("n = 16, d = 1024, k = 3. From token 0 to 0")
+    assert tab.errors == []
+
+
+def points(host, kind, name):
+    """The points of a drawn path as (x, y) in its canvas of 100 by 100."""
+    drawn = host.locator(f"figure.mha-path-{kind} .mha-{name}").get_attribute("d")
+    numbers = [float(number) for number in re.findall(r"-?\d+\.\d+", drawn)]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "source", "target"), [(12, 3, 0, 11), (16, 5, 4, 9), (24, 3, 7, 20), (96, 7, 10, 80)]
+)
+def test_drawing(opened, n, k, source, target):
+    """The route goes from sender to receiver, and the dots are where a real signal has been."""
+    tab, host = opened(n=n, k=k, source=source, target=target)
+    lengths = PathExplorer(n=n, k=k, source=source, target=target).numbers()
+    longest = lengths["longest"].tolist()
+    place = lambda token: pytest.approx(100 * (token + 0.5) / n, abs=0.01)  # noqa: E731
+    for kind, length, depth in zip(KINDS, lengths["path"].tolist(), longest, strict=True):
+        route = points(host, kind, "route")
+        assert route[0] == (place(source), 94)
+        assert route[-1][0] == place(target)
+        if kind in ("convolution", "dilated"):
+            heights = [94 - 88 * layer / depth for layer in range(len(route))]  # a layer each
+            assert [y for _, y in route] == pytest.approx(heights, abs=0.01)
+            assert len(route) == length + 1
+            if n > 24:
+                continue
+            signal, expected = torch.zeros(1, 1, n), []
+            signal[..., source] = 1
+            for layer in range(depth - 1):
+                spacing = ((k + 1) // 2) ** layer if kind == "dilated" else 1
+                signal = torch.conv1d(
+                    signal, torch.ones(1, 1, k), padding=spacing * (k // 2), dilation=spacing
+                )
+                signal = (signal > 0).float()
+                y = 94 - 88 * (layer + 1) / depth
+                expected += [(100 * (token + 0.5) / n, y) for token in signal[0, 0].nonzero()[:, 0].tolist()]
+            dots = points(host, kind, "reached")
+            assert len(dots) == len(expected)
+            for dot, wanted in zip(dots, expected, strict=True):
+                assert dot == pytest.approx(wanted, abs=0.01)
+        else:
+            assert route[-1][1] == 6
+        label = host.locator(f"figure.mha-path-{kind} svg").get_attribute("aria-label")
+        assert f"token {source} reaches token {target} in {length} step" in label
+    if n <= 16:
+        wires = host.locator("figure.mha-path-attention .mha-edges").get_attribute("d")
+        assert wires.count("M") == n * n
+        near = sum(min(i + k // 2, n - 1) - max(i - k // 2, 0) + 1 for i in range(n))
+        wires = host.locator("figure.mha-path-convolution .mha-edges").get_attribute("d")
+        assert wires.count("M") == near * longest[1]
+    assert tab.errors == []
+
+
+def test_chart(opened):
+    tab, host = opened(n=32, d=64)
+    assert shown(host, "attention").tolist() == [2 * 4**i * 64 for i in range(1, 12)]
+    # The dotted line stands where d does on the logarithmic axis from 2 to 2048.
+    border = host.locator(".mha-border")
+    assert border.get_attribute("d").startswith("M50.00 ")
+    expect(host.locator(".mha-border-name")).to_have_text("n = d")
+    ticks = host.locator(".mha-x-ticks span").all_inner_texts()
+    assert ticks == ["4", "16", "64", "256", "1024"]
+    assert host.locator(".mha-y-ticks span").all_inner_texts() == ["10²", "10⁴", "10⁶", "10⁸"]  # fmt: skip
+    # Where two curves cross, they have the same height: attention and the convolution at kd/2 = 96.
+    curves = {}
+    for kind in ("attention", "convolution"):
+        drawn = host.locator(f"path.mha-path-{kind}").get_attribute("d")
+        numbers = [float(number) for number in re.findall(r"[\d.]+", drawn)]
+        curves[kind] = list(zip(numbers[::2], numbers[1::2], strict=True))
+
+    def height(kind, x):
+        for (x0, y0), (x1, y1) in zip(curves[kind], curves[kind][1:], strict=False):
+            if x0 <= x <= x1:
+                return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+        raise AssertionError(x)
+
+    at = 10 * (math.log2(96) - 1)
+    assert height("attention", at) == pytest.approx(height("convolution", at), abs=0.05)
+    assert tab.errors == []
+
+
+def test_pointer_reset_and_python(opened):
+    explorer = PathExplorer(n=20, d=48, k=5, source=2, target=17)
+    tab, host = opened(n=20, d=48, k=5, source=2, target=17)
+    assert_shows_numbers(host, explorer)  # d is none of the slider's stops
+    assert_copied_code_gives(host, explorer)
+    box = slider(host, "to token").bounding_box()
+    middle = box["y"] + box["height"] / 2
+    travel = box["width"] - 16
+    tab.page.mouse.move(box["x"] + 8 + travel * 17 / 19, middle)
+    tab.page.mouse.down()
+    tab.page.mouse.move(box["x"] + 8 + travel * 9 / 19, middle, steps=4)
+    tab.page.mouse.up()
+    expect(slider(host, "to token")).to_have_value("9")
+    explorer.target = 9
+    assert_shows_numbers(host, explorer)
+    expect(host.get_by_role("status")).to_contain_text("From token 2 to 9")
+    host.get_by_text("Count attention's four projections").click()
+    explorer.with_projections = True
+    assert "MultiHeadAttention" in copied_code(host)
+    assert_copied_code_gives(host, explorer)
+
+    host.get_by_role("button", name="Reset").click()
+    expect(slider(host, "to token")).to_have_value("17")
+    assert_shows_numbers(host, PathExplorer(n=20, d=48, k=5, source=2, target=17))
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("n", 1, "n must lie in 2..2048, got 1"),
+        ("n", None, "n must lie in 2..2048, got null"),
+        ("d", 0.5, "d must lie in 1..1024, got 0.5"),
+        ("k", 4, "k must be odd, got 4"),
+        ("source", 12, "source must lie in 0..11, got 12"),
+        ("target", 12, "target must lie in 0..11, got 12"),
+    ],
+)
+def test_bad_state_shows_a_message(reader, tmp_path, name, value, message):
+    tab = reader("disk")
+    page = write_page(tmp_path, [PathExplorer()], alter=lambda states: states[0].update({name: value}))
+    tab.open(page, 1)
+    expect(tab.host().get_by_role("alert")).to_contain_text(message)
+    expect(tab.host().locator(".mha-body")).to_be_hidden()
+    assert tab.errors == []
+
+
+def test_narrow_page(opened):
+    tab, host = opened(width=360, n=2048, d=1024, k=3, with_projections=True)
+    assert tab.page.evaluate("document.documentElement.scrollWidth") == 360
+    body = host.locator(".mha-body")
+    assert body.evaluate("node => node.scrollWidth - node.clientWidth") == 0
+    cells = host.locator(".mha-costs td")
+    overflow = "cells => cells.filter((cell) => cell.scrollWidth > cell.clientWidth + 1).length"
+    assert cells.evaluate_all(overflow) == 0

@@ -1,0 +1,662 @@
+"""The pooling explorer: its traits and numbers in Python, and what a reader does with it in a browser."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from playwright.sync_api import expect
+from widget_page import (
+    assert_copied_code_gives,
+    assert_shows_numbers,
+    copied_code,
+    render_by_hand,
+    run_copied_code,
+    shown,
+    write_page,
+)
+
+from mha_lib import attention_pooling, gaussian_score
+from mha_lib.data import curve, noisy_curve
+from mha_lib.widgets import PoolingExplorer
+
+JS = Path(__file__).resolve().parents[2] / "mha_lib" / "widgets" / "js"
+KERNELS = ("Gaussian", "boxcar", "triangular", "Epanechnikov")
+HOURS = {"key": [6.0, 9.0, 11.0, 14.0, 16.0, 20.0], "value": [9.0, 14.0, 18.0, 21.0, 22.0, 15.0],
+         "key_range": (4.0, 22.0), "query": 12.0, "bandwidth": 2.0}  # fmt: skip
+
+
+# The numbers, against loops over plain floats
+
+
+def kernel_by_hand(kernel, u):
+    if kernel == "Gaussian":
+        return math.exp(-u * u / 2)
+    if abs(u) > 1:
+        return 0.0
+    return {"boxcar": 1.0, "triangular": 1 - abs(u), "Epanechnikov": 1 - u * u}[kernel]
+
+
+def pool_by_hand(query, keys, values, kernel, bandwidth, left_out=None):
+    """Output and weights of one query; zeros where no key is within reach."""
+    heights = [
+        0.0 if i == left_out else kernel_by_hand(kernel, (query - key) / bandwidth)
+        for i, key in enumerate(keys)
+    ]
+    total = sum(heights)
+    weights = [height / total if total else 0.0 for height in heights]
+    return sum(w * v for w, v in zip(weights, values, strict=True)), weights
+
+
+def numbers_by_hand(explorer):
+    keys, values = explorer.key, explorer.value
+    rule = (keys, values, explorer.kernel, explorer.bandwidth)
+    low, high = explorer.key_range
+    output, weights = pool_by_hand(explorer.query, *rule)
+    fit = [pool_by_hand(low + (high - low) * i / 100, *rule)[0] for i in range(101)]
+
+    def error(estimates, targets):
+        squares = [(e - t) ** 2 for e, t in zip(estimates, targets, strict=True)]
+        return sum(squares) / len(squares)
+
+    by_all = [pool_by_hand(key, *rule)[0] for key in keys]
+    by_others = [pool_by_hand(key, *rule, left_out=i)[0] for i, key in enumerate(keys)]
+    numbers = {
+        "output": output,
+        "weights": weights,
+        "fit": fit,
+        "training_error": error(by_all, values),
+        "leave_one_out_error": error(by_others, values),
+    }
+    if explorer.truth:
+        numbers["test_error"] = error(fit, explorer.truth)
+    return numbers
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("bandwidth", [0.11, 0.25, 3.0])
+@pytest.mark.parametrize("query", [0.0, 2.0, 2.87])
+def test_numbers_are_those_of_loops(kernel, bandwidth, query):
+    explorer = PoolingExplorer(kernel=kernel, bandwidth=bandwidth, query=query)
+    found, expected = explorer.numbers(), numbers_by_hand(explorer)
+    assert found.keys() == expected.keys()
+    for name, number in expected.items():
+        wanted = torch.tensor(number, dtype=torch.float64)
+        torch.testing.assert_close(found[name], wanted, atol=1e-10, rtol=1e-10)
+
+
+def test_default_pairs_are_the_noisy_curve_of_the_chapter():
+    explorer = PoolingExplorer()
+    data = noisy_curve(24, 101, noise=0.5, generator=torch.Generator().manual_seed(0))
+    assert len(explorer.key) == 24
+    assert explorer.key == sorted(explorer.key)
+    for numbers, part in ((explorer.key, data.x_train), (explorer.value, data.y_train)):
+        torch.testing.assert_close(torch.tensor(numbers), part.flatten(), atol=0.0051, rtol=0)
+    torch.testing.assert_close(torch.tensor(explorer.truth), data.y_test.flatten(), atol=1e-5, rtol=0)
+
+
+def test_query_that_no_key_reaches_gets_zeros():
+    explorer = PoolingExplorer(kernel="boxcar", bandwidth=0.05, query=1.2)
+    numbers = explorer.numbers()
+    assert numbers["output"] == 0
+    assert not numbers["weights"].any()
+    assert all(torch.isfinite(number).all() for number in numbers.values())
+    explorer.kernel = "Gaussian"  # which always answers
+    assert explorer.numbers()["weights"].sum() == pytest.approx(1)
+
+
+def test_weights_depend_on_keys_and_not_on_values():
+    explorer = PoolingExplorer()
+    before = explorer.numbers()
+    explorer.value = [-number / 5 for number in explorer.value]
+    after = explorer.numbers()
+    assert torch.equal(after["weights"], before["weights"])
+    torch.testing.assert_close(after["output"], -before["output"] / 5)
+    explorer.key = [2.2 if i == explorer.pair else key for i, key in enumerate(explorer.key)]
+    moved = explorer.numbers()["weights"] != after["weights"]
+    assert moved.all()
+
+
+def test_own_pairs_need_no_true_curve():
+    explorer = PoolingExplorer(**HOURS)
+    numbers = explorer.numbers()
+    assert numbers["output"].item() == pytest.approx(18.4904, abs=1e-4)
+    assert "test_error" not in numbers
+    assert explorer.pair == 3, "14 is 2 away from 12, and 11 only 1"
+    line = PoolingExplorer(**HOURS, truth=lambda x: 2 * x)
+    assert line.truth[:2] == pytest.approx([8, 8.36])
+    assert not line.truth_is_curve
+    assert line.value_range[0] < 8
+    assert line.value_range[1] > 44
+    assert "test_error" in line.numbers()
+
+
+# Traits
+
+
+REFUSED = [
+    ("kernel", "gaussian", ValueError, "kernel must be one of"),
+    ("kernel", 1, TypeError, "kernel must be a str"),
+    ("bandwidth", 0.0, ValueError, r"bandwidth must be a number from 0\.01 to 100\.0, got 0\.0"),
+    ("bandwidth", math.nan, ValueError, "got nan"),
+    ("bandwidth", "wide", TypeError, "bandwidth must be a number"),
+    ("bandwidth", True, TypeError, "bandwidth must be a number"),
+    ("query", 5.1, ValueError, r"query must lie in 0\.\.5, got 5\.1"),
+    ("query", math.nan, ValueError, "got nan"),
+    ("query", None, TypeError, "query must be a number"),
+    ("key", [1.0] * 23, ValueError, "key must hold 24 numbers, got 23"),
+    ("key", [5.1] * 24, ValueError, r"key must lie in 0\.\.5"),
+    ("key", [math.nan] * 24, ValueError, "key must hold numbers"),
+    ("key", 3.0, TypeError, "key must be a list of numbers"),
+    ("value", [1.0] * 25, ValueError, "value must hold 24 numbers, got 25"),
+    ("value", [9.0] * 24, ValueError, r"value must lie in -1\.\.6"),
+    ("value", ["1"] * 24, TypeError, "value must be a list of numbers"),
+    ("pair", 24, ValueError, r"pair must lie in 0\.\.23, got 24"),
+    ("pair", -1, ValueError, "pair must lie in"),
+    ("pair", 1.0, TypeError, "pair must be an int"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "error", "message"), REFUSED)
+def test_wrong_settings_are_refused(name, value, error, message):
+    explorer = PoolingExplorer()
+    before = explorer.get_state()
+    with pytest.raises(error, match=message):
+        setattr(explorer, name, value)
+    assert explorer.get_state() == before
+    if name not in ("key", "value"):
+        with pytest.raises(error, match=message):
+            PoolingExplorer(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"key": [1.0]}, ValueError, "key and value must be given together"),
+        ({"value": [1.0]}, ValueError, "key and value must be given together"),
+        ({"key": [1.0, 2.0], "value": [1.0]}, ValueError, "value must hold 2 numbers, got 1"),
+        ({"key": [], "value": []}, ValueError, "key must hold numbers"),
+        ({"key": [1.0] * 65, "value": [1.0] * 65}, ValueError, "key must hold 1 to 64 numbers, got 65"),
+        ({"key": 1.0, "value": 1.0}, TypeError, "key must be a list"),
+        ({"key_range": (5.0, 0.0)}, ValueError, "key_range must begin below its end"),
+        ({"key_range": (0.0, math.inf)}, ValueError, "key_range must hold 2 numbers"),
+        ({"key_range": 5}, TypeError, "key_range must be a list of numbers"),
+        ({"key_range": (0.0, 3.0)}, ValueError, r"key must lie in 0\.\.3"),
+        ({"truth": 1.0}, TypeError, "truth must be a function or None, got 1.0"),
+        ({"truth": lambda x: x.sum()}, ValueError, "truth must map a tensor of shape"),
+        ({"truth": lambda x: x / 0}, ValueError, "truth must give numbers"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        PoolingExplorer(**arguments)
+
+
+@pytest.mark.parametrize("name", ["key_range", "value_range", "truth", "truth_is_curve"])
+def test_data_are_read_only(name):
+    with pytest.raises(TypeError, match="read-only"):
+        setattr(PoolingExplorer(), name, [])
+
+
+def test_representation_and_figure():
+    explorer = PoolingExplorer(kernel="boxcar", bandwidth=0.05, query=1.2, pair=3)
+    assert repr(explorer) == ("PoolingExplorer(kernel='boxcar', bandwidth=0.05, query=1.2, 24 pairs)")
+    figure = explorer.figure()
+    fit, below = figure.axes
+    truth, line = fit.lines[:2]
+    assert list(truth.get_ydata()) == explorer.truth
+    drawn = torch.tensor(line.get_ydata())
+    expected = explorer.numbers()["fit"]
+    gaps = torch.isnan(drawn)
+    assert gaps.any()
+    assert torch.equal(gaps, expected == 0), "a gap where no key is within reach, only there"
+    assert torch.equal(drawn[~gaps], expected[~gaps])
+    assert "boxcar kernel, bandwidth 0.05: output 0.000" in fit.get_title()
+    assert below.get_xlabel() == "key"
+    assert len(PoolingExplorer(**HOURS).figure().axes) == 2
+
+
+# The mathematics in the browser, against torch
+
+
+@pytest.fixture(scope="module")
+def math_page(browser, serve):
+    page = browser.new_page()
+    page.goto(serve(JS) + "/pooling_math.js")
+    yield page
+    page.close()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("bandwidth", [0.05, 0.5, 40.0])
+def test_kernel_scores_equal_torch(math_page, kernel, bandwidth):
+    generator = torch.Generator().manual_seed(1)
+    # At 2 and 3 no rounding: a key lies at the query itself, and another at the very edge of the reach.
+    edges = torch.tensor([[2.0], [3.0]], dtype=torch.float64)
+    anywhere = 5 * torch.rand(18, 1, dtype=torch.float64, generator=generator)
+    query = torch.cat([edges, anywhere[:9]])
+    key = torch.cat([edges, edges + bandwidth, anywhere[9:]])
+    u = (query - key.T) / bandwidth
+    expected = {
+        "Gaussian": gaussian_score(query, key, bandwidth),
+        "boxcar": (u.abs() <= 1).double().log(),
+        "triangular": (1 - u.abs()).clamp_min(0).log(),
+        "Epanechnikov": (1 - u**2).clamp_min(0).log(),
+    }[kernel]
+    found = math_page.evaluate(
+        """async ([kernel, query, key, bandwidth]) => {
+          const math = await import("/pooling_math.js");
+          const rows = math.kernelScore(kernel, query, key, bandwidth);
+          return rows.map((row) => Array.from(row, String));
+        }""",
+        [kernel, query.flatten().tolist(), key.flatten().tolist(), bandwidth],
+    )
+    found = torch.tensor(
+        [[float(number.replace("Infinity", "inf")) for number in row] for row in found], dtype=torch.float64
+    )
+    assert ((u == 0).any() and (u == -1).any()) or bandwidth == 0.05
+    assert found.isfinite().any()
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
+
+
+def test_heights_masks_and_errors_equal_torch(math_page):
+    heights, others, error = math_page.evaluate(
+        """async () => {
+          const math = await import("/pooling_math.js");
+          const us = [-1.5, -1, -0.25, 0, 0.5, 2];
+          return [
+            math.POOLING_KERNELS.map((kernel) => us.map((u) => math.kernelHeight(kernel, u))),
+            math.othersMask(5), math.meanSquaredError([1, 2, 4], [1.5, 2, 1])];
+        }"""
+    )
+    expected = [[kernel_by_hand(kernel, u) for u in (-1.5, -1, -0.25, 0, 0.5, 2)] for kernel in KERNELS]
+    torch.testing.assert_close(
+        torch.tensor(heights, dtype=torch.float64),
+        torch.tensor(expected, dtype=torch.float64),
+        atol=1e-12,
+        rtol=1e-12,
+    )
+    assert torch.equal(torch.tensor(others), ~torch.eye(5, dtype=torch.bool))
+    assert error == pytest.approx((0.25 + 9) / 3, abs=1e-15)
+
+
+# The widget in a browser
+
+
+def open_page(reader, folder, *explorers, over="disk", width=900, **options):
+    tab = reader(over, width=width)
+    tab.open(write_page(folder, list(explorers), **options), len(explorers))
+    return tab, tab.host()
+
+
+def handle(host, name):
+    return host.locator(f".mha-handle.mha-{name}")
+
+
+def move_text(host):
+    return host.locator(".mha-move").inner_text()
+
+
+def control(host, name):
+    row = host.locator(".mha-row").filter(has=host.page.get_by_text(name, exact=True))
+    return row.locator("select, input")
+
+
+def test_by_keyboard_every_number_is_torchs(reader, tmp_path):
+    explorer = PoolingExplorer(kernel="boxcar")
+    tab, host = open_page(reader, tmp_path, explorer)
+    assert_shows_numbers(host, explorer)
+
+    menu, bandwidth = control(host, "kernel"), control(host, "bandwidth")
+    query = handle(host, "query")
+    for kernel in KERNELS:
+        menu.focus()
+        menu.press("Home")
+        for _ in range(KERNELS.index(kernel)):
+            menu.press("ArrowDown")
+        explorer.kernel = kernel
+        expect(menu).to_have_value(kernel)
+        # The whole range with the first kernel, its ends with the others.
+        seen = []
+        for key in ("Home", *["PageUp"] * (11 if kernel == KERNELS[0] else 1), "End"):
+            bandwidth.press(key)
+            # Stops have two digits: the text is the whole number.
+            explorer.bandwidth = float(bandwidth.get_attribute("aria-valuetext"))
+            seen.append(explorer.bandwidth)
+            assert_shows_numbers(host, explorer)
+        assert seen == sorted(seen)
+        assert (seen[0], seen[-1]) == (0.05, 3.0)
+    bandwidth.press("Home")
+    bandwidth.press("ArrowRight")
+    explorer.bandwidth = 0.054
+    query.press("Home")
+    for step in range(11):
+        if step:
+            query.press("Shift+ArrowRight")
+        explorer.query = step / 2
+        expect(query).to_have_attribute("aria-valuetext", f"{step / 2:.2f}")
+        assert_shows_numbers(host, explorer, ["output", "weights"])
+    for kernel in KERNELS:
+        menu.select_option(kernel)
+        explorer.kernel = kernel
+        assert_copied_code_gives(host, explorer)
+    assert tab.errors == []
+
+
+def test_keys_and_values_move_apart_by_keyboard(reader, tmp_path):
+    explorer = PoolingExplorer()
+    tab, host = open_page(reader, tmp_path, explorer)
+    pair = control(host, "pair")
+    key, value = handle(host, "key"), handle(host, "value")
+    status = host.locator("[role=status]")
+    assert "Drag the query" in move_text(host)
+
+    for target in (0, 11, 23):
+        pair.press("Home")
+        for _ in range(target):
+            pair.press("ArrowRight")
+        explorer.pair = target
+        expect(key).to_have_attribute("aria-label", f"key of pair {target}")
+        expect(value).to_have_attribute("aria-label", f"value of pair {target}")
+        expect(status).to_contain_text(f"pair {target}: key {explorer.key[target]:.2f}")
+        handle(host, "query").press("Home")
+        for _ in range(round(explorer.key[target] * 2)):
+            handle(host, "query").press("Shift+ArrowRight")
+        explorer.query = round(explorer.key[target] * 2) / 2
+
+        # The value alone: not one weight moves, the output does.
+        weights, output = shown(host, "weights"), shown(host, "output")
+        value.press("ArrowUp")
+        for name in ("Shift+ArrowDown", "ArrowDown"):
+            value.press(name)
+        moved = float(value.get_attribute("aria-valuenow"))
+        explorer.value = [moved if i == target else v for i, v in enumerate(explorer.value)]
+        assert_shows_numbers(host, explorer)
+        assert torch.equal(shown(host, "weights"), weights)
+        assert shown(host, "output") != output
+        expect(host.locator(".mha-move")).to_contain_text("Weights unchanged")
+        assert "Output changed" in move_text(host)
+        expect(status).to_contain_text(f"Value of pair {target}:")
+        expect(status).to_contain_text("Weights unchanged, output changed")
+
+        # The key alone: all weights share the change.
+        weights = shown(host, "weights")
+        for name in ("ArrowLeft", "Shift+ArrowRight", "ArrowUp"):
+            key.press(name)
+        moved = float(key.get_attribute("aria-valuenow"))
+        explorer.key = [moved if i == target else k for i, k in enumerate(explorer.key)]
+        assert_shows_numbers(host, explorer)
+        assert (shown(host, "weights") != weights).all()
+        others = weights.sum() - weights[target]
+        assert (
+            f"that of pair {target} {weights[target]:.3f} → {shown(host, 'weights')[target]:.3f}, "
+            f"the sum of the others {others:.3f}"
+        ) in move_text(host)
+        expect(status).to_contain_text("Weights changed, output changed")
+    # As far as it goes.
+    for name, (low, high), axis in ((key, (0.0, 5.0), "key"), (value, explorer.value_range, "value")):
+        for press, limit in (("Home", low), ("End", high)):
+            name.press(press)
+            numbers = list(getattr(explorer, axis))
+            numbers[23] = limit
+            setattr(explorer, axis, numbers)
+            assert_shows_numbers(host, explorer)
+    assert_copied_code_gives(host, explorer)
+    assert tab.errors == []
+
+
+def drag(tab, node, across, up):
+    box = node.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    tab.page.mouse.move(x, y)
+    tab.page.mouse.down()
+    tab.page.mouse.move(x + across / 2, y - up / 2)
+    tab.page.mouse.move(x + across, y - up)
+    tab.page.mouse.up()
+
+
+def test_by_pointer(reader, tmp_path):
+    explorer = PoolingExplorer(kernel="Epanechnikov", bandwidth=0.5)
+    tab, host = open_page(reader, tmp_path, explorer, over="http")
+    area = host.locator(".mha-fit .mha-area")
+    area.scroll_into_view_if_needed()
+    width, height = area.bounding_box()["width"], area.bounding_box()["height"]
+
+    # Along x alone, whatever the pointer does: 1.5 to the right.
+    drag(tab, handle(host, "query"), 1.5 / 5 * width, 40)
+    explorer.query = 3.5
+    expect(handle(host, "query")).to_have_attribute("aria-valuetext", "3.50")
+    assert_shows_numbers(host, explorer)
+    # One move, however many steps it had: told from its beginning.
+    assert "Query: 2.00 → 3.50." in move_text(host)
+
+    # The pair at (3.84, 4.61), by a click on its dot.
+    low, high = explorer.value_range
+    target = explorer.value.index(4.61)
+    x, y = explorer.key[target] / 5 * width, (high - 4.61) / (high - low) * height
+    area.hover(position={"x": x + 3, "y": y + 3})
+    expect(host.locator(".mha-pair")).to_contain_text(f"pair {target}: key 3.84, value 4.61")
+    area.click(position={"x": x + 3, "y": y + 3})
+    explorer.pair = target
+    expect(control(host, "pair")).to_have_value(str(target))
+    weights = shown(host, "weights")
+    assert weights[target] > 0
+    drag(tab, handle(host, "value"), -90, -1.5 / (high - low) * height)
+    moved = float(handle(host, "value").get_attribute("aria-valuenow"))
+    assert moved == pytest.approx(3.1, abs=0.051)
+    explorer.value = [moved if i == target else v for i, v in enumerate(explorer.value)]
+    assert_shows_numbers(host, explorer)
+    assert torch.equal(shown(host, "weights"), weights)
+
+    drag(tab, handle(host, "key"), 0.5 / 5 * width, -5)
+    moved = float(handle(host, "key").get_attribute("aria-valuenow"))
+    assert moved == pytest.approx(4.35, abs=0.051)
+    explorer.key = [moved if i == target else k for i, k in enumerate(explorer.key)]
+    assert_shows_numbers(host, explorer)
+    assert not torch.equal(shown(host, "weights"), weights)
+
+    # A stem chooses its pair too; a click on nothing brings the query.
+    stems = host.locator(".mha-stems .mha-area")
+    stems.click(position={"x": explorer.key[0] / 5 * width + 3, "y": 30})
+    explorer.pair = 0
+    expect(control(host, "pair")).to_have_value("0")
+    area.click(position={"x": 0.6 * width, "y": 8})
+    explorer.query = 3.0
+    expect(handle(host, "query")).to_have_attribute("aria-valuetext", "3.00")
+    assert_shows_numbers(host, explorer)
+    assert tab.errors == []
+
+
+def test_query_without_a_key_is_said_in_words(reader, tmp_path):
+    explorer = PoolingExplorer(kernel="triangular", bandwidth=0.1, query=2.0)
+    tab, host = open_page(reader, tmp_path, explorer)
+    facts = host.locator(".mha-facts > p")
+    silent = sum(not any(abs(5 * i / 100 - key) < 0.1 for key in explorer.key) for i in range(101))
+    alone = sum(
+        not any(abs(key - other) < 0.1 for j, other in enumerate(explorer.key) if j != i)
+        for i, key in enumerate(explorer.key)
+    )  # fmt: skip
+    assert silent > 10
+    assert alone > 2
+    expect(facts.nth(1)).to_contain_text(f"{silent} of 101 see no key")
+    expect(facts.nth(3)).to_contain_text(f"{alone} of 24 see no other")
+    expect(facts.nth(0)).to_contain_text("sum of weight · value")
+    for _ in range(2):
+        handle(host, "query").press("Shift+ArrowLeft")
+    explorer.query = 1.0
+    assert explorer.numbers()["weights"].sum() == 0
+    assert_shows_numbers(host, explorer)
+    expect(facts.nth(0)).to_contain_text("no key within reach")
+    expect(host.locator("[role=status]")).to_contain_text("No key is within reach of the query")
+    assert "0 is no estimate" in move_text(host)
+    expect(host.locator(".mha-stems svg")).to_have_attribute("aria-label", re.compile("All are zero"))
+    # The fit has gaps there: as many moves of the pen as there are stretches.
+    fit = explorer.numbers()["fit"]
+    stretches = int(((fit[1:] != 0) & (fit[:-1] == 0)).sum()) + int(fit[0] != 0)
+    path = host.locator("[data-number=fit]").get_attribute("d")
+    assert path.count("M") == stretches > 3
+    assert_copied_code_gives(host, explorer)
+    # The Gaussian sees every key.
+    control(host, "kernel").press("Home")
+    expect(facts.nth(0)).to_contain_text("sum of weight · value")
+    expect(facts.nth(1)).to_contain_text("to the true curve")
+    expect(host.locator(".mha-is-nothing")).to_be_hidden()
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize("truth", [None, lambda x: 2 * x - 1])
+def test_own_pairs_and_their_program(reader, tmp_path, truth):
+    shifted = [key - 10 for key in HOURS["key"]]
+    explorer = PoolingExplorer(**{**HOURS, "key": shifted, "key_range": (-6.0, 11.5), "query": 2.0},
+                               truth=truth, kernel="Epanechnikov")  # fmt: skip
+    tab, host = open_page(reader, tmp_path, explorer)
+    assert_shows_numbers(host, explorer)
+    assert_copied_code_gives(host, explorer)
+    assert "import curve" not in copied_code(host)
+    assert ("test_error" in run_copied_code(host)) is (truth is not None)
+    fact = host.locator(".mha-facts > p").nth(1)
+    if truth is None:
+        expect(fact).to_contain_text("no true curve")
+    # The slider's stops follow the range of the keys, and what Python set may lie between two of them.
+    slider = control(host, "bandwidth")
+    expect(slider).to_have_attribute("aria-valuetext", "2")
+    slider.press("End")
+    explorer.bandwidth = float(slider.get_attribute("aria-valuetext"))
+    assert explorer.bandwidth == pytest.approx(0.6 * 17.5, rel=0.05)
+    assert_shows_numbers(host, explorer)
+    assert tab.errors == []
+
+
+def test_program_of_the_true_curve_names_it(reader, tmp_path):
+    tab, host = open_page(reader, tmp_path, PoolingExplorer())
+    code = copied_code(host)
+    assert "from mha_lib.data import curve" in code
+    assert len(code) < 2000
+    assert tab.errors == []
+
+
+def test_reset(reader, tmp_path):
+    explorer = PoolingExplorer(**HOURS)
+    tab, host = open_page(reader, tmp_path, explorer)
+    control(host, "kernel").press("End")
+    handle(host, "value").press("Shift+ArrowUp")
+    handle(host, "key").press("Shift+ArrowLeft")
+    handle(host, "query").press("Home")
+    control(host, "pair").press("End")
+    assert shown(host, "output") != explorer.numbers()["output"]
+    host.get_by_role("button", name="Reset").click()
+    expect(control(host, "pair")).to_have_value(str(explorer.pair))
+    assert_shows_numbers(host, explorer)
+    expect(control(host, "kernel")).to_have_value("Gaussian")
+    assert "Drag the query" in move_text(host)
+    expect(host.locator("[role=status]")).to_have_text("All settings are as at the start.")
+    assert tab.errors == []
+
+
+BAD = [
+    ("kernel", "cosine", "kernel must be one of Gaussian, boxcar"),
+    ("bandwidth", 0, "bandwidth must be a number from 0.01 to 100, got 0"),
+    ("bandwidth", None, "bandwidth must be a number"),
+    ("query", 7, "query must be a number from 0 to 5, got 7"),
+    ("query", "here", "query must be a number"),
+    ("key", [1, 2, 9], "key must hold numbers from 0 to 5"),
+    ("key", [], "key must hold 1 to 64 numbers, got 0"),
+    ("key", [1, None], "key must hold numbers"),
+    ("value", [1, 2], "value must hold 24 numbers"),
+    ("value", None, "value must hold 24 numbers"),
+    ("pair", 24, "pair must lie in 0..23, got 24"),
+    ("pair", 0.5, "pair must lie in 0..23"),
+    ("key_range", [5, 0], "key_range must begin below its end"),
+    ("key_range", None, "key_range must hold 2 numbers"),
+    ("value_range", [0], "value_range must hold 2 numbers"),
+    ("truth", [1, 2], "truth must hold 101 numbers or none, got 2"),
+    ("truth", None, "truth must hold numbers"),
+]
+
+
+def test_bad_states_are_told(reader, tmp_path):
+    def alter(states):
+        for state, (name, value, _) in zip(states, BAD, strict=False):
+            state[name] = value
+
+    explorers = [PoolingExplorer() for _ in range(len(BAD) + 1)]
+    tab = reader("disk")
+    page = tab.open(write_page(tmp_path, explorers, alter=alter), len(explorers))
+    for index, (_, _, message) in enumerate(BAD):
+        host = tab.host(index)
+        expect(host.locator(".mha-problem")).to_be_visible()
+        expect(host.locator(".mha-problem")).to_contain_text(message)
+        expect(host.locator(".mha-body")).to_be_hidden()
+    assert_shows_numbers(tab.host(len(BAD)), explorers[-1])
+    assert page.locator(".mha-problem:visible").count() == len(BAD)
+    assert tab.errors == []
+
+
+def test_bad_state_can_be_mended_and_nothing_is_left_behind(reader, tmp_path):
+    explorer = PoolingExplorer()
+    tab, _ = open_page(reader, tmp_path, explorer)
+    broken, mended, zero = render_by_hand(
+        tab.page, explorer, [("set", "query", 9), ("set", "query", 2.5), ("set", "kernel", "boxcar")]
+    )
+    assert "query must be a number from 0 to 5" in broken
+    assert "cannot show" not in mended
+    explorer.query = 2.5
+    assert f"{explorer.numbers()['output']:.3f}" in mended
+    assert "Kernel: Gaussian → boxcar." in zero
+
+
+def test_report_lets_python_compare(reader, tmp_path):
+    explorer = PoolingExplorer(kernel="triangular", bandwidth=0.31, query=3.3)
+    assert explorer.browser_difference() is None
+    tab, _ = open_page(reader, tmp_path, explorer)
+    state = explorer.get_state()
+    del state["layout"]
+    explorer.browser_report = tab.page.evaluate(
+        """async (state) => {
+          const url = URL.createObjectURL(new Blob([state._esm], { type: "text/javascript" }));
+          const widget = (await import(url)).default;
+          const el = document.createElement("div");
+          return await new Promise((resolve) => {
+            const model = { get: (name) => state[name], on() {}, off() {}, save_changes() {},
+              set: (name, value) => name === "browser_report" && resolve(value) };
+            widget.render({ model, el });
+          });
+        }""",
+        state,
+    )
+    assert explorer.browser_difference() < 1e-12
+    report = explorer.browser_report
+    explorer.browser_report = {**report, "settings": {**report["settings"], "query": 3.4}}
+    assert explorer.browser_difference() > 1e-3, "numbers of other settings"
+    assert tab.errors == []
+
+
+def test_on_a_phone(reader, tmp_path):
+    explorer = PoolingExplorer(kernel="boxcar", bandwidth=0.06)
+    tab, host = open_page(reader, tmp_path, explorer, width=360)
+    handle(host, "query").press("Shift+ArrowRight")
+    handle(host, "value").press("ArrowUp")
+    host.locator(".mha-python summary").click()
+    sizes = tab.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    assert sizes[0] <= sizes[1] == 360
+    for name in ("query", "key", "value"):
+        box = handle(host, name).bounding_box()
+        assert min(box["width"], box["height"]) >= 32
+    # Stems stand below their points: both planes have one x axis.
+    fit, stems = (host.locator(f".{plane} .mha-area").bounding_box() for plane in ("mha-fit", "mha-stems"))
+    assert (fit["x"], fit["width"]) == (stems["x"], stems["width"])
+    assert tab.errors == []
+
+
+def test_fit_is_attention_of_the_library():
+    """The same as the chapter's two lines."""
+    explorer = PoolingExplorer()
+    key, value = (
+        torch.tensor(numbers, dtype=torch.float64).unsqueeze(-1) for numbers in (explorer.key, explorer.value)
+    )
+    grid = torch.linspace(0, 5, 101, dtype=torch.float64).unsqueeze(-1)
+    fit, _ = attention_pooling(gaussian_score(grid, key, 0.25), value)
+    numbers = explorer.numbers()
+    torch.testing.assert_close(numbers["fit"], fit[:, 0])
+    torch.testing.assert_close(numbers["test_error"], (fit - curve(grid)).square().mean())

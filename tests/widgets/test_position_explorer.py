@@ -1,0 +1,384 @@
+"""The position explorer: its traits in Python, its numbers and its controls in a browser."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from playwright.sync_api import expect
+from widget_page import assert_copied_code_gives, assert_shows_numbers, render_by_hand, shown, write_page
+
+from mha_lib.positional import alibi_bias, alibi_slopes, apply_rotary, rotary_angles, sinusoidal_encoding
+from mha_lib.widgets import PositionExplorer
+
+JS = Path(__file__).resolve().parents[2] / "mha_lib" / "widgets" / "js"
+
+
+def loops(num_positions, embed_dim, base):
+    """The table from its definition, number by number."""
+    table = torch.zeros(num_positions, embed_dim, dtype=torch.float64)
+    for p in range(num_positions):
+        for c in range(embed_dim):
+            angle = p / base ** (2 * (c // 2) / embed_dim)
+            table[p, c] = math.cos(angle) if c % 2 else math.sin(angle)
+    return table
+
+
+# In Python
+
+
+@pytest.mark.parametrize(
+    ("num_positions", "embed_dim", "base", "position", "column"),
+    [
+        (64, 64, 10_000.0, 63, 63),
+        (48, 32, 10_000.0, 12, 6),
+        (9, 7, 100.0, 4, 6),
+        (5, 1, 10_000.0, 3, 0),
+        (2, 2, 1.0, 1, 1),
+        (30, 5, 1_000_000.0, 0, 3),
+    ],
+)
+def test_numbers_follow_the_definition(num_positions, embed_dim, base, position, column):
+    numbers = PositionExplorer(
+        num_positions=num_positions, embed_dim=embed_dim, base=base, position=position, column=column
+    ).numbers()
+    table = loops(num_positions, embed_dim, base)
+    pair = column // 2
+    whole = 2 * pair + 1 < embed_dim
+    expected = {
+        "table": table,
+        "frequency": torch.tensor(base ** (-2 * pair / embed_dim)),
+        "wavelength": torch.tensor(2 * math.pi * base ** (2 * pair / embed_dim)),
+        "encoding": table[position, column],
+        "sine": table[:, 2 * pair],
+        "cosine": table[:, 2 * pair + 1] if whole else torch.zeros(0),
+        "similarity": torch.tensor(
+            [sum(float(a) * float(b) for a, b in zip(row, table[position], strict=True)) for row in table]
+        ),
+    }
+    assert numbers.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert numbers[name].shape == tensor.shape, name
+        torch.testing.assert_close(numbers[name].double(), tensor.double(), atol=1e-6, rtol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "rule"),
+    [
+        ("num_positions", 1, ValueError, r"num_positions must lie in 2\.\.64, got 1"),
+        ("num_positions", 65, ValueError, r"lie in 2\.\.64"),
+        ("num_positions", 8.0, TypeError, "num_positions must be an int"),
+        ("embed_dim", 0, ValueError, r"embed_dim must lie in 1\.\.64, got 0"),
+        ("embed_dim", 65, ValueError, r"lie in 1\.\.64"),
+        ("embed_dim", True, TypeError, "embed_dim must be an int"),
+        ("base", 0.5, ValueError, "base must be a number from 1 to 1000000"),
+        ("base", 2e6, ValueError, "base must be a number"),
+        ("base", math.nan, ValueError, "base must be a number"),
+        ("base", "10000", TypeError, "base must be a number"),
+        ("position", -1, ValueError, "position must lie in"),
+        ("position", 10, ValueError, r"position must lie in 0\.\.9, got 10"),
+        ("position", None, TypeError, "position must be an int"),
+        ("column", 7, ValueError, r"column must lie in 0\.\.6, got 7"),
+        ("column", 1.5, TypeError, "column must be an int"),
+    ],
+)
+def test_wrong_settings_are_refused(name, value, error, rule):
+    explorer = PositionExplorer(num_positions=10, embed_dim=7, position=9, column=6)
+    before = explorer.get_state()
+    with pytest.raises(error, match=rule):
+        setattr(explorer, name, value)
+    assert explorer.get_state() == before
+    with pytest.raises(error):
+        PositionExplorer(**{"num_positions": 10, "embed_dim": 7, name: value})
+
+
+def test_the_marked_place_stays_in_the_table():
+    explorer = PositionExplorer(num_positions=10, embed_dim=7, position=9, column=6)
+    explorer.num_positions = 4
+    assert (explorer.position, explorer.column) == (3, 6)
+    explorer.embed_dim = 1
+    assert (explorer.position, explorer.column) == (3, 0)
+
+
+def test_text_and_figure_stand_in_for_the_explorer():
+    explorer = PositionExplorer(num_positions=10, embed_dim=7, position=9, column=6)
+    assert (
+        repr(explorer) == "PositionExplorer(num_positions=10, embed_dim=7, base=10000, position=9, column=6)"
+    )
+    figure = explorer.figure()
+    assert isinstance(figure, Figure)
+    image, curves, similarity = figure.axes[:3]
+    assert image.images[0].get_array().shape == (10, 7)
+    # The last pair of an odd width is a sine alone; one line more marks the position.
+    assert len(curves.lines) == 2
+    assert list(similarity.lines[0].get_xdata()) == list(range(-9, 1))
+
+
+# The mathematics of positions, against torch in float64
+
+
+@pytest.fixture(scope="module")
+def in_browser(browser, serve):
+    """A function that evaluates an expression over the functions of position_math.js."""
+    page = browser.new_page()
+    page.goto(serve(JS) + "/position_math.js")
+
+    def evaluate(expression):
+        result = page.evaluate(
+            """async (expression) => {
+              const math = await import("/position_math.js");
+              const run = new Function(...Object.keys(math), `return (${expression})`);
+              const plain = (value) => typeof value === "number" ? String(value) : Array.from(value, plain);
+              return plain(run(...Object.values(math)));
+            }""",
+            expression,
+        )
+        number = lambda v: [number(w) for w in v] if isinstance(v, list) else float(v)  # noqa: E731
+        return torch.tensor(number(result), dtype=torch.float64)
+
+    yield evaluate
+    page.close()
+
+
+def assert_equal(actual, expected):
+    torch.testing.assert_close(actual, expected.double(), atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("base", [1.0, 1.3, 10_000.0, 1_000_000.0])
+@pytest.mark.parametrize("width", [1, 2, 5, 16, 63, 64])
+def test_sinusoids_equal_torch(in_browser, width, base):
+    table = in_browser(f"sinusoidalEncoding(64, {width}, {base})")
+    pairs = torch.arange(0, width, 2, dtype=torch.float64)
+    frequencies = base ** (-pairs / width)
+    assert_equal(in_browser(f"pairFrequencies({width}, {base})"), frequencies)
+    angles = torch.arange(64, dtype=torch.float64)[:, None] * frequencies
+    expected = torch.empty(64, 2 * len(pairs), dtype=torch.float64)
+    expected[:, 0::2], expected[:, 1::2] = angles.sin(), angles.cos()
+    assert_equal(table, expected[:, :width])
+    # The library rounds the same numbers to float32.
+    library = sinusoidal_encoding(64, width, base=base)
+    torch.testing.assert_close(table, library.double(), atol=6e-8, rtol=0)
+
+
+@pytest.mark.parametrize("base", [1.0, 10_000.0])
+@pytest.mark.parametrize("head_dim", [2, 6, 64])
+def test_rotary_equals_torch(in_browser, head_dim, base):
+    angles = rotary_angles(64, head_dim, base=base).double()
+    turns = f"Array.from({{length: 64}}, (_, p) => rotaryAngles(p, {head_dim}, {base}))"
+    assert_equal(in_browser(turns), angles)
+    x = torch.randn(head_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    vector = f"Float64Array.from({x.tolist()})"
+    turned = in_browser(f"{turns}.map((angles) => applyRotary({vector}, angles))")
+    assert_equal(turned, apply_rotary(x.expand(64, -1), angles))
+    assert_equal(in_browser(f"dotProduct({vector}, {vector})"), x @ x)
+
+
+@pytest.mark.parametrize("num_heads", range(1, 17))
+def test_alibi_equals_torch(in_browser, num_heads):
+    slopes = in_browser(f"alibiSlopes({num_heads})")
+    power = 2 ** int(math.log2(num_heads))
+    expected = [2 ** (-8 * (head + 1) / power) for head in range(power)]
+    expected += [2 ** (-4 * (2 * extra + 1) / power) for extra in range(power)]
+    assert_equal(slopes, torch.tensor(expected[:num_heads], dtype=torch.float64))
+    torch.testing.assert_close(slopes, alibi_slopes(num_heads).double(), atol=0, rtol=1e-7)
+    bias = in_browser(f"alibiSlopes({num_heads}).map((slope) => alibiBias(slope, 7))")
+    torch.testing.assert_close(bias, alibi_bias(num_heads, 7).double(), atol=0, rtol=1e-7)
+
+
+# In a browser
+
+
+def opened(reader, tmp_path, explorer, over="disk", **options):
+    tab = reader(over, **options)
+    tab.open(write_page(tmp_path, [explorer]), 1)
+    return tab, tab.host()
+
+
+def slider(host, name):
+    return host.get_by_role("slider", name=name, exact=True)
+
+
+def test_sizes_by_keyboard(reader, tmp_path):
+    explorer = PositionExplorer(num_positions=7, embed_dim=5, position=6, column=4)
+    tab, host = opened(reader, tmp_path, explorer)
+    assert_shows_numbers(host, explorer)
+    width, rows = slider(host, "embed_dim"), slider(host, "num_positions")
+    press = tab.page.keyboard.press
+    width.press("Home")
+    for embed_dim in range(1, 65):
+        explorer.embed_dim = embed_dim
+        assert_shows_numbers(host, explorer)
+        press("ArrowRight")
+    width.press("Home")
+    explorer.embed_dim = 1
+    width.press("ArrowRight")
+    width.press("ArrowRight")
+    explorer.embed_dim = 3
+    rows.focus()
+    for num_positions in range(7, 65):
+        explorer.num_positions = num_positions
+        assert_shows_numbers(host, explorer)
+        press("ArrowRight")
+    press("Home")
+    explorer.num_positions = 2
+    assert_shows_numbers(host, explorer)
+    assert tab.errors == []
+
+
+def test_place_and_base_by_keyboard(reader, tmp_path):
+    explorer = PositionExplorer(num_positions=9, embed_dim=7, base=1)
+    tab, host = opened(reader, tmp_path, explorer, over="http")
+    press = tab.page.keyboard.press
+    slider(host, "position").focus()
+    for position in range(9):
+        explorer.position = position
+        assert_shows_numbers(host, explorer)
+        press("ArrowRight")
+    slider(host, "column").focus()
+    for column in range(7):
+        explorer.column = column
+        assert_shows_numbers(host, explorer)
+        expect(host.locator(".mha-facts")).to_contain_text(f"pair i = {column // 2}")
+        press("ArrowRight")
+    slider(host, "base").focus()
+    for tenth in range(61):
+        explorer.base = float(f"{10 ** (tenth / 10):.2g}")
+        assert_shows_numbers(host, explorer)
+        press("ArrowRight")
+    status = host.get_by_role("status")
+    expect(status).to_have_text(
+        f"Base 1000000. Pair 3 has wavelength {2 * math.pi * 1e6 ** (6 / 7):.1f} positions."
+    )
+    assert_copied_code_gives(host, explorer)
+    host.get_by_role("button", name="Reset").click()
+    expect(status).to_have_text("All settings are as at the start.")
+    explorer.base, explorer.position, explorer.column = 1, 0, 0
+    assert_shows_numbers(host, explorer)
+    assert_copied_code_gives(host, explorer)
+    assert tab.errors == []
+
+
+def test_the_box_marks_a_row_and_a_column(reader, tmp_path):
+    explorer = PositionExplorer(num_positions=9, embed_dim=7)
+    tab, host = opened(reader, tmp_path, explorer)
+    box = host.locator(".mha-cursor")
+    for key, position, column in (
+        ("ArrowUp", 0, 0),  # the edge
+        ("ArrowDown", 1, 0),
+        ("End", 1, 6),
+        ("ArrowRight", 1, 6),
+        ("ArrowLeft", 1, 5),
+        ("Home", 1, 0),
+        ("ArrowRight", 1, 1),
+        ("ArrowUp", 0, 1),
+    ):
+        box.press(key)
+        explorer.position, explorer.column = position, column
+        assert_shows_numbers(host, explorer)
+        expect(slider(host, "position")).to_have_value(str(position))
+        expect(slider(host, "column")).to_have_value(str(column))
+        top, left = box.evaluate("node => [node.style.top, node.style.left].map(parseFloat)")
+        assert (top, left) == pytest.approx((position * 100 / 9, column * 100 / 7), abs=1e-3)
+    number = float(sinusoidal_encoding(9, 7)[0, 1])
+    expect(host.locator(".mha-readout")).to_have_text(f"Position 0, column 1, cosine of pair 0: {number:.4f}")
+
+    # With the pointer: a click, then a drag.
+    area = host.locator(".mha-picture").bounding_box()
+    place = lambda row, column: (  # noqa: E731
+        area["x"] + area["width"] * (column + 0.5) / 7,
+        area["y"] + area["height"] * (row + 0.5) / 9,
+    )
+    mouse = tab.page.mouse
+    mouse.move(*place(4, 2))
+    expect(host.locator(".mha-readout")).to_contain_text("Position 4, column 2")
+    assert_shows_numbers(host, explorer)  # pointing alone marks nothing
+    mouse.down()
+    explorer.position, explorer.column = 4, 2
+    assert_shows_numbers(host, explorer)
+    mouse.move(*place(8, 6))
+    mouse.up()
+    explorer.position, explorer.column = 8, 6
+    assert_shows_numbers(host, explorer)
+    mouse.move(*place(0, 0))
+    assert_shows_numbers(host, explorer)
+    assert tab.errors == []
+
+
+def test_the_position_is_dragged_on_the_curves(reader, tmp_path):
+    explorer = PositionExplorer(num_positions=9, embed_dim=8, position=2)
+    tab, host = opened(reader, tmp_path, explorer)
+    handle = slider(host, "position on the curves")
+    handle.press("End")
+    explorer.position = 8
+    assert_shows_numbers(host, explorer)
+    handle.press("ArrowLeft")
+    explorer.position = 7
+    assert_shows_numbers(host, explorer)
+    expect(handle).to_have_attribute("aria-valuetext", "7")
+    handle.scroll_into_view_if_needed()
+    knob = handle.bounding_box()
+    area = host.locator(".mha-area").first.bounding_box()
+    tab.page.mouse.move(knob["x"] + knob["width"] / 2, knob["y"] + knob["height"] / 2)
+    tab.page.mouse.down()
+    tab.page.mouse.move(area["x"] + area["width"] * 3 / 8, knob["y"])
+    tab.page.mouse.up()
+    explorer.position = 3
+    assert_shows_numbers(host, explorer)
+    # For an even width the dot product depends on the offset alone.
+    similarity = shown(host, "similarity")
+    torch.testing.assert_close(similarity[2], similarity[4])
+    expect(host.get_by_role("status")).to_contain_text("Position 3, column 0")
+
+    area = host.locator(".mha-area").nth(1).bounding_box()
+    tab.page.mouse.move(area["x"] + area["width"] * (8 + 2) / 16, area["y"] + area["height"] / 2)
+    expect(host.locator(".mha-panes")).to_contain_text(
+        f"Position 3 · position 5 (offset 2): {float(similarity[5]):.3f}"
+    )
+    assert tab.errors == []
+
+
+def test_the_picture_has_the_colours_of_the_numbers(reader, tmp_path):
+    _, host = opened(reader, tmp_path, PositionExplorer(num_positions=2, embed_dim=2))
+    pixels = host.locator("canvas").evaluate(
+        """canvas => [canvas.width, canvas.height,
+             ...canvas.getContext("2d").getImageData(0, 0, 2, 2).data]"""
+    )
+    assert pixels[:2] == [2, 2]
+    # Position 0 is (0, 1): the middle of viridis, then its yellow end.
+    middle = torch.tensor(pixels[2:6])
+    assert (middle - torch.tensor([33, 145, 140, 255])).abs().max() <= 3
+    assert pixels[6:10] == [253, 231, 37, 255]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("position", 48, "position must lie in 0..47, got 48"),
+        ("column", -1, "column must lie in 0..31, got -1"),
+        ("base", None, "base must be a number from 1 to 1000000, got null"),
+        ("embed_dim", 65, "embed_dim must lie in 1..64, got 65"),
+        ("num_positions", "9", "num_positions must lie in 2..64"),
+    ],
+)
+def test_a_state_without_sense_gives_a_message(reader, tmp_path, name, value, message):
+    tab = reader("disk")
+    path = write_page(tmp_path, [PositionExplorer()], alter=lambda states: states[0].update({name: value}))
+    tab.open(path, 1)
+    expect(tab.host().get_by_role("alert")).to_contain_text(message)
+    expect(tab.host().locator(".mha-body")).to_be_hidden()
+    assert tab.errors == []
+
+
+def test_on_a_phone_and_cleaned_up(reader, tmp_path):
+    tab, _ = opened(
+        reader,
+        tmp_path,
+        PositionExplorer(num_positions=64, embed_dim=64, base=1_000_000, position=60),
+        width=360,
+    )
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 360
+    explorer = PositionExplorer()
+    (text,) = render_by_hand(tab.page, explorer, [("set", "column", 9)])
+    assert "Pair 4" in text
+    assert tab.errors == []

@@ -1,0 +1,177 @@
+"""The quiz: its questions in Python, answered in a browser."""
+
+import numpy as np
+import pytest
+import torch
+from playwright.sync_api import expect
+from widget_page import write_page
+
+from mha_lib.widgets import Question, Quiz
+
+
+def test_a_question_finds_its_answer_by_value_or_by_index():
+    assert Question("?", ["a", "b"], "b").answer_index == 1
+    assert Question("?", ["a", "b"], 0).answer_index == 0
+    assert Question("?", [16, 32, 64], 2 * 16).answer_index == 1
+    assert Question("?", [16, 32, 64], torch.tensor(64).sum()).answer_index == 2
+    assert Question("?", [0.25, 0.5], np.float64(0.5)).answer_index == 1
+    assert Question("?", [True, False], 1 > 2).answer_index == 1
+    assert Question("?", [1, True], True).answer_index == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "rule"),
+    [
+        ({"text": None}, TypeError, "text must be a str, got None"),
+        ({"text": " "}, ValueError, "text must not be empty"),
+        ({"choices": "ab"}, TypeError, "choices must be a sequence of texts or numbers"),
+        ({"choices": [None, "a"]}, TypeError, "choices must be a sequence of texts or numbers"),
+        ({"choices": ["a"]}, ValueError, "choices must hold at least two entries"),
+        ({"choices": ["a", "a"]}, ValueError, "choices must all differ"),
+        ({"choices": ["1", 1], "answer": 1}, ValueError, "choices must all differ"),
+        ({"answer": 2}, ValueError, r"an index in 0\.\.1, as all choices are texts, got 2"),
+        ({"answer": -1}, ValueError, "got -1"),
+        ({"answer": "c"}, ValueError, r"answer must be one of the choices \['a', 'b'\], got 'c'"),
+        ({"answer": None}, TypeError, "answer must be a text, a number or an index, got None"),
+        (
+            {"choices": [1, 2], "answer": 1.5},
+            ValueError,
+            r"answer must be one of the choices \[1, 2\], got 1.5",
+        ),
+        ({"choices": [1, 2], "answer": True}, ValueError, "got True"),
+        ({"feedback": ["only one"]}, ValueError, "feedback must hold 2 texts, as choices, got 1"),
+        ({"feedback": ["one", 2]}, TypeError, "feedback must be a str or a sequence of str"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_is_refused(changes, error, rule):
+    with pytest.raises(error, match=rule):
+        Question(**{"text": "Which?", "choices": ["a", "b"], "answer": "a", **changes})
+
+
+@pytest.fixture
+def quiz():
+    return Quiz(
+        [
+            Question(
+                "Is `a < b` *always* true?", ["no & never", "yes"], 1, ["Look `<here>`.", "Right: 2 * 3 * 4."]
+            ),
+            Question("How many?", [16, 32], 2**4, "Count them."),
+        ]
+    )
+
+
+def test_the_score_counts_right_answers(quiz):
+    assert repr(quiz) == "Quiz(2 questions)"
+    assert (quiz.chosen, quiz.score) == ([None, None], 0)
+    quiz.set_state({"chosen": [1, 1]})
+    assert quiz.score == 1
+    quiz.chosen = [1, 0]
+    assert quiz.score == 2
+
+
+@pytest.mark.parametrize("chosen", [[0], [0, 2], [-1, 0], [0, 0, 0]])
+def test_a_choice_that_is_not_there_is_refused(quiz, chosen):
+    with pytest.raises(ValueError, match=r"chosen must hold None or an index below \[2, 2\]"):
+        quiz.chosen = chosen
+    assert quiz.chosen == [None, None]
+
+
+def test_a_quiz_needs_different_questions():
+    question = Question("?", ["a", "b"], 0)
+    with pytest.raises(ValueError, match="at least one entry"):
+        Quiz([])
+    with pytest.raises(ValueError, match="texts must differ"):
+        Quiz([question, question])
+    with pytest.raises(TypeError, match=r"questions\[1\] must be a Question, got str"):
+        Quiz([question, "?"])
+
+
+def test_a_quiz_can_be_read_without_scripts(quiz):
+    data, _ = quiz._repr_mimebundle_()
+    assert data["text/plain"] == "Quiz(2 questions)"
+    assert "image/png" not in data
+    html = data["text/html"]
+    assert "<p>Is <code>a &lt; b</code> <em>always</em> true?</p>" in html
+    assert "<li>no &amp; never</li><li>yes</li>" in html
+    assert "<details><summary>Answer</summary><p>yes. Right: 2 * 3 * 4.</p></details>" in html
+    assert "<p>16. Count them.</p>" in html
+    assert "Look" not in html, "feedback on a wrong choice would confuse here"
+
+
+# In a browser
+
+
+def make_quiz():
+    return Quiz(
+        [
+            Question(
+                "Which width is under the `√`?",
+                ["`embed_dim`", "`head_dim`", "*none*"],
+                1,
+                ["Too wide.", "Yes.", "No."],
+            ),
+            Question("How many parameters?", [64, 256], 4 * 8**2, "Four matrices of 8 · 8."),
+        ]
+    )
+
+
+@pytest.mark.parametrize("over", ["http", "disk"])
+def test_a_quiz_is_answered_by_keyboard(reader, tmp_path, over):
+    tab = reader(over)
+    page = tab.open(write_page(tmp_path, [make_quiz()]), 1)
+    host = tab.host()
+    assert host.get_by_role("group", name="How many parameters?").count() == 1
+    assert host.locator("legend code").inner_text() == "√"
+    assert host.locator("em").inner_text() == "none"
+    feedback, score, status = (
+        host.locator(".mha-feedback"),
+        host.locator(".mha-score"),
+        host.get_by_role("status"),
+    )
+    first_check = host.get_by_role("button", name="Check question 1")
+
+    first_check.focus()
+    page.keyboard.press("Enter")
+    assert feedback.nth(0).inner_text() == "Choose an answer first."
+
+    host.get_by_role("radio").nth(0).focus()
+    page.keyboard.press("Space")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert feedback.nth(0).inner_text() == "Not quite. Too wide."
+    expect(status).to_have_text("Question 1: Not quite. Too wide.")
+    assert score.inner_text() == "0 of 2 correct"
+
+    host.get_by_role("radio").nth(0).focus()
+    page.keyboard.press("ArrowDown")
+    assert feedback.nth(0).inner_text() == "", "feedback goes when another answer is picked"
+    first_check.focus()
+    page.keyboard.press("Space")
+    assert feedback.nth(0).inner_text() == "Correct. Yes."
+    assert score.inner_text() == "1 of 2 correct"
+
+    host.get_by_role("radio", name="256").check()
+    host.get_by_role("button", name="Check question 2").click()
+    assert feedback.nth(1).inner_text() == "Correct. Four matrices of 8 · 8."
+    assert score.inner_text() == "2 of 2 correct"
+    assert feedback.nth(0).inner_text() == "Correct. Yes.", "the first answer stays"
+    assert tab.errors == []
+
+
+def test_a_quiz_shows_what_python_chose(reader, tmp_path):
+    quiz = make_quiz()
+    quiz.chosen = [2, None]
+    tab = reader()
+    tab.open(write_page(tmp_path, [quiz]), 1)
+    assert tab.host().get_by_role("radio", name="none").is_checked()
+    assert tab.host().locator(".mha-feedback").nth(0).inner_text() == "Not quite. No."
+
+
+def test_a_quiz_with_a_wrong_state_gives_a_message(reader, tmp_path):
+    tab = reader()
+    tab.open(write_page(tmp_path, [make_quiz()], alter=lambda states: states[0].update(chosen=[7, None])), 1)
+    assert (
+        "chosen must hold one choice or null for each question"
+        in tab.host().get_by_role("alert").inner_text()
+    )
+    assert tab.errors == []

@@ -1,0 +1,344 @@
+"""The reshape stepper: its tables against numpy, its steps and questions in a browser."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from playwright.sync_api import expect
+from widget_page import assert_copied_code_gives, assert_shows_numbers, render_by_hand, shown, write_page
+
+from mha_lib import MultiHeadAttention
+from mha_lib.widgets import ReshapeStepper
+
+SIZES = [(length, n) for length in (2, 3, 4, 6) for n in range(1, 7) if 12 % (length * n) == 0]
+WAYS = list(product(("transpose", "view"), ("transpose", "reshape")))
+
+
+def in_numpy(split, merge, length, num_heads):
+    """The tables of a way as numpy makes them: (axes, table) a step."""
+    head_dim = 12 // length // num_heads
+    x = np.arange(12).reshape(length, -1)
+    walk = [("te", x)]
+    if split == "transpose":
+        walk.append(("thd", x.reshape(length, num_heads, head_dim)))
+        walk.append(("htd", walk[-1][1].swapaxes(0, 1)))
+    else:
+        walk.append(("htd", x.reshape(num_heads, length, head_dim)))
+    if merge == "transpose":
+        walk.append(("thd", walk[-1][1].swapaxes(0, 1)))
+    walk.append(("te", walk[-1][1].reshape(length, -1)))
+    return walk
+
+
+def count_misplaced(axes, table, length, num_heads):
+    """By a loop over tokens, heads and places."""
+    width = 12 // length
+    head_dim = width // num_heads
+    count = 0
+    for token, head, place in np.ndindex(length, num_heads, head_dim):
+        index = {
+            "te": (token, head * head_dim + place),
+            "thd": (token, head, place),
+            "htd": (head, token, place),
+        }[axes]
+        count += table[index] != token * width + head * head_dim + place
+    return count
+
+
+@pytest.mark.parametrize(("split", "merge"), WAYS)
+@pytest.mark.parametrize(("length", "num_heads"), SIZES)
+def test_tables_equal_numpy(split, merge, length, num_heads):
+    walk = in_numpy(split, merge, length, num_heads)
+    for step, (axes, table) in enumerate(walk):
+        stepper = ReshapeStepper(split=split, merge=merge, length=length, num_heads=num_heads, step=step)
+        numbers = stepper.numbers()
+        assert numbers["table"].tolist() == table.tolist()
+        assert numbers["misplaced"] == count_misplaced(axes, table, length, num_heads)
+        strides = numbers["strides"].tolist()
+        for index in np.ndindex(table.shape):
+            offset = sum(i * stride for i, stride in zip(index, strides, strict=True))
+            assert numbers["memory"][offset] == table[index]
+    assert ReshapeStepper(split=split, merge=merge).split == split
+
+
+def test_right_way_is_that_of_the_library():
+    x = torch.arange(12).view(1, 3, 4)
+    attention = MultiHeadAttention(4, 2)
+    heads = ReshapeStepper(step=2).numbers()
+    assert torch.equal(heads["table"], attention.split_heads(x)[0])
+    assert heads["strides"].tolist() == [2, 4, 1]
+    merged = ReshapeStepper(step=4).numbers()
+    assert torch.equal(merged["table"], x[0])
+    assert merged["misplaced"] == 0
+
+
+def test_each_wrong_way_is_found_or_hides():
+    last = {
+        way: ReshapeStepper(split=way[0], merge=way[1], step=len(in_numpy(*way, 3, 2)) - 1) for way in WAYS
+    }
+    misplaced = {way: int(s.numbers()["misplaced"]) for way, s in last.items()}
+    assert misplaced == {
+        ("transpose", "transpose"): 0,
+        ("transpose", "reshape"): 8,
+        ("view", "transpose"): 8,
+        ("view", "reshape"): 0,  # the wrong merge undoes the wrong split
+    }
+    assert ReshapeStepper(split="view", merge="reshape", step=1).numbers()["misplaced"] == 8
+
+
+@pytest.mark.parametrize(
+    ("trait", "value", "error", "rule"),
+    [
+        ("split", "swap", ValueError, "be one of"),
+        ("split", 1, TypeError, "be a str"),
+        ("merge", "view", ValueError, "be one of"),
+        ("length", 5, ValueError, r"one of \(2, 3, 4, 6\)"),
+        ("length", 3.0, TypeError, "be an int"),
+        ("length", float("nan"), TypeError, "be an int"),
+        ("num_heads", 3, ValueError, "divide embed_dim=4"),
+        ("num_heads", 0, ValueError, r"lie in 1\.\.6"),
+        ("num_heads", True, TypeError, "be an int"),
+        ("step", 5, ValueError, r"lie in 0\.\.4"),
+        ("step", -1, ValueError, r"lie in 0\.\.4"),
+        ("step", None, TypeError, "be an int"),
+        ("prediction", 12, ValueError, r"lie in -1\.\.11"),
+        ("prediction", "4", TypeError, "be an int"),
+    ],
+)
+def test_wrong_settings_are_refused(trait, value, error, rule):
+    stepper = ReshapeStepper(step=1)
+    before = stepper.get_state(stepper._settings)
+    with pytest.raises(error, match=rule):
+        setattr(stepper, trait, value)
+    assert stepper.get_state(stepper._settings) == before
+    with pytest.raises(error, match=rule):
+        ReshapeStepper(**{trait: value})
+
+
+def test_settings_that_depend_on_each_other():
+    stepper = ReshapeStepper(num_heads=4, step=4)
+    stepper.length = 2
+    assert stepper.num_heads == 3  # four heads do not fit into six numbers
+    stepper.split = "view"
+    assert stepper.step == 3
+    stepper.merge = "reshape"
+    assert stepper.step == 2
+    with pytest.raises(ValueError, match=r"step must lie in 0\.\.2"):
+        stepper.step = 3
+
+
+def test_repr_and_figure():
+    stepper = ReshapeStepper(split="view", step=1)
+    shape = "step=1, shape=(2, 3, 2)"
+    assert repr(stepper) == f"ReshapeStepper(split='view', merge='transpose', {shape})"
+    figure = stepper.figure()
+    assert len(figure.axes) == 4
+    cells = [text.get_text() for text in figure.axes[1].texts]
+    assert [cell for cell in cells if cell.isdigit()] == [str(n) for n in range(12)]
+    assert "here" in figure.axes[1].get_ylabel()
+
+
+# In a browser
+
+
+def asked(axes, num_heads, head_dim):
+    """Where the question points: written down again, so that a change of either is seen."""
+    if axes == "htd":
+        return (0, 1, 0)
+    if axes == "thd":
+        return (1, 0, 0)
+    return (0, head_dim) if num_heads > 1 else (1, 0)
+
+
+def test_all_ways_by_keyboard(reader, tmp_path):
+    """Each size, each way, each step: numbers, question and verdict against numpy."""
+    stepper = ReshapeStepper()
+    tab = reader("disk")
+    page = tab.open(write_page(tmp_path, [stepper]), 1)
+    host = tab.host()
+    length_slider, heads_slider = host.locator("input[type=range]").all()
+    length_slider.press("Home")
+    lengths, seen = [2, 3, 4, 6], 0
+    for length in lengths:
+        if length != 2:
+            length_slider.press("ArrowRight")
+        heads_slider.press("Home")
+        for num_heads in [n for n in (1, 2, 3, 4, 6) if (12 // length) % n == 0]:
+            if num_heads != 1:
+                heads_slider.press("ArrowRight")
+            for index, (split, merge) in enumerate(WAYS):
+                if index:
+                    # Of four radio buttons two are checked; the arrow goes to the other one and wraps round.
+                    if index == 2:
+                        host.locator("input[name=Split]:checked").press("ArrowRight")
+                    host.locator("input[name=Merge]:checked").press("ArrowRight")
+                walk = in_numpy(split, merge, length, num_heads)
+                visible = host.locator(".mha-stepper:visible")
+                visible.get_by_role("button", name="Step 1:").press("Enter")
+                stepper = ReshapeStepper(split=split, merge=merge, length=length, num_heads=num_heads)
+                for step in range(len(walk)):
+                    if step:
+                        visible.get_by_role("button", name="Next").press("Enter")
+                    stepper.step = step
+                    assert_shows_numbers(host, stepper)
+                    seen += 1
+            host.locator("input[name=Split]:checked").press("ArrowRight")
+            host.locator("input[name=Merge]:checked").press("ArrowRight")
+            assert host.locator("input[value=transpose]:checked").count() == 2
+    assert seen == (5 + 4 + 4 + 3) * len(SIZES)
+    assert page.locator(".mha-problem:visible").count() == 0
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize(("split", "merge"), WAYS)
+def test_predict_then_see(reader, tmp_path, split, merge):
+    """Wrong answers on the way there, right ones on the second way; the place asked for is ringed."""
+    tab = reader("disk")
+    tab.open(write_page(tmp_path, [ReshapeStepper(split=split, merge=merge)]), 1)
+    host = tab.host()
+    verdict, ring = host.locator(".mha-verdict"), host.locator(".mha-asked")
+    status, walk = host.locator("[role=status]"), in_numpy(split, merge, 3, 2)
+    for is_right in (False, True):
+        for axes, table in walk[1:]:
+            number = str(table[asked(axes, 2, 2)])
+            buttons = host.locator(".mha-answers button")
+            texts = buttons.all_inner_texts()
+            assert len(set(texts)) == 4
+            assert number in texts
+            chosen = next(text for text in texts if (text == number) == is_right)
+            buttons.nth(texts.index(chosen)).press("Enter")
+            opening = "✓ Right: " if is_right else f"✗ Not {chosen}: "
+            expect(verdict).to_contain_text(f"{opening}{number} stands at [")
+            expect(ring).to_have_text(number)
+            expect(status).to_contain_text(f"{opening}{number} stands at [")
+        assert host.locator(".mha-answers:visible").count() == 0
+        # The focus stays in the widget when the last answer is gone.
+        expect(host.locator(".mha-step[aria-current]:visible")).to_be_focused()
+        host.locator(".mha-step:visible").first.click()
+        expect(verdict).to_be_hidden()
+        assert ring.count() == 0
+    assert tab.errors == []
+
+
+def test_every_question_has_four_answers(reader, tmp_path):
+    steppers = [
+        ReshapeStepper(split=split, merge=merge, length=length, num_heads=num_heads)
+        for (split, merge), (length, num_heads) in product(WAYS[1:3], SIZES[::3])
+    ]
+    tab = reader("disk")
+    tab.open(write_page(tmp_path, steppers), len(steppers))
+    for index, stepper in enumerate(steppers):
+        host = tab.host(index)
+        walk = in_numpy(stepper.split, stepper.merge, stepper.length, stepper.num_heads)
+        head_dim = 12 // stepper.length // stepper.num_heads
+        for axes, table in walk[1:]:
+            texts = host.locator(".mha-answers button").all_inner_texts()
+            assert len({int(text) for text in texts}) == 4
+            assert str(table[asked(axes, stepper.num_heads, head_dim)]) in texts
+            host.get_by_role("button", name="Next").click()
+    assert tab.errors == []
+
+
+def test_numbers_can_be_walked_through_and_pointed_at(reader, tmp_path):
+    tab = reader("disk")
+    tab.open(write_page(tmp_path, [ReshapeStepper(step=2)]), 1)
+    host = tab.host()
+    cells, readout = host.locator(".mha-tables .mha-cell"), host.locator(".mha-readout")
+    cells.first.focus()
+    expect(readout).to_contain_text("[head 0, token 0, 0]: number 0")
+    for key, text in (
+        ("ArrowDown", "[head 0, token 1, 0]: number 4, 0 of head 0 of token 1"),
+        ("ArrowRight", "[head 0, token 1, 1]: number 5"),
+        ("End", "[head 1, token 2, 1]: number 11"),
+        ("ArrowUp", "[head 1, token 1, 1]: number 7, 1 of head 1 of token 1"),
+    ):
+        host.locator(".mha-cell:focus").press(key)
+        expect(readout).to_contain_text(text)
+    expect(host.locator(".mha-memory .mha-now")).to_have_text("7")
+    cells.nth(3).hover()
+    expect(readout).to_contain_text("number 5")
+    expect(readout).to_contain_text("offset 5 in memory")
+    assert host.locator(".mha-tables .mha-cell[tabindex='0']").count() == 1
+
+
+def test_wrong_places_are_marked(reader, tmp_path):
+    tab = reader("disk")
+    stepper = ReshapeStepper(merge="reshape", step=3)
+    tab.open(write_page(tmp_path, [stepper]), 1)
+    host = tab.host()
+    table, right = stepper.numbers()["table"].flatten(), torch.arange(12)
+    marked = host.locator(".mha-tables .mha-cell").evaluate_all(
+        "cells => cells.map(cell => cell.classList.contains('mha-misplaced'))"
+    )
+    assert marked == (table != right).tolist()
+    assert "tokens are mixed" in host.inner_text()
+
+
+def test_changing_the_way_keeps_the_stage_and_reset_brings_all_back(reader, tmp_path):
+    tab = reader("disk")
+    tab.open(write_page(tmp_path, [ReshapeStepper(step=2)]), 1)
+    host = tab.host()
+    start = shown(host, "table")
+    host.locator("input[name=Split][value=view]").check(force=True)
+    assert_shows_numbers(host, ReshapeStepper(split="view", step=1))
+    host.locator("input[name=Split][value=transpose]").check(force=True)
+    assert torch.equal(shown(host, "table"), start)
+    host.locator("input[name=Merge][value=reshape]").check(force=True)
+    host.get_by_role("button", name="Next").click()
+    assert_shows_numbers(host, ReshapeStepper(merge="reshape", step=3))
+    host.get_by_role("button", name="Reset").click()
+    assert_shows_numbers(host, ReshapeStepper(step=2))
+    expect(host.locator("[role=status]")).to_have_text("All settings are as at the start.")
+
+
+def test_copied_program_gives_the_numbers(reader, tmp_path):
+    steppers = [
+        ReshapeStepper(step=2),
+        ReshapeStepper(split="view", merge="reshape", step=1, length=4, num_heads=3),
+        ReshapeStepper(split="view", step=3, length=2, num_heads=3),
+        ReshapeStepper(merge="reshape", step=3, length=6, num_heads=2),
+    ]
+    tab = reader("disk")
+    tab.open(write_page(tmp_path, steppers), len(steppers))
+    for index, stepper in enumerate(steppers):
+        assert_copied_code_gives(tab.host(index), stepper)
+
+
+def test_browser_reports_what_it_drew(browser):
+    page = browser.new_page()
+    stepper = ReshapeStepper(step=2)
+    texts = render_by_hand(
+        page, stepper, [("set", "step", 4), ("set", "num_heads", 3), ("set", "num_heads", 4)]
+    )
+    page.close()
+    assert "5 of 5" in texts[0]
+    assert "num_heads must divide embed_dim=4, got 3" in texts[1]
+    assert "cannot show" not in texts[2]
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"step": 7}, "step must lie in 0..4, got 7"),
+        ({"length": 5}, "length must be one of 2, 3, 4, 6, got 5"),
+        ({"num_heads": None}, "num_heads must lie in 1..6, got null"),
+        ({"split": "x"}, 'split must be one of transpose, view, got "x"'),
+        ({"prediction": 0.5}, "prediction must lie in -1..11, got 0.5"),
+    ],
+)
+def test_bad_state_gives_a_message(reader, tmp_path, state, message):
+    tab = reader("disk")
+    path = write_page(tmp_path, [ReshapeStepper()], alter=lambda states: states[0].update(state))
+    tab.open(path, 1)
+    expect(tab.host().locator(".mha-problem")).to_contain_text(message)
+    assert tab.errors == []
+
+
+def test_on_a_phone_nothing_overflows(reader, tmp_path):
+    tab = reader("disk", width=360)
+    page = tab.open(write_page(tmp_path, [ReshapeStepper(length=6, step=1)]), 1)
+    for step in range(1, 5):
+        tab.host().locator(".mha-step:visible").nth(step).click()
+        assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert tab.errors == []

@@ -1,0 +1,328 @@
+"""The rotation dial: its traits in Python, its numbers, its arrows and its curves in a browser."""
+
+import cmath
+import math
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from playwright.sync_api import expect
+from widget_page import assert_copied_code_gives, assert_shows_numbers, render_by_hand, shown, write_page
+
+from mha_lib.widgets import RotationDial
+
+
+def loops(m, n, pair, head_dim, base, query_angle, key_angle):
+    """Scores of one pair and of all by complex numbers, number by number: rotary, sinusoid added."""
+
+    def pairs(degrees, position, kind):
+        arrow = cmath.exp(1j * math.radians(degrees))
+        for i in range(head_dim // 2):
+            angle = position * base ** (-2 * i / head_dim)
+            if kind == "rotary":
+                yield arrow * cmath.exp(1j * angle)
+            else:
+                yield arrow + complex(math.sin(angle), math.cos(angle))
+
+    results = {}
+    for kind in ("rotary", "added"):
+        query, key = (list(pairs(query_angle, m, kind)), list(pairs(key_angle, n, kind)))
+        scores = [(q * k.conjugate()).real for q, k in zip(query, key, strict=True)]
+        results[f"{kind}_query"] = [query[pair].real, query[pair].imag]
+        results[f"{kind}_key"] = [key[pair].real, key[pair].imag]
+        results[f"{kind}_pair_score"] = scores[pair]
+        results[f"{kind}_score"] = sum(scores)
+    return results
+
+
+# In Python
+
+
+@pytest.mark.parametrize("shown_scores", ["pair", "all"])
+@pytest.mark.parametrize(
+    ("m", "n", "pair", "head_dim", "base", "angles"),
+    [
+        (3, 5, 1, 16, 10_000.0, (20.0, 50.0)),
+        (0, 32, 0, 2, 10_000.0, (-180.0, 180.0)),
+        (32, 0, 31, 64, 1_000_000.0, (90.0, -37.5)),
+        (7, 7, 2, 6, 1.0, (0.0, 0.0)),
+    ],
+)
+def test_numbers_follow_the_definition(m, n, pair, head_dim, base, angles, shown_scores):
+    dial = RotationDial(
+        query_position=m,
+        key_position=n,
+        pair=pair,
+        head_dim=head_dim,
+        base=base,
+        query_angle=angles[0],
+        key_angle=angles[1],
+        shown=shown_scores,
+    )
+    numbers = dial.numbers()
+    expected = loops(m, n, pair, head_dim, base, *angles)
+    curve = "pair_score" if shown_scores == "pair" else "score"
+    for kind in ("rotary", "added"):
+        expected[f"{kind}_by_offset"] = [
+            loops(m, k, pair, head_dim, base, *angles)[f"{kind}_{curve}"] for k in range(33)
+        ]
+    assert numbers.keys() == expected.keys()
+    for name, value in expected.items():
+        value = torch.tensor(value, dtype=torch.float64)
+        assert numbers[name].shape == value.shape, name
+        # The library rounds angles up to 32 to float32, each pair's on its own.
+        torch.testing.assert_close(numbers[name], value, atol=2e-6 * head_dim, rtol=1e-6, msg=name)
+
+
+def test_moving_both_changes_only_what_is_added():
+    dials = [RotationDial(query_position=3 + k, key_position=5 + k, pair=1) for k in range(28)]
+    for name in ("rotary_pair_score", "rotary_score"):
+        scores = torch.stack([dial.numbers()[name] for dial in dials])
+        torch.testing.assert_close(scores, scores[:1].expand(28), atol=1e-5, rtol=0)
+    added = torch.stack([dial.numbers()["added_pair_score"] for dial in dials])
+    assert added.max() - added.min() > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "rule"),
+    [
+        ("query_position", -1, ValueError, r"query_position must lie in 0\.\.32"),
+        ("query_position", 33, ValueError, r"lie in 0\.\.32, got 33"),
+        ("query_position", 1.0, TypeError, "query_position must be an int"),
+        ("key_position", 33, ValueError, r"key_position must lie in 0\.\.32"),
+        ("key_position", None, TypeError, "key_position must be an int"),
+        ("pair", 4, ValueError, r"pair must lie in 0\.\.3, got 4"),
+        ("pair", "0", TypeError, "pair must be an int"),
+        ("head_dim", 7, ValueError, "head_dim must be even, got 7"),
+        ("head_dim", 0, ValueError, r"head_dim must lie in 2\.\.64"),
+        ("head_dim", 66, ValueError, r"head_dim must lie in 2\.\.64"),
+        ("head_dim", True, TypeError, "head_dim must be an int"),
+        ("base", 0, ValueError, "base must be a number from 1 to 1000000"),
+        ("base", math.inf, ValueError, "base must be a number"),
+        ("base", None, TypeError, "base must be a number"),
+        ("query_angle", 181, ValueError, "query_angle must be a number from -180"),
+        ("query_angle", math.nan, ValueError, "query_angle must be a number"),
+        ("key_angle", -181.0, ValueError, "key_angle must be a number from -180"),
+        ("key_angle", "1", TypeError, "key_angle must be a number"),
+        ("shown", "both", ValueError, "shown must be one of"),
+        ("shown", 1, TypeError, "shown must be a str"),
+    ],
+)
+def test_wrong_settings_are_refused(name, value, error, rule):
+    dial = RotationDial(head_dim=8, pair=3)
+    before = dial.get_state()
+    with pytest.raises(error, match=rule):
+        setattr(dial, name, value)
+    assert dial.get_state() == before
+    with pytest.raises(error):
+        RotationDial(**{"head_dim": 8, name: value})
+
+
+def test_the_pair_stays_in_the_head():
+    dial = RotationDial(head_dim=8, pair=3)
+    dial.head_dim = 4
+    assert dial.pair == 1
+
+
+def test_text_and_figure_stand_in_for_the_dial():
+    dial = RotationDial(query_position=5, pair=1, shown="all")
+    assert repr(dial) == "RotationDial(query_position=5, key_position=5, pair=1, head_dim=16)"
+    figure = dial.figure()
+    assert isinstance(figure, Figure)
+    curve = figure.axes[2].lines[0]
+    assert list(curve.get_xdata()) == list(range(-5, 28))
+    torch.testing.assert_close(torch.as_tensor(curve.get_ydata()), dial.numbers()["rotary_by_offset"])
+
+
+# In a browser
+
+
+def opened(reader, tmp_path, dial, over="disk", **options):
+    tab = reader(over, **options)
+    tab.open(write_page(tmp_path, [dial]), 1)
+    return tab, tab.host()
+
+
+def slider(host, name):
+    return host.get_by_role("slider", name=name, exact=True)
+
+
+def test_positions_by_keyboard(reader, tmp_path):
+    dial = RotationDial(query_position=0, key_position=0, pair=2)
+    tab, host = opened(reader, tmp_path, dial, over="http")
+    press = tab.page.keyboard.press
+    for trait in ("query_position", "key_position"):
+        slider(host, trait).focus()
+        for position in range(33):
+            setattr(dial, trait, position)
+            assert_shows_numbers(host, dial)
+            press("ArrowRight")
+    # The offset is a handle on the curves: it moves the key.
+    handle = slider(host, "offset")
+    handle.focus()
+    for position in range(31, -1, -1):
+        press("ArrowLeft")
+        dial.key_position = position
+        assert_shows_numbers(host, dial)
+    expect(handle).to_have_attribute("aria-valuetext", "−32")
+    handle.press("ArrowLeft")  # there is no key before the first
+    assert_shows_numbers(host, dial)
+    assert_copied_code_gives(host, dial)
+    assert tab.errors == []
+
+
+def test_moving_both_leaves_the_rotary_score(reader, tmp_path):
+    dial = RotationDial(query_position=0, key_position=2, pair=1)
+    tab, host = opened(reader, tmp_path, dial)
+    both = slider(host, "move both")
+    rotary = host.locator("[data-number=rotary_pair_score]")
+    added = host.locator("[data-number=added_pair_score]")
+    before, seen = rotary.inner_text(), [added.inner_text()]
+    both.focus()
+    for position in range(1, 31):
+        tab.page.keyboard.press("ArrowRight")
+        dial.query_position, dial.key_position = position, position + 2
+        assert_shows_numbers(host, dial)
+        assert rotary.inner_text() == before
+        seen.append(added.inner_text())
+    assert len(set(seen)) > 20
+    both.press("ArrowRight")  # the key is at the end
+    assert_shows_numbers(host, dial)
+    expect(host.get_by_role("status")).to_have_text(
+        f"Both moved by 1: the rotary score stays {before}, with the sinusoid added it "
+        f"goes from {seen[-2]} to {seen[-1]}."
+    )
+    both.press("Home")
+    dial.query_position, dial.key_position = 0, 2
+    assert_shows_numbers(host, dial)
+    assert tab.errors == []
+
+
+def test_pair_width_base_and_choice_by_keyboard(reader, tmp_path):
+    dial = RotationDial(head_dim=2, base=1)
+    tab, host = opened(reader, tmp_path, dial)
+    press = tab.page.keyboard.press
+    slider(host, "head_dim").focus()
+    for head_dim in range(2, 65, 2):
+        dial.head_dim = head_dim
+        assert_shows_numbers(host, dial)
+        press("ArrowRight")
+    slider(host, "base").focus()
+    for tenth in range(61):
+        dial.base = float(f"{10 ** (tenth / 10):.2g}")
+        if tenth % 4 == 0:
+            assert_shows_numbers(host, dial)
+        press("ArrowRight")
+    slider(host, "pair").focus()
+    for pair in range(32):
+        dial.pair = pair
+        assert_shows_numbers(host, dial)
+        press("ArrowRight")
+    host.get_by_role("radio", name="this pair").press("ArrowRight")
+    dial.shown = "all"
+    assert_shows_numbers(host, dial)
+    assert_copied_code_gives(host, dial)
+    slider(host, "head_dim").press("Home")
+    dial.head_dim = 2
+    assert dial.pair == 0
+    assert_shows_numbers(host, dial)
+    assert_copied_code_gives(host, dial)
+    host.get_by_role("button", name="Reset").click()
+    dial.base, dial.shown = 1, "pair"
+    assert_shows_numbers(host, dial)
+    assert tab.errors == []
+
+
+def test_arrows_by_keyboard_and_by_pointer(reader, tmp_path):
+    dial = RotationDial(query_position=3, key_position=5, pair=1)
+    tab, host = opened(reader, tmp_path, dial)
+    query = slider(host, "Direction of the query's arrow, without its position")
+    key = slider(host, "Direction of the key's arrow, without its position")
+    for knob, trait, presses in (
+        (query, "query_angle", {"ArrowUp": 1, "ArrowRight": -1, "Shift+ArrowLeft": 10}),
+        (key, "key_angle", {"PageUp": 45, "ArrowDown": -1, "PageDown": -45}),
+    ):
+        for press, turn in presses.items():
+            knob.press(press)
+            setattr(dial, trait, getattr(dial, trait) + turn)
+            assert_shows_numbers(host, dial)
+            expect(knob).to_have_attribute("aria-valuenow", str(int(getattr(dial, trait))))
+    for press, angle in (("Home", -180), ("End", 180), ("Home", -180)):
+        query.press(press)
+        dial.query_angle = angle
+        expect(query).to_have_attribute("aria-valuenow", str(angle))
+        assert_shows_numbers(host, dial)
+    # Once round: the angle stays in -180..180.
+    dial.query_angle = float(query.get_attribute("aria-valuenow"))
+    for _ in range(36):
+        query.press("Shift+ArrowLeft")
+        wrapped = dial.query_angle + 10
+        dial.query_angle = wrapped - 360 if wrapped > 180 else wrapped
+        assert_shows_numbers(host, dial)
+
+    # Straight up: with 3 positions of 10000^(-2/16) radians behind it.
+    area = host.locator(".mha-dial").first.bounding_box()
+    knob = query.bounding_box()
+    mouse = tab.page.mouse
+    mouse.move(knob["x"] + knob["width"] / 2, knob["y"] + knob["height"] / 2)
+    mouse.down()
+    mouse.move(area["x"] + area["width"] / 2, area["y"] + 10)
+    mouse.up()
+    dial.query_angle = round(90 - 3 * math.degrees(10_000 ** (-2 / 16)))
+    assert_shows_numbers(host, dial)
+    x, y = shown(host, "rotary_query").tolist()
+    assert abs(x) < 0.02 and y > 0.99
+    mouse.move(area["x"], area["y"])
+    assert_shows_numbers(host, dial)  # let go is let go
+    expect(host.get_by_role("status")).to_contain_text("Pair 1, offset 2: rotary score")
+
+    # The mark on the curves.
+    handle = slider(host, "offset")
+    handle.scroll_into_view_if_needed()
+    knob, plane = handle.bounding_box(), host.locator(".mha-area").bounding_box()
+    mouse.move(knob["x"] + knob["width"] / 2, knob["y"] + knob["height"] / 2)
+    mouse.down()
+    mouse.move(plane["x"] + plane["width"] * (32 + 10) / 64, knob["y"])
+    mouse.up()
+    dial.key_position = 13
+    assert_shows_numbers(host, dial)
+    assert tab.errors == []
+
+
+def test_arrows_end_where_the_numbers_say(reader, tmp_path):
+    dial = RotationDial(query_position=3, key_position=5, pair=1)
+    _, host = opened(reader, tmp_path, dial)
+    for name in ("rotary_query", "rotary_key", "added_query", "added_key"):
+        path = host.locator(f"[data-number={name}]").get_attribute("d")
+        # "M<start>L<tip>..." with y downwards.
+        x, y = (float(number) for number in path.split("L")[1].split("M")[0].split())
+        expected = dial.numbers()[name]
+        torch.testing.assert_close(torch.tensor([x, -y], dtype=torch.float64), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("pair", 8, "pair must lie in 0..7, got 8"),
+        ("head_dim", 7, "head_dim must be even, got 7"),
+        ("query_angle", None, "query_angle must be a number from -180 to 180, got null"),
+        ("key_position", 33, "key_position must lie in 0..32, got 33"),
+        ("shown", "x", "shown must be one of pair, all"),
+    ],
+)
+def test_a_state_without_sense_gives_a_message(reader, tmp_path, name, value, message):
+    tab = reader("disk")
+    path = write_page(tmp_path, [RotationDial()], alter=lambda states: states[0].update({name: value}))
+    tab.open(path, 1)
+    expect(tab.host().get_by_role("alert")).to_contain_text(message)
+    expect(tab.host().locator(".mha-body")).to_be_hidden()
+    assert tab.errors == []
+
+
+def test_on_a_phone_and_cleaned_up(reader, tmp_path):
+    dial = RotationDial(query_position=32, key_position=0, head_dim=64, shown="all")
+    tab, _ = opened(reader, tmp_path, dial, width=360)
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 360
+    (text,) = render_by_hand(tab.page, dial, [("set", "pair", 9)])
+    assert "Pair 9, columns 18 and 19" in text
+    assert tab.errors == []

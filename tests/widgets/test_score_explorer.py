@@ -1,0 +1,464 @@
+"""The score explorer: its numbers against slow loops in Python, and against torch in a browser."""
+
+import base64
+import math
+import struct
+
+import pytest
+import torch
+from playwright.sync_api import expect
+from widget_page import (
+    ROOT,
+    assert_copied_code_gives,
+    assert_shows_numbers,
+    copied_code,
+    render_by_hand,
+    shown,
+    write_page,
+)
+
+from mha_lib import AdditiveScore, BilinearScore, cosine_score, gaussian_score
+from mha_lib.widgets import ScoreExplorer
+from mha_lib.widgets.score_explorer import ADDITIVE_KEY, ADDITIVE_QUERY, ADDITIVE_SCORE, BILINEAR, WIDTHS
+
+SCORES = ("dot", "cosine", "gaussian", "bilinear", "additive")
+
+
+# The numbers, each by its formula, one coordinate at a time
+
+
+def drawn_coordinates(explorer):
+    """What the browser is sent: 126 coordinates beyond the plane for the query and up to six keys."""
+    numbers = struct.unpack(f"<{7 * 126}f", base64.b64decode(explorer.extra))
+    return [list(numbers[126 * i : 126 * (i + 1)]) for i in range(7)]
+
+
+def slow_score(name, q, k, d, is_scaled):
+    dot = sum(a * b for a, b in zip(q, k, strict=True))
+    root = math.sqrt(d) if is_scaled else 1
+    if name == "dot":
+        return dot / root
+    if name == "cosine":
+        return dot / math.dist(q, [0] * d) / math.dist(k, [0] * d)
+    if name == "gaussian":
+        return -(math.dist(q, k) ** 2) / (2 * root)
+    if name == "bilinear":
+        total = sum(a * b for a, b in zip(q[2:], k[2:], strict=True))
+        for i in range(2):
+            for j in range(2):
+                total += q[i] * BILINEAR[i][j] * k[j]
+        return total / root
+    total = 0
+    for unit, weight in enumerate(ADDITIVE_SCORE):
+        hidden = sum(ADDITIVE_QUERY[unit][i] * q[i] for i in range(2))
+        hidden += sum(ADDITIVE_KEY[unit][i] * k[i] for i in range(2))
+        for i in range(2, d):
+            if (i - 2) % len(ADDITIVE_SCORE) == unit:
+                hidden += (q[i] + k[i]) / math.sqrt(d)
+        total += weight * math.tanh(hidden)
+    return total
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+@pytest.mark.parametrize("d", [2, 4, 128])
+@pytest.mark.parametrize("score", SCORES)
+def test_numbers_are_those_of_the_formulas(score, d, is_scaled):
+    explorer = ScoreExplorer(score=score, d=d, is_scaled=is_scaled)
+    extra = drawn_coordinates(explorer)
+    query = explorer.query + extra[0][: d - 2]
+    keys = [explorer.key[2 * i : 2 * i + 2] + extra[i + 1][: d - 2] for i in range(len(explorer.key) // 2)]
+    scores = [slow_score(score, query, key, d, is_scaled) for key in keys]
+    exponentials = [math.exp(score) for score in scores]
+    weights = [number / sum(exponentials) for number in exponentials]
+    entropy = -sum(p * math.log(p) for p in weights if p > 0)
+    mean = sum(scores) / len(scores)
+    spread = math.sqrt(sum((s - mean) ** 2 for s in scores) / len(scores))
+
+    numbers = explorer.numbers()
+    assert all(tensor.dtype == torch.float64 and tensor.isfinite().all() for tensor in numbers.values())
+    assert numbers["scores"].tolist() == [pytest.approx(scores, abs=1e-6)]
+    assert numbers["weights"].tolist() == [pytest.approx(weights, abs=1e-6)]
+    assert numbers["entropy"].item() == pytest.approx(entropy, abs=1e-6)
+    assert numbers["effective_keys"].item() == pytest.approx(math.exp(entropy))
+    assert numbers["spread"].item() == pytest.approx(spread, abs=1e-6)
+    # Rows of the map go up, columns to the right, a quarter a step.
+    for row, column in ((0, 0), (0, 32), (5, 20), (31, 7)):
+        if score == "cosine" and row == column == 16:
+            continue
+        place = [-4 + column / 4, -4 + row / 4] + [0.0] * (d - 2)
+        expected = slow_score(score, query, place, d, is_scaled)
+        assert numbers["landscape"][row, column].item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_width_makes_scores_spread_unless_they_are_scaled():
+    """What the widget is there to show must hold for the coordinates that it draws."""
+    spreads = {
+        is_scaled: [ScoreExplorer(d=d, is_scaled=is_scaled).numbers()["spread"].item() for d in (32, 64, 128)]
+        for is_scaled in (True, False)
+    }
+    assert all(1 <= spread <= 1.4 for spread in spreads[True])
+    for d, spread in zip((32, 64, 128), spreads[False], strict=True):
+        assert 1 <= spread / math.sqrt(d) <= 1.4
+    unscaled = ScoreExplorer(d=128, is_scaled=False).numbers()
+    scaled = ScoreExplorer(d=128).numbers()
+    assert unscaled["effective_keys"] < 1.01
+    assert scaled["effective_keys"] > 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("query", [1.0], ValueError, "query must hold 2 numbers from -4.0 to 4.0"),
+        ("query", [1.0, math.nan], ValueError, "query must hold 2 numbers"),
+        ("query", [1.0, 4.1], ValueError, "query must hold 2 numbers"),
+        ("query", "11", TypeError, "query must be a list of numbers, got '11'"),
+        ("query", [True, 1], TypeError, "query must be a list of numbers"),
+        ("key", [1.0, 2.0], ValueError, "2 to 6 keys, got 2 numbers"),
+        ("key", [1.0] * 5, ValueError, "2 to 6 keys, got 5 numbers"),
+        ("key", [1.0] * 14, ValueError, "2 to 6 keys, got 14 numbers"),
+        ("key", [1.0, 2.0, math.inf, 1.0], ValueError, "key must hold numbers"),
+        ("key", None, TypeError, "key must be a list of numbers, got None"),
+        ("score", "euclid", ValueError, "score must be one of"),
+        ("score", 3, TypeError, "score must be a str, got 3"),
+        ("d", 6, ValueError, r"d must be one of \(2, 4, 8, 16, 32, 64, 128\), got 6"),
+        ("d", 256, ValueError, "d must lie in 2..128, got 256"),
+        ("d", 8.0, TypeError, "d must be an int, got 8.0"),
+        ("is_scaled", 1, TypeError, "is_scaled must be True or False, got 1"),
+    ],
+)
+def test_a_wrong_setting_is_refused(name, value, error, message):
+    with pytest.raises(error, match=message):
+        ScoreExplorer(**{name: value})
+    explorer = ScoreExplorer()
+    before = getattr(explorer, name)
+    with pytest.raises(error, match=message):
+        setattr(explorer, name, value)
+    assert getattr(explorer, name) == before
+
+
+def test_text_and_figure():
+    explorer = ScoreExplorer(score="gaussian", d=8)
+    assert repr(explorer) == "ScoreExplorer(score='gaussian', d=8, is_scaled=True)"
+    plane, bars, *_ = explorer.figure().axes
+    numbers = explorer.numbers()
+    drawn = torch.tensor(plane.images[0].get_array().tolist())
+    torch.testing.assert_close(drawn.double(), numbers["landscape"], atol=1e-6, rtol=0)
+    assert [text.get_text() for text in plane.texts] == ["q", "0", "1", "2", "3", "4"]
+    assert plane.texts[2].get_position() == (3.0, 2.0)
+    assert [bar.get_width() for bar in bars.patches] == numbers["weights"][0].tolist()
+
+
+# The mathematics in the browser, against torch
+
+
+@pytest.fixture(scope="module")
+def math_page(browser, serve):
+    page = browser.new_page()
+    page.goto(serve(ROOT / "mha_lib" / "widgets" / "js") + "/score_math.js")
+    yield page
+    page.close()
+
+
+def in_browser(page, expression, **tensors):
+    """An expression over the functions of score_math.js; tensors come and go as float64."""
+    result = page.evaluate(
+        """async ([expression, values]) => {
+          const math = await import("/score_math.js");
+          const typed = (value) =>
+            Array.isArray(value[0]) ? value.map(typed) : Float64Array.from(value, Number);
+          const names = [...Object.keys(math), ...Object.keys(values)];
+          const run = new Function(...names, `return (${expression})`);
+          const result = run(...Object.values(math), ...Object.values(values).map(typed));
+          const text = (value) => typeof value === "number" ? String(value) : Array.from(value, text);
+          return text(result);
+        }""",
+        # An infinity is not JSON, its name is.
+        [expression, {name: as_texts(tensor.tolist()) for name, tensor in tensors.items()}],
+    )
+    return torch.tensor(as_floats(result), dtype=torch.float64)
+
+
+def as_texts(value):
+    if isinstance(value, list):
+        return [as_texts(entry) for entry in value]
+    return repr(value).replace("inf", "Infinity")
+
+
+def as_floats(value):
+    return [as_floats(entry) for entry in value] if isinstance(value, list) else float(value)
+
+
+def assert_equal(actual, expected):
+    torch.testing.assert_close(actual, expected.detach().double(), atol=1e-12, rtol=1e-12, equal_nan=True)
+
+
+def normal(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+def test_scores_in_the_browser_equal_torch(math_page):
+    query, key = normal(5, 7), normal(3, 7, seed=1)
+    key[1] = 0  # a zero vector has no direction
+    for expression, expected in (
+        ("cosineScore(q, k)", cosine_score(query, key)),
+        ("gaussianScore(q, k, 0.7)", gaussian_score(query, key, 0.7)),
+    ):
+        assert_equal(in_browser(math_page, expression, q=query, k=key), expected)
+
+    key = normal(3, 11, seed=2)
+    bilinear = BilinearScore(7, 11).double()
+    assert_equal(
+        in_browser(math_page, "bilinearScore(q, k, w)", q=query, k=key, w=bilinear.key_proj.weight),
+        bilinear(query, key),
+    )
+    additive = AdditiveScore(7, 11, 13).double()
+    assert_equal(
+        in_browser(
+            math_page,
+            "additiveScore(q, k, { query: wq, key: wk, score: w })",
+            q=query,
+            k=key,
+            wq=additive.query_proj.weight,
+            wk=additive.key_proj.weight,
+            w=additive.score_proj.weight[0],
+        ),
+        additive(query, key),
+    )
+
+
+def test_softmax_and_entropy_in_the_browser_equal_torch(math_page):
+    scores = 200 * normal(6, 5)
+    mask = normal(6, 5, seed=1) > 0
+    mask[2] = False
+    weights = scores.softmax(-1)
+    assert_equal(in_browser(math_page, "plainSoftmax(s)", s=scores), weights)
+    assert_equal(
+        in_browser(math_page, "[entropyOf(w)]", w=weights[0]), torch.special.entr(weights[0]).sum()[None]
+    )
+    for fill, name in ((-torch.inf, "-Infinity"), (torch.finfo(torch.float64).min, "-Number.MAX_VALUE")):
+        expected = scores.masked_fill(~mask, fill)
+        filled = f"fillScores(s, m.map((row) => Array.from(row, Boolean)), {name})"
+        tensors = {"s": scores, "m": mask.double()}
+        assert_equal(in_browser(math_page, filled, **tensors), expected)
+        softmax = in_browser(math_page, f"plainSoftmax({filled})", **tensors)
+        assert_equal(softmax, expected.softmax(-1))
+        assert softmax[2].isnan().all() == (fill == -torch.inf)
+
+
+# The widget in a page
+
+
+@pytest.fixture
+def page_of(reader, tmp_path):
+    """A function that shows an explorer and returns the tab and the widget in it."""
+
+    def show(explorer, **options):
+        width = options.pop("width", 900)
+        tab = reader("disk", width=width)
+        tab.open(write_page(tmp_path, [explorer], **options), 1)
+        return tab, tab.host()
+
+    return show
+
+
+def test_by_keyboard_every_score_at_every_width(page_of):
+    explorer = ScoreExplorer()
+    tab, host = page_of(explorer)
+    assert_shows_numbers(host, explorer)
+    rule, width, scaled = (host.get_by_role(role) for role in ("combobox", "slider", "checkbox"))
+    for score in SCORES:
+        if score != "dot":
+            rule.press("ArrowDown")
+        explorer.score = score
+        width.press("Home")
+        for d in WIDTHS:
+            explorer.d = d
+            assert_shows_numbers(host, explorer)
+            if d == 64:
+                assert_copied_code_gives(host, explorer)
+            width.press("ArrowRight")
+        if score in ("cosine", "additive"):
+            expect(scaled).to_be_disabled()
+            expect(scaled).not_to_be_checked()
+        else:
+            scaled.press("Space")
+            explorer.is_scaled = False
+            for _ in range(2):
+                assert_shows_numbers(host, explorer)
+                assert_copied_code_gives(host, explorer)
+                width.press("Home")
+                explorer.d = 2
+            scaled.press("Space")
+            explorer.is_scaled = True
+    # The summary of the settings opened once, and its text followed.
+    assert "AdditiveScore" in copied_code(host)
+    host.get_by_role("button", name="Reset").click()
+    assert_shows_numbers(host, ScoreExplorer())
+    assert tab.errors == []
+
+
+def test_points_move_by_keyboard_and_stop_at_the_edge(page_of):
+    explorer = ScoreExplorer(score="gaussian", d=8)
+    tab, host = page_of(explorer)
+    status = host.get_by_role("status")
+    query = host.get_by_role("button", name="Query at")
+    expect(query).to_have_accessible_name("Query at 1.50, 1.00; the arrow keys move it")
+    query.focus()
+    for key, place in (
+        ("ArrowLeft", [1.4, 1.0]),
+        ("ArrowDown", [1.4, 0.9]),
+        ("Shift+ArrowUp", [1.4, 1.9]),
+        ("Shift+ArrowRight", [2.4, 1.9]),
+        ("Shift+ArrowRight", [3.4, 1.9]),
+        ("Shift+ArrowRight", [4.0, 1.9]),
+        ("ArrowRight", [4.0, 1.9]),
+    ):
+        tab.page.keyboard.press(key)
+        explorer.query = place
+        assert_shows_numbers(host, explorer)
+    expect(status).to_have_text(
+        "Key 1 has the largest weight, "
+        f"{explorer.numbers()['weights'].max().item():.2f}. "
+        f"Effective number of keys: {explorer.numbers()['effective_keys'].item():.2f}."
+    )
+    for index in range(5):
+        host.get_by_role("button", name=f"Key {index} at").press("Shift+ArrowDown")
+        moved = list(explorer.key)
+        moved[2 * index + 1] = round(moved[2 * index + 1] - 1, 10)
+        explorer.key = moved
+        assert_shows_numbers(host, explorer)
+    assert_copied_code_gives(host, explorer)
+    assert tab.errors == []
+
+
+def test_a_point_is_dragged_by_the_pointer(page_of):
+    explorer = ScoreExplorer()
+    tab, host = page_of(explorer)
+    area = host.locator(".mha-area").bounding_box()
+
+    def place(x, y):
+        across, up = (x + 4) / 8, (y + 4) / 8
+        return area["x"] + across * area["width"], area["y"] + (1 - up) * area["height"]
+
+    mouse = tab.page.mouse
+    mouse.move(*place(-2, -1))  # key 2
+    mouse.down()
+    mouse.move(*place(0, 0), steps=3)
+    mouse.move(*place(1, -3), steps=3)
+    expect(host.get_by_role("button", name="Key 2 at")).to_be_focused()
+    # The border of the area is one pixel wide, less than half a step.
+    explorer.key = [*explorer.key[:4], 1.0, -3.0, *explorer.key[6:]]
+    assert_shows_numbers(host, explorer)
+    mouse.move(*place(9, 9))
+    mouse.up()
+    mouse.move(*place(0, 0))
+    explorer.key = [*explorer.key[:4], 4.0, 4.0, *explorer.key[6:]]
+    assert_shows_numbers(host, explorer)
+    assert tab.errors == []
+
+
+def test_the_picture_is_the_map(page_of):
+    """Each place of the plane has the colour of the score that a key would have there."""
+    explorer = ScoreExplorer(score="gaussian", query=[-2.0, 3.0])
+    tab, host = page_of(explorer)
+    brightness = host.locator("canvas").evaluate(
+        """(canvas) => {
+          const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          const rows = [];
+          for (let y = 0; y < canvas.height; y += 1) {
+            rows.push(Array.from({ length: width }, (_, x) => data[4 * (y * width + x) + 1]));
+          }
+          return rows;
+        }"""
+    )
+    green = torch.tensor(brightness).flip(0)  # of viridis: it only grows
+    landscape = explorer.numbers()["landscape"]
+    assert green.shape == landscape.shape
+    assert divmod(int(landscape.argmax()), 33) == (28, 8)
+    assert green[28, 8] == green.max() > green.min()
+    order = landscape.flatten().argsort()
+    assert (green.flatten()[order].diff() >= 0).all()
+    # The query's handle lies on the highest place.
+    box = host.get_by_role("button", name="Query at").bounding_box()
+    canvas = host.locator("canvas").bounding_box()
+    pixel = canvas["width"] / 33
+    x = (box["x"] + box["width"] / 2 - canvas["x"]) / pixel
+    y = (box["y"] + box["height"] / 2 - canvas["y"]) / pixel
+    assert x == pytest.approx(8.5, abs=0.2)
+    assert 33 - y == pytest.approx(28.5, abs=0.2)
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_as_many_keys_as_there_are(page_of, count):
+    explorer = ScoreExplorer(key=[number / 2 for number in range(-3, 2 * count - 3)])
+    tab, host = page_of(explorer)
+    assert_shows_numbers(host, explorer)
+    expect(host.locator(".mha-handle.mha-key:visible")).to_have_count(count)
+    assert_copied_code_gives(host, explorer)
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("d", 3, "d must be one of 2, 4, 8, 16, 32, 64, 128, got 3"),
+        ("d", None, "d must lie in 2..128, got null"),
+        ("score", "none", "score must be one of"),
+        ("query", [0], "query must hold 2 numbers"),
+        ("query", [0, "NaN"], "query must hold 2 numbers"),
+        ("key", [0, 0, 1], "key must hold x and y of 2 to 6 keys, got 3 numbers"),
+        ("key", [0, 0, 1, 5], "key must hold numbers from -4 to 4"),
+    ],
+)
+def test_a_state_that_makes_no_sense_gives_a_message(page_of, name, value, message):
+    tab, host = page_of(ScoreExplorer(), alter=lambda states: states[0].update({name: value}))
+    expect(host.get_by_role("alert")).to_contain_text(message)
+    expect(host.locator(".mha-body")).to_be_hidden()
+    assert tab.errors == []
+
+
+def test_fits_a_phone(page_of):
+    tab, _ = page_of(ScoreExplorer(score="additive", d=128), width=360)
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 360
+    too_wide = tab.page.locator(".mha-widget *:visible").evaluate_all(
+        """nodes => nodes.filter(node => !node.closest(".mha-unseen, .mha-score-map")
+          && node.getBoundingClientRect().right > innerWidth).map(node => node.outerHTML)"""
+    )
+    assert too_wide == []
+
+
+def test_the_view_follows_the_model_and_goes(page_of):
+    tab, _ = page_of(ScoreExplorer())
+    texts = render_by_hand(
+        tab.page,
+        ScoreExplorer(),
+        [
+            ("set", "is_scaled", False),
+            ("set", "score", "cosine"),
+            ("set", "d", 5),
+            ("click", ".mha-reset", None),
+        ],
+    )
+    assert "q · k / (|q| |k|)" in texts[1]
+    assert "d must be one of" in texts[2]
+    assert "q · k / √2" in texts[3]
+    assert tab.errors == []
+
+
+def test_a_report_reaches_python(page_of):
+    """What the browser hands to a kernel equals what torch computes for the same settings."""
+    explorer = ScoreExplorer(score="additive", d=16)
+    assert explorer.browser_difference() is None
+    tab, host = page_of(explorer)
+    numbers = {
+        name: shown(host, name).view(tensor.shape).tolist() for name, tensor in explorer.numbers().items()
+    }
+    settings = {name: getattr(explorer, name) for name in ScoreExplorer._settings}
+    explorer.browser_report = {"settings": settings, "numbers": numbers}
+    assert explorer.browser_difference() < 1e-6
+    numbers["entropy"] += 1
+    explorer.browser_report = {"settings": settings, "numbers": numbers}
+    assert explorer.browser_difference() > 0.9
+    assert tab.errors == []

@@ -1,0 +1,249 @@
+"""The widgets' mathematics against torch, and the loader that hosts widgets in a page, in a real browser."""
+
+import base64
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from widget_page import assert_shows_numbers, write_page
+from widget_samples import SAMPLES
+
+from mha_lib.attention import MultiHeadAttention, attention_pooling, masked_softmax
+from mha_lib.masking import build_mask, causal_mask
+from mha_lib.scores import dot_product_score, scaled_dot_product_score
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+JS = ROOT / "mha_lib" / "widgets" / "js"
+
+
+def layer(num_heads, embed_dim=12, **options):
+    torch.manual_seed(num_heads)
+    return MultiHeadAttention(embed_dim, num_heads, **options)
+
+
+@pytest.fixture(scope="module")
+def math_page(browser, serve):
+    page = browser.new_page()
+    page.goto(serve(JS) + "/attention_math.js")
+    yield page
+    page.close()
+
+
+def in_browser(page, expression, **arguments):
+    """Evaluate an expression over the functions of attention_math.js; tensors go and come as float64."""
+    plain = {
+        name: value.tolist() if isinstance(value, torch.Tensor) else value
+        for name, value in arguments.items()
+    }
+    result = page.evaluate(
+        """async ([expression, values]) => {
+          const math = await import("/attention_math.js");
+          const isRow = (value) => Array.isArray(value) && typeof value[0] === "number";
+          const typed = (value) => isRow(value) ? Float64Array.from(value)
+            : Array.isArray(value) ? value.map(typed) : value;
+          const names = [...Object.keys(math), ...Object.keys(values)];
+          const run = new Function(...names, `return (${expression})`);
+          const result = run(...Object.values(math), ...Object.values(values).map(typed));
+          const text = (value) => typeof value === "number" ? String(value)
+            : typeof value === "boolean" ? value : Array.from(value, text);
+          return text(result);
+        }""",
+        [expression, plain],
+    )
+
+    def number(value):
+        return [number(v) for v in value] if isinstance(value, list) else float(value)
+
+    return torch.tensor(number(result), dtype=torch.float64)
+
+
+def normal(*shape, seed=0, scale=1.0):
+    return scale * torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def assert_equal(actual, expected):
+    torch.testing.assert_close(actual, expected.double(), atol=1e-12, rtol=1e-12)
+
+
+def test_scores_equal_torch(math_page):
+    query, key = normal(5, 7), normal(3, 7, seed=1)
+    assert_equal(
+        in_browser(math_page, "dotProductScore(q, k)", q=query, k=key), dot_product_score(query, key)
+    )
+    assert_equal(
+        in_browser(math_page, "scaledDotProductScore(q, k)", q=query, k=key),
+        scaled_dot_product_score(query, key),
+    )
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 3, 5, 30])
+def test_heads_are_cut_and_joined_as_in_torch(math_page, num_heads):
+    x = normal(7, 30)
+    attention = MultiHeadAttention(30, num_heads)
+    assert_equal(
+        in_browser(math_page, "splitHeads(x, n)", x=x, n=num_heads), attention.split_heads(x[None])[0]
+    )
+    assert torch.equal(in_browser(math_page, "mergeHeads(splitHeads(x, n))", x=x, n=num_heads), x)
+
+
+@pytest.mark.parametrize(("q_len", "k_len"), [(5, 5), (3, 7), (7, 3), (1, 4)])
+def test_masks_equal_torch(math_page, q_len, k_len):
+    mask = in_browser(math_page, "causalMask(q, k)", q=q_len, k=k_len)
+    assert torch.equal(mask.bool(), causal_mask(q_len, k_len))
+    for valid_len in range(k_len + 1):
+        expected = build_mask(q_len, k_len, valid_lens=torch.tensor([valid_len]), is_causal=True)[0]
+        expression = "combineMasks([validLenMask(v, q, k), causalMask(q, k)])"
+        assert torch.equal(in_browser(math_page, expression, v=valid_len, q=q_len, k=k_len).bool(), expected)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4], ids=["small scores", "scores beyond exp"])
+def test_softmax_and_pooling_equal_torch(math_page, scale):
+    scores, value = normal(5, 7, scale=scale), normal(7, 3, seed=1)
+    mask = normal(5, 7, seed=2) > 0
+    mask[3] = False
+    expected = masked_softmax(scores, mask)
+    weights = in_browser(math_page, "maskedSoftmax(s, m)", s=scores, m=mask)
+    assert_equal(weights, expected)
+    assert torch.equal(weights[3], torch.zeros(7, dtype=torch.float64)), (
+        "exact zeros where nothing is visible"
+    )
+    assert torch.equal(weights[~mask], torch.zeros(int((~mask).sum()), dtype=torch.float64))
+    assert_equal(in_browser(math_page, "maskedSoftmax(s)", s=scores), scores.softmax(-1))
+    output = in_browser(math_page, "attentionPooling(s, v, m).output", s=scores, v=value, m=mask)
+    assert_equal(output, attention_pooling(scores, value, mask)[0])
+    masked = in_browser(math_page, "maskScores(s, m)", s=scores, m=mask)
+    assert torch.equal(masked, scores.masked_fill(~mask, -math.inf))
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 3, 6])
+@pytest.mark.parametrize(("valid_len", "is_causal"), [(7, False), (4, True), (0, False)])
+def test_all_steps_equal_the_layer(math_page, num_heads, valid_len, is_causal):
+    attention = layer(num_heads, embed_dim=18, bias=True).double()
+    torch.nn.init.normal_(attention.q_proj.bias)
+    x = normal(1, 7, 18, scale=2.0)
+    with torch.no_grad():
+        _, weights = attention(x, x, x, valid_lens=torch.tensor([valid_len]), is_causal=is_causal)
+        query, key, value = (
+            projection(x)[0] for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        heads = weights @ attention.split_heads(value[None])
+    mask = build_mask(7, 7, valid_lens=torch.tensor([valid_len]), is_causal=is_causal)[0].expand(7, 7)
+    steps = "multiHeadSteps({query: q, key: k, value: v}, n, m)"
+    arguments = {"q": query, "k": key, "v": value, "n": num_heads, "m": mask}
+    assert_equal(in_browser(math_page, f"{steps}.weights", **arguments), weights[0])
+    assert_equal(in_browser(math_page, f"{steps}.output", **arguments), heads[0])
+
+
+def test_float32_numbers_come_back_exactly(math_page):
+    numbers = torch.randn(4, 3, generator=torch.Generator().manual_seed(3))
+    stored = base64.b64encode(numbers.numpy().astype("<f4").tobytes()).decode()
+    recovered = in_browser(math_page, "matrixFromFloat32(n, 3)", n=stored)
+    assert torch.equal(recovered, numbers.double())
+
+
+@pytest.mark.parametrize(
+    ("expression", "rule"),
+    [
+        ("splitHeads([new Float64Array(12)], 5)", "num_heads must divide embed_dim=12, got 5"),
+        ("splitHeads([new Float64Array(12)], 0)", "num_heads must divide embed_dim=12, got 0"),
+        ("validLenMask(4, 3, 3)", r"valid_len must lie in 0\.\.k_len=3, got 4"),
+    ],
+)
+def test_the_mathematics_refuses_what_makes_no_sense(math_page, expression, rule):
+    with pytest.raises(Exception, match=rule):
+        in_browser(math_page, expression)
+
+
+def test_plain_keys_stay_with_the_widget(reader, tmp_path):
+    """JupyterLab listens on the document and would take the arrow keys from a slider."""
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [SAMPLES["HeadExplorer"]()]), 1)
+    page.evaluate(
+        "window.seen = []; document.addEventListener('keydown', event => window.seen.push(event.key))"
+    )
+    tab.host().get_by_role("slider", name="num_heads").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Control+k")
+    assert page.evaluate("window.seen") == ["Control", "k"], "shortcuts of the page still work"
+    assert page.locator("[data-lm-suppress-shortcuts] .mha-body").count() == 1
+
+
+def test_two_widgets_are_independent_and_two_views_are_one(reader, tmp_path):
+    first, second = SAMPLES["HeadExplorer"](), SAMPLES["HeadExplorer"]()
+    second.num_heads = 3
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [first, second, first], loaders=2), 3)
+    assert page.locator(".widget-host").count() == 3, (
+        "the loader hosts a view once, even if it is there twice"
+    )
+    sliders = page.get_by_role("slider", name="num_heads")
+    sliders.nth(0).focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    sliders.nth(1).focus()
+    page.keyboard.press("ArrowLeft")
+    texts = [sliders.nth(i).get_attribute("aria-valuetext") for i in range(3)]
+    assert texts == ["4 heads, head_dim 3", "2 heads, head_dim 6", "4 heads, head_dim 3"]
+    tab.host(1).locator(".mha-segments input").nth(0).check(force=True)
+    chosen = [tab.host(i).locator("input[name=Show]:checked").input_value() for i in range(3)]
+    assert chosen == ["weights", "scores", "weights"], "radio buttons of two widgets form two groups"
+    first.num_heads = 4
+    assert_shows_numbers(tab.host(2), first)
+    styles = page.locator("head style").all_text_contents()
+    assert sum("mha-widget" in style for style in styles) == 1, "one style sheet for all three"
+    assert tab.errors == []
+
+
+def test_a_module_that_fails_leaves_a_message_and_the_others_alone(reader, tmp_path):
+    def break_three(states):
+        states[0]["_esm"] = "export default { render() { throw new Error('no ink'); } };"
+        states[1]["_esm"] = "this is no JavaScript"
+        del states[2]["_esm"]
+
+    tab = reader()
+    widgets = [SAMPLES["HeadExplorer"]() for _ in range(3)] + [SAMPLES["Quiz"]()]
+    page = tab.open(write_page(tmp_path, widgets, alter=break_three), 4)
+    marks = page.locator(".widget-host").evaluate_all("hosts => hosts.map(host => host.dataset.widget)")
+    assert marks == ["failed", "failed", "failed", "ready"]
+    assert tab.host(0).inner_text() == "This widget could not be started: no ink"
+    assert "its code is not stored in this page" in tab.host(2).inner_text()
+    assert len(tab.errors) == 3, "and the console says it for who looks there"
+
+
+def test_the_loader_keeps_the_contract_of_front_end_modules(reader, tmp_path):
+    """Initialize once a model, render once a view, a factory as default export, on and off."""
+    module = """
+      export default async () => ({
+        initialize({ model }) {
+          model.set("count", 0);
+          model.on("change:count", () => model.set("echo", model.get("count")));
+        },
+        render({ model, el }) {
+          const show = () => { el.textContent = `${model.get("count")} ${model.get("echo")}`; };
+          model.on("change:echo", show);
+          el.addEventListener("click", () => {
+            model.set("count", model.get("count") + 1);
+            model.save_changes();
+          });
+          el.addEventListener("dblclick", () => model.off("change:echo", show));
+          show();
+        },
+      });"""
+    widget, other = SAMPLES["Quiz"](), SAMPLES["Quiz"]()
+
+    def replace(states):
+        for state in states:
+            state["_esm"] = module
+
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [widget, widget, other], alter=replace), 3)
+    tab.host(0).click()
+    assert [tab.host(i).inner_text() for i in range(3)] == ["1 1", "1 1", "0 undefined"]
+    tab.host(1).dispatch_event("dblclick")
+    tab.host(0).click()
+    assert [tab.host(i).inner_text() for i in range(3)] == ["2 2", "1 1", "0 undefined"]
+    assert page.locator("[data-widget=ready]").count() == 3
+    assert tab.errors == []
