@@ -17,3 +17,27 @@ def bools(*shape, seed=0):
     mask = torch.rand(shape, generator=generator(seed)) < 0.5
     mask[..., 0] = True
     return mask
+
+
+# the same numbers, laid out otherwise in memory
+
+
+def transposed(x):
+    return x.mT.contiguous().mT
+
+
+def every_other(x):
+    """The same numbers, with others between them."""
+    return torch.stack((x, x + 100), dim=-1).flatten(-2)[..., ::2]
+
+
+def offset(x):
+    """The same numbers inside a larger tensor."""
+    padded = x.new_full([size + 2 for size in x.shape], 99)
+    inner = padded[(slice(1, -1),) * x.ndim]
+    return inner.copy_(x)
+
+
+def heads_last(x):
+    """As they come from a projection: (batch, len, heads, width), seen with the heads in front."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)

@@ -18,100 +18,103 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 PACKAGE = TESTS.parent / "mha_lib"
 
-# fault -> (file, the text as it is, the faulty text, who should notice: a test file, or one test of a slow file)
+# The files about attention, for a fault that several of them notice.
+ATTENTION = "softmax_and_pooling attention bias_groups_and_scale multi_head rules_and_positions_in_the_layer layer_as_a_module torch_parity"
+
+# fault -> (file, the text as it is, the faulty text, who should notice: test files, or one test)
 FAULTS = {
     "a block of causal queries sees the keys of the first": (
         "_paths.py",
         "        seen = k_len - q_len + done",
         "        seen = k_len - q_len + _CAUSAL_BLOCK",
-        "attention::test_causal_queries_in_blocks",
+        "fast_path::test_causal_attention_in_blocks_of_queries",
     ),
     "padding forgotten in a block of causal queries": (
         "_paths.py",
         "attn_mask=None if mask is None else mask[..., :seen]",
         "attn_mask=None",
-        "attention",
+        ATTENTION,
     ),
     "mask ignored": (
         "_paths.py",
         "    if visible is None:\n        return _softmax_of",
         "    if True:\n        return _softmax_of",
-        "attention",
+        ATTENTION,
     ),
     "mask ignored in the fused path": (
         "_paths.py",
         "        value,\n        mask,\n        dropout_p=dropout_p,",
         "        value,\n        None,\n        dropout_p=dropout_p,",
-        "attention",
+        ATTENTION,
     ),
     "mask inverted": (
         "_paths.py",
         "torch.where(visible, scores, hidden)",
         "torch.where(visible, hidden, scores)",
-        "attention",
+        ATTENTION,
     ),
     "mask inverted in the fused path": (
         "_paths.py",
         "        value,\n        mask,\n        dropout_p=dropout_p,",
         "        value,\n        None if mask is None or mask.dtype != torch.bool else ~mask,\n        dropout_p=dropout_p,",
-        "attention",
+        ATTENTION,
     ),
     "lengths inverted": ("masking.py", "positions < valid_lens", "positions >= valid_lens", "masking"),
     "softmax over the queries": (
         "_paths.py",
         "    return scores.softmax(-1)\n",
         "    return scores.softmax(-2)\n",
-        "attention",
+        ATTENTION,
     ),
     "scale by embed_dim": (
         "scores.py",
         "math.sqrt(query.shape[-1])",
         "math.sqrt(query.shape[-1] * (query.shape[1] if query.ndim == 4 else 1))",
-        "attention",
+        ATTENTION,
     ),
     "scale by embed_dim in the fused path": (
         "_paths.py",
         "        scale=scale,\n        enable_gqa",
         "        scale=scale or query[0, ..., 0, :].numel() ** -0.5,\n        enable_gqa",
-        "attention",
+        ATTENTION,
     ),
     "no scale": ("scores.py", "(query / math.sqrt(query.shape[-1]))", "query", "scores"),
     "no scale in the fused path": (
         "_paths.py",
         "        scale=scale,\n        enable_gqa",
         "        scale=scale or 1.0,\n        enable_gqa",
-        "attention",
+        ATTENTION,
     ),
     "split without transpose": (
         "attention.py",
         "heads = x.view(batch, length, width // self.head_dim, self.head_dim)\n        return heads.transpose(1, 2)",
         "return x.reshape(batch, width // self.head_dim, length, self.head_dim)",
-        "attention",
+        ATTENTION,
     ),
     "merge without transpose": (
         "attention.py",
         "return x.transpose(1, 2).flatten(2)",
         "return x.reshape(len(x), x.shape[2], -1)",
-        "attention",
+        ATTENTION,
     ),
     "a head dropped": (
         "attention.py",
         "self.merge_heads(heads)",
         "self.merge_heads(torch.cat((heads[:, :-1], 0 * heads[:, -1:]), 1))",
-        "attention",
+        ATTENTION,
     ),
     "heads in another order": (
         "attention.py",
         "self.merge_heads(heads)",
         "self.merge_heads(heads.flip(1))",
-        "attention",
+        ATTENTION,
     ),
     "bottom-right causal made top-left": ("masking.py", ".tril(k_len - q_len)", ".tril()", "masking"),
     "torch's top-left causal flag used for any lengths": (
         "_paths.py",
         "    elif is_causal and (mask is not None or query.shape[-2] != key.shape[-2]):",
         "    elif is_causal and mask is not None:",
-        "attention::test_causal_queries_in_blocks",
+        "fast_path::test_causal_attention_in_blocks_of_queries",
     ),
     "a token does not see itself": (
         "masking.py",
@@ -135,15 +138,15 @@ FAULTS = {
         "_paths.py",
         "torch.where(sees, scores.new_full((), -torch.inf), 0.0)",
         "torch.where(sees, scores.new_tensor(-1e9), 0.0)",
-        "attention",
+        ATTENTION,
     ),
     "uniform weights in a hidden row": (
         "_paths.py",
         "return torch.where(visible, scores, hidden).softmax(-1) * visible",
         "return torch.where(visible, scores, hidden).softmax(-1)",
-        "attention",
+        ATTENTION,
     ),
-    "input overwritten in place": ("_paths.py", "    in_place = owned and", "    in_place =", "attention"),
+    "input overwritten in place": ("_paths.py", "    in_place = owned and", "    in_place =", ATTENTION),
     "lengths off by one": ("masking.py", "positions < valid_lens", "positions <= valid_lens", "masking"),
     "lengths repeated over heads in the wrong order": (
         "masking.py",
@@ -155,25 +158,25 @@ FAULTS = {
         "attention.py",
         "self.dropout if self.training else 0.0",
         "self.dropout",
-        "attention",
+        ATTENTION,
     ),
     "weights returned after dropout": (
         "attention.py",
         "return kept @ value, weights",
         "return kept @ value, kept",
-        "attention",
+        ATTENTION,
     ),
     "shared keys given to the wrong heads": (
         "_paths.py",
         "(x.repeat_interleave(group, dim=1) for x in (key, value))",
         "(x.repeat(1, group, 1, 1) for x in (key, value))",
-        "attention",
+        ATTENTION,
     ),
     "torch's projections copied in another order": (
         "attention.py",
         "layer.in_proj_weight.chunk(3)",
         "layer.in_proj_weight.chunk(3)[::-1]",
-        "attention",
+        ATTENTION,
     ),
     "longer values accepted": (
         "attention.py",
@@ -416,25 +419,25 @@ FAULTS = {
         "_paths.py",
         "mask = bias if mask is None else torch.where(mask, bias, -torch.inf)",
         "pass",
-        "attention::test_a_bias_is_added_to_the_scores",
+        "bias_groups_and_scale::test_a_bias_is_added_to_the_scores",
     ),
     "bias ignored": (
         "_paths.py",
         "        scores = scores + _fit(bias, scores.dtype)",
         "        pass",
-        "attention::test_a_bias_is_added_to_the_scores",
+        "bias_groups_and_scale::test_a_bias_is_added_to_the_scores",
     ),
     "a mask beside a bias ignored in the fused path": (
         "_paths.py",
         "bias if mask is None else torch.where(mask, bias, -torch.inf)",
         "bias",
-        "attention::test_a_bias_is_added_to_the_scores",
+        "bias_groups_and_scale::test_a_bias_is_added_to_the_scores",
     ),
     "bias before the softcap": (
         "_paths.py",
         "    if softcap is not None:\n        scores = softcap_scores(scores, softcap)\n    if bias is not None:\n        scores = scores + _fit(bias, scores.dtype)",
         "    if bias is not None:\n        scores = scores + _fit(bias, scores.dtype)\n    if softcap is not None:\n        scores = softcap_scores(scores, softcap)",
-        "attention::test_another_scale_and_a_cap",
+        "bias_groups_and_scale::test_another_scale_and_a_softcap",
     ),
     "a bias for each sample taken for one a head": (
         "masking.py",
@@ -446,25 +449,25 @@ FAULTS = {
         "_paths.py",
         "return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x",
         "return x",
-        "correctness::test_the_fused_path_is_at_most_twice_as_far_from_the_truth",
+        "precision::test_the_fast_path_is_at_most_twice_as_inaccurate",
     ),
     "dropout in the fused path while evaluating": (
         "attention.py",
         "dropout_p=self.dropout if self.training else 0.0",
         "dropout_p=self.dropout if self.training or not need_weights else 0.0",
-        "attention::test_dropout_in_training_only",
+        "layer_as_a_module::test_dropout_in_training_only",
     ),
     "the score rule ignored": (
         "attention.py",
         "            score=self.score,\n",
         "",
-        "attention::test_a_layer_with_another_scoring_rule",
+        "rules_and_positions_in_the_layer::test_a_layer_with_another_scoring_rule",
     ),
     "no second derivative, and nothing said": (
         "_paths.py",
         "            node.register_hook(_explain_second_derivative)",
         "            pass",
-        "correctness::test_the_fused_path_says_what_to_do_for_a_second_derivative",
+        "fast_path::test_a_second_derivative_of_the_fast_path_is_refused_with_a_hint",
     ),
     "a window off by one": (
         "masking.py",
@@ -513,7 +516,7 @@ FAULTS = {
         "attention.py",
         "first_query = positions.shape[-1] - q_len",
         "first_query = 0",
-        "attention::test_a_layer_turns_queries_and_keys",
+        "rules_and_positions_in_the_layer::test_a_layer_rotates_queries_and_keys",
     ),
     "values not turned into the model's order of pairs": (
         "positional.py",
@@ -567,37 +570,37 @@ FAULTS = {
         "_paths.py",
         "mask = bias if mask is None else torch.where(mask, bias, -torch.inf)",
         "mask = mask if mask is None else torch.where(mask, bias, -torch.inf)",
-        "attention::test_a_bias_is_added_to_the_scores",
+        "bias_groups_and_scale::test_a_bias_is_added_to_the_scores",
     ),
     "fused: a mask beside a bias is ignored": (
         "_paths.py",
         "mask = bias if mask is None else torch.where(mask, bias, -torch.inf)",
         "mask = bias",
-        "attention::test_a_bias_is_added_to_the_scores",
+        "bias_groups_and_scale::test_a_bias_is_added_to_the_scores",
     ),
     "readable: a bias is ignored": (
         "_paths.py",
         "        scores = scores + _fit(bias, scores.dtype)\n",
         "        pass\n",
-        "attention::test_a_bias_is_added_to_the_scores",
+        "bias_groups_and_scale::test_a_bias_is_added_to_the_scores",
     ),
     "a bias is multiplied": (
         "_paths.py",
         "scores = scores + _fit(bias, scores.dtype)",
         "scores = scores * _fit(bias, scores.dtype)",
-        "attention::test_a_bias_is_added_to_the_scores",
+        "bias_groups_and_scale::test_a_bias_is_added_to_the_scores",
     ),
     "a bias too large becomes infinite": (
         "_paths.py",
         "    return wide.clamp(limits.min, limits.max).to(dtype)",
         "    return wide.to(dtype)",
-        "correctness::test_a_bias_beyond_what_the_scores_can_hold",
+        "precision::test_a_bias_beyond_what_the_scores_can_hold",
     ),
     "fused: the scale is ignored": (
         "_paths.py",
         "        scale=scale,\n        enable_gqa",
         "        enable_gqa",
-        "attention::test_another_scale_and_a_cap",
+        "bias_groups_and_scale::test_another_scale_and_a_softcap",
     ),
     "the scale on top of the default": (
         "scores.py",
@@ -609,7 +612,7 @@ FAULTS = {
         "_paths.py",
         "readable = need_weights or score is not None or softcap is not None",
         "readable = need_weights or score is not None",
-        "attention::test_another_scale_and_a_cap",
+        "bias_groups_and_scale::test_another_scale_and_a_softcap",
     ),
     "the cap without its factor": (
         "scores.py",
@@ -621,67 +624,67 @@ FAULTS = {
         "_paths.py",
         "readable = need_weights or score is not None or softcap is not None",
         "readable = need_weights or softcap is not None",
-        "attention::test_a_layer_with_another_scoring_rule",
+        "rules_and_positions_in_the_layer::test_a_layer_with_another_scoring_rule",
     ),
     "scores of any shape accepted": (
         "_paths.py",
         '        check_same("shape", names, (tuple(scores.shape), shape))\n',
         "",
-        "attention::test_scores_of_another_shape_are_refused",
+        "rules_and_positions_in_the_layer::test_scores_of_another_shape_are_refused",
     ),
     "half precision not widened": (
         "_paths.py",
         "query, key = widen(query), widen(key).contiguous()",
         "query, key = query, key.contiguous()",
-        "correctness::test_every_dtype_gives_the_loops_answer_in_its_own_dtype",
+        "precision::test_attention_in_every_dtype_equals_the_loop",
     ),
     "autocast rounds the scores": (
         "_paths.py",
         "    with torch.autocast(device, enabled=False) if narrowed else nullcontext():",
         "    with nullcontext():",
-        "correctness::test_a_layer_whose_scores_go_beyond_65504",
+        "precision::test_a_layer_whose_scores_go_beyond_65504",
     ),
     "a NaN is hidden where keys are few": (
         "_paths.py",
         "            mask = query.new_zeros(1, 1)",
         "            pass",
-        "correctness::test_nan_in_what_is_visible_is_never_hidden",
+        "fast_path::test_a_visible_nan_is_never_hidden",
     ),
     "a NaN is hidden, off by one": (
         "_paths.py",
         "_KERNEL_KEEPS_NAN_FROM = 16",
         "_KERNEL_KEEPS_NAN_FROM = 15",
-        "attention::test_few_keys_get_a_mask",
+        "fast_path::test_few_keys_get_a_mask_so_that_no_nan_is_lost",
     ),
     "a NaN is hidden by few keys": (
         "_paths.py",
         "_KERNEL_KEEPS_NAN_FROM = 16",
         "_KERNEL_KEEPS_NAN_FROM = 7",  # a processor may add no more than 8 at once
-        "correctness::test_nan_in_what_is_visible_is_never_hidden",
+        "fast_path::test_a_visible_nan_is_never_hidden",
     ),
     "the future is seen where a NaN was looked for": (
         "_paths.py",
         "            mask = causal_mask(query.size(-2), key.size(-2))",
         "            mask = query.new_zeros(1, 1)",
-        "correctness::test_one_compiled_layer_for_many_lengths",
+        "compile_and_export::test_a_layer_compiled_once_takes_many_lengths",
     ),
     "a graph alone is refused": (
         "_paths.py",
         "        gradient if gradient is None else _OnlyOnce.apply(gradient)  # type: ignore[no-untyped-call]\n",
         "        _OnlyOnce.backward()\n",
-        "correctness::test_func_grad_is_autograds",
+        "torch_func::test_func_grad_equals_autograd",
     ),
     "fused: dropout forgotten": (
         "_paths.py",
         "        dropout_p=dropout_p,\n        is_causal=is_causal,\n        scale=scale,\n        enable_gqa",
         "        is_causal=is_causal,\n        scale=scale,\n        enable_gqa",
-        "correctness::test_dropout_has_the_same_statistics_on_both_paths",
+        "attention::test_dropout_has_the_same_statistics_on_both_paths",
     ),
     "weights kept on the layer": (
         "attention.py",
         "        output: Tensor = self.out_proj(self.merge_heads(heads))",
         "        self.weights = weights\n        output: Tensor = self.out_proj(self.merge_heads(heads))",
-        "correctness::test_a_layer_of_every_dtype",
+        "precision::test_a_layer_in_every_dtype",
     ),
     "a window too wide to the left": (
         "masking.py",
@@ -753,55 +756,55 @@ FAULTS = {
         "attention.py",
         "            queries, keys = self._turn(self.rotary, queries, keys, cache)\n",
         "            queries, keys = self._turn(self.rotary, queries, keys, cache)\n            values = self.rotary(values)\n",
-        "attention::test_a_layer_turns_queries_and_keys",
+        "rules_and_positions_in_the_layer::test_a_layer_rotates_queries_and_keys",
     ),
     "queries and keys begin together": (
         "attention.py",
         "        first_query = positions.shape[-1] - q_len\n",
         "        first_query = 0\n",
-        "attention::test_a_layer_turns_queries_and_keys",
+        "rules_and_positions_in_the_layer::test_a_layer_rotates_queries_and_keys",
     ),
     "scores of a rule overwritten": (
         "_paths.py",
         "owned=score is None",
         "owned=True",
-        "attention::test_what_a_rule_returns_is_not_modified",
+        "fast_path::test_scores_that_a_rule_returns_are_not_modified",
     ),
     "-inf in a hidden row": (
         "_paths.py",
         "torch.where(sees, scores.new_full((), -torch.inf), 0.0)",
         "scores.new_full((), -torch.inf)",
-        "attention",
+        ATTENTION,
     ),
     "the cap after the bias": (
         "_paths.py",
         "    if softcap is not None:\n        scores = softcap_scores(scores, softcap)\n    if bias is not None:\n        scores = scores + _fit(bias, scores.dtype)\n",
         "    if bias is not None:\n        scores = scores + _fit(bias, scores.dtype)\n    if softcap is not None:\n        scores = softcap_scores(scores, softcap)\n",
-        "attention::test_another_scale_and_a_cap",
+        "bias_groups_and_scale::test_another_scale_and_a_softcap",
     ),
     "readable: no scale": (
         "_paths.py",
         "query / math.sqrt(query.shape[-1]) if scale is None",
         "query if scale is None",
-        "attention",
+        ATTENTION,
     ),
     "readable: the scale is ignored": (
         "_paths.py",
         "if scale is None else query * scale",
         "if True else query",
-        "attention::test_another_scale_and_a_cap",
+        "bias_groups_and_scale::test_another_scale_and_a_softcap",
     ),
     "readable: dropout without growth": (
         "_paths.py",
         "    kept = F.dropout(weights, dropout_p) if dropout_p > 0 else weights\n",
         "    kept = F.dropout(weights, dropout_p) * (1 - dropout_p)\n",
-        "correctness::test_dropout_has_the_same_statistics_on_both_paths",
+        "attention::test_dropout_has_the_same_statistics_on_both_paths",
     ),
     "random numbers drawn while evaluating": (
         "_paths.py",
         "    kept = F.dropout(weights, dropout_p) if dropout_p > 0 else weights\n",
         "    kept = F.dropout(weights, max(dropout_p, 1e-12))\n",
-        "correctness::test_the_smallest_scores_win_where_they_are_all_that_is_visible",
+        "precision::test_the_smallest_visible_scores_win_against_hidden_ones",
     ),
     "scale after the product": (
         "scores.py",
@@ -813,49 +816,49 @@ FAULTS = {
         "_paths.py",
         "return torch.softmax(scores, -1, out=scores)",
         "return torch.softmax(scores, -2, out=scores)",
-        "correctness::test_the_fused_path_is_at_most_twice_as_far_from_the_truth",
+        "precision::test_the_fast_path_is_at_most_twice_as_inaccurate",
     ),
     "a mask of all pairs where torch's causal path does": (
         "_paths.py",
         "    elif is_causal and (mask is not None or query.shape[-2] != key.shape[-2]):",
         "    elif is_causal:",
-        "attention::test_without_weights_no_tensor_holds_them",
+        "fast_path::test_without_weights_no_tensor_of_all_pairs_is_made",
     ),
     "torch's formula instead of its kernel": (
         "_paths.py",
         "    if headless:  # without",
         "    if False:  # without",
-        "attention::test_without_weights_no_tensor_holds_them",
+        "fast_path::test_without_weights_no_tensor_of_all_pairs_is_made",
     ),
     "mask inverted where every row sees a key": (
         "_paths.py",
         "torch.where(visible, scores.new_full((), torch.inf), -torch.inf)",
         "torch.where(~visible, scores.new_full((), torch.inf), -torch.inf)",
-        "attention::test_scores_whose_memory_is_used_again",
+        "fast_path::test_weights_in_the_memory_of_the_scores_are_the_same",
     ),
     "softmax over the queries where a row is hidden": (
         "_paths.py",
         "return torch.where(visible, scores, hidden).softmax(-1) * visible",
         "return torch.where(visible, scores, hidden).softmax(-2) * visible",
-        "attention",
+        ATTENTION,
     ),
     "fill of the smallest number": (
         "_paths.py",
         "torch.where(sees, scores.new_full((), -torch.inf), 0.0)",
         "scores.new_tensor(torch.finfo(scores.dtype).min)",
-        "attention::test_a_hidden_row_leaves_other_samples_alone",
+        "attention::test_a_hidden_row_does_not_change_other_samples",
     ),
     "a NaN is hidden in a compiled function": (
         "_paths.py",
         "        output = output.masked_fill(lost, torch.nan)",
         "        pass",
-        "correctness::test_nan_is_not_hidden_in_a_compiled_function",
+        "fast_path::test_nan_is_not_hidden_in_a_compiled_function",
     ),
     "half precision in a rule of the user's": (
         "_paths.py",
         "        if not isinstance(score, nn.Module):",
         "        if False:",
-        "attention::test_a_function_as_rule_gets_half_precision_as_float32",
+        "precision::test_a_function_as_rule_gets_half_precision_as_float32",
     ),
 }
 UNCHANGED = "nothing"
@@ -876,7 +879,7 @@ for folder, targets in json.load(sys.stdin):
         os.chdir(folder)
         log = os.open("log", os.O_CREAT | os.O_WRONLY)
         os.dup2(log, 1), os.dup2(log, 2)
-        sys.path[:0] = [folder, tests]
+        sys.path[:0] = [folder, tests, os.path.join(tests, "library")]
         import mha_lib
         assert mha_lib.__file__ == os.path.join(folder, "mha_lib", "__init__.py"), mha_lib.__file__
         where = ["-c", "pytest.ini", "--rootdir", tests, "--noconftest", "--import-mode=importlib"]
@@ -896,7 +899,8 @@ def plant(fault, folder):
     (folder / "mha_lib" / "widgets").symlink_to(PACKAGE / "widgets")
     if fault == UNCHANGED:
         every = {target for *_, target in FAULTS.values()}
-        targets = sorted(t for t in every if t.partition("::")[0] not in every - {t})
+        files = {name for target in every for name in target.split() if "::" not in name}
+        targets = sorted(files | {t for t in every if "::" in t and t.partition("::")[0] not in files})
     else:
         file, right, wrong, target = FAULTS[fault]
         path = folder / "mha_lib" / file
@@ -905,7 +909,11 @@ def plant(fault, folder):
         path.write_text(text.replace(right, wrong))
         targets = [target]
     # attention::test_causal -> tests/library/test_attention.py::test_causal
-    return [str(TESTS / "library" / re.sub(r"^(\w+)", r"test_\1.py", t)) for t in targets]
+    return [
+        str(TESTS / "library" / re.sub(r"^(\w+)", r"test_\1.py", t))
+        for target in targets
+        for t in target.split()
+    ]
 
 
 def run_all(root):

@@ -1,0 +1,152 @@
+"""`masked_softmax` and `attention_pooling`, compared with loops over every row."""
+
+import math
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from attention_cases import (
+    BATCH,
+    HALVES,
+    HEADS,
+    HIDING,
+    HIDING_HEADS,
+    K_LEN,
+    Q_LEN,
+    VALUE_DIM,
+    all_but,
+    qkv,
+    some_rows_hidden,
+)
+from random_tensors import bools, random
+
+from mha_lib import attention_pooling, dot_product_attention, masked_softmax, scaled_dot_product_score
+
+# masked_softmax
+
+
+@pytest.mark.parametrize("hide", [name for name, parts in HIDING_HEADS.items() if "is_causal" not in parts])
+def test_softmax_equals_the_loop(hide):
+    scores = random(BATCH, HEADS, Q_LEN, K_LEN) * 3
+    parts = HIDING_HEADS[hide]
+    before = scores.clone()
+    weights = masked_softmax(scores, parts.get("attn_mask"), valid_lens=parts.get("valid_lens"))
+    visible = oracles.visible_pairs(BATCH, HEADS, Q_LEN, K_LEN, **parts)
+    np.testing.assert_allclose(weights, oracles.softmax_rows(before, visible), rtol=1e-12, atol=1e-15)
+    assert (weights[~torch.from_numpy(visible)] == 0).all()
+    assert torch.equal(scores, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_softmax_in_every_dtype(dtype):
+    scores, mask = (random(BATCH, Q_LEN, K_LEN, dtype=dtype) * 3, all_but(bools(BATCH, Q_LEN, K_LEN), 0, 3))
+    weights = masked_softmax(scores, mask)
+    assert weights.dtype == dtype
+    exact = oracles.softmax_rows(oracles.doubles(scores), mask.numpy())
+    # Half precision is rounded once, at the end: half a unit in the last place, of the smallest numbers too.
+    info = torch.finfo(dtype)
+    error = {torch.float64: 1e-15, torch.float32: 1e-6}.get(dtype, 0.51 * info.eps)
+    np.testing.assert_allclose(
+        oracles.doubles(weights), exact, rtol=error, atol=info.smallest_normal * info.eps
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "visible"),
+    [(torch.float16, -60_000), (torch.bfloat16, -1e30), (torch.float32, -1e30), (torch.float64, -1e300)],
+    ids=str,
+)
+def test_hidden_keys_lose_against_the_smallest_visible_score(dtype, visible):
+    """A fill of -1e6 or -1e9 would win here, and put all of the weight on the padding."""
+    scores = torch.tensor([[visible, 0.0, 5.0]], dtype=dtype)
+    mask = torch.tensor([[True, False, False]])
+    assert masked_softmax(scores, mask).tolist() == [[1, 0, 0]]
+    # The same beside a row that sees nothing, for which the fill is another.
+    weights = masked_softmax(scores.repeat(2, 1), torch.cat((mask, mask & False)))
+    assert weights.tolist() == [[1, 0, 0], [0, 0, 0]]
+
+
+def test_hidden_scores_may_be_anything():
+    scores = torch.tensor([[1, 1, math.inf], [1, 1, -math.inf], [1, 1, math.nan]], requires_grad=True)
+    weights = masked_softmax(scores, torch.tensor([[True, True, False]]))
+    assert weights.tolist() == [[0.5, 0.5, 0.0]] * 3
+    (gradient,) = torch.autograd.grad(weights[:, 0].sum(), scores)
+    assert gradient.tolist() == [[0.25, -0.25, 0.0]] * 3
+
+
+def test_large_scores_do_not_overflow():
+    assert masked_softmax(torch.tensor([[1e4, 1e4, -1e4]])).tolist() == [[0.5, 0.5, 0.0]]
+    assert masked_softmax(torch.tensor([[6e4, 6e4, -6e4]], dtype=torch.half)).tolist() == [[0.5, 0.5, 0.0]]
+
+
+def test_a_hidden_row_is_zero_in_the_gradient_too():
+    scores = random(BATCH, Q_LEN, K_LEN, requires_grad=True)
+    weights = masked_softmax(scores, valid_lens=torch.tensor([0, 3]))
+    assert (weights[0] == 0).all()
+    weights.square().sum().backward()
+    assert (scores.grad[0] == 0).all()
+    assert (scores.grad[1, :, 3:] == 0).all()
+    assert (scores.grad[1, :, :3] != 0).all()
+
+
+def test_softmax_gradient_equals_finite_differences():
+    mask = all_but(bools(3, 5), 1)
+    scores = random(3, 5, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda s: masked_softmax(s, mask), (scores,))
+    assert torch.autograd.gradgradcheck(lambda s: masked_softmax(s, mask), (scores,))
+
+
+# attention_pooling
+
+
+@pytest.mark.parametrize("hide", ["nothing", "mask of samples", "hidden row"])
+def test_pooling_equals_the_loop(hide):
+    scores, value = random(BATCH, Q_LEN, K_LEN), random(BATCH, K_LEN, VALUE_DIM, seed=1)
+    mask = HIDING[hide].get("attn_mask")
+    output, weights = attention_pooling(scores, value, mask)
+    visible = np.ones(scores.shape, dtype=bool) if mask is None else mask.numpy()
+    expected = oracles.softmax_rows(scores, visible)
+    np.testing.assert_allclose(weights, expected, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(output, oracles.weighted_means(expected, oracles.doubles(value)), rtol=1e-12)
+
+
+def test_pooling_of_a_pair_without_batch():
+    output, weights = attention_pooling(torch.zeros(Q_LEN, K_LEN), torch.eye(K_LEN))
+    assert torch.equal(output, weights)
+    torch.testing.assert_close(weights, torch.full((Q_LEN, K_LEN), 1 / K_LEN))
+
+
+def test_values_broadcast_over_heads():
+    scores, value = (random(BATCH, HEADS, Q_LEN, K_LEN), random(BATCH, 1, K_LEN, VALUE_DIM, seed=1))
+    output, _ = attention_pooling(scores, value)
+    for h in range(HEADS):
+        torch.testing.assert_close(output[:, h], attention_pooling(scores[:, h], value[:, 0])[0])
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.25, 0.75, 1.0])
+def test_dropout_of_weights(dropout_p):
+    """With the identity as values the output shows the weights that were used."""
+    torch.manual_seed(0)
+    scores = random(BATCH, 101, 103)
+    identity = torch.eye(103, dtype=torch.float64).expand(BATCH, 103, 103)
+    used, weights = attention_pooling(scores, identity, dropout_p=dropout_p)
+    torch.testing.assert_close(weights, scores.softmax(-1))
+    dropped = used == 0
+    assert dropped.double().mean().item() == pytest.approx(dropout_p, abs=0.01)
+    torch.testing.assert_close(used[~dropped], weights[~dropped] / max(1 - dropout_p, 1e-9))
+
+
+def test_softmax_and_pooling_agree_with_attention():
+    """`masked_softmax` and `attention_pooling` give what `dot_product_attention` gives, in every dtype."""
+    for dtype in (torch.float64, torch.float32, *HALVES):
+        query, key, value = qkv(dtype)
+        mask = some_rows_hidden()
+        scores = scaled_dot_product_score(query.double(), key.double()).to(dtype)
+        output, weights = attention_pooling(scores, value, mask)
+        assert output.dtype == weights.dtype == dtype
+        expected, expected_weights = dot_product_attention(query, key, value, mask)
+        error = 4 * torch.finfo(dtype).eps
+        torch.testing.assert_close(weights, expected_weights, rtol=error, atol=error)
+        torch.testing.assert_close(output, expected, rtol=error, atol=2 * error)
+        assert torch.equal(weights, masked_softmax(scores, mask))
