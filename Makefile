@@ -17,13 +17,14 @@ export OMP_NUM_THREADS := 1
 NBVAL := https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
   $(BIN)/pytest index.ipynb chapters --nbval --nbval-current-env --nbval-cell-timeout 300 -n $(JOBS) --dist loadfile
 
-.PHONY: help book serve notebooks test oldest check bench bench-widgets heights machine repository clean
+.PHONY: help book serve notebooks test faults oldest check bench bench-widgets heights machine repository clean
 
 help:
 	@echo 'make book        build the book from the stored notebooks into $(BOOK)'
 	@echo 'make serve       build it and serve it on http://127.0.0.1:$(PORT)'
 	@echo 'make notebooks   run the pages with code and store their outputs (CHAPTERS="chapters/03_*.ipynb" for some)'
 	@echo 'make test        everything: library, chapters, book in a browser, Colab; about a quarter of an hour'
+	@echo 'make faults      plant known faults in the library and print which test catches each; about two minutes'
 	@echo 'make check       format, lint and types, of Python and JavaScript'
 	@echo 'make bench       measure time and memory, for the appendix on efficiency; about eight minutes'
 	@echo 'make bench-widgets   measure widgets and pages in a browser; about five minutes'
@@ -75,6 +76,10 @@ test: book machine
 	echo; echo '== the chapters: every output as stored'; \
 	$(NBVAL) || status=1; \
 	exit $$status
+
+# Each known fault is planted in a copy of the library; the table says which test caught it.
+faults: .venv/ready
+	$(BIN)/python tests/faults/runner.py --jobs $(JOBS)
 
 check: .venv/ready node_modules/.package-lock.json
 	$(BIN)/ruff check

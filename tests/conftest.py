@@ -143,8 +143,11 @@ def reader(browser, address):
 @pytest.fixture(scope="session")
 def book(tmp_path_factory):
     """The built book, the folder that holds index.html: brought up to date, with warnings as errors."""
-    # One worker builds, the others wait. The folder of all workers is above that of each.
+    # One worker builds, the others wait; the folder of all workers is above that of each. The environment is in
+    # use: however old, it must not be made again.
     with FileLock(tmp_path_factory.getbasetemp().parent / "book.lock"):
-        done = subprocess.run(["make", "book"], cwd=ROOT, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            ["make", "-o", ".venv/ready", "book"], cwd=ROOT, capture_output=True, text=True, timeout=600
+        )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return ROOT / "_build" / "html"

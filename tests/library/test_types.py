@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import shutil
@@ -14,6 +15,7 @@ import jaxtyping
 import pytest
 import torch
 from bs4 import BeautifulSoup
+from planting import replaced
 from test_exports import MODULES, examples_of, public
 
 import mha_lib
@@ -163,59 +165,63 @@ def test_a_false_annotation_is_caught(tmp_path, monkeypatch, shape_checker):
             call()
 
 
-# fault -> (file, the text as it is, the text that gives another shape, a call that should notice)
+# What is wrong -> (module, function, its text, the text that gives another shape, a call that should notice).
 WRONG_SHAPES = {
-    "none": ("masking.py", "", "", "causal_mask(3, 5)"),
-    "mask transposed": ("masking.py", ".tril(k_len - q_len)", ".tril(k_len - q_len).T", "causal_mask(3, 5)"),
-    "heads not merged": (
-        "attention.py",
-        "return x.transpose(1, 2).flatten(2)",
-        "return x.transpose(1, 2)",
+    "nothing": ("masking", "causal_mask", "k_len", "k_len", "causal_mask(3, 5)"),
+    "a transposed mask": (
+        "masking", "causal_mask", ".tril(k_len - q_len)", ".tril(k_len - q_len).T", "causal_mask(3, 5)"
+    ),
+    "heads that are not merged": (
+        "attention", "MultiHeadAttention.merge_heads", "x.transpose(1, 2).flatten(2)", "x.transpose(1, 2)",
         "MultiHeadAttention(6, 3).merge_heads(torch.ones(2, 3, 5, 2))",
     ),
-    "mean over the wrong axis": (
-        "inspection.py",
-        "return torch.stack(by_call).sum(0).abs().mean(0)",
-        "return torch.stack(by_call).sum(0).abs().mean(1)",
+    "a mean over the wrong axis": (
+        "inspection", "head_importance", "sum(0).abs().mean(0)", "sum(0).abs().mean(1)",
         "head_importance(layer, lambda: layer(x, x, x)[0].square().mean((1, 2)))",
     ),
-    "history transposed": (
-        "training.py",
-        "torch.stack(kept, dim=-1)",
-        "torch.stack(kept)",
+    "a transposed history": (
+        "training", "fit", "torch.stack(kept, dim=-1)", "torch.stack(kept)",
         "fit(seeded(lambda: nn.Linear(1, 1), 2), lambda _: (x, x), steps=3, loss=nn.MSELoss())",
     ),
-}
-CALL = """
-import sys, jaxtyping
-jaxtyping.install_import_hook("mha_lib", sys.argv[1])
+}  # fmt: skip
+# In one process that imports torch once; each copy of the library is imported in a fork of it.
+CALLS = """
+import json, os, sys, beartype, jaxtyping, torch
 from torch import nn
-import torch
-from mha_lib import *
-from mha_lib.training import *
-layer, x = MultiHeadAttention(1, 1), torch.rand(2, 5, 1)
-try:
-    eval(sys.argv[2])
-    print("passed")
-except jaxtyping.TypeCheckError as error:
-    print("caught:", error)
+for folder, call in json.load(sys.stdin):
+    if os.fork() == 0:
+        sys.path.insert(0, folder)
+        jaxtyping.install_import_hook("mha_lib", sys.argv[1])
+        from mha_lib import *
+        from mha_lib.training import *
+        layer, x = MultiHeadAttention(1, 1), torch.rand(2, 5, 1)
+        try:
+            eval(call)
+            print("passed", flush=True)
+        except jaxtyping.TypeCheckError as error:
+            print("caught:", str(error).splitlines()[0], flush=True)
+        os._exit(0)
+    os.wait()
 """
 
 
-@pytest.mark.parametrize("fault", WRONG_SHAPES)
-def test_a_wrong_shape_in_the_library_is_caught(fault, tmp_path, shape_checker):
-    file, right, wrong, call = WRONG_SHAPES[fault]
-    shutil.copytree(PACKAGE, tmp_path / "mha_lib", ignore=shutil.ignore_patterns("__pycache__", "widgets"))
-    target = tmp_path / "mha_lib" / file
-    text = target.read_text()
-    assert not right or text.count(right) == 1
-    target.write_text(text.replace(right, wrong) if right else text)
+def test_a_wrong_shape_in_the_library_is_caught(tmp_path, shape_checker):
+    work = []
+    for what, (module, function, right, wrong, call) in WRONG_SHAPES.items():
+        copy = tmp_path / what / "mha_lib"
+        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "widgets"))
+        file = copy / f"{module}.py"
+        if right != wrong:
+            file.write_text(replaced(file.read_text(), function, right, wrong))
+        work.append((str(copy.parent), call))
     done = subprocess.run(
-        [sys.executable, "-c", CALL, shape_checker, call], cwd=tmp_path, capture_output=True, text=True
-    )
+        [sys.executable, "-c", CALLS, shape_checker],
+        input=json.dumps(work), cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    verdict = "passed" if fault == "none" else "caught: Type-check error whilst"
-    assert done.stdout.startswith(verdict), done.stdout
+    verdicts = dict(zip(WRONG_SHAPES, done.stdout.splitlines(), strict=True))
+    assert verdicts.pop("nothing") == "passed"
+    assert [what for what, verdict in verdicts.items() if "Type-check error whilst" not in verdict] == []
 
 
 def test_the_library_does_without_a_checker():

@@ -1,0 +1,64 @@
+"""Run pytest in many copies of a package: `forks.py JOBS TESTS` takes [[folder, tests], ...].
+
+One process imports torch and pytest, once; each copy gets a fork, which imports the package of its folder.
+What the forks inherit is frozen: the garbage collector of each would go through all of torch.
+"""
+
+import gc
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+
+import hypothesis  # noqa: F401
+import jaxtyping  # noqa: F401
+import numpy.testing  # noqa: F401
+import pytest
+import torch._dynamo
+import torch.testing
+
+LONGEST = 600  # seconds of processor time, after which a fault has made an endless loop
+
+
+def run_tests(folder, tests, helpers):
+    """In a fork: run tests against the package in `folder`, and never return."""
+    os.chdir(folder)
+    log = os.open("log", os.O_CREAT | os.O_WRONLY)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (LONGEST, LONGEST))
+    sys.path[:0] = [folder, *helpers]
+    import mha_lib
+
+    assert mha_lib.__file__ == str(Path(folder, "mha_lib", "__init__.py")), mha_lib.__file__
+    where = ["-c", "pytest.ini", "--rootdir", helpers[0], "--noconftest", "--import-mode=importlib"]
+    status = pytest.main(["-x", "-q", "--tb=short", "-rf", "-p", "no:cacheprovider", *where, *tests])
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def main(jobs, root):
+    torch.testing.assert_close(torch.ones(1), torch.ones(1))
+    torch.empty(2, device="meta") + 1
+    answers = os.dup(1)  # pytest says its version there
+    os.dup2(2, 1)
+    pytest.main(["--version"])
+    gc.freeze()
+    helpers = [root, str(Path(root, "library"))]
+    waiting, running = json.load(sys.stdin), {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            folder, tests = waiting.pop(0)
+            child = os.fork()
+            if child == 0:
+                run_tests(folder, tests, helpers)
+            running[child] = folder
+        child, status = os.wait()
+        folder = running.pop(child)
+        Path(folder, "status").write_text(str(os.waitstatus_to_exitcode(status)))
+        os.write(answers, f"{folder}\n".encode())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
