@@ -5,13 +5,9 @@ Masks are bool, True = may attend. Axes are (batch, len, embed_dim) outside and
 that importing the layers stays light.
 """
 
-from mha_lib.attention import (
-    MultiHeadAttention,
-    attention_pooling,
-    dot_product_attention,
-    masked_softmax,
-)
+from mha_lib.attention import attention_pooling, dot_product_attention, masked_softmax
 from mha_lib.cache import KeyValueCache
+from mha_lib.conversion import mask_from_additive
 from mha_lib.inspection import (
     capture_attention,
     gate_heads,
@@ -26,19 +22,20 @@ from mha_lib.masking import (
     sliding_window_mask,
     valid_lens_mask,
 )
+from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.positional import (
     LearnedPositionalEncoding,
-    RotaryPositionalEncoding,
-    ShawScore,
     SinusoidalPositionalEncoding,
+    sinusoidal_encoding,
+)
+from mha_lib.relative import (
+    ShawScore,
     T5RelativeBias,
     alibi_bias,
     alibi_slopes,
-    apply_rotary,
-    rotary_angles,
-    sinusoidal_encoding,
     t5_buckets,
 )
+from mha_lib.rotary import RotaryPositionalEncoding, apply_rotary, rotary_angles
 from mha_lib.scores import (
     AdditiveScore,
     BilinearScore,
@@ -91,6 +88,7 @@ __all__ = [
     "gate_heads",
     "gaussian_score",
     "head_importance",
+    "mask_from_additive",
     "masked_softmax",
     "prune_heads",
     "rotary_angles",

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-_Answer = TypeVar("_Answer")
+Device: TypeAlias = torch.device | str | None
+DType: TypeAlias = torch.dtype | None
+Positions: TypeAlias = tuple[Tensor, Tensor]  # of queries and of keys
+_F = TypeVar("_F", bound=Callable[..., Any])
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def checked(check: Callable[..., object]) -> Callable[[_F], _F]:
+    """Decorator: `check` gets the arguments first, then the function, which stays bare in `unchecked`."""
+
+    def decorate(formula: _F) -> _F:
+        @functools.wraps(formula)
+        def shell(*args: Any, **kwargs: Any) -> Any:
+            check(*args, **kwargs)
+            return formula(*args, **kwargs)
+
+        return cast(_F, shell)
+
+    return decorate
+
+
+def unchecked(function: _F) -> _F:
+    """The formula inside a checked function; any other callable as it is."""
+    return getattr(function, "__wrapped__", function)
 
 
 def check_type(name: str, value: object, expected: type) -> None:
@@ -34,6 +58,12 @@ def check_positive_int(name: str, value: object) -> None:
     """Raise unless `value` is an int above 0."""
     if check_int(name, value) <= 0:
         raise ValueError(f"{name} must be positive, got {value}")
+
+
+def check_sizes(**sizes: object) -> None:
+    """Raise unless all are ints above 0."""
+    for name, size in sizes.items():
+        check_positive_int(name, size)
 
 
 def check_seed(name: str, value: object) -> None:
@@ -81,13 +111,14 @@ def check_float_tensor(name: str, value: object, *, axes: str) -> Tensor:
     return value
 
 
-def check_width(name: str, value: object, width: int, *, axes: str) -> None:
-    """Raise unless `value` is a floating-point tensor with the named axes, the last one of size `width`."""
+def check_width(name: str, value: object, width: int, *, axes: str) -> Tensor:
+    """Return `value` if it is a floating-point tensor with the named axes, the last one of size `width`."""
     tokens = check_float_tensor(name, value, axes=axes)
     if tokens.shape[-1] != width:
         raise ValueError(
             f"{name} must have shape ({axes}={width}), got {tuple(tokens.shape)}"
         )
+    return tokens
 
 
 def check_same(what: str, names: Sequence[str], values: Sequence[object]) -> None:
@@ -132,51 +163,361 @@ def check_leading_axes(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
         ) from None
 
 
-def check_pair(query: Tensor, key: Tensor, *, same_dim: bool = True) -> None:
-    """Raise unless a scoring rule can take the two; `same_dim` asks for vectors of one width."""
+def check_numbers(
+    name: str,
+    values: object,
+    low: float,
+    high: float,
+    rule: str,
+    *,
+    integers: str | None = None,
+) -> Tensor:
+    """Return `values` if it is a tensor whose numbers all lie in low..high, as the `rule` in the error says.
+
+    Where `integers` names axes, such as "(len,) or (batch, len)", it must hold integers and have their rank.
+
+    Where reading the numbers would make the program wait for a GPU, or would break the graph that a
+    compiler traces, torch compares them when the program runs, and raises a RuntimeError that holds the
+    rule. Inside `vmap` the numbers of all samples are read. The meta device has no numbers.
+    """
+    if not isinstance(values, Tensor):
+        raise TypeError(
+            f"{name} must be a Tensor, got {type(values).__name__}: {values!r}"
+        )
+    if integers is not None:
+        if values.dtype not in _INTEGERS:
+            raise TypeError(f"{name} must hold integers, got dtype {values.dtype}")
+        if values.ndim not in range(1, 2 + integers.count(" or ")):
+            raise ValueError(
+                f"{name} must have shape {integers}, got {tuple(values.shape)}"
+            )
+    if values.is_meta or values.numel() == 0:
+        return values
+    if torch.compiler.is_compiling() or values.is_cuda:
+        inside = ((values >= low) & (values <= high)).all()
+        torch._assert_async(inside, f"{name} {rule}")
+        return values
+    numbers = values.detach()
+    while torch._C._functorch.is_functorch_wrapped_tensor(numbers):
+        numbers = torch._C._functorch.get_unwrapped(numbers)
+    try:
+        least, most = numbers.aminmax()
+        least, most = least.item(), most.item()
+    except RuntimeError:  # a tensor that stands for numbers without holding any
+        return values
+    if not low <= least <= most <= high:
+        raise ValueError(f"{name} {rule}, got values from {least} to {most}")
+    return values
+
+
+def finite(*tensors: Tensor) -> bool:
+    """Whether no number is NaN or infinite; False also where asking would wait for a GPU or break a graph."""
+    if torch.compiler.is_compiling() or not tensors[0].is_cpu:
+        return False
+    for tensor in tensors:
+        try:  # NaN and infinity outlive a sum. That a sum of large numbers overflows is no harm.
+            if not math.isfinite(tensor.detach().sum().item()):
+                return False
+        except (
+            RuntimeError
+        ):  # `vmap`, and tensors that stand for numbers without holding any
+            return False
+    return True
+
+
+def check_vectors(
+    query: Tensor,
+    key: Tensor,
+    dims: tuple[int, int] | None = None,
+    weight: Tensor | None = None,
+) -> None:
+    """Raise unless queries and keys are vectors, of the widths `dims`, whose leading axes broadcast.
+
+    If they meet a `weight`, they must have its dtype and device.
+    """
     check_float_tensor("query", query, axes="..., q_len, d")
     check_float_tensor("key", key, axes="..., k_len, d")
     check_same_kind(("query", "key"), (query, key))
-    if same_dim:
-        check_same("last axis", ("query", "key"), (query.shape[-1], key.shape[-1]))
+    if dims is not None:
+        for name, x, dim in (("query", query, dims[0]), ("key", key, dims[1])):
+            if x.shape[-1] != dim:
+                raise ValueError(
+                    f"the last axis of {name} must be {name}_dim={dim}, got shape {tuple(x.shape)}"
+                )
+    if weight is not None:
+        check_same_kind(("query", "the weights"), (query, weight))
     check_leading_axes(("query", "key"), (query, key))
 
 
-def _look(question: Callable[[], _Answer], unknown: _Answer) -> _Answer:
-    """Ask about the numbers of a tensor, or say `unknown` where its shape is known but its numbers are not.
+def check_pair(query: Tensor, key: Tensor) -> None:
+    """Raise unless queries and keys are vectors of one width whose leading axes broadcast."""
+    check_vectors(query, key)
+    check_same("last axis", ("query", "key"), (query.shape[-1], key.shape[-1]))
 
-    That is so while a compiler traces, under `vmap`, and on the meta device; a check of the numbers is left
-    out there.
+
+def check_scale(name: str, scale: float | Tensor) -> None:
+    """Raise unless `scale` is a positive number, or a floating-point tensor of one number for each head."""
+    if not isinstance(scale, Tensor):
+        check_positive(name, scale)
+        return
+    check_float_tensor(name, scale, axes="...")
+    if scale.ndim and scale.shape[-2:] != (1, 1):
+        raise ValueError(
+            f"{name} must be a number or a tensor of shape () or (num_heads, 1, 1), got {tuple(scale.shape)}"
+        )
+
+
+def check_scaled(
+    query: Tensor, key: Tensor, *, scale: float | Tensor | None = None
+) -> None:
+    """Raise unless the scaled dot product can take these arguments."""
+    check_pair(query, key)
+    if scale is not None:
+        check_scale("scale", scale)
+
+
+def check_cap(scores: Tensor, cap: float) -> None:
+    """Raise unless `scores` can be bent below `cap`."""
+    check_float_tensor("scores", scores, axes="...")
+    check_positive("cap", cap)
+
+
+def check_gaussian(query: Tensor, key: Tensor, bandwidth: float | Tensor = 1.0) -> None:
+    """Raise unless the Gaussian kernel can take these arguments."""
+    check_pair(query, key)
+    if isinstance(bandwidth, Tensor):
+        smallest = torch.finfo(torch.float32).tiny
+        check_numbers("bandwidth", bandwidth, smallest, math.inf, "must be positive")
+    else:
+        check_positive("bandwidth", bandwidth)
+
+
+def check_bool(name: str, mask: object) -> Tensor:
+    """Return `mask` if it is a bool tensor."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(
+            f"{name} must be a bool tensor, True = may attend, got {got}; a mask of zeros and ones would be "
+            "added to the scores, so convert it with .bool(), or with mask_from_additive"
+        )
+    return mask
+
+
+def check_no_key_mask(attn_mask: object, shape: Sequence[int]) -> None:
+    """Raise if a mask of rank 2 could also be (batch, k_len), as other libraries write padding."""
+    if not isinstance(attn_mask, Tensor) or attn_mask.ndim != 2 or len(shape) < 3:
+        return
+    if attn_mask.shape[0] == shape[0] == shape[-2] > 1:
+        raise ValueError(
+            "attn_mask must say which axes it has where batch = q_len: attn_mask[None] means (q_len, k_len), "
+            f"key_mask=attn_mask means (batch, k_len), got shape {tuple(attn_mask.shape)}"
+        )
+
+
+def fits(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Whether a tensor of `shape` broadcasts to `target` without changing it."""
+    ends = target[len(target) - len(shape) :]
+    return all(size in (1, end) for size, end in zip(shape, ends, strict=True))
+
+
+def check_pooling(scores: Tensor, value: Tensor, dropout_p: float) -> None:
+    """Raise unless `attention_pooling` can take these arguments."""
+    check_float_tensor("scores", scores, axes="..., q_len, k_len")
+    check_float_tensor("value", value, axes="..., k_len, value_dim")
+    names, tensors = ("scores", "value"), (scores, value)
+    check_same_kind(names, tensors)
+    check_same("number of keys", names, (scores.shape[-1], value.shape[-2]))
+    check_leading_axes(names, tensors)
+    check_probability("dropout_p", dropout_p)
+
+
+def check_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_causal: bool,
+    dropout_p: float,
+    scale: float | Tensor | None,
+    softcap: float | None,
+) -> None:
+    """Raise unless `dot_product_attention` can take these arguments, masks and bias apart."""
+    names = ("query", "key", "value")
+    check_float_tensor("query", query, axes="..., q_len, d")
+    check_float_tensor("key", key, axes="..., k_len, d")
+    check_float_tensor("value", value, axes="..., k_len, value_dim")
+    check_same_kind(names, (query, key, value))
+    leading = [tuple(tensor.shape[:-2]) for tensor in (query, key, value)]
+    if query.ndim == key.ndim == value.ndim == 4 and query.shape[1] != key.shape[1]:
+        check_same("batch and heads", ("key", "value"), leading[1:])
+        check_same("batch", ("query", "key"), (query.shape[0], key.shape[0]))
+        if key.shape[1] == 0 or query.shape[1] % key.shape[1]:
+            raise ValueError(
+                "the heads of query must be a multiple of those of key and value, "
+                f"got query: {leading[0]}, key: {leading[1]}"
+            )
+    else:
+        check_same("leading axes", names, leading)
+    check_same("last axis", ("query", "key"), (query.shape[-1], key.shape[-1]))
+    # torch's kernel reads past the key buffer where the values are longer, so this must
+    # be refused here.
+    check_same("length", ("key", "value"), (key.shape[-2], value.shape[-2]))
+    check_type("is_causal", is_causal, bool)
+    check_probability("dropout_p", dropout_p)
+    if scale is not None:
+        check_scale("scale", scale)
+    if softcap is not None:
+        check_positive("softcap", softcap)
+
+
+def check_layer(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    widths: tuple[int, int, int],
+    weight: object,
+    is_causal: bool,
+) -> None:
+    """Raise unless a layer with these widths and this weight can take the inputs.
+
+    Looks at all at once, and asks the other checks only for their errors: this runs in every call.
     """
-    if torch.compiler.is_compiling():
-        return unknown
-    try:
-        return question()
-    except RuntimeError:
-        return unknown
+    like = weight if isinstance(weight, Tensor) else query
+    axes = ("batch, q_len, embed_dim", "batch, k_len, kdim", "batch, k_len, vdim")
+    inputs = ((query, "query"), (key, "key"), (value, "value"))
+    for (x, name), width, axis in zip(inputs, widths, axes, strict=True):
+        good = isinstance(x, Tensor) and x.ndim == 3 and x.shape[2] == width
+        good = good and x.is_floating_point()
+        if not good or x.dtype != like.dtype or x.device != like.device:
+            check_width(name, x, width, axes=axis)
+            check_same_kind((name, "the layer's weights"), (x, like))
+    if query.shape[0] != key.shape[0] or key.shape[:2] != value.shape[:2]:
+        names, tensors = ("query", "key", "value"), (query, key, value)
+        check_same("batch", names, [x.shape[0] for x in tensors])
+        check_same("length", names[1:], [x.shape[1] for x in tensors[1:]])
+    if not isinstance(is_causal, bool):
+        check_type("is_causal", is_causal, bool)
 
 
-def extremes(values: Tensor) -> tuple[float, float] | None:
-    """Smallest and largest number, or None where there are none or they are not known."""
-    if values.numel() == 0:
-        return None
-    return _look(lambda: _extremes(values), None)
+def check_divisible(**sizes: int) -> None:
+    """Raise unless the second of two sizes divides the first."""
+    (name, size), (divisor_name, divisor) = sizes.items()
+    if size % divisor:
+        raise ValueError(
+            f"{name} must be divisible by {divisor_name}, got {name}={size}, {divisor_name}={divisor}"
+        )
 
 
-def _extremes(values: Tensor) -> tuple[float, float]:
-    # One transfer of a few numbers, wherever they are.
-    if values.is_floating_point() or values.numel() > 64:
-        values = torch.stack(values.aminmax())
-    numbers = values.flatten().tolist()
-    return min(numbers), max(numbers)
+def check_scoring(
+    score: object, scale: float | Tensor | None, softcap: float | None, num_heads: int
+) -> None:
+    """Raise unless a layer can score by these settings."""
+    if score is not None and not callable(score):
+        raise TypeError(
+            f"score must be a function of query and key, got {type(score).__name__}: {score!r}"
+        )
+    if softcap is not None:
+        check_positive("softcap", softcap)
+    if scale is None:
+        return
+    check_scale("scale", scale)
+    if score is not None:
+        raise ValueError(
+            f"scale must be left to the rule where score is given, got scale={scale}"
+        )
+    if isinstance(scale, Tensor) and scale.numel() not in (1, num_heads):
+        raise ValueError(
+            f"scale must hold one number, or one for each of num_heads={num_heads}, got {tuple(scale.shape)}"
+        )
 
 
-def all_true(values: Tensor) -> bool:
-    """Whether all of a bool tensor is true; False also where that is not known."""
-    return _look(lambda: bool(values.all()), False)
+def check_window(window: object) -> None:
+    """Raise unless `window` is None or a pair of lengths (left, right), None for one without end."""
+    if window is None:
+        return
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise TypeError(
+            f"window must be a pair (left, right), got {type(window).__name__}: {window!r}"
+        )
+    for side in window:
+        if side is not None and check_int("a side of window", side) < 0:
+            raise ValueError(f"a side of window must not be negative, got {window}")
 
 
-def surely_finite(values: Tensor) -> bool:
-    """Whether no number is NaN or infinite; False also where that is not known."""
-    # NaN and infinity outlive a sum. That a sum of large numbers overflows is no harm.
-    return _look(lambda: math.isfinite(values.sum().item()), False)
+def check_rotary(rotary: object, head_dim: int) -> None:
+    """Raise unless `rotary` can turn heads of width `head_dim`."""
+    if rotary is not None and not callable(rotary):
+        raise TypeError(
+            f"rotary must be a function of x and positions, got {type(rotary).__name__}: {rotary!r}"
+        )
+    made_for = getattr(rotary, "head_dim", head_dim)
+    if made_for != head_dim:
+        raise ValueError(
+            f"rotary must be made for head_dim={head_dim}, got one for {made_for}"
+        )
+
+
+def checked_rule(
+    score: Callable[..., Tensor], positions: tuple[Tensor, Tensor] | None = None
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """A scoring rule of the user's that must give a number for each query and key.
+
+    A function gets half precision as float32, a module gets the dtype of its parameters. Where slots of a
+    cache do not say where their tokens stand, `positions` does, to a rule that takes them.
+    """
+    knows = positions is not None and getattr(score, "takes_positions", False)
+    where = {"positions": positions} if knows else {}
+
+    def rule(query: Tensor, key: Tensor) -> Tensor:
+        shape = (*query.shape[:-1], key.shape[-2])
+        if isinstance(score, torch.nn.Module):
+            for parameter in score.parameters():
+                query, key = query.to(parameter.dtype), key.to(parameter.dtype)
+                break
+        scores = unchecked(score)(query, key, **where)
+        name = "score(query, key)"
+        check_float_tensor(name, scores, axes="..., q_len, k_len")
+        check_same("shape", (name, "the weights"), (tuple(scores.shape), shape))
+        return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+    return rule
+
+
+def check_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> None:
+    """Raise unless T5's buckets can have these sizes."""
+    check_type("bidirectional", bidirectional, bool)
+    check_positive_int("num_buckets", num_buckets)
+    check_positive_int("max_distance", max_distance)
+    if bidirectional and (num_buckets % 2 or num_buckets < 4):
+        raise ValueError(
+            f"num_buckets must be even and at least 4 where bidirectional, got {num_buckets}"
+        )
+    if num_buckets < 2:
+        raise ValueError(f"num_buckets must be at least 2, got {num_buckets}")
+    exact = num_buckets // (4 if bidirectional else 2)
+    if max_distance <= exact:
+        raise ValueError(
+            f"max_distance must be larger than {exact}, the distances with a bucket of their own "
+            f"(num_buckets={num_buckets}), got {max_distance}"
+        )
+
+
+def check_even(name: str, value: object) -> None:
+    """Raise unless `value` is an even int above 0."""
+    check_positive_int(name, value)
+    if check_int(name, value) % 2:
+        raise ValueError(f"{name} must be even, got {value}")
+
+
+def check_positions(positions: object, q_len: int, k_len: int) -> Positions:
+    """Return `positions` if they are those of queries and of keys, integers (len,) or (batch, len) each."""
+    if not isinstance(positions, (tuple, list)) or len(positions) != 2:
+        raise TypeError(
+            f"positions must be a pair of tensors, for queries and keys, got {type(positions).__name__}"
+        )
+    for what, own, length in zip(
+        ("queries", "keys"), positions, (q_len, k_len), strict=True
+    ):
+        name, axes = f"positions of {what}", "(len,) or (batch, len)"
+        check_numbers(name, own, 0, math.inf, "must not be negative", integers=axes)
+        check_same("length", (name, what), (own.shape[-1], length))
+    return positions[0], positions[1]

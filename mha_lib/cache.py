@@ -8,7 +8,13 @@ import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
-from mha_lib._checks import check_float_tensor, check_same, check_same_kind
+from mha_lib._checks import (
+    Device,
+    check_float_tensor,
+    check_int,
+    check_same,
+    check_same_kind,
+)
 from mha_lib.masking import valid_lens_mask
 
 
@@ -21,8 +27,8 @@ class KeyValueCache:
     `torch.no_grad()`: otherwise it keeps the graph of every step alive.
 
     A batch may hold sequences of different lengths: `valid_lens` says how many of a chunk's tokens are real,
-    the others are kept as slots that nobody sees. Masks and biases of a later call count slots, not tokens:
-    for ALiBi, T5 or a window over samples of different lengths, make them from `lens`.
+    the others are kept as slots that nobody sees. Masks and biases of a later call have a column for each
+    slot; `positions` says where the token in it stands, for ALiBi, T5 or a window.
 
     Example:
         >>> from mha_lib import MultiHeadAttention
@@ -61,6 +67,42 @@ class KeyValueCache:
         return torch.full(
             (self.keys.shape[0],), len(self), device=self.keys.device, dtype=torch.int64
         )
+
+    def positions(
+        self, q_len: int, new: int | None = None
+    ) -> tuple[Int[Tensor, "*batch q_len"], Int[Tensor, "*batch k_len"]]:
+        """Where queries and keys of the next call stand, for masks and biases that depend on distance.
+
+        Args:
+            q_len: number of queries of the next call.
+            new: number of keys that it adds; default `q_len`.
+
+        Returns:
+            Positions of the queries, (q_len,) or (batch, q_len), and of all keys, (len(cache) + new,) or
+            (batch, len(cache) + new); with a batch axis where the cache holds samples of different lengths.
+            Slots that nobody sees have the position of the token before them.
+
+        Raises:
+            TypeError: a length is not an int.
+            ValueError: a length is negative.
+
+        Example:
+            >>> cache, keys = KeyValueCache(), torch.rand(2, 1, 3, 4)
+            >>> _ = cache.append(keys, keys, valid_lens=torch.tensor([3, 1]))
+            >>> [positions.tolist() for positions in cache.positions(1)]
+            [[[3], [1]], [[0, 1, 2, 3], [0, 0, 0, 1]]]
+        """
+        new = q_len if new is None else new
+        for name, length in (("q_len", q_len), ("new", new)):
+            if check_int(name, length) < 0:
+                raise ValueError(f"{name} must not be negative, got {length}")
+        device = None if self.keys is None else self.keys.device
+        queries, keys = _new_positions(self, q_len, new, device)
+        if self.visible is None:
+            held = torch.arange(len(self), device=device)
+        else:
+            held = (self.visible.cumsum(1) - 1).clamp(min=0)
+        return queries, torch.cat((held, keys), dim=-1)
 
     def append(
         self,
@@ -151,3 +193,39 @@ class KeyValueCache:
         if held is None:
             held = keys.new_ones(batch, len(self), dtype=torch.bool)
         return torch.cat((held, added), dim=1)
+
+    def _extend(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        valid_lens: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """`append`, and the mask of a call with the slots hidden that hold no real token."""
+        keys, values, visible = self.append(keys, values, valid_lens=valid_lens)
+        if visible is not None:
+            visible = visible[:, None, None]
+            mask = visible if mask is None else mask & visible
+        return keys, values, mask
+
+
+def _new_positions(
+    cache: KeyValueCache | None, q_len: int, new: int, device: Device
+) -> tuple[Tensor, Tensor]:
+    """Positions of queries and new keys: they end together, and go on where the cache ends."""
+    longest = max(q_len, new)
+    positions = torch.arange(longest, device=device)
+    if cache is not None and cache.visible is not None:  # each sample has its own end
+        positions = positions + (cache.lens.unsqueeze(1) + new - longest)
+    elif cache is not None:
+        positions = positions + (len(cache) + new - longest)
+    return positions[..., longest - q_len :], positions[..., longest - new :]
+
+
+def _slot_positions(
+    cache: KeyValueCache | None, q_len: int, k_len: int
+) -> tuple[Tensor, Tensor] | None:
+    """`cache.positions` where slots do not say where their tokens stand, since some hold none."""
+    if cache is None or cache.visible is None:
+        return None
+    return cache.positions(q_len, k_len - len(cache))

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mha_lib._checks import check_float_tensor, check_type
-from mha_lib.attention import MultiHeadAttention
+from mha_lib.multi_head import MultiHeadAttention
 
 
 @contextmanager

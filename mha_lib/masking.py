@@ -6,7 +6,6 @@ added instead of obeyed fails without an error.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -14,17 +13,32 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from mha_lib._checks import (
+    Device,
+    Positions,
+    check_bool,
     check_float_tensor,
     check_int,
-    check_same,
-    check_type,
-    extremes,
+    check_no_key_mask,
+    check_numbers,
+    checked,
+    fits,
+    unchecked,
 )
+from mha_lib.positional import _distances
 
 
-def _check_len(name: str, value: object) -> None:
-    if check_int(name, value) < 0:
-        raise ValueError(f"{name} must not be negative, got {value}")
+def _check_lens(
+    q_len: object,
+    k_len: object = None,
+    *,
+    left: object = None,
+    right: object = None,
+    **_: object,
+) -> None:
+    lens = {"q_len": q_len, "k_len": k_len, "left": left, "right": right}
+    for name, value in lens.items():
+        if value is not None and check_int(name, value) < 0:
+            raise ValueError(f"{name} must not be negative, got {value}")
 
 
 def valid_lens_mask(
@@ -48,30 +62,17 @@ def valid_lens_mask(
         >>> valid_lens_mask(torch.tensor([1, 3]), k_len=3).int().tolist()
         [[[1, 0, 0]], [[1, 1, 1]]]
     """
-    _check_len("k_len", k_len)
-    check_type("valid_lens", valid_lens, Tensor)
-    if (
-        valid_lens.is_floating_point()
-        or valid_lens.is_complex()
-        or valid_lens.dtype == torch.bool
-    ):
-        raise TypeError(f"valid_lens must hold integers, got dtype {valid_lens.dtype}")
-    if valid_lens.ndim not in (1, 2):
-        raise ValueError(
-            f"valid_lens must have shape (batch,) or (batch, q_len), got {tuple(valid_lens.shape)}"
-        )
-    limits = extremes(valid_lens)
-    if limits is not None and not 0 <= limits[0] <= limits[1] <= k_len:
-        raise ValueError(
-            f"valid_lens must lie in 0..k_len={k_len}, got values from {limits[0]} to {limits[1]}"
-        )
-    positions = torch.arange(k_len, device=valid_lens.device)
-    visible = positions < valid_lens.unsqueeze(-1)
+    if type(k_len) is not int or k_len < 0:
+        _check_lens(0, k_len)
+    axes, rule = "(batch,) or (batch, q_len)", f"must lie in 0..k_len={k_len}"
+    check_numbers("valid_lens", valid_lens, 0, k_len, rule, integers=axes)
+    visible = torch.arange(k_len, device=valid_lens.device) < valid_lens.unsqueeze(-1)
     return visible.unsqueeze(1) if valid_lens.ndim == 1 else visible
 
 
+@checked(_check_lens)
 def causal_mask(
-    q_len: int, k_len: int | None = None, *, device: torch.device | str | None = None
+    q_len: int, k_len: int | None = None, *, device: Device = None
 ) -> Bool[Tensor, "{q_len} _"]:
     """Mask that lets a query see the keys up to its own position, and none after it.
 
@@ -95,19 +96,22 @@ def causal_mask(
         [[1, 1, 1, 0], [1, 1, 1, 1]]
     """
     k_len = q_len if k_len is None else k_len
-    _check_len("q_len", q_len)
-    _check_len("k_len", k_len)
     return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril(k_len - q_len)
 
 
+_hide_future = unchecked(causal_mask)
+
+
+@checked(_check_lens)
 def sliding_window_mask(
     q_len: int,
     k_len: int | None = None,
     *,
     left: int | None,
     right: int | None = 0,
-    device: torch.device | str | None = None,
-) -> Bool[Tensor, "{q_len} _"]:
+    positions: Positions | None = None,
+    device: Device = None,
+) -> Bool[Tensor, "*batch {q_len} _"]:
     """Mask that lets a query see the keys near its own position (Beltagy et al., 2020, §3.1).
 
     A query at position p sees the keys at p - left .. p + right. Queries and keys end together, as in
@@ -119,50 +123,26 @@ def sliding_window_mask(
         k_len: number of keys; default `q_len`.
         left: how many keys before its own position a query sees, None for all.
         right: how many keys after it, None for all.
+        positions: where queries and keys stand, if samples of different lengths share a cache: integers
+            (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`.
         device: where the mask is made.
 
     Returns:
-        Bool mask, True = may attend, (q_len, k_len).
+        Bool mask, True = may attend, (q_len, k_len), or (batch, q_len, k_len) with `positions`.
 
     Raises:
-        TypeError: a length or a side of the window is not an int.
-        ValueError: one is negative.
+        TypeError: a length or a side of the window is not an int, or a position is not an integer tensor.
+        ValueError: one is negative, or `positions` have another shape.
 
     Example:
         >>> sliding_window_mask(3, left=1).int().tolist()
         [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
-    k_len = q_len if k_len is None else k_len
-    _check_len("q_len", q_len)
-    _check_len("k_len", k_len)
-    mask = torch.ones(q_len, k_len, dtype=torch.bool, device=device)
+    distance = _distances(q_len, k_len, positions, device)
+    visible = torch.ones_like(distance, dtype=torch.bool)
     if left is not None:
-        _check_len("left", left)
-        mask = mask.triu(k_len - q_len - left)
-    if right is not None:
-        _check_len("right", right)
-        mask = mask.tril(k_len - q_len + right)
-    return mask
-
-
-def _check_mask(name: str, mask: object, q_len: int, k_len: int) -> Tensor:
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(
-            f"{name} must be a bool tensor, True = may attend, got {got}; "
-            "a mask of zeros and ones would be added to the scores, so convert it with .bool()"
-        )
-    if mask.ndim not in (2, 3, 4):
-        raise ValueError(
-            f"{name} must have shape (q_len, k_len), (batch, q_len, k_len) or "
-            f"(batch, num_heads, q_len, k_len), got {tuple(mask.shape)}"
-        )
-    if mask.shape[-2] not in (1, q_len) or mask.shape[-1] not in (1, k_len):
-        raise ValueError(
-            f"{name} must end in (q_len, k_len) = ({q_len}, {k_len}), or 1 in their place, "
-            f"got shape {tuple(mask.shape)}"
-        )
-    return mask
+        visible = distance >= -left
+    return visible if right is None else visible & (distance <= right)
 
 
 def build_mask(
@@ -170,9 +150,10 @@ def build_mask(
     k_len: int,
     *,
     attn_mask: Bool[Tensor, "..."] | None = None,
+    key_mask: Bool[Tensor, "batch {k_len}"] | None = None,
     valid_lens: Integer[Tensor, "batch *q_len"] | None = None,
     is_causal: bool = False,
-    device: torch.device | str | None = None,
+    device: Device = None,
 ) -> Bool[Tensor, "..."] | None:
     """Combine all that may hide a key: a key is visible where every part says so.
 
@@ -181,6 +162,7 @@ def build_mask(
         k_len: number of keys.
         attn_mask: bool, True = may attend, shape (q_len, k_len), (batch, q_len, k_len) or
             (batch, num_heads, q_len, k_len); axes of size 1 broadcast.
+        key_mask: bool, True = may attend, (batch, k_len): one row of keys for all queries of a sample.
         valid_lens: integers (batch,) or (batch, q_len), see `valid_lens_mask`.
         is_causal: hide the future, see `causal_mask`.
         device: where a causal mask is made when neither tensor is given.
@@ -190,7 +172,7 @@ def build_mask(
         has put it in place, or None where nothing is hidden.
 
     Raises:
-        TypeError: `attn_mask` is not bool, `valid_lens` not integer.
+        TypeError: `attn_mask` or `key_mask` is not bool, `valid_lens` not integer.
         ValueError: a shape does not fit, or a length lies outside 0..k_len.
 
     Example:
@@ -199,35 +181,55 @@ def build_mask(
         >>> build_mask(2, 2) is None
         True
     """
-    _check_len("q_len", q_len)
-    _check_len("k_len", k_len)
-    mask: Tensor | None = None
+    _check_lens(q_len, k_len)
+    # The scores are of the smallest shape that all masks fit.
+    lead = list(attn_mask.shape[:-2]) if isinstance(attn_mask, Tensor) else []
+    for of_samples in (key_mask, valid_lens):
+        if isinstance(of_samples, Tensor) and lead[:1] in ([], [1]):
+            lead[:1] = of_samples.shape[:1]
+    mask = _combine_masks((*lead, q_len, k_len), attn_mask, key_mask, valid_lens)
+    if (
+        not is_causal or q_len == 1
+    ):  # a single query is the last one, which sees every key
+        return mask
+    causal = _hide_future(q_len, k_len, device=device if mask is None else mask.device)
+    return causal if mask is None else mask & causal
+
+
+def _combine_masks(
+    shape: Sequence[int],
+    attn_mask: Tensor | None,
+    key_mask: Tensor | None,
+    valid_lens: Tensor | None,
+) -> Tensor | None:
+    """What all of them hide of scores of `shape`, as one mask that broadcasts to it, or None for nothing."""
+    heads = (1,) * (len(shape) - 3)
+    mask = None
     if attn_mask is not None:
-        mask = _check_mask("attn_mask", attn_mask, q_len, k_len)
-        device = mask.device
-    if valid_lens is not None:
-        lens = valid_lens_mask(valid_lens, k_len)
-        if lens.shape[1] not in (1, q_len):
+        check_no_key_mask(attn_mask, shape)
+        mask = align_mask(attn_mask, shape, name="attn_mask")
+    if key_mask is not None:
+        check_bool("key_mask", key_mask)
+        if len(shape) < 3 or tuple(key_mask.shape) != (shape[0], shape[-1]):
             raise ValueError(
-                f"valid_lens must have shape (batch,) or (batch, {q_len}), got {tuple(valid_lens.shape)}"
+                f"key_mask must have shape (batch, k_len) for scores of shape {tuple(shape)}, "
+                f"got {tuple(key_mask.shape)}"
             )
-        device = lens.device
-        if mask is not None:
-            if mask.ndim > 2:
-                batches = {mask.shape[0], lens.shape[0]} - {1}
-                if len(batches) > 1:
-                    check_same(
-                        "batch",
-                        ("attn_mask", "valid_lens"),
-                        (mask.shape[0], lens.shape[0]),
-                    )
-            mask = mask & (lens.unsqueeze(1) if mask.ndim == 4 else lens)
-        else:
-            mask = lens
-    # A single query is the last one, which sees every key.
-    if is_causal and q_len > 1:
-        causal = causal_mask(q_len, k_len, device=device)
-        mask = causal if mask is None else mask & causal
+        rows = key_mask.view(shape[0], *heads, 1, shape[-1])
+        mask = rows if mask is None else mask & rows
+    if valid_lens is not None:
+        rows = valid_lens_mask(valid_lens, shape[-1])
+        if (
+            len(shape) < 3
+            or len(rows) != shape[0]
+            or rows.shape[1] not in (1, shape[-2])
+        ):
+            raise ValueError(
+                f"valid_lens must have shape (batch,) or (batch, q_len) for scores of shape {tuple(shape)}, "
+                f"got {tuple(valid_lens.shape)}"
+            )
+        rows = rows.view(shape[0], *heads, *rows.shape[1:])
+        mask = rows if mask is None else mask & rows
     return mask
 
 
@@ -253,15 +255,16 @@ def align_mask(
         torch.Size([2, 1, 1, 5])
     """
     shape = tuple(shape)
-    _check_mask(name, mask, shape[-2], shape[-1])
+    check_bool(name, mask)
+    if mask.ndim not in (2, 3, 4):
+        raise ValueError(
+            f"{name} must have shape (q_len, k_len), (batch, q_len, k_len) or "
+            f"(batch, num_heads, q_len, k_len), got {tuple(mask.shape)}"
+        )
     aligned = mask.unsqueeze(1) if mask.ndim == 3 and len(shape) == 4 else mask
     # A mask with a batch axis needs scores of its own rank: elsewhere its batch axis
     # would meet another axis.
-    fits = aligned.ndim in (2, len(shape)) and all(
-        size in (1, target)
-        for size, target in zip(aligned.shape, shape[-aligned.ndim :], strict=True)
-    )
-    if not fits:
+    if aligned.ndim not in (2, len(shape)) or not fits(aligned.shape, shape):
         raise ValueError(
             f"{name} must broadcast to scores of shape {shape}, got a mask of shape {tuple(mask.shape)}"
         )
@@ -278,7 +281,9 @@ def align_bias(
 
     Args:
         bias: floating-point and finite, (q_len, k_len) or of the rank of the scores; axes of size 1
-            broadcast. A key is hidden by a mask, not by a bias of -inf.
+            broadcast. A key is hidden by a mask, not by a bias of -inf or of the smallest number of a dtype,
+            which other libraries write there: a row hidden by such numbers alone would get uniform weights.
+            `mask_from_additive` makes a mask of them.
         shape: shape of the scores, (..., q_len, k_len).
         name: what an error calls the bias.
 
@@ -287,7 +292,8 @@ def align_bias(
 
     Raises:
         TypeError: `bias` is not a floating-point tensor.
-        ValueError: it does not broadcast to `shape` in one clear way, or is not finite.
+        ValueError: it does not broadcast to `shape` in one clear way, is not finite, or holds the smallest
+            number of a dtype.
 
     Example:
         >>> align_bias(torch.zeros(1, 7, 3, 5), (2, 7, 3, 5)).shape
@@ -295,11 +301,7 @@ def align_bias(
     """
     shape = tuple(shape)
     check_float_tensor(name, bias, axes="..., q_len, k_len")
-    fits = bias.ndim in (2, len(shape)) and all(
-        size in (1, target)
-        for size, target in zip(bias.shape, shape[-bias.ndim :], strict=True)
-    )
-    if not fits:
+    if bias.ndim not in (2, len(shape)) or not fits(bias.shape, shape):
         hint = (
             f"; {name}[None] gives it a batch axis, {name}[:, None] a head axis"
             if bias.ndim == 3 and len(shape) == 4
@@ -309,9 +311,18 @@ def align_bias(
             f"{name} must have rank 2 or {len(shape)} and broadcast to scores of shape {shape}, "
             f"got shape {tuple(bias.shape)}{hint}"
         )
-    limits = extremes(bias.detach())
-    if limits is not None and not all(map(math.isfinite, limits)):
-        raise ValueError(
-            f"{name} must be finite (attn_mask hides a key), got values from {limits[0]} to {limits[1]}"
-        )
+    rule = (
+        "must be finite, and no mask in disguise (mask_from_additive makes one of it)"
+    )
+    limits = torch.finfo(bias.dtype)
+    check_numbers(name, bias, limits.min / 2, limits.max, rule)
     return bias
+
+
+def _fit_bias(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bias in another dtype; what is too large for it becomes its largest number, not infinite."""
+    if bias.dtype == dtype:
+        return bias
+    limits = torch.finfo(dtype)
+    wide = bias.to(torch.promote_types(bias.dtype, dtype))
+    return wide.clamp(limits.min, limits.max).to(dtype)

@@ -1,28 +1,30 @@
 """Scoring functions: how well a query matches a key.
 
 Every rule has the same signature, (..., q_len, d) x (..., k_len, d) -> (..., q_len, k_len), so that the rest
-of attention does not know which one it is given. Leading axes broadcast.
+of attention does not know which one it is given. Leading axes broadcast. The body of each function is the
+formula alone: the decorator above it checks the arguments first.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from mha_lib._checks import (
-    check_float_tensor,
-    check_pair,
-    check_positive,
-    check_positive_int,
-    check_same_kind,
-    extremes,
-)
+from mha_lib import _checks
+from mha_lib._checks import Device, DType, Positions, checked, unchecked
+
+# (query, key) -> scores, (..., q_len, d) x (..., k_len, d) -> (..., q_len, k_len)
+ScoringRule: TypeAlias = Callable[..., Tensor]
 
 
+@checked(_checks.check_pair)
 def dot_product_score(
     query: Float[Tensor, "*#batch q_len d"], key: Float[Tensor, "*#batch k_len d"]
 ) -> Float[Tensor, "*batch q_len k_len"]:
@@ -43,44 +45,46 @@ def dot_product_score(
         >>> dot_product_score(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
         [[11.0, 2.0]]
     """
-    check_pair(query, key)
     return query @ key.transpose(-2, -1)
 
 
+_dot_product = unchecked(dot_product_score)  # what the other rules are made of
+
+
+@checked(_checks.check_scaled)
 def scaled_dot_product_score(
     query: Float[Tensor, "*#batch q_len d"],
     key: Float[Tensor, "*#batch k_len d"],
     *,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Dot product over √d, q·k / √d (Vaswani et al., 2017, equation 1).
 
     Args:
         query: (..., q_len, d).
         key: (..., k_len, d).
-        scale: factor in the place of 1/√d; positive.
+        scale: factor in the place of 1/√d: a positive number, or a tensor of shape () or (num_heads, 1, 1),
+            which may be learned.
 
     Returns:
         Scores (..., q_len, k_len). For independent unit-variance entries their standard deviation is 1,
         whatever d.
 
     Raises:
-        TypeError: not floating-point tensors of one dtype, or `scale` is not a number.
-        ValueError: `d` differs, the leading axes do not broadcast, or `scale` is not positive.
+        TypeError: not floating-point tensors of one dtype, or `scale` is not a number or tensor.
+        ValueError: `d` differs, the leading axes do not broadcast, or `scale` is not positive or has
+            another shape.
 
     Example:
         >>> scaled_dot_product_score(torch.tensor([[1.0, 2.0, 2.0, 4.0]]), torch.ones(1, 4)).tolist()
         [[4.5]]
     """
-    check_pair(query, key)
-    # Scaling the query costs q_len * d products instead of q_len * k_len, and keeps
-    # half precision in range.
-    if scale is None:
-        return (query / math.sqrt(query.shape[-1])) @ key.transpose(-2, -1)
-    check_positive("scale", scale)
-    return (query * scale) @ key.transpose(-2, -1)
+    # Scaling the query takes q_len * d products, scaling the scores q_len * k_len.
+    query = query / math.sqrt(query.shape[-1]) if scale is None else query * scale
+    return _dot_product(query, key)
 
 
+@checked(_checks.check_cap)
 def softcap_scores(
     scores: Float[Tensor, "*shape"], cap: float
 ) -> Float[Tensor, "*shape"]:
@@ -103,11 +107,24 @@ def softcap_scores(
         >>> softcap_scores(torch.tensor([0.0, 25.0, 1000.0]), cap=50.0).round().tolist()
         [0.0, 23.0, 50.0]
     """
-    check_float_tensor("scores", scores, axes="...")
-    check_positive("cap", cap)
     return cap * torch.tanh(scores / cap)
 
 
+def _compose_rule(
+    score: ScoringRule | None,
+    scale: float | Tensor | None,
+    softcap: float | None,
+    positions: Positions | None = None,
+) -> ScoringRule | None:
+    """The rule that they make together, or None for the scaled dot product, which torch's kernel has too."""
+    rule = None if score is None else _checks.checked_rule(score, positions)
+    if softcap is None:
+        return rule
+    inner = rule or partial(unchecked(scaled_dot_product_score), scale=scale)
+    return lambda query, key: unchecked(softcap_scores)(inner(query, key), softcap)
+
+
+@checked(_checks.check_pair)
 def cosine_score(
     query: Float[Tensor, "*#batch q_len d"], key: Float[Tensor, "*#batch k_len d"]
 ) -> Float[Tensor, "*batch q_len k_len"]:
@@ -128,10 +145,10 @@ def cosine_score(
         >>> cosine_score(torch.tensor([[2.0, 0.0]]), torch.tensor([[5.0, 0.0], [0.0, 3.0]])).tolist()
         [[1.0, 0.0]]
     """
-    check_pair(query, key)
-    return F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).transpose(-2, -1)
+    return _dot_product(F.normalize(query, dim=-1), F.normalize(key, dim=-1))
 
 
+@checked(_checks.check_gaussian)
 def gaussian_score(
     query: Float[Tensor, "*#batch q_len d"],
     key: Float[Tensor, "*#batch k_len d"],
@@ -158,13 +175,6 @@ def gaussian_score(
         >>> gaussian_score(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]), bandwidth=5.0).tolist()
         [[-0.5]]
     """
-    check_pair(query, key)
-    if isinstance(bandwidth, Tensor):
-        limits = extremes(bandwidth)
-        if limits is not None and not limits[0] > 0:
-            raise ValueError(f"bandwidth must be positive, got {bandwidth}")
-    else:
-        check_positive("bandwidth", bandwidth)
     difference = query.unsqueeze(-2) - key.unsqueeze(-3)
     return -difference.square().sum(-1) / (2 * bandwidth**2)
 
@@ -178,6 +188,8 @@ class AdditiveScore(nn.Module):
         query_dim: width of a query.
         key_dim: width of a key.
         hidden_dim: width of the hidden layer.
+        device: where the parameters are made.
+        dtype: of the parameters; default torch's default dtype.
 
     Raises:
         TypeError: a width is not an int.
@@ -189,17 +201,21 @@ class AdditiveScore(nn.Module):
         torch.Size([2, 4, 6])
     """
 
-    def __init__(self, query_dim: int, key_dim: int, hidden_dim: int) -> None:
+    def __init__(
+        self,
+        query_dim: int,
+        key_dim: int,
+        hidden_dim: int,
+        *,
+        device: Device = None,
+        dtype: DType = None,
+    ) -> None:
         super().__init__()
-        for name, value in (
-            ("query_dim", query_dim),
-            ("key_dim", key_dim),
-            ("hidden_dim", hidden_dim),
-        ):
-            check_positive_int(name, value)
-        self.query_proj = nn.Linear(query_dim, hidden_dim, bias=False)
-        self.key_proj = nn.Linear(key_dim, hidden_dim, bias=False)
-        self.score_proj = nn.Linear(hidden_dim, 1, bias=False)
+        _checks.check_sizes(query_dim=query_dim, key_dim=key_dim, hidden_dim=hidden_dim)
+        kind: Any = {"device": device, "dtype": dtype}
+        self.query_proj = nn.Linear(query_dim, hidden_dim, bias=False, **kind)
+        self.key_proj = nn.Linear(key_dim, hidden_dim, bias=False, **kind)
+        self.score_proj = nn.Linear(hidden_dim, 1, bias=False, **kind)
 
     def forward(
         self,
@@ -212,10 +228,8 @@ class AdditiveScore(nn.Module):
             TypeError: not floating-point tensors of one dtype, that of the weights.
             ValueError: a width is wrong, or the leading axes do not broadcast.
         """
-        check_pair(query, key, same_dim=False)
-        _check_width("query", query, self.query_proj.in_features)
-        _check_width("key", key, self.key_proj.in_features)
-        check_same_kind(("query", "the weights"), (query, self.key_proj.weight))
+        dims = self.query_proj.in_features, self.key_proj.in_features
+        _checks.check_vectors(query, key, dims, self.key_proj.weight)
         # Each query meets each key: (..., q_len, 1, hidden) + (..., 1, k_len, hidden).
         hidden = self.query_proj(query).unsqueeze(-2) + self.key_proj(key).unsqueeze(-3)
         scores: Tensor = self.score_proj(torch.tanh(hidden)).squeeze(-1)
@@ -230,6 +244,8 @@ class BilinearScore(nn.Module):
     Args:
         query_dim: width of a query.
         key_dim: width of a key.
+        device: where the parameters are made.
+        dtype: of the parameters; default torch's default dtype.
 
     Raises:
         TypeError: a width is not an int.
@@ -240,11 +256,18 @@ class BilinearScore(nn.Module):
         torch.Size([2, 4, 6])
     """
 
-    def __init__(self, query_dim: int, key_dim: int) -> None:
+    def __init__(
+        self,
+        query_dim: int,
+        key_dim: int,
+        *,
+        device: Device = None,
+        dtype: DType = None,
+    ) -> None:
         super().__init__()
-        check_positive_int("query_dim", query_dim)
-        check_positive_int("key_dim", key_dim)
-        self.key_proj = nn.Linear(key_dim, query_dim, bias=False)
+        _checks.check_sizes(query_dim=query_dim, key_dim=key_dim)
+        kind: Any = {"device": device, "dtype": dtype}
+        self.key_proj = nn.Linear(key_dim, query_dim, bias=False, **kind)
 
     def forward(
         self,
@@ -257,16 +280,6 @@ class BilinearScore(nn.Module):
             TypeError: not floating-point tensors of one dtype, that of the weights.
             ValueError: a width is wrong, or the leading axes do not broadcast.
         """
-        check_pair(query, key, same_dim=False)
-        _check_width("query", query, self.key_proj.out_features)
-        _check_width("key", key, self.key_proj.in_features)
-        check_same_kind(("query", "the weights"), (query, self.key_proj.weight))
-        scores: Tensor = query @ self.key_proj(key).transpose(-2, -1)
-        return scores
-
-
-def _check_width(name: str, value: Tensor, width: int) -> None:
-    if value.shape[-1] != width:
-        raise ValueError(
-            f"the last axis of {name} must be {name}_dim={width}, got shape {tuple(value.shape)}"
-        )
+        dims = self.key_proj.out_features, self.key_proj.in_features
+        _checks.check_vectors(query, key, dims, self.key_proj.weight)
+        return _dot_product(query, self.key_proj(key))

@@ -25,10 +25,10 @@ from mha_lib._checks import (
     check_type,
     check_width,
 )
-from mha_lib.attention import MultiHeadAttention
 from mha_lib.cache import KeyValueCache
 from mha_lib.masking import align_mask, build_mask, valid_lens_mask
-from mha_lib.positional import RotaryPositionalEncoding
+from mha_lib.multi_head import MultiHeadAttention
+from mha_lib.rotary import RotaryPositionalEncoding
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,

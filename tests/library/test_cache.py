@@ -70,7 +70,7 @@ SPANS = {
     "nothing": {},
     "alibi": {"attn_bias": alibi_bias(HEADS, LENGTH)[None]},
     "buckets": {"attn_bias": t5_bias()},
-    "window": {"attn_mask": sliding_window_mask(LENGTH, left=3)},
+    "window": {"attn_mask": sliding_window_mask(LENGTH, left=3)[None]},
     "mask of heads, alibi": {
         "attn_mask": (random(BATCH, HEADS, LENGTH, LENGTH, seed=5) > 0) | torch.eye(LENGTH, dtype=torch.bool),
         "attn_bias": alibi_bias(HEADS, LENGTH)[None],

@@ -19,7 +19,11 @@ MODULES = (
     "scores",
     "cache",
     "attention",
+    "multi_head",
     "positional",
+    "rotary",
+    "relative",
+    "conversion",
     "transformer",
     "inspection",
     "data",
@@ -35,14 +39,16 @@ SIGNATURES = {
     "scores.softcap_scores": "(scores, cap)",
     "scores.cosine_score": "(query, key)",
     "scores.gaussian_score": "(query, key, bandwidth=1.0)",
-    "scores.AdditiveScore": "(query_dim, key_dim, hidden_dim)",
+    "scores.AdditiveScore": "(query_dim, key_dim, hidden_dim, *, device=None, dtype=None)",
     "scores.AdditiveScore.forward": "(query, key)",
-    "scores.BilinearScore": "(query_dim, key_dim)",
+    "scores.BilinearScore": "(query_dim, key_dim, *, device=None, dtype=None)",
     "scores.BilinearScore.forward": "(query, key)",
     "masking.valid_lens_mask": "(valid_lens, k_len)",
     "masking.causal_mask": "(q_len, k_len=None, *, device=None)",
-    "masking.sliding_window_mask": "(q_len, k_len=None, *, left, right=0, device=None)",
-    "masking.build_mask": "(q_len, k_len, *, attn_mask=None, valid_lens=None, is_causal=False, device=None)",
+    "masking.sliding_window_mask": "(q_len, k_len=None, *, left, right=0, positions=None, device=None)",
+    "masking.build_mask": (
+        "(q_len, k_len, *, attn_mask=None, key_mask=None, valid_lens=None, is_causal=False, device=None)"
+    ),
     "masking.align_mask": "(mask, shape, *, name='mask')",
     "masking.align_bias": "(bias, shape, *, name='attn_bias')",
     "cache.KeyValueCache": "()",
@@ -51,38 +57,48 @@ SIGNATURES = {
     "attention.masked_softmax": "(scores, mask=None, *, valid_lens=None)",
     "attention.attention_pooling": "(scores, value, mask=None, *, dropout_p=0.0)",
     "attention.dot_product_attention": (
-        "(query, key, value, attn_mask=None, *, attn_bias=None, valid_lens=None, is_causal=False, "
-        "scale=None, softcap=None, dropout_p=0.0, need_weights=True)"
+        "(query, key, value, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, "
+        "is_causal=False, scale=None, softcap=None, dropout_p=0.0, need_weights=True)"
     ),
-    "attention.MultiHeadAttention": (
+    "multi_head.MultiHeadAttention": (
         "(embed_dim, num_heads, *, num_kv_heads=None, kdim=None, vdim=None, dropout=0.0, bias=False, "
-        "score=None, rotary=None)"
+        "scale=None, softcap=None, window=None, score=None, rotary=None, device=None, dtype=None)"
     ),
-    "attention.MultiHeadAttention.forward": (
-        "(query, key, value, attn_mask=None, *, attn_bias=None, valid_lens=None, is_causal=False, "
-        "cache=None, need_weights=True)"
+    "multi_head.MultiHeadAttention.forward": (
+        "(query, key, value, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, "
+        "is_causal=False, cache=None, need_weights=True)"
     ),
-    "attention.MultiHeadAttention.split_heads": "(x)",
-    "attention.MultiHeadAttention.merge_heads": "(x)",
-    "attention.MultiHeadAttention.from_torch": "(layer)",
+    "multi_head.MultiHeadAttention.to_torch": "()",
+    "conversion.mask_from_additive": "(mask)",
+    "cache.KeyValueCache.positions": "(q_len, new=None)",
+    "multi_head.MultiHeadAttention.split_heads": "(x)",
+    "multi_head.MultiHeadAttention.merge_heads": "(x)",
+    "multi_head.MultiHeadAttention.from_torch": "(layer)",
     "positional.sinusoidal_encoding": "(num_positions, embed_dim, *, base=10000.0)",
-    "positional.SinusoidalPositionalEncoding": "(embed_dim, max_len=1000, *, dropout=0.0)",
-    "positional.SinusoidalPositionalEncoding.forward": "(x)",
-    "positional.LearnedPositionalEncoding": "(embed_dim, max_len=1000, *, dropout=0.0)",
-    "positional.LearnedPositionalEncoding.forward": "(x)",
-    "positional.rotary_angles": "(num_positions, head_dim, *, base=10000.0)",
-    "positional.apply_rotary": "(x, angles, *, interleaved=True)",
-    "positional.RotaryPositionalEncoding": "(head_dim, *, base=10000.0, rotary_dim=None, interleaved=True)",
-    "positional.RotaryPositionalEncoding.forward": "(x, positions=None)",
-    "positional.t5_buckets": (
-        "(q_len, k_len=None, *, num_buckets=32, max_distance=128, bidirectional=True, device=None)"
+    "positional.SinusoidalPositionalEncoding": (
+        "(embed_dim, max_len=1000, *, dropout=0.0, device=None, dtype=None)"
     ),
-    "positional.T5RelativeBias": "(num_heads, *, num_buckets=32, max_distance=128, bidirectional=True)",
-    "positional.T5RelativeBias.forward": "(q_len, k_len=None)",
-    "positional.ShawScore": "(head_dim, max_distance)",
-    "positional.ShawScore.forward": "(query, key)",
-    "positional.alibi_slopes": "(num_heads)",
-    "positional.alibi_bias": "(num_heads, q_len, k_len=None)",
+    "positional.SinusoidalPositionalEncoding.forward": "(x)",
+    "positional.LearnedPositionalEncoding": (
+        "(embed_dim, max_len=1000, *, dropout=0.0, device=None, dtype=None)"
+    ),
+    "positional.LearnedPositionalEncoding.forward": "(x)",
+    "rotary.rotary_angles": "(num_positions, head_dim, *, base=10000.0)",
+    "rotary.apply_rotary": "(x, angles, *, interleaved=True)",
+    "rotary.RotaryPositionalEncoding": "(head_dim, *, base=10000.0, rotary_dim=None, interleaved=True)",
+    "rotary.RotaryPositionalEncoding.forward": "(x, positions=None)",
+    "relative.t5_buckets": (
+        "(q_len, k_len=None, *, num_buckets=32, max_distance=128, bidirectional=True, positions=None, "
+        "device=None)"
+    ),
+    "relative.T5RelativeBias": (
+        "(num_heads, *, num_buckets=32, max_distance=128, bidirectional=True, device=None, dtype=None)"
+    ),
+    "relative.T5RelativeBias.forward": "(q_len, k_len=None, *, positions=None)",
+    "relative.ShawScore": "(head_dim, max_distance, *, device=None, dtype=None)",
+    "relative.ShawScore.forward": "(query, key, *, positions=None)",
+    "relative.alibi_slopes": "(num_heads, *, device=None)",
+    "relative.alibi_bias": "(num_heads, q_len, k_len=None, *, positions=None, device=None)",
     "transformer.FeedForward": "(embed_dim, hidden_dim, *, dropout=0.0, activation='relu', bias=True)",
     "transformer.EncoderBlock": (
         "(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_first=True, "
@@ -217,7 +233,7 @@ def test_everything_public_has_an_example():
     containers = {"mha_lib.data.Split", "mha_lib.training.History"}
     assert {f"mha_lib.{path}" for path in PUBLIC} - containers <= with_own
     assert {
-        f"mha_lib.attention.MultiHeadAttention.{name}"
+        f"mha_lib.multi_head.MultiHeadAttention.{name}"
         for name in ("split_heads", "merge_heads", "from_torch")
     } <= with_own
 

@@ -36,7 +36,7 @@ from random_tensors import bools, random
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mha_lib import _paths, causal_mask, dot_product_attention, masked_softmax
+from mha_lib import _fast, causal_mask, dot_product_attention, masked_softmax
 
 # memory
 
@@ -44,7 +44,7 @@ from mha_lib import _paths, causal_mask, dot_product_attention, masked_softmax
 @pytest.mark.parametrize("mask", [None, bools(Q_LEN, K_LEN)], ids=["", "mask"])
 def test_scores_that_a_rule_returns_are_not_modified(mask, monkeypatch):
     """It may be a tensor that the rule keeps, such as scores that were computed before."""
-    monkeypatch.setattr(_paths, "_WORTH_REUSING", 0)
+    monkeypatch.setattr(_fast, "REUSE_FROM", 0)
     kept = random(BATCH, HEADS, Q_LEN, K_LEN)
     before = kept.clone()
     with torch.no_grad():
@@ -65,7 +65,7 @@ def test_weights_in_the_memory_of_the_scores_are_the_same(mask, is_trained, monk
     inputs = [random(BATCH, HEADS, *size, seed=i).requires_grad_(is_trained) for i, size in enumerate(sizes)]
     results = []
     for least in (1 << 40, 0):
-        monkeypatch.setattr(_paths, "_WORTH_REUSING", least)
+        monkeypatch.setattr(_fast, "REUSE_FROM", least)
         output, weights = dot_product_attention(*inputs, mask)
         results.append([output, weights])
         if is_trained:
@@ -94,7 +94,7 @@ class Largest(TorchDispatchMode):
 def test_without_weights_no_tensor_of_all_pairs_is_made(leading, hide, backward, monkeypatch):
     """Neither of all pairs, nor a mask of all pairs."""
     if hide == "causal and lengths":
-        monkeypatch.setattr(_paths, "_CAUSAL_BLOCK", 64)
+        monkeypatch.setattr(_fast, "_CAUSAL_BLOCK", 64)
     length, width = 509, 8
     x = random(*leading, length, width, dtype=torch.float32).requires_grad_(backward)
     options = {
@@ -120,7 +120,7 @@ def test_without_weights_no_tensor_of_all_pairs_is_made(leading, hide, backward,
 )
 def test_causal_attention_in_blocks_of_queries(q_len, k_len, lens, num_kv_heads, monkeypatch):
     """Where no mask of all pairs is built, outputs and gradients are those of the readable path."""
-    monkeypatch.setattr(_paths, "_CAUSAL_BLOCK", 5)
+    monkeypatch.setattr(_fast, "_CAUSAL_BLOCK", 5)
     sizes = ((HEADS, q_len, HEAD_DIM), (num_kv_heads, k_len, HEAD_DIM), (num_kv_heads, k_len, 13))
     inputs = [random(BATCH, *size, seed=i).requires_grad_() for i, size in enumerate(sizes)]
     lens = None if lens is None else torch.tensor(lens).clamp(max=k_len)
@@ -137,8 +137,7 @@ def test_causal_attention_in_blocks_of_queries(q_len, k_len, lens, num_kv_heads,
 # NaN
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_few_keys_get_a_mask_so_that_no_nan_is_lost(is_causal, monkeypatch):
+def test_few_keys_get_a_mask_so_that_no_nan_is_lost(monkeypatch):
     """With fewer keys than the widest processor adds at once, 16, torch's kernel would hide a NaN."""
     fused, given = torch.nn.functional.scaled_dot_product_attention, []
 
@@ -149,7 +148,7 @@ def test_few_keys_get_a_mask_so_that_no_nan_is_lost(is_causal, monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watch)
     for length in (1, 15, 16, 17):
         x = random(BATCH, length, HEAD_DIM, dtype=torch.float32)
-        dot_product_attention(x, x, x, is_causal=is_causal, need_weights=False)
+        dot_product_attention(x, x, x, need_weights=False)
     assert given == [True, True, False, False]
 
 

@@ -1,0 +1,212 @@
+"""Speed apart from meaning: torch's kernel, masks by blocks, memory that is used again.
+
+Nothing here defines what attention computes. With `_readable` of `attention.py` in its place all results
+stay the same within rounding; only memory, second derivatives, and a NaN that some queries see and others do
+not, may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mha_lib._checks import finite
+from mha_lib.masking import _fit_bias, _hide_future
+
+# With fewer keys than a processor adds at once, torch's CPU kernel takes a row whose scores are all NaN for
+# a hidden one and returns zeros; given a mask, it does not.
+_KERNEL_KEEPS_NAN_FROM = 16
+
+# Queries that share a mask where causal order meets padding, so that no q_len * k_len mask is built.
+_CAUSAL_BLOCK = 512
+
+# Scores from which on their memory becomes that of the weights: small ones are copied in less time.
+REUSE_FROM = 1 << 14
+
+# Numbers from which on asking whether all are finite takes less time than copying them.
+ASK_FROM = 1 << 13
+
+# Whether torch's kernel may take the place of the readable path.
+KERNEL = True
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    is_causal: bool,
+    scale: float | Tensor | None,
+    dropout_p: float,
+) -> Tensor:
+    """The output of attention by torch's kernel, without weights."""
+    if query.ndim == 3:  # without a head axis, torch would make a tensor of all weights
+        query, key, value = (x.unsqueeze(1) for x in (query, key, value))
+        mask, bias = (
+            x if x is None or x.ndim == 2 else x.unsqueeze(1) for x in (mask, bias)
+        )
+        return attend(query, key, value, mask, bias, is_causal, scale, dropout_p)[:, 0]
+    if isinstance(scale, Tensor):
+        query, scale = query * scale.to(query.dtype), 1.0
+    kernel = partial(_kernel, scale=scale, dropout_p=dropout_p)
+    if is_causal and (bias is not None or (mask is not None and mask.shape[-2] > 1)):
+        causal = _hide_future(query.shape[-2], key.shape[-2], device=query.device)
+        mask, is_causal = causal if mask is None else mask & causal, False
+    if bias is not None:
+        # On a CPU the kernel takes a bias that is more precise than queries in half precision.
+        half = query.dtype in (torch.float16, torch.bfloat16)
+        bias = _fit_bias(bias, torch.float32 if half and query.is_cpu else query.dtype)
+        mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
+    if is_causal and (mask is not None or query.shape[-2] != key.shape[-2]):
+        return _causal_by_blocks(kernel, query, key, value, mask)
+    # Where as many queries as keys begin together, the kernel's own causal path means the same as ours.
+    return kernel(query, key, value, mask, is_causal=is_causal)
+
+
+def _causal_by_blocks(
+    kernel: Callable[..., Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+) -> Tensor:
+    """Attend with some queries at a time, to the keys up to the last of them; they share `mask`."""
+    q_len, k_len = query.shape[-2], key.shape[-2]
+
+    def attend_block(queries: Tensor, seen: int) -> Tensor:
+        # Queries and keys end together, in the block as in the whole.
+        visible = _hide_future(queries.shape[-2], seen, device=query.device)
+        if mask is not None:
+            visible = visible & mask[..., :seen]
+        return kernel(queries, key[..., :seen, :], value[..., :seen, :], visible)
+
+    # A compiler would be tied to the number of blocks.
+    if torch.compiler.is_compiling() or q_len <= _CAUSAL_BLOCK:
+        return attend_block(query, k_len)
+    outputs: list[Tensor] = []
+    for queries in query.split(_CAUSAL_BLOCK, dim=-2):
+        done = sum(output.shape[-2] for output in outputs) + queries.shape[-2]
+        seen = k_len - q_len + done
+        if seen > 0:
+            outputs.append(attend_block(queries, seen))
+        else:  # these come before the first key
+            outputs.append(queries.new_zeros(*queries.shape[:-1], value.shape[-1]))
+    return torch.cat(outputs, dim=-2)
+
+
+def _kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    is_causal: bool = False,
+    scale: float | None,
+    dropout_p: float,
+) -> Tensor:
+    """Call torch's kernel once, keep a NaN, and explain why there is no second derivative."""
+    compiling = torch.compiler.is_compiling()
+    # A branch on the length would tie a compiled program to it.
+    few = compiling or key.shape[-2] < _KERNEL_KEEPS_NAN_FROM
+    loses_nan = few and mask is None and dropout_p == 0 and query.is_cpu
+    mark = loses_nan and (compiling or is_causal)
+    if loses_nan and not mark:
+        mask = query.new_zeros(1, 1)
+    output = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        mask,
+        dropout_p=dropout_p,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=query.shape[:-2] != key.shape[:-2],
+    )
+    if mark:
+        lost = _nan_rows(query, key, is_causal=is_causal)
+        output = output.masked_fill(lost, torch.nan)
+    if output.requires_grad and not compiling:
+        node = output.grad_fn
+        if node is not None and node.name().startswith("ScaledDotProduct"):
+            node.register_hook(_explain_second_derivative)
+    return output
+
+
+def _nan_rows(query: Tensor, key: Tensor, *, is_causal: bool) -> Tensor:
+    """Rows of the output that must be NaN, (batch, heads, q_len, 1): their query is, or a key they see."""
+    bad_query = ~query.isfinite().all(-1, keepdim=True)
+    bad_key = key.isnan().any(-1, keepdim=True)
+    seen = bad_key.cumsum(-2) > 0 if is_causal else bad_key.any(-2, keepdim=True)
+    return bad_query | seen.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+
+
+class _OnlyOnce(torch.autograd.Function):
+    """The identity, whose derivative is an error that says what to do."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gradient: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def setup_context(*_: Any) -> None:
+        """Nothing to keep; torch.func asks for this method."""
+
+    @staticmethod
+    def backward(*_: Any) -> Tensor:
+        raise RuntimeError(
+            "torch's fused attention cannot be differentiated twice; need_weights=True "
+            "takes the readable path, which can"
+        )
+
+
+def _explain_second_derivative(
+    gradients: tuple[Tensor | None, ...], _: object
+) -> tuple[Tensor | None, ...] | None:
+    """Hook of the fused kernel's backward: does nothing unless a graph of it is made."""
+    if not torch.is_grad_enabled():
+        return None
+    return tuple(
+        gradient if gradient is None else _OnlyOnce.apply(gradient)  # type: ignore[no-untyped-call]
+        for gradient in gradients
+    )
+
+
+def narrow(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What autocast makes of the inputs of torch's kernel."""
+    dtype = torch.get_autocast_dtype(query.device.type)
+    tensors = (
+        x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value)
+    )
+    return next(tensors), next(tensors), next(tensors)
+
+
+def softmax(
+    scores: Tensor,
+    mask: Tensor | None,
+    formula: Callable[[Tensor, Tensor | None], Tensor],
+) -> Tensor:
+    """What `formula` gives, in the memory of the scores, which nobody else may hold, where that can be."""
+    if torch.compiler.is_compiling() or not scores.is_cpu:
+        return formula(scores, mask)
+    if mask is not None:
+        sees = mask.any(-1, keepdim=True)
+        if not finite(scores) or not sees.all():
+            return formula(scores, mask)
+        # A hidden score needs no derivative, since its weight is zero: autograd need not know. This takes a
+        # fraction of the time of torch.where, but would keep a NaN.
+        limit = torch.where(mask, scores.new_full((), torch.inf), -torch.inf)
+        with torch.no_grad():
+            scores.clamp_(max=limit)
+    if not scores.requires_grad:  # forward derivatives and `vmap` refuse by themselves
+        with suppress(RuntimeError):
+            return torch.softmax(scores, -1, out=scores)
+    return formula(scores, None)

@@ -1,0 +1,337 @@
+"""Relative positions: what the distance of a query and a key adds to their score (ALiBi, T5, Shaw)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from mha_lib import _checks
+from mha_lib._checks import Device, DType, Positions
+from mha_lib.positional import _distances
+from mha_lib.scores import dot_product_score
+
+_dot_product = _checks.unchecked(dot_product_score)
+
+
+def alibi_slopes(
+    num_heads: int, *, device: Device = None
+) -> Float[Tensor, " {num_heads}"]:
+    """Slope of each head's penalty on distance (Press et al., 2022, §3).
+
+    For a power of two the slopes are 2^(-8/h), 2^(-16/h), ..., 2^-8. For other numbers the paper's code takes
+    those of the next lower power of two, then every other slope of twice that power.
+
+    Args:
+        num_heads: number of heads.
+        device: where the slopes are made.
+
+    Returns:
+        float32 slopes (num_heads,), positive.
+
+    Raises:
+        TypeError: `num_heads` is not an int.
+        ValueError: it is not positive.
+
+    Example:
+        >>> alibi_slopes(4).tolist()
+        [0.25, 0.0625, 0.015625, 0.00390625]
+    """
+    _checks.check_positive_int("num_heads", num_heads)
+    power = 1 << (num_heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * (i + 1) / power) for i in range(power)]
+    slopes += [
+        2.0 ** (-8 * (i + 1) / (2 * power))
+        for i in range(0, 2 * (num_heads - power), 2)
+    ]
+    return torch.tensor(slopes, dtype=torch.float32, device=device)
+
+
+def alibi_bias(
+    num_heads: int,
+    q_len: int,
+    k_len: int | None = None,
+    *,
+    positions: Positions | None = None,
+    device: Device = None,
+) -> Float[Tensor, "*batch {num_heads} {q_len} _"]:
+    """Penalty on distance to add to the scores, -slope * |distance| (Press et al., 2022, §3).
+
+    Queries and keys end together, as in `causal_mask`. As the `attn_bias` of an attention layer it needs a
+    batch axis: `alibi_bias(...)[None]`.
+
+    Args:
+        num_heads: number of heads, each with its own slope.
+        q_len: number of queries.
+        k_len: number of keys; default `q_len`.
+        positions: where queries and keys stand, if samples of different lengths share a cache: integers
+            (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`.
+        device: where the bias is made; that of the positions where they are given.
+
+    Returns:
+        float32 bias (num_heads, q_len, k_len), or (batch, num_heads, q_len, k_len) with `positions`; at
+        most 0.
+
+    Raises:
+        TypeError: a size is not an int, or a position is not an integer tensor.
+        ValueError: a size is not positive, or `positions` have another shape.
+
+    Example:
+        >>> alibi_bias(1, 1, 3).tolist()
+        [[[-0.0078125, -0.00390625, -0.0]]]
+    """
+    k_len = q_len if k_len is None else k_len
+    _checks.check_sizes(q_len=q_len, k_len=k_len)
+    far = _distances(q_len, k_len, positions, device).abs()
+    slopes = alibi_slopes(num_heads, device=far.device)
+    return -slopes[:, None, None] * far.unsqueeze(-3)
+
+
+def _bucket_starts(side: int, max_distance: int) -> list[int]:
+    """Distance at which each of the buckets 1 .. side - 1 begins, exactly, in integers."""
+    exact, wide = side // 2, side - side // 2
+    starts = list(range(1, exact + 1))
+    for step in range(1, wide):
+        # The smallest integer at or above exact * (max_distance / exact)^(step / wide). Floating
+        # point says nearly where; the comparison without roots settles it.
+        start = int(exact * (max_distance / exact) ** (step / wide))
+        while start**wide * exact**step < max_distance**step * exact**wide:
+            start += 1
+        starts.append(start)
+    return starts
+
+
+def t5_buckets(
+    q_len: int,
+    k_len: int | None = None,
+    *,
+    num_buckets: int = 32,
+    max_distance: int = 128,
+    bidirectional: bool = True,
+    positions: Positions | None = None,
+    device: Device = None,
+) -> Int[Tensor, "*batch {q_len} _"]:
+    """Bucket of each distance between a query and a key (Raffel et al., 2020, §2.1).
+
+    Of the n buckets on a side, the first m = n // 2 hold one distance each; a distance r from m on falls into
+    bucket m + floor((n - m) log(r / m) / log(max_distance / m)), at most n - 1. The formula is that of the
+    authors' code. It is evaluated in integers, so no rounding moves a distance to another bucket.
+
+    Queries and keys end together, as in `causal_mask`.
+
+    Args:
+        q_len: number of queries.
+        k_len: number of keys; default `q_len`.
+        num_buckets: number of buckets; even where bidirectional.
+        max_distance: the last bucket takes every distance from here on, and some before it.
+        bidirectional: half of the buckets are for keys at or before the query, half for those after it.
+            Otherwise all are for keys before, and every key after the query falls into bucket 0.
+        positions: as in `alibi_bias`.
+        device: where the buckets are made; that of the positions where they are given.
+
+    Returns:
+        int64 buckets (q_len, k_len), or (batch, q_len, k_len) with `positions`, in 0..num_buckets - 1.
+
+    Raises:
+        TypeError: a size is not an int, `bidirectional` is not a bool, or a position is not an integer
+            tensor.
+        ValueError: a size is not positive, `num_buckets` is odd or below 4 where bidirectional, below 2
+            elsewhere, or `max_distance` leaves no room for the wide buckets.
+
+    Example:
+        >>> t5_buckets(1, 9, num_buckets=8, max_distance=8, bidirectional=False).tolist()
+        [[7, 7, 6, 5, 4, 3, 2, 1, 0]]
+    """
+    k_len = q_len if k_len is None else k_len
+    _checks.check_sizes(q_len=q_len, k_len=k_len)
+    _checks.check_buckets(num_buckets, max_distance, bidirectional)
+    side = num_buckets // 2 if bidirectional else num_buckets
+    ahead = _distances(q_len, k_len, positions, device)
+    starts = torch.tensor(_bucket_starts(side, max_distance), device=ahead.device)
+    if not bidirectional:
+        return torch.bucketize((-ahead).clamp(min=0), starts, right=True)
+    return torch.bucketize(ahead.abs(), starts, right=True) + side * (ahead > 0)
+
+
+class T5RelativeBias(nn.Module):
+    """A learned bias on the scores for each head and each bucket of distances (Raffel et al., 2020, §2.1).
+
+    In T5 all layers share one such table, and scores are not divided by √d: a T5 checkpoint needs
+    `score=dot_product_score` beside it. `table` (num_buckets, num_heads) is what HuggingFace calls
+    `relative_attention_bias.weight`. It is drawn from Xavier's uniform distribution, as in T5X, the authors'
+    later code.
+
+    Args:
+        num_heads: number of heads.
+        num_buckets: see `t5_buckets`.
+        max_distance: see `t5_buckets`.
+        bidirectional: see `t5_buckets`; False for causal attention.
+        device: where the parameters are made.
+        dtype: of the parameters; default torch's default dtype.
+
+    Raises:
+        TypeError: a size is not an int, or `bidirectional` is not a bool.
+        ValueError: a size is not positive, or the sizes do not fit, see `t5_buckets`.
+
+    Example:
+        >>> bias = T5RelativeBias(num_heads=3)
+        >>> bias(5, 7).shape, bias.table.shape
+        (torch.Size([1, 3, 5, 7]), torch.Size([32, 3]))
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = True,
+        device: Device = None,
+        dtype: DType = None,
+    ) -> None:
+        super().__init__()
+        _checks.check_positive_int("num_heads", num_heads)
+        _checks.check_buckets(num_buckets, max_distance, bidirectional)
+        self.num_heads, self.num_buckets = num_heads, num_buckets
+        self.max_distance, self.bidirectional = max_distance, bidirectional
+        table = torch.empty(num_buckets, num_heads, device=device, dtype=dtype)
+        self.table = nn.Parameter(table)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the table from Xavier's uniform distribution (Glorot & Bengio, 2010)."""
+        nn.init.xavier_uniform_(self.table)
+
+    def forward(
+        self,
+        q_len: int,
+        k_len: int | None = None,
+        *,
+        positions: Positions | None = None,
+    ) -> Float[Tensor, "batch {self.num_heads} {q_len} _"]:
+        """Return the bias for `q_len` queries and `k_len` keys that end together, an `attn_bias`.
+
+        Args:
+            q_len: number of queries.
+            k_len: number of keys; default `q_len`.
+            positions: as in `alibi_bias`.
+
+        Returns:
+            Bias (1, num_heads, q_len, k_len), or (batch, num_heads, q_len, k_len) with `positions`, in the
+            dtype of the table.
+
+        Raises:
+            TypeError: a length is not an int.
+            ValueError: a length is not positive.
+        """
+        buckets = t5_buckets(
+            q_len,
+            k_len,
+            num_buckets=self.num_buckets,
+            max_distance=self.max_distance,
+            bidirectional=self.bidirectional,
+            positions=positions,
+            device=self.table.device,
+        )
+        # Columns of the transposed table, so that the result of one sample is contiguous;
+        # several times faster than rows that are permuted afterwards.
+        bias = self.table.t().index_select(1, buckets.flatten())
+        bias = bias.view(self.num_heads, -1, *buckets.shape[-2:])
+        return bias.transpose(0, 1)
+
+    def extra_repr(self) -> str:
+        """Say the settings in the printed module."""
+        return (
+            f"num_heads={self.num_heads}, num_buckets={self.num_buckets}, "
+            f"max_distance={self.max_distance}, bidirectional={self.bidirectional}"
+        )
+
+
+class ShawScore(nn.Module):
+    """Scaled dot product with a learned vector for each distance, q·(k + a) / √d (Shaw et al., 2018, eq. 4).
+
+    The vector a belongs to the distance j - i between query i and key j, clipped to
+    -max_distance..max_distance. Queries and keys end together, as in `causal_mask`. All heads share one
+    table, as in the paper. The paper's second table, for the values (its equation 3), is left out: in its
+    ablation the one for the keys alone does as well as both.
+
+    It is a scoring rule like the others: `MultiHeadAttention(..., score=ShawScore(head_dim, max_distance))`.
+    `table` (2 * max_distance + 1, head_dim) holds the vector of distance 0 in its middle. It is drawn from
+    Xavier's uniform distribution, as the projections are.
+
+    Args:
+        head_dim: width of a head.
+        max_distance: larger distances share the vector of this one.
+        device: where the parameters are made.
+        dtype: of the parameters; default torch's default dtype.
+
+    Raises:
+        TypeError: a size is not an int.
+        ValueError: a size is not positive.
+
+    Example:
+        >>> score = ShawScore(head_dim=3, max_distance=2)
+        >>> score(torch.ones(2, 4, 3), torch.ones(2, 6, 3)).shape, score.table.shape
+        (torch.Size([2, 4, 6]), torch.Size([5, 3]))
+    """
+
+    takes_positions = True
+    """A layer whose cache holds samples of different lengths says where their tokens stand."""
+
+    def __init__(
+        self,
+        head_dim: int,
+        max_distance: int,
+        *,
+        device: Device = None,
+        dtype: DType = None,
+    ) -> None:
+        super().__init__()
+        _checks.check_sizes(head_dim=head_dim, max_distance=max_distance)
+        self.head_dim, self.max_distance = head_dim, max_distance
+        rows = 2 * max_distance + 1
+        self.table = nn.Parameter(
+            torch.empty(rows, head_dim, device=device, dtype=dtype)
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the table from Xavier's uniform distribution (Glorot & Bengio, 2010)."""
+        nn.init.xavier_uniform_(self.table)
+
+    def forward(
+        self,
+        query: Float[Tensor, "*#batch q_len d"],
+        key: Float[Tensor, "*#batch k_len d"],
+        *,
+        positions: Positions | None = None,
+    ) -> Float[Tensor, "*batch q_len k_len"]:
+        """Score (..., q_len, head_dim) against (..., k_len, head_dim): (..., q_len, k_len).
+
+        `positions` are those of `alibi_bias`; with them, query and key are (batch, num_heads, len, head_dim).
+
+        Raises:
+            TypeError: not floating-point tensors of one dtype, that of the table.
+            ValueError: a width is wrong, or the leading axes do not broadcast.
+        """
+        _checks.check_pair(query, key)
+        _checks.check_same_kind(("query", "the table"), (query, self.table))
+        widths = query.shape[-1], self.head_dim
+        _checks.check_same("last axis", ("query", "the table"), widths)
+        q_len, k_len = query.shape[-2], key.shape[-2]
+        query = query / math.sqrt(self.head_dim)
+        # Each query meets each distance once, and each key then picks its own: no tensor
+        # (q_len, k_len, head_dim) is built.
+        by_distance = _dot_product(query, self.table)
+        ahead = _distances(q_len, k_len, positions, query.device)
+        rows = (ahead + self.max_distance).clamp(0, 2 * self.max_distance)
+        if positions is not None:
+            rows = rows.unsqueeze(1)  # the heads of a sample share its distances
+        rows = rows.expand(*query.shape[:-2], q_len, k_len)
+        return _dot_product(query, key) + by_distance.gather(-1, rows)
+
+    def extra_repr(self) -> str:
+        """Say the settings in the printed module."""
+        return f"head_dim={self.head_dim}, max_distance={self.max_distance}"

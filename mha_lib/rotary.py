@@ -1,0 +1,239 @@
+"""Rotary positions: queries and keys turn by angles, so that their products see distances alone."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor, nn
+
+from mha_lib import _checks
+from mha_lib.positional import _angles_at
+
+
+def _check_positions(name: str, positions: object) -> Tensor:
+    axes, rule = "(len,) or (batch, len)", "must not be negative"
+    return _checks.check_numbers(name, positions, 0, math.inf, rule, integers=axes)
+
+
+def rotary_angles(
+    num_positions: int | Integer[Tensor, "*batch len"],
+    head_dim: int,
+    *,
+    base: float = 10_000.0,
+) -> Float[Tensor, "*batch len {head_dim//2}"]:
+    """Angles by which rotary encoding turns each pair of columns (Su et al., 2021, §3.2.2).
+
+    Args:
+        num_positions: number of positions, counted from 0; or the positions themselves, integers (len,), or
+            (batch, len) where the samples of a batch stand at different places.
+        head_dim: number of columns that turn, even since they turn in pairs: the width of a head, or of that
+            part of it which is turned.
+        base: as in `sinusoidal_encoding`.
+
+    Returns:
+        float32 angles in radians, (len, head_dim / 2) or (batch, len, head_dim / 2):
+        position * base^(-2i / head_dim), computed in float64.
+
+    Raises:
+        TypeError: a size is not an int, positions are not integers, or `base` is not a number.
+        ValueError: a size or `base` is not positive, a position is negative, or `head_dim` is odd.
+
+    Example:
+        >>> rotary_angles(3, 2).tolist()
+        [[0.0], [1.0], [2.0]]
+        >>> rotary_angles(torch.tensor([[7, 8], [0, 1]]), 2).squeeze(-1).tolist()
+        [[7.0, 8.0], [0.0, 1.0]]
+    """
+    if isinstance(num_positions, Tensor):
+        positions = _check_positions("num_positions", num_positions)
+    else:
+        _checks.check_positive_int("num_positions", num_positions)
+        positions = torch.arange(num_positions)
+    _checks.check_even("head_dim", head_dim)
+    _checks.check_positive("base", base)
+    return _angles_at(positions, head_dim, base).float()
+
+
+def _check_rotary(x: Tensor, angles: Tensor) -> None:
+    _checks.check_float_tensor("x", x, axes="..., len, head_dim")
+    _checks.check_float_tensor("angles", angles, axes="..., len, pairs")
+    if angles.dtype not in (torch.float32, torch.float64):
+        raise TypeError(
+            "angles must be float32 or float64, since half precision mixes up far positions, "
+            f"got {angles.dtype}"
+        )
+    length, head_dim = x.shape[-2:]
+    if head_dim % 2:
+        raise ValueError(
+            f"head_dim, the last axis of x, must be even, got shape {tuple(x.shape)}"
+        )
+    pairs = angles.shape[-1]
+    if angles.ndim > 3 or angles.shape[-2] != length or not 0 < 2 * pairs <= head_dim:
+        raise ValueError(
+            f"angles must have shape (len, pairs) or (batch, len, pairs) with len={length} "
+            f"and 1 to {head_dim // 2} pairs, got {tuple(angles.shape)}"
+        )
+    # The axes of x must say which one is the batch: it is the first of three or four.
+    if angles.ndim == 3 and (
+        x.ndim not in (3, 4) or angles.shape[0] not in (1, x.shape[0])
+    ):
+        raise ValueError(
+            "angles (batch, len, pairs) go with x (batch, len, head_dim) or "
+            "(batch, num_heads, len, head_dim) of the same batch, got angles of shape "
+            f"{tuple(angles.shape)} and x of shape {tuple(x.shape)}"
+        )
+    _checks.check_same("device", ("x", "angles"), (x.device, angles.device))
+
+
+def apply_rotary(
+    x: Float[Tensor, "*lead len head_dim"],
+    angles: Float[Tensor, "*batch len pairs"],
+    *,
+    interleaved: bool = True,
+) -> Float[Tensor, "*lead len head_dim"]:
+    """Turn each pair of columns of queries or keys by its position's angle (Su et al., 2021, equation 34).
+
+    The dot product of a turned query and a turned key depends on the distance of their positions alone. There
+    are two ways to pair the columns. In the paper, and in GPT-J, columns 2i and 2i + 1 are a pair
+    (`interleaved`). In GPT-NeoX, and in HuggingFace's Llama, the pair's columns lie half of the turned width
+    apart. Weights trained with one are wrong for the other.
+
+    Where there are fewer angles than pairs, only the first columns turn, and the others pass as they are
+    (partial width, as in GPT-J and GPT-NeoX). Half precision is turned in float32.
+
+    Args:
+        x: (..., len, head_dim).
+        angles: float32 or float64, (len, pairs) or (batch, len, pairs), from `rotary_angles`; row p belongs
+            to token p. The first 2 * pairs columns turn, at most `head_dim`.
+        interleaved: pairs lie side by side; otherwise half of the turned width apart.
+
+    Returns:
+        A tensor of the shape and dtype of `x`; lengths of vectors do not change.
+
+    Raises:
+        TypeError: `x` is not a floating-point tensor, or `angles` not a float32 or float64 one (rounded to
+            half precision, far positions fall together); `interleaved` is not a bool.
+        ValueError: `head_dim` is odd, or `angles` has another shape or is on another device.
+
+    Example:
+        >>> quarter = torch.tensor([[torch.pi / 2]])
+        >>> apply_rotary(torch.tensor([[1.0, 0.0]]), quarter).round().tolist()
+        [[-0.0, 1.0]]
+        >>> apply_rotary(torch.tensor([[1.0, 0.0, 5.0, 6.0]]), quarter).round().tolist()
+        [[-0.0, 1.0, 5.0, 6.0]]
+    """
+    _check_rotary(x, angles)
+    _checks.check_type("interleaved", interleaved, bool)
+    if angles.ndim == 3 and x.ndim == 4:
+        angles = angles.unsqueeze(1)  # the heads of a sample turn alike
+    pairs = angles.shape[-1]
+    turning, still = x[..., : 2 * pairs], x[..., 2 * pairs :]
+    if interleaved:
+        first, second = turning[..., 0::2], turning[..., 1::2]
+    else:
+        first, second = turning[..., :pairs], turning[..., pairs:]
+    # The angles are float32 at least, so half-precision columns become float32 here.
+    cos, sin = angles.cos(), angles.sin()
+    pair = (first * cos - second * sin, first * sin + second * cos)
+    turned = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+    turned = turned.to(x.dtype)
+    return torch.cat((turned, still), dim=-1) if still.shape[-1] else turned
+
+
+class RotaryPositionalEncoding(nn.Module):
+    """Turn queries and keys by the angles of their positions (Su et al., 2021).
+
+    This is `apply_rotary` with `rotary_angles` as a module. It has no parameters and stores nothing: the
+    angles are computed for the positions at hand, in float32 whatever the dtype of the model, so there is no
+    longest text.
+
+    Args:
+        head_dim: width of a head, even.
+        base: as in `sinusoidal_encoding`.
+        rotary_dim: how many columns turn, the first ones; even. Default `head_dim`.
+        interleaved: pairs lie side by side (the paper, GPT-J); otherwise half of the turned width apart
+            (GPT-NeoX, HuggingFace's Llama).
+
+    Raises:
+        TypeError: a width is not an int, `base` is not a number, `interleaved` not a bool.
+        ValueError: a width is odd or not positive, `rotary_dim` larger than `head_dim`, or `base` not
+            positive.
+
+    Example:
+        >>> rotary = RotaryPositionalEncoding(head_dim=2)
+        >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+        >>> [[round(number, 2) for number in row] for row in rotary(x).tolist()]
+        [[1.0, 0.0], [0.54, 0.84]]
+        >>> torch.equal(rotary(x[1:], torch.tensor([1])), rotary(x)[1:])
+        True
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        base: float = 10_000.0,
+        rotary_dim: int | None = None,
+        interleaved: bool = True,
+    ) -> None:
+        super().__init__()
+        _checks.check_even("head_dim", head_dim)
+        rotary_dim = head_dim if rotary_dim is None else rotary_dim
+        _checks.check_even("rotary_dim", rotary_dim)
+        if rotary_dim > head_dim:
+            raise ValueError(
+                f"rotary_dim must not be larger than head_dim={head_dim}, got {rotary_dim}"
+            )
+        _checks.check_positive("base", base)
+        _checks.check_type("interleaved", interleaved, bool)
+        self.head_dim, self.rotary_dim = head_dim, rotary_dim
+        self.base, self.interleaved = base, interleaved
+
+    def forward(
+        self,
+        x: Float[Tensor, "*lead len head_dim"],
+        positions: Integer[Tensor, "*batch len"] | None = None,
+    ) -> Float[Tensor, "*lead len head_dim"]:
+        """Turn `x` (..., len, head_dim), queries or keys, by the angles of `positions`.
+
+        Args:
+            x: (..., len, head_dim); with positions for each sample (batch, len, head_dim) or
+                (batch, num_heads, len, head_dim).
+            positions: integers (len,) or (batch, len), none negative; default 0..len-1.
+
+        Returns:
+            A tensor of the shape and dtype of `x`.
+
+        Raises:
+            TypeError: `x` is not floating-point, or `positions` are not integers.
+            ValueError: a shape does not fit, or a position is negative.
+        """
+        _checks.check_width("x", x, self.head_dim, axes="..., len, head_dim")
+        length = x.shape[-2]
+        if positions is None:
+            positions = torch.arange(length, device=x.device)
+        else:
+            _check_positions("positions", positions)
+            fits = positions.shape[-1] == length and (
+                positions.ndim == 1
+                or (x.ndim in (3, 4) and positions.shape[0] in (1, x.shape[0]))
+            )
+            if not fits:
+                raise ValueError(
+                    "positions must have shape (len,), or (batch, len) where x has a batch axis, "
+                    f"got {tuple(positions.shape)} for x of shape {tuple(x.shape)}"
+                )
+            _checks.check_same(
+                "device", ("x", "positions"), (x.device, positions.device)
+            )
+        angles = _angles_at(positions, self.rotary_dim, self.base).float()
+        return apply_rotary(x, angles, interleaved=self.interleaved)
+
+    def extra_repr(self) -> str:
+        """Say the settings in the printed module."""
+        return (
+            f"head_dim={self.head_dim}, rotary_dim={self.rotary_dim}, "
+            f"base={self.base:g}, interleaved={self.interleaved}"
+        )
