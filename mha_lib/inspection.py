@@ -12,7 +12,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -99,7 +99,7 @@ def _watch(
     """Write the weights of each call of `layer` into `captured[name]` while the block runs."""
     capture = name, captured
     with _LOCK:
-        watched = vars(layer).get("forward")
+        watched: Any = vars(layer).get("forward")
         if not isinstance(watched, _WatchedForward):
             watched = vars(layer)["forward"] = _WatchedForward(layer)
         watched.captures.append(capture)
@@ -383,6 +383,6 @@ def _attention_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
 
 def _bare_layer(attention: nn.Module) -> MultiHeadAttention:
     """The layer itself, out of the wrapper that `torch.compile` puts around it."""
-    layer = getattr(attention, "_orig_mod", attention)
+    layer = cast(MultiHeadAttention, getattr(attention, "_orig_mod", attention))
     check_type("attention", layer, MultiHeadAttention)
     return layer
