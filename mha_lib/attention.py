@@ -103,7 +103,9 @@ def _clear_unseen(
     if key.numel() >= _fast.ASK_FROM and _checks.finite(key, value):
         return key, value
     if is_causal and mask.shape[-2] > 1:
-        mask = mask & masking._hide_future(*mask.shape[-2:], device=mask.device)
+        mask = mask & masking._hide_future(
+            mask.shape[-2], key.shape[-2], device=mask.device
+        )
     seen = mask.any(-2).unsqueeze(-1)
     if seen.ndim == 4 and seen.shape[1] > key.shape[1]:  # by any head of the group
         seen = seen.unflatten(1, (key.shape[1], -1)).any(2)

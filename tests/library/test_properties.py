@@ -81,6 +81,9 @@ class Call:
                 parts["attn_mask"] = window
             else:
                 parts["attn_mask"] = parts["attn_mask"] & window
+        mask = parts.get("attn_mask")
+        if mask is not None and mask.ndim == 2 and len(mask) == self.shape[0] == q_len:
+            parts["attn_mask"] = mask[None]  # which could also be the keys of each sample
         parts |= {"attn_bias": self.bias, "scale": self.scale}
         return parts | {"need_weights": self.need_weights}
 
