@@ -40,6 +40,15 @@ SHAPE_CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=Tr
 # Before anything imports mha_lib.
 jaxtyping.install_import_hook("mha_lib", SHAPE_CHECKER)
 
+@pytest.fixture(scope="session", autouse=True)
+def readable_path_alone():
+    """Where MHA_LIB_READABLE is set, nothing stands in the place of the readable path."""
+    if os.environ.get("MHA_LIB_READABLE"):
+        from mha_lib import _fast
+
+        _fast.KERNEL, _fast.REUSE_FROM = False, 1 << 60
+
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # No page may leave this machine: every name but the loopback address fails to resolve.

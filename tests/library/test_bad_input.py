@@ -418,7 +418,7 @@ CASES += [
 ]  # fmt: skip
 
 
-def of_both_fast(attend):
+def of_both_paths(attend):
     """What both paths refuse of a bias, a scale, a softcap and of grouped keys."""
     return [
         (lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=BIAS.T), ValueError, "attn_bias", "(7, 5)"),
@@ -685,7 +685,7 @@ for need_weights in (True, False):
     def attend(*arguments, need_weights=need_weights, **hide):
         return dot_product_attention(*arguments, need_weights=need_weights, **hide)
 
-    CASES += of_both_fast(attend)
+    CASES += of_both_paths(attend)
     CASES += [
         (lambda f=attend: f(QUERY.tolist(), KEY, VALUE), TypeError, "query", "list"),
         (lambda f=attend: f(QUERY, KEY.long(), VALUE), TypeError, "key", "torch.int64"),

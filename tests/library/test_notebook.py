@@ -61,7 +61,7 @@ def test_comments_stay_and_docstrings_can():
     assert "# Scaling the query takes" in shown
     full = code(show_source(scaled_dot_product_score, docstring=True))
     assert '"""Dot product over √d' in full
-    assert ast.unparse(ast.parse(full)).startswith("def scaled_dot_product_score(")
+    assert "def scaled_dot_product_score(" in ast.unparse(ast.parse(full))
 
 
 def test_methods_are_shown_without_the_indentation_of_their_class():

@@ -161,7 +161,7 @@ def test_a_learned_bandwidth_can_be_trained_for_several_seeds():
             return attention_pooling(gaussian_score(x, x, self.bandwidth), x)[0]
 
     models = seeded(Smoother, 3)
-    fit(models, lambda g: (torch.rand(9, 1, generator=g),) * 2, steps=50, lr=0.02, loss=F.mse_loss)
+    fit(models, lambda g: (torch.rand(9, 1, generator=g),) * 2, steps=100, lr=0.02, loss=F.mse_loss)
     assert all(model.bandwidth < 0.5 for model in models)  # to give back each point, be narrow
 
 
