@@ -222,7 +222,7 @@ def _combine_masks(
         rows = valid_lens_mask(valid_lens, shape[-1])
         if (
             len(shape) < 3
-            or len(rows) != shape[0]
+            or rows.shape[0] != shape[0]
             or rows.shape[1] not in (1, shape[-2])
         ):
             raise ValueError(

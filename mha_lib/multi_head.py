@@ -246,9 +246,8 @@ class MultiHeadAttention(nn.Module):
             >>> MultiHeadAttention(6, 3).split_heads(torch.arange(6).view(1, 1, 6)).tolist()
             [[[[0, 1]], [[2, 3]], [[4, 5]]]]
         """
-        if not isinstance(x, Tensor):
+        if getattr(x, "ndim", 0) != 3 or x.shape[-1] % self.head_dim:
             _checks.check_type("x", x, Tensor)
-        if x.ndim != 3 or x.shape[-1] % self.head_dim:
             raise ValueError(
                 f"x must have shape (batch, len, heads * head_dim), head_dim={self.head_dim}, "
                 f"got {tuple(x.shape)}"
@@ -271,9 +270,8 @@ class MultiHeadAttention(nn.Module):
             >>> torch.equal(attention.merge_heads(attention.split_heads(x)), x)
             True
         """
-        if not isinstance(x, Tensor):
+        if getattr(x, "ndim", 0) != 4 or x.shape[-1] != self.head_dim:
             _checks.check_type("x", x, Tensor)
-        if x.ndim != 4 or x.shape[-1] != self.head_dim:
             raise ValueError(
                 f"x must have shape (batch, heads, len, head_dim={self.head_dim}), got {tuple(x.shape)}"
             )

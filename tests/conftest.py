@@ -40,6 +40,7 @@ SHAPE_CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=Tr
 # Before anything imports mha_lib.
 jaxtyping.install_import_hook("mha_lib", SHAPE_CHECKER)
 
+
 @pytest.fixture(scope="session", autouse=True)
 def readable_path_alone():
     """Where MHA_LIB_READABLE is set, nothing stands in the place of the readable path."""

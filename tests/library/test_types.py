@@ -20,7 +20,7 @@ from test_exports import MODULES, examples_of, public
 
 import mha_lib
 import mha_lib.widgets
-from mha_lib import causal_mask, scaled_dot_product_score
+from mha_lib import attention_pooling, sinusoidal_encoding
 
 PACKAGE = Path(mha_lib.__file__).parent
 ALL_MODULES = {
@@ -99,22 +99,22 @@ def test_every_tensor_names_its_axes(path):
 
 def test_the_library_is_checked():
     """A result is compared with the arguments, not only an argument with itself."""
-    query, key = torch.ones(2, 5, 3), torch.ones(2, 7, 3)
-    assert scaled_dot_product_score(query, key).shape == (2, 5, 7)
-    with pytest.raises(jaxtyping.TypeCheckError, match="query"):
-        scaled_dot_product_score(query.int(), key)
-    with pytest.raises(jaxtyping.TypeCheckError, match="key"):
-        scaled_dot_product_score(query, key[..., :2])
-    with pytest.raises(jaxtyping.TypeCheckError, match="q_len"):
-        causal_mask("5")
+    scores, value = torch.ones(2, 5, 7), torch.ones(2, 7, 3)
+    assert attention_pooling(scores, value)[0].shape == (2, 5, 3)
+    with pytest.raises(jaxtyping.TypeCheckError, match="scores"):
+        attention_pooling(scores.int(), value)
+    with pytest.raises(jaxtyping.TypeCheckError, match="value"):
+        attention_pooling(scores, value[:, :6])
+    with pytest.raises(jaxtyping.TypeCheckError, match="num_positions"):
+        sinusoidal_encoding("5", 4)
 
 
 def test_errors_of_the_library_come_first_where_they_are_expected():
-    with pytest.raises(TypeError, match="query must have") as caught:
-        scaled_dot_product_score(torch.ones(5, 3).int(), torch.ones(7, 3))
+    with pytest.raises(TypeError, match="scores must have") as caught:
+        attention_pooling(torch.ones(5, 7).int(), torch.ones(7, 3))
     assert not isinstance(caught.value, jaxtyping.TypeCheckError)
     with pytest.raises(jaxtyping.TypeCheckError):  # and are checked again behind it
-        scaled_dot_product_score(torch.ones(5, 3).int(), torch.ones(7, 3))
+        attention_pooling(torch.ones(5, 7).int(), torch.ones(7, 3))
 
 
 @pytest.mark.no_shape_checks
@@ -172,7 +172,7 @@ WRONG_SHAPES = {
         "masking", "causal_mask", ".tril(k_len - q_len)", ".tril(k_len - q_len).T", "causal_mask(3, 5)"
     ),
     "heads that are not merged": (
-        "attention", "MultiHeadAttention.merge_heads", "x.transpose(1, 2).flatten(2)", "x.transpose(1, 2)",
+        "multi_head", "MultiHeadAttention.merge_heads", "x.transpose(1, 2).flatten(2)", "x.transpose(1, 2)",
         "MultiHeadAttention(6, 3).merge_heads(torch.ones(2, 3, 5, 2))",
     ),
     "a mean over the wrong axis": (
@@ -228,7 +228,7 @@ def test_the_library_does_without_a_checker():
     """Who uses the library needs the names of the axes, not what compares them with tensors."""
     code = (
         "import sys; sys.modules['beartype'] = sys.modules['typeguard'] = None; import torch, mha_lib; "
-        "print(mha_lib.causal_mask(2).sum().item(), hasattr(mha_lib.causal_mask, '__wrapped__'))"
+        "print(mha_lib.causal_mask(2).sum().item(), hasattr(mha_lib.masked_softmax, '__wrapped__'))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["3", "False"], done.stderr
