@@ -192,6 +192,7 @@ def test_no_warning_reaches_the_page(recwarn):
     assert not [str(warning.message) for warning in recwarn]
 
 
+@pytest.mark.slow
 def test_the_two_pointer_task_is_learned():
     """The loop does train: two heads point to two places at once."""
     from mha_lib.data import pointer_batch
