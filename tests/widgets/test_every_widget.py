@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 
 import pytest
 from playwright.sync_api import expect
@@ -88,6 +89,25 @@ def test_every_widget_has_a_sample():
         assert issubclass(cls, Explorer) or name == "Quiz"
 
 
+@every_explorer
+def test_constructor_signature_and_ranges_follow_from_the_traits(name):
+    widget, cls = SAMPLES[name](), getattr(mha_lib.widgets, name)
+    parameters = inspect.signature(cls).parameters
+    settings = widget.traits(setting=True)
+    assert set(widget._settings) == set(settings) == set(widget._ranges)
+    for setting, trait in settings.items():
+        assert parameters[setting].kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameters[setting].default == trait.default_value
+        assert widget._ranges[setting] == trait.limits()
+    described = re.search(r"Args:\n(.*?)\n\n", inspect.getdoc(cls), re.DOTALL)[1]
+    assert set(re.findall(r"^    (\w+): ", described, re.MULTILINE)) == set(parameters)
+
+
+def test_an_argument_that_is_no_setting_is_refused():
+    with pytest.raises(TypeError, match=r"AlibiExplorer\(\) got an unexpected keyword argument 'heads'"):
+        mha_lib.widgets.AlibiExplorer(heads=3)
+
+
 @every_widget
 def test_it_shows_the_numbers_of_torch_and_its_still_stands_by(reader, tmp_path, name):
     widget = SAMPLES[name]()
@@ -130,7 +150,7 @@ def test_its_controls_lead_to_the_numbers_of_torch_and_reset_leads_back(by_hand,
         changed |= {t for t, value in traits.items() if report["settings"][t] != value}
         widget.browser_report = report
         assert widget.browser_difference() < 1e-6
-        expected = widget._compute(**report["settings"])
+        expected = widget._numbers_at(report["settings"])
         for key in expected.keys() - DRAWN_AS_PIXELS.get(name, set()):
             assert_shows(host, key, expected[key])
         assert_gives(run_copied_code(host), expected)

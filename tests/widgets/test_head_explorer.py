@@ -282,7 +282,7 @@ def sentence_twin(example, label):
 
 
 WRONG_TYPES = [
-    ("example", ["a"], "example.*expected.*list"),
+    ("example", ["a"], r"example must be a str, got \["),
     ("num_heads", "4", "num_heads must be an int, got '4'"),
     ("num_heads", True, "num_heads must be an int, got True"),
     ("valid_len", 2.5, "valid_len must be an int, got 2.5"),
