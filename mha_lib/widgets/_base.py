@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _JS = resources.files(__package__) / "js"
-_COMMENT = re.compile(r"^[ ]*(//.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
+# Comments on lines of their own, types within a line, remarks at its end. (Python's // follows a word.)
+_COMMENT = re.compile(
+    r"^[ ]*(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n|/\*\* @type (?:[^*]|\*(?!/))*\*/ ?|(?<=[;,{]) // .*$",
+    re.MULTILINE,
+)
+# A comment, or an empty line.
+_STYLE_COMMENT = re.compile(r"[ ]*/\*[^*]*\*/\n|^\n", re.MULTILINE)
 _RELATIVE_IMPORT = re.compile(
     r'^import \{\s*\w+(?:,\s*\w+)*,?\s*\} from "\./(\w+\.js)";\n', re.MULTILINE
 )
@@ -37,9 +43,9 @@ def compose_module(name: str) -> str:
 
     Both hosts of a widget, anywidget and the built page, take its code as a single text in which no relative
     address could be resolved. No bundler is needed as long as the files keep to one form of import,
-    import { a, b } from "./file.js", and no two files declare the same name at their top level. Comments on
-    lines of their own are left out, because every notebook stores this text. Each file begins with a line
-    that names it; the build of the book uses these lines to find what widgets have in common.
+    import { a, b } from "./file.js", and no two files declare the same name at their top level. Comments are
+    left out, because every notebook stores this text. Each file begins with a line that names it; the build
+    of the book uses these lines to find what widgets have in common.
 
     Raises:
         ValueError: a file has an import of another form.
@@ -54,11 +60,12 @@ def compose_style(name: str) -> str:
     """The style sheets that belong to the module `name` and to those it imports, in the order of the imports.
 
     The style sheet of `plane.js` is `plane.css`; a module without a look of its own has none. Each sheet
-    begins with a line that names it, as in `compose_module`.
+    begins with a line that names it, as in `compose_module`; comments are left out.
     """
     sheets = [_JS / file.replace(".js", ".css") for file in _modules(name)]
     return "\n".join(
-        f"/* {sheet.name} */\n{sheet.read_text(encoding='utf-8')}"
+        f"/* {sheet.name} */\n"
+        + _STYLE_COMMENT.sub("", sheet.read_text(encoding="utf-8")).lstrip()
         for sheet in sheets
         if sheet.is_file()
     )
