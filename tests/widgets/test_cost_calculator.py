@@ -263,7 +263,7 @@ def test_what_changes_and_what_does_not(reader, tmp_path):
     status = host.locator("[role=status]")
     sliders(host)["num_kv_heads"].press("ArrowLeft")
     expect(status).to_contain_text("21.2 M parameters")
-    expect(status).to_contain_text("cache 18.9 Mbytes")
+    expect(status).to_contain_text("cache 18.9 MB")
     texts = titles.all_inner_texts()
     assert [text.split()[0] for text in texts] == ["changes", "changes", "changes", "the"]
     marked = host.locator(".mha-bars .mha-now > span:first-child")

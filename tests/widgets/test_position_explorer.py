@@ -107,14 +107,14 @@ def test_text_and_figure_stand_in_for_the_explorer():
 
 @pytest.fixture(scope="module")
 def in_browser(browser, serve):
-    """A function that evaluates an expression over the functions of position_math.js."""
+    """A function that evaluates an expression over the functions of position_math.js and alibi_math.js."""
     page = browser.new_page()
     page.goto(serve(JS) + "/position_math.js")
 
     def evaluate(expression):
         result = page.evaluate(
             """async (expression) => {
-              const math = await import("/position_math.js");
+              const math = { ...(await import("/position_math.js")), ...(await import("/alibi_math.js")) };
               const run = new Function(...Object.keys(math), `return (${expression})`);
               const plain = (value) => typeof value === "number" ? String(value) : Array.from(value, plain);
               return plain(run(...Object.values(math)));

@@ -139,10 +139,10 @@ def math_page(browser, serve):
 
 
 def in_browser(page, expression, **tensors):
-    """An expression over the functions of score_math.js; tensors come and go as float64."""
+    """An expression over the functions of score_math.js and mask_math.js; tensors come and go as float64."""
     result = page.evaluate(
         """async ([expression, values]) => {
-          const math = await import("/score_math.js");
+          const math = { ...(await import("/score_math.js")), ...(await import("/mask_math.js")) };
           const typed = (value) =>
             Array.isArray(value[0]) ? value.map(typed) : Float64Array.from(value, Number);
           const names = [...Object.keys(math), ...Object.keys(values)];
