@@ -248,13 +248,14 @@ def test_kernel_scores_equal_torch(math_page, kernel, bandwidth):
 
 def test_heights_masks_and_errors_equal_torch(math_page):
     heights, others, error = math_page.evaluate(
-        """async () => {
+        """async (kernels) => {
           const math = await import("/pooling_math.js");
           const us = [-1.5, -1, -0.25, 0, 0.5, 2];
           return [
-            math.POOLING_KERNELS.map((kernel) => us.map((u) => math.kernelHeight(kernel, u))),
+            kernels.map((kernel) => us.map((u) => math.kernelHeight(kernel, u))),
             math.othersMask(5), math.meanSquaredError([1, 2, 4], [1.5, 2, 1])];
-        }"""
+        }""",
+        KERNELS,
     )
     expected = [[kernel_by_hand(kernel, u) for u in (-1.5, -1, -0.25, 0, 0.5, 2)] for kernel in KERNELS]
     torch.testing.assert_close(
