@@ -103,6 +103,7 @@ check: .venv/ready node_modules/.package-lock.json
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/node node_modules/typescript/bin/tsc
+	$(BIN)/node tools/check_javascript.mjs
 
 # The compiler that checks the types of the widgets' JavaScript, of the version in package-lock.json. Node and npm are
 # in the environment.
