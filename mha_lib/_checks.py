@@ -382,7 +382,7 @@ def check_layer(
     value: Tensor,
     widths: tuple[int, int, int],
     weight: object,
-    is_causal: bool,
+    is_causal: object,
 ) -> None:
     """Raise unless a layer with these widths and this weight can take the inputs.
 

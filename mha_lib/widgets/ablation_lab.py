@@ -14,8 +14,8 @@ import traitlets as t
 from torch import Tensor, nn
 
 from mha_lib._checks import check_type
-from mha_lib.attention import MultiHeadAttention
 from mha_lib.inspection import capture_attention, gate_heads
+from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.widgets._base import Explorer
 from mha_lib.widgets._traits import Numbers, TraitValueError, Whole
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mha_lib.attention import masked_softmax
 from mha_lib.masking import causal_mask
-from mha_lib.positional import alibi_bias, alibi_slopes
+from mha_lib.relative import alibi_bias, alibi_slopes
 from mha_lib.widgets._base import Explorer
 from mha_lib.widgets._traits import Choice, Flag, TraitValueError, Whole
 

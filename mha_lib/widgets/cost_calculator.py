@@ -11,8 +11,8 @@ import traitlets as t
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from mha_lib.attention import MultiHeadAttention
 from mha_lib.cache import KeyValueCache
+from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.widgets._base import Explorer
 from mha_lib.widgets._traits import Choice, TraitValueError, Whole
 

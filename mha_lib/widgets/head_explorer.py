@@ -14,8 +14,9 @@ import traitlets as t
 from torch import Tensor
 
 from mha_lib._checks import check_type
-from mha_lib.attention import MultiHeadAttention, attention_pooling
+from mha_lib.attention import attention_pooling
 from mha_lib.masking import build_mask
+from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.scores import scaled_dot_product_score
 from mha_lib.widgets._base import Explorer
 from mha_lib.widgets._traits import Choice, Flag, Text, TraitValueError, Whole

@@ -11,11 +11,8 @@ import torch.nn.functional as F
 import traitlets as t
 from torch import Tensor, nn
 
-from mha_lib.attention import (
-    MultiHeadAttention,
-    attention_pooling,
-    dot_product_attention,
-)
+from mha_lib.attention import attention_pooling, dot_product_attention
+from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.widgets._base import Explorer
 from mha_lib.widgets._traits import Flag, TraitValueError, Whole
 

@@ -10,7 +10,8 @@ import torch
 import traitlets as t
 from torch import Tensor
 
-from mha_lib.positional import apply_rotary, rotary_angles, sinusoidal_encoding
+from mha_lib.positional import sinusoidal_encoding
+from mha_lib.rotary import apply_rotary, rotary_angles
 from mha_lib.scores import dot_product_score
 from mha_lib.widgets._base import Explorer
 from mha_lib.widgets._traits import Choice, Number, TraitValueError, Whole

@@ -1,4 +1,4 @@
-"""Masks and inputs as users of torch write them: (batch, k_len), one sample alone, one length for two samples."""
+"""Masks and inputs as users of torch write them: (batch, k_len), one sample alone, a window, a scale."""
 
 import pytest
 import torch

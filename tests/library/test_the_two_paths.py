@@ -86,7 +86,7 @@ def test_all_holds_with_the_readable_path_in_the_place_of_the_fast_one():
 HIDDEN = {
     "valid_lens": {"valid_lens": torch.tensor([4, 7])},
     "key_mask": {"key_mask": torch.arange(K_LEN) < torch.tensor([[4], [7]])},
-    "attn_mask": {"attn_mask": (torch.arange(K_LEN) < torch.tensor([[4], [7]]))[:, None].expand(2, Q_LEN, K_LEN)},
+    "attn_mask": {"attn_mask": (torch.arange(K_LEN) < torch.tensor([[[4]], [[7]]])).expand(2, Q_LEN, K_LEN)},
     "a causal mask beside it": {"valid_lens": torch.tensor([4, 7]), "is_causal": True},
     "lengths per query": {"valid_lens": torch.tensor([[1, 2, 3, 4, 4], [3, 4, 5, 6, 7]])},
 }  # fmt: skip
