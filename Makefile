@@ -13,17 +13,30 @@ SHELL := bash
 # Chapters and tests run two at a time, so each keeps to one thread.
 export OMP_NUM_THREADS := 1
 
+# What to run instead of everything: tests, as pytest names them, and notebooks.
+ONLY ?=
+TESTS := $(if $(ONLY),$(filter-out %.ipynb,$(ONLY)),tests)
+NOTEBOOKS := $(if $(ONLY),$(filter %.ipynb,$(ONLY)),index.ipynb chapters)
+
+# A test in a browser often waits, so one more than JOBS run at a time; tests/conftest.py says in which order.
+PYTEST := $(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder
 # Chapters need no network, so there is none for them.
 NBVAL := https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
-  $(BIN)/pytest index.ipynb chapters --nbval --nbval-current-env --nbval-cell-timeout 300 -n $(JOBS) --dist loadfile
+  $(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout 300 -n $(JOBS) --dist loadfile
+# Each part runs even if one before it failed. Each writes there what failed, see conftest.py; the last line says it.
+BEGIN = mkdir -p _build; export FAILED=_build/failed-$@; rm -f $$FAILED; status=0
+END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
+  exit $$status
 
-.PHONY: help book serve notebooks test faults oldest check bench bench-widgets heights machine repository clean
+.PHONY: help book serve notebooks test test-all faults oldest check bench bench-widgets heights machine repository clean
 
 help:
 	@echo 'make book        build the book from the stored notebooks into $(BOOK)'
 	@echo 'make serve       build it and serve it on http://127.0.0.1:$(PORT)'
 	@echo 'make notebooks   run the pages with code and store their outputs (CHAPTERS="chapters/03_*.ipynb" for some)'
-	@echo 'make test        everything: library, chapters, book in a browser, Colab; about a quarter of an hour'
+	@echo 'make test        library, chapters and the book in a browser; about six minutes on two cores'
+	@echo '                 (ONLY="tests/library/test_cache.py chapters/02_scoring_functions.ipynb" for some)'
+	@echo 'make test-all    what make test leaves out: planted faults, accessibility, Colab, each widget; half an hour'
 	@echo 'make faults      plant known faults in the library and print which test catches each; about two minutes'
 	@echo 'make check       format, lint and types, of Python and JavaScript'
 	@echo 'make bench       measure time and memory, for the appendix on efficiency; about eight minutes'
@@ -68,14 +81,18 @@ machine: .venv/ready
 	elif ! command -v chromium-headless-shell chromium >/dev/null; then \
 	  $(BIN)/playwright install --only-shell chromium; fi
 
-# Both parts run even if the first fails. A test in a browser often waits, so one more than JOBS run at a time; files
-# go in alphabetical order, or those with few and long tests would be left for the end.
+# The library, the book in a browser, and every output of the chapters: minutes. ONLY may also name what is slow.
 test: book machine
-	@status=0; \
-	$(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder || status=1; \
-	echo; echo '== the chapters: every output as stored'; \
-	$(NBVAL) || status=1; \
-	exit $$status
+	@$(BEGIN); \
+	$(if $(TESTS),echo '== tests'; $(PYTEST) $(if $(ONLY),,-m 'not slow') $(TESTS) || status=1;) \
+	$(if $(NOTEBOOKS),echo '== notebooks: every output as stored'; $(NBVAL) $(NOTEBOOKS) || status=1;) \
+	$(END)
+
+# What `make test` leaves out; tests/conftest.py says by which rule.
+test-all: book machine
+	@$(BEGIN); \
+	echo '== slow tests'; $(PYTEST) -m slow tests || status=1; \
+	$(END)
 
 # Each known fault is planted in a copy of the library; the table says which test caught it.
 faults: .venv/ready
@@ -86,6 +103,7 @@ check: .venv/ready node_modules/.package-lock.json
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/node node_modules/typescript/bin/tsc
+	$(BIN)/node tools/check_javascript.mjs
 
 # The compiler that checks the types of the widgets' JavaScript, of the version in package-lock.json. Node and npm are
 # in the environment.

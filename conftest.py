@@ -1,14 +1,22 @@
-"""nbval compares texts only: here it learns to compare figures, pixel by pixel, with a tolerance."""
+"""For all of pytest here: figures are compared as well as texts, and what failed is said in one line.
+
+nbval compares texts only; it learns here to compare figures, pixel by pixel, with a tolerance.
+"""
 
 import base64
 import io
+import os
 
 import numpy as np
+import pytest
 from nbval.plugin import IPyNbCell
 from PIL import Image
 
 # Fonts and edges differ in the last bits from one machine to the next, a wrong curve or colour by much more.
 LEVELS, SHARE = 8, 0.01
+
+# Where the Makefile collects what failed. Only this run of pytest writes there, not one that a test starts.
+FAILED = os.environ.pop("FAILED", None)
 
 compare_texts = IPyNbCell.compare_outputs
 
@@ -52,3 +60,28 @@ def difference(new, stored):
 
 
 IPyNbCell.compare_outputs = compare_outputs
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter):
+    """Say at the end, in one line, how to run just what failed; under `make`, the Makefile says it."""
+    yield
+    reports = [
+        report
+        for kind in ("failed", "error")
+        for report in terminalreporter.stats.get(kind, [])
+    ]
+    again = sorted({runs_again(report.nodeid) for report in reports})
+    if FAILED:
+        with open(FAILED, "a", encoding="utf-8") as collected:
+            collected.writelines(f"{name}\n" for name in again)
+    elif again:
+        terminalreporter.write_line(
+            f'To run just what failed: make test ONLY="{" ".join(again)}"'
+        )
+
+
+def runs_again(nodeid):
+    """What to name for a failed test: the test with all its cases, or the whole notebook of a cell."""
+    name = nodeid.partition("[")[0]
+    return name.partition("::")[0] if ".ipynb" in name else name

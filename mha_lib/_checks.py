@@ -66,6 +66,13 @@ def check_sizes(**sizes: object) -> None:
         check_positive_int(name, size)
 
 
+def check_lens(**lens: object) -> None:
+    """Raise unless all are ints that are not negative; None stands for a default."""
+    for name, value in lens.items():
+        if value is not None and check_int(name, value) < 0:
+            raise ValueError(f"{name} must not be negative, got {value}")
+
+
 def check_seed(name: str, value: object) -> None:
     """Raise unless `value` is an int that every generator takes as a seed."""
     if not 0 <= check_int(name, value) < 2**32:
@@ -201,8 +208,8 @@ def check_numbers(
     while torch._C._functorch.is_functorch_wrapped_tensor(numbers):
         numbers = torch._C._functorch.get_unwrapped(numbers)
     try:
-        least, most = numbers.aminmax()
-        least, most = least.item(), most.item()
+        ends = numbers.aminmax()
+        least, most = ends.min.item(), ends.max.item()
     except RuntimeError:  # a tensor that stands for numbers without holding any
         return values
     if not low <= least <= most <= high:
@@ -375,7 +382,7 @@ def check_layer(
     value: Tensor,
     widths: tuple[int, int, int],
     weight: object,
-    is_causal: bool,
+    is_causal: object,
 ) -> None:
     """Raise unless a layer with these widths and this weight can take the inputs.
 
@@ -384,16 +391,23 @@ def check_layer(
     like = weight if isinstance(weight, Tensor) else query
     axes = ("batch, q_len, embed_dim", "batch, k_len, kdim", "batch, k_len, vdim")
     inputs = ((query, "query"), (key, "key"), (value, "value"))
+    rank = getattr(query, "ndim", 3)
+    if (
+        rank != 2
+        or rank != getattr(key, "ndim", 3)
+        or rank != getattr(value, "ndim", 3)
+    ):
+        rank = 3
     for (x, name), width, axis in zip(inputs, widths, axes, strict=True):
-        good = isinstance(x, Tensor) and x.ndim == 3 and x.shape[2] == width
+        good = isinstance(x, Tensor) and x.ndim == rank and x.shape[-1] == width
         good = good and x.is_floating_point()
         if not good or x.dtype != like.dtype or x.device != like.device:
-            check_width(name, x, width, axes=axis)
+            check_width(name, x, width, axes=axis.removeprefix("batch, " * (rank == 2)))
             check_same_kind((name, "the layer's weights"), (x, like))
-    if query.shape[0] != key.shape[0] or key.shape[:2] != value.shape[:2]:
+    if query.shape[:-2] != key.shape[:-2] or key.shape[:-1] != value.shape[:-1]:
         names, tensors = ("query", "key", "value"), (query, key, value)
-        check_same("batch", names, [x.shape[0] for x in tensors])
-        check_same("length", names[1:], [x.shape[1] for x in tensors[1:]])
+        check_same("batch", names, [tuple(x.shape[:-2]) for x in tensors])
+        check_same("length", names[1:], [x.shape[-2] for x in tensors[1:]])
     if not isinstance(is_causal, bool):
         check_type("is_causal", is_causal, bool)
 
@@ -537,3 +551,37 @@ def check_positions(positions: object, q_len: int, k_len: int) -> Positions:
         check_numbers(name, own, 0, math.inf, "must not be negative", integers=axes)
         check_same("length", (name, what), (own.shape[-1], length))
     return positions[0], positions[1]
+
+
+def check_chunk(
+    keys: Tensor, values: Tensor, held_keys: Tensor | None, held_values: Tensor | None
+) -> None:
+    """Raise unless keys and values can be appended to those that a cache holds."""
+    check_float_tensor("keys", keys, axes="batch, num_kv_heads, new, head_dim")
+    check_float_tensor("values", values, axes="batch, num_kv_heads, new, value_dim")
+    names = ("keys", "values")
+    check_same_kind(names, (keys, values))
+    sizes = tuple(keys.shape[:3]), tuple(values.shape[:3])
+    check_same("(batch, num_kv_heads, new)", names, sizes)
+    if held_keys is not None and held_values is not None:
+        check_same_kind(("the new keys", "the cache"), (keys, held_keys))
+        widths = (values.shape[3], held_values.shape[3])
+        check_same("value_dim", ("the new values", "the cache"), widths)
+
+
+def check_chunk_sizes(
+    sizes: tuple[int, ...], held: Sequence[int] | None, valid_lens: object
+) -> None:
+    """Raise unless keys of these sizes (batch, num_kv_heads, new, head_dim) go with those that are held."""
+    batch, num_kv_heads, _, head_dim = sizes
+    if valid_lens is not None and getattr(valid_lens, "shape", ()) != (batch,):
+        check_type("valid_lens", valid_lens, Tensor)
+        raise ValueError(
+            "valid_lens must have shape (batch,) beside a cache, the number of real new tokens, "
+            f"got {tuple(getattr(valid_lens, 'shape', ()))} for batch={batch}"
+        )
+    if held is not None:
+        names, own = ("the new keys", "the cache"), (batch, num_kv_heads, head_dim)
+        check_same(
+            "(batch, num_kv_heads, head_dim)", names, (own, (*held[:2], held[3]))
+        )

@@ -180,13 +180,10 @@ def _explain_second_derivative(
     )
 
 
-def narrow(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def narrow(*tensors: Tensor) -> list[Tensor]:
     """What autocast makes of the inputs of torch's kernel."""
-    dtype = torch.get_autocast_dtype(query.device.type)
-    tensors = (
-        x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value)
-    )
-    return next(tensors), next(tensors), next(tensors)
+    dtype = torch.get_autocast_dtype(tensors[0].device.type)
+    return [x if x.dtype == torch.float64 else x.to(dtype) for x in tensors]
 
 
 def softmax(
@@ -195,7 +192,7 @@ def softmax(
     formula: Callable[[Tensor, Tensor | None], Tensor],
 ) -> Tensor:
     """What `formula` gives, in the memory of the scores, which nobody else may hold, where that can be."""
-    if torch.compiler.is_compiling() or not scores.is_cpu:
+    if not scores.is_cpu:
         return formula(scores, mask)
     if mask is not None:
         sees = mask.any(-1, keepdim=True)

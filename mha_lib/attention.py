@@ -58,11 +58,10 @@ def _attend(
     """Attention on either path. All arguments are checked, mask and bias aligned with the scores."""
     device = query.device.type
     if rule is None and device != "meta" and torch.is_autocast_enabled(device):
-        inputs = _fast.narrow(query, key, value)
+        query, key, value = _fast.narrow(query, key, value)
+        how = (is_causal, dropout_p, need_weights, None, scale)
         with torch.autocast(device, enabled=False):  # it would round the scores too
-            return _attend(
-                *inputs, mask, bias, is_causal, dropout_p, need_weights, None, scale
-            )
+            return _attend(query, key, value, mask, bias, *how)
     if mask is not None:
         key, value = _clear_unseen(key, value, mask, is_causal)
     if rule is None and not need_weights and _fast.KERNEL:
@@ -88,7 +87,8 @@ def _attend(
         scores = rule(query, key)
     else:
         scores = _scaled_dot_product(query, key.contiguous(), scale=scale)
-        if scores.numel() >= _fast.REUSE_FROM:  # nobody else holds these scores
+        # Nobody else holds these scores. A compiler decides about memory itself.
+        if not torch.compiler.is_compiling() and scores.numel() >= _fast.REUSE_FROM:
             softmax = partial(_fast.softmax, formula=_softmax)
     if bias is not None:
         scores = scores + masking._fit_bias(bias, scores.dtype)
@@ -100,10 +100,14 @@ def _clear_unseen(
     key: Tensor, value: Tensor, mask: Tensor, is_causal: bool
 ) -> tuple[Tensor, Tensor]:
     """Zeros for what no query may see, so that not even a NaN there reaches a result or a gradient."""
-    if key.numel() >= _fast.ASK_FROM and _checks.finite(key, value):
+    # A compiled program may not depend on sizes or numbers.
+    traced = torch.compiler.is_compiling()
+    if not traced and key.numel() >= _fast.ASK_FROM and _checks.finite(key, value):
         return key, value
     if is_causal and mask.shape[-2] > 1:
-        mask = mask & masking._hide_future(*mask.shape[-2:], device=mask.device)
+        mask = mask & masking._hide_future(
+            mask.shape[-2], key.shape[-2], device=mask.device
+        )
     seen = mask.any(-2).unsqueeze(-1)
     if seen.ndim == 4 and seen.shape[1] > key.shape[1]:  # by any head of the group
         seen = seen.unflatten(1, (key.shape[1], -1)).any(2)

@@ -8,13 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
-from mha_lib._checks import (
-    Device,
-    check_float_tensor,
-    check_int,
-    check_same,
-    check_same_kind,
-)
+from mha_lib import _checks
+from mha_lib._checks import Device, Positions
 from mha_lib.masking import valid_lens_mask
 
 
@@ -93,9 +88,7 @@ class KeyValueCache:
             [[[3], [1]], [[0, 1, 2, 3], [0, 0, 0, 1]]]
         """
         new = q_len if new is None else new
-        for name, length in (("q_len", q_len), ("new", new)):
-            if check_int(name, length) < 0:
-                raise ValueError(f"{name} must not be negative, got {length}")
+        _checks.check_lens(q_len=q_len, new=new)
         device = None if self.keys is None else self.keys.device
         queries, keys = _new_positions(self, q_len, new, device)
         if self.visible is None:
@@ -131,19 +124,8 @@ class KeyValueCache:
             ValueError: shapes do not fit each other or what the cache holds, another device, or a length
                 outside 0..new. The cache is then as it was.
         """
-        check_float_tensor("keys", keys, axes="batch, num_kv_heads, new, head_dim")
-        check_float_tensor("values", values, axes="batch, num_kv_heads, new, value_dim")
-        check_same_kind(("keys", "values"), (keys, values))
-        check_same(
-            "(batch, num_kv_heads, new)",
-            ("keys", "values"),
-            (tuple(keys.shape[:3]), tuple(values.shape[:3])),
-        )
+        _checks.check_chunk(keys, values, self.keys, self.values)
         self.check_fits(keys.shape, valid_lens)
-        if self.keys is not None and self.values is not None:
-            check_same_kind(("the new keys", "the cache"), (keys, self.keys))
-            widths = (values.shape[3], self.values.shape[3])
-            check_same("value_dim", ("the new values", "the cache"), widths)
         visible = self._append_visible(keys, valid_lens)
         if self.keys is not None and self.values is not None:
             keys = torch.cat((self.keys, keys), dim=2)
@@ -165,44 +147,42 @@ class KeyValueCache:
             ValueError: the sizes are not those of what the cache holds, or `valid_lens` has another shape
                 or lies outside 0..new.
         """
-        batch, num_kv_heads, new, head_dim = sizes
+        held = None if self.keys is None else self.keys.shape
+        _checks.check_chunk_sizes(tuple(sizes), held, valid_lens)
         if valid_lens is not None:
-            valid_lens_mask(valid_lens, new)
-            if valid_lens.shape != (batch,):
-                raise ValueError(
-                    "valid_lens must have shape (batch,) beside a cache, the number of real new tokens, "
-                    f"got {tuple(valid_lens.shape)} for batch={batch}"
-                )
-        if self.keys is not None:
-            held = (*self.keys.shape[:2], self.keys.shape[3])
-            check_same(
-                "(batch, num_kv_heads, head_dim)",
-                ("the new keys", "the cache"),
-                ((batch, num_kv_heads, head_dim), held),
-            )
+            valid_lens_mask(valid_lens, sizes[2])
 
     def _append_visible(self, keys: Tensor, valid_lens: Tensor | None) -> Tensor | None:
         if valid_lens is None and self.visible is None:
             return None
-        batch, _, new, _ = keys.shape
-        if valid_lens is None:
-            added = keys.new_ones(batch, new, dtype=torch.bool)
-        else:
-            added = valid_lens_mask(valid_lens, new).squeeze(1).to(keys.device)
-        held = self.visible
+        held, added = self.visible, keys.new_ones(keys.shape[:3:2], dtype=torch.bool)
+        if valid_lens is not None:
+            added = (
+                valid_lens_mask(valid_lens, keys.shape[2]).squeeze(1).to(keys.device)
+            )
         if held is None:
-            held = keys.new_ones(batch, len(self), dtype=torch.bool)
+            held = keys.new_ones(keys.shape[0], len(self), dtype=torch.bool)
         return torch.cat((held, added), dim=1)
 
+    def _check_call(
+        self, sizes: Sequence[int], valid_lens: Tensor | None, turned: int
+    ) -> int:
+        """Check a layer's call, which turns so many queries; return how many slots are taken."""
+        _checks.check_type("cache", self, KeyValueCache)
+        self.check_fits(sizes, valid_lens)
+        total = len(self) + sizes[2]
+        if turned > total:
+            raise ValueError(
+                "query must not be longer than all keys where rotary meets a cache, "
+                f"got q_len={turned}, k_len={total}"
+            )
+        return len(self)
+
     def _extend(
-        self,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | None,
-        valid_lens: Tensor | None,
+        self, keys: Tensor, values: Tensor, mask: Tensor | None, lens: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """`append`, and the mask of a call with the slots hidden that hold no real token."""
-        keys, values, visible = self.append(keys, values, valid_lens=valid_lens)
+        """`append`, and the mask of the call, which then hides the slots without a real token."""
+        keys, values, visible = self.append(keys, values, valid_lens=lens)
         if visible is not None:
             visible = visible[:, None, None]
             mask = visible if mask is None else mask & visible
@@ -211,7 +191,7 @@ class KeyValueCache:
 
 def _new_positions(
     cache: KeyValueCache | None, q_len: int, new: int, device: Device
-) -> tuple[Tensor, Tensor]:
+) -> Positions:
     """Positions of queries and new keys: they end together, and go on where the cache ends."""
     longest = max(q_len, new)
     positions = torch.arange(longest, device=device)
@@ -224,7 +204,7 @@ def _new_positions(
 
 def _slot_positions(
     cache: KeyValueCache | None, q_len: int, k_len: int
-) -> tuple[Tensor, Tensor] | None:
+) -> Positions | None:
     """`cache.positions` where slots do not say where their tokens stand, since some hold none."""
     if cache is None or cache.visible is None:
         return None

@@ -18,6 +18,7 @@ from mha_lib._checks import (
     check_bool,
     check_float_tensor,
     check_int,
+    check_lens,
     check_no_key_mask,
     check_numbers,
     checked,
@@ -35,10 +36,7 @@ def _check_lens(
     right: object = None,
     **_: object,
 ) -> None:
-    lens = {"q_len": q_len, "k_len": k_len, "left": left, "right": right}
-    for name, value in lens.items():
-        if value is not None and check_int(name, value) < 0:
-            raise ValueError(f"{name} must not be negative, got {value}")
+    check_lens(q_len=q_len, k_len=k_len, left=left, right=right)
 
 
 def valid_lens_mask(
@@ -63,7 +61,7 @@ def valid_lens_mask(
         [[[1, 0, 0]], [[1, 1, 1]]]
     """
     if type(k_len) is not int or k_len < 0:
-        _check_lens(0, k_len)
+        check_lens(k_len=k_len)
     axes, rule = "(batch,) or (batch, q_len)", f"must lie in 0..k_len={k_len}"
     check_numbers("valid_lens", valid_lens, 0, k_len, rule, integers=axes)
     visible = torch.arange(k_len, device=valid_lens.device) < valid_lens.unsqueeze(-1)
@@ -125,6 +123,8 @@ def sliding_window_mask(
         right: how many keys after it, None for all.
         positions: where queries and keys stand, if samples of different lengths share a cache: integers
             (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`.
+        positions: where queries and keys stand, if samples of different lengths share a cache: integers
+            (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`.
         device: where the mask is made.
 
     Returns:
@@ -163,6 +163,7 @@ def build_mask(
         attn_mask: bool, True = may attend, shape (q_len, k_len), (batch, q_len, k_len) or
             (batch, num_heads, q_len, k_len); axes of size 1 broadcast.
         key_mask: bool, True = may attend, (batch, k_len): one row of keys for all queries of a sample.
+        key_mask: bool, True = may attend, (batch, k_len): one row of keys for all queries of a sample.
         valid_lens: integers (batch,) or (batch, q_len), see `valid_lens_mask`.
         is_causal: hide the future, see `causal_mask`.
         device: where a causal mask is made when neither tensor is given.
@@ -181,7 +182,7 @@ def build_mask(
         >>> build_mask(2, 2) is None
         True
     """
-    _check_lens(q_len, k_len)
+    _check_lens(q_len, check_int("k_len", k_len))
     # The scores are of the smallest shape that all masks fit.
     lead = list(attn_mask.shape[:-2]) if isinstance(attn_mask, Tensor) else []
     for of_samples in (key_mask, valid_lens):
@@ -221,7 +222,7 @@ def _combine_masks(
         rows = valid_lens_mask(valid_lens, shape[-1])
         if (
             len(shape) < 3
-            or len(rows) != shape[0]
+            or rows.shape[0] != shape[0]
             or rows.shape[1] not in (1, shape[-2])
         ):
             raise ValueError(

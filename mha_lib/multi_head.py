@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float, Integer, Shaped
 from torch import Tensor, nn
 
@@ -72,7 +73,7 @@ class MultiHeadAttention(nn.Module):
         vdim: int | None = None,
         dropout: float = 0.0,
         bias: bool = False,
-        scale: float | Tensor | None = None,
+        scale: float | Float[Tensor, "..."] | None = None,
         softcap: float | None = None,
         window: tuple[int | None, int | None] | None = None,
         score: ScoringRule | None = None,
@@ -161,28 +162,25 @@ class MultiHeadAttention(nn.Module):
                 outside 0..k_len, `attn_bias` is not finite, or `cache` belongs to another layer or batch; a
                 cache that is refused stays as it was.
         """
-        if isinstance(query, Tensor) and query.ndim == 2:
-            masks = {"attn_mask": attn_mask, "attn_bias": attn_bias}
-            masks |= {"key_mask": key_mask, "valid_lens": valid_lens}
-            options = {"is_causal": is_causal, "cache": cache}
-            return self._one_sample(
-                (query, key, value), masks, need_weights=need_weights, **options
-            )
         # A module that replaced a projection (LoRA, quantization) may have no such tensor.
         weight = getattr(self.q_proj, "weight", None)
         widths = (self.embed_dim, self.kdim, self.vdim)
         _checks.check_layer(query, key, value, widths, weight, is_causal)
-        past = 0 if cache is None else self._check_cache(cache, query, key, valid_lens)
+        if query.ndim == 2:
+            hides = (attn_mask, attn_bias, key_mask, valid_lens)
+            given = (query, key, value, hides, is_causal, cache, need_weights)
+            return self._attend_one(*given)
+        past = 0
+        if cache is not None:
+            sizes = (query.shape[0], self.num_kv_heads, key.shape[1], self.head_dim)
+            turned = 0 if self.rotary is None else query.shape[1]
+            past = KeyValueCache._check_call(cache, sizes, valid_lens, turned)
         shape = (query.shape[0], self.num_heads, query.shape[1], past + key.shape[1])
         lens = valid_lens if cache is None else None  # a cache hides its own padding
         mask = masking._combine_masks(shape, attn_mask, key_mask, lens)
         bias = None if attn_bias is None else masking.align_bias(attn_bias, shape)
         rule = None
-        if (
-            self.window is not None
-            or self.score is not None
-            or self.softcap is not None
-        ):
+        if (self.window, self.score, self.softcap) != (None, None, None):
             mask, rule = self._add_settings(mask, shape, cache, query.device)
 
         queries = self.split_heads(self.q_proj(query))
@@ -193,54 +191,35 @@ class MultiHeadAttention(nn.Module):
             queries, keys = self.rotary(queries, at[0]), self.rotary(keys, at[1])
         if cache is not None:
             keys, values, mask = cache._extend(keys, values, mask, valid_lens)
-        dropout_p = self.dropout if self.training else 0.0
-        how = (is_causal, dropout_p, need_weights, rule, self.scale)
+        how = (is_causal, self.dropout * self.training, need_weights, rule, self.scale)
         heads, weights = _attend(queries, keys, values, mask, bias, *how)
         return self.out_proj(self.merge_heads(heads)), weights
 
-    def _one_sample(
+    def _attend_one(
         self,
-        inputs: tuple[Tensor, ...],
-        masks: dict[str, Tensor | None],
-        **options: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """What `forward` gives for a batch of this one sample, without its batch axis."""
-        for name, x in zip(("key", "value"), inputs[1:], strict=True):
-            _checks.check_float_tensor(name, x, axes="k_len, width")
-        for name, mask in masks.items():
-            per_sample = name in ("key_mask", "valid_lens")
-            if isinstance(mask, Tensor) and (per_sample or mask.ndim == 3):
-                masks[name] = mask[None]
-        query, key, value = (x[None] for x in inputs)
-        forward = MultiHeadAttention.forward
-        output, weights = forward(self, query, key, value, **masks, **options)
-        return output[0], None if weights is None else weights[0]
-
-    def _check_cache(
-        self,
-        cache: KeyValueCache,
         query: Tensor,
         key: Tensor,
-        valid_lens: Tensor | None,
-    ) -> int:
-        """Check a cache before anything is computed; how many tokens it holds."""
-        _checks.check_type("cache", cache, KeyValueCache)
-        sizes = (query.shape[0], self.num_kv_heads, key.shape[1], self.head_dim)
-        cache.check_fits(sizes, valid_lens)
-        total = len(cache) + key.shape[1]
-        if self.rotary is not None and query.shape[1] > total:
-            raise ValueError(
-                "query must not be longer than all keys where rotary meets a cache, "
-                f"got q_len={query.shape[1]}, k_len={total}"
-            )
-        return len(cache)
+        value: Tensor,
+        hides: tuple[Tensor | None, ...],
+        *options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """What `forward` gives for a batch of this one sample, without its batch axis."""
+        names = ("attn_mask", "attn_bias", "key_mask", "valid_lens")
+        batched: dict[str, Any] = dict(zip(names, hides, strict=True))
+        for name, x in batched.items():
+            shared = name in names[:2] and getattr(x, "ndim", 0) == 2
+            batched[name] = x[None] if isinstance(x, Tensor) and not shared else x
+        batched |= zip(("is_causal", "cache", "need_weights"), options, strict=True)
+        inputs = (query[None], key[None], value[None])
+        output, weights = MultiHeadAttention.forward(self, *inputs, **batched)
+        return output[0], None if weights is None else weights[0]
 
     def _add_settings(
         self,
         mask: Tensor | None,
         shape: tuple[int, ...],
         cache: KeyValueCache | None,
-        device: Device,
+        device: torch.device,
     ) -> tuple[Tensor | None, ScoringRule | None]:
         """The mask with what the window hides, and the scoring rule, if it is not torch's kernel's."""
         positions = _slot_positions(cache, *shape[2:])
@@ -267,9 +246,8 @@ class MultiHeadAttention(nn.Module):
             >>> MultiHeadAttention(6, 3).split_heads(torch.arange(6).view(1, 1, 6)).tolist()
             [[[[0, 1]], [[2, 3]], [[4, 5]]]]
         """
-        if not isinstance(x, Tensor):
+        if getattr(x, "ndim", 0) != 3 or x.shape[-1] % self.head_dim:
             _checks.check_type("x", x, Tensor)
-        if x.ndim != 3 or x.shape[-1] % self.head_dim:
             raise ValueError(
                 f"x must have shape (batch, len, heads * head_dim), head_dim={self.head_dim}, "
                 f"got {tuple(x.shape)}"
@@ -292,9 +270,8 @@ class MultiHeadAttention(nn.Module):
             >>> torch.equal(attention.merge_heads(attention.split_heads(x)), x)
             True
         """
-        if not isinstance(x, Tensor):
+        if getattr(x, "ndim", 0) != 4 or x.shape[-1] != self.head_dim:
             _checks.check_type("x", x, Tensor)
-        if x.ndim != 4 or x.shape[-1] != self.head_dim:
             raise ValueError(
                 f"x must have shape (batch, heads, len, head_dim={self.head_dim}), got {tuple(x.shape)}"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -42,10 +43,8 @@ def alibi_slopes(
     _checks.check_positive_int("num_heads", num_heads)
     power = 1 << (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * (i + 1) / power) for i in range(power)]
-    slopes += [
-        2.0 ** (-8 * (i + 1) / (2 * power))
-        for i in range(0, 2 * (num_heads - power), 2)
-    ]
+    between = range(0, 2 * (num_heads - power), 2)
+    slopes += [2.0 ** (-4 * (i + 1) / power) for i in between]
     return torch.tensor(slopes, dtype=torch.float32, device=device)
 
 
@@ -82,8 +81,7 @@ def alibi_bias(
         >>> alibi_bias(1, 1, 3).tolist()
         [[[-0.0078125, -0.00390625, -0.0]]]
     """
-    k_len = q_len if k_len is None else k_len
-    _checks.check_sizes(q_len=q_len, k_len=k_len)
+    _checks.check_sizes(q_len=q_len, k_len=q_len if k_len is None else k_len)
     far = _distances(q_len, k_len, positions, device).abs()
     slopes = alibi_slopes(num_heads, device=far.device)
     return -slopes[:, None, None] * far.unsqueeze(-3)
@@ -144,8 +142,7 @@ def t5_buckets(
         >>> t5_buckets(1, 9, num_buckets=8, max_distance=8, bidirectional=False).tolist()
         [[7, 7, 6, 5, 4, 3, 2, 1, 0]]
     """
-    k_len = q_len if k_len is None else k_len
-    _checks.check_sizes(q_len=q_len, k_len=k_len)
+    _checks.check_sizes(q_len=q_len, k_len=q_len if k_len is None else k_len)
     _checks.check_buckets(num_buckets, max_distance, bidirectional)
     side = num_buckets // 2 if bidirectional else num_buckets
     ahead = _distances(q_len, k_len, positions, device)
@@ -155,7 +152,27 @@ def t5_buckets(
     return torch.bucketize(ahead.abs(), starts, right=True) + side * (ahead > 0)
 
 
-class T5RelativeBias(nn.Module):
+class _DistanceTable(nn.Module):
+    """A learned table for distances, and the settings that the printed module names."""
+
+    _settings: ClassVar[tuple[str, ...]]
+
+    def __init__(self, rows: int, columns: int, device: Device, dtype: DType) -> None:
+        super().__init__()
+        table = torch.empty(rows, columns, device=device, dtype=dtype)
+        self.table = nn.Parameter(table)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the table from Xavier's uniform distribution (Glorot & Bengio, 2010)."""
+        nn.init.xavier_uniform_(self.table)
+
+    def extra_repr(self) -> str:
+        """Say the settings in the printed module."""
+        return ", ".join(f"{name}={getattr(self, name)}" for name in self._settings)
+
+
+class T5RelativeBias(_DistanceTable):
     """A learned bias on the scores for each head and each bucket of distances (Raffel et al., 2020, §2.1).
 
     In T5 all layers share one such table, and scores are not divided by √d: a T5 checkpoint needs
@@ -181,6 +198,8 @@ class T5RelativeBias(nn.Module):
         (torch.Size([1, 3, 5, 7]), torch.Size([32, 3]))
     """
 
+    _settings = ("num_heads", "num_buckets", "max_distance", "bidirectional")
+
     def __init__(
         self,
         num_heads: int,
@@ -191,18 +210,11 @@ class T5RelativeBias(nn.Module):
         device: Device = None,
         dtype: DType = None,
     ) -> None:
-        super().__init__()
         _checks.check_positive_int("num_heads", num_heads)
         _checks.check_buckets(num_buckets, max_distance, bidirectional)
+        super().__init__(num_buckets, num_heads, device, dtype)
         self.num_heads, self.num_buckets = num_heads, num_buckets
         self.max_distance, self.bidirectional = max_distance, bidirectional
-        table = torch.empty(num_buckets, num_heads, device=device, dtype=dtype)
-        self.table = nn.Parameter(table)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the table from Xavier's uniform distribution (Glorot & Bengio, 2010)."""
-        nn.init.xavier_uniform_(self.table)
 
     def forward(
         self,
@@ -226,30 +238,17 @@ class T5RelativeBias(nn.Module):
             TypeError: a length is not an int.
             ValueError: a length is not positive.
         """
-        buckets = t5_buckets(
-            q_len,
-            k_len,
-            num_buckets=self.num_buckets,
-            max_distance=self.max_distance,
-            bidirectional=self.bidirectional,
-            positions=positions,
-            device=self.table.device,
-        )
+        how: Any = {name: getattr(self, name) for name in self._settings[1:]}
+        device = self.table.device
+        buckets = t5_buckets(q_len, k_len, positions=positions, device=device, **how)
         # Columns of the transposed table, so that the result of one sample is contiguous;
         # several times faster than rows that are permuted afterwards.
         bias = self.table.t().index_select(1, buckets.flatten())
         bias = bias.view(self.num_heads, -1, *buckets.shape[-2:])
         return bias.transpose(0, 1)
 
-    def extra_repr(self) -> str:
-        """Say the settings in the printed module."""
-        return (
-            f"num_heads={self.num_heads}, num_buckets={self.num_buckets}, "
-            f"max_distance={self.max_distance}, bidirectional={self.bidirectional}"
-        )
 
-
-class ShawScore(nn.Module):
+class ShawScore(_DistanceTable):
     """Scaled dot product with a learned vector for each distance, q·(k + a) / √d (Shaw et al., 2018, eq. 4).
 
     The vector a belongs to the distance j - i between query i and key j, clipped to
@@ -277,6 +276,7 @@ class ShawScore(nn.Module):
         (torch.Size([2, 4, 6]), torch.Size([5, 3]))
     """
 
+    _settings = ("head_dim", "max_distance")
     takes_positions = True
     """A layer whose cache holds samples of different lengths says where their tokens stand."""
 
@@ -288,18 +288,9 @@ class ShawScore(nn.Module):
         device: Device = None,
         dtype: DType = None,
     ) -> None:
-        super().__init__()
         _checks.check_sizes(head_dim=head_dim, max_distance=max_distance)
+        super().__init__(2 * max_distance + 1, head_dim, device, dtype)
         self.head_dim, self.max_distance = head_dim, max_distance
-        rows = 2 * max_distance + 1
-        self.table = nn.Parameter(
-            torch.empty(rows, head_dim, device=device, dtype=dtype)
-        )
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the table from Xavier's uniform distribution (Glorot & Bengio, 2010)."""
-        nn.init.xavier_uniform_(self.table)
 
     def forward(
         self,
@@ -316,10 +307,7 @@ class ShawScore(nn.Module):
             TypeError: not floating-point tensors of one dtype, that of the table.
             ValueError: a width is wrong, or the leading axes do not broadcast.
         """
-        _checks.check_pair(query, key)
-        _checks.check_same_kind(("query", "the table"), (query, self.table))
-        widths = query.shape[-1], self.head_dim
-        _checks.check_same("last axis", ("query", "the table"), widths)
+        _checks.check_vectors(query, key, (self.head_dim,) * 2, self.table)
         q_len, k_len = query.shape[-2], key.shape[-2]
         query = query / math.sqrt(self.head_dim)
         # Each query meets each distance once, and each key then picks its own: no tensor
@@ -327,11 +315,6 @@ class ShawScore(nn.Module):
         by_distance = _dot_product(query, self.table)
         ahead = _distances(q_len, k_len, positions, query.device)
         rows = (ahead + self.max_distance).clamp(0, 2 * self.max_distance)
-        if positions is not None:
-            rows = rows.unsqueeze(1)  # the heads of a sample share its distances
+        rows = rows if rows.ndim == 2 else rows.unsqueeze(1)  # the same for all heads
         rows = rows.expand(*query.shape[:-2], q_len, k_len)
         return _dot_product(query, key) + by_distance.gather(-1, rows)
-
-    def extra_repr(self) -> str:
-        """Say the settings in the printed module."""
-        return f"head_dim={self.head_dim}, max_distance={self.max_distance}"

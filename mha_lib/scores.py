@@ -56,7 +56,7 @@ def scaled_dot_product_score(
     query: Float[Tensor, "*#batch q_len d"],
     key: Float[Tensor, "*#batch k_len d"],
     *,
-    scale: float | Tensor | None = None,
+    scale: float | Float[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Dot product over √d, q·k / √d (Vaswani et al., 2017, equation 1).
 

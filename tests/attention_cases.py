@@ -34,6 +34,12 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALVES
 ERRORS = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 # torch.compile looks into every function, also into the shape checks of tests/conftest.py.
 TRACED = pytest.mark.no_shape_checks
+SLOW = pytest.mark.slow
+
+
+def slow(*values):
+    """A case that only `make test-all` runs."""
+    return pytest.param(*values, marks=SLOW)
 
 
 # masks

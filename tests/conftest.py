@@ -6,7 +6,9 @@ While the tests run, every function of mha_lib checks its arguments and results 
 * blocks of `pytest.raises`: they are about the library's own errors, which a check would forestall, unless it
   is the error of a check that they expect;
 * tests marked `no_shape_checks`, for what traces the library's code, such as torch.compile;
-* the library in other processes: in chapters, in the mutation suite. Nothing but the tests needs beartype.
+* the library in other processes: in chapters, in copies with planted faults. Only the tests need beartype.
+
+What is slow stands here too: `make test` leaves it to `make test-all`.
 """
 
 import ast
@@ -17,12 +19,13 @@ import os
 import shutil
 import subprocess
 import threading
+from fnmatch import fnmatch
 from pathlib import Path
 
 import jaxtyping._import_hook
 import pytest
 from filelock import FileLock
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 from widget_page import Reader
 
 
@@ -40,12 +43,80 @@ SHAPE_CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=Tr
 # Before anything imports mha_lib.
 jaxtyping.install_import_hook("mha_lib", SHAPE_CHECKER)
 
-ROOT = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+# How long a browser may take to show what a test waits for, on a machine that is busy with other things.
+PATIENCE = 60_000
+expect.set_options(timeout=PATIENCE)
+
+# `make test` answers in minutes: each behaviour of the library, the book in a browser, each widget once.
+# By this rule it leaves to `make test-all` what asks the same question of more cases or in another place:
+#
+# * these files: planted faults, axe, Colab with another processor's arithmetic, the benchmark, the whole
+#   sample collections of torch and ONNX, the details of each widget;
+# * what is marked `slow` in a test: inductor, further graphs of a compiler, many random examples where a
+#   few stand in for them, training to the end.
+#
+# They begin with what takes longest, or one worker would have that left at the end.
+SLOW_FILES = (
+    "faults/test_faults.py",
+    "book/test_colab.py",
+    "book/test_accessibility.py",
+    "book/test_benchmarks.py",
+    "library/test_onnx.py",
+    "library/test_torch_samples.py",
+    "widgets/*",
+)
+FAST = (
+    "widgets/test_widgets.py::*",
+    "widgets/test_every_widget.py::test_every_widget_has_a_sample",
+    "widgets/test_every_widget.py::test_it_shows_the_numbers_of_torch*",
+    "widgets/test_every_widget.py::test_its_controls_lead_to_the_numbers*",
+)
+
+
+def is_slow(path, name=None):
+    """Whether a test belongs to `make test-all` by its place; without a name, whether its whole file does."""
+    place = path.relative_to(TESTS).as_posix()
+    fast = [pattern.partition("::")[2] for pattern in FAST if pattern.startswith(f"{place}::")]
+    if fast and (name is None or any(fnmatch(name, pattern) for pattern in fast)):
+        return False
+    return any(fnmatch(place, pattern) for pattern in SLOW_FILES)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Not even import the files of which nothing would run."""
+    leave = config.option.markexpr == "not slow" and collection_path.suffix == ".py"
+    return True if leave and TESTS in collection_path.parents and is_slow(collection_path) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark what is slow by its place, and put the files that take longest first."""
+    for item in items:
+        if is_slow(item.path, item.name):
+            item.add_marker(pytest.mark.slow)
+    widgets = [item for item in items if item.path.name == "test_every_widget.py"]
+    whole = len({item.originalname for item in widgets}) > 3
+    if whole and all(item.get_closest_marker("slow") for item in widgets):
+        raise pytest.UsageError("`make test` has no test of the widgets: see FAST in tests/conftest.py")
+    places = [TESTS / pattern for pattern in SLOW_FILES]
+    items.sort(key=lambda item: places.index(item.path) if item.path in places else len(places))
+
 
 # No page may leave this machine: every name but the loopback address fails to resolve.
 CUT_OFF = ["--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]
 QUIET = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def readable_path_alone():
+    """Where MHA_LIB_READABLE is set, nothing stands in the place of the readable path."""
+    if os.environ.get("MHA_LIB_READABLE"):
+        from mha_lib import _fast
+
+        _fast.KERNEL, _fast.REUSE_FROM = False, 1 << 60
 
 
 @contextlib.contextmanager
@@ -143,8 +214,8 @@ def reader(browser, address):
 @pytest.fixture(scope="session")
 def book(tmp_path_factory):
     """The built book, the folder that holds index.html: brought up to date, with warnings as errors."""
-    # One worker builds, the others wait; the folder of all workers is above that of each. The environment is in
-    # use: however old, it must not be made again.
+    # One worker builds, the others wait; the folder of all workers is above that of each. However old the
+    # environment is, it is in use, and must not be made again.
     with FileLock(tmp_path_factory.getbasetemp().parent / "book.lock"):
         done = subprocess.run(
             ["make", "-o", ".venv/ready", "book"], cwd=ROOT, capture_output=True, text=True, timeout=600

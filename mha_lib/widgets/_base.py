@@ -1,26 +1,36 @@
-"""What all widgets share: how their browser code is put together, and what stands in where none runs."""
+"""What all widgets share: how their browser code is put together, and what stands in where no code runs."""
 
 from __future__ import annotations
 
 import base64
+import inspect
 import io
 import math
 import re
+from collections.abc import Mapping
 from importlib import resources
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import anywidget
 import torch
 import traitlets
 from torch import Tensor
+from traitlets.traitlets import ValidateHandler
 
-from mha_lib.widgets._traits import TraitTypeError, TraitValueError
+from mha_lib.widgets._traits import TraitTypeError, TraitValueError, _Setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _JS = resources.files(__package__) / "js"
-_COMMENT = re.compile(r"^[ ]*(//.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
+# Comments on lines of their own, types within a line, remarks at its end. (Python's // follows a word.)
+_COMMENT = re.compile(
+    r"^[ ]*(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n|/\*\* @type (?:[^*]|\*(?!/))*\*/ ?|(?<=[;,{]) // .*$",
+    re.MULTILINE,
+)
+# A comment, or an empty line.
+_STYLE_COMMENT = re.compile(r"[ ]*/\*[^*]*\*/\n|^\n", re.MULTILINE)
 _RELATIVE_IMPORT = re.compile(
     r'^import \{\s*\w+(?:,\s*\w+)*,?\s*\} from "\./(\w+\.js)";\n', re.MULTILINE
 )
@@ -33,14 +43,37 @@ def compose_module(name: str) -> str:
 
     Both hosts of a widget, anywidget and the built page, take its code as a single text in which no relative
     address could be resolved. No bundler is needed as long as the files keep to one form of import,
-    import { a, b } from "./file.js", and the names at the top of the files differ. Comments that have their
-    own lines stay behind: every notebook stores this text. Each file begins with a line that names it, by
-    which the book finds what its widgets share.
+    import { a, b } from "./file.js", and no two files declare the same name at their top level. Comments are
+    left out, because every notebook stores this text. Each file begins with a line that names it; the build
+    of the book uses these lines to find what widgets have in common.
 
     Raises:
         ValueError: a file has an import of another form.
     """
-    texts: list[str] = []
+    return "\n".join(
+        f"// {file}\n{_COMMENT.sub('', text).strip()}\n"
+        for file, text in _modules(name).items()
+    )
+
+
+def compose_style(name: str) -> str:
+    """The style sheets that belong to the module `name` and to those it imports, in the order of the imports.
+
+    The style sheet of `plane.js` is `plane.css`; a module without a look of its own has none. Each sheet
+    begins with a line that names it, as in `compose_module`; comments are left out.
+    """
+    sheets = [_JS / file.replace(".js", ".css") for file in _modules(name)]
+    return "\n".join(
+        f"/* {sheet.name} */\n"
+        + _STYLE_COMMENT.sub("", sheet.read_text(encoding="utf-8")).lstrip()
+        for sheet in sheets
+        if sheet.is_file()
+    )
+
+
+def _modules(name: str) -> dict[str, str]:
+    """The file `name` and all that it imports, each before its first user: their texts without imports."""
+    texts: dict[str, str] = {}
     visited: set[str] = set()
 
     def add(file: str) -> None:
@@ -50,27 +83,14 @@ def compose_module(name: str) -> str:
         text = (_JS / file).read_text(encoding="utf-8")
         for imported in _RELATIVE_IMPORT.findall(text):
             add(imported)
-        rest = _RELATIVE_IMPORT.sub("", text)
-        if line := _OTHER_IMPORT.search(rest):
+        texts[file] = _RELATIVE_IMPORT.sub("", text)
+        if line := _OTHER_IMPORT.search(texts[file]):
             raise ValueError(
                 f'{file} may only import {{ names }} from "./file.js", got {line.group()!r}'
             )
-        texts.append(f"// {file}\n{_COMMENT.sub('', rest).strip()}\n")
 
     add(name)
-    return "\n".join(texts)
-
-
-def compose_style(name: str) -> str:
-    """The style sheet of all widgets, and behind it that of the module `name`, if it has one of its own.
-
-    Each begins with a line that names it, as in `compose_module`.
-    """
-    own = _JS / name.replace(".js", ".css")
-    sheets = [_JS / "frame.css", *([own] if own.is_file() else [])]
-    return "\n".join(
-        f"/* {sheet.name} */\n{sheet.read_text(encoding='utf-8')}" for sheet in sheets
-    )
+    return texts
 
 
 class CourseWidget(anywidget.AnyWidget):
@@ -82,8 +102,7 @@ class CourseWidget(anywidget.AnyWidget):
     _module: ClassVar[str]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        # traitlets makes a subclass for each instance: only one that names a module has
-        # code to compose.
+        # traitlets makes a subclass for each instance; only a class that names a module has code to compose.
         if "_module" in cls.__dict__:
             cls._esm = compose_module(cls._module)
             cls._css = compose_style(cls._module)
@@ -130,23 +149,95 @@ class CourseWidget(anywidget.AnyWidget):
 class Explorer(CourseWidget):
     """A widget that computes in the browser what torch computes here, from the same settings.
 
-    A subclass names in `_settings` the traits that a reader can change, and says in `_compute` what the
-    numbers on the page are. "These settings as Python", in the widget's lower edge, is a program that leaves
-    them in variables of the same names.
+    A subclass declares its settings as traits of `_traits`, each in one line with its default and its range.
+    The constructor, its signature, the repr and the ranges of the browser's controls follow from these lines.
+    `_compute` says what the numbers on the page are. "These settings as Python", at the lower edge of the
+    widget, is a program that leaves the same numbers in variables of the same names.
     """
 
-    _settings: ClassVar[tuple[str, ...]]
+    _settings: ClassVar[tuple[str, ...]] = ()
+    _assigned: ClassVar[tuple[str, ...]] = ()
+    __signature__: ClassVar[inspect.Signature] = inspect.Signature()
 
     browser_report = traitlets.Dict().tag(sync=True)
     """What a browser last computed: its `settings` and `numbers`; empty before."""
 
-    def _compute(self, *args: Any, **settings: Any) -> dict[str, Tensor]:
-        """The numbers of a state by name, from torch and the library: finite, or -inf for a hidden score."""
+    _ranges = traitlets.Dict(read_only=True).tag(sync=True)
+    """The limits of each setting, by name: the browser's controls and checks take them from here."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = {
+            name: trait
+            for name, trait in vars(cls).items()
+            if isinstance(trait, _Setting) and trait.metadata["setting"]
+        }
+        if not own:
+            return
+        cls._settings = (*cls._settings, *own)
+        # A setting with a rule that looks at other settings is assigned after those that it may look at.
+        dependent = {
+            name
+            for member in vars(cls).values()
+            if isinstance(member, ValidateHandler)
+            for name in member.trait_names
+        }
+        cls._assigned = tuple(sorted(cls._settings, key=dependent.__contains__))
+        named = {
+            name: parameter
+            for name, parameter in inspect.signature(cls.__init__).parameters.items()
+            if name != "self" and parameter.kind != parameter.VAR_KEYWORD
+        }
+        others = [_parameter(k, trait) for k, trait in own.items() if k not in named]
+        cls.__signature__ = inspect.Signature([*named.values(), *others])
+
+    def __init__(self, **settings: Any) -> None:
+        for name in settings:
+            if name not in self._settings:
+                raise TypeError(
+                    f"{type(self).__name__}() got an unexpected keyword argument {name!r}"
+                )
+        traits = self._setting_traits()
+        # The settings are assigned before the widget opens: its first message to the browser has them all.
+        for name in self._assigned:
+            value = settings.get(name)
+            is_missing = name not in settings or (
+                value is None and traits[name].default_value is None
+            )
+            setattr(self, name, self.trait_defaults(name) if is_missing else value)
+        self.set_trait("_ranges", {name: traits[name].limits() for name in traits})
+        super().__init__()
+
+    def _setting_traits(self) -> dict[str, _Setting]:
+        traits = self.traits(setting=True)
+        return {name: traits[name] for name in self._settings}
+
+    def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
+        """The numbers of a state by name, from torch and the library: finite, or -inf for a hidden score.
+
+        Args:
+            state: the settings as attributes; they may be those of a browser, so the traits are not read.
+        """
         raise NotImplementedError
+
+    def _numbers_at(self, settings: Mapping[str, Any]) -> dict[str, Tensor]:
+        return self._compute(SimpleNamespace(**settings))
 
     def numbers(self) -> dict[str, Tensor]:
         """The numbers that the page shows in the present state, computed here: tensors by name."""
-        return self._compute(**{name: getattr(self, name) for name in self._settings})
+        return self._numbers_at({name: getattr(self, name) for name in self._settings})
+
+    def _details(self) -> list[str]:
+        """What the repr says besides the settings."""
+        return []
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{name}={trait.text(getattr(self, name))}"
+            for name, trait in self._setting_traits().items()
+            if trait.metadata["in_repr"]
+        ]
+        return f"{type(self).__name__}({', '.join([*shown, *self._details()])})"
 
     def browser_difference(self) -> float | None:
         """Largest difference between a number that a browser computed and torch's; None before it did.
@@ -157,7 +248,7 @@ class Explorer(CourseWidget):
         if not self.browser_report:
             return None
         found = self.browser_report["numbers"]
-        expected = self._compute(**self.browser_report["settings"])
+        expected = self._numbers_at(self.browser_report["settings"])
         if set(found) != set(expected):
             raise ValueError(
                 f"the browser must report {sorted(expected)}, got {sorted(found)}"
@@ -177,6 +268,19 @@ class Explorer(CourseWidget):
             if apart.numel():
                 largest = max(largest, float(apart.max()))
         return largest
+
+
+def _parameter(name: str, trait: _Setting) -> inspect.Parameter:
+    """A setting as a keyword argument; its default is None where the widget finds it."""
+    annotation = trait.annotation
+    if trait.default_value is None:
+        annotation += " | None"
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=trait.default_value,
+        annotation=annotation,
+    )
 
 
 def _with_infinities(value: Any) -> Any:

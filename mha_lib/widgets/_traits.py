@@ -1,4 +1,4 @@
-"""Traits that check themselves: what is sent to the browser, and what comes back, always makes sense."""
+"""Traits that check themselves: what goes to the browser and what comes back from it always makes sense."""
 
 from __future__ import annotations
 
@@ -11,19 +11,35 @@ import traitlets
 
 
 class TraitValueError(traitlets.TraitError, ValueError):
-    """A trait was given a value that breaks its rule: traitlets takes it back, callers catch a ValueError."""
+    """A trait was given a value that breaks its rule. traitlets undoes it, and callers see a ValueError."""
 
 
 class TraitTypeError(traitlets.TraitError, TypeError):
-    """A trait was given a value of another type: traitlets takes it back, callers catch a TypeError."""
+    """A trait was given a value of another type. traitlets undoes it, and callers see a TypeError."""
 
 
 class _Setting(traitlets.TraitType[Any, Any]):
-    """What all traits below have in common: they are synchronised, and an error names rule and value."""
+    """What the settings below have in common: each is synchronised, and an error names rule and value.
+
+    A setting whose default depends on the widget has the default None here and a method with
+    `@traitlets.default(name)` in its class. `.tag(in_repr=False)` leaves a setting out of the widget's repr,
+    and `.tag(setting=False)` makes it a trait that only Python changes.
+    """
+
+    annotation = "Any"
+    """How the type reads in the signature of the widget's constructor."""
 
     def __init__(self, default_value: Any) -> None:
         super().__init__(default_value)
-        self.tag(sync=True)
+        self.tag(sync=True, setting=True, in_repr=True)
+
+    def limits(self) -> dict[str, Any]:
+        """What the browser needs to know of the rule: `low`, `high`, `step`, `options` or `length`."""
+        return {}
+
+    def text(self, value: Any) -> str:
+        """The value as the widget's repr shows it."""
+        return repr(value)
 
     def _check(self, value: Any) -> Any:
         """The value as it is kept, or an error."""
@@ -41,32 +57,71 @@ class _Setting(traitlets.TraitType[Any, Any]):
 
 
 class Flag(_Setting):
-    """True or False, nothing that merely counts as one of them."""
+    """True or False, and nothing that merely counts as one of them."""
+
+    annotation = "bool"
 
     def _check(self, value: Any) -> bool:
         self._insist(isinstance(value, bool), "be True or False", value, TraitTypeError)
         return bool(value)
 
 
-class Choice(_Setting):
+class Text(_Setting):
+    """A text; the widget itself says which texts it takes."""
+
+    annotation = "str"
+
+    def _check(self, value: Any) -> str:
+        self._insist(isinstance(value, str), "be a str", value, TraitTypeError)
+        return str(value)
+
+
+class Choice(Text):
     """One of some texts."""
 
     def __init__(self, default_value: str, options: Sequence[str]) -> None:
         super().__init__(default_value)
         self.options = tuple(options)
 
+    def limits(self) -> dict[str, Any]:
+        """The texts."""
+        return {"options": list(self.options)}
+
     def _check(self, value: Any) -> str:
-        self._insist(isinstance(value, str), "be a str", value, TraitTypeError)
-        self._insist(value in self.options, f"be one of {list(self.options)}", value)
-        return str(value)
+        text = super()._check(value)
+        self._insist(text in self.options, f"be one of {list(self.options)}", value)
+        return text
 
 
 class Whole(_Setting):
-    """A whole number from `low` to `high`, both included."""
+    """A whole number from `low` to `high`, both included.
 
-    def __init__(self, default_value: int, low: int, high: int) -> None:
+    With `step` 2 it is even or odd, as `low` is. With `options` it is one of these numbers, in rising order.
+    """
+
+    annotation = "int"
+
+    def __init__(
+        self,
+        default_value: int | None,
+        low: int = 0,
+        high: int = 0,
+        *,
+        step: int = 1,
+        options: Sequence[int] = (),
+    ) -> None:
         super().__init__(default_value)
-        self.low, self.high = low, high
+        self.options, self.step = tuple(options), step
+        self.low, self.high = (options[0], options[-1]) if options else (low, high)
+
+    def limits(self) -> dict[str, Any]:
+        """The range, and what narrows it."""
+        limits: dict[str, Any] = {"low": self.low, "high": self.high}
+        if self.step > 1:
+            limits["step"] = self.step
+        if self.options:
+            limits["options"] = list(self.options)
+        return limits
 
     def _check(self, value: Any) -> int:
         is_whole = isinstance(value, Integral) and not isinstance(value, bool)
@@ -74,15 +129,29 @@ class Whole(_Setting):
         self._insist(
             self.low <= value <= self.high, f"lie in {self.low}..{self.high}", value
         )
+        if self.options:
+            self._insist(value in self.options, f"be one of {self.options}", value)
+        parity = "odd" if self.low % 2 else "even"
+        self._insist((value - self.low) % self.step == 0, f"be {parity}", value)
         return int(value)
 
 
 class Number(_Setting):
     """A finite number from `low` to `high`, both included."""
 
+    annotation = "float"
+
     def __init__(self, default_value: float, low: float, high: float) -> None:
         super().__init__(default_value)
         self.low, self.high = low, high
+
+    def limits(self) -> dict[str, Any]:
+        """The range."""
+        return {"low": self.low, "high": self.high}
+
+    def text(self, value: Any) -> str:
+        """Short, without a point where the number is whole."""
+        return f"{value:g}"
 
     def _check(self, value: Any) -> float:
         is_real = isinstance(value, Real) and not isinstance(value, bool)
@@ -94,17 +163,24 @@ class Number(_Setting):
 
 
 class Numbers(_Setting):
-    """A list of finite numbers, each from `low` to `high`; of `length` of them, or of any number from 1."""
+    """A list of finite numbers from `low` to `high`: `length` of them, or one or more."""
+
+    annotation = "Sequence[float]"
 
     def __init__(
         self,
-        default_value: Sequence[float],
+        default_value: Sequence[float] | None,
         low: float,
         high: float,
         length: int | None = None,
     ) -> None:
-        super().__init__(list(default_value))
+        super().__init__(None if default_value is None else list(default_value))
         self.low, self.high, self.length = low, high, length
+
+    def limits(self) -> dict[str, Any]:
+        """The range of each number, and how many there are."""
+        count = {} if self.length is None else {"length": self.length}
+        return {"low": self.low, "high": self.high, **count}
 
     def _check(self, value: Any) -> list[float]:
         is_list = isinstance(value, Sequence) and not isinstance(value, str)

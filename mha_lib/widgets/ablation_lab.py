@@ -6,6 +6,7 @@ import base64
 import copy
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -13,8 +14,8 @@ import traitlets as t
 from torch import Tensor, nn
 
 from mha_lib._checks import check_type
-from mha_lib.attention import MultiHeadAttention
 from mha_lib.inspection import capture_attention, gate_heads
+from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.widgets._base import Explorer
 from mha_lib.widgets._traits import Numbers, TraitValueError, Whole
 
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_HEADS, MAX_LENGTH, MAX_SAMPLES, MAX_VOCAB = 8, 24, 512, 256
-"""With more the page gets heavy, and the maps small."""
+"""With more, the page would be heavy and the maps small."""
 
 ALL_SUBSETS = 4
-"""Up to so many heads the table holds all subsets; with more only the single heads."""
+"""For up to this many heads the table has all subsets; for more heads only the single ones."""
 
 
 class AblationLab(Explorer):
@@ -37,13 +38,13 @@ class AblationLab(Explorer):
 
     Args:
         models: a trained model, or several that differ in the number of heads, 1 to 8 each. A model has
-            `embedding` (an `nn.Embedding`), `positions` (adds a vector a place), `attention` (a
+            `embedding` (an `nn.Embedding`), `positions` (adds a vector to each place), `attention` (a
             `MultiHeadAttention`) and `read_out` (an `nn.Linear` to one logit for each task and token).
         tokens: the test batch, int64 (samples, len), at most (512, 24).
         targets: right answers, int64 (samples, len, tasks).
         tasks: what each task is called.
         num_heads: which of the models is shown; default the first.
-        gates: one number a head, 0 switches it off, 1 leaves it; default all 1.
+        gates: one number for each head: 0 switches it off, 1 leaves it on; default all 1.
         sample: the sequence whose maps and answers are shown.
 
     Raises:
@@ -64,13 +65,12 @@ class AblationLab(Explorer):
     """
 
     _module: ClassVar[str] = "ablation_lab.js"
-    _settings: ClassVar[tuple[str, ...]] = ("num_heads", "gates", "sample")
 
     models = t.List(t.Dict(), read_only=True).tag(sync=True)
     batch = t.Dict(read_only=True).tag(sync=True)
-    num_heads = Whole(1, 1, MAX_HEADS)
-    gates = Numbers([1.0], 0, 1)
-    sample = Whole(0, 0, MAX_SAMPLES - 1)
+    num_heads = Whole(None, 1, MAX_HEADS)
+    gates = Numbers(None, 0, 1).tag(in_repr=False)
+    sample = Whole(0, 0, MAX_SAMPLES - 1).tag(in_repr=False)
 
     def __init__(
         self,
@@ -79,9 +79,7 @@ class AblationLab(Explorer):
         targets: Tensor,
         *,
         tasks: Sequence[str],
-        num_heads: int | None = None,
-        gates: Sequence[float] | None = None,
-        sample: int = 0,
+        **settings: Any,
     ) -> None:
         if not isinstance(models, nn.Module):
             check_type("models", models, Sequence)
@@ -102,11 +100,6 @@ class AblationLab(Explorer):
                 "models must hold at least one model, and their numbers of heads must differ, "
                 f"got {[model.attention.num_heads for model in found]}"
             )
-        # One after the other, as each rule depends on those before; then the widget opens with all of them.
-        self.num_heads = next(iter(self._models)) if num_heads is None else num_heads
-        if gates is not None:
-            self.gates = gates
-        self.sample = sample
         self.set_trait(
             "models",
             [{"num_heads": n, **_state(model)} for n, model in self._models.items()],
@@ -121,7 +114,15 @@ class AblationLab(Explorer):
                 "targets": _bytes_to_base64(self._targets),
             },
         )
-        super().__init__()
+        super().__init__(**settings)
+
+    @t.default("num_heads")
+    def _default_num_heads(self) -> int:
+        return next(iter(self._models))
+
+    @t.default("gates")
+    def _default_gates(self) -> list[float]:
+        return [1.0] * self.num_heads
 
     @t.validate("num_heads")
     def _check_num_heads(self, proposal: t.Bunch) -> int:
@@ -153,14 +154,13 @@ class AblationLab(Explorer):
         if len(self.gates) != change.new:
             self.gates = [1.0] * change.new
 
-    def _compute(
-        self, num_heads: int, gates: list[float], sample: int
-    ) -> dict[str, Tensor]:
+    def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
+        num_heads, sample = state.num_heads, state.sample
         model = self._models[num_heads]
-        now = torch.tensor(gates, dtype=torch.float64)
+        now = torch.tensor(state.gates, dtype=torch.float64)
         answers = self._answers(model, now)
         if num_heads not in self._tables:
-            # The same for all gates and samples, and as many runs of the model as there are rows.
+            # The table is kept: no gate and no sample changes it, and each row takes a run of the model.
             self._tables[num_heads] = torch.stack(
                 [
                     self._accuracy(self._answers(model, row))
@@ -177,13 +177,13 @@ class AblationLab(Explorer):
         }
 
     def _answers(self, model: _PointerModel, gates: Tensor) -> Tensor:
-        """With the heads gated, (samples, len, tasks)."""
+        """The answers with the heads gated, (samples, len, tasks)."""
         with gate_heads(model.attention, gates), torch.no_grad():
             answers: Tensor = model(self._tokens).argmax(-1)
         return answers
 
     def _accuracy(self, answers: Tensor) -> Tensor:
-        """Share of right answers, of each task and of all at once: (tasks + 1,)."""
+        """The share of right answers, for each task and for all tasks at once: (tasks + 1,)."""
         right = answers == self._targets
         at_once = right.all(-1).double().mean()
         return torch.cat((right.double().mean((0, 1)), at_once[None]))
@@ -209,21 +209,21 @@ class AblationLab(Explorer):
         )
         return figure
 
-    def __repr__(self) -> str:
+    def _details(self) -> list[str]:
         off = [head for head, gate in enumerate(self.gates) if gate == 0]
-        return f"AblationLab(num_heads={self.num_heads}, off={off}, samples={len(self._tokens)})"
+        return [f"off={off}", f"samples={len(self._tokens)}"]
 
 
 class _PointerModel(nn.Module):
-    """A copy of a model in float64, as the browser sees it: each number is that of the float32 weights."""
+    """A copy of a model as the browser sees it: weights of float32 precision, arithmetic in float64."""
 
     def __init__(self, model: nn.Module, length: int, num_tasks: int) -> None:
         super().__init__()
-        # Its parts have been checked, by their names.
+        # `_check_model` has checked that these parts exist.
         copied: Any = copy.deepcopy(model).double().eval().requires_grad_(False)
         self.embedding: Tensor = copied.embedding.weight
         width = self.embedding.shape[1]
-        # What a module adds to zeros is what it adds to every token.
+        # The module adds to zeros what it adds to every token.
         self.positions: Tensor = (
             copied.positions(torch.zeros(1, length, width, dtype=torch.float64))[0]
             .float()

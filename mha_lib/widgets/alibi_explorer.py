@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from mha_lib.attention import masked_softmax
 from mha_lib.masking import causal_mask
-from mha_lib.positional import alibi_bias, alibi_slopes
+from mha_lib.relative import alibi_bias, alibi_slopes
 from mha_lib.widgets._base import Explorer
 from mha_lib.widgets._traits import Choice, Flag, TraitValueError, Whole
 
@@ -42,33 +43,12 @@ class AlibiExplorer(Explorer):
     """
 
     _module: ClassVar[str] = "alibi_explorer.js"
-    _settings: ClassVar[tuple[str, ...]] = (
-        "num_heads",
-        "length",
-        "head",
-        "is_causal",
-        "shown",
-    )
 
     num_heads = Whole(8, 1, 16)
     length = Whole(10, 2, 16)
     head = Whole(0, 0, 15)
-    is_causal = Flag(True)
-    shown = Choice("weights", ["bias", "weights"])
-
-    def __init__(
-        self,
-        *,
-        num_heads: int = 8,
-        length: int = 10,
-        head: int = 0,
-        is_causal: bool = True,
-        shown: str = "weights",
-    ) -> None:
-        # One after the other, as the head must be one of num_heads; then the widget opens with all of them.
-        self.num_heads, self.length, self.head = num_heads, length, head
-        self.is_causal, self.shown = is_causal, shown
-        super().__init__()
+    is_causal = Flag(True).tag(in_repr=False)
+    shown = Choice("weights", ["bias", "weights"]).tag(in_repr=False)
 
     @t.validate("head")
     def _check_head(self, proposal: t.Bunch) -> int:
@@ -82,17 +62,16 @@ class AlibiExplorer(Explorer):
     def _fit_head(self, change: t.Bunch) -> None:
         self.head = min(self.head, change.new - 1)
 
-    def _compute(
-        self, num_heads: int, length: int, head: int, is_causal: bool, shown: str
-    ) -> dict[str, Tensor]:
-        slopes = alibi_slopes(num_heads)
-        tables = alibi_bias(num_heads, length)
-        if shown == "weights":
-            tables = masked_softmax(tables, causal_mask(length) if is_causal else None)
+    def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
+        slopes = alibi_slopes(state.num_heads)
+        tables = alibi_bias(state.num_heads, state.length)
+        if state.shown == "weights":
+            mask = causal_mask(state.length) if state.is_causal else None
+            tables = masked_softmax(tables, mask)
         return {
             "slopes": slopes,
             "half_distances": math.log(2) / slopes.double(),
-            "table": tables[head],
+            "table": tables[state.head],
             "by_distance": tables[:, -1].flip(-1),
         }
 
@@ -102,7 +81,7 @@ class AlibiExplorer(Explorer):
 
         settings = {name: getattr(self, name) for name in self._settings}
         heads = [
-            self._compute(**{**settings, "head": head})["table"]
+            self._numbers_at({**settings, "head": head})["table"]
             for head in range(self.num_heads)
         ]
         figure = plots.plot_weights(
@@ -113,6 +92,3 @@ class AlibiExplorer(Explorer):
         )
         figure.suptitle(f"ALiBi, {self.num_heads} heads: {self.shown}")
         return figure
-
-    def __repr__(self) -> str:
-        return f"AlibiExplorer(num_heads={self.num_heads}, length={self.length}, head={self.head})"

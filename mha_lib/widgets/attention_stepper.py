@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -14,13 +15,7 @@ from mha_lib.attention import attention_pooling
 from mha_lib.masking import causal_mask
 from mha_lib.scores import dot_product_score, scaled_dot_product_score
 from mha_lib.widgets._base import Explorer
-from mha_lib.widgets._traits import (
-    Flag,
-    TraitTypeError,
-    TraitValueError,
-    Whole,
-    _Setting,
-)
+from mha_lib.widgets._traits import Flag, Text, TraitValueError, Whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,21 +32,21 @@ PROJECTIONS = {
     "key": [[0, -1, 0, 1], [0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 0]],
     "value": [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]],
 }
-"""Small whole numbers, so that each step can be followed with a pencil: row i belongs to entry i of x."""
+"""Small whole numbers, so that a reader can follow each step with a pencil. Row i belongs to entry i of x."""
 
 _CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
 
 STEPS = ("project", "score", "scale", "softmax", "weigh", "add")
 
-# Written out, since Python and a browser do not agree on what a space is.
+# The spaces are written out because Python and JavaScript disagree about which characters are spaces.
 _SEPARATORS = re.compile(
     r"[\t-\r \u0085\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]+"
 )
-# Controls, those of the direction of text among them, and halves of a character.
+# Control characters, also those that set the direction of the text, and halves of a surrogate pair.
 _REFUSED = re.compile(
     r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2060-\u206f\ud800-\udfff]"
 )
-# What shapes other characters and is nothing by itself.
+# Characters that only shape their neighbours: a word of these alone would be invisible.
 _UNSEEN = re.compile(r"[\u00ad\u034f\u061c\u180b-\u180f\u200c-\u200f\ufe00-\ufe0f]+")
 
 
@@ -74,11 +69,15 @@ def _word_vector(word: str) -> list[int]:
     return [code // 27, code // 9 % 3, code // 3 % 3, code % 3]
 
 
-class _Sentence(_Setting):
+class _Sentence(Text):
     """A text of 1 to MAX_WORDS words that can be shown."""
 
+    def limits(self) -> dict[str, Any]:
+        """How many words and characters fit."""
+        return {"words": MAX_WORDS, "characters": MAX_CHARACTERS}
+
     def _check(self, value: Any) -> str:
-        self._insist(isinstance(value, str), "be a str", value, TraitTypeError)
+        text = super()._check(value)
         rule = f"have at most {MAX_CHARACTERS} characters"
         self._insist(len(value) <= MAX_CHARACTERS, rule, value)
         rule = "hold no control characters"
@@ -88,15 +87,15 @@ class _Sentence(_Setting):
         self._insist(fits, f"hold 1 to {MAX_WORDS} words", value)
         seen = not any(_UNSEEN.fullmatch(word) for word in words)
         self._insist(seen, "hold words that can be seen", value)
-        return str(value)
+        return text
 
 
 class AttentionStepper(Explorer):
     """Self-attention over a short sentence, one step after the other, with all numbers written out.
 
-    Words become vectors of four small numbers. "we", "like" and "tea" have those of the chapter, every other
-    word gets its own from its characters: they mean nothing, but the same word always has the same vector.
-    The projections are fixed matrices of small whole numbers, not trained ones.
+    Words become vectors of four small numbers. "we", "like" and "tea" have the vectors of the chapter; the
+    vector of any other word is made from its characters. It means nothing, but the same word always has the
+    same one. The projections are fixed matrices of small whole numbers; they are not trained.
 
     Args:
         sentence: 1 to 8 words, at most 200 characters.
@@ -117,27 +116,13 @@ class AttentionStepper(Explorer):
     """
 
     _module: ClassVar[str] = "attention_stepper.js"
-    _settings: ClassVar[tuple[str, ...]] = ("sentence", "query", "step", "is_causal")
 
     sentence = _Sentence("we like tea")
     query = Whole(0, 0, MAX_WORDS - 1)
     step = Whole(1, 1, len(STEPS))
-    is_causal = Flag(False)
+    is_causal = Flag(False).tag(in_repr=False)
     vectors = t.Dict(VECTORS, read_only=True).tag(sync=True)
     projections = t.Dict(PROJECTIONS, read_only=True).tag(sync=True)
-
-    def __init__(
-        self,
-        *,
-        sentence: str = "we like tea",
-        query: int = 0,
-        step: int = 1,
-        is_causal: bool = False,
-    ) -> None:
-        # One after the other, as the query must be one of the words; then the widget opens with all of them.
-        self.sentence, self.query = sentence, query
-        self.step, self.is_causal = step, is_causal
-        super().__init__()
 
     @property
     def words(self) -> list[str]:
@@ -156,21 +141,15 @@ class AttentionStepper(Explorer):
     def _fit_query(self, change: t.Bunch) -> None:
         self.query = min(self.query, len(_split_words(change.new)) - 1)
 
-    def _compute(
-        self,
-        sentence: str,
-        query: int,
-        step: int,  # noqa: ARG002, the numbers of all steps are there at each
-        is_causal: bool,
-    ) -> dict[str, Tensor]:
+    def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
         def matrix(rows: list[list[int]]) -> Tensor:
             return torch.tensor(rows, dtype=torch.float64)
 
-        words = _split_words(sentence)
+        words = _split_words(state.sentence)
         x = matrix([_word_vector(word) for word in words])
         queries, keys, values = (x @ matrix(rows) for rows in PROJECTIONS.values())
         scaled = scaled_dot_product_score(queries, keys)
-        mask = causal_mask(len(words)) if is_causal else None
+        mask = causal_mask(len(words)) if state.is_causal else None
         output, weights = attention_pooling(scaled, values, mask)
         return {
             "x": x,
@@ -180,7 +159,7 @@ class AttentionStepper(Explorer):
             "scores": dot_product_score(queries, keys),
             "scaled": scaled,
             "weights": weights,
-            "weighted": weights[query][:, None] * values,
+            "weighted": weights[state.query][:, None] * values,
             "output": output,
         }
 
@@ -229,9 +208,6 @@ class AttentionStepper(Explorer):
         axis.set(xlim=(-4.6, 5 * len(words)), ylim=(-len(rows) + 0.4, 1.3))
         axis.axis("off")
         return figure
-
-    def __repr__(self) -> str:
-        return f"AttentionStepper(sentence={self.sentence!r}, query={self.query}, step={self.step})"
 
 
 def _draw_entries(

@@ -6,6 +6,7 @@ import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -13,23 +14,24 @@ import traitlets as t
 from torch import Tensor
 
 from mha_lib._checks import check_type
-from mha_lib.attention import MultiHeadAttention, attention_pooling
+from mha_lib.attention import attention_pooling
 from mha_lib.masking import build_mask
+from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.scores import scaled_dot_product_score
 from mha_lib.widgets._base import Explorer
-from mha_lib.widgets._traits import Choice, Flag, TraitValueError, Whole
+from mha_lib.widgets._traits import Choice, Flag, Text, TraitValueError, Whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_TOKENS, MAX_EMBED_DIM = 256, 128
-"""Beyond these a slider would no longer follow the hand, and the numbers would make the page heavy."""
+"""With more, a slider would no longer follow the hand, and the numbers would make the page heavy."""
 
 MAX_MARKED = 8192
-"""Up to so many numbers the page keeps those of the small maps, beyond that only those of the large one."""
+"""If all small maps together have more numbers, the page keeps those of the large map only."""
 
 MAX_LABELLED = 24
-"""Beyond so many tokens a figure does without their labels."""
+"""A figure with more tokens does without their labels."""
 
 STAGES = {
     "scores": "scaled score",
@@ -40,7 +42,7 @@ STAGES = {
 """What the maps can show, and what one of their numbers is called."""
 
 VIEWS = ("one", "both", "difference")
-"""What the large map shows: a head, two of them side by side, or how far the two are apart."""
+"""What the large map shows: one head, two heads side by side, or how far the two are apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +54,7 @@ class HeadExample:
 
     Args:
         label: text in the menu, unique within a widget.
-        tokens: len labels, 1 to 256; up to 24 the large map has a cell a number, beyond that a pixel.
+        tokens: len labels, 1 to 256; up to 24 the large map has a cell for each number, beyond that a pixel.
         x: (len, embed_dim), what the layer takes as query, key and value; a mapping if layers differ in it.
         layers: a `MultiHeadAttention`, or a mapping from the number of heads to one.
         note: a sentence below the menu that says what to look for; `code` and *emphasis* are allowed.
@@ -283,41 +285,19 @@ class HeadExplorer(Explorer):
 
     _module: ClassVar[str] = "head_explorer.js"
 
-    _settings: ClassVar[tuple[str, ...]] = (
-        "example",
-        "num_heads",
-        "valid_len",
-        "is_causal",
-        "stage",
-        "head",
-        "view",
-        "other",
-    )
-
     examples = t.List(t.Dict(), read_only=True).tag(sync=True)
-    example = t.Unicode().tag(sync=True)
-    num_heads = Whole(1, 1, MAX_EMBED_DIM)
-    valid_len = Whole(0, 0, MAX_TOKENS)
-    is_causal = Flag(False)
-    stage = Choice("weights", list(STAGES))
-    head = Whole(0, 0, MAX_EMBED_DIM - 1)
-    view = Choice("one", VIEWS)
-    other = Whole(0, 0, MAX_EMBED_DIM - 1)
-    compact = Flag(False)
+    example = Text(None)
+    num_heads = Whole(None, 1, MAX_EMBED_DIM)
+    valid_len = Whole(None, 0, MAX_TOKENS).tag(in_repr=False)
+    is_causal = Flag(False).tag(in_repr=False)
+    stage = Choice("weights", list(STAGES)).tag(in_repr=False)
+    head = Whole(0, 0, MAX_EMBED_DIM - 1).tag(in_repr=False)
+    view = Choice("one", VIEWS).tag(in_repr=False)
+    other = Whole(None, 0, MAX_EMBED_DIM - 1).tag(in_repr=False)
+    compact = Flag(False).tag(setting=False)
 
     def __init__(
-        self,
-        examples: Sequence[HeadExample],
-        *,
-        example: str | None = None,
-        num_heads: int | None = None,
-        valid_len: int | None = None,
-        is_causal: bool = False,
-        stage: str = "weights",
-        head: int = 0,
-        view: str = "one",
-        other: int | None = None,
-        compact: bool = False,
+        self, examples: Sequence[HeadExample], *, compact: bool = False, **settings: Any
     ) -> None:
         check_type("examples", examples, Sequence)
         for index, entry in enumerate(examples):
@@ -331,19 +311,29 @@ class HeadExplorer(Explorer):
             raise ValueError(
                 f"examples must hold at least one entry, and labels must differ, got {labels}"
             )
-        # An unknown label is refused below, by the rule of its trait.
-        label = example if isinstance(example, str) else examples[0].label
-        chosen = self._examples.get(label, examples[0])
-        # One after the other, as each rule depends on those before; then the widget
-        # opens with all of them.
-        self.example = chosen.label if example is None else example
-        self.num_heads = _default_num_heads(chosen) if num_heads is None else num_heads
-        self.valid_len = len(chosen.tokens) if valid_len is None else valid_len
-        self.is_causal, self.stage, self.head = is_causal, stage, head
-        self.view, self.compact = view, compact
-        self.other = _another(head, self.num_heads) if other is None else other
+        self.compact = compact
         self.set_trait("examples", [entry.state() for entry in examples])
-        super().__init__()
+        super().__init__(**settings)
+
+    @t.default("example")
+    def _default_example(self) -> str:
+        return next(iter(self._examples))
+
+    @t.default("num_heads")
+    def _default_num_heads(self) -> int:
+        example = self._examples[self.example]
+        if isinstance(example.layers, MultiHeadAttention):
+            return example.layers.num_heads
+        counts = example.head_counts
+        return next((count for count in counts if count > 1), counts[0])
+
+    @t.default("valid_len")
+    def _default_valid_len(self) -> int:
+        return len(self._examples[self.example].tokens)
+
+    @t.default("other")
+    def _default_other(self) -> int:
+        return _another(self.head, self.num_heads)
 
     @property
     def head_dim(self) -> int:
@@ -451,21 +441,16 @@ class HeadExplorer(Explorer):
         }
         return stages, layer
 
-    def _compute(
-        self,
-        example: str,
-        num_heads: int,
-        valid_len: int,
-        is_causal: bool,
-        stage: str,
-        head: int,
-        view: str,
-        other: int,
-    ) -> dict[str, Tensor]:
+    def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
         stages, layer = self._stages(
-            example, num_heads, valid_len, is_causal, torch.float64
+            state.example,
+            state.num_heads,
+            state.valid_len,
+            state.is_causal,
+            torch.float64,
         )
-        first, second = stages[stage][head], stages[stage][other]
+        shown, view = stages[state.stage], state.view
+        first, second = shown[state.head], shown[state.other]
         numbers = {
             "head_dim": torch.tensor(layer.head_dim),
             "parameters": torch.tensor(_num_parameters(layer)),
@@ -480,8 +465,8 @@ class HeadExplorer(Explorer):
             numbers |= (
                 {"other_table": second} if view == "both" else {"table": difference}
             )
-        if stages[stage].numel() <= MAX_MARKED:
-            numbers["shown"] = stages[stage]
+        if shown.numel() <= MAX_MARKED:
+            numbers["shown"] = shown
         return numbers
 
     def figure(self) -> Figure:
@@ -520,16 +505,8 @@ class HeadExplorer(Explorer):
         figure.suptitle(f"num_heads={self.num_heads}, head_dim={self.head_dim}")
         return figure
 
-    def __repr__(self) -> str:
-        return f"HeadExplorer(example={self.example!r}, num_heads={self.num_heads}, head_dim={self.head_dim})"
-
-
-def _default_num_heads(example: HeadExample) -> int:
-    if isinstance(example.layers, MultiHeadAttention):
-        return example.layers.num_heads
-    return next(
-        (count for count in example.head_counts if count > 1), example.head_counts[0]
-    )
+    def _details(self) -> list[str]:
+        return [f"head_dim={self.head_dim}"]
 
 
 def _another(head: int, num_heads: int) -> int:

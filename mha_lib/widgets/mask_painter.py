@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,13 +15,13 @@ from mha_lib._checks import check_float_tensor
 from mha_lib.attention import masked_softmax
 from mha_lib.masking import build_mask
 from mha_lib.widgets._base import Explorer
-from mha_lib.widgets._traits import Flag, TraitValueError, Whole
+from mha_lib.widgets._traits import Flag, Text, TraitValueError, Whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_LEN, MAX_VALUE_DIM = 6, 3
-"""Beyond these three maps and their outputs no longer fit side by side."""
+"""With more rows or columns, three maps and their outputs no longer fit side by side."""
 
 SCORES = (
     (0.7, -0.4, 1.3, 0.2, -1.1),
@@ -41,8 +42,8 @@ class MaskPainter(Explorer):
     Args:
         scores: (q_len, k_len), at most 6 by 6; default an example of 5 by 5.
         value: (k_len, value_dim), at most 3 wide; default an example.
-        painted: one group of digits a query, 1 = may attend, such as "110 111"; default all but one query
-            may attend everywhere.
+        painted: one group of digits for each query, 1 = may attend, such as "110 111"; by default one query
+            sees no key and the others see all.
         valid_len: how many keys are visible, counted from the first; default all.
         is_causal: hide the later keys from each query.
 
@@ -60,22 +61,15 @@ class MaskPainter(Explorer):
     """
 
     _module: ClassVar[str] = "mask_painter.js"
-    _settings: ClassVar[tuple[str, ...]] = ("painted", "valid_len", "is_causal")
 
     scores = t.List(t.List(t.Float()), read_only=True).tag(sync=True)
     value = t.List(t.List(t.Float()), read_only=True).tag(sync=True)
-    painted = t.Unicode("").tag(sync=True)
-    valid_len = Whole(0, 0, MAX_LEN)
+    painted = Text(None)
+    valid_len = Whole(None, 0, MAX_LEN)
     is_causal = Flag(False)
 
     def __init__(
-        self,
-        scores: Tensor | None = None,
-        value: Tensor | None = None,
-        *,
-        painted: str | None = None,
-        valid_len: int | None = None,
-        is_causal: bool = False,
+        self, scores: Tensor | None = None, value: Tensor | None = None, **settings: Any
     ) -> None:
         scores = torch.tensor(SCORES).double() if scores is None else scores
         _check_table("scores", scores, MAX_LEN)
@@ -89,15 +83,19 @@ class MaskPainter(Explorer):
             )
         self.set_trait("scores", scores.detach().tolist())
         self.set_trait("value", value.detach().tolist())
-        q_len, k_len = scores.shape
-        if painted is None:
-            rows = ["1" * k_len for _ in range(q_len)]
-            rows[q_len // 2] = "0" * k_len
-            painted = " ".join(rows)
-        self.painted = painted
-        self.valid_len = k_len if valid_len is None else valid_len
-        self.is_causal = is_causal
-        super().__init__()
+        super().__init__(**settings)
+
+    @t.default("painted")
+    def _default_painted(self) -> str:
+        """All keys are visible to all queries but the one in the middle, which sees none."""
+        q_len, k_len = len(self.scores), len(self.scores[0])
+        rows = ["1" * k_len] * q_len
+        rows[q_len // 2] = "0" * k_len
+        return " ".join(rows)
+
+    @t.default("valid_len")
+    def _default_valid_len(self) -> int:
+        return len(self.scores[0])
 
     @t.validate("painted")
     def _check_painted(self, proposal: t.Bunch) -> str:
@@ -119,7 +117,7 @@ class MaskPainter(Explorer):
         return int(proposal.value)
 
     def mask(self) -> Tensor:
-        """What is painted, padding and causality in one: (q_len, k_len), bool, True = may attend."""
+        """The painted mask, padding and causality in one mask: (q_len, k_len), bool, True = may attend."""
         return self._mask(self.painted, self.valid_len, self.is_causal)
 
     def _mask(self, painted: str, valid_len: int, is_causal: bool) -> Tensor:
@@ -144,10 +142,8 @@ class MaskPainter(Explorer):
             "uniform": scores.masked_fill(~mask, lowest).softmax(-1),
         }
 
-    def _compute(
-        self, painted: str, valid_len: int, is_causal: bool
-    ) -> dict[str, Tensor]:
-        mask = self._mask(painted, valid_len, is_causal)
+    def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
+        mask = self._mask(state.painted, state.valid_len, state.is_causal)
         weights = self._weights(mask)
         value = torch.tensor(self.value, dtype=torch.float64)
         return {
@@ -189,12 +185,6 @@ class MaskPainter(Explorer):
         axes[0].set_ylabel("queries", color=plots.QUERY)
         figure.colorbar(image, ax=axes, label="weight")
         return figure
-
-    def __repr__(self) -> str:
-        settings = ", ".join(
-            f"{name}={getattr(self, name)!r}" for name in self._settings
-        )
-        return f"MaskPainter({settings})"
 
 
 def _check_table(name: str, table: Any, max_columns: int) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
 import traitlets as t
 from torch import Tensor, nn
 
-from mha_lib.attention import (
-    MultiHeadAttention,
-    attention_pooling,
-    dot_product_attention,
-)
+from mha_lib.attention import attention_pooling, dot_product_attention
+from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.widgets._base import Explorer
 from mha_lib.widgets._traits import Flag, TraitValueError, Whole
 
@@ -25,24 +23,15 @@ LENGTHS = tuple(2**power for power in range(1, 12))
 """The lengths of the curves, from 2 to 2048 tokens."""
 
 
-class _Odd(Whole):
-    """An odd whole number, as the width of a centred kernel."""
-
-    def _check(self, value: Any) -> int:
-        number = super()._check(value)
-        self._insist(number % 2 == 1, "be odd", value)
-        return number
-
-
 class PathExplorer(Explorer):
     """Cost, sequential steps and path length of self-attention, convolutions and a recurrent network.
 
-    Multiplications are those that torch performs: a convolution multiplies k neighbours of each token by
-    d × d matrices, a recurrent network its state by one such matrix at each token but the first, attention
-    computes n² scores of width d and mixes values as often. A path counts the layers or states that a signal
-    goes through; convolutions are stacked until the last token depends on the first. Dilated, their spacing
-    grows with each layer by the factor (k + 1) / 2, for k = 3 as 1, 2, 4, 8: the fastest that leaves no
-    token out.
+    The multiplications are those that torch performs. A convolution multiplies k neighbours of each token by
+    d × d matrices. A recurrent network multiplies its state by one such matrix at each token but the first.
+    Attention computes n² scores of width d and mixes n² values of that width. The length of a path is the
+    number of layers or states that a signal goes through; convolutions are stacked until the last token
+    depends on the first. In dilated convolutions the spacing grows with each layer by the factor (k + 1) / 2,
+    which for k = 3 gives 1, 2, 4, 8: it cannot grow faster without leaving tokens out.
 
     Args:
         n: number of tokens, 2 to 2048.
@@ -65,38 +54,17 @@ class PathExplorer(Explorer):
     """
 
     _module: ClassVar[str] = "path_explorer.js"
-    _settings: ClassVar[tuple[str, ...]] = (
-        "n",
-        "d",
-        "k",
-        "source",
-        "target",
-        "with_projections",
-    )
 
     n = Whole(12, 2, LENGTHS[-1])
     d = Whole(64, 1, 1024)
-    k = _Odd(3, 3, 15)
+    k = Whole(3, 3, 15, step=2)
     source = Whole(0, 0, LENGTHS[-1] - 1)
-    target = Whole(11, 0, LENGTHS[-1] - 1)
-    with_projections = Flag(False)
+    target = Whole(None, 0, LENGTHS[-1] - 1)
+    with_projections = Flag(False).tag(in_repr=False)
 
-    def __init__(
-        self,
-        *,
-        n: int = 12,
-        d: int = 64,
-        k: int = 3,
-        source: int = 0,
-        target: int | None = None,
-        with_projections: bool = False,
-    ) -> None:
-        # One after the other, as the tokens must be among the n; then the widget opens with all of them.
-        self.n, self.d, self.k = n, d, k
-        self.target = n - 1 if target is None else target
-        self.source = source
-        self.with_projections = with_projections
-        super().__init__()
+    @t.default("target")
+    def _default_target(self) -> int:
+        return int(self.n) - 1
 
     @t.validate("target")
     def _check_target(self, proposal: t.Bunch) -> int:
@@ -121,12 +89,11 @@ class PathExplorer(Explorer):
         self.source = min(self.source, target)
         self.target = target
 
-    def _compute(
-        self, n: int, d: int, k: int, source: int, target: int, with_projections: bool
-    ) -> dict[str, Tensor]:
+    def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
+        n, d, k, with_projections = state.n, state.d, state.k, state.with_projections
         attention, convolution, recurrence = _count(n, d, k, with_projections)
         longest = _path_lengths(n, k, 0, n - 1)
-        # A stack of convolutions; one layer of the others.
+        # Convolutions are stacked until they span all tokens; of the other kinds one layer is enough.
         layers = torch.tensor([1, longest[1], longest[2], 1])
         multiplications = torch.tensor(
             [attention, convolution, convolution, recurrence]
@@ -136,11 +103,11 @@ class PathExplorer(Explorer):
         )
         return {
             "multiplications": multiplications,
-            # Within a layer nothing waits, except for the states of a recurrent network.
+            # Within a layer, only the states of a recurrent network must wait for one another.
             "steps": torch.tensor([1, 1, 1, longest[3]]),
             "longest": torch.tensor(longest),
             "total": layers * multiplications,
-            "path": torch.tensor(_path_lengths(n, k, source, target)),
+            "path": torch.tensor(_path_lengths(n, k, state.source, state.target)),
             "attention": curves[:, 0],
             "convolution": curves[:, 1],
             "recurrence": curves[:, 2],
@@ -184,17 +151,11 @@ class PathExplorer(Explorer):
         right.set(xlabel="steps", title=f"longest path, n = {self.n}, k = {self.k}")
         return figure
 
-    def __repr__(self) -> str:
-        return (
-            f"PathExplorer(n={self.n}, d={self.d}, k={self.k}, "
-            f"source={self.source}, target={self.target})"
-        )
-
 
 @lru_cache(maxsize=4096)
 def _count(n: int, d: int, k: int, with_projections: bool) -> tuple[int, int, int]:
     """Multiplications in a layer of attention, convolution and recurrence, as torch counts them itself."""
-    # Imported late: torch takes a second for it.
+    # Imported here because torch takes a second to load it.
     from torch.utils.flop_counter import FlopCounterMode
 
     def attend(x: Tensor) -> Tensor:
@@ -211,7 +172,7 @@ def _count(n: int, d: int, k: int, with_projections: bool) -> tuple[int, int, in
         return nn.Linear(d, d, bias=False)(x[:, 0])  # type: ignore[no-any-return]
 
     counts = []
-    # Tensors of the device "meta" have a shape and no numbers, so even large counts are quick.
+    # Tensors on the device "meta" have a shape but no numbers, so even large layers are counted quickly.
     with torch.device("meta"), torch.no_grad():
         for layer in (attend, convolve, step):
             with FlopCounterMode(display=False) as counter:
@@ -223,7 +184,7 @@ def _count(n: int, d: int, k: int, with_projections: bool) -> tuple[int, int, in
 
 @lru_cache(maxsize=4096)
 def _path_lengths(n: int, k: int, source: int, target: int) -> list[int]:
-    """Steps until a signal at `source` is seen at `target`, sent through layers that let all pass."""
+    """Steps until a signal that starts at `source` arrives at `target`, through layers that block nothing."""
 
     def attend(signal: Tensor, step: int) -> Tensor:  # noqa: ARG001
         return attention_pooling(torch.zeros(n, n), signal[:, None])[0][:, 0]
@@ -239,7 +200,7 @@ def _path_lengths(n: int, k: int, source: int, target: int) -> list[int]:
         return convolve(signal, ((k + 1) // 2) ** step)
 
     def recur(signal: Tensor, step: int) -> Tensor:
-        # Into the state of its own token first, then from state to state.
+        # The signal first enters the state of its own token, then passes from state to state.
         return signal if step == 0 else F.pad(signal, (1, 0))[:-1]
 
     lengths = []

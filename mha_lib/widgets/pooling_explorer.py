@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import traitlets as t
@@ -19,12 +20,14 @@ from mha_lib.widgets._traits import Choice, Number, Numbers, TraitValueError, Wh
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-GRID = 101  # places at which the fit is drawn and compared with the true curve
+GRID = 101
+"""The number of places at which the fit is drawn and compared with the true curve."""
+
 MAX_PAIRS = 64
 MAX_KEY, MAX_VALUE = 100.0, 1000.0
 
-# Kernels that do not reach everywhere, at the distance between query and key over the bandwidth. The
-# Gaussian is not among them: its score is the exponent itself, which no rounding makes infinite.
+# Kernels that do not reach everywhere, as functions of the distance between query and key over the bandwidth.
+# The Gaussian is not among them: its score is the exponent itself, which no rounding makes infinite.
 COMPACT_KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
     "boxcar": lambda u: (u.abs() <= 1).to(u.dtype),
     "triangular": lambda u: (1 - u.abs()).clamp_min(0),
@@ -37,7 +40,7 @@ def _column(numbers: Sequence[float]) -> Tensor:
 
 
 def _sample() -> tuple[list[float], list[float]]:
-    """24 pairs of the noisy curve, to two digits: the lists stay short, and the keys sorted."""
+    """24 pairs of the noisy curve, rounded to two digits to keep the lists short; the keys are sorted."""
     data = noisy_curve(24, 1, noise=0.5, generator=torch.Generator().manual_seed(0))
     keys, values = (
         [round(number, 2) for number in part.flatten().tolist()]
@@ -76,21 +79,13 @@ class PoolingExplorer(Explorer):
     """
 
     _module: ClassVar[str] = "pooling_explorer.js"
-    _settings: ClassVar[tuple[str, ...]] = (
-        "kernel",
-        "bandwidth",
-        "query",
-        "key",
-        "value",
-        "pair",
-    )
 
     kernel = Choice("Gaussian", ["Gaussian", *COMPACT_KERNELS])
     bandwidth = Number(0.25, 0.01, 100.0)
     query = Number(2.0, -MAX_KEY, MAX_KEY)
-    key = Numbers([0.0], -MAX_KEY, MAX_KEY)
-    value = Numbers([0.0], -MAX_VALUE, MAX_VALUE)
-    pair = Whole(0, 0, MAX_PAIRS - 1)
+    key = Numbers(None, -MAX_KEY, MAX_KEY).tag(in_repr=False)
+    value = Numbers(None, -MAX_VALUE, MAX_VALUE).tag(in_repr=False)
+    pair = Whole(None, 0, MAX_PAIRS - 1).tag(in_repr=False)
 
     key_range = t.List(t.Float(), [0.0, 5.0], read_only=True).tag(sync=True)
     """Lowest and highest query and key."""
@@ -108,21 +103,18 @@ class PoolingExplorer(Explorer):
     def __init__(
         self,
         *,
-        kernel: str = "Gaussian",
-        bandwidth: float = 0.25,
-        query: float = 2.0,
-        pair: int | None = None,
         key: Sequence[float] | None = None,
         value: Sequence[float] | None = None,
         truth: Callable[[Tensor], Tensor] | None = None,
         key_range: Sequence[float] = (0.0, 5.0),
+        **settings: Any,
     ) -> None:
         if (key is None) != (value is None):
             raise ValueError("key and value must be given together, or neither")
         if key is None or value is None:
             key, value = _sample()
             truth = curve if truth is None else truth
-        # Ranges before what must lie in them; then the widget opens with all of it.
+        # The ranges come before the settings that must lie in them.
         self.set_trait("key_range", _checked_range(key_range))
         self._num_pairs = len(key) if isinstance(key, Sequence) else 0
         self.key = key
@@ -131,12 +123,13 @@ class PoolingExplorer(Explorer):
         self.set_trait("truth_is_curve", truth is curve)
         self.value = value
         self.set_trait("value_range", _roomy([*self.value, *self.truth]))
-        self.kernel, self.bandwidth, self.query = kernel, bandwidth, query
+        super().__init__(key=key, value=value, **settings)
+
+    @t.default("pair")
+    def _default_pair(self) -> int:
+        """A pair whose key every kernel reaches; the query would hide the pair of the nearest key."""
         distances = (_column(self.key) - self.query).abs()
-        # Not the nearest key, on which the query stands, but one within the reach of every kernel.
-        beside = int((distances - 0.8 * self.bandwidth).abs().argmin())
-        self.pair = beside if pair is None else pair
-        super().__init__()
+        return int((distances - 0.8 * self.bandwidth).abs().argmin())
 
     @t.validate("key", "value")
     def _check_list(self, proposal: t.Bunch) -> list[float]:
@@ -193,29 +186,21 @@ class PoolingExplorer(Explorer):
             )
         return [float(number) for number in numbers.flatten().double()]
 
-    def _compute(
-        self,
-        kernel: str,
-        bandwidth: float,
-        query: float,
-        key: Sequence[float],
-        value: Sequence[float],
-        pair: int,  # noqa: ARG002, moves no number
-    ) -> dict[str, Tensor]:
-        keys, values = _column(key), _column(value)
+    def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
+        keys, values = _column(state.key), _column(state.value)
 
         def pool(queries: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-            if kernel == "Gaussian":
-                return attention_pooling(
-                    gaussian_score(queries, keys, bandwidth), values, mask
-                )
-            closeness = COMPACT_KERNELS[kernel]((queries - keys.T) / bandwidth)
+            if state.kernel == "Gaussian":
+                scores = gaussian_score(queries, keys, state.bandwidth)
+                return attention_pooling(scores, values, mask)
+            distances = (queries - keys.T) / state.bandwidth
+            closeness = COMPACT_KERNELS[state.kernel](distances)
             visible = closeness > 0
             return attention_pooling(
                 closeness.log(), values, visible if mask is None else visible & mask
             )
 
-        output, weights = pool(_column([query]))
+        output, weights = pool(_column([state.query]))
         fit, _ = pool(self._grid())
         by_all, _ = pool(keys)
         by_others, _ = pool(keys, ~torch.eye(len(keys), dtype=torch.bool))
@@ -290,11 +275,8 @@ class PoolingExplorer(Explorer):
         distance = queries.unsqueeze(-1) - _column(self.key).T
         return (COMPACT_KERNELS[self.kernel](distance / self.bandwidth) > 0).any(-1)
 
-    def __repr__(self) -> str:
-        return (
-            f"PoolingExplorer(kernel={self.kernel!r}, bandwidth={self.bandwidth:g}, "
-            f"query={self.query:g}, {self._num_pairs} pairs)"
-        )
+    def _details(self) -> list[str]:
+        return [f"{self._num_pairs} pairs"]
 
 
 def _checked_range(limits: Sequence[float]) -> list[float]:

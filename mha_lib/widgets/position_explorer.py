@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -40,33 +41,12 @@ class PositionExplorer(Explorer):
     """
 
     _module: ClassVar[str] = "position_explorer.js"
-    _settings: ClassVar[tuple[str, ...]] = (
-        "num_positions",
-        "embed_dim",
-        "base",
-        "position",
-        "column",
-    )
 
     num_positions = Whole(48, 2, 64)
     embed_dim = Whole(32, 1, 64)
     base = Number(10_000.0, 1, 1_000_000)
     position = Whole(0, 0, 63)
     column = Whole(0, 0, 63)
-
-    def __init__(
-        self,
-        *,
-        num_positions: int = 48,
-        embed_dim: int = 32,
-        base: float = 10_000.0,
-        position: int = 0,
-        column: int = 0,
-    ) -> None:
-        # The sizes first: row and column must lie in the table.
-        self.num_positions, self.embed_dim, self.base = num_positions, embed_dim, base
-        self.position, self.column = position, column
-        super().__init__()
 
     @t.validate("position", "column")
     def _check_place(self, proposal: t.Bunch) -> int:
@@ -83,26 +63,23 @@ class PositionExplorer(Explorer):
         self.position = min(self.position, self.num_positions - 1)
         self.column = min(self.column, self.embed_dim - 1)
 
-    def _compute(
-        self,
-        num_positions: int,
-        embed_dim: int,
-        base: float,
-        position: int,
-        column: int,
-    ) -> dict[str, Tensor]:
-        table = sinusoidal_encoding(num_positions, embed_dim, base=base).double()
-        pair = column // 2
-        frequency = torch.tensor(base ** (-2 * pair / embed_dim), dtype=torch.float64)
+    def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
+        table = sinusoidal_encoding(
+            state.num_positions, state.embed_dim, base=state.base
+        ).double()
+        pair = state.column // 2
+        frequency = torch.tensor(
+            state.base ** (-2 * pair / state.embed_dim), dtype=torch.float64
+        )
         return {
             "table": table,
             "frequency": frequency,
             "wavelength": 2 * math.pi / frequency,
-            "encoding": table[position, column],
+            "encoding": table[state.position, state.column],
             "sine": table[:, 2 * pair],
-            # The last pair of an odd width has none.
+            # Where the width is odd, the last pair has no cosine.
             "cosine": table[:, 2 * pair + 1 : 2 * pair + 2].flatten(),
-            "similarity": table @ table[position],
+            "similarity": table @ table[state.position],
         }
 
     def figure(self) -> Figure:
@@ -143,9 +120,3 @@ class PositionExplorer(Explorer):
             title="dot product of encodings",
         )
         return figure
-
-    def __repr__(self) -> str:
-        return (
-            f"PositionExplorer(num_positions={self.num_positions}, embed_dim={self.embed_dim}, "
-            f"base={self.base:g}, position={self.position}, column={self.column})"
-        )

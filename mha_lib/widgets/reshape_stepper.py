@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -17,26 +18,24 @@ if TYPE_CHECKING:
 COUNT = 12
 """How many numbers there are, whatever the shape."""
 
-LENGTHS = (2, 3, 4, 6)
-
 TOKEN_COLORS = ("#332288", "#117733", "#aa4499", "#7a5c00", "#00686e", "#882255")
-"""The fill of a cell says whose token it is; no colour of a head, and white is readable on each."""
+"""The fill of a cell shows its token. No head has one of these colours, and white is readable on each."""
 
 
 class ReshapeStepper(Explorer):
     """Twelve numbers, split into heads and merged again, one call after the other.
 
-    x holds 0..11, one row a token. The split turns (len, embed_dim) into (num_heads, len, head_dim), the
-    merge turns it back. Each can be done right, with a `transpose`, or wrong, with a `view` or `reshape`
-    alone: the shapes are the same, and no error tells.
+    x holds 0..11, one row for each token. The split turns (len, embed_dim) into (num_heads, len, head_dim),
+    and the merge turns it back. Each can be done right, with a `transpose`, or wrong, with a `view` or
+    `reshape` alone: the shapes are the same, and nothing raises an error.
 
     Args:
-        split: "transpose", cut the last axis and swap; or "view", straight to the wanted shape.
-        merge: "transpose", swap back and join; or "reshape", straight to the wanted shape.
+        split: "transpose" cuts the last axis and swaps two axes; "view" goes straight to the wanted shape.
+        merge: "transpose" swaps back and joins; "reshape" goes straight to the wanted shape.
         length: number of tokens: 2, 3, 4 or 6; embed_dim is 12 / length.
         num_heads: number of heads, divides embed_dim.
         step: how many calls are done, from 0.
-        prediction: the number that a reader expects at the place that is asked for, or -1 without an answer.
+        prediction: the number that a reader expects at the place in question, or -1 without an answer.
 
     Raises:
         TypeError: an argument is of another type.
@@ -51,50 +50,18 @@ class ReshapeStepper(Explorer):
     """
 
     _module: ClassVar[str] = "reshape_stepper.js"
-    _settings: ClassVar[tuple[str, ...]] = (
-        "split",
-        "merge",
-        "length",
-        "num_heads",
-        "step",
-        "prediction",
-    )
 
     split = Choice("transpose", ["transpose", "view"])
     merge = Choice("transpose", ["transpose", "reshape"])
-    length = Whole(3, 2, 6)
-    num_heads = Whole(2, 1, 6)
+    length = Whole(3, options=(2, 3, 4, 6)).tag(in_repr=False)
+    num_heads = Whole(2, 1, 6).tag(in_repr=False)
     step = Whole(0, 0, 4)
-    prediction = Whole(-1, -1, COUNT - 1)
-
-    def __init__(
-        self,
-        *,
-        split: str = "transpose",
-        merge: str = "transpose",
-        length: int = 3,
-        num_heads: int = 2,
-        step: int = 0,
-        prediction: int = -1,
-    ) -> None:
-        # One after the other, as each rule depends on those before; then the widget opens with all of them.
-        self.split, self.merge = split, merge
-        self.length, self.num_heads = length, num_heads
-        self.step, self.prediction = step, prediction
-        super().__init__()
+    prediction = Whole(-1, -1, COUNT - 1).tag(in_repr=False)
 
     @property
     def embed_dim(self) -> int:
         """Width of a token."""
         return int(COUNT // self.length)
-
-    @t.validate("length")
-    def _check_length(self, proposal: t.Bunch) -> int:
-        if proposal.value not in LENGTHS:
-            raise TraitValueError(
-                f"length must be one of {LENGTHS}, got {proposal.value}"
-            )
-        return int(proposal.value)
 
     @t.validate("num_heads")
     def _check_num_heads(self, proposal: t.Bunch) -> int:
@@ -120,29 +87,22 @@ class ReshapeStepper(Explorer):
     def _fit_step(self, change: t.Bunch) -> None:  # noqa: ARG002, traitlets calls it so
         self.step = min(self.step, _count_steps(self.split, self.merge) - 1)
 
-    def _compute(
-        self,
-        split: str,
-        merge: str,
-        length: int,
-        num_heads: int,
-        step: int,
-        prediction: int,  # noqa: ARG002, an answer changes no number
-    ) -> dict[str, Tensor]:
-        kind, table = _walk(split, merge, length, num_heads)[step]
-        # Where each number belongs, in the shape that the table has now.
-        by_token = torch.arange(COUNT).view(length, num_heads, -1)
+    def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
+        walk = _walk(state.split, state.merge, state.length, state.num_heads)
+        kind, table = walk[state.step]
+        # The numbers in the order in which they belong, in the shape that the table has now.
+        by_token = torch.arange(COUNT).view(state.length, state.num_heads, -1)
         belongs = by_token.transpose(0, 1) if kind == "heads" else by_token
         return {
             "table": table,
-            # The numbers as they lie in memory, whatever the axes say.
+            # The numbers as they lie in memory, whatever the order of the axes is.
             "memory": table.as_strided((COUNT,), (1,)),
             "strides": torch.tensor(table.stride()),
             "misplaced": (table != belongs.reshape(table.shape)).sum(),
         }
 
     def figure(self) -> Figure:
-        """All tables of the way, one below the other, as a matplotlib Figure."""
+        """The tables of all steps, one below the other, as a matplotlib Figure."""
         from mha_lib import plots
 
         walk = _walk(self.split, self.merge, self.length, self.num_heads)
@@ -213,18 +173,14 @@ class ReshapeStepper(Explorer):
             color="white",
         )
 
-    def __repr__(self) -> str:
-        shape = tuple(self.numbers()["table"].shape)
-        return (
-            f"ReshapeStepper(split={self.split!r}, merge={self.merge!r}, "
-            f"step={self.step}, shape={shape})"
-        )
+    def _details(self) -> list[str]:
+        return [f"shape={tuple(self.numbers()['table'].shape)}"]
 
 
 def _walk(
     split: str, merge: str, length: int, num_heads: int
 ) -> list[tuple[str, Tensor]]:
-    """What is there before the first call and after each, with the name of its axes."""
+    """The table before the first call and after each call, with the name of its axes."""
     width = COUNT // length
     x = torch.arange(COUNT).view(length, width)
     walk = [("input", x)]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import traitlets as t
 from torch import Tensor
 
-from mha_lib.positional import apply_rotary, rotary_angles, sinusoidal_encoding
+from mha_lib.positional import sinusoidal_encoding
+from mha_lib.rotary import apply_rotary, rotary_angles
 from mha_lib.scores import dot_product_score
 from mha_lib.widgets._base import Explorer
 from mha_lib.widgets._traits import Choice, Number, TraitValueError, Whole
@@ -34,7 +36,7 @@ class RotationDial(Explorer):
         base: as in `sinusoidal_encoding`, 1 to 1 000 000.
         query_angle: direction of the query's arrow before any position, in degrees, -180 to 180.
         key_angle: direction of the key's arrow.
-        shown: "pair", the curves show the score of this pair alone, or "all", of whole query and key.
+        shown: the score that the curves show: "pair", that of the chosen pair, or "all", that of all pairs.
 
     Raises:
         TypeError: an argument is of another type.
@@ -51,49 +53,15 @@ class RotationDial(Explorer):
     """
 
     _module: ClassVar[str] = "rotation_dial.js"
-    _settings: ClassVar[tuple[str, ...]] = (
-        "query_position",
-        "key_position",
-        "pair",
-        "head_dim",
-        "base",
-        "query_angle",
-        "key_angle",
-        "shown",
-    )
 
     query_position = Whole(3, 0, _POSITIONS - 1)
     key_position = Whole(5, 0, _POSITIONS - 1)
     pair = Whole(0, 0, 31)
-    head_dim = Whole(16, 2, 64)
-    base = Number(10_000.0, 1, 1_000_000)
-    query_angle = Number(20.0, -180, 180)
-    key_angle = Number(50.0, -180, 180)
-    shown = Choice("pair", ["pair", "all"])
-
-    def __init__(
-        self,
-        *,
-        query_position: int = 3,
-        key_position: int = 5,
-        pair: int = 0,
-        head_dim: int = 16,
-        base: float = 10_000.0,
-        query_angle: float = 20.0,
-        key_angle: float = 50.0,
-        shown: str = "pair",
-    ) -> None:
-        self.query_position, self.key_position = query_position, key_position
-        # The width first: the pair must lie in it.
-        self.head_dim, self.pair, self.base = head_dim, pair, base
-        self.query_angle, self.key_angle, self.shown = query_angle, key_angle, shown
-        super().__init__()
-
-    @t.validate("head_dim")
-    def _check_head_dim(self, proposal: t.Bunch) -> int:
-        if proposal.value % 2:
-            raise TraitValueError(f"head_dim must be even, got {proposal.value}")
-        return int(proposal.value)
+    head_dim = Whole(16, 2, 64, step=2)
+    base = Number(10_000.0, 1, 1_000_000).tag(in_repr=False)
+    query_angle = Number(20.0, -180, 180).tag(in_repr=False)
+    key_angle = Number(50.0, -180, 180).tag(in_repr=False)
+    shown = Choice("pair", ["pair", "all"]).tag(in_repr=False)
 
     @t.validate("pair")
     def _check_pair(self, proposal: t.Bunch) -> int:
@@ -107,23 +75,14 @@ class RotationDial(Explorer):
     def _fit_pair(self, change: t.Bunch) -> None:
         self.pair = min(self.pair, change.new // 2 - 1)
 
-    def _compute(
-        self,
-        query_position: int,
-        key_position: int,
-        pair: int,
-        head_dim: int,
-        base: float,
-        query_angle: float,
-        key_angle: float,
-        shown: str,
-    ) -> dict[str, Tensor]:
+    def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
+        pair, head_dim, base = state.pair, state.head_dim, state.base
         query, key = (
             torch.tensor(
                 [math.cos(math.radians(angle)), math.sin(math.radians(angle))],
                 dtype=torch.float64,
             ).repeat(head_dim // 2)
-            for angle in (query_angle, key_angle)
+            for angle in (state.query_angle, state.key_angle)
         )
         columns = slice(2 * pair, 2 * pair + 2)
         # Query and key at every position: (positions, head_dim).
@@ -138,15 +97,15 @@ class RotationDial(Explorer):
             ),
             ("added", query + table, key + table),
         ):
-            here = queries[query_position : query_position + 1]
+            here = queries[state.query_position : state.query_position + 1]
             all_scores = dot_product_score(here, keys)[0]
             pair_scores = dot_product_score(here[:, columns], keys[:, columns])[0]
-            numbers[f"{name}_query"] = queries[query_position, columns]
-            numbers[f"{name}_key"] = keys[key_position, columns]
-            numbers[f"{name}_pair_score"] = pair_scores[key_position]
-            numbers[f"{name}_score"] = all_scores[key_position]
-            # Against the offset: from -query_position on, one a key position.
-            curve = pair_scores if shown == "pair" else all_scores
+            numbers[f"{name}_query"] = queries[state.query_position, columns]
+            numbers[f"{name}_key"] = keys[state.key_position, columns]
+            numbers[f"{name}_pair_score"] = pair_scores[state.key_position]
+            numbers[f"{name}_score"] = all_scores[state.key_position]
+            # The score against the offset: from -query_position on, one number for each key position.
+            curve = pair_scores if state.shown == "pair" else all_scores
             numbers[f"{name}_by_offset"] = curve
         return numbers
 
@@ -213,9 +172,3 @@ class RotationDial(Explorer):
         axes[2].margins(y=0.2)
         axes[2].legend(loc="upper center", fontsize=8, ncols=2, frameon=False)
         return figure
-
-    def __repr__(self) -> str:
-        return (
-            f"RotationDial(query_position={self.query_position}, key_position={self.key_position}, "
-            f"pair={self.pair}, head_dim={self.head_dim})"
-        )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -42,10 +43,10 @@ WIDTHS = (2, 4, 8, 16, 32, 64, 128)
 """What d can be; 2 is the plane itself."""
 
 BOUNDED = ("cosine", "additive")
-"""Scores that do not grow with d, and are never scaled."""
+"""Scores that do not grow with d and are therefore never scaled."""
 
 SEED = 158
-"""Of the draw beyond the plane: at each width its scores spread as far as the theory says."""
+"""The seed of the coordinates beyond the plane. With it the scores spread as far as theory predicts."""
 
 BILINEAR = ((0.5, -1.0), (1.0, 0.5))
 """The matrix W of the bilinear score within the plane; beyond it W is the identity."""
@@ -53,11 +54,11 @@ BILINEAR = ((0.5, -1.0), (1.0, 0.5))
 ADDITIVE_QUERY = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (1.0, -1.0))
 ADDITIVE_KEY = ((1.0, -0.5), (0.5, 1.0), (-1.0, 0.5), (-0.5, -1.0))
 ADDITIVE_SCORE = (2.0, 1.0, -1.5, 1.0)
-"""W_q, W_k and w of the additive score; what lies beyond the plane enters one hidden unit, divided by √d."""
+"""W_q, W_k and w of the additive score. A coordinate beyond the plane enters one hidden unit, over √d."""
 
 
 def _coordinates(count: int, d: int) -> Tensor:
-    """Coordinates beyond the plane, (count, d - 2): of the query, then of each key; one draw for all d."""
+    """The coordinates beyond the plane of the query, then of each key, (count, d - 2): one draw for all d."""
     generator = torch.Generator().manual_seed(SEED)
     drawn = torch.randn(1 + MAX_KEYS, WIDTHS[-1] - 2, generator=generator)
     return drawn[:count, : d - 2].double()
@@ -104,15 +105,15 @@ class ScoreExplorer(Explorer):
     """Drag a query and keys in the plane, choose how they are scored, and read scores, weights and entropy.
 
     The plane shows the first two of `d` coordinates. The others are drawn once from a normal distribution,
-    for the query and for each key: so dot products grow like √d, as those of independent entries do.
+    for the query and for each key, so that dot products grow like √d, as those of independent entries do.
 
     Args:
         query: x and y of the query, from -4 to 4.
         key: x and y of each key in turn, 2 to 6 keys.
         score: "dot", "cosine", "gaussian", "bilinear" or "additive", as in `mha_lib.scores`.
         d: width of query and keys: 2, 4, 8, 16, 32, 64 or 128.
-        is_scaled: divide the dot product and the bilinear score by √d, and let the squared bandwidth of the
-            Gaussian be √d in place of 1. The cosine and the additive score stay as they are.
+        is_scaled: divide the dot product and the bilinear score by √d, and set the squared bandwidth of the
+            Gaussian to √d instead of 1. The cosine and the additive score stay as they are.
 
     Raises:
         TypeError: an argument is of another type.
@@ -127,31 +128,20 @@ class ScoreExplorer(Explorer):
     """
 
     _module: ClassVar[str] = "score_explorer.js"
-    _settings: ClassVar[tuple[str, ...]] = ("query", "key", "score", "d", "is_scaled")
 
-    query = Numbers([1.5, 1.0], -EDGE, EDGE, 2)
-    key = Numbers(KEYS, -EDGE, EDGE)
+    query = Numbers([1.5, 1.0], -EDGE, EDGE, 2).tag(in_repr=False)
+    key = Numbers(KEYS, -EDGE, EDGE).tag(in_repr=False)
     score = Choice("dot", ["dot", "cosine", "gaussian", "bilinear", "additive"])
-    d = Whole(2, WIDTHS[0], WIDTHS[-1])
+    d = Whole(2, options=WIDTHS)
     is_scaled = Flag(True)
     extra = t.Unicode(read_only=True).tag(sync=True)
     """The coordinates beyond the plane for the widest query and keys: float32 in base64."""
 
-    def __init__(
-        self,
-        *,
-        query: Sequence[float] = (1.5, 1.0),
-        key: Sequence[float] = KEYS,
-        score: str = "dot",
-        d: int = 2,
-        is_scaled: bool = True,
-    ) -> None:
-        self.query, self.key, self.score = query, key, score
-        self.d, self.is_scaled = d, is_scaled
+    def __init__(self, **settings: Any) -> None:
         drawn = _coordinates(1 + MAX_KEYS, WIDTHS[-1]).float().numpy()
         encoded = base64.b64encode(drawn.astype("<f4").tobytes()).decode("ascii")
         self.set_trait("extra", encoded)
-        super().__init__()
+        super().__init__(**settings)
 
     @t.validate("key")
     def _check_key(self, proposal: t.Bunch) -> list[float]:
@@ -162,18 +152,12 @@ class ScoreExplorer(Explorer):
             )
         return list(proposal.value)
 
-    @t.validate("d")
-    def _check_d(self, proposal: t.Bunch) -> int:
-        if proposal.value not in WIDTHS:
-            raise TraitValueError(f"d must be one of {WIDTHS}, got {proposal.value}")
-        return int(proposal.value)
-
-    def _compute(
-        self, query: list[float], key: list[float], score: str, d: int, is_scaled: bool
-    ) -> dict[str, Tensor]:
-        plane = torch.tensor([*query, *key], dtype=torch.float64).view(-1, 2)
+    def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
+        d = state.d
+        plane = torch.tensor([*state.query, *state.key], dtype=torch.float64)
+        plane = plane.view(-1, 2)
         rows = torch.hstack([plane, _coordinates(len(plane), d)])
-        rule = _rule(score, d, is_scaled)
+        rule = _rule(state.score, d, state.is_scaled)
         side = torch.linspace(-EDGE, EDGE, SIDE, dtype=torch.float64)
         places = F.pad(torch.cartesian_prod(side, side), (0, d - 2))
         with torch.no_grad():
@@ -223,6 +207,3 @@ class ScoreExplorer(Explorer):
         bars.invert_yaxis()
         bars.set_title(f"d = {self.d}, entropy {numbers['entropy'].item():.2f} nats")
         return figure
-
-    def __repr__(self) -> str:
-        return f"ScoreExplorer(score={self.score!r}, d={self.d}, is_scaled={self.is_scaled})"

@@ -277,10 +277,12 @@ def test_what_widgets_share_is_stored_once(visit, page_name):
 
 
 # The browser's own sum of what moved without being asked to, from the first paint on.
-SHIFTS = """() => new Promise(resolve => new PerformanceObserver(list => resolve(
-    list.getEntries().filter(entry => !entry.hadRecentInput).map(entry => [entry.value,
-        entry.sources.map(source => source.node?.outerHTML?.slice(0, 100))])
-)).observe({ type: "layout-shift", buffered: true }) || setTimeout(() => resolve([]), 500))"""
+SHIFTS = """() => {
+    const observer = new PerformanceObserver(() => {});
+    observer.observe({ type: "layout-shift", buffered: true });
+    return observer.takeRecords().filter(entry => !entry.hadRecentInput).map(entry => [entry.value,
+        entry.sources.map(source => source.node?.outerHTML?.slice(0, 100))]);
+}"""
 
 
 @pytest.mark.parametrize("screen", SCREENS)

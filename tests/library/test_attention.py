@@ -290,7 +290,7 @@ def test_dropout_keeps_the_mean(need_weights):
 
 @BOTH_PATHS
 @pytest.mark.parametrize("dropout_p", [0.25, 1.0])
-def test_dropout_has_the_same_statistics_on_both_fast(dropout_p, need_weights):
+def test_dropout_has_the_same_statistics_on_both_paths(dropout_p, need_weights):
     """With the identity as values the output shows the weights that were used."""
     torch.manual_seed(0)
     length = 67

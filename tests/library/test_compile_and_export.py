@@ -1,4 +1,7 @@
-"""Attention and the layer under torch.compile and torch.export."""
+"""Attention and the layer under torch.compile and torch.export.
+
+Tracing takes seconds: `make test` traces what asks most, `make test-all` each kind on both paths.
+"""
 
 import functools
 import itertools
@@ -13,6 +16,7 @@ from attention_cases import (
     EVEN_DIM,
     K_LEN,
     LENS,
+    SLOW,
     TRACED,
     even_inputs,
     even_layer,
@@ -22,6 +26,7 @@ from attention_cases import (
     make_inputs,
     make_layer,
     qkv,
+    slow,
 )
 from random_tensors import random
 from torch import nn
@@ -33,7 +38,9 @@ from mha_lib import KeyValueCache, dot_product_attention
 
 
 @BOTH_PATHS
-@pytest.mark.parametrize("asked", ["nothing", "hidden rows", "bias, hidden sample, causal", "all"])
+@pytest.mark.parametrize(
+    "asked", [slow("nothing"), slow("hidden rows"), slow("bias, hidden sample, causal"), "all"]
+)
 @TRACED
 def test_attention_is_one_graph(asked, need_weights):
     def attend(query, key, value, **parts):
@@ -55,7 +62,7 @@ def test_a_layer_is_one_graph(need_weights):
 
 
 @BOTH_PATHS
-@pytest.mark.parametrize("kind", ["additive", "rotary, shared keys, dropout"])
+@pytest.mark.parametrize("kind", [slow("additive"), "rotary, shared keys, dropout"])
 @TRACED
 def test_a_layer_is_one_graph_forward_and_backward(kind, need_weights):
     torch.compiler.reset()
@@ -111,6 +118,7 @@ def test_lengths_that_differ_are_refused_while_compiling_too(need_weights):
 
 
 @TRACED
+@SLOW
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a compiler")
 def test_inductor_computes_the_same():
     torch.compiler.reset()
@@ -140,6 +148,7 @@ class OnItself(Decided):
         return self.layer(x, x, x, **self.asked)[0]
 
 
+@SLOW
 @BOTH_PATHS
 @pytest.mark.parametrize("kind", ["shared keys", "rotary", "Shaw"])
 @TRACED
@@ -155,8 +164,10 @@ def test_export_for_any_batch(kind, need_weights):
 
 
 @BOTH_PATHS
-@pytest.mark.parametrize(("kind", "is_causal"), [("plain", False), ("shared keys", True), ("rotary", True)])
-@pytest.mark.parametrize("example", [7, 19])
+@pytest.mark.parametrize(
+    ("kind", "is_causal"), [slow("plain", False), slow("shared keys", True), ("rotary", True)]
+)
+@pytest.mark.parametrize("example", [7, slow(19)])
 @TRACED
 def test_export_for_any_batch_and_length(kind, is_causal, example, need_weights):
     model = OnItself(layer_of(kind), is_causal=is_causal, need_weights=need_weights)

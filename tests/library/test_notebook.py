@@ -58,10 +58,10 @@ def test_the_source_shown_is_the_source_without_docstrings(thing):
 
 def test_comments_stay_and_docstrings_can():
     shown = code(show_source(scaled_dot_product_score))
-    assert "# Scaling the query costs" in shown
+    assert "# Scaling the query takes" in shown
     full = code(show_source(scaled_dot_product_score, docstring=True))
     assert '"""Dot product over √d' in full
-    assert ast.unparse(ast.parse(full)).startswith("def scaled_dot_product_score(")
+    assert "def scaled_dot_product_score(" in ast.unparse(ast.parse(full))
 
 
 def test_methods_are_shown_without_the_indentation_of_their_class():

@@ -149,7 +149,7 @@ def test_curves_are_means_with_a_band():
     assert mean.get_xdata().tolist() == [10, 20, 30]
     assert one.get_ydata().tolist() == [1, 1, 1]
     assert set(floor.get_ydata()) == {0.5}
-    band = axis.collections[0].get_fast()[0].vertices
+    band = axis.collections[0].get_paths()[0].vertices
     assert {(10, 3), (10, 5), (20, 2), (20, 3)} <= {tuple(corner) for corner in band.tolist()}
     assert [text.get_text() for text in axis.get_legend().get_texts()] == ["two runs", "one", "floor"]
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("training step", "nats")

@@ -307,7 +307,7 @@ def test_autocast_sets_the_dtype_of_the_output():
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @EACH_KIND
-def test_autocast_gives_the_same_dtypes_on_both_fast(kind, dtype):
+def test_autocast_gives_the_same_dtypes_on_both_paths(kind, dtype):
     layer, given = layer_of(kind, torch.float32).eval(), even_inputs(torch.float32)
     exact_output, _ = copy.deepcopy(layer).double()(*(x.double() for x in given), valid_lens=LENS)
     outputs = []

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import oracles
 import torch
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
+from random_draws import property_of
 from random_tensors import random
 from torch import nn
 
@@ -25,13 +26,6 @@ from mha_lib import (
 )
 from mha_lib.positional import RotaryPositionalEncoding, ShawScore
 
-property_test = settings(
-    derandomize=True,
-    database=None,
-    deadline=None,
-    max_examples=200,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # Two orders of summation differ by some units in the last place of numbers of size one.
 ERRORS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}  # fmt: skip
@@ -81,6 +75,9 @@ class Call:
                 parts["attn_mask"] = window
             else:
                 parts["attn_mask"] = parts["attn_mask"] & window
+        mask = parts.get("attn_mask")
+        if mask is not None and mask.ndim == 2 and len(mask) == self.shape[0] == q_len:
+            parts["attn_mask"] = mask[None]  # which could also be the keys of each sample
         parts |= {"attn_bias": self.bias, "scale": self.scale}
         return parts | {"need_weights": self.need_weights}
 
@@ -168,8 +165,7 @@ def close(own, other, error):
     torch.testing.assert_close(own, other, rtol=error, atol=error)
 
 
-@property_test
-@given(call=calls())
+@property_of(call=calls())
 def test_it_is_what_the_loop_computes(call):
     output, weights = call.run()
     expected, expected_weights = oracles.attention(
@@ -182,8 +178,7 @@ def test_it_is_what_the_loop_computes(call):
         close(weights.double(), torch.from_numpy(expected_weights), call.error)
 
 
-@property_test
-@given(call=calls(need_weights=True))
+@property_of(call=calls(need_weights=True))
 def test_rows_sum_to_one_or_to_zero(call):
     output, weights = call.run()
     visible = call.visible
@@ -202,8 +197,7 @@ def test_rows_sum_to_one_or_to_zero(call):
     assert inside[anything].all()  # a mean lies between the smallest and the largest
 
 
-@property_test
-@given(call=calls(), fill=st.sampled_from([1e30, -1e30, 1e4, 0.0]))
+@property_of(call=calls(), fill=st.sampled_from([1e30, -1e30, 1e4, 0.0]))
 def test_hidden_keys_and_values_cannot_matter(call, fill):
     """Whatever finite numbers they hold: not in the output, and they receive no gradient."""
     if call.query.dtype == torch.float16:
@@ -225,8 +219,7 @@ def test_hidden_keys_and_values_cannot_matter(call, fill):
     assert (results[1][0][~call.visible.any(-1)] == 0).all()
 
 
-@property_test
-@given(call=calls(), where=st.sampled_from(["query", "key", "value"]), seed=seeds)
+@property_of(call=calls(), where=st.sampled_from(["query", "key", "value"]), seed=seeds)
 def test_nan_in_what_is_visible_is_never_hidden(call, where, seed):
     changed = getattr(call, where).clone()
     b, h, n, c = (seed // divisor % size for divisor, size in zip((1, 3, 7, 11), changed.shape, strict=True))
@@ -250,8 +243,7 @@ def test_nan_in_what_is_visible_is_never_hidden(call, where, seed):
         assert weights[b, touched][visible[b, touched][..., n]].isnan().all()
 
 
-@property_test
-@given(call=calls(causal=True), seed=seeds)
+@property_of(call=calls(causal=True), seed=seeds)
 def test_the_future_cannot_change_the_past(call, seed):
     q_len, k_len = call.shape[2:]
     first = seed % (k_len + 1)  # the first key of another future
@@ -263,8 +255,7 @@ def test_the_future_cannot_change_the_past(call, seed):
     assert torch.equal(before[:, :, :past], after[:, :, :past])
 
 
-@property_test
-@given(call=calls())
+@property_of(call=calls())
 def test_a_sample_alone_gives_what_it_gives_in_the_batch(call):
     together, weights = call.run()
     batch = call.shape[0]
@@ -286,8 +277,7 @@ def has_batch(part, name, batch):
     return part.ndim >= axes and part.shape[0] == batch
 
 
-@property_test
-@given(call=calls(), seed=seeds)
+@property_of(call=calls(), seed=seeds)
 def test_permuting_queries_permutes_outputs(call, seed):
     """Their rows of mask and bias go with them."""
     q_len = call.shape[2]
@@ -305,8 +295,7 @@ def test_permuting_queries_permutes_outputs(call, seed):
     close(plain, call.run()[0], call.error)
 
 
-@property_test
-@given(call=calls(), seed=seeds)
+@property_of(call=calls(), seed=seeds)
 def test_permuting_keys_with_their_values_changes_nothing(call, seed):
     k_len = call.shape[3]
     order = torch.randperm(k_len, generator=torch.Generator().manual_seed(seed))
@@ -324,15 +313,13 @@ def test_permuting_keys_with_their_values_changes_nothing(call, seed):
         close(moved[1], plain[1][..., order], call.error)
 
 
-@property_test
-@given(call=calls(plain=True), size=st.floats(-50, 50))
+@property_of(call=calls(plain=True), size=st.floats(-50, 50))
 def test_the_same_number_added_to_all_scores_changes_nothing(call, size):
     bias = torch.full(call.shape[2:], size, dtype=torch.float64)
     close(call.run(attn_bias=bias)[0], call.run()[0], max(call.error, 1e-10))
 
 
-@property_test
-@given(call=calls())
+@property_of(call=calls())
 def test_arguments_are_never_modified(call):
     tensors = [call.query, call.key, call.value]
     tensors += [part for part in call.asked().values() if isinstance(part, torch.Tensor)]  # fmt: skip
@@ -349,8 +336,7 @@ def test_arguments_are_never_modified(call):
         assert torch.equal(tensor.detach(), copy)
 
 
-@property_test
-@given(call=calls(need_weights=True))
+@property_of(call=calls(need_weights=True))
 def test_both_paths_are_one_function(call):
     given = differentiable(call.query, call.key, call.value)
     upstream = random(*call.run()[0].shape, seed=1, dtype=call.query.dtype)
@@ -366,8 +352,7 @@ def test_both_paths_are_one_function(call):
         close(own, other, 5 * call.error * max(1.0, own.abs().max().item()))
 
 
-@property_test
-@given(data=st.data())
+@property_of(data=st.data())
 def test_the_softmax_alone(data):
     """Shifts change nothing, order is kept, and hidden scores may be anything at all."""
     batch, heads, q_len, k_len = (data.draw(st.integers(1, 4)) for _ in range(4))
@@ -413,8 +398,7 @@ def layers(draw):
     return layer
 
 
-@property_test
-@given(
+@property_of(
     layer=layers(), batch=st.integers(1, 3), length=st.integers(1, 6) | st.integers(16, 18),
     seed=seeds, need_weights=st.booleans(), is_causal=st.booleans(),
 )  # fmt: skip
@@ -445,8 +429,7 @@ def test_a_layer_keeps_samples_padding_and_future_apart(layer, batch, length, se
         assert torch.equal(changed[:, :cut], plain[:, :cut])
 
 
-@property_test
-@given(layer=layers(), need_weights=st.booleans(), with_cache=st.booleans(), seed=seeds)
+@property_of(layer=layers(), need_weights=st.booleans(), with_cache=st.booleans(), seed=seeds)
 def test_a_layer_modifies_nothing_that_it_is_given(layer, need_weights, with_cache, seed):
     assume(not (with_cache and isinstance(layer.score, ShawScore)))  # refused
     x, memory = random(2, 3, EMBED_DIM, seed=seed), random(2, 5, EMBED_DIM, seed=seed + 1)  # fmt: skip

@@ -161,7 +161,7 @@ def test_a_learned_bandwidth_can_be_trained_for_several_seeds():
             return attention_pooling(gaussian_score(x, x, self.bandwidth), x)[0]
 
     models = seeded(Smoother, 3)
-    fit(models, lambda g: (torch.rand(9, 1, generator=g),) * 2, steps=50, lr=0.05, loss=F.mse_loss)
+    fit(models, lambda g: (torch.rand(9, 1, generator=g),) * 2, steps=100, lr=0.02, loss=F.mse_loss)
     assert all(model.bandwidth < 0.5 for model in models)  # to give back each point, be narrow
 
 
@@ -192,6 +192,7 @@ def test_no_warning_reaches_the_page(recwarn):
     assert not [str(warning.message) for warning in recwarn]
 
 
+@pytest.mark.slow
 def test_the_two_pointer_task_is_learned():
     """The loop does train: two heads point to two places at once."""
     from mha_lib.data import pointer_batch

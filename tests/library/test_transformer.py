@@ -11,6 +11,7 @@ import pickle
 
 import pytest
 import torch
+from attention_cases import slow
 from random_tensors import bools, generator, random
 from torch import nn
 
@@ -643,8 +644,8 @@ def test_copies_compute_the_same(kind, norm_first):
 
 
 @pytest.mark.no_shape_checks
-@KINDS
-@NORMS
+@pytest.mark.parametrize("kind", [slow(kind) if "block" in kind else kind for kind in ALL_KINDS])
+@pytest.mark.parametrize("norm_first", [True, slow(False)], ids=["pre", "post"])
 def test_models_can_be_traced_in_one_graph(kind, norm_first):
     model, inputs = make(kind, norm_first=norm_first)
     hide = {"valid_lens": LENS}
@@ -655,7 +656,7 @@ def test_models_can_be_traced_in_one_graph(kind, norm_first):
 
 
 @pytest.mark.no_shape_checks
-@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+@pytest.mark.parametrize("kind", [slow("encoder"), "decoder"])
 def test_models_can_be_exported(kind):
     model, inputs = make(kind)
     hide = {"memory_valid_lens": MEMORY_LENS} if "decoder" in kind else {"valid_lens": LENS}

@@ -1,4 +1,4 @@
-"""Annotations name the axes of every tensor; the tests enforce them; the page of the library shows them."""
+"""Annotations name the axes of every tensor; the tests enforce them; every example in a docstring runs."""
 
 import doctest
 import importlib
@@ -14,13 +14,12 @@ from pathlib import Path
 import jaxtyping
 import pytest
 import torch
-from bs4 import BeautifulSoup
 from planting import replaced
 from test_exports import MODULES, examples_of, public
 
 import mha_lib
 import mha_lib.widgets
-from mha_lib import causal_mask, scaled_dot_product_score
+from mha_lib import attention_pooling, sinusoidal_encoding
 
 PACKAGE = Path(mha_lib.__file__).parent
 ALL_MODULES = {
@@ -99,22 +98,22 @@ def test_every_tensor_names_its_axes(path):
 
 def test_the_library_is_checked():
     """A result is compared with the arguments, not only an argument with itself."""
-    query, key = torch.ones(2, 5, 3), torch.ones(2, 7, 3)
-    assert scaled_dot_product_score(query, key).shape == (2, 5, 7)
-    with pytest.raises(jaxtyping.TypeCheckError, match="query"):
-        scaled_dot_product_score(query.int(), key)
-    with pytest.raises(jaxtyping.TypeCheckError, match="key"):
-        scaled_dot_product_score(query, key[..., :2])
-    with pytest.raises(jaxtyping.TypeCheckError, match="q_len"):
-        causal_mask("5")
+    scores, value = torch.ones(2, 5, 7), torch.ones(2, 7, 3)
+    assert attention_pooling(scores, value)[0].shape == (2, 5, 3)
+    with pytest.raises(jaxtyping.TypeCheckError, match="scores"):
+        attention_pooling(scores.int(), value)
+    with pytest.raises(jaxtyping.TypeCheckError, match="value"):
+        attention_pooling(scores, value[:, :6])
+    with pytest.raises(jaxtyping.TypeCheckError, match="num_positions"):
+        sinusoidal_encoding("5", 4)
 
 
 def test_errors_of_the_library_come_first_where_they_are_expected():
-    with pytest.raises(TypeError, match="query must have") as caught:
-        scaled_dot_product_score(torch.ones(5, 3).int(), torch.ones(7, 3))
+    with pytest.raises(TypeError, match="scores must have") as caught:
+        attention_pooling(torch.ones(5, 7).int(), torch.ones(7, 3))
     assert not isinstance(caught.value, jaxtyping.TypeCheckError)
     with pytest.raises(jaxtyping.TypeCheckError):  # and are checked again behind it
-        scaled_dot_product_score(torch.ones(5, 3).int(), torch.ones(7, 3))
+        attention_pooling(torch.ones(5, 7).int(), torch.ones(7, 3))
 
 
 @pytest.mark.no_shape_checks
@@ -172,7 +171,7 @@ WRONG_SHAPES = {
         "masking", "causal_mask", ".tril(k_len - q_len)", ".tril(k_len - q_len).T", "causal_mask(3, 5)"
     ),
     "heads that are not merged": (
-        "attention", "MultiHeadAttention.merge_heads", "x.transpose(1, 2).flatten(2)", "x.transpose(1, 2)",
+        "multi_head", "MultiHeadAttention.merge_heads", "x.transpose(1, 2).flatten(2)", "x.transpose(1, 2)",
         "MultiHeadAttention(6, 3).merge_heads(torch.ones(2, 3, 5, 2))",
     ),
     "a mean over the wrong axis": (
@@ -228,85 +227,13 @@ def test_the_library_does_without_a_checker():
     """Who uses the library needs the names of the axes, not what compares them with tensors."""
     code = (
         "import sys; sys.modules['beartype'] = sys.modules['typeguard'] = None; import torch, mha_lib; "
-        "print(mha_lib.causal_mask(2).sum().item(), hasattr(mha_lib.causal_mask, '__wrapped__'))"
+        "print(mha_lib.causal_mask(2).sum().item(), hasattr(mha_lib.masked_softmax, '__wrapped__'))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["3", "False"], done.stderr
 
 
-# The page of the library.
-
-NOT_ON_THE_PAGE = {"extra_repr"}  # for torch, not for people
-
-
-@pytest.fixture(scope="module")
-def page(book):
-    text = (book / "chapters" / "api.html").read_text(encoding="utf-8")
-    return BeautifulSoup(text, "html.parser")
-
-
-@pytest.fixture(scope="module")
-def signatures(page):
-    """Anchor -> the signature as it is read."""
-    return {entry["id"]: " ".join(entry.get_text().split()) for entry in page.select("dt.sig[id]")}
-
-
-def documented(path):
-    return path.rpartition(".")[2] not in NOT_ON_THE_PAGE and inspect.getdoc((PUBLIC | METHODS)[path])
-
-
-def test_every_public_name_is_on_the_page(signatures):
-    expected = {path for path in PUBLIC | METHODS if documented(path)}
-    exported = {f"mha_lib.{name}" for name in mha_lib.__all__} - {"mha_lib.__version__"}
-    widgets = {f"mha_lib.widgets.{name}" for name in mha_lib.widgets.__all__}
-    assert exported | widgets <= expected
-    assert expected - set(signatures) == set()
-    assert {anchor for anchor in signatures if anchor not in PUBLIC | METHODS} <= attributes()
-
-
-def attributes():
-    """What else may have an entry: traits, properties, the length of a cache."""
-    return {
-        f"{path}.{name}"
-        for path, thing in PUBLIC.items()
-        if inspect.isclass(thing)
-        for base in thing.__mro__
-        if base.__module__.startswith("mha_lib")
-        for name in vars(base)
-    }
-
-
-def test_signatures_read_as_in_the_source(signatures):
-    spoilt = re.compile(r"jaxtyping|typing\.|<class|<function|object at|\*args|'|\bt\.")
-    assert {text for text in signatures.values() if spoilt.search(text)} == set()
-    assert 'query: Float[Tensor, "*#batch q_len d"]' in signatures[
-        "mha_lib.scaled_dot_product_score"
-    ]  # fmt: skip
-    for path, thing in (PUBLIC | METHODS).items():
-        if not documented(path) or (inspect.isclass(thing) and not vars(thing).get("__init__")):  # fmt: skip
-            continue
-        for name in inspect.signature(thing).parameters:
-            assert name in ("self", "cls") or name in signatures[path], path
-
-
-def test_docstrings_are_rendered_without_leftovers(page):
-    assert page.select(".problematic, .system-message") == []
-    prose = " ".join(node.get_text() for node in page.select("dl.py p, dl.py li") if not node.pre)
-    assert not re.search(r"``|:math:|:py:|\bArgs:|\bReturns:\n|>>>", prose)
-    assert "|dL/dgate|" in prose  # bars and stars are what they look like
-
-
-def test_names_in_docstrings_lead_to_their_entries(page, signatures):
-    links = {
-        link["href"].removeprefix("#")
-        for link in page.select("dl.py > dd a.reference.internal:has(code.xref)")
-    }
-    assert links <= set(signatures)
-    # In the same module, and in another one.
-    assert {"mha_lib.scaled_dot_product_score", "mha_lib.training.seeded"} <= links
-    links = {link["href"] for link in page.select("#mha_lib\\.widgets\\.HeadExample + dd a")}
-    assert "#mha_lib.MultiHeadAttention" in links
-
+# Examples.
 
 # Those of the other modules run in test_exports.
 OTHER_EXAMPLES = {
@@ -321,36 +248,3 @@ def test_other_examples_run(name):
     results = runner.run(OTHER_EXAMPLES[name], out=printed.append, clear_globs=False)
     assert results.attempted > 0
     assert results.failed == 0, "".join(printed)
-
-
-def test_every_example_on_the_page_runs(page):
-    # An example with words between its lines is several blocks on the page.
-    shown = {
-        line.strip().removeprefix(">>> ")
-        for block in page.select("dl.py pre")
-        for line in block.get_text().splitlines()
-        if line.strip().startswith(">>> ")
-    }
-    run = {
-        example.source.splitlines()[0]
-        for module in ALL_MODULES
-        for test in examples_of(module)
-        for example in test.examples
-    }
-    assert len(shown) >= 100
-    assert shown <= run
-
-
-def test_what_is_copied_from_an_example_is_its_code(book, serve, browser):
-    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
-    page = context.new_page()
-    page.goto(f"{serve(book)}/chapters/api.html", wait_until="load")
-    example = page.locator("dl.py div.highlight").filter(has_text="with capture_attention")
-    example.first.hover()
-    example.first.locator("button.copybtn").click()
-    copied = page.evaluate("navigator.clipboard.readText()")
-    context.close()
-    assert copied.splitlines()[0] == "attention = MultiHeadAttention(6, 3)"
-    assert ">>>" not in copied
-    assert "torch.Size" not in copied
-    compile(copied, "example", "exec")

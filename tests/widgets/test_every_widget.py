@@ -2,6 +2,8 @@
 
 import inspect
 import math
+import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -17,8 +19,10 @@ from widget_page import (
 from widget_samples import SAMPLES
 
 import mha_lib.widgets
-from mha_lib.widgets import CourseWidget, Explorer
+from mha_lib.widgets import Explorer
+from mha_lib.widgets._traits import Flag, Number, Text, Whole
 
+JS = Path(mha_lib.widgets.__file__).parent / "js"
 NAMES = sorted(SAMPLES)
 every_widget = pytest.mark.parametrize("name", NAMES)
 every_explorer = pytest.mark.parametrize("name", [name for name in NAMES if name != "Quiz"])
@@ -74,18 +78,83 @@ def contents(host):
     )
 
 
-def test_every_widget_has_a_sample():
-    exported = {
-        name: cls
-        for name in mha_lib.widgets.__all__
-        if inspect.isclass(cls := getattr(mha_lib.widgets, name))
-        and issubclass(cls, CourseWidget)
-        and cls not in (CourseWidget, Explorer)
-    }
-    assert set(SAMPLES) == set(exported)
-    for name, cls in exported.items():
-        assert isinstance(SAMPLES[name](), cls)
-        assert issubclass(cls, Explorer) or name == "Quiz"
+@every_widget
+def test_its_sample_is_of_its_class(name):
+    cls = getattr(mha_lib.widgets, name)
+    assert isinstance(SAMPLES[name](), cls)
+    assert issubclass(cls, Explorer) or name == "Quiz"
+
+
+@every_explorer
+def test_constructor_signature_and_ranges_follow_from_the_traits(name):
+    widget, cls = SAMPLES[name](), getattr(mha_lib.widgets, name)
+    parameters = inspect.signature(cls).parameters
+    settings = widget.traits(setting=True)
+    assert set(widget._settings) == set(settings) == set(widget._ranges)
+    for setting, trait in settings.items():
+        assert parameters[setting].kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameters[setting].default == trait.default_value
+        assert widget._ranges[setting] == trait.limits()
+    described = re.search(r"Args:\n(.*?)\n\n", inspect.getdoc(cls), re.DOTALL)[1]
+    assert set(re.findall(r"^    (\w+): ", described, re.MULTILINE)) == set(parameters)
+
+
+def refusals(name, trait):
+    """Values that no state allows a setting, by its trait, each with the error and its whole message."""
+    limits = trait.limits()
+    low, high, options = (limits.get(key) for key in ("low", "high", "options"))
+    refused = lambda error, rule, *values: [  # noqa: E731
+        (value, error, f"{name} must {rule}, got {value!r}") for value in values
+    ]
+    cases = []
+    if isinstance(trait, Flag):
+        cases += refused(TypeError, "be True or False", None, 1, "True", math.nan)
+    elif isinstance(trait, Text):
+        cases += refused(TypeError, "be a str", None, 1, ["a"], math.nan)
+        if options:
+            cases += refused(ValueError, f"be one of {options}", "", "nothing")
+    elif isinstance(trait, Whole):
+        cases += refused(TypeError, "be an int", None, "1", True, float(low), math.nan, [])
+        cases += refused(ValueError, f"lie in {low}..{high}", low - 1, high + 1)
+        missing = sorted(set(range(low, high)) - set(options or range(low, high)))
+        cases += refused(ValueError, f"be one of {tuple(options or ())}", *missing[:2])
+        if limits.get("step") == 2:
+            cases += refused(ValueError, "be odd" if low % 2 else "be even", low + 1, high - 1)
+    elif isinstance(trait, Number):
+        cases += refused(TypeError, "be a number", None, "1", True, [])
+        cases += refused(
+            ValueError, f"be a number from {low} to {high}", low - 1, high + 1, math.nan, math.inf
+        )
+    else:
+        length = limits.get("length", 2)
+        cases += refused(TypeError, "be a list of numbers", None, 1.0, "11", [True] * length, ["1"] * length)
+        count = f"{length} numbers" if "length" in limits else "numbers"
+        wrong = [[], [high + 1] * length, [low - 1] * length, [math.nan] * length]
+        cases += refused(ValueError, f"hold {count} from {low} to {high}", *wrong)
+        if "length" in limits:
+            cases += refused(ValueError, f"hold {count} from {low} to {high}", [low] * (length + 1))
+    return cases
+
+
+@every_explorer
+def test_python_refuses_what_no_state_allows_and_changes_nothing(name):
+    widget = SAMPLES[name]()
+    before = widget.get_state()
+    for setting, trait in widget.traits(setting=True).items():
+        cases = refusals(setting, trait)
+        assert len(cases) >= 3
+        for value, error, message in cases:
+            with pytest.raises(error, match=f"^{re.escape(message)}$"):
+                setattr(widget, setting, value)
+            assert widget.get_state() == before
+            if isinstance(SAMPLES[name], type) and not (value is None and trait.default_value is None):
+                with pytest.raises((error, ValueError)):
+                    SAMPLES[name](**{setting: value})
+
+
+def test_an_argument_that_is_no_setting_is_refused():
+    with pytest.raises(TypeError, match=r"AlibiExplorer\(\) got an unexpected keyword argument 'heads'"):
+        mha_lib.widgets.AlibiExplorer(heads=3)
 
 
 @every_widget
@@ -130,7 +199,7 @@ def test_its_controls_lead_to_the_numbers_of_torch_and_reset_leads_back(by_hand,
         changed |= {t for t, value in traits.items() if report["settings"][t] != value}
         widget.browser_report = report
         assert widget.browser_difference() < 1e-6
-        expected = widget._compute(**report["settings"])
+        expected = widget._numbers_at(report["settings"])
         for key in expected.keys() - DRAWN_AS_PIXELS.get(name, set()):
             assert_shows(host, key, expected[key])
         assert_gives(run_copied_code(host), expected)
@@ -160,6 +229,18 @@ def test_python_accepts_what_the_page_can_set(by_hand, name):
             assert getattr(widget, trait) == hand.get(trait), trait
 
 
+def outside(limits):
+    """Values beyond the limits of a setting, each with what the browser says about it."""
+    low, high, options = (limits.get(key) for key in ("low", "high", "options"))
+    if low is None:
+        return [("nothing", f"be one of {', '.join(options)}")] if options else []
+    if "length" in limits:
+        count = limits["length"]
+        rule = f"hold {count} numbers from {low:g} to {high:g}"
+        return [([low - 1] * count, rule), ([low] * (count + 1), rule)]
+    return [(value, f"got {value:g}") for value in (low - 1, high + 1)] if high < 1e6 else []
+
+
 def is_refused(name, trait, value):
     """Whether Python refuses the value, in the state of the sample."""
     try:
@@ -178,13 +259,16 @@ def test_a_setting_that_makes_no_sense_gives_a_message_and_the_widget_recovers(b
     refused = 0
     for trait in settings_of(widget):
         good = hand.get(trait)
-        for value in (None, "nan", math.nan, []):
+        limits = getattr(widget, "_ranges", {}).get(trait, {})
+        rules = [(value, trait) for value in (None, "nan", math.nan, [])]
+        for value, rule in [*rules, *outside(limits)]:
             hand.set(**{trait: value})
             if is_refused(name, trait, value):
                 refused += 1
                 expect(body).to_be_hidden()
                 expect(problem).to_contain_text("This widget cannot show its state: ")
-                expect(problem).to_contain_text(trait)
+                expect(problem).to_contain_text(f"{trait} must ")
+                expect(problem).to_contain_text(rule)
                 assert problem.get_attribute("role") == "alert"
             else:
                 expect(body).to_be_visible()
@@ -352,10 +436,13 @@ STROLL = """async (slider) => {
 }"""
 
 
-WITHOUT_SLIDERS = ("AttentionStepper", "Quiz")
+def using(call):
+    """The widgets whose own module makes such a part."""
+    module = lambda name: (JS / getattr(mha_lib.widgets, name)._module).read_text(encoding="utf-8")  # noqa: E731
+    return [name for name in NAMES if call in module(name)]
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in WITHOUT_SLIDERS])
+@pytest.mark.parametrize("name", using("slider(frame"))
 def test_a_slider_stays_where_it_is_while_it_moves(reader, tmp_path, name):
     """Numbers above it get longer and have room for that, or it would run away from under the finger."""
     tab = reader()
@@ -369,7 +456,7 @@ def test_a_slider_stays_where_it_is_while_it_moves(reader, tmp_path, name):
     assert tab.errors == []
 
 
-@pytest.mark.parametrize("name", ["PoolingExplorer", "PositionExplorer", "RotationDial", "ScoreExplorer"])
+@pytest.mark.parametrize("name", using(".handle({"))
 def test_a_finger_drags_every_handle_and_the_page_stays(reader, tmp_path, name):
     tab = reader(width=360)
     page = tab.open(write_page(tmp_path, [SAMPLES[name]()]), 1)

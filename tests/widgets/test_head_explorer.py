@@ -11,17 +11,11 @@ import torch
 import traitlets
 from PIL import Image
 from playwright.sync_api import expect
-from widget_page import (
-    assert_copied_code_gives,
-    assert_shows_numbers,
-    render_by_hand,
-    run_copied_code,
-    write_page,
-)
+from widget_page import assert_copied_code_gives, assert_shows_numbers, run_copied_code, write_page
 
 from mha_lib import prune_heads
 from mha_lib.attention import MultiHeadAttention
-from mha_lib.widgets import HeadExample, HeadExplorer, Question, Quiz
+from mha_lib.widgets import HeadExample, HeadExplorer
 
 TOKENS = ["to", "be", "or", "not", "be"]
 
@@ -251,17 +245,9 @@ def test_long_sequences_keep_their_report_small():
     ("trait", "value", "rule"),
     [
         ("num_heads", 5, r"num_heads must divide embed_dim=12 .* got 5"),
-        ("num_heads", 0, r"num_heads must lie in 1\.\.128, got 0"),
         ("valid_len", 6, r"valid_len must lie in 0\.\.5, got 6"),
-        ("valid_len", -1, r"valid_len must lie in 0\.\.256, got -1"),
         ("head", 2, r"head must lie in 0\.\.1, got 2"),
         ("other", 2, r"other must lie in 0\.\.1, got 2"),
-        ("view", "all", r"view must be one of \['one', 'both', 'difference'\], got 'all'"),
-        (
-            "stage",
-            "softmax",
-            r"stage must be one of \['scores', 'masked', 'weights', 'output'\], got 'softmax'",
-        ),
         ("example", "other", r"example must be one of \['sentence', 'trained'\], got 'other'"),
     ],
 )
@@ -281,19 +267,7 @@ def sentence_twin(example, label):
     return HeadExample(label, example.tokens, example.x, example.layers)
 
 
-WRONG_TYPES = [
-    ("example", ["a"], "example.*expected.*list"),
-    ("num_heads", "4", "num_heads must be an int, got '4'"),
-    ("num_heads", True, "num_heads must be an int, got True"),
-    ("valid_len", 2.5, "valid_len must be an int, got 2.5"),
-    ("valid_len", math.nan, "valid_len must be an int, got nan"),
-    ("is_causal", 1, "is_causal must be True or False, got 1"),
-    ("stage", 3, "stage must be a str, got 3"),
-    ("head", "0", "head must be an int, got '0'"),
-    ("view", 2, "view must be a str, got 2"),
-    ("other", math.nan, "other must be an int, got nan"),
-    ("compact", "yes", "compact must be True or False, got 'yes'"),
-]
+WRONG_TYPES = [("compact", "yes", "compact must be True or False, got 'yes'")]
 
 
 @pytest.mark.parametrize(("trait", "value", "rule"), WRONG_TYPES)
@@ -716,11 +690,7 @@ def test_a_cell_is_read_by_pointer_and_by_keyboard(reader, tmp_path):
         ({"num_heads": 5}, "num_heads must divide embed_dim=12 and be one of 1, 2, 3, 4, 6, 12, got 5"),
         ({"example": "other"}, "example must be one of “sentence”, “trained”, got “other”"),
         ({"valid_len": 9}, "valid_len must lie in 0..5, got 9"),
-        ({"head": -1}, "head must lie in 0..1, got -1"),
         ({"other": 2}, "other must lie in 0..1, got 2"),
-        ({"view": None}, "view must be one of one, both, difference, got null"),
-        ({"is_causal": None}, "is_causal must be true or false, got null"),
-        ({"stage": "softmax"}, 'stage must be one of scores, masked, weights, output, got "softmax"'),
     ],
 )
 def test_a_state_that_makes_no_sense_gives_a_message(reader, tmp_path, changes, message):
@@ -737,18 +707,6 @@ def test_a_state_that_makes_no_sense_gives_a_message(reader, tmp_path, changes, 
     assert tab.host(1).get_by_role("alert").count() == 0
     assert page.locator("[data-widget=ready]").count() == 2
     assert tab.errors == []
-
-
-def test_a_widget_recovers_when_its_state_does(reader, tmp_path):
-    """With a kernel the state can go wrong and right again while the widget is on the page."""
-    explorer = make_explorer(num_heads=2)
-    tab = reader()
-    page = tab.open(write_page(tmp_path, [Quiz([Question("?", ["a", "b"], 0)])]), 1)
-    texts = render_by_hand(page, explorer, [("set", "num_heads", 5), ("set", "num_heads", 3)])
-    assert "must divide" in texts[0]
-    assert "3 heads" not in texts[0]
-    assert "must divide" not in texts[1]
-    assert "3 heads" in texts[1]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -118,19 +118,8 @@ def test_the_figures_of_the_chapter():
 @pytest.mark.parametrize(
     ("name", "value", "error", "message"),
     [
-        ("n", 1, ValueError, r"n must lie in 2\.\.2048, got 1"),
-        ("n", 2049, ValueError, r"n must lie in 2\.\.2048"),
-        ("n", 8.0, TypeError, "n must be an int, got 8.0"),
-        ("d", 0, ValueError, r"d must lie in 1\.\.1024, got 0"),
-        ("d", math.nan, TypeError, "d must be an int, got nan"),
-        ("k", 4, ValueError, "k must be odd, got 4"),
-        ("k", 1, ValueError, r"k must lie in 3\.\.15, got 1"),
-        ("k", True, TypeError, "k must be an int, got True"),
         ("source", 12, ValueError, r"source must lie in 0\.\.11, got 12"),
-        ("source", -1, ValueError, "source must lie in"),
         ("target", 12, ValueError, r"target must lie in 0\.\.11, got 12"),
-        ("target", "2", TypeError, "target must be an int, got '2'"),
-        ("with_projections", 0, TypeError, "with_projections must be True or False"),
     ],
 )
 def test_trait_is_refused(name, value, error, message):
@@ -439,14 +428,7 @@ def test_pointer_reset_and_python(opened):
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
-    [
-        ("n", 1, "n must lie in 2..2048, got 1"),
-        ("n", None, "n must lie in 2..2048, got null"),
-        ("d", 0.5, "d must lie in 1..1024, got 0.5"),
-        ("k", 4, "k must be odd, got 4"),
-        ("source", 12, "source must lie in 0..11, got 12"),
-        ("target", 12, "target must lie in 0..11, got 12"),
-    ],
+    [("source", 12, "source must lie in 0..11, got 12"), ("target", 12, "target must lie in 0..11, got 12")],
 )
 def test_bad_state_shows_a_message(reader, tmp_path, name, value, message):
     tab = reader("disk")

@@ -11,7 +11,6 @@ from widget_page import (
     assert_copied_code_gives,
     assert_shows_numbers,
     copied_code,
-    render_by_hand,
     run_copied_code,
     shown,
     write_page,
@@ -136,26 +135,13 @@ def test_own_pairs_need_no_true_curve():
 
 
 REFUSED = [
-    ("kernel", "gaussian", ValueError, "kernel must be one of"),
-    ("kernel", 1, TypeError, "kernel must be a str"),
-    ("bandwidth", 0.0, ValueError, r"bandwidth must be a number from 0\.01 to 100\.0, got 0\.0"),
-    ("bandwidth", math.nan, ValueError, "got nan"),
-    ("bandwidth", "wide", TypeError, "bandwidth must be a number"),
-    ("bandwidth", True, TypeError, "bandwidth must be a number"),
-    ("query", 5.1, ValueError, r"query must lie in 0\.\.5, got 5\.1"),
-    ("query", math.nan, ValueError, "got nan"),
-    ("query", None, TypeError, "query must be a number"),
-    ("key", [1.0] * 23, ValueError, "key must hold 24 numbers, got 23"),
-    ("key", [5.1] * 24, ValueError, r"key must lie in 0\.\.5"),
-    ("key", [math.nan] * 24, ValueError, "key must hold numbers"),
-    ("key", 3.0, TypeError, "key must be a list of numbers"),
-    ("value", [1.0] * 25, ValueError, "value must hold 24 numbers, got 25"),
-    ("value", [9.0] * 24, ValueError, r"value must lie in -1\.\.6"),
-    ("value", ["1"] * 24, TypeError, "value must be a list of numbers"),
-    ("pair", 24, ValueError, r"pair must lie in 0\.\.23, got 24"),
-    ("pair", -1, ValueError, "pair must lie in"),
-    ("pair", 1.0, TypeError, "pair must be an int"),
-]  # fmt: skip
+        ("query", 5.1, ValueError, r"query must lie in 0\.\.5, got 5\.1"),
+        ("key", [1.0] * 23, ValueError, "key must hold 24 numbers, got 23"),
+        ("key", [5.1] * 24, ValueError, r"key must lie in 0\.\.5"),
+        ("value", [1.0] * 25, ValueError, "value must hold 24 numbers, got 25"),
+        ("value", [9.0] * 24, ValueError, r"value must lie in -1\.\.6"),
+        ("pair", 24, ValueError, r"pair must lie in 0\.\.23, got 24"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "value", "error", "message"), REFUSED)
@@ -262,13 +248,14 @@ def test_kernel_scores_equal_torch(math_page, kernel, bandwidth):
 
 def test_heights_masks_and_errors_equal_torch(math_page):
     heights, others, error = math_page.evaluate(
-        """async () => {
+        """async (kernels) => {
           const math = await import("/pooling_math.js");
           const us = [-1.5, -1, -0.25, 0, 0.5, 2];
           return [
-            math.POOLING_KERNELS.map((kernel) => us.map((u) => math.kernelHeight(kernel, u))),
+            kernels.map((kernel) => us.map((u) => math.kernelHeight(kernel, u))),
             math.othersMask(5), math.meanSquaredError([1, 2, 4], [1.5, 2, 1])];
-        }"""
+        }""",
+        KERNELS,
     )
     expected = [[kernel_by_hand(kernel, u) for u in (-1.5, -1, -0.25, 0, 0.5, 2)] for kernel in KERNELS]
     torch.testing.assert_close(
@@ -555,18 +542,11 @@ def test_reset(reader, tmp_path):
 
 
 BAD = [
-    ("kernel", "cosine", "kernel must be one of Gaussian, boxcar"),
-    ("bandwidth", 0, "bandwidth must be a number from 0.01 to 100, got 0"),
-    ("bandwidth", None, "bandwidth must be a number"),
     ("query", 7, "query must be a number from 0 to 5, got 7"),
-    ("query", "here", "query must be a number"),
     ("key", [1, 2, 9], "key must hold numbers from 0 to 5"),
     ("key", [], "key must hold 1 to 64 numbers, got 0"),
-    ("key", [1, None], "key must hold numbers"),
     ("value", [1, 2], "value must hold 24 numbers"),
-    ("value", None, "value must hold 24 numbers"),
     ("pair", 24, "pair must lie in 0..23, got 24"),
-    ("pair", 0.5, "pair must lie in 0..23"),
     ("key_range", [5, 0], "key_range must begin below its end"),
     ("key_range", None, "key_range must hold 2 numbers"),
     ("value_range", [0], "value_range must hold 2 numbers"),
@@ -590,45 +570,6 @@ def test_bad_states_are_told(reader, tmp_path):
         expect(host.locator(".mha-body")).to_be_hidden()
     assert_shows_numbers(tab.host(len(BAD)), explorers[-1])
     assert page.locator(".mha-problem:visible").count() == len(BAD)
-    assert tab.errors == []
-
-
-def test_bad_state_can_be_mended_and_nothing_is_left_behind(reader, tmp_path):
-    explorer = PoolingExplorer()
-    tab, _ = open_page(reader, tmp_path, explorer)
-    broken, mended, zero = render_by_hand(
-        tab.page, explorer, [("set", "query", 9), ("set", "query", 2.5), ("set", "kernel", "boxcar")]
-    )
-    assert "query must be a number from 0 to 5" in broken
-    assert "cannot show" not in mended
-    explorer.query = 2.5
-    assert f"{explorer.numbers()['output']:.3f}" in mended
-    assert "Kernel: Gaussian → boxcar." in zero
-
-
-def test_report_lets_python_compare(reader, tmp_path):
-    explorer = PoolingExplorer(kernel="triangular", bandwidth=0.31, query=3.3)
-    assert explorer.browser_difference() is None
-    tab, _ = open_page(reader, tmp_path, explorer)
-    state = explorer.get_state()
-    del state["layout"]
-    explorer.browser_report = tab.page.evaluate(
-        """async (state) => {
-          const url = URL.createObjectURL(new Blob([state._esm], { type: "text/javascript" }));
-          const widget = (await import(url)).default;
-          const el = document.createElement("div");
-          return await new Promise((resolve) => {
-            const model = { get: (name) => state[name], on() {}, off() {}, save_changes() {},
-              set: (name, value) => name === "browser_report" && resolve(value) };
-            widget.render({ model, el });
-          });
-        }""",
-        state,
-    )
-    assert explorer.browser_difference() < 1e-12
-    report = explorer.browser_report
-    explorer.browser_report = {**report, "settings": {**report["settings"], "query": 3.4}}
-    assert explorer.browser_difference() > 1e-3, "numbers of other settings"
     assert tab.errors == []
 
 

@@ -95,47 +95,6 @@ class Reader:
         return self.page.locator(".widget-host").nth(index)
 
 
-def render_by_hand(page, widget, actions):
-    """Import a widget's module as anywidget does, render it, act, clean up: its text after each action."""
-    state = {name: value for name, value in widget.get_state().items() if not name.startswith("_model")}
-    state.pop("layout", None)
-    return page.evaluate(
-        """async ([state, actions]) => {
-          const url = URL.createObjectURL(new Blob([state._esm], { type: "text/javascript" }));
-          const widget = (await import(url)).default;
-          let listeners = [];
-          const model = {
-            get: (name) => state[name],
-            set(name, value) {
-              state[name] = value;
-              for (const [event, callback] of listeners) if (event === `change:${name}`) callback();
-            },
-            on: (event, callback) => listeners.push([event, callback]),
-            off(event, callback) {
-              listeners = listeners.filter(([e, c]) => e !== event || c !== callback);
-            },
-            save_changes() {},
-          };
-          const el = document.createElement("div");
-          document.body.append(el);
-          const cleanUp = await widget.render({ model, el });
-          const texts = [];
-          for (const [action, name, value] of actions) {
-            if (action === "click") el.querySelector(name).click();
-            else model.set(name, value);
-            await new Promise((resolve) => setTimeout(resolve));
-            texts.push(el.innerText);
-          }
-          cleanUp();
-          if (el.childNodes.length || listeners.length) throw new Error("something was left behind");
-          model.set("num_heads", 1);  // a late change after the clean-up must do nothing
-          el.remove();
-          return texts;
-        }""",
-        [state, actions],
-    )
-
-
 class ByHand:
     """A widget that the test hosts itself, as anywidget would: its model can be read and changed."""
 

@@ -2,26 +2,11 @@
 
 import torch
 
+import mha_lib.widgets
 from mha_lib.attention import MultiHeadAttention
 from mha_lib.data import pointer_batch
 from mha_lib.positional import LearnedPositionalEncoding
-from mha_lib.widgets import (
-    AblationLab,
-    AlibiExplorer,
-    AttentionStepper,
-    CostCalculator,
-    HeadExample,
-    HeadExplorer,
-    MaskPainter,
-    PathExplorer,
-    PoolingExplorer,
-    PositionExplorer,
-    Question,
-    Quiz,
-    ReshapeStepper,
-    RotationDial,
-    ScoreExplorer,
-)
+from mha_lib.widgets import AblationLab, CourseWidget, Explorer, HeadExample, HeadExplorer, Question, Quiz
 
 
 def head_explorer():
@@ -58,18 +43,11 @@ def ablation_lab():
     return AblationLab(models, *batch, tasks=("previous", "mirrored"))
 
 
+# All other widgets can be made without arguments.
 SAMPLES = {
-    "PathExplorer": PathExplorer,
-    "AttentionStepper": AttentionStepper,
-    "AblationLab": ablation_lab,
-    "AlibiExplorer": AlibiExplorer,
-    "CostCalculator": CostCalculator,
-    "HeadExplorer": head_explorer,
-    "Quiz": quiz,
-    "PoolingExplorer": PoolingExplorer,
-    "MaskPainter": MaskPainter,
-    "ScoreExplorer": ScoreExplorer,
-    "PositionExplorer": PositionExplorer,
-    "ReshapeStepper": ReshapeStepper,
-    "RotationDial": RotationDial,
-}
+    name: cls
+    for name in mha_lib.widgets.__all__
+    if isinstance(cls := getattr(mha_lib.widgets, name), type)
+    and issubclass(cls, CourseWidget)
+    and cls is not Explorer
+} | {"AblationLab": ablation_lab, "HeadExplorer": head_explorer, "Quiz": quiz}

@@ -1,19 +1,19 @@
-// The six steps of self-attention, over a sentence that the reader types, with the arithmetic of one token written out.
+// The six steps of self-attention over a sentence that the reader types, with the arithmetic of one token written out.
 
-import { attentionPooling, causalMask, dotProductScore, scaledDotProductScore } from "./attention_math.js";
-import { element, formatNumber, mark, mount } from "./frame.js";
-import { colorBar, extentOf, numberMap } from "./number_map.js";
+import { extentOf } from "./colors.js";
+import { formatEntry, formatNumber, formatTuple } from "./format.js";
+import { element, mark, mount } from "./frame.js";
+import { colorBar, numberMap } from "./number_map.js";
 import { checkbox, stepper } from "./parts.js";
+import { computeSix, sixCode, sixProblem, sixWords } from "./sentence_math.js";
 
+/** @typedef {import("./frame.js").Frame} Frame */
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 /** @typedef {"query" | "key" | "value" | "plain"} SixRole */
 /** @typedef {string | {text: string, role?: SixRole, number?: [string, number]}} SixPart */
 /** @typedef {{word?: string, parts: SixPart[]}} SixLine `word` is the key token that the line is about */
 
-const SIX_SETTINGS = ["sentence", "query", "step", "is_causal"];
 const SIX_WIDTH = 4;
-const SIX_MAX_WORDS = 8;
-const SIX_MAX_CHARACTERS = 200;
 const SIX_NAMES = [
   "project – a query, a key and a value for each token",
   "score – the query meets each key",
@@ -23,45 +23,6 @@ const SIX_NAMES = [
   "add – the sum is the output",
 ];
 const SIX_VERBS = ["project", "score", "scale", "softmax", "weigh", "add"];
-
-// Written out, since Python and a browser do not agree on what a space is.
-const SIX_SEPARATORS = /[\t-\r \u0085\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]+/u;
-// Controls, those of the direction of text among them, and halves of a character.
-const SIX_REFUSED = /[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2060-\u206f\ud800-\udfff]/u;
-// What shapes other characters and is nothing by itself.
-const SIX_UNSEEN = /^[\u00ad\u034f\u061c\u180b-\u180f\u200c-\u200f\ufe00-\ufe0f]+$/u;
-
-/**
- * @param {string} sentence
- * @returns {string[]}
- */
-function sixWords(sentence) {
-  return sentence.normalize("NFC").split(SIX_SEPARATORS).filter((word) => word !== "");
-}
-
-/**
- * @param {string} sentence
- * @returns {string} what is wrong with it, said to the one who types; empty where nothing is
- */
-function sixProblem(sentence) {
-  const { length } = [...sentence];
-  if (length > SIX_MAX_CHARACTERS) return `${length} characters are too many: up to ${SIX_MAX_CHARACTERS} fit here.`;
-  if (SIX_REFUSED.test(sentence)) return "There is a control character in the sentence: please leave it out.";
-  const words = sixWords(sentence);
-  if (words.length === 0) return "Type at least one word.";
-  if (words.length > SIX_MAX_WORDS) return `${words.length} words are too many: up to ${SIX_MAX_WORDS} fit here.`;
-  if (words.some((word) => SIX_UNSEEN.test(word))) return "One of the words cannot be seen: please leave it out.";
-  return "";
-}
-
-/** @param {string} word */
-function sixCode(word) {
-  const points = Array.from(word, (character) => /** @type {number} */ (character.codePointAt(0)));
-  const total = points.reduce((sum, point, index) => sum + (index + 1) * point, 0);
-  const code = 1 + (total % 80);
-  const digits = [Math.floor(code / 27), Math.floor(code / 9) % 3, Math.floor(code / 3) % 3, code % 3];
-  return { points, total, code, digits };
-}
 
 /**
  * @param {string} word
@@ -74,7 +35,10 @@ function sixShort(word) {
   return pieces.length > 10 ? `${pieces.slice(0, 9).join("")}…` : word;
 }
 
-/** A word inside a sentence keeps its direction to itself. @param {string} word as it is shown */
+/**
+ * A word with marks round it, so that the direction of its script does not change that of the sentence.
+ * @param {string} word as it is shown
+ */
 const sixIsolate = (word) => `\u2068${word}\u2069`;
 
 /**
@@ -91,10 +55,17 @@ function sixMatrix(rows, what) {
   return rows.map((row) => Float64Array.from(row));
 }
 
-/** @param {import("./frame.js").Frame} frame */
+/**
+ * How many words and characters fit, as Python says.
+ * @param {Frame} frame
+ * @returns {import("./sentence_math.js").SentenceLimits}
+ */
+const sentenceLimits = (frame) => /** @type {any} */ (frame.limits("sentence"));
+
+/** @param {Frame} frame */
 function readSix(frame) {
   const sentence = frame.get("sentence");
-  const problem = typeof sentence === "string" ? sixProblem(sentence) : "It is no text.";
+  const problem = typeof sentence === "string" ? sixProblem(sentence, sentenceLimits(frame)) : "It is no text.";
   if (problem) throw new RangeError(`sentence must be one that can be shown. ${problem.slice(0, -1)}`);
   const words = sixWords(sentence);
   const table = frame.get("vectors") ?? {};
@@ -111,44 +82,28 @@ function readSix(frame) {
     isKnown,
     x: sixMatrix(words.map((word, index) => (isKnown[index] ? table[word] : sixCode(word).digits)), "vectors"),
     projections: { query, key, value },
-    chosen: frame.whole("query", 0, words.length - 1),
-    step: frame.whole("step", 1, SIX_NAMES.length),
+    chosen: frame.whole("query", { high: words.length - 1 }),
+    step: frame.whole("step"),
     isCausal: frame.flag("is_causal"),
   };
 }
 
+/** @typedef {ReturnType<typeof readSix>} SixState */
+/** @typedef {ReturnType<typeof computeSix>} SixNumbers */
+
 /**
- * @param {Matrix} x
- * @param {Matrix} matrix
- * @returns {Matrix} x @ matrix
+ * A state with its numbers, and what several panes say about it.
+ * @typedef {object} SixView
+ * @property {SixState} state
+ * @property {SixNumbers} found
+ * @property {string[]} short the words as they are shown
+ * @property {string} asking the chosen word in quotes
+ * @property {(row: number, column: number) => boolean} isHidden
+ * @property {(partsOf: (index: number) => SixPart[]) => SixLine[]} lineForEachKey
  */
-function sixProduct(x, matrix) {
-  return dotProductScore(
-    x,
-    Array.from(matrix[0], (_, column) => Float64Array.from(matrix, (row) => row[column])),
-  );
-}
-
-/** @param {ReturnType<typeof readSix>} state */
-function computeSix({ words, x, projections, chosen, isCausal }) {
-  const query = sixProduct(x, projections.query);
-  const key = sixProduct(x, projections.key);
-  const value = sixProduct(x, projections.value);
-  const scaled = scaledDotProductScore(query, key);
-  const mask = isCausal ? causalMask(words.length) : undefined;
-  const { output, weights } = attentionPooling(scaled, value, mask);
-  const weighted = value.map((row, index) => row.map((number) => weights[chosen][index] * number));
-  return { x, query, key, value, scores: dotProductScore(query, key), scaled, weights, weighted, output, mask };
-}
-
-/** Whole numbers as they are, others with `digits`. @param {number} number @param {number} [digits] */
-const sixText = (number, digits = 4) => formatNumber(number, Number.isInteger(number) ? 0 : digits);
-
-/** @param {ArrayLike<number>} numbers @param {number} [digits] */
-const sixTuple = (numbers, digits) => `(${Array.from(numbers, (number) => sixText(number, digits)).join(", ")})`;
 
 /**
- * "1·0 + 2·(−1)", each factor in the colour of its owner.
+ * A dot product written out, "1·0 + 2·(−1)", with each factor in the colour of its vector.
  * @param {ArrayLike<number>} left
  * @param {SixRole} leftRole
  * @param {ArrayLike<number>} right
@@ -156,7 +111,7 @@ const sixTuple = (numbers, digits) => `(${Array.from(numbers, (number) => sixTex
  * @returns {SixPart[]}
  */
 function sixDot(left, leftRole, right, rightRole) {
-  const bracket = (/** @type {number} */ number) => (number < 0 ? `(${sixText(number)})` : sixText(number));
+  const bracket = (/** @type {number} */ number) => (number < 0 ? `(${formatEntry(number)})` : formatEntry(number));
   return Array.from(left, (number, index) => [
     ...(index > 0 ? [" + "] : []),
     { text: bracket(number), role: leftRole },
@@ -174,7 +129,10 @@ function sixNode(part) {
   return node;
 }
 
-/** Arithmetic, one line each. @param {string} label */
+/**
+ * Lines of arithmetic.
+ * @param {string} label
+ */
 function sixLines(label) {
   const node = element("ul", { class: "mha-lines", "aria-label": label });
   /** @param {SixLine[]} lines */
@@ -193,7 +151,7 @@ function sixLines(label) {
 /**
  * Vectors in a table: a row for each token, four columns for each group.
  * @param {string} label
- * @param {{title: string, role: SixRole, name?: string, digits?: number}[]} groups with a `name` numbers are marked
+ * @param {{title: string, role: SixRole, name?: string, digits?: number}[]} groups the page keeps the numbers of a group with a `name`
  */
 function sixTable(label, groups) {
   const titles = groups.map(({ title, role }) =>
@@ -209,8 +167,8 @@ function sixTable(label, groups) {
 
   /**
    * @param {readonly string[]} words
-   * @param {Matrix[]} arrays one a group
-   * @param {{chosen?: number, sum?: ArrayLike<number>}} how the row that stands out, and a last row below a line
+   * @param {Matrix[]} arrays one for each group
+   * @param {{chosen?: number, sum?: ArrayLike<number>}} how `chosen` is the row that stands out, `sum` a last row below a line
    */
   function draw(words, arrays, { chosen = -1, sum } = {}) {
     const count = words.length + (sum ? 1 : 0);
@@ -239,12 +197,19 @@ function sixTable(label, groups) {
   return { node, draw };
 }
 
-/** The query token: native radio buttons, one a word. @param {import("./frame.js").Frame} frame */
+/**
+ * The choice of the query token: native radio buttons, one for each word.
+ * @param {Frame} frame
+ */
 function sixChooser(frame) {
   const row = element("div");
   const node = element("fieldset", { class: "mha-segments" }, element("legend", { text: "query token" }), row);
   frame.listen(row, "change", (event) => frame.set({ query: Number(event.target.value) }));
-  /** @param {readonly string[]} words @param {readonly string[]} short @param {number} chosen */
+  /**
+   * @param {readonly string[]} words
+   * @param {readonly string[]} short
+   * @param {number} chosen
+   */
   function draw(words, short, chosen) {
     while (row.children.length > words.length) row.lastElementChild.remove();
     while (row.children.length < words.length) {
@@ -263,10 +228,15 @@ function sixChooser(frame) {
   return { node, draw };
 }
 
-/** How a word became a vector. @param {string} word @param {boolean} isKnown @param {ArrayLike<number>} x */
+/**
+ * How a word became a vector.
+ * @param {string} word
+ * @param {boolean} isKnown
+ * @param {ArrayLike<number>} x
+ */
 function sixRule(word, isKnown, x) {
   const shown = `“${sixIsolate(sixShort(word))}”`;
-  const vector = `x = ${sixTuple(x)}`;
+  const vector = `x = ${formatTuple(x)}`;
   if (isKnown) return `${shown} is one of the three words with given numbers: ${vector}.`;
   const { points, total, code, digits } = sixCode(word);
   const terms = points.map((point, index) => `${index + 1}·${point}`);
@@ -278,8 +248,14 @@ function sixRule(word, isKnown, x) {
   );
 }
 
-/** @param {import("./frame.js").Frame} frame */
-function buildSix(frame) {
+/**
+ * The field for the sentence, with a remark below it. What the reader types reaches the model only if it makes sense;
+ * otherwise the remark says what is wrong, and the widget keeps the last good sentence, which comes back to the field when
+ * the reader leaves it.
+ * @param {Frame} frame
+ */
+function sentenceField(frame) {
+  const limits = sentenceLimits(frame);
   const input = element("input", {
     type: "text",
     autocapitalize: "none",
@@ -289,19 +265,13 @@ function buildSix(frame) {
     enterkeyhint: "done",
   });
   const remark = element("p", { class: "mha-hint mha-remark" });
-  const sentence = element("label", { class: "mha-row" }, element("span", { class: "mha-name", text: "sentence" }), input);
-  const chooser = sixChooser(frame);
-  const causal = checkbox(frame, "Causal mask", (checked) => frame.set({ is_causal: checked }));
-  const steps = stepper(frame, SIX_NAMES, (step) => frame.set({ step: step + 1 }));
-
-  // What is typed reaches the model only where it makes sense; what does not is told here, and the last good sentence
-  // stays below. On leaving the field that one comes back.
+  const label = element("label", { class: "mha-row" }, element("span", { class: "mha-name", text: "sentence" }), input);
   const judge = () => {
-    const problem = sixProblem(input.value);
+    const problem = sixProblem(input.value, limits);
     input.setAttribute("aria-invalid", String(problem !== ""));
     remark.classList.toggle("mha-problem", problem !== "");
     remark.textContent =
-      problem || `Up to ${SIX_MAX_WORDS} words. Their vectors are made from their letters and carry no meaning.`;
+      problem || `Up to ${limits.words} words. Their vectors are made from their letters and carry no meaning.`;
     return problem;
   };
   frame.listen(input, "input", () => {
@@ -316,6 +286,23 @@ function buildSix(frame) {
     }
   });
 
+  let typed = /** @type {string | null} */ (null);
+  /** @param {string} sentence */
+  function draw(sentence) {
+    // The field changes only with the sentence: a reader who is typing has it in the field already.
+    if (sentence === typed) return;
+    typed = sentence;
+    if (input.value !== typed) input.value = typed;
+    judge();
+  }
+  return { node: element("div", {}, label, remark), draw };
+}
+
+/** @param {string} [text] */
+const paneTitle = (text) => element("p", { class: "mha-title", text });
+
+/** Step 1: how the chosen word became a vector, and its query, key and value. */
+function projectPane() {
   const rule = element("p", { class: "mha-hint" });
   const roles = /** @type {("query" | "key" | "value")[]} */ (["query", "key", "value"]);
   const products = roles.map((role) => {
@@ -332,206 +319,256 @@ function buildSix(frame) {
     { title: "k", role: "key", name: "key" },
     { title: "v", role: "value", name: "value" },
   ]);
-
-  const mapOf = (/** @type {string} */ name) => numberMap(frame, { name, rows: "queries", columns: "keys" });
-  const [scores, scaled, weights] = ["scores", "scaled", "weights"].map((name) => ({
-    name,
-    noun: name === "scores" ? "score" : name === "scaled" ? "scaled score" : "weight",
-    title: element("p", { class: "mha-title" }),
-    lines: sixLines(`the arithmetic of the ${name} of one query`),
-    map: mapOf(name),
-    bar: colorBar(),
-  }));
-  const weighing = { title: element("p", { class: "mha-title" }), lines: sixLines("each value times its weight") };
-  const adding = {
-    title: element("p", { class: "mha-title" }),
-    table: sixTable("the weighted values and their sum", [{ title: "weight × v", role: "value", digits: 4 }]),
-  };
-  const outputs = sixTable("Output of each token", [{ title: "output", role: "value", name: "output", digits: 4 }]);
-
-  const aside = (/** @type {string} */ text) => element("p", { class: "mha-title", text });
-  const panes = [
-    [
-      rule,
-      element("div", { class: "mha-products" }, ...products.map(({ node }) => node)),
-      aside("All tokens, by the same three matrices"),
-      vectors.node,
-    ],
-    ...[scores, scaled, weights].map(({ title, lines, map, bar, noun }) => [
-      element(
-        "div",
-        { class: "mha-panes" },
-        element("div", {}, title, lines.node),
-        element("div", {}, aside(`All queries at once: ${noun}s`), map.node, bar.node),
-      ),
-    ]),
-    [weighing.title, weighing.lines.node],
-    [
-      element(
-        "div",
-        { class: "mha-panes" },
-        element("div", {}, adding.title, adding.table.node),
-        element("div", {}, aside("All queries at once: outputs"), outputs.node),
-      ),
-    ],
-  ].map((children) => element("div", { class: "mha-pane" }, ...children));
-
-  frame.body.append(
-    element(
-      "div",
-      { class: "mha-controls" },
-      element("div", {}, sentence, remark),
-      element("div", { class: "mha-choices" }, chooser.node, causal.node),
-      steps.node,
-    ),
-    ...panes,
+  const node = element(
+    "div",
+    { class: "mha-pane" },
+    rule,
+    element("div", { class: "mha-products" }, ...products.map((product) => product.node)),
+    paneTitle("All tokens, by the same three matrices"),
+    vectors.node,
   );
-  let before = "";
-  let typed = /** @type {string | null} */ (null);
 
-  return () => {
-    const state = readSix(frame);
-    const { words, chosen, step, isCausal, projections } = state;
-    const { mask, ...found } = computeSix(state);
-    // Only where the sentence has changed: whoever is typing has it in the field already.
-    if (state.sentence !== typed) {
-      typed = state.sentence;
-      if (input.value !== typed) input.value = typed;
-      judge();
-    }
-    const short = words.map(sixShort);
-    chooser.draw(words, short, chosen);
-    causal.draw(isCausal);
-    steps.draw(step - 1);
-    panes.forEach((pane, index) => (pane.hidden = index !== step - 1));
-
-    const isolated = short.map(sixIsolate);
-    const asking = `“${sixIsolate(short[chosen])}”`;
-    const isHidden = (/** @type {number} */ row, /** @type {number} */ column) => mask !== undefined && !mask[row][column];
-    const query = found.query[chosen];
-    const ofQuery = (/** @type {(index: number) => SixPart[]} */ partsOf) =>
-      short.map((word, index) => ({ word, parts: partsOf(index) }));
-
-    // Step 1
-    rule.textContent =
-      sixRule(words[chosen], state.isKnown[chosen], state.x[chosen]) + " Each entry of q, k and v is x times one column.";
-    if (step === 1) {
-      for (const { role, body, lines } of products) {
-        const matrix = projections[role];
-        body.replaceChildren(
-          ...matrix.map((row) =>
-            element("tr", {}, ...Array.from(row, (number) => element("td", { class: `mha-six-${role}`, text: sixText(number) }))),
-          ),
-        );
-        lines.draw(
-          Array.from(found[role][chosen], (number, column) => ({
-            word: `${role[0]}${"₁₂₃₄"[column]}`,
-            parts: [
-              ...sixDot(state.x[chosen], "plain", matrix.map((row) => row[column]), role),
-              " = ",
-              { text: sixText(number) },
-            ],
-          })),
-        );
-      }
-    }
-    vectors.draw(short, [found.x, found.query, found.key, found.value], { chosen });
-
-    // Steps 2 to 4
-    const exponentials = Array.from(found.scaled[chosen], (score, index) => (isHidden(chosen, index) ? 0 : Math.exp(score)));
-    const total = exponentials.reduce((sum, number) => sum + number, 0);
-    const root = sixText(Math.sqrt(SIX_WIDTH));
-    if (step === 2) {
-      scores.title.textContent = `q of ${asking} is ${sixTuple(query)}. Its dot product with each key:`;
-      scores.lines.draw(
-        ofQuery((index) => [
-          ...sixDot(query, "query", found.key[index], "key"),
-          " = ",
-          { text: sixText(found.scores[chosen][index]) },
-        ]),
+  /** @param {SixView} view */
+  function drawProducts({ state, found }) {
+    for (const { role, body, lines } of products) {
+      const matrix = state.projections[role];
+      const cell = (/** @type {number} */ number) => element("td", { class: `mha-six-${role}`, text: formatEntry(number) });
+      body.replaceChildren(...matrix.map((row) => element("tr", {}, ...Array.from(row, cell))));
+      lines.draw(
+        Array.from(found[role][state.chosen], (number, column) => ({
+          word: `${role[0]}${"₁₂₃₄"[column]}`,
+          parts: [
+            ...sixDot(state.x[state.chosen], "plain", matrix.map((row) => row[column]), role),
+            " = ",
+            { text: formatEntry(number) },
+          ],
+        })),
       );
-    } else if (step === 3) {
-      scaled.title.textContent = `A query has ${SIX_WIDTH} numbers, so each score of ${asking} is divided by √${SIX_WIDTH}:`;
-      scaled.lines.draw(
-        ofQuery((index) => [
-          `${sixText(found.scores[chosen][index])} / √${SIX_WIDTH} = ${sixText(found.scores[chosen][index])} / ${root} = `,
-          { text: sixText(found.scaled[chosen][index]) },
-        ]),
-      );
-    } else if (step === 4) {
-      weights.title.textContent = `exp() of each scaled score of ${asking}, over the sum of them:`;
-      const visible = words.map((_, index) => index).filter((index) => !isHidden(chosen, index));
-      const exps = visible.map((index) => `exp(${sixText(found.scaled[chosen][index])})`);
-      const terms = visible.map((index) => sixText(exponentials[index]));
-      weights.lines.draw([
-        { word: "sum", parts: [`${exps.join(" + ")} = ${terms.join(" + ")} = `, { text: sixText(total) }] },
-        ...ofQuery((index) =>
-          isHidden(chosen, index)
-            ? ["hidden, it comes later: ", { text: "0" }]
-            : [
-                `exp(${sixText(found.scaled[chosen][index])}) / ${sixText(total)} = `,
-                { text: formatNumber(found.weights[chosen][index]) },
-              ],
-        ),
-      ]);
     }
-    for (const { name, noun, map, bar } of [scores, scaled, weights]) {
-      const numbers = found[/** @type {"scores" | "scaled" | "weights"} */ (name)];
-      const isWeight = name === "weights";
-      const extent = isWeight ? { low: 0, high: 1 } : extentOf([numbers], false);
-      map.draw({
-        label: `${noun}s: queries in rows, keys in columns`,
-        rowLabels: short,
-        columnLabels: short,
-        numbers,
-        extent,
-        isHidden: isWeight ? isHidden : undefined,
-        digits: name === "scores" ? 0 : isWeight ? 2 : 1,
-        describe: (row, column, number) => {
-          const hidden = isWeight && isHidden(row, column) ? ", hidden by the causal mask" : "";
-          return `query ${isolated[row]} → key ${isolated[column]}: ${noun} ${number}${hidden}`;
-        },
-      });
-      bar.draw(extent, noun);
-      for (const [row, item] of map.node.querySelectorAll("[role=rowheader]").entries()) {
-        item.parentElement.classList.toggle("mha-chosen", row === chosen);
-      }
-    }
+  }
 
-    // Steps 5 and 6
-    weighing.title.textContent = `Each value, times the weight that ${asking} gives it:`;
-    weighing.lines.draw(
-      ofQuery((index) => [
+  /** @param {SixView} view */
+  function draw(view) {
+    const { words, isKnown, x, chosen, step } = view.state;
+    const { found } = view;
+    rule.textContent = `${sixRule(words[chosen], isKnown[chosen], x[chosen])} Each entry of q, k and v is x times one column.`;
+    if (step === 1) drawProducts(view);
+    vectors.draw(view.short, [found.x, found.query, found.key, found.value], { chosen });
+  }
+  return { node, draw };
+}
+
+/**
+ * The arithmetic of the scores of the chosen query.
+ * @param {SixView} view
+ * @returns {{title: string, lines: SixLine[]}}
+ */
+function scoreArithmetic({ state: { chosen }, found, asking, lineForEachKey }) {
+  const query = found.query[chosen];
+  return {
+    title: `q of ${asking} is ${formatTuple(query)}. Its dot product with each key:`,
+    lines: lineForEachKey((index) => [
+      ...sixDot(query, "query", found.key[index], "key"),
+      " = ",
+      { text: formatEntry(found.scores[chosen][index]) },
+    ]),
+  };
+}
+
+/**
+ * @param {SixView} view
+ * @returns {{title: string, lines: SixLine[]}}
+ */
+function scaleArithmetic({ state: { chosen }, found, asking, lineForEachKey }) {
+  const root = formatEntry(Math.sqrt(SIX_WIDTH));
+  return {
+    title: `A query has ${SIX_WIDTH} numbers, so each score of ${asking} is divided by √${SIX_WIDTH}:`,
+    lines: lineForEachKey((index) => {
+      const score = formatEntry(found.scores[chosen][index]);
+      return [`${score} / √${SIX_WIDTH} = ${score} / ${root} = `, { text: formatEntry(found.scaled[chosen][index]) }];
+    }),
+  };
+}
+
+/**
+ * @param {SixView} view
+ * @returns {{title: string, lines: SixLine[]}}
+ */
+function softmaxArithmetic({ state: { chosen }, found, asking, isHidden, lineForEachKey }) {
+  const scaled = Array.from(found.scaled[chosen]);
+  const visible = scaled.map((_, index) => index).filter((index) => !isHidden(chosen, index));
+  const exps = visible.map((index) => `exp(${formatEntry(scaled[index])})`);
+  const terms = visible.map((index) => formatEntry(Math.exp(scaled[index])));
+  const total = formatEntry(visible.reduce((sum, index) => sum + Math.exp(scaled[index]), 0));
+  return {
+    title: `exp() of each scaled score of ${asking}, over the sum of them:`,
+    lines: [
+      { word: "sum", parts: [`${exps.join(" + ")} = ${terms.join(" + ")} = `, { text: total }] },
+      ...lineForEachKey((index) =>
+        isHidden(chosen, index)
+          ? ["hidden, because it comes later: ", { text: "0" }]
+          : [`exp(${formatEntry(scaled[index])}) / ${total} = `, { text: formatNumber(found.weights[chosen][index]) }],
+      ),
+    ],
+  };
+}
+
+/**
+ * Steps 2 to 4: the arithmetic of one query, and a map of the numbers of all queries.
+ * @param {Frame} frame
+ * @param {number} step
+ * @param {"scores" | "scaled" | "weights"} name
+ * @param {string} noun
+ * @param {(view: SixView) => {title: string, lines: SixLine[]}} arithmetic
+ */
+function mapPane(frame, step, name, noun, arithmetic) {
+  const title = paneTitle();
+  const lines = sixLines(`the arithmetic of the ${name} of one query`);
+  const map = numberMap(frame, { name, rows: "queries", columns: "keys" });
+  const bar = colorBar();
+  const right = element("div", {}, paneTitle(`All queries at once: ${noun}s`), map.node, bar.node);
+  const panes = element("div", { class: "mha-panes" }, element("div", {}, title, lines.node), right);
+  const isWeight = name === "weights";
+
+  /** @param {SixView} view */
+  function draw(view) {
+    const { state, found, short, isHidden } = view;
+    if (state.step === step) {
+      const told = arithmetic(view);
+      title.textContent = told.title;
+      lines.draw(told.lines);
+    }
+    const extent = isWeight ? { low: 0, high: 1 } : extentOf([found[name]], false);
+    map.draw({
+      label: `${noun}s: queries in rows, keys in columns`,
+      rowLabels: short,
+      columnLabels: short,
+      numbers: found[name],
+      extent,
+      isHidden: isWeight ? isHidden : undefined,
+      digits: name === "scores" ? 0 : isWeight ? 2 : 1,
+      describe: (row, column, number) => {
+        const hidden = isWeight && isHidden(row, column) ? ", hidden by the causal mask" : "";
+        return `query ${sixIsolate(short[row])} → key ${sixIsolate(short[column])}: ${noun} ${number}${hidden}`;
+      },
+    });
+    bar.draw(extent, noun);
+    for (const [row, item] of map.node.querySelectorAll("[role=rowheader]").entries()) {
+      item.parentElement.classList.toggle("mha-chosen", row === state.chosen);
+    }
+  }
+  return { node: element("div", { class: "mha-pane" }, panes), draw };
+}
+
+/** Step 5: each value times its weight. */
+function weighPane() {
+  const title = paneTitle();
+  const lines = sixLines("each value times its weight");
+
+  /** @param {SixView} view */
+  function draw({ state: { chosen }, found, asking, lineForEachKey }) {
+    title.textContent = `Each value, times the weight that ${asking} gives it:`;
+    const entry = (/** @type {number} */ number) => ({
+      text: formatNumber(number),
+      role: /** @type {SixRole} */ ("value"),
+      number: /** @type {[string, number]} */ (["weighted", number]),
+    });
+    lines.draw(
+      lineForEachKey((index) => [
         `${formatNumber(found.weights[chosen][index])} · `,
-        { text: sixTuple(found.value[index]), role: "value" },
+        { text: formatTuple(found.value[index]), role: "value" },
         " = (",
-        ...Array.from(found.weighted[index], (number, column) => [
-          ...(column > 0 ? [", "] : []),
-          { text: formatNumber(number), role: /** @type {SixRole} */ ("value"), number: /** @type {[string, number]} */ (["weighted", number]) },
-        ]).flat(),
+        ...Array.from(found.weighted[index], (number, column) => [...(column > 0 ? [", "] : []), entry(number)]).flat(),
         ")",
       ]),
     );
-    adding.title.textContent = `The weighted values of ${asking}, added column by column:`;
-    adding.table.draw(short, [found.weighted], { sum: found.output[chosen] });
-    outputs.draw(short, [found.output], { chosen });
+  }
+  return { node: element("div", { class: "mha-pane" }, title, lines.node), draw };
+}
 
-    const results = [
-      `query ${sixTuple(query)}`,
-      `scores ${sixTuple(found.scores[chosen])}`,
-      `scaled scores ${sixTuple(found.scaled[chosen])}`,
-      `weights ${sixTuple(found.weights[chosen], 2)}`,
-      `weights ${sixTuple(found.weights[chosen], 2)}`,
-      `output ${sixTuple(found.output[chosen], 2)}`,
-    ];
-    const news = `Step ${step}, ${SIX_VERBS[step - 1]}. ${short[chosen]}: ${results[step - 1]}.`;
+/** Step 6: the sum of the weighted values. */
+function addPane() {
+  const title = paneTitle();
+  const table = sixTable("the weighted values and their sum", [{ title: "weight × v", role: "value", digits: 4 }]);
+  const outputs = sixTable("Output of each token", [{ title: "output", role: "value", name: "output", digits: 4 }]);
+  const right = element("div", {}, paneTitle("All queries at once: outputs"), outputs.node);
+  const panes = element("div", { class: "mha-panes" }, element("div", {}, title, table.node), right);
+
+  /** @param {SixView} view */
+  function draw({ state: { chosen }, found, short, asking }) {
+    title.textContent = `The weighted values of ${asking}, added column by column:`;
+    table.draw(short, [found.weighted], { sum: found.output[chosen] });
+    outputs.draw(short, [found.output], { chosen });
+  }
+  return { node: element("div", { class: "mha-pane" }, panes), draw };
+}
+
+/**
+ * The step and its result, read out.
+ * @param {SixView} view
+ */
+function describeSix({ state: { step, chosen }, found, short }) {
+  const result = [
+    `query ${formatTuple(found.query[chosen])}`,
+    `scores ${formatTuple(found.scores[chosen])}`,
+    `scaled scores ${formatTuple(found.scaled[chosen])}`,
+    `weights ${formatTuple(found.weights[chosen], 2)}`,
+    `weights ${formatTuple(found.weights[chosen], 2)}`,
+    `output ${formatTuple(found.output[chosen], 2)}`,
+  ][step - 1];
+  return `Step ${step}, ${SIX_VERBS[step - 1]}. ${short[chosen]}: ${result}.`;
+}
+
+/** @param {Frame} frame */
+function buildSix(frame) {
+  const sentence = sentenceField(frame);
+  const chooser = sixChooser(frame);
+  const causal = checkbox(frame, "Causal mask", (checked) => frame.set({ is_causal: checked }));
+  const steps = stepper(frame, SIX_NAMES, (step) => frame.set({ step: step + 1 }));
+  const panes = [
+    projectPane(),
+    mapPane(frame, 2, "scores", "score", scoreArithmetic),
+    mapPane(frame, 3, "scaled", "scaled score", scaleArithmetic),
+    mapPane(frame, 4, "weights", "weight", softmaxArithmetic),
+    weighPane(),
+    addPane(),
+  ];
+  const choices = element("div", { class: "mha-choices" }, chooser.node, causal.node);
+  frame.body.append(
+    element("div", { class: "mha-controls" }, sentence.node, choices, steps.node),
+    ...panes.map(({ node }) => node),
+  );
+  let before = "";
+
+  return () => {
+    const state = readSix(frame);
+    const { mask, ...found } = computeSix(state);
+    const short = state.words.map(sixShort);
+    /** @type {SixView} */
+    const view = {
+      state,
+      found: { mask, ...found },
+      short,
+      asking: `“${sixIsolate(short[state.chosen])}”`,
+      isHidden: (row, column) => mask !== undefined && !mask[row][column],
+      lineForEachKey: (partsOf) => short.map((word, index) => ({ word, parts: partsOf(index) })),
+    };
+    sentence.draw(state.sentence);
+    chooser.draw(state.words, short, state.chosen);
+    causal.draw(state.isCausal);
+    steps.draw(state.step - 1);
+    panes.forEach(({ node, draw }, index) => {
+      node.hidden = index !== state.step - 1;
+      draw(view);
+    });
+    const news = describeSix(view);
     if (before && before !== news) frame.say(news);
     before = news;
     frame.report(() => found);
   };
 }
 
-/** @param {import("./frame.js").Frame} frame */
+/** @param {Frame} frame */
 function sixPython(frame) {
   const { words, isKnown, x, projections, chosen, isCausal } = readSix(frame);
   const rows = (/** @type {Matrix} */ matrix) => `[${matrix.map((row) => `[${Array.from(row).join(", ")}]`).join(", ")}]`;
@@ -545,7 +582,7 @@ given = {${[...new Set(known)].join(", ")}}
 
 
 def word_vector(word):
-    """The given numbers, or else four digits that the characters make."""
+    """The given numbers of a word, or else four digits that are made from its characters."""
     if word in given:
         return given[word]
     total = sum(place * ord(character) for place, character in enumerate(word, 1))
@@ -579,7 +616,6 @@ export default {
       {
         name: "attention-stepper",
         label: "Self-attention in six steps",
-        settings: SIX_SETTINGS,
         data: ["vectors", "projections"],
         python: sixPython,
       },

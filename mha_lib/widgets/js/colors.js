@@ -1,6 +1,14 @@
-// Viridis, the colour map of all heatmaps: evenly spaced stops of the original, with straight lines between them.
+// The colours of numbers and of heads.
 
-/** @type {number[][]} red, green, blue in 0..255 */
+/** @typedef {{low: number, high: number}} Extent the numbers at both ends of a colour scale */
+
+const HEAD_COLORS = 8; // the style sheet has this many
+
+/**
+ * Viridis, the colour map of all heatmaps: evenly spaced stops of the original; colours between them lie on straight
+ * lines.
+ * @type {number[][]} red, green, blue in 0..255
+ */
 const VIRIDIS = [
   [68, 1, 84], [72, 26, 108], [71, 47, 125], [65, 68, 135],
   [57, 86, 140], [49, 104, 142], [42, 120, 142], [35, 136, 142],
@@ -9,7 +17,7 @@ const VIRIDIS = [
 ];
 
 /**
- * @param {number} fraction 0 = lowest, 1 = highest; what lies outside is cut off
+ * @param {number} fraction 0 = lowest, 1 = highest; a fraction outside is moved to the nearer end
  * @returns {[number, number, number]} red, green, blue in 0..255
  */
 export function viridis(fraction) {
@@ -21,7 +29,7 @@ export function viridis(fraction) {
 
 /**
  * @param {number[]} color red, green, blue in 0..255
- * @returns {string} black or white, whichever has more contrast on it: at least 4.58, by the formulas of WCAG 2
+ * @returns {string} black or white, whichever has more contrast on the colour: at least 4.58 by the formulas of WCAG 2
  */
 export function inkOn(color) {
   const [red, green, blue] = color.map((c) => (c <= 10 ? c / 3294.6 : ((c / 255 + 0.055) / 1.055) ** 2.4));
@@ -31,4 +39,34 @@ export function inkOn(color) {
 /** @returns {string} a CSS gradient, lowest value on the left */
 export function viridisGradient() {
   return `linear-gradient(to right, ${VIRIDIS.map((stop) => `rgb(${stop.join(" ")})`).join(", ")})`;
+}
+
+/**
+ * The range of the colours over some tables.
+ * @param {import("./attention_math.js").Matrix[]} tables
+ * @param {boolean} fromZero whether the scale begins at 0, as that of weights does
+ * @returns {Extent}
+ */
+export function extentOf(tables, fromZero) {
+  let [low, high] = fromZero ? [0, -Infinity] : [Infinity, -Infinity];
+  for (const table of tables) {
+    for (const row of table) {
+      for (let column = 0; column < row.length; column++) {
+        const number = row[column];
+        if (!Number.isFinite(number)) continue;
+        if (number < low) low = number;
+        if (number > high) high = number;
+      }
+    }
+  }
+  if (high === -Infinity) return { low: 0, high: 1 };
+  return { low, high: high > low ? high : low + 1 };
+}
+
+/**
+ * @param {number} head
+ * @returns {string} the colour of a head; with many heads the colours repeat
+ */
+export function headColor(head) {
+  return `var(--mha-head-${head % HEAD_COLORS})`;
 }

@@ -1,4 +1,6 @@
-// What attention layers without biases cost. Pure functions of the sizes; a test holds them against torch's own count.
+// What attention layers without biases cost. Pure functions of the sizes; a test compares them with torch's own count.
+
+const CURVE_STEPS = 16;
 
 /**
  * @typedef {object} AttentionSizes
@@ -16,14 +18,14 @@
  */
 export function attentionCost({ embedDim, numHeads, numKvHeads, length, batchSize, numLayers, bytesPerNumber }) {
   const kvDim = (numKvHeads * embedDim) / numHeads;
-  // Queries and output are as wide as the model, keys and values as their heads are together.
+  // Queries and output are as wide as the model; keys and values are as wide as their heads together.
   const parameters = numLayers * (2 * embedDim * embedDim + 2 * embedDim * kvDim);
   const tokens = batchSize * length;
   return {
     parameters,
     // Two operations for each multiply and add.
     projectionFlops: 2 * tokens * parameters,
-    // Scores and values: length · embed_dim products each for every query, however the width is cut.
+    // Scores and values each take length · embed_dim products for every query, however the width is divided into heads.
     attentionFlops: numLayers * 4 * tokens * length * embedDim,
     weightsBytes: numLayers * tokens * numHeads * length * bytesPerNumber,
     cacheBytes: numLayers * 2 * tokens * kvDim * bytesPerNumber,
@@ -45,4 +47,46 @@ export function crossingLength({ embedDim, numHeads, numKvHeads }) {
  */
 export function divisorsUpTo(whole, most) {
   return Array.from({ length: Math.min(whole, most) }, (_, index) => index + 1).filter((n) => whole % n === 0);
+}
+
+/**
+ * All that the widget shows.
+ * @param {AttentionSizes & {sweep: string}} state
+ */
+export function computeCost(state) {
+  const { embedDim, numHeads, numKvHeads, length, sweep } = state;
+  const ofHeads = sweep === "num_heads";
+  const counts = barCounts(ofHeads ? embedDim : numHeads, ofHeads ? [numHeads] : [numHeads, numKvHeads]);
+  const swept = counts.map((count) =>
+    attentionCost(ofHeads ? { ...state, numHeads: count, numKvHeads: count } : { ...state, numKvHeads: count }),
+  );
+  const crossing = crossingLength(state);
+  const stride = Math.ceil(Math.max(2 * crossing, Math.floor((length * 5) / 4)) / CURVE_STEPS);
+  const lengths = Array.from({ length: CURVE_STEPS + 1 }, (_, step) => stride * step);
+  const curves = lengths.map((tokens) => attentionCost({ ...state, length: tokens }));
+  return {
+    cost: attentionCost(state),
+    counts,
+    now: counts.indexOf(ofHeads ? numHeads : numKvHeads),
+    swept: {
+      parameters: swept.map(({ parameters }) => parameters),
+      flops: swept.map(({ projectionFlops, attentionFlops }) => projectionFlops + attentionFlops),
+      cache: swept.map(({ cacheBytes }) => cacheBytes),
+      weights: swept.map(({ weightsBytes }) => weightsBytes),
+    },
+    crossing,
+    lengths,
+    projectionCurve: curves.map(({ projectionFlops }) => projectionFlops),
+    attentionCurve: curves.map(({ attentionFlops }) => attentionFlops),
+  };
+}
+
+/**
+ * The numbers of heads that have a bar: the powers of two up to 64 that divide, and the present numbers.
+ * @param {number} whole
+ * @param {number[]} always
+ */
+function barCounts(whole, always) {
+  const powers = Array.from({ length: 7 }, (_, power) => 2 ** power).filter((count) => whole % count === 0);
+  return [...new Set([...powers, ...always])].sort((a, b) => a - b);
 }

@@ -1,5 +1,5 @@
-// What every widget needs round its contents: building elements, following the model, saying what changed, showing
-// an error, cleaning up. A widget calls `mount` and hands over what it draws.
+// What every widget needs around its contents: it builds elements, follows the model, says what changed, shows errors
+// and cleans up. A widget calls `mount` and hands over what it draws.
 
 /**
  * The part of anywidget's model that the widgets use.
@@ -12,21 +12,42 @@
  */
 
 /**
+ * What a setting may be, as its trait in Python says.
+ * @typedef {object} Limits
+ * @property {number} low
+ * @property {number} high
+ * @property {number} [step]
+ * @property {any[]} [options]
+ * @property {number} [length] of a list
+ */
+
+/**
+ * The readers check a trait and throw a RangeError where it is wrong. What Python says of a setting holds by itself;
+ * `narrower` adds what follows from other settings.
  * @typedef {object} Frame
  * @property {HTMLElement} body where the widget puts its elements
  * @property {(name: string) => any} get reads a trait as it is
- * @property {(name: string, low: number, high: number) => number} whole reads a whole number, or throws
- * @property {(name: string, low: number, high: number) => number} real reads a finite number, or throws
- * @property {(name: string) => boolean} flag reads true or false, or throws
- * @property {(name: string, options: readonly string[]) => string} choice reads one of some texts, or throws
- * @property {(name: string, low: number, high: number, length?: number) => number[]} reals reads a list, or throws
+ * @property {(name: string) => Limits} limits of a setting; other traits have none
+ * @property {(name: string, narrower?: Partial<Limits>) => number} whole reads a whole number
+ * @property {(name: string, narrower?: Partial<Limits>) => number} real reads a finite number
+ * @property {(name: string) => boolean} flag reads true or false
+ * @property {(name: string) => string} choice reads one of the options
+ * @property {(name: string, narrower?: Partial<Limits>) => number[]} reals reads a list of finite numbers
  * @property {(changes: Object<string, any>) => void} set writes traits and tells the kernel, if there is one
- * @property {(numbers: () => Object<string, any>) => void} report lets Python compare what was computed with torch's
+ * @property {(numbers: () => Object<string, any>) => void} report lets Python compare the numbers with torch's
  * @property {(target: EventTarget, type: string, listener: (event: any) => void) => void} listen until the view goes
- * @property {(text: string) => void} say tells a screen reader what changed; of many changes in a row the last
+ * @property {(text: string) => void} say tells a screen reader what changed; of many changes in a row only the last
  */
 
-const PAUSE = 200; // milliseconds: nobody hears or compares more often what a slider does
+/**
+ * `name` makes the CSS class, `label` is read out. A change of a setting or of a trait in `data`, which only Python
+ * changes, draws the widget again. `python` writes the settings as a program.
+ * @typedef {{name: string, label: string, data?: string[], python?: (frame: Frame) => string}} MountOptions
+ */
+
+const PAUSE = 200; // milliseconds; nobody can listen to more frequent news, and Python need not compare more often
+
+const SVG = "http://www.w3.org/2000/svg";
 
 /**
  * An element with its attributes, properties and children in one call.
@@ -47,6 +68,18 @@ export function element(tag, attributes = {}, ...children) {
 }
 
 /**
+ * An element of an SVG with its attributes.
+ * @param {string} tag
+ * @param {Object<string, any>} attributes
+ * @returns {any}
+ */
+export function svgElement(tag, attributes) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, String(value));
+  return node;
+}
+
+/**
  * Text with the two kinds of mark-up that widgets allow: `code` and *emphasis*.
  * @param {string} text
  * @returns {Node[]}
@@ -59,21 +92,10 @@ export function inlineText(text) {
 }
 
 /**
- * @param {number} number
- * @param {number} [digits]
- * @returns {string} with a true minus sign, and no minus before zero
- */
-export function formatNumber(number, digits = 4) {
-  if (number === -Infinity) return "−∞";
-  const text = number.toFixed(digits);
-  return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
-}
-
-/**
- * Keeps a number that a node shows at full precision, for tests and for whoever reads the page by program.
+ * Keeps a number that a node shows at full precision, for tests and for programs that read the page.
  * @param {any} node
- * @param {string} name one for all numbers of a table, which stand in reading order
- * @param {number | ArrayLike<number>} value one number, or those of a curve
+ * @param {string} name shared by all numbers of a table, which stand in reading order
+ * @param {number | ArrayLike<number>} value one number, or the numbers of a curve
  */
 export function mark(node, name, value) {
   node.dataset.number = name;
@@ -81,7 +103,23 @@ export function mark(node, name, value) {
 }
 
 /**
- * Typed arrays as plain ones, which a kernel understands; −∞, which JSON has not, as null.
+ * @param {KeyboardEvent} event
+ * @returns {boolean} whether the key belongs to a shortcut of the browser or of the page
+ */
+export function isShortcut(event) {
+  return event.ctrlKey || event.metaKey || event.altKey;
+}
+
+/**
+ * The element that has the focus in the tree of a node, which may be a shadow tree.
+ * @param {Node} node
+ */
+export function focusedNear(node) {
+  return /** @type {Document} */ (node.getRootNode()).activeElement;
+}
+
+/**
+ * Typed arrays as plain ones, which a kernel understands; −∞, which JSON does not have, as null.
  * @param {any} value
  * @returns {any}
  */
@@ -91,47 +129,119 @@ function plain(value) {
 }
 
 /**
- * The lower edge of a widget: start again, or take the settings along.
- * @param {Frame} frame
- * @param {{settings: string[], python?: (frame: Frame) => string}} options
+ * The readers of a frame.
+ * @param {Model} model
+ * @param {Object<string, Limits>} ranges
+ * @returns {Pick<Frame, "get" | "limits" | "whole" | "real" | "flag" | "choice" | "reals">}
  */
-function buildFooter(frame, { settings, python }) {
-  const initial = Object.fromEntries(settings.map((name) => [name, structuredClone(frame.get(name))]));
-  const reset = element("button", { type: "button", class: "mha-reset", text: "Reset" });
-  frame.listen(reset, "click", () => {
-    frame.set(structuredClone(initial));
-    // After the widget has drawn itself and said what that changed: the last word counts.
-    queueMicrotask(() => frame.say("All settings are as at the start."));
+function buildReaders(model, ranges) {
+  const insist = (/** @type {boolean} */ holds, /** @type {string} */ trait, /** @type {string} */ rule) => {
+    if (!holds) throw new RangeError(`${trait} must ${rule}, got ${JSON.stringify(model.get(trait)) ?? "nothing"}`);
+    return model.get(trait);
+  };
+  const isReal = (/** @type {any} */ value, /** @type {Partial<Limits>} */ { low = -Infinity, high = Infinity }) =>
+    typeof value === "number" && value >= low && value <= high;
+  const limits = (/** @type {string} */ trait, /** @type {Partial<Limits>} */ narrower = {}) => ({
+    ...ranges[trait],
+    ...narrower,
   });
-  const node = element("div", { class: "mha-footer" }, reset);
-  if (!python) return { node, draw() {} };
+  return {
+    get: (trait) => model.get(trait),
+    limits,
+    whole(trait, narrower) {
+      const { low, high, options, step = 1 } = limits(trait, narrower);
+      const value = model.get(trait);
+      insist(Number.isInteger(value) && isReal(value, { low, high }), trait, `lie in ${low}..${high}`);
+      if (options) insist(options.includes(value), trait, `be one of ${options.join(", ")}`);
+      return insist((value - low) % step === 0, trait, `be ${low % 2 ? "odd" : "even"}`);
+    },
+    real(trait, narrower) {
+      const range = limits(trait, narrower);
+      return insist(isReal(model.get(trait), range), trait, `be a number from ${range.low} to ${range.high}`);
+    },
+    flag: (trait) => insist(typeof model.get(trait) === "boolean", trait, "be true or false"),
+    choice(trait) {
+      const options = limits(trait).options ?? [];
+      return insist(options.includes(model.get(trait)), trait, `be one of ${options.join(", ")}`);
+    },
+    reals(trait, narrower) {
+      const range = limits(trait, narrower);
+      const { low, high, length } = range;
+      const value = model.get(trait);
+      const fits = Array.isArray(value) && (length === undefined || value.length === length);
+      const count = length === undefined ? "numbers" : `${length} numbers`;
+      return insist(fits && value.every((v) => isReal(v, range)), trait, `hold ${count} from ${low} to ${high}`);
+    },
+  };
+}
 
+/**
+ * A function that shows texts in a node, for screen readers: the first of a row of changes at once, then only the
+ * latest after each pause.
+ * @param {HTMLElement} status
+ * @param {AbortSignal} signal ends it
+ */
+function buildSpeaker(status, signal) {
+  let timer = 0;
+  let next = /** @type {string | null} */ (null);
+  const tell = () => {
+    timer = next === null ? 0 : setTimeout(tell, PAUSE);
+    if (next !== null) status.textContent = next;
+    next = null;
+  };
+  signal.addEventListener("abort", () => clearTimeout(timer));
+  return (/** @type {string} */ text) => {
+    next = text;
+    if (!timer && !signal.aborted) tell();
+  };
+}
+
+/**
+ * A function that tells Python, after a pause without changes, which numbers the browser computed from which settings.
+ * @param {Model} model
+ * @param {string[]} settings
+ * @param {AbortSignal} signal ends it
+ */
+function buildReporter(model, settings, signal) {
+  let timer = 0;
+  signal.addEventListener("abort", () => clearTimeout(timer));
+  return (/** @type {() => Object<string, any>} */ numbers) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      const used = Object.fromEntries(settings.map((trait) => [trait, model.get(trait)]));
+      const computed = Object.entries(numbers()).map(([key, value]) => [key, plain(value)]);
+      model.set("browser_report", { settings: used, numbers: Object.fromEntries(computed) });
+      model.save_changes();
+    }, PAUSE);
+  };
+}
+
+/**
+ * The program that the settings stand for, folded away, and a button that copies it.
+ * @param {Frame} frame
+ * @param {(frame: Frame) => string} python
+ */
+function buildProgram(frame, python) {
   const code = element("code");
-  // Focusable, so that long lines can be scrolled by keyboard.
+  // The scrolled element can have the focus, so that long lines can be read by keyboard.
   const scroller = { class: "mha-code", tabindex: 0, role: "group", "aria-label": "Python code" };
   const text = element("div", scroller, element("pre", {}, code));
   const copy = element("button", { type: "button", text: "Copy" });
-  const details = element(
-    "details",
-    { class: "mha-python" },
-    element("summary", { text: "These settings as Python" }),
-    text,
-    copy,
-  );
-  node.append(details);
+  const summary = element("summary", { text: "These settings as Python" });
+  const node = element("details", { class: "mha-python" }, summary, text, copy);
   const draw = () => {
-    if (!details.open) return;
+    if (!node.open) return;
     code.textContent = python(frame);
     copy.textContent = "Copy";
   };
-  frame.listen(details, "toggle", draw);
+  frame.listen(node, "toggle", draw);
   frame.listen(copy, "click", async () => {
     try {
       await navigator.clipboard.writeText(code.textContent);
       frame.say("Copied.");
       copy.textContent = "Copied";
     } catch {
-      // A page may be denied the clipboard: then the text is selected, one key away from it.
+      // A page may be denied the clipboard. The text is then selected, and one key copies it.
       getSelection()?.selectAllChildren(code);
       frame.say("The code is selected: copy it with your keyboard.");
     }
@@ -140,99 +250,37 @@ function buildFooter(frame, { settings, python }) {
 }
 
 /**
- * Builds one view and keeps it up to date with the model.
- *
- * All is inside one form, so that radio buttons of two views never form one group and Enter submits nothing.
- * @param {{model: Model, el: HTMLElement}} view
- * @param {{name: string, label: string, settings: string[], data?: string[], python?: (frame: Frame) => string}} options
- *   `name` makes the CSS class, `label` is read out, `settings` are the traits that the reader changes, `data` those
- *   that only Python does: a change of any draws the widget again. `python` writes the settings as a program.
- * @param {(frame: Frame) => () => void} build makes the elements once and returns the function that draws the state;
- *   drawing throws a RangeError where the state makes no sense
- * @returns {() => void} clean-up: removes all elements and listeners
+ * The lower edge of a widget: a button that resets the settings, and the settings as a program.
+ * @param {Frame} frame
+ * @param {string[]} settings
+ * @param {MountOptions["python"]} python
  */
-export function mount({ model, el }, { name, label, settings, data = [], python }, build) {
-  const traits = [...settings, ...data];
-  const listeners = new AbortController();
-  const body = element("div", { class: "mha-body" });
-  const problem = element("p", { class: "mha-problem", role: "alert", hidden: true });
-  const status = element("p", { class: "mha-unseen", role: "status" });
-  const form = element("form", {}, body, problem, status);
-  const root = element("div", { class: `mha-widget mha-${name}`, role: "group", "aria-label": label }, form);
-  // JupyterLab would take plain keys, the arrows too, as commands to its cells: this keeps them to the widget,
-  // whether it listens on the way down or on the way up.
-  root.dataset.lmSuppressShortcuts = "true";
-  el.append(root);
-
-  let reportTimer = 0;
-  let sayTimer = 0;
-  let nextToSay = /** @type {string | null} */ (null);
-  const insist = (/** @type {boolean} */ holds, /** @type {string} */ trait, /** @type {string} */ rule) => {
-    if (!holds) throw new RangeError(`${trait} must ${rule}, got ${JSON.stringify(model.get(trait)) ?? "nothing"}`);
-    return model.get(trait);
-  };
-  const isReal = (/** @type {any} */ value, /** @type {number} */ low, /** @type {number} */ high) =>
-    typeof value === "number" && value >= low && value <= high;
-
-  /** @type {Frame} */
-  const frame = {
-    body,
-    get: (trait) => model.get(trait),
-    whole(trait, low, high) {
-      const value = model.get(trait);
-      return insist(Number.isInteger(value) && value >= low && value <= high, trait, `lie in ${low}..${high}`);
-    },
-    real(trait, low, high) {
-      return insist(isReal(model.get(trait), low, high), trait, `be a number from ${low} to ${high}`);
-    },
-    flag: (trait) => insist(typeof model.get(trait) === "boolean", trait, "be true or false"),
-    choice(trait, options) {
-      return insist(options.includes(model.get(trait)), trait, `be one of ${options.join(", ")}`);
-    },
-    reals(trait, low, high, length) {
-      const value = model.get(trait);
-      const fits = Array.isArray(value) && (length === undefined || value.length === length);
-      const count = length === undefined ? "numbers" : `${length} numbers`;
-      return insist(fits && value.every((v) => isReal(v, low, high)), trait, `hold ${count} from ${low} to ${high}`);
-    },
-    set(changes) {
-      for (const [trait, value] of Object.entries(changes)) model.set(trait, value);
-      model.save_changes();
-    },
-    report(numbers) {
-      clearTimeout(reportTimer);
-      reportTimer = setTimeout(() => {
-        const used = Object.fromEntries(settings.map((trait) => [trait, model.get(trait)]));
-        const computed = Object.entries(numbers()).map(([key, value]) => [key, plain(value)]);
-        frame.set({ browser_report: { settings: used, numbers: Object.fromEntries(computed) } });
-      }, PAUSE);
-    },
-    listen: (target, type, listener) => target.addEventListener(type, listener, { signal: listeners.signal }),
-    say(text) {
-      nextToSay = text;
-      if (sayTimer || listeners.signal.aborted) return;
-      // The first of a row of changes is told at once, then only the latest.
-      const tell = () => {
-        sayTimer = nextToSay === null ? 0 : setTimeout(tell, PAUSE);
-        if (nextToSay !== null) status.textContent = nextToSay;
-        nextToSay = null;
-      };
-      tell();
-    },
-  };
-  frame.listen(form, "submit", (event) => event.preventDefault());
-  frame.listen(root, "keydown", (event) => {
-    if (!event.ctrlKey && !event.metaKey && !event.altKey) event.stopPropagation();
+function buildFooter(frame, settings, python) {
+  const initial = Object.fromEntries(settings.map((name) => [name, structuredClone(frame.get(name))]));
+  const reset = element("button", { type: "button", class: "mha-reset", text: "Reset" });
+  frame.listen(reset, "click", () => {
+    frame.set(structuredClone(initial));
+    // The widget first draws itself and says what that changed; the text here is said last, and so it is heard.
+    queueMicrotask(() => frame.say("All settings are as at the start."));
   });
+  const node = element("div", { class: "mha-footer" }, reset);
+  if (!python) return { node, draw() {} };
+  const program = buildProgram(frame, python);
+  node.append(program.node);
+  return { node, draw: program.draw };
+}
 
-  const draw = build(frame);
-  const footer = buildFooter(frame, { settings, python });
-  if (settings.length > 0) form.insertBefore(footer.node, status);
-  const redraw = () => {
+/**
+ * A function that calls `draw`, and shows what is wrong in place of the widget where the state makes no sense.
+ * @param {HTMLElement} body
+ * @param {HTMLElement} problem
+ * @param {() => void} draw
+ */
+function buildRedraw(body, problem, draw) {
+  return () => {
     let message = "";
     try {
       draw();
-      footer.draw();
     } catch (error) {
       message = `This widget cannot show its state: ${/** @type {Error} */ (error).message}.`;
       if (!(error instanceof RangeError)) console.error(error);
@@ -241,14 +289,66 @@ export function mount({ model, el }, { name, label, settings, data = [], python 
     problem.hidden = message === "";
     problem.textContent = message;
   };
-  // One sweep may change several traits, each with its own event: wait until all are there.
+}
+
+/**
+ * Builds one view and keeps it up to date with the model.
+ *
+ * All elements are inside one form, so that radio buttons of two views never form one group and Enter submits nothing.
+ * @param {{model: Model, el: HTMLElement}} view
+ * @param {MountOptions} options
+ * @param {(frame: Frame) => () => void} build makes the elements once and returns the function that draws the state;
+ *   this function throws a RangeError where the state makes no sense
+ * @returns {() => void} clean-up: removes all elements and listeners
+ */
+export function mount({ model, el }, { name, label, data = [], python }, build) {
+  const ranges = model.get("_ranges") ?? {};
+  const settings = Object.keys(ranges);
+  const traits = [...settings, ...data];
+  const listeners = new AbortController();
+  const { signal } = listeners;
+  const body = element("div", { class: "mha-body" });
+  const problem = element("p", { class: "mha-problem", role: "alert", hidden: true });
+  const status = element("p", { class: "mha-unseen", role: "status" });
+  const form = element("form", {}, body, problem, status);
+  const root = element("div", { class: `mha-widget mha-${name}`, role: "group", "aria-label": label }, form);
+  // JupyterLab would take plain keys, arrows too, as commands to its cells. This mark and the listener below keep them
+  // in the widget, whether JupyterLab listens while the event travels down or up.
+  root.dataset.lmSuppressShortcuts = "true";
+  el.append(root);
+
+  /** @type {Frame} */
+  const frame = {
+    body,
+    ...buildReaders(model, ranges),
+    set(changes) {
+      for (const [trait, value] of Object.entries(changes)) model.set(trait, value);
+      model.save_changes();
+    },
+    report: buildReporter(model, settings, signal),
+    listen: (target, type, listener) => target.addEventListener(type, listener, { signal }),
+    say: buildSpeaker(status, signal),
+  };
+  frame.listen(form, "submit", (event) => event.preventDefault());
+  frame.listen(root, "keydown", (event) => {
+    if (!isShortcut(event)) event.stopPropagation();
+  });
+
+  const draw = build(frame);
+  const footer = buildFooter(frame, settings, python);
+  if (settings.length > 0) form.insertBefore(footer.node, status);
+  const redraw = buildRedraw(body, problem, () => {
+    draw();
+    footer.draw();
+  });
+  // One sweep may change several traits, each with an event of its own: the view waits until all have come.
   let waiting = false;
   const schedule = () => {
     if (waiting) return;
     waiting = true;
     queueMicrotask(() => {
       waiting = false;
-      if (!listeners.signal.aborted) redraw();
+      if (!signal.aborted) redraw();
     });
   };
   for (const trait of traits) model.on(`change:${trait}`, schedule);
@@ -256,8 +356,6 @@ export function mount({ model, el }, { name, label, settings, data = [], python 
 
   return () => {
     listeners.abort();
-    clearTimeout(reportTimer);
-    clearTimeout(sayTimer);
     for (const trait of traits) model.off(`change:${trait}`, schedule);
     root.remove();
   };

@@ -1,53 +1,30 @@
-// The centrepiece of the multi-head chapter: the number of heads as a slider, everything else follows.
+// The centrepiece of the multi-head chapter: a reader moves the number of heads with a slider, and all else follows.
 
-import {
-  causalMask,
-  combineMasks,
-  maskScores,
-  maskedSoftmax,
-  matrixFromFloat32,
-  scaledDotProductScore,
-  splitHeads,
-  validLenMask,
-  weightedSum,
-  zeroMatrix,
-} from "./attention_math.js";
-import { element, formatNumber, inlineText, mark, mount } from "./frame.js";
-import { colorBar, extentOf } from "./number_map.js";
+import { headColor } from "./colors.js";
+import { formatNumber, groupDigits } from "./format.js";
+import { element, inlineText, mark, mount } from "./frame.js";
+import { fitHeads, headComputer, headCounts } from "./head_math.js";
+import { colorBar } from "./number_map.js";
 import { checkbox, facts, menu, segments, slider } from "./parts.js";
 import { pixelCanvas, sizedMap } from "./pixel_map.js";
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 /** @typedef {import("./attention_math.js").Mask} Mask */
 /** @typedef {import("./frame.js").Frame} Frame */
+/** @typedef {import("./head_math.js").Example} Example */
+/** @typedef {import("./head_math.js").Stage} Stage */
 
-/**
- * What torch stored of one example; `versions` has one entry for a layer that is cut at every number of heads, or
- * one for each number of heads where each has its own trained layer.
- * @typedef {object} Example
- * @property {string} label
- * @property {string} note
- * @property {string[]} tokens
- * @property {number} embed_dim
- * @property {{num_heads: number[], parameters: number, query: string, key: string, value: string}[]} versions
- */
-
-/** @typedef {"scores" | "masked" | "weights" | "output"} Stage */
-
-const HEAD_COLORS = 8; // as many as the style sheet has
-const MAX_MARKED = 8192; // up to so many numbers the small maps keep theirs in the page
+const MAX_MARKED = 8192; // the page keeps the numbers of all small maps if there are at most this many
 
 /** @type {Record<Stage, {text: string, noun: string, about: string}>} */
 const STAGES = {
   scores: { text: "Scores", noun: "scaled score", about: "query · key / √head_dim" },
   masked: { text: "Mask", noun: "masked score", about: "the score of a hidden key becomes −∞" },
   weights: { text: "Softmax", noun: "weight", about: "softmax over the keys: each row sums to 1" },
-  output: { text: "Output", noun: "output", about: "weights · value: head_dim numbers a query" },
+  output: { text: "Output", noun: "output", about: "weights · value: head_dim numbers per query" },
 };
 
 const VIEWS = { one: "One head", both: "Side by side", difference: "Difference" };
-
-const HEAD_SETTINGS = ["example", "num_heads", "valid_len", "is_causal", "stage", "head", "view", "other"];
 
 /** @param {Frame} frame */
 function readHeads(frame) {
@@ -71,112 +48,17 @@ function readHeads(frame) {
     version,
     stops,
     numHeads,
-    validLen: frame.whole("valid_len", 0, example.tokens.length),
+    validLen: frame.whole("valid_len", { high: example.tokens.length }),
     isCausal: frame.flag("is_causal"),
-    stage: /** @type {Stage} */ (frame.choice("stage", Object.keys(STAGES))),
-    head: frame.whole("head", 0, numHeads - 1),
-    view: frame.choice("view", Object.keys(VIEWS)),
-    other: frame.whole("other", 0, numHeads - 1),
+    stage: /** @type {Stage} */ (frame.choice("stage")),
+    head: frame.whole("head", { high: numHeads - 1 }),
+    view: frame.choice("view"),
+    other: frame.whole("other", { high: numHeads - 1 }),
     isCompact: frame.flag("compact"),
   };
 }
 
 /** @typedef {ReturnType<typeof readHeads>} HeadState */
-
-/** @param {Example} example */
-function headCounts(example) {
-  return example.versions.flatMap((version) => version.num_heads).sort((a, b) => a - b);
-}
-
-/**
- * The two heads as they are kept when there are `numHeads`: as near as can be, and not the same one twice.
- * @param {number} numHeads
- * @param {number} head
- * @param {number} other
- */
-function fitHeads(numHeads, head, other) {
-  const first = Math.min(head, numHeads - 1);
-  const second = Math.min(other, numHeads - 1);
-  return { num_heads: numHeads, head: first, other: second === first && numHeads > 1 ? Number(first === 0) : second };
-}
-
-/**
- * Calls `compute` again only where an input is another one than the last time: a step of a slider changes one thing.
- * @template {any[]} Inputs
- * @template Result
- * @param {(...inputs: Inputs) => Result} compute
- * @returns {(...inputs: Inputs) => Result}
- */
-function remember(compute) {
-  /** @type {{inputs: Inputs, result: Result} | null} */
-  let last = null;
-  return (...inputs) => {
-    if (!last || inputs.some((input, index) => input !== last?.inputs[index])) last = { inputs, result: compute(...inputs) };
-    return last.result;
-  };
-}
-
-/** What the layer computes, a stage at a time, for as many heads as there are. */
-function headComputer() {
-  const project = remember((/** @type {Example["versions"][0]} */ { query, key, value }, /** @type {number} */ embedDim) =>
-    [query, key, value].map((stored) => matrixFromFloat32(stored, embedDim)),
-  );
-  const split = remember((/** @type {Matrix[]} */ projected, /** @type {number} */ numHeads) =>
-    projected.map((matrix) => splitHeads(matrix, numHeads)),
-  );
-  const score = remember((/** @type {Matrix[][]} */ [queries, keys]) =>
-    queries.map((query, head) => scaledDotProductScore(query, keys[head])),
-  );
-  const buildCausalMask = remember((/** @type {number} */ length) => causalMask(length));
-  const buildMask = remember((/** @type {number} */ length, /** @type {number} */ validLen, /** @type {boolean} */ isCausal) => {
-    const visible = validLenMask(validLen, length, length);
-    return isCausal ? combineMasks([visible, buildCausalMask(length)]) : visible;
-  });
-  const hide = remember((/** @type {Matrix[]} */ scores, /** @type {Mask} */ mask) =>
-    scores.map((matrix) => maskScores(matrix, mask)),
-  );
-  const soften = remember((/** @type {Matrix[]} */ scores, /** @type {Mask} */ mask) =>
-    scores.map((matrix) => maskedSoftmax(matrix, mask)),
-  );
-  const pool = remember((/** @type {Matrix[]} */ weights, /** @type {Matrix[]} */ values) =>
-    weights.map((matrix, head) => weightedSum(matrix, values[head])),
-  );
-  const measure = remember((/** @type {Matrix[]} */ maps, /** @type {boolean} */ fromZero) => extentOf(maps, fromZero));
-  const subtract = remember(differenceOf);
-
-  /** @param {HeadState} state */
-  return ({ example, version, numHeads, validLen, isCausal, stage, head, other }) => {
-    const heads = split(project(version, example.embed_dim), numHeads);
-    const scores = score(heads);
-    const mask = buildMask(example.tokens.length, validLen, isCausal);
-    const weights = () => soften(scores, mask);
-    const stages = { scores: () => scores, masked: () => hide(scores, mask), weights, output: () => pool(weights(), heads[2]) };
-    const maps = stages[stage]();
-    const difference = () => subtract(maps[head], maps[other]);
-    return { maps, mask, extent: measure(maps, stage === "weights"), difference };
-  };
-}
-
-/**
- * @param {Matrix} a
- * @param {Matrix} b of the same shape, with -Infinity at the same places
- * @returns {{table: Matrix, largest: number, mean: number}} |a − b|; largest and mean of what is finite
- */
-function differenceOf(a, b) {
-  const table = zeroMatrix(a.length, a[0].length);
-  let [largest, sum, count] = [0, 0, 0];
-  a.forEach((row, y) => {
-    for (let x = 0; x < row.length; x++) {
-      const apart = row[x] === -Infinity ? -Infinity : Math.abs(row[x] - b[y][x]);
-      table[y][x] = apart;
-      if (apart === -Infinity) continue;
-      largest = Math.max(largest, apart);
-      sum += apart;
-      count += 1;
-    }
-  });
-  return { table, largest, mean: count ? sum / count : 0 };
-}
 
 /** @param {Frame} frame */
 function buildHeads(frame) {
@@ -271,19 +153,9 @@ function countHeads(count) {
   return count === 1 ? "1 head" : `${count} heads`;
 }
 
-/** @param {number} number a whole one */
-function groupDigits(number) {
-  return String(number).replace(/\B(?=(\d{3})+$)/g, ","); // toLocaleString takes milliseconds
-}
-
 /** @param {Matrix[]} maps */
 function areMarked(maps) {
   return maps.length * maps[0].length * maps[0][0].length <= MAX_MARKED;
-}
-
-/** @param {number} head */
-function headColor(head) {
-  return `var(--mha-head-${head % HEAD_COLORS})`;
 }
 
 /** @param {Frame} frame */
@@ -292,7 +164,7 @@ function buildControls(frame) {
     const { examples, example: old, numHeads: wanted, validLen, head, other } = readHeads(frame);
     const example = examples[index];
     const stops = headCounts(example);
-    // The nearest setting that the new example has; all tokens stay visible if all were.
+    // Each setting moves to the nearest one that the new example has; if all tokens were visible, all stay visible.
     const numHeads = stops.filter((stop) => stop <= wanted).at(-1) ?? stops[0];
     const length = example.tokens.length;
     frame.set({
@@ -343,7 +215,7 @@ function buildControls(frame) {
   return { node, draw };
 }
 
-/** The strip of embed_dim numbers cut into heads, and the sizes that follow from it. */
+/** A strip that stands for embed_dim numbers, divided into heads, and the sizes that follow from this division. */
 function buildSizes() {
   const strip = element("div", { class: "mha-strip", role: "img" });
   const list = facts(["head_dim", "parameters", "scores"]);
@@ -353,7 +225,7 @@ function buildSizes() {
   function draw({ example, version, numHeads, head }) {
     const { embed_dim: embedDim, tokens } = example;
     const headDim = embedDim / numHeads;
-    strip.setAttribute("aria-label", `The ${embedDim} numbers of a token, cut into ${numHeads} slices of ${headDim}`);
+    strip.setAttribute("aria-label", `The ${embedDim} numbers of a token, divided into ${numHeads} slices of ${headDim}`);
     while (strip.children.length > numHeads) strip.lastElementChild.remove();
     while (strip.children.length < numHeads) {
       const index = strip.children.length;
@@ -378,7 +250,7 @@ function buildSizes() {
 }
 
 /**
- * The large map of one head, or of how far two are apart.
+ * The large map of one head, or of how far two heads are apart.
  * @param {Frame} frame
  * @param {string} name
  */
@@ -392,9 +264,9 @@ function buildLargeMap(frame, name) {
 
   /**
    * @param {HeadState} state
-   * @param {{heads: number[], table: Matrix} | undefined} shown one head, or two of which the table has the difference
+   * @param {{heads: number[], table: Matrix} | undefined} shown one head, or two heads with a table of their difference
    * @param {{maps: Matrix[], mask: Mask}} computed
-   * @param {import("./number_map.js").Extent} extent
+   * @param {import("./colors.js").Extent} extent
    */
   function draw({ example, validLen, stage, view, isCompact }, shown, { maps, mask }, extent) {
     node.hidden = !shown;
@@ -461,7 +333,7 @@ function buildGallery(frame) {
   /**
    * @param {HeadState} state
    * @param {Matrix[]} heads
-   * @param {import("./number_map.js").Extent} extent
+   * @param {import("./colors.js").Extent} extent
    */
   function draw({ head: chosen, other, view, example, isCompact }, heads, extent) {
     while (entries.length < heads.length) {
@@ -479,7 +351,7 @@ function buildGallery(frame) {
     maps.classList.toggle("mha-fine", example.tokens.length > 48);
     entries.forEach(({ label, input, canvas }, index) => {
       if (index >= heads.length) {
-        label.remove(); // and comes back when the head does
+        label.remove(); // it is appended again when the head is there again
         return;
       }
       if (!label.parentNode) maps.append(label);
@@ -504,7 +376,7 @@ function headPython(frame) {
     both: `table, other_table = shown[${head}], shown[${other}]`,
     difference: "table = difference",
   };
-  // The score of a hidden key is -inf in both heads, and the difference of the two no number.
+  // The score of a hidden key is -inf in both heads, and the difference of two infinities is no number.
   const difference = `
 difference = (shown[${head}] - shown[${other}]).abs()${stage === "masked" ? ".masked_fill(~mask, -torch.inf)" : ""}
 apart = difference[difference.isfinite()]
@@ -518,7 +390,7 @@ from mha_lib import MultiHeadAttention, attention_pooling, build_mask, scaled_do
 
 
 def projected(text):
-    """What a projection made of the tokens: float32 as stored, float64 from here on, (len, embed_dim)."""
+    """The projected tokens, (len, embed_dim): stored in float32, computed with in float64."""
     numbers = torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.float32)
     return numbers.double().unflatten(0, (-1, ${embedDim}))
 
@@ -551,7 +423,6 @@ export default {
       {
         name: "head-explorer",
         label: "Head explorer",
-        settings: HEAD_SETTINGS,
         data: ["examples", "compact"],
         python: headPython,
       },

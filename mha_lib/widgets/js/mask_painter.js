@@ -1,23 +1,25 @@
-// A mask to paint, padding and causality, and three policies for a query that sees no key.
+// A mask that a reader paints, padding and causality, and three policies for a query that sees no key.
 
-import { causalMask, combineMasks, maskedSoftmax, validLenMask, weightedSum } from "./attention_math.js";
-import { element, formatNumber, mark, mount } from "./frame.js";
-import { colorBar, extentOf, numberMap } from "./number_map.js";
+import { extentOf } from "./colors.js";
+import { formatNumber } from "./format.js";
+import { element, mark, mount } from "./frame.js";
+import { computeMask } from "./mask_math.js";
+import { colorBar, numberMap } from "./number_map.js";
 import { checkbox, slider } from "./parts.js";
-import { fillScores, plainSoftmax } from "./score_math.js";
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
+/** @typedef {import("./frame.js").Frame} Frame */
 
-const MASK_SETTINGS = ["painted", "valid_len", "is_causal"];
+const FROM_0_TO_1 = { low: 0, high: 1 };
 
 /** @type {{name: string, title: string, about: string}[]} */
-const MASK_POLICIES = [
+const POLICIES = [
   { name: "zeros", title: "Zeros", about: "masked_softmax: no key, no weight" },
   { name: "nan", title: "NaN", about: "fill with −∞: the row is 0 / 0" },
   { name: "uniform", title: "Uniform", about: "fill with the lowest number" },
 ];
 
-/** @param {import("./frame.js").Frame} frame */
+/** @param {Frame} frame */
 function readMask(frame) {
   /** @type {Matrix[]} */
   const [scores, value] = ["scores", "value"].map((name) => {
@@ -40,31 +42,16 @@ function readMask(frame) {
     qLen,
     kLen,
     painted: painted.split(" ").map((digits) => Array.from(digits, (digit) => digit === "1")),
-    validLen: frame.whole("valid_len", 0, kLen),
+    validLen: frame.whole("valid_len", { high: kLen }),
     isCausal: frame.flag("is_causal"),
   };
 }
 
+/** @typedef {ReturnType<typeof readMask>} MaskState */
+/** @typedef {ReturnType<typeof computeMask>} MaskNumbers */
+
 /** @param {boolean[][]} painted */
 const paintedText = (painted) => painted.map((row) => row.map(Number).join("")).join(" ");
-
-/** @param {ReturnType<typeof readMask>} state */
-function computeMask({ scores, value, qLen, kLen, painted, validLen, isCausal }) {
-  const padding = validLenMask(validLen, qLen, kLen);
-  // A single query is the last one, which sees every key.
-  const causal = isCausal ? causalMask(qLen, kLen) : padding;
-  const mask = combineMasks([painted, padding, causal]);
-  /** @type {Object<string, Matrix>} */
-  const weights = {
-    zeros: maskedSoftmax(scores, mask),
-    nan: plainSoftmax(fillScores(scores, mask, -Infinity)),
-    uniform: plainSoftmax(fillScores(scores, mask, -Number.MAX_VALUE)),
-  };
-  /** @type {Object<string, Matrix>} */
-  const output = Object.fromEntries(MASK_POLICIES.map(({ name }) => [name, weightedSum(weights[name], value)]));
-  const nanRows = output.nan.map((row) => Number(row.some(Number.isNaN)));
-  return { padding, causal, mask, weights, output, nanRows };
-}
 
 /**
  * A small table of numbers, a row for each query or key.
@@ -100,96 +87,78 @@ function valueTable(name, caption, rows) {
   return { node, draw };
 }
 
-/** @param {import("./frame.js").Frame} frame */
-function build(frame) {
-  const valid = slider(frame, "valid_len", (value) => frame.set({ valid_len: value }));
-  const causal = checkbox(frame, "is_causal", (checked) => frame.set({ is_causal: checked }));
-  const showAll = element("button", { type: "button", text: "Show all" });
-  const invert = element("button", { type: "button", text: "Invert" });
-  const repaint = (/** @type {(visible: boolean) => boolean} */ change) =>
-    frame.set({ painted: paintedText(readMask(frame).painted.map((row) => row.map(change))) });
-  frame.listen(showAll, "click", () => repaint(() => true));
-  frame.listen(invert, "click", () => repaint((visible) => !visible));
+/**
+ * The labels of rows and columns, which are the same for all maps.
+ * @param {MaskState} state
+ */
+function mapLabels({ qLen, kLen }) {
+  const [rowLabels, columnLabels] = [qLen, kLen].map((len) => Array.from({ length: len }, (_, i) => String(i)));
+  return { rowLabels, columnLabels, areNumbers: true };
+}
 
+/**
+ * The mask, which a reader paints cell by cell.
+ * @param {Frame} frame
+ */
+function paintedMap(frame) {
   let brush = false;
-  const paper = numberMap(frame, {
+  const map = numberMap(frame, {
     name: "mask",
     rows: "queries",
     columns: "keys",
     hint: "Click, drag, or press Space to hide a key from a query or to show it. Hatched: hidden by a switch.",
     onPick(row, column, isFirst) {
       const { painted } = readMask(frame);
-      // The first cell of a stroke says what the stroke does.
+      // The first cell of a stroke decides whether the stroke hides or shows.
       if (isFirst) brush = !painted[row][column];
       if (painted[row][column] === brush) return;
       painted[row][column] = brush;
       frame.set({ painted: paintedText(painted) });
     },
   });
-  const scoreMap = numberMap(frame, { name: "scores", rows: "queries", columns: "keys", hint: "" });
-  const scoreScale = colorBar();
-  const values = valueTable("value", "values", "key");
-  const summary = element("p", { class: "mha-title mha-mask-summary" });
-  const panes = MASK_POLICIES.map(({ name, title, about }) => {
-    const map = numberMap(frame, { name: `weights_${name}`, rows: "queries", columns: "keys", hint: "" });
-    const output = valueTable(`output_${name}`, "output", "query");
-    const heading = element("p", { class: "mha-title", text: title });
-    const node = element("div", {}, heading, element("p", { class: "mha-hint", text: about }), map.node, output.node);
-    return { name, title, map, output, node };
-  });
-  const weightScale = colorBar();
-  frame.body.append(
-    element(
-      "div",
-      { class: "mha-panes mha-mask-inputs" },
-      element(
-        "div",
-        {},
-        valid.node,
-        causal.node,
-        element("div", { class: "mha-choices" }, showAll, invert),
-        values.node,
-      ),
-      element("div", {}, element("p", { class: "mha-title", text: "Mask: 1 = may attend" }), paper.node),
-      element("div", {}, element("p", { class: "mha-title", text: "Scores" }), scoreMap.node, scoreScale.node),
-    ),
-    summary,
-    element("div", { class: "mha-panes mha-mask-policies" }, ...panes.map(({ node }) => node)),
-    weightScale.node,
-  );
-  let before = "";
 
-  return () => {
-    const state = readMask(frame);
-    const { padding, causal: causality, mask, weights, output, nanRows } = computeMask(state);
-    valid.draw(state.validLen, { low: 0, high: state.kLen, text: `${state.validLen} of ${state.kLen}` });
-    causal.draw(state.isCausal);
-
-    const [rowLabels, columnLabels] = [state.qLen, state.kLen].map((len) => Array.from({ length: len }, (_, i) => String(i)));
-    const bits = mask.map((row) => Float64Array.from(row, Number));
-    const seesNothing = (/** @type {number} */ q) => !mask[q].includes(true);
+  /**
+   * @param {MaskState} state
+   * @param {MaskNumbers} numbers
+   */
+  function draw(state, { bits, padding, causal }) {
     const reasons = (/** @type {number} */ q, /** @type {number} */ k) => {
-      const all = [
-        [state.painted[q][k], "the paint"],
-        [padding[q][k], "valid_len"],
-        [causality[q][k] || !state.isCausal, "is_causal"],
-      ].filter(([allows]) => !allows);
-      return all.length === 0 ? "may attend" : `hidden by ${all.map(([, name]) => name).join(" and ")}`;
+      const hiding = [];
+      if (!state.painted[q][k]) hiding.push("the paint");
+      if (!padding[q][k]) hiding.push("valid_len");
+      if (state.isCausal && !causal[q][k]) hiding.push("is_causal");
+      return hiding.length === 0 ? "may attend" : `hidden by ${hiding.join(" and ")}`;
     };
-    const labels = { rowLabels, columnLabels, areNumbers: true };
-    const isHidden = (/** @type {number} */ q, /** @type {number} */ k) => !mask[q][k];
-    paper.draw({
-      ...labels,
+    map.draw({
+      ...mapLabels(state),
       label: "Mask: queries in rows, keys in columns, 1 = may attend",
       numbers: bits,
-      extent: { low: 0, high: 1 },
-      isHidden: (q, k) => !padding[q][k] || !causality[q][k],
+      extent: FROM_0_TO_1,
+      isHidden: (q, k) => !padding[q][k] || !causal[q][k],
       describe: (q, k) => `query ${q} → key ${k}: ${reasons(q, k)}`,
       digits: 0,
     });
+  }
+  return { node: map.node, draw };
+}
+
+/**
+ * The scores, with the hidden ones hatched, and their scale.
+ * @param {Frame} frame
+ */
+function scoresMap(frame) {
+  const map = numberMap(frame, { name: "scores", rows: "queries", columns: "keys", hint: "" });
+  const scale = colorBar();
+
+  /**
+   * @param {MaskState} state
+   * @param {MaskNumbers} numbers
+   */
+  function draw(state, { mask }) {
     const extent = extentOf([state.scores], false);
-    scoreMap.draw({
-      ...labels,
+    const isHidden = (/** @type {number} */ q, /** @type {number} */ k) => !mask[q][k];
+    map.draw({
+      ...mapLabels(state),
       label: "Scores: queries in rows, keys in columns",
       numbers: state.scores,
       extent,
@@ -197,22 +166,85 @@ function build(frame) {
       describe: (q, k, number) => `query ${q} → key ${k}: ${number}${isHidden(q, k) ? ", hidden" : ""}`,
       digits: 1,
     });
-    scoreScale.draw(extent, "score");
-    values.draw(state.value);
-    for (const { name, title, map, output: table } of panes) {
-      map.draw({
-        ...labels,
-        label: `Weights, policy ${title}: queries in rows, keys in columns`,
-        numbers: weights[name],
-        extent: { low: 0, high: 1 },
-        describe: (q, k, number) => `query ${q} → key ${k}: ${number}`,
-        digits: 2,
-      });
-      table.draw(output[name], seesNothing);
-    }
-    weightScale.draw({ low: 0, high: 1 }, "weight");
+    scale.draw(extent, "score");
+  }
+  return { nodes: [map.node, scale.node], draw };
+}
 
-    const empty = rowLabels.filter((_, q) => seesNothing(q));
+/**
+ * Weights and output by one policy.
+ * @param {Frame} frame
+ * @param {{name: string, title: string, about: string}} policy
+ */
+function policyPane(frame, { name, title, about }) {
+  const map = numberMap(frame, { name: `weights_${name}`, rows: "queries", columns: "keys", hint: "" });
+  const output = valueTable(`output_${name}`, "output", "query");
+  const heading = element("p", { class: "mha-title", text: title });
+  const node = element("div", {}, heading, element("p", { class: "mha-hint", text: about }), map.node, output.node);
+
+  /**
+   * @param {MaskState} state
+   * @param {MaskNumbers} numbers
+   */
+  function draw(state, numbers) {
+    map.draw({
+      ...mapLabels(state),
+      label: `Weights, policy ${title}: queries in rows, keys in columns`,
+      numbers: numbers.weights[name],
+      extent: FROM_0_TO_1,
+      describe: (q, k, number) => `query ${q} → key ${k}: ${number}`,
+      digits: 2,
+    });
+    output.draw(numbers.output[name], (q) => numbers.empty.includes(q));
+  }
+  return { node, draw };
+}
+
+/** @param {Frame} frame */
+function build(frame) {
+  const valid = slider(frame, "valid_len", (value) => frame.set({ valid_len: value }));
+  const causal = checkbox(frame, "is_causal", (checked) => frame.set({ is_causal: checked }));
+  const repaint = (/** @type {string} */ text, /** @type {(visible: boolean) => boolean} */ change) => {
+    const button = element("button", { type: "button", text });
+    frame.listen(button, "click", () =>
+      frame.set({ painted: paintedText(readMask(frame).painted.map((row) => row.map(change))) }),
+    );
+    return button;
+  };
+  const buttons = [repaint("Show all", () => true), repaint("Invert", (visible) => !visible)];
+  const paper = paintedMap(frame);
+  const scores = scoresMap(frame);
+  const values = valueTable("value", "values", "key");
+  const summary = element("p", { class: "mha-title mha-mask-summary" });
+  const panes = POLICIES.map((policy) => policyPane(frame, policy));
+  const scale = colorBar();
+  const title = (/** @type {string} */ text) => element("p", { class: "mha-title", text });
+  frame.body.append(
+    element(
+      "div",
+      { class: "mha-panes mha-mask-inputs" },
+      element("div", {}, valid.node, causal.node, element("div", { class: "mha-choices" }, ...buttons), values.node),
+      element("div", {}, title("Mask: 1 = may attend"), paper.node),
+      element("div", {}, title("Scores"), ...scores.nodes),
+    ),
+    summary,
+    element("div", { class: "mha-panes mha-mask-policies" }, ...panes.map(({ node }) => node)),
+    scale.node,
+  );
+  let before = "";
+
+  return () => {
+    const state = readMask(frame);
+    const numbers = computeMask(state);
+    const { bits, weights, output, nanRows, empty } = numbers;
+    valid.draw(state.validLen, { low: 0, high: state.kLen, text: `${state.validLen} of ${state.kLen}` });
+    causal.draw(state.isCausal);
+    paper.draw(state, numbers);
+    scores.draw(state, numbers);
+    values.draw(state.value);
+    for (const pane of panes) pane.draw(state, numbers);
+    scale.draw(FROM_0_TO_1, "weight");
+
     const who = `${empty.length === 1 ? "Query" : "Queries"} ${empty.join(", ")}`;
     summary.textContent =
       empty.length === 0
@@ -237,10 +269,10 @@ function build(frame) {
   };
 }
 
-/** @param {import("./frame.js").Frame} frame */
+/** @param {Frame} frame */
 function maskPython(frame) {
   const { scores, value, painted, validLen, isCausal } = readMask(frame);
-  // Seven digits say all that a float32 holds.
+  // Seven digits are all that a float32 holds.
   const tensor = (/** @type {Matrix} */ rows) =>
     `torch.tensor(\n    [\n${rows.map((row) => `        [${Array.from(row, (number) => Number(number.toPrecision(7))).join(", ")}],\n`).join("")}    ],\n    dtype=torch.float64,\n)`;
   return `import torch
@@ -249,7 +281,7 @@ from mha_lib import build_mask, masked_softmax
 
 scores = ${tensor(scores)}
 value = ${tensor(value)}
-painted = "${paintedText(painted)}"  # one group a query, 1 = may attend
+painted = "${paintedText(painted)}"  # one group for each query, 1 = may attend
 attn_mask = torch.tensor([[digit == "1" for digit in row] for row in painted.split()])
 mask = build_mask(
     *attn_mask.shape,
@@ -278,7 +310,6 @@ export default {
       {
         name: "mask-painter",
         label: "Mask painter",
-        settings: MASK_SETTINGS,
         data: ["scores", "value"],
         python: maskPython,
       },

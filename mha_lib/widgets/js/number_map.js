@@ -1,188 +1,216 @@
-// A table of numbers as colours: a grid of cells that can be pointed at, walked through with the arrow keys and, where a
-// widget wants it, painted; below it the number under the pointer and the scale of the colours.
+// A table of numbers as colours: a grid of cells that a reader can point at, walk through with the arrow keys and, where
+// a widget allows it, paint. Below it stand the number under the pointer and the scale of the colours.
 
 import { inkOn, viridis, viridisGradient } from "./colors.js";
-import { element, formatNumber } from "./frame.js";
+import { formatNumber } from "./format.js";
+import { element, focusedNear, isShortcut } from "./frame.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
-/** @typedef {{low: number, high: number}} Extent */
+/** @typedef {import("./colors.js").Extent} Extent */
+/** @typedef {number[]} Place row and column */
 
 /**
- * The range of the colours over some tables.
- * @param {import("./attention_math.js").Matrix[]} tables
- * @param {boolean} fromZero as weights want it
- * @returns {Extent}
+ * `name` keeps the numbers in the page. With `onPick`, cells are picked by a click, by Space or Enter, and one after the
+ * other by a stroke of the pointer.
+ * @typedef {{name: string, rows: string, columns: string, columnRole?: "key" | "value", rowRole?: "query" | "value",
+ *   hint?: string, onPick?: (row: number, column: number, isFirst: boolean) => void}} MapOptions
  */
-export function extentOf(tables, fromZero) {
-  let [low, high] = fromZero ? [0, -Infinity] : [Infinity, -Infinity];
-  for (const table of tables) {
-    for (const row of table) {
-      for (let column = 0; column < row.length; column++) {
-        const number = row[column];
-        if (!Number.isFinite(number)) continue;
-        if (number < low) low = number;
-        if (number > high) high = number;
-      }
-    }
-  }
-  if (high === -Infinity) return { low: 0, high: 1 };
-  return { low, high: high > low ? high : low + 1 };
+
+/**
+ * @typedef {object} MapState
+ * @property {string} label what the whole map shows, read out
+ * @property {readonly string[]} rowLabels
+ * @property {readonly string[]} columnLabels
+ * @property {import("./attention_math.js").Matrix} numbers [row][column]; a number that is not finite has no colour
+ * @property {Extent} extent
+ * @property {(row: number, column: number, number: string) => string} describe the words for one cell
+ * @property {(row: number, column: number) => boolean} [isHidden] whether a cell is hatched
+ * @property {number} [digits] how many digits the numbers in the cells have; without it the cells are empty
+ * @property {boolean} [areNumbers] whether the columns are many and only numbered
+ */
+
+/**
+ * The place that a key leads to in a table; it may lie outside.
+ * @param {string} key
+ * @param {Place} from
+ * @param {number} columns
+ * @param {number} [step]
+ * @returns {Place | undefined} nothing for a key that does not move
+ */
+export function placeByKey(key, [row, column], columns, step = 1) {
+  /** @type {Object<string, Place>} */
+  const places = {
+    ArrowUp: [row - step, column],
+    ArrowDown: [row + step, column],
+    ArrowLeft: [row, column - step],
+    ArrowRight: [row, column + step],
+    Home: [row, 0],
+    End: [row, columns - 1],
+  };
+  return places[key];
 }
 
 /**
- * @param {Frame} frame
- * @param {{name: string, rows: string, columns: string, columnRole?: "key" | "value", rowRole?: "query" | "value",
- *   hint?: string, onPick?: (row: number, column: number, isFirst: boolean) => void}} options `name` keeps the numbers
- *   in the page; with `onPick` cells are picked by a click, by Space or Enter, and one after the other by a stroke
+ * The cells of a map with their labels, which are made anew where the labels change.
+ * @param {MapOptions} options
  */
-export function numberMap(frame, { name, rows, columns, columnRole = "key", rowRole = "query", hint, onPick }) {
+function buildGrid({ name, rows, columns }) {
   const columnsName = element("span", { class: "mha-columns-name", text: columns, "aria-hidden": "true" });
-  const rowsName = element("span", { class: "mha-rows-name", text: rows, "aria-hidden": "true" });
-  const grid = element("div", { class: "mha-grid", role: "grid", "data-number-map": name });
-  const readout = element("p", { class: "mha-readout" });
-  const node = element(
-    "div",
-    { class: `mha-map mha-columns-${columnRole} mha-rows-${rowRole}` },
-    element("div", { class: "mha-axes" }, rowsName, grid),
-    readout,
-  );
-  node.classList.toggle("mha-paintable", onPick !== undefined);
-  /** @type {HTMLElement[][]} [row][column] */
-  let cells = [];
-  /** @type {HTMLElement[]} */
-  let columnLabels = [];
-  /** @type {HTMLElement[]} */
-  let rowLabels = [];
-  let current = [0, 0];
-  let pointed = /** @type {number[] | null} */ (null);
-  let stroke = false;
-
-  const placeOf = (/** @type {any} */ target) => {
-    const cell = target.closest?.("[role=gridcell]");
-    return cell ? [Number(cell.dataset.row), Number(cell.dataset.column)] : null;
+  const node = element("div", { class: "mha-grid", role: "grid", "data-number-map": name });
+  const grid = {
+    node,
+    /** @type {any[][]} [row][column] */
+    cells: [],
+    /** @type {HTMLElement[]} */
+    columnLabels: [],
+    /** @type {HTMLElement[]} */
+    rowLabels: [],
+    rebuild,
   };
-  const pick = (/** @type {number[] | null} */ place, /** @type {boolean} */ isFirst) => {
-    if (place && onPick) onPick(place[0], place[1], isFirst);
-  };
-  frame.listen(grid, "pointerdown", (event) => {
-    // A finger would otherwise keep all events of a stroke at the cell where it began.
-    event.target.releasePointerCapture?.(event.pointerId);
-    stroke = event.button === 0;
-    if (stroke) pick(placeOf(event.target), true);
-  });
-  frame.listen(grid, "pointerover", (event) => {
-    pointed = placeOf(event.target);
-    if (stroke && event.buttons === 1) pick(pointed, false);
-    showReadout();
-  });
-  frame.listen(grid, "pointerleave", () => {
-    pointed = null;
-    showReadout();
-  });
-  frame.listen(grid, "focusin", (event) => {
-    const place = placeOf(event.target);
-    if (place) moveTo(place);
-  });
-  frame.listen(grid, "focusout", () => showReadout());
-  frame.listen(grid, "keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const [row, column] = current;
-    /** @type {Object<string, [number, number]>} */
-    const targets = {
-      ArrowUp: [row - 1, column],
-      ArrowDown: [row + 1, column],
-      ArrowLeft: [row, column - 1],
-      ArrowRight: [row, column + 1],
-      Home: [row, 0],
-      End: [row, cells[0].length - 1],
-    };
-    const target = targets[event.key];
-    if (target) cells[target[0]]?.[target[1]]?.focus();
-    else if (onPick && (event.key === " " || event.key === "Enter")) pick(current, true);
-    else return;
-    event.preventDefault();
-  });
-
-  /** @param {number[]} place */
-  function moveTo([row, column]) {
-    cells[current[0]]?.[current[1]]?.setAttribute("tabindex", "-1");
-    current = [row, column];
-    cells[row][column].setAttribute("tabindex", "0");
-    showReadout();
-  }
-
-  function showReadout() {
-    const root = /** @type {Document} */ (grid.getRootNode());
-    const place = pointed ?? (grid.contains(root.activeElement) ? current : null);
-    rowLabels.forEach((label, row) => label.classList.toggle("mha-now", place?.[0] === row));
-    columnLabels.forEach((label, column) => label.classList.toggle("mha-now", place?.[1] === column));
-    readout.classList.toggle("mha-hint", !place);
-    readout.textContent = place
-      ? cells[place[0]][place[1]].getAttribute("aria-label")
-      : (hint ?? "Point at a cell, or walk through the map with the arrow keys, to read its number.");
-  }
 
   /**
    * @param {readonly string[]} rowTexts
    * @param {readonly string[]} columnTexts
-   * @param {boolean} areNumbers where columns are many and only numbered, some of the numbers will do
+   * @param {boolean} areNumbers whether the columns are many and only numbered: then some of the numbers are enough
    */
   function rebuild(rowTexts, columnTexts, areNumbers) {
     const step = areNumbers ? Math.ceil(columnTexts.length / 8) : 1;
-    columnLabels = columnTexts.map((text, column) =>
+    grid.columnLabels = columnTexts.map((text, column) =>
       element("span", { role: "columnheader", "aria-label": text, text: column % step === 0 ? text : "" }),
     );
-    rowLabels = rowTexts.map((text) => element("span", { role: "rowheader", text }));
-    cells = rowTexts.map((_, row) =>
+    grid.rowLabels = rowTexts.map((text) => element("span", { role: "rowheader", text }));
+    grid.cells = rowTexts.map((_, row) =>
       columnTexts.map((_, column) =>
         element("span", { role: "gridcell", tabindex: -1, "data-number": name, "data-row": row, "data-column": column }),
       ),
     );
     const corner = element("span", { role: "columnheader", "aria-label": rows });
-    grid.style.setProperty("--columns", String(columnTexts.length));
-    grid.replaceChildren(
+    node.style.setProperty("--columns", String(columnTexts.length));
+    node.replaceChildren(
       columnsName,
-      element("div", { role: "row" }, corner, ...columnLabels),
-      ...cells.map((row, index) => element("div", { role: "row" }, rowLabels[index], ...row)),
+      element("div", { role: "row" }, corner, ...grid.columnLabels),
+      ...grid.cells.map((row, index) => element("div", { role: "row" }, grid.rowLabels[index], ...row)),
     );
-    current = [Math.min(current[0], rowTexts.length - 1), Math.min(current[1], columnTexts.length - 1)];
-    cells[current[0]][current[1]].setAttribute("tabindex", "0");
-    pointed = null;
+  }
+  return grid;
+}
+
+/**
+ * Shows a number in a cell.
+ * @param {any} cell
+ * @param {number} number
+ * @param {Extent} extent
+ * @param {string} label
+ * @param {number} [digits]
+ */
+function drawCell(cell, number, { low, high }, label, digits) {
+  cell.dataset.value = String(number);
+  cell.setAttribute("aria-label", label);
+  const isFinite = Number.isFinite(number);
+  const color = viridis(isFinite ? (number - low) / (high - low) : 0);
+  cell.style.backgroundColor = isFinite ? `rgb(${color.join(" ")})` : "transparent";
+  const text = digits === undefined ? "" : formatNumber(number, digits);
+  if (cell.textContent !== text) cell.textContent = text;
+  cell.style.color = isFinite ? inkOn(color) : "inherit";
+}
+
+/**
+ * Lets a reader point at the cells of a grid, walk through them and pick them.
+ * @param {Frame} frame
+ * @param {ReturnType<typeof buildGrid>} grid
+ * @param {MapOptions["onPick"]} onPick
+ * @param {() => void} onChange called where the reader points at another cell or the focus moves
+ */
+function buildCursor(frame, grid, onPick, onChange) {
+  const cursor = { pointed: /** @type {Place | null} */ (null), current: [0, 0] };
+  let stroke = false;
+  const placeOf = (/** @type {any} */ target) => {
+    const cell = target.closest?.("[role=gridcell]");
+    return cell ? [Number(cell.dataset.row), Number(cell.dataset.column)] : null;
+  };
+  const pick = (/** @type {Place | null} */ place, /** @type {boolean} */ isFirst) => {
+    if (place && onPick) onPick(place[0], place[1], isFirst);
+  };
+  frame.listen(grid.node, "pointerdown", (event) => {
+    // Without this, a finger would send all events of its stroke to the cell where the stroke began.
+    event.target.releasePointerCapture?.(event.pointerId);
+    stroke = event.button === 0;
+    if (stroke) pick(placeOf(event.target), true);
+  });
+  frame.listen(grid.node, "pointerover", (event) => {
+    cursor.pointed = placeOf(event.target);
+    if (stroke && event.buttons === 1) pick(cursor.pointed, false);
+    onChange();
+  });
+  frame.listen(grid.node, "pointerleave", () => {
+    cursor.pointed = null;
+    onChange();
+  });
+  frame.listen(grid.node, "focusin", (event) => {
+    const place = placeOf(event.target);
+    if (!place) return;
+    const [row, column] = cursor.current;
+    grid.cells[row]?.[column]?.setAttribute("tabindex", "-1");
+    event.target.closest("[role=gridcell]").setAttribute("tabindex", "0");
+    cursor.current = place;
+    onChange();
+  });
+  frame.listen(grid.node, "focusout", onChange);
+  frame.listen(grid.node, "keydown", (event) => {
+    if (isShortcut(event)) return;
+    const target = placeByKey(event.key, cursor.current, grid.cells[0].length);
+    if (target) grid.cells[target[0]]?.[target[1]]?.focus();
+    else if (onPick && (event.key === " " || event.key === "Enter")) pick(cursor.current, true);
+    else return;
+    event.preventDefault();
+  });
+  return cursor;
+}
+
+/**
+ * @param {Frame} frame
+ * @param {MapOptions} options
+ */
+export function numberMap(frame, options) {
+  const { rows, columnRole = "key", rowRole = "query", onPick } = options;
+  const hint = options.hint ?? "Point at a cell, or walk through the map with the arrow keys, to read its number.";
+  const grid = buildGrid(options);
+  const rowsName = element("span", { class: "mha-rows-name", text: rows, "aria-hidden": "true" });
+  const readout = element("p", { class: "mha-readout" });
+  const axes = element("div", { class: "mha-axes" }, rowsName, grid.node);
+  const node = element("div", { class: `mha-map mha-columns-${columnRole} mha-rows-${rowRole}` }, axes, readout);
+  node.classList.toggle("mha-paintable", onPick !== undefined);
+  const cursor = buildCursor(frame, grid, onPick, showReadout);
+
+  function showReadout() {
+    const place = cursor.pointed ?? (grid.node.contains(focusedNear(grid.node)) ? cursor.current : null);
+    grid.rowLabels.forEach((label, row) => label.classList.toggle("mha-now", place?.[0] === row));
+    grid.columnLabels.forEach((label, column) => label.classList.toggle("mha-now", place?.[1] === column));
+    readout.classList.toggle("mha-hint", !place);
+    readout.textContent = place ? grid.cells[place[0]][place[1]].getAttribute("aria-label") : hint;
   }
 
   let built = "";
-  /**
-   * @param {object} state
-   * @param {string} state.label what the whole map shows, read out
-   * @param {readonly string[]} state.rowLabels
-   * @param {readonly string[]} state.columnLabels
-   * @param {import("./attention_math.js").Matrix} state.numbers [row][column]; what is not finite has no colour
-   * @param {Extent} state.extent
-   * @param {(row: number, column: number, number: string) => string} state.describe the words for one cell
-   * @param {(row: number, column: number) => boolean} [state.isHidden] hatched
-   * @param {number} [state.digits] print the numbers into the cells, with so many digits
-   * @param {boolean} [state.areNumbers] the columns are many and only numbered
-   */
-  function draw({ label, rowLabels: rowTexts, columnLabels: columnTexts, numbers, extent, ...rest }) {
+  /** @param {MapState} state */
+  function draw({ label, rowLabels, columnLabels, numbers, extent, ...rest }) {
     const { describe, isHidden = () => false, digits, areNumbers = false } = rest;
-    const key = JSON.stringify([rowTexts, columnTexts, areNumbers]);
-    if (key !== built) rebuild(rowTexts, columnTexts, areNumbers);
+    const key = JSON.stringify([rowLabels, columnLabels, areNumbers]);
+    if (key !== built) {
+      grid.rebuild(rowLabels, columnLabels, areNumbers);
+      const [row, column] = cursor.current;
+      cursor.current = [Math.min(row, rowLabels.length - 1), Math.min(column, columnLabels.length - 1)];
+      grid.cells[cursor.current[0]][cursor.current[1]].setAttribute("tabindex", "0");
+      cursor.pointed = null;
+    }
     built = key;
-    grid.setAttribute("aria-label", label);
+    grid.node.setAttribute("aria-label", label);
     node.classList.toggle("mha-few-columns", areNumbers);
-    node.classList.toggle("mha-tall-labels", !areNumbers && columnTexts.some((text) => text.length > 2));
+    node.classList.toggle("mha-tall-labels", !areNumbers && columnLabels.some((text) => text.length > 2));
     numbers.forEach((row, y) =>
       row.forEach((number, x) => {
-        const cell = cells[y][x];
-        cell.dataset.value = String(number);
-        cell.setAttribute("aria-label", describe(y, x, formatNumber(number)));
+        const cell = grid.cells[y][x];
+        drawCell(cell, number, extent, describe(y, x, formatNumber(number)), digits);
         cell.classList.toggle("mha-hidden", isHidden(y, x));
-        const isFinite = Number.isFinite(number);
-        const color = viridis(isFinite ? (number - extent.low) / (extent.high - extent.low) : 0);
-        cell.style.backgroundColor = isFinite ? `rgb(${color.join(" ")})` : "transparent";
-        const text = digits === undefined ? "" : formatNumber(number, digits);
-        if (cell.textContent !== text) cell.textContent = text;
-        cell.style.color = isFinite ? inkOn(color) : "inherit";
       }),
     );
     showReadout();
@@ -190,7 +218,7 @@ export function numberMap(frame, { name, rows, columns, columnRole = "key", rowR
   return { node, draw };
 }
 
-/** The scale of the colours, with its ends and its middle. */
+/** The scale of the colours, with the numbers at both ends and in the middle. */
 export function colorBar() {
   const [low, middle, high] = [0, 1, 2].map(() => element("span"));
   const scale = element("div", { class: "mha-scale" });

@@ -1,12 +1,13 @@
-// The controls and read-outs of which widgets are made. Each is built once, listens until the view goes, and has a
+// The controls and read-outs that widgets are made of. Each is built once and listens until the view goes; it has a
 // `node` to place and a `draw` that shows a state.
 
-import { element, formatNumber, mark } from "./frame.js";
+import { formatNumber } from "./format.js";
+import { element, mark } from "./frame.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
 
 /**
- * A slider, over a range or over some stops with a tick each.
+ * A slider, over a range or over some stops, each with a tick.
  * @param {Frame} frame
  * @param {string} name
  * @param {(value: number) => void} onInput
@@ -29,7 +30,7 @@ export function slider(frame, name, onInput) {
   /**
    * @param {number} value
    * @param {{low?: number, high?: number, step?: number, stops?: readonly number[], text?: string, said?: string}} how
-   *   `text` stands beside the slider, `said` is read out in its place
+   *   `text` stands beside the slider; where `said` is given, it is read out instead
    */
   function draw(value, { low = 0, high = 1, step = 1, stops: places, text = String(value), said = text }) {
     stops = places ?? null;
@@ -51,6 +52,16 @@ export function slider(frame, name, onInput) {
     );
   }
   return { node, input, draw };
+}
+
+/**
+ * The stops of a slider, with the value among them: Python may have set one that the slider would not offer.
+ * @param {readonly number[]} stops
+ * @param {number} value
+ * @returns {readonly number[]}
+ */
+export function stopsWith(stops, value) {
+  return stops.includes(value) ? stops : [...stops, value].sort((a, b) => a - b);
 }
 
 /**
@@ -112,9 +123,9 @@ export function segments(frame, name, options, onChange) {
 }
 
 /**
- * Steps to walk through, forward and back; any of them can be jumped to.
+ * Steps that a reader walks through, forward and back; the reader can also jump to any of them.
  * @param {Frame} frame
- * @param {string[]} names one a step
+ * @param {string[]} names one for each step
  * @param {(step: number) => void} onStep
  */
 export function stepper(frame, names, onStep) {
@@ -134,7 +145,7 @@ export function stepper(frame, names, onStep) {
   /** @param {number} step */
   function draw(step) {
     current = step;
-    // Not `disabled`, which would take the focus away from the one who just pressed it.
+    // `disabled` would take the focus away from the button that the reader has just pressed.
     back.setAttribute("aria-disabled", String(step === 0));
     next.setAttribute("aria-disabled", String(step === names.length - 1));
     places.forEach((place, index) => {
@@ -147,9 +158,9 @@ export function stepper(frame, names, onStep) {
 }
 
 /**
- * Sizes and results in large type: a name, a value, a remark.
- * @param {string[]} names under which the numbers are kept
- * @param {string[]} [labels] shown in their place
+ * Sizes and results in large type, each with a name, a value and a remark.
+ * @param {string[]} names under which the numbers are kept in the page
+ * @param {string[]} [labels] what the reader sees instead of the names
  */
 export function facts(names, labels = names) {
   const entries = labels.map((name) => {
@@ -159,7 +170,7 @@ export function facts(names, labels = names) {
   });
   const node = element("div", { class: "mha-facts" }, ...entries.map((entry) => entry.node));
 
-  /** @param {{text: string, hint?: string, number?: number | ArrayLike<number>}[]} values `number` is kept at full precision */
+  /** @param {{text: string, hint?: string, number?: number | ArrayLike<number>}[]} values `number` is kept in the page at full precision */
   function draw(values) {
     values.forEach(({ text, hint = "", number }, index) => {
       entries[index].value.textContent = text;
@@ -171,9 +182,9 @@ export function facts(names, labels = names) {
 }
 
 /**
- * One bar a number, with its label and the number itself.
+ * A bar for each number, with its label and the number itself.
  * @param {string} name of the numbers, read out with each
- * @param {"query" | "key" | "value" | "muted"} role the colour; "muted" where no role of attention is meant
+ * @param {"query" | "key" | "value" | "muted"} role gives the colour; "muted" is for numbers without a role in attention
  */
 export function bars(name, role) {
   const node = element("ul", { class: "mha-bars", "aria-label": name });
@@ -185,7 +196,8 @@ export function bars(name, role) {
    * @param {{high?: number, digits?: number, format?: (number: number) => string, now?: number}} [how] `high` is the
    *   number that fills the whole width, `now` the index of a bar that stands out
    */
-  function draw(labels, numbers, { high = 1, digits = 3, format = (number) => formatNumber(number, digits), now } = {}) {
+  function draw(labels, numbers, { high = 1, digits = 3, format, now } = {}) {
+    const write = format ?? ((number) => formatNumber(number, digits));
     while (node.children.length > labels.length) node.lastElementChild?.remove();
     while (node.children.length < labels.length) {
       node.append(element("li", {}, element("span"), element("span", { class: "mha-bar-track" }, element("i")), element("b")));
@@ -194,7 +206,7 @@ export function bars(name, role) {
       const [text, track, shown] = /** @type {any} */ (node.children[index]).children;
       text.textContent = label;
       track.firstChild.style.width = `${100 * Math.min(numbers[index] / high, 1)}%`;
-      shown.textContent = format(numbers[index]);
+      shown.textContent = write(numbers[index]);
       mark(shown, name, numbers[index]);
       node.children[index].classList.toggle("mha-now", index === now);
     });

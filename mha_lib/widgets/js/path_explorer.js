@@ -1,186 +1,130 @@
 // Cost, sequential steps and path length: self-attention beside convolutions, plain and dilated, and a recurrence.
 
-import { element, formatNumber, mark, mount } from "./frame.js";
-import { checkbox, slider } from "./parts.js";
-import { attentionCrossover, convolutionPath, kernelSteps, layerMultiplications, pathLengths } from "./path_math.js";
+import { countOf, formatNumber, groupDigits, shortAmount } from "./format.js";
+import { element, mark, mount, svgElement } from "./frame.js";
+import { checkbox, slider, stopsWith } from "./parts.js";
+import { computePath, connections, PATH_KINDS, PATH_LENGTHS, reachOfSignal, routeOfSignal } from "./path_math.js";
 import { plane } from "./plane.js";
 
-const PATH_SETTINGS = ["n", "d", "k", "source", "target", "with_projections"];
-/** @typedef {"attention" | "convolution" | "dilated" | "recurrence"} PathKind */
-const PATH_KINDS = /** @type {PathKind[]} */ (["attention", "convolution", "dilated", "recurrence"]);
+/** @typedef {import("./frame.js").Frame} Frame */
+/** @typedef {import("./path_math.js").PathState} PathState */
+/** @typedef {import("./path_math.js").PathKind} PathKind */
+
 const PATH_NAMES = {
   attention: "self-attention",
   convolution: "convolution",
   dilated: "dilated convolution",
   recurrence: "recurrent network",
 };
-const PATH_LENGTHS = Array.from({ length: 11 }, (_, index) => 2 ** (index + 1));
-const PATH_MOST = 2048;
-const PATH_N = [2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048];
-const PATH_D = [8, 16, 32, 64, 128, 256, 512, 1024];
-const PATH_K = [3, 5, 7, 9, 11, 13, 15];
-const PATH_SVG = "http://www.w3.org/2000/svg";
+const MOST_WITH_WIRES = 16; // tokens; with more, single connections cannot be told apart
+const MOST_WITH_DOTS = 24; // tokens; with more, single tokens cannot be told apart
+const STOPS_N = [2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048];
+const STOPS_D = [8, 16, 32, 64, 128, 256, 512, 1024];
+const STOPS_K = [3, 5, 7, 9, 11, 13, 15];
 
-/** @param {import("./frame.js").Frame} frame */
+/** @param {Frame} frame */
 function readPath(frame) {
-  const n = frame.whole("n", 2, PATH_MOST);
-  const k = frame.whole("k", 3, 15);
-  if (k % 2 === 0) throw new RangeError(`k must be odd, got ${k}`);
-  const target = frame.whole("target", 0, n - 1);
+  const n = frame.whole("n");
+  const target = frame.whole("target", { high: n - 1 });
   return {
     n,
-    d: frame.whole("d", 1, 1024),
-    k,
-    source: frame.whole("source", 0, target),
+    d: frame.whole("d"),
+    k: frame.whole("k"),
+    source: frame.whole("source", { high: target }),
     target,
     withProjections: frame.flag("with_projections"),
   };
 }
 
-/** @param {ReturnType<typeof readPath>} state */
-function computePath({ n, d, k, source, target, withProjections }) {
-  const one = layerMultiplications({ n, d, k, withProjections });
-  const multiplications = [one.attention, one.convolution, one.convolution, one.recurrence];
-  const ofKinds = (/** @type {Record<PathKind, number>} */ lengths) => PATH_KINDS.map((kind) => lengths[kind]);
-  const longest = ofKinds(pathLengths(0, n - 1, k));
-  const curves = PATH_LENGTHS.map((length) => layerMultiplications({ n: length, d, k, withProjections }));
-  const crossover = attentionCrossover({ d, k, withProjections });
-  return {
-    multiplications,
-    steps: [1, 1, 1, n],
-    longest,
-    // A stack of convolutions; one layer of the others.
-    total: multiplications.map((number, kind) => number * (kind === 1 || kind === 2 ? longest[kind] : 1)),
-    path: ofKinds(pathLengths(source, target, k)),
-    attention: curves.map((costs) => costs.attention),
-    convolution: curves.map((costs) => costs.convolution),
-    recurrence: curves.map((costs) => costs.recurrence),
-    crossover: [crossover.recurrence, crossover.convolution],
-  };
-}
-
-/** @param {number} number @returns {string} all digits, in groups of three */
-const pathDigits = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, "\u202f");
-
-/** @param {number} number @returns {string} short: 1.57 M */
-function pathShort(number) {
-  const power = number < 1e4 ? 0 : Math.floor(Math.log10(number) / 3);
-  if (power === 0) return pathDigits(number);
-  return `${Number((number / 1000 ** power).toPrecision(3))}\u202f${["", "k", "M", "G", "T", "P"][power]}`;
-}
-
-/** @param {number} count @param {string} noun */
-const pathCount = (count, noun) => `${pathDigits(count)} ${noun}${count === 1 ? "" : "s"}`;
-
-/** The stops of a slider, with the value itself where Python has set another. @param {number[]} stops @param {number} value */
-const pathStops = (stops, value) => (stops.includes(value) ? stops : [...stops, value].sort((a, b) => a - b));
+/**
+ * Where token and layer lie in the drawing of a wiring, which is 100 wide and 100 high.
+ * @param {number} n
+ * @param {number} layers
+ */
+const wiringScale = (n, layers) => (/** @type {number} */ token, /** @type {number} */ layer) =>
+  `${((100 * (token + 0.5)) / n).toFixed(2)} ${(94 - (88 * layer) / layers).toFixed(2)}`;
 
 /**
- * The wiring of one kind: tokens below, outputs above; what the source has reached, and the way to the target.
+ * The dots of the tokens by what they are, each as a line without length, whose round ends make a dot. Where tokens are
+ * too many, only the ends of the route have one.
+ * @param {number} n
+ * @param {number[][]} bounds first and last token that the signal has reached, for each layer
+ * @param {(token: number, layer: number) => string} at
+ * @param {string[]} corners of the route
+ */
+function wiringDots(n, bounds, at, corners) {
+  const dots = { idle: "", reached: "", inputs: `M${corners[0]}h0`, outputs: `M${corners[corners.length - 1]}h0` };
+  if (n > MOST_WITH_DOTS) return dots;
+  Object.assign(dots, { inputs: "", outputs: "" });
+  bounds.forEach(([low, high], layer) => {
+    for (let token = 0; token < n; token += 1) {
+      const inner = token >= low && token <= high ? "reached" : "idle";
+      dots[layer === 0 ? "inputs" : layer === bounds.length - 1 ? "outputs" : inner] += `M${at(token, layer)}h0`;
+    }
+  });
+  return dots;
+}
+
+/**
+ * The wiring of one kind, with tokens below and outputs above: what the signal has reached, and its way to the target.
  * @param {PathKind} kind
  */
 function pathWiring(kind) {
-  const svg = document.createElementNS(PATH_SVG, "svg");
-  for (const [name, value] of Object.entries({ viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img" })) {
-    svg.setAttribute(name, value);
-  }
+  const svg = svgElement("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img" });
   const [edges, area, idle, reached, route, inputs, outputs] = [
     "mha-edges", "mha-reach", "mha-idle", "mha-reached", "mha-route", "mha-inputs", "mha-outputs",
-  ].map((name) => {
-    const path = document.createElementNS(PATH_SVG, "path");
-    path.setAttribute("class", name);
-    svg.append(path);
-    return path;
-  });
+  ].map((name) => svgElement("path", { class: name }));
+  svg.append(edges, area, idle, reached, route, inputs, outputs);
   const count = element("strong");
   const caption = element("figcaption", {}, `${PATH_NAMES[kind]}: `, count);
   const depthHint = element("span", { class: "mha-hint" });
-  const node = element("figure", { class: `mha-wiring mha-path-${kind}` }, caption, element("div", { class: "mha-canvas" }, svg), depthHint);
+  const canvas = element("div", { class: "mha-canvas" }, svg);
+  const node = element("figure", { class: `mha-wiring mha-path-${kind}` }, caption, canvas, depthHint);
 
   /**
-   * @param {ReturnType<typeof readPath>} state
+   * @param {PathState} state
    * @param {number} depth layers from the first token to the last
    * @param {number} length steps from source to target
    */
-  function draw({ n, k, source, target }, depth, length) {
+  function draw(state, depth, length) {
+    const { n, source, target } = state;
     const isStack = kind === "convolution" || kind === "dilated";
     const layers = isStack ? depth : 1;
-    const stepOf = kernelSteps(k, kind === "dilated");
-    const x = (/** @type {number} */ token) => ((100 * (token + 0.5)) / n).toFixed(2);
-    const y = (/** @type {number} */ layer) => (94 - (88 * layer) / layers).toFixed(2);
-    const line = (/** @type {number} */ token, /** @type {number} */ layer, /** @type {number} */ to, /** @type {number} */ toLayer) =>
-      `M${x(token)} ${y(layer)}L${x(to)} ${y(toLayer)}`;
-    // First and last token that the source has reached, in each layer.
-    const bounds = [[source, source]];
-    for (let layer = 0; layer < layers; layer += 1) {
-      const [low, high] = bounds[layer];
-      const { spacing, most } = stepOf(layer);
-      if (kind === "attention") bounds.push([0, n - 1]);
-      else if (kind === "recurrence") bounds.push([source, n - 1]);
-      else bounds.push([Math.max(0, low - spacing * most), Math.min(n - 1, high + spacing * most)]);
-    }
+    const at = wiringScale(n, layers);
+    const line = (/** @type {number[]} */ [token, layer, to, toLayer]) => `M${at(token, layer)}L${at(to, toLayer)}`;
+    edges.setAttribute("d", n <= MOST_WITH_WIRES ? connections(kind, state, layers).map(line).join("") : "");
 
-    // Single connections are told apart up to here, single tokens a little longer.
-    let wires = "";
-    if (n <= 16) {
-      for (let layer = 0; layer < layers; layer += 1) {
-        const { spacing, most } = stepOf(layer);
-        for (let to = 0; to < n; to += 1) {
-          if (kind === "recurrence") {
-            wires += line(to, 0, to, 1) + (to > 0 ? line(to - 1, 1, to, 1) : "");
-          } else if (kind === "attention") {
-            for (let from = 0; from < n; from += 1) wires += line(from, 0, to, 1);
-          } else {
-            for (let step = -most; step <= most; step += 1) {
-              const from = to + step * spacing;
-              if (from >= 0 && from < n) wires += line(from, layer, to, layer + 1);
-            }
-          }
-        }
-      }
-    }
-    edges.setAttribute("d", wires);
-    const up = bounds.map(([low], layer) => `${x(low)} ${y(layer)}`);
-    const down = bounds.map(([, high], layer) => `${x(high)} ${y(layer)}`).reverse();
-    area.setAttribute("d", kind === "recurrence" ? line(source, 0, source, 1) + line(source, 1, n - 1, 1) : `M${[...up, ...down].join("L")}Z`);
+    const bounds = reachOfSignal(kind, state, layers);
+    const up = bounds.map(([low], layer) => at(low, layer));
+    const down = bounds.map(([, high], layer) => at(high, layer)).reverse();
+    const states = line([source, 0, source, 1]) + line([source, 1, n - 1, 1]);
+    area.setAttribute("d", kind === "recurrence" ? states : `M${[...up, ...down].join("L")}Z`);
 
-    /** @type {number[][]} token and layer */
-    let places;
-    if (kind === "recurrence") places = [[source, 0], [source, 1], [target, 1]];
-    else if (kind === "attention") places = [[source, 0], [target, 1]];
-    else places = convolutionPath(source, target, k, kind === "dilated").map((token, layer) => [token, layer]);
-    const corners = places.map(([token, layer]) => `${x(token)} ${y(layer)}`);
+    const corners = routeOfSignal(kind, state).map(([token, layer]) => at(token, layer));
     route.setAttribute("d", `M${corners.join("L")}`);
+    const dots = wiringDots(n, bounds, at, corners);
+    idle.setAttribute("d", dots.idle);
+    reached.setAttribute("d", dots.reached);
+    inputs.setAttribute("d", dots.inputs);
+    outputs.setAttribute("d", dots.outputs);
+    const size = n > MOST_WITH_DOTS ? 7 : Math.max(2, Math.min(7, 84 / n, 110 / layers));
+    svg.style.setProperty("--dot", `${size}px`);
 
-    const isSmall = n <= 24;
-    const dots = { idle: "", reached: "", inputs: `M${corners[0]}h0`, outputs: `M${corners[corners.length - 1]}h0` };
-    if (isSmall) {
-      Object.assign(dots, { inputs: "", outputs: "" });
-      for (let layer = 0; layer <= layers; layer += 1) {
-        for (let token = 0; token < n; token += 1) {
-          const isReached = token >= bounds[layer][0] && token <= bounds[layer][1];
-          const row = layer === 0 ? "inputs" : layer === layers ? "outputs" : isReached ? "reached" : "idle";
-          dots[row] += `M${x(token)} ${y(layer)}h0`;
-        }
-      }
-    }
-    for (const [path, d] of /** @type {const} */ ([[idle, dots.idle], [reached, dots.reached], [inputs, dots.inputs], [outputs, dots.outputs]])) {
-      path.setAttribute("d", d);
-    }
-    svg.style.setProperty("--dot", `${isSmall ? Math.max(2, Math.min(7, 84 / n, 110 / layers)) : 7}px`);
-
-    count.textContent = pathCount(length, "step");
+    const steps = countOf(length, "step");
+    count.textContent = steps;
     mark(count, "path", length);
-    depthHint.textContent = isStack ? `a stack of ${pathCount(layers, "layer")}` : kind === "attention" ? "1 layer" : `1 layer, ${pathCount(n, "state")}`;
-    svg.setAttribute(
-      "aria-label",
-      `${PATH_NAMES[kind]}: the signal of token ${source} reaches token ${target} in ${pathCount(length, "step")}`,
-    );
+    depthHint.textContent = {
+      attention: "1 layer",
+      recurrence: `1 layer, ${countOf(n, "state")}`,
+      convolution: `a stack of ${countOf(layers, "layer")}`,
+      dilated: `a stack of ${countOf(layers, "layer")}`,
+    }[kind];
+    svg.setAttribute("aria-label", `${PATH_NAMES[kind]}: the signal of token ${source} reaches token ${target} in ${steps}`);
   }
   return { node, draw };
 }
 
-/** The table of the paper, with its numbers. */
+/** The table of "Attention Is All You Need", with numbers. */
 function pathTable() {
   const names = /** @type {const} */ (["multiplications", "steps", "longest", "total"]);
   const heads = ["multipli\u00adcations in a layer", "sequential steps in a layer", "longest path", "multipli\u00adcations, first token to last"];
@@ -200,8 +144,8 @@ function pathTable() {
     rows.forEach(({ cells }, kind) =>
       cells.forEach((cell, column) => {
         const number = found[names[column]][kind];
-        cell.textContent = pathShort(number);
-        cell.title = pathDigits(number);
+        cell.textContent = shortAmount(number);
+        cell.title = groupDigits(number);
         mark(cell, names[column], number);
       }),
     );
@@ -209,7 +153,7 @@ function pathTable() {
   return { node, draw };
 }
 
-/** @param {import("./frame.js").Frame} frame */
+/** @param {Frame} frame */
 function pathChart(frame) {
   const raised = (/** @type {number} */ value) => `10${String(value).replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)])}`;
   const chart = plane(frame, {
@@ -228,7 +172,7 @@ function pathChart(frame) {
   chart.area.append(label);
   const xs = PATH_LENGTHS.map(Math.log2);
 
-  /** @param {ReturnType<typeof readPath>} state @param {ReturnType<typeof computePath>} found */
+  /** @param {PathState} state @param {ReturnType<typeof computePath>} found */
   function draw({ n, d }, found) {
     const logs = kinds.map((kind) => found[kind].map(Math.log10));
     const low = Math.floor(Math.min(...logs.map((ys) => ys[0])));
@@ -238,7 +182,7 @@ function pathChart(frame) {
     border.draw(isInside ? [Math.log2(d), Math.log2(d)] : [], [low, high]);
     label.hidden = !isInside;
     label.style.left = `${10 * (Math.log2(d) - 1)}%`;
-    label.classList.toggle("mha-at-end", d > PATH_MOST / 8);
+    label.classList.toggle("mha-at-end", d > PATH_LENGTHS[PATH_LENGTHS.length - 1] / 8);
     now.draw([Math.log2(n), Math.log2(n)], [low, high]);
     curves.forEach(({ kind, curve, dots }, index) => {
       curve.draw(xs, logs[index]);
@@ -247,14 +191,14 @@ function pathChart(frame) {
       dots.draw([Math.log2(n)], [Math.log10(cost)], () => ({ size: 9 }));
     });
     chart.describe(
-      `At n = ${n}: attention ${pathShort(found.multiplications[0])}, convolution ${pathShort(found.multiplications[1])}, ` +
-        `recurrence ${pathShort(found.multiplications[3])}`,
+      `At n = ${n}: attention ${shortAmount(found.multiplications[0])}, convolution ${shortAmount(found.multiplications[1])}, ` +
+        `recurrence ${shortAmount(found.multiplications[3])}`,
     );
   }
   return { node: chart.node, draw };
 }
 
-/** @param {import("./frame.js").Frame} frame */
+/** @param {Frame} frame */
 function buildPath(frame) {
   const length = slider(frame, "n tokens", (n) => {
     const wasLast = frame.get("target") === frame.get("n") - 1;
@@ -294,9 +238,9 @@ function buildPath(frame) {
     const state = readPath(frame);
     const found = computePath(state);
     const { n, d, k } = state;
-    length.draw(n, { stops: pathStops(PATH_N, n), said: pathCount(n, "token") });
-    width.draw(d, { stops: pathStops(PATH_D, d) });
-    kernel.draw(k, { stops: PATH_K });
+    length.draw(n, { stops: stopsWith(STOPS_N, n), said: countOf(n, "token") });
+    width.draw(d, { stops: stopsWith(STOPS_D, d) });
+    kernel.draw(k, { stops: STOPS_K });
     for (const { node } of [length, width, kernel]) node.querySelector(".mha-ticks").hidden = true;
     source.draw(state.source, { low: 0, high: n - 1 });
     target.draw(state.target, { low: 0, high: n - 1 });
@@ -305,7 +249,7 @@ function buildPath(frame) {
     table.draw(found);
     chart.draw(state, found);
     found.crossover.forEach((number, index) => {
-      crossings[index].textContent = number > 0 ? `up to n = ${pathDigits(number)}` : "at no length";
+      crossings[index].textContent = number > 0 ? `up to n = ${groupDigits(number)}` : "at no length";
       mark(crossings[index], "crossover", number);
     });
 
@@ -319,7 +263,7 @@ function buildPath(frame) {
   };
 }
 
-/** @param {import("./frame.js").Frame} frame */
+/** @param {Frame} frame */
 function pathPython(frame) {
   const { n, d, k, source, target, withProjections } = readPath(frame);
   return `import torch
@@ -331,7 +275,7 @@ from mha_lib import ${withProjections ? "MultiHeadAttention" : "dot_product_atte
 
 n, d, k = ${n}, ${d}, ${k}
 
-# Tensors of the device "meta" have a shape and no numbers, which is all that counting needs.
+# Tensors on the device "meta" have a shape but no numbers, and counting needs no numbers.
 with torch.device("meta"):
 ${withProjections ? "    layer = MultiHeadAttention(d, num_heads=1)\n" : ""}    kernel = nn.Conv1d(d, d, k, padding=k // 2, bias=False)
     state = nn.Linear(d, d, bias=False)
@@ -353,7 +297,7 @@ def one_layer(n):
 
 
 def depth(source, target, is_dilated):
-    """Convolutions that a signal goes through from one token to another: sent, not computed."""
+    """How many convolutions a signal goes through from one token to another; the signal is really sent."""
     signal, layers = torch.zeros(1, 1, n), 0
     signal[..., source] = 1
     while layers == 0 or signal[..., target] == 0:
@@ -391,5 +335,5 @@ for row in zip(names, multiplications, steps, longest, total):
 export default {
   /** @param {{model: import("./frame.js").Model, el: HTMLElement}} view */
   render: (view) =>
-    mount(view, { name: "path-explorer", label: "Path explorer", settings: PATH_SETTINGS, python: pathPython }, buildPath),
+    mount(view, { name: "path-explorer", label: "Path explorer", python: pathPython }, buildPath),
 };

@@ -1,21 +1,23 @@
-// Tables of numbers with a pixel a number, for what would be too many cells for the page: the small maps of all heads,
-// and a large map that is walked through like a grid of cells, of which only the one under the cursor is there.
+// Tables of numbers with a pixel for each number, where cells would be too many for the page: the small maps of all
+// heads, and a large map that a reader walks through like a grid of cells, of which only the one under the cursor exists.
 
 import { viridis } from "./colors.js";
-import { element, formatNumber } from "./frame.js";
-import { numberMap } from "./number_map.js";
+import { formatNumber } from "./format.js";
+import { element, focusedNear, isShortcut } from "./frame.js";
+import { numberMap, placeByKey } from "./number_map.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
-/** @typedef {Parameters<typeof numberMap>[1]} MapOptions */
-/** @typedef {Parameters<ReturnType<typeof numberMap>["draw"]>[0]} MapState */
+/** @typedef {import("./attention_math.js").Mask} Mask */
+/** @typedef {import("./number_map.js").MapOptions} MapOptions */
+/** @typedef {import("./number_map.js").MapState & {mask: Mask | null}} PixelState `mask` says what `isHidden` says */
 
-const MAX_ROWS = { wide: 24, narrow: 14 }; // beyond these, and beyond so many cells, a pixel stands for a number
+const MAX_ROWS = { wide: 24, narrow: 14 }; // a table with more rows, or with more cells than below, has pixels
 const MAX_CELLS = 768;
 const MAX_TICKS = 8;
 const SHADES = 1024;
 
-/** @type {Uint32Array | undefined} the colours as pixels, in the order of bytes that this machine has */
+/** @type {Uint32Array | undefined} the colours as pixels, in this machine's order of bytes */
 let viridisPixels;
 
 function shadesOfViridis() {
@@ -27,7 +29,7 @@ function shadesOfViridis() {
   return viridisPixels;
 }
 
-/** A canvas with one pixel a number. What is not finite stays transparent, and so does what is hidden. */
+/** A canvas with one pixel for each number. Numbers that are hidden or not finite stay transparent. */
 export function pixelCanvas() {
   const node = element("canvas", { "aria-hidden": "true" });
   const context = /** @type {CanvasRenderingContext2D} */ (node.getContext("2d"));
@@ -38,8 +40,8 @@ export function pixelCanvas() {
 
   /**
    * @param {Matrix} numbers
-   * @param {import("./number_map.js").Extent} extent
-   * @param {import("./attention_math.js").Mask | null} [mask] false = hidden
+   * @param {import("./colors.js").Extent} extent
+   * @param {Mask | null} [mask] false = hidden
    */
   function draw(numbers, { low, high }, mask = null) {
     const wanted = [numbers, low, high, mask];
@@ -57,7 +59,7 @@ export function pixelCanvas() {
       const [row, seen] = [numbers[y], mask?.[y]];
       for (let x = 0; x < columns; x++, place++) {
         const shade = (row[x] - low) * scale + 0.5;
-        const isSeen = shade >= 0 && shade < SHADES && (!seen || seen[x]); // no infinity is, and no NaN
+        const isSeen = shade >= 0 && shade < SHADES && (!seen || seen[x]); // false for infinities and NaN
         pixels[place] = isSeen ? shades[shade | 0] : 0;
       }
     }
@@ -67,7 +69,7 @@ export function pixelCanvas() {
 }
 
 /**
- * A number map for tables of any size: cells while they are few, beyond that pixels.
+ * A number map for tables of any size: small ones have cells, large ones pixels.
  * @param {Frame} frame
  * @param {MapOptions} options
  */
@@ -77,10 +79,7 @@ export function sizedMap(frame, options) {
   let pixels = null;
   const node = element("div", {}, cells.node);
 
-  /**
-   * @param {MapState & {mask: import("./attention_math.js").Mask | null, room: "wide" | "narrow"}} state `mask` says
-   *   what `isHidden` says
-   */
+  /** @param {PixelState & {room: "wide" | "narrow"}} state */
   function draw(state) {
     const rows = state.numbers.length;
     if (rows <= MAX_ROWS[state.room] && rows * state.numbers[0].length <= MAX_CELLS) {
@@ -96,33 +95,59 @@ export function sizedMap(frame, options) {
 }
 
 /**
- * @param {Frame} frame
+ * The picture of a large map with its axes.
  * @param {MapOptions} options
  */
-function pixelMap(frame, { rows, columns, columnRole = "key", rowRole = "query", hint }) {
+function buildPicture({ rows, columns, columnRole = "key", rowRole = "query" }) {
   const canvas = pixelCanvas();
-  // Of all cells only one is there, in two copies that take turns: as the focus moves, the new one is read out.
+  // Of all cells only the one under the cursor exists, in two copies that take turns: as the focus moves from one copy
+  // to the other, a screen reader reads the new cell out.
   const cursors = [0, 1].map(() => element("span", { role: "gridcell", class: "mha-cursor", tabindex: -1, hidden: true }));
   const cursorRow = element("div", { role: "row" }, ...cursors);
   const area = element("div", { class: "mha-pixels", role: "grid" }, canvas.node, cursorRow);
   const columnTicks = element("div", { class: "mha-x-ticks", "aria-hidden": "true" });
   const rowTicks = element("div", { class: "mha-y-ticks", "aria-hidden": "true" });
   const readout = element("p", { class: "mha-readout" });
-  const node = element(
+  const axes = element(
     "div",
-    { class: `mha-map mha-pixel-map mha-columns-${columnRole} mha-rows-${rowRole}` },
-    element(
-      "div",
-      { class: "mha-pixel-axes" },
-      element("span", { class: "mha-columns-name", text: columns, "aria-hidden": "true" }),
-      columnTicks,
-      element("span", { class: "mha-rows-name", text: rows, "aria-hidden": "true" }),
-      rowTicks,
-      area,
-    ),
-    readout,
+    { class: "mha-pixel-axes" },
+    element("span", { class: "mha-columns-name", text: columns, "aria-hidden": "true" }),
+    columnTicks,
+    element("span", { class: "mha-rows-name", text: rows, "aria-hidden": "true" }),
+    rowTicks,
+    area,
   );
-  /** @type {MapState | null} */
+  const kinds = `mha-map mha-pixel-map mha-columns-${columnRole} mha-rows-${rowRole}`;
+  const node = element("div", { class: kinds }, axes, readout);
+  return { node, canvas, cursors, cursorRow, area, columnTicks, rowTicks, readout };
+}
+
+/**
+ * Numbers some of the rows or columns.
+ * @param {HTMLElement} ticks
+ * @param {number} count
+ * @param {"top" | "left"} side
+ */
+function drawTicks(ticks, count, side) {
+  const step = 2 ** Math.ceil(Math.log2(count / MAX_TICKS));
+  const places = Array.from({ length: Math.ceil(count / step) }, (_, index) => index * step);
+  ticks.replaceChildren(
+    ...places.map((index) => {
+      const tick = element("span", { text: index });
+      tick.style[side] = `${(100 * (index + 0.5)) / count}%`;
+      return tick;
+    }),
+  );
+}
+
+/**
+ * @param {Frame} frame
+ * @param {MapOptions} options
+ */
+function pixelMap(frame, options) {
+  const { node, canvas, cursors, cursorRow, area, columnTicks, rowTicks, readout } = buildPicture(options);
+  const hint = options.hint ?? "Point at the map, or walk through it with the arrow keys, to read a number.";
+  /** @type {PixelState | null} */
   let shown = null;
   let size = [0, 0];
   let current = [0, 0];
@@ -134,35 +159,20 @@ function pixelMap(frame, { rows, columns, columnRole = "key", rowRole = "query",
     const place = [(event.clientY - box.top) / box.height, (event.clientX - box.left) / box.width];
     return place.map((share, axis) => Math.min(Math.max(Math.floor(share * size[axis]), 0), size[axis] - 1));
   };
-  for (const type of ["pointermove", "pointerdown"]) {
-    frame.listen(area, type, (event) => {
-      pointed = placeOf(event);
-      showReadout();
-    });
-  }
-  frame.listen(area, "pointerleave", () => {
-    pointed = null;
+  const point = (/** @type {number[] | null} */ place) => {
+    pointed = place;
     showReadout();
-  });
+  };
+  for (const type of ["pointermove", "pointerdown"]) frame.listen(area, type, (event) => point(placeOf(event)));
+  frame.listen(area, "pointerleave", () => point(null));
   frame.listen(area, "click", (event) => moveTo(placeOf(event)));
   frame.listen(area, "focusin", () => showReadout());
   frame.listen(area, "focusout", () => showReadout());
   frame.listen(area, "keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
     const [row, column] = current;
-    /** @type {Object<string, [number, number]>} */
-    const targets = {
-      ArrowUp: [row - 1, column],
-      ArrowDown: [row + 1, column],
-      ArrowLeft: [row, column - 1],
-      ArrowRight: [row, column + 1],
-      PageUp: [Math.max(row - 10, 0), column],
-      PageDown: [Math.min(row + 10, size[0] - 1), column],
-      Home: [row, 0],
-      End: [row, size[1] - 1],
-    };
-    const target = targets[event.key];
-    if (!target) return;
+    const pages = { PageUp: [Math.max(row - 10, 0), column], PageDown: [Math.min(row + 10, size[0] - 1), column] };
+    const target = placeByKey(event.key, current, size[1]) ?? pages[/** @type {keyof typeof pages} */ (event.key)];
+    if (!target || isShortcut(event)) return;
     event.preventDefault();
     if (target.every((index, axis) => index >= 0 && index < size[axis])) moveTo(target);
   });
@@ -195,57 +205,32 @@ function pixelMap(frame, { rows, columns, columnRole = "key", rowRole = "query",
     cursor.setAttribute("aria-colindex", String(column + 1));
     cursorRow.setAttribute("aria-rowindex", String(row + 1));
     const [height, width] = size.map((count) => 100 / count);
-    Object.assign(cursor.style, {
-      left: `${column * width}%`,
-      top: `${row * height}%`,
-      width: `${width}%`,
-      height: `${height}%`,
-    });
+    const [left, top] = [column * width, row * height].map((share) => `${share}%`);
+    Object.assign(cursor.style, { left, top, width: `${width}%`, height: `${height}%` });
   }
 
   function showReadout() {
-    const root = /** @type {Document} */ (area.getRootNode());
-    const place = pointed ?? (area.contains(root.activeElement) ? current : null);
+    const place = pointed ?? (area.contains(focusedNear(area)) ? current : null);
     readout.classList.toggle("mha-hint", !place);
-    readout.textContent = place
-      ? describe(place)
-      : (hint ?? "Point at the map, or walk through it with the arrow keys, to read a number.");
-  }
-
-  /**
-   * @param {HTMLElement} ticks
-   * @param {readonly string[]} labels
-   * @param {string} side
-   */
-  function drawTicks(ticks, labels, side) {
-    const step = 2 ** Math.ceil(Math.log2(labels.length / MAX_TICKS));
-    const places = labels.flatMap((_, index) => (index % step === 0 ? [index] : []));
-    ticks.replaceChildren(
-      ...places.map((index) => {
-        const tick = element("span", { text: index });
-        tick.style[side] = `${(100 * (index + 0.5)) / labels.length}%`;
-        return tick;
-      }),
-    );
+    readout.textContent = place ? describe(place) : hint;
   }
 
   let built = "";
-  /** @param {MapState & {mask: import("./attention_math.js").Mask | null}} state */
+  /** @param {PixelState} state */
   function draw(state) {
-    const { numbers, rowLabels, columnLabels, label, extent, mask } = state;
     shown = state;
-    size = [numbers.length, numbers[0].length];
+    size = [state.numbers.length, state.numbers[0].length];
     if (built !== String(size)) {
       built = String(size);
-      drawTicks(rowTicks, rowLabels, "top");
-      drawTicks(columnTicks, columnLabels, "left");
+      drawTicks(rowTicks, size[0], "top");
+      drawTicks(columnTicks, size[1], "left");
       area.setAttribute("aria-rowcount", String(size[0]));
       area.setAttribute("aria-colcount", String(size[1]));
       current = current.map((index, axis) => Math.min(index, size[axis] - 1));
       pointed = null;
     }
-    area.setAttribute("aria-label", label);
-    canvas.draw(numbers, extent, mask);
+    area.setAttribute("aria-label", state.label);
+    canvas.draw(state.numbers, state.extent, state.mask);
     placeCursor();
     showReadout();
   }

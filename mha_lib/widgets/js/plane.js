@@ -1,41 +1,212 @@
-// A plane with axes: curves in an SVG that stretches, points and handles as elements of the page, so that text keeps
-// its size on a phone and each handle can have the focus.
+// A plane with axes. Curves are in an SVG that stretches; points and handles are elements of the page, so that their
+// text keeps its size on a phone and each handle can have the focus.
 
-import { element, formatNumber, mark } from "./frame.js";
+import { formatNumber } from "./format.js";
+import { element, isShortcut, mark, svgElement } from "./frame.js";
+import { roundTicks, within } from "./tick_math.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
-/** @typedef {[number, number]} Range lowest and highest */
-
-const SVG = "http://www.w3.org/2000/svg";
+/** @typedef {import("./tick_math.js").Range} Range */
 
 /**
- * Round numbers inside a range, about `count` of them.
+ * `label` says to a screen reader what is drawn, `ratio` is width / height, `texts` write the ticks of x and of y, as a
+ * logarithmic axis needs.
+ * @typedef {{label: string, xName: string, yName: string, ratio?: number, ticks?: [number, number],
+ *   texts?: ((value: number, digits: number) => string)[]}} PlaneOptions
+ */
+
+/**
+ * `role` is query, key or value and gives the colour. Along one axis a handle is a slider to a screen reader.
+ * @typedef {{label: string, role: string, axis: "x" | "y" | "both", step: number,
+ *   onMove: (x: number, y: number) => void}} HandleOptions
+ */
+
+/** The ranges that a plane shows, and where a number lies in them, in percent. */
+function buildScale() {
+  const scale = {
+    x: /** @type {Range} */ ([0, 1]),
+    y: /** @type {Range} */ ([0, 1]),
+    across: (/** @type {number} */ x) => (100 * (x - scale.x[0])) / (scale.x[1] - scale.x[0]),
+    up: (/** @type {number} */ y) => (100 * (y - scale.y[0])) / (scale.y[1] - scale.y[0]),
+    /** @type {(item: any, x: number, y: number) => void} */
+    place(item, x, y) {
+      item.style.left = `${scale.across(x)}%`;
+      item.style.bottom = `${scale.up(y)}%`;
+    },
+  };
+  return scale;
+}
+
+/** @typedef {ReturnType<typeof buildScale>} Scale */
+
+/**
+ * @param {HTMLElement} row
  * @param {Range} range
  * @param {number} count
- * @returns {{values: number[], digits: number}}
+ * @param {"left" | "bottom"} side
+ * @param {(value: number, digits: number) => string} write
  */
-export function roundTicks([low, high], count) {
-  const rough = (high - low) / count;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999) ?? rough;
-  const first = Math.ceil(low / step - 1e-9);
-  const last = Math.floor(high / step + 1e-9);
-  const values = Array.from({ length: last - first + 1 }, (_, index) => (first + index) * step);
-  return { values, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
+function drawPlaneTicks(row, range, count, side, write) {
+  const { values, digits } = roundTicks(range, count);
+  row.replaceChildren(
+    ...values.map((value) => {
+      const tick = element("span", { text: write(value, digits) });
+      tick.style[side] = `${(100 * (value - range[0])) / (range[1] - range[0])}%`;
+      return tick;
+    }),
+  );
+}
+
+/**
+ * @param {SVGElement} svg
+ * @param {Scale} scale
+ * @param {string} kind
+ * @param {string} [name]
+ */
+function buildCurve(svg, scale, kind, name) {
+  const path = svgElement("path", { class: `mha-curve mha-${kind}` });
+  svg.append(path);
+  /**
+   * @param {ArrayLike<number>} xs
+   * @param {ArrayLike<number>} ys a number that is not finite leaves a gap
+   */
+  function draw(xs, ys) {
+    let pen = "M";
+    let d = "";
+    for (let i = 0; i < xs.length; i += 1) {
+      if (!Number.isFinite(ys[i])) pen = "M";
+      else {
+        d += `${pen}${scale.across(xs[i]).toFixed(2)} ${(100 - scale.up(ys[i])).toFixed(2)}`;
+        pen = "L";
+      }
+    }
+    path.setAttribute("d", d);
+    if (name) mark(path, name, ys);
+  }
+  return { node: path, draw };
+}
+
+/**
+ * @param {HTMLElement} area
+ * @param {Scale} scale
+ * @param {string} kind
+ */
+function buildDots(area, scale, kind) {
+  const node = element("div", { class: `mha-dots mha-${kind}`, "aria-hidden": "true" });
+  area.append(node);
+  /**
+   * @param {ArrayLike<number>} xs
+   * @param {ArrayLike<number>} ys
+   * @param {(index: number) => {size?: number, opacity?: number}} [style] size in pixels
+   */
+  function draw(xs, ys, style = () => ({})) {
+    while (node.children.length > xs.length) node.lastElementChild?.remove();
+    while (node.children.length < xs.length) node.append(element("span"));
+    Array.from(node.children).forEach((dot, index) => {
+      const { size = 7, opacity = 1 } = style(index);
+      scale.place(dot, xs[index], ys[index]);
+      Object.assign(dot.style, { width: `${size}px`, height: `${size}px`, opacity });
+    });
+  }
+  return { node, draw };
+}
+
+/**
+ * Where a key leads a handle that can be moved along `axis`.
+ * @param {string} key
+ * @param {number[]} from x and y
+ * @param {number} size of a step
+ * @param {"x" | "y" | "both"} axis
+ * @param {Range} range of that axis
+ * @returns {number[] | undefined}
+ */
+function handleTarget(key, [x, y], size, axis, [low, high]) {
+  const [isX, isY] = [axis === "x", axis === "y"];
+  /** @type {Object<string, number[]>} */
+  const targets = {
+    ArrowLeft: isY ? [x, y - size] : [x - size, y],
+    ArrowRight: isY ? [x, y + size] : [x + size, y],
+    ArrowUp: isX ? [x + size, y] : [x, y + size],
+    ArrowDown: isX ? [x - size, y] : [x, y - size],
+    ...((isX || isY) && { Home: [low, low], End: [high, high] }),
+  };
+  return targets[key];
 }
 
 /**
  * @param {Frame} frame
- * @param {{label: string, xName: string, yName: string, ratio?: number, ticks?: [number, number],
- *   texts?: ((value: number, digits: number) => string)[]}} options `label` says to a screen reader what is drawn, `ratio`
- *   is width / height, `texts` write the ticks of x and of y, as a logarithmic axis needs
+ * @param {HTMLElement} area
+ * @param {Scale} scale
+ * @param {HandleOptions} options
+ */
+function buildHandle(frame, area, scale, { label, role, axis, step, onMove }) {
+  const isSlider = axis !== "both";
+  const knob = element(isSlider ? "div" : "button", {
+    class: `mha-handle mha-${role}`,
+    type: isSlider ? null : "button",
+    role: isSlider ? "slider" : null,
+    tabindex: 0,
+    "aria-label": label,
+    "aria-orientation": isSlider ? (axis === "x" ? "horizontal" : "vertical") : null,
+  });
+  area.append(knob);
+  let [x, y] = [0, 0];
+  const move = (/** @type {number} */ toX, /** @type {number} */ toY) => {
+    const round = (/** @type {number} */ value) => Number((Math.round(value / step) * step).toFixed(10));
+    onMove(axis === "y" ? x : round(within(toX, scale.x)), axis === "x" ? y : round(within(toY, scale.y)));
+  };
+  frame.listen(knob, "pointerdown", (event) => {
+    knob.setPointerCapture(event.pointerId);
+    knob.focus();
+    event.preventDefault();
+  });
+  frame.listen(knob, "pointermove", (event) => {
+    if (!knob.hasPointerCapture(event.pointerId)) return;
+    const box = area.getBoundingClientRect();
+    const [right, top] = [(event.clientX - box.left) / box.width, (box.bottom - event.clientY) / box.height];
+    move(scale.x[0] + right * (scale.x[1] - scale.x[0]), scale.y[0] + top * (scale.y[1] - scale.y[0]));
+  });
+  frame.listen(knob, "keydown", (event) => {
+    const size = step * (event.shiftKey ? 10 : 1);
+    const target = handleTarget(event.key, [x, y], size, axis, axis === "y" ? scale.y : scale.x);
+    if (!target || isShortcut(event)) return;
+    event.preventDefault();
+    move(target[0], target[1]);
+  });
+
+  /**
+   * @param {number} toX
+   * @param {number} toY
+   * @param {string} [text] on the handle
+   */
+  function draw(toX, toY, text = "") {
+    [x, y] = [toX, toY];
+    scale.place(knob, x, y);
+    knob.textContent = text;
+    const [xText, yText] = [formatNumber(x, 2), formatNumber(y, 2)];
+    if (!isSlider) knob.setAttribute("aria-label", `${label} at ${xText}, ${yText}; the arrow keys move it`);
+    else {
+      const [value, [low, high]] = axis === "x" ? [x, scale.x] : [y, scale.y];
+      knob.setAttribute("aria-valuemin", String(low));
+      knob.setAttribute("aria-valuemax", String(high));
+      knob.setAttribute("aria-valuenow", String(value));
+      knob.setAttribute("aria-valuetext", axis === "x" ? xText : yText);
+    }
+  }
+  return { node: knob, draw };
+}
+
+/**
+ * @param {Frame} frame
+ * @param {PlaneOptions} options
  */
 export function plane(frame, { label, xName, yName, ratio = 2, ticks = [6, 4], texts = [formatNumber, formatNumber] }) {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", "0 0 100 100");
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", label);
+  const svg = svgElement("svg", {
+    viewBox: "0 0 100 100",
+    preserveAspectRatio: "none",
+    role: "img",
+    "aria-label": label,
+  });
   const area = element("div", { class: "mha-area" }, svg);
   area.style.aspectRatio = String(ratio);
   const [xTicks, yTicks] = ["x", "y"].map((axis) => element("div", { class: `mha-${axis}-ticks`, "aria-hidden": "true" }));
@@ -48,17 +219,7 @@ export function plane(frame, { label, xName, yName, ratio = 2, ticks = [6, 4], t
     xTicks,
     element("span", { class: "mha-x-name", "aria-hidden": "true", text: xName }),
   );
-  /** @type {Range} */
-  let xRange = [0, 1];
-  /** @type {Range} */
-  let yRange = [0, 1];
-  const across = (/** @type {number} */ x) => (100 * (x - xRange[0])) / (xRange[1] - xRange[0]);
-  const up = (/** @type {number} */ y) => (100 * (y - yRange[0])) / (yRange[1] - yRange[0]);
-  const place = (/** @type {any} */ item, /** @type {number} */ x, /** @type {number} */ y) => {
-    item.style.left = `${across(x)}%`;
-    item.style.bottom = `${up(y)}%`;
-  };
-  const clamp = (/** @type {number} */ value, /** @type {Range} */ [low, high]) => Math.min(Math.max(value, low), high);
+  const scale = buildScale();
 
   /**
    * Sets what the plane shows; curves, points and handles are drawn after it.
@@ -66,149 +227,32 @@ export function plane(frame, { label, xName, yName, ratio = 2, ticks = [6, 4], t
    * @param {Range} y
    */
   function draw(x, y) {
-    if (String([x, y]) === String([xRange, yRange]) && xTicks.firstChild) return;
-    [xRange, yRange] = [x, y];
-    for (const [row, range, count, style, write] of [
-      [xTicks, x, ticks[0], "left", texts[0]],
-      [yTicks, y, ticks[1], "bottom", texts[1]],
-    ]) {
-      const { values, digits } = roundTicks(range, count);
-      row.replaceChildren(
-        ...values.map((/** @type {number} */ value) => {
-          const tick = element("span", { text: write(value, digits) });
-          tick.style[style] = `${(100 * (value - range[0])) / (range[1] - range[0])}%`;
-          return tick;
-        }),
-      );
-    }
+    if (String([x, y]) === String([scale.x, scale.y]) && xTicks.firstChild) return;
+    Object.assign(scale, { x, y });
+    drawPlaneTicks(xTicks, x, ticks[0], "left", texts[0]);
+    drawPlaneTicks(yTicks, y, ticks[1], "bottom", texts[1]);
   }
-
-  /**
-   * A line through points; `kind` is a class of its own style: query, key, value, truth, faint.
-   * @param {string} kind
-   * @param {string} [name] under which the y of its points are kept at full precision
-   */
-  function curve(kind, name) {
-    const path = document.createElementNS(SVG, "path");
-    path.setAttribute("class", `mha-curve mha-${kind}`);
-    svg.append(path);
+  return {
+    node,
+    area,
+    draw,
     /**
-     * @param {ArrayLike<number>} xs
-     * @param {ArrayLike<number>} ys a number that is not finite leaves a gap
+     * A line through points.
+     * @param {string} kind a class with a style of its own: query, key, value, truth, faint
+     * @param {string} [name] under which the page keeps the y of its points at full precision
      */
-    function drawCurve(xs, ys) {
-      let pen = "M";
-      let d = "";
-      for (let i = 0; i < xs.length; i += 1) {
-        if (!Number.isFinite(ys[i])) pen = "M";
-        else {
-          d += `${pen}${across(xs[i]).toFixed(2)} ${(100 - up(ys[i])).toFixed(2)}`;
-          pen = "L";
-        }
-      }
-      path.setAttribute("d", d);
-      if (name) mark(path, name, ys);
-    }
-    return { node: path, draw: drawCurve };
-  }
-
-  /**
-   * Dots that are only looked at.
-   * @param {string} kind
-   */
-  function dots(kind) {
-    const group = element("div", { class: `mha-dots mha-${kind}`, "aria-hidden": "true" });
-    area.append(group);
+    curve: (kind, name) => buildCurve(svg, scale, kind, name),
     /**
-     * @param {ArrayLike<number>} xs
-     * @param {ArrayLike<number>} ys
-     * @param {(index: number) => {size?: number, opacity?: number, text?: string}} [style] size in pixels
+     * Dots that are only looked at.
+     * @param {string} kind
      */
-    function drawDots(xs, ys, style = () => ({})) {
-      while (group.children.length > xs.length) group.lastElementChild?.remove();
-      while (group.children.length < xs.length) group.append(element("span"));
-      Array.from(group.children).forEach((dot, index) => {
-        const { size = 7, opacity = 1, text = "" } = style(index);
-        place(dot, xs[index], ys[index]);
-        Object.assign(/** @type {any} */ (dot).style, { width: `${size}px`, height: `${size}px`, opacity });
-        dot.textContent = text;
-      });
-    }
-    return { node: group, draw: drawDots };
-  }
-
-  /**
-   * A point that can be dragged, and moved with the arrow keys (with Shift ten steps at once).
-   * @param {{label: string, role: string, axis: "x" | "y" | "both", step: number, onMove: (x: number, y: number) => void}}
-   *   options `role` is query, key or value; along one axis it is a slider to a screen reader
-   */
-  function handle({ label: name, role, axis, step, onMove }) {
-    const isSlider = axis !== "both";
-    const knob = element(isSlider ? "div" : "button", {
-      class: `mha-handle mha-${role}`,
-      type: isSlider ? null : "button",
-      role: isSlider ? "slider" : null,
-      tabindex: 0,
-      "aria-label": name,
-      "aria-orientation": isSlider ? (axis === "x" ? "horizontal" : "vertical") : null,
-    });
-    area.append(knob);
-    let [x, y] = [0, 0];
-    const move = (/** @type {number} */ toX, /** @type {number} */ toY) => {
-      const round = (/** @type {number} */ value) => Number((Math.round(value / step) * step).toFixed(10));
-      onMove(axis === "y" ? x : round(clamp(toX, xRange)), axis === "x" ? y : round(clamp(toY, yRange)));
-    };
-    frame.listen(knob, "pointerdown", (event) => {
-      knob.setPointerCapture(event.pointerId);
-      knob.focus();
-      event.preventDefault();
-    });
-    frame.listen(knob, "pointermove", (event) => {
-      if (!knob.hasPointerCapture(event.pointerId)) return;
-      const box = area.getBoundingClientRect();
-      const [right, top] = [(event.clientX - box.left) / box.width, (box.bottom - event.clientY) / box.height];
-      move(xRange[0] + right * (xRange[1] - xRange[0]), yRange[0] + top * (yRange[1] - yRange[0]));
-    });
-    frame.listen(knob, "keydown", (event) => {
-      const size = step * (event.shiftKey ? 10 : 1);
-      const [low, high] = axis === "y" ? yRange : xRange;
-      /** @type {Object<string, [number, number]>} */
-      const targets = {
-        ArrowLeft: axis === "y" ? [x, y - size] : [x - size, y],
-        ArrowRight: axis === "y" ? [x, y + size] : [x + size, y],
-        ArrowUp: axis === "x" ? [x + size, y] : [x, y + size],
-        ArrowDown: axis === "x" ? [x - size, y] : [x, y - size],
-        ...(isSlider && { Home: [low, low], End: [high, high] }),
-      };
-      const target = targets[event.key];
-      if (!target || event.ctrlKey || event.metaKey || event.altKey) return;
-      event.preventDefault();
-      move(...target);
-    });
-
+    dots: (kind) => buildDots(area, scale, kind),
     /**
-     * @param {number} toX
-     * @param {number} toY
-     * @param {string} [text] on the handle
+     * A point that can be dragged, and moved with the arrow keys (with Shift ten steps at once).
+     * @param {HandleOptions} options
      */
-    function drawHandle(toX, toY, text = "") {
-      [x, y] = [toX, toY];
-      place(knob, x, y);
-      knob.textContent = text;
-      const [xText, yText] = [formatNumber(x, 2), formatNumber(y, 2)];
-      if (!isSlider) knob.setAttribute("aria-label", `${name} at ${xText}, ${yText}; the arrow keys move it`);
-      else {
-        const [value, [low, high]] = axis === "x" ? [x, xRange] : [y, yRange];
-        knob.setAttribute("aria-valuemin", String(low));
-        knob.setAttribute("aria-valuemax", String(high));
-        knob.setAttribute("aria-valuenow", String(value));
-        knob.setAttribute("aria-valuetext", axis === "x" ? xText : yText);
-      }
-    }
-    return { node: knob, draw: drawHandle };
-  }
-
-  /** @param {string} text what the curves now show */
-  const describe = (text) => svg.setAttribute("aria-label", `${label}. ${text}`);
-  return { node, area, draw, curve, dots, handle, describe };
+    handle: (options) => buildHandle(frame, area, scale, options),
+    /** @param {string} text what the curves now show */
+    describe: (text) => svg.setAttribute("aria-label", `${label}. ${text}`),
+  };
 }

@@ -1,20 +1,35 @@
-// Kernel regression as attention, in float64: a kernel K makes the scores log K, and a key where K is 0 is not seen.
+// Kernel regression as attention, in float64: a kernel K gives the scores log K, and a key where K is 0 is not seen.
+
+import { attentionPooling } from "./attention_math.js";
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 
+/**
+ * @typedef {object} PoolingState
+ * @property {[number, number]} keyRange
+ * @property {[number, number]} valueRange
+ * @property {number[]} truth the true curve at the places of the grid, or empty
+ * @property {number[]} keys
+ * @property {number[]} values
+ * @property {string} kernel
+ * @property {number} bandwidth
+ * @property {number} query
+ * @property {number} pair
+ */
+
+export const GRID = 101; // the number of places at which the fit is drawn
+
 /** @type {Object<string, (u: number) => number>} log K of the distance between query and key over the bandwidth */
 const LOG_KERNELS = {
-  // The exponent itself: exp() would round it to 0 far away, and the key would be lost.
+  // This is the exponent itself: far away, exp() would be rounded to 0, and the key would be lost.
   Gaussian: (u) => (-u * u) / 2,
   boxcar: (u) => (Math.abs(u) <= 1 ? 0 : -Infinity),
   triangular: (u) => Math.log(Math.max(1 - Math.abs(u), 0)),
   Epanechnikov: (u) => Math.log(Math.max(1 - u * u, 0)),
 };
 
-export const POOLING_KERNELS = Object.keys(LOG_KERNELS);
-
 /**
- * @param {string} kernel one of POOLING_KERNELS
+ * @param {string} kernel a key of LOG_KERNELS
  * @param {number} u distance between query and key over the bandwidth
  * @returns {number} K(u), at most 1
  */
@@ -23,7 +38,7 @@ export function kernelHeight(kernel, u) {
 }
 
 /**
- * @param {string} kernel one of POOLING_KERNELS
+ * @param {string} kernel a key of LOG_KERNELS
  * @param {ArrayLike<number>} query
  * @param {ArrayLike<number>} key
  * @param {number} bandwidth
@@ -49,4 +64,85 @@ export function othersMask(length) {
  */
 export function meanSquaredError(estimate, target) {
   return Array.from(estimate, (number, index) => (number - target[index]) ** 2).reduce((a, b) => a + b, 0) / target.length;
+}
+
+/**
+ * All numbers that the widget shows.
+ * @param {PoolingState} state
+ */
+export function computePooling({ keyRange: [low, high], truth, keys, values, kernel, bandwidth, query }) {
+  const value = values.map((number) => Float64Array.of(number));
+  /** @type {(queries: ArrayLike<number>, mask?: import("./attention_math.js").Mask) => {output: number[], weights: Float64Array[]}} */
+  const pool = (queries, mask) => {
+    const { output, weights } = attentionPooling(kernelScore(kernel, queries, keys, bandwidth), value, mask);
+    return { output: output.map((row) => row[0]), weights };
+  };
+  const isAnswered = (/** @type {Float64Array} */ row) => row.some((weight) => weight > 0);
+  const grid = Float64Array.from({ length: GRID }, (_, i) => low + ((high - low) * i) / (GRID - 1));
+  const asked = pool([query]);
+  const fit = pool(grid);
+  const byAll = pool(keys);
+  const byOthers = pool(keys, othersMask(keys.length));
+  const fitIsAnswered = fit.weights.map(isAnswered);
+  return {
+    grid,
+    output: asked.output[0],
+    weights: asked.weights[0],
+    fit: fit.output,
+    fitIsAnswered,
+    silent: fitIsAnswered.filter((answered) => !answered).length, // places of the grid that see no key
+    lonelyPoints: byOthers.weights.filter((row) => !isAnswered(row)).length,
+    isAnswered: isAnswered(asked.weights[0]),
+    trainingError: meanSquaredError(byAll.output, values),
+    leaveOneOutError: meanSquaredError(byOthers.output, values),
+    testError: truth.length ? meanSquaredError(fit.output, truth) : null,
+  };
+}
+
+/**
+ * The kernel round the query, at the height at which the stems of its keys end; if it holds no key, as high as the plane.
+ * @param {PoolingState} state
+ * @param {ReturnType<typeof computePooling>} numbers
+ * @param {number} ceiling
+ */
+export function kernelWindow({ kernel, bandwidth, query, keys }, { weights, isAnswered }, ceiling) {
+  const best = weights.indexOf(Math.max(...weights));
+  const atBest = kernelHeight(kernel, (query - keys[best]) / bandwidth);
+  const scale = isAnswered && atBest > 0 ? weights[best] / atBest : ceiling;
+  const reach = kernel === "Gaussian" ? 4 : 1;
+  const us = Array.from({ length: 81 }, (_, i) => (reach * (i - 40)) / 40);
+  const heights = us.map((u) => scale * kernelHeight(kernel, u));
+  return { xs: [us[0], ...us, us[80]].map((u) => query + u * bandwidth), ys: [0, ...heights, 0] };
+}
+
+/**
+ * The bandwidths where a slider stops: evenly spaced on a logarithmic scale from 1/100 to 6/10 of the range of the keys.
+ * @param {[number, number]} keyRange
+ * @param {(bandwidth: number) => number} limit
+ */
+export function bandwidthStops([low, high], limit) {
+  const steps = 50;
+  const stops = Array.from({ length: steps + 1 }, (_, step) =>
+    limit(Number((((high - low) / 100) * 60 ** (step / steps)).toPrecision(2))),
+  );
+  return [...new Set(stops)];
+}
+
+/**
+ * The settings that differ between two states.
+ * @param {PoolingState} from
+ * @param {PoolingState} to
+ * @returns {string[]} their names
+ */
+export function movedSettings(from, to) {
+  /** @type {(a: number[], b: number[]) => boolean} */
+  const differ = (a, b) => a.length !== b.length || a.some((number, index) => number !== b[index]);
+  return [
+    ...(from.kernel === to.kernel ? [] : ["kernel"]),
+    ...(from.bandwidth === to.bandwidth ? [] : ["bandwidth"]),
+    ...(from.query === to.query ? [] : ["query"]),
+    ...(differ(from.keys, to.keys) ? ["key"] : []),
+    ...(differ(from.values, to.values) ? ["value"] : []),
+    ...(from.pair === to.pair ? [] : ["pair"]),
+  ];
 }

@@ -1,92 +1,107 @@
-// The table of sines and cosines: as a heatmap, one pair of columns as curves, and how alike two positions are.
+// The table of sines and cosines: as a heatmap, one pair of columns as curves, and how similar two positions are.
 
 import { viridis } from "./colors.js";
-import { element, formatNumber, mark, mount } from "./frame.js";
-import { colorBar } from "./number_map.js";
+import { formatNumber } from "./format.js";
+import { element, focusedNear, isShortcut, mark, mount } from "./frame.js";
+import { colorBar, placeByKey } from "./number_map.js";
 import { facts, slider } from "./parts.js";
 import { plane } from "./plane.js";
-import { dotProduct, pairFrequencies, sinusoidalEncoding } from "./position_math.js";
+import { computePosition, computeTable, dotProduct } from "./position_math.js";
 
-const POSITION_SETTINGS = ["num_positions", "embed_dim", "base", "position", "column"];
-const POSITION_LARGEST = 64;
-const POSITION_SHADES = 256;
+/** @typedef {import("./frame.js").Frame} Frame */
+/** @typedef {import("./attention_math.js").Matrix} Matrix */
 
-/** @param {import("./frame.js").Frame} frame */
+const SHADES_OF_TABLE = 256;
+
+/** @param {Frame} frame */
 function readPosition(frame) {
-  const numPositions = frame.whole("num_positions", 2, POSITION_LARGEST);
-  const embedDim = frame.whole("embed_dim", 1, POSITION_LARGEST);
+  const numPositions = frame.whole("num_positions");
+  const embedDim = frame.whole("embed_dim");
   return {
     numPositions,
     embedDim,
-    base: frame.real("base", 1, 1_000_000),
-    position: frame.whole("position", 0, numPositions - 1),
-    column: frame.whole("column", 0, embedDim - 1),
+    base: frame.real("base"),
+    position: frame.whole("position", { high: numPositions - 1 }),
+    column: frame.whole("column", { high: embedDim - 1 }),
   };
 }
 
 /** @typedef {ReturnType<typeof readPosition>} PositionState */
 
-/**
- * The table, and the lowest and the highest dot product of two of its rows: what does not depend on the marked place.
- * @param {PositionState} state
- */
-function computeTable({ numPositions, embedDim, base }) {
-  const table = sinusoidalEncoding(numPositions, embedDim, base);
-  let [lowest, highest] = [0, 0];
-  for (let a = 0; a < numPositions; a += 1) {
-    for (let b = a; b < numPositions; b += 1) {
-      const product = dotProduct(table[a], table[b]);
-      lowest = Math.min(lowest, product);
-      highest = Math.max(highest, product);
-    }
-  }
-  return { table, frequencies: pairFrequencies(embedDim, base), lowest, highest };
-}
-
-/**
- * @param {PositionState} state
- * @param {ReturnType<typeof computeTable>} computed
- */
-function computePosition({ embedDim, position, column }, { table, frequencies }) {
-  const pair = column >> 1;
-  const hasCosine = 2 * pair + 1 < embedDim;
-  return {
-    table,
-    frequency: frequencies[pair],
-    wavelength: (2 * Math.PI) / frequencies[pair],
-    encoding: table[position][column],
-    sine: Float64Array.from(table, (row) => row[2 * pair]),
-    cosine: hasCosine ? Float64Array.from(table, (row) => row[2 * pair + 1]) : new Float64Array(0),
-    similarity: Float64Array.from(table, (row) => dotProduct(row, table[position])),
-  };
-}
-
 /** @param {number} column */
 const positionWords = (column) => `${column % 2 === 0 ? "sine" : "cosine"} of pair ${column >> 1}`;
 
-/**
- * The table as a picture, with a cursor that marks a row and a column. As many numbers as here are too slow as elements.
- * @param {import("./frame.js").Frame} frame
- */
-function positionMap(frame) {
-  const shades = Array.from({ length: POSITION_SHADES }, (_, shade) => viridis(shade / (POSITION_SHADES - 1)));
-  const canvas = element("canvas", { role: "img" });
-  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+/** The numbers of the table as pixels; elements would be too many. */
+function tablePicture() {
+  const node = element("canvas", { role: "img" });
+  const context = /** @type {CanvasRenderingContext2D} */ (node.getContext("2d"));
+  const shades = Array.from({ length: SHADES_OF_TABLE }, (_, shade) => viridis(shade / (SHADES_OF_TABLE - 1)));
+
+  /** @param {Matrix} rows */
+  function draw(rows) {
+    const [height, width] = [rows.length, rows[0].length];
+    [node.width, node.height] = [width, height];
+    const image = context.createImageData(width, height);
+    let place = 0;
+    for (const line of rows) {
+      for (const number of line) {
+        image.data.set(shades[Math.round(((number + 1) / 2) * (SHADES_OF_TABLE - 1))], place);
+        image.data[place + 3] = 255;
+        place += 4;
+      }
+    }
+    context.putImageData(image, 0, 0);
+    node.setAttribute("aria-label", `Table of ${height} positions by ${width} columns, numbers from −1 to 1`);
+    mark(node, "table", rows.flatMap((line) => Array.from(line)));
+  }
+  return { node, draw };
+}
+
+/** The picture of the table between its axes, and the marks of a row and of a pair of columns on it. */
+function tableOfPositions() {
+  const picture = tablePicture();
   const rowMark = element("div", { class: "mha-row-mark" });
   const pairMark = element("div", { class: "mha-pair-mark" });
   const cursor = element("button", { type: "button", class: "mha-cursor" });
-  const picture = element("div", { class: "mha-picture" }, canvas, rowMark, pairMark, cursor);
-  const readout = element("p", { class: "mha-readout" });
+  const area = element("div", { class: "mha-picture" }, picture.node, rowMark, pairMark, cursor);
   const [first, last] = [element("span", { text: "0" }), element("span")];
   const [top, bottom] = [element("span", { text: "0" }), element("span")];
   const node = element(
     "div",
     { class: "mha-table-map" },
     element("div", { class: "mha-rows", "aria-hidden": "true" }, top, element("span", { text: "position" }), bottom),
-    picture,
+    area,
     element("div", { class: "mha-columns", "aria-hidden": "true" }, first, element("span", { text: "column (embed_dim)" }), last),
   );
-  /** @type {import("./attention_math.js").Matrix} */
+
+  /** @param {Matrix} rows */
+  function drawTable(rows) {
+    picture.draw(rows);
+    bottom.textContent = String(rows.length - 1);
+    last.textContent = rows[0].length > 1 ? String(rows[0].length - 1) : "";
+  }
+
+  /** @param {PositionState} state */
+  function drawMarks({ numPositions, embedDim, position, column }) {
+    const [cellHeight, cellWidth] = [100 / numPositions, 100 / embedDim];
+    const [firstOfPair, isWhole] = [column & ~1, (column | 1) < embedDim];
+    const numbers = [position * cellHeight, cellHeight, column * cellWidth, cellWidth];
+    const [y, h, x, w] = numbers.map((number) => `${number}%`);
+    Object.assign(rowMark.style, { top: y, height: h });
+    Object.assign(pairMark.style, { left: `${firstOfPair * cellWidth}%`, width: `${(isWhole ? 2 : 1) * cellWidth}%` });
+    Object.assign(cursor.style, { top: y, height: h, left: x, width: w });
+  }
+  return { node, area, cursor, drawTable, drawMarks };
+}
+
+/**
+ * The table as a picture, with a cursor that marks a row and a column.
+ * @param {Frame} frame
+ */
+function positionMap(frame) {
+  const { node, area, cursor, drawTable: drawPicture, drawMarks } = tableOfPositions();
+  const readout = element("p", { class: "mha-readout" });
+  /** @type {Matrix} */
   let table = [];
   let [row, column] = [0, 0];
   let pointed = /** @type {number[] | null} */ (null);
@@ -94,17 +109,16 @@ function positionMap(frame) {
   const words = (/** @type {number} */ r, /** @type {number} */ c) =>
     `Position ${r}, column ${c}, ${positionWords(c)}: ${formatNumber(table[r][c])}`;
   function showReadout() {
-    const root = /** @type {Document} */ (picture.getRootNode());
-    // A table may have become smaller under the pointer.
+    // The table may have become smaller while the pointer rests on it.
     const isPointed = pointed && pointed[0] < table.length && pointed[1] < table[0].length;
-    const place = isPointed ? pointed : root.activeElement === cursor ? [row, column] : null;
+    const place = isPointed ? pointed : focusedNear(area) === cursor ? [row, column] : null;
     readout.classList.toggle("mha-hint", !place);
     readout.textContent = place
       ? words(place[0], place[1])
       : "Point at the table to read a number. Click, or move the box with the arrow keys, to mark a row and a column.";
   }
   const placeOf = (/** @type {PointerEvent} */ event) => {
-    const box = picture.getBoundingClientRect();
+    const box = area.getBoundingClientRect();
     const index = (/** @type {number} */ share, /** @type {number} */ count) =>
       Math.min(Math.max(Math.floor(share * count), 0), count - 1);
     return [
@@ -116,72 +130,42 @@ function positionMap(frame) {
     if (r === row && c === column) return;
     if (r >= 0 && r < table.length && c >= 0 && c < table[0].length) frame.set({ position: r, column: c });
   };
-  frame.listen(picture, "pointerdown", (event) => {
+  frame.listen(area, "pointerdown", (event) => {
     if (event.button !== 0) return;
-    picture.setPointerCapture(event.pointerId);
+    area.setPointerCapture(event.pointerId);
     cursor.focus({ preventScroll: true });
     event.preventDefault();
     go(placeOf(event));
   });
-  frame.listen(picture, "pointermove", (event) => {
+  frame.listen(area, "pointermove", (event) => {
     pointed = placeOf(event);
-    if (picture.hasPointerCapture(event.pointerId)) go(pointed);
+    if (area.hasPointerCapture(event.pointerId)) go(pointed);
     showReadout();
   });
-  frame.listen(picture, "pointerleave", () => {
+  frame.listen(area, "pointerleave", () => {
     pointed = null;
     showReadout();
   });
   frame.listen(cursor, "focus", showReadout);
   frame.listen(cursor, "blur", showReadout);
   frame.listen(cursor, "keydown", (event) => {
-    const step = event.shiftKey ? 8 : 1;
-    /** @type {Object<string, number[]>} */
-    const targets = {
-      ArrowUp: [row - step, column],
-      ArrowDown: [row + step, column],
-      ArrowLeft: [row, column - step],
-      ArrowRight: [row, column + step],
-      Home: [row, 0],
-      End: [row, table[0].length - 1],
-    };
-    const target = targets[event.key];
-    if (!target || event.ctrlKey || event.metaKey || event.altKey) return;
+    const target = placeByKey(event.key, [row, column], table[0].length, event.shiftKey ? 8 : 1);
+    if (!target || isShortcut(event)) return;
     event.preventDefault();
     pointed = null;
     go(target);
   });
 
-  /** @param {import("./attention_math.js").Matrix} rows */
+  /** @param {Matrix} rows */
   function drawTable(rows) {
     table = rows;
-    const [height, width] = [rows.length, rows[0].length];
-    [canvas.width, canvas.height] = [width, height];
-    const image = context.createImageData(width, height);
-    let place = 0;
-    for (const line of rows) {
-      for (const number of line) {
-        image.data.set(shades[Math.round(((number + 1) / 2) * (POSITION_SHADES - 1))], place);
-        image.data[place + 3] = 255;
-        place += 4;
-      }
-    }
-    context.putImageData(image, 0, 0);
-    canvas.setAttribute("aria-label", `Table of ${height} positions by ${width} columns, numbers from −1 to 1`);
-    mark(canvas, "table", rows.flatMap((line) => Array.from(line)));
-    bottom.textContent = String(height - 1);
-    last.textContent = width > 1 ? String(width - 1) : "";
+    drawPicture(rows);
   }
 
   /** @param {PositionState} state */
   function drawPlace(state) {
     [row, column] = [state.position, state.column];
-    const [cellHeight, cellWidth] = [100 / state.numPositions, 100 / state.embedDim];
-    const [firstOfPair, isWhole] = [column & ~1, (column | 1) < state.embedDim];
-    const [y, h, x, w] = [row * cellHeight, cellHeight, column * cellWidth, cellWidth].map((number) => `${number}%`);
-    Object.assign(rowMark.style, { top: y, height: h });
-    Object.assign(pairMark.style, { left: `${firstOfPair * cellWidth}%`, width: `${(isWhole ? 2 : 1) * cellWidth}%` });
-    Object.assign(cursor.style, { top: y, height: h, left: x, width: w });
+    drawMarks(state);
     cursor.setAttribute("aria-label", `${words(row, column)}; the arrow keys move the mark`);
     showReadout();
   }
@@ -199,7 +183,7 @@ function positionLegend(kind) {
 }
 
 /**
- * Dots in one path, each a line to where it began, with round ends: as elements so many would be slow.
+ * Dots in one path, because so many elements would be slow. Each is a line without length, whose round ends make a dot.
  * @param {ReturnType<typeof plane>} on
  * @param {string} kind
  */
@@ -222,8 +206,8 @@ function positionDots(on, kind) {
   return { node: curve.node, draw };
 }
 
-/** @param {import("./frame.js").Frame} frame */
-function build(frame) {
+/** @param {Frame} frame */
+function positionControls(frame) {
   const numPositions = slider(frame, "num_positions", (value) =>
     frame.set({ num_positions: value, position: Math.min(frame.get("position"), value - 1) }),
   );
@@ -233,13 +217,30 @@ function build(frame) {
   const base = slider(frame, "base", (value) => frame.set({ base: Number((10 ** value).toPrecision(2)) }));
   const position = slider(frame, "position", (value) => frame.set({ position: value }));
   const column = slider(frame, "column", (value) => frame.set({ column: value }));
-  const sizes = facts(["wavelength", "frequency", "encoding"]);
-  const map = positionMap(frame);
-  const scale = colorBar();
+  const sliders = [numPositions, position, embedDim, column, base].map(({ node }) => node);
+  const [low, high] = [frame.limits("base").low, frame.limits("base").high].map(Math.log10);
 
-  const curvesTitle = element("p", { class: "mha-title mha-pair" });
+  /** @param {PositionState} state */
+  function draw(state) {
+    numPositions.draw(state.numPositions, frame.limits("num_positions"));
+    embedDim.draw(state.embedDim, frame.limits("embed_dim"));
+    base.draw(Math.log10(state.base), { low, high, step: 0.1, text: String(state.base) });
+    position.draw(state.position, { low: 0, high: state.numPositions - 1 });
+    const said = `${state.column}, ${positionWords(state.column)}`;
+    column.draw(state.column, { low: 0, high: state.embedDim - 1, said });
+  }
+  return { node: element("div", { class: "mha-controls" }, ...sliders), draw };
+}
+
+/**
+ * The sine and the cosine of the marked pair of columns, and the sine of the next pair.
+ * @param {Frame} frame
+ */
+function pairCurves(frame) {
+  const title = element("p", { class: "mha-title mha-pair" });
   const legend = ["sine", "cosine", "next"].map(positionLegend);
-  const curves = plane(frame, { label: "One pair of columns", xName: "position", yName: "encoding", ratio: 2.6, ticks: [6, 3] });
+  const label = "One pair of columns";
+  const curves = plane(frame, { label, xName: "position", yName: "encoding", ratio: 2.6, ticks: [6, 3] });
   const next = curves.curve("next");
   const [sineLine, cosineLine] = [curves.curve("sine"), curves.curve("cosine")];
   const [sineDots, cosineDots] = [positionDots(curves, "sine"), positionDots(curves, "cosine")];
@@ -251,59 +252,134 @@ function build(frame) {
     step: 1,
     onMove: (x) => frame.set({ position: x }),
   });
+  const legends = element("p", { class: "mha-legends" }, ...legend.map((entry) => entry.node));
 
-  const similarityTitle = element("p", { class: "mha-title" });
-  const alike = plane(frame, { label: "Dot product of encodings", xName: "offset from the position", yName: "dot product", ratio: 2.6, ticks: [6, 3] });
+  /**
+   * @param {PositionState} state
+   * @param {Float64Array} frequencies of all pairs
+   * @param {ReturnType<typeof computePosition>} numbers
+   */
+  function draw({ numPositions, position, column }, frequencies, { sine, cosine, frequency, wavelength }) {
+    const last = numPositions - 1;
+    const pair = column >> 1;
+    // Between two positions the encoding does not exist: the thin lines only lead the eye from dot to dot.
+    const fine = Float64Array.from({ length: 4 * last + 1 }, (_, index) => index / 4);
+    const isWhole = cosine.length > 0;
+    const hasNext = pair + 1 < frequencies.length;
+    const places = Float64Array.from(sine, (_, index) => index);
+    const size = dotSize(numPositions);
+    curves.draw([0, last], [-1.15, 1.15]);
+    next.draw(hasNext ? fine : [], fine.map((x) => Math.sin(x * frequencies[pair + 1])));
+    sineLine.draw(fine, fine.map((x) => Math.sin(x * frequency)));
+    cosineLine.draw(isWhole ? fine : [], fine.map((x) => Math.cos(x * frequency)));
+    sineDots.draw(places, sine, size);
+    cosineDots.draw(isWhole ? places : places.subarray(0, 0), cosine, size);
+    mark(sineDots.node, "sine", sine);
+    mark(cosineDots.node, "cosine", cosine);
+    atPosition.draw([position, position], [-1.15, 1.15]);
+    handle.draw(position, -1.15);
+    handle.node.setAttribute("aria-valuetext", String(position));
+    const values = [sine, ...(isWhole ? [cosine] : [])].map((curve) => formatNumber(curve[position], 3));
+    title.textContent = `Pair ${pair}, position ${position}: (${values.join(", ")})`;
+    curves.describe(`Pair ${pair}: wavelength ${formatNumber(wavelength, 1)} positions`);
+    legend[0].draw(`column ${2 * pair}, sin`);
+    legend[1].draw(isWhole ? `${2 * pair + 1}, cos` : "");
+    legend[2].draw(hasNext ? `${2 * pair + 2}, sin of pair ${pair + 1}` : "");
+  }
+  return { nodes: [title, legends, curves.node], draw };
+}
+
+/**
+ * The dot products of the marked position with all positions.
+ * @param {Frame} frame
+ */
+function similarityCurve(frame) {
+  const title = element("p", { class: "mha-title" });
+  const alike = plane(frame, {
+    label: "Dot product of encodings",
+    xName: "offset from the position",
+    yName: "dot product",
+    ratio: 2.6,
+    ticks: [6, 3],
+  });
   const fromFirst = alike.curve("faint");
-  const alikeLine = alike.curve("alike", "similarity");
-  const alikeDots = positionDots(alike, "alike");
+  const line = alike.curve("alike", "similarity");
+  const dots = positionDots(alike, "alike");
   const atZero = alike.curve("here");
-  const alikeReadout = element("p", { class: "mha-hint" });
+  const readout = element("p", { class: "mha-hint" });
+  let shown = /** @type {{position: number, similarity: Float64Array} | null} */ (null);
+  let pointed = /** @type {number | null} */ (null);
 
+  function showReadout() {
+    if (!shown) return;
+    const { position, similarity } = shown;
+    const offset = pointed !== null && position + pointed in similarity ? pointed : 0;
+    const number = formatNumber(similarity[position + offset], 3);
+    readout.textContent = `Position ${position} · position ${position + offset} (offset ${formatNumber(offset, 0)}): ${number}. Grey: from position 0.`;
+  }
+  const point = (/** @type {number | null} */ offset) => {
+    pointed = offset;
+    showReadout();
+  };
+  frame.listen(alike.area, "pointermove", (event) => {
+    if (!shown) return;
+    const box = alike.area.getBoundingClientRect();
+    const span = shown.similarity.length - 1;
+    point(Math.round(((event.clientX - box.left) / box.width) * 2 * span - span));
+  });
+  frame.listen(alike.area, "pointerleave", () => point(null));
+
+  /**
+   * @param {PositionState} state
+   * @param {ReturnType<typeof computeTable>} computed
+   * @param {Float64Array} similarity
+   */
+  function draw({ numPositions, position }, { table, lowest, highest }, similarity) {
+    const last = numPositions - 1;
+    const offsets = Float64Array.from(similarity, (_, index) => index - position);
+    const margin = 0.06 * (highest - lowest);
+    /** @type {[number, number]} */
+    const range = [lowest - margin, highest + margin];
+    alike.draw([-last, last], range);
+    // Position 0 has offsets to one side only. To the other side the curve is continued as its mirror image.
+    const all = Float64Array.from({ length: 2 * last + 1 }, (_, index) => index - last);
+    fromFirst.draw(all, all.map((offset) => dotProduct(table[0], table[Math.abs(offset)])));
+    line.draw(offsets, similarity);
+    dots.draw(offsets, similarity, dotSize(numPositions));
+    atZero.draw([0, 0], range);
+    title.textContent = `Position ${position} · each position`;
+    alike.describe(`Position ${position} with itself ${formatNumber(similarity[position], 2)}`);
+    shown = { position, similarity };
+    showReadout();
+  }
+  return { nodes: [title, alike.node, readout], draw };
+}
+
+/** @param {number} numPositions @returns {number} pixels */
+const dotSize = (numPositions) => (numPositions > 32 ? 4 : 6);
+
+/** @param {Frame} frame */
+function build(frame) {
+  const controls = positionControls(frame);
+  const sizes = facts(["wavelength", "frequency", "encoding"]);
+  const map = positionMap(frame);
+  const scale = colorBar();
+  const curves = pairCurves(frame);
+  const similarity = similarityCurve(frame);
+  const title = element("p", { class: "mha-title", text: "The table: one row for each position" });
   frame.body.append(
-    element("div", { class: "mha-controls" }, numPositions.node, position.node, embedDim.node, column.node, base.node),
+    controls.node,
     sizes.node,
     element(
       "div",
       { class: "mha-panes" },
-      element("div", {}, element("p", { class: "mha-title", text: "The table: one row a position" }), map.node, scale.node, map.readout),
-      element(
-        "div",
-        {},
-        curvesTitle,
-        element("p", { class: "mha-legends" }, ...legend.map((entry) => entry.node)),
-        curves.node,
-        similarityTitle,
-        alike.node,
-        alikeReadout,
-      ),
+      element("div", {}, title, map.node, scale.node, map.readout),
+      element("div", {}, ...curves.nodes, ...similarity.nodes),
     ),
   );
-
   let drawn = "";
   let computed = /** @type {ReturnType<typeof computeTable> | null} */ (null);
-  let numbers = /** @type {ReturnType<typeof computePosition> | null} */ (null);
-  let shown = /** @type {PositionState | null} */ (null);
-  let pointedOffset = /** @type {number | null} */ (null);
-
-  function showSimilarity() {
-    if (!shown || !numbers) return;
-    const isThere = pointedOffset !== null && shown.position + pointedOffset in numbers.similarity;
-    const offset = isThere ? Number(pointedOffset) : 0;
-    const number = formatNumber(numbers.similarity[shown.position + offset], 3);
-    alikeReadout.textContent = `Position ${shown.position} · position ${shown.position + offset} (offset ${formatNumber(offset, 0)}): ${number}. Grey: from position 0.`;
-  }
-  frame.listen(alike.area, "pointermove", (event) => {
-    if (!shown) return;
-    const box = alike.area.getBoundingClientRect();
-    const span = shown.numPositions - 1;
-    pointedOffset = Math.round(((event.clientX - box.left) / box.width) * 2 * span - span);
-    showSimilarity();
-  });
-  frame.listen(alike.area, "pointerleave", () => {
-    pointedOffset = null;
-    showSimilarity();
-  });
+  let before = /** @type {PositionState | null} */ (null);
 
   return () => {
     const state = readPosition(frame);
@@ -314,71 +390,29 @@ function build(frame) {
       scale.draw({ low: -1, high: 1 }, "encoding");
     }
     drawn = key;
-    numbers = computePosition(state, computed);
-    const { sine, cosine, similarity, frequency, wavelength, encoding } = numbers;
-    const last = state.numPositions - 1;
+    const numbers = computePosition(state, computed);
+    const { frequency, wavelength, encoding } = numbers;
     const pair = state.column >> 1;
-    numPositions.draw(state.numPositions, { low: 2, high: POSITION_LARGEST });
-    embedDim.draw(state.embedDim, { low: 1, high: POSITION_LARGEST });
-    base.draw(Math.log10(state.base), { low: 0, high: 6, step: 0.1, text: String(state.base) });
-    position.draw(state.position, { low: 0, high: last });
-    column.draw(state.column, { low: 0, high: state.embedDim - 1, said: `${state.column}, ${positionWords(state.column)}` });
+    controls.draw(state);
     map.drawPlace(state);
-
     sizes.draw([
       { text: `${formatNumber(wavelength, 1)} positions`, hint: `2π / frequency, pair i = ${pair}`, number: wavelength },
-      { text: `${formatNumber(frequency)} rad`, hint: `a position: ${state.base}^(−2 · ${pair} / ${state.embedDim})`, number: frequency },
+      {
+        text: `${formatNumber(frequency)} rad`,
+        hint: `per position: ${state.base}^(−2 · ${pair} / ${state.embedDim})`,
+        number: frequency,
+      },
       {
         text: formatNumber(encoding),
         hint: `${state.column % 2 === 0 ? "sin" : "cos"}(${state.position} · ${formatNumber(frequency)})`,
         number: encoding,
       },
     ]);
-
-    // Between two positions there is nothing: the thin lines only lead the eye from dot to dot.
-    const fine = Float64Array.from({ length: 4 * last + 1 }, (_, index) => index / 4);
-    const isWhole = cosine.length > 0;
-    const hasNext = pair + 1 < computed.frequencies.length;
-    const places = Float64Array.from(sine, (_, index) => index);
-    const size = state.numPositions > 32 ? 4 : 6;
-    curves.draw([0, last], [-1.15, 1.15]);
-    next.draw(hasNext ? fine : [], fine.map((x) => Math.sin(x * Number(computed?.frequencies[pair + 1]))));
-    sineLine.draw(fine, fine.map((x) => Math.sin(x * frequency)));
-    cosineLine.draw(isWhole ? fine : [], fine.map((x) => Math.cos(x * frequency)));
-    sineDots.draw(places, sine, size);
-    cosineDots.draw(isWhole ? places : places.subarray(0, 0), cosine, size);
-    mark(sineDots.node, "sine", sine);
-    mark(cosineDots.node, "cosine", cosine);
-    atPosition.draw([state.position, state.position], [-1.15, 1.15]);
-    handle.draw(state.position, -1.15);
-    handle.node.setAttribute("aria-valuetext", String(state.position));
-    const values = [sine, ...(isWhole ? [cosine] : [])].map((curve) => formatNumber(curve[state.position], 3));
-    curvesTitle.textContent = `Pair ${pair}, position ${state.position}: (${values.join(", ")})`;
-    curves.describe(`Pair ${pair}: wavelength ${formatNumber(wavelength, 1)} positions`);
-    legend[0].draw(`column ${2 * pair}, sin`);
-    legend[1].draw(isWhole ? `${2 * pair + 1}, cos` : "");
-    legend[2].draw(hasNext ? `${2 * pair + 2}, sin of pair ${pair + 1}` : "");
-
-    const offsets = places.map((place) => place - state.position);
-    const margin = 0.06 * (computed.highest - computed.lowest);
-    /** @type {[number, number]} */
-    const range = [computed.lowest - margin, computed.highest + margin];
-    alike.draw([-last, last], range);
-    // Of position 0 there are offsets to one side only; the other is its mirror image.
-    const { table } = computed;
-    const all = Float64Array.from({ length: 2 * last + 1 }, (_, index) => index - last);
-    fromFirst.draw(all, all.map((offset) => dotProduct(table[0], table[Math.abs(offset)])));
-    alikeLine.draw(offsets, similarity);
-    alikeDots.draw(offsets, similarity, size);
-    atZero.draw([0, 0], range);
-    similarityTitle.textContent = `Position ${state.position} · each position`;
-    alike.describe(`Position ${state.position} with itself ${formatNumber(similarity[state.position], 2)}`);
-
-    if (shown) frame.say(describePosition(shown, state, wavelength, encoding));
-    shown = state;
-    showSimilarity();
-    const reported = numbers;
-    frame.report(() => reported);
+    curves.draw(state, computed.frequencies, numbers);
+    similarity.draw(state, computed, numbers.similarity);
+    if (before) frame.say(describePosition(before, state, wavelength, encoding));
+    before = state;
+    frame.report(() => numbers);
   };
 }
 
@@ -397,7 +431,7 @@ function describePosition(before, state, wavelength, encoding) {
   return before.column >> 1 === state.column >> 1 ? place : `${place} ${wave}`;
 }
 
-/** @param {import("./frame.js").Frame} frame */
+/** @param {Frame} frame */
 function positionPython(frame) {
   const { numPositions, embedDim, base, position, column } = readPosition(frame);
   const pair = column >> 1;
@@ -407,7 +441,7 @@ from mha_lib import sinusoidal_encoding
 
 table = sinusoidal_encoding(${numPositions}, ${embedDim}, base=${base})
 encoding = table[${position}, ${column}]
-# Columns 2i and 2i + 1 are pair i. The last pair of an odd width has its sine only.
+# Columns 2i and 2i + 1 are pair i. Where the width is odd, the last pair has a sine only.
 pair = ${column} // 2
 frequency = ${base} ** (-2 * pair / ${embedDim})
 wavelength = 2 * math.pi / frequency
@@ -421,9 +455,5 @@ print(f"pair {pair}: wavelength {wavelength:.1f} positions")
 export default {
   /** @param {{model: import("./frame.js").Model, el: HTMLElement}} view */
   render: (view) =>
-    mount(
-      view,
-      { name: "position-explorer", label: "Position explorer", settings: POSITION_SETTINGS, python: positionPython },
-      build,
-    ),
+    mount(view, { name: "position-explorer", label: "Position explorer", python: positionPython }, build),
 };

@@ -3,30 +3,8 @@
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 
 /**
- * Slope of each head's penalty on distance: for a power of two 2^(-8/h), 2^(-16/h), …; for other numbers those of the
- * power below, then every other slope of the power above.
- * @param {number} numHeads
- * @returns {number[]}
- */
-export function alibiSlopes(numHeads) {
-  const power = 2 ** Math.floor(Math.log2(numHeads));
-  return Array.from({ length: numHeads }, (_, head) =>
-    head < power ? 2 ** ((-8 * (head + 1)) / power) : 2 ** ((-8 * (2 * (head - power) + 1)) / (2 * power)),
-  );
-}
-
-/**
- * What is added to the scores of one head: -slope · distance.
- * @param {number} slope
- * @param {number} length of queries and keys
- * @returns {Matrix}
- */
-export function alibiBias(slope, length) {
-  return Array.from({ length }, (_, query) => Float64Array.from({ length }, (_, key) => -slope * Math.abs(query - key)));
-}
-
-/**
- * Radians by which each pair of columns turns from one position to the next: base^(-2i / dim), for an odd width too.
+ * The angle in radians by which each pair of columns turns from one position to the next: base^(-2i / dim), also where
+ * the width is odd.
  * @param {number} dim
  * @param {number} base
  * @returns {Float64Array} ceil(dim / 2) of them
@@ -36,8 +14,8 @@ export function pairFrequencies(dim, base) {
 }
 
 /**
- * The table of sines and cosines: column 2i is sin(position · w_i), column 2i + 1 its cosine. Where the width is odd the
- * last pair has its sine only.
+ * The table of sines and cosines: column 2i is sin(position · w_i), column 2i + 1 is the cosine of the same angle. Where
+ * the width is odd, the last pair has a sine only.
  * @param {number} numPositions
  * @param {number} embedDim
  * @param {number} base
@@ -54,7 +32,7 @@ export function sinusoidalEncoding(numPositions, embedDim, base) {
 }
 
 /**
- * Angles by which rotary encoding turns the pairs of a token. Like the library's they are rounded to float32.
+ * The angles by which a rotary encoding turns the pairs of a token. They are rounded to float32, as the library does.
  * @param {number} position
  * @param {number} headDim even
  * @param {number} base
@@ -89,4 +67,39 @@ export function dotProduct(a, b) {
   let sum = 0;
   for (let i = 0; i < a.length; i += 1) sum += a[i] * b[i];
   return sum;
+}
+
+/**
+ * The table, and the lowest and the highest dot product of two of its rows: all that does not depend on the marked place.
+ * @param {{numPositions: number, embedDim: number, base: number}} sizes
+ */
+export function computeTable({ numPositions, embedDim, base }) {
+  const table = sinusoidalEncoding(numPositions, embedDim, base);
+  let [lowest, highest] = [0, 0];
+  for (let a = 0; a < numPositions; a += 1) {
+    for (let b = a; b < numPositions; b += 1) {
+      const product = dotProduct(table[a], table[b]);
+      lowest = Math.min(lowest, product);
+      highest = Math.max(highest, product);
+    }
+  }
+  return { table, frequencies: pairFrequencies(embedDim, base), lowest, highest };
+}
+
+/**
+ * @param {{embedDim: number, position: number, column: number}} state
+ * @param {ReturnType<typeof computeTable>} computed
+ */
+export function computePosition({ embedDim, position, column }, { table, frequencies }) {
+  const pair = column >> 1;
+  const hasCosine = 2 * pair + 1 < embedDim;
+  return {
+    table,
+    frequency: frequencies[pair],
+    wavelength: (2 * Math.PI) / frequencies[pair],
+    encoding: table[position][column],
+    sine: Float64Array.from(table, (row) => row[2 * pair]),
+    cosine: hasCosine ? Float64Array.from(table, (row) => row[2 * pair + 1]) : new Float64Array(0),
+    similarity: Float64Array.from(table, (row) => dotProduct(row, table[position])),
+  };
 }

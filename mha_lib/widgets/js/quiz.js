@@ -1,4 +1,4 @@
-// Questions with single choice: check one at a time, read why, try again.
+// Questions with a single choice: a reader checks one at a time, reads why it is right or wrong, and tries again.
 
 import { element, inlineText, mount } from "./frame.js";
 
@@ -73,7 +73,7 @@ function buildQuestion(frame, question, index) {
     frame.say(`Question ${index + 1}: ${feedback.textContent}`);
   });
   frame.listen(node, "change", () => {
-    // The feedback belongs to the answer that was checked, not to the one now picked.
+    // The feedback belongs to the answer that was checked, so it goes when another one is picked.
     if (picked() !== frame.get("chosen")[index]) show("", "");
     else judge(picked());
   });
@@ -90,7 +90,7 @@ function buildQuestion(frame, question, index) {
 
   /** @type {number | null} */
   let drawn = null;
-  /** @param {number | null} choice the one that was checked; one that was only picked since then stays */
+  /** @param {number | null} choice the checked choice; a choice that was only picked since then stays picked */
   function draw(choice) {
     if (choice === drawn) return;
     drawn = choice;
@@ -109,5 +109,5 @@ function buildQuestion(frame, question, index) {
 
 export default {
   /** @param {{model: import("./frame.js").Model, el: HTMLElement}} view */
-  render: (view) => mount(view, { name: "quiz", label: "Quiz", settings: [], data: ["questions", "chosen"] }, build),
+  render: (view) => mount(view, { name: "quiz", label: "Quiz", data: ["questions", "chosen"] }, build),
 };

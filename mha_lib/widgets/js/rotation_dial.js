@@ -1,156 +1,56 @@
 // One pair of columns of a query and a key: turned by their positions (rotary), or with a sinusoid added.
 
-import { element, formatNumber, mark, mount } from "./frame.js";
+import { formatNumber } from "./format.js";
+import { element, isShortcut, mark, mount, svgElement } from "./frame.js";
 import { segments, slider } from "./parts.js";
 import { plane } from "./plane.js";
-import { applyRotary, dotProduct, pairFrequencies, rotaryAngles, sinusoidalEncoding } from "./position_math.js";
+import { arcPath, arrowPath, computeDial, encodeDial, wrapDegrees } from "./rotation_math.js";
 
-const DIAL_SETTINGS = ["query_position", "key_position", "pair", "head_dim", "base", "query_angle", "key_angle", "shown"];
-const DIAL_LAST = 32; // the last position
-const DIAL_SVG = "http://www.w3.org/2000/svg";
 const DIAL_ROLES = /** @type {const} */ (["query", "key"]);
 
+/** @typedef {import("./frame.js").Frame} Frame */
+/** @typedef {import("./rotation_math.js").DialState} DialState */
 /** @typedef {"query" | "key"} DialRole */
-/** @typedef {[number, number]} DialPoint */
+/** @typedef {ReturnType<typeof encodeDial>} Encoded */
+/** @typedef {Object<string, any>} DialNumbers */
 
-/** @param {import("./frame.js").Frame} frame */
+/**
+ * @param {Frame} frame
+ * @returns {DialState}
+ */
 function readDial(frame) {
-  const headDim = frame.whole("head_dim", 2, 64);
-  if (headDim % 2) throw new RangeError(`head_dim must be even, got ${headDim}`);
+  const headDim = frame.whole("head_dim");
   return {
-    queryPosition: frame.whole("query_position", 0, DIAL_LAST),
-    keyPosition: frame.whole("key_position", 0, DIAL_LAST),
-    pair: frame.whole("pair", 0, headDim / 2 - 1),
+    queryPosition: frame.whole("query_position"),
+    keyPosition: frame.whole("key_position"),
+    pair: frame.whole("pair", { high: headDim / 2 - 1 }),
     headDim,
-    base: frame.real("base", 1, 1_000_000),
-    queryAngle: frame.real("query_angle", -180, 180),
-    keyAngle: frame.real("key_angle", -180, 180),
-    shown: frame.choice("shown", ["pair", "all"]),
-  };
-}
-
-/** @typedef {ReturnType<typeof readDial>} DialState */
-
-/**
- * The same arrow of length 1 in every pair of columns.
- * @param {number} degrees
- * @param {number} headDim
- */
-function dialVector(degrees, headDim) {
-  const angle = (degrees * Math.PI) / 180;
-  return Float64Array.from({ length: headDim }, (_, column) => (column % 2 === 0 ? Math.cos(angle) : Math.sin(angle)));
-}
-
-/**
- * @param {Float64Array} a
- * @param {Float64Array} b
- */
-const dialSum = (a, b) => a.map((number, column) => number + b[column]);
-
-/**
- * Query and key at every position, with both encodings, and the range of the scores: what does not depend on the two
- * positions.
- * @param {DialState} state
- */
-function encodeDial({ pair, headDim, base, queryAngle, keyAngle, shown }) {
-  const [query, key] = [queryAngle, keyAngle].map((angle) => dialVector(angle, headDim));
-  const table = sinusoidalEncoding(DIAL_LAST + 1, headDim, base);
-  const turns = table.map((_, position) => rotaryAngles(position, headDim, base));
-  const ofPair = (/** @type {Float64Array} */ x) => x.subarray(2 * pair, 2 * pair + 2);
-  const encodings = [
-    { name: "rotary", queries: turns.map((angles) => applyRotary(query, angles)), keys: turns.map((angles) => applyRotary(key, angles)) },
-    { name: "added", queries: table.map((row) => dialSum(query, row)), keys: table.map((row) => dialSum(key, row)) },
-  ];
-  let [lowest, highest] = [0, 0];
-  for (const { queries, keys } of encodings) {
-    for (const q of queries) {
-      for (const k of keys) {
-        const score = shown === "pair" ? dotProduct(ofPair(q), ofPair(k)) : dotProduct(q, k);
-        lowest = Math.min(lowest, score);
-        highest = Math.max(highest, score);
-      }
-    }
-  }
-  const margin = 0.05 * (highest - lowest);
-  return {
-    encodings,
-    ofPair,
-    query: ofPair(query),
-    key: ofPair(key),
-    frequency: pairFrequencies(headDim, base)[pair],
-    range: /** @type {DialPoint} */ ([lowest - margin, highest + margin]),
+    base: frame.real("base"),
+    queryAngle: frame.real("query_angle"),
+    keyAngle: frame.real("key_angle"),
+    shown: frame.choice("shown"),
   };
 }
 
 /**
- * @param {DialState} state
- * @param {ReturnType<typeof encodeDial>} encoded
- */
-function computeDial({ queryPosition, keyPosition, shown }, { encodings, ofPair }) {
-  /** @type {Object<string, any>} */
-  const numbers = {};
-  for (const { name, queries, keys } of encodings) {
-    const query = queries[queryPosition];
-    const all = Float64Array.from(keys, (k) => dotProduct(query, k));
-    const one = Float64Array.from(keys, (k) => dotProduct(ofPair(query), ofPair(k)));
-    numbers[`${name}_query`] = ofPair(query);
-    numbers[`${name}_key`] = ofPair(keys[keyPosition]);
-    numbers[`${name}_pair_score`] = one[keyPosition];
-    numbers[`${name}_score`] = all[keyPosition];
-    numbers[`${name}_by_offset`] = shown === "pair" ? one : all;
-  }
-  return numbers;
-}
-
-/**
- * Degrees in -180..180.
- * @param {number} degrees
- */
-const wrapDegrees = (degrees) => (Math.abs(degrees) <= 180 ? degrees : degrees - 360 * Math.round(degrees / 360));
-
-/**
- * @param {string} tag
- * @param {string} kind
- * @param {SVGElement} parent
- */
-function dialShape(tag, kind, parent) {
-  const shape = document.createElementNS(DIAL_SVG, tag);
-  shape.setAttribute("class", kind);
-  parent.append(shape);
-  return shape;
-}
-
-/**
- * A line with a head, from one point to another.
+ * An arrow from one point to another.
  * @param {SVGElement} parent
  * @param {string} kind
  * @param {number} size of the head; 0 for none
- * @param {string} [name] keeps the point where it ends in the page
+ * @param {string} [name] under which the page keeps the point where the arrow ends
  */
 function dialArrow(parent, kind, size, name) {
-  const path = dialShape("path", `mha-arrow ${kind}`, parent);
+  const path = svgElement("path", { class: `mha-arrow ${kind}` });
+  parent.append(path);
   /**
    * @param {ArrayLike<number>} from
    * @param {ArrayLike<number>} to
    */
   function draw(from, to) {
-    const [dx, dy] = [to[0] - from[0], to[1] - from[1]];
-    const length = Math.hypot(dx, dy);
-    let d = "";
-    if (length > 1e-6) {
-      // Shorter than its head it is a head alone.
-      const head = Math.min(size, length);
-      const [ux, uy] = [dx / length, dy / length];
-      const [nx, ny] = [to[0] - head * ux, to[1] - head * uy];
-      const wide = 0.45 * head;
-      const points = [from, to, [nx - wide * uy, ny + wide * ux], [nx + wide * uy, ny - wide * ux]];
-      const [a, b, left, right] = points.map((point) => `${point[0].toFixed(4)} ${(-point[1]).toFixed(4)}`);
-      d = `M${a}L${b}${head > 0 ? `M${left}L${b}L${right}` : ""}`;
-    }
-    path.setAttribute("d", d);
+    path.setAttribute("d", arrowPath(from, to, size));
     if (name) mark(path, name, to);
   }
-  return { draw };
+  return { node: path, draw };
 }
 
 /**
@@ -158,25 +58,22 @@ function dialArrow(parent, kind, size, name) {
  * @param {string} name of the numbers
  * @param {number} reach from the middle to the edge
  * @param {string} title
- * @param {boolean} hasKnobs at the tips of the arrows, in the place of their heads
+ * @param {boolean} hasKnobs whether the tips of the arrows have handles instead of heads
  */
 function buildDial(name, reach, title, hasKnobs) {
-  const svg = document.createElementNS(DIAL_SVG, "svg");
-  svg.setAttribute("viewBox", [-reach, -reach, 2 * reach, 2 * reach].join(" "));
-  svg.setAttribute("role", "img");
-  const circle = dialShape("circle", "mha-circle", svg);
-  circle.setAttribute("r", "1");
-  for (const d of [`M${-reach} 0H${reach}`, `M0 ${-reach}V${reach}`]) dialShape("path", "mha-axis", svg).setAttribute("d", d);
+  const svg = svgElement("svg", { viewBox: [-reach, -reach, 2 * reach, 2 * reach].join(" "), role: "img" });
+  svg.append(svgElement("circle", { class: "mha-circle", r: 1 }));
+  for (const d of [`M${-reach} 0H${reach}`, `M0 ${-reach}V${reach}`]) svg.append(svgElement("path", { class: "mha-axis", d }));
   const head = 0.09 * reach;
   const [query, key] = DIAL_ROLES.map((role) => ({
     before: dialArrow(svg, `mha-${role} mha-before`, head),
     step: dialArrow(svg, `mha-${role} mha-by-position`, head),
-    arc: dialShape("path", `mha-arrow mha-${role} mha-by-position`, svg),
+    arc: dialArrow(svg, `mha-${role} mha-by-position`, 0).node,
     after: dialArrow(svg, `mha-${role}`, hasKnobs ? 0 : head, `${name}_${role}`),
   }));
   const area = element("div", { class: "mha-dial" }, svg);
   const [pairScore, score] = [element("strong"), element("strong")];
-  const allText = element("span");
+  const allText = element("span", { class: "mha-name" });
   const node = element(
     "div",
     { class: "mha-dial-pane" },
@@ -189,7 +86,6 @@ function buildDial(name, reach, title, hasKnobs) {
       element("span", {}, allText, score),
     ),
   );
-  allText.className = "mha-name";
 
   /**
    * @param {Object<string, any>} numbers
@@ -207,11 +103,11 @@ function buildDial(name, reach, title, hasKnobs) {
 
 /**
  * The tip of an arrow, which can be dragged round the circle and turned with the arrow keys.
- * @param {import("./frame.js").Frame} frame
+ * @param {Frame} frame
  * @param {ReturnType<typeof buildDial>} dial
  * @param {DialRole} role
- * @param {(degrees: number) => void} onTurn the wanted direction of the arrow, as it stands on the dial
- * @param {(degrees: number) => void} onStep by how much the keys turn it
+ * @param {(degrees: number) => void} onTurn is told the direction on the dial to which the reader drags the arrow
+ * @param {(degrees: number) => void} onStep is told by how much a key turns the arrow
  */
 function dialHandle(frame, dial, role, onTurn, onStep) {
   const knob = element("div", {
@@ -249,7 +145,7 @@ function dialHandle(frame, dial, role, onTurn, onStep) {
       End: 180 - current,
     };
     const turn = turns[event.key];
-    if (turn === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (turn === undefined || isShortcut(event)) return;
     event.preventDefault();
     onStep(turn);
   });
@@ -268,24 +164,11 @@ function dialHandle(frame, dial, role, onTurn, onStep) {
   return { draw };
 }
 
-/**
- * The arc from one direction on by an angle, whole turns left out.
- * @param {ArrayLike<number>} from
- * @param {number} angle
- * @param {number} radius
- */
-function dialArc(from, angle, radius) {
-  const rest = angle % (2 * Math.PI);
-  const start = Math.atan2(from[1], from[0]);
-  const [a, b] = [start, start + rest].map((way) => `${(radius * Math.cos(way)).toFixed(4)} ${(-radius * Math.sin(way)).toFixed(4)}`);
-  return rest > 1e-6 ? `M${a}A${radius} ${radius} 0 ${rest > Math.PI ? 1 : 0} 0 ${b}` : "";
-}
-
-/** @param {import("./frame.js").Frame} frame */
-function build(frame) {
+/** @param {Frame} frame */
+function dialControls(frame) {
   const query = slider(frame, "query_position", (value) => frame.set({ query_position: value }));
   const key = slider(frame, "key_position", (value) => frame.set({ key_position: value }));
-  // The smaller of the two stands for both.
+  // This slider shows the smaller of the two positions.
   const both = slider(frame, "move both", (value) => {
     const [m, n] = [frame.get("query_position"), frame.get("key_position")];
     const first = Math.min(m, n);
@@ -296,39 +179,35 @@ function build(frame) {
     frame.set({ head_dim: value, pair: Math.min(frame.get("pair"), value / 2 - 1) }),
   );
   const base = slider(frame, "base", (value) => frame.set({ base: Number((10 ** value).toPrecision(2)) }));
-  const speed = element("p", { class: "mha-hint mha-speed" });
+  const sliders = [query, pair, key, headDim, both, base].map(({ node }) => node);
+  const [low, high] = [frame.limits("base").low, frame.limits("base").high].map(Math.log10);
+
+  /** @param {DialState} state */
+  function draw({ queryPosition: m, keyPosition: n, ...state }) {
+    const positions = frame.limits("query_position");
+    query.draw(m, positions);
+    key.draw(n, positions);
+    both.draw(Math.min(m, n), {
+      low: 0,
+      high: positions.high - Math.abs(n - m),
+      text: `${m}, ${n}`,
+      said: `query_position ${m}, key_position ${n}`,
+    });
+    pair.draw(state.pair, { low: 0, high: state.headDim / 2 - 1 });
+    headDim.draw(state.headDim, frame.limits("head_dim"));
+    base.draw(Math.log10(state.base), { low, high, step: 0.1, text: String(state.base) });
+  }
+  return { node: element("div", { class: "mha-controls" }, ...sliders), draw };
+}
+
+/**
+ * The two dials: arrows that are turned, and arrows to which a sinusoid is added.
+ * @param {Frame} frame
+ */
+function dialPair(frame) {
   const rotary = buildDial("rotary", 1.25, "Rotary: query and key are turned", true);
   const added = buildDial("added", 2.15, "Sinusoid: an arrow is added to both", false);
-  const shown = segments(frame, "Score of", [["pair", "this pair"], ["all", "all pairs"]], (value) => frame.set({ shown: value }));
-  const scores = plane(frame, { label: "Score against the offset", xName: "offset: key_position − query_position", yName: "query · key", ratio: 4, ticks: [8, 3] });
-  const addedLine = scores.curve("added", "added_by_offset");
-  const rotaryLine = scores.curve("rotary", "rotary_by_offset");
-  const now = scores.curve("now");
-  const [addedDot, rotaryDot] = [scores.dots("added"), scores.dots("rotary")];
-  const offsetHandle = scores.handle({
-    label: "offset",
-    role: "offset",
-    axis: "x",
-    step: 1,
-    onMove: (x) => {
-      const position = frame.get("query_position") + x;
-      frame.set({ key_position: Math.min(Math.max(position, 0), DIAL_LAST) });
-    },
-  });
-  const legend = ["rotary", "added"].map((kind) =>
-    element("span", { class: `mha-legend mha-${kind}` }, element("i"), kind === "rotary" ? "rotary" : "sinusoid added"),
-  );
-  const hint = "Dotted: the arrows without a position. Drag q and k; all pairs hold the same arrows.";
-  frame.body.append(
-    element("div", { class: "mha-controls" }, query.node, pair.node, key.node, headDim.node, both.node, base.node),
-    speed,
-    element("p", { class: "mha-hint", text: hint }),
-    element("div", { class: "mha-panes" }, rotary.node, added.node),
-    element("div", { class: "mha-choices mha-curve-head" }, shown.node, element("p", { class: "mha-legends" }, ...legend)),
-    scores.node,
-  );
-
-  let turns = { query: 0, key: 0 }; // in degrees, what the position adds
+  let turns = { query: 0, key: 0 }; // what the positions add to the directions, in degrees
   const handles = DIAL_ROLES.map((role) => {
     const trait = `${role}_angle`;
     return dialHandle(
@@ -339,9 +218,102 @@ function build(frame) {
       (step) => frame.set({ [trait]: wrapDegrees(frame.get(trait) + step) }),
     );
   });
+
+  /**
+   * @param {DialState} state
+   * @param {Encoded} arrows
+   * @param {DialNumbers} numbers
+   */
+  function draw(state, arrows, numbers) {
+    const degrees = (arrows.frequency * 180) / Math.PI;
+    turns = { query: state.queryPosition * degrees, key: state.keyPosition * degrees };
+    DIAL_ROLES.forEach((role, index) => {
+      const [arrow, tip] = [arrows[role], numbers[`rotary_${role}`]];
+      rotary[role].before.draw([0, 0], arrow);
+      rotary[role].after.draw([0, 0], tip);
+      rotary[role].arc.setAttribute("d", arcPath(arrow, (turns[role] * Math.PI) / 180, index === 0 ? 0.42 : 0.56));
+      added[role].before.draw([0, 0], arrow);
+      added[role].step.draw(arrow, numbers[`added_${role}`]);
+      added[role].after.draw([0, 0], numbers[`added_${role}`]);
+      handles[index].draw(tip, role === "query" ? state.queryAngle : state.keyAngle);
+    });
+    const [queryTurn, keyTurn] = [turns.query, turns.key].map((turn) => formatNumber(turn, 0));
+    rotary.svg.setAttribute("aria-label", `Dial: the query is turned by ${queryTurn} degrees, the key by ${keyTurn}`);
+    added.svg.setAttribute("aria-label", "Dial: query and key, each with the arrow of its position added");
+    rotary.drawScores(numbers, state.headDim / 2);
+    added.drawScores(numbers, state.headDim / 2);
+  }
+  return { node: element("div", { class: "mha-panes" }, rotary.node, added.node), draw };
+}
+
+/**
+ * The scores against the offset of the two positions.
+ * @param {Frame} frame
+ */
+function dialCurves(frame) {
+  const { low, high } = frame.limits("key_position");
+  const options = /** @type {[string, string][]} */ ([["pair", "this pair"], ["all", "all pairs"]]);
+  const shown = segments(frame, "Score of", options, (value) => frame.set({ shown: value }));
+  const scores = plane(frame, {
+    label: "Score against the offset",
+    xName: "offset: key_position − query_position",
+    yName: "query · key",
+    ratio: 4,
+    ticks: [8, 3],
+  });
+  const addedLine = scores.curve("added", "added_by_offset");
+  const rotaryLine = scores.curve("rotary", "rotary_by_offset");
+  const now = scores.curve("now");
+  const [addedDot, rotaryDot] = [scores.dots("added"), scores.dots("rotary")];
+  const handle = scores.handle({
+    label: "offset",
+    role: "offset",
+    axis: "x",
+    step: 1,
+    onMove: (x) => frame.set({ key_position: Math.min(Math.max(frame.get("query_position") + x, low), high) }),
+  });
+  const legend = ["rotary", "added"].map((kind) =>
+    element("span", { class: `mha-legend mha-${kind}` }, element("i"), kind === "rotary" ? "rotary" : "sinusoid added"),
+  );
+  const legends = element("p", { class: "mha-legends" }, ...legend);
+  const head = element("div", { class: "mha-choices mha-curve-head" }, shown.node, legends);
+
+  /**
+   * @param {DialState} state
+   * @param {[number, number]} range of the scores
+   * @param {DialNumbers} numbers
+   */
+  function draw(state, range, numbers) {
+    const offset = state.keyPosition - state.queryPosition;
+    const offsets = Float64Array.from({ length: high + 1 }, (_, position) => position - state.queryPosition);
+    const score = state.shown === "pair" ? "pair_score" : "score";
+    const [rotaryNow, addedNow] = ["rotary", "added"].map((name) => numbers[`${name}_${score}`]);
+    shown.draw(state.shown);
+    scores.draw([-high, high], range);
+    rotaryLine.draw(offsets, numbers.rotary_by_offset);
+    addedLine.draw(offsets, numbers.added_by_offset);
+    now.draw([offset, offset], range);
+    rotaryDot.draw([offset], [rotaryNow]);
+    addedDot.draw([offset], [addedNow]);
+    handle.draw(offset, range[0]);
+    const text = formatNumber(offset, 0);
+    handle.node.setAttribute("aria-valuetext", text);
+    scores.describe(`At offset ${text}: rotary ${formatNumber(rotaryNow)}, sinusoid added ${formatNumber(addedNow)}`);
+  }
+  return { nodes: [head, scores.node], draw };
+}
+
+/** @param {Frame} frame */
+function build(frame) {
+  const controls = dialControls(frame);
+  const speed = element("p", { class: "mha-hint mha-speed" });
+  const dials = dialPair(frame);
+  const curves = dialCurves(frame);
+  const hint = "Dotted: the arrows without a position. Drag q and k; all pairs hold the same arrows.";
+  frame.body.append(controls.node, speed, element("p", { class: "mha-hint", text: hint }), dials.node, ...curves.nodes);
   let made = "";
-  let encoded = /** @type {ReturnType<typeof encodeDial> | null} */ (null);
-  /** @type {{state: DialState, numbers: Object<string, any>} | null} */
+  let encoded = /** @type {Encoded | null} */ (null);
+  /** @type {{state: DialState, numbers: DialNumbers} | null} */
   let before = null;
 
   return () => {
@@ -350,61 +322,14 @@ function build(frame) {
     const wanted = JSON.stringify(fixed);
     if (wanted !== made || !encoded) encoded = encodeDial(state);
     made = wanted;
-    const { frequency, range } = encoded;
     const numbers = computeDial(state, encoded);
-    const offset = keyPosition - queryPosition;
-    const pairs = state.headDim / 2;
-    const first = Math.min(state.queryPosition, state.keyPosition);
-    const degrees = (frequency * 180) / Math.PI;
-    turns = { query: state.queryPosition * degrees, key: state.keyPosition * degrees };
-    query.draw(state.queryPosition, { low: 0, high: DIAL_LAST });
-    key.draw(state.keyPosition, { low: 0, high: DIAL_LAST });
-    both.draw(first, {
-      low: 0,
-      high: DIAL_LAST - Math.abs(offset),
-      text: `${state.queryPosition}, ${state.keyPosition}`,
-      said: `query_position ${state.queryPosition}, key_position ${state.keyPosition}`,
-    });
-    pair.draw(state.pair, { low: 0, high: pairs - 1 });
-    headDim.draw(state.headDim, { low: 2, high: 64, step: 2 });
-    base.draw(Math.log10(state.base), { low: 0, high: 6, step: 0.1, text: String(state.base) });
-    shown.draw(state.shown);
-    speed.textContent =
-      `Pair ${state.pair}, columns ${2 * state.pair} and ${2 * state.pair + 1}: ${formatNumber(degrees, 2)}° a position, ` +
-      `offset ${formatNumber(offset, 0)}.`;
-
-    const arrows = encoded;
-    DIAL_ROLES.forEach((role, index) => {
-      const arrow = arrows[role];
-      rotary[role].before.draw([0, 0], arrow);
-      rotary[role].after.draw([0, 0], numbers[`rotary_${role}`]);
-      rotary[role].arc.setAttribute("d", dialArc(arrow, (turns[role] * Math.PI) / 180, index === 0 ? 0.42 : 0.56));
-      added[role].before.draw([0, 0], arrow);
-      added[role].step.draw(arrow, numbers[`added_${role}`]);
-      added[role].after.draw([0, 0], numbers[`added_${role}`]);
-      handles[index].draw(numbers[`rotary_${role}`], role === "query" ? state.queryAngle : state.keyAngle);
-    });
-    rotary.svg.setAttribute(
-      "aria-label",
-      `Dial: the query is turned by ${formatNumber(turns.query, 0)} degrees, the key by ${formatNumber(turns.key, 0)}`,
-    );
-    added.svg.setAttribute("aria-label", "Dial: query and key, each with the arrow of its position added");
-    rotary.drawScores(numbers, pairs);
-    added.drawScores(numbers, pairs);
-
-    const offsets = Float64Array.from({ length: DIAL_LAST + 1 }, (_, position) => position - state.queryPosition);
-    const isPair = state.shown === "pair";
-    const [rotaryNow, addedNow] = ["rotary", "added"].map((name) => numbers[isPair ? `${name}_pair_score` : `${name}_score`]);
-    scores.draw([-DIAL_LAST, DIAL_LAST], range);
-    rotaryLine.draw(offsets, numbers.rotary_by_offset);
-    addedLine.draw(offsets, numbers.added_by_offset);
-    now.draw([offset, offset], range);
-    rotaryDot.draw([offset], [rotaryNow]);
-    addedDot.draw([offset], [addedNow]);
-    offsetHandle.draw(offset, range[0]);
-    offsetHandle.node.setAttribute("aria-valuetext", formatNumber(offset, 0));
-    scores.describe(`At offset ${formatNumber(offset, 0)}: rotary ${formatNumber(rotaryNow)}, sinusoid added ${formatNumber(addedNow)}`);
-
+    controls.draw(state);
+    const degrees = formatNumber((encoded.frequency * 180) / Math.PI, 2);
+    const columns = `columns ${2 * state.pair} and ${2 * state.pair + 1}`;
+    const offset = formatNumber(keyPosition - queryPosition, 0);
+    speed.textContent = `Pair ${state.pair}, ${columns}: ${degrees}° per position, offset ${offset}.`;
+    dials.draw(state, encoded, numbers);
+    curves.draw(state, encoded.range, numbers);
     if (before) frame.say(describeDial(before, { state, numbers }));
     before = { state, numbers };
     frame.report(() => numbers);
@@ -412,8 +337,8 @@ function build(frame) {
 }
 
 /**
- * @param {{state: DialState, numbers: Object<string, any>}} before
- * @param {{state: DialState, numbers: Object<string, any>}} after
+ * @param {{state: DialState, numbers: DialNumbers}} before
+ * @param {{state: DialState, numbers: DialNumbers}} after
  */
 function describeDial(before, { state, numbers }) {
   const [m, n] = [state.queryPosition - before.state.queryPosition, state.keyPosition - before.state.keyPosition];
@@ -428,8 +353,9 @@ function describeDial(before, { state, numbers }) {
   return `Pair ${state.pair}, offset ${offset}: rotary score ${rotary}, with the sinusoid added ${added}.`;
 }
 
-/** @param {import("./frame.js").Frame} frame */
+/** @param {Frame} frame */
 function dialPython(frame) {
+  const positions = frame.limits("key_position").high + 1;
   const { queryPosition, keyPosition, pair, headDim, base, queryAngle, keyAngle, shown } = readDial(frame);
   return `import torch
 
@@ -445,15 +371,15 @@ def arrows(degrees):
 
 
 def scores(queries, keys):
-    """Of this pair and of all pairs, the query at m with the keys at all positions."""
+    """The query at m, the key at n, and the scores of that query with the keys at all positions: one pair, all pairs."""
     columns = slice(2 * pair, 2 * pair + 2)
     of_pair = dot_product_score(queries[m : m + 1, columns], keys[:, columns])[0]
     return queries[m, columns], keys[n, columns], of_pair, dot_product_score(queries[m : m + 1], keys)[0]
 
 
 query, key = arrows(${queryAngle}), arrows(${keyAngle})
-angles = rotary_angles(${DIAL_LAST + 1}, head_dim, base=base).double()
-table = sinusoidal_encoding(${DIAL_LAST + 1}, head_dim, base=base).double()
+angles = rotary_angles(${positions}, head_dim, base=base).double()
+table = sinusoidal_encoding(${positions}, head_dim, base=base).double()
 
 rotary_query, rotary_key, of_pair, of_all = scores(
     apply_rotary(query.expand(len(angles), -1), angles),
@@ -472,5 +398,5 @@ print(f"pair {pair}: rotary {rotary_pair_score:.4f}, sinusoid added {added_pair_
 export default {
   /** @param {{model: import("./frame.js").Model, el: HTMLElement}} view */
   render: (view) =>
-    mount(view, { name: "rotation-dial", label: "Rotation dial", settings: DIAL_SETTINGS, python: dialPython }, build),
+    mount(view, { name: "rotation-dial", label: "Rotation dial", python: dialPython }, build),
 };

@@ -1,29 +1,30 @@
-// Scores: a query and keys in the plane, a rule, and what the softmax makes of it.
+// A query and keys in the plane, a rule that scores them, and what the softmax makes of the scores.
 
-import { dotProductScore, maskedSoftmax, matrixFromFloat32, scaledDotProductScore } from "./attention_math.js";
-import { viridis } from "./colors.js";
-import { element, formatNumber, mark, mount } from "./frame.js";
-import { colorBar, extentOf } from "./number_map.js";
+import { matrixFromFloat32 } from "./attention_math.js";
+import { extentOf, viridis } from "./colors.js";
+import { formatNumber } from "./format.js";
+import { element, mark, mount } from "./frame.js";
+import { colorBar } from "./number_map.js";
 import { checkbox, facts, menu, slider } from "./parts.js";
 import { plane } from "./plane.js";
-import { additiveScore, bilinearScore, cosineScore, entropyOf, gaussianScore } from "./score_math.js";
+import {
+  computeScore,
+  SCORE_ADDITIVE,
+  SCORE_BILINEAR,
+  SCORE_EDGE,
+  SCORE_SIDE,
+  scoreLandscape,
+  scorePlaces,
+  scoreWeights,
+} from "./score_math.js";
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
+/** @typedef {import("./frame.js").Frame} Frame */
 
-const SCORE_SETTINGS = ["query", "key", "score", "d", "is_scaled"];
-const SCORE_EDGE = 4;
-const SCORE_SIDE = 33;
 const SCORE_MAX_KEYS = 6;
-const SCORE_WIDTHS = [2, 4, 8, 16, 32, 64, 128];
-const SCORE_SEED = 158;
-const SCORE_BILINEAR = [[0.5, -1], [1, 0.5]];
-const SCORE_ADDITIVE = {
-  query: [[1, 0], [0, 1], [1, 1], [1, -1]],
-  key: [[1, -0.5], [0.5, 1], [-1, 0.5], [-0.5, -1]],
-  score: [2, 1, -1.5, 1],
-};
+const SCORE_SEED = 158; // of the coordinates beyond the plane, which Python draws
 
-/** @type {[string, string, boolean][]} name, text in the menu, and whether √d has a say */
+/** @type {[string, string, boolean][]} name, text in the menu, and whether the score can be divided by √d */
 const SCORE_RULES = [
   ["dot", "dot product", true],
   ["cosine", "cosine", false],
@@ -32,111 +33,37 @@ const SCORE_RULES = [
   ["additive", "additive", false],
 ];
 
-/** @param {import("./frame.js").Frame} frame */
+/** @param {Frame} frame */
 function readScore(frame) {
-  const d = frame.whole("d", 2, SCORE_WIDTHS[SCORE_WIDTHS.length - 1]);
-  if (!SCORE_WIDTHS.includes(d)) throw new RangeError(`d must be one of ${SCORE_WIDTHS.join(", ")}, got ${d}`);
-  const keys = frame.reals("key", -SCORE_EDGE, SCORE_EDGE);
+  const keys = frame.reals("key");
   const count = keys.length / 2;
   if (!Number.isInteger(count) || count < 2 || count > SCORE_MAX_KEYS) {
     throw new RangeError(`key must hold x and y of 2 to ${SCORE_MAX_KEYS} keys, got ${keys.length} numbers`);
   }
-  const score = frame.choice("score", SCORE_RULES.map(([name]) => name));
-  const isScaled = frame.flag("is_scaled");
+  const score = frame.choice("score");
   return {
-    query: frame.reals("query", -SCORE_EDGE, SCORE_EDGE, 2),
+    query: frame.reals("query"),
     keys: Array.from({ length: count }, (_, key) => keys.slice(2 * key, 2 * key + 2)),
     score,
-    d,
-    isScaled,
+    d: frame.whole("d"),
+    isScaled: frame.flag("is_scaled"),
     canScale: SCORE_RULES.some(([name, , isScalable]) => name === score && isScalable),
   };
 }
 
-/** @param {number[][]} rows */
-const scoreRows = (rows) => rows.map((row) => Float64Array.from(row));
-
-/** The places of the map, row by row from below. */
-function scorePlaces() {
-  const at = (/** @type {number} */ index) => SCORE_EDGE * ((2 * index) / (SCORE_SIDE - 1) - 1);
-  return Array.from({ length: SCORE_SIDE ** 2 }, (_, index) =>
-    Float64Array.of(at(index % SCORE_SIDE), at(Math.floor(index / SCORE_SIDE))),
-  );
-}
+/** @typedef {ReturnType<typeof readScore>} State */
 
 /**
- * The weights of the learned rules at one width.
- * @param {number} d
+ * The coordinates beyond the plane, as Python drew them for the widest query and keys.
+ * @param {Frame} frame
  */
-function scoreWeights(d) {
-  const row = (/** @type {number[]} */ start, /** @type {(i: number) => number} */ beyond) =>
-    Float64Array.from({ length: d }, (_, i) => (i < 2 ? start[i] : beyond(i)));
-  const bilinear = Array.from({ length: d }, (_, out) => row(SCORE_BILINEAR[out] ?? [0, 0], (i) => (i === out ? 1 : 0)));
-  // A coordinate beyond the plane enters one hidden unit, each unit in turn.
-  const units = SCORE_ADDITIVE.score.length;
-  const enter = (/** @type {number[][]} */ weight) =>
-    weight.map((start, unit) => row(start, (i) => ((i - 2) % units === unit ? 1 / Math.sqrt(d) : 0)));
-  const additive = { query: enter(SCORE_ADDITIVE.query), key: enter(SCORE_ADDITIVE.key), score: SCORE_ADDITIVE.score };
-  return { d, bilinear, additive };
-}
-
-/**
- * @param {ReturnType<typeof readScore>} state
- * @param {ReturnType<typeof scoreWeights>} learned
- * @param {Matrix} extra coordinates beyond the plane, of the query, then of each key
- */
-function computeScore({ query, keys, score, d, isScaled }, learned, extra) {
-  const row = (/** @type {number[]} */ start, /** @type {number} */ index) =>
-    Float64Array.from({ length: d }, (_, i) => (i < 2 ? start[i] : extra[index][i - 2]));
-  const q = [row(query, 0)];
-  const k = keys.map((key, index) => row(key, index + 1));
-  const factor = isScaled ? 1 / Math.sqrt(d) : 1;
-  /** @type {Object<string, () => Matrix>} */
-  const rules = {
-    dot: () => (isScaled ? scaledDotProductScore : dotProductScore)(q, k),
-    cosine: () => cosineScore(q, k),
-    gaussian: () => gaussianScore(q, k, isScaled ? d ** 0.25 : 1),
-    bilinear: () => bilinearScore(q, k, learned.bilinear).map((scores) => scores.map((number) => number * factor)),
-    additive: () => additiveScore(q, k, learned.additive),
-  };
-  const scores = rules[score]();
-  const weights = maskedSoftmax(scores);
-  const entropy = entropyOf(weights[0]);
-  const mean = scores[0].reduce((sum, number) => sum + number, 0) / keys.length;
-  const variance = scores[0].reduce((sum, number) => sum + (number - mean) ** 2, 0) / keys.length;
-  return { q, scores, weights, entropy, effectiveKeys: Math.exp(entropy), spread: Math.sqrt(variance) };
-}
-
-/**
- * The score of a key at each place of the plane. Beyond the plane such a key is 0, so that two coordinates of it do,
- * and what the query is there adds a constant or changes its length.
- * @param {ReturnType<typeof readScore>} state
- * @param {ReturnType<typeof scoreWeights>} learned
- * @param {Matrix} q the whole query, (1, d)
- * @param {Matrix} places
- * @returns {Matrix} [row][column], from below
- */
-function scoreLandscape({ query, score, d, isScaled }, learned, q, places) {
-  const inPlane = [Float64Array.from(query)];
-  const [inside, whole] = [inPlane[0], q[0]].map((row) => row.reduce((sum, number) => sum + number * number, 0));
-  const factor = isScaled ? 1 / Math.sqrt(d) : 1;
-  const toLength = Math.sqrt(inside) / Math.max(Math.sqrt(whole), 1e-12);
-  /** @type {Object<string, () => Float64Array>} */
-  const rules = {
-    dot: () => dotProductScore(inPlane, places)[0].map((number) => number * factor),
-    cosine: () => cosineScore(inPlane, places)[0].map((number) => number * toLength),
-    gaussian: () =>
-      gaussianScore(inPlane, places, isScaled ? d ** 0.25 : 1)[0].map((number) => number - ((whole - inside) * factor) / 2),
-    bilinear: () => bilinearScore(inPlane, places, scoreRows(SCORE_BILINEAR))[0].map((number) => number * factor),
-    additive: () => additiveScore(q, places, { ...learned.additive, key: scoreRows(SCORE_ADDITIVE.key) })[0],
-  };
-  const flat = rules[score]();
-  return Array.from({ length: SCORE_SIDE }, (_, y) => flat.slice(y * SCORE_SIDE, (y + 1) * SCORE_SIDE));
+function readExtra(frame) {
+  return matrixFromFloat32(frame.get("extra"), frame.limits("d").high - 2);
 }
 
 /**
  * The rule as a formula, and a remark on it.
- * @param {ReturnType<typeof readScore>} state
+ * @param {State} state
  * @returns {[string, string]}
  */
 function describeRule({ score, d, isScaled }) {
@@ -186,14 +113,14 @@ function scoreTable() {
   };
 }
 
-/** The score of a key at each place of the plane, as a picture that lies under it. */
+/** The score of a key at each place of the plane, as a picture under the plane. */
 function scoreMap() {
   const canvas = element("canvas", { width: SCORE_SIDE, height: SCORE_SIDE });
   const node = element("div", { class: "mha-score-map", "aria-hidden": "true" }, canvas);
   const context = canvas.getContext("2d");
   const image = context.createImageData(SCORE_SIDE, SCORE_SIDE);
   /**
-   * @param {Matrix} landscape from below
+   * @param {Matrix} landscape the lowest row first
    * @param {import("./number_map.js").Extent} extent
    */
   function draw(landscape, { low, high }) {
@@ -209,13 +136,32 @@ function scoreMap() {
   return { node, draw };
 }
 
-/** @param {import("./frame.js").Frame} frame */
-function build(frame) {
+/** @param {Frame} frame */
+function scoreControls(frame) {
   const rule = menu(frame, "score", (index) => frame.set({ score: SCORE_RULES[index][0] }));
   const width = slider(frame, "width d", (value) => frame.set({ d: value }));
   const scaled = checkbox(frame, "Divide by √d", (checked) => frame.set({ is_scaled: checked }));
   const formula = element("code");
   const remark = element("span", { class: "mha-hint" });
+  const text = element("p", { class: "mha-score-rule" }, formula, remark);
+  const node = element("div", { class: "mha-controls" }, rule.node, text, width.node, scaled.node);
+
+  /** @param {State} state */
+  function draw(state) {
+    rule.draw(SCORE_RULES.map(([, name]) => name), SCORE_RULES.findIndex(([name]) => name === state.score));
+    width.draw(state.d, { stops: frame.limits("d").options });
+    scaled.draw(state.isScaled && state.canScale);
+    scaled.input.disabled = !state.canScale;
+    [formula.textContent, remark.textContent] = describeRule(state);
+  }
+  return { node, draw };
+}
+
+/**
+ * The plane with a handle for the query and for each key, over the map of the score.
+ * @param {Frame} frame
+ */
+function scorePlane(frame) {
   const map = scoreMap();
   const view = plane(frame, {
     label: "The plane of query and keys",
@@ -226,8 +172,7 @@ function build(frame) {
   });
   view.area.prepend(map.node);
   view.draw([-SCORE_EDGE, SCORE_EDGE], [-SCORE_EDGE, SCORE_EDGE]);
-  // A disc under each key, as large as its weight.
-  const discs = view.dots("weight");
+  const discs = view.dots("weight"); // under each key, and as large as its weight
   const query = view.handle({
     label: "Query",
     role: "query",
@@ -249,28 +194,41 @@ function build(frame) {
     }),
   );
   const scale = colorBar();
+
+  /**
+   * @param {State} state
+   * @param {ArrayLike<number>} weights
+   * @param {Matrix} landscape
+   */
+  function draw(state, weights, landscape) {
+    const extent = extentOf([landscape], false);
+    map.draw(landscape, extent);
+    scale.draw(extent, "score of a key");
+    const sizeOf = (/** @type {number} */ index) => ({ size: 68 * Math.sqrt(weights[index]) });
+    discs.draw(state.keys.map(([x]) => x), state.keys.map(([, y]) => y), sizeOf);
+    query.draw(state.query[0], state.query[1], "q");
+    keys.forEach((handle, index) => {
+      handle.node.hidden = index >= state.keys.length;
+      if (index < state.keys.length) handle.draw(state.keys[index][0], state.keys[index][1], String(index));
+    });
+    const [low, high] = [extent.low, extent.high].map((number) => formatNumber(number, 2));
+    view.describe(`The colour at each place is the score that a key would have there, from ${low} to ${high}`);
+  }
+  return { node: element("div", {}, view.node, scale.node), draw };
+}
+
+/** @param {Frame} frame */
+function build(frame) {
+  const controls = scoreControls(frame);
+  const view = scorePlane(frame);
   const results = facts(
     ["entropy", "effective_keys", "spread"],
     ["entropy", "effective keys", "spread of scores"],
   );
   const table = scoreTable();
   const beyond = element("p", { class: "mha-hint mha-score-beyond" });
-  frame.body.append(
-    element(
-      "div",
-      { class: "mha-controls" },
-      rule.node,
-      element("p", { class: "mha-score-rule" }, formula, remark),
-      width.node,
-      scaled.node,
-    ),
-    element(
-      "div",
-      { class: "mha-panes" },
-      element("div", {}, view.node, scale.node),
-      element("div", {}, results.node, table.node, beyond),
-    ),
-  );
+  const numbers = element("div", {}, results.node, table.node, beyond);
+  frame.body.append(controls.node, element("div", { class: "mha-panes" }, view.node, numbers));
   const places = scorePlaces();
   let learned = scoreWeights(2);
   let before = "";
@@ -278,25 +236,10 @@ function build(frame) {
   return () => {
     const state = readScore(frame);
     if (learned.d !== state.d) learned = scoreWeights(state.d);
-    const extra = matrixFromFloat32(frame.get("extra"), SCORE_WIDTHS[SCORE_WIDTHS.length - 1] - 2);
-    const { q, scores, weights, entropy, effectiveKeys, spread } = computeScore(state, learned, extra);
+    const { q, scores, weights, entropy, effectiveKeys, spread } = computeScore(state, learned, readExtra(frame));
     const landscape = scoreLandscape(state, learned, q, places);
-    rule.draw(SCORE_RULES.map(([, text]) => text), SCORE_RULES.findIndex(([name]) => name === state.score));
-    width.draw(state.d, { stops: SCORE_WIDTHS });
-    scaled.draw(state.isScaled && state.canScale);
-    scaled.input.disabled = !state.canScale;
-    [formula.textContent, remark.textContent] = describeRule(state);
-
-    const extent = extentOf([landscape], false);
-    map.draw(landscape, extent);
-    scale.draw(extent, "score of a key");
-    discs.draw(state.keys.map(([x]) => x), state.keys.map(([, y]) => y), (index) => ({ size: 68 * Math.sqrt(weights[0][index]) }));
-    query.draw(state.query[0], state.query[1], "q");
-    keys.forEach((handle, index) => {
-      handle.node.hidden = index >= state.keys.length;
-      if (index < state.keys.length) handle.draw(state.keys[index][0], state.keys[index][1], String(index));
-    });
-    view.describe(`The colour at each place is the score that a key would have there, from ${formatNumber(extent.low, 2)} to ${formatNumber(extent.high, 2)}`);
+    controls.draw(state);
+    view.draw(state, weights[0], landscape);
     const count = state.keys.length;
     results.draw([
       { text: `${formatNumber(entropy, 3)} nats`, hint: `at most ln ${count} = ${formatNumber(Math.log(count), 3)}`, number: entropy },
@@ -326,8 +269,9 @@ function scoreTensor(rows) {
   return `torch.tensor([${rows.map((row) => `[${row.join(", ")}]`).join(", ")}], dtype=torch.float64)`;
 }
 
-/** @param {import("./frame.js").Frame} frame */
+/** @param {Frame} frame */
 function scorePython(frame) {
+  const widest = frame.limits("d").high;
   const { query, keys, score, d, isScaled } = readScore(frame);
   const { query: queryWeight, key: keyWeight, score: scoreWeight } = SCORE_ADDITIVE;
   const over = isScaled ? " / math.sqrt(d)" : "";
@@ -369,9 +313,9 @@ from mha_lib import ${imported}
 d = ${d}
 query = ${scoreTensor([query])}
 key = ${scoreTensor(keys)}
-# What lies beyond the plane was drawn once, for the query and for up to ${SCORE_MAX_KEYS} keys.
+# The coordinates beyond the plane were drawn once, for the query and for up to ${SCORE_MAX_KEYS} keys.
 generator = torch.Generator().manual_seed(${SCORE_SEED})
-beyond = torch.randn(${1 + SCORE_MAX_KEYS}, ${SCORE_WIDTHS[SCORE_WIDTHS.length - 1] - 2}, generator=generator).double()[:, : d - 2]
+beyond = torch.randn(${1 + SCORE_MAX_KEYS}, ${widest - 2}, generator=generator).double()[:, : d - 2]
 query = torch.hstack([query, beyond[:1]])
 key = torch.hstack([key, beyond[1 : len(key) + 1]])
 
@@ -383,7 +327,7 @@ effective_keys = entropy.exp()
 spread = scores.std(correction=0)
 print(torch.round(weights, decimals=4))
 
-# The score of a key at each place of the plane, which is 0 beyond it; y by row, x by column.
+# The score of a key at each place of the plane; beyond the plane the key is 0. y is the row, x the column.
 side = torch.linspace(-${SCORE_EDGE}, ${SCORE_EDGE}, ${SCORE_SIDE}, dtype=torch.float64)
 places = torch.nn.functional.pad(torch.cartesian_prod(side, side), (0, d - 2))
 landscape = score(query, places).view(${SCORE_SIDE}, ${SCORE_SIDE}).T
@@ -398,7 +342,6 @@ export default {
       {
         name: "score-explorer",
         label: "Score explorer",
-        settings: SCORE_SETTINGS,
         data: ["extra"],
         python: scorePython,
       },

@@ -1,8 +1,18 @@
 // The mathematics of scores, in float64: the same rules as mha_lib.scores.
 
-import { dotProductScore } from "./attention_math.js";
+import { dotProductScore, maskedSoftmax, scaledDotProductScore } from "./attention_math.js";
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
+/** @typedef {{query: number[], keys: number[][], score: string, d: number, isScaled: boolean}} ScoreState */
+
+export const SCORE_EDGE = 4; // the plane reaches from -4 to 4 in both directions
+export const SCORE_SIDE = 33; // rows and columns of the map
+export const SCORE_BILINEAR = [[0.5, -1], [1, 0.5]];
+export const SCORE_ADDITIVE = {
+  query: [[1, 0], [0, 1], [1, 1], [1, -1]],
+  key: [[1, -0.5], [0.5, 1], [-1, 0.5], [-0.5, -1]],
+  score: [2, 1, -1.5, 1],
+};
 
 /**
  * A row times a matrix that is stored as torch's nn.Linear does, one row for each number that comes out.
@@ -96,27 +106,83 @@ export function entropyOf(weights) {
   return weights.reduce((sum, p) => (p > 0 ? sum - p * Math.log(p) : sum), 0);
 }
 
-/**
- * Softmax by its formula, with no eye on what is hidden: a row of -Infinity comes out as NaN.
- * @param {Matrix} scores
- * @returns {Matrix}
- */
-export function plainSoftmax(scores) {
-  return scores.map((row) => {
-    const highest = Math.max(...row);
-    const exponentials = row.map((score) => Math.exp(score - highest));
-    const total = exponentials.reduce((sum, number) => sum + number, 0);
-    return exponentials.map((number) => number / total);
-  });
+/** @param {number[][]} rows */
+const scoreRows = (rows) => rows.map((row) => Float64Array.from(row));
+
+/** The places of the map, row by row, the lowest row first. */
+export function scorePlaces() {
+  const at = (/** @type {number} */ index) => SCORE_EDGE * ((2 * index) / (SCORE_SIDE - 1) - 1);
+  return Array.from({ length: SCORE_SIDE ** 2 }, (_, index) =>
+    Float64Array.of(at(index % SCORE_SIDE), at(Math.floor(index / SCORE_SIDE))),
+  );
 }
 
 /**
- * Hidden scores become `fill`.
- * @param {Matrix} scores
- * @param {import("./attention_math.js").Mask} mask
- * @param {number} fill
- * @returns {Matrix}
+ * The weights of the learned rules at one width.
+ * @param {number} d
  */
-export function fillScores(scores, mask, fill) {
-  return scores.map((row, query) => row.map((score, key) => (mask[query][key] ? score : fill)));
+export function scoreWeights(d) {
+  const row = (/** @type {number[]} */ start, /** @type {(i: number) => number} */ beyond) =>
+    Float64Array.from({ length: d }, (_, i) => (i < 2 ? start[i] : beyond(i)));
+  const bilinear = Array.from({ length: d }, (_, out) => row(SCORE_BILINEAR[out] ?? [0, 0], (i) => (i === out ? 1 : 0)));
+  // A coordinate beyond the plane enters one hidden unit, each unit in turn.
+  const units = SCORE_ADDITIVE.score.length;
+  const enter = (/** @type {number[][]} */ weight) =>
+    weight.map((start, unit) => row(start, (i) => ((i - 2) % units === unit ? 1 / Math.sqrt(d) : 0)));
+  const additive = { query: enter(SCORE_ADDITIVE.query), key: enter(SCORE_ADDITIVE.key), score: SCORE_ADDITIVE.score };
+  return { d, bilinear, additive };
+}
+
+/**
+ * @param {ScoreState} state
+ * @param {ReturnType<typeof scoreWeights>} learned
+ * @param {Matrix} extra coordinates beyond the plane, of the query, then of each key
+ */
+export function computeScore({ query, keys, score, d, isScaled }, learned, extra) {
+  const row = (/** @type {number[]} */ start, /** @type {number} */ index) =>
+    Float64Array.from({ length: d }, (_, i) => (i < 2 ? start[i] : extra[index][i - 2]));
+  const q = [row(query, 0)];
+  const k = keys.map((key, index) => row(key, index + 1));
+  const factor = isScaled ? 1 / Math.sqrt(d) : 1;
+  /** @type {Object<string, () => Matrix>} */
+  const rules = {
+    dot: () => (isScaled ? scaledDotProductScore : dotProductScore)(q, k),
+    cosine: () => cosineScore(q, k),
+    gaussian: () => gaussianScore(q, k, isScaled ? d ** 0.25 : 1),
+    bilinear: () => bilinearScore(q, k, learned.bilinear).map((scores) => scores.map((number) => number * factor)),
+    additive: () => additiveScore(q, k, learned.additive),
+  };
+  const scores = rules[score]();
+  const weights = maskedSoftmax(scores);
+  const entropy = entropyOf(weights[0]);
+  const mean = scores[0].reduce((sum, number) => sum + number, 0) / keys.length;
+  const variance = scores[0].reduce((sum, number) => sum + (number - mean) ** 2, 0) / keys.length;
+  return { q, scores, weights, entropy, effectiveKeys: Math.exp(entropy), spread: Math.sqrt(variance) };
+}
+
+/**
+ * The score of a key at each place of the plane. Beyond the plane such a key is 0. Its first two coordinates are therefore
+ * enough, and the query's other coordinates only add a constant or change a length.
+ * @param {ScoreState} state
+ * @param {ReturnType<typeof scoreWeights>} learned
+ * @param {Matrix} q the whole query, (1, d)
+ * @param {Matrix} places
+ * @returns {Matrix} [row][column], the lowest row first
+ */
+export function scoreLandscape({ query, score, d, isScaled }, learned, q, places) {
+  const inPlane = [Float64Array.from(query)];
+  const [inside, whole] = [inPlane[0], q[0]].map((row) => row.reduce((sum, number) => sum + number * number, 0));
+  const factor = isScaled ? 1 / Math.sqrt(d) : 1;
+  const toLength = Math.sqrt(inside) / Math.max(Math.sqrt(whole), 1e-12);
+  /** @type {Object<string, () => Float64Array>} */
+  const rules = {
+    dot: () => dotProductScore(inPlane, places)[0].map((number) => number * factor),
+    cosine: () => cosineScore(inPlane, places)[0].map((number) => number * toLength),
+    gaussian: () =>
+      gaussianScore(inPlane, places, isScaled ? d ** 0.25 : 1)[0].map((number) => number - ((whole - inside) * factor) / 2),
+    bilinear: () => bilinearScore(inPlane, places, scoreRows(SCORE_BILINEAR))[0].map((number) => number * factor),
+    additive: () => additiveScore(q, places, { ...learned.additive, key: scoreRows(SCORE_ADDITIVE.key) })[0],
+  };
+  const flat = rules[score]();
+  return Array.from({ length: SCORE_SIDE }, (_, y) => flat.slice(y * SCORE_SIDE, (y + 1) * SCORE_SIDE));
 }

@@ -1,0 +1,232 @@
+// A trained model with one layer of attention, computed from its weights with some of the heads off, in float64. Pure
+// functions, no DOM.
+
+import {
+  attentionPooling,
+  bytesFromBase64,
+  matrixFromFloat32,
+  multiHeadSteps,
+  scaledDotProductScore,
+  splitHeads,
+  validLenMask,
+  zeroMatrix,
+} from "./attention_math.js";
+
+export const ALL_SUBSETS = 4; // with up to this many heads the table holds all subsets
+
+/** @typedef {import("./attention_math.js").Matrix} Matrix */
+
+/**
+ * @typedef {object} StoredModel
+ * @property {number} num_heads
+ * @property {number} embed_dim
+ * @property {Object<string, string>} weights under the names that torch gives them, float32 in base64
+ */
+
+/**
+ * @typedef {object} StoredBatch
+ * @property {number} samples
+ * @property {number} length
+ * @property {string[]} tasks
+ * @property {string} tokens bytes in base64, samples times length
+ * @property {string} targets bytes in base64, samples times length times tasks
+ */
+
+/**
+ * x · weightᵀ + bias, as nn.Linear does it.
+ * @param {Matrix} x
+ * @param {Matrix} weight (out, in)
+ * @param {Float64Array} [bias]
+ * @returns {Matrix}
+ */
+function linearRows(x, weight, bias) {
+  const result = zeroMatrix(x.length, weight.length);
+  for (let y = 0; y < x.length; y += 1) {
+    const [row, own] = [x[y], result[y]];
+    for (let out = 0; out < own.length; out += 1) {
+      const column = weight[out];
+      let sum = bias ? bias[out] : 0;
+      for (let i = 0; i < row.length; i += 1) sum += row[i] * column[i];
+      own[out] = sum;
+    }
+  }
+  return result;
+}
+
+/** @param {Float64Array} a @param {Float64Array} b */
+function addRows(a, b) {
+  const sum = a.slice();
+  for (let i = 0; i < sum.length; i += 1) sum[i] += b[i];
+  return sum;
+}
+
+/**
+ * The weights of a stored model by name: matrices, and vectors where there is a bias.
+ * @param {StoredModel} stored
+ */
+function storedWeights({ embed_dim: embedDim, weights }) {
+  return {
+    matrix: (/** @type {string} */ name) => matrixFromFloat32(weights[name], embedDim),
+    bias(/** @type {string} */ name) {
+      const stored = weights[`${name}.bias`];
+      return stored === undefined ? undefined : Float64Array.from(matrixFromFloat32(stored, 1), ([number]) => number);
+    },
+  };
+}
+
+/**
+ * What each head adds to the logits: read_out · out_proj, divided into the columns of each head, (logits, head_dim), and
+ * what is added once, whichever heads are on.
+ * @param {ReturnType<typeof storedWeights>} weights
+ * @param {number} numHeads
+ */
+function readOutOfHeads({ matrix, bias }, numHeads) {
+  const [outProj, readOut] = [matrix("out_proj.weight"), matrix("read_out.weight")];
+  const transposed = Array.from(outProj[0], (_, column) => Float64Array.from(outProj, (row) => row[column]));
+  const joined = linearRows(readOut, transposed);
+  const headDim = transposed.length / numHeads;
+  const ofHead = Array.from({ length: numHeads }, (_, head) =>
+    joined.map((row) => row.slice(head * headDim, (head + 1) * headDim)),
+  );
+  const [outBias, readBias] = [bias("out_proj"), bias("read_out") ?? new Float64Array(readOut.length)];
+  return { ofHead, base: outBias ? addRows(linearRows([outBias], readOut)[0], readBias) : readBias };
+}
+
+/**
+ * All that does not depend on the gates: what each head adds to each logit. The logits with some heads off are then
+ * sums, as the output of the layer is a sum over heads.
+ * @param {StoredModel} stored
+ * @param {StoredBatch} batch
+ */
+export function prepareModel(stored, batch) {
+  const { samples, length, tasks } = batch;
+  const numHeads = stored.num_heads;
+  const weights = storedWeights(stored);
+  const tokens = bytesFromBase64(batch.tokens);
+  const [embedding, positions] = [weights.matrix("embedding"), weights.matrix("positions")];
+  // The projection of token + position is the sum of their projections.
+  const tables = ["q_proj", "k_proj", "v_proj"].map((name) => {
+    const weight = weights.matrix(`${name}.weight`);
+    return { ofToken: linearRows(embedding, weight), ofPlace: linearRows(positions, weight, weights.bias(name)) };
+  });
+  const mask = validLenMask(length, length, length);
+  const steps = (/** @type {number} */ sample) => {
+    const [query, key, value] = tables.map(({ ofToken, ofPlace }) =>
+      ofPlace.map((row, place) => addRows(row, ofToken[tokens[sample * length + place]])),
+    );
+    return multiHeadSteps({ query, key, value }, numHeads, mask);
+  };
+  const { ofHead, base } = readOutOfHeads(weights, numHeads);
+  const logitCount = base.length;
+  // A token at a place is one of few inputs. The scores of all pairs of inputs, and what each input adds to the logits of
+  // a head that looks at nothing else, are computed once for the whole batch.
+  const [queries, keys, values] = tables.map(({ ofToken, ofPlace }) =>
+    splitHeads(ofToken.flatMap((tokenRow) => ofPlace.map((placeRow) => addRows(placeRow, tokenRow))), numHeads),
+  );
+  const scores = queries.map((query, head) => scaledDotProductScore(query, keys[head]));
+  const parts = values.map((value, head) => linearRows(value, ofHead[head]));
+  const added = ofHead.map(() => new Float64Array(samples * length * logitCount));
+  const seen = zeroMatrix(length, length);
+  for (let sample = 0; sample < samples; sample += 1) {
+    const inputs = Array.from({ length }, (_, place) => tokens[sample * length + place] * length + place);
+    added.forEach((all, head) => {
+      for (let q = 0; q < length; q += 1) {
+        const row = scores[head][inputs[q]];
+        for (let k = 0; k < length; k += 1) seen[q][k] = row[inputs[k]];
+      }
+      const { output } = attentionPooling(seen, inputs.map((input) => parts[head][input]));
+      output.forEach((row, place) => all.set(row, (sample * length + place) * logitCount));
+    });
+  }
+  const targets = bytesFromBase64(batch.targets);
+  return { numHeads, samples, length, tasks, tokens, targets, steps, base, added, classes: logitCount / tasks.length };
+}
+
+/** @typedef {ReturnType<typeof prepareModel>} LabModel */
+
+/**
+ * The answers at some places of the batch with the heads gated; the answers for all tasks stand side by side.
+ * @param {LabModel} model
+ * @param {readonly number[]} gates
+ * @param {number} [first]
+ * @param {number} [count]
+ */
+export function gatedAnswers({ base, added, classes, tasks, samples, length }, gates, first = 0, count = samples * length) {
+  const width = base.length;
+  const answers = new Uint8Array(count * tasks.length);
+  const logits = new Float64Array(width);
+  for (let place = 0; place < count; place += 1) {
+    logits.set(base);
+    for (let head = 0; head < gates.length; head += 1) {
+      if (gates[head] === 0) continue;
+      const offset = (first + place) * width;
+      for (let i = 0; i < width; i += 1) logits[i] += gates[head] * added[head][offset + i];
+    }
+    for (let task = 0; task < tasks.length; task += 1) {
+      let best = task * classes;
+      for (let i = best + 1; i < (task + 1) * classes; i += 1) if (logits[i] > logits[best]) best = i;
+      answers[place * tasks.length + task] = best - task * classes;
+    }
+  }
+  return answers;
+}
+
+/**
+ * The share of right answers for each task, and the share of places where all tasks are right.
+ * @param {LabModel} model
+ * @param {readonly number[]} gates
+ */
+export function gatedAccuracy(model, gates) {
+  const { targets, tasks, samples, length } = model;
+  const answers = gatedAnswers(model, gates);
+  const right = new Array(tasks.length + 1).fill(0);
+  for (let place = 0; place < samples * length; place += 1) {
+    let all = 1;
+    for (let task = 0; task < tasks.length; task += 1) {
+      const isRight = answers[place * tasks.length + task] === targets[place * tasks.length + task] ? 1 : 0;
+      right[task] += isRight;
+      all *= isRight;
+    }
+    right[tasks.length] += all;
+  }
+  return Float64Array.from(right, (count) => count / (samples * length));
+}
+
+/**
+ * The rows of the table. With few heads they are all subsets, the smallest first; with many heads, no head and each
+ * single one.
+ * @param {number} numHeads
+ * @returns {number[][]} the heads that are off
+ */
+export function ablationSubsets(numHeads) {
+  const most = numHeads <= ALL_SUBSETS ? numHeads : 1;
+  /** @type {number[][]} */
+  let latest = [[]];
+  const all = [...latest];
+  for (let size = 1; size <= most; size += 1) {
+    latest = latest.flatMap((off) =>
+      Array.from({ length: numHeads }, (_, head) => head)
+        .filter((head) => off.length === 0 || head > off[off.length - 1])
+        .map((head) => [...off, head]),
+    );
+    all.push(...latest);
+  }
+  return all;
+}
+
+/**
+ * @param {number} numHeads
+ * @param {readonly number[]} off
+ * @returns {number[]} one for each head, 0 for those that are off
+ */
+export function gatesWithout(numHeads, off) {
+  return Array.from({ length: numHeads }, (_, head) => (off.includes(head) ? 0 : 1));
+}
+
+/**
+ * @param {readonly number[]} gates
+ * @returns {number[]} the heads that are off
+ */
+export function headsOff(gates) {
+  return gates.flatMap((gate, head) => (gate === 0 ? [head] : []));
+}

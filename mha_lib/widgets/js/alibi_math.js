@@ -1,0 +1,50 @@
+// ALiBi, in float64: the same rules as mha_lib.positional.
+
+import { causalMask, maskedSoftmax } from "./attention_math.js";
+
+/** @typedef {import("./attention_math.js").Matrix} Matrix */
+
+/**
+ * The slope of each head's penalty on distance. For a power of two the slopes are 2^(-8/h), 2^(-16/h), …; for other
+ * numbers of heads h they are those of the power of two below, and then every other slope of the power above.
+ * @param {number} numHeads
+ * @returns {number[]}
+ */
+export function alibiSlopes(numHeads) {
+  const power = 2 ** Math.floor(Math.log2(numHeads));
+  return Array.from({ length: numHeads }, (_, head) =>
+    head < power ? 2 ** ((-8 * (head + 1)) / power) : 2 ** ((-8 * (2 * (head - power) + 1)) / (2 * power)),
+  );
+}
+
+/**
+ * The bias that is added to the scores of one head: -slope · distance.
+ * @param {number} slope
+ * @param {number} length of queries and keys
+ * @returns {Matrix}
+ */
+export function alibiBias(slope, length) {
+  return Array.from({ length }, (_, query) => Float64Array.from({ length }, (_, key) => -slope * Math.abs(query - key)));
+}
+
+/**
+ * @param {{numHeads: number, length: number, isCausal: boolean, shown: string}} state
+ */
+export function computeAlibi({ numHeads, length, isCausal, shown }) {
+  const slopes = alibiSlopes(numHeads);
+  const mask = isCausal ? causalMask(length) : undefined;
+  // The softmax of the bias alone gives the weights where all scores are equal.
+  const tables = slopes.map((slope) => {
+    const bias = alibiBias(slope, length);
+    return shown === "bias" ? bias : maskedSoftmax(bias, mask);
+  });
+  return {
+    slopes,
+    mask,
+    // torch keeps the slopes in float32.
+    half_distances: slopes.map((slope) => Math.LN2 / Math.fround(slope)),
+    tables,
+    // The last query sees all keys, with a mask and without: one curve over the distance for each head.
+    by_distance: tables.map((table) => Float64Array.from(table[length - 1]).reverse()),
+  };
+}

@@ -1,0 +1,37 @@
+// Round numbers on axes and sliders. Pure functions.
+
+/** @typedef {[number, number]} Range lowest and highest */
+
+/**
+ * Round numbers inside a range, about `count` of them.
+ * @param {Range} range
+ * @param {number} count
+ * @returns {{values: number[], digits: number}}
+ */
+export function roundTicks([low, high], count) {
+  const rough = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999) ?? rough;
+  const first = Math.ceil(low / step - 1e-9);
+  const last = Math.floor(high / step + 1e-9);
+  const values = Array.from({ length: last - first + 1 }, (_, index) => (first + index) * step);
+  return { values, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
+}
+
+/**
+ * A step of about a hundredth of a range: 1, 2 or 5 times a power of ten.
+ * @param {Range} range
+ */
+export function roundStep(range) {
+  const { values } = roundTicks(range, 100);
+  return Number((values[1] - values[0]).toPrecision(1));
+}
+
+/**
+ * @param {number} value
+ * @param {Range} range
+ * @returns {number} the value, or the end of the range that is nearer to it
+ */
+export function within(value, [low, high]) {
+  return Math.min(Math.max(value, low), high);
+}

@@ -1,0 +1,322 @@
+"""Masks and inputs as users of torch write them: (batch, k_len), one sample alone, a window, a scale."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from random_tensors import bools, random
+
+from mha_lib import (
+    KeyValueCache,
+    MultiHeadAttention,
+    ShawScore,
+    T5RelativeBias,
+    alibi_bias,
+    build_mask,
+    causal_mask,
+    dot_product_attention,
+    masked_softmax,
+    scaled_dot_product_score,
+    sliding_window_mask,
+    softcap_scores,
+    t5_buckets,
+)
+
+BATCH, HEADS, Q_LEN, K_LEN, WIDTH = 2, 3, 5, 7, 33
+BOTH_PATHS = pytest.mark.parametrize("need_weights", [True, False], ids=["readable", "fused"])
+
+
+def layer_of(**settings):
+    torch.manual_seed(0)
+    return MultiHeadAttention(WIDTH, HEADS, dtype=torch.float64, **settings)
+
+
+def inputs(q_len=Q_LEN, k_len=K_LEN, batch=BATCH):
+    return random(batch, q_len, WIDTH), *(random(batch, k_len, WIDTH, seed=i) for i in (1, 2))
+
+
+@BOTH_PATHS
+def test_a_key_mask_hides_keys_of_its_sample(need_weights):
+    key_mask = bools(BATCH, K_LEN)
+    found = layer_of()(*inputs(), key_mask=key_mask, need_weights=need_weights)
+    wanted = layer_of()(*inputs(), attn_mask=key_mask[:, None], need_weights=need_weights)
+    torch.testing.assert_close(found, wanted)
+    if need_weights:
+        assert not found[1].masked_select(~key_mask[:, None, None]).any()
+
+
+def test_a_key_mask_joins_lengths_and_masks():
+    lens, key_mask, mask = torch.tensor([6, 3]), bools(BATCH, K_LEN), bools(Q_LEN, K_LEN, seed=1)
+    built = build_mask(
+        Q_LEN, K_LEN, attn_mask=mask, key_mask=key_mask, valid_lens=lens, is_causal=True
+    )  # fmt: skip
+    in_length = torch.arange(K_LEN) < lens[:, None]
+    wanted = mask & (key_mask & in_length)[:, None] & causal_mask(Q_LEN, K_LEN)
+    assert torch.equal(built, wanted)
+
+
+@pytest.mark.parametrize(
+    ("key_mask", "error", "message"),
+    [
+        (torch.ones(BATCH, K_LEN), TypeError, "key_mask must be a bool tensor"),
+        (bools(BATCH, Q_LEN), ValueError, r"key_mask must have shape \(batch, k_len\).*got \(2, 5\)"),
+        (bools(1, K_LEN), ValueError, r"got \(1, 7\)"),
+        (bools(BATCH, 1, K_LEN), ValueError, r"got \(2, 1, 7\)"),
+    ],
+)
+def test_a_key_mask_that_does_not_fit_is_refused(key_mask, error, message):
+    with pytest.raises(error, match=message):
+        layer_of()(*inputs(), key_mask=key_mask)
+
+
+def test_a_mask_that_could_mean_two_things_is_refused_with_a_hint():
+    """(batch, k_len) of other libraries would be taken for (q_len, k_len) where both numbers agree."""
+    mask, given = bools(Q_LEN, K_LEN), inputs(batch=Q_LEN)
+    with pytest.raises(ValueError, match=r"attn_mask\[None\].*key_mask=attn_mask.*got shape \(5, 7\)"):
+        layer_of()(*given, mask)
+    with pytest.raises(ValueError, match="key_mask"):
+        dot_product_attention(*given, mask)
+    as_queries, _ = layer_of()(*given, mask[None])
+    as_keys, _ = layer_of()(*given, key_mask=mask)
+    torch.testing.assert_close(as_queries[1], layer_of()(*(x[1:2] for x in given), mask)[0][0])
+    torch.testing.assert_close(as_keys[1], layer_of()(*(x[1:2] for x in given), mask[1:2])[0][0])
+    # One row for all queries, and one sample, can only mean one thing.
+    layer_of()(*given, mask[:1])
+    layer_of()(*inputs(batch=1, q_len=1), bools(1, K_LEN))
+
+
+@BOTH_PATHS
+def test_one_length_does_not_stand_for_two_samples(need_weights):
+    lens = torch.tensor([3])
+    with pytest.raises(ValueError, match=r"valid_lens must have shape .* got \(1,\)"):
+        layer_of()(*inputs(), valid_lens=lens, need_weights=need_weights)
+    with pytest.raises(ValueError, match=r"got \(1,\)"):
+        masked_softmax(random(BATCH, Q_LEN, K_LEN), valid_lens=lens)
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize(
+    "hide",
+    [
+        {},
+        {"attn_mask": bools(Q_LEN, K_LEN)},
+        {"attn_mask": bools(HEADS, Q_LEN, K_LEN)},
+        {"key_mask": bools(K_LEN)},
+        {"valid_lens": torch.tensor(4)},
+        {"valid_lens": torch.tensor([1, 2, 3, 4, 7]), "is_causal": True},
+        {"attn_bias": random(HEADS, Q_LEN, K_LEN, seed=4)},
+    ],
+    ids=lambda hide: " ".join(hide),
+)
+def test_one_sample_needs_no_batch_axis(hide, need_weights):
+    given = [x[0] for x in inputs()]
+    output, weights = layer_of()(*given, need_weights=need_weights, **hide)
+    shared = {name for name in ("attn_mask", "attn_bias") if name in hide and hide[name].ndim == 2}
+    batched = {
+        name: part[None] if isinstance(part, torch.Tensor) and name not in shared else part
+        for name, part in hide.items()
+    }
+    wanted, wanted_weights = layer_of()(*(x[None] for x in given), need_weights=need_weights, **batched)
+    assert torch.equal(output, wanted[0])
+    assert weights is None if not need_weights else torch.equal(weights, wanted_weights[0])
+    assert output.shape == (Q_LEN, WIDTH)
+
+
+def test_inputs_with_and_without_a_batch_axis_do_not_mix():
+    query, key, value = inputs()
+    with pytest.raises(ValueError, match="query must have shape"):
+        layer_of()(query[0], key, value)
+    with pytest.raises(ValueError, match="value must have shape"):
+        layer_of()(query, key, value[0])
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize("scale", [0.3, torch.tensor(0.3), torch.tensor([0.2, 0.3, 0.5]).view(3, 1, 1)])
+def test_a_scale_takes_the_place_of_the_root_of_d(scale, need_weights):
+    layer = layer_of(scale=scale)
+    query, key, value = (
+        layer.split_heads(proj(x))
+        for proj, x in zip((layer.q_proj, layer.k_proj, layer.v_proj), inputs(), strict=True)
+    )
+    weights = (query @ key.transpose(-2, -1) * scale).softmax(-1)
+    output, found = layer(*inputs(), need_weights=need_weights)
+    torch.testing.assert_close(output, layer.out_proj(layer.merge_heads(weights @ value)))
+    if need_weights:
+        torch.testing.assert_close(found, weights)
+
+
+@BOTH_PATHS
+def test_a_scale_can_be_learned(need_weights):
+    layer = layer_of(scale=torch.nn.Parameter(torch.ones(HEADS, 1, 1, dtype=torch.float64)))
+    assert "scale" in dict(layer.named_parameters())
+    layer(*inputs(), need_weights=need_weights)[0].square().sum().backward()
+    assert layer.scale.grad.abs().min() > 0
+    buffered = layer_of(scale=torch.ones(()))
+    assert buffered.half().scale.dtype == torch.float16
+    assert "scale" in buffered.state_dict()
+
+
+def test_a_softcap_bends_the_scores():
+    layer = layer_of(softcap=0.1)
+    _, weights = layer(*inputs())
+    query, key = (
+        layer.split_heads(proj(x)) for proj, x in zip((layer.q_proj, layer.k_proj), inputs(), strict=False)
+    )
+    bent = softcap_scores(scaled_dot_product_score(query, key), 0.1)
+    torch.testing.assert_close(weights, bent.softmax(-1))
+    torch.testing.assert_close(layer(*inputs(), need_weights=False)[0], layer(*inputs())[0])
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("window", [(2, 0), (None, 1), (1, None), (0, 0)])
+def test_a_window_hides_what_is_far(window, is_causal, need_weights):
+    left, right = window
+    mask = sliding_window_mask(Q_LEN, K_LEN, left=left, right=right)
+    lens = torch.tensor([K_LEN, 4])
+    asked = {"valid_lens": lens, "is_causal": is_causal, "need_weights": need_weights}
+    found = layer_of(window=window)(*inputs(), **asked)
+    torch.testing.assert_close(found, layer_of()(*inputs(), mask, **asked))
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"window": 3}, TypeError, "window must be a pair"),
+        ({"window": (1, -1)}, ValueError, "window must not be negative"),
+        ({"scale": 0.0}, ValueError, "scale must be positive"),
+        ({"scale": torch.ones(2, 1, 1)}, ValueError, r"num_heads=3.*\(2, 1, 1\)"),
+        ({"scale": 2.0, "score": scaled_dot_product_score}, ValueError, "scale must be left to the rule"),
+        ({"softcap": -1.0}, ValueError, "softcap must be positive"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, error, message):
+    with pytest.raises(error, match=message):
+        layer_of(**settings)
+
+
+def test_the_printed_layer_says_its_settings():
+    text = repr(layer_of(window=(3, 0), softcap=50.0, scale=0.25))
+    assert "scale=0.25, softcap=50.0, window=(3, 0)" in text
+
+
+def test_parameters_are_made_where_and_as_asked():
+    layer = MultiHeadAttention(WIDTH, HEADS, bias=True, device="meta", dtype=torch.float16)
+    assert all(p.is_meta and p.dtype == torch.float16 for p in layer.parameters())
+
+
+# Samples of different lengths share a cache: what depends on distance must count tokens, not slots.
+
+
+def ragged_cache():
+    """Two samples, of 4 and 2 tokens, in a cache of 4 slots; and each sample without padding."""
+    x = random(BATCH, 4, WIDTH, seed=7)
+    return x, torch.tensor([4, 2])
+
+
+def test_positions_of_a_cache_count_tokens():
+    cache, keys = KeyValueCache(), random(BATCH, HEADS, 4, 11)
+    queries, held = cache.positions(3)
+    assert (queries.tolist(), held.tolist()) == ([0, 1, 2], [0, 1, 2])
+    cache.append(keys, keys)
+    queries, held = cache.positions(1, 2)
+    assert (queries.tolist(), held.tolist()) == ([5], [0, 1, 2, 3, 4, 5])
+    cache = KeyValueCache()
+    cache.append(keys, keys, valid_lens=torch.tensor([4, 2]))
+    queries, held = cache.positions(1)
+    assert queries.tolist() == [[4], [2]]
+    assert held.tolist() == [[0, 1, 2, 3, 4], [0, 1, 1, 1, 2]]
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize("kind", ["window", "Shaw", "alibi", "T5"])
+def test_distances_count_tokens_where_samples_have_different_lengths(kind, need_weights):
+    """Decoding with padding in the cache gives what each sample gives alone, in one call."""
+    torch.manual_seed(1)
+    settings = {"window": {"window": (2, 0)}, "Shaw": {"score": ShawScore(11, 2, dtype=torch.float64)}}
+    layer, table = layer_of(**settings.get(kind, {})), T5RelativeBias(HEADS, num_buckets=4, max_distance=3)
+
+    def bias(q_len, k_len, positions=None):
+        if kind == "alibi":
+            made = alibi_bias(HEADS, q_len, k_len, positions=positions).double()
+            return {"attn_bias": made if positions is not None and positions[0].ndim == 2 else made[None]}
+        if kind == "T5":
+            return {"attn_bias": table(q_len, k_len, positions=positions).double()}
+        return {}
+
+    x, lens = ragged_cache()
+    steps = random(BATCH, 3, WIDTH, seed=8)
+    cache, outputs = KeyValueCache(), []
+    layer(x, x, x, is_causal=True, cache=cache, valid_lens=lens, **bias(4, 4))
+    for step in steps.split(1, dim=1):
+        hides = bias(1, len(cache) + 1, cache.positions(1))
+        outputs.append(layer(step, step, step, cache=cache, need_weights=need_weights, **hides)[0])
+    for sample, length in enumerate(lens.tolist()):
+        alone = torch.cat((x[sample, :length], steps[sample]))[None]
+        wanted, _ = layer(alone, alone, alone, is_causal=True, **bias(length + 3, length + 3))
+        torch.testing.assert_close(torch.cat(outputs, dim=1)[sample], wanted[0, -3:])
+
+
+def test_helpers_take_positions_of_each_sample():
+    queries, keys = torch.tensor([[4], [2]]), torch.tensor([[0, 1, 2, 3, 4], [0, 1, 1, 1, 2]])
+    far = (keys[:, None] - queries[:, :, None]).abs()
+    slopes = 2.0 ** (-8 * torch.arange(1, 3) / 2)
+    bias = alibi_bias(2, 1, 5, positions=(queries, keys))
+    torch.testing.assert_close(bias, -slopes[:, None, None] * far[:, None])
+    near = sliding_window_mask(1, 5, left=1, positions=(queries, keys))
+    assert torch.equal(near, far <= 1)
+    buckets = t5_buckets(1, 5, num_buckets=8, max_distance=8, bidirectional=False, positions=(queries, keys))
+    assert buckets.tolist() == [[[4, 3, 2, 1, 0]], [[2, 1, 1, 1, 0]]]
+    with pytest.raises(ValueError, match="positions of keys"):
+        alibi_bias(2, 1, 4, positions=(queries, keys))
+    with pytest.raises(TypeError, match="positions of queries must hold integers"):
+        alibi_bias(2, 1, 5, positions=(queries.double(), keys))
+
+
+def test_alibi_is_float32_whatever_the_default(monkeypatch):
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert alibi_bias(2, 3).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert alibi_bias(2, 3, device="meta").is_meta
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_bias_that_is_a_mask_in_disguise_is_refused(dtype):
+    """A row hidden by the smallest number alone would get uniform weights instead of zeros."""
+    x = random(BATCH, Q_LEN, WIDTH).to(torch.float32)
+    bias = torch.full((Q_LEN, Q_LEN), torch.finfo(dtype).min, dtype=dtype)
+    with pytest.raises(ValueError, match="mask_from_additive"):
+        dot_product_attention(x, x, x, attn_bias=bias)
+
+
+# Values are checked inside compiled functions and vmap too.
+
+
+@pytest.mark.no_shape_checks
+def test_lengths_are_checked_inside_vmap():
+    x = random(3, BATCH, Q_LEN, WIDTH)
+    lens = torch.tensor([[1, 2], [3, 4], [5, 6]])
+    with pytest.raises(ValueError, match=r"valid_lens must lie in 0..k_len=5, got values from 1 to 6"):
+        torch.func.vmap(lambda x, lens: dot_product_attention(x, x, x, valid_lens=lens)[0])(x, lens)
+    found = torch.func.vmap(lambda x, lens: dot_product_attention(x, x, x, valid_lens=lens)[0])(x, lens - 1)
+    wanted = [dot_product_attention(a, a, a, valid_lens=b)[0] for a, b in zip(x, lens - 1, strict=True)]
+    torch.testing.assert_close(found, torch.stack(wanted))
+
+
+@pytest.mark.no_shape_checks
+def test_lengths_are_checked_inside_a_compiled_function():
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def attend(x, lens):
+        return dot_product_attention(x, x, x, valid_lens=lens)[0]
+
+    x, lens = random(BATCH, Q_LEN, WIDTH), torch.tensor([3, 5])
+    torch.testing.assert_close(attend(x, lens), dot_product_attention(x, x, x, valid_lens=lens)[0])
+    with pytest.raises(RuntimeError, match=r"valid_lens must lie in 0..k_len=5"):
+        attend(x, lens + 1)
+
+
+def test_torch_agrees_about_a_key_mask():
+    x, key_mask = random(BATCH, Q_LEN, WIDTH), bools(BATCH, Q_LEN)
+    output, _ = dot_product_attention(x, x, x, key_mask=key_mask)
+    torch.testing.assert_close(output, F.scaled_dot_product_attention(x, x, x, key_mask[:, None]))
