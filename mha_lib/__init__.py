@@ -23,6 +23,7 @@ from mha_lib.masking import (
     valid_lens_mask,
 )
 from mha_lib.multi_head import MultiHeadAttention
+from mha_lib.parallel import shard_heads
 from mha_lib.positional import (
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
@@ -93,6 +94,7 @@ __all__ = [
     "prune_heads",
     "rotary_angles",
     "scaled_dot_product_score",
+    "shard_heads",
     "sinusoidal_encoding",
     "sliding_window_mask",
     "softcap_scores",

@@ -71,10 +71,10 @@ class _WatchedForward:
 
     def __init__(self, layer: MultiHeadAttention) -> None:
         self.replaced = vars(layer).get("forward")  # another library may have set one
-        self.forward = layer.forward
+        self.forward: Callable[..., Any] = layer.forward
         self.captures: list[tuple[str, dict[str, Tensor]]] = []
 
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         captures = tuple(self.captures)
         if not captures:
             return self.forward(*args, **kwargs)
@@ -99,9 +99,11 @@ def _watch(
     """Write the weights of each call of `layer` into `captured[name]` while the block runs."""
     capture = name, captured
     with _LOCK:
-        watched: Any = vars(layer).get("forward")
-        if not isinstance(watched, _WatchedForward):
-            watched = vars(layer)["forward"] = _WatchedForward(layer)
+        found = vars(layer).get("forward")
+        watched = (
+            found if isinstance(found, _WatchedForward) else _WatchedForward(layer)
+        )
+        vars(layer)["forward"] = watched
         watched.captures.append(capture)
     try:
         yield
@@ -171,7 +173,9 @@ def gate_heads(
     def scale(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         return (_scale_heads(args[0], gates.to(args[0])),)
 
-    handle = attention.out_proj.register_forward_pre_hook(scale)
+    # Where heads are divided over processes, torch's own hook would make a DTensor of the
+    # heads first.
+    handle = attention.out_proj.register_forward_pre_hook(scale, prepend=True)
     try:
         with _eager():
             yield
@@ -216,7 +220,9 @@ def head_importance(
         )
         return (_scale_heads(args[0], gates[-1].unsqueeze(1)),)
 
-    handle = attention.out_proj.register_forward_pre_hook(one_gate_per_sample)
+    handle = attention.out_proj.register_forward_pre_hook(
+        one_gate_per_sample, prepend=True
+    )
     try:
         with _eager(), torch.inference_mode(False), torch.enable_grad():
             losses = loss()

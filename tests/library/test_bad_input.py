@@ -50,6 +50,7 @@ from mha_lib import (
     prune_heads,
     rotary_angles,
     scaled_dot_product_score,
+    shard_heads,
     sinusoidal_encoding,
     sliding_window_mask,
     softcap_scores,
@@ -281,6 +282,9 @@ CASES = [
     (lambda: prune_heads(LAYER, [1, 1]), ValueError, "heads", "[1, 1]"),
     (lambda: prune_heads(LAYER, [0, 1, 2]), ValueError, "heads", "3"),
     (lambda: prune_heads(SHARED, [0]), ValueError, "heads", "num_kv_heads=1"),
+    # that the mesh fits is tested where there is one: distributed_program.py
+    (lambda: shard_heads("layer", None), TypeError, "attention", "str"),
+    (lambda: shard_heads(LAYER, 2), TypeError, "mesh", "int"),
     # data
     (lambda: pointer_batch(0), ValueError, "batch_size", "0"),
     (lambda: pointer_batch(2, vocab_size=8.0), TypeError, "vocab_size", "8.0"),

@@ -26,6 +26,7 @@ MODULES = (
     "conversion",
     "transformer",
     "inspection",
+    "parallel",
     "data",
     "training",
     "plots",
@@ -132,6 +133,7 @@ SIGNATURES = {
     "inspection.gate_heads": "(attention, gates)",
     "inspection.head_importance": "(attention, loss)",
     "inspection.prune_heads": "(attention, heads)",
+    "parallel.shard_heads": "(attention, mesh)",
 }
 
 
