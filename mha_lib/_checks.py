@@ -208,8 +208,11 @@ def check_numbers(
     while torch._C._functorch.is_functorch_wrapped_tensor(numbers):
         numbers = torch._C._functorch.get_unwrapped(numbers)
     try:
-        ends = numbers.aminmax()
-        least, most = ends.min.item(), ends.max.item()
+        # A list does not find the smallest of numbers that are NaN.
+        few = integers is not None and numbers.numel() <= 64
+        ends = numbers if few else torch.stack(numbers.aminmax())
+        listed = ends.flatten().tolist()
+        least, most = min(listed), max(listed)
     except RuntimeError:  # a tensor that stands for numbers without holding any
         return values
     if not low <= least <= most <= high:
