@@ -415,6 +415,22 @@ def check_layer(
         check_type("is_causal", is_causal, bool)
 
 
+def check_plain_linear(attention: Any) -> None:
+    """Raise unless the projections of a layer are linear layers whose matrices can be cut into heads."""
+    for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        proj = getattr(attention, name)
+        # Weight norm leaves the class and takes the parameter; sharding and torchao replace its class.
+        weight = proj._parameters.get("weight")
+        if type(proj) is not torch.nn.Linear or type(weight) is not torch.nn.Parameter:
+            held = (
+                "" if weight is None else f" with a weight of {type(weight).__name__}"
+            )
+            raise TypeError(
+                f"attention.{name} must be a plain Linear, so that its matrix can be cut into heads, "
+                f"got {type(proj).__name__}{held or ' without a weight of its own'}"
+            )
+
+
 def check_divisible(**sizes: int) -> None:
     """Raise unless the second of two sizes divides the first."""
     (name, size), (divisor_name, divisor) = sizes.items()
