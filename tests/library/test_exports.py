@@ -251,3 +251,24 @@ def test_types_are_shipped_and_the_version_is_one():
     assert (ROOT / "py.typed").is_file()
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
     assert project["version"] == mha_lib.__version__
+
+
+@pytest.mark.parametrize(
+    ("where", "names"),
+    [
+        ("attention", "MultiHeadAttention attention_pooling dot_product_attention masked_softmax"),
+        ("positional", "rotary_angles apply_rotary RotaryPositionalEncoding alibi_slopes alibi_bias"),
+        ("positional", "t5_buckets T5RelativeBias ShawScore sinusoidal_encoding"),
+    ],
+)
+def test_names_that_moved_are_found_where_they_were(where, names):
+    module = importlib.import_module(f"mha_lib.{where}")
+    for name in names.split():
+        assert getattr(module, name) is getattr(mha_lib, name)
+    with pytest.raises(AttributeError, match=f"mha_lib.{where}.*no attribute 'MultiHeadAttentoin'"):
+        module.MultiHeadAttentoin  # noqa: B018
+
+
+def test_old_imports_work_in_a_fresh_process():
+    code = "from mha_lib.positional import ShawScore; from mha_lib.attention import MultiHeadAttention"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
