@@ -50,6 +50,7 @@ from mha_lib.transformer import (
     DecoderBlockCache,
     EncoderBlock,
     FeedForward,
+    RMSNorm,
     TransformerDecoder,
     TransformerEncoder,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "KeyValueCache",
     "LearnedPositionalEncoding",
     "MultiHeadAttention",
+    "RMSNorm",
     "RotaryPositionalEncoding",
     "ShawScore",
     "SinusoidalPositionalEncoding",
