@@ -54,6 +54,7 @@ from mha_lib.transformer import (
     DecoderBlockCache,
     EncoderBlock,
     FeedForward,
+    RMSNorm,
     TransformerDecoder,
     TransformerEncoder,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "KeyValueCache",
     "LearnedPositionalEncoding",
     "MultiHeadAttention",
+    "RMSNorm",
     "RotaryPositionalEncoding",
     "ShawScore",
     "SinusoidalPositionalEncoding",

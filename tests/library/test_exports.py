@@ -99,35 +99,49 @@ SIGNATURES = {
     "relative.ShawScore.forward": "(query, key, *, positions=None)",
     "relative.alibi_slopes": "(num_heads, *, device=None)",
     "relative.alibi_bias": "(num_heads, q_len, k_len=None, *, positions=None, device=None)",
-    "transformer.FeedForward": "(embed_dim, hidden_dim, *, dropout=0.0, activation='relu', bias=True)",
+    "transformer.FeedForward": (
+        "(embed_dim, hidden_dim, *, dropout=0.0, activation='relu', bias=False, device=None, dtype=None)"
+    ),
     "transformer.EncoderBlock": (
         "(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_first=True, "
-        "activation='relu', bias=True, layer_norm_eps=1e-05, num_kv_heads=None, rotary=None)"
+        "activation='relu', bias=False, norm='layer', layer_norm_eps=1e-05, num_kv_heads=None, scale=None, "
+        "softcap=None, window=None, rotary=None, device=None, dtype=None)"
     ),
     "transformer.DecoderBlockCache": "(self_attention=<factory>, cross_attention=<factory>)",
     "transformer.DecoderBlock": (
         "(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_first=True, "
-        "activation='relu', bias=True, layer_norm_eps=1e-05, num_kv_heads=None, rotary=None)"
+        "activation='relu', bias=False, norm='layer', layer_norm_eps=1e-05, num_kv_heads=None, scale=None, "
+        "softcap=None, window=None, rotary=None, device=None, dtype=None)"
     ),
     "transformer.TransformerEncoder": "(num_layers, embed_dim, num_heads, hidden_dim, **options)",
     "transformer.TransformerDecoder": "(num_layers, embed_dim, num_heads, hidden_dim, **options)",
     "transformer.FeedForward.forward": "(x)",
     "transformer.EncoderBlock.forward": (
-        "(x, attn_mask=None, *, attn_bias=None, valid_lens=None, is_causal=False, cache=None)"
+        "(x, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, is_causal=False, cache=None)"
     ),
     "transformer.DecoderBlock.forward": (
-        "(x, memory, attn_mask=None, *, attn_bias=None, valid_lens=None, "
-        "memory_mask=None, memory_valid_lens=None, cache=None)"
+        "(x, memory, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, "
+        "memory_mask=None, memory_key_mask=None, memory_valid_lens=None, cache=None)"
     ),
     "transformer.TransformerEncoder.forward": (
-        "(x, attn_mask=None, *, attn_bias=None, valid_lens=None, is_causal=False, cache=None)"
+        "(x, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, is_causal=False, cache=None)"
     ),
     "transformer.TransformerEncoder.new_cache": "()",
     "transformer.TransformerDecoder.forward": (
-        "(x, memory, attn_mask=None, *, attn_bias=None, valid_lens=None, "
-        "memory_mask=None, memory_valid_lens=None, cache=None)"
+        "(x, memory, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, "
+        "memory_mask=None, memory_key_mask=None, memory_valid_lens=None, cache=None)"
     ),
     "transformer.TransformerDecoder.new_cache": "()",
+    "transformer.RMSNorm": "(embed_dim, *, eps=1e-06, device=None, dtype=None)",
+    "transformer.RMSNorm.forward": "(x)",
+    "transformer.EncoderBlock.from_torch": "(module)",
+    "transformer.EncoderBlock.to_torch": "()",
+    "transformer.DecoderBlock.from_torch": "(module)",
+    "transformer.DecoderBlock.to_torch": "()",
+    "transformer.TransformerEncoder.from_torch": "(module)",
+    "transformer.TransformerEncoder.to_torch": "()",
+    "transformer.TransformerDecoder.from_torch": "(module)",
+    "transformer.TransformerDecoder.to_torch": "()",
     "inspection.capture_attention": "(model)",
     "inspection.gate_heads": "(attention, gates)",
     "inspection.head_importance": "(attention, loss)",
