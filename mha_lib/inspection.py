@@ -238,7 +238,7 @@ def head_importance(
     check_type("the result of loss()", losses, Tensor)
     if losses.ndim > 1:
         raise ValueError(
-            f"loss() must return a scalar or one loss a sample, got shape {tuple(losses.shape)}"
+            f"loss() must return a scalar or one loss for each sample, got shape {tuple(losses.shape)}"
         )
     if not gates or not losses.requires_grad:
         raise ValueError(
