@@ -74,7 +74,6 @@ def calls(mesh):
     lens = torch.tensor([7, 3, 0, 5])
     mask = random(BATCH, HEADS, Q_LEN, K_LEN, seed=5) > -0.5
     bias = random(1, HEADS, Q_LEN, 1, seed=6) * random(1, 1, 1, K_LEN, seed=7)
-    yield {}, {}
     yield {"valid_lens": lens, "is_causal": True}, {"valid_lens": lens, "is_causal": True}
     yield (
         {"attn_mask": mask, "attn_bias": bias},
