@@ -131,7 +131,7 @@ def check_width(name: str, value: object, width: int, *, axes: str) -> Tensor:
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """Raise unless `value` is one of the texts in `choices`."""
     check_type(name, value, str)
-    if value not in choices:
+    if value not in tuple(choices):
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 

@@ -79,6 +79,7 @@ class _WatchedForward:
         if not captures:
             return self.forward(*args, **kwargs)
         output, weights = self.forward(*args, **{**kwargs, "need_weights": True})
+        assert weights is not None
         for name, captured in captures:
             captured[name] = weights.detach()
         return output, weights if kwargs.get("need_weights", True) else None

@@ -398,7 +398,7 @@ def test_each_norm_keeps_its_epsilon():
         (nn.GELU(approximate="tanh"), None),
         (lambda x: x, None),
     ],
-    ids=str,
+    ids=lambda part: getattr(part, "__name__", None) or str(part),
 )
 def test_activations_are_recognized_or_refused_by_name(kind, activation, name):
     if "block" not in kind:
