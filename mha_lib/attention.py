@@ -109,7 +109,7 @@ def _clear_unseen(
         mask = mask & masking._hide_future(
             mask.shape[-2], key.shape[-2], device=mask.device
         )
-    seen = mask.any(-2, keepdim=True) if mask.shape[-2] > 1 else mask
+    seen = mask if mask.shape[-2] == 1 else mask.any(-2, keepdim=True)
     seen = seen.transpose(-2, -1)
     if seen.ndim == 4 and seen.shape[1] > key.shape[1]:  # by any head of the group
         seen = seen.unflatten(1, (key.shape[1], -1)).any(2)

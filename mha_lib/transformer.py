@@ -180,7 +180,7 @@ class _Block(_TorchTwin):
         norm: str = "layer",
         layer_norm_eps: float = 1e-5,
         num_kv_heads: int | None = None,
-        scale: float | Tensor | None = None,
+        scale: float | Float[Tensor, "..."] | None = None,
         softcap: float | None = None,
         window: tuple[int | None, int | None] | None = None,
         rotary: Callable[[Tensor, Tensor], Tensor] | None = None,
