@@ -84,7 +84,7 @@ machine: .venv/ready
 # The library, the book in a browser, and every output of the chapters: minutes. ONLY may also name what is slow.
 test: book machine
 	@$(BEGIN); \
-	$(if $(TESTS),echo '== tests'; $(PYTEST) $(if $(ONLY),,-m 'not slow') $(TESTS) || status=1;) \
+	$(if $(TESTS),echo '== tests'; $(if $(ONLY),,SHAPE_CHECKS=off) $(PYTEST) $(if $(ONLY),,-m 'not slow') $(TESTS) || status=1;) \
 	$(if $(NOTEBOOKS),echo '== notebooks: every output as stored'; $(NBVAL) $(NOTEBOOKS) || status=1;) \
 	$(END)
 
@@ -92,6 +92,7 @@ test: book machine
 test-all: book machine
 	@$(BEGIN); \
 	echo '== slow tests'; $(PYTEST) -m slow tests || status=1; \
+	echo '== the library, its shapes checked'; $(PYTEST) -m 'not slow' tests/library || status=1; \
 	$(END)
 
 # Each known fault is planted in a copy of the library; the table says which test caught it.

@@ -6,7 +6,9 @@ While the tests run, every function of mha_lib that names axes checks its argume
 * blocks of `pytest.raises`: they are about the library's own errors, which a check would forestall, unless it
   is the error of a check that they expect;
 * tests marked `no_shape_checks`, for what traces the library's code, such as torch.compile;
-* the library in other processes: in chapters, in copies with planted faults. Only the tests need beartype.
+* the library in other processes: in chapters, in copies with planted faults. Only the tests need beartype;
+* anything but test_types.py where SHAPE_CHECKS=off: they take two thirds of the time, so `make test` leaves
+  them to `make test-all`, which runs the tests of the library again with them.
 
 What is slow stands here too: `make test` leaves it to `make test-all`.
 """
@@ -149,6 +151,7 @@ def pytest_runtest_protocol(item):
             yield caught
 
     marked = item.get_closest_marker("no_shape_checks") is not None
+    marked |= os.environ.get("SHAPE_CHECKS") == "off" and item.path.name != "test_types.py"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pytest, "raises", raises_of_the_library)
         with no_shape_checks() if marked else contextlib.nullcontext():
