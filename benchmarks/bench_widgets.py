@@ -38,7 +38,7 @@ import torch
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "widgets")]
 
 from bench_attention import machine, stored  # noqa: E402
 from widget_page import write_page  # noqa: E402

@@ -190,7 +190,7 @@ print(json.dumps(shown))
 
 def test_package_that_was_installed_is_whole(colab):
     """The wheel that pip built from the clone has all widgets, and Colab can show them."""
-    show_all = SHOW_ALL.format(folder=str(ROOT / "tests"))
+    show_all = SHOW_ALL.format(folder=str(ROOT / "tests" / "widgets"))
     done = colab.run("-c", setup_cell(*read_address()) + show_all)
     assert done.returncode == 0, done.stderr[-4000:]
     shown = json.loads(done.stdout.splitlines()[-1])
