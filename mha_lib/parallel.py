@@ -33,8 +33,9 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
             if isinstance(layer, MultiHeadAttention):
                 shard_heads(layer, mesh)
 
-    Call it before `fully_shard`, `DistributedDataParallel`, `torch.compile` and making the optimizer. With
-    dropout, each process draws for its own heads: from one seed all draw the same.
+    Call it before `fully_shard` and before the optimizer is made. With dropout, each process draws for
+    its own heads: from one seed all draw the same. A learned bias that is given to the layer receives on
+    each process only the gradient of that process's heads.
 
     Args:
         attention: the layer, which is changed.

@@ -9,11 +9,9 @@ passed; an assertion that fails ends all processes.
 
 import copy
 import datetime
-import re
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -214,8 +212,12 @@ def check_heads_and_samples_divided(mesh, folder):
 
 def refuse(error, text, layer, mesh):
     before = [(name, type(p), p.requires_grad) for name, p in layer.named_parameters()]
-    with pytest.raises(error, match=re.escape(text)):
+    message = "not refused"
+    try:  # by hand: importing pytest would take each process half a second
         shard_heads(layer, mesh)
+    except error as refused:
+        message = str(refused)
+    assert text in message, message
     assert [(name, type(p), p.requires_grad) for name, p in layer.named_parameters()] == before
 
 
