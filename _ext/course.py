@@ -183,6 +183,16 @@ def find_by_short_name(app, env, node, content):
     return make_refnode(app.builder, source, target.docname, target.node_id, content)
 
 
+def put_code_below(app, doctree, docname):
+    """Turn cells round whose output comes first, its code below for those who ask.
+
+    A style sheet could only do so after the code was drawn, which then moves down when the output arrives.
+    """
+    for cell in doctree.findall(nodes.container):
+        if "tag_code-below" in cell["classes"]:
+            cell.children.reverse()
+
+
 def setup(app):
     """Register the above with Sphinx."""
     app.add_post_transform(KeepStill)
@@ -191,6 +201,7 @@ def setup(app):
     app.connect("autodoc-process-signature", complete_signature)
     app.connect("object-description-transform", quote_as_in_the_source)
     app.connect("missing-reference", find_by_short_name)
+    app.connect("doctree-resolved", put_code_below)
     app.connect("config-inited", load_widgets_only_where_they_are)
     app.connect("html-page-context", complete_page, priority=900)
     app.connect("build-finished", repair_pages)

@@ -3,6 +3,10 @@
 Masks are bool, True = may attend. Axes are (batch, len, embed_dim) outside and
 (batch, num_heads, len, head_dim) inside. Plots, notebook helpers and widgets are modules of their own, so
 that importing the layers stays light.
+
+A wrong argument raises an error before anything is computed. Numbers inside tensors (lengths in range, finite
+biases) are looked at on a CPU and inside `vmap`. On a GPU, where looking would make the program wait, and in
+compiled or exported programs torch compares them while the program runs, and stops it with a RuntimeError.
 """
 
 from mha_lib.attention import attention_pooling, dot_product_attention, masked_softmax
@@ -23,6 +27,7 @@ from mha_lib.masking import (
     valid_lens_mask,
 )
 from mha_lib.multi_head import MultiHeadAttention
+from mha_lib.parallel import shard_heads
 from mha_lib.positional import (
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
@@ -50,6 +55,7 @@ from mha_lib.transformer import (
     DecoderBlockCache,
     EncoderBlock,
     FeedForward,
+    RMSNorm,
     TransformerDecoder,
     TransformerEncoder,
 )
@@ -66,6 +72,7 @@ __all__ = [
     "KeyValueCache",
     "LearnedPositionalEncoding",
     "MultiHeadAttention",
+    "RMSNorm",
     "RotaryPositionalEncoding",
     "ShawScore",
     "SinusoidalPositionalEncoding",
@@ -93,6 +100,7 @@ __all__ = [
     "prune_heads",
     "rotary_angles",
     "scaled_dot_product_score",
+    "shard_heads",
     "sinusoidal_encoding",
     "sliding_window_mask",
     "softcap_scores",

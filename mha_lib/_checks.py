@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
@@ -128,6 +128,13 @@ def check_width(name: str, value: object, width: int, *, axes: str) -> Tensor:
     return tokens
 
 
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raise unless `value` is one of the texts in `choices`."""
+    check_type(name, value, str)
+    if value not in tuple(choices):
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
 def check_same(what: str, names: Sequence[str], values: Sequence[object]) -> None:
     """Raise unless all `values` are equal; `what` says which property of the arguments `names` they are."""
     for value in values[1:]:
@@ -154,6 +161,17 @@ def check_same_kind(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
     # Under autocast torch itself brings the operands to one dtype.
     if tensors[0].is_meta or not torch.is_autocast_enabled(tensors[0].device.type):
         check_same("dtype", names, [tensor.dtype for tensor in tensors])
+
+
+def check_tokens(x: object, width: int, proj: object, axes: str) -> None:
+    """Raise unless `x` has the named axes, the width, and the dtype and device of the weight of `proj`.
+
+    A module that replaced a projection (LoRA, quantization) may have no such tensor.
+    """
+    tokens = check_width("x", x, width, axes=axes)
+    weight = getattr(proj, "weight", None)
+    if isinstance(weight, Tensor):
+        check_same_kind(("x", "the weights"), (tokens, weight))
 
 
 def check_leading_axes(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
@@ -208,8 +226,11 @@ def check_numbers(
     while torch._C._functorch.is_functorch_wrapped_tensor(numbers):
         numbers = torch._C._functorch.get_unwrapped(numbers)
     try:
-        ends = numbers.aminmax()
-        least, most = ends.min.item(), ends.max.item()
+        # A list does not find the smallest of numbers that are NaN.
+        few = integers is not None and numbers.numel() <= 64
+        ends = numbers if few else torch.stack(numbers.aminmax())
+        listed = ends.flatten().tolist()
+        least, most = min(listed), max(listed)
     except RuntimeError:  # a tensor that stands for numbers without holding any
         return values
     if not low <= least <= most <= high:
@@ -410,6 +431,22 @@ def check_layer(
         check_same("length", names[1:], [x.shape[-2] for x in tensors[1:]])
     if not isinstance(is_causal, bool):
         check_type("is_causal", is_causal, bool)
+
+
+def check_plain_linear(attention: Any) -> None:
+    """Raise unless the projections of a layer are linear layers whose matrices can be cut into heads."""
+    for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        proj = getattr(attention, name)
+        # Weight norm leaves the class and takes the parameter; sharding and torchao replace its class.
+        weight = proj._parameters.get("weight")
+        if type(proj) is not torch.nn.Linear or type(weight) is not torch.nn.Parameter:
+            held = (
+                "" if weight is None else f" with a weight of {type(weight).__name__}"
+            )
+            raise TypeError(
+                f"attention.{name} must be a plain Linear, so that its matrix can be cut into heads, "
+                f"got {type(proj).__name__}{held or ' without a weight of its own'}"
+            )
 
 
 def check_divisible(**sizes: int) -> None:

@@ -26,8 +26,9 @@ def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return scores.softmax(-1)
     # A row of -inf alone would become NaN. It gets zeros as scores, and the mask makes its weights zero.
-    fill = torch.where(mask.any(-1, keepdim=True), scores.new_tensor(-torch.inf), 0.0)
-    return torch.where(mask, scores, fill).softmax(-1) * mask
+    fill = torch.where(mask.any(-1, keepdim=True), -torch.inf, 0.0)
+    hidden = torch.where(mask, scores, fill)
+    return hidden.softmax(-1, dtype=scores.dtype) * mask
 
 
 def _pool(
@@ -108,7 +109,8 @@ def _clear_unseen(
         mask = mask & masking._hide_future(
             mask.shape[-2], key.shape[-2], device=mask.device
         )
-    seen = mask.any(-2).unsqueeze(-1)
+    seen = mask if mask.shape[-2] == 1 else mask.any(-2, keepdim=True)
+    seen = seen.transpose(-2, -1)
     if seen.ndim == 4 and seen.shape[1] > key.shape[1]:  # by any head of the group
         seen = seen.unflatten(1, (key.shape[1], -1)).any(2)
     return torch.where(seen, key, 0.0), torch.where(seen, value, 0.0)

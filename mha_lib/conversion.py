@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import copy
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 
-from mha_lib._checks import check_type
+from mha_lib._checks import check_positive_int, check_type
 from mha_lib.multi_head import MultiHeadAttention
 
 _Layer = TypeVar("_Layer", bound=MultiHeadAttention)
+_Own = TypeVar("_Own", bound="_TorchTwin")
 
 # What is at most this is taken for "hidden" in a mask that is added to scores.
 _HIDDEN = -1e4
@@ -97,6 +101,7 @@ def _layer_to_torch(layer: MultiHeadAttention) -> nn.MultiheadAttention:
     """What `MultiHeadAttention.to_torch` documents."""
     extras = {
         "num_kv_heads": layer.num_kv_heads != layer.num_heads,
+        "pruned heads": layer.num_heads * layer.head_dim != layer.embed_dim,
         **{
             name: getattr(layer, name) is not None
             for name in ("scale", "softcap", "window", "score", "rotary")
@@ -107,18 +112,21 @@ def _layer_to_torch(layer: MultiHeadAttention) -> nn.MultiheadAttention:
         raise ValueError(
             f"layer must have no settings that torch's layer has not, got one with {found}"
         )
-    projections = (layer.q_proj, layer.k_proj, layer.v_proj)
+    names = ("q_proj", "k_proj", "v_proj", "out_proj")
+    parts = {name: _plain(name, getattr(layer, name)) for name in names}
+    _check_biases(parts)
+    *projections, out_proj = parts.values()
     theirs = nn.MultiheadAttention(
         layer.embed_dim,
         layer.num_heads,
         kdim=layer.kdim,
         vdim=layer.vdim,
         dropout=layer.dropout,
-        bias=layer.q_proj.bias is not None,
+        bias=out_proj.bias is not None,
         batch_first=True,
-        device=layer.out_proj.weight.device,
-        dtype=layer.out_proj.weight.dtype,
-    )
+        device="meta",  # nothing is drawn
+        dtype=out_proj.weight.dtype,
+    ).to_empty(device=out_proj.weight.device)
     weights = [proj.weight for proj in projections]
     if theirs._qkv_same_embed_dim:
         _copy([theirs.in_proj_weight], *weights)
@@ -126,19 +134,243 @@ def _layer_to_torch(layer: MultiHeadAttention) -> nn.MultiheadAttention:
         separate = (theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight)
         for target, weight in zip(separate, weights, strict=True):
             _copy([target], weight)
-    _copy([theirs.out_proj.weight], layer.out_proj.weight)
-    if theirs.in_proj_bias is not None:
+    _copy([theirs.out_proj.weight], out_proj.weight)
+    if out_proj.bias is not None:
         _copy([theirs.in_proj_bias], *(proj.bias for proj in projections))
-        _copy([theirs.out_proj.bias], layer.out_proj.bias)
+        _copy([theirs.out_proj.bias], out_proj.bias)
     return theirs.train(layer.training)
 
 
 def _copy(targets: list[Tensor], *sources: Tensor) -> None:
-    """Copy the rows of the sources into those of the targets, which are trained where a source is."""
-    trained = any(source.requires_grad for source in sources)
+    """Copy the rows of the sources into those of the targets, which are trained if the sources are."""
+    trained = {source.requires_grad for source in sources}
+    if len(trained) > 1:
+        found = [source.requires_grad for source in sources]
+        raise ValueError(
+            "q_proj, k_proj and v_proj must all be trained or all be frozen, since torch's layer holds "
+            f"them as one parameter, got requires_grad={found}"
+        )
     rows = torch.cat([source.detach() for source in sources])
     parts = rows.split([len(target) for target in targets])
     for target, part in zip(targets, parts, strict=True):
-        target.requires_grad_(trained)
+        target.requires_grad_(trained == {True})
         with torch.no_grad():
             target.copy_(part)
+
+
+def _plain(name: str, part: Any) -> Any:
+    """Return `part` if it computes what a linear layer or, under the name of a norm, a layer norm does."""
+    kind = nn.LayerNorm if "norm" in name else nn.Linear
+    # A wrapper may well be a subclass that computes something else.
+    if not isinstance(part, kind) or type(part).forward is not kind.forward:
+        raise ValueError(f"{name} must be a {kind.__name__}, got {type(part).__name__}")
+    return part
+
+
+def _check_biases(parts: dict[str, Any]) -> None:
+    """Raise unless all parts have a bias, or none has."""
+    without = [name for name, part in parts.items() if part.bias is None]
+    if 0 < len(without) < len(parts):
+        raise ValueError(
+            f"bias must be in all parts or in none, got none in {', '.join(without)}"
+        )
+
+
+def _one_dropout(module: nn.Module, names: Iterable[str]) -> float:
+    """The probability of all dropouts of a block."""
+    found = {}
+    for name in names:
+        part: Any = module.get_submodule(name)
+        attends = isinstance(part, (MultiHeadAttention, nn.MultiheadAttention))
+        found[name] = part.dropout if attends else getattr(part, "p", 0.0)
+    if len(set(found.values())) > 1:
+        raise ValueError(f"dropout must be the same everywhere, got {found}")
+    return next(iter(found.values()))
+
+
+def _activation_name(activation: Any) -> str:
+    """What we call the activation of torch's layer."""
+    if activation in (torch.relu, F.relu) or isinstance(activation, nn.ReLU):
+        return "relu"
+    exact = getattr(activation, "approximate", "none") == "none"
+    if activation is F.gelu or (isinstance(activation, nn.GELU) and exact):
+        return "gelu"
+    name = getattr(activation, "__name__", repr(activation))
+    raise ValueError(f"activation must be relu or the exact gelu, got {name}")
+
+
+def _names(decodes: bool) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """What our block calls its attentions, its other layers and its dropouts -> what torch's layer does."""
+    attentions = {"self_attention": "self_attn"}
+    parts = {
+        "self_attention_norm": "norm1",
+        "feed_forward.up_proj": "linear1",
+        "feed_forward.down_proj": "linear2",
+        "feed_forward_norm": "norm3" if decodes else "norm2",
+    }
+    dropouts = {"feed_forward.dropout": "dropout", "dropout": "dropout1"}
+    if decodes:
+        attentions["cross_attention"] = "multihead_attn"
+        parts["cross_attention_norm"] = "norm2"
+    return attentions, parts, dropouts
+
+
+class _TorchTwin(nn.Module):
+    """What blocks and stacks share: a way from torch's module of the same kind, and one back."""
+
+    @classmethod
+    def from_torch(cls: type[_Own], module: nn.Module) -> _Own:
+        """Copy torch's own module of this kind.
+
+        An `EncoderBlock` copies an `nn.TransformerEncoderLayer`, a `DecoderBlock` an
+        `nn.TransformerDecoderLayer`, a `TransformerEncoder` an `nn.TransformerEncoder`, a
+        `TransformerDecoder` an `nn.TransformerDecoder`.
+
+        The result takes (batch, len, embed_dim) whatever `batch_first` is, and our masks: True = may attend,
+        the inverse of torch's. Our decoders are always causal, torch's only with a `tgt_mask`. A stack keeps
+        the last norm that it has: one without gets none, even behind pre-norm layers, and one behind
+        post-norm layers, as in `nn.Transformer`, stays.
+
+        Args:
+            module: torch's block or stack.
+
+        Returns:
+            A block or stack with its own copy of the weights, of the same dtype, device and mode; what is
+            frozen stays frozen.
+
+        Raises:
+            TypeError: `module`, or a layer of a stack, is not torch's of this kind.
+            ValueError: it has what ours cannot express: an activation beside relu and the exact gelu, another
+                dropout in one place than in another, a memory of another width, a wrapper or another module
+                where a linear layer or layer norm stood, no layers, or what
+                `MultiHeadAttention.from_torch` refuses.
+
+        Example:
+            >>> from mha_lib import EncoderBlock
+            >>> layer = nn.TransformerEncoderLayer(6, 3, 24, batch_first=True).eval()
+            >>> x = torch.rand(2, 5, 6)
+            >>> torch.allclose(EncoderBlock.from_torch(layer)(x), layer(x), atol=1e-6)
+            True
+        """
+        stack = hasattr(cls, "_block")
+        ours: _Own = (_stack_from_torch if stack else _block_from_torch)(cls, module)
+        return ours
+
+    def to_torch(self) -> nn.Module:
+        """Copy it into torch's own module of the same kind, see `from_torch`, with `batch_first=True`.
+
+        Masks are inverted there: True hides a key. Torch's decoders are causal only with a `tgt_mask`.
+
+        Returns:
+            Torch's block or stack, of the same dtype, device and mode; what is frozen here is frozen there.
+
+        Raises:
+            TypeError: an attention or feed-forward layer was replaced by another module.
+            ValueError: it has what torch's has not: RMS norms, biases in some parts only, another dropout in
+                one place than in another, a wrapper around a linear layer, or what
+                `MultiHeadAttention.to_torch` refuses.
+
+        Example:
+            >>> from mha_lib import TransformerDecoder
+            >>> TransformerDecoder(2, embed_dim=6, num_heads=3, hidden_dim=24).to_torch().num_layers
+            2
+        """
+        stack = hasattr(self, "_block")
+        theirs: nn.Module = (_stack_to_torch if stack else _block_to_torch)(self)
+        return theirs
+
+
+def _block_from_torch(cls: Any, layer: Any) -> Any:
+    decodes = cls._has_memory
+    kind = nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer
+    check_type("module", layer, kind)
+    attentions, parts, _ = _names(decodes)
+    more = ("dropout3",) if decodes else ()
+    dropouts = (*attentions.values(), "dropout", "dropout1", "dropout2", *more)
+    width = layer.self_attn.embed_dim
+    copies: dict[str, Any] = {}
+    for ours, theirs in attentions.items():
+        copies[ours] = attention = MultiHeadAttention.from_torch(getattr(layer, theirs))
+        if not attention.kdim == attention.vdim == width:
+            raise ValueError(
+                f"kdim and vdim of {theirs} must be embed_dim={width}, "
+                f"got {attention.kdim} and {attention.vdim}"
+            )
+    for ours, theirs in parts.items():
+        copies[ours] = copy.deepcopy(_plain(theirs, getattr(layer, theirs)))
+    block = cls(
+        width,
+        layer.self_attn.num_heads,
+        layer.linear1.out_features,
+        dropout=_one_dropout(layer, dropouts),
+        norm_first=layer.norm_first,
+        activation=_activation_name(layer.activation),
+        device="meta",
+    ).train(layer.training)
+    for name, part in copies.items():
+        block.set_submodule(name, part)
+    return block
+
+
+def _block_to_torch(block: Any) -> Any:
+    from mha_lib.transformer import FeedForward
+
+    decodes = block._has_memory
+    attentions, parts, dropouts = _names(decodes)
+    check_type("feed_forward", block.feed_forward, FeedForward)
+    copies: dict[str, Any] = {}
+    for ours, theirs in parts.items():
+        copies[theirs] = copy.deepcopy(_plain(ours, block.get_submodule(ours)))
+    _check_biases(copies | {"self_attn": block.self_attention.q_proj})
+    for ours, theirs in attentions.items():
+        check_type(ours, getattr(block, ours), MultiHeadAttention)
+        copies[theirs] = getattr(block, ours).to_torch()
+    kind = nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer
+    layer = kind(
+        block.embed_dim,
+        block.self_attention.num_heads,
+        copies["linear1"].out_features,
+        dropout=_one_dropout(block, (*attentions, *dropouts)),
+        activation=block.feed_forward.activation,
+        batch_first=True,
+        norm_first=block.norm_first,
+        bias=copies["linear1"].bias is not None,
+        device="meta",
+    ).train(block.training)
+    for name, part in copies.items():
+        layer.set_submodule(name, part)
+    return layer
+
+
+def _stack_from_torch(cls: Any, stack: Any) -> Any:
+    decodes = cls._block._has_memory
+    check_type(
+        "module", stack, nn.TransformerDecoder if decodes else nn.TransformerEncoder
+    )
+    check_positive_int("num_layers", len(stack.layers))
+    blocks: list[Any] = [cls._block.from_torch(layer) for layer in stack.layers]
+    norm = None if stack.norm is None else copy.deepcopy(_plain("norm", stack.norm))
+    heads = blocks[0].self_attention.num_heads
+    ours = cls(1, blocks[0].embed_dim, heads, 1, norm_first=False, device="meta")
+    ours.train(stack.training)
+    ours.blocks[0] = blocks[0]
+    ours.blocks.extend(blocks[1:])
+    if norm is not None:
+        ours.norm = norm
+    return ours
+
+
+def _stack_to_torch(stack: Any) -> Any:
+    layers = [block.to_torch() for block in stack.blocks]
+    norm = None
+    if not isinstance(stack.norm, nn.Identity):
+        norm = copy.deepcopy(_plain("norm", stack.norm))
+    theirs: Any
+    if stack._block._has_memory:
+        theirs = nn.TransformerDecoder(layers[0], 0)
+    else:
+        theirs = nn.TransformerEncoder(layers[0], 0, enable_nested_tensor=False)
+    theirs.train(stack.training)
+    theirs.layers.extend(layers)
+    theirs.num_layers, theirs.norm = len(layers), norm
+    return theirs

@@ -1,21 +1,27 @@
-"""Look into a trained model: collect its attention weights, weigh its heads, remove them.
+"""Look into a trained model: collect its attention weights, measure how much its heads matter, remove heads.
 
-Nothing here changes the model: hooks are taken off again, and pruning returns a new layer.
+Nothing here changes the model: what a block installs is removed when the block ends, and pruning returns a
+new layer. A compiled program would not notice what a block installs, so compiled models run eagerly inside
+the block (`torch.compiler.set_stance`, which holds for all threads) and use their programs again
+afterwards. Inside a function that is being compiled, torch refuses to begin such a block.
 """
 
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from mha_lib._checks import check_float_tensor, check_type
+from mha_lib._checks import check_float_tensor, check_plain_linear, check_type
 from mha_lib.multi_head import MultiHeadAttention
+
+_LOCK = threading.Lock()  # for what all threads share: the stance, and who is watching
 
 
 @contextmanager
@@ -24,15 +30,16 @@ def capture_attention(
 ) -> Iterator[dict[str, Float[Tensor, "batch num_heads q_len k_len"]]]:
     """Collect the weights of every `MultiHeadAttention` in `model` while the block runs.
 
-    The layers are asked for their weights even where the model itself does without; the model sees what it
-    asked for.
+    The layers compute their weights even where the model does not ask for them; the model, and its hooks, get
+    only what it asked for. Compiled models run eagerly while the block runs. Threads may call the model at
+    the same time.
 
     Args:
-        model: any module; may be a `MultiHeadAttention` itself, whose name is then "".
+        model: any module, compiled or not; may be a `MultiHeadAttention` itself, whose name is then "".
 
     Yields:
         A dict from the layer's name in `model.named_modules()` to its weights (batch, num_heads, q_len,
-        k_len), detached, of its latest call.
+        k_len), detached, of its latest call in any thread.
 
     Raises:
         TypeError: `model` is not a module.
@@ -48,32 +55,90 @@ def capture_attention(
     """
     layers = _attention_layers(model)
     captured: dict[str, Tensor] = {}
-
-    def watch(name: str, layer: MultiHeadAttention, stack: ExitStack) -> None:
-        asked: list[bool] = []
-
-        def before(
-            _: nn.Module, args: Any, kwargs: dict[str, Any]
-        ) -> tuple[Any, dict[str, Any]]:
-            asked.append(kwargs.get("need_weights", True))
-            return args, {**kwargs, "need_weights": True}
-
-        def after(
-            _: nn.Module, __: Any, result: tuple[Tensor, Tensor]
-        ) -> tuple[Tensor, Tensor | None]:
-            output, weights = result
-            captured[name] = weights.detach()
-            return output, weights if asked.pop() else None
-
-        # Last before and first after the layer: other hooks, and a second capture, see
-        # what was asked for.
-        stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
-        stack.callback(layer.register_forward_hook(after, prepend=True).remove)
-
     with ExitStack() as stack:
+        stack.enter_context(_eager())
         for name, layer in layers.items():
-            watch(name, layer, stack)
+            stack.enter_context(_watch(layer, name, captured))
         yield captured
+
+
+class _WatchedForward:
+    """Takes the place of a layer's `forward` while at least one block captures its weights.
+
+    Nothing is remembered from the start of a call to its end, so calls in several threads, and calls that
+    fail, do not disturb each other. Blocks may end in any order.
+    """
+
+    def __init__(self, layer: MultiHeadAttention) -> None:
+        self.replaced = vars(layer).get("forward")  # another library may have set one
+        self.forward: Callable[..., Any] = layer.forward
+        self.captures: list[tuple[str, dict[str, Tensor]]] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        captures = tuple(self.captures)
+        if not captures:
+            return self.forward(*args, **kwargs)
+        output, weights = self.forward(*args, **{**kwargs, "need_weights": True})
+        assert weights is not None
+        for name, captured in captures:
+            captured[name] = weights.detach()
+        return output, weights if kwargs.get("need_weights", True) else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a copy of the layer that is made inside the block call its own `forward`."""
+        return _identity, (self.forward,)
+
+
+def _identity(x: Any) -> Any:
+    return x
+
+
+@contextmanager
+def _watch(
+    layer: MultiHeadAttention, name: str, captured: dict[str, Tensor]
+) -> Iterator[None]:
+    """Write the weights of each call of `layer` into `captured[name]` while the block runs."""
+    capture = name, captured
+    with _LOCK:
+        found = vars(layer).get("forward")
+        watched = (
+            found if isinstance(found, _WatchedForward) else _WatchedForward(layer)
+        )
+        vars(layer)["forward"] = watched
+        watched.captures.append(capture)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            watched.captures = [c for c in watched.captures if c is not capture]
+            # If something else has wrapped `forward` meanwhile, it still calls ours, which does nothing now.
+            if not watched.captures and vars(layer).get("forward") is watched:
+                del vars(layer)["forward"]
+                if watched.replaced is not None:
+                    vars(layer)["forward"] = watched.replaced
+
+
+class _Stance:
+    """The stance of torch's compiler, which all threads share, and how many blocks want it eager."""
+
+    blocks = 0
+    changed: Any = None
+
+
+@contextmanager
+def _eager() -> Iterator[None]:
+    """Run compiled models eagerly: the first block to begin sets the stance, the last to end restores it."""
+    with _LOCK:
+        if not _Stance.blocks:
+            _Stance.changed = torch.compiler.set_stance("force_eager")
+        _Stance.blocks += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _Stance.blocks -= 1
+            if not _Stance.blocks:
+                _Stance.changed.__exit__(None, None, None)
 
 
 @contextmanager
@@ -82,9 +147,12 @@ def gate_heads(
 ) -> Iterator[None]:
     """Multiply the output of each head by its gate while the block runs: 0 switches a head off, 1 leaves it.
 
+    Compiled models run eagerly while the block runs.
+
     Args:
-        attention: the layer.
-        gates: (num_heads,), floating-point. Gates that require grad receive the gradient of head importance.
+        attention: the layer; the model around it, or the layer itself, may be compiled.
+        gates: (num_heads,), floating-point. Gates that require grad receive the gradient that
+            `head_importance` is made of.
 
     Raises:
         TypeError: `attention` is no `MultiHeadAttention`, or `gates` no floating-point tensor.
@@ -96,7 +164,7 @@ def gate_heads(
         ...     attention(x, x, x)[0].abs().sum().item()
         0.0
     """
-    check_type("attention", attention, MultiHeadAttention)
+    attention = _bare_layer(attention)
     check_float_tensor("gates", gates, axes="num_heads")
     if tuple(gates.shape) != (attention.num_heads,):
         raise ValueError(
@@ -106,9 +174,12 @@ def gate_heads(
     def scale(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         return (_scale_heads(args[0], gates.to(args[0])),)
 
-    handle = attention.out_proj.register_forward_pre_hook(scale)
+    # Where heads are divided over processes, torch's own hook would make a DTensor of the
+    # heads first.
+    handle = attention.out_proj.register_forward_pre_hook(scale, prepend=True)
     try:
-        yield
+        with _eager():
+            yield
     finally:
         handle.remove()
 
@@ -118,8 +189,9 @@ def head_importance(
 ) -> Float[Tensor, " {attention.num_heads}"]:
     """Expected sensitivity of the loss to each head, |dL/dgate| at gate 1 (Michel et al., 2019, equation 2).
 
-    A first-order guess of what switching a head off would cost, for all heads and samples in one backward
-    pass. Gradients of the parameters are left alone.
+    A first-order estimate of what switching a head off would cost, for all heads and samples in one backward
+    pass. The `grad` of the parameters is not touched. It works under `torch.no_grad()` and
+    `torch.inference_mode()` too; compiled models run eagerly meanwhile.
 
     Args:
         attention: the layer, inside the model that `loss` runs.
@@ -133,55 +205,66 @@ def head_importance(
     Raises:
         TypeError: `attention` is no `MultiHeadAttention`, or `loss()` no tensor.
         ValueError: `loss()` is not of rank 0 or 1, holds another number of losses than the layer saw samples,
-            or does not depend on the heads.
+            does not depend on the heads, or needs gradients of tensors that were made in inference mode.
 
     Example:
         >>> attention, x = MultiHeadAttention(6, 3), torch.ones(2, 5, 6)
         >>> head_importance(attention, lambda: attention(x, x, x)[0].square().mean((1, 2))).shape
         torch.Size([3])
     """
-    check_type("attention", attention, MultiHeadAttention)
+    attention = _bare_layer(attention)
     gates: list[Tensor] = []  # one (batch, num_heads) for each call of the layer
 
-    def one_gate_a_sample(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+    def one_gate_per_sample(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         gates.append(
             args[0].new_ones(args[0].shape[0], attention.num_heads).requires_grad_()
         )
         return (_scale_heads(args[0], gates[-1].unsqueeze(1)),)
 
-    handle = attention.out_proj.register_forward_pre_hook(one_gate_a_sample)
+    handle = attention.out_proj.register_forward_pre_hook(
+        one_gate_per_sample, prepend=True
+    )
     try:
-        with torch.enable_grad():
+        with _eager(), torch.inference_mode(False), torch.enable_grad():
             losses = loss()
+    except RuntimeError as error:
+        if "nference tensor" not in str(error):
+            raise
+        raise ValueError(
+            "loss() must use tensors that were made outside torch.inference_mode(), or clones of them, since "
+            f"it needs gradients, got: {error}"
+        ) from error
     finally:
         handle.remove()
     check_type("the result of loss()", losses, Tensor)
     if losses.ndim > 1:
         raise ValueError(
-            f"loss() must return a scalar or one loss a sample, got shape {tuple(losses.shape)}"
+            f"loss() must return a scalar or one loss for each sample, got shape {tuple(losses.shape)}"
         )
     if not gates or not losses.requires_grad:
         raise ValueError(
-            f"loss() must depend on the heads of attention, got {losses.tolist()} that does not"
+            "loss() must depend on the heads of attention, and leave gradients switched on, "
+            f"got {losses.tolist()} that does not"
         )
     if losses.ndim == 1 and any(len(gate) != len(losses) for gate in gates):
         seen = [len(gate) for gate in gates]
         raise ValueError(
             f"loss() must return one loss for each sample of the layer, got {len(losses)} for {seen}"
         )
-    # The samples do not touch each other, so the gradient of the sum holds the gradient
-    # of each.
-    gradients = torch.autograd.grad(
-        losses, gates, torch.ones_like(losses), allow_unused=True
-    )
-    if all(gradient is None for gradient in gradients):
-        raise ValueError(
-            f"loss() must depend on the heads of attention, got {losses.tolist()} that does not"
+    # A sample's loss depends on its own gates only, so the gradient of the sum holds the
+    # gradients of all samples.
+    with torch.inference_mode(False):
+        gradients = torch.autograd.grad(
+            losses, gates, torch.ones_like(losses), allow_unused=True
         )
-    by_call = [gradient for gradient in gradients if gradient is not None]
-    if losses.ndim == 0:
-        return torch.stack([gradient.sum(0) for gradient in by_call]).sum(0).abs()
-    return torch.stack(by_call).sum(0).abs().mean(0)
+        by_call = [gradient for gradient in gradients if gradient is not None]
+        if not by_call:
+            raise ValueError(
+                f"loss() must depend on the heads of attention, got {losses.tolist()} that does not"
+            )
+        if losses.ndim == 0:
+            return torch.stack([gradient.sum(0) for gradient in by_call]).sum(0).abs()
+        return torch.stack(by_call).sum(0).abs().mean(0)
 
 
 def _scale_heads(
@@ -195,20 +278,25 @@ def _scale_heads(
 def prune_heads(
     attention: MultiHeadAttention, heads: Sequence[int]
 ) -> MultiHeadAttention:
-    """Remove heads for good: a new layer with smaller matrices that computes what the others compute.
+    """Remove heads for good: a new layer with smaller matrices that computes what the other heads compute.
 
-    Equal to switching the heads off with `gate_heads`, only faster. `embed_dim` and `head_dim` stay.
+    The output is that of `gate_heads` with gates 0 for these heads, at a lower cost. `embed_dim` and
+    `head_dim` stay, masks and biases per head have one row for each remaining head, and what was frozen stays
+    frozen.
 
     Args:
         attention: the layer; it is not changed.
-        heads: indices to remove, each once, at least one head must stay.
+        heads: indices of the heads to remove, each once; at least one head must stay. Query heads that share
+            a key and value head are removed together with it, so all of them must be named.
 
     Returns:
         A new layer with `num_heads - len(heads)` heads.
 
     Raises:
-        TypeError: `attention` is no `MultiHeadAttention`, or an index is not an int.
-        ValueError: an index is out of range or given twice, no head stays, or heads share keys and values.
+        TypeError: `attention` is no `MultiHeadAttention`, an index is not an int, or a projection is no plain
+            `nn.Linear` (a wrapper may have replaced it: LoRA, quantization, weight norm, sharding).
+        ValueError: an index is out of range or given twice, no head stays, or only some of the query heads
+            that share a key and value head are named.
 
     Example:
         >>> prune_heads(MultiHeadAttention(6, 3), [1])
@@ -220,7 +308,7 @@ def prune_heads(
           (out_proj): Linear(in_features=4, out_features=6, bias=False)
         )
     """
-    check_type("attention", attention, MultiHeadAttention)
+    attention = _bare_layer(attention)
     check_type("heads", heads, Sequence)
     for head in heads:
         if isinstance(head, bool) or not isinstance(head, int):
@@ -237,31 +325,52 @@ def prune_heads(
         raise ValueError(
             f"heads must leave at least one head, got all {attention.num_heads}"
         )
-    if attention.num_kv_heads != attention.num_heads:
-        raise ValueError(
-            "heads cannot be removed from a layer whose heads share keys and values, "
-            f"got num_heads={attention.num_heads}, num_kv_heads={attention.num_kv_heads}"
-        )
+    group = attention.num_heads // attention.num_kv_heads
+    for first in range(0, attention.num_heads, group):
+        sharing = range(first, first + group)
+        named = [head for head in sharing if head in heads]
+        if 0 < len(named) < group:
+            raise ValueError(
+                f"heads must name all of the query heads {list(sharing)}, which share key and value head "
+                f"{first // group} (num_kv_heads={attention.num_kv_heads}), or none of them, got {named}"
+            )
+    check_plain_linear(attention)
     kept = [head for head in range(attention.num_heads) if head not in heads]
+    kv_kept = [head // group for head in kept if head % group == 0]
     pruned = copy.deepcopy(attention)
-    pruned.num_heads = pruned.num_kv_heads = len(kept)
-    rows = (
-        torch.arange(attention.num_heads * attention.head_dim)
-        .view(attention.num_heads, -1)[kept]
-        .flatten()
+    pruned.num_heads, pruned.num_kv_heads = len(kept), len(kv_kept)
+    query_rows, kv_rows = (
+        torch.cat(
+            [
+                torch.arange(attention.head_dim) + head * attention.head_dim
+                for head in of
+            ]
+        )
+        for of in (kept, kv_kept)
     )
-    for proj in (pruned.q_proj, pruned.k_proj, pruned.v_proj):
+    rows_of = (
+        (pruned.q_proj, query_rows),
+        (pruned.k_proj, kv_rows),
+        (pruned.v_proj, kv_rows),
+    )
+    for proj, rows in rows_of:
         proj.weight = _cut(proj.weight, rows)
         proj.out_features = len(rows)
         if proj.bias is not None:
             proj.bias = _cut(proj.bias, rows)
-    pruned.out_proj.weight = _cut(pruned.out_proj.weight, (slice(None), rows))
-    pruned.out_proj.in_features = len(rows)
+    pruned.out_proj.weight = _cut(pruned.out_proj.weight, (slice(None), query_rows))
+    pruned.out_proj.in_features = len(query_rows)
+    scale = attention.scale
+    if isinstance(scale, Tensor) and scale.ndim > 2:
+        per_head = scale.expand(*scale.shape[:-3], attention.num_heads, 1, 1)
+        cut = per_head.detach()[..., kept, :, :].clone()
+        learned = isinstance(scale, nn.Parameter)
+        pruned.scale = nn.Parameter(cut, scale.requires_grad) if learned else cut
     return pruned
 
 
 def _cut(parameter: Tensor, where: Any) -> nn.Parameter:
-    """A part of a parameter as one of its own, frozen if the whole is."""
+    """A part of a parameter as a parameter of its own, frozen if the whole is."""
     return nn.Parameter(parameter.detach()[where], parameter.requires_grad)
 
 
@@ -277,3 +386,10 @@ def _attention_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
             f"model must contain a MultiHeadAttention, got a {type(model).__name__} without one"
         )
     return layers
+
+
+def _bare_layer(attention: nn.Module) -> MultiHeadAttention:
+    """The layer itself, out of the wrapper that `torch.compile` puts around it."""
+    layer = cast(MultiHeadAttention, getattr(attention, "_orig_mod", attention))
+    check_type("attention", layer, MultiHeadAttention)
+    return layer

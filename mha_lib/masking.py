@@ -45,8 +45,8 @@ def valid_lens_mask(
     """Mask that lets each query see the first `valid_lens` keys.
 
     Args:
-        valid_lens: integers in 0..k_len, shape (batch,) for one length a sample, or (batch, q_len) for one
-            length a query.
+        valid_lens: integers in 0..k_len, shape (batch,), one for each sample, or (batch, q_len), one for
+            each query.
         k_len: number of keys.
 
     Returns:
@@ -123,8 +123,6 @@ def sliding_window_mask(
         right: how many keys after it, None for all.
         positions: where queries and keys stand, if samples of different lengths share a cache: integers
             (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`.
-        positions: where queries and keys stand, if samples of different lengths share a cache: integers
-            (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`.
         device: where the mask is made.
 
     Returns:
@@ -163,7 +161,6 @@ def build_mask(
         attn_mask: bool, True = may attend, shape (q_len, k_len), (batch, q_len, k_len) or
             (batch, num_heads, q_len, k_len); axes of size 1 broadcast.
         key_mask: bool, True = may attend, (batch, k_len): one row of keys for all queries of a sample.
-        key_mask: bool, True = may attend, (batch, k_len): one row of keys for all queries of a sample.
         valid_lens: integers (batch,) or (batch, q_len), see `valid_lens_mask`.
         is_causal: hide the future, see `causal_mask`.
         device: where a causal mask is made when neither tensor is given.
@@ -189,9 +186,7 @@ def build_mask(
         if isinstance(of_samples, Tensor) and lead[:1] in ([], [1]):
             lead[:1] = of_samples.shape[:1]
     mask = _combine_masks((*lead, q_len, k_len), attn_mask, key_mask, valid_lens)
-    if (
-        not is_causal or q_len == 1
-    ):  # a single query is the last one, which sees every key
+    if not is_causal or q_len == 1:  # a single query, the last one, sees every key
         return mask
     causal = _hide_future(q_len, k_len, device=device if mask is None else mask.device)
     return causal if mask is None else mask & causal
@@ -220,11 +215,8 @@ def _combine_masks(
         mask = rows if mask is None else mask & rows
     if valid_lens is not None:
         rows = valid_lens_mask(valid_lens, shape[-1])
-        if (
-            len(shape) < 3
-            or rows.shape[0] != shape[0]
-            or rows.shape[1] not in (1, shape[-2])
-        ):
+        fitting = rows.shape[0] == shape[0] and rows.shape[1] in (1, shape[-2])
+        if len(shape) < 3 or not fitting:
             raise ValueError(
                 f"valid_lens must have shape (batch,) or (batch, q_len) for scores of shape {tuple(shape)}, "
                 f"got {tuple(valid_lens.shape)}"

@@ -35,7 +35,7 @@ class MultiHeadAttention(nn.Module):
             learned if it is an `nn.Parameter`; default 1 / √head_dim.
         softcap: limit for the scores, see `softcap_scores`; the readable path runs.
         window: how many keys before and after its own position a query sees, (left, right), None for all; see
-            `sliding_window_mask`. The mask it makes takes q_len * k_len bytes.
+            `sliding_window_mask`. It needs a mask of q_len * k_len.
         score: another scoring rule than the scaled dot product, such as `cosine_score`, or a module such as
             `AdditiveScore(head_dim, head_dim, hidden_dim)`, which then belongs to the layer. All heads share
             it, and the readable path runs. A function gets half precision as float32, a module computes in

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from mha_lib import _checks
 from mha_lib._checks import Device, DType, Positions
 from mha_lib.positional import _distances
-from mha_lib.scores import dot_product_score
-
-_dot_product = _checks.unchecked(dot_product_score)
+from mha_lib.scores import _dot_product
 
 
 def alibi_slopes(

@@ -6,35 +6,29 @@ model is a `TransformerEncoder` that is called with `is_causal=True`.
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
-from mha_lib._checks import (
-    check_float_tensor,
-    check_positive,
-    check_positive_int,
-    check_probability,
-    check_same,
-    check_same_kind,
-    check_type,
-    check_width,
-)
+from mha_lib import _checks
+from mha_lib._checks import Device, DType
 from mha_lib.cache import KeyValueCache
-from mha_lib.masking import align_mask, build_mask, valid_lens_mask
+from mha_lib.conversion import _TorchTwin
+from mha_lib.masking import _combine_masks
 from mha_lib.multi_head import MultiHeadAttention
-from mha_lib.rotary import RotaryPositionalEncoding
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "gelu": F.gelu,
-}
-_Cache = TypeVar("_Cache", KeyValueCache, "DecoderBlockCache")
+_ACTIVATIONS: dict[str, Any] = {"relu": torch.relu, "gelu": F.gelu}
+_NORMS = ("layer", "rms")
+_Map: TypeAlias = Callable[[Tensor], Tensor]
+# A mask, a mask of keys, lengths.
+_Hidden: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 class FeedForward(nn.Module):
@@ -48,7 +42,9 @@ class FeedForward(nn.Module):
         hidden_dim: width between the two layers; four times `embed_dim` in the paper.
         dropout: probability that an entry of the hidden layer is dropped, in training only.
         activation: "relu", or "gelu", x Φ(x) without approximation (Hendrycks & Gimpel, 2016).
-        bias: add a bias in both layers.
+        bias: add b₁ and b₂, as the paper and torch do.
+        device: where the parameters are made.
+        dtype: of the parameters; default torch's default dtype.
 
     Raises:
         TypeError: a width is not an int, `dropout` not a number, `activation` not a text.
@@ -66,15 +62,18 @@ class FeedForward(nn.Module):
         *,
         dropout: float = 0.0,
         activation: str = "relu",
-        bias: bool = True,
+        bias: bool = False,
+        device: Device = None,
+        dtype: DType = None,
     ) -> None:
         super().__init__()
-        check_positive_int("embed_dim", embed_dim)
-        _check_hidden(hidden_dim, activation)
-        check_probability("dropout", dropout)
-        self.activation = activation
-        self.up_proj = nn.Linear(embed_dim, hidden_dim, bias=bias)
-        self.down_proj = nn.Linear(hidden_dim, embed_dim, bias=bias)
+        _checks.check_sizes(embed_dim=embed_dim, hidden_dim=hidden_dim)
+        _checks.check_probability("dropout", dropout)
+        _checks.check_choice("activation", activation, _ACTIVATIONS)
+        self.embed_dim, self.activation = embed_dim, activation
+        kind: Any = {"bias": bias, "device": device, "dtype": dtype}
+        self.up_proj = nn.Linear(embed_dim, hidden_dim, **kind)
+        self.down_proj = nn.Linear(hidden_dim, embed_dim, **kind)
         self.dropout = nn.Dropout(dropout)
         self.reset_parameters()
 
@@ -94,9 +93,7 @@ class FeedForward(nn.Module):
             TypeError: `x` is not a floating-point tensor, or not of the layer's dtype.
             ValueError: `x` has another width.
         """
-        weight = self.up_proj.weight
-        check_width("x", x, weight.shape[1], axes="..., embed_dim")
-        check_same_kind(("x", "the layer's weights"), (x, weight))
+        _checks.check_tokens(x, self.embed_dim, self.up_proj, "..., embed_dim")
         hidden = _ACTIVATIONS[self.activation](self.up_proj(x))
         output: Tensor = self.down_proj(self.dropout(hidden))
         return output
@@ -106,7 +103,65 @@ class FeedForward(nn.Module):
         return f"activation={self.activation!r}"
 
 
-class _Block(nn.Module):
+class RMSNorm(nn.Module):
+    """Divide each token by its root mean square, then scale each entry (Zhang & Sennrich, 2019, equation 4).
+
+    RMSNorm(x) = x / √(mean(x²) + eps) · weight. Unlike a layer norm it subtracts no mean and adds no bias.
+    Half precision is computed in float32 and returned in its own dtype.
+
+    Args:
+        embed_dim: width of a token.
+        eps: what is added to the mean square, positive.
+        device: where the weight is made.
+        dtype: of the weight; default torch's default dtype.
+
+    Raises:
+        TypeError: `embed_dim` is not an int, or `eps` not a number.
+        ValueError: one of them is not positive.
+
+    Example:
+        >>> RMSNorm(2)(torch.tensor([[3.0, 4.0]])).square().mean().round(decimals=4).item()
+        1.0
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        *,
+        eps: float = 1e-6,
+        device: Device = None,
+        dtype: DType = None,
+    ) -> None:
+        super().__init__()
+        _checks.check_positive_int("embed_dim", embed_dim)
+        _checks.check_positive("eps", eps)
+        self.embed_dim, self.eps = embed_dim, eps
+        self.weight = nn.Parameter(torch.ones(embed_dim, device=device, dtype=dtype))
+
+    def reset_parameters(self) -> None:
+        """Set the weight to ones."""
+        nn.init.ones_(self.weight)
+
+    def forward(
+        self, x: Float[Tensor, "*batch embed_dim"]
+    ) -> Float[Tensor, "*batch embed_dim"]:
+        """Scale each token of `x` (..., embed_dim).
+
+        Raises:
+            TypeError: `x` is not a floating-point tensor, or not of the norm's dtype.
+            ValueError: `x` has another width.
+        """
+        _checks.check_tokens(x, self.embed_dim, self, "..., embed_dim")
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        mean_square = wide.square().mean(-1, keepdim=True)
+        return (wide * torch.rsqrt(mean_square + self.eps) * self.weight).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Say width and epsilon in the printed module."""
+        return f"{self.embed_dim}, eps={self.eps}"
+
+
+class _Block(_TorchTwin):
     """What both kinds of block share: their layers, and how a residual and a norm stand around each."""
 
     _has_memory: ClassVar[bool]
@@ -121,57 +176,60 @@ class _Block(nn.Module):
         dropout: float = 0.0,
         norm_first: bool = True,
         activation: str = "relu",
-        bias: bool = True,
+        bias: bool = False,
+        norm: str = "layer",
         layer_norm_eps: float = 1e-5,
         num_kv_heads: int | None = None,
-        rotary: RotaryPositionalEncoding | None = None,
+        scale: float | Float[Tensor, "..."] | None = None,
+        softcap: float | None = None,
+        window: tuple[int | None, int | None] | None = None,
+        rotary: Callable[[Tensor, Tensor], Tensor] | None = None,
+        device: Device = None,
+        dtype: DType = None,
     ) -> None:
         super().__init__()
         # The attention checks what is its own; all checks come before the first draw.
-        _check_hidden(hidden_dim, activation)
-        check_positive("layer_norm_eps", layer_norm_eps)
+        _checks.check_positive_int("hidden_dim", hidden_dim)
+        _checks.check_choice("activation", activation, _ACTIVATIONS)
+        _checks.check_choice("norm", norm, _NORMS)
+        _checks.check_positive("layer_norm_eps", layer_norm_eps)
         self.embed_dim, self.norm_first = embed_dim, norm_first
+        place: Any = {"device": device, "dtype": dtype}
+        kind: Any = {"dropout": dropout, "bias": bias, **place}
+        heads: Any = {"num_kv_heads": num_kv_heads, "scale": scale, "softcap": softcap}
+        heads |= kind
+
+        def new_norm() -> nn.Module:
+            if norm == "rms":
+                return RMSNorm(embed_dim, eps=layer_norm_eps, **place)
+            return nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias, **place)
+
         self.self_attention = MultiHeadAttention(
-            embed_dim,
-            num_heads,
-            num_kv_heads=num_kv_heads,
-            dropout=dropout,
-            bias=bias,
-            rotary=rotary,
+            embed_dim, num_heads, window=window, rotary=rotary, **heads
         )
-        self.self_attention_norm = nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias)
+        self.self_attention_norm = new_norm()
         if self._has_memory:
-            self.cross_attention = MultiHeadAttention(
-                embed_dim,
-                num_heads,
-                num_kv_heads=num_kv_heads,
-                dropout=dropout,
-                bias=bias,
-            )
-            self.cross_attention_norm = nn.LayerNorm(
-                embed_dim, layer_norm_eps, bias=bias
-            )
+            self.cross_attention = MultiHeadAttention(embed_dim, num_heads, **heads)
+            self.cross_attention_norm = new_norm()
         self.feed_forward = FeedForward(
-            embed_dim, hidden_dim, dropout=dropout, activation=activation, bias=bias
+            embed_dim, hidden_dim, activation=activation, **kind
         )
-        self.feed_forward_norm = nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias)
+        self.feed_forward_norm = new_norm()
         self.dropout = nn.Dropout(dropout)
 
-    def _check_x(self, x: Tensor) -> None:
-        check_width("x", x, self.embed_dim, axes="batch, len, embed_dim")
-        weight = self.self_attention.q_proj.weight
-        check_same_kind(("x", "the block's weights"), (x, weight))
-
-    def _residual(
-        self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor]
-    ) -> Tensor:
+    def _residual(self, x: Tensor, norm: _Map, layer: _Map) -> Tensor:
         """Let `layer` add to `x`: the one place that knows pre-norm from post-norm."""
-        output: Tensor = (
-            x + self.dropout(layer(norm(x)))
-            if self.norm_first
-            else norm(x + self.dropout(layer(x)))
+        dropout: _Map = self.dropout
+        if self.norm_first:
+            return x + dropout(layer(norm(x)))
+        return norm(x + dropout(layer(x)))
+
+    def _look_at_self(self, x: Tensor, **hide: Any) -> Tensor:
+        return self._residual(
+            x,
+            self.self_attention_norm,
+            lambda x: self.self_attention(x, x, x, need_weights=False, **hide)[0],
         )
-        return output
 
     def extra_repr(self) -> str:
         """Say where the norm stands in the printed module."""
@@ -195,15 +253,21 @@ class EncoderBlock(_Block):
         dropout: probability of all dropouts, in training only.
         norm_first: norm before each layer (pre-norm), not after each sum (post-norm).
         activation: of the feed-forward layer, "relu" or "gelu".
-        bias: add biases in linear layers and norms.
-        layer_norm_eps: what the norms add to the variance, positive.
+        bias: add biases in linear layers and layer norms, as the paper and torch do.
+        norm: "layer", or "rms", see `RMSNorm`.
+        layer_norm_eps: what the norms of either kind add under the root, positive.
         num_kv_heads: see `MultiHeadAttention`.
-        rotary: see `MultiHeadAttention`; blocks may share one.
+        scale: see `MultiHeadAttention`; a tensor is shared by all that get it.
+        softcap: see `MultiHeadAttention`.
+        window: see `MultiHeadAttention`.
+        rotary: see `MultiHeadAttention`. Blocks may share one.
+        device: where the parameters are made.
+        dtype: of the parameters; default torch's default dtype.
 
     Raises:
         TypeError: a width or count is not an int, another argument not of its type.
         ValueError: one is not positive, `num_heads` does not divide `embed_dim`, `dropout` is outside 0..1,
-            or `activation` unknown.
+            `activation` or `norm` unknown, or what `MultiHeadAttention` raises.
 
     Example:
         >>> block, x = EncoderBlock(embed_dim=6, num_heads=3, hidden_dim=24), torch.rand(2, 5, 6)
@@ -219,6 +283,7 @@ class EncoderBlock(_Block):
         attn_mask: Bool[Tensor, "..."] | None = None,
         *,
         attn_bias: Float[Tensor, "..."] | None = None,
+        key_mask: Bool[Tensor, "batch all_keys"] | None = None,
         valid_lens: Integer[Tensor, "batch *lens"] | None = None,
         is_causal: bool = False,
         cache: KeyValueCache | None = None,
@@ -231,6 +296,7 @@ class EncoderBlock(_Block):
                 axes of size 1 broadcast.
             attn_bias: finite numbers that are added to the scores, (len, len) or
                 (batch, num_heads, len, len).
+            key_mask: bool, True = may attend, (batch, len), for all queries of a sample.
             valid_lens: number of tokens that are visible, integers (batch,) or (batch, len).
             is_causal: hide the future.
             cache: of the block, see `MultiHeadAttention.forward`.
@@ -242,22 +308,12 @@ class EncoderBlock(_Block):
             TypeError: wrong dtype of a tensor or mask, or `cache` is no `KeyValueCache`.
             ValueError: shapes do not fit, or a length lies outside 0..len.
         """
-        self._check_x(x)
-
-        x = self._residual(
-            x,
-            self.self_attention_norm,
-            lambda x: self.self_attention(
-                x,
-                x,
-                x,
-                attn_mask,
-                attn_bias=attn_bias,
-                valid_lens=valid_lens,
-                is_causal=is_causal,
-                cache=cache,
-                need_weights=False,
-            )[0],
+        if cache is not None:
+            _checks.check_type("cache", cache, KeyValueCache)
+        hidden = (attn_mask, key_mask, valid_lens)
+        hide = _check_self(x, self, hidden, cache)
+        x = self._look_at_self(
+            x, attn_bias=attn_bias, is_causal=is_causal, cache=cache, **hide
         )
         return self._residual(x, self.feed_forward_norm, self.feed_forward)
 
@@ -297,16 +353,22 @@ class DecoderBlock(_Block):
         dropout: probability of all dropouts, in training only.
         norm_first: norm before each layer (pre-norm), not after each sum (post-norm).
         activation: of the feed-forward layer, "relu" or "gelu".
-        bias: add biases in linear layers and norms.
-        layer_norm_eps: what the norms add to the variance, positive.
-        num_kv_heads: see `MultiHeadAttention`; of both attentions.
-        rotary: see `MultiHeadAttention`; of the self-attention only, since positions in the memory are those
-            of another sequence. Blocks may share one.
+        bias: add biases in linear layers and layer norms, as the paper and torch do.
+        norm: "layer", or "rms", see `RMSNorm`.
+        layer_norm_eps: what the norms of either kind add under the root, positive.
+        num_kv_heads: see `MultiHeadAttention`, of both attentions.
+        scale: see `MultiHeadAttention`, of both attentions; a tensor is shared by all that get it.
+        softcap: see `MultiHeadAttention`, of both attentions.
+        window: see `MultiHeadAttention`, of the self-attention.
+        rotary: see `MultiHeadAttention`, of the self-attention only, since positions in the
+            memory are those of another sequence. Blocks may share one.
+        device: where the parameters are made.
+        dtype: of the parameters; default torch's default dtype.
 
     Raises:
         TypeError: a width or count is not an int, another argument not of its type.
         ValueError: one is not positive, `num_heads` does not divide `embed_dim`, `dropout` is outside 0..1,
-            or `activation` unknown.
+            `activation` or `norm` unknown, or what `MultiHeadAttention` raises.
 
     Example:
         >>> block = DecoderBlock(embed_dim=6, num_heads=3, hidden_dim=24)
@@ -324,8 +386,10 @@ class DecoderBlock(_Block):
         attn_mask: Bool[Tensor, "..."] | None = None,
         *,
         attn_bias: Float[Tensor, "..."] | None = None,
+        key_mask: Bool[Tensor, "batch all_keys"] | None = None,
         valid_lens: Integer[Tensor, "batch *lens"] | None = None,
         memory_mask: Bool[Tensor, "..."] | None = None,
+        memory_key_mask: Bool[Tensor, "batch memory_len"] | None = None,
         memory_valid_lens: Integer[Tensor, "batch *memory_lens"] | None = None,
         cache: DecoderBlockCache | None = None,
     ) -> Float[Tensor, "batch len embed_dim"]:
@@ -337,9 +401,11 @@ class DecoderBlock(_Block):
             attn_mask: of the self-attention, beside the causal mask, which is always there: bool, True = may
                 attend, (len, len), (batch, len, len) or (batch, num_heads, len, len).
             attn_bias: of the self-attention, (len, len) or (batch, num_heads, len, len).
+            key_mask: bool, True = may attend, (batch, len), for all queries of a sample.
             valid_lens: number of tokens of `x` that are visible, integers (batch,) or (batch, len).
             memory_mask: bool, True = may attend, (len, memory_len), (batch, len, memory_len) or
                 (batch, num_heads, len, memory_len).
+            memory_key_mask: bool, True = may attend, (batch, memory_len), for all queries of a sample.
             memory_valid_lens: number of visible tokens of `memory`, integers (batch,) or (batch, len).
             cache: of the block. Its self-attention grows by `x`, see `MultiHeadAttention.forward`. The memory
                 is projected in the first call only; give the same memory, and its mask or lengths, each time.
@@ -352,60 +418,35 @@ class DecoderBlock(_Block):
             ValueError: shapes do not fit, a length lies outside its range, or `cache` holds a memory of
                 another length.
         """
-        self._check_x(x)
-        memory_mask = _check_memory(
-            x, memory, memory_mask, memory_valid_lens, self.cross_attention.num_heads
-        )
         own, projected = None, None
         if cache is not None:
-            check_type("cache", cache, DecoderBlockCache)
+            _checks.check_type("cache", cache, DecoderBlockCache)
             own, projected = cache.self_attention, cache.cross_attention
-            if len(projected) not in (0, memory.shape[1]):
+        hide = _check_self(x, self, (attn_mask, key_mask, valid_lens), own)
+        hidden = (memory_mask, memory_key_mask, memory_valid_lens)
+        memory_mask = _check_memory(x, memory, self, hidden)
+        if projected is not None and len(projected) > 0:
+            if len(projected) != memory.shape[1]:
                 raise ValueError(
                     f"memory must be the one that cache holds, of length {len(projected)}, "
                     f"got shape {tuple(memory.shape)}"
                 )
-            if len(projected) > 0:
-                memory = memory[:, :0]  # nothing is left to project
+            memory = memory[:, :0]  # nothing is left to project
 
-        x = self._residual(
-            x,
-            self.self_attention_norm,
-            lambda x: self.self_attention(
-                x,
-                x,
-                x,
-                attn_mask,
-                attn_bias=attn_bias,
-                valid_lens=valid_lens,
-                is_causal=True,
-                cache=own,
-                need_weights=False,
-            )[0],
-        )
-        x = self._residual(
-            x,
-            self.cross_attention_norm,
-            lambda x: self.cross_attention(
+        def look_at_memory(x: Tensor) -> Tensor:
+            output: Tensor = self.cross_attention(
                 x, memory, memory, memory_mask, cache=projected, need_weights=False
-            )[0],
+            )[0]
+            return output
+
+        x = self._look_at_self(
+            x, attn_bias=attn_bias, is_causal=True, cache=own, **hide
         )
+        x = self._residual(x, self.cross_attention_norm, look_at_memory)
         return self._residual(x, self.feed_forward_norm, self.feed_forward)
 
 
-class _BlockOptions(TypedDict, total=False):
-    """The keyword arguments of a block, handed on by the stacks."""
-
-    dropout: float
-    norm_first: bool
-    activation: str
-    bias: bool
-    layer_norm_eps: float
-    num_kv_heads: int | None
-    rotary: RotaryPositionalEncoding | None
-
-
-class _Stack(nn.Module):
+class _Stack(_TorchTwin):
     """What both stacks share: blocks of one kind, and the norm behind them."""
 
     _block: ClassVar[type[EncoderBlock | DecoderBlock]]
@@ -416,16 +457,19 @@ class _Stack(nn.Module):
         embed_dim: int,
         num_heads: int,
         hidden_dim: int,
-        **options: Unpack[_BlockOptions],
+        **options: Any,
     ) -> None:
         super().__init__()
-        check_positive_int("num_layers", num_layers)
+        _checks.check_positive_int("num_layers", num_layers)
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.blocks = nn.ModuleList(
             self._block(embed_dim, num_heads, hidden_dim, **options)
             for _ in range(num_layers)
         )
-        self.norm = _last_norm(embed_dim, options)
+        first: Any = self.blocks[0]
+        self.norm: nn.Module = nn.Identity()
+        if first.norm_first:
+            self.norm = copy.deepcopy(first.feed_forward_norm)
 
 
 class TransformerEncoder(_Stack):
@@ -467,6 +511,7 @@ class TransformerEncoder(_Stack):
         attn_mask: Bool[Tensor, "..."] | None = None,
         *,
         attn_bias: Float[Tensor, "..."] | None = None,
+        key_mask: Bool[Tensor, "batch all_keys"] | None = None,
         valid_lens: Integer[Tensor, "batch *lens"] | None = None,
         is_causal: bool = False,
         cache: Sequence[KeyValueCache] | None = None,
@@ -479,6 +524,7 @@ class TransformerEncoder(_Stack):
                 axes of size 1 broadcast.
             attn_bias: finite numbers that are added to the scores of all blocks, (len, len) or
                 (batch, num_heads, len, len).
+            key_mask: bool, True = may attend, (batch, len), for all queries of a sample.
             valid_lens: number of tokens that are visible, integers (batch,) or (batch, len).
             is_causal: hide the future. Needed for all chunks to equal the whole.
             cache: from `new_cache`, one for a batch; it grows by `x`. Mask and bias then span all its slots;
@@ -491,19 +537,11 @@ class TransformerEncoder(_Stack):
             TypeError: wrong dtype of a tensor or mask, or `cache` holds no `KeyValueCache`.
             ValueError: shapes do not fit, a length lies outside 0..len, or `cache` is not one of this stack.
         """
-        check_width("x", x, self.embed_dim, axes="batch, len, embed_dim")
         caches = _check_caches(cache, KeyValueCache, len(self.blocks))
-        if cache is None:
-            attn_mask, valid_lens = _one_mask(x.shape[1], attn_mask, valid_lens), None
+        hidden = (attn_mask, key_mask, valid_lens)
+        hide = _check_self(x, self.blocks[0], hidden, caches[0])
         for block, own in zip(self.blocks, caches, strict=True):
-            x = block(
-                x,
-                attn_mask,
-                attn_bias=attn_bias,
-                valid_lens=valid_lens,
-                is_causal=is_causal,
-                cache=own,
-            )
+            x = block(x, attn_bias=attn_bias, is_causal=is_causal, cache=own, **hide)
         output: Tensor = self.norm(x)
         return output
 
@@ -550,8 +588,10 @@ class TransformerDecoder(_Stack):
         attn_mask: Bool[Tensor, "..."] | None = None,
         *,
         attn_bias: Float[Tensor, "..."] | None = None,
+        key_mask: Bool[Tensor, "batch all_keys"] | None = None,
         valid_lens: Integer[Tensor, "batch *lens"] | None = None,
         memory_mask: Bool[Tensor, "..."] | None = None,
+        memory_key_mask: Bool[Tensor, "batch memory_len"] | None = None,
         memory_valid_lens: Integer[Tensor, "batch *memory_lens"] | None = None,
         cache: Sequence[DecoderBlockCache] | None = None,
     ) -> Float[Tensor, "batch len embed_dim"]:
@@ -563,9 +603,11 @@ class TransformerDecoder(_Stack):
             attn_mask: of the self-attention, beside the causal mask: bool, True = may attend, (len, len),
                 (batch, len, len) or (batch, num_heads, len, len); axes of size 1 broadcast.
             attn_bias: of the self-attention, (len, len) or (batch, num_heads, len, len).
+            key_mask: bool, True = may attend, (batch, len), for all queries of a sample.
             valid_lens: number of tokens of `x` that are visible, integers (batch,) or (batch, len).
             memory_mask: bool, True = may attend, (len, memory_len), (batch, len, memory_len) or
                 (batch, num_heads, len, memory_len).
+            memory_key_mask: bool, True = may attend, (batch, memory_len), for all queries of a sample.
             memory_valid_lens: number of visible tokens of `memory`, integers (batch,) or (batch, len).
             cache: from `new_cache`, one for a batch; it grows by `x`. `attn_mask` and `attn_bias` then span
                 all its slots; `valid_lens`, (batch,), counts the tokens of `x`. Give the same memory, and its
@@ -579,23 +621,14 @@ class TransformerDecoder(_Stack):
             ValueError: shapes do not fit, a length lies outside its range, or `cache` is not one of this
                 stack and memory.
         """
-        check_width("x", x, self.embed_dim, axes="batch, len, embed_dim")
-        memory_mask = _check_memory(
-            x, memory, memory_mask, memory_valid_lens, self.num_heads
-        )
         caches = _check_caches(cache, DecoderBlockCache, len(self.blocks))
-        if cache is None:
-            attn_mask, valid_lens = _one_mask(x.shape[1], attn_mask, valid_lens), None
+        hidden = (attn_mask, key_mask, valid_lens)
+        hide = _check_self(x, self.blocks[0], hidden, caches[0])
+        hidden = (memory_mask, memory_key_mask, memory_valid_lens)
+        memory_mask = _check_memory(x, memory, self.blocks[0], hidden)
+        hide |= {"attn_bias": attn_bias, "memory_mask": memory_mask}
         for block, own in zip(self.blocks, caches, strict=True):
-            x = block(
-                x,
-                memory,
-                attn_mask,
-                attn_bias=attn_bias,
-                valid_lens=valid_lens,
-                memory_mask=memory_mask,
-                cache=own,
-            )
+            x = block(x, memory, cache=own, **hide)
         output: Tensor = self.norm(x)
         return output
 
@@ -604,60 +637,48 @@ class TransformerDecoder(_Stack):
         return [DecoderBlockCache() for _ in self.blocks]
 
 
-def _one_mask(
-    length: int, attn_mask: Tensor | None, valid_lens: Tensor | None
-) -> Tensor | None:
-    """What all blocks of a stack hide, built once."""
-    if valid_lens is None:
-        return attn_mask
-    return build_mask(length, length, attn_mask=attn_mask, valid_lens=valid_lens)
+def _check_self(
+    x: Tensor, block: Any, hidden: _Hidden, cache: Any
+) -> dict[str, Tensor | None]:
+    """Check what a self-attention gets before anything is computed, and combine its masks, once for a stack.
 
-
-def _check_hidden(hidden_dim: object, activation: object) -> None:
-    check_positive_int("hidden_dim", hidden_dim)
-    check_type("activation", activation, str)
-    if activation not in _ACTIVATIONS:
-        raise ValueError(
-            f"activation must be one of {', '.join(_ACTIVATIONS)}, got {activation!r}"
-        )
+    Lengths beside a cache stay lengths, because the cache remembers them.
+    """
+    proj = block.self_attention.q_proj
+    _checks.check_tokens(x, block.embed_dim, proj, "batch, len, embed_dim")
+    attn_mask, key_mask, lens = hidden
+    past, now = (0, lens) if cache is None else (len(cache), None)
+    shape = (x.shape[0], block.self_attention.num_heads, x.shape[1], past + x.shape[1])
+    mask = _combine_masks(shape, attn_mask, key_mask, now)
+    return {"attn_mask": mask, "valid_lens": None if cache is None else lens}
 
 
 def _check_memory(
-    x: Tensor,
-    memory: object,
-    memory_mask: Tensor | None,
-    memory_valid_lens: Tensor | None,
-    num_heads: int,
+    x: Tensor, memory: object, block: Any, hidden: _Hidden
 ) -> Tensor | None:
-    """Check what the cross-attention gets, before the self-attention runs, and combine its masks."""
-    memory = check_float_tensor("memory", memory, axes="batch, memory_len, embed_dim")
+    """Check what a cross-attention gets, before the self-attention runs, and combine its masks."""
+    axes = "batch, memory_len, embed_dim"
+    memory = _checks.check_float_tensor("memory", memory, axes=axes)
     names = ("x", "memory")
-    check_same("embed_dim", names, (x.shape[2], memory.shape[2]))
-    check_same("batch", names, (x.shape[0], memory.shape[0]))
-    check_same_kind(names, (x, memory))
-    (batch, q_len, _), k_len = x.shape, memory.shape[1]
-    shape = (batch, num_heads, q_len, k_len)
-    if memory_mask is not None:
-        memory_mask = align_mask(memory_mask, shape, name="memory_mask")
-    if memory_valid_lens is None:
-        return memory_mask
+    _checks.check_same("embed_dim", names, (x.shape[2], memory.shape[2]))
+    _checks.check_same("batch", names, (x.shape[0], memory.shape[0]))
+    _checks.check_same_kind(names, (x, memory))
+    shape = (x.shape[0], block.cross_attention.num_heads, x.shape[1], memory.shape[1])
     try:
-        lens = valid_lens_mask(memory_valid_lens, k_len)
-    except (TypeError, ValueError) as error:  # it calls its argument valid_lens
-        raise type(error)(f"memory_{error}") from None
-    lens = align_mask(lens, shape, name="memory_valid_lens")
-    return lens if memory_mask is None else memory_mask & lens
+        return _combine_masks(shape, *hidden)
+    except (TypeError, ValueError) as error:  # it names the masks of a self-attention
+        names_there = {"attn_mask": "memory_mask", "key_mask": "memory_key_mask"}
+        text = re.sub("attn_mask|key_mask", lambda at: names_there[at[0]], str(error))
+        raise type(error)(text.replace("valid_lens", "memory_valid_lens")) from None
 
 
-def _check_caches(
-    cache: Sequence[_Cache] | None, kind: type[_Cache], num_layers: int
-) -> Sequence[_Cache | None]:
+def _check_caches(cache: Any, kind: type, num_layers: int) -> Any:
     """One cache for each block, or None for each."""
     if cache is None:
         return [None] * num_layers
-    check_type("cache", cache, Sequence)
+    _checks.check_type("cache", cache, Sequence)
     for own in cache:
-        check_type("cache[i]", own, kind)
+        _checks.check_type("cache[i]", own, kind)
     lengths = [len(own) for own in cache]
     different = len({id(own) for own in cache})
     if not len(lengths) == different == num_layers or len(set(lengths)) != 1:
@@ -666,11 +687,3 @@ def _check_caches(
             f"got {different} of lengths {lengths}"
         )
     return cache
-
-
-def _last_norm(embed_dim: int, options: _BlockOptions) -> nn.Module:
-    if not options.get("norm_first", True):
-        return nn.Identity()
-    return nn.LayerNorm(
-        embed_dim, options.get("layer_norm_eps", 1e-5), bias=options.get("bias", True)
-    )

@@ -42,6 +42,10 @@ def slow(*values):
     return pytest.param(*values, marks=SLOW)
 
 
+# For what takes seconds on each path: with weights, the same operations are traced as in any other function.
+FUSED_FIRST = pytest.mark.parametrize("need_weights", [slow(True), False], ids=["readable", "fused"])
+
+
 # masks
 
 

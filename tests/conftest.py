@@ -1,6 +1,6 @@
 """What several test files share: shape annotations that are enforced, a browser, a web server, the book.
 
-While the tests run, every function of mha_lib checks its arguments and results against its annotations
+While the tests run, every function of mha_lib that names axes checks its arguments and results against them
 (jaxtyping names the axes, beartype looks), so that an annotation cannot say what is not true. Not checked are
 
 * blocks of `pytest.raises`: they are about the library's own errors, which a check would forestall, unless it
@@ -28,16 +28,22 @@ from filelock import FileLock
 from playwright.sync_api import expect, sync_playwright
 from widget_page import Reader
 
+AXES = ("Bool", "Float", "Int", "Integer", "Shaped")
 
-class OuterFunctions(jaxtyping._import_hook.JaxtypingTransformer):
-    """Leave functions inside functions alone: decorated in every call, they would break torch's graphs."""
+
+class FunctionsThatNameAxes(jaxtyping._import_hook.JaxtypingTransformer):
+    """Decorate what names axes, but not functions inside functions: it would break torch's graphs."""
 
     def visit_FunctionDef(self, node):  # noqa: N802, the name is ast's
         inside = any(isinstance(parent, ast.FunctionDef) for parent in self._parents)
-        return node if inside else super().visit_FunctionDef(node)
+        arguments = [*node.args.args, *node.args.kwonlyargs]
+        given = [node.returns, *(argument.annotation for argument in arguments)]
+        parts = [part for annotation in given if annotation for part in ast.walk(annotation)]
+        names_axes = any(isinstance(part, ast.Name) and part.id in AXES for part in parts)
+        return super().visit_FunctionDef(node) if names_axes and not inside else node
 
 
-jaxtyping._import_hook.JaxtypingTransformer = OuterFunctions
+jaxtyping._import_hook.JaxtypingTransformer = FunctionsThatNameAxes
 # Where a float is asked for, an int will do, as everywhere in Python.
 SHAPE_CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 # Before anything imports mha_lib.

@@ -20,6 +20,7 @@ from attention_cases import (
     VALUE_DIM,
     gradients,
     qkv,
+    slow,
 )
 from random_tensors import random
 
@@ -173,8 +174,8 @@ def test_the_softcap_comes_before_bias_and_mask(need_weights):
 
 
 @BOTH_PATHS
-@pytest.mark.parametrize("kv_heads", [2, 1])
-@pytest.mark.parametrize("softcap", [None, 1.5])
+@pytest.mark.parametrize("kv_heads", [slow(2), 1])
+@pytest.mark.parametrize("softcap", [None, slow(1.5)])
 def test_gradients_equal_finite_differences(softcap, kv_heads, need_weights):
     """With a bias that is learned, in groups, at another scale, beside a mask and a hidden sample."""
     shapes = (2, 2, 3), (kv_heads, 5, 3), (kv_heads, 5, 3), (2, 2, 5)

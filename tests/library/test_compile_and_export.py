@@ -1,6 +1,6 @@
 """Attention and the layer under torch.compile and torch.export.
 
-Tracing takes seconds: `make test` traces what asks most, `make test-all` each kind on both paths.
+Tracing takes seconds: `make test` traces what asks most, `make test-all` every kind on both paths.
 """
 
 import functools
@@ -14,6 +14,7 @@ from attention_cases import (
     BATCH,
     BOTH_PATHS,
     EVEN_DIM,
+    FUSED_FIRST,
     K_LEN,
     LENS,
     SLOW,
@@ -61,7 +62,7 @@ def test_a_layer_is_one_graph(need_weights):
     torch.testing.assert_close(traced(*inputs, **hide)[0], layer(*inputs, **hide)[0])
 
 
-@BOTH_PATHS
+@FUSED_FIRST
 @pytest.mark.parametrize("kind", [slow("additive"), "rotary, shared keys, dropout"])
 @TRACED
 def test_a_layer_is_one_graph_forward_and_backward(kind, need_weights):
@@ -75,7 +76,7 @@ def test_a_layer_is_one_graph_forward_and_backward(kind, need_weights):
     torch.testing.assert_close(gradients(output, parameters), gradients(expected, parameters))
 
 
-@BOTH_PATHS
+@FUSED_FIRST
 @TRACED
 def test_a_layer_compiled_once_takes_many_lengths(need_weights):
     torch.compiler.reset()
@@ -88,7 +89,7 @@ def test_a_layer_compiled_once_takes_many_lengths(need_weights):
             torch.testing.assert_close(traced(x, x, x, **asked)[0], layer(x, x, x, **asked)[0])
 
 
-@BOTH_PATHS
+@FUSED_FIRST
 @TRACED
 def test_decoding_can_be_compiled(need_weights):
     torch.compiler.reset()
@@ -163,7 +164,7 @@ def test_export_for_any_batch(kind, need_weights):
         torch.testing.assert_close(program.module()(*given), model(*given))
 
 
-@BOTH_PATHS
+@FUSED_FIRST
 @pytest.mark.parametrize(
     ("kind", "is_causal"), [slow("plain", False), slow("shared keys", True), ("rotary", True)]
 )

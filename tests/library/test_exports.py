@@ -26,6 +26,7 @@ MODULES = (
     "conversion",
     "transformer",
     "inspection",
+    "parallel",
     "data",
     "training",
     "plots",
@@ -99,39 +100,54 @@ SIGNATURES = {
     "relative.ShawScore.forward": "(query, key, *, positions=None)",
     "relative.alibi_slopes": "(num_heads, *, device=None)",
     "relative.alibi_bias": "(num_heads, q_len, k_len=None, *, positions=None, device=None)",
-    "transformer.FeedForward": "(embed_dim, hidden_dim, *, dropout=0.0, activation='relu', bias=True)",
+    "transformer.FeedForward": (
+        "(embed_dim, hidden_dim, *, dropout=0.0, activation='relu', bias=False, device=None, dtype=None)"
+    ),
     "transformer.EncoderBlock": (
         "(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_first=True, "
-        "activation='relu', bias=True, layer_norm_eps=1e-05, num_kv_heads=None, rotary=None)"
+        "activation='relu', bias=False, norm='layer', layer_norm_eps=1e-05, num_kv_heads=None, scale=None, "
+        "softcap=None, window=None, rotary=None, device=None, dtype=None)"
     ),
     "transformer.DecoderBlockCache": "(self_attention=<factory>, cross_attention=<factory>)",
     "transformer.DecoderBlock": (
         "(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_first=True, "
-        "activation='relu', bias=True, layer_norm_eps=1e-05, num_kv_heads=None, rotary=None)"
+        "activation='relu', bias=False, norm='layer', layer_norm_eps=1e-05, num_kv_heads=None, scale=None, "
+        "softcap=None, window=None, rotary=None, device=None, dtype=None)"
     ),
     "transformer.TransformerEncoder": "(num_layers, embed_dim, num_heads, hidden_dim, **options)",
     "transformer.TransformerDecoder": "(num_layers, embed_dim, num_heads, hidden_dim, **options)",
     "transformer.FeedForward.forward": "(x)",
     "transformer.EncoderBlock.forward": (
-        "(x, attn_mask=None, *, attn_bias=None, valid_lens=None, is_causal=False, cache=None)"
+        "(x, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, is_causal=False, cache=None)"
     ),
     "transformer.DecoderBlock.forward": (
-        "(x, memory, attn_mask=None, *, attn_bias=None, valid_lens=None, "
-        "memory_mask=None, memory_valid_lens=None, cache=None)"
+        "(x, memory, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, "
+        "memory_mask=None, memory_key_mask=None, memory_valid_lens=None, cache=None)"
     ),
     "transformer.TransformerEncoder.forward": (
-        "(x, attn_mask=None, *, attn_bias=None, valid_lens=None, is_causal=False, cache=None)"
+        "(x, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, is_causal=False, cache=None)"
     ),
     "transformer.TransformerEncoder.new_cache": "()",
     "transformer.TransformerDecoder.forward": (
-        "(x, memory, attn_mask=None, *, attn_bias=None, valid_lens=None, "
-        "memory_mask=None, memory_valid_lens=None, cache=None)"
+        "(x, memory, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, "
+        "memory_mask=None, memory_key_mask=None, memory_valid_lens=None, cache=None)"
     ),
     "transformer.TransformerDecoder.new_cache": "()",
+    "transformer.RMSNorm": "(embed_dim, *, eps=1e-06, device=None, dtype=None)",
+    "transformer.RMSNorm.forward": "(x)",
+    "transformer.EncoderBlock.from_torch": "(module)",
+    "transformer.EncoderBlock.to_torch": "()",
+    "transformer.DecoderBlock.from_torch": "(module)",
+    "transformer.DecoderBlock.to_torch": "()",
+    "transformer.TransformerEncoder.from_torch": "(module)",
+    "transformer.TransformerEncoder.to_torch": "()",
+    "transformer.TransformerDecoder.from_torch": "(module)",
+    "transformer.TransformerDecoder.to_torch": "()",
     "inspection.capture_attention": "(model)",
     "inspection.gate_heads": "(attention, gates)",
     "inspection.head_importance": "(attention, loss)",
     "inspection.prune_heads": "(attention, heads)",
+    "parallel.shard_heads": "(attention, mesh)",
 }
 
 
@@ -251,3 +267,24 @@ def test_types_are_shipped_and_the_version_is_one():
     assert (ROOT / "py.typed").is_file()
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
     assert project["version"] == mha_lib.__version__
+
+
+@pytest.mark.parametrize(
+    ("where", "names"),
+    [
+        ("attention", "MultiHeadAttention attention_pooling dot_product_attention masked_softmax"),
+        ("positional", "rotary_angles apply_rotary RotaryPositionalEncoding alibi_slopes alibi_bias"),
+        ("positional", "t5_buckets T5RelativeBias ShawScore sinusoidal_encoding"),
+    ],
+)
+def test_names_that_moved_are_found_where_they_were(where, names):
+    module = importlib.import_module(f"mha_lib.{where}")
+    for name in names.split():
+        assert getattr(module, name) is getattr(mha_lib, name)
+    with pytest.raises(AttributeError, match=f"mha_lib.{where}.*no attribute 'MultiHeadAttentoin'"):
+        module.MultiHeadAttentoin  # noqa: B018
+
+
+def test_old_imports_work_in_a_fresh_process():
+    code = "from mha_lib.positional import ShawScore; from mha_lib.attention import MultiHeadAttention"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,15 +1,27 @@
 """Looking into a model: what is collected, what a head is worth, what pruning leaves; no trace may stay."""
 
+import contextlib
 import copy
 import pickle
+import threading
 
 import oracles
 import pytest
 import torch
 from random_tensors import random
 from torch import nn
+from torch.nn.utils import prune
 
-from mha_lib import MultiHeadAttention, capture_attention, gate_heads, head_importance, prune_heads
+from mha_lib import (
+    KeyValueCache,
+    MultiHeadAttention,
+    RotaryPositionalEncoding,
+    capture_attention,
+    cosine_score,
+    gate_heads,
+    head_importance,
+    prune_heads,
+)
 
 BATCH, HEADS, Q_LEN, K_LEN, EMBED_DIM, KDIM, VDIM = 2, 3, 5, 7, 33, 17, 19
 
@@ -43,6 +55,11 @@ def hooks(model):
         for registered in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
         for hook in registered
     ]
+
+
+def stance():
+    """The stance of torch's compiler, for which torch has no public reader."""
+    return torch._dynamo.eval_frame._stance.stance
 
 
 # capture_attention
@@ -135,6 +152,162 @@ def test_other_hooks_see_what_the_model_asked_for():
     assert seen == [None]
 
 
+def test_captures_may_end_in_any_order():
+    layer, x = make_layer(), random(BATCH, Q_LEN, EMBED_DIM)
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        early = first.enter_context(capture_attention(layer))
+        late = second.enter_context(capture_attention(layer))
+        first.close()
+        weights = layer(x, x, x)[1]
+        assert early == {}
+        assert torch.equal(late[""], weights)
+        assert layer(x, x, x, need_weights=False)[1] is None
+    assert "forward" not in vars(layer)
+    assert stance() == "default"
+
+
+def test_capture_and_a_forward_that_another_library_set():
+    layer, x, calls = make_layer(), random(BATCH, Q_LEN, EMBED_DIM), []
+
+    def counted(*args, **kwargs):
+        calls.append(kwargs["need_weights"])
+        return MultiHeadAttention.forward(layer, *args, **kwargs)
+
+    layer.forward = counted
+    with capture_attention(layer) as captured:
+        assert layer(x, x, x, need_weights=False)[1] is None
+    assert layer.forward is counted
+    assert calls == [True]
+    assert captured[""].shape == (BATCH, HEADS, Q_LEN, Q_LEN)
+
+
+def test_copies_made_inside_the_block_are_not_captured():
+    layer, x = make_layer(), random(BATCH, Q_LEN, EMBED_DIM)
+    with capture_attention(layer) as captured:
+        twins = copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))  # noqa: S301, our own bytes
+        expected, _ = layer(x, x, x)
+        del captured[""]
+        with torch.no_grad():
+            layer.v_proj.weight.zero_()
+        for twin in twins:
+            assert torch.equal(twin(x, x, x)[0], expected)
+    assert captured == {}
+
+
+def test_threads_that_ask_for_weights_and_threads_that_do_not():
+    layer, inputs = make_layer(), [random(BATCH, Q_LEN, EMBED_DIM, seed=seed) for seed in range(4)]
+    expected = [layer(x, x, x)[0] for x in inputs]
+    # Both threads of a pair are inside the layer at the same time: each waits there for the other.
+    both_inside, failures = threading.Barrier(2, timeout=60), []
+
+    def meet(*_):
+        both_inside.wait()
+
+    layer.k_proj.register_forward_hook(meet)
+
+    def call(number):
+        asks, x = number % 2 == 0, inputs[number]
+        try:
+            for _ in range(25):
+                output, weights = layer(x, x, x, need_weights=asks)
+                assert (weights is not None) == asks
+                torch.testing.assert_close(output, expected[number])
+        except BaseException as error:
+            failures.append(error)
+            both_inside.abort()
+
+    with capture_attention(layer) as captured:
+        for pair in ((0, 1), (2, 3)):
+            threads = [threading.Thread(target=call, args=(number,)) for number in pair]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    assert failures == []
+    assert captured[""].shape == (BATCH, HEADS, Q_LEN, Q_LEN)
+
+
+# Compiled models
+
+
+class CountedRuns:
+    """A backend for torch.compile that runs what it is given, and counts compilations and runs."""
+
+    def __init__(self):
+        self.compiled = self.runs = 0
+
+    def __call__(self, program, _):
+        self.compiled += 1
+
+        def run(*inputs):
+            self.runs += 1
+            return program(*inputs)
+
+        return run
+
+
+def compiled_outside(model, backend):
+    return torch.compile(model, backend=backend)
+
+
+def compiled_in_place(model, backend):
+    model.compile(backend=backend)
+    return model
+
+
+@pytest.mark.no_shape_checks
+@pytest.mark.parametrize("compiled", [compiled_outside, compiled_in_place])
+def test_a_compiled_model_is_looked_into_and_compiled_again_afterwards(compiled):
+    torch.compiler.reset()
+    plain, x = TwoLayers(), random(BATCH, Q_LEN, EMBED_DIM)
+    layer = plain.blocks[0]
+    gates = torch.ones(11, dtype=torch.float64)
+    gates[3] = 0
+    expected = plain(x)[0]
+    with capture_attention(plain) as weights:
+        plain(x)
+    with gate_heads(layer, gates):
+        gated = plain(x)[0]
+    importance = head_importance(layer, lambda: plain(x)[0].square().sum((1, 2)))
+    assert not torch.allclose(gated, expected)
+
+    backend = CountedRuns()
+    model = compiled(plain, backend)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x)[0], expected)
+        before = backend.compiled, backend.runs
+        assert before[1] > 0
+        with capture_attention(model) as captured:
+            torch.testing.assert_close(model(x)[0], expected)
+        with gate_heads(layer, gates):
+            torch.testing.assert_close(model(x)[0], gated)
+        of_compiled = head_importance(layer, lambda: model(x)[0].square().sum((1, 2)))
+        assert (backend.compiled, backend.runs) == before
+        torch.testing.assert_close(model(x)[0], expected)
+        assert (backend.compiled, backend.runs) == (before[0], 2 * before[1])
+    torch.testing.assert_close(list(captured.values()), list(weights.values()))
+    torch.testing.assert_close(of_compiled, importance)
+
+
+@pytest.mark.no_shape_checks
+def test_a_layer_that_is_compiled_itself_can_be_given():
+    layer, x = make_layer(), random(BATCH, Q_LEN, EMBED_DIM)
+    compiled = torch.compile(layer, backend="eager")
+    with gate_heads(compiled, torch.zeros(HEADS)):
+        assert (compiled(x, x, x)[0] == 0).all()
+    assert head_importance(compiled, lambda: compiled(x, x, x)[0].sum((1, 2))).shape == (HEADS,)
+    assert torch.equal(prune_heads(compiled, [1])(x, x, x)[0], prune_heads(layer, [1])(x, x, x)[0])
+
+
+def test_the_stance_that_was_set_before_comes_back():
+    layer = make_layer()
+    with torch.compiler.set_stance("fail_on_recompile"):
+        with capture_attention(layer), gate_heads(layer, torch.ones(HEADS)):
+            assert stance() == "force_eager"
+        assert stance() == "fail_on_recompile"
+    assert stance() == "default"
+
+
 # gate_heads and prune_heads
 
 
@@ -208,6 +381,96 @@ def test_an_error_inside_gate_heads_leaves_no_hook():
     with pytest.raises(ZeroDivisionError), gate_heads(layer, torch.ones(HEADS)):
         _ = 1 / 0
     assert hooks(layer) == []
+
+
+def test_what_is_frozen_stays_frozen_when_pruned():
+    layer = MultiHeadAttention(6, 3, bias=True)
+    layer.q_proj.requires_grad_(False)
+    pruned = prune_heads(layer, [1])
+    for name, parameter in pruned.named_parameters():
+        assert parameter.requires_grad == (not name.startswith("q_proj")), name
+
+
+GROUPED = {"num_kv_heads": 3}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"bias": True, "window": (2, 0), "softcap": 5.0},
+        {"scale": torch.linspace(0.1, 0.9, 6, dtype=torch.float64).view(6, 1, 1)},
+        {"scale": nn.Parameter(torch.linspace(0.1, 0.9, 6, dtype=torch.float64).view(1, 6, 1, 1))},
+        {"scale": torch.tensor(0.3, dtype=torch.float64)},
+        {"rotary": RotaryPositionalEncoding(8)},
+        {"score": cosine_score},
+    ],
+    ids=["plain", "window and softcap", "scale per head", "learned scale", "scale", "rotary", "score"],
+)
+@pytest.mark.parametrize("off", [[2, 3], [5, 0, 1, 4], []], ids=str)
+def test_query_heads_that_share_keys_are_pruned_together(options, off):
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(48, 6, **GROUPED, **options).double()
+    layer.q_proj.requires_grad_(False)
+    x, kept = random(BATCH, Q_LEN, 48), [h for h in range(6) if h not in off]
+    mask = random(BATCH, 6, Q_LEN, Q_LEN) > -0.5
+    bias = random(1, 6, 1, Q_LEN, seed=1)
+    gates = torch.ones(6, dtype=torch.float64)
+    gates[off] = 0
+    with gate_heads(layer, gates):
+        gated, weights = layer(x, x, x, mask, attn_bias=bias, is_causal=True)
+    pruned = prune_heads(layer, off)
+    cache = KeyValueCache()
+    for need_weights, store in ((True, None), (False, None), (True, cache)):
+        output, pruned_weights = pruned(
+            x, x, x, mask[:, kept], attn_bias=bias[:, kept], is_causal=True, cache=store,
+            need_weights=need_weights,
+        )  # fmt: skip
+        torch.testing.assert_close(output, gated)
+        if need_weights:
+            torch.testing.assert_close(pruned_weights, weights[:, kept])
+    assert (pruned.num_heads, pruned.num_kv_heads) == (len(kept), len(kept) // 2)
+    assert cache.keys.shape == (BATCH, len(kept) // 2, Q_LEN, 8)
+    assert (pruned.embed_dim, pruned.head_dim) == (48, 8)
+    for name, parameter in layer.named_parameters():
+        assert pruned.get_parameter(name).requires_grad == parameter.requires_grad, name
+    assert pruned.state_dict().keys() == layer.state_dict().keys()
+    if off and getattr(layer.scale, "ndim", 0):
+        assert pruned.scale.numel() == len(kept)
+        assert layer.scale.numel() == 6
+
+
+def test_a_part_of_the_heads_that_share_keys_cannot_be_pruned():
+    layer = MultiHeadAttention(48, 6, **GROUPED)
+    with pytest.raises(ValueError, match=r"heads must name all of the query heads \[2, 3\].* 1 .*got \[3\]"):
+        prune_heads(layer, [0, 3, 1])
+
+
+class LowRank(nn.Module):
+    """What LoRA puts in the place of a linear layer."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "found"),
+    [
+        (LowRank, "LowRank"),
+        (lambda linear: nn.utils.parametrizations.weight_norm(linear), "ParametrizedLinear"),
+        (lambda linear: prune.random_unstructured(linear, "weight", 0.5), "Linear without a weight"),
+    ],
+)
+@pytest.mark.parametrize("name", ["k_proj", "out_proj"])
+def test_a_projection_that_was_replaced_is_named_when_heads_are_pruned(wrap, found, name):
+    layer = make_layer()
+    setattr(layer, name, wrap(getattr(layer, name)))
+    with pytest.raises(TypeError, match=rf"attention.{name} must be a plain Linear.*{found}"):
+        prune_heads(layer, [0])
 
 
 def test_pruning_twice_equals_pruning_at_once():
@@ -298,9 +561,27 @@ def test_importance_leaves_gradients_and_hooks_alone():
     assert hooks(layer) == []
 
 
-def test_what_is_frozen_stays_frozen_when_pruned():
-    layer = MultiHeadAttention(6, 3, bias=True)
-    layer.q_proj.requires_grad_(False)
-    pruned = prune_heads(layer, [1])
-    for name, parameter in pruned.named_parameters():
-        assert parameter.requires_grad == (not name.startswith("q_proj")), name
+def test_importance_in_inference_mode():
+    layer, x = make_layer(), random(BATCH, Q_LEN, EMBED_DIM)
+    expected = head_importance(layer, lambda: layer(x, x, x)[0].square().sum((1, 2)))
+    with torch.inference_mode():
+        importance = head_importance(layer, lambda: layer(x, x, x)[0].square().sum((1, 2)))
+    assert torch.equal(importance, expected)
+    assert not importance.is_inference()
+
+
+def test_importance_of_inputs_or_weights_made_in_inference_mode():
+    layer, x = make_layer(), random(BATCH, Q_LEN, EMBED_DIM)
+    with torch.inference_mode():
+        made_inside, built_inside = x.clone(), make_layer()
+    for model, tokens in ((layer, made_inside), (built_inside, x)):
+        with pytest.raises(ValueError, match=r"loss\(\) must use tensors .* outside torch.inference_mode"):
+            head_importance(model, lambda: model(tokens, tokens, tokens)[0].sum((1, 2)))  # noqa: B023
+    with pytest.raises(RuntimeError, match="of the user's own"):  # other errors of loss() are left alone
+        head_importance(layer, lambda: (_ for _ in ()).throw(RuntimeError("of the user's own")))
+
+
+def test_a_loss_that_switches_gradients_off_is_named():
+    layer, x = make_layer(), random(BATCH, Q_LEN, EMBED_DIM)
+    with pytest.raises(ValueError, match="leave gradients switched on"):
+        head_importance(layer, torch.inference_mode()(lambda: layer(x, x, x)[0].sum((1, 2))))

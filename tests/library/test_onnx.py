@@ -330,7 +330,8 @@ LAYER_NORM = load("layernormalization", "LayerNormalization")
 
 def encoder_that_only_normalizes(width, epsilon, norm_first):
     """A stack of one block whose two layers add nothing, and the norm that is left."""
-    encoder = TransformerEncoder(1, width, 1, 1, norm_first=norm_first, layer_norm_eps=epsilon)
+    options = {"norm_first": norm_first, "layer_norm_eps": epsilon}
+    encoder = TransformerEncoder(1, width, 1, 1, bias=True, **options)
     (block,) = encoder.blocks
     for layer in (block.self_attention.out_proj, block.feed_forward.down_proj):
         nn.init.zeros_(layer.weight)

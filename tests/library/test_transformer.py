@@ -15,7 +15,7 @@ from attention_cases import slow
 from random_tensors import bools, generator, random
 from torch import nn
 
-from mha_lib import MultiHeadAttention, capture_attention
+from mha_lib import MultiHeadAttention, capture_attention, masking
 from mha_lib.cache import KeyValueCache
 from mha_lib.positional import RotaryPositionalEncoding
 from mha_lib.transformer import (
@@ -23,6 +23,7 @@ from mha_lib.transformer import (
     DecoderBlockCache,
     EncoderBlock,
     FeedForward,
+    RMSNorm,
     TransformerDecoder,
     TransformerEncoder,
 )
@@ -187,7 +188,7 @@ KINDS = pytest.mark.parametrize("kind", ALL_KINDS)
 
 def make(kind, **options):
     cls, layers, inputs, _ = ALL_KINDS[kind]
-    return shaken(cls(*layers, *SIZES, **options)), inputs
+    return shaken(cls(*layers, *SIZES, **{"bias": True} | options)), inputs
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ def test_equals_torchs_layer_without_biases(kind, norm_first, activation):
 @KINDS
 @NORMS
 def test_defaults_are_those_of_torch(kind, norm_first):
-    """Relu, biases and the norms' epsilon; only the norm comes first unless told otherwise."""
+    """Relu and the norms' epsilon; only biases must be asked for, and the norm comes first."""
     ours, inputs = make(kind, norm_first=norm_first)
     close(ours(*inputs), run_torch(torch_twin(ours.train(), norm_first=norm_first), inputs, {}))
 
@@ -309,14 +310,15 @@ def test_blocks_equal_the_formulas(norm_first, activation):
 
 @ACTIVATIONS
 def test_feed_forward_equals_the_formula_for_any_leading_axes(activation):
-    layer = shaken(FeedForward(EMBED_DIM, HIDDEN_DIM, activation=activation))
+    layer = shaken(FeedForward(EMBED_DIM, HIDDEN_DIM, activation=activation, bias=True))
     for shape in ((), (Q_LEN,), (BATCH, HEADS, Q_LEN)):
         x = random(*shape, EMBED_DIM) * 3
         close(layer(x), by_hand_feed_forward(x, layer))
 
 
-@pytest.mark.parametrize("layer", [FeedForward(EMBED_DIM, HIDDEN_DIM), FeedForward(HIDDEN_DIM, EMBED_DIM)])
-def test_feed_forward_starts_with_xaviers_weights_and_no_bias(layer):
+@pytest.mark.parametrize("sizes", [(EMBED_DIM, HIDDEN_DIM), (HIDDEN_DIM, EMBED_DIM)])
+def test_feed_forward_starts_with_xaviers_weights_and_zeros_as_biases(sizes):
+    layer = FeedForward(*sizes, bias=True)
     bound = (6 / (EMBED_DIM + HIDDEN_DIM)) ** 0.5
     for proj in (layer.up_proj, layer.down_proj):
         assert 0.8 * bound < proj.weight.abs().max() <= bound
@@ -585,6 +587,227 @@ def test_a_stack_has_blocks_of_its_own_alike_in_everything(kind):
             assert own.cross_attention.dropout == 0.5
 
 
+@KINDS
+def test_no_part_has_a_bias_unless_asked(kind):
+    cls, layers, *_ = ALL_KINDS[kind]
+    assert not any("bias" in name for name in cls(*layers, *SIZES).state_dict())
+    assert not any("bias" in name for name in FeedForward(EMBED_DIM, HIDDEN_DIM).state_dict())
+
+
+def self_attentions(model):
+    return [block.self_attention for block in getattr(model, "blocks", [model])]
+
+
+def by_hand(model, x, *memory, **hide):
+    """A pre-norm model around the layer's own attention, which the tests of the layer compare with a loop."""
+    for block in getattr(model, "blocks", [model]):
+        own = block.self_attention_norm(x)
+        x = x + block.self_attention(own, own, own, **hide)[0]
+        if memory:
+            own = block.cross_attention_norm(x)
+            x = x + block.cross_attention(own, *memory, *memory)[0]
+        x = x + block.feed_forward(block.feed_forward_norm(x))
+    return model.norm(x) if hasattr(model, "blocks") else x
+
+
+SETTINGS = {
+    "window": (2, 1),
+    "scale": 0.3,
+    "softcap": 1.5,
+    "rotary": lambda x, positions: x * positions[:, None],
+}
+
+
+@KINDS
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_of_attention_reach_it(kind, name):
+    """Window and rotary the self-attention alone: positions of the memory are those of another sequence."""
+    model, inputs = make(kind, **{name: SETTINGS[name]})
+    plain, _ = make(kind)
+    causal = {"is_causal": True}
+    output = model(*inputs, **({} if "decoder" in kind else causal))
+    close(output, by_hand(model, *inputs, **causal))
+    assert not torch.allclose(output, by_hand(plain, *inputs, **causal))
+    assert all(getattr(attention, name) == SETTINGS[name] for attention in self_attentions(model))
+    for block in getattr(model, "blocks", [model]) if "decoder" in kind else []:
+        shared = SETTINGS[name] if name in ("scale", "softcap") else None
+        assert getattr(block.cross_attention, name) == shared
+
+
+def test_a_learned_scale_is_one_parameter_of_all_blocks():
+    scale = nn.Parameter(torch.full((HEADS, 1, 1), 0.5))
+    model = TransformerEncoder(LAYERS, *SIZES, scale=scale)
+    assert sum(parameter is scale for parameter in model.parameters()) == 1
+    model(X.float()).square().sum().backward()
+    assert scale.grad.abs().sum() > 0
+
+
+@KINDS
+def test_device_and_dtype_reach_every_parameter(kind):
+    cls, layers, inputs, _ = ALL_KINDS[kind]
+    for norm in ("layer", "rms"):
+        model = cls(*layers, *SIZES, bias=True, norm=norm, device="meta", dtype=torch.bfloat16)
+        assert {(p.device.type, p.dtype) for p in model.parameters()} == {("meta", torch.bfloat16)}
+        assert model(*(x.to("meta", torch.bfloat16) for x in inputs)).dtype == torch.bfloat16
+
+
+@KINDS
+def test_a_mask_of_keys_hides_what_lengths_hide(kind):
+    model, inputs = make(kind)
+    keys, memory_keys = ~hidden(LENS, Q_LEN), ~hidden(MEMORY_LENS, K_LEN)
+    lens = {"valid_lens": LENS}
+    by_keys = {"key_mask": keys}
+    if "decoder" in kind:
+        lens["memory_valid_lens"] = MEMORY_LENS
+        by_keys["memory_key_mask"] = memory_keys
+    expected = model(*inputs, **lens)
+    close(model(*inputs, **by_keys), expected)
+    close(model(*inputs, **by_keys, **lens), expected)
+    assert not torch.allclose(model(*inputs), expected)
+
+
+def test_a_mask_of_keys_beside_a_cache_spans_all_slots():
+    model, (x,) = make("encoder")
+    keys = ~hidden(LENS, Q_LEN)
+    whole, cache = model(x, key_mask=keys, is_causal=True), model.new_cache()
+    for i in range(Q_LEN):
+        output = model(x[:, i : i + 1], key_mask=keys[:, : i + 1], is_causal=True, cache=cache)
+        close(output, whole[:, i : i + 1])
+
+
+@KINDS
+def test_a_mask_that_could_be_two_things_is_refused_before_anything_runs(kind):
+    """Where batch = length, (len, len) could be (batch, len), as other libraries write padding."""
+    model, inputs = make(kind)
+    ran = []
+    for module in model.modules():
+        module.register_forward_hook(lambda *_: ran.append(1))
+    square = [x[:, :BATCH] for x in inputs]
+    mask = torch.ones(BATCH, BATCH, dtype=torch.bool).tril()
+    with pytest.raises(ValueError, match=r"^attn_mask must say .* key_mask=attn_mask means \(batch, k_len\)"):
+        model(*square, mask)
+    if "decoder" in kind:
+        with pytest.raises(ValueError, match=r"^memory_mask must say .* memory_key_mask=memory_mask means"):
+            model(*square, memory_mask=mask)
+    assert not ran
+    close(model(*square, mask[None]), model(*square, mask[None, None]))
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_a_stack_builds_its_mask_once(kind, monkeypatch):
+    model, inputs = make(kind)
+    built, build = [], masking.valid_lens_mask
+    monkeypatch.setattr(masking, "valid_lens_mask", lambda *args: built.append(1) or build(*args))
+    lens = {"memory_valid_lens": MEMORY_LENS} if "decoder" in kind else {}
+    model(*inputs, valid_lens=LENS, **lens)
+    assert len(built) == 1 + len(lens)
+
+
+# The norm without a mean
+
+
+def test_rms_norm_equals_the_formula_and_torch():
+    ours, theirs = RMSNorm(EMBED_DIM, eps=EPS), nn.RMSNorm(EMBED_DIM, eps=EPS)
+    theirs = shaken(theirs)
+    ours.double().load_state_dict(theirs.state_dict())
+    ours_in, theirs_in = (X.clone().requires_grad_() for _ in range(2))
+    close(ours(ours_in), X / (X.square().mean(-1, keepdim=True) + EPS).sqrt() * theirs.weight)
+    close(ours(ours_in), theirs(theirs_in))
+    for norm, x in ((ours, ours_in), (theirs, theirs_in)):
+        (norm(x) * random(*X.shape, seed=5)).sum().backward()
+    close(ours_in.grad, theirs_in.grad)
+    close(ours.weight.grad, theirs.weight.grad)
+    assert RMSNorm(EMBED_DIM).eps == 1e-6
+    assert torch.equal(RMSNorm(EMBED_DIM).weight, torch.ones(EMBED_DIM))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_rms_norm_computes_half_precision_in_float32(dtype):
+    """1000² is beyond the largest number of float16."""
+    ours, x = RMSNorm(EMBED_DIM, dtype=dtype), (X * 1000).to(dtype)
+    exact = RMSNorm(EMBED_DIM)(x.float()).to(dtype)
+    assert ours(x).dtype == dtype
+    assert torch.equal(ours(x), exact)
+    torch.testing.assert_close(ours(x), nn.RMSNorm(EMBED_DIM, eps=1e-6, dtype=dtype)(x))
+
+
+@KINDS
+def test_rms_norms_stand_where_layer_norms_do(kind):
+    model, inputs = make(kind, norm="rms", layer_norm_eps=EPS, bias=False)
+    norms = {name: part for name, part in model.named_modules() if name.endswith("norm")}
+    assert all(type(norm) is RMSNorm and norm.eps == EPS for norm in norms.values())
+    assert not any("bias" in name for name in model.state_dict())
+    close(
+        model(*inputs, **({} if "decoder" in kind else {"is_causal": True})),
+        by_hand(model, *inputs, is_causal=True),
+    )
+
+
+# Projections that were replaced
+
+
+class LowRank(nn.Module):
+    """What LoRA puts in the place of a linear layer; it has no weight of its own."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+        self.down = nn.Parameter(random(2, base.in_features, dtype=base.weight.dtype))
+        self.up = nn.Parameter(random(base.out_features, 2, dtype=base.weight.dtype))
+
+    def forward(self, x):
+        return self.base(x) + x @ self.down.T @ self.up.T
+
+    def merged(self):
+        linear = copy.deepcopy(self.base)
+        with torch.no_grad():
+            linear.weight += self.up @ self.down
+        return linear
+
+
+def replace_linear_layers(model, change):
+    for name, part in list(model.named_modules()):
+        if isinstance(part, nn.Linear):
+            model.set_submodule(name, change(part))
+    return model
+
+
+@KINDS
+def test_low_rank_adapters_work_in_every_place(kind):
+    model, inputs = make(kind)
+    adapted = replace_linear_layers(copy.deepcopy(model), LowRank)
+    for name, part in adapted.named_modules():
+        if isinstance(part, LowRank):
+            model.set_submodule(name, part.merged())
+    close(adapted(*inputs), model(*inputs))
+    with pytest.raises(ValueError, match=r"_proj must be a Linear, got LowRank"):
+        adapted.to_torch()
+
+
+@KINDS
+def test_weight_norm_works_in_every_place(kind):
+    model, inputs = make(kind)
+    normed = replace_linear_layers(copy.deepcopy(model), nn.utils.parametrizations.weight_norm)
+    output = normed(*inputs)
+    close(output, model(*inputs))
+    output.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in normed.parameters())
+
+
+@pytest.mark.no_shape_checks
+@pytest.mark.filterwarnings("ignore")
+@KINDS
+def test_dynamic_quantization_works_in_every_place(kind):
+    """Its layers have a method where a linear layer has its weight."""
+    model, inputs = make(kind)
+    quantized = torch.ao.quantization.quantize_dynamic(model.float(), {nn.Linear}, dtype=torch.qint8)
+    inputs = [x.float() for x in inputs]
+    output = quantized(*inputs)
+    assert callable(self_attentions(quantized)[0].q_proj.weight)
+    error = (output - model(*inputs)).square().mean() / model(*inputs).square().mean()
+    assert 0 < error < 0.01
+
+
 # What a user of torch expects
 
 
@@ -718,7 +941,8 @@ def test_equals_bert(activation):
         layer_norm_eps=EPS,
     )
     bert = shaken(transformers.BertModel(config, add_pooling_layer=False))
-    ours = TransformerEncoder(LAYERS, *SIZES, norm_first=False, activation=activation, layer_norm_eps=EPS)
+    options = {"norm_first": False, "activation": activation, "layer_norm_eps": EPS}
+    ours = TransformerEncoder(LAYERS, *SIZES, bias=True, **options)
     ours.double().eval()
     names = {
         "attention.self.query": "self_attention.q_proj",

@@ -124,11 +124,14 @@ def test_marked_tests_are_not_checked():
     torch.testing.assert_close(traced(x, x, x)[0], layer(x, x, x)[0])
 
 
-def test_the_others_are_and_so_is_every_function_of_the_library():
+def test_the_others_are_and_so_is_every_function_that_names_axes():
     assert not jaxtyping.config.jaxtyping_disable
+    checked = 0
     for path, thing in (PUBLIC | METHODS).items():
-        if inspect.isfunction(thing):
+        if inspect.isfunction(thing) and "Tensor, " in str(inspect.signature(thing)):
             assert hasattr(thing, "__wrapped__"), path
+            checked += 1
+    assert checked > 40
 
 
 FALSE_ANNOTATIONS = """

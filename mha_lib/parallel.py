@@ -1,0 +1,106 @@
+"""The heads of a layer divided over processes; DDP and `fully_shard` take the layer as it is."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from mha_lib._checks import check_divisible, check_plain_linear, check_type
+from mha_lib.multi_head import MultiHeadAttention
+
+
+def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAttention:
+    """Divide the heads of a layer over the processes of `mesh` (tensor parallelism, Shoeybi et al., 2019).
+
+    Every process calls it, and every process then calls the layer with the same inputs and gets the same
+    output. Process r of R holds heads r * num_heads / R up to (r + 1) * num_heads / R with the keys and
+    values they share: rows of `q_proj`, `k_proj` and `v_proj` (`ColwiseParallel`) and columns of `out_proj`
+    (`RowwiseParallel`). Its heads need nothing from the other processes. One all-reduce in the forward pass
+    adds up what the processes' heads contribute to the output; in the backward pass, one for each of query,
+    key and value that requires grad adds up the gradients.
+
+    Whatever has a head axis is local afterwards: `num_heads`, `num_kv_heads`, the weights that are returned,
+    the cache, the gates of `gate_heads`, and masks and biases per head. From and to all heads::
+
+        weights = DTensor.from_local(weights, mesh, [Shard(1)]).full_tensor()
+        mask = mask.chunk(mesh.size(), dim=1)[mesh.get_local_rank()]
+
+    The weights of the mesh's first process win. Parameters become `DTensor`s under the names they had, so
+    that `torch.distributed.checkpoint` reads and writes what layers on any number of processes share. All
+    layers of a model::
+
+        for layer in model.modules():
+            if isinstance(layer, MultiHeadAttention):
+                shard_heads(layer, mesh)
+
+    Call it before `fully_shard`, `DistributedDataParallel`, `torch.compile` and making the optimizer. With
+    dropout, each process draws for its own heads: from one seed all draw the same.
+
+    Args:
+        attention: the layer, which is changed.
+        mesh: processes in one dimension, as `torch.distributed.init_device_mesh("cpu", (2,))` makes them, or
+            one dimension of a larger mesh, `mesh["heads"]`.
+
+    Returns:
+        `attention`.
+
+    Raises:
+        TypeError: `attention` is no `MultiHeadAttention`, `mesh` no `DeviceMesh`, or a projection is no plain
+            `nn.Linear`, because a wrapper replaced it or it is divided already.
+        ValueError: `mesh` has several dimensions, its size does not divide `num_heads` and `num_kv_heads`, or
+            heads share something that is learned or that differs between them (a tensor `scale`, parameters
+            of `score` or `rotary`), of which each process would see its own heads' part only.
+
+    Example:
+        One process here; `torchrun --nproc-per-node 2 program.py` starts two, without the `store`.
+
+        >>> import torch
+        >>> import torch.distributed as dist
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> mesh = dist.init_device_mesh("cpu", (1,))
+        >>> attention = shard_heads(MultiHeadAttention(6, 3), mesh)
+        >>> x = torch.ones(2, 5, 6)
+        >>> output, weights = attention(x, x, x, is_causal=True)
+        >>> output.shape, attention.q_proj.weight.placements
+        (torch.Size([2, 5, 6]), (Shard(dim=0),))
+        >>> dist.destroy_process_group()
+    """
+    check_type("attention", attention, MultiHeadAttention)
+    check_type("mesh", mesh, DeviceMesh)
+    if mesh.ndim != 1:
+        raise ValueError(
+            "mesh must have one dimension, of the processes that divide the heads, such as "
+            f'mesh["heads"], got {mesh.ndim}: {mesh.mesh_dim_names or tuple(mesh.mesh.shape)}'
+        )
+    check_plain_linear(attention)
+    for name in ("num_heads", "num_kv_heads"):
+        check_divisible(**{name: getattr(attention, name), "mesh.size()": mesh.size()})
+    scale = attention.scale
+    if isinstance(scale, Tensor) and (scale.numel() > 1 or scale.requires_grad):
+        raise ValueError(
+            "attention.scale must be a number, or a tensor of one that is not learned, where heads are "
+            f"divided, got shape {tuple(scale.shape)}, requires_grad={scale.requires_grad}"
+        )
+    for name in ("score", "rotary"):
+        shared = getattr(attention, name)
+        if isinstance(shared, nn.Module) and any(True for _ in shared.parameters()):
+            raise ValueError(
+                f"attention.{name} must have no parameters where heads are divided, "
+                f"got a {type(shared).__name__} that has"
+            )
+
+    # Importing these takes a second, which only those who divide heads should wait.
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    trained = {name: p.requires_grad for name, p in attention.named_parameters()}
+    plan = {name: ColwiseParallel() for name in ("q_proj", "k_proj", "v_proj")}
+    parallelize_module(attention, mesh, {**plan, "out_proj": RowwiseParallel()})
+    attention.num_heads //= mesh.size()
+    attention.num_kv_heads //= mesh.size()
+    for name, parameter in attention.named_parameters():  # torch forgets what is frozen
+        parameter.requires_grad_(trained[name])
+    return attention

@@ -1,0 +1,111 @@
+"""The layer by torch's engines for many processes: heads, samples or parameters divided; see the program."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import distributed_program
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from random_tensors import random
+from torch.testing import assert_close
+
+from mha_lib import MultiHeadAttention
+
+pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="torch was built without gloo")
+PROGRAM = Path(distributed_program.__file__)
+A_PROCESS_HANGS = 900  # seconds; the program takes about ten on an idle machine
+
+
+def launch(processes, folder):
+    """Run the program on so many processes of this machine; what it printed."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
+               "--nproc-per-node", str(processes), str(PROGRAM), str(folder)]  # fmt: skip
+    loopback = "lo" if sys.platform == "linux" else "lo0"
+    settings = {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1", "JAXTYPING_DISABLE": "1"}
+    root = str(PROGRAM.parent.parent.parent)
+    with subprocess.Popen(
+        command, env=os.environ | settings | {"PYTHONPATH": root}, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as launcher:  # fmt: skip
+        try:
+            printed, _ = launcher.communicate(timeout=A_PROCESS_HANGS)
+        except subprocess.TimeoutExpired:
+            launcher.terminate()  # ends the processes that it has started
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                launcher.wait(30)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(launcher.pid, signal.SIGKILL)
+            pytest.fail(f"{processes} processes hang; they printed\n{launcher.communicate()[0]}")
+    assert launcher.returncode == 0, printed
+    return printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_the_layer_divided_over_processes_equals_the_layer_on_one(processes, tmp_path):
+    printed = launch(processes, tmp_path)
+    passed = [line.split()[1] for line in printed.splitlines() if line.startswith("passed: ")]
+    assert passed == [check.__name__ for check in distributed_program.CHECKS]
+    for name in ("heads", "parameters"):  # what they saved is read here, on a single process
+        expected = distributed_program.make_layer(num_kv_heads=distributed_program.KV_HEADS)
+        layer = MultiHeadAttention(
+            expected.embed_dim, expected.num_heads, num_kv_heads=expected.num_kv_heads, bias=True
+        )
+        layer.double()
+        state = layer.state_dict()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that it loads on a single process
+            dcp.load(state, checkpoint_id=tmp_path / name)
+        layer.load_state_dict(state)
+        x = random(2, 5, expected.embed_dim)
+        assert torch.equal(layer(x, x, x)[0], expected(x, x, x)[0])
+
+
+@pytest.fixture
+def mesh():
+    """A mesh of this process alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.platform == "linux":
+            patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.no_shape_checks
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")  # what F.linear returns is one
+def test_one_process_holds_all_heads(mesh, tmp_path):
+    """The checks of the program, as far as a single process can make them."""
+    for check in distributed_program.CHECKS:
+        if check is not distributed_program.check_refusals:  # one process divides everything
+            check(mesh, tmp_path)
+
+
+def test_the_heads_of_each_process_add_up_to_the_layer():
+    """Without processes: rows of q, k and v, and columns of the output projection, cut by hand."""
+    for kv_heads in (12, 4):
+        layer = distributed_program.make_layer(num_kv_heads=kv_heads)
+        x = random(2, 5, layer.embed_dim)
+        expected, all_weights = layer(x, x, x, is_causal=True)
+        total, weights = layer.out_proj.bias, []
+        for rank in range(4):
+            part = MultiHeadAttention(layer.embed_dim, 12, num_kv_heads=kv_heads, bias=True).double()
+            part.num_heads, part.num_kv_heads = 3, kv_heads // 4
+            for name in ("q_proj", "k_proj", "v_proj"):
+                for kind in ("weight", "bias"):
+                    rows = getattr(getattr(layer, name), kind).chunk(4)[rank]
+                    setattr(getattr(part, name), kind, torch.nn.Parameter(rows))
+            part.out_proj.weight = torch.nn.Parameter(layer.out_proj.weight.chunk(4, dim=1)[rank])
+            part.out_proj.bias = None
+            output, part_weights = part(x, x, x, is_causal=True)
+            total = total + output
+            weights.append(part_weights)
+        assert_close(total, expected)
+        assert_close(torch.cat(weights, dim=1), all_weights)
