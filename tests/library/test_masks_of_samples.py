@@ -233,7 +233,7 @@ def test_distances_count_tokens_where_samples_have_different_lengths(kind, need_
     """Decoding with padding in the cache gives what each sample gives alone, in one call."""
     torch.manual_seed(1)
     settings = {"window": {"window": (2, 0)}, "Shaw": {"score": ShawScore(11, 2, dtype=torch.float64)}}
-    layer, table = layer_of(**settings.get(kind, {})), T5RelativeBias(HEADS, num_buckets=4, max_distance=3)
+    layer, table = layer_of(**settings.get(kind, {})), T5RelativeBias(HEADS, num_buckets=8, max_distance=4)
 
     def bias(q_len, k_len, positions=None):
         if kind == "alibi":

@@ -30,6 +30,7 @@ from mha_lib import (
     dot_product_score,
     gaussian_score,
     scaled_dot_product_score,
+    softcap_scores,
 )
 from mha_lib.positional import RotaryPositionalEncoding, ShawScore
 
@@ -96,6 +97,15 @@ def test_the_scaled_dot_product_as_a_rule_is_the_default():
     plain, ruled = make_layer(), make_layer(score=scaled_dot_product_score)
     for own, other in zip(ruled(*make_inputs()), plain(*make_inputs()), strict=True):
         torch.testing.assert_close(own, other)
+
+
+@BOTH_PATHS
+def test_a_softcap_bends_the_scores_of_a_rule(need_weights):
+    """The cap is applied to what the rule gives, as if it were part of the rule."""
+    capped = make_layer(score=cosine_score, softcap=0.3)
+    expected = make_layer(score=lambda query, key: softcap_scores(cosine_score(query, key), 0.3))
+    found, wanted = (layer(*make_inputs(), need_weights=need_weights) for layer in (capped, expected))
+    torch.testing.assert_close(found, wanted)
 
 
 def test_a_rule_sees_all_heads_at_once():

@@ -54,11 +54,16 @@ def test_softmax_in_every_dtype(dtype):
 
 @pytest.mark.parametrize(
     ("dtype", "visible"),
-    [(torch.float16, -60_000), (torch.bfloat16, -1e30), (torch.float32, -1e30), (torch.float64, -1e300)],
+    [
+        (torch.float16, -60_000),
+        (torch.bfloat16, -1e30),
+        (torch.float32, torch.finfo(torch.float32).min),
+        (torch.float64, torch.finfo(torch.float64).min),
+    ],
     ids=str,
 )
 def test_hidden_keys_lose_against_the_smallest_visible_score(dtype, visible):
-    """A fill of -1e6 or -1e9 would win here, and put all of the weight on the padding."""
+    """A fill of -1e9 would win here, and one of the smallest number would share the weight."""
     scores = torch.tensor([[visible, 0.0, 5.0]], dtype=dtype)
     mask = torch.tensor([[True, False, False]])
     assert masked_softmax(scores, mask).tolist() == [[1, 0, 0]]
@@ -122,6 +127,26 @@ def test_values_broadcast_over_heads():
     output, _ = attention_pooling(scores, value)
     for h in range(HEADS):
         torch.testing.assert_close(output[:, h], attention_pooling(scores[:, h], value[:, 0])[0])
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_hidden_values_may_be_anything(wrong):
+    scores, mask = random(BATCH, Q_LEN, K_LEN), bools(BATCH, Q_LEN, K_LEN)
+    mask[0, :, 3] = False
+    results = []
+    for filler in (0.0, wrong):
+        value = random(BATCH, K_LEN, VALUE_DIM, seed=1)
+        value[0, 3] = filler
+        results.append(attention_pooling(scores, value, mask))
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_pooling_rounds_half_precision_once(dtype):
+    scores, value = random(BATCH, Q_LEN, 101, dtype=dtype), random(BATCH, 101, VALUE_DIM, seed=1, dtype=dtype)
+    wide = attention_pooling(scores.float(), value.float())
+    for found, wanted in zip(attention_pooling(scores, value), wide, strict=True):
+        assert torch.equal(found, wanted.to(dtype))
 
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.25, 0.75, 1.0])

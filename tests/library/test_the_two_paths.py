@@ -101,33 +101,98 @@ def test_what_no_query_may_see_never_matters(need_weights, hide, heads, wrong, n
     """Whatever key and value hold there, outputs, weights and gradients are those of a clean input."""
     monkeypatch.setattr(_fast, "ASK_FROM", numel)
     results = []
-    for filler in (0.0, wrong):
+    for spoilt in ((), (1, 2), (2,)):
         inputs = [
             random(BATCH, HEADS, Q_LEN, DIM),
             random(BATCH, heads, K_LEN, DIM, seed=1),
             random(BATCH, heads, K_LEN, DIM, seed=2),
         ]
-        for x in inputs[1:]:
-            x[0, :, 4:] = filler
+        for place in (1, 2):
+            inputs[place][0, :, 4:] = wrong if place in spoilt else 0.0
         for x in inputs:
             x.requires_grad_()
         output, weights = dot_product_attention(*inputs, need_weights=need_weights, **HIDDEN[hide])
         gradients = torch.autograd.grad(output, inputs, random(*output.shape, seed=3))
         results.append([output, *gradients, *([weights] if need_weights else [])])
         assert all(x.isfinite().all() for x in results[-1])
+        torch.testing.assert_close(results[-1], results[0])
+
+
+@pytest.mark.no_shape_checks
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_what_no_query_may_see_never_matters_inside_vmap(need_weights, monkeypatch):
+    """Inside `vmap` nobody can ask whether all numbers are finite."""
+    monkeypatch.setattr(_fast, "ASK_FROM", 1)
+    lens, results = torch.tensor([4, 7]), []
+    for filler in (0.0, torch.nan):
+        query, key, value = (
+            random(3, BATCH, Q_LEN, DIM),
+            *(random(3, BATCH, K_LEN, DIM, seed=i) for i in (1, 2)),
+        )
+        key[:, 0, 4:] = value[:, 0, 4:] = filler
+        attend = torch.func.vmap(
+            lambda *qkv: dot_product_attention(*qkv, valid_lens=lens, need_weights=need_weights)[0]
+        )
+        results.append(attend(query, key, value))
     torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
+def test_a_shared_key_is_cleared_where_no_head_of_its_group_sees_it(need_weights):
+    """Each of two key heads serves three query heads, whose masks differ."""
+    mask = bools(BATCH, 6, 1, K_LEN) & False
+    for head, seen in enumerate([(0, 1), (1, 2), (0, 3), (4,), (5, 6), (4, 6)]):
+        mask[:, head, :, list(seen)] = True
+    query = random(BATCH, 6, Q_LEN, DIM)
+    key, value = (random(BATCH, 2, K_LEN, DIM, seed=i) for i in (1, 2))
+    wide = (x.repeat_interleave(3, dim=1) for x in (key, value))
+    wanted, _ = dot_product_attention(query, *wide, mask)
+    for x in (key, value):
+        x[:, 0, 4:], x[:, 1, :4] = torch.nan, torch.nan
+    output, _ = dot_product_attention(query, key, value, mask, need_weights=need_weights)
+    torch.testing.assert_close(output, wanted)
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_what_mask_and_causal_order_hide_together_never_matters(need_weights):
+    """The last query alone comes after the last key, and the mask hides that key from it."""
+    mask, results = torch.ones(Q_LEN, K_LEN, dtype=torch.bool), []
+    mask[-1, -1] = False
+    for filler in (0.0, torch.nan):
+        inputs = [random(BATCH, HEADS, n, DIM, seed=i) for i, n in enumerate((Q_LEN, K_LEN, K_LEN))]
+        for x in inputs[1:]:
+            x[:, :, -1] = filler
+        inputs[0].requires_grad_()
+        output, _ = dot_product_attention(*inputs, mask, is_causal=True, need_weights=need_weights)
+        results.append([output, *torch.autograd.grad(output, inputs[0], random(*output.shape, seed=3))])
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("reuse_from", [0, 1 << 40], ids=["memory reused", "memory not reused"])
+@pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("length", [3, 15, 17])
-def test_a_row_that_does_not_see_a_nan_is_not_spoiled(length, need_weights):
+def test_a_row_that_does_not_see_a_nan_is_not_spoiled(length, need_weights, reuse_from, monkeypatch):
     """In causal order a later key that is NaN, with a finite value, leaves earlier rows as they were."""
+    monkeypatch.setattr(_fast, "REUSE_FROM", reuse_from)
     query, key, value = (random(BATCH, HEADS, length, DIM, seed=i) for i in range(3))
     clean, _ = dot_product_attention(query, key, value, is_causal=True, need_weights=need_weights)
     key[0, 1, -1] = torch.nan
     output, _ = dot_product_attention(query, key, value, is_causal=True, need_weights=need_weights)
     torch.testing.assert_close(output[:, :, :-1], clean[:, :, :-1])
     assert output[0, 1, -1].isnan().all()
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_a_nan_in_a_shared_key_reaches_the_heads_of_its_group(need_weights):
+    query = random(BATCH, 6, 3, DIM)
+    key, value = (random(BATCH, 2, 3, DIM, seed=i) for i in (1, 2))
+    key[0, 1, -1] = torch.nan
+    output, _ = dot_product_attention(query, key, value, is_causal=True, need_weights=need_weights)
+    expected = torch.zeros(BATCH, 6, 3, dtype=torch.bool)
+    expected[0, 3:, -1] = True
+    assert torch.equal(output.isnan().all(-1), expected)
+    assert torch.equal(output.isnan().any(-1), expected)
 
 
 def test_one_mask_is_built_in_a_call(monkeypatch):
