@@ -24,7 +24,7 @@ PYTEST := $(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reor
 NBVAL := https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
   $(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout 300 -n $(JOBS) --dist loadfile
 # Each part runs even if one before it failed. Each writes there what failed, see conftest.py; the last line says it.
-BEGIN = mkdir -p _build; export FAILED=_build/failed-$@; rm -f $$FAILED; status=0
+BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
@@ -138,5 +138,5 @@ repository: .venv/ready
 	$(BIN)/python tools/set_repository.py $(URL)
 
 clean:
-	rm -rf _build .venv .venv-oldest node_modules dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf _build .failed-* .venv .venv-oldest node_modules dist .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
