@@ -3,6 +3,8 @@
 PYTHON ?= python3
 URL ?=
 CHAPTERS ?=
+ONLY ?=
+CONFIRM ?=
 JOBS ?= 2
 PORT ?= 8000
 
@@ -17,12 +19,13 @@ export OMP_NUM_THREADS := 1
 NBVAL := https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
   $(BIN)/pytest index.ipynb chapters --nbval --nbval-current-env --nbval-cell-timeout 300 -n $(JOBS) --dist loadfile
 
-.PHONY: help book serve notebooks test oldest check bench bench-widgets heights machine repository clean
+.PHONY: help book serve notebooks experiments test oldest check bench bench-widgets heights machine repository clean
 
 help:
 	@echo 'make book        build the book from the stored notebooks into $(BOOK)'
 	@echo 'make serve       build it and serve it on http://127.0.0.1:$(PORT)'
 	@echo 'make notebooks   run the pages with code and store their outputs (CHAPTERS="chapters/03_*.ipynb" for some)'
+	@echo 'make experiments train what the pages quote and store it, an hour; ONLY=two_pointers for one (CONFIRM=1: compare only)'
 	@echo 'make test        everything: library, chapters, book in a browser, Colab; about a quarter of an hour'
 	@echo 'make check       format, lint and types, of Python and JavaScript'
 	@echo 'make bench       measure time and memory, for the appendix on efficiency; about eight minutes'
@@ -57,6 +60,13 @@ serve: book
 notebooks: .venv/ready
 	$(BIN)/python tools/set_repository.py
 	$(BIN)/python tools/run_notebooks.py --jobs $(JOBS) $(CHAPTERS)
+
+# What trains longer than a page may. One experiment is one process with one thread, so JOBS of them run at a time. After
+# code was rewritten that does what it did, CONFIRM=1 trains a little of each arm and keeps the stored results if it can.
+EXPERIMENTS := $(filter-out common,$(notdir $(basename $(wildcard experiments/*.py))))
+experiments: .venv/ready
+	@printf '%s\n' $(or $(ONLY),$(EXPERIMENTS)) | \
+	  xargs -P $(JOBS) -I NAME $(BIN)/python experiments/NAME.py $(if $(CONFIRM),--confirm)
 
 # What the tests need of the machine: on Debian, where we may, its packages (libatomic1 is for Playwright's driver);
 # elsewhere Playwright's own browser.
