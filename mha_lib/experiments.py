@@ -4,11 +4,11 @@ Each is one script of the folder `experiments/`, which an installed package carr
 ONLY=name` runs it, and stores its results with two hashes: of the code and of the data. A result whose hashes
 are not those of the code that is here now is refused.
 
-What the hashes cover: the script, the helper `common.py`, and those definitions of `mha_lib.training` and
-`mha_lib.data` that the two import, with all that these call in their module. Comments, docstrings,
-annotations, layout and refused arguments (`if ...: raise ...`, `check_...`) do not count. The layers are not
-covered, or every edit of a library file would ask for an hour of training: they have tests of their own, and
-`make test-all` trains one seed of every arm again for some steps and compares.
+What the hashes cover: the script and what it imports from its folder, such as the helper `common.py`; and
+those definitions of `mha_lib.training` and `mha_lib.data` that they import, with all that these call in their
+module. Comments, docstrings, annotations, layout and refused arguments (`if ...: raise ...`, `check_...`) do
+not count. The layers are not covered, or every edit of a library file would ask for an hour of training: they
+have tests of their own, and `make test-all` trains one seed of every arm again for some steps and compares.
 """
 
 from __future__ import annotations
@@ -214,7 +214,9 @@ def load_script(script: Path) -> ModuleType:
         spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(script.parent))
-        sys.modules.pop("common", None)  # that of another folder may be asked for next
+        # A script of another folder has a `common` of its own.
+        for path in _with_imported(script):
+            sys.modules.pop(path.stem, None)
     return module
 
 
@@ -236,7 +238,7 @@ def hashes_of(script: Path) -> tuple[str, str]:
     """Hashes of the code and of the data of an experiment; this module's docstring says what counts.
 
     Args:
-        script: path of the script; `common.py` lies beside it.
+        script: path of the script, in the folder of what it imports.
 
     Returns:
         (code, data), each 64 hexadecimal digits.
@@ -248,7 +250,7 @@ def hashes_of(script: Path) -> tuple[str, str]:
         >>> pointers[0] == stairs[0], pointers[1] == stairs[1]  # other code, the same data
         (False, True)
     """
-    trees = [_parse(path) for path in (script, script.with_name("common.py"))]
+    trees = [_parse(path) for path in _with_imported(script)]
     used = {
         module: _definitions(_PACKAGE / f"{module}.py", _imported(trees, module))
         for module in ("training", "data")
@@ -309,6 +311,22 @@ def _says_nothing(statement: ast.stmt) -> bool:
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
         return value.func.id.lstrip("_").startswith("check_")
     return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def _with_imported(script: Path) -> list[Path]:
+    """A script and what it imports from its folder, directly or not, such as `common.py`."""
+    found, waiting = [], [script]
+    while waiting:
+        path = waiting.pop()
+        if path in found or not path.is_file():
+            continue
+        found.append(path)
+        waiting += [
+            script.with_name(f"{node.module}.py")
+            for node in ast.walk(_parse(path))
+            if isinstance(node, ast.ImportFrom)
+        ]
+    return [script, *sorted(set(found) - {script})]
 
 
 def _imported(trees: list[ast.Module], module: str) -> set[str]:

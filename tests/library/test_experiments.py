@@ -270,6 +270,15 @@ def test_what_changes_no_result_does_not_count(folder, library, file, old, new):
     load(folder)
 
 
+def test_code_imported_from_the_same_folder_counts(folder):
+    change(folder / "tiny.py", "STEPS = 40", "from settings import STEPS")
+    (folder / "settings.py").write_text("STEPS = 40", encoding="utf-8")
+    run(folder)
+    load(folder)
+    (folder / "settings.py").write_text("STEPS = 50", encoding="utf-8")
+    assert "made by other code" in refused(folder)
+
+
 def test_hashes_do_not_depend_on_the_version_of_python(made):
     """The tree is written down by hand: what another version calls an absent field is left out."""
     code, data = hashes_of(made / "tiny.py")
