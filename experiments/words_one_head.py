@@ -1,6 +1,7 @@
 """A model on real words with one head, once more: a smaller learning rate and three times the steps.
 
-In the experiment `words` some runs with one head get stuck. This is the fairest chance that one head gets.
+In the experiment `words` some runs with one head get stuck. This is the fairest chance that one head gets,
+with a linear read-out and with an MLP.
 """
 
 from common import run_arms, run_script
@@ -8,7 +9,10 @@ from words import BOUNDS, LONG, arm
 
 RATE = 1e-3
 
-ARMS = {"1 head, lr 0.001": arm(1, RATE, steps=LONG, keep=1)}
+ARMS = {
+    "1 head, lr 0.001": arm(1, RATE, steps=LONG, keep=1),
+    "1 head, MLP, lr 0.001": arm(1, RATE, "MLP", steps=LONG),
+}
 
 
 def run():
