@@ -3,6 +3,8 @@
 PYTHON ?= python3
 URL ?=
 CHAPTERS ?=
+ONLY ?=
+CONFIRM ?=
 JOBS ?= 2
 PORT ?= 8000
 
@@ -28,12 +30,13 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help book serve notebooks test test-all faults oldest check bench bench-widgets heights machine repository clean
+.PHONY: help book serve notebooks experiments test test-all faults oldest check bench bench-widgets heights machine repository clean
 
 help:
 	@echo 'make book        build the book from the stored notebooks into $(BOOK)'
 	@echo 'make serve       build it and serve it on http://127.0.0.1:$(PORT)'
 	@echo 'make notebooks   run the pages with code and store their outputs (CHAPTERS="chapters/03_*.ipynb" for some)'
+	@echo 'make experiments train what the pages quote and store it, an hour; ONLY=two_pointers for one (CONFIRM=1: compare only)'
 	@echo 'make test        library, chapters and the book in a browser; about six minutes on two cores'
 	@echo '                 (ONLY="tests/library/test_cache.py chapters/02_scoring_functions.ipynb" for some)'
 	@echo 'make test-all    what make test leaves out: planted faults, accessibility, Colab, each widget; half an hour'
@@ -71,6 +74,13 @@ serve: book
 notebooks: .venv/ready
 	$(BIN)/python tools/set_repository.py
 	$(BIN)/python tools/run_notebooks.py --jobs $(JOBS) $(CHAPTERS)
+
+# What trains longer than a page may. One experiment is one process with one thread, so JOBS of them run at a time. After
+# code was rewritten that does what it did, CONFIRM=1 trains a little of each arm and keeps the stored results if it can.
+EXPERIMENTS := $(filter-out common,$(notdir $(basename $(wildcard experiments/*.py))))
+experiments: .venv/ready
+	@printf '%s\n' $(or $(ONLY),$(EXPERIMENTS)) | \
+	  xargs -P $(JOBS) -I NAME $(BIN)/python experiments/NAME.py $(if $(CONFIRM),--confirm)
 
 # What the tests need of the machine: on Debian, where we may, its packages (libatomic1 is for Playwright's driver);
 # elsewhere Playwright's own browser.

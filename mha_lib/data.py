@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from mha_lib._checks import (
     check_positive,
     check_positive_int,
     check_seed,
+    check_type,
 )
 
 # Each pointer task names another place of the same sequence; "previous", "next" and
@@ -72,6 +74,148 @@ def pointer_batch(
         )
     tokens = torch.randint(vocab_size, (batch_size, length), generator=generator)
     return tokens, torch.stack([POINTER_TASKS[task](tokens) for task in tasks], dim=-1)
+
+
+# The small English of `sentence_batch`. A word's token is its index in `SENTENCE_WORDS`.
+PEOPLE = ("doctor", "teacher", "singer", "farmer", "baker", "sailor", "friend", "guest")
+PLACES = (
+    "kitchen",
+    "garden",
+    "station",
+    "library",
+    "harbour",
+    "market",
+    "school",
+    "theatre",
+)
+SENTENCE_WORDS: tuple[str, ...] = (
+    *("[padding]", "___", "today", "in", "near", "the", "is", "are"),
+    *("old", "young", "tall", "kind"),
+    *("tired", "late", "happy", "busy"),
+    *PLACES,
+    *(person + ending for person in PEOPLE for ending in ("", "s")),
+    *(person + ending for person in PEOPLE for ending in ("'s", "s'")),
+)
+SENTENCE_QUESTIONS = ("verb", "owner", "neighbour", "place")
+SENTENCE_LENGTH = 15
+_WORD = {word: token for token, word in enumerate(SENTENCE_WORDS)}
+
+
+class Sentences(NamedTuple):
+    """Sentences with a blank, the words that answer the questions, and where each answer can be read."""
+
+    tokens: Int64[Tensor, "batch 15"]
+    targets: Int64[Tensor, "batch 4"]
+    sources: Int64[Tensor, "batch 4"]
+
+
+def sentence_batch(
+    batch_size: int, *, held_out: bool = False, generator: torch.Generator | None = None
+) -> Sentences:
+    """Small English sentences whose verb is blank. Is it *is* or *are*? Whose, near whom, and where?
+
+    "today the doctor's old friends near the sailor ___ tired in the garden" has four answers at its blank:
+    *are*, because the *friends*, the subject, are several (the sailor, who stands next to the verb, is one);
+    the owner, *doctor's*; the neighbour, *sailor*; and the place, *garden*. Every person can be subject,
+    owner or neighbour. The place stands at the beginning or at the end, adjectives and *today* come and go,
+    so no word has a fixed position.
+
+    Args:
+        batch_size: number of sentences.
+        held_out: False gives sentences to train on, True sentences to test with. They differ in the three
+            people: no three that occur together in the one kind do so in the other.
+        generator: source of randomness; default torch's global one.
+
+    Returns:
+        `Sentences`, all int64: tokens (batch_size, 15), indices of `SENTENCE_WORDS`, padded with 0 at the
+        end; targets (batch_size, 4), the words that answer the `SENTENCE_QUESTIONS`; sources
+        (batch_size, 4), the positions of subject, owner, neighbour and place in the sentence.
+
+    Raises:
+        TypeError: `batch_size` is not an int, or `held_out` not a bool.
+        ValueError: `batch_size` is not positive.
+
+    Example:
+        >>> tokens, targets, _ = sentence_batch(1, generator=torch.Generator().manual_seed(4))
+        >>> sentence_text(tokens[0])
+        "in the theatre the young guests' farmer near the teachers ___ late"
+        >>> sentence_text(targets[0])
+        "is guests' teachers theatre"
+    """
+    check_positive_int("batch_size", batch_size)
+    check_type("held_out", held_out, bool)
+
+    def draw(number: int, *shape: int) -> Tensor:
+        return torch.randint(number, (batch_size, *shape), generator=generator)
+
+    triples = _people(held_out)
+    people = triples[torch.randint(len(triples), (batch_size,), generator=generator)]
+    coins = draw(2, 8)
+    several, in_front, today = coins[:, :3], coins[:, 3], coins[:, 4]
+    adjectives = coins[:, 5:] * (_WORD["old"] + draw(4, 3))
+    subject, owner, neighbour = (_WORD["doctor"] + 2 * people + several).T
+    owner = owner + (_WORD["doctor's"] - _WORD["doctor"])
+    place = _WORD["kitchen"] + draw(len(PLACES))
+    slots = (
+        today * _WORD["today"],
+        *(in_front * word for word in (_WORD["in"], _WORD["the"], place)),
+        _WORD["the"],
+        adjectives[:, 0],
+        owner,
+        adjectives[:, 1],
+        subject,
+        *(_WORD["near"], _WORD["the"]),
+        adjectives[:, 2],
+        neighbour,
+        _WORD["___"],
+        _WORD["tired"] + draw(4),
+        *((1 - in_front) * word for word in (_WORD["in"], _WORD["the"], place)),
+    )
+    spaced = torch.zeros(batch_size, len(slots), dtype=torch.long)
+    for column, word in enumerate(slots):
+        spaced[:, column] = word
+    # The words that are there keep their order; the gaps become padding at the end.
+    order = (spaced == 0).long().argsort(dim=1, stable=True)
+    tokens = spaced.gather(1, order)[:, :SENTENCE_LENGTH]
+    verb = _WORD["is"] + several[:, 0]
+    read = torch.stack((subject, owner, neighbour, place), dim=1)
+    sources = (tokens.unsqueeze(1) == read.unsqueeze(2)).long().argmax(-1)
+    targets = torch.stack((verb, owner, neighbour, place), dim=1)
+    return Sentences(tokens, targets, sources)
+
+
+def _people(held_out: bool) -> Int64[Tensor, "triples 3"]:
+    """Subject, owner and neighbour, all different; the sum of their numbers tells the two kinds apart."""
+    triples = [
+        people
+        for people in itertools.permutations(range(len(PEOPLE)), 3)
+        if (sum(people) % 5 == 0) == held_out
+    ]
+    return torch.tensor(triples)
+
+
+def sentence_text(tokens: Int64[Tensor, " words"]) -> str:
+    """The words of one sentence of `sentence_batch`, without its padding.
+
+    Raises:
+        TypeError: `tokens` is not a tensor of integers.
+        ValueError: a token is out of range, or `tokens` does not have one axis.
+
+    Example:
+        >>> sentence_text(torch.tensor([5, 24, 6, 12, 0]))
+        'the doctor is tired'
+    """
+    check_type("tokens", tokens, Tensor)
+    if tokens.is_floating_point() or tokens.dtype == torch.bool:
+        raise TypeError(f"tokens must hold integers, got {tokens.dtype}")
+    if tokens.ndim != 1:
+        raise ValueError(f"tokens must have shape (words,), got {tuple(tokens.shape)}")
+    numbers = tokens.tolist()
+    if any(not 0 <= number < len(SENTENCE_WORDS) for number in numbers):
+        raise ValueError(
+            f"tokens must lie in 0..{len(SENTENCE_WORDS) - 1}, got {numbers}"
+        )
+    return " ".join(SENTENCE_WORDS[number] for number in numbers if number)
 
 
 def markov_transition(

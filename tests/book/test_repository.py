@@ -168,9 +168,15 @@ def test_wheel_carries_the_package_whole_and_nothing_else(wheel):
         for path in FILES
         if path.is_relative_to(ROOT / "mha_lib") and path.suffix in (".py", ".js", ".css", ".typed")
     }
+    # What pages read of experiments, and what trains it again.
+    ours |= {
+        f"mha_lib/_{path.relative_to(ROOT).as_posix()}"
+        for path in FILES
+        if path.is_relative_to(ROOT / "experiments")
+    }
     packed = set(wheel.namelist())
     assert {name for name in packed if ".dist-info/" not in name} == ours
-    assert {Path(name).suffix for name in ours} == {".py", ".js", ".css", ".typed"}
+    assert {Path(name).suffix for name in ours} == {".py", ".js", ".css", ".typed", ".json", ".safetensors"}
     assert any(name.endswith("LICENSE") for name in packed)
 
 
@@ -178,7 +184,15 @@ def test_package_asks_for_ranges_that_leave_torch_alone(wheel):
     [name] = [name for name in wheel.namelist() if name.endswith("METADATA")]
     metadata = Parser().parsestr(wheel.read(name).decode())
     needs = {need.name: need.specifier for need in map(Requirement, metadata.get_all("Requires-Dist"))}
-    assert needs.keys() == {"anywidget", "jaxtyping", "matplotlib", "numpy", "scikit-learn", "torch"}
+    assert needs.keys() == {
+        "anywidget",
+        "jaxtyping",
+        "matplotlib",
+        "numpy",
+        "safetensors",
+        "scikit-learn",
+        "torch",
+    }
     assert all(specifier.operator == ">=" for need in needs.values() for specifier in need)
     assert needs["torch"].contains("2.6.0")
     assert metadata["Requires-Python"] == "<3.14,>=3.11"

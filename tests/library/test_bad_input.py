@@ -66,7 +66,10 @@ from mha_lib.data import (
     markov_transition,
     noisy_curve,
     pointer_batch,
+    sentence_batch,
+    sentence_text,
 )
+from mha_lib.experiments import load_experiment
 from mha_lib.notebook import compare_with_browser, predict_shape, set_seed, show_source
 from mha_lib.plots import plot_curves, plot_seeds, plot_weights
 from mha_lib.training import cross_entropy, fit, predict, seeded
@@ -317,6 +320,19 @@ CASES = [
     (lambda: digit_tokens(test_fraction=1), ValueError, "test_fraction", "1"),
     (lambda: digit_tokens(test_fraction="0.2"), TypeError, "test_fraction", "'0.2'"),
     (lambda: digit_tokens(seed=-5), ValueError, "seed", "-5"),
+    (lambda: sentence_batch(0), ValueError, "batch_size", "0"),
+    (lambda: sentence_batch(2.0), TypeError, "batch_size", "2.0"),
+    (lambda: sentence_batch(2, held_out="no"), TypeError, "held_out", "'no'"),
+    (lambda: sentence_text([5, 24]), TypeError, "tokens", "list"),
+    (lambda: sentence_text(torch.ones(3)), TypeError, "tokens", "torch.float32"),
+    (lambda: sentence_text(torch.ones(2, 3).long()), ValueError, "tokens", "(2, 3)"),
+    (lambda: sentence_text(ints(5, 56)), ValueError, "tokens", "56"),
+    (lambda: sentence_text(ints(5, -1)), ValueError, "tokens", "-1"),
+    # experiments
+    (lambda: load_experiment(3), TypeError, "name", "3"),
+    (lambda: load_experiment("two_points"), ValueError, "name", "'two_points'"),
+    (lambda: load_experiment("../common"), ValueError, "name", "'../common'"),
+    (lambda: load_experiment("two_pointers", rerun="yes"), TypeError, "rerun", "'yes'"),
     # training
     (lambda: cross_entropy([[1.0]], ints(0)), TypeError, "logits", "list"),
     (lambda: cross_entropy(torch.ones(2, 3), torch.ones(2)), TypeError, "target", "torch.float32"),
@@ -849,7 +865,9 @@ def test_every_public_callable_is_in_the_table():
         "cosine_score",
     }  # called by a loop over all scores
     called |= {"SinusoidalPositionalEncoding", "LearnedPositionalEncoding"}
-    containers_and_colors = {"Split", "History", "curve", "head_color", "new_figure"}
+    containers_and_colors = {"Split", "Sentences", "History", "curve", "head_color", "new_figure"}
+    # What takes a path that was checked: tests/library/test_experiments.py tries it.
+    containers_and_colors |= {"Experiment", "experiment_names", "load_script", "digest", "hashes_of"}
     for module in (importlib.import_module(f"mha_lib.{name}") for name in MODULES):
         for name, thing in vars(module).items():
             own = callable(thing) and getattr(thing, "__module__", None) == module.__name__

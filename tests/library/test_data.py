@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import oracles
 import pytest
@@ -9,7 +10,10 @@ import torch
 from sklearn.datasets import load_digits
 
 from mha_lib.data import (
+    PEOPLE,
     POINTER_TASKS,
+    SENTENCE_LENGTH,
+    SENTENCE_WORDS,
     Split,
     curve,
     digit_tokens,
@@ -18,6 +22,8 @@ from mha_lib.data import (
     markov_transition,
     noisy_curve,
     pointer_batch,
+    sentence_batch,
+    sentence_text,
 )
 
 
@@ -145,6 +151,80 @@ def test_noise_has_the_given_size_and_is_on_the_samples_only():
     assert torch.equal(split.y_test, curve(split.x_test))
     again = noisy_curve(5000, 17, noise=0.3, generator=generator())
     assert all(torch.equal(*pair) for pair in zip(split, again, strict=True))
+
+
+# sentences
+
+
+SENTENCE = re.compile(
+    r"(today )?(in the (?P<front>\w+) )?the ((?:old|young|tall|kind) )?(?P<owner>\w+'s?) "
+    r"((?:old|young|tall|kind) )?(?P<subject>\w+) near the ((?:old|young|tall|kind) )?(?P<neighbour>\w+) ___ "
+    r"(tired|late|happy|busy)( in the (?P<back>\w+))?"
+)
+
+
+def parsed(sentences):
+    """For each sentence its text, and what a reader finds in it."""
+    for tokens, targets, sources in zip(*sentences, strict=True):
+        text = sentence_text(tokens)
+        match = SENTENCE.fullmatch(text)
+        assert match, text
+        yield text, match.groupdict(), sentence_text(targets).split(), sources.tolist()
+
+
+def test_sentences_are_english_and_a_reader_finds_their_answers():
+    for text, found, (verb, owner, neighbour, place), sources in parsed(
+        sentence_batch(500, generator=generator())
+    ):
+        assert (found["front"] is None) != (found["back"] is None)
+        assert verb == ("are" if found["subject"].endswith("s") else "is")
+        assert owner == found["owner"]
+        assert neighbour == found["neighbour"]
+        assert place == (found["front"] or found["back"])
+        people = [found[role].removesuffix("'s").rstrip("s'") for role in ("subject", "owner", "neighbour")]
+        assert len(set(people)) == 3
+        assert set(people) <= set(PEOPLE)
+        words = text.split()
+        assert [words[i] for i in sources] == [found["subject"], owner, neighbour, place]
+
+
+def test_sentences_use_every_word_and_no_word_is_there_twice():
+    tokens, targets, _ = sentence_batch(4000, generator=generator())
+    assert tokens.shape == (4000, SENTENCE_LENGTH)
+    assert targets.shape == (4000, 4)
+    assert tokens.dtype == targets.dtype == torch.int64
+    assert len(set(SENTENCE_WORDS)) == len(SENTENCE_WORDS)
+    used = {SENTENCE_WORDS[i] for i in torch.cat((tokens.flatten(), targets.flatten())).unique()}
+    assert used == set(SENTENCE_WORDS)
+    lengths = (tokens != 0).sum(-1)
+    assert (int(lengths.min()), int(lengths.max())) == (11, SENTENCE_LENGTH)
+
+
+def test_held_out_sentences_speak_of_other_people():
+    def people(held_out):
+        sentences = sentence_batch(20_000, held_out=held_out, generator=generator())
+        first = SENTENCE_WORDS.index("doctor")
+        of_owner = len(PEOPLE) * 2
+        subject = sentences.tokens.gather(1, sentences.sources[:, :1])[:, 0]
+        numbers = (
+            subject - first,
+            sentences.targets[:, 1] - first - of_owner,
+            sentences.targets[:, 2] - first,
+        )
+        return {tuple(row) for row in (torch.stack(numbers, 1) // 2).tolist()}
+
+    training, test = people(False), people(True)
+    assert not training & test
+    assert len(training) + len(test) == 8 * 7 * 6
+    # Sorted, too: the same three people in other roles do not tell either.
+    assert not {tuple(sorted(p)) for p in training} & {tuple(sorted(p)) for p in test}
+    assert 0.15 < len(test) / (8 * 7 * 6) < 0.25
+
+
+def test_sentences_follow_the_generator():
+    one, same, other = (sentence_batch(9, generator=generator(seed)) for seed in (0, 0, 1))
+    assert torch.equal(one.tokens, same.tokens)
+    assert not torch.equal(one.tokens, other.tokens)
 
 
 # digits

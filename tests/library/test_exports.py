@@ -31,6 +31,7 @@ MODULES = (
     "training",
     "plots",
     "notebook",
+    "experiments",
 )
 
 # What other people's code relies on. Annotations are left out; `self` too.
@@ -246,7 +247,12 @@ def test_examples_run(name):
 def test_everything_public_has_an_example():
     with_own = set(EXAMPLES)
     # Containers are made by the functions whose examples show them.
-    containers = {"mha_lib.data.Split", "mha_lib.training.History"}
+    containers = {
+        "mha_lib.data.Split",
+        "mha_lib.data.Sentences",
+        "mha_lib.training.History",
+        "mha_lib.experiments.Experiment",
+    }
     assert {f"mha_lib.{path}" for path in PUBLIC} - containers <= with_own
     assert {
         f"mha_lib.multi_head.MultiHeadAttention.{name}"

@@ -1,0 +1,221 @@
+"""Bug zoo: do layers with one faulty line train? Nine faults on three tasks, five seeds each."""
+
+from functools import partial
+from math import sqrt
+
+import torch
+from common import Arm, run_arms, run_script
+from torch import nn
+
+from mha_lib import MultiHeadAttention
+from mha_lib.data import pointer_batch
+from mha_lib.training import predict
+
+STEPS, LONG = 300, 1500
+BATCH, LENGTH, WIDTH, HEADS = 32, 12, 32, 4
+PADDING, VOCAB = 8, 8
+
+
+class TakenApart(MultiHeadAttention):
+    """The library's layer in steps that a fault can replace one at a time."""
+
+    def __init__(self, embed_dim, num_heads, max_len):
+        super().__init__(embed_dim, num_heads, bias=False)
+        self.encoding = nn.Parameter(torch.randn(max_len, embed_dim))
+
+    def forward(self, x, *, valid_lens):
+        x = self.place(x)
+        q, k, v = (
+            self.project(proj, x) for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        scores = self.compare(q, k)
+        lens = self.repeat(valid_lens).view(-1, self.num_heads, 1, 1)
+        visible = (torch.arange(scores.shape[-1]) < lens).expand_as(scores)
+        return self.out_proj(self.merge_heads(self.weigh(scores, visible) @ v))
+
+    def place(self, x):
+        return x + self.encoding[: x.shape[1]]
+
+    def project(self, proj, x):
+        return self.split_heads(proj(x))
+
+    def split_heads(self, x):
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def merge_heads(self, x):
+        return x.transpose(1, 2).flatten(2)
+
+    def compare(self, q, k):
+        return (q / sqrt(self.head_dim)) @ k.transpose(-2, -1)
+
+    def repeat(self, valid_lens):
+        """A length for each head, as in layers that fold the heads into the batch."""
+        return valid_lens.repeat_interleave(self.num_heads)
+
+    def weigh(self, scores, visible):
+        filled = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+        return filled.softmax(-1).masked_fill(~visible, 0.0)
+
+
+class MergeWithoutTranspose(TakenApart):
+    """Heads merged by a reshape alone."""
+
+    def merge_heads(self, x):
+        return x.reshape(len(x), x.shape[2], -1)
+
+
+class SplitWithoutTranspose(TakenApart):
+    """Heads split by a reshape alone."""
+
+    def split_heads(self, x):
+        return x.reshape(len(x), self.num_heads, x.shape[1], -1)
+
+
+class SoftmaxOverQueries(TakenApart):
+    """The softmax over the wrong axis."""
+
+    def weigh(self, scores, visible):
+        filled = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+        return filled.softmax(-2).masked_fill(~visible, 0.0)
+
+
+class InvertedMask(TakenApart):
+    """What may be seen is hidden, and the reverse."""
+
+    def weigh(self, scores, visible):
+        filled = scores.masked_fill(visible, torch.finfo(scores.dtype).min)
+        return filled.softmax(-1).masked_fill(visible, 0.0)
+
+
+class LengthsTiled(TakenApart):
+    """Lengths repeated in the wrong order over the heads."""
+
+    def repeat(self, valid_lens):
+        return valid_lens.repeat(self.num_heads)
+
+
+class PositionsAlongBatch(TakenApart):
+    """Positions added along the batch axis."""
+
+    def place(self, x):
+        return x + self.encoding[: x.shape[0], None]
+
+
+class CompoundedLoop(TakenApart):
+    """A loop over heads that projects the projection."""
+
+    def project(self, proj, x):
+        heads = []
+        for i in range(self.num_heads):
+            x = proj(x)
+            heads.append(x[..., i * self.head_dim : (i + 1) * self.head_dim])
+        return torch.stack(heads, dim=1)
+
+
+class ScaledByWidth(TakenApart):
+    """Scores divided by the root of the model's width."""
+
+    def compare(self, q, k):
+        return (q / sqrt(self.embed_dim)) @ k.transpose(-2, -1)
+
+
+class NoScale(TakenApart):
+    """Scores not divided."""
+
+    def compare(self, q, k):
+        return q @ k.transpose(-2, -1)
+
+
+class Reader(nn.Module):
+    """Embedding, positions and one attention layer of some kind, a linear read-out."""
+
+    def __init__(self, kind, num_tasks):
+        super().__init__()
+        self.num_tasks = num_tasks
+        self.embedding = nn.Embedding(VOCAB + 1, WIDTH)
+        self.attention = kind(WIDTH, HEADS, 64)
+        self.read_out = nn.Linear(WIDTH, num_tasks * VOCAB)
+
+    def forward(self, tokens):
+        valid_lens = (tokens != PADDING).sum(-1)
+        output = self.attention(self.embedding(tokens), valid_lens=valid_lens)
+        return self.read_out(output).unflatten(-1, (self.num_tasks, VOCAB))
+
+
+def pad(size, tokens, targets, generator):
+    """Leave 3 to 12 tokens, and no target for the padding."""
+    lens = torch.randint(3, LENGTH + 1, (size, 1), generator=generator)
+    padding = torch.arange(LENGTH) >= lens
+    hidden = targets.masked_fill(padding.unsqueeze(-1), -100)
+    return tokens.masked_fill(padding, PADDING), hidden
+
+
+def copy_batch(generator, size=BATCH):
+    tokens, _ = pointer_batch(size, generator=generator)
+    return tokens, tokens[..., None]
+
+
+def padded_copy_batch(generator, size=BATCH):
+    return pad(size, *copy_batch(generator, size), generator)
+
+
+def two_pointer_batch(generator, size=BATCH):
+    return pointer_batch(size, generator=generator)
+
+
+TASKS = {
+    "copy": (copy_batch, 1, 3e-2),
+    "copy with padding": (padded_copy_batch, 1, 3e-2),
+    "two pointers": (two_pointer_batch, 2, 2e-2),
+}
+KINDS = {
+    "right layer": TakenApart,
+    "merge without transpose": MergeWithoutTranspose,
+    "split without transpose": SplitWithoutTranspose,
+    "softmax over the queries": SoftmaxOverQueries,
+    "inverted mask": InvertedMask,
+    "lengths in wrong order": LengthsTiled,
+    "positions along the batch": PositionsAlongBatch,
+    "compounded projections": CompoundedLoop,
+    "scale by model width": ScaledByWidth,
+    "no scale": NoScale,
+}
+
+
+def measure(task, models):
+    """Share of places, no padding, where all answers are right."""
+    shares = []
+    # Batches of 32 as in training: one of the faults depends on the place in the batch.
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(1000 + seed)
+        tokens, targets = TASKS[task][0](generator)
+        right = (predict(models, tokens).argmax(-1) == targets).all(-1)
+        shares.append(right[:, targets[..., 0] >= 0].float().mean(-1))
+    return {"right": torch.stack(shares).mean(0)}
+
+
+def arm(name, task, steps=STEPS):
+    make_batch, num_tasks, lr = TASKS[task]
+    make_model = partial(Reader, KINDS[name], num_tasks)
+    return Arm(make_model, make_batch, partial(measure, task), steps=steps, lr=lr)
+
+
+ARMS = {f"{name}, {task}": arm(name, task) for task in TASKS for name in KINDS}
+# Those that do not reach the top.
+for name, task in (
+    ("split without transpose", "copy with padding"),
+    ("split without transpose", "two pointers"),
+    ("inverted mask", "copy with padding"),
+):
+    ARMS[f"{name}, {task}, {LONG} steps"] = arm(name, task, LONG)
+BOUNDS = {
+    "guessing": {"copy": 1 / 8, "copy with padding": 1 / 8, "two pointers": 1 / 64}
+}
+
+
+def run():
+    return run_arms(__file__, ARMS, BOUNDS)
+
+
+if __name__ == "__main__":
+    run_script(__file__, run)

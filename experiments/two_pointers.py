@@ -1,0 +1,88 @@
+"""Two pointers: how many heads does a layer need that must deliver the previous and the mirrored token?
+
+Heads from 1 to 32 at the same number of parameters, with three read-outs: linear; an MLP; and the same two
+matrices without the ReLU between them, a linear read-out with the parameters of the MLP. The arms that fail
+run again with four times the steps.
+"""
+
+from functools import partial
+
+import torch
+from common import Arm, PointerModel, heads, run_arms, run_script
+
+from mha_lib import capture_attention
+from mha_lib.data import pointer_batch
+from mha_lib.training import predict
+
+STEPS, SHORT, LONG = 2000, 200, 8000
+LR, BATCH = 3e-2, 32
+TASKS = ("previous", "mirrored")
+
+
+def batch(generator):
+    return pointer_batch(BATCH, tasks=TASKS, generator=generator)
+
+
+def measure(models):
+    """Share of places where both answers are right; mean weight of each head on either place."""
+    tokens, targets = pointer_batch(
+        2000, tasks=TASKS, generator=torch.Generator().manual_seed(99)
+    )
+    right = predict(models, tokens).argmax(-1) == targets
+    place = torch.arange(12)
+    apart = place[place.roll(1) != place.flip(0)]
+    weights = []
+    for model in models:
+        with capture_attention(model) as captured, torch.no_grad():
+            model(tokens[:500])
+        maps = captured["attention"].mean(0)
+        to_places = [
+            maps[:, apart, target[apart]].mean(-1)
+            for target in (place.roll(1), place.flip(0))
+        ]
+        weights.append(torch.stack(to_places, dim=-1))
+    return {
+        "both right": right.all(-1).float().mean((1, 2)),
+        "each right": right.float().mean((1, 2)),
+        "weight on previous and mirrored, by head": torch.stack(weights),
+    }
+
+
+def arm(num_heads, read_out, steps=STEPS, embed_dim=32, keep=0):
+    make_model = partial(PointerModel, num_heads, len(TASKS), read_out, embed_dim)
+    return Arm(make_model, batch, measure, steps=steps, lr=LR, keep=keep)
+
+
+# Pages look into these.
+KEPT = {("linear", number) for number in (1, 2, 4, 8)} | {("MLP", 1)}
+ARMS = {
+    f"{read_out}, {heads(number)}": arm(
+        number, read_out, keep=5 if (read_out, number) in KEPT else 0
+    )
+    for read_out, numbers in (
+        ("linear", (1, 2, 4, 8, 16, 32)),
+        ("MLP", (1, 2, 4, 8, 16, 32)),
+        ("two matrices", (1, 2)),
+    )
+    for number in numbers
+}
+for number in (1, 2, 8, 16, 32):
+    ARMS[f"linear, {heads(number)}, {SHORT} steps"] = arm(number, "linear", SHORT)
+ARMS[f"MLP, 32 heads, {SHORT} steps"] = arm(32, "MLP", SHORT)
+ARMS[f"linear, 1 head, {LONG} steps"] = arm(1, "linear", LONG)
+ARMS["linear, 1 head, width 40"] = arm(1, "linear", embed_dim=40)
+ARMS["linear, 2 heads, width 40"] = arm(2, "linear", embed_dim=40)
+
+BOUNDS = {
+    "guessing": 1 / 64,
+    # Both pointers meet at 2 of 12 places; elsewhere the two tokens are equal once in 8.
+    "both answers are the same token": 13 / 48,
+}
+
+
+def run():
+    return run_arms(__file__, ARMS, BOUNDS)
+
+
+if __name__ == "__main__":
+    run_script(__file__, run)

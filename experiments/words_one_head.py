@@ -1,0 +1,23 @@
+"""A model on real words with one head, once more: a smaller learning rate and three times the steps.
+
+In the experiment `words` some runs with one head get stuck. This is the fairest chance that one head gets,
+with a linear read-out and with an MLP.
+"""
+
+from common import run_arms, run_script
+from words import BOUNDS, LONG, arm
+
+RATE = 1e-3
+
+ARMS = {
+    "1 head, lr 0.001": arm(1, RATE, steps=LONG, keep=1),
+    "1 head, MLP, lr 0.001": arm(1, RATE, "MLP", steps=LONG),
+}
+
+
+def run():
+    return run_arms(__file__, ARMS, BOUNDS)
+
+
+if __name__ == "__main__":
+    run_script(__file__, run)
