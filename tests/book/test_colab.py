@@ -37,7 +37,7 @@ def enable_custom_widget_manager():
     pass
 """
 
-NBVAL = "-m pytest --nbval --nbval-current-env --nbval-cell-timeout 300 -p no:cacheprovider"
+NBVAL = "-m pytest --nbval --nbval-current-env --nbval-cell-timeout 1800 -p no:cacheprovider"
 
 INSTALLED = """
 import importlib.metadata, json
@@ -97,7 +97,7 @@ class Colab:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=3600,
         )
 
     def installed(self):
