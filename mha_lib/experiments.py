@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from mha_lib._checks import check_int, check_type
@@ -48,7 +48,7 @@ class Experiment:
     name: str
     arms: Mapping[str, Mapping[str, Any]]
     bounds: Mapping[str, Any]
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Shaped[Tensor, "..."]]
 
     def results(self, arm: str, measure: str) -> Float[Tensor, "seeds *measure"]:
         """One measure of an arm, a row for each seed.
@@ -69,7 +69,7 @@ class Experiment:
         curve = self._arm(arm)["curve"]
         return History(torch.tensor(curve["steps"]), torch.tensor(curve["losses"]))
 
-    def state(self, arm: str, seed: int = 0) -> dict[str, Tensor]:
+    def state(self, arm: str, seed: int = 0) -> dict[str, Shaped[Tensor, "..."]]:
         """The parameters of one trained model, for `load_state_dict`.
 
         Raises:
