@@ -419,13 +419,18 @@ def check_layer(
         or rank != getattr(value, "ndim", 3)
     ):
         rank = 3
-    for (x, name), width, axis in zip(inputs, widths, axes, strict=True):
+    # In self-attention one look at the one tensor is enough.
+    alone = query is key is value and widths[0] == widths[1] == widths[2]
+    for (x, name), width, axis in zip(inputs[: 1 if alone else 3], widths, axes):  # noqa: B905
         good = isinstance(x, Tensor) and x.ndim == rank and x.shape[-1] == width
         good = good and x.is_floating_point()
         if not good or x.dtype != like.dtype or x.device != like.device:
             check_width(name, x, width, axes=axis.removeprefix("batch, " * (rank == 2)))
             check_same_kind((name, "the layer's weights"), (x, like))
-    if query.shape[:-2] != key.shape[:-2] or key.shape[:-1] != value.shape[:-1]:
+    fit = alone or (
+        query.shape[:-2] == key.shape[:-2] and key.shape[:-1] == value.shape[:-1]
+    )
+    if not fit:
         names, tensors = ("query", "key", "value"), (query, key, value)
         check_same("batch", names, [tuple(x.shape[:-2]) for x in tensors])
         check_same("length", names[1:], [x.shape[-2] for x in tensors[1:]])

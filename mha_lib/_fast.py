@@ -1,6 +1,6 @@
 """Speed apart from meaning: torch's kernel, masks by blocks, memory that is used again.
 
-Nothing here defines what attention computes. With `_readable` of `attention.py` in its place all results
+Nothing here defines what attention computes. With `KERNEL = False` the readable path runs, and all results
 stay the same within rounding; only memory, second derivatives, and a NaN that some queries see and others do
 not, may differ.
 """
@@ -28,9 +28,6 @@ _CAUSAL_BLOCK = 512
 
 # Scores from which on their memory becomes that of the weights: small ones are copied in less time.
 REUSE_FROM = 1 << 14
-
-# Numbers from which on asking whether all are finite takes less time than copying them.
-ASK_FROM = 1 << 13
 
 # Whether torch's kernel may take the place of the readable path.
 KERNEL = True

@@ -63,7 +63,7 @@ def _attend(
         how = (is_causal, dropout_p, need_weights, None, scale)
         with torch.autocast(device, enabled=False):  # it would round the scores too
             return _attend(query, key, value, mask, bias, *how)
-    if mask is not None:
+    if mask is not None and not _checks.finite(key, value):
         key, value = _clear_unseen(key, value, mask, is_causal)
     if rule is None and not need_weights and _fast.KERNEL:
         output = _fast.attend(
@@ -101,10 +101,6 @@ def _clear_unseen(
     key: Tensor, value: Tensor, mask: Tensor, is_causal: bool
 ) -> tuple[Tensor, Tensor]:
     """Zeros for what no query may see, so that not even a NaN there reaches a result or a gradient."""
-    # A compiled program may not depend on sizes or numbers.
-    traced = torch.compiler.is_compiling()
-    if not traced and key.numel() >= _fast.ASK_FROM and _checks.finite(key, value):
-        return key, value
     if is_causal and mask.shape[-2] > 1:
         mask = mask & masking._hide_future(
             mask.shape[-2], key.shape[-2], device=mask.device

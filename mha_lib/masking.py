@@ -221,7 +221,7 @@ def _combine_masks(
                 f"valid_lens must have shape (batch,) or (batch, q_len) for scores of shape {tuple(shape)}, "
                 f"got {tuple(valid_lens.shape)}"
             )
-        rows = rows.view(shape[0], *heads, *rows.shape[1:])
+        rows = rows.unsqueeze(1) if heads else rows
         mask = rows if mask is None else mask & rows
     return mask
 

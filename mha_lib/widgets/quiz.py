@@ -1,10 +1,10 @@
-"""A quiz with feedback for each choice, whose key Python can compute."""
+"""A quiz with feedback for each choice, whose key the author declares and Python computes."""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,31 +21,43 @@ Choice = str | int | float | bool
 class Question:
     """One question with a single right choice.
 
-    The right choice is given by what it says, so that a cell can compute it, or, where all choices are texts,
-    by its index. Texts may hold `code` and *emphasis*.
+    The author declares the right choice, and the cell that asks computes it as well: if the two disagree, the
+    question is refused. Texts may hold `code` and *emphasis*.
 
     Args:
         text: the question.
-        choices: two or more, all different; texts or numbers.
-        answer: the right choice; an int is an index where all choices are texts.
+        choices: two or more, all different; texts or numbers. As a dict, each with its feedback.
+        answer: the right choice, as the author declares it; an int is an index where all choices are texts.
         feedback: one text for each choice, or one for all; shown once the reader has checked an answer.
+        computed: the right choice, as the cell computes it; None where it cannot be computed.
 
     Raises:
         TypeError: an argument is of another type.
-        ValueError: fewer than two choices, two that read the same, an answer that is none of them, or
-            feedback of another length.
+        ValueError: fewer than two choices, two that read the same, an answer that is none of them, an answer
+            other than the computed one, or feedback of another length or given twice.
 
     Example:
-        >>> Question("How many weights have four projections of width 8?", [64, 256], 4 * 8**2).answer_index
-        1
+        >>> choices = {64: "That is one projection.", 256: "Yes, four of 8 times 8."}
+        >>> question = Question("How many weights do four projections of width 8 have?", choices, 256,
+        ...                     computed=4 * 8**2)
+        >>> question.answer_index, question.feedbacks[1]
+        (1, 'Yes, four of 8 times 8.')
     """
 
     text: str
-    choices: Sequence[Choice]
+    choices: Sequence[Choice] | Mapping[Choice, str]
     answer: Any  # a Choice, or a tensor or numpy number that holds one
     feedback: Sequence[str] | str = ""
+    computed: Any = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.choices, Mapping):
+            if self.feedback:
+                raise ValueError(
+                    f"feedback must stand either in choices or in feedback, got {self.feedback!r} too"
+                )
+            object.__setattr__(self, "feedback", list(self.choices.values()))
+            object.__setattr__(self, "choices", list(self.choices))
         if not isinstance(self.text, str):
             raise TypeError(f"text must be a str, got {self.text!r}")
         if not self.text.strip():
@@ -74,7 +86,13 @@ class Question:
             raise ValueError(
                 f"feedback must hold {len(self.choices)} texts, as choices, got {len(self.feedback)}"
             )
-        _ = self.answer_index
+        if self.computed is None:
+            self._index_of("answer", self.answer)
+        elif self._index_of("computed", self.computed) != self.answer_index:
+            raise ValueError(
+                f"answer must be what the cell computes, {self.computed!r}, got {self.answer!r} "
+                f"for the question {self.text!r}"
+            )
 
     @property
     def labels(self) -> list[str]:
@@ -84,31 +102,32 @@ class Question:
     @property
     def answer_index(self) -> int:
         """Index of the right choice."""
-        answer = self.answer.item() if hasattr(self.answer, "item") else self.answer
-        if not isinstance(answer, (str, int, float)):
+        return self._index_of("answer", self.answer)
+
+    def _index_of(self, name: str, value: Any) -> int:
+        """Index of the choice that `value` means; `name` is what an error calls it."""
+        value = value.item() if hasattr(value, "item") else value
+        if not isinstance(value, (str, int, float)):
             raise TypeError(
-                f"answer must be a text, a number or an index, got {answer!r}"
+                f"{name} must be a text, a number or an index, got {value!r}"
             )
         # True equals 1 in Python, but on the page they are two different choices.
-        is_bool = isinstance(answer, bool)
-        if (
-            isinstance(answer, int)
-            and not is_bool
-            and all(isinstance(choice, str) for choice in self.choices)
-        ):
-            if not 0 <= answer < len(self.choices):
+        is_bool = isinstance(value, bool)
+        all_texts = all(isinstance(choice, str) for choice in self.choices)
+        if isinstance(value, int) and not is_bool and all_texts:
+            if not 0 <= value < len(self.choices):
                 rule = (
                     f"an index in 0..{len(self.choices) - 1}, as all choices are texts"
                 )
                 raise ValueError(
-                    f"answer must be one of the texts or {rule}, got {answer}"
+                    f"{name} must be one of the texts or {rule}, got {value}"
                 )
-            return answer
+            return value
         for index, choice in enumerate(self.choices):
-            if choice == answer and isinstance(choice, bool) == is_bool:
+            if choice == value and isinstance(choice, bool) == is_bool:
                 return index
         raise ValueError(
-            f"answer must be one of the choices {list(self.choices)}, got {answer!r}"
+            f"{name} must be one of the choices {list(self.choices)}, got {value!r}"
         )
 
     @property

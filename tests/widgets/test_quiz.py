@@ -19,6 +19,19 @@ def test_a_question_finds_its_answer_by_value_or_by_index():
     assert Question("?", [1, True], True).answer_index == 1
 
 
+def test_an_answer_is_declared_and_computed():
+    """Both name the same choice, by its text, its number or its index."""
+    assert Question("?", ["a", "b"], "b", computed=1).answer_index == 1
+    assert Question("?", [16, 32], 32, computed=torch.tensor(2) * 16).answer_index == 1
+    assert Question("?", [False, True], True, computed=torch.tensor(True)).answer_index == 1
+
+
+def test_feedback_may_stand_beside_its_choice():
+    question = Question("?", {"a": "no", "b": "yes"}, "b")
+    assert (question.choices, question.feedbacks) == (["a", "b"], ["no", "yes"])
+    assert Quiz([question]).questions == Quiz([Question("?", ["a", "b"], 1, ["no", "yes"])]).questions
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "rule"),
     [
@@ -41,6 +54,16 @@ def test_a_question_finds_its_answer_by_value_or_by_index():
         ({"choices": [1, 2], "answer": True}, ValueError, "got True"),
         ({"feedback": ["only one"]}, ValueError, "feedback must hold 2 texts, as choices, got 1"),
         ({"feedback": ["one", 2]}, TypeError, "feedback must be a str or a sequence of str"),
+        (
+            {"computed": "b"},
+            ValueError,
+            r"answer must be what the cell computes, 'b', got 'a' for the question 'Which\?'",
+        ),
+        ({"computed": 1}, ValueError, "answer must be what the cell computes, 1, got 'a'"),
+        ({"computed": "c"}, ValueError, r"computed must be one of the choices \['a', 'b'\], got 'c'"),
+        ({"computed": [0]}, TypeError, r"computed must be a text, a number or an index, got \[0\]"),
+        ({"choices": {"a": "no", "b": 2}}, TypeError, "feedback must be a str or a sequence of str"),
+        ({"choices": {"a": "no", "b": "yes"}, "feedback": "both"}, ValueError, "got 'both' too"),
     ],
 )
 def test_a_question_that_cannot_be_asked_is_refused(changes, error, rule):
