@@ -63,6 +63,7 @@ help:
 # Sphinx builds only pages that changed. Everything is built again where that is not enough: after a change of settings
 # or styles, which it would not copy, and after a warning, which it would not repeat.
 book: .venv/ready
+	@$(BIN)/python tools/check_experiments.py
 	@[ -z "$$(find _config.yml _toc.yml _ext _static -newer _build/built 2>/dev/null)" ] || rm -rf _build
 	@$(BIN)/jupyter-book build . -q -W --keep-going || { rm -rf _build; exit 1; }
 	@touch _build/built

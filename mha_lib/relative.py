@@ -251,8 +251,8 @@ class ShawScore(_DistanceTable):
 
     The vector a belongs to the distance j - i between query i and key j, clipped to
     -max_distance..max_distance. Queries and keys end together, as in `causal_mask`. All heads share one
-    table, as in the paper. The paper's second table, for the values (its equation 3), is left out: in its
-    ablation the one for the keys alone does as well as both.
+    table, as in the paper's big model. The paper's second table, for the values (its equation 3), is left
+    out: in its ablation the one for the keys alone does as well as both.
 
     It is a scoring rule like the others: `MultiHeadAttention(..., score=ShawScore(head_dim, max_distance))`.
     `table` (2 * max_distance + 1, head_dim) holds the vector of distance 0 in its middle. It is drawn from

@@ -160,6 +160,22 @@ def test_missing_models_are_refused(folder):
     assert "lacks its models" in refused(folder, FileNotFoundError)
 
 
+def test_the_book_is_not_built_from_missing_or_damaged_results(folder, monkeypatch, capsys):
+    """`make book` first runs this tool, which names each experiment that must be run again."""
+    monkeypatch.syspath_prepend(FOLDER.parent / "tools")
+    import check_experiments
+
+    monkeypatch.setattr(mha_lib.experiments, "_own_folder", lambda: folder)
+    assert check_experiments.main() == 0
+    stored = next((folder / "stored").glob("*.json"))
+    stored.write_text("{")
+    assert check_experiments.main() == 1
+    assert f"make experiments ONLY={stored.stem}" in capsys.readouterr().err
+    stored.unlink()
+    assert check_experiments.main() == 1
+    assert "has no stored results" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", "{}", '{"digest": 5}', "\x00"])
 def test_what_is_no_result_is_refused(folder, text):
     (folder / "stored" / "tiny.json").write_text(text, encoding="utf-8")
