@@ -1,0 +1,116 @@
+"""Every question of the book: its key is declared and has a second source; every choice is clicked.
+
+What the page must show is taken from the literals in the notebook's source, not from the stored state.
+"""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = [ROOT / "index.ipynb", *sorted((ROOT / "chapters").glob("*.ipynb"))]
+
+# Answers that no cell can compute, as somebody gave them who had not seen the declared ones.
+SECOND_READING = {"Keras calls `layer(a, b, c)`. Which is the key?": "c"}
+
+
+def questions(path):
+    """The questions of a notebook: text, choices with feedback, answer, and whether it is computed."""
+    found = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "code" and "Question(" in source:
+            calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+            found += [question(node) for node in calls if getattr(node.func, "id", "") == "Question"]
+    return found
+
+
+def question(call):
+    """One call of `Question`; its arguments are literals, so that an author reads what the page says."""
+    names = ("text", "choices", "answer", "feedback", "computed")
+    given = dict(zip(names, call.args, strict=False)) | {k.arg: k.value for k in call.keywords}
+    computed = given.pop("computed", None)
+    read = {name: ast.literal_eval(node) for name, node in given.items()}
+    assert isinstance(read["choices"], dict), f"feedback stands apart from its choice: {read['text']!r}"
+    choices = [str(choice) for choice in read["choices"]]
+    texts = all(isinstance(choice, str) for choice in read["choices"])
+    by_index = texts and isinstance(read["answer"], int)
+    answer = choices[read["answer"]] if by_index else str(read["answer"])
+    return {
+        "text": read["text"],
+        "choices": dict(zip(choices, read["choices"].values(), strict=True)),
+        "answer": answer,
+        "computed": computed is not None,
+    }
+
+
+def shown(text):
+    """How a browser shows a text with `code` and *emphasis*."""
+    return re.sub(r"`([^`]+)`|\*([^*\s](?:[^*]*[^*\s])?)\*", lambda match: match[1] or match[2], text)
+
+
+ASKED = {path: questions(path) for path in NOTEBOOKS}
+WITH_QUESTIONS = [path for path in NOTEBOOKS if ASKED[path]]
+
+
+def test_the_book_asks():
+    assert sum(map(len, ASKED.values())) > 40
+    texts = [asked["text"] for path in ASKED for asked in ASKED[path]]
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize("path", WITH_QUESTIONS, ids=lambda path: path.stem)
+def test_each_key_is_declared_and_has_a_second_source(path):
+    """The cell computes it, and `Question` refuses another one; or a second reader gave the same answer."""
+    for asked in ASKED[path]:
+        assert asked["answer"] in asked["choices"], asked["text"]
+        if not asked["computed"]:
+            assert SECOND_READING.get(asked["text"]) == asked["answer"], asked["text"]
+
+
+@pytest.mark.parametrize("path", WITH_QUESTIONS, ids=lambda path: path.stem)
+def test_feedback_belongs_to_its_answer(path):
+    """Each choice has a text of its own, and none but the answer's says that it is right."""
+    for asked in ASKED[path]:
+        texts = list(asked["choices"].values())
+        assert len(set(texts)) == len(texts), asked["text"]
+        assert all(text.strip() for text in texts), asked["text"]
+        for choice, text in asked["choices"].items():
+            praised = re.match(r"(Right|Correct|Yes|Exactly)\b", text) is not None
+            assert choice == asked["answer"] or not praised, (asked["text"], choice)
+
+
+def test_no_second_reading_is_left_over():
+    needed = {asked["text"] for path in ASKED for asked in ASKED[path] if not asked["computed"]}
+    assert set(SECOND_READING) == needed
+
+
+@pytest.mark.parametrize("path", WITH_QUESTIONS, ids=lambda path: path.stem)
+def test_every_choice_is_answered_with_its_own_feedback(book, serve, browser, path):
+    """Each choice of each question is picked and checked: the page says if it is right, and why."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{serve(book)}/{path.relative_to(ROOT).with_suffix('.html')}", wait_until="load")
+    groups = page.locator(".mha-questions fieldset")
+    expect(groups).to_have_count(len(ASKED[path]))
+    for index, asked in enumerate(ASKED[path]):
+        item = page.locator(".mha-questions > li").nth(index)
+        assert item.locator("legend").inner_text() == shown(asked["text"])
+        labels = item.locator("label")
+        assert labels.all_inner_texts() == [shown(choice) for choice in asked["choices"]]
+        for place, (choice, feedback) in enumerate(asked["choices"].items()):
+            labels.nth(place).click()
+            item.get_by_role("button", name="Check").click()
+            verdict = "Correct." if choice == asked["answer"] else "Not quite."
+            expect(item.locator(".mha-feedback")).to_have_text(f"{verdict} {shown(feedback)}")
+        labels.nth(list(asked["choices"]).index(asked["answer"])).click()
+        item.get_by_role("button", name="Check").click()
+    quizzes = page.locator(".mha-score")
+    for index in range(quizzes.count()):
+        right, total = re.match(r"(\d+) of (\d+) correct", quizzes.nth(index).inner_text()).groups()
+        assert right == total
+    context.close()
