@@ -53,8 +53,8 @@ jaxtyping.install_import_hook("mha_lib", SHAPE_CHECKER)
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
-# How long a browser may take to show what a test waits for, on a machine that is busy with other things.
-PATIENCE = 60_000
+# Milliseconds after which a browser is given up: a safety net, however busy the machine is with other things.
+PATIENCE = 300_000
 expect.set_options(timeout=PATIENCE)
 
 # `make test` answers in minutes: each behaviour of the library, the book in a browser, each widget once.
@@ -163,6 +163,17 @@ def shape_checker():
     return SHAPE_CHECKER
 
 
+def patient(make):
+    """A function that makes a page or a context as `make` does, and waits for it as long as for anything."""
+
+    def make_patient(**options):
+        made = make(**options)
+        made.set_default_timeout(PATIENCE)
+        return made
+
+    return make_patient
+
+
 @pytest.fixture(scope="module")
 def browser():
     """A headless Chromium without a network: Debian's, or else the one that Playwright installed.
@@ -174,6 +185,7 @@ def browser():
         # Debian's browser without windows starts a page in a seventh of the time.
         system = shutil.which("chromium-headless-shell") or shutil.which("chromium")
         browser = playwright.chromium.launch(executable_path=system, args=CUT_OFF + QUIET + sandbox)
+        browser.new_context, browser.new_page = patient(browser.new_context), patient(browser.new_page)
         yield browser
         browser.close()
 

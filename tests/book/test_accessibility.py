@@ -77,7 +77,7 @@ def open_page(browser):
         )
         pages.append(page)
         page.goto(address, wait_until="load")
-        expect(page.locator(HOST)).to_have_count(page.locator(VIEW).count(), timeout=60_000)
+        expect(page.locator(HOST)).to_have_count(page.locator(VIEW).count())
         page.evaluate(OPEN_ALL)
         page.evaluate(AXE)
         return page

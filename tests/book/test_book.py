@@ -67,7 +67,7 @@ def visit(browser, roots):
         page.goto(f"{roots[way]}/{page_name}", wait_until="load")
         # Widgets and fonts come up after the page has loaded.
         # Not `wait_for_function`: where it has to wait, the page's security policy forbids it.
-        expect(page.locator(HOST)).to_have_count(page.locator(VIEW).count(), timeout=30_000)
+        expect(page.locator(HOST)).to_have_count(page.locator(VIEW).count())
         page.evaluate("() => document.fonts.ready.then(() => true)")
         if not new_context:
             opened[page_name, way] = page
@@ -148,7 +148,7 @@ def test_equations_need_no_script(visit, reader, roots, page_name):
 def test_the_search_page_finds(visit, reader):
     page = visit("search.html", new_context=reader())
     page.goto(page.url + "?q=entropy")
-    expect(page.locator("#search-results li").first).to_be_visible(timeout=30_000)
+    expect(page.locator("#search-results li").first).to_be_visible()
 
 
 def test_icons_are_drawn(book, visit):

@@ -107,7 +107,7 @@ def test_widgets_of_a_lightened_page_show_the_same(reader, tmp_path, markers):
         tab = reader(over)
         page = tab.open(path, len(widgets))
         hosts = page.locator(".widget-host[data-widget=ready]")
-        expect(hosts).to_have_count(len(widgets), timeout=60_000)
+        expect(hosts).to_have_count(len(widgets))
         assert page.locator(".widget-host").count() == len(widgets)
         seen.append(hosts.evaluate_all("hosts => hosts.map(host => host.innerText)"))
         if way == "light":

@@ -17,7 +17,7 @@ from widget_page import ROOT, assert_shows_numbers
 from mha_lib.attention import MultiHeadAttention
 from mha_lib.widgets import AlibiExplorer, HeadExample, HeadExplorer
 
-PATIENCE = 90_000  # milliseconds, for a machine that is busy
+PATIENCE = 300_000  # milliseconds, a safety net
 expect = Expect()
 expect.set_options(timeout=PATIENCE)
 

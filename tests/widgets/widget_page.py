@@ -84,7 +84,7 @@ class Reader:
         self.home = f"{self.address}/{folder.name}/" if self.over == "http" else f"{folder.as_uri()}/"
         self.page.goto(f"{self.home}chapters/page.html")
         # Not `wait_for_function`: where it has to wait, the page's security policy forbids it.
-        expect(self.page.locator("[data-widget]")).to_have_count(count, timeout=30_000)
+        expect(self.page.locator("[data-widget]")).to_have_count(count)
         return self.page
 
     def close(self):
