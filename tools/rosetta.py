@@ -372,7 +372,7 @@ def load_stored(path=STORED, folder=FOLDER):
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         whole = content.pop("digest") == digest(content)
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
         whole = False
     if not whole:
         raise ValueError(

@@ -63,7 +63,7 @@ def flax_layer(case, dtype):
     """Put the weights into Flax's layer, which keeps attention weights only if told to sow them."""
     sizes = case.sizes
     if sizes["kdim"] != sizes["vdim"]:
-        raise program.CannotError("one in_kv_features for keys and values")
+        raise program.CannotError("keys and values of unequal widths")
     layer = nnx.MultiHeadAttention(
         case.num_heads,
         in_features=sizes["embed_dim"],

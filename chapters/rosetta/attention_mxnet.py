@@ -120,9 +120,9 @@ def from_nothing(case, dtype):
 def by_operators(case, dtype):
     """Run the interleaved operators, forward and backward."""
     if not all(numpy.array_equal(case.query, x) for x in (case.key, case.value)):
-        raise program.CannotError("one array for query, key and value")
+        raise program.CannotError("anything but self-attention")
     if dtype != "float32":
-        raise program.CannotError("only float32 on a CPU")
+        raise program.CannotError("float64 on a CPU")
     inputs, lens, upstream = given(case, dtype)
     theirs = convert(case.weights, "mha_lib", "mxnet", case.num_heads)
     parameters = {

@@ -12,37 +12,37 @@ use JSON::PP;
 use PDL;
 
 # From nothing
-sub masked_softmax {    # softmax over the keys that a query may see; zeros where it may see none
-    my ($scores, $mask) = ($_[0]->copy, $_[1]);    # where() writes into what it is given
+# Softmax over the keys that a query may see; zeros where it may see none.
+sub masked_softmax {
+    my ($scores, $mask) = ($_[0]->copy, $_[1]);    # where() writes into its argument
     my $seen = $mask->maximum->dummy(0, $mask->dim(0));
     $scores->where($seen > $mask) .= -inf();
     $scores->where($seen == 0) .= 0;
     my $parts = exp($scores - $scores->maximum->dummy(0));
-    return $parts / $parts->sumover->dummy(0) * $mask;
+    return $parts / $parts->sumover->dummy(0) * $mask->convert($scores->type);
 }
 
-sub build_mask {    # 1 = may attend, dims (k_len, q_len, batch * num_heads)
+# 1 = may attend, dims (k_len, q_len, batch * num_heads).
+sub build_mask {
     my ($k_len, $q_len, $folded, $valid_lens, $is_causal) = @_;
     my $mask = ones(long, $k_len, $q_len, $folded);
-    my ($key, $query) = ($mask->xvals, $mask->yvals);
-    $mask *= ($key <= $query + ($k_len - $q_len)) if $is_causal;    # the last query sees every key
-    $mask *= ($key < $valid_lens->dummy(0)) if defined $valid_lens;
-    return $mask;
+    # With a causal mask the last query sees every key.
+    $mask *= ($mask->xvals <= $mask->yvals + ($k_len - $q_len)) if $is_causal;
+    return defined $valid_lens ? $mask * ($mask->xvals < $valid_lens->dummy(0)) : $mask;
 }
 
 package MultiHeadAttention {    # project, split into heads, attend, merge
-    sub new { my ($class, %args) = @_; return bless {%args}, $class }    # num_heads, weights
+    sub new { my ($class, %args) = @_; return bless {%args}, $class }
 
     sub project {
         my ($self, $name, $x) = @_;
-        my ($weight, $bias) = map { $self->{weights}{"$name.$_"} } qw(weight bias);
-        return $x x $weight->transpose + ($bias // 0);
+        my ($given, $bias) = ($self->{weights}, $self->{weights}{"$name.bias"});
+        return $x x $given->{"$name.weight"}->transpose + ($bias // 0);
     }
 
     sub transpose_qkv {
         my ($self, $x) = @_;
-        my $head_dim = $x->dim(0) / $self->{num_heads};
-        return $x->splitdim(0, $head_dim)->reorder(0, 2, 1, 3)->clump(2, 3);
+        return $x->splitdim(0, $x->dim(0) / $self->{num_heads})->reorder(0, 2, 1, 3)->clump(2, 3);
     }
 
     sub transpose_output {
@@ -55,7 +55,7 @@ package MultiHeadAttention {    # project, split into heads, attend, merge
         my $q = $self->transpose_qkv($self->project('q_proj', $query));
         my $k = $self->transpose_qkv($self->project('k_proj', $key));
         my $v = $self->transpose_qkv($self->project('v_proj', $value));
-        if (defined $valid_lens) {    # dims (batch) or (q_len, batch), repeated for the heads
+        if (defined $valid_lens) {    # dims (batch) or (q_len, batch); each for all heads
             $valid_lens = $valid_lens->dummy(0) if $valid_lens->ndims == 1;
             $valid_lens = $valid_lens->dummy(1, $self->{num_heads})->clump(1, 2);
         }

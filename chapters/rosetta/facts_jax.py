@@ -10,7 +10,7 @@ class Flax(facts.Adapter):
     """Flax's layer with its defaults; `rngs` and `in_features` have to be given."""
 
     name = "flax.nnx.MultiHeadAttention"
-    constructor = staticmethod(nnx.MultiHeadAttention)
+    constructor = staticmethod(nnx.MultiHeadAttention.__init__)
     forward = nnx.MultiHeadAttention.__call__
     seed = 0
 
@@ -35,6 +35,12 @@ class Flax(facts.Adapter):
         if "attention_weights" in sown:
             found = np.asarray(sown["attention_weights"].get_value()[0])
         return np.asarray(output), found
+
+    def causal(self, layer, query, key, value):
+        layer(*map(jnp.asarray, (query, key, value)), is_causal=True, sow_weights=True)
+        return np.asarray(
+            nnx.pop(layer, nnx.Intermediate)["attention_weights"].get_value()[0]
+        )
 
     def parameters(self, layer):
         return {

@@ -1,5 +1,6 @@
 """The defaults of Keras's `MultiHeadAttention` on the backend that KERAS_BACKEND names, measured."""
 
+import math
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before the import, for TensorFlow
@@ -67,10 +68,20 @@ def product_of_float64():
     return keras.backend.standardize_dtype(ops.matmul(matrix, matrix).dtype)
 
 
+def rounding_of_the_scale():
+    """How far 1/√6 is from itself after it was made a float64 tensor, as the layer does with it."""
+    scale = 1 / math.sqrt(6)
+    return float(f"{abs(float(ops.cast(scale, 'float64')) - scale):.1e}")
+
+
 if __name__ == "__main__":
     keras.utils.set_random_seed(0)
     if keras.backend.backend() == "jax":
         import jax
 
         jax.config.update("jax_enable_x64", True)
-    facts.main([Keras()], {"product of float64": product_of_float64()})
+    more = {
+        "product of float64": product_of_float64(),
+        "rounding of 1/√6": rounding_of_the_scale(),
+    }
+    facts.main([Keras()], more)
