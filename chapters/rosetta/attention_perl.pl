@@ -8,6 +8,7 @@
 
 use strict;
 use warnings;
+use Config;
 use JSON::PP;
 use PDL;
 
@@ -77,7 +78,7 @@ for my $case (@{ read_vectors($file) }) {
         $results{ $case->{name} }{'from nothing'}{$dtype} = run($case, $dtype eq 'float32' ? \&float : \&double);
     }
 }
-my %versions = (perl => sprintf('%vd', $^V), PDL => $PDL::VERSION);
+my %versions = (perl => $Config{version}, PDL => $PDL::VERSION);
 my %content = (framework => 'Perl with PDL', versions => \%versions, results => \%results);
 print JSON::PP->new->canonical->encode(\%content), "\n";
 
@@ -134,9 +135,9 @@ sub check_case {    # every shape; lists become piddles
     must_be('key', $shape{key}, [$batch, $k_len, $shape{key}[2]]);
     must_be('value', $shape{value}, [$batch, $k_len, $shape{value}[2]]);
     must_be('upstream', $shape{upstream}, $shape{query});
-    my $heads = $case->{num_heads};
-    die "num_heads must divide the width $width, got " . ($heads // 'null') . "\n"
-        if ref $heads or ($heads // '') !~ /^[1-9]\d*$/ or $width % $heads;
+    my $heads = ref $case->{num_heads} ? 'no number' : $case->{num_heads} // 'null';
+    die "num_heads must divide the width $width, got $heads\n"
+        unless $heads =~ /^[1-9]\d*$/ and int($width / $heads) * $heads == $width;
     die "is_causal must be true or false\n" if !JSON::PP::is_bool($case->{is_causal});
     if (defined(my $lens = $case->{valid_lens})) {
         my $got = join ', ', shape_of('valid_lens', $lens);
@@ -176,6 +177,6 @@ sub shape_of {    # of nested lists of numbers, all of equal length
 
 sub must_be {
     my ($name, $got, $wanted) = @_;
-    local $" = ', ';
-    die "$name must be (@$wanted), got (@$got)\n" if "@$got" ne "@$wanted";
+    my ($is, $should) = map { join ', ', @$_ } $got, $wanted;
+    die "$name must be ($should), got ($is)\n" if $is ne $should;
 }
