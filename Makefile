@@ -5,6 +5,7 @@ URL ?=
 CHAPTERS ?=
 ONLY ?=
 CONFIRM ?=
+CHECK ?=
 JOBS ?= 2
 PORT ?= 8000
 
@@ -30,13 +31,15 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help book serve notebooks experiments test test-all faults oldest check bench bench-widgets heights machine repository clean
+.PHONY: help book serve notebooks experiments rosetta test test-all faults oldest check bench bench-widgets heights machine repository clean
 
 help:
 	@echo 'make book        build the book from the stored notebooks into $(BOOK)'
 	@echo 'make serve       build it and serve it on http://127.0.0.1:$(PORT)'
 	@echo 'make notebooks   run the pages with code and store their outputs (CHAPTERS="chapters/03_*.ipynb" for some)'
 	@echo 'make experiments train what the pages quote and store it, an hour; ONLY=two_pointers for one (CONFIRM=1: compare only)'
+	@echo 'make rosetta     run the layer in every framework of chapters/rosetta and store what was found; 3 GB, eight minutes'
+	@echo '                 (ONLY="jax paddle" for some, CHECK=1: compare only)'
 	@echo 'make test        library, chapters and the book in a browser; about six minutes on two cores'
 	@echo '                 (ONLY="tests/library/test_cache.py chapters/02_scoring_functions.ipynb" for some)'
 	@echo 'make test-all    what make test leaves out: planted faults, accessibility, Colab, each widget; half an hour'
@@ -82,6 +85,12 @@ EXPERIMENTS := $(filter-out common,$(notdir $(basename $(wildcard experiments/*.
 experiments: .venv/ready
 	@printf '%s\n' $(or $(ONLY),$(EXPERIMENTS)) | \
 	  xargs -P $(JOBS) -I NAME $(BIN)/python experiments/NAME.py $(if $(CONFIRM),--confirm)
+
+# The same layer in every framework, each in an environment of its own. The results go into the page, which is stored
+# again with them; the book and the tests need none of the frameworks.
+rosetta: .venv/ready
+	$(BIN)/python tools/rosetta.py --jobs $(JOBS) $(if $(CHECK),--check) $(if $(ONLY),--only $(ONLY))
+	$(if $(CHECK),,$(MAKE) -o .venv/ready notebooks CHAPTERS=chapters/appendix_framework_rosetta.ipynb)
 
 # What the tests need of the machine: on Debian, where we may, its packages (libatomic1 is for Playwright's driver);
 # elsewhere Playwright's own browser.
@@ -149,5 +158,5 @@ repository: .venv/ready
 	$(BIN)/python tools/set_repository.py $(URL)
 
 clean:
-	rm -rf _build .failed-* .venv .venv-oldest node_modules dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf _build .failed-* .venv .venv-oldest .venv-rosetta node_modules dist .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
