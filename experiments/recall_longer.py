@@ -1,14 +1,17 @@
-"""Recall for longer: what does the simple recurrent network reach with four times the steps?
+"""Recall for longer: what do the recurrent networks reach with four times the steps?
 
-It runs with the learning rate that was chosen in `recall`, on the same data, with the same measures.
+They run with the learning rates of `recall`, the simple one with its best, on the same data.
 """
 
 from common import run_arms, run_script
-from recall import BOUNDS, STEPS, RecurrentReader, arm
+from recall import BOUNDS, STEPS, GatedReader, RecurrentReader, arm
 
 LONG = 4 * STEPS
 
-ARMS = {f"recurrent, {LONG} steps": arm(RecurrentReader, 3e-3, LONG)}
+ARMS = {
+    f"recurrent, {LONG} steps": arm(RecurrentReader, 3e-3, LONG),
+    f"gated, {LONG} steps": arm(GatedReader, 1e-2, LONG),
+}
 
 
 def run():
