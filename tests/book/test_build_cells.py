@@ -1,0 +1,117 @@
+"""What the reader builds in chapters 1 to 3 runs where `mha_lib` is not installed, and is multi-head attention.
+
+The cells tagged `build` are taken out of the three notebooks, in their order, and run in a process of their
+own in which `mha_lib` cannot be imported. What they define is held against torch's layer, with its weights.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAPTERS = ("01_attention_pooling", "02_scoring_functions", "03_multi_head_attention")
+
+BLOCKED = """
+import sys
+sys.modules["mha_lib"] = None
+"""
+
+CHECK = """
+import torch as _torch
+from torch import nn as _nn
+from torch.testing import assert_close as _close
+
+_torch.manual_seed(0)
+BATCH, Q_LEN, K_LEN, HEADS, WIDTH, KDIM, VDIM = 2, 5, 7, 3, 33, 11, 13
+_masks = {
+    "none": None,
+    "causal": my_causal_mask(Q_LEN, K_LEN),
+    "lengths": my_lens_mask(_torch.tensor([3, 7]), K_LEN),
+    "lengths per query": my_lens_mask(_torch.tensor([[1, 2, 3, 4, 5], [7, 6, 5, 4, 3]]), K_LEN),
+    "both": my_lens_mask(_torch.tensor([3, 7]), K_LEN) & my_causal_mask(Q_LEN, K_LEN),
+}
+
+
+def _copy(ours, theirs):
+    with _torch.no_grad():
+        if isinstance(ours, MyMultiHead):
+            for letter in "qkv":
+                weight = getattr(theirs, letter + "_proj_weight")
+                getattr(ours, letter + "_proj").weight.copy_(weight)
+        else:
+            for i, head in enumerate(ours.heads):
+                rows = slice(i * WIDTH // HEADS, (i + 1) * WIDTH // HEADS)
+                for letter in "qkv":
+                    weight = getattr(theirs, letter + "_proj_weight")
+                    getattr(head, letter + "_proj").weight.copy_(weight[rows])
+        ours.out_proj.weight.copy_(theirs.out_proj.weight)
+
+
+for _cls in (MyHeadLoop, MyMultiHead):
+    _widths = {"kdim": KDIM, "vdim": VDIM}
+    _theirs = _nn.MultiheadAttention(WIDTH, HEADS, bias=False, batch_first=True, **_widths)
+    _ours = _cls(WIDTH, HEADS, kdim=KDIM, vdim=VDIM)
+    _copy(_ours, _theirs)
+    _inputs = [_torch.randn(BATCH, n, d) for n, d in ((Q_LEN, WIDTH), (K_LEN, KDIM), (K_LEN, VDIM))]
+    for _name, _mask in _masks.items():
+        _output, _weights = _ours(*_inputs, _mask)
+        _hidden = None
+        if _mask is not None:
+            _full = _mask.expand(BATCH, Q_LEN, K_LEN)
+            assert _full.any(-1).all(), _name
+            _hidden = ~_full.repeat_interleave(HEADS, 0)
+        _expected = _theirs(*_inputs, attn_mask=_hidden, average_attn_weights=False)
+        _close(_output, _expected[0], atol=1e-5, rtol=1e-5)
+        _close(_weights, _expected[1], atol=1e-5, rtol=1e-5)
+    # A query that may see nothing gets zeros, where torch's layer gives NaN.
+    _output, _weights = _ours(*_inputs, my_lens_mask(_torch.tensor([0, 4]), K_LEN))
+    assert (_weights[0] == 0).all() and (_output[0] == 0).all()
+    assert _output.isfinite().all()
+
+_scores = _torch.randn(2, 3, 5)
+_close(my_masked_softmax(_scores, None), _scores.softmax(-1))
+print("all equal")
+"""
+
+
+def cells(chapter):
+    notebook = json.loads((ROOT / "chapters" / f"{chapter}.ipynb").read_text(encoding="utf-8"))
+    return [
+        "".join(cell["source"])
+        for cell in notebook["cells"]
+        if cell["cell_type"] == "code" and "build" in cell["metadata"].get("tags", [])
+    ]
+
+
+def run(source, folder):
+    command = [sys.executable, "-I", "-c", source]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+
+
+def built():
+    return "\n\n".join(cell for chapter in CHAPTERS for cell in cells(chapter))
+
+
+def test_each_chapter_builds_something():
+    assert all(cells(chapter) for chapter in CHAPTERS)
+
+
+def test_what_the_reader_built_equals_torchs_layer(tmp_path):
+    found = run(BLOCKED + built() + CHECK, tmp_path)
+    assert found.stdout.endswith("all equal\n"), found.stderr
+
+
+def test_a_fault_in_what_the_reader_built_is_noticed(tmp_path):
+    """The comparison can fail: a missing scale, and a mask that means the opposite."""
+    sound = built()
+    for old, new in ((".softmax(-1)", ".softmax(-2)"), ("sqrt(", "abs(")):
+        assert old in sound
+        found = run(BLOCKED + sound.replace(old, new) + CHECK, tmp_path)
+        assert "all equal" not in found.stdout, (old, new)
+        assert "AssertionError" in found.stderr, found.stderr
+
+
+def test_nothing_built_leans_on_the_library(tmp_path):
+    found = run(BLOCKED + "import mha_lib", tmp_path)
+    assert "ModuleNotFoundError" in found.stderr
