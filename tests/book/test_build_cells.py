@@ -1,4 +1,4 @@
-"""What the reader builds in chapters 1 to 3 runs where `mha_lib` is not installed, and is multi-head attention.
+"""What the reader builds in chapters 1 to 3 runs without `mha_lib`, and is multi-head attention.
 
 The cells tagged `build` are taken out of the three notebooks, in their order, and run in a process of their
 own in which `mha_lib` cannot be imported. What they define is held against torch's layer, with its weights.
