@@ -286,7 +286,14 @@ SHIFTS = """() => {
 }"""
 
 
-@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize(
+    "screen",
+    [
+        "phone",
+        pytest.param("tablet", marks=pytest.mark.slow),
+        pytest.param("desktop", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("page_name", PAGES)
 def test_nothing_moves_while_a_page_starts(visit, reader, page_name, screen):
     """Pages keep room for widgets: who follows a link into one does not lose the place when they start."""
