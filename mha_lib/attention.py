@@ -109,7 +109,8 @@ def _clear_unseen(
     seen = seen.transpose(-2, -1)
     if seen.ndim == 4 and seen.shape[1] > key.shape[1]:  # by any head of the group
         seen = seen.unflatten(1, (key.shape[1], -1)).any(2)
-    return torch.where(seen, key, 0.0), torch.where(seen, value, 0.0)
+    # Unlike torch.where, this keeps the strides, on which torch's choice of a kernel depends.
+    return key.masked_fill(~seen, 0.0), value.masked_fill(~seen, 0.0)
 
 
 def masked_softmax(
