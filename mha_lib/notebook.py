@@ -130,6 +130,8 @@ def predict_shape(tensor: Shaped[Tensor, "..."], guess: tuple[int, ...]) -> None
 def compare_with_browser(widget: Explorer) -> None:
     """Print how far the numbers that a browser computed for a widget are from torch's.
 
+    Nothing is printed before a browser has drawn the widget, as in a page that was built without one.
+
     Args:
         widget: one that computes, such as a `HeadExplorer`.
 
@@ -139,14 +141,11 @@ def compare_with_browser(widget: Explorer) -> None:
 
     Example:
         >>> from mha_lib.widgets import RotationDial
-        >>> compare_with_browser(RotationDial())
-        no browser has drawn the widget yet
+        >>> compare_with_browser(RotationDial())  # drawn nowhere yet: prints nothing
     """
     from mha_lib.widgets import Explorer
 
     check_type("widget", widget, Explorer)
     difference = widget.browser_difference()
-    if difference is None:
-        print("no browser has drawn the widget yet")
-    else:
+    if difference is not None:
         print(f"largest difference between torch and your browser: {difference:.1e}")

@@ -102,6 +102,7 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
     parallelize_module(attention, mesh, {**plan, "out_proj": RowwiseParallel()})
     attention.num_heads //= mesh.size()
     attention.num_kv_heads //= mesh.size()
-    for name, parameter in attention.named_parameters():  # torch forgets what is frozen
+    # Older versions of torch forget here which parameters are frozen.
+    for name, parameter in attention.named_parameters():
         parameter.requires_grad_(trained[name])
     return attention

@@ -16,6 +16,7 @@ import torch.distributed.checkpoint as dcp
 from random_tensors import random
 from torch.testing import assert_close
 
+import mha_lib
 from mha_lib import MultiHeadAttention
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="torch was built without gloo")
@@ -29,7 +30,7 @@ def launch(processes, folder):
                "--nproc-per-node", str(processes), str(PROGRAM), str(folder)]  # fmt: skip
     loopback = "lo" if sys.platform == "linux" else "lo0"
     settings = {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1", "JAXTYPING_DISABLE": "1"}
-    root = str(PROGRAM.parent.parent.parent)
+    root = str(Path(mha_lib.__file__).parents[1])  # the package under test, perhaps one with a planted fault
     with subprocess.Popen(
         command, env=os.environ | settings | {"PYTHONPATH": root}, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, start_new_session=True,
