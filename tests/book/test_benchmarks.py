@@ -1,4 +1,4 @@
-"""The benchmark: it runs, it refuses to time what is not equal, and the page of measurements shows what it stored."""
+"""The benchmark: it runs, it refuses to time what is not equal, and the measurements page shows what is stored."""
 
 import importlib.util
 import json
