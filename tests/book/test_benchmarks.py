@@ -1,4 +1,4 @@
-"""The benchmark: it runs, it refuses to time what is not equal, and the measurements page shows what is stored."""
+"""The benchmark: it runs, it refuses to time what is not equal, and its page shows what is stored."""
 
 import importlib.util
 import json
