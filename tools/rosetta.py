@@ -25,7 +25,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import nbformat
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -443,6 +442,8 @@ def results_cell(content, page):
 
 def write_cell(path, content):
     """Put the results into the cell named "results" of the page."""
+    import nbformat  # here, so that notebooks on Colab need it no more than the programs do
+
     notebook = nbformat.read(path, as_version=4)
     [cell] = [cell for cell in notebook.cells if cell.id == "results"]
     cell.source = results_cell(content, path)

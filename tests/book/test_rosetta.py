@@ -5,6 +5,7 @@ others are judged by what `make rosetta` stored.
 """
 
 import copy
+import importlib.util
 import itertools
 import json
 import re
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 import rosetta
 from rosetta_cases import answer, as_json, make_cases, multi_head
+from set_repository import read_address
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "chapters" / "rosetta"
@@ -606,6 +608,33 @@ def test_wrong_calls_are_told_apart():
     assert facts.outcome(lambda: (np.ones((2, 3)), None)) == {"silent": "[2, 3], finite"}
     assert facts.outcome(lambda: (np.full((2,), np.nan), None)) == {"silent": "[2], not finite"}
     assert "cannot" in facts.outcome(lambda: facts.Adapter().lengths(None, None, None, None, None))
+
+
+# --------------------------------------------------------------------------------
+# The notebooks for Colab; test_colab.py runs them
+
+spec = importlib.util.spec_from_file_location("rosetta_notebooks", ROOT / "_ext" / "rosetta_notebooks.py")
+rosetta_notebooks = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(rosetta_notebooks)
+
+
+@pytest.mark.parametrize("file", rosetta_notebooks.PROGRAMS)
+def test_notebook_holds_the_whole_program_and_its_tab_links_it(file):
+    name, branch = read_address()
+    notebook = rosetta_notebooks.notebook_of(FOLDER / file, f"https://github.com/{name}", branch)
+    nbformat.validate(notebook)
+    given = {cell.source for cell in notebook.cells}
+    text = (FOLDER / file).read_text(encoding="utf-8")
+    program = text.partition('"""\n')[2].partition('\nif __name__ == "__main__":')[0]
+    parts = re.split(r"^# (?:From nothing|The framework's own layer|The program)\n", program, flags=re.M)
+    assert len(parts) == 4 and {part.strip() for part in parts} <= given
+    page = nbformat.read(rosetta.PAGE, as_version=4)
+    [tabs] = [cell.source for cell in page.cells if cell.id == "tabs-nothing"]
+    [tab] = [tab for tab in tabs.split("{tab-item}") if f"rosetta/{file}\n" in tab]
+    built = file.replace(".py", ".ipynb")
+    assert f"(https://colab.research.google.com/github/{name}/blob/colab/{built})" in tab
+    assert f'<a href="../colab/{built}" download>' in tab
+    assert not list(ROOT.glob(f"chapters/**/{built}"))
 
 
 # --------------------------------------------------------------------------------
