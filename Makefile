@@ -31,7 +31,7 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help book serve notebooks experiments rosetta test test-all faults oldest check bench bench-widgets heights machine repository clean
+.PHONY: help book serve notebooks experiments rosetta test test-all faults oldest check bench bench-rosetta bench-widgets heights machine repository clean
 
 help:
 	@echo 'make book        build the book from the stored notebooks into $(BOOK)'
@@ -46,6 +46,7 @@ help:
 	@echo 'make faults      plant known faults in the library and print which test catches each; about two minutes'
 	@echo 'make check       format, lint and types, of Python and JavaScript'
 	@echo 'make bench       measure time and memory, for the appendix on efficiency; about eight minutes'
+	@echo 'make bench-rosetta   measure each framework, the layer from nothing and its own; about three minutes'
 	@echo 'make bench-widgets   measure widgets and pages in a browser; about five minutes'
 	@echo 'make heights     measure the room that pages keep for their widgets'
 	@echo 'make oldest      the tests of the library with the oldest torch that it admits; several gigabytes'
@@ -139,6 +140,12 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/bench_attention.py --output benchmarks/results.json \
 	  --notebook chapters/appendix_efficiency.ipynb
 	$(MAKE) notebooks CHAPTERS=chapters/appendix_efficiency.ipynb
+
+# The same for the appendix on frameworks, which must be there: `make rosetta` makes their environments.
+bench-rosetta: .venv/ready
+	$(BIN)/python benchmarks/bench_rosetta.py --output benchmarks/results_rosetta.json \
+	  --notebook chapters/appendix_framework_rosetta.ipynb
+	$(MAKE) -o .venv/ready notebooks CHAPTERS=chapters/appendix_framework_rosetta.ipynb
 
 # Widgets and pages in a browser. The heights of the widgets are what the pages keep room for: measure them again when
 # a widget or its place changed, and build the book again.

@@ -611,6 +611,54 @@ def test_wrong_calls_are_told_apart():
 
 
 # --------------------------------------------------------------------------------
+# Speed: nothing here depends on how long anything takes
+
+spec = importlib.util.spec_from_file_location("bench_rosetta", ROOT / "benchmarks" / "bench_rosetta.py")
+bench = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(bench)
+
+
+def test_speed_on_the_page_is_what_was_measured():
+    results = json.loads((ROOT / "benchmarks" / "results_rosetta.json").read_text(encoding="utf-8"))
+    page = nbformat.read(rosetta.PAGE, as_version=4)
+    cells = {cell.id: cell for cell in page.cells}
+    assert cells["speed"].source == bench.speed_cell(results)
+    shown = "".join(str(output) for output in cells["speed-table"].outputs)
+    assert results["machine"]["processor"] in shown and results["machine"]["date"] in shown
+    # All frameworks with something of their own, with the versions that the other tables have.
+    own = {name for name in LAYERS if name not in ("numpy", "perl")}
+    assert results["programs"].keys() == own == bench.MODULES.keys()
+    programs = rosetta.load_stored()["programs"]
+    for name, found in results["programs"].items():
+        assert found["versions"] == programs[name]["versions"], "run `make bench-rosetta`"
+        assert [tuple(row["size"]) for row in found["rows"]] == list(bench.SIZES)
+        for row in found["rows"]:
+            assert all(0 < low <= middle <= high for middle, low, high in row["ratios"].values())
+            assert f"{row['ratios']['own layer'][0]:.2f} (" in shown
+
+
+def test_layers_are_timed_only_if_they_are_equal(monkeypatch):
+    def unequal(_module, _case):
+        return {bench.NOTHING: lambda: np.zeros(3), bench.OWN: lambda: np.full(3, 1e-3)}
+
+    monkeypatch.setattr(bench, "pytorch", unequal)
+    monkeypatch.setattr(bench.os, "sched_setaffinity", lambda *_: None, raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(ValueError, match="own layer differs by 0.001"):
+        bench.measure("pytorch", bench.TINY_SIZES, 2)
+
+
+def test_quick_benchmark_of_torch_runs(tmp_path):
+    command = [sys.executable, ROOT / "benchmarks" / "bench_rosetta.py", "--quick", "--only", "pytorch"]
+    done = subprocess.run(
+        [*command, "--output", tmp_path / "r.json"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    [row] = json.loads((tmp_path / "r.json").read_text("utf-8"))["programs"]["pytorch"]["rows"]
+    assert row["ratios"].keys() == {bench.OWN, bench.PLAIN}
+
+
+# --------------------------------------------------------------------------------
 # The notebooks for Colab; test_colab.py runs them
 
 spec = importlib.util.spec_from_file_location("rosetta_notebooks", ROOT / "_ext" / "rosetta_notebooks.py")
