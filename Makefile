@@ -88,11 +88,12 @@ experiments: .venv/ready
 	  xargs -P $(JOBS) -I NAME $(BIN)/python experiments/NAME.py $(if $(CONFIRM),--confirm)
 
 # The same layer in every framework, each in an environment of its own. The results go into the page, which is stored
-# again with them; the book and the tests need none of the frameworks. CHECK=1 runs the notebooks for Colab too.
+# again with them; the book and the tests need none of the frameworks. CHECK=1 also runs those notebooks for Colab that
+# need more than the book's environment.
 ROSETTA_PAGES := chapters/appendix_framework_rosetta.ipynb chapters/appendix_mask_rosetta.ipynb
 rosetta: .venv/ready
 	$(BIN)/python tools/rosetta.py --jobs $(JOBS) $(if $(CHECK),--check) $(if $(ONLY),--only $(ONLY))
-	$(if $(CHECK),$(BIN)/pytest -q -rs -n $(JOBS) tests/book/test_colab.py -k notebook_of_a_framework, \
+	$(if $(CHECK),$(BIN)/pytest -q -rs -n $(JOBS) tests/book/test_colab.py -k "framework_runs and not pytorch", \
 	  $(MAKE) -o .venv/ready notebooks CHAPTERS="$(ROSETTA_PAGES)")
 
 # What the tests need of the machine: on Debian, where we may, its packages (libatomic1 is for Playwright's driver);
