@@ -31,7 +31,7 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help book serve notebooks experiments rosetta test test-all faults oldest check bench bench-widgets heights machine repository clean
+.PHONY: help book serve notebooks experiments rosetta test test-all faults oldest check bench bench-rosetta bench-widgets heights machine repository clean
 
 help:
 	@echo 'make book        build the book from the stored notebooks into $(BOOK)'
@@ -46,6 +46,7 @@ help:
 	@echo 'make faults      plant known faults in the library and print which test catches each; about two minutes'
 	@echo 'make check       format, lint and types, of Python and JavaScript'
 	@echo 'make bench       measure time and memory, for the appendix on efficiency; about eight minutes'
+	@echo 'make bench-rosetta   measure each framework, the layer from nothing and its own; about three minutes'
 	@echo 'make bench-widgets   measure widgets and pages in a browser; about five minutes'
 	@echo 'make heights     measure the room that pages keep for their widgets'
 	@echo 'make oldest      the tests of the library with the oldest torch that it admits; several gigabytes'
@@ -87,10 +88,13 @@ experiments: .venv/ready
 	  xargs -P $(JOBS) -I NAME $(BIN)/python experiments/NAME.py $(if $(CONFIRM),--confirm)
 
 # The same layer in every framework, each in an environment of its own. The results go into the page, which is stored
-# again with them; the book and the tests need none of the frameworks.
+# again with them; the book and the tests need none of the frameworks. CHECK=1 also runs those notebooks for Colab that
+# need more than the book's environment.
+ROSETTA_PAGES := chapters/appendix_framework_rosetta.ipynb chapters/appendix_mask_rosetta.ipynb
 rosetta: .venv/ready
 	$(BIN)/python tools/rosetta.py --jobs $(JOBS) $(if $(CHECK),--check) $(if $(ONLY),--only $(ONLY))
-	$(if $(CHECK),,$(MAKE) -o .venv/ready notebooks CHAPTERS=chapters/appendix_framework_rosetta.ipynb)
+	$(if $(CHECK),$(BIN)/pytest -q -rs -n $(JOBS) tests/book/test_colab.py -k "framework_runs and not pytorch", \
+	  $(MAKE) -o .venv/ready notebooks CHAPTERS="$(ROSETTA_PAGES)")
 
 # What the tests need of the machine: on Debian, where we may, its packages (libatomic1 is for Playwright's driver);
 # elsewhere Playwright's own browser.
@@ -137,6 +141,12 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/bench_attention.py --output benchmarks/results.json \
 	  --notebook chapters/appendix_measurements.ipynb
 	$(MAKE) notebooks CHAPTERS=chapters/appendix_measurements.ipynb
+
+# The same for the appendix on frameworks, which must be there: `make rosetta` makes their environments.
+bench-rosetta: .venv/ready
+	$(BIN)/python benchmarks/bench_rosetta.py --output benchmarks/results_rosetta.json \
+	  --notebook chapters/appendix_framework_rosetta.ipynb
+	$(MAKE) -o .venv/ready notebooks CHAPTERS=chapters/appendix_framework_rosetta.ipynb
 
 # Widgets and pages in a browser. The heights of the widgets are what the pages keep room for: measure them again when
 # a widget or its place changed, and build the book again.

@@ -5,7 +5,7 @@
 Each framework has an environment of its own in .venv-rosetta/, made from exact pins when it is missing or
 its pins changed. Every program gets the same vectors; its numbers are compared with answers that loops over
 single float64 numbers compute here. What a framework cannot do, or what could not be installed, is written
-down.
+down. The same is done with what each library makes of a mask.
 
 With --check nothing is stored: the exit status tells whether the programs still agree with what is stored.
 """
@@ -25,7 +25,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import nbformat
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +36,7 @@ FOLDER = ROOT / "chapters" / "rosetta"
 VECTORS = FOLDER / "vectors.json"
 STORED = FOLDER / "stored.json"
 PAGE = ROOT / "chapters" / "appendix_framework_rosetta.ipynb"
+MASK_PAGE = ROOT / "chapters" / "appendix_mask_rosetta.ipynb"
 ENVIRONMENTS = ROOT / ".venv-rosetta"
 PYTHON = (3, 11)  # MXNet 1.9 needs a numpy that has wheels for no later one
 
@@ -46,7 +46,10 @@ TIME_LIMIT = 600  # seconds for one program
 
 @dataclass(frozen=True)
 class Program:
-    """One program: its file, where it runs, and the file that measures what the framework does by default."""
+    """One program: its file, where it runs, and the file that measures what the framework does by default.
+
+    A program `masks_*` asks what its library makes of a mask, and has no vectors.
+    """
 
     title: str
     file: str
@@ -55,9 +58,15 @@ class Program:
     settings: dict = field(default_factory=dict)
 
     @property
+    def about_masks(self):
+        """Whether the results belong to the page about masks."""
+        return self.file.startswith("masks_")
+
+    @property
     def sources(self):
         """The files whose change makes the stored results stale."""
         shared = ("program.py", "weights.py") if self.file.endswith(".py") else ()
+        shared = ("masks.py",) if self.about_masks else shared
         pins = (
             () if self.environment in ("book", "perl") else (f"{self.environment}.txt",)
         )
@@ -89,6 +98,20 @@ PROGRAMS = {
     "paddle": Program("PaddlePaddle", "attention_paddle.py", "paddle", "facts_paddle.py"),
     "mxnet": Program("MXNet", "attention_mxnet.py", "mxnet", "facts_mxnet.py"),
     "perl": Program("Perl, PDL", "attention_perl.pl", "perl"),
+    "masks_torch": Program("PyTorch", "masks_torch.py", "book"),
+    "masks_jax": Program("JAX", "masks_jax.py", "jax"),
+    "masks_keras_jax": Program(
+        "Keras on JAX", "masks_keras.py", "jax", settings={"KERAS_BACKEND": "jax"}
+    ),
+    "masks_keras_torch": Program(
+        "Keras on torch", "masks_keras.py", "jax", settings={"KERAS_BACKEND": "torch"}
+    ),
+    "masks_keras_tensorflow": Program(
+        "Keras on TensorFlow", "masks_keras.py", "tensorflow",
+        settings={"KERAS_BACKEND": "tensorflow"},
+    ),
+    "masks_huggingface": Program("HuggingFace", "masks_huggingface.py", "book"),
+    "masks_onnx": Program("ONNX", "masks_onnx.py", "book"),
 }  # fmt: skip
 
 
@@ -208,17 +231,20 @@ def measure(name):
         interpreter(program.environment)
     except NotRunError as error:
         return {"title": program.title, "not run": str(error)}
-    printed = run_program(program, program.file, VECTORS)
-    facts = run_program(program, program.facts) if program.facts else {}
-    return {
+    vectors = () if program.about_masks else (VECTORS,)
+    printed = run_program(program, program.file, *vectors)
+    found = {
         "title": program.title,
-        "framework": printed["framework"],
         "versions": printed["versions"],
         "date": datetime.date.today().isoformat(),
         "sources": {source: hash_of(FOLDER / source) for source in program.sources},
-        "compared": compare(printed["results"]),
-        "facts": facts,
     }
+    if program.about_masks:
+        return {**found, "masks": printed["calls"]}
+    found["framework"] = printed["framework"]
+    found["compared"] = compare(printed["results"])
+    found["facts"] = run_program(program, program.facts) if program.facts else {}
+    return found
 
 
 # --------------------------------------------------------------------------------
@@ -400,11 +426,13 @@ def load_stored(path=STORED, folder=FOLDER):
     return content
 
 
-def results_cell(content):
-    """Source of the cell that carries the results into the page, which must run without this repository."""
+def results_cell(content, page):
+    """Source of the cell that carries the results into a page, which must run without this repository."""
+    about_masks = page.name == MASK_PAGE.name
     lines = ",\n".join(
         f"{json.dumps(name)}: {json.dumps(found, ensure_ascii=False)}"
         for name, found in content["programs"].items()
+        if PROGRAMS[name].about_masks == about_masks
     )
     return (
         "# `make rosetta` writes this cell from chapters/rosetta/stored.json. Do not edit it.\n"
@@ -414,9 +442,11 @@ def results_cell(content):
 
 def write_cell(path, content):
     """Put the results into the cell named "results" of the page."""
+    import nbformat  # here, so that notebooks on Colab need it no more than the programs do
+
     notebook = nbformat.read(path, as_version=4)
     [cell] = [cell for cell in notebook.cells if cell.id == "results"]
-    cell.source = results_cell(content)
+    cell.source = results_cell(content, path)
     nbformat.write(notebook, path)
 
 
@@ -433,7 +463,7 @@ def changes(stored, found):
 
     return [
         f"{part} differs from what is stored"
-        for part in ("compared", "facts", "sources")
+        for part in ("compared", "facts", "masks", "sources")
         if plain(stored.get(part)) != plain(found.get(part))
     ]
 
@@ -480,15 +510,17 @@ def main(arguments=None):
             if options.check and ours_to_install and "not run" not in before[name]:
                 status = 1
             continue
-        says = f"{name}: agrees with the loops, {found['versions']}"
+        what = "masks asked" if "masks" in found else "agrees with the loops"
+        says = f"{name}: {what}, {found['versions']}"
         if options.check and (differs := changes(before[name], found)):
             status, says = 1, f"{name}: {'; '.join(differs)}: run `make rosetta`"
         print(says, flush=True)
     if status or options.check:
         return status
     store({name: programs[name] for name in PROGRAMS if name in programs})
-    if PAGE.is_file():
-        write_cell(PAGE, load_stored())
+    for page in (PAGE, MASK_PAGE):
+        if page.is_file():
+            write_cell(page, load_stored())
     return 0
 
 

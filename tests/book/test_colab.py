@@ -4,9 +4,13 @@ The environment is a copy of this one in symbolic links, less our package and an
 stub, and git finds a copy of the working tree at the repository's address; only pip's index is the real one.
 
 The chapters also do their arithmetic here as another processor would, and must still print what is stored.
+
+Of the programs in chapters/rosetta the build makes notebooks for the frameworks that Colab has. They run here
+with the environments that `make rosetta` makes; `make rosetta CHECK=1` then runs these tests.
 """
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import shutil
@@ -16,6 +20,7 @@ import venv
 from pathlib import Path
 
 import pytest
+import rosetta
 from run_notebooks import notebooks
 from set_repository import read_address, setup_cell
 from widget_samples import SAMPLES
@@ -23,6 +28,7 @@ from widget_samples import SAMPLES
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = notebooks()
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+PACKAGES = Path(sysconfig.get_path("purelib"))
 OTHER_PROCESSOR = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 
 NOT_ON_COLAB = ("mha_lib", "anywidget", "psygnal")
@@ -50,17 +56,22 @@ def git(*arguments):
 
 
 class Colab:
-    """An environment in which our package is not installed, and a home whose git knows where we are."""
+    """An environment in which our package is not installed, and a home whose git knows where we are.
 
-    def __init__(self, folder, repository):
+    What is installed are the packages of `sites`; the first one that has a package wins.
+    """
+
+    def __init__(self, folder, repository, sites=(PACKAGES,)):
         self.folder, self.repository = folder, repository
         venv.create(folder / "venv", symlinks=True, with_pip=False)
         self.python = folder / "venv" / "bin" / "python"
         self.site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
-        for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        for entry in (entry for site in sites for entry in site.iterdir()):
             lines = entry.read_text().splitlines() if entry.suffix == ".pth" else []
-            leads_here = any(Path(line, "mha_lib").is_dir() for line in lines)  # an editable install
-            if not entry.name.startswith(NOT_ON_COLAB) and not leads_here:
+            # An editable install, or the path from an environment of `make rosetta` to the book's.
+            leads_here = any(Path(line, "mha_lib").is_dir() or line in map(str, sites) for line in lines)
+            there = (self.site / entry.name).is_symlink()
+            if not entry.name.startswith(NOT_ON_COLAB) and not leads_here and not there:
                 (self.site / entry.name).symlink_to(entry)
         # Not in site-packages, where `google` may be a link to this environment's own.
         package = folder / "stub" / "google" / "colab"
@@ -80,7 +91,7 @@ class Colab:
         for key, value in settings.items():
             git("config", "--file", self.home / ".gitconfig", key, value)
 
-    def run(self, *arguments, cwd=None):
+    def run(self, *arguments, cwd=None, **settings):
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
         environment |= {
             "HOME": str(self.home),
@@ -90,6 +101,7 @@ class Colab:
             "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib")),
             "PIP_ROOT_USER_ACTION": "ignore",
             **OTHER_PROCESSOR,
+            **settings,
         }
         return subprocess.run(
             [self.python, *map(str, arguments)],
@@ -112,25 +124,21 @@ class Colab:
 
 
 @pytest.fixture(scope="module")
-def colab(tmp_path_factory):
-    """The environment before the first chapter."""
-    folder = tmp_path_factory.mktemp("colab")
-    repository, (_, branch) = folder / "repository", read_address()
+def repository(tmp_path_factory):
+    """The working tree as a repository of one commit."""
+    repository, (_, branch) = tmp_path_factory.mktemp("repository"), read_address()
     git("init", "--quiet", "--initial-branch", branch, repository)
     here = ["--git-dir", repository / ".git", "--work-tree", ROOT]
     git(*here, "add", "--all", ".")
-    git(
-        *here,
-        "-c",
-        "user.name=test",
-        "-c",
-        "user.email=test",
-        "commit",
-        "--quiet",
-        "--message",
-        "As it is now",
-    )
-    return Colab(folder, repository)
+    author = ["-c", "user.name=test", "-c", "user.email=test"]
+    git(*here, *author, "commit", "--quiet", "--message", "As it is now")
+    return repository
+
+
+@pytest.fixture(scope="module")
+def colab(tmp_path_factory, repository):
+    """The environment before the first chapter."""
+    return Colab(tmp_path_factory.mktemp("colab"), repository)
 
 
 def test_the_simulation_is_like_colab(colab):
@@ -201,3 +209,65 @@ def test_package_that_was_installed_is_whole(colab):
         assert metadata[WIDGET_VIEW]["colab"]["custom_widget_manager"]["url"]
     where = colab.run("-c", "import mha_lib; print(mha_lib.__file__)").stdout
     assert str(colab.site) in where
+
+
+# --------------------------------------------------------------------------------
+# The frameworks of chapters/rosetta
+
+spec = importlib.util.spec_from_file_location("rosetta_notebooks", ROOT / "_ext" / "rosetta_notebooks.py")
+rosetta_notebooks = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(rosetta_notebooks)
+
+# Colab runs cells one after another in one namespace, and stops at the first error.
+RUN_CELLS = """
+space = {{"__name__": "__main__"}}
+for source in {cells!r}:
+    exec(compile(source, "<cell>", "exec"), space)
+"""
+
+
+def program_of(file):
+    """The program that `make rosetta` runs of a file; Keras on JAX, as on Colab."""
+    return next(p for p in rosetta.PROGRAMS.values() if p.file == file)
+
+
+def run_notebook(repository, folder, file, edit=str):
+    """Run the cells of a framework's notebook, each edited, alone in a folder."""
+    program = program_of(file)
+    sites = [PACKAGES]
+    if program.environment != "book":
+        environment = rosetta.ENVIRONMENTS / program.environment
+        assert (environment / "ready").is_file(), f"`make rosetta` makes the environment {program.environment}"
+        [own] = environment.glob("lib/python*/site-packages")
+        sites = [own, *sites] if (own / "book.pth").is_file() else [own]
+    colab, (name, branch) = Colab(folder, repository, sites), read_address()
+    path, address = ROOT / "chapters" / "rosetta" / file, f"https://github.com/{name}"
+    notebook = rosetta_notebooks.notebook_of(path, address, branch)
+    cells = [edit(cell.source) for cell in notebook.cells if cell.cell_type == "code"]
+    script = folder / "cells.py"
+    script.write_text(RUN_CELLS.format(cells=cells), encoding="utf-8")
+    return colab.run(script, cwd=folder, **program.settings)
+
+
+# Before `make rosetta` has made its environments, there is PyTorch alone; `make rosetta CHECK=1` runs the others.
+RUNNABLE = [
+    file
+    for file in rosetta_notebooks.PROGRAMS
+    if program_of(file).environment == "book" or rosetta.ENVIRONMENTS.is_dir()
+]
+
+
+@pytest.mark.parametrize("file", RUNNABLE)
+def test_notebook_of_a_framework_runs(repository, tmp_path, file):
+    done = run_notebook(repository, tmp_path, file)
+    assert done.returncode == 0, done.stderr[-4000:]
+    shown = [line for line in done.stdout.splitlines() if line.startswith("self-attention, ")]
+    assert len(shown) == (3 if "pytorch" in file else 2)  # ways to compute
+
+
+def test_notebook_of_a_framework_says_what_no_longer_agrees(repository, tmp_path):
+    def unscaled(source):
+        return source.replace("/ math.sqrt(q.shape[-1])", "/ q.shape[-1]")
+
+    done = run_notebook(repository, tmp_path, "attention_pytorch.py", unscaled)
+    assert "ValueError: self-attention, from nothing, float32: output differs by" in done.stderr

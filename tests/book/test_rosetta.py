@@ -5,6 +5,7 @@ others are judged by what `make rosetta` stored.
 """
 
 import copy
+import importlib.util
 import itertools
 import json
 import re
@@ -18,18 +19,20 @@ import numpy as np
 import pytest
 import rosetta
 from rosetta_cases import answer, as_json, make_cases, multi_head
+from set_repository import read_address
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "chapters" / "rosetta"
 
 sys.path.insert(0, str(FOLDER))
 import facts  # noqa: E402
+import masks  # noqa: E402
 import program  # noqa: E402
 from weights import LAYOUTS, convert  # noqa: E402
 
 sys.path.remove(str(FOLDER))
 
-IN_THE_BOOK = ("numpy", "pytorch")
+LAYERS = {name: p for name, p in rosetta.PROGRAMS.items() if not p.about_masks}
 
 
 def run(name, *arguments):
@@ -52,7 +55,9 @@ def test_stored_results_are_whole_and_of_these_sources():
 
 def test_every_program_was_compared_in_every_case():
     cases = {case["name"] for case in make_cases()}
-    for name, found in rosetta.load_stored()["programs"].items():
+    programs = rosetta.load_stored()["programs"]
+    for name in LAYERS:
+        found = programs[name]
         assert found["compared"].keys() == cases
         gradients = name not in ("numpy", "perl")
         for case in found["compared"].values():
@@ -140,22 +145,36 @@ def test_damaged_file_is_refused(stored, text):
         load()
 
 
-def test_page_carries_the_stored_results_and_names_every_framework():
+@pytest.mark.parametrize("page", [rosetta.PAGE, rosetta.MASK_PAGE], ids=lambda path: path.stem)
+def test_page_carries_its_stored_results_and_names_every_framework(page):
     content = rosetta.load_stored()
-    notebook = nbformat.read(rosetta.PAGE, as_version=4)
+    notebook = nbformat.read(page, as_version=4)
     [cell] = [cell for cell in notebook.cells if cell.id == "results"]
-    assert cell.source == rosetta.results_cell(content)
+    assert cell.source == rosetta.results_cell(content, page)
     shown = "\n".join(
         output.get("text", "") + output.get("data", {}).get("text/markdown", "")
         for cell in notebook.cells
         for output in cell.get("outputs", [])
     )
-    for found in content["programs"].values():
-        assert f"| {found['title']} |" in shown
-        for name, version in found["versions"].items():
-            assert f"{name} {version}" in shown
+    about_masks = page == rosetta.MASK_PAGE
+    ours = {name: p for name, p in rosetta.PROGRAMS.items() if p.about_masks == about_masks}
+    for name in ours:
+        found = content["programs"][name]
+        assert f"| {found['title']} |" in shown and found["date"] in shown
+        for part, version in found["versions"].items():
+            assert f"{part} {version}" in shown
     included = set(re.findall(r"literalinclude\} rosetta/(\S+)", "\n".join(c.source for c in notebook.cells)))
-    assert {p.file for p in rosetta.PROGRAMS.values()} | {"weights.py"} == included
+    # The page about masks runs torch itself.
+    shared = {"masks_torch.py"} if about_masks else {"weights.py"}
+    assert {p.file for p in ours.values()} ^ shared == included
+
+
+def test_stored_versions_of_the_book_are_its_pins():
+    pins = dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "requirements.txt").read_text("utf-8"), re.M))
+    programs = rosetta.load_stored()["programs"]
+    for name, p in rosetta.PROGRAMS.items():
+        if p.environment == "book":
+            assert {part: pins[part] for part in programs[name]["versions"]} == programs[name]["versions"]
 
 
 # --------------------------------------------------------------------------------
@@ -306,6 +325,7 @@ def test_framework_that_cannot_be_installed_is_named(monkeypatch, capsys, tmp_pa
     monkeypatch.setattr(rosetta, "interpreter", interpreter)
     monkeypatch.setattr(rosetta, "STORED", tmp_path / "stored.json")
     monkeypatch.setattr(rosetta, "PAGE", tmp_path / "page.ipynb")
+    monkeypatch.setattr(rosetta, "MASK_PAGE", tmp_path / "page.ipynb")
     shutil.copy(FOLDER / "stored.json", tmp_path)
     assert rosetta.main(["--only", "numpy", "mxnet"]) == 0
     assert "mxnet: NOT RUN: pip failed" in capsys.readouterr().out
@@ -410,7 +430,7 @@ PARTS = ["masked_softmax", "build_mask", "MultiHeadAttention", "split_heads", "m
 PARTS_OF_PERL = [*PARTS[:3], "new", "transpose_qkv", "transpose_output", "forward"]
 
 
-@pytest.mark.parametrize("file", sorted({p.file for p in rosetta.PROGRAMS.values()}))
+@pytest.mark.parametrize("file", sorted({p.file for p in LAYERS.values()}))
 def test_layer_from_nothing_is_short_and_in_the_same_order(file):
     text = (FOLDER / file).read_text(encoding="utf-8")
     part = re.split(r"^# The (framework|program)", text.partition("# From nothing\n")[2], flags=re.M)[0]
@@ -427,7 +447,7 @@ def test_layer_from_nothing_is_short_and_in_the_same_order(file):
 def test_python_programs_line_up():
     """The parts stand at nearly the same lines, so that they can be read beside each other."""
     places = {}
-    for file in sorted({p.file for p in rosetta.PROGRAMS.values() if p.file.endswith(".py")}):
+    for file in sorted({p.file for p in LAYERS.values() if p.file.endswith(".py")}):
         lines = (FOLDER / file).read_text(encoding="utf-8").splitlines()
         start = lines.index("# From nothing")
         for name in PARTS:
@@ -588,3 +608,191 @@ def test_wrong_calls_are_told_apart():
     assert facts.outcome(lambda: (np.ones((2, 3)), None)) == {"silent": "[2, 3], finite"}
     assert facts.outcome(lambda: (np.full((2,), np.nan), None)) == {"silent": "[2], not finite"}
     assert "cannot" in facts.outcome(lambda: facts.Adapter().lengths(None, None, None, None, None))
+
+
+# --------------------------------------------------------------------------------
+# Speed: nothing here depends on how long anything takes
+
+spec = importlib.util.spec_from_file_location("bench_rosetta", ROOT / "benchmarks" / "bench_rosetta.py")
+bench = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(bench)
+
+
+def test_speed_on_the_page_is_what_was_measured():
+    results = json.loads((ROOT / "benchmarks" / "results_rosetta.json").read_text(encoding="utf-8"))
+    page = nbformat.read(rosetta.PAGE, as_version=4)
+    cells = {cell.id: cell for cell in page.cells}
+    assert cells["speed"].source == bench.speed_cell(results)
+    shown = "".join(str(output) for output in cells["speed-table"].outputs)
+    assert results["machine"]["processor"] in shown and results["machine"]["date"] in shown
+    # All frameworks with something of their own, with the versions that the other tables have.
+    own = {name for name in LAYERS if name not in ("numpy", "perl")}
+    assert results["programs"].keys() == own == bench.MODULES.keys()
+    programs = rosetta.load_stored()["programs"]
+    for name, found in results["programs"].items():
+        assert found["versions"] == programs[name]["versions"], "run `make bench-rosetta`"
+        assert [tuple(row["size"]) for row in found["rows"]] == list(bench.SIZES)
+        for row in found["rows"]:
+            assert all(0 < low <= middle <= high for middle, low, high in row["ratios"].values())
+            assert f"{row['ratios']['own layer'][0]:.2f} (" in shown
+
+
+def test_layers_are_timed_only_if_they_are_equal(monkeypatch):
+    def unequal(_module, _case):
+        return {bench.NOTHING: lambda: np.zeros(3), bench.OWN: lambda: np.full(3, 1e-3)}
+
+    monkeypatch.setattr(bench, "pytorch", unequal)
+    monkeypatch.setattr(bench.os, "sched_setaffinity", lambda *_: None, raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(ValueError, match="own layer differs by 0.001"):
+        bench.measure("pytorch", bench.TINY_SIZES, 2)
+
+
+def test_quick_benchmark_of_torch_runs(tmp_path):
+    command = [sys.executable, ROOT / "benchmarks" / "bench_rosetta.py", "--quick", "--only", "pytorch"]
+    done = subprocess.run(
+        [*command, "--output", tmp_path / "r.json"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    [row] = json.loads((tmp_path / "r.json").read_text("utf-8"))["programs"]["pytorch"]["rows"]
+    assert row["ratios"].keys() == {bench.OWN, bench.PLAIN}
+
+
+# --------------------------------------------------------------------------------
+# The notebooks for Colab; test_colab.py runs them
+
+spec = importlib.util.spec_from_file_location("rosetta_notebooks", ROOT / "_ext" / "rosetta_notebooks.py")
+rosetta_notebooks = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(rosetta_notebooks)
+
+
+@pytest.mark.parametrize("file", rosetta_notebooks.PROGRAMS)
+def test_notebook_holds_the_whole_program_and_its_tab_links_it(file):
+    name, branch = read_address()
+    notebook = rosetta_notebooks.notebook_of(FOLDER / file, f"https://github.com/{name}", branch)
+    nbformat.validate(notebook)
+    given = {cell.source for cell in notebook.cells}
+    text = (FOLDER / file).read_text(encoding="utf-8")
+    program = text.partition('"""\n')[2].partition('\nif __name__ == "__main__":')[0]
+    parts = re.split(r"^# (?:From nothing|The framework's own layer|The program)\n", program, flags=re.M)
+    assert len(parts) == 4 and {part.strip() for part in parts} <= given
+    page = nbformat.read(rosetta.PAGE, as_version=4)
+    [tabs] = [cell.source for cell in page.cells if cell.id == "tabs-nothing"]
+    [tab] = [tab for tab in tabs.split("{tab-item}") if f"rosetta/{file}\n" in tab]
+    built = file.replace(".py", ".ipynb")
+    assert (
+        f"(https://colab.research.google.com/github/{name}/blob/{branch}/chapters/rosetta/colab/{built})" in tab
+    )
+    assert f'<a href="../colab/{built}" download>' in tab
+
+
+@pytest.mark.parametrize("file", rosetta_notebooks.PROGRAMS)
+def test_stored_notebook_is_what_the_build_makes_of_the_program(file):
+    name, branch = read_address()
+    stored = (rosetta_notebooks.STORED / file).with_suffix(".ipynb").read_text(encoding="utf-8")
+    assert stored == rosetta_notebooks.stored_text(FOLDER / file, f"https://github.com/{name}", branch)
+
+
+# --------------------------------------------------------------------------------
+# The masks
+
+
+@pytest.mark.parametrize("name", ["masks_torch", "masks_onnx"])
+def test_masks_of_the_book_are_still_as_stored(name):
+    assert rosetta.changes(rosetta.load_stored()["programs"][name], rosetta.measure(name)) == []
+
+
+def softmax_attention(query, key, value, keep=None, hide=None, added=None, empty=-np.inf):
+    """Attention in NumPy that takes a mask in three conventions."""
+    scores = query @ key.swapaxes(-2, -1) / query.shape[-1] ** 0.5
+    if hide is not None:
+        keep = ~hide
+    if keep is not None:
+        scores = np.where(keep, scores, empty)
+    if added is not None:
+        scores = scores + added
+    with np.errstate(invalid="ignore"):
+        parts = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return parts / parts.sum(axis=-1, keepdims=True) @ value
+
+
+def ask_one(question, **arguments):
+    found = masks.measure(softmax_attention, {question: {"": arguments}})
+    return found[question][""]
+
+
+def test_conventions_of_masks_are_told_apart():
+    one, as_numbers = masks.ONE, masks.ONE.astype("float32")
+    assert ask_one("one key", keep=one) == "visible"
+    assert ask_one("one key", hide=one) == "hidden"
+    assert ask_one("one key", added=as_numbers) == "added"
+    assert ask_one("one key", added=masks.ONE_ADDED) == "visible"
+    assert ask_one("one key") == "ignored"
+    assert ask_one("one key", added=2 * as_numbers) == "other"
+    assert ask_one("one key", key_mask=one).startswith("error: TypeError: ")
+    assert ask_one("three masks", keep=masks.THREE) == "head"
+    assert ask_one("three masks", keep=masks.THREE[:, None]) == "batch"
+    assert ask_one("nothing", keep=masks.NOTHING) == "NaN"
+    assert ask_one("nothing", keep=masks.NOTHING, empty=-1e9) == "uniform"
+    assert ask_one("two queries, five keys", keep=np.tri(2, 5, 3, dtype=bool)) == ["xxxx.", "xxxxx"]
+    assert ask_one("the batch", keep=masks.KEEP) < 1e-5
+    assert ask_one("the batch", keep=~masks.PADDING[:, None, None]) is None  # no causal part
+
+
+def test_fault_of_a_probe_is_no_answer():
+    """Only what the library raises becomes an answer."""
+    with pytest.raises(IndexError):
+        masks.ask(masks.pattern, lambda: np.zeros(0))
+
+
+CLAIMS = {
+    "a polarity": ("JAX", "one key", "bool", "hidden"),
+    "a corner": ("Keras", "two queries, five keys", "`use_causal_mask`", ["xxxx.", "xxxxx"]),
+    "a corner with a cache": (
+        "HuggingFace, eager", "two queries, five keys", "three keys in `past_key_values`", ["x....", "xx..."],
+    ),
+    "an empty row": ("HuggingFace, sdpa", "nothing", "`attention_mask`, padded on the left", "uniform"),
+    "numbers that are added": ("ONNX", "one key", "0 and 1, int", "visible"),
+    "an axis": ("JAX", "three masks", "rank 3", "batch"),
+    "the batch": ("Keras", "the batch", "`attention_mask`, bool", None),
+}  # fmt: skip
+
+
+@pytest.fixture
+def mask_page():
+    """Runs cells of the page about masks, and holds what they define: (run, names)."""
+    notebook = nbformat.read(rosetta.MASK_PAGE, as_version=4)
+    cells = {cell.id: cell.source for cell in notebook.cells}
+    space = {"json": json, "table": lambda *_: None}
+
+    def run(name):
+        exec(cells[name], space)  # noqa: S102
+
+    run("results")
+    run("others-batch")
+    return run, space
+
+
+def test_page_agrees_with_what_is_stored(mask_page, capsys):
+    run_cell, _ = mask_page
+    run_cell("others-checked")
+    assert "agree" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_page_refuses_a_result_that_contradicts_it(mask_page, claim):
+    """The page's own check, with one stored answer turned round."""
+    run_cell, names = mask_page
+    library, question, way, answer = CLAIMS[claim]
+    assert names["others"][library][question][way] != answer
+    names["others"][library][question][way] = answer
+    with pytest.raises(AssertionError):
+        run_cell("others-checked")
+
+
+def test_backend_of_keras_that_differs_is_refused(mask_page):
+    run_cell, names = mask_page
+    found = names["RESULTS"]["masks_keras_tensorflow"]["masks"]["keras.layers.MultiHeadAttention"]
+    found["nothing"]["`attention_mask`, no weights"] = "zeros"
+    with pytest.raises(AssertionError):
+        run_cell("others-checked")
