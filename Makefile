@@ -132,11 +132,11 @@ node_modules/.package-lock.json: package.json package-lock.json | .venv/ready
 	$(BIN)/npm ci --silent --ignore-scripts --no-audit --no-fund
 	touch $@
 
-# The results go into the appendix, which is stored again with them.
+# The results go into the page of measurements, which is stored again with them.
 bench: .venv/ready
 	$(BIN)/python benchmarks/bench_attention.py --output benchmarks/results.json \
-	  --notebook chapters/appendix_efficiency.ipynb
-	$(MAKE) notebooks CHAPTERS=chapters/appendix_efficiency.ipynb
+	  --notebook chapters/appendix_measurements.ipynb
+	$(MAKE) notebooks CHAPTERS=chapters/appendix_measurements.ipynb
 
 # Widgets and pages in a browser. The heights of the widgets are what the pages keep room for: measure them again when
 # a widget or its place changed, and build the book again.

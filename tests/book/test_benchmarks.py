@@ -1,4 +1,4 @@
-"""The benchmark: it runs, it refuses to time what is not equal, and the appendix shows what it stored."""
+"""The benchmark: it runs, it refuses to time what is not equal, and its page shows what is stored."""
 
 import importlib.util
 import json
@@ -17,7 +17,7 @@ from widget_samples import SAMPLES
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "benchmarks" / "bench_attention.py"
 RESULTS = ROOT / "benchmarks" / "results.json"
-APPENDIX = ROOT / "chapters" / "appendix_efficiency.ipynb"
+APPENDIX = ROOT / "chapters" / "appendix_measurements.ipynb"
 
 
 def load(name="bench_attention"):
@@ -288,7 +288,7 @@ def test_memory_of_a_process_is_its_own():
 
 
 # --------------------------------------------------------------------------------
-# What is stored, and what the appendix shows
+# What is stored, and what the page of measurements shows
 
 
 @pytest.fixture(scope="module")
