@@ -1,0 +1,214 @@
+"""Beyond the training length: rotary models, trained at length 32 and used at lengths 64 and 128.
+
+A causal model of two layers names two tokens at each place: the one 3 back and the one 20 back. After
+training only the frequencies of the rotation are changed, in the ways of the literature; some of the models
+are also fine-tuned at the new length. Controls: a window that hides every distance which training has not
+seen; fine-tuning with the old frequencies; and a model that starts the fine-tuning from nothing.
+
+The floor is exact: the most frequent of the visible tokens.
+"""
+
+import copy
+import math
+from functools import partial
+
+import numpy as np
+import torch
+from common import Arm, run_arms, run_script
+from torch import nn
+
+from mha_lib import MultiHeadAttention, apply_rotary
+from mha_lib.training import fit, predict, seeded
+
+SHORT, STEPS = 500, 2000
+LR, TUNING_LR, BATCH, TUNING_BATCH = 1e-2, 1e-2, 16, 8
+TUNING = (100, 400)
+WIDTH, HEADS, LAYERS, LETTERS, BACK = 32, 2, 2, 8, (3, 20)
+LENGTH, FAR = 32, 128
+HEAD_DIM = WIDTH // HEADS
+
+
+def batch(generator, batch_size=BATCH, length=LENGTH):
+    tokens = torch.randint(LETTERS, (batch_size, length), generator=generator)
+    targets = torch.stack([tokens.roll(back, -1) for back in BACK], dim=-1)
+    for task, back in enumerate(BACK):
+        targets[:, :back, task] = -100
+    return tokens, targets
+
+
+def far_batch(generator):
+    return batch(generator, TUNING_BATCH, FAR)
+
+
+def frequencies(base=10_000.0):
+    """Radians per position of each pair (Su et al., 2021, section 3.2.2)."""
+    return base ** (-torch.arange(0, HEAD_DIM, 2, dtype=torch.float64) / HEAD_DIM)
+
+
+def interpolated(scale, base=10_000.0):
+    """Position interpolation: place m becomes m / scale (Chen et al., 2023, equation 4)."""
+    return frequencies(base) / scale
+
+
+def ntk_aware(scale, base=10_000.0):
+    """A larger base: the slowest pair is interpolated, the fastest not (Peng et al., 2023, section 3.1)."""
+    return frequencies(base * scale ** (HEAD_DIM / (HEAD_DIM - 2)))
+
+
+def yarn(scale, base=10_000.0, alpha=1.0, beta=32.0):
+    """Pairs of less than alpha turns in the training length are interpolated, of more than beta turns kept.
+
+    Peng et al., 2023, section 3.2, "NTK-by-parts".
+    """
+    turns = LENGTH * frequencies(base) / (2 * math.pi)
+    kept = ((turns - alpha) / (beta - alpha)).clamp(0, 1)
+    return (1 - kept) * frequencies(base) / scale + kept * frequencies(base)
+
+
+def yarn_factor(scale):
+    """Queries and keys of YaRN are both multiplied by this (Peng et al., 2023, section 3.4)."""
+    return 0.1 * math.log(scale) + 1
+
+
+class Rotary:
+    """Turns queries and keys by given frequencies, and stretches them by a factor."""
+
+    def __init__(self, frequencies, factor=1.0):
+        self.frequencies, self.factor = frequencies, factor
+
+    def __call__(self, x, _positions=None):
+        places = torch.arange(x.shape[-2], dtype=torch.float64)
+        angles = torch.outer(places, self.frequencies)
+        return self.factor * apply_rotary(x, angles.float())
+
+
+class TwoLayers(nn.Module):
+    """Embedding, two causal attention layers with skip connections, linear read-out."""
+
+    def __init__(self, base=10_000.0):
+        super().__init__()
+        self.embedding = nn.Embedding(LETTERS, WIDTH)
+        self.layers = nn.ModuleList(
+            MultiHeadAttention(WIDTH, HEADS, rotary=Rotary(frequencies(base)))
+            for _ in range(LAYERS)
+        )
+        self.read_out = nn.Linear(WIDTH, len(BACK) * LETTERS)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = x + layer(x, x, x, is_causal=True)[0]
+        return self.read_out(x).unflatten(-1, (len(BACK), LETTERS))
+
+
+def ways(scale, base):
+    """What is changed in a trained model: the rotation, and the window of keys that a query sees."""
+    factor, plain = yarn_factor(scale), Rotary(frequencies(base))
+    return {
+        "as trained": (plain, None),
+        "interpolated": (Rotary(interpolated(scale, base)), None),
+        "NTK-aware": (Rotary(ntk_aware(scale, base)), None),
+        "YaRN, beta 32": (Rotary(yarn(scale, base), factor), None),
+        "YaRN, beta 4": (Rotary(yarn(scale, base, beta=4.0), factor), None),
+        "window of 32": (plain, (LENGTH - 1, 0)),
+    }
+
+
+def changed(models, rotary, window):
+    """The same weights, with another rotation or window."""
+    models = copy.deepcopy(models)
+    for model in models:
+        for layer in model.layers:
+            layer.rotary, layer.window = rotary, window
+    return models
+
+
+def right(models, length):
+    """Whether each answer is right on 500 new sequences: (models, batch, length, tasks)."""
+    generator = torch.Generator().manual_seed(10_000)
+    tokens, targets = batch(generator, 500, length)
+    return (predict(models, tokens).argmax(-1) == targets).float()
+
+
+def shares(name, answers, first):
+    """Share of right answers from a place on, for each task."""
+    return {
+        f"{name}, {back} back": answers[:, :, max(first, back) :, task].mean((1, 2))
+        for task, back in enumerate(BACK)
+    }
+
+
+def measure(base, tune, models):
+    """Share of right answers at the training length, and at new places of longer texts."""
+    found = shares(f"length {LENGTH}", right(models, LENGTH), 0)
+    for scale in (2, 4):
+        length = scale * LENGTH
+        for way, (rotary, window) in ways(scale, base).items():
+            answers = right(changed(models, rotary, window), length)
+            found |= shares(f"length {length}, {way}", answers, length // 2)
+            if way == "as trained" and length == FAR:
+                blocks = answers.mean(1).unflatten(1, (-1, 8)).mean(2)
+                found["by blocks of 8 places"] = blocks
+    for steps in TUNING if tune else ():
+        tuned = {
+            way: changed(models, *ways(FAR // LENGTH, base)[way])
+            for way in ("as trained", "interpolated", "NTK-aware", "YaRN, beta 4")
+        }
+        tuned["from nothing"] = seeded(TwoLayers, len(models))
+        for way, new in tuned.items():
+            fit(new, far_batch, steps=steps, lr=TUNING_LR, seed=50)
+            name = f"length {FAR}, {way}, {steps} more steps"
+            found |= shares(name, right(new, FAR), FAR // 2)
+    return found
+
+
+def arm(base, steps, tune=False):
+    return Arm(partial(TwoLayers, base), batch, partial(measure, base, tune), steps, LR)
+
+
+ARMS = {
+    f"base {base}, {steps} steps": arm(
+        float(base), steps, base == 10_000 and steps == STEPS
+    )
+    for base in (10_000, 100, 500_000)
+    for steps in (SHORT, STEPS)
+}
+
+
+def largest_shares(most):
+    """Expected share of the most frequent letter among 0 to `most` uniform ones, as in positions.py."""
+    inverse = np.array([1 / math.factorial(k) for k in range(most + 1)])
+    expected, below = np.zeros(most + 1), np.zeros(most + 1)
+    for m in range(1, most + 1):
+        power = inverse[: m + 1]
+        for _ in range(3):  # the eighth power, for eight letters
+            power = np.convolve(power, power)[: most + 1]
+        power = np.pad(power, (0, most + 1 - len(power)))
+        at_most = np.array(
+            [power[n] * math.factorial(n) / LETTERS**n for n in range(most + 1)]
+        )
+        expected += m * np.where(np.arange(most + 1) >= m, at_most - below, 0.0)
+        below = at_most
+    return (expected / np.maximum(np.arange(most + 1), 1)).tolist()
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+BAG = largest_shares(FAR - 1)
+BOUNDS = {
+    "guessing": 1 / LETTERS,
+    "most frequent of the visible tokens": {
+        f"length {2 * LENGTH}": mean(BAG[LENGTH : 2 * LENGTH]),
+        f"length {FAR}": mean(BAG[FAR // 2 :]),
+    },
+}
+
+
+def run():
+    return run_arms(__file__, ARMS, BOUNDS)
+
+
+if __name__ == "__main__":
+    run_script(__file__, run)
