@@ -117,7 +117,7 @@ def sentence_batch(
     "today the doctor's old friends near the sailor ___ tired in the garden" has four answers at its blank:
     *are*, because the subject, *friends*, is plural (the sailor, who is next to the verb, is singular);
     the owner, *doctor's*; the neighbour, *sailor*; and the place, *garden*. Every person can be subject,
-    owner or neighbour. The place stands at the beginning or at the end, adjectives and *today* come and go,
+    owner or neighbour. The place is at the beginning or at the end, and adjectives and *today* are optional,
     so no word has a fixed position.
 
     Args:

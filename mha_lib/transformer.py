@@ -536,7 +536,7 @@ class TransformerEncoder(_Stack):
             Tokens (batch, len, embed_dim). Those beyond `valid_lens` are meaningless.
 
         Raises:
-            TypeError: wrong dtype of a tensor or mask, or `cache` holds another type than `KeyValueCache`.
+            TypeError: wrong dtype of a tensor or mask, or `cache` holds no `KeyValueCache`.
             ValueError: shapes do not fit, a length lies outside 0..len, or `cache` is not from this stack.
         """
         caches = _check_caches(cache, KeyValueCache, len(self.blocks))
@@ -619,7 +619,7 @@ class TransformerDecoder(_Stack):
             Tokens (batch, len, embed_dim). Those beyond `valid_lens` are meaningless.
 
         Raises:
-            TypeError: wrong dtype of a tensor or mask, or `cache` holds another type than `DecoderBlockCache`.
+            TypeError: wrong dtype of a tensor or mask, or `cache` holds no `DecoderBlockCache`.
             ValueError: shapes do not fit, a length lies outside its range, or `cache` is not from this stack
                 and memory.
         """

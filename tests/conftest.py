@@ -63,7 +63,7 @@ expect.set_options(timeout=PATIENCE)
 # * these files: planted faults, axe, Colab with another processor's arithmetic, the benchmark, the whole
 #   sample collections of torch and ONNX, the details of each widget;
 # * what is marked `slow` in a test: inductor, further graphs of a compiler, many random examples where a
-#   few stand in for them, training to the end.
+#   few represent them, training to the end.
 #
 # The longest tests come first; otherwise one worker would still run them when the others are done.
 SLOW_FILES = (

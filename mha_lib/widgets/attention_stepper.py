@@ -51,7 +51,7 @@ _UNSEEN = re.compile(r"[\u00ad\u034f\u061c\u180b-\u180f\u200c-\u200f\ufe00-\ufe0
 
 
 def _split_words(sentence: str) -> list[str]:
-    """The tokens of a sentence: what stands between spaces, each character in its composed form."""
+    """The tokens of a sentence: its parts between spaces, with each character in its composed form."""
     composed = unicodedata.normalize("NFC", sentence)
     return [word for word in _SEPARATORS.split(composed) if word]
 

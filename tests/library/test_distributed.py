@@ -71,7 +71,7 @@ def test_the_layer_divided_over_processes_equals_the_layer_on_one(processes, tmp
 
 @pytest.fixture
 def mesh():
-    """A mesh of this process alone."""
+    """A mesh of only this process."""
     with pytest.MonkeyPatch.context() as patch:
         if sys.platform == "linux":
             patch.setenv("GLOO_SOCKET_IFNAME", "lo")

@@ -304,7 +304,7 @@ def test_a_second_derivative_of_the_fast_path_is_refused_with_a_hint(asked):
 
 @BOTH_PATHS
 def test_create_graph_alone_is_not_refused(need_weights):
-    """`create_graph=True` alone is no second derivative, and must not be refused."""
+    """`create_graph=True` alone does not compute a second derivative, and must not be refused."""
     layer, given = even_layer(), even_inputs()
     parameters = [*layer.parameters()]
     loss = layer(*given, need_weights=need_weights)[0].square().sum()

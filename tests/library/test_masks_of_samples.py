@@ -287,7 +287,7 @@ def test_alibi_is_float32_whatever_the_default(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_a_bias_that_is_a_mask_in_disguise_is_refused(dtype):
-    """A row hidden by the smallest number alone would get uniform weights instead of zeros."""
+    """A row hidden only by the smallest number would get uniform weights instead of zeros."""
     x = random(BATCH, Q_LEN, WIDTH).to(torch.float32)
     bias = torch.full((Q_LEN, Q_LEN), torch.finfo(dtype).min, dtype=dtype)
     with pytest.raises(ValueError, match="mask_from_additive"):

@@ -141,8 +141,8 @@ def translate(case):
     q_len = query.shape[2]
     k_len = key.shape[2] + (0 if cache is None else len(cache))
 
-    # Where the first query stands: after the cached keys; or, with a cache that the caller
-    # keeps, so that the last query stands beside the last key in use; or beside key 0.
+    # Position of the first query: after the cached keys; or, with a cache that the caller
+    # keeps, such that the last query is at the last key in use; or at key 0.
     lens = given.get("nonpad_kv_seqlen")
     offsets = [0 if cache is None else len(cache)]
     if lens is not None:
@@ -217,8 +217,8 @@ def test_attention(name, need_weights):
         assert_agrees(weights, case.outputs["qk_matmul_output"])
 
 
-# Without a cache ONNX puts the first query beside the first key, so that keys beyond the
-# last query are seen by none.
+# Without a cache ONNX aligns the first query with the first key, so that no query sees
+# the keys beyond the last query.
 TOP_LEFT = [
     name
     for name, case in ATTENTION.items()
@@ -396,7 +396,7 @@ def test_every_case_is_used(operator, cases, at_least):
 
 def test_the_tests_of_special_cases_have_such_cases():
     assert len(TOP_LEFT) >= 12 and len(SAME_WIDTH) >= 76
-    # Every mode of the optional output is asked for.
+    # Every mode of the optional output is requested.
     modes = {
         case.attributes.get("qk_matmul_output_mode", 0)
         for case in ATTENTION.values()

@@ -156,7 +156,7 @@ def test_a_shared_key_is_cleared_where_no_head_of_its_group_sees_it(need_weights
 
 @pytest.mark.parametrize("need_weights", [True, False])
 def test_what_mask_and_causal_order_hide_together_never_matters(need_weights):
-    """The last query alone comes after the last key, and the mask hides that key from it."""
+    """Only the last query may see the last key in causal order, and the mask hides that key from it."""
     mask, results = torch.ones(Q_LEN, K_LEN, dtype=torch.bool), []
     mask[-1, -1] = False
     for filler in (0.0, torch.nan):

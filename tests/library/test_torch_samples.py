@@ -107,7 +107,7 @@ def test_sdpa_samples(index, dtype, need_weights):
         leaves = [tensor for tensor in exact if tensor is not None]
         compare_gradients(output, inputs, expected, leaves)
     if need_weights:
-        # The weights are what the identity in the place of the values gives.
+        # With the identity as values, the output is the weights.
         query, key, value = equal_leading_axes(exact[:3])
         identity = torch.eye(key.shape[-2], dtype=torch.float64).expand(*value.shape[:-1], -1)
         assert_close(weights, F.scaled_dot_product_attention(query, key, identity, exact[3], **options))
@@ -322,7 +322,7 @@ def test_module_samples_that_are_refused(index):
 # F.multi_head_attention_forward, the function behind nn.MultiheadAttention
 
 FUNCTION = "nn.functional.multi_head_attention_forward"
-# Torch makes many samples only where no gradient is asked for.
+# Torch makes many samples only if no gradient is requested.
 FUNCTIONS = samples(FUNCTION, requires_grad=False)
 SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
