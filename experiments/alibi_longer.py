@@ -1,7 +1,7 @@
 """ALiBi on the latest capital with four times the steps of the experiment on positions.
 
-The control of that experiment: at equal steps steeper slopes do better. Is it the slopes that the flat ones
-lack, or the steps?
+In that experiment, steeper slopes do better with the same number of steps. This is its control: do the flat
+slopes themselves cause the difference, or only too few steps?
 """
 
 from common import run_arms, run_script

@@ -17,7 +17,7 @@ PADDING, VOCAB = 8, 8
 
 
 class TakenApart(MultiHeadAttention):
-    """The library's layer in steps that a fault can replace one at a time."""
+    """The library's layer, divided into steps that a fault can replace one at a time."""
 
     def __init__(self, embed_dim, num_heads, max_len):
         super().__init__(embed_dim, num_heads, bias=False)
@@ -49,7 +49,7 @@ class TakenApart(MultiHeadAttention):
         return (q / sqrt(self.head_dim)) @ k.transpose(-2, -1)
 
     def repeat(self, valid_lens):
-        """A length for each head, as in layers that fold the heads into the batch."""
+        """One length per head, as in layers that fold the heads into the batch."""
         return valid_lens.repeat_interleave(self.num_heads)
 
     def weigh(self, scores, visible):
@@ -58,14 +58,14 @@ class TakenApart(MultiHeadAttention):
 
 
 class MergeWithoutTranspose(TakenApart):
-    """Heads merged by a reshape alone."""
+    """Heads merged by only a reshape."""
 
     def merge_heads(self, x):
         return x.reshape(len(x), x.shape[2], -1)
 
 
 class SplitWithoutTranspose(TakenApart):
-    """Heads split by a reshape alone."""
+    """Heads split by only a reshape."""
 
     def split_heads(self, x):
         return x.reshape(len(x), self.num_heads, x.shape[1], -1)
@@ -80,7 +80,7 @@ class SoftmaxOverQueries(TakenApart):
 
 
 class InvertedMask(TakenApart):
-    """What may be seen is hidden, and the reverse."""
+    """Visible keys are hidden, and hidden keys are visible."""
 
     def weigh(self, scores, visible):
         filled = scores.masked_fill(visible, torch.finfo(scores.dtype).min)
@@ -88,7 +88,7 @@ class InvertedMask(TakenApart):
 
 
 class LengthsTiled(TakenApart):
-    """Lengths repeated in the wrong order over the heads."""
+    """Lengths repeated over the heads in the wrong order."""
 
     def repeat(self, valid_lens):
         return valid_lens.repeat(self.num_heads)
@@ -102,7 +102,7 @@ class PositionsAlongBatch(TakenApart):
 
 
 class CompoundedLoop(TakenApart):
-    """A loop over heads that projects the projection."""
+    """A loop over heads in which each head projects the projection of the previous head."""
 
     def project(self, proj, x):
         heads = []
@@ -143,7 +143,7 @@ class Reader(nn.Module):
 
 
 def pad(size, tokens, targets, generator):
-    """Leave 3 to 12 tokens, and no target for the padding."""
+    """Keep 3 to 12 tokens, and set no target for the padding."""
     lens = torch.randint(3, LENGTH + 1, (size, 1), generator=generator)
     padding = torch.arange(LENGTH) >= lens
     hidden = targets.masked_fill(padding.unsqueeze(-1), -100)
@@ -183,9 +183,9 @@ KINDS = {
 
 
 def measure(task, models):
-    """Share of places, no padding, where all answers are right."""
+    """Share of positions, without padding, where all answers are right."""
     shares = []
-    # Batches of 32 as in training: one of the faults depends on the place in the batch.
+    # Batches of 32 as in training: the effect of one fault depends on the place in the batch.
     for seed in range(20):
         generator = torch.Generator().manual_seed(1000 + seed)
         tokens, targets = TASKS[task][0](generator)
@@ -201,7 +201,7 @@ def arm(name, task, steps=STEPS):
 
 
 ARMS = {f"{name}, {task}": arm(name, task) for task in TASKS for name in KINDS}
-# Those that do not reach the top.
+# The arms that do not reach the top accuracy.
 for name, task in (
     ("split without transpose", "copy with padding"),
     ("split without transpose", "two pointers"),

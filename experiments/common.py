@@ -25,23 +25,22 @@ from mha_lib.experiments import digest, hashes_of
 from mha_lib.training import cross_entropy, fit, seeded
 
 Batch = tuple[Tensor, Tensor]
-# A short training of one seed that is stored beside the long one, and that a test repeats.
+# A short training run of one seed, which is stored with the long one and repeated by a test.
 CHECK_STEPS, CHECK_RECORDS, CHECK_TOLERANCE = 30, 6, 0.01
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One setting: what is trained, on what, for how long, and what is measured on the trained models.
+    """One setting: what is trained, on which data, for how long, and what is measured on the trained models.
 
     Attributes:
         make_model: function without arguments that makes a model.
         make_batch: function of a `torch.Generator` that returns (inputs, targets).
-        measure: function of the list of trained models that returns the results: name -> one entry for each
-            model.
+        measure: function of the list of trained models that returns the results: name -> one entry per model.
         steps: number of updates.
         lr: largest learning rate of the one-cycle schedule.
         seeds: number of models, with the seeds 0, 1, ...
-        keep: of how many of them the parameters are stored.
+        keep: number of models whose parameters are stored.
         loss: function of (outputs, targets).
     """
 
@@ -55,10 +54,10 @@ class Arm:
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
 
     def check(self) -> list[float]:
-        """Losses of seed 0 on the way of a short training, in double precision.
+        """Losses of seed 0 during a short training run, in double precision.
 
-        In single precision, what processors round differently may grow within these steps to a quarter of
-        the loss; in double precision it stays below the digits that are stored.
+        In single precision, rounding differences between processors may grow within these steps to a quarter
+        of the loss; in double precision they stay below the digits that are stored.
         """
 
         def make_double_batch(generator: torch.Generator) -> Batch:
@@ -84,7 +83,7 @@ class Arm:
         return rounded(history.losses[0])
 
     def run(self) -> tuple[dict[str, Any], list[nn.Module]]:
-        """Train, measure, and return what is stored, and the models."""
+        """Train and measure; return what is stored, and the models."""
         models = seeded(self.make_model, self.seeds)
         history = fit(
             models,
@@ -113,10 +112,10 @@ class Arm:
 
 
 class PointerModel(nn.Module):
-    """Names, at each of 12 places, the tokens that pointers point to, from the output of one attention layer.
+    """Predicts, at each of 12 positions, the tokens that pointers point to, with one attention layer.
 
     Args:
-        num_heads: of the layer.
+        num_heads: number of heads of the layer.
         num_tasks: number of pointers.
         read_out: "linear"; "MLP", with one hidden layer; or "two matrices", the MLP without its ReLU: a
             linear read-out with the parameters of the MLP.
@@ -147,12 +146,12 @@ def read_out_of(kind: str, width: int, hidden: int, answers: int) -> nn.Module:
 
 
 def heads(number: int) -> str:
-    """The number of heads in words of a label."""
+    """The number of heads as text for a label."""
     return "1 head" if number == 1 else f"{number} heads"
 
 
 def rounded(value: Any) -> Any:
-    """Tensors as lists, numbers with four significant digits."""
+    """Tensors as lists, with numbers rounded to four significant digits."""
     if isinstance(value, Mapping):
         return {str(key): rounded(part) for key, part in value.items()}
     if isinstance(value, Tensor):
@@ -163,14 +162,14 @@ def rounded(value: Any) -> Any:
 
 
 def one_thread() -> None:
-    """The same sums on every machine: one thread, denormal numbers as they are."""
+    """Make sums the same on every machine: use one thread, keep denormal numbers."""
     torch.set_num_threads(1)
 
 
 def run_arms(
     script: Path | str, arms: Mapping[str, Arm], bounds: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Train all arms of a script. Returns what is stored, and the parameters that are kept."""
+    """Train all arms of a script. Return what is stored, and the parameters that are kept."""
     one_thread()
     script = Path(script)
     code, data = hashes_of(script)
@@ -204,7 +203,7 @@ def run_arms(
 def store(
     script: Path | str, content: dict[str, Any], tensors: dict[str, Tensor]
 ) -> None:
-    """Write results and models beside the script, in the folder `stored`."""
+    """Write results and models to the folder `stored` next to the script."""
     path = Path(script).parent / "stored" / f"{Path(script).stem}.json"
     path.parent.mkdir(exist_ok=True)
     data = save(tensors) if tensors else b""
@@ -217,7 +216,7 @@ def store(
 def run_script(
     script: str, run: Callable[[], tuple[dict[str, Any], dict[str, Tensor]]]
 ) -> None:
-    """What a script does when it is started: run and store, or with --confirm only compare."""
+    """Entry point of a script: run and store, or with --confirm only compare."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument(
         "--confirm",
@@ -232,7 +231,7 @@ def run_script(
 
 
 def confirm(script: Path) -> None:
-    """Give the stored results the hashes of the present code, if a short training of each arm agrees."""
+    """Give the stored results the hashes of the present code if a short training run of each arm agrees."""
     path = script.parent / "stored" / f"{script.stem}.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     arms = sys.modules["__main__"].ARMS
@@ -256,7 +255,7 @@ def confirm(script: Path) -> None:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Write results as JSON, one part a line, with a digest that tells whether the file is whole."""
+    """Write results as JSON, one part per line, with a digest that shows whether the file is intact."""
     text = json.dumps({**content, "digest": digest(content)}, ensure_ascii=False)
     text = text.replace('}, "', '},\n"').replace('"results": ', '\n"results": ')
     path.write_text(text + "\n", encoding="utf-8")

@@ -1,8 +1,8 @@
 """Handwritten digits: what does one attention layer see of an image with one head, and what with four?
 
-One layer over the 16 patches of a digit, the mean over the patches, a linear read-out: for each head the
-model sees one weighted mean of the patches. One and four heads have the same number of parameters. A third
-setting has four heads and no positions. All run for 250 steps and again for 2,000.
+The model is one layer over the 16 patches of a digit, a mean over the patches and a linear read-out: per head
+it sees one weighted mean of the patches. One and four heads have the same number of parameters. A third
+setting has four heads and no positions. All settings run for 250 steps and again for 2,000.
 """
 
 from functools import partial
@@ -46,7 +46,7 @@ def batch(generator):
 
 
 def measure(models):
-    """Share of the images that a model names rightly, on test and on training images."""
+    """Accuracy on test images and on training images."""
     return {
         name: (predict(models, x).argmax(-1) == y).float().mean(-1)
         for name, x, y in (

@@ -19,7 +19,7 @@ ALPHABET, LENGTH, PERIODS = 16, 24, (6, 12)
 
 
 def repeat_batch(batch_size, generator):
-    """Letters that repeat with a random period; what cannot be known yet has target -100."""
+    """Letters that repeat with a random period; letters that cannot be known yet have target -100."""
     first, last = PERIODS
     period = torch.randint(first, last + 1, (batch_size, 1), generator=generator)
     letters = torch.rand(batch_size, ALPHABET, generator=generator).argsort(-1)
@@ -54,7 +54,7 @@ def batch(generator):
 
 
 def measure(models):
-    """Share of letters that are right, of those that can be known."""
+    """Share of right answers among the letters that can be known."""
     tokens, targets = repeat_batch(3000, torch.Generator().manual_seed(99))
     scored = targets != -100
     right = (predict(models, tokens).argmax(-1) == targets)[:, scored]
@@ -78,10 +78,10 @@ ARMS = {
 
 
 def bag_of_letters():
-    """Best share for a model that knows how often each letter was seen, and the present letter.
+    """Highest accuracy for a model that knows how often each letter was seen, and the present letter.
 
     With period p and t letters seen, t mod p letters were seen once more than the others. The next letter is
-    one of the others, each with equal chance; where all were seen equally often, not the present one.
+    one of the others, each with equal chance; if all were seen equally often, any except the present one.
     """
     chances = []
     for period in range(PERIODS[0], PERIODS[1] + 1):

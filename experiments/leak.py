@@ -1,7 +1,7 @@
-"""A language model that reads the future: its loss against the entropy floor, in training and in use.
+"""A language model that reads the future: its loss against the entropy floor, in training and at inference.
 
-Three masks on a Markov source whose entropy is known: the correct causal mask, the inverted one, none. The
-control of the inverted mask: its last place, where it hides everything, is left out of the loss.
+Three masks on a Markov source whose entropy is known: the correct causal mask, the inverted mask, no mask. A
+control for the inverted mask leaves the last position, where the mask hides everything, out of the loss.
 """
 
 import math
@@ -56,7 +56,7 @@ def test_batch():
 
 
 def one_by_one(model, tokens, targets):
-    """Mean loss of a model that is given the tokens up to a place, and nothing after them."""
+    """Mean loss of a model that is given only the tokens up to a position."""
     losses = []
     for i in range(tokens.shape[1]):
         logits = model(tokens[:, : i + 1])[:, -1]
@@ -65,7 +65,7 @@ def one_by_one(model, tokens, targets):
 
 
 def measure(models):
-    """Test loss all at once and one by one; how often a model names what stands at the next place."""
+    """Test loss, all positions at once and one by one; how often a model predicts the next token."""
     tokens, targets = test_batch()
     at_once = [cross_entropy(logits, targets) for logits in predict(models, tokens)]
     with torch.no_grad():
@@ -97,7 +97,7 @@ ARMS = {
 
 
 def bounds():
-    """Guessing, the entropy of the source, and what the true source scores on the test sequences."""
+    """Chance, the entropy of the source, and the loss of the true source on the test sequences."""
     tokens, targets = test_batch()
     return {
         "guessing": math.log(TOKENS),

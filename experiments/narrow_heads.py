@@ -1,4 +1,4 @@
-"""Narrow heads: 32 heads of width 1 on two pointers, with three times the steps of the experiment there."""
+"""Narrow heads: 32 heads of width 1 on two pointers, with three times the steps of `two_pointers`."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ def batch(generator):
 
 
 def measure(models):
-    """Share of places where both answers are right."""
+    """Share of positions where both answers are right."""
     tokens, targets = pointer_batch(2000, generator=torch.Generator().manual_seed(99))
     right = predict(models, tokens).argmax(-1) == targets
     return {"both right": right.all(-1).float().mean((1, 2))}

@@ -1,8 +1,8 @@
 """Positions: seven encodings on three tasks, trained at length 12 and tested up to length 48.
 
-The ceilings are exact: what a model can reach at each place that sees the visible tokens as a bag, without
-their order. ALiBi runs again with its slopes doubled and quadrupled, the control for "its slopes are too
-flat for this length". Two arms that fail run again with four times the steps.
+The ceilings are exact: the accuracy that a model can reach at each position if it sees the visible tokens as
+a bag, without their order. ALiBi runs again with its slopes doubled and quadrupled, the control for "its
+slopes are too flat for this length". Two arms that fail run again with four times the steps.
 """
 
 from fractions import Fraction
@@ -56,7 +56,7 @@ def latest_capital(generator, batch_size=BATCH, length=LENGTH):
 
 
 class OneLayer(nn.Module):
-    """Embedding, one self-attention layer that knows positions in some way, linear read-out."""
+    """Embedding, one self-attention layer with one of the encodings, linear read-out."""
 
     def __init__(self, encoding, is_causal, slopes=1.0):
         super().__init__()
@@ -102,7 +102,7 @@ TASKS = {
 
 
 def measure(task, models):
-    """Share of right answers at length 12; for causal tasks also at every place up to length 48."""
+    """Share of right answers at length 12; for causal tasks also at every position up to length 48."""
     make_batch, is_causal, first = TASKS[task]
 
     def by_place(length):
@@ -146,7 +146,7 @@ for encoding, task in (("rotary", "mirrored"), ("ALiBi", "three back")):
 
 
 def largest_share(draws, letters):
-    """Expected share of the most frequent letter among `draws` uniform ones, exactly.
+    """Expected share of the most frequent letter among `draws` uniform letters, computed exactly.
 
     The chance that no letter occurs more than m times is draws! / letters^draws times the coefficient of
     x^draws in (1 + x + x^2/2! + ... + x^m/m!)^letters.
@@ -168,12 +168,12 @@ def largest_share(draws, letters):
 
 
 def bag_three_back(place):
-    """The token three back is any of the `place` earlier ones, with equal chance."""
+    """The token three back is any of the `place` earlier tokens, with equal chance."""
     return float(largest_share(place, LETTERS))
 
 
 def bag_latest_capital(place):
-    """A capital names itself; otherwise the latest is any of the capitals so far, with equal chance."""
+    """A capital is its own answer; otherwise the latest is any of the capitals so far, with equal chance."""
     if place == 0:
         return 1.0
     shares = [largest_share(1 + more, CAPITALS) for more in range(place)]

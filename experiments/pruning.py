@@ -1,7 +1,7 @@
-"""Pruning: which of eight heads can go? Ranked once by ablation, greedily, or at random, for ten seeds.
+"""Pruning: which of eight heads can be removed? They are ranked once by ablation, greedily, or at random.
 
-The models are those of two pointers with eight heads and a linear read-out. The heads are ranked on other
-sequences than those that measure the result.
+The ten models (seeds) are those of two pointers with eight heads and a linear read-out. The sequences that
+rank the heads are not those that measure the result.
 """
 
 import copy
@@ -29,7 +29,7 @@ TEST = pointer_batch(512, generator=torch.Generator().manual_seed(99))
 
 
 def without(model, off, sequences):
-    """Loss and share of places with both answers right, with some heads switched off."""
+    """Loss and share of positions with both answers right, with some heads switched off."""
     tokens, targets = sequences
     gates = torch.ones(HEADS)
     gates[off] = 0.0
@@ -41,12 +41,12 @@ def without(model, off, sequences):
 
 
 def once(model):
-    """Heads by the rise of the loss when each is switched off alone, least important first."""
+    """Heads by the increase of the loss when only that head is switched off, least important first."""
     return sorted(range(HEADS), key=lambda head: without(model, [head], RANKING)[0])
 
 
 def greedy(model):
-    """Switch off the head that costs least now, measure again, and so on."""
+    """Repeatedly switch off the head that costs least, measuring again after each."""
     off = []
     while len(off) < HEADS - 1:
         others = [head for head in range(HEADS) if head not in off]
@@ -56,7 +56,7 @@ def greedy(model):
 
 
 def measure(models):
-    """By number of heads kept, from 8 to 1: loss and accuracy for each way to choose them."""
+    """Loss and accuracy by number of heads kept, from 8 to 1, for each way to choose them."""
     generator = torch.Generator().manual_seed(0)
     found = {}
     for model in models:

@@ -1,7 +1,7 @@
-"""Recall: name the letter that stands a given number of places back. Attention, convolution, recurrence.
+"""Recall: predict the letter a given number of positions back, by attention, convolution or recurrence.
 
-The recurrent network is tuned: three learning rates, of which the best is chosen on sequences that the table
-does not use. The convolutions run again with twice the steps; a gated recurrent network (GRU) is beside them.
+The recurrent network is tuned: the best of three learning rates is chosen on sequences that the table does
+not use. The convolutions run again with twice the steps; a gated recurrent network (GRU) is also trained.
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ LETTERS, PLACES, WIDTH = 8, 12, 32
 
 
 def recall_batch(batch_size, generator):
-    """Letters 0..7, then the question: 8 means one place back, 9 means two, ..."""
+    """Letters 0..7, then the question: 8 means one position back, 9 means two, ..."""
     letters = torch.randint(LETTERS, (batch_size, PLACES), generator=generator)
     back = torch.randint(1, PLACES + 1, (batch_size, 1), generator=generator)
     answer = letters.gather(1, PLACES - back)[:, 0]
@@ -40,7 +40,7 @@ class AttentionReader(nn.Module):
 
 
 class ConvolutionReader(nn.Module):
-    """Two causal convolutions of width 4: one reaches 3 places back, two reach 6."""
+    """Two causal convolutions of width 4: one reaches 3 positions back, two reach 6."""
 
     def __init__(self, width):
         super().__init__()
@@ -109,7 +109,7 @@ def batch(generator):
 
 
 def measure(models):
-    """Share of right answers by places back, 1 to 12, and on the sequences that choose the rate."""
+    """Share of right answers by distance, 1 to 12, and on the sequences that choose the learning rate."""
     tokens, answers = recall_batch(12_000, torch.Generator().manual_seed(99))
     back = tokens[:, -1] - LETTERS + 1
     hits = (predict(models, tokens).argmax(-1) == answers).float()

@@ -1,6 +1,6 @@
 """Recall for longer: what do the recurrent networks reach with four times the steps?
 
-They run with the learning rates of `recall`, the simple one with its best, on the same data.
+They are trained on the same data with the learning rates of `recall`, the simple network with its best rate.
 """
 
 from common import run_arms, run_script

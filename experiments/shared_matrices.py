@@ -1,8 +1,8 @@
 """One matrix for queries and keys, or two? With each token visible to itself, and hidden from itself.
 
-Three tasks of one head: a relation that holds both ways (mirrored), one that looks back only, under a causal
-mask (three back), and one that differs from its reverse and has no mask (previous, round the end). With one
-matrix the scores are symmetric before the softmax, and a token's score with itself is its squared length.
+Three tasks for one head: a symmetric relation (mirrored); one that only looks back, under a causal mask
+(three back); and one that is not symmetric and has no mask (previous, wrapping around). With one matrix the
+scores are symmetric before the softmax, and a token's score with itself is its squared length.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ WIDTH, LETTERS, LENGTH = 32, 8, 12
 
 
 class OneHead(nn.Module):
-    """Embedding, positions, one head with or without a matrix of its own for keys, linear read-out."""
+    """Embedding, positions, one head with or without a separate matrix for keys, linear read-out."""
 
     def __init__(self, is_causal, is_shared, hides_itself):
         super().__init__()

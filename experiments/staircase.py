@@ -1,4 +1,4 @@
-"""Four pointers: previous, mirrored, next and opposite token at every place, by number of heads and read-out.
+"""Four pointers: previous, mirrored, next and opposite token at every position, by heads and read-out.
 
 Two arms that do not solve the task run again with four times the steps.
 """
@@ -21,7 +21,7 @@ def batch(generator):
 
 
 def measure(models):
-    """Share of places where all four answers are right, and of each pointer alone."""
+    """Share of positions where all four answers are right, and for each pointer separately."""
     tokens, targets = pointer_batch(
         2000, tasks=TASKS, generator=torch.Generator().manual_seed(99)
     )
@@ -47,7 +47,7 @@ for read_out, number in (("linear", 2), ("MLP", 1)):
 
 
 def all_four_equal():
-    """Share of places where all four answers are the same token, for random tokens."""
+    """Share of positions where all four answers are the same token, for random tokens."""
     place = torch.arange(12)
     places = [place.roll(1), place.flip(0), place.roll(-1), place.roll(6)]
     distinct = torch.tensor([len(set(p)) for p in torch.stack(places, -1).tolist()])

@@ -1,6 +1,6 @@
-"""Two pointers: how many heads does a layer need that must deliver the previous and the mirrored token?
+"""Two pointers: how many heads does a layer need to predict the previous and the mirrored token?
 
-Heads from 1 to 32 at the same number of parameters, with three read-outs: linear; an MLP; and the same two
+From 1 to 32 heads with the same number of parameters, with three read-outs: linear; an MLP; and the MLP's two
 matrices without the ReLU between them, a linear read-out with the parameters of the MLP. The arms that fail
 run again with four times the steps.
 """
@@ -24,7 +24,7 @@ def batch(generator):
 
 
 def measure(models):
-    """Share of places where both answers are right; mean weight of each head on either place."""
+    """Share of positions where both answers are right; mean weight of each head on either target."""
     tokens, targets = pointer_batch(
         2000, tasks=TASKS, generator=torch.Generator().manual_seed(99)
     )
@@ -53,7 +53,7 @@ def arm(num_heads, read_out, steps=STEPS, embed_dim=32, keep=0):
     return Arm(make_model, batch, measure, steps=steps, lr=LR, keep=keep)
 
 
-# Pages look into these.
+# Chapters inspect the models of these arms.
 KEPT = {("linear", number) for number in (1, 2, 4, 8)} | {("MLP", 1)}
 ARMS = {
     f"{read_out}, {heads(number)}": arm(
@@ -75,7 +75,7 @@ ARMS["linear, 2 heads, width 40"] = arm(2, "linear", embed_dim=40)
 
 BOUNDS = {
     "guessing": 1 / 64,
-    # Both pointers meet at 2 of 12 places; elsewhere the two tokens are equal once in 8.
+    # Both pointers coincide at 2 of 12 positions; elsewhere the two tokens are equal once in 8.
     "both answers are the same token": 13 / 48,
 }
 

@@ -1,9 +1,10 @@
 """A model on real words: the blank of an English sentence needs its subject, owner, neighbour and place.
 
-One attention layer and a linear read-out, tested on sentences whose people never met in training. One head is
-compared with several at the same number of parameters. Its controls: a read-out of two matrices, with and
-without a ReLU between them, and three times the steps. Every arm is tuned alike, with two learning rates. For
-every model: where each head looks from the blank, and which answers are lost without it.
+The model is one attention layer and a linear read-out, tested on sentences whose people never occurred
+together in training. One head is compared with several at the same number of parameters. The controls for one
+head: a read-out of two matrices, with and without a ReLU between them, and three times the steps. Every arm
+is tuned in the same way, with two learning rates. For every model the results also say where each head
+attends from the blank, and which answers are lost without it.
 """
 
 from functools import partial
@@ -59,7 +60,7 @@ def batch(generator):
 
 
 def measure(models):
-    """Answers right on held-out sentences, with all heads and without each; weights from the blank."""
+    """Right answers on held-out sentences, with all heads and without each head; weights from the blank."""
     tokens, targets, sources = sentence_batch(
         4000, held_out=True, generator=torch.Generator().manual_seed(99)
     )
@@ -113,8 +114,8 @@ for read_out in ("two matrices", "MLP"):
 ARMS[f"1 head, {LONG} steps"] = arm(1, RATES[0], steps=LONG)
 BOUNDS = {
     "guessing": 1 / 2 / 16 / 16 / 8,
-    # A bag of words tells owner and place, by their kind of word, but not which of the two other people is
-    # the subject: the neighbour is guessed once in two, and the verb follows.
+    # A bag of words determines owner and place by their kind of word, but not which of the two other people
+    # is the subject: one guess of the neighbour in two is right, and the verb follows.
     "bag of words, all four": 1 / 2,
     "bag of words, each": [3 / 4, 1, 1 / 2, 1],
 }

@@ -1,6 +1,6 @@
 """A model on real words with one head, once more: a smaller learning rate and three times the steps.
 
-In the experiment `words` some runs with one head get stuck. This is the fairest chance that one head gets,
+In the experiment `words` some runs with one head get stuck. This experiment gives one head a fairer chance,
 with a linear read-out and with an MLP.
 """
 

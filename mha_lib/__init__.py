@@ -1,12 +1,13 @@
 """Multi-head attention, in one small canonical implementation: the package behind the course.
 
 Masks are bool, True = may attend. Axes are (batch, len, embed_dim) outside and
-(batch, num_heads, len, head_dim) inside. Plots, notebook helpers and widgets are modules of their own, so
-that importing the layers stays light.
+(batch, num_heads, len, head_dim) inside. Plots, notebook helpers and widgets are separate modules, so that
+importing the layers stays light.
 
 A wrong argument raises an error before anything is computed. Numbers inside tensors (lengths in range, finite
-biases) are looked at on a CPU and inside `vmap`. On a GPU, where looking would make the program wait, and in
-compiled or exported programs torch compares them while the program runs, and stops it with a RuntimeError.
+biases) are checked at once on a CPU and inside `vmap`. On a GPU, where reading them would make the program
+wait, and in compiled or exported programs, torch checks them while the program runs and raises a
+RuntimeError.
 """
 
 from mha_lib.attention import attention_pooling, dot_product_attention, masked_softmax

@@ -1,4 +1,4 @@
-"""Checks that public functions make before any arithmetic; each error names argument, rule and value."""
+"""Checks that public functions make before any arithmetic; each error names the argument, rule and value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def checked(check: Callable[..., object]) -> Callable[[_F], _F]:
-    """Decorator: `check` gets the arguments first, then the function, which stays bare in `unchecked`."""
+    """Decorator that passes the arguments to `check` before the function; `unchecked` undoes it."""
 
     def decorate(formula: _F) -> _F:
         @functools.wraps(formula)
@@ -32,7 +32,7 @@ def checked(check: Callable[..., object]) -> Callable[[_F], _F]:
 
 
 def unchecked(function: _F) -> _F:
-    """The formula inside a checked function; any other callable as it is."""
+    """Return the function that `checked` decorated; any other callable unchanged."""
     return getattr(function, "__wrapped__", function)
 
 
@@ -46,7 +46,7 @@ def check_type(name: str, value: object, expected: type) -> None:
 
 
 def check_int(name: str, value: object) -> int:
-    """Return `value` if it is an int (a bool is not a count), or one that torch.export leaves open."""
+    """Return `value` if it is an int (a bool is refused), or a symbolic int of torch.export."""
     if isinstance(value, torch.SymInt):
         return value  # type: ignore[return-value]
     if isinstance(value, bool) or not isinstance(value, int):
@@ -67,14 +67,14 @@ def check_sizes(**sizes: object) -> None:
 
 
 def check_lens(**lens: object) -> None:
-    """Raise unless all are ints that are not negative; None stands for a default."""
+    """Raise unless all are non-negative ints; None stands for a default."""
     for name, value in lens.items():
         if value is not None and check_int(name, value) < 0:
             raise ValueError(f"{name} must not be negative, got {value}")
 
 
 def check_seed(name: str, value: object) -> None:
-    """Raise unless `value` is an int that every generator takes as a seed."""
+    """Raise unless `value` is an int that every generator accepts as a seed."""
     if not 0 <= check_int(name, value) < 2**32:
         raise ValueError(f"{name} must lie in 0..2^32-1, got {value}")
 
@@ -129,14 +129,14 @@ def check_width(name: str, value: object, width: int, *, axes: str) -> Tensor:
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Raise unless `value` is one of the texts in `choices`."""
+    """Raise unless `value` is one of the strings in `choices`."""
     check_type(name, value, str)
     if value not in tuple(choices):
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
 def check_same(what: str, names: Sequence[str], values: Sequence[object]) -> None:
-    """Raise unless all `values` are equal; `what` says which property of the arguments `names` they are."""
+    """Raise unless all `values` are equal; `what` is the property that the arguments `names` must share."""
     for value in values[1:]:
         if value != values[0]:
             break
@@ -158,7 +158,7 @@ def check_same_kind(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
     else:
         return
     check_same("device", names, [tensor.device for tensor in tensors])
-    # Under autocast torch itself brings the operands to one dtype.
+    # Under autocast torch itself casts the operands to one dtype.
     if tensors[0].is_meta or not torch.is_autocast_enabled(tensors[0].device.type):
         check_same("dtype", names, [tensor.dtype for tensor in tensors])
 
@@ -166,7 +166,7 @@ def check_same_kind(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
 def check_tokens(x: object, width: int, proj: object, axes: str) -> None:
     """Raise unless `x` has the named axes, the width, and the dtype and device of the weight of `proj`.
 
-    A module that replaced a projection (LoRA, quantization) may have no such tensor.
+    A module that replaced a projection (LoRA, quantization) may have no weight tensor.
     """
     tokens = check_width("x", x, width, axes=axes)
     weight = getattr(proj, "weight", None)
@@ -197,12 +197,13 @@ def check_numbers(
     *,
     integers: str | None = None,
 ) -> Tensor:
-    """Return `values` if it is a tensor whose numbers all lie in low..high, as the `rule` in the error says.
+    """Return `values` if it is a tensor whose numbers all lie in low..high; an error states this as `rule`.
 
-    Where `integers` names axes, such as "(len,) or (batch, len)", it must hold integers and have their rank.
+    If `integers` names axes, such as "(len,) or (batch, len)", `values` must hold integers and have one of
+    these ranks.
 
     Where reading the numbers would make the program wait for a GPU, or would break the graph that a
-    compiler traces, torch compares them when the program runs, and raises a RuntimeError that holds the
+    compiler traces, torch checks them when the program runs and raises a RuntimeError that states the
     rule. Inside `vmap` the numbers of all samples are read. The meta device has no numbers.
     """
     if not isinstance(values, Tensor):
@@ -226,12 +227,12 @@ def check_numbers(
     while torch._C._functorch.is_functorch_wrapped_tensor(numbers):
         numbers = torch._C._functorch.get_unwrapped(numbers)
     try:
-        # A list does not find the smallest of numbers that are NaN.
+        # `min` and `max` of a list are wrong if it holds a NaN; `aminmax` returns the NaN.
         few = integers is not None and numbers.numel() <= 64
         ends = numbers if few else torch.stack(numbers.aminmax())
         listed = ends.flatten().tolist()
         least, most = min(listed), max(listed)
-    except RuntimeError:  # a tensor that stands for numbers without holding any
+    except RuntimeError:  # a fake tensor, which has no numbers
         return values
     if not low <= least <= most <= high:
         raise ValueError(f"{name} {rule}, got values from {least} to {most}")
@@ -239,16 +240,14 @@ def check_numbers(
 
 
 def finite(*tensors: Tensor) -> bool:
-    """Whether no number is NaN or infinite; False also where asking would wait for a GPU or break a graph."""
+    """Whether all numbers are finite; also False where a check would wait for a GPU or break a graph."""
     if torch.compiler.is_compiling() or not tensors[0].is_cpu:
         return False
     for tensor in tensors:
-        try:  # NaN and infinity outlive a sum. That a sum of large numbers overflows is no harm.
+        try:  # A NaN or infinity makes the sum non-finite. A sum that overflows only costs time.
             if not math.isfinite(tensor.detach().sum().item()):
                 return False
-        except (
-            RuntimeError
-        ):  # `vmap`, and tensors that stand for numbers without holding any
+        except RuntimeError:  # `vmap`, and fake tensors, which have no numbers
             return False
     return True
 
@@ -261,7 +260,7 @@ def check_vectors(
 ) -> None:
     """Raise unless queries and keys are vectors, of the widths `dims`, whose leading axes broadcast.
 
-    If they meet a `weight`, they must have its dtype and device.
+    If a `weight` is given, they must have its dtype and device.
     """
     check_float_tensor("query", query, axes="..., q_len, d")
     check_float_tensor("key", key, axes="..., k_len, d")
@@ -284,7 +283,7 @@ def check_pair(query: Tensor, key: Tensor) -> None:
 
 
 def check_scale(name: str, scale: float | Tensor) -> None:
-    """Raise unless `scale` is a positive number, or a floating-point tensor of one number for each head."""
+    """Raise unless `scale` is a positive number, or a floating-point tensor with one number for each head."""
     if not isinstance(scale, Tensor):
         check_positive(name, scale)
         return
@@ -332,7 +331,7 @@ def check_bool(name: str, mask: object) -> Tensor:
 
 
 def check_no_key_mask(attn_mask: object, shape: Sequence[int]) -> None:
-    """Raise if a mask of rank 2 could also be (batch, k_len), as other libraries write padding."""
+    """Raise if a mask of rank 2 could also mean (batch, k_len), the padding mask of other libraries."""
     if not isinstance(attn_mask, Tensor) or attn_mask.ndim != 2 or len(shape) < 3:
         return
     if attn_mask.shape[0] == shape[0] == shape[-2] > 1:
@@ -368,7 +367,7 @@ def check_attention(
     scale: float | Tensor | None,
     softcap: float | None,
 ) -> None:
-    """Raise unless `dot_product_attention` can take these arguments, masks and bias apart."""
+    """Raise unless `dot_product_attention` can take these arguments; masks and bias are checked elsewhere."""
     names = ("query", "key", "value")
     check_float_tensor("query", query, axes="..., q_len, d")
     check_float_tensor("key", key, axes="..., k_len, d")
@@ -386,8 +385,8 @@ def check_attention(
     else:
         check_same("leading axes", names, leading)
     check_same("last axis", ("query", "key"), (query.shape[-1], key.shape[-1]))
-    # torch's kernel reads past the key buffer where the values are longer, so this must
-    # be refused here.
+    # torch's kernel reads past the end of the keys where the values are longer, so this
+    # must be refused here.
     check_same("length", ("key", "value"), (key.shape[-2], value.shape[-2]))
     check_type("is_causal", is_causal, bool)
     check_probability("dropout_p", dropout_p)
@@ -407,7 +406,7 @@ def check_layer(
 ) -> None:
     """Raise unless a layer with these widths and this weight can take the inputs.
 
-    Looks at all at once, and asks the other checks only for their errors: this runs in every call.
+    This runs in every call, so one quick test comes first; the other checks only raise the errors.
     """
     like = weight if isinstance(weight, Tensor) else query
     axes = ("batch, q_len, embed_dim", "batch, k_len, kdim", "batch, k_len, vdim")
@@ -419,7 +418,7 @@ def check_layer(
         or rank != getattr(value, "ndim", 3)
     ):
         rank = 3
-    # In self-attention one look at the one tensor is enough.
+    # In self-attention the three inputs are one tensor, which is checked once.
     alone = query is key is value and widths[0] == widths[1] == widths[2]
     for (x, name), width, axis in zip(inputs[: 1 if alone else 3], widths, axes):  # noqa: B905
         good = isinstance(x, Tensor) and x.ndim == rank and x.shape[-1] == width
@@ -442,7 +441,7 @@ def check_plain_linear(attention: Any) -> None:
     """Raise unless the projections of a layer are linear layers whose matrices can be cut into heads."""
     for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
         proj = getattr(attention, name)
-        # Weight norm leaves the class and takes the parameter; sharding and torchao replace its class.
+        # Weight norm removes the parameter but keeps the class; sharding and torchao change its class.
         weight = proj._parameters.get("weight")
         if type(proj) is not torch.nn.Linear or type(weight) is not torch.nn.Parameter:
             held = (
@@ -466,7 +465,7 @@ def check_divisible(**sizes: int) -> None:
 def check_scoring(
     score: object, scale: float | Tensor | None, softcap: float | None, num_heads: int
 ) -> None:
-    """Raise unless a layer can score by these settings."""
+    """Raise unless a layer can compute scores with these settings."""
     if score is not None and not callable(score):
         raise TypeError(
             f"score must be a function of query and key, got {type(score).__name__}: {score!r}"
@@ -477,9 +476,7 @@ def check_scoring(
         return
     check_scale("scale", scale)
     if score is not None:
-        raise ValueError(
-            f"scale must be left to the rule where score is given, got scale={scale}"
-        )
+        raise ValueError(f"scale must be None where score is given, got scale={scale}")
     if isinstance(scale, Tensor) and scale.numel() not in (1, num_heads):
         raise ValueError(
             f"scale must hold one number, or one for each of num_heads={num_heads}, got {tuple(scale.shape)}"
@@ -487,7 +484,7 @@ def check_scoring(
 
 
 def check_window(window: object) -> None:
-    """Raise unless `window` is None or a pair of lengths (left, right), None for one without end."""
+    """Raise unless `window` is None or a pair of lengths (left, right), each None if unlimited."""
     if window is None:
         return
     if not isinstance(window, (tuple, list)) or len(window) != 2:
@@ -515,10 +512,10 @@ def check_rotary(rotary: object, head_dim: int) -> None:
 def checked_rule(
     score: Callable[..., Tensor], positions: tuple[Tensor, Tensor] | None = None
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """A scoring rule of the user's that must give a number for each query and key.
+    """Wrap a user's scoring rule, which must return one number for each query and key.
 
-    A function gets half precision as float32, a module gets the dtype of its parameters. Where slots of a
-    cache do not say where their tokens stand, `positions` does, to a rule that takes them.
+    A function receives half precision as float32, a module the dtype of its parameters. Where the slots of a
+    cache are not the positions of their tokens, a rule that takes `positions` receives them.
     """
     knows = positions is not None and getattr(score, "takes_positions", False)
     where = {"positions": positions} if knows else {}
@@ -565,7 +562,7 @@ def check_even(name: str, value: object) -> None:
 
 
 def check_positions(positions: object, q_len: int, k_len: int) -> Positions:
-    """Return `positions` if they are those of queries and of keys, integers (len,) or (batch, len) each."""
+    """Return `positions` if they are a pair, of queries and of keys: integers (len,) or (batch, len) each."""
     if not isinstance(positions, (tuple, list)) or len(positions) != 2:
         raise TypeError(
             f"positions must be a pair of tensors, for queries and keys, got {type(positions).__name__}"
@@ -598,12 +595,12 @@ def check_chunk(
 def check_chunk_sizes(
     sizes: tuple[int, ...], held: Sequence[int] | None, valid_lens: object
 ) -> None:
-    """Raise unless keys of these sizes (batch, num_kv_heads, new, head_dim) go with those that are held."""
+    """Raise unless keys of these sizes (batch, num_kv_heads, new, head_dim) match those in the cache."""
     batch, num_kv_heads, _, head_dim = sizes
     if valid_lens is not None and getattr(valid_lens, "shape", ()) != (batch,):
         check_type("valid_lens", valid_lens, Tensor)
         raise ValueError(
-            "valid_lens must have shape (batch,) beside a cache, the number of real new tokens, "
+            "valid_lens must have shape (batch,) with a cache, the number of real new tokens, "
             f"got {tuple(getattr(valid_lens, 'shape', ()))} for batch={batch}"
         )
     if held is not None:

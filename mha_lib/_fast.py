@@ -1,8 +1,8 @@
-"""Speed apart from meaning: torch's kernel, masks by blocks, memory that is used again.
+"""Faster ways to compute the same attention: torch's kernel, block-wise masks, memory that is reused.
 
 Nothing here defines what attention computes. With `KERNEL = False` the readable path runs, and all results
-stay the same within rounding; only memory, second derivatives, and a NaN that some queries see and others do
-not, may differ.
+stay the same up to rounding; only the use of memory, second derivatives, and the effect of a NaN that only
+some queries see, may differ.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torch import Tensor
 from mha_lib._checks import finite
 from mha_lib.masking import _fit_bias, _hide_future
 
-# With fewer keys than a processor adds at once, torch's CPU kernel takes a row whose scores are all NaN for
-# a hidden one and returns zeros; given a mask, it does not.
+# With fewer keys than a processor adds at once, torch's CPU kernel mistakes a row whose scores are all NaN
+# for a hidden row and returns zeros; with a mask it does not.
 _KERNEL_KEEPS_NAN_FROM = 16
 
-# Queries that share a mask where causal order meets padding, so that no q_len * k_len mask is built.
+# Queries per block where a causal mask is combined with padding, so that no q_len * k_len mask is built.
 _CAUSAL_BLOCK = 512
 
-# Scores from which on their memory becomes that of the weights: small ones are copied in less time.
+# From this many scores on, the weights reuse the memory of the scores; fewer scores are copied faster.
 REUSE_FROM = 1 << 14
 
-# Whether torch's kernel may take the place of the readable path.
+# Whether torch's kernel may replace the readable path.
 KERNEL = True
 
 
@@ -43,7 +43,7 @@ def attend(
     scale: float | Tensor | None,
     dropout_p: float,
 ) -> Tensor:
-    """The output of attention by torch's kernel, without weights."""
+    """Compute the output of attention with torch's kernel, without weights."""
     if query.ndim == 3:  # without a head axis, torch would make a tensor of all weights
         query, key, value = (x.unsqueeze(1) for x in (query, key, value))
         mask, bias = (
@@ -57,13 +57,13 @@ def attend(
         causal = _hide_future(query.shape[-2], key.shape[-2], device=query.device)
         mask, is_causal = causal if mask is None else mask & causal, False
     if bias is not None:
-        # On a CPU the kernel takes a bias that is more precise than queries in half precision.
+        # On a CPU the kernel accepts a float32 bias for queries in half precision.
         half = query.dtype in (torch.float16, torch.bfloat16)
         bias = _fit_bias(bias, torch.float32 if half and query.is_cpu else query.dtype)
         mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
     if is_causal and (mask is not None or query.shape[-2] != key.shape[-2]):
         return _causal_by_blocks(kernel, query, key, value, mask)
-    # Where as many queries as keys begin together, the kernel's own causal path means the same as ours.
+    # With as many queries as keys, the kernel's own causal mask is the same as ours.
     return kernel(query, key, value, mask, is_causal=is_causal)
 
 
@@ -74,17 +74,17 @@ def _causal_by_blocks(
     value: Tensor,
     mask: Tensor | None,
 ) -> Tensor:
-    """Attend with some queries at a time, to the keys up to the last of them; they share `mask`."""
+    """Attend with one block of queries at a time, to the keys up to its last query; all share `mask`."""
     q_len, k_len = query.shape[-2], key.shape[-2]
 
     def attend_block(queries: Tensor, seen: int) -> Tensor:
-        # Queries and keys end together, in the block as in the whole.
+        # Queries and keys end together, in a block as in the whole sequence.
         visible = _hide_future(queries.shape[-2], seen, device=query.device)
         if mask is not None:
             visible = visible & mask[..., :seen]
         return kernel(queries, key[..., :seen, :], value[..., :seen, :], visible)
 
-    # A compiler would be tied to the number of blocks.
+    # A compiled program would be tied to the number of blocks.
     if torch.compiler.is_compiling() or q_len <= _CAUSAL_BLOCK:
         return attend_block(query, k_len)
     outputs: list[Tensor] = []
@@ -93,7 +93,7 @@ def _causal_by_blocks(
         seen = k_len - q_len + done
         if seen > 0:
             outputs.append(attend_block(queries, seen))
-        else:  # these come before the first key
+        else:  # these queries come before the first key
             outputs.append(queries.new_zeros(*queries.shape[:-1], value.shape[-1]))
     return torch.cat(outputs, dim=-2)
 
@@ -108,7 +108,7 @@ def _kernel(
     scale: float | None,
     dropout_p: float,
 ) -> Tensor:
-    """Call torch's kernel once, keep a NaN, and explain why there is no second derivative."""
+    """Call torch's kernel once, keep a visible NaN, and explain why there is no second derivative."""
     compiling = torch.compiler.is_compiling()
     # A branch on the length would tie a compiled program to it.
     few = compiling or key.shape[-2] < _KERNEL_KEEPS_NAN_FROM
@@ -137,7 +137,7 @@ def _kernel(
 
 
 def _nan_rows(query: Tensor, key: Tensor, *, is_causal: bool) -> Tensor:
-    """Rows of the output that must be NaN, (batch, heads, q_len, 1): their query is, or a key they see."""
+    """Output rows that must be NaN, (batch, heads, q_len, 1): their query is bad, or a key that they see."""
     bad_query = ~query.isfinite().all(-1, keepdim=True)
     bad_key = key.isnan().any(-1, keepdim=True)
     seen = bad_key.cumsum(-2) > 0 if is_causal else bad_key.any(-2, keepdim=True)
@@ -145,7 +145,7 @@ def _nan_rows(query: Tensor, key: Tensor, *, is_causal: bool) -> Tensor:
 
 
 class _OnlyOnce(torch.autograd.Function):
-    """The identity, whose derivative is an error that says what to do."""
+    """The identity, whose backward pass raises an error that says what to do."""
 
     generate_vmap_rule = True
 
@@ -155,7 +155,7 @@ class _OnlyOnce(torch.autograd.Function):
 
     @staticmethod
     def setup_context(*_: Any) -> None:
-        """Nothing to keep; torch.func asks for this method."""
+        """Save nothing; torch.func requires this method."""
 
     @staticmethod
     def backward(*_: Any) -> Tensor:
@@ -168,7 +168,7 @@ class _OnlyOnce(torch.autograd.Function):
 def _explain_second_derivative(
     gradients: tuple[Tensor | None, ...], _: object
 ) -> tuple[Tensor | None, ...] | None:
-    """Hook of the fused kernel's backward: does nothing unless a graph of it is made."""
+    """Hook of the fused kernel's backward pass: does nothing unless that pass builds a graph."""
     if not torch.is_grad_enabled():
         return None
     return tuple(
@@ -178,7 +178,7 @@ def _explain_second_derivative(
 
 
 def narrow(*tensors: Tensor) -> list[Tensor]:
-    """What autocast makes of the inputs of torch's kernel."""
+    """Cast the inputs of torch's kernel as autocast does."""
     dtype = torch.get_autocast_dtype(tensors[0].device.type)
     return [x if x.dtype == torch.float64 else x.to(dtype) for x in tensors]
 
@@ -188,19 +188,19 @@ def softmax(
     mask: Tensor | None,
     formula: Callable[[Tensor, Tensor | None], Tensor],
 ) -> Tensor:
-    """What `formula` gives, in the memory of the scores, which nobody else may hold, where that can be."""
+    """Compute `formula`, if possible in the memory of the scores, which no other code may still need."""
     if not scores.is_cpu:
         return formula(scores, mask)
     if mask is not None:
         sees = mask.any(-1, keepdim=True)
         if not finite(scores) or not sees.all():
             return formula(scores, mask)
-        # A hidden score needs no derivative, since its weight is zero: autograd need not know. This takes a
-        # fraction of the time of torch.where, but would keep a NaN.
+        # A hidden score needs no gradient, since its weight is zero, so autograd need not see the clamp. It
+        # takes a fraction of the time of torch.where, but would keep a NaN.
         limit = torch.where(mask, scores.new_full((), torch.inf), -torch.inf)
         with torch.no_grad():
             scores.clamp_(max=limit)
-    if not scores.requires_grad:  # forward derivatives and `vmap` refuse by themselves
+    if not scores.requires_grad:  # forward derivatives and `vmap` raise an error here
         with suppress(RuntimeError):
             return torch.softmax(scores, -1, out=scores)
     return formula(scores, None)

@@ -1,7 +1,7 @@
-"""Attention: scores become weights, and weights a mean of the values.
+"""Attention: a softmax turns scores into weights, and the weights give a mean of the values.
 
-The mathematics comes first, then the functions that check their arguments and call it. Where nobody asks for
-the weights, torch's kernel computes the same output faster (`_fast.py`).
+The mathematics comes first, then the functions that check their arguments and call it. If the weights are not
+requested, torch's kernel computes the same output faster (`_fast.py`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax over the keys that `mask` shows; a row without any becomes zeros."""
+    """Softmax over the visible keys; a row without a visible key becomes zeros."""
     if mask is None:
         return scores.softmax(-1)
-    # A row of -inf alone would become NaN. It gets zeros as scores, and the mask makes its weights zero.
+    # A row of only -inf would become NaN. Its scores are set to 0, and the mask makes its weights 0.
     fill = torch.where(mask.any(-1, keepdim=True), -torch.inf, 0.0)
     hidden = torch.where(mask, scores, fill)
     return hidden.softmax(-1, dtype=scores.dtype) * mask
@@ -56,7 +56,7 @@ def _attend(
     rule: ScoringRule | None = None,
     scale: float | Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention on either path. All arguments are checked, mask and bias aligned with the scores."""
+    """Attention on either path. The arguments are already checked, mask and bias aligned with the scores."""
     device = query.device.type
     if rule is None and device != "meta" and torch.is_autocast_enabled(device):
         query, key, value = _fast.narrow(query, key, value)
@@ -88,7 +88,7 @@ def _attend(
         scores = rule(query, key)
     else:
         scores = _scaled_dot_product(query, key.contiguous(), scale=scale)
-        # Nobody else holds these scores. A compiler decides about memory itself.
+        # No other code holds these scores. A compiler manages memory itself.
         if not torch.compiler.is_compiling() and scores.numel() >= _fast.REUSE_FROM:
             softmax = partial(_fast.softmax, formula=_softmax)
     if bias is not None:
@@ -100,14 +100,14 @@ def _attend(
 def _clear_unseen(
     key: Tensor, value: Tensor, mask: Tensor, is_causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """Zeros for what no query may see, so that not even a NaN there reaches a result or a gradient."""
+    """Set to 0 what no query may see, so that not even a NaN there reaches a result or a gradient."""
     if is_causal and mask.shape[-2] > 1:
         mask = mask & masking._hide_future(
             mask.shape[-2], key.shape[-2], device=mask.device
         )
     seen = mask if mask.shape[-2] == 1 else mask.any(-2, keepdim=True)
     seen = seen.transpose(-2, -1)
-    if seen.ndim == 4 and seen.shape[1] > key.shape[1]:  # by any head of the group
+    if seen.ndim == 4 and seen.shape[1] > key.shape[1]:  # seen by any head of the group
         seen = seen.unflatten(1, (key.shape[1], -1)).any(2)
     # Unlike torch.where, this keeps the strides, on which torch's choice of a kernel depends.
     return key.masked_fill(~seen, 0.0), value.masked_fill(~seen, 0.0)
@@ -184,7 +184,7 @@ def attention_pooling(
     _checks.check_pooling(scores, value, dropout_p)
     if mask is not None:
         mask = masking.align_mask(mask, scores.shape)
-        # What no query may see, NaN perhaps, would be multiplied by zero.
+        # A NaN that no query may see would stay a NaN when it is multiplied by a weight of 0.
         value = torch.where(mask.any(-2).unsqueeze(-1), value, 0.0)
     half = scores.dtype in _HALF
     wide = (scores.float(), value.float()) if half else (scores, value)
@@ -213,13 +213,13 @@ def dot_product_attention(
 
     With `need_weights` it is `attention_pooling` of `scaled_dot_product_score`, step by step. Without,
     torch's fused kernel computes the same, and the weights never exist as a tensor (Dao et al., 2022). Both
-    obey the same mask. Half precision is computed in float32 and returned in its own dtype. Only the first
-    way can be differentiated twice. On a CPU, torch falls back to a tensor of all weights where `dropout_p`
-    is above 0, `attn_bias` requires grad, or values are not as wide as keys.
+    paths obey the same mask. Half precision is computed in float32 and returned in its own dtype. Only the
+    path with weights can be differentiated twice. On a CPU, torch falls back to a tensor of all weights where
+    `dropout_p` is above 0, `attn_bias` requires grad, or values are not as wide as keys.
 
     What a key or a value holds never matters where no query may see the key, not even NaN or infinity. A NaN
-    that a query does see is never hidden. If only some queries see it, the other rows are right as long as it
-    stands in the key and weights are returned; torch's kernel may spread it.
+    that a query does see is never hidden. If only some queries see it, the other rows are right as long as
+    the NaN is in the key and weights are returned; torch's kernel may spread it to other rows.
 
     Args:
         query: (batch, q_len, d) or (batch, num_heads, q_len, d).
@@ -229,14 +229,14 @@ def dot_product_attention(
         attn_mask: bool, True = may attend, (q_len, k_len), (batch, q_len, k_len) or
             (batch, num_heads, q_len, k_len); axes of size 1 broadcast.
         attn_bias: finite numbers that are added to the scores, (q_len, k_len) or of the rank of the scores;
-            axes of size 1 broadcast. `alibi_bias` and `T5RelativeBias` give such.
+            axes of size 1 broadcast. `alibi_bias` and `T5RelativeBias` return such biases.
         key_mask: bool, True = may attend, (batch, k_len), for all queries of a sample.
         valid_lens: number of visible keys, integers (batch,) or (batch, q_len).
         is_causal: hide the future; queries and keys end together, see `causal_mask`.
         scale: factor of the dot products, a number or a tensor of shape () or (num_heads, 1, 1), which may be
             learned; default 1 / √d.
-        softcap: limit for the scores before the bias, see `softcap_scores`. The fused kernel has none, so the
-            readable path runs.
+        softcap: limit for the scores before the bias, see `softcap_scores`. The fused kernel has no softcap,
+            so the readable path runs.
         dropout_p: probability that a weight is dropped. As in `F.dropout`, it is applied whenever it is
             above 0.
         need_weights: return the weights as well.
@@ -270,7 +270,7 @@ def dot_product_attention(
 
 
 def __getattr__(name: str) -> Any:
-    """Find the layer, which stood here once; importing it at the top would be circular."""
+    """Return the layer, which used to be defined here; importing it at the top would be circular."""
     if name != "MultiHeadAttention":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from mha_lib.multi_head import MultiHeadAttention

@@ -17,13 +17,13 @@ class KeyValueCache:
     """Keys and values of one attention layer, projected once and kept (Shazeer, 2019, §2.4).
 
     A layer that is given a cache appends the keys and values of the new tokens and attends to all it holds.
-    So a sequence can be fed token by token, or in chunks of any size, and gives what it gives at once. The
-    cache is the one argument that a layer changes; make a new one for each layer and each batch. Decode under
-    `torch.no_grad()`: otherwise it keeps the graph of every step alive.
+    A sequence can therefore be fed token by token, or in chunks of any size, with the same result as in one
+    call. The cache is the only argument that a layer changes; make a new one for each layer and each batch.
+    Decode under `torch.no_grad()`: otherwise the cache keeps the graph of every step alive.
 
-    A batch may hold sequences of different lengths: `valid_lens` says how many of a chunk's tokens are real,
-    the others are kept as slots that nobody sees. Masks and biases of a later call have a column for each
-    slot; `positions` says where the token in it stands, for ALiBi, T5 or a window.
+    A batch may hold sequences of different lengths: `valid_lens` says how many of a chunk's tokens are real;
+    the others become slots that no query sees. Masks and biases of a later call have a column for each slot;
+    `positions` gives the position of the token in each slot, for ALiBi, T5 or a window.
 
     Example:
         >>> from mha_lib import MultiHeadAttention
@@ -43,15 +43,15 @@ class KeyValueCache:
         self.keys = self.values = self.visible = None
 
     def __len__(self) -> int:
-        """How many slots are taken: the `k_len` that a mask for the next call starts from."""
+        """Number of slots in use; a mask for the next call has a column for each, and for each new key."""
         return 0 if self.keys is None else self.keys.shape[2]
 
     @property
     def lens(self) -> Int[Tensor, " batch"]:
-        """Number of real tokens of each sample, int64 (batch,); the position of its next token.
+        """Number of real tokens of each sample, int64 (batch,), which is the position of its next token.
 
         Raises:
-            ValueError: the cache is still empty, so that the batch is not known.
+            ValueError: the cache is still empty, so the batch size is not known.
         """
         if self.keys is None:
             raise ValueError(
@@ -66,16 +66,16 @@ class KeyValueCache:
     def positions(
         self, q_len: int, new: int | None = None
     ) -> tuple[Int[Tensor, "*batch q_len"], Int[Tensor, "*batch k_len"]]:
-        """Where queries and keys of the next call stand, for masks and biases that depend on distance.
+        """Positions of queries and keys in the next call, for masks and biases that depend on distance.
 
         Args:
             q_len: number of queries of the next call.
-            new: number of keys that it adds; default `q_len`.
+            new: number of keys that the call adds; default `q_len`.
 
         Returns:
             Positions of the queries, (q_len,) or (batch, q_len), and of all keys, (len(cache) + new,) or
             (batch, len(cache) + new); with a batch axis where the cache holds samples of different lengths.
-            Slots that nobody sees have the position of the token before them.
+            Slots that no query sees have the position of the token before them.
 
         Raises:
             TypeError: a length is not an int.
@@ -111,7 +111,7 @@ class KeyValueCache:
         """Add the tokens of a chunk.
 
         Args:
-            keys: (batch, num_kv_heads, new, head_dim), turned already where the layer turns its keys.
+            keys: (batch, num_kv_heads, new, head_dim), already rotated if the layer rotates its keys.
             values: (batch, num_kv_heads, new, value_dim).
             valid_lens: integers (batch,), how many of the new tokens are real; default all.
 
@@ -120,9 +120,9 @@ class KeyValueCache:
             token, bool (batch, k_len), or None where all do.
 
         Raises:
-            TypeError: wrong dtype, or another one than the cache holds.
-            ValueError: shapes do not fit each other or what the cache holds, another device, or a length
-                outside 0..new. The cache is then as it was.
+            TypeError: wrong dtype, or not the dtype of the cache.
+            ValueError: the shapes do not fit each other or the cache, another device, or a length outside
+                0..new. The cache is then unchanged.
         """
         _checks.check_chunk(keys, values, self.keys, self.values)
         self.check_fits(keys.shape, valid_lens)
@@ -144,8 +144,8 @@ class KeyValueCache:
 
         Raises:
             TypeError: `valid_lens` does not hold integers.
-            ValueError: the sizes are not those of what the cache holds, or `valid_lens` has another shape
-                or lies outside 0..new.
+            ValueError: the sizes do not match the cache, or `valid_lens` has another shape or lies outside
+                0..new.
         """
         held = None if self.keys is None else self.keys.shape
         _checks.check_chunk_sizes(tuple(sizes), held, valid_lens)
@@ -167,13 +167,13 @@ class KeyValueCache:
     def _check_call(
         self, sizes: Sequence[int], valid_lens: Tensor | None, turned: int
     ) -> int:
-        """Check a layer's call, which turns so many queries; return how many slots are taken."""
+        """Check a layer's call that rotates `turned` queries; return the number of slots in use."""
         _checks.check_type("cache", self, KeyValueCache)
         self.check_fits(sizes, valid_lens)
         total = len(self) + sizes[2]
         if turned > total:
             raise ValueError(
-                "query must not be longer than all keys where rotary meets a cache, "
+                "query must not be longer than all keys where rotary is used with a cache, "
                 f"got q_len={turned}, k_len={total}"
             )
         return len(self)
@@ -181,7 +181,7 @@ class KeyValueCache:
     def _extend(
         self, keys: Tensor, values: Tensor, mask: Tensor | None, lens: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """`append`, and the mask of the call, which then hides the slots without a real token."""
+        """Append, and hide in the mask of the call the slots without a real token."""
         keys, values, visible = self.append(keys, values, valid_lens=lens)
         if visible is not None:
             visible = visible[:, None, None]
@@ -192,7 +192,7 @@ class KeyValueCache:
 def _new_positions(
     cache: KeyValueCache | None, q_len: int, new: int, device: Device
 ) -> Positions:
-    """Positions of queries and new keys: they end together, and go on where the cache ends."""
+    """Positions of queries and new keys: both end together, and continue where the cache ends."""
     longest = max(q_len, new)
     positions = torch.arange(longest, device=device)
     if cache is not None and cache.visible is not None:  # each sample has its own end
@@ -205,7 +205,7 @@ def _new_positions(
 def _slot_positions(
     cache: KeyValueCache | None, q_len: int, k_len: int
 ) -> Positions | None:
-    """`cache.positions` where slots do not say where their tokens stand, since some hold none."""
+    """`cache.positions` if some slots hold no token, so that slots are not positions; otherwise None."""
     if cache is None or cache.visible is None:
         return None
     return cache.positions(q_len, k_len - len(cache))

@@ -1,4 +1,4 @@
-"""To and from other libraries: torch's own layers, and masks that are added to the scores."""
+"""Conversion to and from other libraries: torch's own layers, and masks that are added to the scores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mha_lib.multi_head import MultiHeadAttention
 _Layer = TypeVar("_Layer", bound=MultiHeadAttention)
 _Own = TypeVar("_Own", bound="_TorchTwin")
 
-# What is at most this is taken for "hidden" in a mask that is added to scores.
+# In a mask that is added to the scores, numbers up to this one mean "hidden".
 _HIDDEN = -1e4
 
 
@@ -27,19 +27,19 @@ def mask_from_additive(mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]
     Two kinds exist. One is added to the scores: 0 where a query may attend, -inf, the smallest number of a
     dtype, or another number of at most -10,000 where it may not (torch's float masks, HuggingFace's extended
     masks). The other holds 1 where a query may attend and 0 where it may not (HuggingFace's
-    `attention_mask`). A mask of floats that are all 0 is taken for the first kind, so that it hides nothing;
-    one of integers is always of the second.
+    `attention_mask`). A mask of floats that are all 0 counts as the first kind and hides nothing; a mask of
+    integers always counts as the second.
 
     Args:
         mask: numbers, any shape.
 
     Returns:
-        Bool mask of the same shape. One of shape (batch, k_len) goes in as `key_mask`.
+        Bool mask of the same shape. Pass a mask of shape (batch, k_len) as `key_mask`.
 
     Raises:
-        TypeError: `mask` is not a tensor, or is bool already: torch's own bool masks mean the opposite of
+        TypeError: `mask` is not a tensor, or is already bool: torch's own bool masks mean the opposite of
             ours, so write `~mask` for one of those.
-        ValueError: it holds other numbers, such as a bias.
+        ValueError: `mask` holds other numbers, as a bias does.
 
     Example:
         >>> mask_from_additive(torch.tensor([0.0, -torch.inf])).tolist()
@@ -67,7 +67,7 @@ def mask_from_additive(mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]
 
 
 def _layer_from_torch(cls: type[_Layer], layer: nn.MultiheadAttention) -> _Layer:
-    """What `MultiHeadAttention.from_torch` documents."""
+    """See `MultiHeadAttention.from_torch`."""
     check_type("layer", layer, nn.MultiheadAttention)
     if layer.bias_k is not None or layer.bias_v is not None or layer.add_zero_attn:
         raise ValueError(
@@ -80,7 +80,7 @@ def _layer_from_torch(cls: type[_Layer], layer: nn.MultiheadAttention) -> _Layer
         vdim=layer.vdim,
         dropout=layer.dropout,
         bias=layer.in_proj_bias is not None,
-        device="meta",  # nothing is drawn
+        device="meta",  # no random numbers are drawn
         dtype=layer.out_proj.weight.dtype,
     ).to_empty(device=layer.out_proj.weight.device)
     projections = (ours.q_proj, ours.k_proj, ours.v_proj)
@@ -98,7 +98,7 @@ def _layer_from_torch(cls: type[_Layer], layer: nn.MultiheadAttention) -> _Layer
 
 
 def _layer_to_torch(layer: MultiHeadAttention) -> nn.MultiheadAttention:
-    """What `MultiHeadAttention.to_torch` documents."""
+    """See `MultiHeadAttention.to_torch`."""
     extras = {
         "num_kv_heads": layer.num_kv_heads != layer.num_heads,
         "pruned heads": layer.num_heads * layer.head_dim != layer.embed_dim,
@@ -110,7 +110,7 @@ def _layer_to_torch(layer: MultiHeadAttention) -> nn.MultiheadAttention:
     if any(extras.values()):
         found = ", ".join(name for name, there in extras.items() if there)
         raise ValueError(
-            f"layer must have no settings that torch's layer has not, got one with {found}"
+            f"layer must have no settings that torch's layer lacks, got one with {found}"
         )
     names = ("q_proj", "k_proj", "v_proj", "out_proj")
     parts = {name: _plain(name, getattr(layer, name)) for name in names}
@@ -124,7 +124,7 @@ def _layer_to_torch(layer: MultiHeadAttention) -> nn.MultiheadAttention:
         dropout=layer.dropout,
         bias=out_proj.bias is not None,
         batch_first=True,
-        device="meta",  # nothing is drawn
+        device="meta",  # no random numbers are drawn
         dtype=out_proj.weight.dtype,
     ).to_empty(device=out_proj.weight.device)
     weights = [proj.weight for proj in projections]
@@ -142,7 +142,7 @@ def _layer_to_torch(layer: MultiHeadAttention) -> nn.MultiheadAttention:
 
 
 def _copy(targets: list[Tensor], *sources: Tensor) -> None:
-    """Copy the rows of the sources into those of the targets, which are trained if the sources are."""
+    """Copy the rows of the sources into the targets, which are trainable if the sources are."""
     trained = {source.requires_grad for source in sources}
     if len(trained) > 1:
         found = [source.requires_grad for source in sources]
@@ -159,16 +159,16 @@ def _copy(targets: list[Tensor], *sources: Tensor) -> None:
 
 
 def _plain(name: str, part: Any) -> Any:
-    """Return `part` if it computes what a linear layer or, under the name of a norm, a layer norm does."""
+    """Return `part` if it is a plain linear layer or, if `name` is that of a norm, a plain layer norm."""
     kind = nn.LayerNorm if "norm" in name else nn.Linear
-    # A wrapper may well be a subclass that computes something else.
+    # A wrapper may be a subclass that computes something else.
     if not isinstance(part, kind) or type(part).forward is not kind.forward:
         raise ValueError(f"{name} must be a {kind.__name__}, got {type(part).__name__}")
     return part
 
 
 def _check_biases(parts: dict[str, Any]) -> None:
-    """Raise unless all parts have a bias, or none has."""
+    """Raise unless all parts have a bias or none of them has one."""
     without = [name for name, part in parts.items() if part.bias is None]
     if 0 < len(without) < len(parts):
         raise ValueError(
@@ -177,7 +177,7 @@ def _check_biases(parts: dict[str, Any]) -> None:
 
 
 def _one_dropout(module: nn.Module, names: Iterable[str]) -> float:
-    """The probability of all dropouts of a block."""
+    """The probability that all dropouts of a block share."""
     found = {}
     for name in names:
         part: Any = module.get_submodule(name)
@@ -189,7 +189,7 @@ def _one_dropout(module: nn.Module, names: Iterable[str]) -> float:
 
 
 def _activation_name(activation: Any) -> str:
-    """What we call the activation of torch's layer."""
+    """Our name for the activation of torch's layer."""
     if activation in (torch.relu, F.relu) or isinstance(activation, nn.ReLU):
         return "relu"
     exact = getattr(activation, "approximate", "none") == "none"
@@ -200,7 +200,7 @@ def _activation_name(activation: Any) -> str:
 
 
 def _names(decodes: bool) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """What our block calls its attentions, its other layers and its dropouts -> what torch's layer does."""
+    """Our names -> torch's names, for the attentions, the other layers and the dropouts of a block."""
     attentions = {"self_attention": "self_attn"}
     parts = {
         "self_attention_norm": "norm1",
@@ -216,7 +216,7 @@ def _names(decodes: bool) -> tuple[dict[str, str], dict[str, str], dict[str, str
 
 
 class _TorchTwin(nn.Module):
-    """What blocks and stacks share: a way from torch's module of the same kind, and one back."""
+    """Base class of blocks and stacks: conversion from torch's module of the same kind, and back."""
 
     @classmethod
     def from_torch(cls: type[_Own], module: nn.Module) -> _Own:
@@ -227,9 +227,9 @@ class _TorchTwin(nn.Module):
         `TransformerDecoder` an `nn.TransformerDecoder`.
 
         The result takes (batch, len, embed_dim) whatever `batch_first` is, and our masks: True = may attend,
-        the inverse of torch's. Our decoders are always causal, torch's only with a `tgt_mask`. A stack keeps
-        the last norm that it has: one without gets none, even behind pre-norm layers, and one behind
-        post-norm layers, as in `nn.Transformer`, stays.
+        the inverse of torch's. Our decoders are always causal, torch's only with a `tgt_mask`. The final norm
+        of a stack is kept as it is: a stack without one gets none, even after pre-norm layers, and a stack of
+        post-norm layers that has one, as in `nn.Transformer`, keeps it.
 
         Args:
             module: torch's block or stack.
@@ -239,10 +239,10 @@ class _TorchTwin(nn.Module):
             frozen stays frozen.
 
         Raises:
-            TypeError: `module`, or a layer of a stack, is not torch's of this kind.
-            ValueError: it has what ours cannot express: an activation beside relu and the exact gelu, another
-                dropout in one place than in another, a memory of another width, a wrapper or another module
-                where a linear layer or layer norm stood, no layers, or what
+            TypeError: `module`, or a layer of a stack, is not torch's module of this kind.
+            ValueError: `module` has what ours cannot express: an activation other than relu and the exact
+                gelu, dropouts that differ from one another, a memory of another width, a wrapper or another
+                module in place of a linear layer or layer norm, no layers, or what
                 `MultiHeadAttention.from_torch` refuses.
 
         Example:
@@ -257,17 +257,17 @@ class _TorchTwin(nn.Module):
         return ours
 
     def to_torch(self) -> nn.Module:
-        """Copy it into torch's own module of the same kind, see `from_torch`, with `batch_first=True`.
+        """Copy this module into torch's own of the same kind, see `from_torch`, with `batch_first=True`.
 
-        Masks are inverted there: True hides a key. Torch's decoders are causal only with a `tgt_mask`.
+        Torch's masks are inverted: True hides a key. Torch's decoders are causal only with a `tgt_mask`.
 
         Returns:
             Torch's block or stack, of the same dtype, device and mode; what is frozen here is frozen there.
 
         Raises:
             TypeError: an attention or feed-forward layer was replaced by another module.
-            ValueError: it has what torch's has not: RMS norms, biases in some parts only, another dropout in
-                one place than in another, a wrapper around a linear layer, or what
+            ValueError: this module has what torch's cannot express: RMS norms, biases in some parts only,
+                dropouts that differ from one another, a wrapper around a linear layer, or what
                 `MultiHeadAttention.to_torch` refuses.
 
         Example:

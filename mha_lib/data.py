@@ -19,8 +19,8 @@ from mha_lib._checks import (
     check_type,
 )
 
-# Each pointer task names another place of the same sequence; "previous", "next" and
-# "opposite" wrap round.
+# Each pointer task points to another position in the same sequence; "previous", "next"
+# and "opposite" wrap around.
 POINTER_TASKS: dict[str, Callable[[Tensor], Tensor]] = {
     "previous": lambda tokens: tokens.roll(1, -1),
     "mirrored": lambda tokens: tokens.flip(-1),
@@ -40,7 +40,7 @@ def pointer_batch(
     Int64[Tensor, "{batch_size} {length}"],
     Int64[Tensor, "{batch_size} {length} {len(tasks)}"],
 ]:
-    """Random tokens, and for each token what stands at the places that the tasks point to.
+    """Random tokens, and for each token the tokens at the positions that the tasks point to.
 
     Args:
         batch_size: number of sequences.
@@ -54,7 +54,7 @@ def pointer_batch(
 
     Raises:
         TypeError: a size is not an int.
-        ValueError: a size is not positive, or a task has no such name.
+        ValueError: a size is not positive, or a task is unknown.
 
     Example:
         >>> tokens, targets = pointer_batch(1, length=3, generator=torch.Generator().manual_seed(0))
@@ -115,15 +115,15 @@ def sentence_batch(
     """Small English sentences whose verb is blank. Is it *is* or *are*? Whose, near whom, and where?
 
     "today the doctor's old friends near the sailor ___ tired in the garden" has four answers at its blank:
-    *are*, because the *friends*, the subject, are several (the sailor, who stands next to the verb, is one);
+    *are*, because the subject, *friends*, is plural (the sailor, who is next to the verb, is singular);
     the owner, *doctor's*; the neighbour, *sailor*; and the place, *garden*. Every person can be subject,
-    owner or neighbour. The place stands at the beginning or at the end, adjectives and *today* come and go,
+    owner or neighbour. The place is at the beginning or at the end, and adjectives and *today* are optional,
     so no word has a fixed position.
 
     Args:
         batch_size: number of sentences.
         held_out: False gives sentences to train on, True sentences to test with. They differ in the three
-            people: no three that occur together in the one kind do so in the other.
+            people: no three that occur together in one kind do so in the other.
         generator: source of randomness; default torch's global one.
 
     Returns:
@@ -174,7 +174,7 @@ def sentence_batch(
     spaced = torch.zeros(batch_size, len(slots), dtype=torch.long)
     for column, word in enumerate(slots):
         spaced[:, column] = word
-    # The words that are there keep their order; the gaps become padding at the end.
+    # The words keep their order; the gaps between them become padding at the end.
     order = (spaced == 0).long().argsort(dim=1, stable=True)
     tokens = spaced.gather(1, order)[:, :SENTENCE_LENGTH]
     verb = _WORD["is"] + several[:, 0]
@@ -185,7 +185,7 @@ def sentence_batch(
 
 
 def _people(held_out: bool) -> Int64[Tensor, "triples 3"]:
-    """Subject, owner and neighbour, all different; the sum of their numbers tells the two kinds apart."""
+    """Subject, owner and neighbour, all different; the sum of their indices tells the two kinds apart."""
     triples = [
         people
         for people in itertools.permutations(range(len(PEOPLE)), 3)
@@ -229,7 +229,7 @@ def markov_transition(
         seed: fixes the matrix.
 
     Returns:
-        float64 (vocab_size, vocab_size), rows sum to 1: row = token now, column = token next.
+        float64 (vocab_size, vocab_size), rows sum to 1: row = current token, column = next token.
 
     Raises:
         TypeError: `vocab_size` or `seed` is not an int, `concentration` not a number.
@@ -259,7 +259,7 @@ def markov_batch(
 ) -> tuple[
     Int64[Tensor, "{batch_size} {length}"], Int64[Tensor, "{batch_size} {length}"]
 ]:
-    """Sequences of a Markov source that start anywhere, and for each token the one after it.
+    """Sequences of a Markov source that start with a uniform token, and for each token the next one.
 
     Args:
         batch_size: number of sequences.
@@ -271,8 +271,8 @@ def markov_batch(
         (tokens, targets): int64, both (batch_size, length); targets[:, t] follows tokens[:, t].
 
     Raises:
-        TypeError: a size is not an int, or `transition` no floating-point tensor.
-        ValueError: a size is not positive, or `transition` no square matrix of probabilities.
+        TypeError: a size is not an int, or `transition` is not a floating-point tensor.
+        ValueError: a size is not positive, or `transition` is not a square matrix of probabilities.
 
     Example:
         >>> tokens, targets = markov_batch(2, 5, markov_transition())
@@ -292,7 +292,7 @@ def markov_batch(
 def markov_entropy(
     length: int, transition: Float[Tensor, "vocab_size vocab_size"]
 ) -> float:
-    """Entropy floor of `markov_batch`: no model that looks back only can have a lower expected loss.
+    """Entropy floor of `markov_batch`: no model that sees only the past can have a lower expected loss.
 
     Args:
         length: tokens in the input.
@@ -302,8 +302,8 @@ def markov_entropy(
         Mean over the positions of H(next token | this token), in nats.
 
     Raises:
-        TypeError: `length` is not an int, or `transition` no floating-point tensor.
-        ValueError: `length` is not positive, or `transition` no square matrix of probabilities.
+        TypeError: `length` is not an int, or `transition` is not a floating-point tensor.
+        ValueError: `length` is not positive, or `transition` is not a square matrix of probabilities.
 
     Example:
         >>> round(markov_entropy(7, torch.full((4, 4), 0.25)), 4)  # log 4
@@ -334,7 +334,7 @@ def _check_transition(transition: Tensor) -> None:
 
 
 class Split(NamedTuple):
-    """Inputs and targets for training, and others for the test."""
+    """Inputs and targets for training and for testing."""
 
     x_train: Float32[Tensor, "num_train *x"]
     y_train: Shaped[Tensor, "num_train *y"]
@@ -349,7 +349,7 @@ def noisy_curve(
     noise: float = 0.5,
     generator: torch.Generator | None = None,
 ) -> Split:
-    """Noisy samples of `curve` at random places, and the noise-free curve on a grid.
+    """Noisy samples of `curve` at random x, and the noise-free curve on a grid.
 
     Args:
         num_train: number of samples, x uniform in 0..5 and sorted.
@@ -396,7 +396,7 @@ def digit_tokens(
     Args:
         patch: side of a patch in pixels; divides 8, the side of an image.
         test_fraction: share of the 1797 images that is kept for the test, strictly between 0 and 1.
-        seed: fixes which.
+        seed: determines which images these are.
 
     Returns:
         A `Split`: x float32 (images, (8 / patch)², patch²) in 0..1, patches row by row; y int64 (images,).

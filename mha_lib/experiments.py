@@ -1,14 +1,15 @@
-"""Experiments that train longer than a page may: what they stored, read only while their code still stands.
+"""Stored results of experiments that train longer than a page may; refused once the code or data has changed.
 
-Each is one script of the folder `experiments/`, which an installed package carries too. `make experiments
-ONLY=name` runs it, and stores its results with two hashes: of the code and of the data. A result whose hashes
-are not those of the code that is here now is refused.
+Each experiment is one script in the folder `experiments/`, which an installed package contains too. `make
+experiments ONLY=name` runs it and stores its results with two hashes: of the code and of the data. A result
+is refused if its hashes are not those of the present code and data.
 
-What the hashes cover: the script and what it imports from its folder, such as the helper `common.py`; and
-those definitions of `mha_lib.training` and `mha_lib.data` that they import, with all that these call in their
+The hashes cover the script and what it imports from its folder, such as the helper `common.py`; and those
+definitions of `mha_lib.training` and `mha_lib.data` that they import, with all that these call in their
 module. Comments, docstrings, annotations, layout and refused arguments (`if ...: raise ...`, `check_...`) do
-not count. The layers are not covered, or every edit of a library file would ask for an hour of training: they
-have tests of their own, and `make test-all` trains one seed of every arm again for some steps and compares.
+not count. The hashes do not cover the layers, because then every edit of a library file would require an hour
+of training. The layers have tests of their own, and `make test-all` trains one seed of every arm again for
+some steps and compares.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class Experiment:
     """What an experiment found, arm by arm. An arm is one setting, trained with several seeds.
 
     Attributes:
-        name: of the experiment.
+        name: name of the experiment.
         arms: the settings and results of each arm: "parameters", "steps", "lr", "seeds", "results", "curve".
-        bounds: what was computed and not trained: chance, floors, ceilings.
+        bounds: what was computed rather than trained: chance, floors, ceilings.
         tensors: parameters of the models that were kept, as "arm/seed/parameter".
     """
 
@@ -54,7 +55,7 @@ class Experiment:
         """One measure of an arm, a row for each seed.
 
         Raises:
-            ValueError: the experiment has no such arm, or the arm no such measure.
+            ValueError: the experiment has no such arm, or the arm has no such measure.
         """
         found = self._arm(arm)["results"]
         _check_known("measure", measure, found)
@@ -74,7 +75,7 @@ class Experiment:
 
         Raises:
             TypeError: `seed` is not an int.
-            ValueError: the experiment has no such arm, or kept no such model of it.
+            ValueError: the experiment has no such arm, or no such model of the arm was kept.
         """
         self._arm(arm)
         prefix = f"{arm}/{check_int('seed', seed)}/"
@@ -98,12 +99,12 @@ class Experiment:
 def load_experiment(
     name: str, *, rerun: bool = False, folder: Path | None = None
 ) -> Experiment:
-    """What an experiment stored, if its code and its data are still those that made it.
+    """Load what an experiment stored, if its code and its data have not changed since.
 
     Args:
-        name: of its script in the folder of experiments, such as "two_pointers".
+        name: name of its script in the folder of experiments, such as "two_pointers".
         rerun: train now, and store nothing. Takes minutes, for some experiments a quarter of an hour.
-        folder: where scripts and stored results are; default those of this package.
+        folder: where scripts and stored results are; default the folder of this package.
 
     Returns:
         The `Experiment`.
@@ -173,7 +174,7 @@ def _experiment(
 
 
 def _own_folder() -> Path:
-    """The folder of scripts: inside an installed package, beside the package in a checkout."""
+    """The folder of scripts: inside an installed package, or next to the package in a checkout."""
     installed = _PACKAGE / "_experiments"
     return installed if installed.is_dir() else _PACKAGE.parent / "experiments"
 
@@ -182,7 +183,7 @@ def experiment_names(folder: Path | None = None) -> list[str]:
     """The names of all experiments.
 
     Args:
-        folder: where the scripts are; default those of this package.
+        folder: where the scripts are; default the folder of this package.
 
     Example:
         >>> "two_pointers" in experiment_names()
@@ -193,7 +194,7 @@ def experiment_names(folder: Path | None = None) -> list[str]:
 
 
 def load_script(script: Path) -> ModuleType:
-    """Import the script of an experiment, which may import what lies beside it.
+    """Import the script of an experiment, which may import modules from its own folder.
 
     Args:
         script: path of the script.
@@ -214,14 +215,14 @@ def load_script(script: Path) -> ModuleType:
         spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(script.parent))
-        # A script of another folder has a `common` of its own.
+        # A script in another folder has its own `common`.
         for path in _with_imported(script):
             sys.modules.pop(path.stem, None)
     return module
 
 
 def digest(content: object) -> str:
-    """SHA-256 of numbers, texts, lists and dicts, whatever the order of a dict.
+    """SHA-256 of numbers, strings, lists and dicts; the order of a dict does not matter.
 
     Args:
         content: anything that JSON can hold.
@@ -238,7 +239,7 @@ def hashes_of(script: Path) -> tuple[str, str]:
     """Hashes of the code and of the data of an experiment; this module's docstring says what counts.
 
     Args:
-        script: path of the script, in the folder of what it imports.
+        script: path of the script, in the folder that it imports from.
 
     Returns:
         (code, data), each 64 hexadecimal digits.
@@ -280,7 +281,7 @@ def _parse(path: Path) -> ast.Module:
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes from code what does not change its results."""
+    """Removes from code what does not change its results."""
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
@@ -300,7 +301,7 @@ class _Bare(ast.NodeTransformer):
 
 
 def _says_nothing(statement: ast.stmt) -> bool:
-    """A docstring, a refused argument, or a call of a check."""
+    """Whether a statement is a docstring, a refused argument, or a call of a check."""
     if isinstance(statement, ast.If):
         return not statement.orelse and all(
             isinstance(part, ast.Raise) for part in statement.body
@@ -314,7 +315,7 @@ def _says_nothing(statement: ast.stmt) -> bool:
 
 
 def _with_imported(script: Path) -> list[Path]:
-    """A script and what it imports from its folder, directly or not, such as `common.py`."""
+    """A script and what it imports from its folder, directly or indirectly, such as `common.py`."""
     found, waiting = [], [script]
     while waiting:
         path = waiting.pop()
@@ -364,7 +365,7 @@ def _names(node: ast.stmt) -> Iterator[str]:
 
 
 def _plain(node: Any) -> Any:
-    """A tree as lists, the same in every version of Python: absent and empty parts are left out."""
+    """A syntax tree as lists, the same in every version of Python: absent and empty parts are left out."""
     if isinstance(node, ast.AST):
         parts = {
             field: _plain(getattr(node, field, None))

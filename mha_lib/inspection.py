@@ -1,9 +1,9 @@
 """Look into a trained model: collect its attention weights, measure how much its heads matter, remove heads.
 
-Nothing here changes the model: what a block installs is removed when the block ends, and pruning returns a
-new layer. A compiled program would not notice what a block installs, so compiled models run eagerly inside
-the block (`torch.compiler.set_stance`, which holds for all threads) and use their programs again
-afterwards. Inside a function that is being compiled, torch refuses to begin such a block.
+Nothing here changes the model: what a `with` block installs is removed when the block ends, and pruning
+returns a new layer. A compiled program would not notice what a block installs, so compiled models run eagerly
+inside the block (`torch.compiler.set_stance`, which holds for all threads) and use their compiled programs
+again afterwards. Inside a function that is being compiled, torch refuses to enter such a block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from mha_lib._checks import check_float_tensor, check_plain_linear, check_type
 from mha_lib.multi_head import MultiHeadAttention
 
-_LOCK = threading.Lock()  # for what all threads share: the stance, and who is watching
+_LOCK = threading.Lock()  # guards what all threads share: the stance and the captures
 
 
 @contextmanager
@@ -30,20 +30,20 @@ def capture_attention(
 ) -> Iterator[dict[str, Float[Tensor, "batch num_heads q_len k_len"]]]:
     """Collect the weights of every `MultiHeadAttention` in `model` while the block runs.
 
-    The layers compute their weights even where the model does not ask for them; the model, and its hooks, get
-    only what it asked for. Compiled models run eagerly while the block runs. Threads may call the model at
-    the same time.
+    The layers compute their weights even where the model does not ask for them; the model and its hooks get
+    only what the model asked for. Compiled models run eagerly while the block runs. Several threads may call
+    the model at the same time.
 
     Args:
-        model: any module, compiled or not; may be a `MultiHeadAttention` itself, whose name is then "".
+        model: any module, compiled or not; may itself be a `MultiHeadAttention`, whose name is then "".
 
     Yields:
-        A dict from the layer's name in `model.named_modules()` to its weights (batch, num_heads, q_len,
-        k_len), detached, of its latest call in any thread.
+        A dict from the layer's name in `model.named_modules()` to the weights of its latest call in any
+        thread, (batch, num_heads, q_len, k_len), detached.
 
     Raises:
         TypeError: `model` is not a module.
-        ValueError: it contains no `MultiHeadAttention`.
+        ValueError: `model` contains no `MultiHeadAttention`.
 
     Example:
         >>> attention = MultiHeadAttention(6, 3)
@@ -63,10 +63,10 @@ def capture_attention(
 
 
 class _WatchedForward:
-    """Takes the place of a layer's `forward` while at least one block captures its weights.
+    """Replaces a layer's `forward` while at least one block captures its weights.
 
-    Nothing is remembered from the start of a call to its end, so calls in several threads, and calls that
-    fail, do not disturb each other. Blocks may end in any order.
+    A call stores no state, so calls in several threads, and calls that fail, do not disturb each other.
+    Blocks may end in any order.
     """
 
     def __init__(self, layer: MultiHeadAttention) -> None:
@@ -111,7 +111,7 @@ def _watch(
     finally:
         with _LOCK:
             watched.captures = [c for c in watched.captures if c is not capture]
-            # If something else has wrapped `forward` meanwhile, it still calls ours, which does nothing now.
+            # If other code has wrapped `forward` meanwhile, it still calls ours, which now captures nothing.
             if not watched.captures and vars(layer).get("forward") is watched:
                 del vars(layer)["forward"]
                 if watched.replaced is not None:
@@ -119,7 +119,7 @@ def _watch(
 
 
 class _Stance:
-    """The stance of torch's compiler, which all threads share, and how many blocks want it eager."""
+    """The stance of torch's compiler, which all threads share, and how many blocks need it to be eager."""
 
     blocks = 0
     changed: Any = None
@@ -145,17 +145,17 @@ def _eager() -> Iterator[None]:
 def gate_heads(
     attention: MultiHeadAttention, gates: Float[Tensor, " {attention.num_heads}"]
 ) -> Iterator[None]:
-    """Multiply the output of each head by its gate while the block runs: 0 switches a head off, 1 leaves it.
+    """Multiply the output of each head by its gate while the block runs: 0 switches a head off, 1 keeps it.
 
     Compiled models run eagerly while the block runs.
 
     Args:
         attention: the layer; the model around it, or the layer itself, may be compiled.
-        gates: (num_heads,), floating-point. Gates that require grad receive the gradient that
-            `head_importance` is made of.
+        gates: (num_heads,), floating-point. Gates that require grad receive the gradient from which
+            `head_importance` is computed.
 
     Raises:
-        TypeError: `attention` is no `MultiHeadAttention`, or `gates` no floating-point tensor.
+        TypeError: `attention` is not a `MultiHeadAttention`, or `gates` is not a floating-point tensor.
         ValueError: `gates` does not have shape (num_heads,).
 
     Example:
@@ -174,8 +174,8 @@ def gate_heads(
     def scale(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         return (_scale_heads(args[0], gates.to(args[0])),)
 
-    # Where heads are divided over processes, torch's own hook would make a DTensor of the
-    # heads first.
+    # Where heads are divided over processes, torch's own hook turns the heads into a
+    # DTensor; this hook must run before it.
     handle = attention.out_proj.register_forward_pre_hook(scale, prepend=True)
     try:
         with _eager():
@@ -190,8 +190,8 @@ def head_importance(
     """Expected sensitivity of the loss to each head, |dL/dgate| at gate 1 (Michel et al., 2019, equation 2).
 
     A first-order estimate of what switching a head off would cost, for all heads and samples in one backward
-    pass. The `grad` of the parameters is not touched. It works under `torch.no_grad()` and
-    `torch.inference_mode()` too; compiled models run eagerly meanwhile.
+    pass. The `grad` of the parameters is not touched. The function also works under `torch.no_grad()` and
+    `torch.inference_mode()`; compiled models run eagerly meanwhile.
 
     Args:
         attention: the layer, inside the model that `loss` runs.
@@ -203,9 +203,9 @@ def head_importance(
         Importance (num_heads,), at least 0.
 
     Raises:
-        TypeError: `attention` is no `MultiHeadAttention`, or `loss()` no tensor.
-        ValueError: `loss()` is not of rank 0 or 1, holds another number of losses than the layer saw samples,
-            does not depend on the heads, or needs gradients of tensors that were made in inference mode.
+        TypeError: `attention` is not a `MultiHeadAttention`, or `loss()` is not a tensor.
+        ValueError: `loss()` is not of rank 0 or 1, is not one loss for each sample that the layer saw, does
+            not depend on the heads, or needs gradients of tensors that were made in inference mode.
 
     Example:
         >>> attention, x = MultiHeadAttention(6, 3), torch.ones(2, 5, 6)
@@ -244,7 +244,7 @@ def head_importance(
     if not gates or not losses.requires_grad:
         raise ValueError(
             "loss() must depend on the heads of attention, and leave gradients switched on, "
-            f"got {losses.tolist()} that does not"
+            f"got {losses.tolist()}, which does not"
         )
     if losses.ndim == 1 and any(len(gate) != len(losses) for gate in gates):
         seen = [len(gate) for gate in gates]
@@ -260,7 +260,7 @@ def head_importance(
         by_call = [gradient for gradient in gradients if gradient is not None]
         if not by_call:
             raise ValueError(
-                f"loss() must depend on the heads of attention, got {losses.tolist()} that does not"
+                f"loss() must depend on the heads of attention, got {losses.tolist()}, which does not"
             )
         if losses.ndim == 0:
             return torch.stack([gradient.sum(0) for gradient in by_call]).sum(0).abs()
@@ -278,11 +278,11 @@ def _scale_heads(
 def prune_heads(
     attention: MultiHeadAttention, heads: Sequence[int]
 ) -> MultiHeadAttention:
-    """Remove heads for good: a new layer with smaller matrices that computes what the other heads compute.
+    """Remove heads permanently: return a new, smaller layer that computes what the other heads compute.
 
     The output is that of `gate_heads` with gates 0 for these heads, at a lower cost. `embed_dim` and
-    `head_dim` stay, masks and biases per head have one row for each remaining head, and what was frozen stays
-    frozen.
+    `head_dim` stay the same, masks and biases per head have one entry for each remaining head, and frozen
+    parameters stay frozen.
 
     Args:
         attention: the layer; it is not changed.
@@ -293,8 +293,8 @@ def prune_heads(
         A new layer with `num_heads - len(heads)` heads.
 
     Raises:
-        TypeError: `attention` is no `MultiHeadAttention`, an index is not an int, or a projection is no plain
-            `nn.Linear` (a wrapper may have replaced it: LoRA, quantization, weight norm, sharding).
+        TypeError: `attention` is not a `MultiHeadAttention`, an index is not an int, or a projection is not a
+            plain `nn.Linear` (a wrapper may have replaced it: LoRA, quantization, weight norm, sharding).
         ValueError: an index is out of range or given twice, no head stays, or only some of the query heads
             that share a key and value head are named.
 
@@ -370,7 +370,7 @@ def prune_heads(
 
 
 def _cut(parameter: Tensor, where: Any) -> nn.Parameter:
-    """A part of a parameter as a parameter of its own, frozen if the whole is."""
+    """A part of a parameter as a new parameter, frozen if the whole is."""
     return nn.Parameter(parameter.detach()[where], parameter.requires_grad)
 
 
@@ -389,7 +389,7 @@ def _attention_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
 
 
 def _bare_layer(attention: nn.Module) -> MultiHeadAttention:
-    """The layer itself, out of the wrapper that `torch.compile` puts around it."""
+    """The layer itself, without the wrapper that `torch.compile` puts around it."""
     layer = cast(MultiHeadAttention, getattr(attention, "_orig_mod", attention))
     check_type("attention", layer, MultiHeadAttention)
     return layer

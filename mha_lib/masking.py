@@ -1,7 +1,7 @@
-"""What a mask means, in one place: bool, True = may attend, everywhere.
+"""The one definition of a mask: bool, True = may attend, everywhere.
 
-A float mask of zeros and ones is refused: other libraries would *add* it to the scores, and a mask that is
-added instead of obeyed fails without an error.
+A float mask of zeros and ones is refused: other libraries would *add* it to the scores, and the wrong result
+would raise no error.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def valid_lens_mask(
 
     Raises:
         TypeError: `valid_lens` is not an integer tensor, or `k_len` is not an int.
-        ValueError: `valid_lens` has another rank, or a length lies outside 0..k_len.
+        ValueError: `valid_lens` has the wrong rank, or a length lies outside 0..k_len.
 
     Example:
         >>> valid_lens_mask(torch.tensor([1, 3]), k_len=3).int().tolist()
@@ -74,8 +74,8 @@ def causal_mask(
 ) -> Bool[Tensor, "{q_len} _"]:
     """Mask that lets a query see the keys up to its own position, and none after it.
 
-    The two sequences end together (bottom-right alignment): the last query sees every key. So one new query
-    over a cache of keys sees the whole cache.
+    The two sequences end together (bottom-right alignment): the last query sees every key. A single new query
+    therefore sees the whole cache of keys.
 
     Args:
         q_len: number of queries.
@@ -121,7 +121,7 @@ def sliding_window_mask(
         k_len: number of keys; default `q_len`.
         left: how many keys before its own position a query sees, None for all.
         right: how many keys after it, None for all.
-        positions: where queries and keys stand, if samples of different lengths share a cache: integers
+        positions: positions of queries and keys, if samples of different lengths share a cache: integers
             (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`.
         device: where the mask is made.
 
@@ -130,7 +130,7 @@ def sliding_window_mask(
 
     Raises:
         TypeError: a length or a side of the window is not an int, or a position is not an integer tensor.
-        ValueError: one is negative, or `positions` have another shape.
+        ValueError: a length or a side is negative, or `positions` have the wrong shape.
 
     Example:
         >>> sliding_window_mask(3, left=1).int().tolist()
@@ -153,7 +153,7 @@ def build_mask(
     is_causal: bool = False,
     device: Device = None,
 ) -> Bool[Tensor, "..."] | None:
-    """Combine all that may hide a key: a key is visible where every part says so.
+    """Combine everything that may hide a key: a key is visible only where every part allows it.
 
     Args:
         q_len: number of queries.
@@ -163,14 +163,14 @@ def build_mask(
         key_mask: bool, True = may attend, (batch, k_len): one row of keys for all queries of a sample.
         valid_lens: integers (batch,) or (batch, q_len), see `valid_lens_mask`.
         is_causal: hide the future, see `causal_mask`.
-        device: where a causal mask is made when neither tensor is given.
+        device: where a causal mask is made when no tensor is given.
 
     Returns:
         A bool mask of rank 2, 3 or 4 that broadcasts to (batch, num_heads, q_len, k_len) once `align_mask`
-        has put it in place, or None where nothing is hidden.
+        has aligned it, or None if nothing is hidden.
 
     Raises:
-        TypeError: `attn_mask` or `key_mask` is not bool, `valid_lens` not integer.
+        TypeError: `attn_mask` or `key_mask` is not bool, or `valid_lens` does not hold integers.
         ValueError: a shape does not fit, or a length lies outside 0..k_len.
 
     Example:
@@ -180,7 +180,7 @@ def build_mask(
         True
     """
     _check_lens(q_len, check_int("k_len", k_len))
-    # The scores are of the smallest shape that all masks fit.
+    # Assume scores of the smallest shape that fits all masks.
     lead = list(attn_mask.shape[:-2]) if isinstance(attn_mask, Tensor) else []
     for of_samples in (key_mask, valid_lens):
         if isinstance(of_samples, Tensor) and lead[:1] in ([], [1]):
@@ -198,7 +198,7 @@ def _combine_masks(
     key_mask: Tensor | None,
     valid_lens: Tensor | None,
 ) -> Tensor | None:
-    """What all of them hide of scores of `shape`, as one mask that broadcasts to it, or None for nothing."""
+    """Combine the masks over scores of `shape` into one that broadcasts to it; None if none is given."""
     heads = (1,) * (len(shape) - 3)
     mask = None
     if attn_mask is not None:
@@ -229,12 +229,12 @@ def _combine_masks(
 def align_mask(
     mask: Bool[Tensor, "..."], shape: Sequence[int], *, name: str = "mask"
 ) -> Bool[Tensor, "..."]:
-    """Put a mask in place over scores of `shape`: a (batch, q_len, k_len) mask gets its head axis.
+    """Align a mask with scores of `shape`: a (batch, q_len, k_len) mask gets a head axis.
 
     Args:
         mask: bool mask of rank 2, 3 or 4.
         shape: shape of the scores, (..., q_len, k_len).
-        name: what an error calls the mask.
+        name: name of the mask in error messages.
 
     Returns:
         A view of `mask` that broadcasts to `shape` without changing it.
@@ -255,8 +255,8 @@ def align_mask(
             f"(batch, num_heads, q_len, k_len), got {tuple(mask.shape)}"
         )
     aligned = mask.unsqueeze(1) if mask.ndim == 3 and len(shape) == 4 else mask
-    # A mask with a batch axis needs scores of its own rank: elsewhere its batch axis
-    # would meet another axis.
+    # A mask with a batch axis needs scores of its own rank: otherwise its batch axis
+    # would be aligned with another axis.
     if aligned.ndim not in (2, len(shape)) or not fits(aligned.shape, shape):
         raise ValueError(
             f"{name} must broadcast to scores of shape {shape}, got a mask of shape {tuple(mask.shape)}"
@@ -270,22 +270,22 @@ def align_bias(
     """Check a bias that is added to scores of `shape`.
 
     A bias of rank 3 over scores of rank 4 is refused: a mask of that rank has a batch axis, while biases
-    usually differ by head. `bias[None]` or `bias[:, None]` says which is meant.
+    usually differ by head. Write `bias[None]` or `bias[:, None]` to say which of the two is meant.
 
     Args:
         bias: floating-point and finite, (q_len, k_len) or of the rank of the scores; axes of size 1
-            broadcast. A key is hidden by a mask, not by a bias of -inf or of the smallest number of a dtype,
-            which other libraries write there: a row hidden by such numbers alone would get uniform weights.
-            `mask_from_additive` makes a mask of them.
+            broadcast. Hide keys with a mask, not with a bias of -inf or of the smallest number of a dtype, as
+            other libraries do: a row of only such numbers would get uniform weights. `mask_from_additive`
+            turns them into a mask.
         shape: shape of the scores, (..., q_len, k_len).
-        name: what an error calls the bias.
+        name: name of the bias in error messages.
 
     Returns:
         `bias` itself.
 
     Raises:
         TypeError: `bias` is not a floating-point tensor.
-        ValueError: it does not broadcast to `shape` in one clear way, is not finite, or holds the smallest
+        ValueError: `bias` does not broadcast to `shape` unambiguously, is not finite, or holds the smallest
             number of a dtype.
 
     Example:
@@ -305,7 +305,7 @@ def align_bias(
             f"got shape {tuple(bias.shape)}{hint}"
         )
     rule = (
-        "must be finite, and no mask in disguise (mask_from_additive makes one of it)"
+        "must be finite, and not a mask in disguise (mask_from_additive converts one)"
     )
     limits = torch.finfo(bias.dtype)
     check_numbers(name, bias, limits.min / 2, limits.max, rule)
@@ -313,7 +313,7 @@ def align_bias(
 
 
 def _fit_bias(bias: Tensor, dtype: torch.dtype) -> Tensor:
-    """The bias in another dtype; what is too large for it becomes its largest number, not infinite."""
+    """Cast the bias to another dtype; what is too large becomes the largest number, not infinity."""
     if bias.dtype == dtype:
         return bias
     limits = torch.finfo(dtype)

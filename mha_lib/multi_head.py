@@ -24,7 +24,7 @@ class MultiHeadAttention(nn.Module):
 
     Args:
         embed_dim: width of queries and of the output.
-        num_heads: number of heads; divides `embed_dim`. It does not change the number of parameters.
+        num_heads: number of heads; divides `embed_dim` and does not change the number of parameters.
         num_kv_heads: number of key and value heads, each shared by num_heads / num_kv_heads query heads
             (grouped-query attention, Ainslie et al., 2023); default `num_heads`.
         kdim: width of keys; default `embed_dim`.
@@ -33,25 +33,25 @@ class MultiHeadAttention(nn.Module):
         bias: add a bias in the four projections.
         scale: factor of the dot products, a number or a tensor of shape () or (num_heads, 1, 1), which is
             learned if it is an `nn.Parameter`; default 1 / √head_dim.
-        softcap: limit for the scores, see `softcap_scores`; the readable path runs.
+        softcap: limit for the scores, see `softcap_scores`. With it, the readable path always runs.
         window: how many keys before and after its own position a query sees, (left, right), None for all; see
-            `sliding_window_mask`. It needs a mask of q_len * k_len.
-        score: another scoring rule than the scaled dot product, such as `cosine_score`, or a module such as
+            `sliding_window_mask`. A window needs a mask of q_len * k_len.
+        score: a scoring rule other than the scaled dot product, such as `cosine_score`, or a module such as
             `AdditiveScore(head_dim, head_dim, hidden_dim)`, which then belongs to the layer. All heads share
-            it, and the readable path runs. A function gets half precision as float32, a module computes in
-            its own dtype.
-        rotary: turns queries and keys by their positions, rotary(x, positions), after they are split into
-            heads; a `RotaryPositionalEncoding` does. Queries and keys end together; with a cache, positions
-            go on where it ends.
+            the rule, and the readable path always runs. A function receives half precision as float32, a
+            module computes in its own dtype.
+        rotary: function rotary(x, positions) that rotates queries and keys by their positions after the split
+            into heads, such as a `RotaryPositionalEncoding`. Queries and keys end together; with a cache,
+            positions continue where the cache ends.
         device: where the parameters are made.
         dtype: of the parameters; default torch's default dtype.
 
     Raises:
         TypeError: a width or count is not an int, `dropout` not a number, or `score` or `rotary` cannot be
             called.
-        ValueError: one is not positive, `num_heads` does not divide `embed_dim`, `num_kv_heads` does not
-            divide `num_heads`, `dropout` is outside 0..1, a side of the window is negative, `scale` is given
-            beside `score`, or `rotary` was made for another `head_dim`.
+        ValueError: a width or count is not positive, `num_heads` does not divide `embed_dim`, `num_kv_heads`
+            does not divide `num_heads`, `dropout` is outside 0..1, a side of the window is negative, `scale`
+            is given together with `score`, or `rotary` was made for another `head_dim`.
 
     Example:
         >>> attention = MultiHeadAttention(embed_dim=100, num_heads=5)
@@ -133,11 +133,11 @@ class MultiHeadAttention(nn.Module):
         Float[Tensor, "*batch q_len embed_dim"],
         Float[Tensor, "*batch num_heads q_len all_keys"] | None,
     ]:
-        """Attend from `query` to `key`, and return the mix of `value`.
+        """Attend from `query` to `key`, and return the weighted mean of `value`.
 
         Args:
-            query: (batch, q_len, embed_dim). Three inputs without a batch axis are one sample; the
-                results have none either, nor do masks and lengths.
+            query: (batch, q_len, embed_dim). If all three inputs lack the batch axis, they are one sample;
+                results, masks and lengths then have no batch axis either.
             key: (batch, k_len, kdim).
             value: (batch, k_len, vdim).
             attn_mask: bool, True = may attend, (q_len, k_len), (batch, q_len, k_len) or
@@ -147,8 +147,8 @@ class MultiHeadAttention(nn.Module):
             key_mask: bool, True = may attend, (batch, k_len), for all queries of a sample.
             valid_lens: number of visible keys, integers (batch,) or (batch, q_len).
             is_causal: hide the future, see `causal_mask`.
-            cache: keys and values of earlier tokens. Those of `key` and `value` are appended, and attention
-                runs over all: `k_len` of mask, bias and weights is then len(cache) + the length of `key`.
+            cache: keys and values of earlier tokens. Those of `key` and `value` are appended, and the queries
+                attend to all: `k_len` of mask, bias and weights is then len(cache) + the length of `key`.
                 `valid_lens`, (batch,), still counts the tokens of `key`; the cache remembers it.
             need_weights: return the weights; without them torch's fused kernel runs.
 
@@ -157,12 +157,12 @@ class MultiHeadAttention(nn.Module):
             the weights.
 
         Raises:
-            TypeError: wrong dtype of a tensor or mask, or `cache` is no `KeyValueCache`.
+            TypeError: wrong dtype of a tensor or mask, or `cache` is not a `KeyValueCache`.
             ValueError: shapes do not fit, `attn_mask` could also be meant as (batch, k_len), a length lies
                 outside 0..k_len, `attn_bias` is not finite, or `cache` belongs to another layer or batch; a
-                cache that is refused stays as it was.
+                cache that is refused is unchanged.
         """
-        # A module that replaced a projection (LoRA, quantization) may have no such tensor.
+        # A module that replaced a projection (LoRA, quantization) may have no weight tensor.
         weight = getattr(self.q_proj, "weight", None)
         widths = (self.embed_dim, self.kdim, self.vdim)
         _checks.check_layer(query, key, value, widths, weight, is_causal)
@@ -203,7 +203,7 @@ class MultiHeadAttention(nn.Module):
         hides: tuple[Tensor | None, ...],
         *options: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """What `forward` gives for a batch of this one sample, without its batch axis."""
+        """Run `forward` on a batch of this one sample, and remove the batch axis."""
         names = ("attn_mask", "attn_bias", "key_mask", "valid_lens")
         batched: dict[str, Any] = dict(zip(names, hides, strict=True))
         for name, x in batched.items():
@@ -221,7 +221,7 @@ class MultiHeadAttention(nn.Module):
         cache: KeyValueCache | None,
         device: torch.device,
     ) -> tuple[Tensor | None, ScoringRule | None]:
-        """The mask with what the window hides, and the scoring rule, if it is not torch's kernel's."""
+        """Add the window to the mask; also return the scoring rule, or None for that of torch's kernel."""
         positions = _slot_positions(cache, *shape[2:])
         rule = _compose_rule(self.score, self.scale, self.softcap, positions)
         if self.window is None:
@@ -305,16 +305,16 @@ class MultiHeadAttention(nn.Module):
         return _layer_from_torch(cls, layer)
 
     def to_torch(self) -> nn.MultiheadAttention:
-        """Copy the layer into torch's own, whose weights per head come with `average_attn_weights=False`.
+        """Copy into torch's own layer, which returns weights per head only with `average_attn_weights=False`.
 
-        Masks are inverted there: True hides a key.
+        Torch's masks are inverted: True hides a key.
 
         Returns:
             `nn.MultiheadAttention` with `batch_first=True`, in the mode, dtype and device of this layer; what
             is frozen here is frozen there.
 
         Raises:
-            ValueError: the layer has what torch's has not: shared keys, a scale, softcap, window,
+            ValueError: the layer has settings that torch's lacks: shared keys, a scale, softcap, window,
                 scoring rule or rotary positions.
 
         Example:

@@ -1,4 +1,4 @@
-"""What chapters need besides attention: one seed, source on the page, guesses checked, a browser compared."""
+"""Helpers for chapters: set the seed, show source code, check guesses, compare torch with the browser."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def set_seed(seed: int) -> None:
 
 
 def show_source(*objects: Any, docstring: bool = False) -> Markdown:
-    """Show the library's own text of functions, methods or classes, highlighted on the page.
+    """Show the source code of functions, methods or classes, highlighted on the page.
 
     Args:
         objects: what to show, one after another.
@@ -87,7 +87,7 @@ def _source(thing: Any, docstring: bool) -> str:
             first = node.body[0]
             drop.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
     lines = text.splitlines()
-    # A blank line that only set the docstring apart goes with it.
+    # A blank line that only separated the docstring is removed with it.
     drop |= {i + 1 for i in drop if i < len(lines) and not lines[i].strip()}
     return "\n".join(
         line for number, line in enumerate(lines, start=1) if number not in drop
@@ -133,15 +133,15 @@ def compare_with_browser(widget: Explorer) -> None:
     Nothing is printed before a browser has drawn the widget, as in a page that was built without one.
 
     Args:
-        widget: one that computes, such as a `HeadExplorer`.
+        widget: a widget that computes, such as a `HeadExplorer`.
 
     Raises:
-        TypeError: `widget` is none.
-        ValueError: the browser computed other numbers than there are here.
+        TypeError: `widget` is not an `Explorer`.
+        ValueError: the browser reported other numbers, or other shapes, than Python computes.
 
     Example:
         >>> from mha_lib.widgets import RotationDial
-        >>> compare_with_browser(RotationDial())  # drawn nowhere yet: prints nothing
+        >>> compare_with_browser(RotationDial())  # not drawn yet: prints nothing
     """
     from mha_lib.widgets import Explorer
 

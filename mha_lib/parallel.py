@@ -1,4 +1,4 @@
-"""The heads of a layer divided over processes; DDP and `fully_shard` take the layer as it is."""
+"""Divide the heads of a layer over processes; DDP and `fully_shard` take the layer as it is."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from mha_lib.multi_head import MultiHeadAttention
 def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAttention:
     """Divide the heads of a layer over the processes of `mesh` (tensor parallelism, Shoeybi et al., 2019).
 
-    Every process calls it, and every process then calls the layer with the same inputs and gets the same
-    output. Process r of R holds heads r * num_heads / R up to (r + 1) * num_heads / R with the keys and
-    values they share: rows of `q_proj`, `k_proj` and `v_proj` (`ColwiseParallel`) and columns of `out_proj`
-    (`RowwiseParallel`). Its heads need nothing from the other processes. One all-reduce in the forward pass
-    adds up what the processes' heads contribute to the output; in the backward pass, one for each of query,
-    key and value that requires grad adds up the gradients.
+    Every process calls this function, and then calls the layer with the same inputs and gets the same output.
+    Process r of R holds heads r * num_heads / R up to (r + 1) * num_heads / R with the keys and values they
+    share: rows of `q_proj`, `k_proj` and `v_proj` (`ColwiseParallel`) and columns of `out_proj`
+    (`RowwiseParallel`). The heads of a process need nothing from the other processes. One all-reduce in the
+    forward pass adds up what the processes' heads contribute to the output; in the backward pass, one
+    all-reduce for each of query, key and value that requires grad adds up the gradients.
 
     Whatever has a head axis is local afterwards: `num_heads`, `num_kv_heads`, the weights that are returned,
-    the cache, the gates of `gate_heads`, and masks and biases per head. From and to all heads::
+    the cache, the gates of `gate_heads`, and masks and biases per head. To gather the weights of all heads,
+    and to cut this process's part out of a mask::
 
         weights = DTensor.from_local(weights, mesh, [Shard(1)]).full_tensor()
         mask = mask.chunk(mesh.size(), dim=1)[mesh.get_local_rank()]
 
-    The weights of the mesh's first process win. Parameters become `DTensor`s under the names they had, so
-    that `torch.distributed.checkpoint` reads and writes what layers on any number of processes share. All
+    All processes get the weights of the mesh's first process. Each parameter becomes a `DTensor` under its
+    old name, so `torch.distributed.checkpoint` can save and load it on any number of processes. To divide all
     layers of a model::
 
         for layer in model.modules():
             if isinstance(layer, MultiHeadAttention):
                 shard_heads(layer, mesh)
 
-    Call it before `fully_shard` and before the optimizer is made. With dropout, each process draws for
-    its own heads: from one seed all draw the same. A learned bias that is given to the layer receives on
-    each process only the gradient of that process's heads.
+    Call this function before `fully_shard` and before the optimizer is made. With dropout, each process draws
+    for its own heads: with the same seed, all processes draw the same. A learned bias that is given to the
+    layer receives on each process only the gradient of that process's heads.
 
     Args:
         attention: the layer, which is changed.
@@ -46,11 +47,11 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
         `attention`.
 
     Raises:
-        TypeError: `attention` is no `MultiHeadAttention`, `mesh` no `DeviceMesh`, or a projection is no plain
-            `nn.Linear`, because a wrapper replaced it or it is divided already.
+        TypeError: `attention` is not a `MultiHeadAttention`, `mesh` is not a `DeviceMesh`, or a projection is
+            not a plain `nn.Linear`, because a wrapper replaced it or it is already divided.
         ValueError: `mesh` has several dimensions, its size does not divide `num_heads` and `num_kv_heads`, or
             heads share something that is learned or that differs between them (a tensor `scale`, parameters
-            of `score` or `rotary`), of which each process would see its own heads' part only.
+            of `score` or `rotary`), of which each process would see only the part of its own heads.
 
     Example:
         One process here; `torchrun --nproc-per-node 2 program.py` starts two, without the `store`.
@@ -87,10 +88,10 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
         if isinstance(shared, nn.Module) and any(True for _ in shared.parameters()):
             raise ValueError(
                 f"attention.{name} must have no parameters where heads are divided, "
-                f"got a {type(shared).__name__} that has"
+                f"got a {type(shared).__name__} with parameters"
             )
 
-    # Importing these takes a second, which only those who divide heads should wait.
+    # These imports take a second, so only a call of this function makes them.
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
         RowwiseParallel,

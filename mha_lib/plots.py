@@ -1,4 +1,4 @@
-"""Figures of the course: one look, the same colour for the same thing on every page.
+"""Figures of the course: one style, and the same colour for the same thing on every page.
 
 Queries are blue, keys orange, values green; heads have one palette. In every heatmap queries are rows and
 keys are columns. Functions return a Figure, which Jupyter displays where it is the last line of a cell.
@@ -21,7 +21,7 @@ from torch import Tensor
 from mha_lib._checks import check_positive_int, check_type
 
 QUERY, KEY, VALUE = "#1f6fb5", "#d9730d", "#2e8b57"
-# Paul Tol's "bright" and "vibrant" hues, told apart with any kind of colour vision.
+# Paul Tol's "bright" and "vibrant" hues, distinguishable with any kind of colour vision.
 HEADS = (
     "#4477aa",
     "#ee6677",
@@ -65,7 +65,7 @@ def new_figure(
     height: float = 3.0,
     **options: Any,
 ) -> tuple[Figure, Any]:
-    """Start a figure in the look of the course. Return it at the end of the cell to display it once.
+    """Start a figure in the style of the course. Return it at the end of the cell to display it once.
 
     Args:
         rows: rows of axes.
@@ -84,8 +84,8 @@ def new_figure(
     options.setdefault("layout", "constrained")
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(rows, columns, figsize=(width, height), **options)
-    # Closed for pyplot, so that Jupyter does not show it a second time; the Figure
-    # itself lives on.
+    # pyplot forgets the figure, so that Jupyter does not show it a second time; the
+    # Figure itself stays usable.
     plt.close(figure)
     return figure, axes
 
@@ -106,22 +106,22 @@ def plot_weights(
 
     Args:
         weights: (q_len, k_len) or (maps, q_len, k_len), such as the heads of one sample.
-        query_labels: text beside the rows, q_len of them.
-        key_labels: text below the columns, k_len of them.
-        titles: one a map; default "head 0", "head 1", ... for several maps.
-        columns: maps in a row of the figure.
-        values: write the numbers into the cells; default only where a map has at most 36 cells.
-        vmin: start of the colour scale; None takes the smallest number.
-        vmax: end of the colour scale; None takes the largest number.
-        colorbar_label: what the colour means.
+        query_labels: labels of the rows, q_len of them.
+        key_labels: labels of the columns, k_len of them.
+        titles: one per map; default "head 0", "head 1", ... for several maps.
+        columns: number of maps in a row of the figure.
+        values: write the numbers into the cells; by default only if a map has at most 36 cells.
+        vmin: start of the colour scale; None uses the smallest number.
+        vmax: end of the colour scale; None uses the largest number.
+        colorbar_label: label of the colour bar.
 
     Returns:
         The figure, with one colour bar.
 
     Raises:
         TypeError: `weights` is not a tensor, or `columns` not an int.
-        ValueError: `weights` has another rank, `columns` is not positive, or the number of labels or titles
-            does not fit.
+        ValueError: `weights` has the wrong rank or is empty, `columns` is not positive, or the number of
+            labels or titles does not fit.
 
     Example:
         >>> figure = plot_weights(torch.eye(3).expand(2, 3, 3))
@@ -154,7 +154,7 @@ def plot_weights(
 
     columns = min(columns, count)
     rows = -(-count // columns)
-    # Cells keep one size in print whatever their number, within what a page can take.
+    # Cells have the same size in print whatever their number, unless the figure would become too wide.
     cell = min(0.42, 6.0 / (columns * (k_len + 1.5)))
     width = max(columns * (cell * k_len + 0.9) + 0.9, 2.6)
     figure, axes = new_figure(
@@ -232,20 +232,20 @@ def plot_curves(
     """Curves over training: the mean of several runs as a line, all runs as a band from lowest to highest.
 
     Args:
-        steps: (records,), the horizontal axis.
+        steps: (records,), the x axis.
         curves: label -> (records,) or (runs, records).
-        colors: one a curve; they start again when they are used up.
-        xlabel: text below.
-        ylabel: text beside.
+        colors: one per curve; further curves start again with the first colour.
+        xlabel: label of the x axis.
+        ylabel: label of the y axis.
         floor: draw a horizontal line here.
-        floor_label: what the line means.
+        floor_label: label of this line.
 
     Returns:
         The figure.
 
     Raises:
         TypeError: a curve is not a tensor.
-        ValueError: a curve does not end in as many records as `steps` has, or there is none.
+        ValueError: the last axis of a curve is not as long as `steps`, or there is no curve.
 
     Example:
         >>> figure = plot_curves(torch.arange(5), {"three seeds": torch.rand(3, 5)})
@@ -286,13 +286,13 @@ def plot_seeds(
     ylabel: str = "accuracy",
     chance: float | None = None,
 ) -> Figure:
-    """One dot a seed: results of several settings side by side, so that the spread is seen, not summed up.
+    """One dot per seed: results of several settings side by side, so that the spread over seeds is visible.
 
     Args:
         results: series -> {setting: (seeds,)}, such as {"linear read-out": {"1 head": ...}}.
-        xlabel: what the settings are.
-        ylabel: what is measured.
-        chance: draw a horizontal line at the level of guessing.
+        xlabel: label of the x axis, which says what the settings are.
+        ylabel: label of the y axis, which says what is measured.
+        chance: draw a horizontal line at chance level.
 
     Returns:
         The figure.

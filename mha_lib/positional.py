@@ -1,4 +1,4 @@
-"""Where a token stands: encodings that are added to it. Rotations and biases have modules of their own."""
+"""Absolute positions: encodings that are added to the tokens. Rotations and biases have their own modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RELATIVE = "alibi_slopes alibi_bias t5_buckets T5RelativeBias ShawScore".split(
 
 
 def __getattr__(name: str) -> Any:
-    """Find what once stood here; to import both modules at the top would be circular."""
+    """Return what used to be defined here; importing both modules at the top would be circular."""
     if name not in _ROTARY and name not in _RELATIVE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = "rotary" if name in _ROTARY else "relative"
@@ -26,8 +26,8 @@ def __getattr__(name: str) -> Any:
 
 def _angles_at(positions: Tensor, dim: int, base: float) -> Tensor:
     """Angle of each pair i of `dim` columns, position * base^(-2i / dim): (..., len, ceil(dim / 2))."""
-    # Positions and frequencies are multiplied in float64, so that at most the result is
-    # rounded. Apple's GPUs have none.
+    # Positions and frequencies are multiplied in float64, so that only the result is
+    # rounded. Apple's GPUs have no float64.
     dtype = torch.float32 if positions.device.type == "mps" else torch.float64
     exponents = -torch.arange(0, dim, 2, dtype=dtype, device=positions.device) / dim
     return positions.to(dtype).unsqueeze(-1) * float(base) ** exponents
@@ -36,7 +36,7 @@ def _angles_at(positions: Tensor, dim: int, base: float) -> Tensor:
 def _distances(
     q_len: int, k_len: int | None, positions: Positions | None, device: Device
 ) -> Int[Tensor, "*batch {q_len} _"]:
-    """Key position minus query position; queries and keys end together where no `positions` are given."""
+    """Key position minus query position; queries and keys end together if no `positions` are given."""
     k_len = q_len if k_len is None else k_len
     if positions is None:
         there = torch.arange(k_len, device=device)
@@ -49,10 +49,10 @@ def _distances(
 def sinusoidal_encoding(
     num_positions: int, embed_dim: int, *, base: float = 10_000.0
 ) -> Float[Tensor, "{num_positions} {embed_dim}"]:
-    """Table of sines and cosines, one row a position (Vaswani et al., 2017, §3.5).
+    """Table of sines and cosines, one row per position (Vaswani et al., 2017, §3.5).
 
     Column 2i holds sin(position * w_i) and column 2i + 1 cos(position * w_i), w_i = base^(-2i / embed_dim).
-    Where `embed_dim` is odd the last pair has its sine only.
+    If `embed_dim` is odd, the last pair has only its sine.
 
     Args:
         num_positions: number of rows.
@@ -107,7 +107,7 @@ class _PositionalEncoding(nn.Module):
 
         Raises:
             TypeError: `x` is not a floating-point tensor.
-            ValueError: `x` has another shape, or is longer than the table.
+            ValueError: `x` has the wrong shape, or is longer than the table.
         """
         max_len, embed_dim = self.encoding.shape
         _checks.check_width("x", x, embed_dim, axes="batch, len, embed_dim")
@@ -122,8 +122,8 @@ class _PositionalEncoding(nn.Module):
 class SinusoidalPositionalEncoding(_PositionalEncoding):
     """Add fixed sines and cosines to the tokens (Vaswani et al., 2017, §3.5).
 
-    The table is a buffer: it moves with the module to another device, and is not trained. It is not stored in
-    the state dict, since it can be computed.
+    The table is a buffer: it moves with the module to another device and is not trained. It is not stored in
+    the state dict, since it can be recomputed.
 
     Args:
         embed_dim: width of a token, even or odd.

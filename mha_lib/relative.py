@@ -1,4 +1,4 @@
-"""Relative positions: what the distance of a query and a key adds to their score (ALiBi, T5, Shaw)."""
+"""Relative positions: what the distance between a query and a key adds to their score (ALiBi, T5, Shaw)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def alibi_slopes(
 ) -> Float[Tensor, " {num_heads}"]:
     """Slope of each head's penalty on distance (Press et al., 2022, §3).
 
-    For a power of two the slopes are 2^(-8/h), 2^(-16/h), ..., 2^-8. For other numbers the paper's code takes
-    those of the next lower power of two, then every other slope of twice that power.
+    If the number of heads h is a power of two, the slopes are 2^(-8/h), 2^(-16/h), ..., 2^-8. For other
+    numbers the paper's code takes the slopes of the next lower power of two, then every other slope of twice
+    that power.
 
     Args:
         num_heads: number of heads.
@@ -32,7 +33,7 @@ def alibi_slopes(
 
     Raises:
         TypeError: `num_heads` is not an int.
-        ValueError: it is not positive.
+        ValueError: `num_heads` is not positive.
 
     Example:
         >>> alibi_slopes(4).tolist()
@@ -56,16 +57,16 @@ def alibi_bias(
 ) -> Float[Tensor, "*batch {num_heads} {q_len} _"]:
     """Penalty on distance to add to the scores, -slope * |distance| (Press et al., 2022, §3).
 
-    Queries and keys end together, as in `causal_mask`. As the `attn_bias` of an attention layer it needs a
-    batch axis: `alibi_bias(...)[None]`.
+    Queries and keys end together, as in `causal_mask`. As the `attn_bias` of an attention layer the result
+    needs a batch axis: `alibi_bias(...)[None]`.
 
     Args:
         num_heads: number of heads, each with its own slope.
         q_len: number of queries.
         k_len: number of keys; default `q_len`.
-        positions: where queries and keys stand, if samples of different lengths share a cache: integers
+        positions: positions of queries and keys, if samples of different lengths share a cache: integers
             (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`.
-        device: where the bias is made; that of the positions where they are given.
+        device: where the bias is made; with `positions`, it is made on their device.
 
     Returns:
         float32 bias (num_heads, q_len, k_len), or (batch, num_heads, q_len, k_len) with `positions`; at
@@ -73,7 +74,7 @@ def alibi_bias(
 
     Raises:
         TypeError: a size is not an int, or a position is not an integer tensor.
-        ValueError: a size is not positive, or `positions` have another shape.
+        ValueError: a size is not positive, or `positions` have the wrong shape.
 
     Example:
         >>> alibi_bias(1, 1, 3).tolist()
@@ -86,12 +87,12 @@ def alibi_bias(
 
 
 def _bucket_starts(side: int, max_distance: int) -> list[int]:
-    """Distance at which each of the buckets 1 .. side - 1 begins, exactly, in integers."""
+    """The distance at which each of the buckets 1 .. side - 1 begins, computed exactly in integers."""
     exact, wide = side // 2, side - side // 2
     starts = list(range(1, exact + 1))
     for step in range(1, wide):
         # The smallest integer at or above exact * (max_distance / exact)^(step / wide). Floating
-        # point says nearly where; the comparison without roots settles it.
+        # point gives a first guess; the comparison in integers, without roots, corrects it.
         start = int(exact * (max_distance / exact) ** (step / wide))
         while start**wide * exact**step < max_distance**step * exact**wide:
             start += 1
@@ -111,21 +112,21 @@ def t5_buckets(
 ) -> Int[Tensor, "*batch {q_len} _"]:
     """Bucket of each distance between a query and a key (Raffel et al., 2020, §2.1).
 
-    Of the n buckets on a side, the first m = n // 2 hold one distance each; a distance r from m on falls into
-    bucket m + floor((n - m) log(r / m) / log(max_distance / m)), at most n - 1. The formula is that of the
-    authors' code. It is evaluated in integers, so no rounding moves a distance to another bucket.
+    Of the n buckets per side, the first m = n // 2 hold one distance each; a distance r of m or more falls
+    into bucket m + floor((n - m) log(r / m) / log(max_distance / m)), at most n - 1. The formula is that of
+    the authors' code. It is evaluated in integers, so no rounding moves a distance to another bucket.
 
     Queries and keys end together, as in `causal_mask`.
 
     Args:
         q_len: number of queries.
         k_len: number of keys; default `q_len`.
-        num_buckets: number of buckets; even where bidirectional.
+        num_buckets: number of buckets; even if bidirectional.
         max_distance: the last bucket takes every distance from here on, and some before it.
         bidirectional: half of the buckets are for keys at or before the query, half for those after it.
-            Otherwise all are for keys before, and every key after the query falls into bucket 0.
+            Otherwise all are for keys at or before it, and every key after the query falls into bucket 0.
         positions: as in `alibi_bias`.
-        device: where the buckets are made; that of the positions where they are given.
+        device: where the buckets are made; with `positions`, they are made on their device.
 
     Returns:
         int64 buckets (q_len, k_len), or (batch, q_len, k_len) with `positions`, in 0..num_buckets - 1.
@@ -133,8 +134,8 @@ def t5_buckets(
     Raises:
         TypeError: a size is not an int, `bidirectional` is not a bool, or a position is not an integer
             tensor.
-        ValueError: a size is not positive, `num_buckets` is odd or below 4 where bidirectional, below 2
-            elsewhere, or `max_distance` leaves no room for the wide buckets.
+        ValueError: a size is not positive, `num_buckets` is odd or below 4 if bidirectional, or below 2 if
+            not, or `max_distance` leaves no room for the wide buckets.
 
     Example:
         >>> t5_buckets(1, 9, num_buckets=8, max_distance=8, bidirectional=False).tolist()
@@ -151,7 +152,7 @@ def t5_buckets(
 
 
 class _DistanceTable(nn.Module):
-    """A learned table for distances, and the settings that the printed module names."""
+    """A learned table for distances, and the settings that the printed module shows."""
 
     _settings: ClassVar[tuple[str, ...]]
 
@@ -166,15 +167,15 @@ class _DistanceTable(nn.Module):
         nn.init.xavier_uniform_(self.table)
 
     def extra_repr(self) -> str:
-        """Say the settings in the printed module."""
+        """Show the settings in the printed module."""
         return ", ".join(f"{name}={getattr(self, name)}" for name in self._settings)
 
 
 class T5RelativeBias(_DistanceTable):
     """A learned bias on the scores for each head and each bucket of distances (Raffel et al., 2020, §2.1).
 
-    In T5 all layers share one such table, and scores are not divided by √d: a T5 checkpoint needs
-    `score=dot_product_score` beside it. `table` (num_buckets, num_heads) is what HuggingFace calls
+    In T5 all layers share one such table, and scores are not divided by √d: for a T5 checkpoint, also pass
+    `score=dot_product_score` to the layer. `table` (num_buckets, num_heads) is what HuggingFace calls
     `relative_attention_bias.weight`. It is drawn from Xavier's uniform distribution, as in T5X, the authors'
     later code.
 
@@ -221,7 +222,7 @@ class T5RelativeBias(_DistanceTable):
         *,
         positions: Positions | None = None,
     ) -> Float[Tensor, "batch {self.num_heads} {q_len} _"]:
-        """Return the bias for `q_len` queries and `k_len` keys that end together, an `attn_bias`.
+        """Return the `attn_bias` for `q_len` queries and `k_len` keys that end together.
 
         Args:
             q_len: number of queries.
@@ -252,11 +253,11 @@ class ShawScore(_DistanceTable):
     The vector a belongs to the distance j - i between query i and key j, clipped to
     -max_distance..max_distance. Queries and keys end together, as in `causal_mask`. All heads share one
     table, as in the paper's big model. The paper's second table, for the values (its equation 3), is left
-    out: in its ablation the one for the keys alone does as well as both.
+    out: in the paper's ablation the table for the keys alone does as well as both.
 
-    It is a scoring rule like the others: `MultiHeadAttention(..., score=ShawScore(head_dim, max_distance))`.
-    `table` (2 * max_distance + 1, head_dim) holds the vector of distance 0 in its middle. It is drawn from
-    Xavier's uniform distribution, as the projections are.
+    Use it like any other scoring rule: `MultiHeadAttention(..., score=ShawScore(head_dim, max_distance))`.
+    The middle row of `table` (2 * max_distance + 1, head_dim) is the vector of distance 0. The table is drawn
+    from Xavier's uniform distribution, as the projections are.
 
     Args:
         head_dim: width of a head.
@@ -276,7 +277,7 @@ class ShawScore(_DistanceTable):
 
     _settings = ("head_dim", "max_distance")
     takes_positions = True
-    """A layer whose cache holds samples of different lengths says where their tokens stand."""
+    """A layer whose cache holds samples of different lengths passes the positions of their tokens."""
 
     def __init__(
         self,

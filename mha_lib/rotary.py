@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys turn by angles, so that their products see distances alone."""
+"""Rotary positions: queries and keys are rotated, so that their dot products depend only on distances."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def rotary_angles(
     *,
     base: float = 10_000.0,
 ) -> Float[Tensor, "*batch len {head_dim//2}"]:
-    """Angles by which rotary encoding turns each pair of columns (Su et al., 2021, §3.2.2).
+    """Angles by which rotary encoding rotates each pair of columns (Su et al., 2021, §3.2.2).
 
     Args:
         num_positions: number of positions, counted from 0; or the positions themselves, integers (len,), or
-            (batch, len) where the samples of a batch stand at different places.
-        head_dim: number of columns that turn, even since they turn in pairs: the width of a head, or of that
-            part of it which is turned.
+            (batch, len) if the samples of a batch have different positions.
+        head_dim: number of columns to rotate, even, since they are rotated in pairs: the width of a head, or
+            of the part of it that is rotated.
         base: as in `sinusoidal_encoding`.
 
     Returns:
@@ -75,7 +75,7 @@ def _check_rotary(x: Tensor, angles: Tensor) -> None:
             f"angles must have shape (len, pairs) or (batch, len, pairs) with len={length} "
             f"and 1 to {head_dim // 2} pairs, got {tuple(angles.shape)}"
         )
-    # The axes of x must say which one is the batch: it is the first of three or four.
+    # x must have three or four axes, so that its first axis is known to be the batch.
     if angles.ndim == 3 and (
         x.ndim not in (3, 4) or angles.shape[0] not in (1, x.shape[0])
     ):
@@ -93,29 +93,29 @@ def apply_rotary(
     *,
     interleaved: bool = True,
 ) -> Float[Tensor, "*lead len head_dim"]:
-    """Turn each pair of columns of queries or keys by its position's angle (Su et al., 2021, equation 34).
+    """Rotate each pair of columns of queries or keys by its position's angle (Su et al., 2021, equation 34).
 
-    The dot product of a turned query and a turned key depends on the distance of their positions alone. There
-    are two ways to pair the columns. In the paper, and in GPT-J, columns 2i and 2i + 1 are a pair
-    (`interleaved`). In GPT-NeoX, and in HuggingFace's Llama, the pair's columns lie half of the turned width
-    apart. Weights trained with one are wrong for the other.
+    The dot product of a rotated query and a rotated key depends only on the distance between their positions.
+    There are two ways to pair the columns. In the paper, and in GPT-J, columns 2i and 2i + 1 are a pair
+    (`interleaved`). In GPT-NeoX, and in HuggingFace's Llama, the columns of a pair lie half of the rotated
+    width apart. Weights trained with one pairing are wrong for the other.
 
-    Where there are fewer angles than pairs, only the first columns turn, and the others pass as they are
-    (partial width, as in GPT-J and GPT-NeoX). Half precision is turned in float32.
+    If there are fewer angles than pairs, only the first columns are rotated, and the others are unchanged
+    (partial width, as in GPT-J and GPT-NeoX). Half precision is rotated in float32.
 
     Args:
         x: (..., len, head_dim).
         angles: float32 or float64, (len, pairs) or (batch, len, pairs), from `rotary_angles`; row p belongs
-            to token p. The first 2 * pairs columns turn, at most `head_dim`.
-        interleaved: pairs lie side by side; otherwise half of the turned width apart.
+            to token p. The first 2 * pairs columns, at most `head_dim`, are rotated.
+        interleaved: the columns of a pair are neighbours; otherwise they lie half of the rotated width apart.
 
     Returns:
-        A tensor of the shape and dtype of `x`; lengths of vectors do not change.
+        A tensor of the shape and dtype of `x`; the lengths of the vectors do not change.
 
     Raises:
-        TypeError: `x` is not a floating-point tensor, or `angles` not a float32 or float64 one (rounded to
-            half precision, far positions fall together); `interleaved` is not a bool.
-        ValueError: `head_dim` is odd, or `angles` has another shape or is on another device.
+        TypeError: `x` is not a floating-point tensor, or `angles` is not a float32 or float64 tensor (in half
+            precision, distant positions would round to the same angle); `interleaved` is not a bool.
+        ValueError: `head_dim` is odd, or `angles` has the wrong shape or is on another device.
 
     Example:
         >>> quarter = torch.tensor([[torch.pi / 2]])
@@ -143,18 +143,18 @@ def apply_rotary(
 
 
 class RotaryPositionalEncoding(nn.Module):
-    """Turn queries and keys by the angles of their positions (Su et al., 2021).
+    """Rotate queries and keys by the angles of their positions (Su et al., 2021).
 
     This is `apply_rotary` with `rotary_angles` as a module. It has no parameters and stores nothing: the
-    angles are computed for the positions at hand, in float32 whatever the dtype of the model, so there is no
-    longest text.
+    angles are computed in each call for the positions given, in float32 whatever the dtype of the model, so
+    there is no maximum length.
 
     Args:
         head_dim: width of a head, even.
         base: as in `sinusoidal_encoding`.
-        rotary_dim: how many columns turn, the first ones; even. Default `head_dim`.
-        interleaved: pairs lie side by side (the paper, GPT-J); otherwise half of the turned width apart
-            (GPT-NeoX, HuggingFace's Llama).
+        rotary_dim: how many columns are rotated, counted from the first; even. Default `head_dim`.
+        interleaved: the columns of a pair are neighbours (the paper, GPT-J); otherwise they lie half of the
+            rotated width apart (GPT-NeoX, HuggingFace's Llama).
 
     Raises:
         TypeError: a width is not an int, `base` is not a number, `interleaved` not a bool.
@@ -196,10 +196,10 @@ class RotaryPositionalEncoding(nn.Module):
         x: Float[Tensor, "*lead len head_dim"],
         positions: Integer[Tensor, "*batch len"] | None = None,
     ) -> Float[Tensor, "*lead len head_dim"]:
-        """Turn `x` (..., len, head_dim), queries or keys, by the angles of `positions`.
+        """Rotate `x` (..., len, head_dim), queries or keys, by the angles of `positions`.
 
         Args:
-            x: (..., len, head_dim); with positions for each sample (batch, len, head_dim) or
+            x: (..., len, head_dim); with positions for each sample, (batch, len, head_dim) or
                 (batch, num_heads, len, head_dim).
             positions: integers (len,) or (batch, len), none negative; default 0..len-1.
 
@@ -232,7 +232,7 @@ class RotaryPositionalEncoding(nn.Module):
         return apply_rotary(x, angles, interleaved=self.interleaved)
 
     def extra_repr(self) -> str:
-        """Say the settings in the printed module."""
+        """Show the settings in the printed module."""
         return (
             f"head_dim={self.head_dim}, rotary_dim={self.rotary_dim}, "
             f"base={self.base:g}, interleaved={self.interleaved}"

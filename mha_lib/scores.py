@@ -1,8 +1,8 @@
 """Scoring functions: how well a query matches a key.
 
-Every rule has the same signature, (..., q_len, d) x (..., k_len, d) -> (..., q_len, k_len), so that the rest
-of attention does not know which one it is given. Leading axes broadcast. The body of each function is the
-formula alone: the decorator above it checks the arguments first.
+Every rule has the same signature, (..., q_len, d) x (..., k_len, d) -> (..., q_len, k_len), so the rest of
+attention need not know which rule it is given. Leading axes broadcast. The body of each function is only the
+formula: the decorator above it checks the arguments first.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def dot_product_score(
     return query @ key.transpose(-2, -1)
 
 
-_dot_product = unchecked(dot_product_score)  # what the other rules are made of
+_dot_product = unchecked(dot_product_score)  # used by the other rules
 
 
 @checked(_checks.check_scaled)
@@ -58,17 +58,17 @@ def scaled_dot_product_score(
     *,
     scale: float | Float[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch q_len k_len"]:
-    """Dot product over √d, q·k / √d (Vaswani et al., 2017, equation 1).
+    """Dot product divided by √d, q·k / √d (Vaswani et al., 2017, equation 1).
 
     Args:
         query: (..., q_len, d).
         key: (..., k_len, d).
-        scale: factor in the place of 1/√d: a positive number, or a tensor of shape () or (num_heads, 1, 1),
+        scale: factor that replaces 1/√d: a positive number, or a tensor of shape () or (num_heads, 1, 1),
             which may be learned.
 
     Returns:
         Scores (..., q_len, k_len). For independent unit-variance entries their standard deviation is 1,
-        whatever d.
+        whatever d is.
 
     Raises:
         TypeError: not floating-point tensors of one dtype, or `scale` is not a number or tensor.
@@ -79,7 +79,7 @@ def scaled_dot_product_score(
         >>> scaled_dot_product_score(torch.tensor([[1.0, 2.0, 2.0, 4.0]]), torch.ones(1, 4)).tolist()
         [[4.5]]
     """
-    # Scaling the query takes q_len * d products, scaling the scores q_len * k_len.
+    # To scale the query takes q_len * d multiplications, to scale the scores q_len * k_len.
     query = query / math.sqrt(query.shape[-1]) if scale is None else query * scale
     return _dot_product(query, key)
 
@@ -90,7 +90,7 @@ def softcap_scores(
 ) -> Float[Tensor, "*shape"]:
     """Bend scores smoothly into -cap..cap, cap · tanh(score / cap) (Gemma Team, 2024, §2).
 
-    Small scores hardly change; no score gets beyond the cap, so no weight can take everything.
+    Small scores hardly change; no score exceeds the cap, so no key can take all the weight.
 
     Args:
         scores: any shape.
@@ -116,7 +116,7 @@ def _compose_rule(
     softcap: float | None,
     positions: Positions | None = None,
 ) -> ScoringRule | None:
-    """The rule that they make together, or None for the scaled dot product, which torch's kernel has too."""
+    """Combine the settings into one rule; None is the scaled dot product, which torch's kernel has too."""
     rule = None if score is None else _checks.checked_rule(score, positions)
     if softcap is None:
         return rule

@@ -31,7 +31,7 @@ class History:
 
     Attributes:
         steps: (records,), int64, counted from 1.
-        losses: (models, records), each the mean over the steps since the record before.
+        losses: (models, records), each the mean over the steps since the previous record.
     """
 
     steps: Int64[Tensor, " records"]
@@ -65,14 +65,14 @@ def cross_entropy(
 def seeded(
     factory: Callable[[], nn.Module], num_models: int, *, seed: int = 0
 ) -> list[nn.Module]:
-    """Make models that differ in their random start only.
+    """Make models that differ only in their random initialization.
 
-    Number i is made after `torch.manual_seed(seed + i)`. The global random state is left as it was.
+    Model i is made after `torch.manual_seed(seed + i)`. The global random state is not changed.
 
     Args:
         factory: function without arguments that makes a model.
-        num_models: how many.
-        seed: of the first.
+        num_models: number of models.
+        seed: seed of the first model.
 
     Raises:
         TypeError: `num_models` or `seed` is not an int.
@@ -96,7 +96,7 @@ def seeded(
 def predict(
     models: nn.Module | Sequence[nn.Module], inputs: Shaped[Tensor, "..."]
 ) -> Shaped[Tensor, "models *output"]:
-    """Outputs of several models of one architecture for the same inputs, without gradient.
+    """Outputs of several models of one architecture for the same inputs, without gradients.
 
     Returns:
         (models, *output shape).
@@ -136,8 +136,8 @@ def fit(
 ) -> History:
     """Train in place with Adam, a short warm-up and a learning rate that falls to 0 (one-cycle schedule).
 
-    Several models of one architecture train side by side in one batched computation: as many seeds for little
-    more than the time of one. Each sees its own data and is updated by its own gradient, as if it were alone.
+    Several models of one architecture train side by side in one batched computation, which takes little more
+    time than one model. Each sees its own data and is updated by its own gradient, as if it were alone.
 
     Args:
         models: one model, or several of the same architecture; see `seeded`.
@@ -147,7 +147,7 @@ def fit(
         loss: function of (outputs, targets) that returns a scalar.
         seed: model i draws its data from a generator with seed + i.
         records: number of entries of the history, at most `steps`.
-        progress: print the loss ten times on the way.
+        progress: print the loss ten times during training.
 
     Returns:
         The `History` of the losses.
@@ -199,8 +199,8 @@ def fit(
     all_losses = torch.vmap(one_loss, randomness="different")
     optimizer = torch.optim.Adam(list(parameters.values()), lr=lr)
     total_steps = max(steps, 2)
-    # A tenth of the steps; of a short run more, since torch divides by the length of
-    # the warm-up.
+    # The warm-up takes a tenth of the steps; in a short run more, since torch divides
+    # by its length.
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, lr, total_steps=total_steps, pct_start=max(0.1, 1.5 / total_steps)
     )
@@ -214,7 +214,7 @@ def fit(
         optimizer.zero_grad()
         with warnings.catch_warnings():
             # The fused attention kernel has no batched form: torch runs it model by
-            # model, no slower here.
+            # model, which is no slower here.
             warnings.filterwarnings("ignore", message="There is a performance drop")
             losses = all_losses(parameters, buffers, inputs, targets)
             losses.sum().backward()

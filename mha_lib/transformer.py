@@ -1,7 +1,7 @@
-"""Blocks and stacks of the Transformer: attention and a feed-forward layer, each with residual and norm.
+"""Blocks and stacks of the Transformer: attention and a feed-forward layer, each with a residual and a norm.
 
-An encoder reads a sequence, a decoder writes one while it looks at what the encoder read. A decoder-only
-model is a `TransformerEncoder` that is called with `is_causal=True`.
+An encoder reads a sequence; a decoder writes one while it attends to the output of the encoder. A
+decoder-only model is a `TransformerEncoder` that is called with `is_causal=True`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from mha_lib.multi_head import MultiHeadAttention
 _ACTIVATIONS: dict[str, Any] = {"relu": torch.relu, "gelu": F.gelu}
 _NORMS = ("layer", "rms")
 _Map: TypeAlias = Callable[[Tensor], Tensor]
-# A mask, a mask of keys, lengths.
+# (attn_mask, key_mask, valid_lens)
 _Hidden: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 class FeedForward(nn.Module):
-    """Two linear layers and an activation, for each token by itself (Vaswani et al., 2017, §3.3).
+    """Two linear layers and an activation, applied to each token separately (Vaswani et al., 2017, §3.3).
 
-    FFN(x) = activation(x W₁ + b₁) W₂ + b₂, equation 2. Like torch's layers it drops entries of the hidden
-    layer while training.
+    FFN(x) = activation(x W₁ + b₁) W₂ + b₂, equation 2. Like torch's layers, it drops entries of the hidden
+    layer in training.
 
     Args:
         embed_dim: width of a token.
-        hidden_dim: width between the two layers; four times `embed_dim` in the paper.
+        hidden_dim: width of the hidden layer; four times `embed_dim` in the paper.
         dropout: probability that an entry of the hidden layer is dropped, in training only.
         activation: "relu", or "gelu", x Φ(x) without approximation (Hendrycks & Gimpel, 2016).
         bias: add b₁ and b₂, as the paper and torch do.
@@ -47,7 +47,7 @@ class FeedForward(nn.Module):
         dtype: of the parameters; default torch's default dtype.
 
     Raises:
-        TypeError: a width is not an int, `dropout` not a number, `activation` not a text.
+        TypeError: a width is not an int, `dropout` not a number, `activation` not a str.
         ValueError: a width is not positive, `dropout` outside 0..1, or `activation` unknown.
 
     Example:
@@ -99,19 +99,19 @@ class FeedForward(nn.Module):
         return output
 
     def extra_repr(self) -> str:
-        """Say the activation in the printed module."""
+        """Show the activation in the printed module."""
         return f"activation={self.activation!r}"
 
 
 class RMSNorm(nn.Module):
     """Divide each token by its root mean square, then scale each entry (Zhang & Sennrich, 2019, equation 4).
 
-    RMSNorm(x) = x / √(mean(x²) + eps) · weight. Unlike a layer norm it subtracts no mean and adds no bias.
+    RMSNorm(x) = x / √(mean(x²) + eps) · weight. Unlike a layer norm, it subtracts no mean and adds no bias.
     Half precision is computed in float32 and returned in its own dtype.
 
     Args:
         embed_dim: width of a token.
-        eps: what is added to the mean square, positive.
+        eps: added to the mean square, positive.
         device: where the weight is made.
         dtype: of the weight; default torch's default dtype.
 
@@ -157,12 +157,12 @@ class RMSNorm(nn.Module):
         return (wide * torch.rsqrt(mean_square + self.eps) * self.weight).to(x.dtype)
 
     def extra_repr(self) -> str:
-        """Say width and epsilon in the printed module."""
+        """Show the width and epsilon in the printed module."""
         return f"{self.embed_dim}, eps={self.eps}"
 
 
 class _Block(_TorchTwin):
-    """What both kinds of block share: their layers, and how a residual and a norm stand around each."""
+    """Base class of both kinds of block: their layers, with a residual connection and a norm around each."""
 
     _has_memory: ClassVar[bool]
     """Whether the block attends to a memory as well."""
@@ -188,7 +188,7 @@ class _Block(_TorchTwin):
         dtype: DType = None,
     ) -> None:
         super().__init__()
-        # The attention checks what is its own; all checks come before the first draw.
+        # The attention checks its own arguments; all checks come before any weight is drawn.
         _checks.check_positive_int("hidden_dim", hidden_dim)
         _checks.check_choice("activation", activation, _ACTIVATIONS)
         _checks.check_choice("norm", norm, _NORMS)
@@ -218,7 +218,7 @@ class _Block(_TorchTwin):
         self.dropout = nn.Dropout(dropout)
 
     def _residual(self, x: Tensor, norm: _Map, layer: _Map) -> Tensor:
-        """Let `layer` add to `x`: the one place that knows pre-norm from post-norm."""
+        """Add the output of `layer` to `x`; only this method distinguishes pre-norm from post-norm."""
         dropout: _Map = self.dropout
         if self.norm_first:
             return x + dropout(layer(norm(x)))
@@ -232,19 +232,20 @@ class _Block(_TorchTwin):
         )
 
     def extra_repr(self) -> str:
-        """Say where the norm stands in the printed module."""
+        """Show in the printed module whether the norm comes first."""
         return f"norm_first={self.norm_first}"
 
 
 class EncoderBlock(_Block):
     """Self-attention, then a feed-forward layer (Vaswani et al., 2017, §3.1).
 
-    Around each of the two runs a residual connection with a layer norm (Ba et al., 2016). Before the layer,
-    x + f(norm(x)), gradients stay even in deep stacks (Xiong et al., 2020); after the sum, norm(x + f(x)), is
-    the paper's own order and BERT's. Called with `is_causal=True` it is the block of a decoder-only model.
+    Each of the two has a residual connection and a layer norm (Ba et al., 2016). With the norm before the
+    layer, x + f(norm(x)), gradients stay even in deep stacks (Xiong et al., 2020); with the norm after the
+    sum, norm(x + f(x)), the order is that of the paper and of BERT. Called with `is_causal=True`, this is the
+    block of a decoder-only model.
 
-    Dropout stands where torch's layers have it: on the attention weights, on the hidden layer, on what each
-    layer adds.
+    Dropout is applied where torch's layers apply it: to the attention weights, to the hidden layer, and to
+    what each layer adds.
 
     Args:
         embed_dim: width of a token.
@@ -255,9 +256,9 @@ class EncoderBlock(_Block):
         activation: of the feed-forward layer, "relu" or "gelu".
         bias: add biases in linear layers and layer norms, as the paper and torch do.
         norm: "layer", or "rms", see `RMSNorm`.
-        layer_norm_eps: what the norms of either kind add under the root, positive.
+        layer_norm_eps: what either kind of norm adds under the root, positive.
         num_kv_heads: see `MultiHeadAttention`.
-        scale: see `MultiHeadAttention`; a tensor is shared by all that get it.
+        scale: see `MultiHeadAttention`; all layers that are given the same tensor share it.
         softcap: see `MultiHeadAttention`.
         window: see `MultiHeadAttention`.
         rotary: see `MultiHeadAttention`. Blocks may share one.
@@ -265,9 +266,9 @@ class EncoderBlock(_Block):
         dtype: of the parameters; default torch's default dtype.
 
     Raises:
-        TypeError: a width or count is not an int, another argument not of its type.
-        ValueError: one is not positive, `num_heads` does not divide `embed_dim`, `dropout` is outside 0..1,
-            `activation` or `norm` unknown, or what `MultiHeadAttention` raises.
+        TypeError: a width or count is not an int, or another argument is of the wrong type.
+        ValueError: a width or count is not positive, `num_heads` does not divide `embed_dim`, `dropout` is
+            outside 0..1, `activation` or `norm` is unknown, or what `MultiHeadAttention` raises.
 
     Example:
         >>> block, x = EncoderBlock(embed_dim=6, num_heads=3, hidden_dim=24), torch.rand(2, 5, 6)
@@ -288,7 +289,7 @@ class EncoderBlock(_Block):
         is_causal: bool = False,
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch len embed_dim"]:
-        """Let the tokens look at each other, then transform each.
+        """Let the tokens attend to each other, then transform each token.
 
         Args:
             x: (batch, len, embed_dim).
@@ -305,7 +306,7 @@ class EncoderBlock(_Block):
             Tokens (batch, len, embed_dim).
 
         Raises:
-            TypeError: wrong dtype of a tensor or mask, or `cache` is no `KeyValueCache`.
+            TypeError: wrong dtype of a tensor or mask, or `cache` is not a `KeyValueCache`.
             ValueError: shapes do not fit, or a length lies outside 0..len.
         """
         if cache is not None:
@@ -322,7 +323,7 @@ class EncoderBlock(_Block):
 class DecoderBlockCache:
     """What decoding remembers for one `DecoderBlock`: its own tokens, and the memory, projected once.
 
-    `len()` is the number of tokens decoded so far, the slots of `self_attention`.
+    `len()` is the number of tokens decoded so far, that is, of slots in `self_attention`.
 
     Example:
         >>> block, memory = DecoderBlock(6, 3, 24), torch.rand(2, 7, 6)
@@ -342,9 +343,9 @@ class DecoderBlockCache:
 class DecoderBlock(_Block):
     """Causal self-attention, attention to a memory, then a feed-forward layer (Vaswani et al., 2017, §3.1).
 
-    The memory is what an encoder made of the source: it supplies keys and values, the decoder the queries.
-    Self-attention never sees the future, neither in training nor in evaluation. Residuals, norms and dropout
-    are those of `EncoderBlock`.
+    The memory is the output of an encoder for the source: it supplies the keys and values, the decoder
+    supplies the queries. Self-attention never sees the future, neither in training nor in evaluation.
+    Residuals, norms and dropout are those of `EncoderBlock`.
 
     Args:
         embed_dim: width of a token, and of the memory.
@@ -355,20 +356,21 @@ class DecoderBlock(_Block):
         activation: of the feed-forward layer, "relu" or "gelu".
         bias: add biases in linear layers and layer norms, as the paper and torch do.
         norm: "layer", or "rms", see `RMSNorm`.
-        layer_norm_eps: what the norms of either kind add under the root, positive.
-        num_kv_heads: see `MultiHeadAttention`, of both attentions.
-        scale: see `MultiHeadAttention`, of both attentions; a tensor is shared by all that get it.
-        softcap: see `MultiHeadAttention`, of both attentions.
-        window: see `MultiHeadAttention`, of the self-attention.
-        rotary: see `MultiHeadAttention`, of the self-attention only, since positions in the
-            memory are those of another sequence. Blocks may share one.
+        layer_norm_eps: what either kind of norm adds under the root, positive.
+        num_kv_heads: see `MultiHeadAttention`; for both attentions.
+        scale: see `MultiHeadAttention`; for both attentions. All layers that are given the same tensor share
+            it.
+        softcap: see `MultiHeadAttention`; for both attentions.
+        window: see `MultiHeadAttention`; for the self-attention.
+        rotary: see `MultiHeadAttention`; for the self-attention only, since positions in the memory are those
+            of another sequence. Blocks may share one.
         device: where the parameters are made.
         dtype: of the parameters; default torch's default dtype.
 
     Raises:
-        TypeError: a width or count is not an int, another argument not of its type.
-        ValueError: one is not positive, `num_heads` does not divide `embed_dim`, `dropout` is outside 0..1,
-            `activation` or `norm` unknown, or what `MultiHeadAttention` raises.
+        TypeError: a width or count is not an int, or another argument is of the wrong type.
+        ValueError: a width or count is not positive, `num_heads` does not divide `embed_dim`, `dropout` is
+            outside 0..1, `activation` or `norm` is unknown, or what `MultiHeadAttention` raises.
 
     Example:
         >>> block = DecoderBlock(embed_dim=6, num_heads=3, hidden_dim=24)
@@ -393,13 +395,13 @@ class DecoderBlock(_Block):
         memory_valid_lens: Integer[Tensor, "batch *memory_lens"] | None = None,
         cache: DecoderBlockCache | None = None,
     ) -> Float[Tensor, "batch len embed_dim"]:
-        """Let the tokens look back, then at the memory, then transform each.
+        """Let the tokens attend to earlier tokens, then to the memory, then transform each token.
 
         Args:
             x: (batch, len, embed_dim).
             memory: (batch, memory_len, embed_dim).
-            attn_mask: of the self-attention, beside the causal mask, which is always there: bool, True = may
-                attend, (len, len), (batch, len, len) or (batch, num_heads, len, len).
+            attn_mask: of the self-attention, in addition to the causal mask, which always applies: bool, True
+                = may attend, (len, len), (batch, len, len) or (batch, num_heads, len, len).
             attn_bias: of the self-attention, (len, len) or (batch, num_heads, len, len).
             key_mask: bool, True = may attend, (batch, len), for all queries of a sample.
             valid_lens: number of tokens of `x` that are visible, integers (batch,) or (batch, len).
@@ -408,13 +410,13 @@ class DecoderBlock(_Block):
             memory_key_mask: bool, True = may attend, (batch, memory_len), for all queries of a sample.
             memory_valid_lens: number of visible tokens of `memory`, integers (batch,) or (batch, len).
             cache: of the block. Its self-attention grows by `x`, see `MultiHeadAttention.forward`. The memory
-                is projected in the first call only; give the same memory, and its mask or lengths, each time.
+                is projected only in the first call; pass the same memory, and its mask or lengths, each time.
 
         Returns:
             Tokens (batch, len, embed_dim).
 
         Raises:
-            TypeError: wrong dtype of a tensor or mask, or `cache` is no `DecoderBlockCache`.
+            TypeError: wrong dtype of a tensor or mask, or `cache` is not a `DecoderBlockCache`.
             ValueError: shapes do not fit, a length lies outside its range, or `cache` holds a memory of
                 another length.
         """
@@ -447,7 +449,7 @@ class DecoderBlock(_Block):
 
 
 class _Stack(_TorchTwin):
-    """What both stacks share: blocks of one kind, and the norm behind them."""
+    """Base class of both stacks: blocks of one kind, and the norm after them."""
 
     _block: ClassVar[type[EncoderBlock | DecoderBlock]]
 
@@ -475,19 +477,19 @@ class _Stack(_TorchTwin):
 class TransformerEncoder(_Stack):
     """A stack of encoder blocks (Vaswani et al., 2017, §3.1); with `is_causal=True`, a decoder-only model.
 
-    Pre-norm blocks leave their sum without a norm, so a last one follows them; post-norm blocks need none.
-    Embeddings and positions are not part of it.
+    Pre-norm blocks do not normalize their output, so a final norm follows the last block; post-norm blocks
+    need none. The stack contains no embeddings and no positions.
 
     Args:
         num_layers: number of blocks.
         embed_dim: width of a token.
         num_heads: number of heads of each block; divides `embed_dim`.
         hidden_dim: width inside the feed-forward layers.
-        options: the keyword arguments of `EncoderBlock`, the same for all.
+        options: the keyword arguments of `EncoderBlock`, the same for all blocks.
 
     Raises:
         TypeError: a width or count is not an int, or an option is unknown.
-        ValueError: one is not positive, or what `EncoderBlock` raises.
+        ValueError: a width or count is not positive, or what `EncoderBlock` raises.
 
     Example:
         >>> encoder = TransformerEncoder(2, embed_dim=6, num_heads=3, hidden_dim=24, dropout=0.1).eval()
@@ -495,7 +497,7 @@ class TransformerEncoder(_Stack):
         >>> encoder(x, valid_lens=torch.tensor([3, 5])).shape
         torch.Size([2, 5, 6])
 
-        Decoding in two chunks gives what it gives at once:
+        Decoding in two chunks gives the same as one call:
 
         >>> cache = encoder.new_cache()
         >>> chunks = [encoder(chunk, is_causal=True, cache=cache) for chunk in x.split([3, 2], dim=1)]
@@ -526,16 +528,16 @@ class TransformerEncoder(_Stack):
                 (batch, num_heads, len, len).
             key_mask: bool, True = may attend, (batch, len), for all queries of a sample.
             valid_lens: number of tokens that are visible, integers (batch,) or (batch, len).
-            is_causal: hide the future. Needed for all chunks to equal the whole.
-            cache: from `new_cache`, one for a batch; it grows by `x`. Mask and bias then span all its slots;
+            is_causal: hide the future. Without it, decoding in chunks does not give the same as one call.
+            cache: from `new_cache`, one per batch; it grows by `x`. Mask and bias then span all its slots;
                 `valid_lens`, (batch,), counts the tokens of `x`.
 
         Returns:
-            Tokens (batch, len, embed_dim). Those beyond `valid_lens` mean nothing.
+            Tokens (batch, len, embed_dim). Those beyond `valid_lens` are meaningless.
 
         Raises:
             TypeError: wrong dtype of a tensor or mask, or `cache` holds no `KeyValueCache`.
-            ValueError: shapes do not fit, a length lies outside 0..len, or `cache` is not one of this stack.
+            ValueError: shapes do not fit, a length lies outside 0..len, or `cache` is not from this stack.
         """
         caches = _check_caches(cache, KeyValueCache, len(self.blocks))
         hidden = (attn_mask, key_mask, valid_lens)
@@ -551,20 +553,20 @@ class TransformerEncoder(_Stack):
 
 
 class TransformerDecoder(_Stack):
-    """A stack of decoder blocks that all look at the same memory (Vaswani et al., 2017, §3.1).
+    """A stack of decoder blocks that all attend to the same memory (Vaswani et al., 2017, §3.1).
 
-    The last norm is that of `TransformerEncoder`.
+    The final norm is as in `TransformerEncoder`.
 
     Args:
         num_layers: number of blocks.
         embed_dim: width of a token, and of the memory.
         num_heads: number of heads of each attention; divides `embed_dim`.
         hidden_dim: width inside the feed-forward layers.
-        options: the keyword arguments of `DecoderBlock`, the same for all.
+        options: the keyword arguments of `DecoderBlock`, the same for all blocks.
 
     Raises:
         TypeError: a width or count is not an int, or an option is unknown.
-        ValueError: one is not positive, or what `DecoderBlock` raises.
+        ValueError: a width or count is not positive, or what `DecoderBlock` raises.
 
     Example:
         >>> decoder = TransformerDecoder(2, embed_dim=6, num_heads=3, hidden_dim=24)
@@ -600,8 +602,8 @@ class TransformerDecoder(_Stack):
         Args:
             x: (batch, len, embed_dim).
             memory: (batch, memory_len, embed_dim).
-            attn_mask: of the self-attention, beside the causal mask: bool, True = may attend, (len, len),
-                (batch, len, len) or (batch, num_heads, len, len); axes of size 1 broadcast.
+            attn_mask: of the self-attention, in addition to the causal mask: bool, True = may attend,
+                (len, len), (batch, len, len) or (batch, num_heads, len, len); axes of size 1 broadcast.
             attn_bias: of the self-attention, (len, len) or (batch, num_heads, len, len).
             key_mask: bool, True = may attend, (batch, len), for all queries of a sample.
             valid_lens: number of tokens of `x` that are visible, integers (batch,) or (batch, len).
@@ -609,17 +611,17 @@ class TransformerDecoder(_Stack):
                 (batch, num_heads, len, memory_len).
             memory_key_mask: bool, True = may attend, (batch, memory_len), for all queries of a sample.
             memory_valid_lens: number of visible tokens of `memory`, integers (batch,) or (batch, len).
-            cache: from `new_cache`, one for a batch; it grows by `x`. `attn_mask` and `attn_bias` then span
-                all its slots; `valid_lens`, (batch,), counts the tokens of `x`. Give the same memory, and its
+            cache: from `new_cache`, one per batch; it grows by `x`. `attn_mask` and `attn_bias` then span all
+                its slots; `valid_lens`, (batch,), counts the tokens of `x`. Pass the same memory, and its
                 mask or lengths, in each call.
 
         Returns:
-            Tokens (batch, len, embed_dim). Those beyond `valid_lens` mean nothing.
+            Tokens (batch, len, embed_dim). Those beyond `valid_lens` are meaningless.
 
         Raises:
             TypeError: wrong dtype of a tensor or mask, or `cache` holds no `DecoderBlockCache`.
-            ValueError: shapes do not fit, a length lies outside its range, or `cache` is not one of this
-                stack and memory.
+            ValueError: shapes do not fit, a length lies outside its range, or `cache` is not from this stack
+                and memory.
         """
         caches = _check_caches(cache, DecoderBlockCache, len(self.blocks))
         hidden = (attn_mask, key_mask, valid_lens)
@@ -640,9 +642,9 @@ class TransformerDecoder(_Stack):
 def _check_self(
     x: Tensor, block: Any, hidden: _Hidden, cache: Any
 ) -> dict[str, Tensor | None]:
-    """Check what a self-attention gets before anything is computed, and combine its masks, once for a stack.
+    """Check a self-attention's inputs before anything is computed; combine its masks once for a stack.
 
-    Lengths beside a cache stay lengths, because the cache remembers them.
+    With a cache, lengths stay lengths, because the cache stores them.
     """
     proj = block.self_attention.q_proj
     _checks.check_tokens(x, block.embed_dim, proj, "batch, len, embed_dim")
@@ -656,7 +658,7 @@ def _check_self(
 def _check_memory(
     x: Tensor, memory: object, block: Any, hidden: _Hidden
 ) -> Tensor | None:
-    """Check what a cross-attention gets, before the self-attention runs, and combine its masks."""
+    """Check the inputs of a cross-attention before the self-attention runs, and combine its masks."""
     axes = "batch, memory_len, embed_dim"
     memory = _checks.check_float_tensor("memory", memory, axes=axes)
     names = ("x", "memory")
@@ -666,7 +668,10 @@ def _check_memory(
     shape = (x.shape[0], block.cross_attention.num_heads, x.shape[1], memory.shape[1])
     try:
         return _combine_masks(shape, *hidden)
-    except (TypeError, ValueError) as error:  # it names the masks of a self-attention
+    except (
+        TypeError,
+        ValueError,
+    ) as error:  # the error names the masks of a self-attention
         names_there = {"attn_mask": "memory_mask", "key_mask": "memory_key_mask"}
         text = re.sub("attn_mask|key_mask", lambda at: names_there[at[0]], str(error))
         raise type(error)(text.replace("valid_lens", "memory_valid_lens")) from None

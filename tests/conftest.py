@@ -1,16 +1,16 @@
 """What several test files share: shape annotations that are enforced, a browser, a web server, the book.
 
 While the tests run, every function of mha_lib that names axes checks its arguments and results against them
-(jaxtyping names the axes, beartype looks), so that an annotation cannot say what is not true. Not checked are
+(jaxtyping names the axes, beartype checks them), so that no annotation can be wrong. Not checked are
 
-* blocks of `pytest.raises`: they are about the library's own errors, which a check would forestall, unless it
-  is the error of a check that they expect;
-* tests marked `no_shape_checks`, for what traces the library's code, such as torch.compile;
+* blocks of `pytest.raises`: they expect the library's own errors, which a check would pre-empt; blocks that
+  expect the error of a check are checked;
+* tests marked `no_shape_checks`, for tools that trace the library's code, such as torch.compile;
 * the library in other processes: in chapters, in copies with planted faults. Only the tests need beartype;
-* anything but test_types.py where SHAPE_CHECKS=off: they take two thirds of the time, so `make test` leaves
-  them to `make test-all`, which runs the tests of the library again with them.
+* anything except test_types.py if SHAPE_CHECKS=off: the checks take two thirds of the time, so `make test`
+  leaves them to `make test-all`, which runs the tests of the library again with them.
 
-What is slow stands here too: `make test` leaves it to `make test-all`.
+This file also says which tests are slow: `make test` leaves them to `make test-all`.
 """
 
 import ast
@@ -34,7 +34,7 @@ AXES = ("Bool", "Float", "Int", "Integer", "Shaped")
 
 
 class FunctionsThatNameAxes(jaxtyping._import_hook.JaxtypingTransformer):
-    """Decorate what names axes, but not functions inside functions: it would break torch's graphs."""
+    """Decorate what names axes, but not functions inside functions: that would break torch's graphs."""
 
     def visit_FunctionDef(self, node):  # noqa: N802, the name is ast's
         inside = any(isinstance(parent, ast.FunctionDef) for parent in self._parents)
@@ -46,26 +46,26 @@ class FunctionsThatNameAxes(jaxtyping._import_hook.JaxtypingTransformer):
 
 
 jaxtyping._import_hook.JaxtypingTransformer = FunctionsThatNameAxes
-# Where a float is asked for, an int will do, as everywhere in Python.
+# An int is accepted where a float is expected, as everywhere in Python.
 SHAPE_CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 # Before anything imports mha_lib.
 jaxtyping.install_import_hook("mha_lib", SHAPE_CHECKER)
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
-# Milliseconds after which a browser is given up: a safety net, however busy the machine is with other things.
+# Milliseconds after which a test gives up on a browser: a safety net that even a busy machine does not need.
 PATIENCE = 300_000
 expect.set_options(timeout=PATIENCE)
 
-# `make test` answers in minutes: each behaviour of the library, the book in a browser, each widget once.
-# By this rule it leaves to `make test-all` what asks the same question of more cases or in another place:
+# `make test` takes minutes: each behaviour of the library, the book in a browser, each widget once. It leaves
+# to `make test-all` the tests that ask the same question of more cases or in another environment:
 #
 # * these files: planted faults, axe, Colab with another processor's arithmetic, the benchmark, the whole
 #   sample collections of torch and ONNX, the details of each widget;
 # * what is marked `slow` in a test: inductor, further graphs of a compiler, many random examples where a
-#   few stand in for them, training to the end.
+#   few represent them, training to the end.
 #
-# They begin with what takes longest, or one worker would have that left at the end.
+# The longest tests come first; otherwise one worker would still run them when the others are done.
 SLOW_FILES = (
     "faults/test_faults.py",
     "book/test_colab.py",
@@ -83,7 +83,7 @@ FAST = (
 
 
 def is_slow(path, name=None):
-    """Whether a test belongs to `make test-all` by its place; without a name, whether its whole file does."""
+    """Whether a test belongs to `make test-all` by its file; without a name, whether the whole file does."""
     place = path.relative_to(TESTS).as_posix()
     fast = [pattern.partition("::")[2] for pattern in FAST if pattern.startswith(f"{place}::")]
     if fast and (name is None or any(fnmatch(name, pattern) for pattern in fast)):
@@ -92,14 +92,14 @@ def is_slow(path, name=None):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Not even import the files of which nothing would run."""
+    """Do not import files of which no test would run."""
     leave = config.option.markexpr == "not slow" and collection_path.suffix == ".py"
     return True if leave and TESTS in collection_path.parents and is_slow(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark what is slow by its place, and put the files that take longest first."""
+    """Mark what is slow by its file, and put the files that take longest first."""
     for item in items:
         if is_slow(item.path, item.name):
             item.add_marker(pytest.mark.slow)
@@ -119,7 +119,7 @@ QUIET = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-backgro
 
 @pytest.fixture(scope="session", autouse=True)
 def readable_path_alone():
-    """Where MHA_LIB_READABLE is set, nothing stands in the place of the readable path."""
+    """If MHA_LIB_READABLE is set, nothing replaces the readable path."""
     if os.environ.get("MHA_LIB_READABLE"):
         from mha_lib import _fast
 
@@ -128,7 +128,7 @@ def readable_path_alone():
 
 @contextlib.contextmanager
 def no_shape_checks():
-    """Let the functions of mha_lib take what they are given while the block runs."""
+    """Switch the shape checks of mha_lib off while the block runs."""
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
@@ -139,7 +139,7 @@ def no_shape_checks():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Switch the shape checks off where they would be in the way; the docstring above says where."""
+    """Switch the shape checks off where they would be in the way; the module's docstring says where."""
     raises = pytest.raises
 
     @contextlib.contextmanager
@@ -159,12 +159,12 @@ def pytest_runtest_protocol(item):
 
 @pytest.fixture(scope="session")
 def shape_checker():
-    """The type checker that jaxtyping's import hook gets."""
+    """The type checker that is passed to jaxtyping's import hook."""
     return SHAPE_CHECKER
 
 
 def patient(make):
-    """A function that makes a page or a context as `make` does, and waits for it as long as for anything."""
+    """A function that makes a page or a context with `make`, and sets its timeouts to the common limit."""
 
     def make_patient(**options):
         made = make(**options)
@@ -234,8 +234,8 @@ def reader(browser, address):
 @pytest.fixture(scope="session")
 def book(tmp_path_factory):
     """The built book, the folder that holds index.html: brought up to date, with warnings as errors."""
-    # One worker builds, the others wait; the folder of all workers is above that of each. However old the
-    # environment is, it is in use, and must not be made again.
+    # One worker builds, the others wait; the folder of all workers is above that of each. The environment is
+    # in use and must not be made again, however old it is.
     with FileLock(tmp_path_factory.getbasetemp().parent / "book.lock"):
         done = subprocess.run(
             ["make", "-o", ".venv/ready", "book"], cwd=ROOT, capture_output=True, text=True, timeout=600

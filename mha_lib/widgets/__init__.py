@@ -1,4 +1,4 @@
-"""Widgets of the course: a class and an ES module each, alive with a kernel and in the built page without."""
+"""Widgets of the course: each is a class and an ES module, and works with a kernel or in the built page."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ __all__ = [
 
 
 def widget_sources() -> dict[str, dict[str, str]]:
-    """Browser code of each widget: what a notebook that was run now would store.
+    """Browser code of each widget: what a notebook that is run now would store.
 
     Returns:
-        For each value of the stored `_anywidget_id` the stored `_esm` and `_css`.
+        The `_esm` and `_css` to store, by `_anywidget_id`.
 
     Example:
         >>> sorted(widget_sources()["mha_lib.widgets.quiz.Quiz"])

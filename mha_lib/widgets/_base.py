@@ -1,4 +1,4 @@
-"""What all widgets share: how their browser code is put together, and what stands in where no code runs."""
+"""What all widgets share: how their browser code is assembled, and what replaces them where no code runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _JS = resources.files(__package__) / "js"
-# Comments on lines of their own, types within a line, remarks at its end. (Python's // follows a word.)
+# Comments on their own lines, types within a line, comments at its end. (Python's // follows a word.)
 _COMMENT = re.compile(
     r"^[ ]*(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n|/\*\* @type (?:[^*]|\*(?!/))*\*/ ?|(?<=[;,{]) // .*$",
     re.MULTILINE,
@@ -34,15 +34,15 @@ _STYLE_COMMENT = re.compile(r"[ ]*/\*[^*]*\*/\n|^\n", re.MULTILINE)
 _RELATIVE_IMPORT = re.compile(
     r'^import \{\s*\w+(?:,\s*\w+)*,?\s*\} from "\./(\w+\.js)";\n', re.MULTILINE
 )
-# Not `import torch as t`, which stands in the programs that widgets write.
+# Not `import torch as t`, which occurs in the programs that widgets write.
 _OTHER_IMPORT = re.compile(r"^import (?![\w.]+( as \w+)?$).*", re.MULTILINE)
 
 
 def compose_module(name: str) -> str:
-    """One ES module out of the file `name` in js/ and all files that it imports, each before its first user.
+    """Join the file `name` in js/ and all that it imports, each before its first user, into one ES module.
 
     Both hosts of a widget, anywidget and the built page, take its code as a single text in which no relative
-    address could be resolved. No bundler is needed as long as the files keep to one form of import,
+    import could be resolved. No bundler is needed as long as the files use only one form of import,
     import { a, b } from "./file.js", and no two files declare the same name at their top level. Comments are
     left out, because every notebook stores this text. Each file begins with a line that names it; the build
     of the book uses these lines to find what widgets have in common.
@@ -57,9 +57,9 @@ def compose_module(name: str) -> str:
 
 
 def compose_style(name: str) -> str:
-    """The style sheets that belong to the module `name` and to those it imports, in the order of the imports.
+    """Join the style sheets of the module `name` and of those it imports, in the order of the imports.
 
-    The style sheet of `plane.js` is `plane.css`; a module without a look of its own has none. Each sheet
+    The style sheet of `plane.js` is `plane.css`; a module without styles of its own has none. Each sheet
     begins with a line that names it, as in `compose_module`; comments are left out.
     """
     sheets = [_JS / file.replace(".js", ".css") for file in _modules(name)]
@@ -72,7 +72,7 @@ def compose_style(name: str) -> str:
 
 
 def _modules(name: str) -> dict[str, str]:
-    """The file `name` and all that it imports, each before its first user: their texts without imports."""
+    """The texts, without imports, of the file `name` and all that it imports, each before its first user."""
     texts: dict[str, str] = {}
     visited: set[str] = set()
 
@@ -94,9 +94,10 @@ def _modules(name: str) -> dict[str, str]:
 
 
 class CourseWidget(anywidget.AnyWidget):
-    """Base class of the widgets: a subclass names its ES module in `_module` and says what stands in for it.
+    """Base class of the widgets: a subclass names its ES module in `_module` and defines a static fallback.
 
-    Where neither kernel nor script runs (on GitHub, in print) a reader sees `figure()` or `fallback_html()`.
+    Where neither a kernel nor a script runs (on GitHub, in print), a reader sees `figure()` or
+    `fallback_html()`.
     """
 
     _module: ClassVar[str]
@@ -117,11 +118,11 @@ class CourseWidget(anywidget.AnyWidget):
             raise TraitTypeError(str(error)) from None
 
     def figure(self) -> Figure | None:
-        """The present state as a matplotlib Figure, or None where text says more."""
+        """The present state as a matplotlib Figure, or None if the widget has `fallback_html` instead."""
         return None
 
     def fallback_html(self) -> str | None:
-        """The present state as plain HTML without scripts, or None where a figure says more."""
+        """The present state as plain HTML without scripts, or None if the widget has a `figure` instead."""
         return None
 
     def _repr_mimebundle_(
@@ -147,12 +148,12 @@ class CourseWidget(anywidget.AnyWidget):
 
 
 class Explorer(CourseWidget):
-    """A widget that computes in the browser what torch computes here, from the same settings.
+    """A widget that computes in the browser, from the same settings, what torch computes in Python.
 
     A subclass declares its settings as traits of `_traits`, each in one line with its default and its range.
     The constructor, its signature, the repr and the ranges of the browser's controls follow from these lines.
-    `_compute` says what the numbers on the page are. "These settings as Python", at the lower edge of the
-    widget, is a program that leaves the same numbers in variables of the same names.
+    `_compute` defines the numbers on the page. "These settings as Python", at the bottom of the widget, is a
+    program that computes the same numbers, in variables of the same names.
     """
 
     _settings: ClassVar[tuple[str, ...]] = ()
@@ -160,7 +161,7 @@ class Explorer(CourseWidget):
     __signature__: ClassVar[inspect.Signature] = inspect.Signature()
 
     browser_report = traitlets.Dict().tag(sync=True)
-    """What a browser last computed: its `settings` and `numbers`; empty before."""
+    """What a browser last computed: its `settings` and `numbers`; empty before the first time."""
 
     _ranges = traitlets.Dict(read_only=True).tag(sync=True)
     """The limits of each setting, by name: the browser's controls and checks take them from here."""
@@ -175,7 +176,7 @@ class Explorer(CourseWidget):
         if not own:
             return
         cls._settings = (*cls._settings, *own)
-        # A setting with a rule that looks at other settings is assigned after those that it may look at.
+        # A setting whose rule depends on other settings is assigned after them.
         dependent = {
             name
             for member in vars(cls).values()
@@ -198,7 +199,7 @@ class Explorer(CourseWidget):
                     f"{type(self).__name__}() got an unexpected keyword argument {name!r}"
                 )
         traits = self._setting_traits()
-        # The settings are assigned before the widget opens: its first message to the browser has them all.
+        # The settings are assigned before the widget opens, so that its first message to the browser has all.
         for name in self._assigned:
             value = settings.get(name)
             is_missing = name not in settings or (
@@ -213,10 +214,10 @@ class Explorer(CourseWidget):
         return {name: traits[name] for name in self._settings}
 
     def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
-        """The numbers of a state by name, from torch and the library: finite, or -inf for a hidden score.
+        """The numbers of a state by name, computed with torch: finite, or -inf for a hidden score.
 
         Args:
-            state: the settings as attributes; they may be those of a browser, so the traits are not read.
+            state: the settings as attributes; they may come from a browser, so the traits are not read.
         """
         raise NotImplementedError
 
@@ -224,11 +225,11 @@ class Explorer(CourseWidget):
         return self._compute(SimpleNamespace(**settings))
 
     def numbers(self) -> dict[str, Tensor]:
-        """The numbers that the page shows in the present state, computed here: tensors by name."""
+        """The numbers that the page shows in the present state, computed with torch: tensors by name."""
         return self._numbers_at({name: getattr(self, name) for name in self._settings})
 
     def _details(self) -> list[str]:
-        """What the repr says besides the settings."""
+        """What the repr shows besides the settings."""
         return []
 
     def __repr__(self) -> str:
@@ -240,10 +241,10 @@ class Explorer(CourseWidget):
         return f"{type(self).__name__}({', '.join([*shown, *self._details()])})"
 
     def browser_difference(self) -> float | None:
-        """Largest difference between a number that a browser computed and torch's; None before it did.
+        """Largest difference between the browser's numbers and torch's; None before a browser has computed.
 
         Raises:
-            ValueError: the browser computed other numbers than there are here, or a shape differs.
+            ValueError: the browser reported other numbers than `numbers` holds, or a shape differs.
         """
         if not self.browser_report:
             return None
@@ -271,7 +272,7 @@ class Explorer(CourseWidget):
 
 
 def _parameter(name: str, trait: _Setting) -> inspect.Parameter:
-    """A setting as a keyword argument; its default is None where the widget finds it."""
+    """A setting as a keyword argument; its default is None if the widget determines it."""
     annotation = trait.annotation
     if trait.default_value is None:
         annotation += " | None"
@@ -284,7 +285,7 @@ def _parameter(name: str, trait: _Setting) -> inspect.Parameter:
 
 
 def _with_infinities(value: Any) -> Any:
-    """A browser's numbers, in lists, with -inf where JSON had to write null."""
+    """The numbers of a browser, as lists, with -inf where JSON has null."""
     if isinstance(value, list):
         return [_with_infinities(entry) for entry in value]
     return -math.inf if value is None else value

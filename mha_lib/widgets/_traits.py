@@ -1,4 +1,4 @@
-"""Traits that check themselves: what goes to the browser and what comes back from it always makes sense."""
+"""Traits that check their values: what goes to the browser and what comes back from it is always valid."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import traitlets
 
 
 class TraitValueError(traitlets.TraitError, ValueError):
-    """A trait was given a value that breaks its rule. traitlets undoes it, and callers see a ValueError."""
+    """A trait was given a value that breaks its rule; traitlets restores the old value. Also a ValueError."""
 
 
 class TraitTypeError(traitlets.TraitError, TypeError):
-    """A trait was given a value of another type. traitlets undoes it, and callers see a TypeError."""
+    """A trait was given a value of the wrong type; traitlets restores the old value. Also a TypeError."""
 
 
 class _Setting(traitlets.TraitType[Any, Any]):
-    """What the settings below have in common: each is synchronised, and an error names rule and value.
+    """Base class of the settings below: each is synchronised, and an error names the rule and the value.
 
-    A setting whose default depends on the widget has the default None here and a method with
+    A setting whose default depends on the widget has the default None and a method with
     `@traitlets.default(name)` in its class. `.tag(in_repr=False)` leaves a setting out of the widget's repr,
     and `.tag(setting=False)` makes it a trait that only Python changes.
     """
@@ -34,7 +34,7 @@ class _Setting(traitlets.TraitType[Any, Any]):
         self.tag(sync=True, setting=True, in_repr=True)
 
     def limits(self) -> dict[str, Any]:
-        """What the browser needs to know of the rule: `low`, `high`, `step`, `options` or `length`."""
+        """The parts of the rule that the browser needs: `low`, `high`, `step`, `options` or `length`."""
         return {}
 
     def text(self, value: Any) -> str:
@@ -42,7 +42,7 @@ class _Setting(traitlets.TraitType[Any, Any]):
         return repr(value)
 
     def _check(self, value: Any) -> Any:
-        """The value as it is kept, or an error."""
+        """Return the value to store, or raise an error."""
         raise NotImplementedError
 
     def validate(self, obj: Any, value: Any) -> Any:  # noqa: ARG002, traitlets calls it so
@@ -57,7 +57,7 @@ class _Setting(traitlets.TraitType[Any, Any]):
 
 
 class Flag(_Setting):
-    """True or False, and nothing that merely counts as one of them."""
+    """True or False; other values that Python treats as true or false are refused."""
 
     annotation = "bool"
 
@@ -67,7 +67,7 @@ class Flag(_Setting):
 
 
 class Text(_Setting):
-    """A text; the widget itself says which texts it takes."""
+    """A str; the widget itself checks which ones it accepts."""
 
     annotation = "str"
 
@@ -77,14 +77,14 @@ class Text(_Setting):
 
 
 class Choice(Text):
-    """One of some texts."""
+    """One of several strings."""
 
     def __init__(self, default_value: str, options: Sequence[str]) -> None:
         super().__init__(default_value)
         self.options = tuple(options)
 
     def limits(self) -> dict[str, Any]:
-        """The texts."""
+        """The strings."""
         return {"options": list(self.options)}
 
     def _check(self, value: Any) -> str:
@@ -96,7 +96,7 @@ class Choice(Text):
 class Whole(_Setting):
     """A whole number from `low` to `high`, both included.
 
-    With `step` 2 it is even or odd, as `low` is. With `options` it is one of these numbers, in rising order.
+    With `step=2` it must be even or odd, like `low`. With `options`, sorted, it must be one of them.
     """
 
     annotation = "int"
@@ -150,7 +150,7 @@ class Number(_Setting):
         return {"low": self.low, "high": self.high}
 
     def text(self, value: Any) -> str:
-        """Short, without a point where the number is whole."""
+        """Short, without a decimal point if the number is whole."""
         return f"{value:g}"
 
     def _check(self, value: Any) -> float:

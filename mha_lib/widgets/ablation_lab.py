@@ -23,32 +23,32 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_HEADS, MAX_LENGTH, MAX_SAMPLES, MAX_VOCAB = 8, 24, 512, 256
-"""With more, the page would be heavy and the maps small."""
+"""With larger numbers, the page would be heavy and the maps small."""
 
 ALL_SUBSETS = 4
-"""For up to this many heads the table has all subsets; for more heads only the single ones."""
+"""For up to this many heads the table has all subsets; for more heads, only single heads."""
 
 
 class AblationLab(Explorer):
     """Switches for the heads of trained models, and the share of answers that stay right without them.
 
-    A model embeds tokens, adds positions, attends once, and reads its answers off linearly:
+    A model embeds tokens, adds positions, attends once, and computes its answers with a linear read-out:
     `model.read_out(model.attention(x, x, x)[0])` with `x = model.positions(model.embedding(tokens))`. The
     browser computes all of it from the weights, for every token of a fixed test batch.
 
     Args:
         models: a trained model, or several that differ in the number of heads, 1 to 8 each. A model has
-            `embedding` (an `nn.Embedding`), `positions` (adds a vector to each place), `attention` (a
+            `embedding` (an `nn.Embedding`), `positions` (adds a vector to each position), `attention` (a
             `MultiHeadAttention`) and `read_out` (an `nn.Linear` to one logit for each task and token).
         tokens: the test batch, int64 (samples, len), at most (512, 24).
         targets: right answers, int64 (samples, len, tasks).
-        tasks: what each task is called.
-        num_heads: which of the models is shown; default the first.
+        tasks: name of each task.
+        num_heads: which of the models is shown; default the first model.
         gates: one number for each head: 0 switches it off, 1 leaves it on; default all 1.
         sample: the sequence whose maps and answers are shown.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument is of the wrong type.
         ValueError: sizes do not fit, a model computes something else, or an argument is outside its range.
 
     Example:
@@ -150,7 +150,7 @@ class AblationLab(Explorer):
 
     @t.observe("num_heads")
     def _fit_gates(self, change: t.Bunch) -> None:
-        # All heads on, unless the gates came together with the number of heads.
+        # All heads are on, unless the gates were set together with the number of heads.
         if len(self.gates) != change.new:
             self.gates = [1.0] * change.new
 
@@ -160,7 +160,7 @@ class AblationLab(Explorer):
         now = torch.tensor(state.gates, dtype=torch.float64)
         answers = self._answers(model, now)
         if num_heads not in self._tables:
-            # The table is kept: no gate and no sample changes it, and each row takes a run of the model.
+            # The table is cached: no gate and no sample changes it, and each row takes a run of the model.
             self._tables[num_heads] = torch.stack(
                 [
                     self._accuracy(self._answers(model, row))
@@ -189,7 +189,7 @@ class AblationLab(Explorer):
         return torch.cat((right.double().mean((0, 1)), at_once[None]))
 
     def figure(self) -> Figure:
-        """The maps of the heads for the chosen sequence, and the accuracies with the gates as they are."""
+        """The maps of the heads for the chosen sequence, and the accuracies with the present gates."""
         from mha_lib import plots
 
         numbers = self.numbers()
@@ -215,7 +215,7 @@ class AblationLab(Explorer):
 
 
 class _PointerModel(nn.Module):
-    """A copy of a model as the browser sees it: weights of float32 precision, arithmetic in float64."""
+    """A copy of a model as the browser computes it: weights in float32, arithmetic in float64."""
 
     def __init__(self, model: nn.Module, length: int, num_tasks: int) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ class _PointerModel(nn.Module):
         copied: Any = copy.deepcopy(model).double().eval().requires_grad_(False)
         self.embedding: Tensor = copied.embedding.weight
         width = self.embedding.shape[1]
-        # The module adds to zeros what it adds to every token.
+        # For zeros, the module returns what it adds to every token.
         self.positions: Tensor = (
             copied.positions(torch.zeros(1, length, width, dtype=torch.float64))[0]
             .float()
@@ -295,12 +295,12 @@ def _check_model(
         )
     if model.read_out.out_features % num_tasks:
         raise ValueError(
-            f"{name}.read_out must give as many logits for each of {num_tasks} tasks, "
+            f"{name}.read_out must give the same number of logits for each of {num_tasks} tasks, "
             f"got {model.read_out.out_features}"
         )
     if int(tokens.max()) >= model.embedding.num_embeddings:
         raise ValueError(
-            f"tokens must lie below the {model.embedding.num_embeddings} of {name}, got {int(tokens.max())}"
+            f"tokens must lie below {name}'s {model.embedding.num_embeddings} tokens, got {int(tokens.max())}"
         )
     if any(p.dtype != torch.float32 for p in model.parameters()):
         raise TypeError(f"{name} must have float32 parameters")
@@ -310,12 +310,12 @@ def _check_model(
         wanted: Any = copy.deepcopy(model).double().eval()
         theirs = wanted.positions(wanted.embedding(tokens))
     if theirs.shape != x.shape or not torch.allclose(theirs, x, atol=1e-6):
-        raise ValueError(f"{name}.positions must add one vector to each place")
+        raise ValueError(f"{name}.positions must add one vector to each position")
     return seen
 
 
 def _subsets(num_heads: int) -> Tensor:
-    """The rows of the table as gates: all subsets of few heads; of many none and each single one."""
+    """The rows of the table as gates: all subsets of few heads; for many, none or a single head off."""
     most = num_heads if num_heads <= ALL_SUBSETS else 1
     gates = torch.ones(0, num_heads, dtype=torch.float64)
     for size in range(most + 1):
@@ -327,7 +327,7 @@ def _subsets(num_heads: int) -> Tensor:
 
 
 def _state(model: _PointerModel) -> dict[str, Any]:
-    """What the browser is given: the weights in float32, exact, as base64."""
+    """The state for the browser: the weights in float32, exact, as base64."""
     tensors: Mapping[str, Tensor | None] = {
         "embedding": model.embedding,
         "positions": model.positions,

@@ -1,4 +1,4 @@
-"""The ALiBi explorer: a slope for each head, and how far a head then looks."""
+"""The ALiBi explorer: a slope for each head, and how far each head attends."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class AlibiExplorer(Explorer):
-    """The penalty that ALiBi puts on distance, head by head, and the weights that it alone would give.
+    """The penalty that ALiBi puts on distance, head by head, and the weights from this penalty alone.
 
     Args:
         num_heads: number of heads, 1 to 16.
         length: number of tokens, 2 to 16.
         head: index of the head in the map.
         is_causal: hide the later keys from each query.
-        shown: "bias", what is added to the scores, or "weights", their softmax where all scores are equal.
+        shown: "bias", which is added to the scores, or "weights", the softmax of the bias alone.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument is of the wrong type.
         ValueError: an argument is outside its range.
 
     Example:

@@ -25,7 +25,7 @@ MAX_WORDS, MAX_CHARACTERS = 8, 200
 EMBED_DIM = 4
 
 VECTORS = {"we": [1, 0, 2, 0], "like": [0, 1, 1, 0], "tea": [1, 1, 0, 1]}
-"""The words whose vectors are given; those of all others are made from their characters."""
+"""The words with given vectors; the vectors of all other words are made from their characters."""
 
 PROJECTIONS = {
     "query": [[1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]],
@@ -42,16 +42,16 @@ STEPS = ("project", "score", "scale", "softmax", "weigh", "add")
 _SEPARATORS = re.compile(
     r"[\t-\r \u0085\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]+"
 )
-# Control characters, also those that set the direction of the text, and halves of a surrogate pair.
+# Control characters, including those that set the direction of the text, and halves of a surrogate pair.
 _REFUSED = re.compile(
     r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2060-\u206f\ud800-\udfff]"
 )
-# Characters that only shape their neighbours: a word of these alone would be invisible.
+# Characters that only change their neighbours: a word of only these would be invisible.
 _UNSEEN = re.compile(r"[\u00ad\u034f\u061c\u180b-\u180f\u200c-\u200f\ufe00-\ufe0f]+")
 
 
 def _split_words(sentence: str) -> list[str]:
-    """The tokens of a sentence: what stands between spaces, each character in its composed form."""
+    """The tokens of a sentence: its parts between spaces, with each character in its composed form."""
     composed = unicodedata.normalize("NFC", sentence)
     return [word for word in _SEPARATORS.split(composed) if word]
 
@@ -59,8 +59,8 @@ def _split_words(sentence: str) -> list[str]:
 def _word_vector(word: str) -> list[int]:
     """Four numbers from 0 to 2 for a word: from `VECTORS`, or else from its characters.
 
-    Each character's Unicode number is multiplied by its place in the word, 1 for the first. The sum, divided
-    by 80, leaves a remainder; that plus one, written in base 3, has the four digits of the vector.
+    Each character's Unicode number is multiplied by its place in the word, 1 for the first. The remainder of
+    the sum divided by 80, plus one, written in base 3, has the four digits of the vector.
     """
     if word in VECTORS:
         return VECTORS[word]
@@ -70,7 +70,7 @@ def _word_vector(word: str) -> list[int]:
 
 
 class _Sentence(Text):
-    """A text of 1 to MAX_WORDS words that can be shown."""
+    """A str of 1 to MAX_WORDS words that can be shown."""
 
     def limits(self) -> dict[str, Any]:
         """How many words and characters fit."""
@@ -94,8 +94,8 @@ class AttentionStepper(Explorer):
     """Self-attention over a short sentence, one step after the other, with all numbers written out.
 
     Words become vectors of four small numbers. "we", "like" and "tea" have the vectors of the chapter; the
-    vector of any other word is made from its characters. It means nothing, but the same word always has the
-    same one. The projections are fixed matrices of small whole numbers; they are not trained.
+    vector of any other word is made from its characters. Such a vector has no meaning, but the same word
+    always has the same vector. The projections are fixed matrices of small whole numbers, not trained.
 
     Args:
         sentence: 1 to 8 words, at most 200 characters.
@@ -104,7 +104,7 @@ class AttentionStepper(Explorer):
         is_causal: hide the later keys from each query.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument is of the wrong type.
         ValueError: an argument is outside its range.
 
     Example:
@@ -164,7 +164,7 @@ class AttentionStepper(Explorer):
         }
 
     def figure(self) -> Figure:
-        """The steps taken so far for the chosen query, one column a word, as a matplotlib Figure."""
+        """The steps taken so far for the chosen query, one column per word, as a matplotlib Figure."""
         from mha_lib import plots
 
         found, words = self.numbers(), self.words
@@ -230,7 +230,7 @@ def _draw_entries(
 
 
 def _in_font(word: str) -> str:
-    """At most ten characters, each one that matplotlib's own font has, or else an empty box."""
+    """At most ten characters of a word; an empty box replaces those that matplotlib's own font lacks."""
     from matplotlib.font_manager import findfont, get_font
 
     font = get_font(findfont("DejaVu Sans"))

@@ -1,4 +1,4 @@
-"""The cost calculator: parameters, operations and bytes of attention, against heads and length."""
+"""The cost calculator: parameters, operations and bytes of attention, by number of heads and length."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CostCalculator(Explorer):
     """What attention costs in parameters, FLOPs and bytes, and which costs the number of heads changes.
 
     The sizes are those of a stack of self-attention layers without biases. The FLOPs are those of the matrix
-    products in one forward pass, two for each multiply and add; what a causal mask hides is counted too.
+    products in one forward pass, two for each multiply and add; pairs that a causal mask hides count too.
 
     Args:
         embed_dim: width of the model, 1 to 16384.
@@ -40,7 +40,7 @@ class CostCalculator(Explorer):
         sweep: what differs from bar to bar, "num_heads" or "num_kv_heads".
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument is of the wrong type.
         ValueError: an argument is outside its range, or does not divide the argument that it must divide.
 
     Example:
@@ -82,7 +82,7 @@ class CostCalculator(Explorer):
 
     @t.observe("num_heads")
     def _fit_num_kv_heads(self, change: t.Bunch) -> None:
-        # Where each head has keys of its own, that stays so; else the nearest number that divides is taken.
+        # If each head had its own keys, that stays so; otherwise the nearest divisor at or below is taken.
         most = change.new if self.num_kv_heads == change.old else self.num_kv_heads
         if change.new % self.num_kv_heads:
             self.num_kv_heads = _largest_divisor(change.new, most)
@@ -198,7 +198,7 @@ def _layer_cost(
 
 
 def _swept_counts(state: Any) -> list[int]:
-    """The numbers of heads that have a bar: the powers of two up to 64 that divide, and the present ones."""
+    """The numbers of heads to show: the powers of two up to 64 that divide, and the present numbers."""
     if state.sweep == "num_heads":
         whole, present = state.embed_dim, {state.num_heads}
     else:
@@ -208,7 +208,7 @@ def _swept_counts(state: Any) -> list[int]:
 
 
 def _curve_lengths(state: Any) -> list[int]:
-    """The lengths of the curves, from 0 to beyond the present one and twice that at which both costs meet."""
+    """The lengths of the curves, from 0 past the present length and past twice that where both costs meet."""
     crossing = state.embed_dim + state.num_kv_heads * state.embed_dim // state.num_heads
     stride = -(-max(2 * crossing, state.length * 5 // 4) // CURVE_STEPS)
     return [stride * step for step in range(CURVE_STEPS + 1)]

@@ -1,4 +1,4 @@
-"""The head explorer: one slider for the number of heads, all else follows."""
+"""The head explorer: a slider for the number of heads, and everything that depends on it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_TOKENS, MAX_EMBED_DIM = 256, 128
-"""With more, a slider would no longer follow the hand, and the numbers would make the page heavy."""
+"""With larger numbers, the slider would lag, and the data would make the page heavy."""
 
 MAX_MARKED = 8192
-"""If all small maps together have more numbers, the page keeps those of the large map only."""
+"""If all small maps together have more numbers, the page keeps only those of the large map."""
 
 MAX_LABELLED = 24
-"""A figure with more tokens does without their labels."""
+"""A figure with more tokens omits their labels."""
 
 STAGES = {
     "scores": "scaled score",
@@ -39,28 +39,28 @@ STAGES = {
     "weights": "weight",
     "output": "output",
 }
-"""What the maps can show, and what one of their numbers is called."""
+"""What the maps can show, and the name of one of their numbers."""
 
 VIEWS = ("one", "both", "difference")
-"""What the large map shows: one head, two heads side by side, or how far the two are apart."""
+"""What the large map shows: one head, two heads side by side, or their difference."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeadExample:
     """One choice in the menu of a `HeadExplorer`: a short sequence and the layers that attend within it.
 
-    With one layer the explorer cuts the same projections at every number of heads that divides its width.
-    With a mapping it shows, for each number of heads, the layer that was trained with it.
+    With one layer, the explorer divides the same projections into every number of heads that divides their
+    width. With a mapping, it shows for each number of heads the layer that was trained with it.
 
     Args:
         label: text in the menu, unique within a widget.
-        tokens: len labels, 1 to 256; up to 24 the large map has a cell for each number, beyond that a pixel.
-        x: (len, embed_dim), what the layer takes as query, key and value; a mapping if layers differ in it.
-        layers: a `MultiHeadAttention`, or a mapping from the number of heads to one.
+        tokens: len labels, 1 to 256. The large map has a cell for each number, a pixel beyond 24 tokens.
+        x: (len, embed_dim), the query, key and value of the layer; a mapping if layers have different inputs.
+        layers: a `MultiHeadAttention`, or a mapping from the number of heads to a layer.
         note: a sentence below the menu that says what to look for; `code` and *emphasis* are allowed.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument is of the wrong type.
         ValueError: sizes do not fit, there are too many tokens or numbers, or a layer shares its key heads.
 
     Example:
@@ -177,10 +177,10 @@ class HeadExample:
         )
 
     def layer(self, num_heads: int) -> MultiHeadAttention:
-        """The layer with this number of heads: the trained one, or the only one, its projections cut anew.
+        """The layer with this number of heads: the trained one, or the only one, divided into so many heads.
 
         Raises:
-            ValueError: there is none with `num_heads` heads.
+            ValueError: there is no layer with `num_heads` heads.
         """
         if num_heads not in self.head_counts:
             raise ValueError(
@@ -198,7 +198,7 @@ class HeadExample:
         return layer.eval()
 
     def input(self, num_heads: int) -> Tensor:
-        """(1, len, embed_dim): what the layer with this number of heads takes."""
+        """(1, len, embed_dim): the input of the layer with this number of heads."""
         return (self.x[num_heads] if isinstance(self.x, Mapping) else self.x).unsqueeze(
             0
         )
@@ -214,7 +214,7 @@ class HeadExample:
             }
 
     def state(self) -> dict[str, Any]:
-        """What the browser is given: tokens and the projections q, k, v in float32."""
+        """The state for the browser: tokens and the projections q, k, v in float32."""
         groups = (
             [(n,) for n in self.head_counts]
             if isinstance(self.layers, Mapping)
@@ -259,18 +259,18 @@ class HeadExplorer(Explorer):
 
     Args:
         examples: one or more `HeadExample`, the choices of the menu.
-        example: label of the one shown; default the first.
+        example: label of the example shown; default the first.
         num_heads: number of heads; default that of the layer, or the smallest above 1 of several layers.
         valid_len: how many tokens are visible, as `valid_lens` of a batch of one; default all.
         is_causal: hide the later keys from each query.
         stage: "scores", "masked", "weights" or "output".
         head: index of the head in the large map.
-        view: "one" head, two of them side by side for "both", or the "difference" of the two, as |a - b|.
-        other: index of the second head; default another one than `head`.
-        compact: leave only `num_heads` and the maps, for a small place.
+        view: "one" head, "both" heads side by side, or the "difference" of the two, as |a - b|.
+        other: index of the second head; default a head other than `head`.
+        compact: show only `num_heads` and the maps, for a small space.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument is of the wrong type.
         ValueError: an argument is outside its range; `num_heads` must divide the `embed_dim` of the example.
 
     Example:
@@ -370,7 +370,7 @@ class HeadExplorer(Explorer):
 
     @t.observe("example")
     def _fit_to_example(self, change: t.Bunch) -> None:
-        """Take the nearest setting that the new example has; all tokens stay visible if all were."""
+        """Choose the nearest setting that the new example has; all tokens stay visible if they were."""
         counts, length = (
             self._examples[change.new].head_counts,
             len(self._examples[change.new].tokens),
@@ -385,7 +385,7 @@ class HeadExplorer(Explorer):
 
     @t.observe("num_heads")
     def _fit_to_num_heads(self, change: t.Bunch) -> None:
-        """Keep the two heads as near as can be, and two."""
+        """Keep both heads as near as possible to the old ones, and different."""
         self.head = min(self.head, change.new - 1)
         self.other = min(self.other, change.new - 1)
         if self.other == self.head:
@@ -420,7 +420,7 @@ class HeadExplorer(Explorer):
         is_causal: bool,
         dtype: torch.dtype,
     ) -> tuple[dict[str, Tensor], MultiHeadAttention]:
-        """Every stage for all heads, from the projections in float32 as the page has them; and the layer."""
+        """Every stage for all heads, from the float32 projections that the page has; and the layer."""
         chosen = self._examples[example]
         layer, length = chosen.layer(num_heads), len(chosen.tokens)
         query, key, value = (
@@ -457,7 +457,7 @@ class HeadExplorer(Explorer):
             "table": first,
         }
         if view != "one":
-            # Both are -inf at the same places, where their difference would be no number.
+            # Both are -inf at the same places, where their difference would be NaN.
             seen = first.isfinite()
             difference = torch.where(seen, (first - second).abs(), -math.inf)
             apart = difference[seen] if seen.any() else torch.zeros(1)
@@ -471,7 +471,7 @@ class HeadExplorer(Explorer):
 
     def figure(self) -> Figure:
         """The maps of all heads in the present state, as a matplotlib Figure."""
-        # Not above, so that importing the widgets does not load matplotlib.
+        # Imported here, so that importing the widgets does not load matplotlib.
         from mha_lib import plots
 
         maps = self.shown()
@@ -510,5 +510,5 @@ class HeadExplorer(Explorer):
 
 
 def _another(head: int, num_heads: int) -> int:
-    """The first head that is not this one; it itself where it is the only one."""
+    """The first head that is not `head`; `head` itself if there is only one."""
     return 1 if head == 0 and num_heads > 1 else 0

@@ -36,19 +36,19 @@ VALUE = ((1.0, 0.0), (0.0, 1.0), (2.0, 0.0), (0.0, 2.0), (-1.0, 1.0))
 class MaskPainter(Explorer):
     """Paint a mask, add padding and causality, and compare three policies for a query that sees nothing.
 
-    A key is visible where all three allow it, as in `build_mask`. The policies are those of chapter 2: zeros
-    (`masked_softmax`), NaN (a fill with minus infinity) and uniform (a fill with the lowest number).
+    A key is visible where mask, padding and causality allow it, as in `build_mask`. The policies are those of
+    chapter 2: zeros (`masked_softmax`), NaN (fill with -infinity) and uniform (fill with the lowest number).
 
     Args:
         scores: (q_len, k_len), at most 6 by 6; default an example of 5 by 5.
         value: (k_len, value_dim), at most 3 wide; default an example.
         painted: one group of digits for each query, 1 = may attend, such as "110 111"; by default one query
-            sees no key and the others see all.
+            sees no key and the others see all keys.
         valid_len: how many keys are visible, counted from the first; default all.
         is_causal: hide the later keys from each query.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument is of the wrong type.
         ValueError: an argument is outside its range, or sizes do not fit.
 
     Example:
@@ -87,7 +87,7 @@ class MaskPainter(Explorer):
 
     @t.default("painted")
     def _default_painted(self) -> str:
-        """All keys are visible to all queries but the one in the middle, which sees none."""
+        """All keys are visible to all queries except the one in the middle, which sees none."""
         q_len, k_len = len(self.scores), len(self.scores[0])
         rows = ["1" * k_len] * q_len
         rows[q_len // 2] = "0" * k_len
@@ -133,7 +133,7 @@ class MaskPainter(Explorer):
         return mask[0]
 
     def _weights(self, mask: Tensor) -> dict[str, Tensor]:
-        """The weights by each policy; only the second gives NaN."""
+        """The weights under each policy; only the policy "nan" gives NaN."""
         scores = torch.tensor(self.scores, dtype=torch.float64)
         lowest = torch.finfo(scores.dtype).min
         return {
@@ -158,7 +158,7 @@ class MaskPainter(Explorer):
         }
 
     def figure(self) -> Figure:
-        """The mask, and the weights by each policy, as a matplotlib Figure."""
+        """The mask, and the weights under each policy, as a matplotlib Figure."""
         import matplotlib
 
         from mha_lib import plots

@@ -1,4 +1,4 @@
-"""The path explorer: what a layer costs, and through how many a signal must travel."""
+"""The path explorer: what a layer costs, and through how many layers a signal must travel."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class PathExplorer(Explorer):
 
     The multiplications are those that torch performs. A convolution multiplies k neighbours of each token by
     d × d matrices. A recurrent network multiplies its state by one such matrix at each token but the first.
-    Attention computes n² scores of width d and mixes n² values of that width. The length of a path is the
-    number of layers or states that a signal goes through; convolutions are stacked until the last token
-    depends on the first. In dilated convolutions the spacing grows with each layer by the factor (k + 1) / 2,
-    which for k = 3 gives 1, 2, 4, 8: it cannot grow faster without leaving tokens out.
+    Attention computes n² scores from vectors of width d and n² weighted values of that width. The length of a
+    path is the number of layers or states that a signal goes through; convolutions are stacked until the last
+    token depends on the first. In dilated convolutions the spacing grows with each layer by the factor
+    (k + 1) / 2, which for k = 3 gives 1, 2, 4, 8; with faster growth, some tokens would be left out.
 
     Args:
         n: number of tokens, 2 to 2048.
         d: width of a token, 1 to 1024.
         k: width of the kernel, odd, 3 to 15.
         source: index of the token that sends a signal.
-        target: index of the token that receives it, not before `source`; None is the last one.
+        target: index of the token that receives the signal, not before `source`; None is the last token.
         with_projections: count the four projections of an attention layer too.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument is of the wrong type.
         ValueError: an argument is outside its range.
 
     Example:
@@ -93,7 +93,7 @@ class PathExplorer(Explorer):
         n, d, k, with_projections = state.n, state.d, state.k, state.with_projections
         attention, convolution, recurrence = _count(n, d, k, with_projections)
         longest = _path_lengths(n, k, 0, n - 1)
-        # Convolutions are stacked until they span all tokens; of the other kinds one layer is enough.
+        # Convolutions are stacked until they span all tokens; of the other kinds, one layer is enough.
         layers = torch.tensor([1, longest[1], longest[2], 1])
         multiplications = torch.tensor(
             [attention, convolution, convolution, recurrence]
@@ -214,7 +214,7 @@ def _path_lengths(n: int, k: int, source: int, target: int) -> list[int]:
 
 
 def _crossover(d: int, k: int, with_projections: bool) -> list[int]:
-    """The greatest length at which attention multiplies no more than a recurrence, and than a convolution."""
+    """The greatest lengths at which attention multiplies no more than a recurrence, or than a convolution."""
     n = torch.arange(1, (k + 1) * d + 2)
     attention = 2 * n**2 * d + (4 * n * d**2 if with_projections else 0)
     others = ((n - 1) * d**2, k * n * d**2)

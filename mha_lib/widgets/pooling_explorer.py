@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GRID = 101
-"""The number of places at which the fit is drawn and compared with the true curve."""
+"""The number of points at which the fit is drawn and compared with the true curve."""
 
 MAX_PAIRS = 64
 MAX_KEY, MAX_VALUE = 100.0, 1000.0
 
-# Kernels that do not reach everywhere, as functions of the distance between query and key over the bandwidth.
-# The Gaussian is not among them: its score is the exponent itself, which no rounding makes infinite.
+# Kernels of bounded support, as functions of the distance between query and key over the bandwidth. The
+# Gaussian is not among them: its score is the exponent itself, which no rounding makes infinite.
 COMPACT_KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
     "boxcar": lambda u: (u.abs() <= 1).to(u.dtype),
     "triangular": lambda u: (1 - u.abs()).clamp_min(0),
@@ -56,18 +56,18 @@ class PoolingExplorer(Explorer):
         kernel: "Gaussian", "boxcar", "triangular" or "Epanechnikov".
         bandwidth: what the distance between query and key is divided by, 0.01 to 100.
         query: where the weights are shown; within `key_range`.
-        pair: index of the pair whose key and value can be moved; None takes the one
-            whose key is about 0.8 bandwidths away from the query.
-        key: 1 to 64 numbers within `key_range`; None takes 24 noisy samples of `mha_lib.data.curve`.
+        pair: index of the pair whose key and value can be moved; None uses the pair whose key is about 0.8
+            bandwidths away from the query.
+        key: 1 to 64 numbers within `key_range`; None uses 24 noisy samples of `mha_lib.data.curve`.
         value: one number for each key.
-        truth: the function without noise, for the test error; None if nobody knows it, or without `key`
-            that of the noisy samples.
+        truth: the function without noise, for the test error; None if it is unknown. Without `key`, the
+            default is the function of the noisy samples.
         key_range: lowest and highest query and key, within -100..100.
 
     Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is outside its range, there are more keys than values or fewer, or only one
-            of both is given.
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is outside its range, the numbers of keys and values differ, or only one of
+            `key` and `value` is given.
 
     Example:
         >>> explorer = PoolingExplorer(key=[1.0, 1.5, 4.0], value=[10.0, 20.0, 30.0], query=1.0,
@@ -92,9 +92,9 @@ class PoolingExplorer(Explorer):
     value_range = t.List(t.Float(), [-MAX_VALUE, MAX_VALUE], read_only=True).tag(
         sync=True
     )
-    """Lowest and highest value: those of the first values and of the true curve, and room on both sides."""
+    """Lowest and highest value: those of the first values and of the true curve, with a margin each side."""
     truth = t.List(t.Float(), read_only=True).tag(sync=True)
-    """The true curve at 101 evenly spaced places of `key_range`, or empty."""
+    """The true curve at 101 evenly spaced points of `key_range`, or empty."""
     truth_is_curve = t.Bool(False, read_only=True).tag(sync=True)
     """Whether the true curve is `mha_lib.data.curve`: the copied program then says so."""
 
@@ -114,7 +114,7 @@ class PoolingExplorer(Explorer):
         if key is None or value is None:
             key, value = _sample()
             truth = curve if truth is None else truth
-        # The ranges come before the settings that must lie in them.
+        # The ranges are set before the settings that must lie in them.
         self.set_trait("key_range", _checked_range(key_range))
         self._num_pairs = len(key) if isinstance(key, Sequence) else 0
         self.key = key
@@ -127,7 +127,7 @@ class PoolingExplorer(Explorer):
 
     @t.default("pair")
     def _default_pair(self) -> int:
-        """A pair whose key every kernel reaches; the query would hide the pair of the nearest key."""
+        """A pair whose key every kernel reaches; the nearest pair would be hidden behind the query."""
         distances = (_column(self.key) - self.query).abs()
         return int((distances - 0.8 * self.bandwidth).abs().argmin())
 
@@ -165,7 +165,7 @@ class PoolingExplorer(Explorer):
         return int(proposal.value)
 
     def _grid(self) -> Tensor:
-        """The places where the fit is drawn: (101, 1)."""
+        """The points where the fit is drawn: (101, 1)."""
         low, high = self.key_range
         steps = torch.arange(GRID, dtype=torch.float64).unsqueeze(-1)
         return low + (high - low) * steps / (GRID - 1)
@@ -280,7 +280,7 @@ class PoolingExplorer(Explorer):
 
 
 def _checked_range(limits: Sequence[float]) -> list[float]:
-    """A range of keys as two floats, or an error."""
+    """Return a range of keys as two floats, or raise an error."""
     trait = Numbers([0.0, 1.0], -MAX_KEY, MAX_KEY, 2)
     trait.name = "key_range"
     low, high = trait._check(limits)
@@ -290,7 +290,7 @@ def _checked_range(limits: Sequence[float]) -> list[float]:
 
 
 def _roomy(numbers: Sequence[float]) -> list[float]:
-    """A range of round numbers round all of these, with at least a fifth of their own range on each side."""
+    """A range of round numbers that holds all of these, with a margin of at least a fifth of their range."""
     low, high = min(numbers), max(numbers)
     spread = high - low or 1.0
     step = 10.0 ** math.floor(math.log10(spread)) / 2

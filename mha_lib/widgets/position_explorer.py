@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PositionExplorer(Explorer):
-    """A sinusoidal encoding: its table, one pair of columns as curves, and how alike two positions are.
+    """A sinusoidal encoding: its table, one pair of columns as curves, and how similar two positions are.
 
     Args:
         num_positions: rows of the table, 2 to 64.
@@ -29,7 +29,7 @@ class PositionExplorer(Explorer):
         column: the column that is marked; it belongs to pair number column // 2.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument is of the wrong type.
         ValueError: an argument is outside its range, or the table has no such row or column.
 
     Example:

@@ -1,4 +1,4 @@
-"""A quiz with feedback for each choice, whose key the author declares and Python computes."""
+"""A quiz with feedback for each choice, whose answers the author declares and Python computes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Question:
 
     Args:
         text: the question.
-        choices: two or more, all different; texts or numbers. As a dict, each with its feedback.
-        answer: the right choice, as the author declares it; an int is an index where all choices are texts.
+        choices: two or more texts or numbers, all different; or a dict from each to its feedback.
+        answer: the right choice, as the author declares it; an int is an index if all choices are texts.
         feedback: one text for each choice, or one for all; shown once the reader has checked an answer.
-        computed: the right choice, as the cell computes it; None where it cannot be computed.
+        computed: the right choice, as the cell computes it; None if it cannot be computed.
 
     Raises:
-        TypeError: an argument is of another type.
-        ValueError: fewer than two choices, two that read the same, an answer that is none of them, an answer
-            other than the computed one, or feedback of another length or given twice.
+        TypeError: an argument is of the wrong type.
+        ValueError: there are fewer than two choices, two choices read the same, the answer is not one of them
+            or not the computed one, or feedback has the wrong length or is given twice.
 
     Example:
         >>> choices = {64: "That is one projection.", 256: "Yes, four of 8 times 8."}
@@ -105,7 +105,7 @@ class Question:
         return self._index_of("answer", self.answer)
 
     def _index_of(self, name: str, value: Any) -> int:
-        """Index of the choice that `value` means; `name` is what an error calls it."""
+        """Index of the choice that `value` means; `name` is its name in error messages."""
         value = value.item() if hasattr(value, "item") else value
         if not isinstance(value, (str, int, float)):
             raise TypeError(
@@ -141,14 +141,14 @@ class Question:
 
 
 class Quiz(CourseWidget):
-    """Questions with single choice, a check for each, feedback and a score. Works without a kernel.
+    """Single-choice questions, each with a button to check it, feedback and a score. Works without a kernel.
 
     Args:
         questions: one or more `Question`.
 
     Raises:
-        TypeError: an entry is no `Question`.
-        ValueError: there are none, or two have the same text.
+        TypeError: an entry is not a `Question`.
+        ValueError: there are no questions, or two have the same text.
 
     Example:
         >>> quiz = Quiz([Question("Which axis does the softmax run over?", ["queries", "keys"], "keys")])
@@ -163,7 +163,7 @@ class Quiz(CourseWidget):
 
     questions = t.List(t.Dict(), read_only=True).tag(sync=True)
     chosen = t.List(t.Int(allow_none=True)).tag(sync=True)
-    """For each question the index of the choice that the reader has checked, or None."""
+    """For each question, the index of the choice that the reader has checked, or None."""
 
     def __init__(self, questions: Sequence[Question]) -> None:
         check_type("questions", questions, Sequence)
@@ -205,7 +205,7 @@ class Quiz(CourseWidget):
         )
 
     def fallback_html(self) -> str:
-        """The questions with their answers folded away."""
+        """The questions with their answers folded."""
         items = "".join(_item(question) for question in self._questions)
         return f"<ol>{items}</ol>"
 
@@ -236,7 +236,7 @@ def _item(question: Question) -> str:
 
 
 def _inline_html(text: str) -> str:
-    """`code` and *emphasis*, as in frame.js."""
+    """Render `code` and *emphasis* as HTML, as frame.js does."""
     text = html.escape(text, quote=False)
     parts = re.split(r"(`[^`]+`|\*[^*\s](?:[^*]*[^*\s])?\*)", text)
     for index in range(1, len(parts), 2):

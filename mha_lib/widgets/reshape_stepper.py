@@ -1,4 +1,4 @@
-"""The reshape stepper: twelve numbers on their way into heads and back, the right way and the wrong ones."""
+"""The reshape stepper: twelve numbers are split into heads and merged, the right way and the wrong ways."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ COUNT = 12
 """How many numbers there are, whatever the shape."""
 
 TOKEN_COLORS = ("#332288", "#117733", "#aa4499", "#7a5c00", "#00686e", "#882255")
-"""The fill of a cell shows its token. No head has one of these colours, and white is readable on each."""
+"""The fill of a cell shows its token. No head has one of these colours; white text is readable on each."""
 
 
 class ReshapeStepper(Explorer):
     """Twelve numbers, split into heads and merged again, one call after the other.
 
     x holds 0..11, one row for each token. The split turns (len, embed_dim) into (num_heads, len, head_dim),
-    and the merge turns it back. Each can be done right, with a `transpose`, or wrong, with a `view` or
-    `reshape` alone: the shapes are the same, and nothing raises an error.
+    and the merge undoes the split. Each can be done right, with a `transpose`, or wrong, with only a `view`
+    or `reshape`: the shapes are the same, and nothing raises an error.
 
     Args:
-        split: "transpose" cuts the last axis and swaps two axes; "view" goes straight to the wanted shape.
-        merge: "transpose" swaps back and joins; "reshape" goes straight to the wanted shape.
+        split: "transpose" divides the last axis and swaps two axes; "view" goes straight to the final shape.
+        merge: "transpose" swaps the axes back and joins them; "reshape" goes straight to the final shape.
         length: number of tokens: 2, 3, 4 or 6; embed_dim is 12 / length.
         num_heads: number of heads, divides embed_dim.
         step: how many calls are done, from 0.
-        prediction: the number that a reader expects at the place in question, or -1 without an answer.
+        prediction: the number that a reader predicts for the cell in question, or -1 without a prediction.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument is of the wrong type.
         ValueError: an argument is outside its range.
 
     Example:
@@ -90,12 +90,12 @@ class ReshapeStepper(Explorer):
     def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
         walk = _walk(state.split, state.merge, state.length, state.num_heads)
         kind, table = walk[state.step]
-        # The numbers in the order in which they belong, in the shape that the table has now.
+        # The numbers in the correct order, in the present shape of the table.
         by_token = torch.arange(COUNT).view(state.length, state.num_heads, -1)
         belongs = by_token.transpose(0, 1) if kind == "heads" else by_token
         return {
             "table": table,
-            # The numbers as they lie in memory, whatever the order of the axes is.
+            # The numbers in their order in memory, whatever the order of the axes is.
             "memory": table.as_strided((COUNT,), (1,)),
             "strides": torch.tensor(table.stride()),
             "misplaced": (table != belongs.reshape(table.shape)).sum(),
@@ -180,7 +180,7 @@ class ReshapeStepper(Explorer):
 def _walk(
     split: str, merge: str, length: int, num_heads: int
 ) -> list[tuple[str, Tensor]]:
-    """The table before the first call and after each call, with the name of its axes."""
+    """The table before the first call and after each call, with a name for the order of its axes."""
     width = COUNT // length
     x = torch.arange(COUNT).view(length, width)
     walk = [("input", x)]

@@ -1,4 +1,4 @@
-"""The rotation dial: one pair of columns of a query and a key, turned by rotary, moved by added sinusoids."""
+"""The rotation dial: a pair of columns of a query and a key, rotated by rotary, moved by added sinusoids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POSITIONS = 33
 
 
 class RotationDial(Explorer):
-    """The score of a query and a key at two positions: turned by rotary, or with sinusoids added.
+    """The score of a query and a key at two positions: rotated by rotary encoding, or with sinusoids added.
 
     Each pair of columns of the query holds the same arrow of length 1, and so does each pair of the key. The
     dial shows one pair.
@@ -34,12 +34,12 @@ class RotationDial(Explorer):
         pair: number of the pair of columns, 0 to head_dim / 2 - 1.
         head_dim: width of query and key, even, 2 to 64.
         base: as in `sinusoidal_encoding`, 1 to 1 000 000.
-        query_angle: direction of the query's arrow before any position, in degrees, -180 to 180.
+        query_angle: direction of the query's arrow before its position is applied, in degrees, -180 to 180.
         key_angle: direction of the key's arrow.
-        shown: the score that the curves show: "pair", that of the chosen pair, or "all", that of all pairs.
+        shown: the score that the curves show: "pair" for the chosen pair, or "all" for all pairs.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument is of the wrong type.
         ValueError: an argument is outside its range, or `head_dim` is odd.
 
     Example:
@@ -104,13 +104,13 @@ class RotationDial(Explorer):
             numbers[f"{name}_key"] = keys[state.key_position, columns]
             numbers[f"{name}_pair_score"] = pair_scores[state.key_position]
             numbers[f"{name}_score"] = all_scores[state.key_position]
-            # The score against the offset: from -query_position on, one number for each key position.
+            # The score by offset, from -query_position on: one number for each key position.
             curve = pair_scores if state.shown == "pair" else all_scores
             numbers[f"{name}_by_offset"] = curve
         return numbers
 
     def figure(self) -> Figure:
-        """Dial and scores against the offset, as a matplotlib Figure."""
+        """The dial, and the scores by offset, as a matplotlib Figure."""
         from mha_lib import plots
 
         numbers = self.numbers()

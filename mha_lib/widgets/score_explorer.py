@@ -1,4 +1,4 @@
-"""The score explorer: a query and keys in the plane, a rule for their scores, and the weights that follow."""
+"""The score explorer: a query and keys in the plane, a rule for their scores, and the resulting weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EDGE = 4.0
-"""The plane reaches from -EDGE to EDGE in both directions."""
+"""The plane extends from -EDGE to EDGE in both directions."""
 
 SIDE = 33
 """Rows and columns of the map of the score."""
@@ -40,13 +40,13 @@ KEYS = (0.5, 2.0, 3.0, 2.0, -2.0, -1.0, 2.5, -1.5, -2.5, 2.5)
 """x and y of each key at the start."""
 
 WIDTHS = (2, 4, 8, 16, 32, 64, 128)
-"""What d can be; 2 is the plane itself."""
+"""The values that d can have; 2 is the plane itself."""
 
 BOUNDED = ("cosine", "additive")
 """Scores that do not grow with d and are therefore never scaled."""
 
 SEED = 158
-"""The seed of the coordinates beyond the plane. With it the scores spread as far as theory predicts."""
+"""The seed of the coordinates beyond the plane. With it, the spread of the scores is as theory predicts."""
 
 BILINEAR = ((0.5, -1.0), (1.0, 0.5))
 """The matrix W of the bilinear score within the plane; beyond it W is the identity."""
@@ -54,7 +54,7 @@ BILINEAR = ((0.5, -1.0), (1.0, 0.5))
 ADDITIVE_QUERY = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (1.0, -1.0))
 ADDITIVE_KEY = ((1.0, -0.5), (0.5, 1.0), (-1.0, 0.5), (-0.5, -1.0))
 ADDITIVE_SCORE = (2.0, 1.0, -1.5, 1.0)
-"""W_q, W_k and w of the additive score. A coordinate beyond the plane enters one hidden unit, over √d."""
+"""W_q, W_k and w of the additive score. A coordinate beyond the plane, over √d, enters one hidden unit."""
 
 
 def _coordinates(count: int, d: int) -> Tensor:
@@ -102,10 +102,10 @@ def _rule(score: str, d: int, is_scaled: bool) -> Callable[[Tensor, Tensor], Ten
 
 
 class ScoreExplorer(Explorer):
-    """Drag a query and keys in the plane, choose how they are scored, and read scores, weights and entropy.
+    """Drag a query and keys in the plane, choose a score, and read off scores, weights and entropy.
 
     The plane shows the first two of `d` coordinates. The others are drawn once from a normal distribution,
-    for the query and for each key, so that dot products grow like √d, as those of independent entries do.
+    for the query and for each key, so dot products grow like √d, as they do for independent entries.
 
     Args:
         query: x and y of the query, from -4 to 4.
@@ -116,7 +116,7 @@ class ScoreExplorer(Explorer):
             Gaussian to √d instead of 1. The cosine and the additive score stay as they are.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument is of the wrong type.
         ValueError: an argument is outside its range.
 
     Example:

@@ -1,7 +1,7 @@
 """Run pytest in many copies of a package: `forks.py JOBS TESTS` takes [[folder, tests], ...].
 
 One process imports torch and pytest, once; each copy gets a fork, which imports the package of its folder.
-What the forks inherit is frozen: the garbage collector of each would go through all of torch.
+What the forks inherit is frozen; otherwise the garbage collector of each would go through all of torch.
 """
 
 import gc
@@ -18,7 +18,7 @@ import pytest
 import torch._dynamo
 import torch.testing
 
-LONGEST = 600  # seconds of processor time, after which a fault has made an endless loop
+LONGEST = 600  # seconds of processor time; a fork that needs more is in an endless loop
 
 
 def run_tests(folder, tests, helpers):
@@ -41,7 +41,7 @@ def run_tests(folder, tests, helpers):
 def main(jobs, root):
     torch.testing.assert_close(torch.ones(1), torch.ones(1))
     torch.empty(2, device="meta") + 1
-    answers = os.dup(1)  # pytest says its version there
+    answers = os.dup(1)  # pytest prints its version there
     os.dup2(2, 1)
     pytest.main(["--version"])
     gc.freeze()

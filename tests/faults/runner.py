@@ -1,7 +1,7 @@
-"""Plant the faults, run the tests that must notice, and say which did: `make faults` prints the table.
+"""Plant the faults, run the tests that must notice, and report which did: `make faults` prints the table.
 
 A kind of fault knows how to plant its faults in a copy (`plant`) and how to run tests on such copies (`run`);
-the rest of this file knows only verdicts. Another kind joins KINDS.
+the rest of this file knows only verdicts. To add a kind, append it to KINDS.
 """
 
 import argparse
@@ -23,11 +23,11 @@ sys.path[:0] = [str(TESTS), str(TESTS / "faults")]
 import library_faults  # noqa: E402
 import planting  # noqa: E402
 
-SOUND = "no fault"  # the copy that is as it should be, on which all tests must pass
+SOUND = "no fault"  # the copy without a fault, on which all tests must pass
 
 
 class Verdict(NamedTuple):
-    """What came of one fault."""
+    """The outcome of one fault."""
 
     caught_by: str | None  # the test that failed first
     passed: bool  # all tests passed
@@ -41,7 +41,7 @@ class Library:
     faults = tuple(library_faults.FAULTS)
 
     def plant(self, fault, folder):
-        """Copy the package into a folder, spoil it (None: leave it sound), and return the tests to run."""
+        """Copy the package into a folder, plant the fault (None: none), and return the tests to run."""
         folder.mkdir()
         (folder / "pytest.ini").write_text("[pytest]\nmarkers = no_shape_checks\n    slow\n")
         leave = shutil.ignore_patterns("__pycache__", "widgets")
@@ -76,7 +76,7 @@ FAULTS = [fault for kind in KINDS for fault in kind.faults]
 
 
 def spoilt(path, fault):
-    """The source of a file with the fault in it; an error that names the fault where it has no place."""
+    """The source of a file with the fault in it; an error that names the fault if its place is not found."""
     try:
         return planting.replaced(path.read_text(), fault.function, fault.old, fault.new)
     except (OSError, planting.NotFoundError) as error:
@@ -84,7 +84,7 @@ def spoilt(path, fault):
 
 
 def verdicts(root, jobs=1):
-    """Yield (what is wrong, Verdict) for each kind's sound copy and each fault, as they come."""
+    """Yield (what is wrong, Verdict) for each kind's sound copy and each fault, as they finish."""
     for number, kind in enumerate(KINDS):
         folders, work = {}, []
         for count, fault in enumerate([None, *kind.faults]):
@@ -105,7 +105,7 @@ def verdicts(root, jobs=1):
 
 
 class Running:
-    """The verdicts of a run in the background, asked for by what is wrong."""
+    """The verdicts of a run in the background, by what is wrong."""
 
     def __init__(self, root, jobs=1):
         self.known, self.coming = {}, queue.Queue()

@@ -1,4 +1,4 @@
-"""Do the tests notice? Each known fault is planted in a copy of what it spoils, and its test must fail."""
+"""Do the tests notice? Each known fault is planted in a copy of the library, and its test must fail."""
 
 import pytest
 import runner

@@ -1,4 +1,4 @@
-"""Each fault has its place, a function with that text, and its test. No fault is run here; this is fast."""
+"""Each fault has its place, a function that contains its text, and its test. No fault is run here."""
 
 import re
 from collections import Counter

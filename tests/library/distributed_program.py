@@ -1,8 +1,8 @@
-"""What `test_distributed` starts with torchrun: every process compares its layer with an undivided one.
+"""`test_distributed` starts this with torchrun: every process compares its layer with an undivided one.
 
     python -m torch.distributed.run --standalone --nproc-per-node 2 distributed_program.py FOLDER
 
-Each check builds the same layer from a seed, once as it is and once divided by an engine of torch, and
+Each check builds the same layer from a seed, once undivided and once divided by an engine of torch, and
 compares outputs, weights and gradients in float64. The first process prints the name of each check that has
 passed; an assertion that fails ends all processes.
 """
@@ -51,7 +51,7 @@ def random(*shape, seed=1):
 
 
 def whole(x):
-    """All of a tensor of which this process may hold a part."""
+    """The whole of a tensor of which this process may hold only a part."""
     return x.full_tensor() if isinstance(x, DTensor) else x
 
 
@@ -63,12 +63,12 @@ def compare_gradients(layer, reference):
 
 
 def my_heads(x, mesh):
-    """The part of this process of a tensor with the axes (batch, heads, ...)."""
+    """This process's part of a tensor with the axes (batch, heads, ...)."""
     return x.chunk(mesh.size(), dim=1)[mesh.get_local_rank()]
 
 
 def calls(mesh):
-    """Arguments of the layer, and those of the process that holds some of the heads."""
+    """Arguments of the undivided layer, and those of a process that holds some of the heads."""
     lens = torch.tensor([7, 3, 0, 5])
     mask = random(BATCH, HEADS, Q_LEN, K_LEN, seed=5) > -0.5
     bias = random(1, HEADS, Q_LEN, 1, seed=6) * random(1, 1, 1, K_LEN, seed=7)

@@ -1,7 +1,7 @@
 """`dot_product_attention` on both paths: masks, gradients, sizes, layouts in memory and dropout.
 
-Compared with loops over every pair. Every axis has another prime size, so that
-no two of them can be confused.
+The results are compared with loops over every pair. Every axis has a different prime size,
+so that no two axes can be confused.
 """
 
 import itertools
@@ -173,7 +173,7 @@ def test_causal_attention_for_any_lengths(q_len, k_len, need_weights):
 @BOTH_PATHS
 @pytest.mark.parametrize("asked", [{}, {"attn_bias": BIAS}, {"valid_lens": LENS}], ids=str)  # fmt: skip
 def test_the_causal_mask_is_aligned_bottom_right(asked, need_weights):
-    """torch's own flag lines queries and keys up at their beginning."""
+    """torch's own flag aligns queries and keys at their beginning."""
     query, key, value = qkv()
     output, _ = dot_product_attention(query, key, value, is_causal=True, need_weights=need_weights, **asked)
     expected, _ = exact(query, key, value, is_causal=True, **asked)
@@ -291,7 +291,7 @@ def test_dropout_keeps_the_mean(need_weights):
 @BOTH_PATHS
 @pytest.mark.parametrize("dropout_p", [0.25, 1.0])
 def test_dropout_has_the_same_statistics_on_both_paths(dropout_p, need_weights):
-    """With the identity as values the output shows the weights that were used."""
+    """With the identity as values, the output shows the weights that were used."""
     torch.manual_seed(0)
     length = 67
     query, key = random(BATCH, HEADS, length, 5), random(BATCH, HEADS, length, 5, seed=1)  # fmt: skip

@@ -287,7 +287,7 @@ CASES = [
     (lambda: prune_heads(LAYER, [1, 1]), ValueError, "heads", "[1, 1]"),
     (lambda: prune_heads(LAYER, [0, 1, 2]), ValueError, "heads", "3"),
     (lambda: prune_heads(SHARED, [0]), ValueError, "heads", "num_kv_heads=1"),
-    # that the mesh fits is tested where there is one: distributed_program.py
+    # distributed_program.py, which has a mesh, tests that the mesh fits
     (lambda: shard_heads("layer", None), TypeError, "attention", "str"),
     (lambda: shard_heads(LAYER, 2), TypeError, "mesh", "int"),
     # data
@@ -441,7 +441,7 @@ CASES += [
 
 
 def of_both_paths(attend):
-    """What both paths refuse of a bias, a scale, a softcap and of grouped keys."""
+    """What both paths refuse as a bias, a scale, a softcap or grouped keys."""
     return [
         (lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=BIAS.T), ValueError, "attn_bias", "(7, 5)"),
         (lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=SCORES[0]), ValueError, "attn_bias", "(3, 5, 7)"),
@@ -794,7 +794,7 @@ for encoding in (SinusoidalPositionalEncoding, LearnedPositionalEncoding):
 
 
 class NothingComputed(TorchDispatchMode):
-    """Fail where a tensor is multiplied, squashed, turned or drawn at random."""
+    """Fail if a tensor is multiplied, squashed, rotated or drawn at random."""
 
     FORBIDDEN = re.compile(
         r"(mm|bmm|addmm|baddbmm|_softmax|_scaled_dot_product\w*|div|exp|pow|sin|cos|tanh|add|rand\w*|multinomial"
@@ -835,7 +835,7 @@ def test_a_refused_call_leaves_no_hook():
 
 
 def test_the_guard_itself_works():
-    """Each kind of computation that comes after the checks is seen when it happens."""
+    """Each kind of computation that comes after the checks is noticed when it happens."""
     computations = [
         lambda: dot_product_score(QUERY, KEY),
         lambda: cosine_score(QUERY, KEY),

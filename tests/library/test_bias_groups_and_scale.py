@@ -1,4 +1,4 @@
-"""What attention may be asked for besides masks: a bias, groups of heads, another scale, a softcap."""
+"""The options of attention other than masks: a bias, groups of heads, another scale, a softcap."""
 
 import math
 
@@ -62,7 +62,7 @@ def test_a_bias_without_heads(need_weights):
 @pytest.mark.parametrize("hide", ["nothing", "causal", "hidden row of a head", "hidden sample"])  # fmt: skip
 @pytest.mark.parametrize("bias", ["of pairs", "of everything", "of heads"])
 def test_both_paths_have_the_same_gradient_of_a_bias(bias, hide):
-    """A key that is hidden teaches nothing."""
+    """A hidden key contributes nothing to the gradient."""
     parts = HIDING_HEADS[hide]
     visible = torch.from_numpy(oracles.visible_pairs(BATCH, HEADS, Q_LEN, K_LEN, **parts))  # fmt: skip
     gradients = []
@@ -81,7 +81,7 @@ def test_both_paths_have_the_same_gradient_of_a_bias(bias, hide):
 
 
 def test_alibi_needs_a_batch_axis():
-    """Without one, its heads would meet the samples wherever there are as many."""
+    """Without one, its heads would be taken for samples if there are equally many."""
     query, key, value = (x.expand(HEADS, -1, -1, -1) for x in (y[:1] for y in qkv()))  # fmt: skip
     bias = alibi_bias(HEADS, Q_LEN, K_LEN)
     with pytest.raises(ValueError, match=r"attn_bias\[None\] gives it a batch axis"):
@@ -94,7 +94,7 @@ def test_alibi_needs_a_batch_axis():
 @BOTH_PATHS
 @pytest.mark.parametrize("num_heads", [1, 3, 4, 6])
 def test_alibi_in_attention(num_heads, need_weights):
-    """Each head forgets at its own speed: with queries of zero the weights are those of the bias alone."""
+    """Each head decays at its own rate: with queries of zero, the weights are those of the bias alone."""
     query = torch.zeros(1, num_heads, Q_LEN, HEAD_DIM)
     value = torch.eye(K_LEN).expand(1, num_heads, -1, -1)
     key = random(1, num_heads, K_LEN, HEAD_DIM, dtype=torch.float32)
@@ -160,7 +160,7 @@ def test_another_scale_and_a_softcap(hide, asked, need_weights):
 
 @BOTH_PATHS
 def test_the_softcap_comes_before_bias_and_mask(need_weights):
-    """Order: the cap, then the bias, then the mask. A bias of 9 stays 9, and a hidden key hidden."""
+    """Order: the cap, then the bias, then the mask. A bias of 9 stays 9, and a hidden key stays hidden."""
     query, key = torch.full((1, 1, 1), 100.0), torch.ones(1, 3, 1)
     value = torch.tensor([[[1.0], [0.0], [50.0]]])
     bias, mask = torch.tensor([[9.0, 0.0, 0.0]]), torch.tensor([[True, True, False]])
@@ -177,7 +177,7 @@ def test_the_softcap_comes_before_bias_and_mask(need_weights):
 @pytest.mark.parametrize("kv_heads", [slow(2), 1])
 @pytest.mark.parametrize("softcap", [None, slow(1.5)])
 def test_gradients_equal_finite_differences(softcap, kv_heads, need_weights):
-    """With a bias that is learned, in groups, at another scale, beside a mask and a hidden sample."""
+    """With a learned bias, groups, another scale, a mask and a hidden sample."""
     shapes = (2, 2, 3), (kv_heads, 5, 3), (kv_heads, 5, 3), (2, 2, 5)
     given = [random(2, *s, seed=n).requires_grad_() for n, s in enumerate(shapes)]
 

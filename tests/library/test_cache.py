@@ -1,6 +1,6 @@
-"""Decoding with a cache: step by step is all at once, however a sequence is cut, and nothing else fits.
+"""Decoding with a cache: any division into chunks gives the result of one call; what does not fit is refused.
 
-Hypothesis draws how sequences are cut into chunks, some of them empty, and how long each sample is.
+Hypothesis draws how sequences are divided into chunks, some of them empty, and how long each sample is.
 """
 
 import copy
@@ -95,7 +95,7 @@ def decode(layer, x, chunks, spans=None, **asked):
 
 @st.composite
 def cuts(draw, length=LENGTH):
-    """Sizes of chunks that make up `length`, among them empty ones."""
+    """Sizes of chunks that add up to `length`, some of them 0."""
     places = draw(st.lists(st.integers(0, length), max_size=5))
     edges = [0, *sorted(places), length]
     return [after - before for before, after in itertools.pairwise(edges)]
@@ -105,7 +105,7 @@ def cuts(draw, length=LENGTH):
 @EACH_LAYER
 @pytest.mark.parametrize("span", SPANS)
 @property_of(chunks=cuts(), few=2, many=12)
-def test_any_cut_gives_what_all_at_once_gives(kind, span, need_weights, chunks):
+def test_decoding_in_any_chunks_equals_one_call(kind, span, need_weights, chunks):
     layer, x, spans = layer_of(kind), random(BATCH, LENGTH, EMBED_DIM), SPANS[span]
     with torch.no_grad():
         whole, all_weights = layer(x, x, x, is_causal=True, **spans)
@@ -123,7 +123,7 @@ def test_any_cut_gives_what_all_at_once_gives(kind, span, need_weights, chunks):
 @BOTH_PATHS
 @pytest.mark.parametrize("chunks", [[LENGTH], [1] * LENGTH, [0, 4, 0, 0, 1, 6]], ids=str)  # fmt: skip
 def test_decoding_equals_the_loop(chunks, need_weights):
-    """The loop over heads knows of no cache."""
+    """The loop over heads has no cache."""
     for layer, turn in ((layer_of("shared keys"), None), (layer_of("rotary"), turned)):
         x = random(BATCH, LENGTH, EMBED_DIM)
         output, _, _ = decode(layer, x, chunks, SPANS["alibi"], need_weights=need_weights)  # fmt: skip
@@ -144,7 +144,7 @@ def turned(x, first):
 @EACH_LAYER
 @property_of(data=st.data(), few=4, many=12)
 def test_samples_of_different_lengths(kind, need_weights, data):
-    """Each sample of a ragged batch gives what its real tokens alone give, at once and without padding."""
+    """Each sample of a ragged batch gives what its real tokens give in one call without padding."""
     layer, batch = layer_of(kind), 3
     cache, chunks = KeyValueCache(), []
     for number in range(data.draw(st.integers(1, 4))):
@@ -186,8 +186,8 @@ def test_what_padded_slots_hold_does_not_matter(need_weights):
 
 
 @BOTH_PATHS
-def test_a_mask_beside_samples_of_different_lengths(need_weights):
-    """Both hide: the mask's slot of both samples, and the slot that holds no token of the first."""
+def test_a_mask_with_samples_of_different_lengths(need_weights):
+    """Both hide: the mask its slot in both samples, the cache the slot of the first that holds no token."""
     layer, cache = layer_of("plain"), KeyValueCache()
     x, step = random(BATCH, 4, EMBED_DIM), random(BATCH, 1, EMBED_DIM, seed=1)
     layer(x, x, x, cache=cache, valid_lens=torch.tensor([3, 4]))
@@ -233,7 +233,7 @@ def test_the_future_within_a_chunk_is_hidden_and_the_past_is_not(chunk, need_wei
 
 @BOTH_PATHS
 @pytest.mark.parametrize("kind", ["rotary, halves, shared keys", "Shaw"])
-def test_gradients_through_the_cache_are_those_of_all_at_once(kind, need_weights):
+def test_gradients_through_the_cache_equal_those_of_one_call(kind, need_weights):
     layer = layer_of(kind)
     x = random(BATCH, LENGTH, EMBED_DIM).requires_grad_()
     wanted = [x, *layer.parameters()]
@@ -247,7 +247,7 @@ def test_gradients_through_the_cache_are_those_of_all_at_once(kind, need_weights
 @BOTH_PATHS
 @pytest.mark.parametrize("lens", [None, torch.tensor([3, 7])], ids=["all", "lens"])
 def test_cross_attention_keeps_its_memory(lens, need_weights):
-    """Later steps add no keys: they hand in a memory of length 0."""
+    """Later steps add no keys: they pass a memory of length 0."""
     layer = layer_of("shared keys")
     query, memory = random(BATCH, 5, EMBED_DIM), random(BATCH, 7, EMBED_DIM, seed=1)
     whole, _ = layer(query, memory, memory, valid_lens=lens)
@@ -265,7 +265,7 @@ def test_cross_attention_keeps_its_memory(lens, need_weights):
 
 
 def test_keys_are_projected_once():
-    """What makes the cache worth its memory: a step projects one token, not all of them."""
+    """This is the benefit of the cache: a step projects one token, not all of them."""
     layer, seen = layer_of("plain"), []
     handle = layer.k_proj.register_forward_hook(lambda _, x, __: seen.append(x[0].shape[1]))  # fmt: skip
     decode(layer, random(BATCH, LENGTH, EMBED_DIM), [5, 1, 1, 4])
@@ -339,7 +339,7 @@ def test_slots_that_hold_no_token():
 
 
 def test_what_is_appended_is_not_modified():
-    """Nor what the cache held: earlier results stay what they were."""
+    """What the cache held is not modified either: earlier results are unchanged."""
     cache, (keys, values) = KeyValueCache(), keys_and_values()
     copies = keys.clone(), values.clone()
     first = cache.append(keys, values)
@@ -356,7 +356,7 @@ def test_what_is_appended_is_not_modified():
     ids=["deepcopy", "pickle"],
 )
 def test_a_cache_can_be_copied(copied):
-    """For a beam search: two ways to go on from one beginning."""
+    """For a beam search: two continuations of one beginning."""
     layer, x = layer_of("rotary"), random(BATCH, 5, EMBED_DIM)
     cache = KeyValueCache()
     with torch.no_grad():
@@ -442,7 +442,7 @@ BAD_CALLS = {
 
 @BOTH_PATHS
 @pytest.mark.parametrize("bad", BAD_CALLS)
-def test_a_refused_call_leaves_the_cache_as_it_was(bad, need_weights):
+def test_a_refused_call_leaves_the_cache_unchanged(bad, need_weights):
     layer, x, cache = layer_of("plain"), random(BATCH, 3, EMBED_DIM), KeyValueCache()
     layer(x, x, x, cache=cache)
     before = cache.keys, cache.values, cache.visible

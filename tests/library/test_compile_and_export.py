@@ -1,6 +1,6 @@
 """Attention and the layer under torch.compile and torch.export.
 
-Tracing takes seconds: `make test` traces what asks most, `make test-all` every kind on both paths.
+Tracing takes seconds: `make test` traces the most demanding cases, `make test-all` every kind on both paths.
 """
 
 import functools
@@ -134,7 +134,7 @@ def test_inductor_computes_the_same():
 
 
 class Decided(nn.Module):
-    """A layer whose settings are fixed, so that tensors are all it takes."""
+    """A layer whose settings are fixed, so that it takes only tensors."""
 
     def __init__(self, layer, **asked):
         super().__init__()

@@ -1,6 +1,6 @@
 """To and from torch's own modules, and from masks that are added to the scores.
 
-Torch's masks are inverted: True hides a key. Every axis has another prime size.
+Torch's masks are inverted: True hides a key. Every axis has a different prime size.
 """
 
 import copy
@@ -49,7 +49,7 @@ def hidden(lens, length):
 
 
 def same_state(one, other):
-    """The same names, numbers, dtypes and devices, what is frozen, and the modes of all parts."""
+    """Assert equal names, numbers, dtypes, devices, frozen parameters, and modes of all parts."""
     ours, theirs = (dict(module.named_parameters()) for module in (one, other))
     assert list(ours) == list(theirs)
     for name, parameter in ours.items():
@@ -168,7 +168,7 @@ EXTRAS = {
 
 
 @pytest.mark.parametrize("name", EXTRAS)
-def test_settings_that_torch_has_not_are_refused(name):
+def test_settings_that_torch_lacks_are_refused(name):
     with pytest.raises(ValueError, match=name):
         MultiHeadAttention(EMBED_DIM, HEADS, **EXTRAS[name]).to_torch()
     if name != "score":
@@ -253,7 +253,7 @@ def ours_of(kind, theirs):
 
 
 def run_both(kind, ours, theirs, mine, other):
-    """Outputs and gradients of the inputs and of the weights that both have under one name."""
+    """Outputs and gradients, of the inputs and of the weights with the same name in both."""
     results = []
     if kind == "encoder block" and "mask" in other:
         other = {"src_mask" if name == "mask" else name: mask for name, mask in other.items()}
@@ -310,7 +310,7 @@ def test_values_and_gradients_are_torchs_in_both_directions(kind, hide, options)
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("with_norm", [False, True])
 def test_a_round_trip_changes_nothing(kind, training, with_norm):
-    """Also where a stack of pre-norm blocks has no last norm, or one of post-norm blocks has one."""
+    """Also if a stack of pre-norm blocks has no final norm, or a stack of post-norm blocks has one."""
     for norm_first, bias in ((True, True), (False, True), (True, False)):
         theirs = torch_module(
             kind, with_norm=with_norm, norm_first=norm_first, bias=bias, activation="gelu", dropout=0.25
@@ -329,7 +329,7 @@ def test_a_round_trip_changes_nothing(kind, training, with_norm):
 
 @STACKS
 @pytest.mark.parametrize(("norm_first", "with_norm"), [(True, False), (False, True)])
-def test_the_last_norm_is_that_of_torchs_stack(kind, norm_first, with_norm):
+def test_the_final_norm_is_that_of_torchs_stack(kind, norm_first, with_norm):
     theirs = torch_module(kind, norm_first=norm_first, with_norm=with_norm)
     ours = ours_of(kind, theirs)
     assert isinstance(ours.norm, nn.LayerNorm if with_norm else nn.Identity)
@@ -583,7 +583,7 @@ def test_masks_of_zeros_and_ones_become_ours(dtype):
     ],
     ids=str,
 )
-def test_other_numbers_are_no_mask(mask, error, value):
+def test_other_numbers_are_not_a_mask(mask, error, value):
     with pytest.raises(TypeError, match="mask must be a Tensor, got list"):
         mask_from_additive(mask.tolist())
     with pytest.raises(error, match=rf"^mask must hold .*, got .*{value}"):
@@ -594,7 +594,7 @@ def test_other_numbers_are_no_mask(mask, error, value):
 @pytest.mark.parametrize("per_query", [True, False], ids=["(batch, 1, q, k)", "(batch, k)"])
 @pytest.mark.parametrize("need_weights", [True, False])
 def test_a_converted_mask_hides_what_the_added_one_does(need_weights, per_query, how):
-    """HuggingFace's extended masks and its attention_mask, beside torch's function that adds them."""
+    """HuggingFace's extended masks and its attention_mask, against torch's function that adds them."""
     layer = shaken(MultiHeadAttention(EMBED_DIM, HEADS))
     visible = VISIBLE if per_query else ~hidden(MEMORY_LENS, K_LEN)
     added = torch.zeros(visible.shape, dtype=X.dtype).masked_fill(~visible, HIDES[how](X.dtype))
@@ -609,7 +609,7 @@ def test_a_converted_mask_hides_what_the_added_one_does(need_weights, per_query,
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_a_mask_in_the_place_of_a_bias_is_refused_with_a_hint(dtype):
+def test_a_mask_passed_as_a_bias_is_refused_with_a_hint(dtype):
     layer = MultiHeadAttention(EMBED_DIM, HEADS, dtype=dtype)
     encoder = EncoderBlock(EMBED_DIM, HEADS, HIDDEN_DIM, dtype=dtype)
     x = X.to(dtype)

@@ -1,4 +1,4 @@
-"""Data sets: against their definitions, counted and enumerated."""
+"""Data sets, compared with their definitions by counting and enumeration."""
 
 import itertools
 import math
@@ -35,7 +35,7 @@ def generator(seed=0):
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 12])
-def test_pointer_targets_stand_where_the_task_points(length):
+def test_pointer_targets_are_where_the_task_points(length):
     places = {
         "previous": lambda i: (i - 1) % length,
         "mirrored": lambda i: length - 1 - i,
@@ -122,7 +122,7 @@ def test_entropy_equals_the_sum_over_all_sequences(length):
 
 
 def test_the_source_itself_pays_its_entropy():
-    """Predicting with the true probabilities costs the floor, on average over many samples."""
+    """The loss of the true probabilities is the floor, on average over many samples."""
     transition = markov_transition()
     tokens, targets = markov_batch(20_000, 16, transition, generator=generator())
     loss = -transition[tokens, targets].log().mean().item()
@@ -216,7 +216,7 @@ def test_held_out_sentences_speak_of_other_people():
     training, test = people(False), people(True)
     assert not training & test
     assert len(training) + len(test) == 8 * 7 * 6
-    # Sorted, too: the same three people in other roles do not tell either.
+    # Sorted as well: the same three people in other roles do not occur either.
     assert not {tuple(sorted(p)) for p in training} & {tuple(sorted(p)) for p in test}
     assert 0.15 < len(test) / (8 * 7 * 6) < 0.25
 

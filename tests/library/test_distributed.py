@@ -1,4 +1,4 @@
-"""The layer by torch's engines for many processes: heads, samples or parameters divided; see the program."""
+"""The layer under torch's engines for many processes, which divide heads, samples or parameters."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ A_PROCESS_HANGS = 900  # seconds; the program takes about ten on an idle machine
 
 
 def launch(processes, folder):
-    """Run the program on so many processes of this machine; what it printed."""
+    """Run the program in so many processes on this machine, and return what it printed."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
                "--nproc-per-node", str(processes), str(PROGRAM), str(folder)]  # fmt: skip
     loopback = "lo" if sys.platform == "linux" else "lo0"
@@ -71,7 +71,7 @@ def test_the_layer_divided_over_processes_equals_the_layer_on_one(processes, tmp
 
 @pytest.fixture
 def mesh():
-    """A mesh of this process alone."""
+    """A mesh of only this process."""
     with pytest.MonkeyPatch.context() as patch:
         if sys.platform == "linux":
             patch.setenv("GLOO_SOCKET_IFNAME", "lo")
@@ -83,7 +83,7 @@ def mesh():
 @pytest.mark.no_shape_checks
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")  # what F.linear returns is one
 def test_one_process_holds_all_heads(mesh, tmp_path):
-    """The checks of the program, as far as a single process can make them."""
+    """The checks of the program that a single process can make."""
     for check in distributed_program.CHECKS:
         if check is not distributed_program.check_refusals:  # one process divides everything
             check(mesh, tmp_path)

@@ -1,7 +1,8 @@
 """Stored experiments: what is missing, damaged or stale is refused; the rest can be trained again.
 
-The rules are tried on a tiny experiment in a folder of its own. At the end stand the course's own: all that
-is stored belongs to the code that is here, and a short training of one seed of each arm gives what is stored.
+The rules are tested on a tiny experiment in a folder of its own. The last tests are about the course's own
+experiments: all stored results belong to the present code, and a short training of one seed of each arm gives
+what is stored.
 """
 
 import json
@@ -75,7 +76,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def folder(made, tmp_path):
-    """A copy of it, to be spoilt."""
+    """A copy of that folder, to be damaged."""
     return shutil.copytree(made, tmp_path / "experiments")
 
 
@@ -177,7 +178,7 @@ def test_the_book_is_not_built_from_missing_or_damaged_results(folder, monkeypat
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", "{}", '{"digest": 5}', "\x00"])
-def test_what_is_no_result_is_refused(folder, text):
+def test_what_is_not_a_result_is_refused(folder, text):
     (folder / "stored" / "tiny.json").write_text(text, encoding="utf-8")
     assert "damaged" in refused(folder)
 
@@ -195,7 +196,7 @@ def test_a_number_changed_by_hand_is_refused(folder):
     assert "damaged" in refused(folder)
 
 
-def test_bytes_that_are_no_text_are_refused(folder):
+def test_bytes_that_are_not_text_are_refused(folder):
     (folder / "stored" / "tiny.json").write_bytes(b"\xff\xfe\xfa")
     assert "damaged" in refused(folder)
 
@@ -246,7 +247,7 @@ def test_comments_docstrings_annotations_and_layout_do_not_count(folder, file, o
 
 @pytest.fixture
 def library(monkeypatch, tmp_path):
-    """A copy of the two modules of the library that count, where they can be changed."""
+    """A copy of the two modules of the library that the hashes cover, where they can be changed."""
     package = FOLDER.parent / "mha_lib" if FOLDER.name == "experiments" else FOLDER.parent
     for name in ("data.py", "training.py"):
         shutil.copy(package / name, tmp_path)
@@ -296,7 +297,7 @@ def test_code_imported_from_the_same_folder_counts(folder):
 
 
 def test_hashes_do_not_depend_on_the_version_of_python(made):
-    """The tree is written down by hand: what another version calls an absent field is left out."""
+    """The tree is written by hand: fields that another version of Python lacks are left out."""
     code, data = hashes_of(made / "tiny.py")
     assert re.fullmatch("[0-9a-f]{64}", code)
     assert re.fullmatch("[0-9a-f]{64}", data)
@@ -334,7 +335,7 @@ def test_other_settings_are_not_confirmed(folder):
 # the course's own
 
 
-# What `make experiments` has stored; a page that asks for another one is told to run it.
+# What `make experiments` has stored; a page that loads another experiment is told to run it.
 STORED = sorted(path.stem for path in (FOLDER / "stored").glob("*.json"))
 
 

@@ -1,4 +1,4 @@
-"""The public face of mha_lib: names, signatures, docstrings whose examples run."""
+"""The public interface of mha_lib: names, signatures, docstrings whose examples run."""
 
 import doctest
 import importlib
@@ -261,7 +261,7 @@ def test_everything_public_has_an_example():
 
 
 def test_importing_the_layers_is_light():
-    """A reader who imports the layers waits for torch only."""
+    """A reader who imports the layers waits only for torch."""
     heavy = "matplotlib sklearn IPython anywidget ipywidgets pandas scipy"
     code = f"import sys, mha_lib; print([name for name in {heavy.split()} if name in sys.modules])"
     command = [sys.executable, "-c", code]

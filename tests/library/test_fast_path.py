@@ -1,6 +1,6 @@
-"""What only the path round torch's kernel does: memory, NaN, second derivatives.
+"""What is special about the path through torch's kernel: memory, NaN, second derivatives.
 
-Its answers are compared with those of the readable path in the other files.
+The other files compare its results with those of the readable path.
 """
 
 import itertools
@@ -45,7 +45,7 @@ from mha_lib import _fast, causal_mask, dot_product_attention, masked_softmax
 
 @pytest.mark.parametrize("mask", [None, bools(Q_LEN, K_LEN)], ids=["", "mask"])
 def test_scores_that_a_rule_returns_are_not_modified(mask, monkeypatch):
-    """It may be a tensor that the rule keeps, such as scores that were computed before."""
+    """They may be a tensor that the rule keeps, such as scores that were computed before."""
     monkeypatch.setattr(_fast, "REUSE_FROM", 0)
     kept = random(BATCH, HEADS, Q_LEN, K_LEN)
     before = kept.clone()
@@ -62,7 +62,7 @@ def test_scores_that_a_rule_returns_are_not_modified(mask, monkeypatch):
     ids=["nothing", "some of each row", "a whole row"],
 )  # fmt: skip
 def test_weights_in_the_memory_of_the_scores_are_the_same(mask, is_trained, monkeypatch):
-    """Large scores make room for their weights. The numbers are the same, and the derivatives."""
+    """Weights reuse the memory of large scores. The numbers and the derivatives are the same."""
     sizes = ((Q_LEN, HEAD_DIM), (K_LEN, HEAD_DIM), (K_LEN, VALUE_DIM))
     inputs = [random(BATCH, HEADS, *size, seed=i).requires_grad_(is_trained) for i, size in enumerate(sizes)]
     results = []
@@ -94,7 +94,7 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("leading", [(BATCH,), (BATCH, HEADS)], ids=str)
 @pytest.mark.parametrize("backward", [False, True])
 def test_without_weights_no_tensor_of_all_pairs_is_made(leading, hide, backward, monkeypatch):
-    """Neither of all pairs, nor a mask of all pairs."""
+    """Neither a tensor of weights of all pairs nor a mask of all pairs."""
     if hide == "causal and lengths":
         monkeypatch.setattr(_fast, "_CAUSAL_BLOCK", 64)
     length, width = 509, 8
@@ -121,7 +121,7 @@ def test_without_weights_no_tensor_of_all_pairs_is_made(leading, hide, backward,
     ("q_len", "k_len"), [(17, 17), (17, 23), (23, 17), (40, 6), (6, 40), (11, 1), (0, 5)]
 )
 def test_causal_attention_in_blocks_of_queries(q_len, k_len, lens, num_kv_heads, monkeypatch):
-    """Where no mask of all pairs is built, outputs and gradients are those of the readable path."""
+    """No mask of all pairs is built, and outputs and gradients are those of the readable path."""
     monkeypatch.setattr(_fast, "_CAUSAL_BLOCK", 5)
     sizes = ((HEADS, q_len, HEAD_DIM), (num_kv_heads, k_len, HEAD_DIM), (num_kv_heads, k_len, 13))
     inputs = [random(BATCH, *size, seed=i).requires_grad_() for i, size in enumerate(sizes)]
@@ -155,7 +155,7 @@ def test_few_keys_get_a_mask_so_that_no_nan_is_lost(monkeypatch):
 
 
 def nan_rows(where, is_causal, q_len=K_LEN, place=0):
-    """Where the output is NaN when row `place` of query, key or value is, in sample 0, head 1."""
+    """Where the output is NaN if row `place` of query, key or value is NaN in sample 0, head 1."""
     out = torch.zeros(BATCH, HEADS, q_len, HEAD_DIM, dtype=torch.bool)
     if where == 0:
         out[0, 1, place] = True
@@ -227,7 +227,7 @@ def test_gradients_of_nan_are_not_hidden_either(asked, need_weights):
 @FUSED_FIRST
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_nan_is_not_hidden_in_a_compiled_function(is_causal, need_weights):
-    """With three keys, fewer than any processor adds at once: that is when torch's kernel hides one."""
+    """With three keys, fewer than any processor adds at once, torch's kernel alone would hide a NaN."""
     torch.compiler.reset()
 
     def attend(query, key, value):
@@ -304,7 +304,7 @@ def test_a_second_derivative_of_the_fast_path_is_refused_with_a_hint(asked):
 
 @BOTH_PATHS
 def test_create_graph_alone_is_not_refused(need_weights):
-    """`create_graph=True` alone is no second derivative, and must not be refused."""
+    """`create_graph=True` alone does not compute a second derivative, and must not be refused."""
     layer, given = even_layer(), even_inputs()
     parameters = [*layer.parameters()]
     loss = layer(*given, need_weights=need_weights)[0].square().sum()

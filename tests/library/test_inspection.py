@@ -1,4 +1,4 @@
-"""Looking into a model: what is collected, what a head is worth, what pruning leaves; no trace may stay."""
+"""Inspecting a model: captured weights, importance of heads, pruning; no trace may stay behind."""
 
 import contextlib
 import copy
@@ -58,7 +58,7 @@ def hooks(model):
 
 
 def stance():
-    """The stance of torch's compiler, for which torch has no public reader."""
+    """The stance of torch's compiler, which torch has no public function to read."""
     return torch._dynamo.eval_frame._stance.stance
 
 
@@ -117,7 +117,7 @@ def test_capture_leaves_no_trace():
     assert model(x)[2] is None
 
 
-def test_an_error_inside_the_block_leaves_no_trace_either():
+def test_an_error_inside_the_block_leaves_no_trace():
     model = TwoLayers()
     with pytest.raises(ValueError, match="query must have shape"), capture_attention(model):
         model(random(BATCH, Q_LEN, EMBED_DIM + 1))
@@ -447,7 +447,7 @@ def test_a_part_of_the_heads_that_share_keys_cannot_be_pruned():
 
 
 class LowRank(nn.Module):
-    """What LoRA puts in the place of a linear layer."""
+    """What LoRA puts in place of a linear layer."""
 
     def __init__(self, linear):
         super().__init__()
@@ -519,7 +519,7 @@ def test_importance_equals_finite_differences():
 
 
 def test_the_absolute_value_is_taken_for_each_sample():
-    """Two samples want the opposite of a head: their gradients cancel in the mean, not in the importance."""
+    """The gradients of two samples have opposite signs: they cancel in the mean, not in the importance."""
     layer, x = make_layer(), random(1, Q_LEN, EMBED_DIM)
     x = torch.cat((x, x))
     signs = torch.tensor([1.0, -1.0]).double()
@@ -547,7 +547,7 @@ def test_importance_of_a_layer_inside_a_model():
     assert (importance > 0).all()
 
 
-def test_importance_wants_one_loss_for_each_sample():
+def test_importance_needs_one_loss_for_each_sample():
     layer, x = make_layer(), random(BATCH, Q_LEN, EMBED_DIM)
     with pytest.raises(ValueError, match=rf"loss\(\).*got 1 for \[{BATCH}\]"):
         head_importance(layer, lambda: layer(x, x, x)[0].sum((1, 2))[:1])

@@ -50,7 +50,7 @@ def test_weights_can_be_saved_and_loaded(kind, tmp_path):
 
 
 def test_only_the_four_projections_are_saved():
-    """A rotary encoding computes its angles, so no checkpoint depends on how long they were."""
+    """A rotary encoding computes its angles, so no checkpoint depends on a maximum length."""
     parts = itertools.product(("q", "k", "v", "out"), ("weight", "bias"))
     expected = [f"{part}_proj.{kind}" for part, kind in parts]
     for kind in ("plain", "rotary", "cosine", "scaled otherwise"):
@@ -122,7 +122,7 @@ def test_a_layer_moved_to_the_meta_device():
 @BOTH_PATHS
 @EACH_KIND
 def test_a_layer_moves_to_another_dtype_and_device(kind, need_weights):
-    """To a dtype and back, and to the device it is on; a GPU where there is one."""
+    """To a dtype and back, and to the device it is on; to a GPU if there is one."""
     layer, given = layer_of(kind).eval(), even_inputs()
     expected, _ = layer(*given, is_causal=True, need_weights=need_weights)
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -145,7 +145,7 @@ def test_repr_names_the_sizes():
 
 
 def state(module):
-    """All that a module holds, itself and its parts: names, identities, numbers of changes."""
+    """Everything that a module and its parts hold: names, identities, version counters."""
     found = {}
     for path, part in module.named_modules():
         for name, thing in vars(part).items():
@@ -172,7 +172,7 @@ def test_a_call_leaves_nothing_on_the_layer(training, kind, need_weights):
         output, _ = layer(*given, need_weights=need_weights, **asked)
         assert state(layer) == before
     with pytest.raises(ValueError, match="valid_lens"):
-        layer(*given, valid_lens=LENS + 1)  # a refused call neither
+        layer(*given, valid_lens=LENS + 1)  # nor does a refused call
     assert state(layer) == before
     output.sum().backward()
     for part in layer.modules():

@@ -1,4 +1,4 @@
-"""What is visible: masking.py against a rule written out for each single pair of query and key."""
+"""masking.py, compared with a rule that is written out for each pair of a query and a key."""
 
 import itertools
 
@@ -209,8 +209,8 @@ def test_a_bias_that_fits_is_handed_back(bias, scores, dtype):
         ((2, 5, 7), (1, 5, 7)),
     ],
 )  # fmt: skip
-def test_a_bias_that_fits_in_no_clear_way_is_refused(bias, scores):
-    """Three axes over four: of samples, as in a mask, or of heads, as in ALiBi?"""
+def test_an_ambiguous_bias_is_refused(bias, scores):
+    """Three axes against four: is the first that of samples, as in a mask, or of heads, as in ALiBi?"""
     with pytest.raises(ValueError, match=r"attn_bias must .* got") as caught:
         align_bias(torch.zeros(bias), scores)
     hinted = "attn_bias[None] gives it a batch axis" in str(caught.value)
@@ -229,7 +229,7 @@ def test_a_bias_hides_nothing(bad):
 
 @pytest.mark.parametrize("bad", [torch.ones(5, 7).bool(), torch.ones(5, 7).long(), [[0.0]]], ids=str)
 def test_a_bias_is_a_float_tensor(bad):
-    """A bool mask that is given as a bias would be added."""
+    """A bool mask that is passed as a bias would be added."""
     with pytest.raises(TypeError, match="attn_bias must"):
         align_bias(bad, (Q_LEN, K_LEN))
 

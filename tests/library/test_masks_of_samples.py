@@ -44,7 +44,7 @@ def test_a_key_mask_hides_keys_of_its_sample(need_weights):
         assert not found[1].masked_select(~key_mask[:, None, None]).any()
 
 
-def test_a_key_mask_joins_lengths_and_masks():
+def test_a_key_mask_combines_with_lengths_and_masks():
     lens, key_mask, mask = torch.tensor([6, 3]), bools(BATCH, K_LEN), bools(Q_LEN, K_LEN, seed=1)
     built = build_mask(
         Q_LEN, K_LEN, attn_mask=mask, key_mask=key_mask, valid_lens=lens, is_causal=True
@@ -69,7 +69,7 @@ def test_a_key_mask_that_does_not_fit_is_refused(key_mask, error, message):
 
 
 def test_a_mask_that_could_mean_two_things_is_refused_with_a_hint():
-    """(batch, k_len) of other libraries would be taken for (q_len, k_len) where both numbers agree."""
+    """A (batch, k_len) mask of another library would be taken for (q_len, k_len) if batch equals q_len."""
     mask, given = bools(Q_LEN, K_LEN), inputs(batch=Q_LEN)
     with pytest.raises(ValueError, match=r"attn_mask\[None\].*key_mask=attn_mask.*got shape \(5, 7\)"):
         layer_of()(*given, mask)
@@ -79,7 +79,7 @@ def test_a_mask_that_could_mean_two_things_is_refused_with_a_hint():
     as_keys, _ = layer_of()(*given, key_mask=mask)
     torch.testing.assert_close(as_queries[1], layer_of()(*(x[1:2] for x in given), mask)[0][0])
     torch.testing.assert_close(as_keys[1], layer_of()(*(x[1:2] for x in given), mask[1:2])[0][0])
-    # One row for all queries, and one sample, can only mean one thing.
+    # One row for all queries, and a single sample, are unambiguous.
     layer_of()(*given, mask[:1])
     layer_of()(*inputs(batch=1, q_len=1), bools(1, K_LEN))
 
@@ -185,7 +185,11 @@ def test_a_window_hides_what_is_far(window, is_causal, need_weights):
         ({"window": (1, -1)}, ValueError, "window must not be negative"),
         ({"scale": 0.0}, ValueError, "scale must be positive"),
         ({"scale": torch.ones(2, 1, 1)}, ValueError, r"num_heads=3.*\(2, 1, 1\)"),
-        ({"scale": 2.0, "score": scaled_dot_product_score}, ValueError, "scale must be left to the rule"),
+        (
+            {"scale": 2.0, "score": scaled_dot_product_score},
+            ValueError,
+            "scale must be None where score is given",
+        ),
         ({"softcap": -1.0}, ValueError, "softcap must be positive"),
     ],
 )
@@ -283,7 +287,7 @@ def test_alibi_is_float32_whatever_the_default(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_a_bias_that_is_a_mask_in_disguise_is_refused(dtype):
-    """A row hidden by the smallest number alone would get uniform weights instead of zeros."""
+    """A row hidden only by the smallest number would get uniform weights instead of zeros."""
     x = random(BATCH, Q_LEN, WIDTH).to(torch.float32)
     bias = torch.full((Q_LEN, Q_LEN), torch.finfo(dtype).min, dtype=dtype)
     with pytest.raises(ValueError, match="mask_from_additive"):

@@ -1,4 +1,4 @@
-"""The multi-head layer: equal to a loop over its heads, and dependent on nothing else than it should be."""
+"""The multi-head layer: equal to a loop over its heads, and dependent only on what it should depend on."""
 
 import copy
 import itertools
@@ -94,7 +94,7 @@ def test_split_gives_each_head_its_own_columns():
 
 
 def test_the_projection_of_a_head_is_a_block_of_rows():
-    """Changing the query rows of one head changes the weights of this head alone."""
+    """Changing the query rows of one head changes the weights of only this head."""
     layer, inputs = make_layer(), make_inputs()
     before = layer(*inputs)[1]
     for h in range(HEADS):

@@ -1,7 +1,7 @@
 """The node cases that the onnx wheel ships for attention, rotary encoding and layer normalization.
 
-They were written for other code by other people. Their arrays are taken as they are, inputs and outputs; what
-stands here says only what ONNX calls things. No case is left out in silence: the last test counts them.
+They were written for other code by other people. Their inputs and outputs are used as they are; the code here
+only translates the names of ONNX. No case is silently left out: the last test counts them.
 """
 
 import functools
@@ -56,7 +56,7 @@ def as_tensor(array):
 
 
 def load(module, operator):
-    """All cases of an operator, {name: Case}, but for those that spell it out in smaller operators."""
+    """All cases of an operator, {name: Case}, except those that expand it into smaller operators."""
     importlib.import_module(f"onnx.backend.test.case.node.{module}")
     cases = {}
     for case in onnx.backend.test.case.node._NodeTestCases:
@@ -80,7 +80,7 @@ def load(module, operator):
 
 
 def assert_agrees(actual, expected):
-    """Equal up to the tolerance of the dtype, which must be the same; infinities in the same places."""
+    """Assert equality up to the tolerance of the dtype, which must agree; infinities in the same places."""
     torch.testing.assert_close(actual, expected, rtol=TOLERANCES[expected.dtype], atol=1e-7)
 
 
@@ -94,7 +94,7 @@ def mask_and_bias(attn_mask, k_len):
     """ONNX has one argument for both: (bool mask or None, finite bias or None)."""
     if attn_mask is None:
         return None, None
-    # One that is too short hides the keys that it does not reach.
+    # A mask that is too short hides the keys that it does not cover.
     fill = False if attn_mask.dtype == torch.bool else -math.inf
     attn_mask = F.pad(attn_mask, (0, k_len - attn_mask.shape[-1]), value=fill)
     # Axes are matched from the right: three are heads, queries and keys, where ours are
@@ -108,16 +108,16 @@ def mask_and_bias(attn_mask, k_len):
 
 
 def placed(rule, offset, q_len, k_len):
-    """A mask that looks at positions, for queries at offset, offset + 1, ... and keys at 0, 1, ...
+    """A mask that depends on positions, for queries at offset, offset + 1, ... and keys at 0, 1, ...
 
-    Ours let both sequences end together. So the shorter one is continued until they do, and cut back.
+    Our masks let both sequences end together, so the shorter one is extended until they do, then cut back.
     """
     end = max(offset + q_len, k_len)
     return rule(end - offset, end)[:q_len, :k_len]
 
 
 def both(first, second):
-    """Visible where both masks say so; a mask of rank 3 has samples first."""
+    """Visible where both masks allow it; the first axis of a mask of rank 3 is the batch."""
     if first is None or second is None:
         return second if first is None else first
     first, second = (m[:, None] if m.ndim == 3 else m for m in (first, second))
@@ -141,8 +141,8 @@ def translate(case):
     q_len = query.shape[2]
     k_len = key.shape[2] + (0 if cache is None else len(cache))
 
-    # Where the first query stands: after the cached keys; or, with a cache that the caller
-    # keeps, so that the last query stands beside the last key in use; or beside key 0.
+    # Position of the first query: after the cached keys; or, with a cache that the caller
+    # keeps, such that the last query is at the last key in use; or at key 0.
     lens = given.get("nonpad_kv_seqlen")
     offsets = [0 if cache is None else len(cache)]
     if lens is not None:
@@ -217,8 +217,8 @@ def test_attention(name, need_weights):
         assert_agrees(weights, case.outputs["qk_matmul_output"])
 
 
-# Without a cache ONNX puts the first query beside the first key, so that keys beyond the
-# last query are seen by none.
+# Without a cache ONNX aligns the first query with the first key, so that no query sees
+# the keys beyond the last query.
 TOP_LEFT = [
     name
     for name, case in ATTENTION.items()
@@ -360,7 +360,7 @@ def test_layer_normalization(name, norm_first):
     torch.testing.assert_close(output, case.outputs["Y"], rtol=1e-5, atol=1e-6)
 
 
-# Nothing is left out in silence
+# Nothing is silently left out
 
 
 # What the tests above look at; names are those of the operators' specifications.
@@ -394,9 +394,9 @@ def test_every_case_is_used(operator, cases, at_least):
     assert named - set(LEFT_OUT) == set(USED[operator].split())
 
 
-def test_the_tests_of_some_cases_have_theirs():
+def test_the_tests_of_special_cases_have_such_cases():
     assert len(TOP_LEFT) >= 12 and len(SAME_WIDTH) >= 76
-    # Every mode of the optional output is asked for.
+    # Every mode of the optional output is requested.
     modes = {
         case.attributes.get("qk_matmul_output_mode", 0)
         for case in ATTENTION.values()

@@ -1,4 +1,4 @@
-"""Figures: what is drawn is what was given, in the colours of the course, and shown once."""
+"""Figures draw what they are given, in the colours of the course, and are shown once."""
 
 import math
 import warnings
@@ -91,7 +91,7 @@ def test_each_map_shows_its_weights(heads):
         assert [to_hex(axis.title.get_color()) for axis in maps] == [head_color(h) for h in range(heads)]
 
 
-def test_labels_stand_at_their_rows_and_columns():
+def test_labels_are_at_their_rows_and_columns():
     queries, keys = ["a", "b", "c"], ["one", "two", "three", "four", "five"]
     figure = plot_weights(torch.rand(3, 5), query_labels=queries, key_labels=keys, titles=["one map"])
     draw(figure)
@@ -124,7 +124,7 @@ def test_scores_can_be_shown_too():
 
 
 def test_nan_and_infinities_can_be_shown():
-    """What a softmax over hidden keys gives in other libraries is a figure of the course."""
+    """A figure of the course shows what a softmax over only hidden keys gives in other libraries."""
     weights = torch.tensor([[0.25, 0.75], [math.nan, math.nan]])
     figure = plot_weights(weights)
     draw(figure)

@@ -1,4 +1,4 @@
-"""Positions: against the papers' formulas in loops, complex numbers, published slopes, HuggingFace."""
+"""Positions, compared with the papers' formulas in loops, complex numbers, published slopes, HuggingFace."""
 
 import cmath
 import copy
@@ -56,7 +56,7 @@ def test_far_positions_are_as_exact_as_near_ones():
 
 
 def test_a_shift_is_a_rotation_of_each_pair():
-    """The same rotation takes every row to the row 3 places further on."""
+    """The same rotation maps every row to the row 3 positions later."""
     table, width = sinusoidal_encoding(50, 8).double(), 8
     for pair in range(width // 2):
         angle = 3 / 10_000 ** (2 * pair / width)
@@ -149,15 +149,15 @@ def test_rotation_keeps_half_precision(dtype):
     np.testing.assert_allclose(oracles.doubles(turned), oracles.rotated(x), atol=4 * torch.finfo(dtype).eps)
 
 
-def test_rotation_keeps_lengths_and_leaves_the_first_token_alone():
+def test_rotation_keeps_lengths_and_does_not_change_the_first_token():
     x = random(BATCH, LENGTH, 14)
     turned = apply_rotary(x, rotary_angles(LENGTH, 14))
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1), rtol=1e-6, atol=0)
     assert torch.equal(turned[:, 0], x[:, 0])
 
 
-def test_scores_depend_on_the_distance_alone():
-    """The same query and key at every pair of places: the score is constant along each diagonal."""
+def test_scores_depend_only_on_the_distance():
+    """With the same query and key at every pair of positions, the score is constant along each diagonal."""
     query, key = (random(1, 14).expand(K_LEN, 14), random(1, 14, seed=1).expand(K_LEN, 14))
     angles = rotary_angles(K_LEN, 14)
     scores = dot_product_score(apply_rotary(query, angles), apply_rotary(key, angles))
@@ -167,7 +167,7 @@ def test_scores_depend_on_the_distance_alone():
 
 HEAD_DIM = 14
 PAIRINGS = [True, False]
-# One place for each token; and another one for each token of each sample, far apart and out of order.
+# A position for each token; then one for each token of each sample, far apart and out of order.
 SAME_PLACES = [0, 1, 2, 3, 4]
 OWN_PLACES = [[11, 12, 13, 14, 15], [2003, 0, 307, 1, 4099]]
 
@@ -217,7 +217,7 @@ def test_the_first_places_are_the_default():
     rotary, x = (RotaryPositionalEncoding(HEAD_DIM), random(BATCH, HEADS, LENGTH, HEAD_DIM))
     assert torch.equal(rotary(x), rotary(x, torch.arange(LENGTH)))
     assert torch.equal(rotary(x), rotary(x, torch.arange(LENGTH).expand(1, LENGTH)))
-    # A token that comes alone, as in decoding, at the place it has in the text.
+    # A single token, as in decoding, at its position in the text.
     assert torch.equal(rotary(x[:, :, 3:4], torch.tensor([3])), rotary(x)[:, :, 3:4])
 
 
@@ -234,7 +234,7 @@ def test_the_pairings_are_a_fixed_permutation_apart(rotary_dim):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("interleaved", PAIRINGS)
-def test_half_precision_knows_far_positions(dtype, interleaved):
+def test_half_precision_distinguishes_far_positions(dtype, interleaved):
     """Above 2048 (256 for bfloat16) not every integer is a half-precision number."""
     rotary = RotaryPositionalEncoding(HEAD_DIM, rotary_dim=6, interleaved=interleaved).to(dtype)
     x, places = random(BATCH, LENGTH, HEAD_DIM).to(dtype), [2049, 4097, 4099, 8191, 3]
@@ -262,7 +262,7 @@ def test_rotation_keeps_single_and_double_precision(dtype):
 @pytest.mark.parametrize("interleaved", PAIRINGS)
 @pytest.mark.parametrize("rotary_dim", [6, HEAD_DIM])
 def test_a_shift_of_all_positions_changes_no_score(rotary_dim, interleaved):
-    """Each sample of the batch is moved by its own number of places."""
+    """Each sample of the batch is shifted by its own number of positions."""
     rotary = RotaryPositionalEncoding(HEAD_DIM, rotary_dim=rotary_dim, interleaved=interleaved)
     query = random(BATCH, HEADS, LENGTH, HEAD_DIM)
     key = random(BATCH, HEADS, K_LEN, HEAD_DIM, seed=1)
@@ -271,7 +271,7 @@ def test_a_shift_of_all_positions_changes_no_score(rotary_dim, interleaved):
     shift = torch.tensor([[101], [503]])
     there = dot_product_score(rotary(query, q_places + shift), rotary(key, k_places + shift))
     torch.testing.assert_close(there, here, atol=2e-3, rtol=0)
-    # Moved apart, they are other pairs of places.
+    # Shifted by different amounts, they are other pairs of positions.
     apart = dot_product_score(rotary(query, q_places + 1), rotary(key, k_places))
     assert (apart - here).abs().amax((1, 2, 3)).min() > 0.5
 
@@ -308,7 +308,7 @@ def test_rotary_stores_nothing():
 
 
 def test_rotary_vectorizes():
-    """torch.func.vmap over samples that stand at different places."""
+    """torch.func.vmap over samples with different positions."""
     rotary = RotaryPositionalEncoding(HEAD_DIM)
     x, positions = random(BATCH, HEADS, LENGTH, HEAD_DIM), torch.tensor(OWN_PLACES)
     torch.testing.assert_close(torch.func.vmap(rotary)(x, positions), rotary(x, positions))
@@ -359,7 +359,7 @@ def test_gpt_j_turns_neighbours():
 
 
 def test_published_slopes():
-    """Press et al. (2022): for 8 heads 1/2, 1/4, ... 1/256; 16 heads have the geometric means in between."""
+    """Press et al. (2022): for 8 heads 1/2, 1/4, ... 1/256; for 16 heads also the geometric means between."""
     assert alibi_slopes(8).tolist() == [1 / 2**n for n in range(1, 9)]
     np.testing.assert_allclose(alibi_slopes(16), [2 ** (-n / 2) for n in range(1, 17)], rtol=1e-6)
     # For 12 heads the paper's code takes the 8 slopes of 8 heads, then every other one of 16 heads.
@@ -400,7 +400,7 @@ def test_bias_is_square_by_default():
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 6, 8, 12, 16, 20, 31, 32, 33])
 def test_bloom_has_the_same_slopes(num_heads):
-    """Bloom's bias grows with the key's place; under the softmax of a row that is ours."""
+    """Bloom's bias grows with the key's position; the softmax of a row makes it equal to ours."""
     bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
     visible = torch.ones(1, K_LEN, dtype=torch.int64)
     theirs = bloom.build_alibi_tensor(visible, num_heads, torch.float32)
@@ -413,13 +413,13 @@ def test_bloom_has_the_same_slopes(num_heads):
 
 # T5
 
-# The first distance of each bucket on a side, worked out by hand from 8 * 2^(k / 2) and 16 * 8^(k / 16).
+# The first distance of each bucket per side, worked out by hand from 8 * 2^(k / 2) and 16 * 8^(k / 16).
 BOTH_WAYS = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]
 ONE_WAY = [*range(17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
 
 
 def slow_bucket(ahead, num_buckets, max_distance, bidirectional):
-    """Bucket of a key that stands `ahead` places after the query, from the formula of the paper's code."""
+    """Bucket of a key that is `ahead` positions after the query, by the formula of the paper's code."""
     side = num_buckets // 2 if bidirectional else num_buckets
     distance = abs(ahead) if bidirectional else max(-ahead, 0)
     exact = side // 2
@@ -609,8 +609,8 @@ def test_shaw_broadcasts_leading_axes():
     assert torch.equal(score(query, shared), score(query, shared.expand(-1, HEADS, -1, -1)))
 
 
-def test_shaw_knows_clipped_distances_alone():
-    """The same query and key everywhere: the score is constant along a diagonal, and beyond the clip."""
+def test_shaw_depends_only_on_clipped_distances():
+    """With the same query and key everywhere, the score is constant along a diagonal and beyond the clip."""
     torch.manual_seed(0)
     score = ShawScore(HEAD_DIM, 2).double()
     query, key = (random(1, HEAD_DIM, seed=n).expand(9, HEAD_DIM) for n in (0, 1))

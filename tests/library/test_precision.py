@@ -1,7 +1,7 @@
 """Every dtype on both paths: half precision, numbers at the edge of what a dtype holds, autocast.
 
-Answers come from the slow loop; where it cannot go, from the readable path in float64, which the loop has
-checked.
+The expected results come from the slow loop; where the loop cannot be used, from the readable path in
+float64, which was checked against the loop.
 """
 
 import copy
@@ -161,7 +161,7 @@ def test_the_fast_path_is_at_most_twice_as_inaccurate(q_len, k_len, size, asked,
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("size", [1, 4])
 def test_gradients_are_at_most_twice_as_inaccurate(size, is_causal, dtype):
-    """The readable path is more precise than half precision's usual formula, which is the judge here."""
+    """The reference is the usual formula in half precision, since the readable path is more precise."""
 
     def usual(query, key, value):
         scores = (query / math.sqrt(HEAD_DIM)) @ key.mT
@@ -280,7 +280,7 @@ def test_the_smallest_visible_scores_win_against_hidden_ones(by, k_len, dtype, n
 @BOTH_PATHS
 @pytest.mark.parametrize("low", [-3e38, -1e300], ids=str)
 def test_a_bias_beyond_what_the_scores_can_hold(low, need_weights):
-    """Not -inf, which would make a row of such a bias hidden or NaN."""
+    """The bias does not become -inf, which would make a row hidden or NaN."""
     query, key, value = qkv(torch.float32)
     bias = torch.full((Q_LEN, K_LEN), low, dtype=torch.float64)
     bias[:, 2] = 0

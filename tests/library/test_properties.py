@@ -1,6 +1,6 @@
-"""What holds for any attention at all: hypothesis draws sizes, dtypes, masks, biases and the path.
+"""Properties of any attention: hypothesis draws sizes, dtypes, masks, biases and the path.
 
-Each draw is fixed by its own arguments, so a failure prints all that is needed to see it again.
+Each draw is determined by its own arguments, so a failure prints all that is needed to reproduce it.
 """
 
 import math
@@ -64,7 +64,7 @@ class Call:
         return torch.from_numpy(pairs)
 
     def asked(self):
-        """The keyword arguments; a window is a mask beside the others."""
+        """The keyword arguments; a window is combined with the other masks."""
         q_len, k_len = self.shape[2:]
         parts = dict(self.hide)
         if self.window is not None:
@@ -103,7 +103,7 @@ seeds = st.integers(0, 10_000)
 
 @st.composite
 def masks(draw, batch, heads, q_len, k_len):
-    """A bool mask of any rank, any of its axes of size 1; sometimes rows without a visible key."""
+    """A bool mask of any rank, any of whose axes may have size 1; sometimes with hidden rows."""
     lead = draw(st.sampled_from([(), (batch,), (1,), (batch, heads), (1, heads), (batch, 1)]))  # fmt: skip
     shape = (*lead, draw(st.sampled_from([1, q_len])), draw(st.sampled_from([1, k_len])))  # fmt: skip
     share = draw(st.sampled_from([0.2, 0.5, 0.9]))
@@ -166,7 +166,7 @@ def close(own, other, error):
 
 
 @property_of(call=calls())
-def test_it_is_what_the_loop_computes(call):
+def test_attention_is_what_the_loop_computes(call):
     output, weights = call.run()
     expected, expected_weights = oracles.attention(
         call.query, call.key, call.value,
@@ -199,7 +199,7 @@ def test_rows_sum_to_one_or_to_zero(call):
 
 @property_of(call=calls(), fill=st.sampled_from([1e30, -1e30, 1e4, 0.0]))
 def test_hidden_keys_and_values_cannot_matter(call, fill):
-    """Whatever finite numbers they hold: not in the output, and they receive no gradient."""
+    """Whatever finite numbers they hold, the output does not change, and they receive no gradient."""
     if call.query.dtype == torch.float16:
         fill = max(-6e4, min(6e4, fill))
     hidden = ~call.seen_by_group()

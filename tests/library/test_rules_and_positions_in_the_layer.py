@@ -130,13 +130,13 @@ def test_a_rule_sees_all_heads_at_once():
     ids=["keys", "one key", "one query", "one head", "one sample", "no heads", "transposed", "query"],
 )  # fmt: skip
 def test_scores_of_another_shape_are_refused(rule):
-    """Those that broadcast would give an answer, and a wrong one."""
+    """Scores that broadcast would give a wrong result without an error."""
     with pytest.raises(ValueError, match="score"):
         make_layer(score=rule)(*make_inputs())
 
 
 @pytest.mark.parametrize("result", [None, [1.0], torch.ones(1).long()], ids=str)
-def test_scores_that_are_none_are_refused(result):
+def test_a_rule_that_returns_no_scores_is_refused(result):
     with pytest.raises(TypeError, match="score"):
         make_layer(score=lambda q, k: result)(*make_inputs())
 
@@ -158,7 +158,7 @@ def make_rotary_layer(**options):
 @pytest.mark.parametrize(("q_len", "k_len"), [(5, 5), (5, 7), (1, 7), (7, 5), (5, 1)])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_a_layer_rotates_queries_and_keys(is_causal, q_len, k_len, num_kv_heads, need_weights):  # fmt: skip
-    """Queries and keys end together; values are not turned."""
+    """Queries and keys end together; values are not rotated."""
     layer = make_rotary_layer(num_kv_heads=num_kv_heads)
     query, memory = (random(BATCH, n, HEADS * 14, seed=n) for n in (q_len, k_len))
     output, _ = layer(query, memory, memory, is_causal=is_causal, need_weights=need_weights)  # fmt: skip
@@ -170,8 +170,8 @@ def test_a_layer_rotates_queries_and_keys(is_causal, q_len, k_len, num_kv_heads,
 
 
 @BOTH_PATHS
-def test_a_rotary_layer_sees_relative_positions_only(need_weights):
-    """More tokens before the text, which nobody sees, move all positions and change nothing."""
+def test_a_rotary_layer_sees_only_relative_positions(need_weights):
+    """Hidden tokens before the text shift all positions and change nothing."""
     layer, x = make_rotary_layer(), random(BATCH, Q_LEN, HEADS * 14)
     before = random(BATCH, 6, HEADS * 14, seed=1)
     alone, _ = layer(x, x, x, is_causal=True, need_weights=need_weights)
@@ -186,7 +186,7 @@ def test_a_rotary_layer_sees_relative_positions_only(need_weights):
 
 
 def test_shaw_in_the_layer():
-    """With a table of zeros it is the scaled dot product, and with another it is not."""
+    """With a table of zeros the score is the scaled dot product, with another table it is not."""
     plain, layer = make_layer(), make_layer(score=ShawScore(HEAD_DIM, 2).double())
     layer.load_state_dict(plain.state_dict(), strict=False)
     inputs = make_inputs()

@@ -1,4 +1,4 @@
-"""Scoring functions against loops over every pair of query and key."""
+"""Scoring functions, compared with loops over every pair of query and key."""
 
 import math
 

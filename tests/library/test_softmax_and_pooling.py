@@ -63,11 +63,11 @@ def test_softmax_in_every_dtype(dtype):
     ids=str,
 )
 def test_hidden_keys_lose_against_the_smallest_visible_score(dtype, visible):
-    """A fill of -1e9 would win here, and one of the smallest number would share the weight."""
+    """A fill of -1e9 would win here, and a fill of the smallest number would share the weight."""
     scores = torch.tensor([[visible, 0.0, 5.0]], dtype=dtype)
     mask = torch.tensor([[True, False, False]])
     assert masked_softmax(scores, mask).tolist() == [[1, 0, 0]]
-    # The same beside a row that sees nothing, for which the fill is another.
+    # The same with a hidden row, for which the fill value differs.
     weights = masked_softmax(scores.repeat(2, 1), torch.cat((mask, mask & False)))
     assert weights.tolist() == [[1, 0, 0], [0, 0, 0]]
 
@@ -151,7 +151,7 @@ def test_pooling_rounds_half_precision_once(dtype):
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.25, 0.75, 1.0])
 def test_dropout_of_weights(dropout_p):
-    """With the identity as values the output shows the weights that were used."""
+    """With the identity as values, the output shows the weights that were used."""
     torch.manual_seed(0)
     scores = random(BATCH, 101, 103)
     identity = torch.eye(103, dtype=torch.float64).expand(BATCH, 103, 103)

@@ -1,4 +1,4 @@
-"""The readable path and what stands in its place for speed: one call, few functions, one meaning."""
+"""The readable path and its faster replacement: few functions in a call, and the same results."""
 
 import os
 import subprocess
@@ -16,12 +16,12 @@ from mha_lib.scores import scaled_dot_product_score
 ROOT = Path(__file__).resolve().parents[2]
 BATCH, HEADS, Q_LEN, K_LEN, DIM = 2, 3, 5, 7, 11
 
-# Files about what _fast.py is for: memory, second derivatives, a NaN that only some queries see.
+# Files about what may differ in _fast.py: memory, second derivatives, a NaN that only some queries see.
 ABOUT_SPEED = {"test_fast_path.py", "test_the_two_paths.py"}
 
 
 class Called:
-    """The names of the library's functions that run inside the block, each as often as it ran."""
+    """The names of the library's functions that run inside the block, one entry per call."""
 
     def __enter__(self):
         self.names, folder = [], str(Path(mha_lib.__file__).parent)
@@ -50,7 +50,7 @@ def test_one_call_goes_through_few_functions(need_weights):
 
 
 def test_the_readable_path_is_what_the_chapters_teach():
-    """Its weights and outputs are, to the last bit, those of the composition by hand."""
+    """Its weights and outputs equal, to the last bit, those of the steps written out by hand."""
     query, key = random(BATCH, HEADS, Q_LEN, DIM), random(BATCH, HEADS, K_LEN, DIM, seed=1)
     value, mask = random(BATCH, HEADS, K_LEN, 13, seed=2), bools(Q_LEN, K_LEN)
     found = dot_product_attention(query, key, value, mask)
@@ -59,8 +59,8 @@ def test_the_readable_path_is_what_the_chapters_teach():
 
 
 @pytest.mark.slow
-def test_all_holds_with_the_readable_path_in_the_place_of_the_fast_one():
-    """Speed defines no meaning: the tests of attention pass without it, but for those that are about it."""
+def test_the_tests_pass_with_the_readable_path_instead_of_the_fast_one():
+    """The tests of attention pass without the fast path, except those that are about it."""
     files = [
         path
         for path in sorted((ROOT / "tests" / "library").glob("test_*.py"))
@@ -123,7 +123,7 @@ def test_what_no_query_may_see_never_matters(need_weights, hide, heads, wrong, a
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_what_no_query_may_see_never_matters_inside_vmap(need_weights):
-    """Inside `vmap` nobody can ask whether all numbers are finite."""
+    """Inside `vmap` the code cannot check whether all numbers are finite."""
     lens, results = torch.tensor([4, 7]), []
     for filler in (0.0, torch.nan):
         query, key, value = (
@@ -156,7 +156,7 @@ def test_a_shared_key_is_cleared_where_no_head_of_its_group_sees_it(need_weights
 
 @pytest.mark.parametrize("need_weights", [True, False])
 def test_what_mask_and_causal_order_hide_together_never_matters(need_weights):
-    """The last query alone comes after the last key, and the mask hides that key from it."""
+    """Only the last query may see the last key in causal order, and the mask hides that key from it."""
     mask, results = torch.ones(Q_LEN, K_LEN, dtype=torch.bool), []
     mask[-1, -1] = False
     for filler in (0.0, torch.nan):

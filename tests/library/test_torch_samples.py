@@ -1,7 +1,7 @@
 """The sample inputs with which torch tests its own attention, through torch's functions and through ours.
 
-They come from private modules of torch. What torch calls by other names is translated here; what our layer
-refuses is counted, and refused. Every tensor is compared with what torch makes of it, most in float64.
+They come from private modules of torch. Torch's names are translated here; the samples that our layer must
+refuse are counted, and it refuses them. Every result is compared with that of torch, most in float64.
 """
 
 import functools
@@ -35,7 +35,7 @@ def samples(operator, dtype=torch.float64, requires_grad=True):
 
 
 def gradients(output, inputs):
-    """Gradient of a sum in which each entry of the output has another factor."""
+    """Gradient of a sum in which each entry of the output has a different factor."""
     factors = torch.linspace(-1, 1, output.numel(), dtype=output.dtype)
     return torch.autograd.grad(output, inputs, factors.reshape(output.shape))
 
@@ -64,7 +64,7 @@ def doubled(tensor):
 
 
 def equal_leading_axes(tensors):
-    """Torch lets queries of all samples be the same; in ours the caller has to say so."""
+    """Torch broadcasts queries over the samples; with our function the caller has to expand them."""
     if len({tensor.ndim for tensor in tensors}) == 1:
         return tensors
     lead = torch.broadcast_shapes(*(tensor.shape[:-2] for tensor in tensors))
@@ -93,7 +93,7 @@ def compare_gradients(output, inputs, expected, leaves):
 @BOTH_PATHS
 def test_sdpa_samples(index, dtype, need_weights):
     tensors, options = samples(SDPA, dtype)[index]
-    # What is dropped is random; the numbers serve without it too.
+    # Dropout is random; the samples are also useful without it.
     options = options | {"dropout_p": 0.0}
     bias = options.pop("attn_mask", None)
     output, weights = ours(*tensors, bias, **options, need_weights=need_weights)
@@ -107,7 +107,7 @@ def test_sdpa_samples(index, dtype, need_weights):
         leaves = [tensor for tensor in exact if tensor is not None]
         compare_gradients(output, inputs, expected, leaves)
     if need_weights:
-        # The weights are what the identity in the place of the values gives.
+        # With the identity as values, the output is the weights.
         query, key, value = equal_leading_axes(exact[:3])
         identity = torch.eye(key.shape[-2], dtype=torch.float64).expand(*value.shape[:-1], -1)
         assert_close(weights, F.scaled_dot_product_attention(query, key, identity, exact[3], **options))
@@ -168,7 +168,7 @@ def test_sdpa_samples_with_bool_masks(index, need_weights):
 @FOUR_AXES
 @BOTH_PATHS
 def test_sdpa_samples_with_our_causal_mask(index, need_weights):
-    # Torch's name for the alignment that ours always has.
+    # Torch's name for the alignment that our masks always have.
     (query, key, value), _ = samples(SDPA)[index]
     assert query.shape[2] < key.shape[2]
     output, _ = dot_product_attention(query, key, value, is_causal=True, need_weights=need_weights)
@@ -191,7 +191,7 @@ ALIGNMENTS = {0: None, 1: causal_upper_left, 2: causal_lower_right}
 
 
 def is_packed(options):
-    """Whether sequences of several lengths lie end to end in one, which our axes cannot say."""
+    """Whether sequences of several lengths are packed into one, which our axes cannot express."""
     return options["cu_seqlens_q"] is not None
 
 
@@ -244,7 +244,7 @@ def module_samples(training):
 
 
 def is_refused(options):
-    """Learned or zero keys that nobody wrote, appended to the keys: our layer has none."""
+    """Whether learned or zero keys are appended to the keys, which our layer does not support."""
     return options["add_bias_kv"] or options["add_zero_attn"]
 
 
@@ -253,7 +253,7 @@ REFUSED = [i for i, (o, *_) in enumerate(module_samples(True)) if is_refused(o)]
 
 
 def torch_layer(options):
-    """Torch's layer with biases that are not all zero, as they would be at first."""
+    """Torch's layer with random biases instead of the initial zeros."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         layer = nn.MultiheadAttention(**options, dtype=torch.float64)
@@ -322,7 +322,7 @@ def test_module_samples_that_are_refused(index):
 # F.multi_head_attention_forward, the function behind nn.MultiheadAttention
 
 FUNCTION = "nn.functional.multi_head_attention_forward"
-# Torch makes many samples only where no gradient is asked for.
+# Torch makes many samples only if no gradient is requested.
 FUNCTIONS = samples(FUNCTION, requires_grad=False)
 SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
@@ -368,7 +368,7 @@ def test_function_samples(index, need_weights):
         assert_close(weights if batched else weights[0], their_weights)
 
 
-# Nothing is left out in silence
+# Nothing is silently left out
 
 
 def test_every_sample_is_used():

@@ -1,4 +1,4 @@
-"""The training loop: many models at once learn what each learns alone, and as plain torch would."""
+"""The training loop: models trained together learn what each learns alone, as with plain torch."""
 
 import copy
 
@@ -124,7 +124,7 @@ def test_frozen_parameters_stay():
             assert parameter.requires_grad != name.startswith("attention")
 
 
-def test_history_holds_means_since_the_record_before():
+def test_history_holds_means_since_the_previous_record():
     fine = fit(nn.Linear(1, 1), line, steps=12, records=12, loss=lambda o, t: o.sum() * 0 + t.mean())
     coarse = fit(nn.Linear(1, 1), line, steps=12, records=4, loss=lambda o, t: o.sum() * 0 + t.mean())
     assert isinstance(fine, History)

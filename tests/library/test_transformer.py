@@ -1,7 +1,8 @@
 """Blocks and stacks of the Transformer.
 
-Compared with torch's own layers and with BERT of HuggingFace, weights copied; with the formulas written out;
-and with what a decoder must not do. Every axis has another prime size, so that no two can be confused.
+They are compared with torch's own layers and with HuggingFace's BERT, with copied weights, and with the
+formulas written out; a decoder must not see the future. Every axis has a different prime size, so that no two
+can be confused.
 """
 
 import copy
@@ -229,7 +230,7 @@ def test_equals_torchs_layer_without_biases(kind, norm_first, activation):
 @KINDS
 @NORMS
 def test_defaults_are_those_of_torch(kind, norm_first):
-    """Relu and the norms' epsilon; only biases must be asked for, and the norm comes first."""
+    """Relu and the norms' epsilon; unlike torch's, our blocks have no biases, and the norm comes first."""
     ours, inputs = make(kind, norm_first=norm_first)
     close(ours(*inputs), run_torch(torch_twin(ours.train(), norm_first=norm_first), inputs, {}))
 
@@ -364,7 +365,7 @@ def test_lengths_of_the_memory_may_differ_by_query():
 
 
 @KINDS
-def test_a_memory_or_sequence_without_anything_visible_is_no_nan(kind):
+def test_a_memory_or_sequence_without_visible_tokens_gives_no_nan(kind):
     model, inputs = make(kind)
     none = torch.zeros(BATCH, dtype=torch.int64)
     name = "memory_valid_lens" if "decoder" in kind else "valid_lens"
@@ -390,10 +391,10 @@ def test_a_sample_alone_equals_itself_in_a_batch(kind):
 
 @KINDS
 @NORMS
-def test_dropout_stands_where_torch_has_it(kind, norm_first):
+def test_dropout_is_applied_where_torch_applies_it(kind, norm_first):
     """From the same seed, ours and torch's drop the same numbers in the same places.
 
-    One sample: torch's layer turns the axis of the batch round inside, and draws for more in another order.
+    There is one sample: torch's layer transposes the batch axis, and draws for several in another order.
     """
     # Not relu: before or after it, dropout is the same.
     options = {"norm_first": norm_first, "dropout": 0.3, "activation": "gelu"}
@@ -409,7 +410,7 @@ def test_dropout_stands_where_torch_has_it(kind, norm_first):
 
 
 @pytest.mark.parametrize("kind", ["encoder block", "decoder block"])
-def test_nothing_but_the_residual_survives_a_dropout_of_one(kind):
+def test_only_the_residual_survives_a_dropout_of_one(kind):
     block, inputs = make(kind, dropout=1.0, norm_first=True)
     close(block.train()(*inputs), X)
     block, inputs = make(kind, dropout=1.0, norm_first=False)
@@ -490,7 +491,7 @@ def test_chunks_of_sequences_of_different_lengths(kind, modern):
     assert own.lens.tolist() == done.tolist() == [7, 5, 3]
 
 
-def test_masks_and_biases_beside_a_cache_span_all_slots():
+def test_masks_and_biases_with_a_cache_span_all_slots():
     model, (x,) = make("encoder")
     hide = {"attn_mask": HEAD_MASK, "attn_bias": BIAS}
     whole, cache = model(x, is_causal=True, **hide), model.new_cache()
@@ -500,7 +501,7 @@ def test_masks_and_biases_beside_a_cache_span_all_slots():
         close(output, whole[:, i : i + 1])
 
 
-def test_masks_of_the_memory_beside_a_cache_are_those_of_each_call():
+def test_masks_of_the_memory_with_a_cache_are_those_of_each_call():
     model, inputs = make("decoder")
     lens = torch.arange(BATCH * Q_LEN).view(BATCH, Q_LEN) % K_LEN + 1
     whole = model(*inputs, memory_mask=HEAD_CROSS_MASK, memory_valid_lens=lens)
@@ -540,7 +541,7 @@ def test_two_batches_have_two_caches():
         assert len({id(part) for part in flat}) == len(flat) == 2 * LAYERS * (1 + (kind == "decoder"))
 
 
-def test_a_cache_that_does_not_fit_stays_as_it_was():
+def test_a_cache_that_does_not_fit_is_unchanged():
     model, (x, memory) = make("decoder")
     cache = model.new_cache()
     model(x[:, :2], memory, cache=cache)
@@ -621,7 +622,7 @@ SETTINGS = {
 @KINDS
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings_of_attention_reach_it(kind, name):
-    """Window and rotary the self-attention alone: positions of the memory are those of another sequence."""
+    """Window and rotary reach only the self-attention: positions in the memory are of another sequence."""
     model, inputs = make(kind, **{name: SETTINGS[name]})
     plain, _ = make(kind)
     causal = {"is_causal": True}
@@ -652,7 +653,7 @@ def test_device_and_dtype_reach_every_parameter(kind):
 
 
 @KINDS
-def test_a_mask_of_keys_hides_what_lengths_hide(kind):
+def test_a_key_mask_hides_what_lengths_hide(kind):
     model, inputs = make(kind)
     keys, memory_keys = ~hidden(LENS, Q_LEN), ~hidden(MEMORY_LENS, K_LEN)
     lens = {"valid_lens": LENS}
@@ -666,7 +667,7 @@ def test_a_mask_of_keys_hides_what_lengths_hide(kind):
     assert not torch.allclose(model(*inputs), expected)
 
 
-def test_a_mask_of_keys_beside_a_cache_spans_all_slots():
+def test_a_key_mask_with_a_cache_spans_all_slots():
     model, (x,) = make("encoder")
     keys = ~hidden(LENS, Q_LEN)
     whole, cache = model(x, key_mask=keys, is_causal=True), model.new_cache()
@@ -732,7 +733,7 @@ def test_rms_norm_computes_half_precision_in_float32(dtype):
 
 
 @KINDS
-def test_rms_norms_stand_where_layer_norms_do(kind):
+def test_rms_norms_replace_layer_norms_everywhere(kind):
     model, inputs = make(kind, norm="rms", layer_norm_eps=EPS, bias=False)
     norms = {name: part for name, part in model.named_modules() if name.endswith("norm")}
     assert all(type(norm) is RMSNorm and norm.eps == EPS for norm in norms.values())
@@ -747,7 +748,7 @@ def test_rms_norms_stand_where_layer_norms_do(kind):
 
 
 class LowRank(nn.Module):
-    """What LoRA puts in the place of a linear layer; it has no weight of its own."""
+    """What LoRA puts in place of a linear layer; it has no weight of its own."""
 
     def __init__(self, base):
         super().__init__()
@@ -798,7 +799,7 @@ def test_weight_norm_works_in_every_place(kind):
 @pytest.mark.filterwarnings("ignore")
 @KINDS
 def test_dynamic_quantization_works_in_every_place(kind):
-    """Its layers have a method where a linear layer has its weight."""
+    """Its layers have a method `weight` where a linear layer has a tensor."""
     model, inputs = make(kind)
     quantized = torch.ao.quantization.quantize_dynamic(model.float(), {nn.Linear}, dtype=torch.qint8)
     inputs = [x.float() for x in inputs]
@@ -928,7 +929,7 @@ def test_arguments_are_not_modified(kind):
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 def test_equals_bert(activation):
-    """HuggingFace's BERT with random weights: the states after every block, padding on the left out."""
+    """HuggingFace's BERT with random weights: the states after every block, except at padding on the left."""
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
         vocab_size=19,

@@ -229,8 +229,8 @@ def test_a_wrong_shape_in_the_library_is_caught(tmp_path, shape_checker):
     assert [what for what, verdict in verdicts.items() if "Type-check error whilst" not in verdict] == []
 
 
-def test_the_library_does_without_a_checker():
-    """Who uses the library needs the names of the axes, not what compares them with tensors."""
+def test_the_library_needs_no_checker():
+    """Users of the library need the names of the axes, but not the checker that enforces them."""
     code = (
         "import sys; sys.modules['beartype'] = sys.modules['typeguard'] = None; import torch, mha_lib; "
         "print(mha_lib.causal_mask(2).sum().item(), hasattr(mha_lib.masked_softmax, '__wrapped__'))"
