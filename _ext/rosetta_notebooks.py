@@ -1,4 +1,4 @@
-"""Notebooks for Colab of the programs in chapters/rosetta, which the build writes into chapters/rosetta/colab.
+"""Notebooks for Colab of the programs in chapters/rosetta, which the build writes into its folder colab.
 
 A notebook is its program cut at the headings. The first cell fetches what the programs share, the last one
 compares all cases with loops. Git holds the notebooks, since Colab opens only what stands in a branch; nobody

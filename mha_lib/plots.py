@@ -21,15 +21,15 @@ from torch import Tensor
 from mha_lib._checks import check_positive_int, check_type
 
 QUERY, KEY, VALUE = "#1f6fb5", "#d9730d", "#2e8b57"
-# Paul Tol's "bright" and "vibrant" hues, distinguishable with any kind of colour vision.
+# No hue of a role, so that a head is never taken for queries, keys or values; most are Paul Tol's "bright".
 HEADS = (
-    "#4477aa",
+    "#8a4bb8",
     "#ee6677",
-    "#228833",
+    "#44b4d4",
     "#ccbb44",
-    "#66ccee",
     "#aa3377",
-    "#ee7733",
+    "#885522",
+    "#d98cc0",
     "#777777",
 )
 COLORMAP = "viridis"

@@ -25,6 +25,7 @@ MAX_BYTES, MAX_GZIPPED = 3_000_000, 1_000_000
 MAX_SHIFT = 0.05  # layout shift (CLS) while a page starts
 SCREENS = {"phone": (360, 740), "tablet": (768, 1024), "desktop": (1280, 900)}
 PHONE = 360  # CSS pixels
+MAX_PAGE = 25_000  # CSS pixels before the exercises at 1280 wide: about 45 minutes of reading
 VIEW = 'script[type="application/vnd.jupyter.widget-view+json"]'
 HOST = ".widget-host[data-widget]"
 ALREADY_COMPRESSED = (".png", ".woff", ".woff2")
@@ -308,6 +309,20 @@ def test_nothing_moves_while_a_page_starts(visit, reader, page_name, screen):
     )
     wrong = [(room, real) for room, real in rooms if abs(room - real) > 40 + 0.05 * real]
     assert wrong == [], "run `make heights`"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page_name", CHAPTERS)
+def test_page_is_one_sitting(visit, reader, page_name):
+    """Before its exercises a page is not longer than a reader can take; a chapter lets one act early."""
+    width, height = SCREENS["desktop"]
+    page = visit(page_name, new_context=reader(viewport={"width": width, "height": height}))
+    top = "element => element.getBoundingClientRect().top + scrollY"
+    exercises = page.locator("section#exercises")
+    end = exercises.evaluate(top) if exercises.count() else page.evaluate("document.body.scrollHeight")
+    assert end <= MAX_PAGE
+    if re.search(r"/0[1-9]_", page_name):
+        assert page.locator(HOST).first.evaluate(top) <= 2 * height
 
 
 @pytest.mark.parametrize("page_name", CHAPTERS)

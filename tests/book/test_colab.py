@@ -237,7 +237,9 @@ def run_notebook(repository, folder, file, edit=str):
     sites = [PACKAGES]
     if program.environment != "book":
         environment = rosetta.ENVIRONMENTS / program.environment
-        assert (environment / "ready").is_file(), f"`make rosetta` makes the environment {program.environment}"
+        assert (environment / "ready").is_file(), (
+            f"`make rosetta` makes the environment {program.environment}"
+        )
         [own] = environment.glob("lib/python*/site-packages")
         sites = [own, *sites] if (own / "book.pth").is_file() else [own]
     colab, (name, branch) = Colab(folder, repository, sites), read_address()
@@ -249,7 +251,7 @@ def run_notebook(repository, folder, file, edit=str):
     return colab.run(script, cwd=folder, **program.settings)
 
 
-# Before `make rosetta` has made its environments, there is PyTorch alone; `make rosetta CHECK=1` runs the others.
+# Before `make rosetta` has made its environments there is PyTorch alone; `make rosetta CHECK=1` runs all.
 RUNNABLE = [
     file
     for file in rosetta_notebooks.PROGRAMS

@@ -29,6 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = notebooks()
 MAX_EXEMPT = 0.15  # share of a chapter's code cells whose output nbval may ignore, because training made it
 
+MAX_CELL = 25  # lines of code in a cell that a reader sees
+MAX_CODE = 250  # lines of code that a reader sees before the exercises: what one sitting can take
+HIDES = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
+
 PRIVATE = {
     "a path of somebody's machine": r"/home/|/root/|/Users/|/tmp/|/work/|site-packages|[A-Z]:\\",
     "a memory address": r"\b0x[0-9a-f]{6,}\b",
@@ -142,7 +146,22 @@ def conventions(notebook):
         yield f"{exempt} of {len(code_cells(notebook))} code cells are exempt from comparison, too many"
 
 
-CHECKS = [execution, normal_form, set_up, descriptions, widgets, privacy, conventions]
+def one_sitting(notebook):
+    """Code that a reader sees comes in small pieces, and not in more than can be read at once."""
+    before, read = True, 0
+    for number, cell in enumerate(notebook.cells):
+        if cell.cell_type == "markdown":
+            before = before and not re.search(r"^## Exercises", cell.source, re.M)
+        elif cell.cell_type == "code" and not HIDES & set(cell.metadata.get("tags", [])):
+            lines = sum(bool(line.strip()) for line in cell.source.splitlines())
+            read += lines * before
+            if lines > MAX_CELL:
+                yield f"cell {number} shows {lines} lines of code, at most {MAX_CELL} are readable"
+    if read > MAX_CODE:
+        yield f"{read} lines of code are shown before the exercises, more than the {MAX_CODE} of a sitting"
+
+
+CHECKS = [execution, normal_form, set_up, descriptions, widgets, privacy, conventions, one_sitting]
 
 
 def faults(notebook):
@@ -295,6 +314,11 @@ PLANTED = {
     ),
     "shell": (lambda n: n.cells[2].update(source="!pip install x"), "shell command"),
     "semicolon": (lambda n: n.cells[3].update(source="plt.plot(x);"), "ends with `;`"),
+    "long cell": (lambda n: n.cells[2].update(source="x = 1\n" * 26), "shows 26 lines of code"),
+    "many cells": (
+        lambda n: n.cells.extend(new_code_cell("x = 1\n" * 25) for _ in range(10)),
+        "of code are shown before the exercises",
+    ),
     "too many exempt": (
         lambda n: n.cells.extend(
             new_code_cell("assert 1", metadata={"tags": ["nbval-ignore-output"]}) for _ in range(2)

@@ -681,7 +681,8 @@ def test_notebook_holds_the_whole_program_and_its_tab_links_it(file):
     [tab] = [tab for tab in tabs.split("{tab-item}") if f"rosetta/{file}\n" in tab]
     built = file.replace(".py", ".ipynb")
     assert (
-        f"(https://colab.research.google.com/github/{name}/blob/{branch}/chapters/rosetta/colab/{built})" in tab
+        f"(https://colab.research.google.com/github/{name}/blob/{branch}/chapters/rosetta/colab/{built})"
+        in tab
     )
     assert f'<a href="../colab/{built}" download>' in tab
 

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from matplotlib.colors import to_hex, to_rgb
 
+import mha_lib
 from mha_lib.plots import (
     HEADS,
     KEY,
@@ -29,6 +31,28 @@ def strict():
         warnings.simplefilter("error")
         yield
     assert plt.get_fignums() == [], "pyplot must not hold a figure, or Jupyter shows it twice"
+
+
+def lab(color):
+    """CIELAB coordinates, in which distances are as large as they look; below about 10, colours look alike."""
+    linear = np.array([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)])
+    white = np.array([0.95047, 1.0, 1.08883])
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    x, y, z = np.cbrt(np.maximum(to_xyz @ linear / white, 0.008856))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def test_no_head_has_the_colour_of_a_role_or_of_another_head():
+    assert len(HEADS) == 8
+    for i, head in enumerate(HEADS):
+        for other in (QUERY, KEY, VALUE, *HEADS[:i]):
+            assert np.linalg.norm(lab(head) - lab(other)) > 25, (head, other)
+
+
+def test_widgets_and_figures_share_their_colours():
+    style = (Path(mha_lib.__file__).parent / "widgets" / "js" / "frame.css").read_text(encoding="utf-8")
+    for i, head in enumerate(HEADS):
+        assert f"--mha-head-{i}: {head};" in style
 
 
 def draw(figure):
