@@ -25,7 +25,7 @@ from mha_lib.experiments import digest, hashes_of
 from mha_lib.training import cross_entropy, fit, seeded
 
 Batch = tuple[Tensor, Tensor]
-# A short training run of one seed, which is stored with the long one and repeated by a test.
+# A short training of one seed, which is stored with the long one and repeated by a test.
 CHECK_STEPS, CHECK_RECORDS, CHECK_TOLERANCE = 30, 6, 0.01
 
 

@@ -79,7 +79,7 @@ def scaled_dot_product_score(
         >>> scaled_dot_product_score(torch.tensor([[1.0, 2.0, 2.0, 4.0]]), torch.ones(1, 4)).tolist()
         [[4.5]]
     """
-    # To scale the query takes q_len * d multiplications, to scale the scores q_len * k_len.
+    # Scaling the query takes q_len * d multiplications, scaling the scores q_len * k_len.
     query = query / math.sqrt(query.shape[-1]) if scale is None else query * scale
     return _dot_product(query, key)
 

@@ -60,7 +60,7 @@ def test_comments_stay_and_docstrings_can():
     shown = code(show_source(scaled_dot_product_score))
     assert "# Scaling the query takes" in shown
     full = code(show_source(scaled_dot_product_score, docstring=True))
-    assert '"""Dot product over √d' in full
+    assert '"""Dot product divided by √d' in full
     assert "def scaled_dot_product_score(" in ast.unparse(ast.parse(full))
 
 
