@@ -34,7 +34,7 @@ def strict():
 
 
 def lab(color):
-    """CIELAB coordinates, in which distances are as large as they look; below about 10, colours look alike."""
+    """CIELAB coordinates, in which distances are as large as they look; below 10, colours look alike."""
     linear = np.array([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)])
     white = np.array([0.95047, 1.0, 1.08883])
     to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
