@@ -21,6 +21,7 @@ PLACES = [
     "chapters/*.bib",
     "index.ipynb",
     "chapters/*.ipynb",
+    "chapters/rosetta/colab/*.ipynb",
     ".github/workflows/*.yml",
 ]
 ADDRESS = re.compile(r"^(  url: )https://github\.com/([\w.-]+/[\w.-]+)$", re.MULTILINE)
@@ -79,7 +80,8 @@ def set_repository(new=None, root=ROOT):
                 text,
             )
         path.write_text(text, encoding="utf-8")
-        if path.suffix == ".ipynb":
+        # The build made the notebooks of programs, which have a set-up of their own.
+        if path.suffix == ".ipynb" and path.parent.name != "colab":
             notebook = nbformat.reads(text, as_version=4)
             write_setup_cell(notebook, setup_cell(new, branch))
             nbformat.write(notebook, path)
