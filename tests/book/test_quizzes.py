@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = [ROOT / "index.ipynb", *sorted((ROOT / "chapters").glob("*.ipynb"))]
 
+
 def questions(path):
     """The questions of a notebook: text, choices with feedback, answer, and whether it is computed."""
     found = []
