@@ -12,9 +12,6 @@ import pytest
 from nbval.plugin import IPyNbCell
 from PIL import Image
 
-# Not chapters: tests/book/test_colab.py runs them, with the frameworks that they need.
-collect_ignore = ["chapters/rosetta/colab"]
-
 # Fonts and edges differ in the last bits from one machine to the next, a wrong curve or colour by much more.
 LEVELS, SHARE = 8, 0.01
 

@@ -1,8 +1,8 @@
-"""Notebooks for Colab of the programs in chapters/rosetta, which the build writes into its folder colab.
+"""Notebooks for Colab of the programs in chapters/rosetta, which the build writes into the folder colab.
 
-A notebook is its program cut at the headings. The first cell fetches what the programs share, the last one
-compares all cases with loops. Git holds the notebooks, since Colab opens only what stands in a branch; nobody
-edits them.
+A notebook is its program, a cell for each definition, under the program's headings. The first cell fetches
+what the programs share, the last one compares all cases with loops. Git holds the notebooks since Colab opens
+only what stands in a branch; nobody edits them.
 """
 
 import re
@@ -12,8 +12,9 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-FOLDER = Path(__file__).resolve().parent.parent / "chapters" / "rosetta"
-STORED = FOLDER / "colab"
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "chapters" / "rosetta"
+STORED = ROOT / "colab"
 # The frameworks that Colab has.
 PROGRAMS = [
     f"attention_{name}.py" for name in ("pytorch", "jax", "tensorflow", "keras")
@@ -74,7 +75,8 @@ def notebook_of(path, address, branch):
         cells.append(code(PACKAGE.format(**names)))
     cells.append(code(imports.strip()))
     for heading, part in zip(parts[::2], parts[1::2], strict=True):
-        cells += [markdown(f"## {heading}"), code(part.strip())]
+        cells.append(markdown(f"## {heading}"))
+        cells += [code(definition) for definition in part.strip().split("\n\n\n")]
     cells += [
         markdown(
             "## All cases\n\nThe answers come from loops over single numbers in float64. "

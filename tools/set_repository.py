@@ -21,7 +21,7 @@ PLACES = [
     "chapters/*.bib",
     "index.ipynb",
     "chapters/*.ipynb",
-    "chapters/rosetta/colab/*.ipynb",
+    "colab/*.ipynb",
     ".github/workflows/*.yml",
 ]
 ADDRESS = re.compile(r"^(  url: )https://github\.com/([\w.-]+/[\w.-]+)$", re.MULTILINE)

@@ -223,7 +223,7 @@ export function attentionPooling(scores, value, mask) {
  * @param {{query: Matrix, key: Matrix, value: Matrix}} projected each (len, embed_dim)
  * @param {number} numHeads
  * @param {Mask} mask
- * @returns {{scores: Matrix[], masked: Matrix[], weights: Matrix[], output: Matrix[]}} one matrix a head
+ * @returns {{scores: Matrix[], masked: Matrix[], weights: Matrix[], output: Matrix[]}} one matrix per head
  */
 export function multiHeadSteps({ query, key, value }, numHeads, mask) {
   const keys = splitHeads(key, numHeads);
