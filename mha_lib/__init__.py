@@ -51,6 +51,7 @@ from mha_lib.scores import (
     scaled_dot_product_score,
     softcap_scores,
 )
+from mha_lib.seq2seq import EncoderDecoder, beam_decode, greedy_decode
 from mha_lib.transformer import (
     DecoderBlock,
     DecoderBlockCache,
@@ -69,6 +70,7 @@ __all__ = [
     "DecoderBlock",
     "DecoderBlockCache",
     "EncoderBlock",
+    "EncoderDecoder",
     "FeedForward",
     "KeyValueCache",
     "LearnedPositionalEncoding",
@@ -87,6 +89,7 @@ __all__ = [
     "align_mask",
     "apply_rotary",
     "attention_pooling",
+    "beam_decode",
     "build_mask",
     "capture_attention",
     "causal_mask",
@@ -95,6 +98,7 @@ __all__ = [
     "dot_product_score",
     "gate_heads",
     "gaussian_score",
+    "greedy_decode",
     "head_importance",
     "mask_from_additive",
     "masked_softmax",

@@ -4,8 +4,10 @@ Each call raises the right exception, with a message that names the argument and
 anything is computed: within each call, matrix products, softmaxes and random draws are forbidden.
 """
 
+import datetime
 import importlib
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -69,9 +71,19 @@ from mha_lib.data import (
     sentence_batch,
     sentence_text,
 )
+from mha_lib.dates import (
+    date_batch,
+    decode_target,
+    encode_source,
+    encode_target,
+    is_held_out,
+    normalize_date,
+    write_date,
+)
 from mha_lib.experiments import load_experiment
 from mha_lib.notebook import compare_with_browser, predict_shape, set_seed, show_source
 from mha_lib.plots import plot_curves, plot_seeds, plot_weights
+from mha_lib.seq2seq import EncoderDecoder, beam_decode, greedy_decode
 from mha_lib.training import cross_entropy, fit, predict, seeded
 
 BATCH, HEADS, Q_LEN, K_LEN, HEAD_DIM, VALUE_DIM, WIDTH = 2, 3, 5, 7, 11, 13, 33
@@ -83,6 +95,8 @@ X, MEMORY, TOKENS = (
 )
 MASK, TRANSITION = torch.ones(Q_LEN, K_LEN, dtype=torch.bool), torch.full((3, 3), 1 / 3)
 LAYER, SHARED = (MultiHeadAttention(WIDTH, HEADS), MultiHeadAttention(WIDTH, HEADS, num_kv_heads=1))
+DAY, IDS = datetime.date(2021, 3, 3), torch.tensor([[1, 2], [3, 4], [5, 0]])
+READER = EncoderDecoder(19, 13, WIDTH, HEADS, 7, 2, max_len=17)
 WITH_ZERO, WITH_BIAS = (
     nn.MultiheadAttention(6, 3, add_zero_attn=True),
     nn.MultiheadAttention(6, 3, add_bias_kv=True),
@@ -324,6 +338,56 @@ CASES = [
     (lambda: sentence_batch(2.0), TypeError, "batch_size", "2.0"),
     (lambda: sentence_batch(2, held_out="no"), TypeError, "held_out", "'no'"),
     (lambda: sentence_text([5, 24]), TypeError, "tokens", "list"),
+    (lambda: normalize_date(3), TypeError, "text", "3"),
+    (lambda: write_date("2021-03-03"), TypeError, "day", "'2021-03-03'"),
+    (lambda: write_date(DAY, 7), TypeError, "locale", "7"),
+    (lambda: write_date(DAY, "xx_YY"), ValueError, "locale", "'xx_YY'"),
+    (lambda: write_date(DAY, "de", "short"), ValueError, "form", "'short'"),
+    (lambda: is_held_out(737852), TypeError, "day", "737852"),
+    (lambda: encode_source([3]), TypeError, "text", "3"),
+    (lambda: encode_source(["3 ☃"]), ValueError, "texts", "'☃'"),
+    (lambda: encode_source([" "]), ValueError, "texts", "0"),
+    (lambda: encode_source(["3" * 41]), ValueError, "texts", "41"),
+    (lambda: encode_target([3]), TypeError, "texts", "3"),
+    (lambda: encode_target(["3 May 2021"]), ValueError, "texts", "'3 May 2021'"),
+    (lambda: decode_target([5, 6]), TypeError, "tokens", "list"),
+    (lambda: decode_target(torch.ones(3)), TypeError, "tokens", "torch.float32"),
+    (lambda: decode_target(ints(5, 13)), ValueError, "tokens", "13"),
+    (lambda: date_batch(0), ValueError, "batch_size", "0"),
+    (lambda: date_batch(2.0), TypeError, "batch_size", "2.0"),
+    (lambda: date_batch(2, held_out=1), TypeError, "held_out", "1"),
+    (lambda: date_batch(2, locales=("xx_YY",)), ValueError, "locale", "'xx_YY'"),
+    (lambda: date_batch(2, forms=("short",)), ValueError, "form", "'short'"),
+    # the whole Transformer
+    (lambda: EncoderDecoder(0, 5, 6, 3, 7, 2), ValueError, "source_vocab", "0"),
+    (lambda: EncoderDecoder(5, 7.0, 6, 3, 7, 2), TypeError, "target_vocab", "7.0"),
+    (lambda: EncoderDecoder(5, 7, 6, 4, 7, 2), ValueError, "num_heads", "4"),
+    (lambda: EncoderDecoder(5, 7, 6, 3, 7, 0), ValueError, "num_layers", "0"),
+    (lambda: EncoderDecoder(5, 7, 6, 3, 7, 2, max_len=0), ValueError, "max_len", "0"),
+    (lambda: EncoderDecoder(5, 7, 6, 3, 7, 2, dropout=2.0), ValueError, "dropout", "2.0"),
+    (lambda: READER(torch.ones(2, 3), IDS), TypeError, "source", "torch.float32"),
+    (lambda: READER(IDS[0], IDS), ValueError, "source", "(2,)"),
+    (lambda: READER(ints(19, 1, 2).unsqueeze(1), IDS), ValueError, "source", "19"),
+    (lambda: READER(IDS, ints(-1, 1, 2).unsqueeze(1)), ValueError, "target", "-1"),
+    (lambda: READER(IDS.repeat(1, 9), IDS), ValueError, "max_len", "(3, 18)"),
+    (lambda: READER(IDS, IDS, source_lens=ints(2, 1, 3)), ValueError, "source_lens", "3"),
+    (lambda: READER(IDS, IDS, source_lens=ints(2, 1)), ValueError, "source_lens", "(2,)"),
+    (lambda: READER(IDS, IDS, source_lens=torch.ones(3)), TypeError, "source_lens", "torch.float32"),
+    (lambda: READER.encode(IDS.tolist()), TypeError, "source", "list"),
+    (lambda: READER.decode(IDS, torch.ones(3, 5, 7)), ValueError, "memory", "(3, 5, 7)"),
+    (lambda: READER.decode(IDS, torch.ones(2, 5, WIDTH)), ValueError, "memory", "2"),
+    (lambda: READER.decode(IDS, torch.ones(3, 5, WIDTH).double()), TypeError, "memory", "torch.float64"),
+    (lambda: READER.decode(IDS, torch.ones(3, 5, WIDTH), cache=[]), ValueError, "cache", "0"),
+    (lambda: greedy_decode(LAYER, IDS, start=0, end=1, max_len=3), TypeError, "model", "MultiHead"),
+    (lambda: greedy_decode(READER, IDS, start=13, end=1, max_len=3), ValueError, "start", "13"),
+    (lambda: greedy_decode(READER, IDS, start=0, end=1.0, max_len=3), TypeError, "end", "1.0"),
+    (lambda: greedy_decode(READER, IDS, start=0, end=1, max_len=0), ValueError, "max_len", "0"),
+    (lambda: greedy_decode(READER, IDS, start=0, end=1, max_len=18), ValueError, "max_len", "18"),
+    (lambda: beam_decode(READER, IDS, start=0, end=-1, max_len=3), ValueError, "end", "-1"),
+    *(
+        (partial(beam_decode, READER, IDS, start=0, end=1, max_len=3, beam_size=n), *named)
+        for n, *named in ((0, ValueError, "beam_size", "0"), (14, ValueError, "beam_size", "14"))
+    ),
     (lambda: sentence_text(torch.ones(3)), TypeError, "tokens", "torch.float32"),
     (lambda: sentence_text(torch.ones(2, 3).long()), ValueError, "tokens", "(2, 3)"),
     (lambda: sentence_text(ints(5, 56)), ValueError, "tokens", "56"),
@@ -865,7 +929,15 @@ def test_every_public_callable_is_in_the_table():
         "cosine_score",
     }  # called by a loop over all scores
     called |= {"SinusoidalPositionalEncoding", "LearnedPositionalEncoding"}
-    containers_and_colors = {"Split", "Sentences", "History", "curve", "head_color", "new_figure"}
+    containers_and_colors = {
+        "Split",
+        "Sentences",
+        "WrittenDates",
+        "History",
+        "curve",
+        "head_color",
+        "new_figure",
+    }
     # What takes a path that was checked: tests/library/test_experiments.py tries it.
     containers_and_colors |= {"Experiment", "experiment_names", "load_script", "digest", "hashes_of"}
     for module in (importlib.import_module(f"mha_lib.{name}") for name in MODULES):

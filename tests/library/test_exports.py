@@ -25,9 +25,11 @@ MODULES = (
     "relative",
     "conversion",
     "transformer",
+    "seq2seq",
     "inspection",
     "parallel",
     "data",
+    "dates",
     "training",
     "plots",
     "notebook",
@@ -117,6 +119,15 @@ SIGNATURES = {
     ),
     "transformer.TransformerEncoder": "(num_layers, embed_dim, num_heads, hidden_dim, **options)",
     "transformer.TransformerDecoder": "(num_layers, embed_dim, num_heads, hidden_dim, **options)",
+    "seq2seq.EncoderDecoder": (
+        "(source_vocab, target_vocab, embed_dim, num_heads, hidden_dim, num_layers, *, max_len=1000, "
+        "dropout=0.0, **options)"
+    ),
+    "seq2seq.EncoderDecoder.forward": "(source, target, *, source_lens=None)",
+    "seq2seq.EncoderDecoder.encode": "(source, *, source_lens=None)",
+    "seq2seq.EncoderDecoder.decode": "(target, memory, *, source_lens=None, cache=None)",
+    "seq2seq.greedy_decode": ("(model, source, *, start, end, max_len, source_lens=None, use_cache=True)"),
+    "seq2seq.beam_decode": ("(model, source, *, start, end, max_len, beam_size=4, source_lens=None)"),
     "transformer.FeedForward.forward": "(x)",
     "transformer.EncoderBlock.forward": (
         "(x, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, is_causal=False, cache=None)"
@@ -250,6 +261,7 @@ def test_everything_public_has_an_example():
     containers = {
         "mha_lib.data.Split",
         "mha_lib.data.Sentences",
+        "mha_lib.dates.WrittenDates",
         "mha_lib.training.History",
         "mha_lib.experiments.Experiment",
     }

@@ -1,0 +1,212 @@
+"""The whole Transformer: torch's own stacks with copied weights, and decoding against exhaustive search.
+
+Every axis has a different prime size.
+"""
+
+import itertools
+import math
+import re
+
+import pytest
+import torch
+from random_tensors import generator
+from torch import nn
+from torch.nn import functional as F
+
+from mha_lib.seq2seq import EncoderDecoder, beam_decode, greedy_decode
+
+BATCH, HEADS, HEAD_DIM, HIDDEN, LAYERS = 3, 5, 2, 17, 2
+SOURCE_LEN, TARGET_LEN, SOURCE_VOCAB, TARGET_VOCAB = 11, 7, 23, 13
+EMBED_DIM = HEADS * HEAD_DIM
+START, END = 4, 9
+LENS = torch.tensor([11, 3, 7])
+SOURCE = torch.randint(SOURCE_VOCAB, (BATCH, SOURCE_LEN), generator=generator())
+TARGET = torch.randint(TARGET_VOCAB, (BATCH, TARGET_LEN), generator=generator(1))
+
+
+def make(target_vocab=TARGET_VOCAB, seed=0, **options):
+    """A model in float64 whose parameters are all random, far enough from 0 that answers differ."""
+    sizes = (SOURCE_VOCAB, target_vocab, EMBED_DIM, HEADS, HIDDEN, LAYERS)
+    model = EncoderDecoder(*sizes, bias=True, **options).double().eval()
+    draw = generator(seed)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.7, generator=draw)
+    # Answers depend on the tokens so far, and are not one token again and again.
+    nn.init.normal_(model.target_embedding.weight, std=5.0, generator=draw)
+    return model
+
+
+def close(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+
+
+def positions(length):
+    """Equation of the paper, entry by entry."""
+    table = torch.zeros(length, EMBED_DIM, dtype=torch.float64)
+    for place, pair in itertools.product(range(length), range(EMBED_DIM // 2)):
+        angle = place / 10_000 ** (2 * pair / EMBED_DIM)
+        table[place, 2 * pair], table[place, 2 * pair + 1] = math.sin(angle), math.cos(angle)
+    return table
+
+
+def torchs(model, source, target, lens):
+    """The logits from torch's encoder and decoder."""
+    encoder, decoder = model.encoder.to_torch().eval(), model.decoder.to_torch().eval()
+    hidden = torch.arange(source.shape[1]) >= lens.unsqueeze(1)
+    x = F.embedding(source, model.source_embedding.weight) + positions(source.shape[1])
+    memory = encoder(x, src_key_padding_mask=hidden)
+    y = F.embedding(target, model.target_embedding.weight) + positions(target.shape[1])
+    future = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
+    y = decoder(y, memory, tgt_mask=future, memory_key_padding_mask=hidden)
+    return F.linear(y, model.output.weight, model.output.bias)
+
+
+@pytest.mark.parametrize("norm_first", [True, False], ids=["pre", "post"])
+def test_it_equals_torchs_stacks(norm_first):
+    model = make(norm_first=norm_first)
+    logits = model(SOURCE, TARGET, source_lens=LENS)
+    # The sinusoids of the library are kept in float32.
+    torch.testing.assert_close(logits, torchs(model, SOURCE, TARGET, LENS), rtol=1e-5, atol=1e-5)
+    assert logits.shape == (BATCH, TARGET_LEN, TARGET_VOCAB)
+
+
+def test_without_lengths_all_of_the_source_is_read():
+    model, whole = make(), torch.full((BATCH,), SOURCE_LEN)
+    close(model(SOURCE, TARGET), model(SOURCE, TARGET, source_lens=whole))
+
+
+def test_padding_of_the_source_is_never_read():
+    model, other = make(), SOURCE.clone()
+    other[1, 3:] = (other[1, 3:] + 1) % SOURCE_VOCAB
+    close(model(other, TARGET, source_lens=LENS), model(SOURCE, TARGET, source_lens=LENS))
+    assert not torch.allclose(model(other, TARGET), model(SOURCE, TARGET))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_no_prediction_sees_a_later_token(training):
+    """In training and in evaluation, or the loss on held-out data would be too good to be true."""
+    model, other = make().train(training), TARGET.clone()
+    other[:, 4:] = (other[:, 4:] + 1) % TARGET_VOCAB
+    before, after = (model(SOURCE, target, source_lens=LENS) for target in (TARGET, other))
+    close(after[:, :4], before[:, :4])
+    assert not torch.allclose(after[:, 4:], before[:, 4:])
+
+
+def test_a_cache_changes_nothing():
+    model = make()
+    memory, cache = model.encode(SOURCE, source_lens=LENS), model.decoder.new_cache()
+    steps = [
+        model.decode(TARGET[:, :end], memory, source_lens=LENS, cache=cache)
+        for end in (2, 3, 7)  # chunks of two, one and four tokens
+    ]
+    assert [step.shape[1] for step in steps] == [2, 1, 4]
+    close(torch.cat(steps, dim=1), model(SOURCE, TARGET, source_lens=LENS))
+
+
+def slow_greedy(model, source, end, max_len):
+    """One source at a time, everything computed anew at each step."""
+    tokens = [START]
+    while len(tokens) <= max_len and end not in tokens[1:]:
+        tokens.append(int(model(source, torch.tensor([tokens]))[0, -1].argmax()))
+    return tokens[1:]
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_greedy_decoding(use_cache):
+    """With each token of an answer as its end, so that answers end early, late and never."""
+    lengths = set()
+    for seed in range(3):
+        model = make(seed=seed)
+        sources = [SOURCE[b : b + 1, : LENS[b]] for b in range(BATCH)]
+        for end in set(slow_greedy(model, sources[0], None, 19)):
+            answers = greedy_decode(
+                model, SOURCE, start=START, end=end, max_len=19, source_lens=LENS, use_cache=use_cache
+            )
+            expected = [slow_greedy(model, source, end, 19) for source in sources]
+            lengths |= {len(tokens) for tokens in expected}
+            longest = max(map(len, expected))
+            assert answers.tolist() == [tokens + [end] * (longest - len(tokens)) for tokens in expected]
+    assert len(lengths) > 3, "answers of several lengths are needed to test their end"
+
+
+def log_prob(model, source, answer):
+    """Of one answer, up to its first end."""
+    rows = model(source, torch.tensor([[START, *answer]]))[0].log_softmax(-1)
+    total = 0.0
+    for row, token in zip(rows[:-1], answer, strict=True):
+        total += row[token].item()
+        if token == END:
+            break
+    return total
+
+
+def test_a_wide_beam_finds_the_best_answers_of_all():
+    """With two steps, a beam as wide as the vocabulary misses nothing."""
+    model = make(target_vocab=11)
+    answers, log_probs = beam_decode(
+        model, SOURCE, start=START, end=END, max_len=2, beam_size=11, source_lens=LENS
+    )
+    for b in range(BATCH):
+        source = SOURCE[b : b + 1, : LENS[b]]
+        every = {
+            (first, END if first == END else second)
+            for first, second in itertools.product(range(11), repeat=2)
+        }
+        best = sorted(((log_prob(model, source, answer), answer) for answer in every), reverse=True)
+        assert [tuple(answer) for answer in answers[b].tolist()] == [answer for _, answer in best[:11]]
+        close(log_probs[b], torch.tensor([value for value, _ in best[:11]], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("beam_size", [1, 3, 5])
+def test_probabilities_of_a_beam_are_those_of_its_answers(beam_size):
+    """Over many steps, also after the caches of the answers were exchanged."""
+    model = make(seed=2)
+    answers, log_probs = beam_decode(
+        model, SOURCE, start=START, end=END, max_len=7, beam_size=beam_size, source_lens=LENS
+    )
+    assert answers.shape[:2] == (BATCH, beam_size)
+    assert log_probs.diff(dim=1).le(0).all()
+    for b, k in itertools.product(range(BATCH), range(beam_size)):
+        source, answer = SOURCE[b : b + 1, : LENS[b]], answers[b, k].tolist()
+        assert log_probs[b, k].item() == pytest.approx(log_prob(model, source, answer), rel=1e-9)
+    assert len({tuple(answer) for answer in answers[0].tolist()}) == beam_size
+
+
+def test_a_beam_of_one_is_greedy():
+    for seed in range(3):
+        model, ends = make(seed=seed), {"start": START, "end": END, "max_len": 7, "source_lens": LENS}
+        answers, _ = beam_decode(model, SOURCE, beam_size=1, **ends)
+        assert torch.equal(answers[:, 0], greedy_decode(model, SOURCE, **ends))
+
+
+BAD = {
+    "source float": (lambda m: m(SOURCE.float(), TARGET), TypeError, "source must hold int64"),
+    "target rank": (lambda m: m(SOURCE, TARGET[0]), ValueError, "target must have shape (batch, len)"),
+    "unknown letter": (lambda m: m(SOURCE + 23, TARGET), ValueError, "source must lie in 0..22"),
+    "negative token": (lambda m: m(SOURCE, TARGET - 13), ValueError, "target must lie in 0..12"),
+    "too long": (lambda m: m(SOURCE.repeat(1, 2), TARGET), ValueError, "max_len=13"),
+    "length": (lambda m: m(SOURCE, TARGET, source_lens=LENS + 1), ValueError, "source_lens"),
+    "start": (lambda m: greedy_decode(m, SOURCE, start=13, end=0, max_len=3), ValueError, "start must lie"),
+    "end": (lambda m: beam_decode(m, SOURCE, start=0, end=-1, max_len=3), ValueError, "end must lie"),
+    "max_len": (lambda m: greedy_decode(m, SOURCE, start=0, end=1, max_len=0), ValueError, "max_len"),
+    "model": (lambda m: greedy_decode(m.encoder, SOURCE, start=0, end=1, max_len=3), TypeError, "model"),
+    "beam": (
+        lambda m: beam_decode(m, SOURCE, start=0, end=1, max_len=3, beam_size=14),
+        ValueError,
+        "beam_size must be at most the vocabulary, 13, got 14",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_refused_before_it_is_used(call, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        call(make(max_len=13))
+
+
+def test_a_full_cache_is_refused():
+    model = make()
+    memory, cache = model.encode(SOURCE), model.decoder.new_cache()
+    model.decode(TARGET, memory, cache=cache)
+    with pytest.raises(ValueError, match="target must be longer than what the cache holds, 7, got 7"):
+        model.decode(TARGET, memory, cache=cache)
