@@ -1,6 +1,6 @@
-"""What this book asks of Sphinx beyond Jupyter Book.
+"""What this book needs from Sphinx beyond Jupyter Book.
 
-Pages without a network, stills in place of widgets, docstrings as they are written here.
+Pages that need no network, stills that replace widgets, and docstrings in the style of this library.
 """
 
 import re
@@ -15,8 +15,9 @@ from sphinx.util.nodes import make_refnode
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
-# Pages may load what lies beside them, run the widgets' modules (stored in the page, started from blob URLs),
-# and nothing else. GitHub Pages sends no headers, so the policy is a <meta>. `file:` is for a book on disk.
+# Pages may load files that lie beside them and run the widgets' modules (stored in the page, started from
+# blob URLs), but nothing else. GitHub Pages cannot send this header, so the policy is a <meta> element.
+# `file:` is for a book opened from disk.
 CONTENT_SECURITY_POLICY = "; ".join(
     [
         "default-src 'none'",
@@ -37,10 +38,10 @@ HEAD = f"""<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY
 
 
 class KeepStill(SphinxPostTransform):
-    """Keep the figure or the text that a widget's output carries beside it, for print and without scripts.
+    """Keep the figure or text that a widget's output also carries, for print and without scripts.
 
-    A notebook output offers the same thing in several formats and MyST-NB picks one of them, here the widget,
-    with priority 4; so this runs just before. Style sheets decide when the still shows.
+    A notebook output offers the same thing in several formats. MyST-NB picks one of them, here the widget,
+    with priority 4, so this transform runs just before. Style sheets decide when the still is shown.
     """
 
     default_priority = 3
@@ -56,13 +57,13 @@ class KeepStill(SphinxPostTransform):
                 still = nodes.container(classes=["widget-still"])
                 still += [child.deepcopy() for child in stand_in.children]
                 for image in still.findall(nodes.image):
-                    # Not fetched as long as the widget shows instead.
+                    # The browser does not fetch the picture while the widget is shown instead.
                     image["loading"] = "lazy"
                 formats[WIDGET_VIEW] += still
 
 
 def load_widgets_only_where_they_are(app, config):
-    """Take back the scripts of _static, which Jupyter Book puts on every page, where MyST-NB places them."""
+    """Remove the widgets' scripts that Jupyter Book puts on every page; MyST-NB adds them where needed."""
     config.html_js_files = [
         script
         for script in config.html_js_files
@@ -70,13 +71,13 @@ def load_widgets_only_where_they_are(app, config):
     ]
 
 
-# What the tools write that somebody would stumble over, and what it becomes.
+# HTML from the tools that would be an obstacle to some readers, and what replaces it.
 REPAIRS_OF_BODY = [
-    # Every collapsed cell is "Toggle hidden content"; its own text says more.
+    # Every collapsed cell has the label "Toggle hidden content"; its own text says more.
     (r'<summary aria-label="Toggle hidden content">', "<summary>"),
-    # An entry of a list of references is an item of that list, not what ARIA once called a biblioentry.
+    # A reference is an item of its list; ARIA has deprecated the role doc-biblioentry.
     (r'(<div class="citation" id="[^"]*" role=)"doc-biblioentry"', r'\1"listitem"'),
-    # The arguments of a signature, one on a line, are no list of definitions: nothing there is defined.
+    # The arguments of a signature, one per line, are not a definition list: nothing is defined there.
     (
         r'<dl>\n((?:<dd><em class="sig-param.*</dd>\n)+)</dl>',
         lambda match: (
@@ -85,33 +86,33 @@ REPAIRS_OF_BODY = [
             + "</div>"
         ),
     ),
-    # An empty cell above a column is no header.
+    # An empty cell above a column is not a header.
     (r"<th( class=\"[^\"]*\")?>(?:<p></p>)?\s*</th>", r"<td\1></td>"),
 ]
 REPAIRS_OF_PAGE = [
-    # The sidebar, with the way home, the search and the contents, is a landmark.
+    # The sidebar, with the home link, the search and the table of contents, is a landmark.
     (r'<div id="pst-primary-sidebar"', r'\g<0> role="navigation" aria-label="Book"'),
-    # Light or dark is known from the start, not only to the theme's scripts: no flash, and nothing moves.
-    # Without scripts a page is light, not without the theme's colours.
+    # The page sets light or dark mode at once and does not wait for the theme's scripts, so nothing flashes
+    # or moves. Without scripts, a page is light rather than without the theme's colours.
     (r'(<html [^>]*data-theme=)"auto"', r'\1"light"'),
     (
         r'(dataset\.theme = localStorage\.getItem\("theme"\) \|\| )"auto"',
         r'\1(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")',
     ),
-    # A button is called what it says: "Search Ctrl+K".
+    # The accessible name of the button is its text: "Search Ctrl+K".
     (r'(<button class="[^"]*search-button-field[^>]*) aria-label="Search"', r"\1"),
 ]
 
 
 def repair(html, repairs):
-    """Replace what each pattern finds."""
+    """Replace what each pattern matches."""
     for pattern, replacement in repairs:
         html = re.sub(pattern, replacement, html)
     return html
 
 
 def complete_page(app, pagename, templatename, context, doctree):
-    """Add the security policy, and below the title of a chapter the link that opens it in Colab."""
+    """Add the security policy and, below the title of each chapter, the link that opens it in Colab."""
     context["metatags"] = f"{HEAD}\n{context.get('metatags', '')}"
     body = repair(context.get("body", ""), REPAIRS_OF_BODY)
     if doctree is not None and app.env.doc2path(pagename).endswith(".ipynb"):
@@ -127,7 +128,7 @@ def complete_page(app, pagename, templatename, context, doctree):
 
 
 def repair_pages(app, exception):
-    """Repair what the theme's templates write round the text of each page."""
+    """Repair what the theme's templates write around the text of each page."""
     if exception or app.builder.format != "html":
         return
     for path in Path(app.outdir).rglob("*.html"):
@@ -139,7 +140,7 @@ def repair_pages(app, exception):
 def take_docstring_literally(app, what, name, obj, options, lines):
     """Keep the stars and bars of a docstring as they are: |x| and *shape are formulas, not markup.
 
-    What stands between backticks, and the example at the end, is literal as it is.
+    Text between backticks and the example at the end are literal already.
     """
     text = "\n".join(lines)
     prose, *example = re.split(r"(?m)^(?=Example:$)", text, maxsplit=1)
@@ -155,12 +156,12 @@ def complete_signature(app, what, name, obj, options, signature, returns):
             own, show_return_annotation=False, unqualified_typehints=True
         )
     signature = re.sub(r"(\*\*\w+): [~\w.]*Unpack\[[^]]*\]", r"\1", signature or "")
-    # A default that is made anew for each object has no text that Sphinx can parse.
+    # A default that a factory makes for each object has no text that Sphinx can parse.
     return signature.replace("<factory>", "..."), returns
 
 
 def quote_as_in_the_source(app, domain, objtype, content):
-    """Write texts in a signature in double quotes, as the source does; Python's repr has single ones."""
+    """Write strings in a signature in double quotes, as in the source; Python's repr uses single quotes."""
     for signature in content.parent.findall(desc_signature):
         for text in list(signature.findall(nodes.Text)):
             if "'" in text:
@@ -184,9 +185,9 @@ def find_by_short_name(app, env, node, content):
 
 
 def put_code_below(app, doctree, docname):
-    """Turn cells round whose output comes first, its code below for those who ask.
+    """Put the code of a cell tagged code-below after its output, for readers who want to see it.
 
-    A style sheet could only do so after the code was drawn, which then moves down when the output arrives.
+    A style sheet could do so only after the browser had drawn the code, which would then move down.
     """
     for cell in doctree.findall(nodes.container):
         if "tag_code-below" in cell["classes"]:
@@ -196,7 +197,7 @@ def put_code_below(app, doctree, docname):
 def setup(app):
     """Register the above with Sphinx."""
     app.add_post_transform(KeepStill)
-    # Before napoleon, which turns sections into markup.
+    # This runs before napoleon, which turns sections into markup.
     app.connect("autodoc-process-docstring", take_docstring_literally, priority=100)
     app.connect("autodoc-process-signature", complete_signature)
     app.connect("object-description-transform", quote_as_in_the_source)

@@ -1,7 +1,7 @@
-"""Equations are set when the book is built: readers need no script for them, and nothing moves at the start.
+"""Set the equations when the book is built, so that readers need no script and nothing moves at the start.
 
-Sphinx writes TeX into the pages, for MathJax to set it in the browser. This runs MathJax once for all pages,
-with the Node that comes with the environment, and puts its result in the place of the TeX.
+Sphinx writes TeX into the pages, which MathJax would set in the browser. This extension runs MathJax once for
+all pages, with the environment's Node, and replaces the TeX with the result.
 """
 
 import html
@@ -27,7 +27,7 @@ LOADS_MATHJAX = re.compile(
 )
 STYLE = "equations.css"
 
-# What MathJax writes into a page for its MathML, and how high its letters are beside those of the text.
+# The styles that MathJax writes into a page for its MathML, and the size of equations relative to the text.
 MORE_STYLE = """
 mjx-container[jax="CHTML"] { font-size: 118%; position: relative; }
 mjx-assistive-mml {
@@ -39,7 +39,7 @@ mjx-assistive-mml[display="block"] { width: 100%; }
 
 
 def read_equation(match):
-    """TeX and whether it is displayed."""
+    """Return the TeX, and whether it is displayed."""
     is_display = match["display"] is not None
     return html.unescape(
         match["display"] if is_display else match["inline"]
@@ -47,7 +47,7 @@ def read_equation(match):
 
 
 def set_equations(equations):
-    """Let MathJax set equations: HTML for each, and the style sheet that all of them need.
+    """Let MathJax set equations; return the HTML of each and the style sheet that all of them need.
 
     Raises:
         ExtensionError: MathJax does not understand one of them.
@@ -74,8 +74,8 @@ def set_equations(equations):
 def set_all_equations(app, exception):
     """Set the equations of all pages.
 
-    The style sheet holds the characters that occur anywhere in the book. Sphinx writes only what changed,
-    so what was set in earlier builds is kept in mind beside Sphinx's own notes.
+    The style sheet holds the characters that occur anywhere in the book. Sphinx writes only the pages that
+    changed, so the equations of earlier builds are stored beside Sphinx's own notes.
     """
     if exception or app.builder.format != "html":
         return

@@ -1,6 +1,6 @@
-"""What a reader's browser does not need is left out of the built pages; what they repeat is stored once.
+"""Leave out of the built pages what a browser does not need, and store once what they repeat.
 
-All of this happens to finished files: pages look and work the same without it, but load twice as much.
+All of this changes finished files. Without it, pages look and work the same but load twice as much.
 """
 
 import io
@@ -18,7 +18,7 @@ STATE = re.compile(
     r'(<script type="application/vnd\.jupyter\.widget-state\+json">)(.*?)(</script>)',
     re.DOTALL,
 )
-# A picture file without a size of its own.
+# A picture from a file, in an element without width and height.
 PICTURE = re.compile(
     r'(<img (?![^>]*\b(?:width|height)=)[^>]*src="([^":?]*_images/[^":?]+\.png)"[^>]*?)( ?/?>)'
 )
@@ -27,29 +27,29 @@ LOADER = re.compile(
     r'[ ]*<script [^>]*src="[^"]*\bwidget_loader\.js[^"]*"></script>\n?'
 )
 SCRIPT = '[ ]*<script (?:defer(?:="defer")? )?src="[^"]*\\b{}[^"]*"></script>\n?'
-# How high each widget of a page is at first, on a phone, a tablet and a desktop: `make heights` measures it.
+# The initial height of each widget on a phone, a tablet and a desktop, as `make heights` measures it.
 HEIGHTS = Path(__file__).with_name("widget_heights.json")
 
-# What compose_module and compose_style write before each file.
+# The line that compose_module and compose_style write before each file.
 MARKER = re.compile(r"^(?=// [\w.]+\.js$|/\* [\w.]+\.css \*/$)", re.MULTILINE)
 
-# Says that a page was here before: the next build writes again only what changed.
+# Marks a page that has been lightened: the next build writes only changed pages again.
 DONE = "<!-- lightened -->"
 
-# Loaded by every page, used by the page that searches. (The script for icons adds 1.5 MB to draw what the web
-# font draws.)
+# Every page loads these scripts, but only the search page uses them. (The script for icons, in NEVER, adds
+# 1.5 MB to draw what the web font draws.)
 ONLY_FOR_SEARCH = ["searchtools.js", "language_data.js", "searchindex.js"]
 NEVER = ["fontawesome.js"]
 
 SHEETS = ["styles/pydata-sphinx-theme.css", "sphinx-design.min.css"]
-# Bootstrap's scripts put names together from `bs-` and what they place.
+# Bootstrap's scripts build class names from `bs-` and the name of the component.
 NAMED_BY_SCRIPTS = ("bs-",)
 
 
 def share_texts(state):
     """Store the modules and style sheets of a page's widgets in parts, each part once.
 
-    A model's `_esm` and `_css` become lists of places in `texts`; widget_loader.js puts them together again.
+    A model's `_esm` and `_css` become lists of indices into `texts`; widget_loader.js joins them again.
     """
     texts = state.setdefault("texts", [])
     places = {text: place for place, text in enumerate(texts)}
@@ -67,7 +67,7 @@ def share_texts(state):
 
 
 def reserve_room(html, heights):
-    """Put a host before each widget's view, as high as the widget will be: nothing moves when it starts."""
+    """Put a host as high as the widget before each view, so that nothing moves when the widget starts."""
     rooms = iter(heights)
 
     def host(match):
@@ -79,7 +79,7 @@ def reserve_room(html, heights):
 
 
 def size_images(html, folder):
-    """Say how large each picture is: what stands below it need not move when it comes."""
+    """State the size of each picture, so that nothing below it moves when it loads."""
 
     def say(match):
         with Image.open(folder / match[2]) as picture:
@@ -90,7 +90,7 @@ def size_images(html, folder):
 
 
 def plain_tokens(css):
-    """The classes that look like all code, in each theme of Pygments' style sheet: those of most tokens."""
+    """Return the classes of tokens that every theme of Pygments' style sheet draws like plain code."""
     colors, tokens = {}, {}
     for theme, name, style in re.findall(
         r"([^{}\n/]*)\.highlight(?: \.(\w+))? \{([^}]*)\}", css
@@ -105,8 +105,8 @@ def plain_tokens(css):
 def lighten_page(html, *, searches, heights=(), plain=()):
     """Leave out scripts that the page does not need, and store once what its widgets have in common.
 
-    The widgets' state and its loader move to the end: what is read first does not wait for them. Tokens of
-    code whose class is in `plain` lose their element, which a browser would lay out for nothing.
+    The widgets' state and the loader move to the end, so that the text does not wait for them. Tokens of code
+    whose class is in `plain` lose their element, which a browser would lay out for nothing.
     """
     for script in [*NEVER, *([] if searches else ONLY_FOR_SEARCH)]:
         html = re.sub(SCRIPT.format(re.escape(script)), "", html)
@@ -130,11 +130,11 @@ def lighten_page(html, *, searches, heights=(), plain=()):
 
 
 def used_rules(css, names):
-    """Drop the rules of a style sheet whose class no page has and no script mentions."""
+    """Drop the rules of a style sheet with a class that no page has and no script mentions."""
 
     def is_used(selector):
-        # A class inside of :not(...) or :is(...) may be missing and the selector match all the same, and what
-        # looks like one inside of [...] is none.
+        # A selector may match even if a class inside :not(...) or :is(...) is missing, and what looks like a
+        # class inside [...] is not one.
         outside = re.sub(r"\[[^]]*\]", "", selector)
         outside = re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)", "", outside)
         classes = re.findall(r"\.(-?[A-Za-z_][\w-]*)", outside)
@@ -174,14 +174,14 @@ def used_rules(css, names):
                 kept.append(rule.serialize())
         return "".join(kept)
 
-    # Characters of icons stay escapes, as they were; with six digits nothing can follow that belongs to one.
+    # Icons stay escapes, as they were. With six digits, the next character cannot belong to the escape.
     text = clean(tinycss2.parse_stylesheet(css, True, True))
     return re.sub("[\ue000-\uf8ff]", lambda icon: f"\\{ord(icon[0]):06x}", text)
 
 
 def subset_icons(source, characters):
-    """A web font with these characters only."""
-    logging.getLogger("fontTools").setLevel(logging.ERROR)  # it tells all that it does
+    """Return a web font with only these characters."""
+    logging.getLogger("fontTools").setLevel(logging.ERROR)  # it logs everything
     font = TTFont(source)
     worker = subset.Subsetter(subset.Options(layout_features=[], hinting=False))
     worker.populate(unicodes=characters)
@@ -193,7 +193,7 @@ def subset_icons(source, characters):
 
 
 def lighten_styles(static, pages):
-    """Reduce the theme's style sheets to what the pages use, and its font of icons to what they then name."""
+    """Reduce the theme's style sheets to what the pages use, and its icon font to what the sheets name."""
     scripts = [script.read_text(encoding="utf-8") for script in static.rglob("*.js")]
     attributes = [
         value for page in pages for value in re.findall(r'class="([^"]*)"', page)
@@ -254,6 +254,6 @@ def lighten_site(app, exception):
 
 def setup(app):
     """Register the above with Sphinx."""
-    # After the theme, which writes its colours of code then, too.
+    # This runs after the theme, which writes its colours of code at the same event.
     app.connect("build-finished", lighten_site, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

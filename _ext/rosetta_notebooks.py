@@ -1,8 +1,8 @@
-"""Notebooks for Colab of the programs in chapters/rosetta, which the build writes into the folder colab.
+"""Write the programs in chapters/rosetta as notebooks for Colab, into the folder colab.
 
-A notebook is its program, a cell for each definition, under the program's headings. The first cell fetches
-what the programs share, the last one compares all cases with loops. Git holds the notebooks since Colab opens
-only what stands in a branch; nobody edits them.
+A notebook has a cell for each definition of its program, under the program's headings. The first cell fetches
+what the programs share; the last one compares all cases with loops. Git holds the notebooks because Colab
+opens only files in a branch; nobody edits them.
 """
 
 import re
@@ -15,7 +15,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "chapters" / "rosetta"
 STORED = ROOT / "colab"
-# The frameworks that Colab has.
+# The programs whose frameworks Colab has installed.
 PROGRAMS = [
     f"attention_{name}.py" for name in ("pytorch", "jax", "tensorflow", "keras")
 ]
@@ -61,7 +61,7 @@ for case, ways in rosetta.compare(results).items():
 
 
 def notebook_of(path, address, branch):
-    """Return the notebook of a program; `address` is the repository's, https://github.com/OWNER/NAME."""
+    """Return the notebook of a program; `address` is its repository, https://github.com/OWNER/NAME."""
     names = {"file": path.name, "address": address, "branch": branch}
     text = path.read_text(encoding="utf-8").partition('\nif __name__ == "__main__":')[0]
     _, title, text = text.split('"""', 2)
@@ -91,12 +91,12 @@ def notebook_of(path, address, branch):
 
 
 def stored_text(path, address, branch):
-    """Return what is stored of the notebook of a program."""
+    """Return the text of the stored notebook of a program."""
     return nbformat.writes(notebook_of(path, address, branch)) + "\n"
 
 
 def write_notebooks(app, exception):
-    """Write the notebooks that are not as they should be, and copy all beside the pages, to be downloaded."""
+    """Write the notebooks that are missing or outdated, and copy all beside the pages for download."""
     if exception or app.builder.format != "html":
         return
     options = app.config.html_theme_options

@@ -1,5 +1,5 @@
-// What is wide scrolls in a box of its own (see book.css). This lets the keyboard reach such a box, but only as long as
-// there is something to scroll: on a narrow screen, after a fold was opened, after equations were set.
+// Wide content scrolls in its own box (see book.css). This script lets the keyboard reach such a box, but
+// only while there is something to scroll, for example on a narrow screen or after a fold is opened.
 (() => {
   const BOXES = ".bd-article :is(pre, div.math, span.math, .cell_output > *, .text_html, .pst-scrollable-table-container)";
 

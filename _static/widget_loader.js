@@ -1,11 +1,13 @@
 // Hosts the course's widgets in a built page: no kernel, no network, no widget manager.
 //
-// The page holds what the notebook stored: one script with the state of all models, and one small script where each
-// widget was shown. A model's `_esm` is an ES module that follows anywidget's front-end contract (AFM): its default
-// export has `render({ model, el })`, perhaps `initialize({ model })`, and each may return a clean-up.
+// The page holds what the notebook stored: one script with the state of all models, and one small script
+// at each place where a widget was shown. A model's `_esm` is an ES module that follows anywidget's front-end
+// contract (AFM): its default export has `render({ model, el })` and may have `initialize({ model })`; each
+// may return a clean-up function.
 //
-// The build stores what several modules or style sheets share once (see _ext/lighten.py): `_esm` and `_css` are then
-// lists of places in `texts`. It also puts a host before each view, as high as the widget will be.
+// The build stores every module and style sheet only once (see _ext/lighten.py): `_esm` and `_css` are then
+// lists of indices into `texts`. The build also puts a host element, as high as the widget will be, before
+// each view.
 (() => {
   /** @typedef {import("../mha_lib/widgets/js/frame.js").Model} Model */
   /** @typedef {(arg: {model: Model, el?: HTMLElement}) => any} Start */
@@ -16,7 +18,7 @@
   const cleanUps = [];
 
   /**
-   * The same text is imported once and styled once, however many widgets use it.
+   * Makes something from each text only once, however many widgets use the text.
    * @template T
    * @param {(text: string) => T} make
    * @returns {(text: string) => T}
@@ -32,7 +34,7 @@
     return document.head.appendChild(style);
   });
 
-  // A blob: address, because a page opened from disk may not import files.
+  // The address is a blob:, because a page opened from disk may not import files.
   const importText = once(async (source) => {
     const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
     return import(url).finally(() => URL.revokeObjectURL(url));
@@ -107,12 +109,12 @@
     } catch (error) {
       console.error(error);
       host.textContent = `This widget could not be started: ${/** @type {Error} */ (error).message}`;
-      host.dataset.widget = "failed"; // the style sheet then shows the figure that stands in for it
+      host.dataset.widget = "failed"; // the style sheet then shows the figure that replaces the widget
     }
   }
 
   /**
-   * The states of all models in the page, with the parts of their code put together.
+   * The states of all models in the page, with the parts of their code joined.
    * @returns {Object<string, {state: Object<string, any>, styles: string[]}>}
    */
   function readModels() {
@@ -140,12 +142,12 @@
       return { styles: model.styles, ...loadModel(model.state) };
     });
     for (const view of views) {
-      view.dataset.hosted = ""; // a page may name this loader twice
+      view.dataset.hosted = ""; // a page may include this loader twice
       show(view, load);
     }
   }
 
-  start(); // with what stands before this script; the rest when all is there
+  start(); // the views before this script; the rest when the page is complete
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
   addEventListener("pagehide", (event) => {
     if (!event.persisted) for (const cleanUp of cleanUps.splice(0)) cleanUp();

@@ -183,7 +183,7 @@ class AblationLab(Explorer):
         return answers
 
     def _accuracy(self, answers: Tensor) -> Tensor:
-        """The share of right answers, for each task and for all tasks at once: (tasks + 1,)."""
+        """The accuracy, for each task and for all tasks at once: (tasks + 1,)."""
         right = answers == self._targets
         at_once = right.all(-1).double().mean()
         return torch.cat((right.double().mean((0, 1)), at_once[None]))
@@ -205,7 +205,7 @@ class AblationLab(Explorer):
         )
         shares = zip([*self._tasks, "all"], numbers["accuracy"].tolist(), strict=True)
         figure.suptitle(
-            "right: " + ", ".join(f"{name} {share:.3f}" for name, share in shares)
+            "accuracy: " + ", ".join(f"{name} {share:.3f}" for name, share in shares)
         )
         return figure
 

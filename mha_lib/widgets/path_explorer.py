@@ -214,7 +214,7 @@ def _path_lengths(n: int, k: int, source: int, target: int) -> list[int]:
 
 
 def _crossover(d: int, k: int, with_projections: bool) -> list[int]:
-    """The greatest lengths at which attention multiplies no more than a recurrence, or than a convolution."""
+    """The greatest lengths at which attention multiplies at most as often as the other two kinds of layer."""
     n = torch.arange(1, (k + 1) * d + 2)
     attention = 2 * n**2 * d + (4 * n * d**2 if with_projections else 0)
     others = ((n - 1) * d**2, k * n * d**2)

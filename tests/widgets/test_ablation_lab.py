@@ -300,7 +300,7 @@ def test_table_sets_the_switches(reader, tmp_path, models):
     assert checked == [True, False, True, False]
     expect(host.locator(".mha-current")).to_have_text("1, 3")
     status = host.locator("[role=status]")
-    expect(status).to_contain_text("Off: head 1, 3. Right: previous")
+    expect(status).to_contain_text("Heads off: 1, 3. Accuracy: previous")
     shares = shown(host, "accuracy")
     torch.testing.assert_close(shown(host, "subsets")[27:30], shares)
     host.locator(".mha-subsets [tabindex='0']").press("Home")
@@ -312,7 +312,8 @@ def test_table_sets_the_switches(reader, tmp_path, models):
     assert_shows_numbers(host, lab)
     cells.nth(4 * 3 + 1).hover()
     number = lab.numbers()["subsets"][4, 1].item()
-    expect(host.locator(".mha-subsets .mha-readout")).to_have_text(f"off: 3; mirrored right: {number:.4f}")
+    readout = host.locator(".mha-subsets .mha-readout")
+    expect(readout).to_have_text(f"heads off: 3; mirrored: accuracy {number:.4f}")
     page.mouse.move(0, 0)
     cells.last.click()
     host.get_by_role("button", name="All heads on").click()

@@ -118,7 +118,7 @@ def test_by_keyboard(reader, tmp_path):
             assert_shows_numbers(host, explorer)
             press("ArrowRight")
     status = host.get_by_role("status")
-    expect(status).to_have_text("Head 15: slope 1/256, the weight halves in 177.4 tokens.")
+    expect(status).to_have_text("Head 15: slope 1/256, the weight halves every 177.4 tokens.")
     for is_causal in (False, True):
         host.get_by_role("checkbox", name="Causal mask").press("Space")
         explorer.is_causal = is_causal
@@ -137,7 +137,7 @@ def test_by_keyboard(reader, tmp_path):
     host.get_by_role("button", name="Reset").click()
     explorer.length, explorer.shown = 2, "weights"
     assert_shows_numbers(host, explorer)
-    expect(status).to_have_text("All settings are as at the start.")
+    expect(status).to_have_text("All settings are back at their initial values.")
     assert tab.errors == []
 
 
@@ -157,7 +157,7 @@ def test_a_head_is_chosen_from_the_list(reader, tmp_path):
     rows.nth(5).press("Enter")
     explorer.head = 5
     assert_shows_numbers(host, explorer)
-    expect(host.get_by_role("status")).to_have_text("Head 5: slope 1/8, the weight halves in 5.5 tokens.")
+    expect(host.get_by_role("status")).to_have_text("Head 5: slope 1/8, the weight halves every 5.5 tokens.")
     # Head 4 is the steepest, and the scale of the colours must reach its farthest key.
     expect(host.locator(".mha-bar-ends")).to_contain_text("−3.00")
     assert tab.errors == []

@@ -227,7 +227,7 @@ def assert_arithmetic_holds(host, stepper):
             expected.append(found["scaled"][row, :visible].exp().sum().item())
             hidden = [sides for _, sides in lines[:-1] if len(sides) == 1]
             assert len(hidden) == len(stepper.words) - visible
-            assert all(sides[0] == "hidden, because it comes later: 0" for sides in hidden)
+            assert all(sides[0] == "hidden, because this key comes later: 0" for sides in hidden)
         sides = [["0"] if sides[0].startswith("hidden") else sides for _, sides in lines]  # fmt: skip
     elif stepper.step == 5:
         for (_, (left, right)), weighted in zip(lines, found["weighted"].tolist(), strict=True):  # fmt: skip
@@ -414,7 +414,7 @@ def test_pointer_reset_and_python(opened):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("sentence", "", "sentence must be one that can be shown"),
+        ("sentence", "", "sentence cannot be shown"),
         ("sentence", "a \ud83d", "There is a control character"),
         ("query", 3, "query must lie in 0..2, got 3"),
         ("projections", {"query": [[1]]}, "projections.query must hold rows of 4"),

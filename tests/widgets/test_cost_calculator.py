@@ -171,7 +171,7 @@ def settings_on_page(host):
     found = {
         name: int(slider.get_attribute("aria-valuetext").split()[0]) for name, slider in sliders(host).items()
     }
-    for name, legend in (("bytes_per_number", "Bytes per number"), ("sweep", "Bars against")):
+    for name, legend in (("bytes_per_number", "Bytes per number"), ("sweep", "Bars vary")):
         value = host.locator(f"input[name='{legend}']:checked").get_attribute("value")
         found[name] = int(value) if value.isdigit() else value
     return found
@@ -207,7 +207,7 @@ def test_whole_range_by_keyboard(reader, tmp_path):
     for key, layers in (("Home", 1), ("ArrowRight", 2), ("End", 128)):
         controls["num_layers"].press(key)
         assert check()["num_layers"] == layers
-    for legend in ("Bars against", "Bytes per number"):
+    for legend in ("Bars vary", "Bytes per number"):
         checked = host.locator(f"input[name='{legend}']:checked")
         before = checked.get_attribute("value")
         values = set()
@@ -283,7 +283,7 @@ def test_slider_can_be_dragged(reader, tmp_path):
     found = settings_on_page(host)
     assert found["length"] == 131072
     assert_shows_numbers(host, CostCalculator(**found))
-    assert "times the projections" in host.inner_text()
+    assert "times what the projections cost" in host.inner_text()
 
 
 def test_copied_program_and_reset(reader, tmp_path):

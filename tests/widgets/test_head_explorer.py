@@ -498,7 +498,9 @@ def test_two_heads_are_compared(reader, tmp_path):
     a, b = (explorer.shown()[head][2, 1].item() for head in (2, 3))
     host.get_by_role("gridcell").nth(2 * 3 + 1).hover()
     text = f"{abs(a - b):.4f} (head 2: {a:.4f}, head 3: {b:.4f})".replace("-", "−")
-    expect(host.locator(".mha-readout")).to_have_text(f"query 'or' at 2 → number 1 of the heads: {text}")
+    expect(host.locator(".mha-readout")).to_have_text(
+        f"query 'or' at 2 → number 1 of each head's output: {text}"
+    )
     # Fewer heads: the two stay two.
     host.get_by_role("slider", name="num_heads").focus()
     page.keyboard.press("ArrowLeft")

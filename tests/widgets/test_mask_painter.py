@@ -218,7 +218,7 @@ def test_by_keyboard(page_of):
     tab, host = page_of(painter)
     assert_shows(host, painter)
     expect(host.locator(".mha-mask-summary")).to_have_text(
-        "Query 1 may attend to nothing: there, and only there, the policies differ."
+        "Query 1 may attend to no key: the policies differ there and only there."
     )
     # Through all cells, turning every second one, with Space and Enter.
     cell(host, 0, 0).focus()
@@ -247,11 +247,11 @@ def test_by_keyboard(page_of):
             valid_len.press("ArrowLeft")
         assert_copied_code_gives(host, painter)
     expect(host.locator(".mha-mask-summary")).to_have_text(
-        "Queries 0, 1, 2 may attend to nothing: there, and only there, the policies differ."
+        "Queries 0, 1, 2 may attend to no key: the policies differ there and only there."
     )
     expect(host.get_by_role("status")).to_have_text(
-        "0 of 12 cells may attend. Queries 0, 1, 2 may attend to nothing: "
-        "there, and only there, the policies differ."
+        "0 of 12 cells may attend. Queries 0, 1, 2 may attend to no key: "
+        "the policies differ there and only there."
     )
     host.get_by_role("button", name="Reset").click()
     assert_shows(host, MaskPainter(SCORES, VALUE))
@@ -263,10 +263,10 @@ def test_a_cell_says_what_hides_it(page_of):
     tab, host = page_of(painter)
     for query, key, words in (
         (2, 0, "may attend"),
-        (1, 0, "hidden by the paint"),
+        (1, 0, "hidden by the painted mask"),
         (0, 2, "hidden by is_causal"),
         (2, 3, "hidden by valid_len"),
-        (1, 3, "hidden by the paint and valid_len and is_causal"),
+        (1, 3, "hidden by the painted mask and valid_len and is_causal"),
     ):
         expect(cell(host, query, key)).to_have_accessible_name(f"query {query} → key {key}: {words}")
     # Hatched is what no paint can show.
@@ -306,7 +306,7 @@ def test_a_stroke_paints_what_its_first_cell_became(page_of):
     painter.painted = turned(painter.painted, (2, 0), (2, 1), (3, 2))
     assert_shows(host, painter)
     expect(host.locator(".mha-mask-summary")).to_have_text(
-        "Every query sees a key: the three policies agree."
+        "Every query sees a key, so the three policies agree."
     )
     assert_copied_code_gives(host, painter)
 

@@ -377,8 +377,8 @@ def test_keys_and_values_move_apart_by_keyboard(reader, tmp_path):
         assert (shown(host, "weights") != weights).all()
         others = weights.sum() - weights[target]
         assert (
-            f"that of pair {target} {weights[target]:.3f} → {shown(host, 'weights')[target]:.3f}, "
-            f"the sum of the others {others:.3f}"
+            f"pair {target} {weights[target]:.3f} → {shown(host, 'weights')[target]:.3f}, "
+            f"sum of the others {others:.3f}"
         ) in move_text(host)
         expect(status).to_contain_text("Weights changed, output changed")
     # As far as it goes.
@@ -466,7 +466,7 @@ def test_query_without_a_key_is_said_in_words(reader, tmp_path):
     )  # fmt: skip
     assert silent > 10
     assert alone > 2
-    expect(facts.nth(1)).to_contain_text(f"{silent} of 101 see no key")
+    expect(facts.nth(1)).to_contain_text(f"{silent} of 101 points see no key")
     expect(facts.nth(3)).to_contain_text(f"{alone} of 24 see no other")
     expect(facts.nth(0)).to_contain_text("sum of weight · value")
     for _ in range(2):
@@ -476,7 +476,7 @@ def test_query_without_a_key_is_said_in_words(reader, tmp_path):
     assert_shows_numbers(host, explorer)
     expect(facts.nth(0)).to_contain_text("no key within reach")
     expect(host.locator("[role=status]")).to_contain_text("No key is within reach of the query")
-    assert "0 is no estimate" in move_text(host)
+    assert "0 is not an estimate" in move_text(host)
     expect(host.locator(".mha-stems svg")).to_have_attribute("aria-label", re.compile("All are zero"))
     # The fit has gaps there: as many moves of the pen as there are stretches.
     fit = explorer.numbers()["fit"]
@@ -487,7 +487,7 @@ def test_query_without_a_key_is_said_in_words(reader, tmp_path):
     # The Gaussian sees every key.
     control(host, "kernel").press("Home")
     expect(facts.nth(0)).to_contain_text("sum of weight · value")
-    expect(facts.nth(1)).to_contain_text("to the true curve")
+    expect(facts.nth(1)).to_contain_text("against the true curve")
     expect(host.locator(".mha-is-nothing")).to_be_hidden()
     assert tab.errors == []
 
@@ -537,7 +537,7 @@ def test_reset(reader, tmp_path):
     assert_shows_numbers(host, explorer)
     expect(control(host, "kernel")).to_have_value("Gaussian")
     assert "Drag the query" in move_text(host)
-    expect(host.locator("[role=status]")).to_have_text("All settings are as at the start.")
+    expect(host.locator("[role=status]")).to_have_text("All settings are back at their initial values.")
     assert tab.errors == []
 
 

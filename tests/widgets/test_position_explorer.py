@@ -235,11 +235,11 @@ def test_place_and_base_by_keyboard(reader, tmp_path):
         press("ArrowRight")
     status = host.get_by_role("status")
     expect(status).to_have_text(
-        f"Base 1000000. Pair 3 has wavelength {2 * math.pi * 1e6 ** (6 / 7):.1f} positions."
+        f"Base 1000000. Pair 3 has a wavelength of {2 * math.pi * 1e6 ** (6 / 7):.1f} positions."
     )
     assert_copied_code_gives(host, explorer)
     host.get_by_role("button", name="Reset").click()
-    expect(status).to_have_text("All settings are as at the start.")
+    expect(status).to_have_text("All settings are back at their initial values.")
     explorer.base, explorer.position, explorer.column = 1, 0, 0
     assert_shows_numbers(host, explorer)
     assert_copied_code_gives(host, explorer)

@@ -194,9 +194,9 @@ def test_predict_then_see(reader, tmp_path, split, merge):
             chosen = next(text for text in texts if (text == number) == is_right)
             buttons.nth(texts.index(chosen)).press("Enter")
             opening = "✓ Right: " if is_right else f"✗ Not {chosen}: "
-            expect(verdict).to_contain_text(f"{opening}{number} stands at [")
+            expect(verdict).to_contain_text(f"{opening}{number} is at [")
             expect(ring).to_have_text(number)
-            expect(status).to_contain_text(f"{opening}{number} stands at [")
+            expect(status).to_contain_text(f"{opening}{number} is at [")
         assert host.locator(".mha-answers:visible").count() == 0
         # The focus stays in the widget when the last answer is gone.
         expect(host.locator(".mha-step[aria-current]:visible")).to_be_focused()
@@ -233,10 +233,10 @@ def test_numbers_can_be_walked_through_and_pointed_at(reader, tmp_path):
     cells.first.focus()
     expect(readout).to_contain_text("[head 0, token 0, 0]: number 0")
     for key, text in (
-        ("ArrowDown", "[head 0, token 1, 0]: number 4, 0 of head 0 of token 1"),
+        ("ArrowDown", "[head 0, token 1, 0]: number 4, entry 0 of head 0 of token 1"),
         ("ArrowRight", "[head 0, token 1, 1]: number 5"),
         ("End", "[head 1, token 2, 1]: number 11"),
-        ("ArrowUp", "[head 1, token 1, 1]: number 7, 1 of head 1 of token 1"),
+        ("ArrowUp", "[head 1, token 1, 1]: number 7, entry 1 of head 1 of token 1"),
     ):
         host.locator(".mha-cell:focus").press(key)
         expect(readout).to_contain_text(text)
@@ -274,7 +274,7 @@ def test_changing_the_way_keeps_the_stage_and_reset_brings_all_back(reader, tmp_
     assert_shows_numbers(host, ReshapeStepper(merge="reshape", step=3))
     host.get_by_role("button", name="Reset").click()
     assert_shows_numbers(host, ReshapeStepper(step=2))
-    expect(host.locator("[role=status]")).to_have_text("All settings are as at the start.")
+    expect(host.locator("[role=status]")).to_have_text("All settings are back at their initial values.")
 
 
 def test_copied_program_gives_the_numbers(reader, tmp_path):

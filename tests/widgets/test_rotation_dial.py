@@ -167,7 +167,7 @@ def test_moving_both_leaves_the_rotary_score(reader, tmp_path):
     both.press("ArrowRight")  # the key is at the end
     assert_shows_numbers(host, dial)
     expect(host.get_by_role("status")).to_have_text(
-        f"Both moved by 1: the rotary score stays {before}, with the sinusoid added it "
+        f"Both moved by 1: the rotary score stays {before}; with the sinusoid added, the score "
         f"goes from {seen[-2]} to {seen[-1]}."
     )
     both.press("Home")
@@ -214,8 +214,8 @@ def test_pair_width_base_and_choice_by_keyboard(reader, tmp_path):
 def test_arrows_by_keyboard_and_by_pointer(reader, tmp_path):
     dial = RotationDial(query_position=3, key_position=5, pair=1)
     tab, host = opened(reader, tmp_path, dial)
-    query = slider(host, "Direction of the query's arrow, without its position")
-    key = slider(host, "Direction of the key's arrow, without its position")
+    query = slider(host, "Direction of the query's arrow, before its position turns it")
+    key = slider(host, "Direction of the key's arrow, before its position turns it")
     for knob, trait, presses in (
         (query, "query_angle", {"ArrowUp": 1, "ArrowRight": -1, "Shift+ArrowLeft": 10}),
         (key, "key_angle", {"PageUp": 45, "ArrowDown": -1, "PageDown": -45}),

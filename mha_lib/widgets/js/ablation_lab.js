@@ -1,4 +1,5 @@
-// Switch heads of a trained model off, and see what it still gets right. The browser computes all of it from the weights.
+// The reader switches off heads of a trained model and sees which answers it still gets right. The browser
+// computes everything from the stored weights.
 
 import {
   ablationSubsets,
@@ -40,7 +41,7 @@ function readLab(frame) {
 /** @typedef {ReturnType<typeof readLab>} LabState */
 
 /**
- * A switch and a map for each head.
+ * One switch and one weight map per head.
  * @param {Frame} frame
  */
 function headCards(frame) {
@@ -74,7 +75,8 @@ function headCards(frame) {
   /**
    * @param {readonly number[]} gates
    * @param {string[]} sequence the tokens
-   * @param {import("./attention_math.js").Matrix[]} weights one matrix for each head; the same object is drawn once
+   * @param {import("./attention_math.js").Matrix[]} weights one matrix per head; the object drawn last is not
+   *   drawn again
    */
   function draw(gates, sequence, weights) {
     makeCards(gates.length);
@@ -89,17 +91,18 @@ function headCards(frame) {
         columnLabels: sequence,
         numbers: weights[head],
         extent: SHARES,
-        describe: (q, k, number) => `place ${q} → place ${k}: ${number}`,
+        describe: (q, k, number) => `query ${q} → key ${k}: ${number}`,
       });
     });
     drawn = weights;
   }
-  const legend = element("legend", { text: "Heads: switch them off, and their outputs become 0" });
+  const legend = element("legend", { text: "Heads: switching one off sets its output to 0" });
   return { node: element("fieldset", {}, legend, cards), draw };
 }
 
 /**
- * The share of right answers for all subsets of heads, or without each head. A click on a row switches its heads off.
+ * The accuracy for every subset of heads or, if there are many heads, without each single head. A click on a
+ * row switches off exactly the heads that the row names.
  * @param {Frame} frame
  */
 function subsetTable(frame) {
@@ -107,8 +110,8 @@ function subsetTable(frame) {
   const map = numberMap(frame, {
     name: "subsets",
     rows: "heads off",
-    columns: "share of right answers",
-    hint: "Click a row, or press Space on it, to switch just these heads off.",
+    columns: "accuracy",
+    hint: "Click a row, or press Space on it, to switch off exactly the heads that it names.",
     onPick: (row) => {
       const { numHeads } = readLab(frame);
       frame.set({ gates: gatesWithout(numHeads, ablationSubsets(numHeads)[row]) });
@@ -124,16 +127,17 @@ function subsetTable(frame) {
   function draw({ numHeads, gates }, names, table) {
     const rows = ablationSubsets(numHeads);
     const texts = rows.map((row) => row.join(", ") || "none");
-    title.textContent = numHeads <= ALL_SUBSETS ? `All ${rows.length} subsets of heads` : "Without one head";
+    title.textContent =
+      numHeads <= ALL_SUBSETS ? `All ${rows.length} subsets of heads` : "One head off at a time";
     map.draw({
-      label: "Share of right answers: heads that are off in rows, tasks in columns",
+      label: "Accuracy: switched-off heads in rows, tasks in columns",
       rowLabels: texts,
       columnLabels: names,
       numbers: table,
       extent: SHARES,
       digits: 2,
       areNumbers: true,
-      describe: (row, column, number) => `off: ${texts[row]}; ${names[column]} right: ${number}`,
+      describe: (row, column, number) => `heads off: ${texts[row]}; ${names[column]}: accuracy ${number}`,
     });
     const off = String(headsOff(gates));
     const headers = /** @type {NodeListOf<HTMLElement>} */ (map.node.querySelectorAll("[role=rowheader]"));
@@ -142,7 +146,11 @@ function subsetTable(frame) {
   return { node: element("div", {}, title, map.node), draw };
 }
 
-/** The model of a state and its table, computed again only where Python has set other models or another number of heads. */
+/**
+ * Returns a function that computes the model, its accuracy table and the weights of one sequence. The
+ * function computes the model and the table again only for another stored model or batch, and the weights
+ * only for another sequence.
+ */
 function labComputer() {
   let kept = /** @type {{stored: StoredModel, batch: StoredBatch, model: LabModel, table: Float64Array[]} | null} */ (null);
   let steps = /** @type {{model: LabModel, sample: number, weights: import("./attention_math.js").Matrix[]} | null} */ (null);
@@ -171,7 +179,13 @@ function build(frame) {
   const answers = element("div", { class: "mha-answers", role: "table", "aria-label": "Answers for this sequence" });
   const subsets = subsetTable(frame);
   const title = (/** @type {string} */ text) => element("p", { class: "mha-title", text });
-  const results = [title("Right on the test batch"), shares.node, guessing, title("Answers for this sequence"), answers];
+  const results = [
+    title("Accuracy on the test batch"),
+    shares.node,
+    guessing,
+    title("Answers for this sequence"),
+    answers,
+  ];
   frame.body.append(
     element("div", { class: "mha-controls" }, heads.node, sample.node),
     cards.node,
@@ -198,14 +212,15 @@ function build(frame) {
     const accuracy = gatedAccuracy(model, gates);
     const names = [...tasks, "all at once"];
     shares.draw(names, accuracy, { digits: 3 });
-    guessing.textContent = `Guessing one of ${model.classes} is right in ${formatNumber(1 / model.classes, 3)}.`;
+    const guessed = formatNumber(1 / model.classes, 3);
+    guessing.textContent = `Guessing one of ${model.classes} answers gives accuracy ${guessed} on each task.`;
     const answered = gatedAnswers(model, gates, first, length);
     drawAnswers(answers, model, sequence, answered, first);
     subsets.draw(state, names, table);
 
     const off = headsOff(gates);
     const told = names.map((name, index) => `${name} ${formatNumber(accuracy[index], 2)}`).join(", ");
-    const now = `${off.length ? `Off: head ${off.join(", ")}.` : "All heads on."} Right: ${told}.`;
+    const now = `${off.length ? `Heads off: ${off.join(", ")}.` : "All heads on."} Accuracy: ${told}.`;
     if (news && news !== now) frame.say(now);
     news = now;
     frame.report(() => ({
@@ -218,12 +233,12 @@ function build(frame) {
 }
 
 /**
- * A row for each task: what the model answers at each place, and the right answer where the model is wrong.
+ * One row per task: the model's answer at each position, and the right answer wherever the model is wrong.
  * @param {HTMLElement} node
  * @param {LabModel} model
  * @param {string[]} sequence
  * @param {Uint8Array} answered
- * @param {number} first place in the batch
+ * @param {number} first index of the sequence's first position in the batch
  */
 function drawAnswers(node, { tasks, length, targets }, sequence, answered, first) {
   if (node.children.length === 0) {
@@ -246,7 +261,7 @@ function drawAnswers(node, { tasks, length, targets }, sequence, answered, first
       mark(cell, "answers", answer);
       cell.replaceChildren(String(answer), ...(answer === target ? [] : [element("small", { text: `✗ ${target}` })]));
       cell.classList.toggle("mha-missed", answer !== target);
-      cell.title = answer === target ? `${task}: right` : `${task}: wanted ${target}`;
+      cell.title = answer === target ? `${task}: right` : `${task}: wrong, the right answer is ${target}`;
     }),
   );
 }
@@ -266,7 +281,7 @@ import torch
 
 from mha_lib import MultiHeadAttention, capture_attention, gate_heads
 
-# The trained weights in float32 and the test batch, one byte for each token, as the page stores them.
+# The trained weights (float32) and the test batch (one byte per token), as the page stores them.
 weights = {
 ${lines.join("")}}
 tokens = "${batch.tokens}"
@@ -298,7 +313,7 @@ def answer(gates):
 
 
 def share_right(gates):
-    """The share of right answers: ${tasks.join(", ")}, and all at once."""
+    """The accuracy on ${tasks.join(", ")}, and on all tasks at once."""
     right = answer(gates) == targets
     return torch.cat((right.double().mean((0, 1)), right.all(-1).double().mean()[None]))
 

@@ -1,5 +1,5 @@
-// A trained model with one layer of attention, computed from its weights with some of the heads off, in float64. Pure
-// functions, no DOM.
+// Computes the answers of a trained model with one layer of attention from its weights, in float64, with some
+// heads switched off. Pure functions, no DOM.
 
 import {
   attentionPooling,
@@ -12,7 +12,7 @@ import {
   zeroMatrix,
 } from "./attention_math.js";
 
-export const ALL_SUBSETS = 4; // with up to this many heads the table holds all subsets
+export const ALL_SUBSETS = 4; // with up to this many heads, the table lists every subset
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 
@@ -20,7 +20,7 @@ export const ALL_SUBSETS = 4; // with up to this many heads the table holds all 
  * @typedef {object} StoredModel
  * @property {number} num_heads
  * @property {number} embed_dim
- * @property {Object<string, string>} weights under the names that torch gives them, float32 in base64
+ * @property {Object<string, string>} weights by parameter name, float32 in base64
  */
 
 /**
@@ -28,12 +28,12 @@ export const ALL_SUBSETS = 4; // with up to this many heads the table holds all 
  * @property {number} samples
  * @property {number} length
  * @property {string[]} tasks
- * @property {string} tokens bytes in base64, samples times length
- * @property {string} targets bytes in base64, samples times length times tasks
+ * @property {string} tokens bytes in base64, (samples, length)
+ * @property {string} targets bytes in base64, (samples, length, tasks)
  */
 
 /**
- * x · weightᵀ + bias, as nn.Linear does it.
+ * x · weightᵀ + bias, as in nn.Linear.
  * @param {Matrix} x
  * @param {Matrix} weight (out, in)
  * @param {Float64Array} [bias]
@@ -61,7 +61,7 @@ function addRows(a, b) {
 }
 
 /**
- * The weights of a stored model by name: matrices, and vectors where there is a bias.
+ * Readers for the weights of a stored model: a matrix by name, and the bias of a projection if it has one.
  * @param {StoredModel} stored
  */
 function storedWeights({ embed_dim: embedDim, weights }) {
@@ -75,8 +75,9 @@ function storedWeights({ embed_dim: embedDim, weights }) {
 }
 
 /**
- * What each head adds to the logits: read_out · out_proj, divided into the columns of each head, (logits, head_dim), and
- * what is added once, whichever heads are on.
+ * The matrices that turn the heads' outputs into logits. `ofHead` holds the columns of read_out · out_proj
+ * that belong to each head, (logits, head_dim). `base` is what the biases add to the logits, whichever heads
+ * are on.
  * @param {ReturnType<typeof storedWeights>} weights
  * @param {number} numHeads
  */
@@ -93,8 +94,8 @@ function readOutOfHeads({ matrix, bias }, numHeads) {
 }
 
 /**
- * All that does not depend on the gates: what each head adds to each logit. The logits with some heads off are then
- * sums, as the output of the layer is a sum over heads.
+ * Computes everything that does not depend on the gates, above all what each head adds to each logit. Because
+ * the layer's output is a sum over heads, the logits for any gates are then sums of these parts.
  * @param {StoredModel} stored
  * @param {StoredBatch} batch
  */
@@ -104,7 +105,7 @@ export function prepareModel(stored, batch) {
   const weights = storedWeights(stored);
   const tokens = bytesFromBase64(batch.tokens);
   const [embedding, positions] = [weights.matrix("embedding"), weights.matrix("positions")];
-  // The projection of token + position is the sum of their projections.
+  // The projection of token + position is the sum of the two projections.
   const tables = ["q_proj", "k_proj", "v_proj"].map((name) => {
     const weight = weights.matrix(`${name}.weight`);
     return { ofToken: linearRows(embedding, weight), ofPlace: linearRows(positions, weight, weights.bias(name)) };
@@ -118,8 +119,9 @@ export function prepareModel(stored, batch) {
   };
   const { ofHead, base } = readOutOfHeads(weights, numHeads);
   const logitCount = base.length;
-  // A token at a place is one of few inputs. The scores of all pairs of inputs, and what each input adds to the logits of
-  // a head that looks at nothing else, are computed once for the whole batch.
+  // There are few distinct inputs: one for each token at each position. Two things are therefore computed
+  // once for the whole batch: the score of every pair of inputs, and what each input adds to the logits if a
+  // head attends to it alone.
   const [queries, keys, values] = tables.map(({ ofToken, ofPlace }) =>
     splitHeads(ofToken.flatMap((tokenRow) => ofPlace.map((placeRow) => addRows(placeRow, tokenRow))), numHeads),
   );
@@ -145,7 +147,7 @@ export function prepareModel(stored, batch) {
 /** @typedef {ReturnType<typeof prepareModel>} LabModel */
 
 /**
- * The answers at some places of the batch with the heads gated; the answers for all tasks stand side by side.
+ * The answers with the heads gated, for `count` positions of the batch: at each one, an answer per task.
  * @param {LabModel} model
  * @param {readonly number[]} gates
  * @param {number} [first]
@@ -172,7 +174,7 @@ export function gatedAnswers({ base, added, classes, tasks, samples, length }, g
 }
 
 /**
- * The share of right answers for each task, and the share of places where all tasks are right.
+ * The accuracy on each task, then the share of positions where the answers to all tasks are right.
  * @param {LabModel} model
  * @param {readonly number[]} gates
  */
@@ -193,10 +195,10 @@ export function gatedAccuracy(model, gates) {
 }
 
 /**
- * The rows of the table. With few heads they are all subsets, the smallest first; with many heads, no head and each
- * single one.
+ * The rows of the table: with few heads, every subset, smallest first; with many heads, the empty set and
+ * each single head.
  * @param {number} numHeads
- * @returns {number[][]} the heads that are off
+ * @returns {number[][]} for each row, the heads that are off
  */
 export function ablationSubsets(numHeads) {
   const most = numHeads <= ALL_SUBSETS ? numHeads : 1;
@@ -217,7 +219,7 @@ export function ablationSubsets(numHeads) {
 /**
  * @param {number} numHeads
  * @param {readonly number[]} off
- * @returns {number[]} one for each head, 0 for those that are off
+ * @returns {number[]} one gate per head: 0 if the head is off, otherwise 1
  */
 export function gatesWithout(numHeads, off) {
   return Array.from({ length: numHeads }, (_, head) => (off.includes(head) ? 0 : 1));

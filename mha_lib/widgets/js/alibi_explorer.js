@@ -1,4 +1,4 @@
-// ALiBi: a penalty on distance, with a slope of its own for each head.
+// ALiBi: a penalty on distance, with one slope per head.
 
 import { computeAlibi } from "./alibi_math.js";
 import { extentOf, headColor } from "./colors.js";
@@ -8,7 +8,7 @@ import { colorBar, numberMap } from "./number_map.js";
 import { checkbox, segments, slider } from "./parts.js";
 import { plane } from "./plane.js";
 
-const SOLID_LINES = 8; // beyond as many heads the colours repeat, and the lines are dashed
+const SOLID_LINES = 8; // from this head on, the colours repeat and the lines are dashed
 
 /** @param {import("./frame.js").Frame} frame */
 function readAlibi(frame) {
@@ -23,7 +23,7 @@ function readAlibi(frame) {
 }
 
 /**
- * The heads as a list to choose from.
+ * A list of the heads, from which the reader chooses one.
  * @param {import("./frame.js").Frame} frame
  */
 function alibiList(frame) {
@@ -36,7 +36,7 @@ function alibiList(frame) {
       element("span", { text: `head ${head}` }),
       element("span", { class: "mha-unseen", text: ": slope " }),
       slope,
-      element("span", { class: "mha-unseen", text: ", the weight halves in " }),
+      element("span", { class: "mha-unseen", text: ", the weight halves every " }),
       half,
     );
     button.style.setProperty("--head", headColor(head));
@@ -49,7 +49,7 @@ function alibiList(frame) {
     element(
       "p",
       { class: "mha-head-names mha-hint", "aria-hidden": "true" },
-      ...["", "slope", "weight halves in"].map((text) => element("span", { text })),
+      ...["", "slope", "weight halves every"].map((text) => element("span", { text })),
     ),
     element("ul", { "aria-label": "Heads" }, ...rows.map((row) => row.node)),
   );
@@ -75,12 +75,12 @@ function alibiList(frame) {
 }
 
 /**
- * The bias or the weights of every head against the distance.
+ * Plots the bias or the weights of every head against distance.
  * @param {import("./frame.js").Frame} frame
  */
 function alibiFan(frame) {
   const title = element("p", { class: "mha-title" });
-  const label = "One line for each head, against the distance";
+  const label = "One line per head, plotted against distance";
   const fan = plane(frame, { label, xName: "distance in tokens", yName: "", ratio: 2.1 });
   const lines = Array.from({ length: frame.limits("num_heads").high }, (_, head) => {
     const line = fan.curve(`line-${head}`, "by_distance");
@@ -96,7 +96,7 @@ function alibiFan(frame) {
    */
   function draw({ length, head: chosen, numHeads, shown }, byDistance, lowest) {
     const showsBias = shown === "bias";
-    title.textContent = showsBias ? "Bias of every head" : "Weights of the last query, every head";
+    title.textContent = showsBias ? "Bias of every head" : "Weights of the last query for every head";
     const distances = Float64Array.from({ length }, (_, distance) => distance);
     const { high } = extentOf([byDistance], true);
     fan.draw([0, length - 1], showsBias ? [lowest, 0] : [0, high]);
@@ -111,7 +111,7 @@ function alibiFan(frame) {
 }
 
 /**
- * The bias or the weights of the chosen head.
+ * A map of the bias or of the weights of the chosen head.
  * @param {import("./frame.js").Frame} frame
  */
 function alibiMap(frame) {
@@ -172,7 +172,7 @@ function build(frame) {
     length.draw(state.length, frame.limits("length"));
     causal.draw(state.isCausal);
     shown.draw(state.shown);
-    // All heads share one scale, so that a head with a small slope looks flat.
+    // All heads share one scale, so a head with a small slope looks flat.
     const lowest = -Math.max(...slopes) * (state.length - 1);
     const extent = state.shown === "bias" ? { low: lowest, high: 0 } : extentOf(tables, true);
     map.draw(state, computed, extent);
@@ -191,7 +191,8 @@ function build(frame) {
  */
 function describeAlibi(before, state, slopes) {
   const slope = slopes[state.head];
-  const chosen = `Head ${state.head}: slope ${unitFraction(slope)}, the weight halves in ${formatNumber(Math.LN2 / slope, 1)} tokens.`;
+  const half = formatNumber(Math.LN2 / slope, 1);
+  const chosen = `Head ${state.head}: slope ${unitFraction(slope)}, the weight halves every ${half} tokens.`;
   if (before.numHeads !== state.numHeads) return `${state.numHeads} heads. ${chosen}`;
   if (before.length !== state.length) return `${state.length} tokens.`;
   if (before.isCausal !== state.isCausal) return state.isCausal ? "Later keys are hidden." : "All keys are visible.";
@@ -207,14 +208,14 @@ function alibiPython(frame) {
   const tables =
     shown === "bias"
       ? `tables = alibi_bias(${numHeads}, ${length})`
-      : `# The weights of scores that are all equal: only the distance counts.
+      : `# The weights if all scores are equal: only the distance matters.
 tables = masked_softmax(alibi_bias(${numHeads}, ${length})${mask})`;
   return `import math
 
 from mha_lib import ${imports.join(", ")}
 
 slopes = alibi_slopes(${numHeads})
-half_distances = math.log(2) / slopes  # at this distance a weight is half of the nearest one
+half_distances = math.log(2) / slopes  # at this distance a weight is half the weight at distance 0
 ${tables}
 table = tables[${head}]
 # The last query, from the nearest key to the farthest: (num_heads, distances).

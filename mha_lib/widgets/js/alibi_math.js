@@ -5,8 +5,9 @@ import { causalMask, maskedSoftmax } from "./attention_math.js";
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 
 /**
- * The slope of each head's penalty on distance. For a power of two the slopes are 2^(-8/h), 2^(-16/h), …; for other
- * numbers of heads h they are those of the power of two below, and then every other slope of the power above.
+ * The slope of each head's penalty on distance. If the number of heads h is a power of two, the slopes are
+ * 2^(-8/h), 2^(-16/h), …. Otherwise the first slopes are those of the next lower power of two, and the
+ * remaining ones are every other slope of the next higher power.
  * @param {number} numHeads
  * @returns {number[]}
  */
@@ -20,7 +21,7 @@ export function alibiSlopes(numHeads) {
 /**
  * The bias that is added to the scores of one head: -slope · distance.
  * @param {number} slope
- * @param {number} length of queries and keys
+ * @param {number} length number of queries and of keys
  * @returns {Matrix}
  */
 export function alibiBias(slope, length) {
@@ -33,7 +34,7 @@ export function alibiBias(slope, length) {
 export function computeAlibi({ numHeads, length, isCausal, shown }) {
   const slopes = alibiSlopes(numHeads);
   const mask = isCausal ? causalMask(length) : undefined;
-  // The softmax of the bias alone gives the weights where all scores are equal.
+  // The softmax of the bias alone gives the weights for scores that are all equal.
   const tables = slopes.map((slope) => {
     const bias = alibiBias(slope, length);
     return shown === "bias" ? bias : maskedSoftmax(bias, mask);
@@ -44,7 +45,7 @@ export function computeAlibi({ numHeads, length, isCausal, shown }) {
     // torch keeps the slopes in float32.
     half_distances: slopes.map((slope) => Math.LN2 / Math.fround(slope)),
     tables,
-    // The last query sees all keys, with a mask and without: one curve over the distance for each head.
+    // The last query sees every key with or without the mask, so its row is the curve over distance.
     by_distance: tables.map((table) => Float64Array.from(table[length - 1]).reverse()),
   };
 }

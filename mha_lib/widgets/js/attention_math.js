@@ -1,5 +1,5 @@
-// The mathematics of attention, in float64. Pure functions, no DOM, no state: the same rules as mha_lib.masking and
-// mha_lib.attention, so that a test can hold one against the other.
+// The mathematics of attention, in float64. Pure functions, no DOM, no state. They follow the same rules as
+// mha_lib.masking and mha_lib.attention, so that a test can compare the two.
 
 /** @typedef {Float64Array[]} Matrix rows of equal length */
 /** @typedef {boolean[][]} Mask [query][key], true = may attend */
@@ -13,7 +13,8 @@ export function bytesFromBase64(base64) {
 }
 
 /**
- * Rows from float32 numbers as torch stored them: little-endian bytes in base64. All further arithmetic is float64.
+ * A matrix from float32 numbers as torch stored them: little-endian bytes in base64. Further arithmetic is
+ * float64.
  * @param {string} base64
  * @param {number} columns
  * @returns {Matrix}
@@ -26,7 +27,7 @@ export function matrixFromFloat32(base64, columns) {
 }
 
 /**
- * All zero. The rows lie one behind the other in memory, which keeps long loops fast.
+ * A matrix of zeros. Its rows are adjacent in memory, which keeps long loops fast.
  * @param {number} rows
  * @param {number} columns
  * @returns {Matrix}
@@ -37,7 +38,7 @@ export function zeroMatrix(rows, columns) {
 }
 
 /**
- * (len, embed_dim) -> num_heads times (len, head_dim): head i owns the columns from i * head_dim on.
+ * (len, embed_dim) -> num_heads matrices (len, head_dim): head i owns head_dim columns from i * head_dim on.
  * @param {Matrix} x
  * @param {number} numHeads
  * @returns {Matrix[]}
@@ -54,7 +55,7 @@ export function splitHeads(x, numHeads) {
 }
 
 /**
- * Undoes `splitHeads`: the heads side by side again.
+ * Undoes `splitHeads`: puts the heads side by side again.
  * @param {Matrix[]} heads
  * @returns {Matrix}
  */
@@ -70,7 +71,7 @@ export function mergeHeads(heads) {
  */
 export function dotProductScore(query, key) {
   const scores = zeroMatrix(query.length, key.length);
-  // The inner loop runs along the keys, of which there are many, and takes four coordinates at a time.
+  // The inner loop runs over the keys, of which there are many, and handles four coordinates at a time.
   const coordinates = zeroMatrix(key[0]?.length ?? 0, key.length);
   for (let k = 0; k < key.length; k++) for (let i = 0; i < coordinates.length; i++) coordinates[i][k] = key[k][i];
   for (let q = 0; q < scores.length; q++) {
@@ -90,7 +91,8 @@ export function dotProductScore(query, key) {
 }
 
 /**
- * The dot product over the square root of the width of one query, which is head_dim, not embed_dim.
+ * The dot product divided by the square root of the query's width. After the split it is head_dim, not
+ * embed_dim.
  * @param {Matrix} query
  * @param {Matrix} key
  * @returns {Matrix}
@@ -106,7 +108,7 @@ export function scaledDotProductScore(query, key) {
 }
 
 /**
- * Each query sees the first `validLen` keys.
+ * Each query sees only the first `validLen` keys.
  * @param {number} validLen
  * @param {number} qLen
  * @param {number} kLen
@@ -133,7 +135,7 @@ export function causalMask(qLen, kLen = qLen) {
 }
 
 /**
- * The AND of masks of one shape.
+ * The AND of masks of the same shape.
  * @param {Mask[]} masks at least one
  * @returns {Mask}
  */
@@ -149,7 +151,7 @@ export function combineMasks(masks) {
 }
 
 /**
- * Hidden scores become -Infinity: what the softmax is told.
+ * Replaces each hidden score with -Infinity, for display; `maskedSoftmax` takes the mask itself.
  * @param {Matrix} scores
  * @param {Mask} mask
  * @returns {Matrix}
@@ -164,7 +166,7 @@ export function maskScores(scores, mask) {
 }
 
 /**
- * Softmax of each row over its visible keys. A row without any is exactly zero.
+ * Softmax of each row over its visible keys. A row without visible keys is exactly zero.
  * @param {Matrix} scores
  * @param {Mask} [mask]
  * @returns {Matrix}
@@ -189,7 +191,7 @@ export function maskedSoftmax(scores, mask) {
 }
 
 /**
- * For each row of weights the sum of the values, weighted by them.
+ * For each query, the sum of the values, weighted by the query's row of weights.
  * @param {Matrix} weights (q_len, k_len)
  * @param {Matrix} value (k_len, value_dim)
  * @returns {Matrix} (q_len, value_dim)
@@ -219,7 +221,7 @@ export function attentionPooling(scores, value, mask) {
 }
 
 /**
- * Every step of multi-head attention, up to the point where the heads are merged.
+ * Every step of multi-head attention, up to the merge of the heads.
  * @param {{query: Matrix, key: Matrix, value: Matrix}} projected each (len, embed_dim)
  * @param {number} numHeads
  * @param {Mask} mask

@@ -1,4 +1,5 @@
-// The six steps of self-attention over a sentence that the reader types, with the arithmetic of one token written out.
+// The six steps of self-attention over a sentence that the reader types, with the arithmetic for one token
+// written out.
 
 import { extentOf } from "./colors.js";
 import { formatEntry, formatNumber, formatTuple } from "./format.js";
@@ -16,9 +17,9 @@ import { computeSix, sixCode, sixProblem, sixWords } from "./sentence_math.js";
 const SIX_WIDTH = 4;
 const SIX_NAMES = [
   "project – a query, a key and a value for each token",
-  "score – the query meets each key",
-  "scale – divide by the root of the width",
-  "softmax – positive weights with sum 1",
+  "score – the dot product of the query with each key",
+  "scale – divide by the square root of the width",
+  "softmax – weights from 0 to 1 that sum to 1",
   "weigh – multiply each value by its weight",
   "add – the sum is the output",
 ];
@@ -26,7 +27,7 @@ const SIX_VERBS = ["project", "score", "scale", "softmax", "weigh", "add"];
 
 /**
  * @param {string} word
- * @returns {string} at most ten characters as a reader counts them
+ * @returns {string} the word, cut to at most ten characters as a reader counts them
  */
 function sixShort(word) {
   if (word.length <= 10) return word;
@@ -36,7 +37,7 @@ function sixShort(word) {
 }
 
 /**
- * A word with marks round it, so that the direction of its script does not change that of the sentence.
+ * Wraps a word in isolation marks, so that a right-to-left word does not reorder the sentence around it.
  * @param {string} word as it is shown
  */
 const sixIsolate = (word) => `\u2068${word}\u2069`;
@@ -56,7 +57,7 @@ function sixMatrix(rows, what) {
 }
 
 /**
- * How many words and characters fit, as Python says.
+ * The largest numbers of words and characters, which Python sets.
  * @param {Frame} frame
  * @returns {import("./sentence_math.js").SentenceLimits}
  */
@@ -65,8 +66,9 @@ const sentenceLimits = (frame) => /** @type {any} */ (frame.limits("sentence"));
 /** @param {Frame} frame */
 function readSix(frame) {
   const sentence = frame.get("sentence");
-  const problem = typeof sentence === "string" ? sixProblem(sentence, sentenceLimits(frame)) : "It is no text.";
-  if (problem) throw new RangeError(`sentence must be one that can be shown. ${problem.slice(0, -1)}`);
+  const problem =
+    typeof sentence === "string" ? sixProblem(sentence, sentenceLimits(frame)) : "It is not text.";
+  if (problem) throw new RangeError(`sentence cannot be shown. ${problem.slice(0, -1)}`);
   const words = sixWords(sentence);
   const table = frame.get("vectors") ?? {};
   const isKnown = words.map((word) => Object.hasOwn(table, word));
@@ -92,12 +94,12 @@ function readSix(frame) {
 /** @typedef {ReturnType<typeof computeSix>} SixNumbers */
 
 /**
- * A state with its numbers, and what several panes say about it.
+ * A state with its numbers, and what several panes use to describe it.
  * @typedef {object} SixView
  * @property {SixState} state
  * @property {SixNumbers} found
  * @property {string[]} short the words as they are shown
- * @property {string} asking the chosen word in quotes
+ * @property {string} asking the chosen query word, in quotes
  * @property {(row: number, column: number) => boolean} isHidden
  * @property {(partsOf: (index: number) => SixPart[]) => SixLine[]} lineForEachKey
  */
@@ -130,7 +132,7 @@ function sixNode(part) {
 }
 
 /**
- * Lines of arithmetic.
+ * A list of lines of arithmetic.
  * @param {string} label
  */
 function sixLines(label) {
@@ -149,9 +151,10 @@ function sixLines(label) {
 }
 
 /**
- * Vectors in a table: a row for each token, four columns for each group.
+ * A table of vectors: one row per token, four columns per group.
  * @param {string} label
- * @param {{title: string, role: SixRole, name?: string, digits?: number}[]} groups the page keeps the numbers of a group with a `name`
+ * @param {{title: string, role: SixRole, name?: string, digits?: number}[]} groups the page stores the
+ *   numbers of each group that has a `name`
  */
 function sixTable(label, groups) {
   const titles = groups.map(({ title, role }) =>
@@ -168,7 +171,8 @@ function sixTable(label, groups) {
   /**
    * @param {readonly string[]} words
    * @param {Matrix[]} arrays one for each group
-   * @param {{chosen?: number, sum?: ArrayLike<number>}} how `chosen` is the row that stands out, `sum` a last row below a line
+   * @param {{chosen?: number, sum?: ArrayLike<number>}} how `chosen` is the highlighted row, `sum` a last row
+   *   below a rule
    */
   function draw(words, arrays, { chosen = -1, sum } = {}) {
     const count = words.length + (sum ? 1 : 0);
@@ -198,7 +202,7 @@ function sixTable(label, groups) {
 }
 
 /**
- * The choice of the query token: native radio buttons, one for each word.
+ * Lets the reader choose the query token: one native radio button per word.
  * @param {Frame} frame
  */
 function sixChooser(frame) {
@@ -229,7 +233,7 @@ function sixChooser(frame) {
 }
 
 /**
- * How a word became a vector.
+ * Says how a word became a vector.
  * @param {string} word
  * @param {boolean} isKnown
  * @param {ArrayLike<number>} x
@@ -237,20 +241,21 @@ function sixChooser(frame) {
 function sixRule(word, isKnown, x) {
   const shown = `“${sixIsolate(sixShort(word))}”`;
   const vector = `x = ${formatTuple(x)}`;
-  if (isKnown) return `${shown} is one of the three words with given numbers: ${vector}.`;
+  if (isKnown) return `${shown} is one of the words with given numbers: ${vector}.`;
   const { points, total, code, digits } = sixCode(word);
   const terms = points.map((point, index) => `${index + 1}·${point}`);
   const all = terms.length > 5 ? [...terms.slice(0, 3), "…", terms[terms.length - 1]] : terms;
   return (
-    `The characters of ${shown} have the Unicode numbers ${points.slice(0, 3).join(", ")}${points.length > 3 ? ", …" : ""}. ` +
-    `Each times its place: ${all.join(" + ")}${terms.length > 1 ? ` = ${total}` : ""}. ` +
-    `The remainder by 80, plus 1, is ${code}, written ${digits.join("")} in base 3: ${vector}.`
+    `The characters of ${shown} have the Unicode code points ` +
+    `${points.slice(0, 3).join(", ")}${points.length > 3 ? ", …" : ""}. ` +
+    `Each code point times its place: ${all.join(" + ")}${terms.length > 1 ? ` = ${total}` : ""}. ` +
+    `The remainder after division by 80, plus 1, is ${code}, written ${digits.join("")} in base 3: ${vector}.`
   );
 }
 
 /**
- * The field for the sentence, with a remark below it. What the reader types reaches the model only if it makes sense;
- * otherwise the remark says what is wrong, and the widget keeps the last good sentence, which comes back to the field when
+ * The field for the sentence, with a remark below it. Only a valid sentence reaches the model. Otherwise the
+ * remark says what is wrong, and the widget keeps the last valid sentence, which returns to the field when
  * the reader leaves it.
  * @param {Frame} frame
  */
@@ -271,7 +276,8 @@ function sentenceField(frame) {
     input.setAttribute("aria-invalid", String(problem !== ""));
     remark.classList.toggle("mha-problem", problem !== "");
     remark.textContent =
-      problem || `Up to ${limits.words} words. Their vectors are made from their letters and carry no meaning.`;
+      problem ||
+      `Up to ${limits.words} words. A word without given numbers gets a vector made from its characters, without meaning.`;
     return problem;
   };
   frame.listen(input, "input", () => {
@@ -289,7 +295,7 @@ function sentenceField(frame) {
   let typed = /** @type {string | null} */ (null);
   /** @param {string} sentence */
   function draw(sentence) {
-    // The field changes only with the sentence: a reader who is typing has it in the field already.
+    // The field is set only when the sentence changes. While the reader types, it already holds the sentence.
     if (sentence === typed) return;
     typed = sentence;
     if (input.value !== typed) input.value = typed;
@@ -324,7 +330,7 @@ function projectPane() {
     { class: "mha-pane" },
     rule,
     element("div", { class: "mha-products" }, ...products.map((product) => product.node)),
-    paneTitle("All tokens, by the same three matrices"),
+    paneTitle("All tokens, projected by the same three matrices"),
     vectors.node,
   );
 
@@ -351,7 +357,9 @@ function projectPane() {
   function draw(view) {
     const { words, isKnown, x, chosen, step } = view.state;
     const { found } = view;
-    rule.textContent = `${sixRule(words[chosen], isKnown[chosen], x[chosen])} Each entry of q, k and v is x times one column.`;
+    rule.textContent =
+      `${sixRule(words[chosen], isKnown[chosen], x[chosen])} ` +
+      "Each entry of q, k and v is the dot product of x with one column of the matrix.";
     if (step === 1) drawProducts(view);
     vectors.draw(view.short, [found.x, found.query, found.key, found.value], { chosen });
   }
@@ -359,7 +367,7 @@ function projectPane() {
 }
 
 /**
- * The arithmetic of the scores of the chosen query.
+ * The arithmetic of the chosen query's scores.
  * @param {SixView} view
  * @returns {{title: string, lines: SixLine[]}}
  */
@@ -401,12 +409,12 @@ function softmaxArithmetic({ state: { chosen }, found, asking, isHidden, lineFor
   const terms = visible.map((index) => formatEntry(Math.exp(scaled[index])));
   const total = formatEntry(visible.reduce((sum, index) => sum + Math.exp(scaled[index]), 0));
   return {
-    title: `exp() of each scaled score of ${asking}, over the sum of them:`,
+    title: `exp() of each scaled score of ${asking}, divided by their sum:`,
     lines: [
       { word: "sum", parts: [`${exps.join(" + ")} = ${terms.join(" + ")} = `, { text: total }] },
       ...lineForEachKey((index) =>
         isHidden(chosen, index)
-          ? ["hidden, because it comes later: ", { text: "0" }]
+          ? ["hidden, because this key comes later: ", { text: "0" }]
           : [`exp(${formatEntry(scaled[index])}) / ${total} = `, { text: formatNumber(found.weights[chosen][index]) }],
       ),
     ],
@@ -414,7 +422,7 @@ function softmaxArithmetic({ state: { chosen }, found, asking, isHidden, lineFor
 }
 
 /**
- * Steps 2 to 4: the arithmetic of one query, and a map of the numbers of all queries.
+ * Steps 2 to 4: the arithmetic of one query, and a map with the numbers of all queries.
  * @param {Frame} frame
  * @param {number} step
  * @param {"scores" | "scaled" | "weights"} name
@@ -423,7 +431,7 @@ function softmaxArithmetic({ state: { chosen }, found, asking, isHidden, lineFor
  */
 function mapPane(frame, step, name, noun, arithmetic) {
   const title = paneTitle();
-  const lines = sixLines(`the arithmetic of the ${name} of one query`);
+  const lines = sixLines(`the arithmetic of the ${noun}s of one query`);
   const map = numberMap(frame, { name, rows: "queries", columns: "keys" });
   const bar = colorBar();
   const right = element("div", {}, paneTitle(`All queries at once: ${noun}s`), map.node, bar.node);
@@ -504,7 +512,7 @@ function addPane() {
 }
 
 /**
- * The step and its result, read out.
+ * The step and its result, for screen readers.
  * @param {SixView} view
  */
 function describeSix({ state: { step, chosen }, found, short }) {
@@ -582,7 +590,7 @@ given = {${[...new Set(known)].join(", ")}}
 
 
 def word_vector(word):
-    """The given numbers of a word, or else four digits that are made from its characters."""
+    """The given vector of a word or, if there is none, four digits made from its characters."""
     if word in given:
         return given[word]
     total = sum(place * ord(character) for place, character in enumerate(word, 1))
@@ -602,7 +610,7 @@ scaled = scaled_dot_product_score(query, key)
 # 4 softmax, 5 weigh, 6 add: for all queries at once
 mask = ${isCausal ? "causal_mask(len(words))" : "None"}
 output, weights = attention_pooling(scaled, value, mask)
-# Step 5 by itself, for the query ${chosen}
+# Step 5 alone, for query ${chosen}
 weighted = weights[${chosen}][:, None] * value
 print(torch.round(output, decimals=4))
 `;

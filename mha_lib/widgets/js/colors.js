@@ -2,11 +2,11 @@
 
 /** @typedef {{low: number, high: number}} Extent the numbers at both ends of a colour scale */
 
-const HEAD_COLORS = 8; // the style sheet has this many
+const HEAD_COLORS = 8; // the style sheet defines this many
 
 /**
- * Viridis, the colour map of all heatmaps: evenly spaced stops of the original; colours between them lie on straight
- * lines.
+ * Viridis, the colour map of all heatmaps: evenly spaced stops of the original map. Colours between two stops
+ * are interpolated linearly.
  * @type {number[][]} red, green, blue in 0..255
  */
 const VIRIDIS = [
@@ -17,7 +17,7 @@ const VIRIDIS = [
 ];
 
 /**
- * @param {number} fraction 0 = lowest, 1 = highest; a fraction outside is moved to the nearer end
+ * @param {number} fraction 0 = lowest, 1 = highest; a fraction outside 0..1 is moved to the nearer end
  * @returns {[number, number, number]} red, green, blue in 0..255
  */
 export function viridis(fraction) {
@@ -29,7 +29,8 @@ export function viridis(fraction) {
 
 /**
  * @param {number[]} color red, green, blue in 0..255
- * @returns {string} black or white, whichever has more contrast on the colour: at least 4.58 by the formulas of WCAG 2
+ * @returns {string} black or white, whichever has more contrast with the colour: by the WCAG 2 formula at
+ *   least 4.58
  */
 export function inkOn(color) {
   const [red, green, blue] = color.map((c) => (c <= 10 ? c / 3294.6 : ((c / 255 + 0.055) / 1.055) ** 2.4));
@@ -42,9 +43,9 @@ export function viridisGradient() {
 }
 
 /**
- * The range of the colours over some tables.
+ * The range of numbers that a colour scale for some tables must cover.
  * @param {import("./attention_math.js").Matrix[]} tables
- * @param {boolean} fromZero whether the scale begins at 0, as that of weights does
+ * @param {boolean} fromZero whether the scale starts at 0, as it does for weights
  * @returns {Extent}
  */
 export function extentOf(tables, fromZero) {

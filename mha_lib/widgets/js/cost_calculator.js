@@ -1,4 +1,5 @@
-// What attention costs in parameters, operations and bytes. The number of heads changes only one of these costs.
+// What attention costs in parameters, FLOPs and bytes. If each head has its own keys, the number of heads
+// changes only the bytes of the attention weights.
 
 import { attentionCost, computeCost, divisorsUpTo } from "./cost_math.js";
 import { formatRatio, powerOfThousand, shortAmount } from "./format.js";
@@ -11,7 +12,7 @@ import { plane } from "./plane.js";
 const WIDTHS = [64, 128, 256, 512, 768, 1024, 2048, 4096, 8192, 12288];
 const LENGTHS = Array.from({ length: 14 }, (_, power) => 16 * 2 ** power);
 const BATCHES = [1, 2, 4, 8, 16, 32, 64];
-const MOST_LAYERS = 128; // of the slider
+const MOST_LAYERS = 128; // the slider's upper end
 
 /** What the bars count, each with its unit. */
 const SWEPT = /** @type {const} */ ([
@@ -21,7 +22,7 @@ const SWEPT = /** @type {const} */ ([
   { name: "weights", noun: "attention weights", unit: "B" },
 ]);
 
-/** Published sizes: embed_dim, num_heads, num_kv_heads, num_layers, and the length of the context. */
+/** Published sizes: embed_dim, num_heads, num_kv_heads, num_layers and context length. */
 const MODELS = [
   { text: "GPT-2 small (Radford et al., 2019)", sizes: [768, 12, 12, 12, 1024] },
   { text: "GPT-3 (Brown et al., 2020)", sizes: [12288, 96, 96, 96, 2048] },
@@ -54,7 +55,8 @@ function readCost(frame) {
 /** @typedef {ReturnType<typeof readCost>} CostState */
 
 /**
- * The nearest numbers of heads that divide. Where each head has keys of its own, that stays so.
+ * The largest numbers of heads that divide their widths and do not exceed the wanted ones. If each head has
+ * its own keys, this stays so.
  * @param {CostState} state
  * @param {number} embedDim
  * @param {number} wanted heads
@@ -87,7 +89,9 @@ function costControls(frame) {
   const bytes = segments(frame, "Bytes per number", bytesOptions.map((n) => [String(n), String(n)]), (value) =>
     frame.set({ bytes_per_number: Number(value) }),
   );
-  const sweep = segments(frame, "Bars against", sweeps.map((name) => [name, name]), (value) => frame.set({ sweep: value }));
+  const sweep = segments(frame, "Bars vary", sweeps.map((name) => [name, name]), (value) =>
+    frame.set({ sweep: value }),
+  );
   const choices = element("div", { class: "mha-choices" }, sweep.node, bytes.node);
   const sliders = [width, heads, kvHeads, length, batch, layers].map(({ node }) => node);
   const node = element("div", { class: "mha-controls" }, models.node, ...sliders, choices);
@@ -97,7 +101,7 @@ function costControls(frame) {
     const { embedDim, numHeads, numKvHeads, numLayers } = state;
     const present = String([embedDim, numHeads, numKvHeads, numLayers, state.length]);
     const index = MODELS.findIndex((model) => String(model.sizes) === present);
-    models.draw(["own sizes", ...MODELS.map(({ text }) => text)], 1 + index);
+    models.draw(["custom sizes", ...MODELS.map(({ text }) => text)], 1 + index);
     width.draw(embedDim, { stops: stopsWith(WIDTHS, embedDim) });
     const said = `${numHeads} heads of width ${embedDim / numHeads}`;
     heads.draw(numHeads, { stops: divisorsUpTo(embedDim, mostHeads), said });
@@ -137,14 +141,14 @@ function costBars() {
     }
     about.textContent =
       sweep === "num_heads"
-        ? "Rows: num_heads. Each head has keys of its own; the more heads, the narrower each of them."
-        : `Rows: num_kv_heads, shared by ${numHeads} query heads.`;
+        ? "One row for each num_heads. Each head has its own keys; the more heads, the narrower each one is."
+        : `One row for each num_kv_heads: the key/value heads that ${numHeads} query heads share.`;
   }
   return { nodes: [node, about], draw };
 }
 
 /**
- * FLOPs against the length.
+ * Plots FLOPs against length.
  * @param {Frame} frame
  */
 function costCurves(frame) {
@@ -167,7 +171,7 @@ function costCurves(frame) {
     graph.draw([0, lengths[lengths.length - 1]], [0, high / scale]);
     projections.draw(lengths, projectionCurve.map((flops) => flops / scale));
     attention.draw(lengths, attentionCurve.map((flops) => flops / scale));
-    // The curves are drawn in other units; the page keeps the FLOPs.
+    // The curves are drawn in larger units; the page stores the FLOPs themselves.
     mark(projections.node, "projection_curve", projectionCurve);
     mark(attention.node, "attention_curve", attentionCurve);
     const atCrossing = attentionCost({ ...state, length: crossing }).attentionFlops;
@@ -180,11 +184,12 @@ function costCurves(frame) {
     mark(where, "crossing", crossing);
     const ratio = formatRatio(cost.attentionFlops / cost.projectionFlops);
     crossed.replaceChildren(
-      "Dashed: the projections. Solid: scores and values. Ring: they meet at length ",
+      "Dashed: the projections. Solid: scores and values. Ring: the curves meet at length ",
       where,
-      ` = embed_dim + num_kv_heads · head_dim. Dots: at length ${state.length}, scores and values cost ${ratio} the projections.`,
+      ` = embed_dim + num_kv_heads · head_dim. Dots: at length ${state.length}, ` +
+        `scores and values cost ${ratio} what the projections cost.`,
     );
-    graph.describe(`They meet at length ${crossing}.`);
+    graph.describe(`The curves meet at length ${crossing}.`);
   }
   return { nodes: [growth, graph.node, crossed], draw };
 }
@@ -252,8 +257,8 @@ from mha_lib import KeyValueCache, MultiHeadAttention
 
 
 def cost(num_heads, num_kv_heads, length):
-    """All layers: parameters, FLOPs of projections, of scores and values, bytes of weights, of the cache."""
-    # On the meta device tensors have shapes and no numbers, so that any size fits.
+    """For all layers: parameters, FLOPs of projections, of scores and values, bytes of weights and cache."""
+    # On the meta device, tensors have shapes but no numbers, so any size fits.
     with torch.device("meta"), torch.no_grad():
         layer = MultiHeadAttention(${embedDim}, num_heads, num_kv_heads=num_kv_heads)
         x, cache = torch.empty(${batchSize}, length, ${embedDim}), KeyValueCache()

@@ -1,4 +1,5 @@
-// What attention layers without biases cost. Pure functions of the sizes; a test compares them with torch's own count.
+// What attention layers without biases cost. Pure functions of the sizes; a test compares them with torch's
+// counts.
 
 const CURVE_STEPS = 16;
 
@@ -18,14 +19,14 @@ const CURVE_STEPS = 16;
  */
 export function attentionCost({ embedDim, numHeads, numKvHeads, length, batchSize, numLayers, bytesPerNumber }) {
   const kvDim = (numKvHeads * embedDim) / numHeads;
-  // Queries and output are as wide as the model; keys and values are as wide as their heads together.
+  // Queries and output are as wide as the model; keys and values are as wide as all key/value heads together.
   const parameters = numLayers * (2 * embedDim * embedDim + 2 * embedDim * kvDim);
   const tokens = batchSize * length;
   return {
     parameters,
-    // Two operations for each multiply and add.
+    // Each multiply-add counts as two operations.
     projectionFlops: 2 * tokens * parameters,
-    // Scores and values each take length · embed_dim products for every query, however the width is divided into heads.
+    // Scores and output each take length · embed_dim products per query, for any number of heads.
     attentionFlops: numLayers * 4 * tokens * length * embedDim,
     weightsBytes: numLayers * tokens * numHeads * length * bytesPerNumber,
     cacheBytes: numLayers * 2 * tokens * kvDim * bytesPerNumber,
@@ -50,7 +51,7 @@ export function divisorsUpTo(whole, most) {
 }
 
 /**
- * All that the widget shows.
+ * Everything that the widget shows.
  * @param {AttentionSizes & {sweep: string}} state
  */
 export function computeCost(state) {
@@ -82,7 +83,7 @@ export function computeCost(state) {
 }
 
 /**
- * The numbers of heads that have a bar: the powers of two up to 64 that divide, and the present numbers.
+ * The numbers of heads that get a bar: the powers of two up to 64 that divide `whole`, and the current ones.
  * @param {number} whole
  * @param {number[]} always
  */

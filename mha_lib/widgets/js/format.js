@@ -1,4 +1,4 @@
-// How numbers are written: each way stands here once, and all widgets use the same ones.
+// How all widgets write numbers: each format is defined here once.
 
 const PREFIXES = ["", "k", "M", "G", "T", "P", "E"];
 
@@ -30,7 +30,7 @@ export function formatTuple(numbers, digits) {
 }
 
 /**
- * @param {number} number a whole one
+ * @param {number} number an integer
  * @returns {string} all digits, in groups of three: 12,288
  */
 export function groupDigits(number) {
@@ -39,7 +39,8 @@ export function groupDigits(number) {
 
 /**
  * @param {number} number
- * @returns {{scale: number, prefix: string}} the power of a thousand below the number, and its prefix
+ * @returns {{scale: number, prefix: string}} the largest power of a thousand that the number reaches, at
+ *   least 1, and its prefix
  */
 export function powerOfThousand(number) {
   const power = number < 1000 ? 0 : Math.min(Math.floor(Math.log10(number) / 3), PREFIXES.length - 1);
@@ -47,9 +48,9 @@ export function powerOfThousand(number) {
 }
 
 /**
- * All digits of a number up to 9,999, and of a larger one three figures with a prefix: 1.57 M. The space does not
- * break, so that no line ends between an amount and its unit.
- * @param {number} number a whole one
+ * Writes a number up to 9,999 with all its digits, and a larger one with three digits and a prefix: 1.57 M.
+ * The space is a no-break space, so that no line ends between an amount and its unit.
+ * @param {number} number an integer
  * @param {string} [unit]
  */
 export function shortAmount(number, unit = "") {
@@ -60,7 +61,7 @@ export function shortAmount(number, unit = "") {
 }
 
 /**
- * How many times as much one amount is as another, in words: "2.5 times", or "1/12 of" where it is less.
+ * A ratio of two amounts in words: "2.5 times", or "1/12 of" if it is below 1.
  * @param {number} ratio
  */
 export function formatRatio(ratio) {
@@ -70,7 +71,7 @@ export function formatRatio(ratio) {
 
 /**
  * @param {number} number between 0 and 1
- * @returns {string} one over a number: 1/256, or 1/22.63 where that number is not whole
+ * @returns {string} 1/n, where n is shown with two digits if it is not whole: 1/256, 1/22.63
  */
 export function unitFraction(number) {
   const inverse = 1 / number;

@@ -1,5 +1,6 @@
-// What every widget needs around its contents: it builds elements, follows the model, says what changed, shows errors
-// and cleans up. A widget calls `mount` and hands over what it draws.
+// What every widget needs around its contents. This module builds elements, follows the model, announces
+// changes, shows errors and cleans up. A widget calls `mount` and passes the function that builds its
+// contents.
 
 /**
  * The part of anywidget's model that the widgets use.
@@ -12,7 +13,7 @@
  */
 
 /**
- * What a setting may be, as its trait in Python says.
+ * The values that a setting may take, as its trait in Python defines them.
  * @typedef {object} Limits
  * @property {number} low
  * @property {number} high
@@ -22,11 +23,11 @@
  */
 
 /**
- * The readers check a trait and throw a RangeError where it is wrong. What Python says of a setting holds by itself;
- * `narrower` adds what follows from other settings.
+ * The readers (`whole`, `real`, …) check a trait and throw a RangeError if its value is not allowed. The
+ * limits from Python always apply; `narrower` replaces those that other settings make narrower.
  * @typedef {object} Frame
  * @property {HTMLElement} body where the widget puts its elements
- * @property {(name: string) => any} get reads a trait as it is
+ * @property {(name: string) => any} get reads a trait without checking it
  * @property {(name: string) => Limits} limits of a setting; other traits have none
  * @property {(name: string, narrower?: Partial<Limits>) => number} whole reads a whole number
  * @property {(name: string, narrower?: Partial<Limits>) => number} real reads a finite number
@@ -34,25 +35,29 @@
  * @property {(name: string) => string} choice reads one of the options
  * @property {(name: string, narrower?: Partial<Limits>) => number[]} reals reads a list of finite numbers
  * @property {(changes: Object<string, any>) => void} set writes traits and tells the kernel, if there is one
- * @property {(numbers: () => Object<string, any>) => void} report lets Python compare the numbers with torch's
- * @property {(target: EventTarget, type: string, listener: (event: any) => void) => void} listen until the view goes
- * @property {(text: string) => void} say tells a screen reader what changed; of many changes in a row only the last
+ * @property {(numbers: () => Object<string, any>) => void} report lets Python compare the numbers with
+ *   torch's
+ * @property {(target: EventTarget, type: string, listener: (event: any) => void) => void} listen until the
+ *   view is removed
+ * @property {(text: string) => void} say tells a screen reader what changed; in a quick series of
+ *   changes, the first and then only the latest after each pause
  */
 
 /**
- * `name` makes the CSS class, `label` is read out. A change of a setting or of a trait in `data`, which only Python
- * changes, draws the widget again. `python` writes the settings as a program.
+ * `name` makes the CSS class; screen readers read out `label`. The widget is drawn again when a setting
+ * changes, or a trait that `data` names. `python` writes the settings as a Python program.
  * @typedef {{name: string, label: string, data?: string[], python?: (frame: Frame) => string}} MountOptions
  */
 
-const PAUSE = 200; // milliseconds; nobody can listen to more frequent news, and Python need not compare more often
+// Milliseconds. Nobody can follow more frequent announcements, and Python need not compare more often.
+const PAUSE = 200;
 
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
- * An element with its attributes, properties and children in one call.
+ * Makes an element with its attributes and children.
  * @param {string} tag
- * @param {Object<string, any>} [attributes] `text` sets the text; true and false make a bare attribute or none
+ * @param {Object<string, any>} [attributes] `text` sets the text; true makes a bare attribute, false none
  * @param {...(Node|string|null)} children
  * @returns {any}
  */
@@ -68,7 +73,7 @@ export function element(tag, attributes = {}, ...children) {
 }
 
 /**
- * An element of an SVG with its attributes.
+ * Makes an SVG element with its attributes.
  * @param {string} tag
  * @param {Object<string, any>} attributes
  * @returns {any}
@@ -92,9 +97,9 @@ export function inlineText(text) {
 }
 
 /**
- * Keeps a number that a node shows at full precision, for tests and for programs that read the page.
+ * Stores in a node, at full precision, the number that it shows, for tests and other programs.
  * @param {any} node
- * @param {string} name shared by all numbers of a table, which stand in reading order
+ * @param {string} name shared by all numbers of a table, whose nodes are in reading order
  * @param {number | ArrayLike<number>} value one number, or the numbers of a curve
  */
 export function mark(node, name, value) {
@@ -119,7 +124,7 @@ export function focusedNear(node) {
 }
 
 /**
- * Typed arrays as plain ones, which a kernel understands; −∞, which JSON does not have, as null.
+ * Turns typed arrays into plain ones, which a kernel understands, and −∞, which JSON lacks, into null.
  * @param {any} value
  * @returns {any}
  */
@@ -176,10 +181,10 @@ function buildReaders(model, ranges) {
 }
 
 /**
- * A function that shows texts in a node, for screen readers: the first of a row of changes at once, then only the
- * latest after each pause.
+ * Returns a function that announces texts to screen readers. Of a quick series of texts it announces the
+ * first at once and then, after each pause, only the latest.
  * @param {HTMLElement} status
- * @param {AbortSignal} signal ends it
+ * @param {AbortSignal} signal stops it
  */
 function buildSpeaker(status, signal) {
   let timer = 0;
@@ -197,10 +202,10 @@ function buildSpeaker(status, signal) {
 }
 
 /**
- * A function that tells Python, after a pause without changes, which numbers the browser computed from which settings.
+ * Returns a function that tells Python, after a pause, the settings and the numbers computed from them.
  * @param {Model} model
  * @param {string[]} settings
- * @param {AbortSignal} signal ends it
+ * @param {AbortSignal} signal stops it
  */
 function buildReporter(model, settings, signal) {
   let timer = 0;
@@ -217,13 +222,13 @@ function buildReporter(model, settings, signal) {
 }
 
 /**
- * The program that the settings stand for, folded away, and a button that copies it.
+ * The settings written as a program, folded away, and a button that copies it.
  * @param {Frame} frame
  * @param {(frame: Frame) => string} python
  */
 function buildProgram(frame, python) {
   const code = element("code");
-  // The scrolled element can have the focus, so that long lines can be read by keyboard.
+  // The scrolling element can take the focus, so that long lines can be read with the keyboard.
   const scroller = { class: "mha-code", tabindex: 0, role: "group", "aria-label": "Python code" };
   const text = element("div", scroller, element("pre", {}, code));
   const copy = element("button", { type: "button", text: "Copy" });
@@ -241,7 +246,7 @@ function buildProgram(frame, python) {
       frame.say("Copied.");
       copy.textContent = "Copied";
     } catch {
-      // A page may be denied the clipboard. The text is then selected, and one key copies it.
+      // The browser may refuse access to the clipboard. The selected code can still be copied.
       getSelection()?.selectAllChildren(code);
       frame.say("The code is selected: copy it with your keyboard.");
     }
@@ -250,7 +255,7 @@ function buildProgram(frame, python) {
 }
 
 /**
- * The lower edge of a widget: a button that resets the settings, and the settings as a program.
+ * The footer of a widget: a button that resets the settings, and the settings written as a program.
  * @param {Frame} frame
  * @param {string[]} settings
  * @param {MountOptions["python"]} python
@@ -260,8 +265,8 @@ function buildFooter(frame, settings, python) {
   const reset = element("button", { type: "button", class: "mha-reset", text: "Reset" });
   frame.listen(reset, "click", () => {
     frame.set(structuredClone(initial));
-    // The widget first draws itself and says what that changed; the text here is said last, and so it is heard.
-    queueMicrotask(() => frame.say("All settings are as at the start."));
+    // The redraw announces its own change first. This text comes after it and replaces it.
+    queueMicrotask(() => frame.say("All settings are back at their initial values."));
   });
   const node = element("div", { class: "mha-footer" }, reset);
   if (!python) return { node, draw() {} };
@@ -271,7 +276,7 @@ function buildFooter(frame, settings, python) {
 }
 
 /**
- * A function that calls `draw`, and shows what is wrong in place of the widget where the state makes no sense.
+ * Returns a function that calls `draw` or, if the state is invalid, shows the error in place of the widget.
  * @param {HTMLElement} body
  * @param {HTMLElement} problem
  * @param {() => void} draw
@@ -294,11 +299,12 @@ function buildRedraw(body, problem, draw) {
 /**
  * Builds one view and keeps it up to date with the model.
  *
- * All elements are inside one form, so that radio buttons of two views never form one group and Enter submits nothing.
+ * All elements are inside one form, so that radio buttons of two views never form one group and Enter submits
+ * nothing.
  * @param {{model: Model, el: HTMLElement}} view
  * @param {MountOptions} options
- * @param {(frame: Frame) => () => void} build makes the elements once and returns the function that draws the state;
- *   this function throws a RangeError where the state makes no sense
+ * @param {(frame: Frame) => () => void} build makes the elements once and returns the function that draws the
+ *   state; this function throws a RangeError if the state is invalid
  * @returns {() => void} clean-up: removes all elements and listeners
  */
 export function mount({ model, el }, { name, label, data = [], python }, build) {
@@ -312,8 +318,9 @@ export function mount({ model, el }, { name, label, data = [], python }, build) 
   const status = element("p", { class: "mha-unseen", role: "status" });
   const form = element("form", {}, body, problem, status);
   const root = element("div", { class: `mha-widget mha-${name}`, role: "group", "aria-label": label }, form);
-  // JupyterLab would take plain keys, arrows too, as commands to its cells. This mark and the listener below keep them
-  // in the widget, whether JupyterLab listens while the event travels down or up.
+  // JupyterLab would treat plain keys, even arrows, as commands for its cells. This attribute and the keydown
+  // listener below keep them in the widget, whether JupyterLab listens in the capture phase or in the
+  // bubbling phase.
   root.dataset.lmSuppressShortcuts = "true";
   el.append(root);
 
@@ -341,7 +348,7 @@ export function mount({ model, el }, { name, label, data = [], python }, build) 
     draw();
     footer.draw();
   });
-  // One sweep may change several traits, each with an event of its own: the view waits until all have come.
+  // One action may change several traits, and each change fires its own event. The view waits for all.
   let waiting = false;
   const schedule = () => {
     if (waiting) return;

@@ -1,4 +1,4 @@
-// The centrepiece of the multi-head chapter: a reader moves the number of heads with a slider, and all else follows.
+// The main widget of the multi-head chapter: the reader sets the number of heads, and the rest follows.
 
 import { headColor } from "./colors.js";
 import { formatNumber, groupDigits } from "./format.js";
@@ -14,7 +14,7 @@ import { pixelCanvas, sizedMap } from "./pixel_map.js";
 /** @typedef {import("./head_math.js").Example} Example */
 /** @typedef {import("./head_math.js").Stage} Stage */
 
-const MAX_MARKED = 8192; // the page keeps the numbers of all small maps if there are at most this many
+const MAX_MARKED = 8192; // the page stores the numbers of all small maps if there are at most this many
 
 /** @type {Record<Stage, {text: string, noun: string, about: string}>} */
 const STAGES = {
@@ -164,7 +164,8 @@ function buildControls(frame) {
     const { examples, example: old, numHeads: wanted, validLen, head, other } = readHeads(frame);
     const example = examples[index];
     const stops = headCounts(example);
-    // Each setting moves to the nearest one that the new example has; if all tokens were visible, all stay visible.
+    // A setting that the new example does not allow moves to a nearby one; if all tokens were visible, all
+    // stay visible.
     const numHeads = stops.filter((stop) => stop <= wanted).at(-1) ?? stops[0];
     const length = example.tokens.length;
     frame.set({
@@ -215,7 +216,7 @@ function buildControls(frame) {
   return { node, draw };
 }
 
-/** A strip that stands for embed_dim numbers, divided into heads, and the sizes that follow from this division. */
+/** A strip of embed_dim numbers, divided into heads, and the sizes that follow from the division. */
 function buildSizes() {
   const strip = element("div", { class: "mha-strip", role: "img" });
   const list = facts(["head_dim", "parameters", "scores"]);
@@ -250,7 +251,7 @@ function buildSizes() {
 }
 
 /**
- * The large map of one head, or of how far two heads are apart.
+ * The large map of one head, or of the difference between two heads.
  * @param {Frame} frame
  * @param {string} name
  */
@@ -264,7 +265,8 @@ function buildLargeMap(frame, name) {
 
   /**
    * @param {HeadState} state
-   * @param {{heads: number[], table: Matrix} | undefined} shown one head, or two heads with a table of their difference
+   * @param {{heads: number[], table: Matrix} | undefined} shown one head with its table, or two heads with
+   *   the table of their difference
    * @param {{maps: Matrix[], mask: Mask}} computed
    * @param {import("./colors.js").Extent} extent
    */
@@ -283,14 +285,15 @@ function buildLargeMap(frame, name) {
     title.textContent = `${whose[0].toUpperCase()}${whose.slice(1)}: ${noun}s`;
     const colors = heads.map((head, index) => `${headColor(head)} ${50 * index}% ${isDifference ? 50 * index + 50 : 100}%`);
     title.style.setProperty("--head", `linear-gradient(135deg, ${colors.join(", ")})`);
-    about.textContent = isDifference ? "how far the two heads are apart" : aboutStage;
+    about.textContent = isDifference ? "how far apart the two heads are" : aboutStage;
 
     const repeated = new Set(tokens).size < tokens.length;
     const quoted = (/** @type {number} */ index) => `'${tokens[index]}'${repeated ? ` at ${index}` : ""}`;
     const first = isDifference ? 0 : heads[0] * table[0].length;
     const isHidden = (/** @type {number} */ q, /** @type {number} */ k) => !isOutput && stage !== "scores" && !mask[q][k];
     const describe = (/** @type {number} */ q, /** @type {number} */ k, /** @type {string} */ number) => {
-      const target = !isOutput ? `key ${quoted(k)}` : `number ${first + k} of the ${isDifference ? "heads" : "output"}`;
+      const owner = isDifference ? "each head's output" : "the output";
+      const target = !isOutput ? `key ${quoted(k)}` : `number ${first + k} of ${owner}`;
       const each = heads.map((head) => `head ${head}: ${formatNumber(maps[head][q][k])}`).join(", ");
       const reason = isHidden(q, k) ? `, hidden by the ${k >= validLen ? "padding" : "causal"} mask` : "";
       return `query ${quoted(q)} → ${target}: ${number}${isDifference ? ` (${each})` : ""}${reason}`;
@@ -320,7 +323,7 @@ function buildLargeMap(frame, name) {
 }
 
 /**
- * Small maps of all heads; one of them is chosen.
+ * Small maps of all heads, from which the reader chooses one.
  * @param {Frame} frame
  */
 function buildGallery(frame) {
@@ -351,7 +354,7 @@ function buildGallery(frame) {
     maps.classList.toggle("mha-fine", example.tokens.length > 48);
     entries.forEach(({ label, input, canvas }, index) => {
       if (index >= heads.length) {
-        label.remove(); // it is appended again when the head is there again
+        label.remove(); // it is appended again when the head exists again
         return;
       }
       if (!label.parentNode) maps.append(label);
@@ -376,7 +379,7 @@ function headPython(frame) {
     both: `table, other_table = shown[${head}], shown[${other}]`,
     difference: "table = difference",
   };
-  // The score of a hidden key is -inf in both heads, and the difference of two infinities is no number.
+  // The score of a hidden key is -inf in both heads, and the difference of two infinities is NaN.
   const difference = `
 difference = (shown[${head}] - shown[${other}]).abs()${stage === "masked" ? ".masked_fill(~mask, -torch.inf)" : ""}
 apart = difference[difference.isfinite()]
@@ -390,7 +393,7 @@ from mha_lib import MultiHeadAttention, attention_pooling, build_mask, scaled_do
 
 
 def projected(text):
-    """The projected tokens, (len, embed_dim): stored in float32, computed with in float64."""
+    """The projected tokens, (len, embed_dim): stored in float32, used in float64."""
     numbers = torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.float32)
     return numbers.double().unflatten(0, (-1, ${embedDim}))
 

@@ -1,5 +1,4 @@
-// What the head explorer shows: every stage of attention for all heads, and how far two heads are apart. Pure functions,
-// no DOM.
+// What the head explorer shows: every stage of attention for all heads, and how much two heads differ.
 
 import {
   causalMask,
@@ -20,13 +19,13 @@ import { extentOf } from "./colors.js";
 /** @typedef {"scores" | "masked" | "weights" | "output"} Stage */
 
 /**
- * The projections of a layer, float32 in base64, and the numbers of heads into which they are divided.
+ * The projections of a layer, float32 in base64, and the numbers of heads into which they may be divided.
  * @typedef {{num_heads: number[], parameters: number, query: string, key: string, value: string}} Projections
  */
 
 /**
- * What torch stored of one example. `versions` has one entry for a layer that is divided into every number of heads, or
- * an entry for each number of heads that has a trained layer of its own.
+ * One example, as torch stored it. `versions` has a single entry if one layer serves every number of heads,
+ * or one entry per number of heads if a layer was trained for each.
  * @typedef {object} Example
  * @property {string} label
  * @property {string} note
@@ -36,8 +35,8 @@ import { extentOf } from "./colors.js";
  */
 
 /**
- * @typedef {{example: Example, version: Projections, numHeads: number, validLen: number, isCausal: boolean, stage: Stage,
- *   head: number, other: number}} HeadInputs
+ * @typedef {{example: Example, version: Projections, numHeads: number, validLen: number, isCausal: boolean,
+ *   stage: Stage, head: number, other: number}} HeadInputs
  */
 
 /** @param {Example} example */
@@ -46,7 +45,8 @@ export function headCounts(example) {
 }
 
 /**
- * The two heads that stay chosen when there are `numHeads`: as near as possible to those before, and not the same one.
+ * The two heads that are chosen when there are `numHeads`: the same or the nearest ones, and if possible not
+ * one head twice.
  * @param {number} numHeads
  * @param {number} head
  * @param {number} other
@@ -58,7 +58,8 @@ export function fitHeads(numHeads, head, other) {
 }
 
 /**
- * Calls `compute` again only if an input differs from that of the last call: a step of a slider changes one of them.
+ * Returns `compute` with a memory of its last call, so that a change of one setting recomputes only the
+ * stages that depend on it.
  * @template {any[]} Inputs
  * @template Result
  * @param {(...inputs: Inputs) => Result} compute
@@ -73,7 +74,7 @@ function remember(compute) {
   };
 }
 
-/** What the layer computes, one stage at a time, for all heads. */
+/** Returns a function that computes one stage of the layer for all heads and reuses what has not changed. */
 export function headComputer() {
   const project = remember((/** @type {Projections} */ { query, key, value }, /** @type {number} */ embedDim) =>
     [query, key, value].map((stored) => matrixFromFloat32(stored, embedDim)),
@@ -117,7 +118,8 @@ export function headComputer() {
 /**
  * @param {Matrix} a
  * @param {Matrix} b of the same shape, with -Infinity at the same places
- * @returns {{table: Matrix, largest: number, mean: number}} |a − b|; largest and mean of what is finite
+ * @returns {{table: Matrix, largest: number, mean: number}} |a − b|, and the largest and the mean of its
+ *   finite entries
  */
 function differenceOf(a, b) {
   const table = zeroMatrix(a.length, a[0].length);

@@ -5,7 +5,7 @@ import { causalMask, combineMasks, maskedSoftmax, validLenMask, weightedSum } fr
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 
 /**
- * The softmax by its formula alone: a row of -Infinity becomes NaN.
+ * The softmax formula without a guard: a row of -Infinity becomes NaN.
  * @param {Matrix} scores
  * @returns {Matrix}
  */
@@ -19,7 +19,7 @@ export function plainSoftmax(scores) {
 }
 
 /**
- * Hidden scores become `fill`.
+ * Replaces hidden scores with `fill`.
  * @param {Matrix} scores
  * @param {import("./attention_math.js").Mask} mask
  * @param {number} fill
@@ -35,7 +35,7 @@ export function fillScores(scores, mask, fill) {
  */
 export function computeMask({ scores, value, qLen, kLen, painted, validLen, isCausal }) {
   const padding = validLenMask(validLen, qLen, kLen);
-  // Without causality this part hides nothing more.
+  // Without the causal mask, the padding mask stands in for it and hides nothing more.
   const causal = isCausal ? causalMask(qLen, kLen) : padding;
   const mask = combineMasks([painted, padding, causal]);
   /** @type {Object<string, Matrix>} */

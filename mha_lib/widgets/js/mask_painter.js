@@ -1,4 +1,4 @@
-// A mask that a reader paints, padding and causality, and three policies for a query that sees no key.
+// A mask made of the reader's painting, padding and causality, and three policies for queries without a key.
 
 import { extentOf } from "./colors.js";
 import { formatNumber } from "./format.js";
@@ -14,7 +14,7 @@ const FROM_0_TO_1 = { low: 0, high: 1 };
 
 /** @type {{name: string, title: string, about: string}[]} */
 const POLICIES = [
-  { name: "zeros", title: "Zeros", about: "masked_softmax: no key, no weight" },
+  { name: "zeros", title: "Zeros", about: "masked_softmax: the row is all zeros" },
   { name: "nan", title: "NaN", about: "fill with −∞: the row is 0 / 0" },
   { name: "uniform", title: "Uniform", about: "fill with the lowest number" },
 ];
@@ -54,8 +54,8 @@ function readMask(frame) {
 const paintedText = (painted) => painted.map((row) => row.map(Number).join("")).join(" ");
 
 /**
- * A small table of numbers, a row for each query or key.
- * @param {string} name under which the numbers are kept
+ * A small table of numbers, with one row per query or key.
+ * @param {string} name under which the page stores the numbers
  * @param {string} caption
  * @param {"query" | "key"} rows
  */
@@ -106,7 +106,9 @@ function paintedMap(frame) {
     name: "mask",
     rows: "queries",
     columns: "keys",
-    hint: "Click, drag, or press Space to hide a key from a query or to show it. Hatched: hidden by a switch.",
+    hint:
+      "Click, drag, or press Space to hide a key from a query or to show it. " +
+      "Hatched: hidden by valid_len or is_causal.",
     onPick(row, column, isFirst) {
       const { painted } = readMask(frame);
       // The first cell of a stroke decides whether the stroke hides or shows.
@@ -124,7 +126,7 @@ function paintedMap(frame) {
   function draw(state, { bits, padding, causal }) {
     const reasons = (/** @type {number} */ q, /** @type {number} */ k) => {
       const hiding = [];
-      if (!state.painted[q][k]) hiding.push("the paint");
+      if (!state.painted[q][k]) hiding.push("the painted mask");
       if (!padding[q][k]) hiding.push("valid_len");
       if (state.isCausal && !causal[q][k]) hiding.push("is_causal");
       return hiding.length === 0 ? "may attend" : `hidden by ${hiding.join(" and ")}`;
@@ -143,7 +145,7 @@ function paintedMap(frame) {
 }
 
 /**
- * The scores, with the hidden ones hatched, and their scale.
+ * The scores, with the hidden ones hatched, and their colour scale.
  * @param {Frame} frame
  */
 function scoresMap(frame) {
@@ -172,7 +174,7 @@ function scoresMap(frame) {
 }
 
 /**
- * Weights and output by one policy.
+ * Weights and output under one policy.
  * @param {Frame} frame
  * @param {{name: string, title: string, about: string}} policy
  */
@@ -248,8 +250,8 @@ function build(frame) {
     const who = `${empty.length === 1 ? "Query" : "Queries"} ${empty.join(", ")}`;
     summary.textContent =
       empty.length === 0
-        ? "Every query sees a key: the three policies agree."
-        : `${who} may attend to nothing: there, and only there, the policies differ.`;
+        ? "Every query sees a key, so the three policies agree."
+        : `${who} may attend to no key: the policies differ there and only there.`;
     mark(summary, "nan_rows", nanRows);
 
     const visible = bits.reduce((sum, row) => sum + row.reduce((total, bit) => total + bit, 0), 0);
@@ -272,7 +274,7 @@ function build(frame) {
 /** @param {Frame} frame */
 function maskPython(frame) {
   const { scores, value, painted, validLen, isCausal } = readMask(frame);
-  // Seven digits are all that a float32 holds.
+  // Seven digits bring back decimals such as 0.7, which float32 stores as 0.699999988.
   const tensor = (/** @type {Matrix} */ rows) =>
     `torch.tensor(\n    [\n${rows.map((row) => `        [${Array.from(row, (number) => Number(number.toPrecision(7))).join(", ")}],\n`).join("")}    ],\n    dtype=torch.float64,\n)`;
   return `import torch
@@ -290,7 +292,7 @@ mask = build_mask(
     is_causal=${isCausal ? "True" : "False"},
 )[0]
 
-# Three policies for a query that may attend to nothing.
+# Three policies for a query that may attend to no key.
 weights_zeros = masked_softmax(scores, mask)
 weights_nan = scores.masked_fill(~mask, -torch.inf).softmax(-1)
 weights_uniform = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)

@@ -1,5 +1,6 @@
-// A table of numbers as colours: a grid of cells that a reader can point at, walk through with the arrow keys and, where
-// a widget allows it, paint. Below it stand the number under the pointer and the scale of the colours.
+// A table of numbers shown as colours: a grid of cells that the reader can point at, walk through with the
+// arrow keys and, if the widget allows it, paint. A line below shows the number under the pointer. The
+// module also makes colour scales.
 
 import { inkOn, viridis, viridisGradient } from "./colors.js";
 import { formatNumber } from "./format.js";
@@ -10,32 +11,35 @@ import { element, focusedNear, isShortcut } from "./frame.js";
 /** @typedef {number[]} Place row and column */
 
 /**
- * `name` keeps the numbers in the page. With `onPick`, cells are picked by a click, by Space or Enter, and one after the
- * other by a stroke of the pointer.
- * @typedef {{name: string, rows: string, columns: string, columnRole?: "key" | "value", rowRole?: "query" | "value",
- *   hint?: string, onPick?: (row: number, column: number, isFirst: boolean) => void}} MapOptions
+ * The page stores the numbers under `name`. With `onPick`, the reader picks a cell with a click, Space or
+ * Enter, and several cells with a stroke of the pointer.
+ * @typedef {{name: string, rows: string, columns: string, columnRole?: "key" | "value",
+ *   rowRole?: "query" | "value", hint?: string,
+ *   onPick?: (row: number, column: number, isFirst: boolean) => void}} MapOptions
  */
 
 /**
  * @typedef {object} MapState
- * @property {string} label what the whole map shows, read out
+ * @property {string} label what the whole map shows, for screen readers
  * @property {readonly string[]} rowLabels
  * @property {readonly string[]} columnLabels
- * @property {import("./attention_math.js").Matrix} numbers [row][column]; a number that is not finite has no colour
+ * @property {import("./attention_math.js").Matrix} numbers [row][column]; a number that is not finite has no
+ *   colour
  * @property {Extent} extent
- * @property {(row: number, column: number, number: string) => string} describe the words for one cell
+ * @property {(row: number, column: number, number: string) => string} describe the text for one cell
  * @property {(row: number, column: number) => boolean} [isHidden] whether a cell is hatched
- * @property {number} [digits] how many digits the numbers in the cells have; without it the cells are empty
- * @property {boolean} [areNumbers] whether the columns are many and only numbered
+ * @property {number} [digits] after the decimal point of the numbers in the cells; without it the cells are
+ *   empty
+ * @property {boolean} [areNumbers] whether the column labels are only numbers, some of which may be left out
  */
 
 /**
- * The place that a key leads to in a table; it may lie outside.
+ * The place to which a key leads in a table; it may lie outside the table.
  * @param {string} key
  * @param {Place} from
  * @param {number} columns
  * @param {number} [step]
- * @returns {Place | undefined} nothing for a key that does not move
+ * @returns {Place | undefined} undefined for a key that moves nothing
  */
 export function placeByKey(key, [row, column], columns, step = 1) {
   /** @type {Object<string, Place>} */
@@ -51,7 +55,7 @@ export function placeByKey(key, [row, column], columns, step = 1) {
 }
 
 /**
- * The cells of a map with their labels, which are made anew where the labels change.
+ * The cells of a map and their labels; `rebuild` makes them again for other labels.
  * @param {MapOptions} options
  */
 function buildGrid({ name, rows, columns }) {
@@ -71,7 +75,8 @@ function buildGrid({ name, rows, columns }) {
   /**
    * @param {readonly string[]} rowTexts
    * @param {readonly string[]} columnTexts
-   * @param {boolean} areNumbers whether the columns are many and only numbered: then some of the numbers are enough
+   * @param {boolean} areNumbers whether the column labels are only numbers; if there are many, some are
+   *   omitted
    */
   function rebuild(rowTexts, columnTexts, areNumbers) {
     const step = areNumbers ? Math.ceil(columnTexts.length / 8) : 1;
@@ -96,7 +101,6 @@ function buildGrid({ name, rows, columns }) {
 }
 
 /**
- * Shows a number in a cell.
  * @param {any} cell
  * @param {number} number
  * @param {Extent} extent
@@ -119,7 +123,7 @@ function drawCell(cell, number, { low, high }, label, digits) {
  * @param {Frame} frame
  * @param {ReturnType<typeof buildGrid>} grid
  * @param {MapOptions["onPick"]} onPick
- * @param {() => void} onChange called where the reader points at another cell or the focus moves
+ * @param {() => void} onChange called when the reader points at another cell or the focus moves
  */
 function buildCursor(frame, grid, onPick, onChange) {
   const cursor = { pointed: /** @type {Place | null} */ (null), current: [0, 0] };
@@ -173,7 +177,8 @@ function buildCursor(frame, grid, onPick, onChange) {
  */
 export function numberMap(frame, options) {
   const { rows, columnRole = "key", rowRole = "query", onPick } = options;
-  const hint = options.hint ?? "Point at a cell, or walk through the map with the arrow keys, to read its number.";
+  const hint =
+    options.hint ?? "To read a number, point at its cell or walk through the map with the arrow keys.";
   const grid = buildGrid(options);
   const rowsName = element("span", { class: "mha-rows-name", text: rows, "aria-hidden": "true" });
   const readout = element("p", { class: "mha-readout" });
@@ -218,7 +223,7 @@ export function numberMap(frame, options) {
   return { node, draw };
 }
 
-/** The scale of the colours, with the numbers at both ends and in the middle. */
+/** A colour scale, with the numbers at both ends and in the middle. */
 export function colorBar() {
   const [low, middle, high] = [0, 1, 2].map(() => element("span"));
   const scale = element("div", { class: "mha-scale" });

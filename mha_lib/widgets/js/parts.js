@@ -1,5 +1,5 @@
-// The controls and read-outs that widgets are made of. Each is built once and listens until the view goes; it has a
-// `node` to place and a `draw` that shows a state.
+// The controls and read-outs that widgets share. Each is built once and listens until the view is removed;
+// the widget places its `node` and calls its `draw` to show a state.
 
 import { formatNumber } from "./format.js";
 import { element, mark } from "./frame.js";
@@ -7,7 +7,7 @@ import { element, mark } from "./frame.js";
 /** @typedef {import("./frame.js").Frame} Frame */
 
 /**
- * A slider, over a range or over some stops, each with a tick.
+ * A slider over a range or over given stops, each with a tick.
  * @param {Frame} frame
  * @param {string} name
  * @param {(value: number) => void} onInput
@@ -29,8 +29,9 @@ export function slider(frame, name, onInput) {
 
   /**
    * @param {number} value
-   * @param {{low?: number, high?: number, step?: number, stops?: readonly number[], text?: string, said?: string}} how
-   *   `text` stands beside the slider; where `said` is given, it is read out instead
+   * @param {{low?: number, high?: number, step?: number, stops?: readonly number[], text?: string,
+   *   said?: string}} how `text` is shown beside the slider;
+   *   a screen reader reads `said` instead, if it is given
    */
   function draw(value, { low = 0, high = 1, step = 1, stops: places, text = String(value), said = text }) {
     stops = places ?? null;
@@ -55,7 +56,7 @@ export function slider(frame, name, onInput) {
 }
 
 /**
- * The stops of a slider, with the value among them: Python may have set one that the slider would not offer.
+ * The stops of a slider with the current value among them: Python may have set a value that is not a stop.
  * @param {readonly number[]} stops
  * @param {number} value
  * @returns {readonly number[]}
@@ -123,7 +124,7 @@ export function segments(frame, name, options, onChange) {
 }
 
 /**
- * Steps that a reader walks through, forward and back; the reader can also jump to any of them.
+ * Buttons with which the reader goes one step forward or back, or jumps to any step.
  * @param {Frame} frame
  * @param {string[]} names one for each step
  * @param {(step: number) => void} onStep
@@ -159,7 +160,7 @@ export function stepper(frame, names, onStep) {
 
 /**
  * Sizes and results in large type, each with a name, a value and a remark.
- * @param {string[]} names under which the numbers are kept in the page
+ * @param {string[]} names under which the page stores the numbers
  * @param {string[]} [labels] what the reader sees instead of the names
  */
 export function facts(names, labels = names) {
@@ -170,7 +171,10 @@ export function facts(names, labels = names) {
   });
   const node = element("div", { class: "mha-facts" }, ...entries.map((entry) => entry.node));
 
-  /** @param {{text: string, hint?: string, number?: number | ArrayLike<number>}[]} values `number` is kept in the page at full precision */
+  /**
+   * @param {{text: string, hint?: string, number?: number | ArrayLike<number>}[]} values the page stores
+   *   `number` at full precision
+   */
   function draw(values) {
     values.forEach(({ text, hint = "", number }, index) => {
       entries[index].value.textContent = text;
@@ -183,8 +187,9 @@ export function facts(names, labels = names) {
 
 /**
  * A bar for each number, with its label and the number itself.
- * @param {string} name of the numbers, read out with each
- * @param {"query" | "key" | "value" | "muted"} role gives the colour; "muted" is for numbers without a role in attention
+ * @param {string} name of the numbers, for screen readers and in the page
+ * @param {"query" | "key" | "value" | "muted"} role gives the colour; "muted" is for numbers without a role
+ *   in attention
  */
 export function bars(name, role) {
   const node = element("ul", { class: "mha-bars", "aria-label": name });
@@ -193,8 +198,8 @@ export function bars(name, role) {
   /**
    * @param {readonly string[]} labels
    * @param {ArrayLike<number>} numbers not below zero
-   * @param {{high?: number, digits?: number, format?: (number: number) => string, now?: number}} [how] `high` is the
-   *   number that fills the whole width, `now` the index of a bar that stands out
+   * @param {{high?: number, digits?: number, format?: (number: number) => string, now?: number}} [how] `high`
+   *   is the number that fills the whole width, `now` the index of a highlighted bar
    */
   function draw(labels, numbers, { high = 1, digits = 3, format, now } = {}) {
     const write = format ?? ((number) => formatNumber(number, digits));

@@ -1,4 +1,4 @@
-// Cost, sequential steps and path length: self-attention beside convolutions, plain and dilated, and a recurrence.
+// Compares self-attention with plain and dilated convolutions and a recurrence: cost, steps, path length.
 
 import { countOf, formatNumber, groupDigits, shortAmount } from "./format.js";
 import { element, mark, mount, svgElement } from "./frame.js";
@@ -16,8 +16,8 @@ const PATH_NAMES = {
   dilated: "dilated convolution",
   recurrence: "recurrent network",
 };
-const MOST_WITH_WIRES = 16; // tokens; with more, single connections cannot be told apart
-const MOST_WITH_DOTS = 24; // tokens; with more, single tokens cannot be told apart
+const MOST_WITH_WIRES = 16; // tokens; with more, individual connections cannot be told apart
+const MOST_WITH_DOTS = 24; // tokens; with more, individual tokens cannot be told apart
 const STOPS_N = [2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048];
 const STOPS_D = [8, 16, 32, 64, 128, 256, 512, 1024];
 const STOPS_K = [3, 5, 7, 9, 11, 13, 15];
@@ -37,7 +37,7 @@ function readPath(frame) {
 }
 
 /**
- * Where token and layer lie in the drawing of a wiring, which is 100 wide and 100 high.
+ * The place of a token in a layer of a wiring, which is drawn 100 units wide and 100 units high.
  * @param {number} n
  * @param {number} layers
  */
@@ -45,8 +45,8 @@ const wiringScale = (n, layers) => (/** @type {number} */ token, /** @type {numb
   `${((100 * (token + 0.5)) / n).toFixed(2)} ${(94 - (88 * layer) / layers).toFixed(2)}`;
 
 /**
- * The dots of the tokens by what they are, each as a line without length, whose round ends make a dot. Where tokens are
- * too many, only the ends of the route have one.
+ * The dots of the tokens, grouped by their style. Each dot is a line of length zero, whose round ends make it
+ * visible. If there are too many tokens, only the two ends of the route have dots.
  * @param {number} n
  * @param {number[][]} bounds first and last token that the signal has reached, for each layer
  * @param {(token: number, layer: number) => string} at
@@ -66,7 +66,8 @@ function wiringDots(n, bounds, at, corners) {
 }
 
 /**
- * The wiring of one kind, with tokens below and outputs above: what the signal has reached, and its way to the target.
+ * The wiring of one kind of layer, tokens below and outputs above: what the signal has reached and its path
+ * to the target.
  * @param {PathKind} kind
  */
 function pathWiring(kind) {
@@ -124,10 +125,15 @@ function pathWiring(kind) {
   return { node, draw };
 }
 
-/** The table of "Attention Is All You Need", with numbers. */
+/** The comparison table of "Attention Is All You Need", with numbers. */
 function pathTable() {
   const names = /** @type {const} */ (["multiplications", "steps", "longest", "total"]);
-  const heads = ["multipli\u00adcations in a layer", "sequential steps in a layer", "longest path", "multipli\u00adcations, first token to last"];
+  const heads = [
+    "multipli\u00adcations per layer",
+    "sequential steps per layer",
+    "longest path",
+    "multipli\u00adcations, first token to last",
+  ];
   const rows = PATH_KINDS.map((kind) => {
     const cells = names.map(() => element("td"));
     const swatch = element("i", { class: `mha-swatch mha-path-${kind}` });
@@ -157,9 +163,9 @@ function pathTable() {
 function pathChart(frame) {
   const raised = (/** @type {number} */ value) => `10${String(value).replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)])}`;
   const chart = plane(frame, {
-    label: "Multiplications in a layer against the length, both on logarithmic scales",
+    label: "Multiplications per layer against length, both on logarithmic scales",
     xName: "length n",
-    yName: "multiplications in a layer",
+    yName: "multiplications per layer",
     ratio: 1.6,
     ticks: [5, 5],
     texts: [(value) => String(2 ** value), raised],
@@ -217,9 +223,10 @@ function buildPath(frame) {
   const verdict = element(
     "p",
     { class: "mha-verdict" },
-    "The rule of thumb is n = d, dotted in the chart. Counted, attention multiplies no more than a recurrence ",
+    "The rule of thumb is n = d, dotted in the chart. " +
+      "By exact count, attention multiplies at most as often as a recurrence ",
     crossings[0],
-    ", and no more than a convolution ",
+    ", and at most as often as a convolution ",
     crossings[1],
     ".",
   );
@@ -228,7 +235,7 @@ function buildPath(frame) {
     element("div", { class: "mha-wirings" }, ...wirings.map(({ node }) => node)),
     element("p", {
       class: "mha-hint mha-legend",
-      text: "Orange: the tokens. Blue: the outputs. Shaded: what the signal has reached. The line: a shortest path.",
+      text: "Orange: the tokens. Blue: the outputs. Shaded: reached by the signal. Line: a shortest path.",
     }),
     element("div", { class: "mha-panes" }, element("div", {}, table.node, verdict), chart.node),
   );
@@ -275,7 +282,7 @@ from mha_lib import ${withProjections ? "MultiHeadAttention" : "dot_product_atte
 
 n, d, k = ${n}, ${d}, ${k}
 
-# Tensors on the device "meta" have a shape but no numbers, and counting needs no numbers.
+# Tensors on the meta device have a shape but no numbers, which is enough for counting.
 with torch.device("meta"):
 ${withProjections ? "    layer = MultiHeadAttention(d, num_heads=1)\n" : ""}    kernel = nn.Conv1d(d, d, k, padding=k // 2, bias=False)
     state = nn.Linear(d, d, bias=False)
@@ -297,7 +304,7 @@ def one_layer(n):
 
 
 def depth(source, target, is_dilated):
-    """How many convolutions a signal goes through from one token to another; the signal is really sent."""
+    """How many convolutions a signal needs from one token to another, found by sending the signal."""
     signal, layers = torch.zeros(1, 1, n), 0
     signal[..., source] = 1
     while layers == 0 or signal[..., target] == 0:
@@ -321,7 +328,7 @@ layers = [1, longest[1], longest[2], 1]
 total = [count * number for count, number in zip(multiplications, layers)]
 attention, convolution, recurrence = zip(*(one_layer(2**i) for i in range(1, 12)))
 
-# The greatest length at which attention multiplies no more than a recurrence, and than a convolution.
+# The greatest lengths at which attention multiplies at most as often as a recurrence and as a convolution.
 lengths = torch.arange(1, (k + 1) * d + 2)
 own = 2 * lengths**2 * d${withProjections ? " + 4 * lengths * d**2" : ""}
 crossover = [int(((own <= other) * lengths).max()) for other in ((lengths - 1) * d**2, k * lengths * d**2)]

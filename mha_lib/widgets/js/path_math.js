@@ -1,4 +1,4 @@
-// What a layer costs, and how a signal travels from one token to another: self-attention beside convolution and
+// What a layer costs, and how a signal travels from one token to another, in self-attention, convolution and
 // recurrence. Pure functions, no DOM; tests compare them with what torch counts.
 
 /** @typedef {{n: number, d: number, k: number, withProjections: boolean}} LayerSizes */
@@ -6,13 +6,14 @@
 /** @typedef {"attention" | "convolution" | "dilated" | "recurrence"} PathKind */
 
 export const PATH_KINDS = /** @type {PathKind[]} */ (["attention", "convolution", "dilated", "recurrence"]);
-export const PATH_LENGTHS = Array.from({ length: 11 }, (_, index) => 2 ** (index + 1)); // the lengths of the curves
+// The lengths at which the curves are computed.
+export const PATH_LENGTHS = Array.from({ length: 11 }, (_, index) => 2 ** (index + 1));
 
 /**
  * Multiplications in one layer that maps n tokens of width d to n tokens of width d.
  * @param {LayerSizes} sizes
- * @returns {{attention: number, convolution: number, recurrence: number}} a dilated convolution costs as much as
- *   a plain one
+ * @returns {{attention: number, convolution: number, recurrence: number}} a dilated convolution costs as much
+ *   as a plain one
  */
 export function layerMultiplications({ n, d, k, withProjections }) {
   return {
@@ -23,10 +24,11 @@ export function layerMultiplications({ n, d, k, withProjections }) {
 }
 
 /**
- * How far each layer of a stack sees beyond the layers before it: the places that its kernel can step over.
+ * How far the kernel of each layer in a stack reaches: up to `most` taps to a side, `spacing` places apart.
  *
- * A centred kernel of odd width k steps at most (k - 1) / 2 places to a side. In layer l of a dilated stack these steps
- * are multiples of ((k + 1) / 2)^l, for k = 3 of 1, 2, 4, 8: the widest spacing that leaves no place out.
+ * A centred kernel of odd width k has (k - 1) / 2 taps on each side. In layer l of a dilated stack they are
+ * ((k + 1) / 2)^l places apart, for k = 3 that is 1, 2, 4, 8, …. With any wider spacing, steps in one
+ * direction alone would leave places out.
  * @param {number} k
  * @param {boolean} isDilated
  * @returns {(layer: number) => {spacing: number, most: number}}
@@ -37,7 +39,7 @@ export function kernelSteps(k, isDilated) {
 }
 
 /**
- * How many convolutions are stacked until a token depends on the token `distance` places away; at least one.
+ * How many convolutions must be stacked until a token depends on the token `distance` places away.
  * @param {number} distance
  * @param {number} k
  * @param {boolean} isDilated
@@ -55,7 +57,8 @@ export function convolutionDepth(distance, k, isDilated) {
 }
 
 /**
- * A shortest way through a stack of convolutions: the place of the signal below each layer and above the last one.
+ * A shortest path through a stack of convolutions: the place of the signal below each layer and above the
+ * last one.
  * @param {number} source
  * @param {number} target not before the source
  * @param {number} k
@@ -79,7 +82,7 @@ export function convolutionPath(source, target, k, isDilated) {
 }
 
 /**
- * Steps of a signal from `source` to `target` in each kind of layer.
+ * How many steps a signal takes from `source` to `target` in each kind of layer.
  * @param {number} source
  * @param {number} target not before the source
  * @param {number} k
@@ -95,7 +98,7 @@ export function pathLengths(source, target, k) {
 }
 
 /**
- * The greatest length at which a layer of attention multiplies no more than each of the others; 0 if there is none.
+ * For each other kind of layer, the greatest length at which attention multiplies at most as often, or 0.
  * @param {{d: number, k: number, withProjections: boolean}} sizes
  * @returns {{recurrence: number, convolution: number}}
  */
@@ -105,7 +108,7 @@ export function attentionCrossover({ d, k, withProjections }) {
     const costs = layerMultiplications({ n, d, k, withProjections });
     return n >= 1 && costs.attention <= costs[than];
   };
-  // 2 n² d + linear n d <= (n - 1) d², a parabola in n; and 2 n + linear <= k d.
+  // Recurrence: 2 n² d + linear n d <= (n - 1) d², which is quadratic in n. Convolution: 2 n + linear <= k d.
   const middle = d - linear;
   const root = middle ** 2 - 8 * d;
   const guess = root < 0 || middle < 0 ? 0 : Math.floor((middle + Math.sqrt(root)) / 4);
@@ -129,7 +132,7 @@ export function computePath({ n, d, k, source, target, withProjections }) {
     multiplications,
     steps: [1, 1, 1, n],
     longest,
-    // Convolutions are stacked until they span all tokens; of the other kinds one layer is enough.
+    // Convolutions are stacked until they span all tokens; of the other kinds, one layer is enough.
     total: multiplications.map((number, kind) => number * (kind === 1 || kind === 2 ? longest[kind] : 1)),
     path: ofKinds(pathLengths(source, target, k)),
     attention: curves.map((costs) => costs.attention),
@@ -160,7 +163,7 @@ export function reachOfSignal(kind, { n, k, source }, layers) {
 }
 
 /**
- * All single connections: from a token in a layer to a token in the same layer, for recurrence, or in the next.
+ * All connections between tokens: to the next layer and, in a recurrence, within the same layer.
  * @param {PathKind} kind
  * @param {PathState} state
  * @param {number} layers
@@ -183,7 +186,7 @@ export function connections(kind, { n, k }, layers) {
 }
 
 /**
- * The places of a signal on a shortest way, each as token and layer.
+ * The places of a signal on a shortest path, each as token and layer.
  * @param {PathKind} kind
  * @param {PathState} state
  * @returns {number[][]}

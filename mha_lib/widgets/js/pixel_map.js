@@ -1,5 +1,6 @@
-// Tables of numbers with a pixel for each number, where cells would be too many for the page: the small maps of all
-// heads, and a large map that a reader walks through like a grid of cells, of which only the one under the cursor exists.
+// Tables with one pixel per number, because one cell per number would be too many for the page: the small
+// maps of all heads, and a large map that the reader walks through like a grid, in which only the cell under
+// the cursor exists.
 
 import { viridis } from "./colors.js";
 import { formatNumber } from "./format.js";
@@ -10,14 +11,15 @@ import { numberMap, placeByKey } from "./number_map.js";
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 /** @typedef {import("./attention_math.js").Mask} Mask */
 /** @typedef {import("./number_map.js").MapOptions} MapOptions */
-/** @typedef {import("./number_map.js").MapState & {mask: Mask | null}} PixelState `mask` says what `isHidden` says */
+/** @typedef {import("./number_map.js").MapState & {mask: Mask | null}} PixelState `mask` as in `isHidden` */
 
-const MAX_ROWS = { wide: 24, narrow: 14 }; // a table with more rows, or with more cells than below, has pixels
+// A table with more rows or more cells than these is drawn as pixels.
+const MAX_ROWS = { wide: 24, narrow: 14 };
 const MAX_CELLS = 768;
 const MAX_TICKS = 8;
 const SHADES = 1024;
 
-/** @type {Uint32Array | undefined} the colours as pixels, in this machine's order of bytes */
+/** @type {Uint32Array | undefined} the colours as pixels, in this machine's byte order */
 let viridisPixels;
 
 function shadesOfViridis() {
@@ -100,8 +102,8 @@ export function sizedMap(frame, options) {
  */
 function buildPicture({ rows, columns, columnRole = "key", rowRole = "query" }) {
   const canvas = pixelCanvas();
-  // Of all cells only the one under the cursor exists, in two copies that take turns: as the focus moves from one copy
-  // to the other, a screen reader reads the new cell out.
+  // Only the cell under the cursor exists, as two elements that take turns: when the focus moves from one to
+  // the other, a screen reader reads out the new cell.
   const cursors = [0, 1].map(() => element("span", { role: "gridcell", class: "mha-cursor", tabindex: -1, hidden: true }));
   const cursorRow = element("div", { role: "row" }, ...cursors);
   const area = element("div", { class: "mha-pixels", role: "grid" }, canvas.node, cursorRow);

@@ -1,4 +1,4 @@
-// A plane with axes. Curves are in an SVG that stretches; points and handles are elements of the page, so that their
+// A plane with axes. Curves are in an SVG that stretches; dots and handles are HTML elements, so that their
 // text keeps its size on a phone and each handle can have the focus.
 
 import { formatNumber } from "./format.js";
@@ -9,14 +9,15 @@ import { roundTicks, within } from "./tick_math.js";
 /** @typedef {import("./tick_math.js").Range} Range */
 
 /**
- * `label` says to a screen reader what is drawn, `ratio` is width / height, `texts` write the ticks of x and of y, as a
- * logarithmic axis needs.
+ * `label` tells a screen reader what is drawn, `ratio` is width / height, and the two functions in `texts`
+ * write the ticks of x and y, for example on a logarithmic axis.
  * @typedef {{label: string, xName: string, yName: string, ratio?: number, ticks?: [number, number],
  *   texts?: ((value: number, digits: number) => string)[]}} PlaneOptions
  */
 
 /**
- * `role` is query, key or value and gives the colour. Along one axis a handle is a slider to a screen reader.
+ * `role` is the class that sets the colour: query, key, value, position or offset. To a screen reader, a
+ * handle that moves along one axis is a slider.
  * @typedef {{label: string, role: string, axis: "x" | "y" | "both", step: number,
  *   onMove: (x: number, y: number) => void}} HandleOptions
  */
@@ -112,7 +113,7 @@ function buildDots(area, scale, kind) {
 }
 
 /**
- * Where a key leads a handle that can be moved along `axis`.
+ * The point to which a key moves a handle that can move along `axis`.
  * @param {string} key
  * @param {number[]} from x and y
  * @param {number} size of a step
@@ -222,7 +223,7 @@ export function plane(frame, { label, xName, yName, ratio = 2, ticks = [6, 4], t
   const scale = buildScale();
 
   /**
-   * Sets what the plane shows; curves, points and handles are drawn after it.
+   * Sets the ranges of both axes; curves, dots and handles must be drawn afterwards.
    * @param {Range} x
    * @param {Range} y
    */
@@ -238,17 +239,17 @@ export function plane(frame, { label, xName, yName, ratio = 2, ticks = [6, 4], t
     draw,
     /**
      * A line through points.
-     * @param {string} kind a class with a style of its own: query, key, value, truth, faint
-     * @param {string} [name] under which the page keeps the y of its points at full precision
+     * @param {string} kind a class that sets the style, such as query, truth or faint
+     * @param {string} [name] under which the page stores the y of its points at full precision
      */
     curve: (kind, name) => buildCurve(svg, scale, kind, name),
     /**
-     * Dots that are only looked at.
+     * Dots that the reader cannot move.
      * @param {string} kind
      */
     dots: (kind) => buildDots(area, scale, kind),
     /**
-     * A point that can be dragged, and moved with the arrow keys (with Shift ten steps at once).
+     * A point that the reader drags or moves with the arrow keys (ten steps at once with Shift).
      * @param {HandleOptions} options
      */
     handle: (options) => buildHandle(frame, area, scale, options),

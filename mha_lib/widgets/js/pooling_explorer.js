@@ -1,4 +1,4 @@
-// Kernel regression as attention: a reader moves the query, keys and values, and sees what follows.
+// Kernel regression as attention: the reader moves query, keys and values and sees the effect.
 
 import { formatNumber } from "./format.js";
 import { element, mark, mount } from "./frame.js";
@@ -56,7 +56,7 @@ function readPooling(frame) {
 }
 
 /**
- * A pair in words.
+ * Describes a pair in words.
  * @param {PoolingMoment} moment
  * @param {number} index
  */
@@ -66,7 +66,7 @@ function describePair({ state: { keys, values }, numbers: { weights } }, index) 
 }
 
 /**
- * What a move did to the setting, to the weights and to the output, in words.
+ * Says in words what a move did to the setting, to the weights and to the output.
  * @param {string} name of the setting
  * @param {PoolingMoment} from where the move began
  * @param {PoolingMoment} to
@@ -97,14 +97,15 @@ function tellMove(name, from, to) {
     weights.reduce((sum, weight, index) => (index === pair ? sum : sum + weight), 0);
   const how =
     pair === null
-      ? `most that of pair ${largest}, ${arrow(a.weights[largest], b.weights[largest])}`
-      : `that of pair ${pair} ${arrow(a.weights[pair], b.weights[pair])}, the sum of the others ${arrow(others(a.weights), others(b.weights))}`;
+      ? `most of all pair ${largest}, ${arrow(a.weights[largest], b.weights[largest])}`
+      : `pair ${pair} ${arrow(a.weights[pair], b.weights[pair])}, ` +
+        `sum of the others ${arrow(others(a.weights), others(b.weights))}`;
   const weightsChanged = changes[largest] > 0;
   const outputChanged = a.output !== b.output;
   return {
     what: what[0].toUpperCase() + what.slice(1),
     weightsChanged,
-    weights: weightsChanged ? `changed: ${how}` : "unchanged, every one",
+    weights: weightsChanged ? `changed: ${how}` : "unchanged for all pairs",
     outputChanged,
     output: outputChanged ? `changed: ${arrow(a.output, b.output)}` : "unchanged",
   };
@@ -157,13 +158,15 @@ function poolingResults() {
         ? { text: "–", hint: "no true curve given" }
         : {
             text: formatNumber(testError, 3),
-            hint: silent ? `${silent} of ${GRID} see no key` : "to the true curve",
+            hint: silent ? `${silent} of ${GRID} points see no key` : "against the true curve",
             number: testError,
           },
-      { text: formatNumber(trainingError, 3), hint: "itself among its keys", number: trainingError },
+      { text: formatNumber(trainingError, 3), hint: "each point sees itself", number: trainingError },
       {
         text: formatNumber(leaveOneOutError, 3),
-        hint: lonelyPoints ? `${lonelyPoints} of ${state.keys.length} see no other` : "each from all others",
+        hint: lonelyPoints
+          ? `${lonelyPoints} of ${state.keys.length} see no other key`
+          : "each predicted from the others",
         number: leaveOneOutError,
       },
     ]);
@@ -171,13 +174,13 @@ function poolingResults() {
   return { node: results.node, draw };
 }
 
-/** What the lines and dots of the upper plane mean. */
+/** Says what the lines and dots of the upper plane mean. */
 function poolingLegend() {
   const node = element(
     "p",
     { class: "mha-hint mha-legend" },
     ...[
-      ["key", "pairs, larger with more weight"],
+      ["key", "pairs: a larger dot has more weight"],
       ["truth", "true curve"],
       ["query", "fit"],
       ["nothing", "no key within reach: output 0"],
@@ -189,7 +192,7 @@ function poolingLegend() {
 }
 
 /**
- * What the handles move.
+ * The functions through which handles and clicks move the query, the key and the value, and their steps.
  * @param {Frame} frame
  * @param {Now} now
  */
@@ -200,7 +203,8 @@ function poolingMoves(frame, now) {
     const moment = now();
     if (moment) frame.set(changesOf(moment.state));
   };
-  // The handles are made before the state is read. A range that makes no sense is reported when the state is drawn.
+  // The handles are made before the state is checked. An invalid range is therefore accepted here and
+  // reported later.
   const stepOf = (/** @type {string} */ name) => {
     const limits = frame.get(name);
     return roundStep(Array.isArray(limits) && limits[0] < limits[1] ? [limits[0], limits[1]] : [0, 1]);
@@ -258,7 +262,7 @@ function fitPlane(frame, moves) {
 }
 
 /**
- * The lower plane: the weight of each key as a stem, and the kernel round the query, with a handle for the key.
+ * The lower plane: the weight of each key as a stem, and the kernel around the query; a handle moves the key.
  * @param {Frame} frame
  * @param {ReturnType<typeof poolingMoves>} moves
  */
@@ -298,10 +302,12 @@ function weightPlane(frame, moves) {
 }
 
 /**
- * A click on a plane chooses the pair next to it, or moves the query there; pointing shows the pair next to the pointer.
+ * A click on a plane chooses the pair near it or, if there is none, moves the query there. Pointing shows the
+ * pair near the pointer.
  * @param {Frame} frame
  * @param {HTMLElement} area
- * @param {boolean} hasStems in a plane with stems a pair is its whole stem, otherwise only its dot
+ * @param {boolean} hasStems whether a click or the pointer may hit a pair anywhere along its stem, not only
+ *   at its dot
  * @param {Now} now
  * @param {ReturnType<typeof poolingMoves>} moves
  * @param {(pair: number | null) => void} onPoint
@@ -313,7 +319,7 @@ function choosePairs(frame, area, hasStems, now, moves, onPoint) {
     const x = low + ((event.clientX - box.left) / box.width) * (high - low);
     return [x, (box.bottom - event.clientY) / box.height, box];
   };
-  /** @type {(event: PointerEvent, state: PoolingState) => number | null} the pair next to the pointer, if it is near */
+  /** @type {(event: PointerEvent, state: PoolingState) => number | null} the nearest pair, if it is near */
   const nearest = (event, state) => {
     const { keys, values, keyRange, valueRange } = state;
     const [x, up, box] = placeIn(event, state);
@@ -343,14 +349,15 @@ function choosePairs(frame, area, hasStems, now, moves, onPoint) {
 }
 
 /**
- * A line that says what the last move changed. A drag is one move, whatever the number of its steps.
+ * A line that says what the last move changed. Successive changes of one setting, such as a drag, are one
+ * move.
  * @param {Frame} frame
  */
 function moveReport(frame) {
   const hint = element("span", { class: "mha-hint", text: POOLING_HINT });
   const [what, weights, output, lonely] = [0, 1, 2, 3].map(() => element("span"));
   const node = element("p", { class: "mha-move" }, hint, what, weights, output, lonely);
-  let start = /** @type {PoolingMoment | null} */ (null); // where the present move began
+  let start = /** @type {PoolingMoment | null} */ (null); // where the current move began
   let moving = "";
 
   /**
@@ -374,7 +381,7 @@ function moveReport(frame) {
     output.classList.toggle("mha-changed", told.outputChanged);
     lonely.textContent = now.numbers.isAnswered
       ? ""
-      : "No key is within reach of the query: all weights are 0, and the output 0 is no estimate.";
+      : "No key is within reach of the query: all weights are 0, and the output 0 is not an estimate.";
     if (moved.length === 0) return;
     const changed = (/** @type {boolean} */ is) => (is ? "changed" : "unchanged");
     frame.say(
@@ -451,7 +458,7 @@ function poolingPython(frame) {
     """Nadaraya-Watson regression as attention: output and weights."""
     return attention_pooling(gaussian_score(queries, key, ${bandwidth}), value, mask)`
     : `def pool(queries, mask=True):
-    """Nadaraya-Watson regression as attention: the score is log K, and a key where K is 0 is not seen."""
+    """Nadaraya-Watson regression as attention: the score is log K, and a key with K = 0 is hidden."""
     u = (queries - key.T) / ${bandwidth}
     closeness = ${closeness[kernel]}
     return attention_pooling(closeness.log(), value, (closeness > 0) & mask)`;

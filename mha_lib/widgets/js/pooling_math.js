@@ -1,4 +1,4 @@
-// Kernel regression as attention, in float64: a kernel K gives the scores log K, and a key where K is 0 is not seen.
+// Kernel regression as attention, in float64: a kernel K gives the scores log K, and K = 0 hides the key.
 
 import { attentionPooling } from "./attention_math.js";
 
@@ -8,7 +8,7 @@ import { attentionPooling } from "./attention_math.js";
  * @typedef {object} PoolingState
  * @property {[number, number]} keyRange
  * @property {[number, number]} valueRange
- * @property {number[]} truth the true curve at the places of the grid, or empty
+ * @property {number[]} truth the true curve at the points of the grid, or empty
  * @property {number[]} keys
  * @property {number[]} values
  * @property {string} kernel
@@ -17,11 +17,11 @@ import { attentionPooling } from "./attention_math.js";
  * @property {number} pair
  */
 
-export const GRID = 101; // the number of places at which the fit is drawn
+export const GRID = 101; // the number of points at which the fit is computed
 
-/** @type {Object<string, (u: number) => number>} log K of the distance between query and key over the bandwidth */
+/** @type {Object<string, (u: number) => number>} log K(u), where u is (query - key) / bandwidth */
 const LOG_KERNELS = {
-  // This is the exponent itself: far away, exp() would be rounded to 0, and the key would be lost.
+  // This is the exponent itself: for a distant key, exp() would be rounded to 0, and the key would be lost.
   Gaussian: (u) => (-u * u) / 2,
   boxcar: (u) => (Math.abs(u) <= 1 ? 0 : -Infinity),
   triangular: (u) => Math.log(Math.max(1 - Math.abs(u), 0)),
@@ -30,7 +30,7 @@ const LOG_KERNELS = {
 
 /**
  * @param {string} kernel a key of LOG_KERNELS
- * @param {number} u distance between query and key over the bandwidth
+ * @param {number} u (query - key) / bandwidth
  * @returns {number} K(u), at most 1
  */
 export function kernelHeight(kernel, u) {
@@ -50,7 +50,7 @@ export function kernelScore(kernel, query, key, bandwidth) {
 }
 
 /**
- * Every query sees all keys but the one of its own index.
+ * Every query sees all keys except the one with its own index.
  * @param {number} length
  * @returns {import("./attention_math.js").Mask}
  */
@@ -90,7 +90,7 @@ export function computePooling({ keyRange: [low, high], truth, keys, values, ker
     weights: asked.weights[0],
     fit: fit.output,
     fitIsAnswered,
-    silent: fitIsAnswered.filter((answered) => !answered).length, // places of the grid that see no key
+    silent: fitIsAnswered.filter((answered) => !answered).length, // the number of grid points that see no key
     lonelyPoints: byOthers.weights.filter((row) => !isAnswered(row)).length,
     isAnswered: isAnswered(asked.weights[0]),
     trainingError: meanSquaredError(byAll.output, values),
@@ -100,7 +100,8 @@ export function computePooling({ keyRange: [low, high], truth, keys, values, ker
 }
 
 /**
- * The kernel round the query, at the height at which the stems of its keys end; if it holds no key, as high as the plane.
+ * The kernel around the query, scaled to touch the tops of the stems or, if it reaches no key, to the height
+ * of the plane.
  * @param {PoolingState} state
  * @param {ReturnType<typeof computePooling>} numbers
  * @param {number} ceiling
@@ -116,7 +117,8 @@ export function kernelWindow({ kernel, bandwidth, query, keys }, { weights, isAn
 }
 
 /**
- * The bandwidths where a slider stops: evenly spaced on a logarithmic scale from 1/100 to 6/10 of the range of the keys.
+ * The bandwidths at which a slider stops: evenly spaced on a logarithmic scale from 1/100 to 6/10 of the
+ * range of the keys.
  * @param {[number, number]} keyRange
  * @param {(bandwidth: number) => number} limit
  */

@@ -1,4 +1,5 @@
-// The table of sines and cosines: as a heatmap, one pair of columns as curves, and how similar two positions are.
+// The table of sines and cosines as a heatmap, one pair of columns as curves, and the similarity of
+// positions.
 
 import { viridis } from "./colors.js";
 import { formatNumber } from "./format.js";
@@ -31,7 +32,7 @@ function readPosition(frame) {
 /** @param {number} column */
 const positionWords = (column) => `${column % 2 === 0 ? "sine" : "cosine"} of pair ${column >> 1}`;
 
-/** The numbers of the table as pixels; elements would be too many. */
+/** Draws the numbers of the table as pixels, because one element per number would be too many. */
 function tablePicture() {
   const node = element("canvas", { role: "img" });
   const context = /** @type {CanvasRenderingContext2D} */ (node.getContext("2d"));
@@ -57,7 +58,7 @@ function tablePicture() {
   return { node, draw };
 }
 
-/** The picture of the table between its axes, and the marks of a row and of a pair of columns on it. */
+/** The picture of the table with its axes, and the marks of a row and of a pair of columns. */
 function tableOfPositions() {
   const picture = tablePicture();
   const rowMark = element("div", { class: "mha-row-mark" });
@@ -173,7 +174,7 @@ function positionMap(frame) {
 }
 
 /**
- * A short piece of line and what it stands for.
+ * A sample of a line and what the line stands for.
  * @param {string} kind
  */
 function positionLegend(kind) {
@@ -183,7 +184,7 @@ function positionLegend(kind) {
 }
 
 /**
- * Dots in one path, because so many elements would be slow. Each is a line without length, whose round ends make a dot.
+ * Dots in one path, because so many elements would be slow. Each is a line of length zero with round ends.
  * @param {ReturnType<typeof plane>} on
  * @param {string} kind
  */
@@ -262,7 +263,7 @@ function pairCurves(frame) {
   function draw({ numPositions, position, column }, frequencies, { sine, cosine, frequency, wavelength }) {
     const last = numPositions - 1;
     const pair = column >> 1;
-    // Between two positions the encoding does not exist: the thin lines only lead the eye from dot to dot.
+    // The encoding exists only at whole positions; the thin lines between them only guide the eye.
     const fine = Float64Array.from({ length: 4 * last + 1 }, (_, index) => index / 4);
     const isWhole = cosine.length > 0;
     const hasNext = pair + 1 < frequencies.length;
@@ -296,7 +297,7 @@ function pairCurves(frame) {
 function similarityCurve(frame) {
   const title = element("p", { class: "mha-title" });
   const alike = plane(frame, {
-    label: "Dot product of encodings",
+    label: "Dot products of encodings",
     xName: "offset from the position",
     yName: "dot product",
     ratio: 2.6,
@@ -315,7 +316,9 @@ function similarityCurve(frame) {
     const { position, similarity } = shown;
     const offset = pointed !== null && position + pointed in similarity ? pointed : 0;
     const number = formatNumber(similarity[position + offset], 3);
-    readout.textContent = `Position ${position} · position ${position + offset} (offset ${formatNumber(offset, 0)}): ${number}. Grey: from position 0.`;
+    readout.textContent =
+      `Position ${position} · position ${position + offset} ` +
+      `(offset ${formatNumber(offset, 0)}): ${number}. Grey: dot products with position 0.`;
   }
   const point = (/** @type {number | null} */ offset) => {
     pointed = offset;
@@ -341,14 +344,14 @@ function similarityCurve(frame) {
     /** @type {[number, number]} */
     const range = [lowest - margin, highest + margin];
     alike.draw([-last, last], range);
-    // Position 0 has offsets to one side only. To the other side the curve is continued as its mirror image.
+    // Position 0 has offsets on one side only. On the other side, its curve is continued as a mirror image.
     const all = Float64Array.from({ length: 2 * last + 1 }, (_, index) => index - last);
     fromFirst.draw(all, all.map((offset) => dotProduct(table[0], table[Math.abs(offset)])));
     line.draw(offsets, similarity);
     dots.draw(offsets, similarity, dotSize(numPositions));
     atZero.draw([0, 0], range);
     title.textContent = `Position ${position} · each position`;
-    alike.describe(`Position ${position} with itself ${formatNumber(similarity[position], 2)}`);
+    alike.describe(`Position ${position} with itself: ${formatNumber(similarity[position], 2)}`);
     shown = { position, similarity };
     showReadout();
   }
@@ -424,7 +427,7 @@ function build(frame) {
  */
 function describePosition(before, state, wavelength, encoding) {
   const place = `Position ${state.position}, column ${state.column}, ${positionWords(state.column)}: ${formatNumber(encoding)}.`;
-  const wave = `Pair ${state.column >> 1} has wavelength ${formatNumber(wavelength, 1)} positions.`;
+  const wave = `Pair ${state.column >> 1} has a wavelength of ${formatNumber(wavelength, 1)} positions.`;
   if (before.numPositions !== state.numPositions) return `${state.numPositions} positions.`;
   if (before.embedDim !== state.embedDim) return `Width ${state.embedDim}. ${wave}`;
   if (before.base !== state.base) return `Base ${state.base}. ${wave}`;
@@ -441,7 +444,7 @@ from mha_lib import sinusoidal_encoding
 
 table = sinusoidal_encoding(${numPositions}, ${embedDim}, base=${base})
 encoding = table[${position}, ${column}]
-# Columns 2i and 2i + 1 are pair i. Where the width is odd, the last pair has a sine only.
+# Columns 2i and 2i + 1 are pair i. If the width is odd, the last pair has only a sine.
 pair = ${column} // 2
 frequency = ${base} ** (-2 * pair / ${embedDim})
 wavelength = 2 * math.pi / frequency

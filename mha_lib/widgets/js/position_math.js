@@ -3,8 +3,8 @@
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 
 /**
- * The angle in radians by which each pair of columns turns from one position to the next: base^(-2i / dim), also where
- * the width is odd.
+ * The angle in radians by which each pair of columns turns from one position to the next: base^(-2i / dim),
+ * even if the width is odd.
  * @param {number} dim
  * @param {number} base
  * @returns {Float64Array} ceil(dim / 2) of them
@@ -14,8 +14,8 @@ export function pairFrequencies(dim, base) {
 }
 
 /**
- * The table of sines and cosines: column 2i is sin(position · w_i), column 2i + 1 is the cosine of the same angle. Where
- * the width is odd, the last pair has a sine only.
+ * The table of sines and cosines: column 2i is sin(position · w_i), column 2i + 1 is the cosine of the same
+ * angle. If the width is odd, the last pair has only a sine.
  * @param {number} numPositions
  * @param {number} embedDim
  * @param {number} base
@@ -32,7 +32,7 @@ export function sinusoidalEncoding(numPositions, embedDim, base) {
 }
 
 /**
- * The angles by which a rotary encoding turns the pairs of a token. They are rounded to float32, as the library does.
+ * The angles by which a rotary encoding turns the pairs of a token. Rounded to float32, as in the library.
  * @param {number} position
  * @param {number} headDim even
  * @param {number} base
@@ -70,7 +70,7 @@ export function dotProduct(a, b) {
 }
 
 /**
- * The table, and the lowest and the highest dot product of two of its rows: all that does not depend on the marked place.
+ * The table, and the lowest and highest dot products of two of its rows: none depends on the marked cell.
  * @param {{numPositions: number, embedDim: number, base: number}} sizes
  */
 export function computeTable({ numPositions, embedDim, base }) {

@@ -1,4 +1,4 @@
-// Questions with a single choice: a reader checks one at a time, reads why it is right or wrong, and tries again.
+// Single-choice questions: the reader checks an answer, reads why it is right or wrong, and may try again.
 
 import { element, inlineText, mount } from "./frame.js";
 
@@ -73,7 +73,7 @@ function buildQuestion(frame, question, index) {
     frame.say(`Question ${index + 1}: ${feedback.textContent}`);
   });
   frame.listen(node, "change", () => {
-    // The feedback belongs to the answer that was checked, so it goes when another one is picked.
+    // The feedback belongs to the answer that was checked, so it disappears when another one is picked.
     if (picked() !== frame.get("chosen")[index]) show("", "");
     else judge(picked());
   });
@@ -90,7 +90,8 @@ function buildQuestion(frame, question, index) {
 
   /** @type {number | null} */
   let drawn = null;
-  /** @param {number | null} choice the checked choice; a choice that was only picked since then stays picked */
+  // If the checked choice is unchanged, a choice that is picked but not yet checked stays picked.
+  /** @param {number | null} choice the checked choice */
   function draw(choice) {
     if (choice === drawn) return;
     drawn = choice;

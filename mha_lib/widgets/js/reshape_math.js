@@ -1,4 +1,4 @@
-// Numbers on their way into heads and back, in memory and in tables, as torch reshapes them. Pure functions, no DOM.
+// How torch reshapes numbers into heads and back, in memory and in tables. Pure functions, no DOM.
 
 /** @typedef {"input" | "cut" | "heads" | "swapped" | "merged"} ReshapeKind what a table is */
 
@@ -10,21 +10,21 @@
 export const COUNT = 12; // how many numbers there are, whatever the shape
 
 /**
- * Numbers as torch keeps them: a row of memory, a shape, and for each axis how far apart its entries lie.
+ * A tensor as torch stores it: a row of memory, a shape, and for each axis the distance of its entries.
  * @typedef {{memory: number[], shape: number[], strides: number[]}} Strided
  */
 
 /**
  * @typedef {object} ReshapeStep
  * @property {ReshapeKind} kind
- * @property {string} code the call that leads here
- * @property {boolean} isCopy whether memory was written anew
+ * @property {string} code the call that makes this table
+ * @property {boolean} isCopy whether the call wrote a copy to new memory
  * @property {Strided} tensor
  */
 
 /**
  * @param {number[]} shape
- * @returns {number[]} the strides of numbers that lie in reading order
+ * @returns {number[]} the strides of numbers that lie in memory in reading order
  */
 function contiguousStrides(shape) {
   return shape.map((_, axis) => shape.slice(axis + 1).reduce((product, size) => product * size, 1));
@@ -39,7 +39,7 @@ export function memoryOffset({ strides }, place) {
 }
 
 /**
- * The place of the number that is read as number `index`; reading moves along the last axis first.
+ * The place of number `index` in reading order, in which the last axis changes fastest.
  * @param {number[]} shape
  * @param {number} index
  */
@@ -65,7 +65,7 @@ function swapFirstAxes({ memory, shape, strides }) {
 }
 
 /**
- * The strides that read the same memory in another shape, or null where there are none: torch's own rule.
+ * The strides that read the same memory in another shape, or null if there are none, by torch's rule.
  * @param {Strided} tensor
  * @param {number[]} shape
  */
@@ -92,7 +92,7 @@ function stridesOfView({ shape: from, strides }, shape) {
 /**
  * @param {Strided} tensor
  * @param {number[]} shape
- * @returns {Strided} the numbers in the same reading order and in another shape
+ * @returns {Strided} the same numbers in the same reading order in another shape, copied if no strides fit
  */
 function reshapeStrided(tensor, shape) {
   const strides = stridesOfView(tensor, shape);
@@ -141,7 +141,7 @@ export function computeReshape({ length, embedDim, numHeads, headDim, split, mer
 }
 
 /**
- * Where a number belongs: its token, its head, its place in the head.
+ * Where a number belongs: its token, its head and its place in the head.
  * @param {ReshapeState} state
  * @param {number} number
  */
@@ -151,7 +151,7 @@ export function ownerOf({ embedDim, headDim }, number) {
 }
 
 /**
- * The number that belongs to a place of a table.
+ * The number that belongs at a place of a table.
  * @param {ReshapeState} state
  * @param {ReshapeKind} kind
  * @param {number[]} place
@@ -163,9 +163,9 @@ export function ownedBy({ embedDim, headDim }, kind, place) {
 }
 
 /**
- * The place that the reader is asked about before a step: a place where right and wrong ways differ.
+ * The place that the reader is asked about before a step: right and wrong calls differ there.
  * @param {ReshapeState} state
- * @param {ReshapeKind} kind of the table that comes
+ * @param {ReshapeKind} kind of the table that the step makes
  */
 export function askedPlace({ numHeads, headDim }, kind) {
   if (kind === "heads") return [0, 1, 0];
@@ -174,7 +174,7 @@ export function askedPlace({ numHeads, headDim }, kind) {
 }
 
 /**
- * Four numbers to choose from: the right one, those that other ways would give, and small numbers.
+ * Four numbers to choose from: the right one, those that other calls would give, and small numbers.
  * @param {ReshapeState} state
  * @param {ReshapeStep} step
  * @param {number[]} place
@@ -209,7 +209,7 @@ export function countMisplaced(state, { kind, tensor }) {
 }
 
 /**
- * What became of a prediction: the number that stands at the place in question, and its offset in memory.
+ * What a prediction is compared with: the number at the place in question, and its offset in memory.
  * @param {ReshapeState} state
  * @param {ReshapeStep} step
  */

@@ -1,4 +1,4 @@
-// Split and merge, one call after the other: which number goes where, on the right way and on the wrong ones.
+// Split and merge, one call after another: where each number goes, with the right calls and with wrong ones.
 
 import { headColor } from "./colors.js";
 import { element, focusedNear, isShortcut, mark, mount } from "./frame.js";
@@ -23,7 +23,7 @@ import {
 /** @typedef {import("./reshape_math.js").ReshapeStep} ReshapeStep */
 /** @typedef {import("./reshape_math.js").ReshapeKind} ReshapeKind */
 
-// No head has one of these colours, and white is readable on each.
+// No head has one of these colours, and white text is readable on each.
 const TOKEN_COLORS = ["#332288", "#117733", "#aa4499", "#7a5c00", "#00686e", "#882255"];
 
 const RESHAPE_NAMES = {
@@ -97,7 +97,7 @@ function walkCells(frame, node, cells, columnsOf, onPoint) {
 }
 
 /**
- * The tables of a step: one of x, or one for each head or token.
+ * The tables of a step: a single one, or one per head or token.
  * @param {ReshapeKind} kind
  * @param {number[]} shape
  * @param {HTMLElement[]} cells
@@ -121,7 +121,7 @@ function layOutTables(kind, shape, cells) {
 }
 
 /**
- * The tables of all steps, made of the same twelve cells.
+ * The tables of all steps, built from the same twelve cells.
  * @param {Frame} frame
  * @param {(index: number | null) => void} onPoint
  */
@@ -145,7 +145,7 @@ function reshapeTables(frame, onPoint) {
     const key = `${kind} ${shape}`;
     if (key !== built) {
       node.replaceChildren(...layOutTables(kind, shape, cells));
-      // The tables of each step have room for the highest of all steps, so that nothing below them moves.
+      // Every step has room for the tallest tables of all steps, so that nothing below them moves.
       node.style.setProperty("--rows", String(Math.max(state.length, state.numHeads)));
     }
     built = key;
@@ -157,7 +157,7 @@ function reshapeTables(frame, onPoint) {
       paintNumber(cell, "table", number, token, head);
       cell.classList.toggle("mha-misplaced", number !== right);
       cell.classList.toggle("mha-asked", asked !== null && String(asked) === String(place));
-      const whose = `number ${number}, ${inner} of head ${head} of token ${token}`;
+      const whose = `number ${number}, entry ${inner} of head ${head} of token ${token}`;
       const fault = number === right ? "" : `; wrong: ${right} belongs here`;
       cell.setAttribute("aria-label", `${nameOfPlace(kind, place)}: ${whose}${fault}`);
     });
@@ -182,7 +182,7 @@ function paintNumber(cell, name, number, token, head) {
 
 /** @param {Frame} frame */
 function reshapeControls(frame) {
-  // After a change of the way, the step is the one that means the same on the new way, or the nearest before it.
+  // After a change of split or merge, go to the same kind of table or, if there is none, to the heads.
   const setWay = (/** @type {{split?: string, merge?: string}} */ change) => {
     const { split, merge, step } = readReshape(frame);
     const kind = reshapeKinds(split, merge)[step];
@@ -222,8 +222,8 @@ function reshapeControls(frame) {
 }
 
 /**
- * The calls so far and those to come. Each way has a stepper of its own, as the ways have different steps; the stepper of
- * the chosen way is shown.
+ * The calls so far and those to come. Each combination of split and merge has its own stepper, because its
+ * steps differ; only the stepper of the chosen combination is shown.
  * @param {Frame} frame
  */
 function reshapeSteps(frame) {
@@ -261,7 +261,7 @@ function reshapeSteps(frame) {
 }
 
 /**
- * The question before each step, the verdict on the answer, and what the end of the way shows.
+ * The question before each step, the verdict on the answer and, after the last step, what the result shows.
  * @param {Frame} frame
  * @param {() => void} focusSteps moves the focus to the steps
  */
@@ -287,7 +287,7 @@ function reshapeQuiz(frame, focusSteps) {
   function drawQuestion(state, next) {
     const place = askedPlace(state, next.kind);
     question.replaceChildren(
-      `Predict: which number will stand at ${nameOfPlace(next.kind, place)} after `,
+      `Predict: which number will be at ${nameOfPlace(next.kind, place)} after `,
       element("code", { text: next.code }),
       "?",
     );
@@ -305,7 +305,7 @@ function reshapeQuiz(frame, focusSteps) {
     if (!isLast) drawQuestion(state, steps[step + 1]);
     const hadFocus = answers.includes(/** @type {any} */ (focusedNear(choices)));
     question.hidden = choices.hidden = isLast;
-    // With the last answer its button goes; the focus must stay in the widget.
+    // After the last answer, the buttons are hidden; the focus must stay in the widget.
     if (isLast && hadFocus) focusSteps();
     const judged = prediction >= 0 && step > 0 ? judgePrediction(state, steps[step]) : { text: "", isRight: true };
     verdict.textContent = judged.text;
@@ -326,11 +326,11 @@ function judgePrediction(state, step) {
   const { place, offset, number } = outcomeOf(state, step);
   const sum = place.map((index, axis) => `${index}·${step.tensor.strides[axis]}`).join(" + ");
   const reason = step.isCopy
-    ? `Reshape read the table before row by row and wrote a copy: this is its number ${offset}, counted from 0.`
+    ? `Reshape copied the previous table row by row; this is number ${offset} of the copy, counted from 0.`
     : `Its offset is ${sum} = ${offset}.`;
   const isRight = number === prediction;
   const opening = isRight ? "✓ Right:" : `✗ Not ${prediction}:`;
-  return { isRight, text: `${opening} ${number} stands at ${nameOfPlace(step.kind, place)}. ${reason}` };
+  return { isRight, text: `${opening} ${number} is at ${nameOfPlace(step.kind, place)}. ${reason}` };
 }
 
 /** The numbers in memory, from offset 0 on. */
@@ -383,7 +383,8 @@ function build(frame) {
     readout.classList.toggle("mha-hint", index === null);
     readout.textContent =
       index === null
-        ? "Point at a number, or walk through the tables with the arrow keys, to read whose it is and where it lies in memory."
+        ? "Point at a number, or walk through the tables with the arrow keys, " +
+          "to read which token and head it belongs to and where it lies in memory."
         : `${tables.cells[index].getAttribute("aria-label")}; at offset ${offset} in memory`;
   }
 
@@ -401,8 +402,8 @@ function build(frame) {
     drawKeys(keys, state);
     memory.draw(state, numbers);
     const misplaced = countMisplaced(state, step);
-    const change = step.isCopy ? "a copy: memory was written anew" : "memory as at the start";
-    const where = misplaced ? "dashed: of another token or head" : "all where they belong";
+    const change = step.isCopy ? "a copy, written to new memory" : "memory unchanged";
+    const where = misplaced ? "dashed: from another token or head" : "all are where they belong";
     sizes.draw([
       { text: `(${shape.join(", ")})`, hint: axesOf(step.kind) },
       { text: `(${strides.join(", ")})`, hint: change, number: strides },
@@ -432,9 +433,14 @@ function describeEnd(state, steps) {
   const isBack = steps[state.last].tensor.memory.every((number, offset) => number === offset);
   const heads = steps.find(({ kind }) => kind === "heads");
   const sawRight = heads !== undefined && countMisplaced(state, heads) === 0;
-  if (isBack && sawRight) return "Each number is back at its place, and each head saw its slice of every token.";
-  if (isBack) return "Each number is back: a round trip finds no fault. Yet the heads saw the wrong numbers; step back to them.";
-  return "The shape is right, no error was raised, and the tokens are mixed.";
+  if (isBack && sawRight) return "Each number is back in its place; each head saw its slice of each token.";
+  if (isBack) {
+    return (
+      "Each number is back in its place, so a round trip finds no fault. " +
+      "Yet the heads saw the wrong numbers: step back to see them."
+    );
+  }
+  return "The shape is right and nothing raised an error, yet the tokens are mixed.";
 }
 
 /**

@@ -1,4 +1,4 @@
-// One pair of columns of a query and a key: turned by their positions (rotary), or with a sinusoid added.
+// One pair of columns of a query and a key, turned by their positions (rotary) or with a sinusoid added.
 
 import { formatNumber } from "./format.js";
 import { element, isShortcut, mark, mount, svgElement } from "./frame.js";
@@ -36,8 +36,8 @@ function readDial(frame) {
  * An arrow from one point to another.
  * @param {SVGElement} parent
  * @param {string} kind
- * @param {number} size of the head; 0 for none
- * @param {string} [name] under which the page keeps the point where the arrow ends
+ * @param {number} size of the arrowhead; 0 for none
+ * @param {string} [name] under which the page stores the point where the arrow ends
  */
 function dialArrow(parent, kind, size, name) {
   const path = svgElement("path", { class: `mha-arrow ${kind}` });
@@ -58,7 +58,7 @@ function dialArrow(parent, kind, size, name) {
  * @param {string} name of the numbers
  * @param {number} reach from the middle to the edge
  * @param {string} title
- * @param {boolean} hasKnobs whether the tips of the arrows have handles instead of heads
+ * @param {boolean} hasKnobs whether the tips of the arrows have handles instead of arrowheads
  */
 function buildDial(name, reach, title, hasKnobs) {
   const svg = svgElement("svg", { viewBox: [-reach, -reach, 2 * reach, 2 * reach].join(" "), role: "img" });
@@ -92,7 +92,7 @@ function buildDial(name, reach, title, hasKnobs) {
    * @param {number} pairs
    */
   function drawScores(numbers, pairs) {
-    allText.textContent = pairs === 1 ? "all of them (1 pair)" : `all ${pairs} pairs`;
+    allText.textContent = pairs === 1 ? "all pairs (only 1)" : `all ${pairs} pairs`;
     pairScore.textContent = formatNumber(numbers[`${name}_pair_score`]);
     score.textContent = formatNumber(numbers[`${name}_score`]);
     mark(pairScore, `${name}_pair_score`, numbers[`${name}_pair_score`]);
@@ -102,19 +102,19 @@ function buildDial(name, reach, title, hasKnobs) {
 }
 
 /**
- * The tip of an arrow, which can be dragged round the circle and turned with the arrow keys.
+ * A handle at the tip of an arrow, which the reader drags around the circle or turns with the arrow keys.
  * @param {Frame} frame
  * @param {ReturnType<typeof buildDial>} dial
  * @param {DialRole} role
- * @param {(degrees: number) => void} onTurn is told the direction on the dial to which the reader drags the arrow
- * @param {(degrees: number) => void} onStep is told by how much a key turns the arrow
+ * @param {(degrees: number) => void} onTurn receives the direction to which the reader drags the arrow
+ * @param {(degrees: number) => void} onStep receives the angle by which a key turns the arrow
  */
 function dialHandle(frame, dial, role, onTurn, onStep) {
   const knob = element("div", {
     class: `mha-handle mha-${role}`,
     role: "slider",
     tabindex: 0,
-    "aria-label": `Direction of the ${role}'s arrow, without its position`,
+    "aria-label": `Direction of the ${role}'s arrow, before its position turns it`,
     "aria-valuemin": -180,
     "aria-valuemax": 180,
   });
@@ -247,7 +247,7 @@ function dialPair(frame) {
 }
 
 /**
- * The scores against the offset of the two positions.
+ * Plots the scores against the offset between the two positions.
  * @param {Frame} frame
  */
 function dialCurves(frame) {
@@ -309,7 +309,7 @@ function build(frame) {
   const speed = element("p", { class: "mha-hint mha-speed" });
   const dials = dialPair(frame);
   const curves = dialCurves(frame);
-  const hint = "Dotted: the arrows without a position. Drag q and k; all pairs hold the same arrows.";
+  const hint = "Dotted: the arrows before their positions act. Drag q and k; all pairs hold the same arrows.";
   frame.body.append(controls.node, speed, element("p", { class: "mha-hint", text: hint }), dials.node, ...curves.nodes);
   let made = "";
   let encoded = /** @type {Encoded | null} */ (null);
@@ -347,7 +347,11 @@ function describeDial(before, { state, numbers }) {
   if (hasMoved && Math.abs(numbers.rotary_pair_score - before.numbers.rotary_pair_score) < 1e-4) {
     const addedBefore = formatNumber(before.numbers.added_pair_score);
     const change = added === addedBefore ? `stays ${added}` : `goes from ${addedBefore} to ${added}`;
-    return `Both moved by ${formatNumber(m, 0)}: the rotary score stays ${rotary}, with the sinusoid added it ${change}.`;
+    const moved = formatNumber(m, 0);
+    return (
+      `Both moved by ${moved}: the rotary score stays ${rotary}; ` +
+      `with the sinusoid added, the score ${change}.`
+    );
   }
   const offset = formatNumber(state.keyPosition - state.queryPosition, 0);
   return `Pair ${state.pair}, offset ${offset}: rotary score ${rotary}, with the sinusoid added ${added}.`;

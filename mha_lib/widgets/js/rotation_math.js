@@ -1,4 +1,4 @@
-// A query and a key at every position, turned by rotary or with a sinusoid added. Pure functions, no DOM.
+// A query and a key at every position, turned (rotary) or with a sinusoid added. Pure functions, no DOM.
 
 import { applyRotary, dotProduct, pairFrequencies, rotaryAngles, sinusoidalEncoding } from "./position_math.js";
 
@@ -35,8 +35,8 @@ function dialVector(degrees, headDim) {
 const dialSum = (a, b) => a.map((number, column) => number + b[column]);
 
 /**
- * Query and key at every position, with both encodings, and the range of the scores: all that does not depend on the two
- * chosen positions.
+ * Query and key at every position with both encodings, and the range of the scores: everything that does not
+ * depend on the two chosen positions.
  * @param {DialState} state
  */
 export function encodeDial({ pair, headDim, base, queryAngle, keyAngle, shown }) {
@@ -96,10 +96,10 @@ export function computeDial({ queryPosition, keyPosition, shown }, { encodings, 
 export const wrapDegrees = (degrees) => (Math.abs(degrees) <= 180 ? degrees : degrees - 360 * Math.round(degrees / 360));
 
 /**
- * The path of an arrow; where it is shorter than its head, only the head is there.
+ * The path of an arrow; the head is never longer than the whole arrow.
  * @param {ArrayLike<number>} from
  * @param {ArrayLike<number>} to
- * @param {number} size of the head; 0 for none
+ * @param {number} size of the arrowhead; 0 for none
  */
 export function arrowPath(from, to, size) {
   const [dx, dy] = [to[0] - from[0], to[1] - from[1]];
@@ -115,7 +115,7 @@ export function arrowPath(from, to, size) {
 }
 
 /**
- * The path of an arc that begins in a direction and turns by an angle; whole turns are left out.
+ * The path of an arc that starts in the direction of `from` and spans `angle` without its whole turns.
  * @param {ArrayLike<number>} from
  * @param {number} angle
  * @param {number} radius

@@ -54,7 +54,7 @@ function readScore(frame) {
 /** @typedef {ReturnType<typeof readScore>} State */
 
 /**
- * The coordinates beyond the plane, as Python drew them for the widest query and keys.
+ * The coordinates beyond the plane, which Python drew at random for the widest query and keys.
  * @param {Frame} frame
  */
 function readExtra(frame) {
@@ -74,7 +74,7 @@ function describeRule({ score, d, isScaled }) {
   const texts = {
     dot: [`q · k${over}`, "No best place for a key, only a best direction."],
     cosine: ["q · k / (|q| |k|)", "From −1 to 1 at every d: nothing to scale."],
-    gaussian: ["−|q − k|² / 2σ²", `σ² = ${isScaled ? root : "1"}. Nothing is better than being equal.`],
+    gaussian: ["−|q − k|² / 2σ²", `σ² = ${isScaled ? root : "1"}. The best key equals the query.`],
     bilinear: [`q · W k${over}`, `W = (${SCORE_BILINEAR.map((row) => row.map((number) => String(number).replace("-", "−")).join(", ")).join("; ")}), fixed here, learned in a model.`],
     additive: ["w · tanh(W_q q + W_k k)", `From −${additive} to ${additive} at every d: nothing to scale. Weights fixed here, learned in a model.`],
   };
@@ -120,7 +120,7 @@ function scoreMap() {
   const context = canvas.getContext("2d");
   const image = context.createImageData(SCORE_SIDE, SCORE_SIDE);
   /**
-   * @param {Matrix} landscape the lowest row first
+   * @param {Matrix} landscape the row of the lowest y first
    * @param {import("./number_map.js").Extent} extent
    */
   function draw(landscape, { low, high }) {
@@ -172,7 +172,7 @@ function scorePlane(frame) {
   });
   view.area.prepend(map.node);
   view.draw([-SCORE_EDGE, SCORE_EDGE], [-SCORE_EDGE, SCORE_EDGE]);
-  const discs = view.dots("weight"); // under each key, and as large as its weight
+  const discs = view.dots("weight"); // under each key, with an area in proportion to its weight
   const query = view.handle({
     label: "Query",
     role: "query",
@@ -262,7 +262,7 @@ function build(frame) {
 }
 
 /**
- * Rows of numbers as a torch tensor.
+ * Writes rows of numbers as a torch tensor.
  * @param {readonly (readonly number[])[]} rows
  */
 function scoreTensor(rows) {
@@ -295,7 +295,7 @@ def score(query, key):
 
 `],
     additive: ["AdditiveScore", `score = AdditiveScore(d, d, ${scoreWeight.length}).double().requires_grad_(False)
-# A coordinate beyond the plane enters one hidden unit.
+# Each coordinate beyond the plane feeds one hidden unit.
 units = torch.eye(${scoreWeight.length}, dtype=torch.float64).repeat(1, d)[:, : d - 2] / math.sqrt(d)
 query_weight = ${scoreTensor(queryWeight)}
 key_weight = ${scoreTensor(keyWeight)}

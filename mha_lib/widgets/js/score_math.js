@@ -15,7 +15,7 @@ export const SCORE_ADDITIVE = {
 };
 
 /**
- * A row times a matrix that is stored as torch's nn.Linear does, one row for each number that comes out.
+ * Rows times a matrix that is stored as in torch's nn.Linear, with one row per output.
  * @param {Matrix} weight (out, in)
  * @param {Matrix} x (len, in)
  * @returns {Matrix} (len, out)
@@ -33,7 +33,7 @@ function projectRows(weight, x) {
 }
 
 /**
- * Rows of length 1; a row of zeros stays one.
+ * Scales each row to length 1; a row of zeros stays zero.
  * @param {Matrix} x
  * @returns {Matrix}
  */
@@ -109,7 +109,7 @@ export function entropyOf(weights) {
 /** @param {number[][]} rows */
 const scoreRows = (rows) => rows.map((row) => Float64Array.from(row));
 
-/** The places of the map, row by row, the lowest row first. */
+/** The points of the map, row by row, the row of the lowest y first. */
 export function scorePlaces() {
   const at = (/** @type {number} */ index) => SCORE_EDGE * ((2 * index) / (SCORE_SIDE - 1) - 1);
   return Array.from({ length: SCORE_SIDE ** 2 }, (_, index) =>
@@ -125,7 +125,7 @@ export function scoreWeights(d) {
   const row = (/** @type {number[]} */ start, /** @type {(i: number) => number} */ beyond) =>
     Float64Array.from({ length: d }, (_, i) => (i < 2 ? start[i] : beyond(i)));
   const bilinear = Array.from({ length: d }, (_, out) => row(SCORE_BILINEAR[out] ?? [0, 0], (i) => (i === out ? 1 : 0)));
-  // A coordinate beyond the plane enters one hidden unit, each unit in turn.
+  // Each coordinate beyond the plane feeds one hidden unit; the units take turns.
   const units = SCORE_ADDITIVE.score.length;
   const enter = (/** @type {number[][]} */ weight) =>
     weight.map((start, unit) => row(start, (i) => ((i - 2) % units === unit ? 1 / Math.sqrt(d) : 0)));
@@ -161,13 +161,13 @@ export function computeScore({ query, keys, score, d, isScaled }, learned, extra
 }
 
 /**
- * The score of a key at each place of the plane. Beyond the plane such a key is 0. Its first two coordinates are therefore
- * enough, and the query's other coordinates only add a constant or change a length.
+ * The score of a key at each point of the plane. The key's coordinates beyond the plane are 0, so the first
+ * two are enough; the query's other coordinates only add constants or change a length.
  * @param {ScoreState} state
  * @param {ReturnType<typeof scoreWeights>} learned
  * @param {Matrix} q the whole query, (1, d)
  * @param {Matrix} places
- * @returns {Matrix} [row][column], the lowest row first
+ * @returns {Matrix} [row][column], the row of the lowest y first
  */
 export function scoreLandscape({ query, score, d, isScaled }, learned, q, places) {
   const inPlane = [Float64Array.from(query)];

@@ -1,5 +1,5 @@
-// Words, the vectors that are made of their characters, and the six steps of self-attention over them. Pure functions, no
-// DOM.
+// Words, the vectors made from their characters, and the six steps of self-attention over them. Pure
+// functions, no DOM.
 
 import { attentionPooling, causalMask, dotProductScore, scaledDotProductScore } from "./attention_math.js";
 
@@ -8,7 +8,7 @@ import { attentionPooling, causalMask, dotProductScore, scaledDotProductScore } 
 
 // The spaces are written out because Python and JavaScript disagree about which characters are spaces.
 const SIX_SEPARATORS = /[\t-\r \u0085\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]+/u;
-// Control characters, also those that set the direction of the text, and halves of a surrogate pair.
+// Control characters, including those that set the direction of the text, and lone halves of surrogate pairs.
 const SIX_REFUSED = /[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2060-\u206f\ud800-\udfff]/u;
 // Characters that only shape their neighbours: a word of these alone would be invisible.
 const SIX_UNSEEN = /^[\u00ad\u034f\u061c\u180b-\u180f\u200c-\u200f\ufe00-\ufe0f]+$/u;
@@ -38,7 +38,7 @@ export function sixProblem(sentence, { words: mostWords, characters }) {
 }
 
 /**
- * The vector that is made from the characters of a word, and the numbers on the way to it.
+ * The vector that is made from the characters of a word, and the intermediate numbers.
  * @param {string} word
  */
 export function sixCode(word) {
