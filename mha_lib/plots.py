@@ -203,20 +203,20 @@ def _start_maps(
     """
     count, q_len, k_len = shape
     title, query_label, key_label = texts
-    sides = query_label + 1.1  # what is left and right of the maps: labels, colour bar
+    sides = query_label + 1.0  # what is left and right of the maps: labels, colour bar
     columns = min(columns, count)
     while True:
-        room = (WIDTH - sides) / columns - 0.15
+        room = (WIDTH - sides) / columns - 0.1
         if columns == 1 or room >= max(title, smallest * k_len):
             break
         columns -= 1
-    cell = min(0.42, room / k_len)
+    cell = min(0.38, room / k_len)
     rows = -(-count // columns)
     return new_figure(
         rows,
         columns,
-        width=max(sides + columns * (max(cell * k_len, title) + 0.15), 2.6),
-        height=rows * (cell * q_len + 0.35) + 0.3 + key_label,
+        width=max(sides + columns * (max(cell * k_len, title) + 0.1), 2.6),
+        height=rows * (cell * q_len + 0.35 + key_label) + 0.4,
         squeeze=False,
     )
 
