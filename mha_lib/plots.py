@@ -33,6 +33,9 @@ HEADS = (
     "#777777",
 )
 COLORMAP = "viridis"
+# Inches. In a figure of this width the text of the style, 9.5 points, is 8.7 pixels high on a phone:
+# a screen of 360 pixels leaves 312 to a figure.
+WIDTH = 4.6
 
 STYLE: dict[Any, Any] = {
     "figure.dpi": 110,
@@ -61,8 +64,8 @@ def new_figure(
     rows: int = 1,
     columns: int = 1,
     *,
-    width: float = 6.5,
-    height: float = 3.0,
+    width: float = WIDTH,
+    height: float = 2.8,
     **options: Any,
 ) -> tuple[Figure, Any]:
     """Start a figure in the style of the course. Return it at the end of the cell to display it once.
@@ -70,7 +73,7 @@ def new_figure(
     Args:
         rows: rows of axes.
         columns: columns of axes.
-        width: in inches; 6.5 fills the text column.
+        width: in inches; in a wider figure the text becomes too small on a phone.
         height: in inches.
         options: passed to `plt.subplots`, such as `sharey=True`.
 
@@ -109,7 +112,7 @@ def plot_weights(
         query_labels: labels of the rows, q_len of them.
         key_labels: labels of the columns, k_len of them.
         titles: one per map; default "head 0", "head 1", ... for several maps.
-        columns: number of maps in a row of the figure.
+        columns: maps in a row of the figure; fewer if their text would not fit.
         values: write the numbers into the cells; by default only if a map has at most 36 cells.
         vmin: start of the colour scale; None uses the smallest number.
         vmax: end of the colour scale; None uses the largest number.
@@ -152,14 +155,16 @@ def plot_weights(
     low = float(finite.min()) if vmin is None else vmin
     high = float(finite.max()) if vmax is None else vmax
 
-    columns = min(columns, count)
-    rows = -(-count // columns)
-    # Cells have the same size in print whatever their number, unless the figure would become too wide.
-    cell = min(0.42, 6.0 / (columns * (k_len + 1.5)))
-    width = max(columns * (cell * k_len + 0.9) + 0.9, 2.6)
-    figure, axes = new_figure(
-        rows, columns, width=width, height=rows * (cell * q_len + 0.9), squeeze=False
+    figure, axes = _start_maps(
+        (count, q_len, k_len),
+        columns,
+        0.31 if values else 0.12 if query_labels or key_labels else 0.0,
+        tuple(
+            max(map(_width, labels or [""]))
+            for labels in (titles, query_labels, key_labels)
+        ),
     )
+    columns = axes.shape[1]
     image = None
     for i, axis in enumerate(axes.flat):
         if i >= count:
@@ -182,6 +187,38 @@ def plot_weights(
     assert image is not None
     figure.colorbar(image, ax=axes, label=colorbar_label, shrink=0.9)
     return figure
+
+
+def _width(text: str) -> float:
+    """Width in inches of a text in the size of the style, a little too large rather than too small."""
+    return 0.08 * len(text)
+
+
+def _start_maps(
+    shape: tuple[int, int, int], columns: int, smallest: float, texts: tuple[float, ...]
+) -> tuple[Figure, Any]:
+    """Start a figure for (count, q_len, k_len) maps, no wider than WIDTH, with cells no smaller than asked.
+
+    `texts` are the widths of the longest title, query label and key label.
+    """
+    count, q_len, k_len = shape
+    title, query_label, key_label = texts
+    sides = query_label + 1.0  # what is left and right of the maps: labels, colour bar
+    columns = min(columns, count)
+    while True:
+        room = (WIDTH - sides) / columns - 0.1
+        if columns == 1 or room >= max(title, smallest * k_len):
+            break
+        columns -= 1
+    cell = min(0.38, room / k_len)
+    rows = -(-count // columns)
+    return new_figure(
+        rows,
+        columns,
+        width=max(sides + columns * (max(cell * k_len, title) + 0.1), 2.6),
+        height=rows * (cell * q_len + 0.35 + key_label) + 0.4,
+        squeeze=False,
+    )
 
 
 def _label_axis(
@@ -215,7 +252,7 @@ def _write_values(axis: Axes, cells: Tensor, low: float, high: float) -> None:
             ha="center",
             va="center",
             color=color,
-            fontsize=7.5,
+            fontsize=STYLE["font.size"],
         )
 
 

@@ -119,7 +119,7 @@ class PathExplorer(Explorer):
         from mha_lib import plots
 
         found = {name: numbers.tolist() for name, numbers in self.numbers().items()}
-        figure, (left, right) = plots.new_figure(1, 2, height=2.6)
+        figure, (left, right) = plots.new_figure(1, 2, width=6.5, height=2.6)
         colors = {
             "attention": plots.HEADS[2],
             "convolution": plots.HEADS[0],

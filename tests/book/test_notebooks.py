@@ -25,9 +25,14 @@ from PIL import Image
 from run_notebooks import KEEP, WIDGET_STATE, WIDGET_VIEW, main, normalise, notebooks
 from set_repository import SETUP_METADATA, read_address, setup_cell
 
+from mha_lib import plots
+
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = notebooks()
 MAX_EXEMPT = 0.15  # share of a chapter's code cells whose output nbval may ignore, because training made it
+
+PHONE = 312  # CSS pixels of a figure on a screen that is 360 wide
+SMALLEST = 8.5  # CSS pixels of a figure's smallest letters there
 
 MAX_CELL = 25  # lines of code in a cell that a reader sees
 MAX_CODE = 250  # lines of code that a reader sees before the exercises: what one sitting can take
@@ -88,6 +93,22 @@ def descriptions(notebook):
                 yield f"cell {number} makes a figure whose alt text says too little: {alt!r}"
         if WIDGET_VIEW in data and not {"image/png", "text/html"} & data.keys():
             yield f"cell {number} shows a widget and stores nothing that stands in for it"
+
+
+def readable_on_a_phone(notebook):
+    """Figures shrink to the width of the screen, and their text with them. On a phone widgets are live."""
+    sizes = [plots.STYLE["font.size"]]
+    for cell in code_cells(notebook):
+        sizes += map(float, re.findall(r"(?:font|label)_?size\"?[=:] ?([\d.]+)", cell.source))
+        if re.search(r"\bdpi\b", cell.source):
+            yield f"cell {cell.id} sets the dots per inch, which are the style's"
+    smallest = min(sizes) / 72 * plots.STYLE["figure.dpi"]  # in pixels of the stored figures
+    for number, output in outputs(notebook):
+        data = output.get("data", {})
+        if "image/png" in data and WIDGET_VIEW not in data:
+            width = Image.open(io.BytesIO(base64.b64decode(data["image/png"]))).width
+            if smallest * min(1, PHONE / width) < SMALLEST:
+                yield f"cell {number} makes a figure {width} pixels wide: too small to read on a phone"
 
 
 def widgets(notebook):
@@ -161,7 +182,17 @@ def one_sitting(notebook):
         yield f"{read} lines of code are shown before the exercises, more than the {MAX_CODE} of a sitting"
 
 
-CHECKS = [execution, normal_form, set_up, descriptions, widgets, privacy, conventions, one_sitting]
+CHECKS = [
+    execution,
+    normal_form,
+    set_up,
+    descriptions,
+    readable_on_a_phone,
+    widgets,
+    privacy,
+    conventions,
+    one_sitting,
+]
 
 
 def faults(notebook):
@@ -283,6 +314,18 @@ PLANTED = {
         lambda n: n.cells[3].metadata.mystnb.image.update(alt="figure_1.png"),
         "says too little",
     ),
+    "wide figure": (
+        lambda n: n.cells[3].outputs[0].data.update({"image/png": picture(size=(540, 30))}),
+        "540 pixels wide: too small",
+    ),
+    "small letters": (
+        lambda n: (
+            n.cells[2].update(source="print(1)  # fontsize=8"),
+            n.cells[3].outputs[0].data.update({"image/png": picture(size=(530, 30))}),
+        ),
+        "530 pixels wide: too small",
+    ),
+    "fewer dots per inch": (lambda n: n.cells[2].update(source="new_figure(dpi=60)"), "dots per inch"),
     "widget without stand-in": (
         lambda n: n.cells[4].outputs[0].data.pop("image/png"),
         "nothing that stands in",
