@@ -186,6 +186,7 @@ def test_package_asks_for_ranges_that_leave_torch_alone(wheel):
     needs = {need.name: need.specifier for need in map(Requirement, metadata.get_all("Requires-Dist"))}
     assert needs.keys() == {
         "anywidget",
+        "babel",
         "jaxtyping",
         "matplotlib",
         "numpy",
