@@ -129,32 +129,34 @@ def test_greedy_decoding(use_cache):
     assert len(lengths) > 3, "answers of several lengths are needed to test their end"
 
 
-def log_prob(model, source, answer):
+def log_prob(model, source, answer, end=END):
     """Of one answer, up to its first end."""
     rows = model(source, torch.tensor([[START, *answer]]))[0].log_softmax(-1)
     total = 0.0
     for row, token in zip(rows[:-1], answer, strict=True):
         total += row[token].item()
-        if token == END:
+        if token == end:
             break
     return total
 
 
 def test_a_wide_beam_finds_the_best_answers_of_all():
-    """With two steps, a beam as wide as the vocabulary misses nothing."""
+    """With two steps, a beam as wide as the vocabulary misses nothing, answers of one token included."""
     model = make(target_vocab=11)
+    (end,) = slow_greedy(model, SOURCE[:1], None, 1)  # a probable token, so that good answers are short
     answers, log_probs = beam_decode(
-        model, SOURCE, start=START, end=END, max_len=2, beam_size=11, source_lens=LENS
+        model, SOURCE, start=START, end=end, max_len=2, beam_size=11, source_lens=LENS
     )
     for b in range(BATCH):
         source = SOURCE[b : b + 1, : LENS[b]]
         every = {
-            (first, END if first == END else second)
+            (first, end if first == end else second)
             for first, second in itertools.product(range(11), repeat=2)
         }
-        best = sorted(((log_prob(model, source, answer), answer) for answer in every), reverse=True)
+        best = sorted(((log_prob(model, source, answer, end), answer) for answer in every), reverse=True)
         assert [tuple(answer) for answer in answers[b].tolist()] == [answer for _, answer in best[:11]]
         close(log_probs[b], torch.tensor([value for value, _ in best[:11]], dtype=torch.float64))
+    assert (end, end) in [tuple(answer) for answer in answers[0].tolist()]
 
 
 @pytest.mark.parametrize("beam_size", [1, 3, 5])
