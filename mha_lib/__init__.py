@@ -19,6 +19,7 @@ from mha_lib.inspection import (
     head_importance,
     prune_heads,
 )
+from mha_lib.language_models import GPT2, Bert, Llama
 from mha_lib.masking import (
     align_bias,
     align_mask,
@@ -65,7 +66,9 @@ from mha_lib.transformer import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "GPT2",
     "AdditiveScore",
+    "Bert",
     "BilinearScore",
     "DecoderBlock",
     "DecoderBlockCache",
@@ -74,6 +77,7 @@ __all__ = [
     "FeedForward",
     "KeyValueCache",
     "LearnedPositionalEncoding",
+    "Llama",
     "MultiHeadAttention",
     "RMSNorm",
     "RotaryPositionalEncoding",

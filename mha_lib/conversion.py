@@ -266,9 +266,9 @@ class _TorchTwin(nn.Module):
 
         Raises:
             TypeError: an attention or feed-forward layer was replaced by another module.
-            ValueError: this module has what torch's cannot express: RMS norms, biases in some parts only,
-                dropouts that differ from one another, a wrapper around a linear layer, or what
-                `MultiHeadAttention.to_torch` refuses.
+            ValueError: this module has what torch's cannot express: RMS norms, an activation other than relu
+                and the exact gelu, biases in some parts only, dropouts that differ from one another, a
+                wrapper around a linear layer, or what `MultiHeadAttention.to_torch` refuses.
 
         Example:
             >>> from mha_lib import TransformerDecoder
@@ -318,6 +318,11 @@ def _block_to_torch(block: Any) -> Any:
     decodes = block._has_memory
     attentions, parts, dropouts = _names(decodes)
     check_type("feed_forward", block.feed_forward, FeedForward)
+    activation = block.feed_forward.activation
+    if activation not in ("relu", "gelu"):
+        raise ValueError(
+            f"activation must be relu or the exact gelu, got {activation!r}"
+        )
     copies: dict[str, Any] = {}
     for ours, theirs in parts.items():
         copies[theirs] = copy.deepcopy(_plain(ours, block.get_submodule(ours)))
@@ -331,7 +336,7 @@ def _block_to_torch(block: Any) -> Any:
         block.self_attention.num_heads,
         copies["linear1"].out_features,
         dropout=_one_dropout(block, (*attentions, *dropouts)),
-        activation=block.feed_forward.activation,
+        activation=activation,
         batch_first=True,
         norm_first=block.norm_first,
         bias=copies["linear1"].bias is not None,

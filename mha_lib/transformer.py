@@ -10,6 +10,7 @@ import copy
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -24,7 +25,14 @@ from mha_lib.conversion import _TorchTwin
 from mha_lib.masking import _combine_masks
 from mha_lib.multi_head import MultiHeadAttention
 
-_ACTIVATIONS: dict[str, Any] = {"relu": torch.relu, "gelu": F.gelu}
+_ACTIVATIONS: dict[str, Any] = {
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "swiglu": F.silu,
+}
+_GATED = ("swiglu",)
 _NORMS = ("layer", "rms")
 _Map: TypeAlias = Callable[[Tensor], Tensor]
 # (attn_mask, key_mask, valid_lens)
@@ -34,15 +42,18 @@ _Hidden: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
 class FeedForward(nn.Module):
     """Two linear layers and an activation, applied to each token separately (Vaswani et al., 2017, §3.3).
 
-    FFN(x) = activation(x W₁ + b₁) W₂ + b₂, equation 2. Like torch's layers, it drops entries of the hidden
-    layer in training.
+    FFN(x) = activation(x W₁ + b₁) W₂ + b₂, equation 2. With "swiglu", a third linear layer and SiLU make a
+    gate for each entry of the hidden layer: FFN(x) = (SiLU(x W_gate) ⊙ x W₁) W₂ (Shazeer, 2020, equation 6).
+    Like torch's layers, it drops entries of the hidden layer in training.
 
     Args:
         embed_dim: width of a token.
         hidden_dim: width of the hidden layer; four times `embed_dim` in the paper.
         dropout: probability that an entry of the hidden layer is dropped, in training only.
-        activation: "relu", or "gelu", x Φ(x) without approximation (Hendrycks & Gimpel, 2016).
-        bias: add b₁ and b₂, as the paper and torch do.
+        activation: "relu"; "gelu", x Φ(x) without approximation (Hendrycks & Gimpel, 2016, §2); "gelu_tanh",
+            its approximation 0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))), also there, which GPT-2 was trained
+            with; "silu", x σ(x) (ibid.); or "swiglu", as above, which is Llama's.
+        bias: add b₁ and b₂, as the paper and torch do, and a bias to the gate.
         device: where the parameters are made.
         dtype: of the parameters; default torch's default dtype.
 
@@ -72,6 +83,9 @@ class FeedForward(nn.Module):
         _checks.check_choice("activation", activation, _ACTIVATIONS)
         self.embed_dim, self.activation = embed_dim, activation
         kind: Any = {"bias": bias, "device": device, "dtype": dtype}
+        self.gate_proj: nn.Linear | None = None
+        if activation in _GATED:
+            self.gate_proj = nn.Linear(embed_dim, hidden_dim, **kind)
         self.up_proj = nn.Linear(embed_dim, hidden_dim, **kind)
         self.down_proj = nn.Linear(hidden_dim, embed_dim, **kind)
         self.dropout = nn.Dropout(dropout)
@@ -79,7 +93,8 @@ class FeedForward(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the weights from Xavier's uniform distribution (Glorot & Bengio, 2010), zero the biases."""
-        for proj in (self.up_proj, self.down_proj):
+        projections = (self.up_proj, self.down_proj, self.gate_proj)
+        for proj in (proj for proj in projections if proj is not None):
             nn.init.xavier_uniform_(proj.weight)
             if proj.bias is not None:
                 nn.init.zeros_(proj.bias)
@@ -94,7 +109,11 @@ class FeedForward(nn.Module):
             ValueError: `x` has another width.
         """
         _checks.check_tokens(x, self.embed_dim, self.up_proj, "..., embed_dim")
-        hidden = _ACTIVATIONS[self.activation](self.up_proj(x))
+        activate: _Map = _ACTIVATIONS[self.activation]
+        if self.gate_proj is None:
+            hidden = activate(self.up_proj(x))
+        else:
+            hidden = activate(self.gate_proj(x)) * self.up_proj(x)
         output: Tensor = self.down_proj(self.dropout(hidden))
         return output
 
@@ -253,7 +272,7 @@ class EncoderBlock(_Block):
         hidden_dim: width inside the feed-forward layer.
         dropout: probability of all dropouts, in training only.
         norm_first: norm before each layer (pre-norm), not after each sum (post-norm).
-        activation: of the feed-forward layer, "relu" or "gelu".
+        activation: of the feed-forward layer, see `FeedForward`.
         bias: add biases in linear layers and layer norms, as the paper and torch do.
         norm: "layer", or "rms", see `RMSNorm`.
         layer_norm_eps: what either kind of norm adds under the root, positive.
@@ -353,7 +372,7 @@ class DecoderBlock(_Block):
         hidden_dim: width inside the feed-forward layer.
         dropout: probability of all dropouts, in training only.
         norm_first: norm before each layer (pre-norm), not after each sum (post-norm).
-        activation: of the feed-forward layer, "relu" or "gelu".
+        activation: of the feed-forward layer, see `FeedForward`.
         bias: add biases in linear layers and layer norms, as the paper and torch do.
         norm: "layer", or "rms", see `RMSNorm`.
         layer_norm_eps: what either kind of norm adds under the root, positive.

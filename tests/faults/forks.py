@@ -4,6 +4,7 @@ One process imports torch and pytest, once; each copy gets a fork, which imports
 What the forks inherit is frozen; otherwise the garbage collector of each would go through all of torch.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -17,6 +18,9 @@ import numpy.testing  # noqa: F401
 import pytest
 import torch._dynamo
 import torch.testing
+
+with contextlib.suppress(ImportError):  # it imports the modules of models only when they are asked for
+    from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaForCausalLM  # noqa: F401
 
 LONGEST = 600  # seconds of processor time; a fork that needs more is in an endless loop
 

@@ -18,7 +18,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mha_lib import (
+    GPT2,
     AdditiveScore,
+    Bert,
     BilinearScore,
     DecoderBlock,
     DecoderBlockCache,
@@ -26,6 +28,7 @@ from mha_lib import (
     FeedForward,
     KeyValueCache,
     LearnedPositionalEncoding,
+    Llama,
     MultiHeadAttention,
     RMSNorm,
     RotaryPositionalEncoding,
@@ -61,6 +64,7 @@ from mha_lib import (
     t5_buckets,
     valid_lens_mask,
 )
+from mha_lib.checkpoints import load_checkpoint, save_checkpoint
 from mha_lib.data import (
     digit_tokens,
     markov_batch,
@@ -97,6 +101,9 @@ MASK, TRANSITION = torch.ones(Q_LEN, K_LEN, dtype=torch.bool), torch.full((3, 3)
 LAYER, SHARED = (MultiHeadAttention(WIDTH, HEADS), MultiHeadAttention(WIDTH, HEADS, num_kv_heads=1))
 DAY, IDS = datetime.date(2021, 3, 3), torch.tensor([[1, 2], [3, 4], [5, 0]])
 READER = EncoderDecoder(19, 13, WIDTH, HEADS, 7, 2, max_len=17)
+WRITERS = [kind(19, 12, 3, 7, 2, max_len=17) for kind in (GPT2, Llama, Bert)]
+FULL_CACHE = WRITERS[0].new_cache()
+WRITERS[0](torch.ones(3, 16, dtype=torch.int64), cache=FULL_CACHE)
 WITH_ZERO, WITH_BIAS = (
     nn.MultiheadAttention(6, 3, add_zero_attn=True),
     nn.MultiheadAttention(6, 3, add_bias_kv=True),
@@ -388,6 +395,64 @@ CASES = [
         (partial(beam_decode, READER, IDS, start=0, end=1, max_len=3, beam_size=n), *named)
         for n, *named in ((0, ValueError, "beam_size", "0"), (14, ValueError, "beam_size", "14"))
     ),
+    # language models
+    *[
+        row
+        for make in (
+            lambda *sizes, **options: GPT2(*sizes, **{"max_len": 17} | options),
+            lambda *sizes, **options: Llama(*sizes, **{"max_len": 17} | options),
+            lambda *sizes, **options: Bert(*sizes, **{"max_len": 17} | options),
+        )
+        for row in [
+            (lambda make=make: make(0, 12, 3, 7, 2), ValueError, "vocab_size", "0"),
+            (lambda make=make: make(19, 12.0, 3, 7, 2), TypeError, "embed_dim", "12.0"),
+            (lambda make=make: make(19, 12, 5, 7, 2), ValueError, "num_heads", "5"),
+            (lambda make=make: make(19, 12, 3, -7, 2), ValueError, "hidden_dim", "-7"),
+            (lambda make=make: make(19, 12, 3, 7, "2"), TypeError, "num_layers", "'2'"),
+            (lambda make=make: make(19, 12, 3, 7, 2, max_len=0), ValueError, "max_len", "0"),
+            (lambda make=make: make(19, 12, 3, 7, 2, layer_norm_eps=0), ValueError, "layer_norm_eps", "0"),
+        ]
+    ],
+    (lambda: GPT2(19, 12, 3, 7, 2, max_len=5, activation="swiglu"), ValueError, "activation", "'swiglu'"),
+    (lambda: GPT2(19, 12, 3, 7, 2, max_len=5, dropout=1.5), ValueError, "dropout", "1.5"),
+    (lambda: GPT2(19, 12, 3, 7, 2, max_len=5, tied=1), TypeError, "tied", "1"),
+    (lambda: Llama(19, 12, 3, 7, 2, max_len=5, num_kv_heads=2), ValueError, "num_kv_heads", "2"),
+    (lambda: Llama(19, 9, 3, 7, 2, max_len=5), ValueError, "head_dim", "3"),
+    (lambda: Llama(19, 12, 3, 7, 2, max_len=5, base=-1.0), ValueError, "base", "-1.0"),
+    (lambda: Llama(19, 12, 3, 7, 2, max_len=5, tied="no"), TypeError, "tied", "'no'"),
+    (lambda: Bert(19, 12, 3, 7, 2, max_len=5, num_segments=0), ValueError, "num_segments", "0"),
+    (lambda: Bert(19, 12, 3, 7, 2, max_len=5, activation="mish"), ValueError, "activation", "'mish'"),
+    *[
+        row
+        for model in WRITERS
+        for row in [
+            (lambda model=model: model(IDS.tolist()), TypeError, "tokens", "list"),
+            (lambda model=model: model(IDS.int()), TypeError, "tokens", "torch.int32"),
+            (lambda model=model: model(IDS[0]), ValueError, "tokens", "(2,)"),
+            (lambda model=model: model(IDS * 4), ValueError, "tokens", "20"),
+            (lambda model=model: model(IDS.repeat(1, 9)), ValueError, "max_len", "(3, 18)"),
+            (lambda model=model: model(IDS, key_mask=IDS), TypeError, "key_mask", "torch.int64"),
+            (lambda model=model: model(IDS, key_mask=bools(3, 3)), ValueError, "key_mask", "(3, 3)"),
+            (lambda model=model: model(IDS, valid_lens=ints(2, 1, 3)), ValueError, "valid_lens", "3"),
+        ]
+    ],
+    (lambda: WRITERS[0](IDS, cache=[]), ValueError, "cache", "0"),
+    (lambda: WRITERS[1](IDS, cache=3), TypeError, "cache", "3"),
+    (lambda: WRITERS[0](IDS, cache=FULL_CACHE), ValueError, "max_len", "(3, 2)"),
+    (lambda: WRITERS[0](IDS[:, :1], cache=FULL_CACHE, valid_lens=ints(1)), ValueError, "valid_lens", "(1,)"),
+    (lambda: WRITERS[0](IDS[:2, :1], cache=FULL_CACHE), ValueError, "batch", "2"),
+    (lambda: WRITERS[2](IDS, IDS.float()), TypeError, "segments", "torch.float32"),
+    (lambda: WRITERS[2](IDS, IDS), ValueError, "segments", "5"),
+    (lambda: WRITERS[2](IDS, IDS[:1] * 0), ValueError, "segments", "(1, 2)"),
+    # checkpoints; tests/library/test_checkpoints.py tries files
+    (lambda: load_checkpoint(3), TypeError, "source", "3"),
+    (lambda: load_checkpoint("no/model", revision=3), TypeError, "revision", "3"),
+    (lambda: load_checkpoint("a b", revision="main"), ValueError, "source", "'a b'"),
+    (lambda: load_checkpoint(".", sha256=3), TypeError, "sha256", "3"),
+    (lambda: load_checkpoint(".", sha256="abc"), ValueError, "sha256", "'abc'"),
+    (lambda: load_checkpoint(".", sha256={"config.json": 3}), TypeError, "sha256", "3"),
+    (lambda: save_checkpoint(LAYER, "."), TypeError, "model", "MultiHeadAttention"),
+    (lambda: save_checkpoint(WRITERS[0], 3), TypeError, "folder", "3"),
     (lambda: sentence_text(torch.ones(3)), TypeError, "tokens", "torch.float32"),
     (lambda: sentence_text(torch.ones(2, 3).long()), ValueError, "tokens", "(2, 3)"),
     (lambda: sentence_text(ints(5, 56)), ValueError, "tokens", "56"),

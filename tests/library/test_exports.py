@@ -26,6 +26,7 @@ MODULES = (
     "conversion",
     "transformer",
     "seq2seq",
+    "language_models",
     "inspection",
     "parallel",
     "data",
@@ -34,6 +35,7 @@ MODULES = (
     "plots",
     "notebook",
     "experiments",
+    "checkpoints",
 )
 
 # What other people's code relies on. Annotations are left out; `self` too.
@@ -128,6 +130,25 @@ SIGNATURES = {
     "seq2seq.EncoderDecoder.decode": "(target, memory, *, source_lens=None, cache=None)",
     "seq2seq.greedy_decode": ("(model, source, *, start, end, max_len, source_lens=None, use_cache=True)"),
     "seq2seq.beam_decode": ("(model, source, *, start, end, max_len, beam_size=4, source_lens=None)"),
+    "language_models.GPT2": (
+        "(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len, activation='gelu_tanh', "
+        "layer_norm_eps=1e-05, tied=True, dropout=0.0, device=None, dtype=None)"
+    ),
+    "language_models.GPT2.forward": "(tokens, *, key_mask=None, valid_lens=None, cache=None)",
+    "language_models.GPT2.new_cache": "()",
+    "language_models.Llama": (
+        "(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len, num_kv_heads=None, "
+        "base=10000.0, layer_norm_eps=1e-06, tied=False, device=None, dtype=None)"
+    ),
+    "language_models.Llama.forward": "(tokens, *, key_mask=None, valid_lens=None, cache=None)",
+    "language_models.Llama.new_cache": "()",
+    "language_models.Bert": (
+        "(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len, num_segments=2, "
+        "activation='gelu', layer_norm_eps=1e-12, device=None, dtype=None)"
+    ),
+    "language_models.Bert.forward": "(tokens, segments=None, *, key_mask=None, valid_lens=None)",
+    "checkpoints.load_checkpoint": "(source, *, revision=None, sha256=None)",
+    "checkpoints.save_checkpoint": "(model, folder)",
     "transformer.FeedForward.forward": "(x)",
     "transformer.EncoderBlock.forward": (
         "(x, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, is_causal=False, cache=None)"

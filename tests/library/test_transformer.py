@@ -36,7 +36,7 @@ EPS = 1e-3  # large enough that the wrong one is seen
 SIZES = EMBED_DIM, HEADS, HIDDEN_DIM
 
 NORMS = pytest.mark.parametrize("norm_first", [True, False], ids=["pre", "post"])
-ACTIVATIONS = pytest.mark.parametrize("activation", ["relu", "gelu"])
+ACTIVATIONS = pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "swiglu"])
 
 
 def shaken(module, seed=0):
@@ -272,6 +272,14 @@ def by_hand_feed_forward(x, layer):
     hidden = x @ layer.up_proj.weight.T + layer.up_proj.bias
     if layer.activation == "gelu":
         hidden = hidden * (1 + torch.erf(hidden / 2**0.5)) / 2
+    elif layer.activation == "gelu_tanh":
+        inner = (2 / torch.pi) ** 0.5 * (hidden + 0.044715 * hidden**3)
+        hidden = hidden * (1 + torch.tanh(inner)) / 2
+    elif layer.activation == "silu":
+        hidden = hidden / (1 + torch.exp(-hidden))
+    elif layer.activation == "swiglu":
+        gate = x @ layer.gate_proj.weight.T + layer.gate_proj.bias
+        hidden = hidden * gate / (1 + torch.exp(-gate))
     else:
         hidden = hidden.clamp(min=0)
     return hidden @ layer.down_proj.weight.T + layer.down_proj.bias
@@ -561,6 +569,38 @@ def test_a_cache_that_does_not_fit_is_unchanged():
     cache[1] = DecoderBlockCache()
     with pytest.raises(ValueError, match=r"lengths \[9, 0\]"):
         model(x, memory, cache=cache)
+
+
+# Gated feed-forward
+
+
+def test_a_gate_is_a_layer_of_its_own():
+    gated, plain = (FeedForward(EMBED_DIM, HIDDEN_DIM, activation=name) for name in ("swiglu", "silu"))
+    names = ["gate_proj.weight", "up_proj.weight", "down_proj.weight"]
+    assert list(gated.state_dict()) == names
+    assert list(plain.state_dict()) == names[1:]
+    biased = FeedForward(EMBED_DIM, HIDDEN_DIM, activation="swiglu", bias=True)
+    assert biased.gate_proj.bias.abs().sum() == 0
+    before = gated.gate_proj.weight.clone()
+    gated.reset_parameters()
+    assert not torch.equal(gated.gate_proj.weight, before)
+    # Where every gate is SiLU(40) = 40, the layer is linear.
+    shaken(gated)
+    x = random(BATCH, EMBED_DIM)
+    x[:, 0] = 1.0
+    with torch.no_grad():
+        gated.gate_proj.weight.zero_()[:, 0] = 40.0
+    close(gated(x), 40.0 * x @ (gated.down_proj.weight @ gated.up_proj.weight).T)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_torchs_layers_cannot_hold_other_activations(kind):
+    for activation in ("gelu_tanh", "silu", "swiglu"):
+        stack, _ = make(kind, activation=activation)
+        with pytest.raises(
+            ValueError, match=f"activation must be relu or the exact gelu, got '{activation}'"
+        ):
+            stack.to_torch()
 
 
 # The options reach every block
