@@ -6,12 +6,16 @@
 //
 // The build stores what several modules or style sheets share once (see _ext/lighten.py): `_esm` and `_css` are then
 // lists of places in `texts`. It also puts a host before each view, as high as the widget will be.
+//
+// Each model has one more trait, `_static`: the address of this script's folder, where a widget finds the files that the
+// build has put there for it.
 (() => {
   /** @typedef {import("../mha_lib/widgets/js/frame.js").Model} Model */
   /** @typedef {(arg: {model: Model, el?: HTMLElement}) => any} Start */
   /** @typedef {{initialize?: Start, render: Start}} Widget */
 
   const MIME = "application/vnd.jupyter.widget";
+  const FOLDER = new URL(".", /** @type {HTMLScriptElement} */ (document.currentScript).src).href;
   /** @type {(() => void)[]} */
   const cleanUps = [];
 
@@ -123,7 +127,8 @@
       /** @type {(stored?: string | number[]) => string[]} */
       const parts = (stored = "") => (Array.isArray(stored) ? stored.map((place) => texts[place]) : [stored]);
       for (const [id, { state: traits }] of Object.entries(state)) {
-        models[id] = { state: { ...traits, _esm: parts(traits._esm).join("") }, styles: parts(traits._css).filter(Boolean) };
+        const own = { ...traits, _esm: parts(traits._esm).join(""), _static: FOLDER };
+        models[id] = { state: own, styles: parts(traits._css).filter(Boolean) };
       }
     }
     return models;

@@ -267,7 +267,7 @@ class Translator(Explorer):
     attention = Choice("cross", ATTENTIONS).tag(in_repr=False)
     layer = Whole(None, 0, MAX_LAYERS - 1).tag(in_repr=False)
     head = Whole(0, 0, MAX_HEADS - 1).tag(in_repr=False)
-    step = Whole(5, 0, TARGET_LENGTH - 1).tag(in_repr=False)
+    step = Whole(6, 0, TARGET_LENGTH - 1).tag(in_repr=False)
     letter = Whole(0, 0, SOURCE_LENGTH - 1).tag(in_repr=False)
     beam_size = Whole(1, 1, MAX_BEAM)
     count_right = Flag(False).tag(in_repr=False)

@@ -43,9 +43,9 @@ const EXAMPLES = [
   { text: "31 February 1850", lang: "en" },
 ];
 const KINDS = [
-  { name: "encoder", title: "Encoder", about: "letters read letters" },
-  { name: "decoder", title: "Decoder", about: "the answer reads what it has written" },
-  { name: "cross", title: "Cross", about: "the answer reads the letters" },
+  { title: "Encoder", about: "letters read letters" },
+  { title: "Decoder", about: "the answer reads itself" },
+  { title: "Cross", about: "the answer reads letters" },
 ];
 
 /**
@@ -515,7 +515,7 @@ function headGallery(frame) {
           const own = Array.from({ length: heads }, (_, head) => makeCard(kind, layer, head));
           return element("div", { class: "mha-layer" }, element("span", { class: "mha-hint", text: `layer ${layer}` }), ...own);
         });
-        const legend = element("legend", {}, element("b", { text: title }), ` ${about}`);
+        const legend = element("legend", {}, element("b", { text: title }), ` – ${about}`);
         return element("fieldset", {}, legend, ...rows);
       }),
     );
@@ -693,8 +693,13 @@ function describeReading({ state, found, reading, row }) {
     .sort((a, b) => b.weight - a.weight)
     .slice(0, 3)
     .map(({ weight, index }) => `${names[index]} ${formatNumber(weight, 2)}`);
-  const reader = state.kind === 0 ? `Letter ${row + 1}, ${letterName(state.letters[row])},` : `Head ${state.head} of layer ${state.layer}`;
-  return `${reader} reads most: ${most.join(", ")}.`;
+  const where = `head ${state.head} of layer ${state.layer}`;
+  const told = {
+    encoder: `From letter ${row + 1}, ${letterName(state.letters[row])}, ${where} of the encoder`,
+    decoder: `To write ${symbolName(symbols[found.tokens[row]])}, ${where} of the decoder`,
+    cross: `To write ${symbolName(symbols[found.tokens[row]])}, ${where} of cross-attention`,
+  }[ATTENTIONS[state.kind]];
+  return `${told} reads most: ${most.join(", ")}.`;
 }
 
 /** @param {Frame} frame @param {AbortSignal} leave */
@@ -720,7 +725,15 @@ function buildTranslator(frame, leave) {
   const chances = element("div", { class: "mha-panes" }, element("div", {}, nextTitle, next.node), answers.node);
   const gates = element("div", { class: "mha-all-on" }, element("p", { class: "mha-title", text: "All heads: choose a map; switch heads off" }), allOn);
   const details = element("div", { class: "mha-details" }, chances, gates, gallery.node, large.node, counter.node, rounding);
-  const results = element("div", { class: "mha-results" }, caption, letters.node, letter.node, answer.node, player.node, verdict.node, details);
+  const strips = element(
+    "div",
+    { class: "mha-strips" },
+    element("span", { class: "mha-name", text: "reads" }),
+    letters.node,
+    element("span", { class: "mha-name", text: "writes" }),
+    answer.node,
+  );
+  const results = element("div", { class: "mha-results" }, strips, caption, letter.node, player.node, verdict.node, details);
   frame.body.append(field.node, element("div", { class: "mha-controls" }, heads.node, beam.node), notice.node, results);
   const compute = translationComputer();
   let news = "";
@@ -765,7 +778,7 @@ function buildTranslator(frame, leave) {
     const told = `${symbolName(symbols[written])} is written${chance ? `, with probability ${formatNumber(chance.probability, 2)}` : ""}.`;
     const settings = JSON.stringify([state.text, numHeads, state.gates, state.kind, state.layer, state.head, state.letter, state.beamSize]);
     player.draw(view.step, found.tokens.length, told, `${settings} ${state.isCounting}`);
-    caption.textContent = `${KINDS[state.kind].title}, layer ${state.layer}: ${describeReading(view)}`;
+    caption.textContent = describeReading(view);
     nextTitle.textContent = `Step ${view.step + 1}: the most probable next characters`;
     next.draw(
       chances.map(({ token }) => symbolSign(symbols[token])),

@@ -41,9 +41,9 @@ const DATE_SPACES = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202
  * @property {number} target_length at most so many tokens of an answer
  */
 
-/** @typedef {{data: Float32Array, rows: number, columns: number}} Weight */
-/** @typedef {{weight: Weight, bias?: Float32Array}} Linear */
-/** @typedef {{weight: Float32Array, bias?: Float32Array}} Norm */
+/** @typedef {{data: Float64Array, rows: number, columns: number}} Weight */
+/** @typedef {{weight: Weight, bias?: Float64Array}} Linear */
+/** @typedef {{weight: Float64Array, bias?: Float64Array}} Norm */
 /** @typedef {{query: Linear, key: Linear, value: Linear, out: Linear, norm: Norm}} AttentionPart */
 /** @typedef {{self: AttentionPart, cross?: AttentionPart, up: Linear, down: Linear, norm: Norm}} Block */
 
@@ -154,17 +154,15 @@ export function dateDoubt(text, answer) {
 function unpackParameters({ shapes, int8, float32 }) {
   const bytes = new Int8Array(bytesFromBase64(int8).buffer);
   const floats = new Float32Array(bytesFromBase64(float32).buffer);
-  /** @type {Object<string, {data: Float32Array, rows: number, columns: number}>} */
+  /** @type {Object<string, Weight>} */
   const parameters = {};
   let [byte, float] = [0, 0];
   for (const [name, rows, columns] of /** @type {[string, number, number?][]} */ (shapes)) {
     const own = floats.subarray(float, (float += rows));
-    let data = own;
-    if (columns !== undefined) {
-      data = new Float32Array(rows * columns);
-      // A product of 8 and 24 bits is exact in float64 and rounded once, by the array.
-      for (let i = 0; i < data.length; i++) data[i] = bytes[byte++] * own[Math.floor(i / columns)];
-    }
+    const data = new Float64Array(rows * (columns ?? 1));
+    if (columns === undefined) data.set(own);
+    // A product of 8 and 24 bits is exact in float64; torch rounds it to float32.
+    else for (let i = 0; i < data.length; i++) data[i] = Math.fround(bytes[byte++] * own[Math.floor(i / columns)]);
     parameters[name] = { data, rows, columns: columns ?? 1 };
   }
   return parameters;
@@ -225,18 +223,28 @@ function applyLinear(x, { weight: { data, rows, columns }, bias }) {
   const result = zeroMatrix(x.length, rows);
   for (let y = 0; y < x.length; y++) {
     const [row, own] = [x[y], result[y]];
-    for (let out = 0, at = 0; out < rows; out++) {
-      // Four sums at a time do not wait for each other.
-      let [a, b, c, d] = [bias ? bias[out] : 0, 0, 0, 0];
-      let i = 0;
-      for (; i + 3 < columns; i += 4, at += 4) {
-        a += row[i] * data[at];
-        b += row[i + 1] * data[at + 1];
-        c += row[i + 2] * data[at + 2];
-        d += row[i + 3] * data[at + 3];
+    let out = 0;
+    // Four outputs at a time read the row once, and their sums do not wait for each other.
+    for (; out + 3 < rows; out += 4) {
+      let [a, b, c, d] = bias ? [bias[out], bias[out + 1], bias[out + 2], bias[out + 3]] : [0, 0, 0, 0];
+      const first = out * columns;
+      const [second, third, fourth] = [first + columns, first + 2 * columns, first + 3 * columns];
+      for (let i = 0; i < columns; i++) {
+        const number = row[i];
+        a += number * data[first + i];
+        b += number * data[second + i];
+        c += number * data[third + i];
+        d += number * data[fourth + i];
       }
-      for (; i < columns; i++, at++) a += row[i] * data[at];
-      own[out] = a + b + c + d;
+      own[out] = a;
+      own[out + 1] = b;
+      own[out + 2] = c;
+      own[out + 3] = d;
+    }
+    for (; out < rows; out++) {
+      let sum = bias ? bias[out] : 0;
+      for (let i = 0; i < columns; i++) sum += row[i] * data[out * columns + i];
+      own[out] = sum;
     }
   }
   return result;
