@@ -8,12 +8,16 @@
 // The build stores every module and style sheet only once (see _ext/lighten.py): `_esm` and `_css` are then
 // lists of indices into `texts`. The build also puts a host element, as high as the widget will be, before
 // each view.
+//
+// Each model has one more trait, `_static`: the address of this script's folder, where a widget finds the files
+// that the build has put there for it.
 (() => {
   /** @typedef {import("../mha_lib/widgets/js/frame.js").Model} Model */
   /** @typedef {(arg: {model: Model, el?: HTMLElement}) => any} Start */
   /** @typedef {{initialize?: Start, render: Start}} Widget */
 
   const MIME = "application/vnd.jupyter.widget";
+  const FOLDER = new URL(".", /** @type {HTMLScriptElement} */ (document.currentScript).src).href;
   /** @type {(() => void)[]} */
   const cleanUps = [];
 
@@ -125,7 +129,8 @@
       /** @type {(stored?: string | number[]) => string[]} */
       const parts = (stored = "") => (Array.isArray(stored) ? stored.map((place) => texts[place]) : [stored]);
       for (const [id, { state: traits }] of Object.entries(state)) {
-        models[id] = { state: { ...traits, _esm: parts(traits._esm).join("") }, styles: parts(traits._css).filter(Boolean) };
+        const own = { ...traits, _esm: parts(traits._esm).join(""), _static: FOLDER };
+        models[id] = { state: own, styles: parts(traits._css).filter(Boolean) };
       }
     }
     return models;

@@ -7,9 +7,10 @@ Measured in headless Chromium, from a server on the loopback address, without an
 
 A step of a slider is what the main thread does for one frame: from the input event, sent in an animation
 frame as browsers do, through the widget's code, styles and layout, to the end of painting, where the next
-task begins. A page's times count from the start of navigation, each in a new browser context, so that nothing
-is cached. A widget is ready when its render function is through; a page's bytes are those of all files that
-it loads, gzipped where a web server would. Layout shift is the browser's sum (CLS) a second later.
+task begins. A letter typed into the translator is measured in the same way. A page's times count from the
+start of navigation, each in a new browser context, so that nothing is cached. A widget is ready when its
+render function is through; a page's bytes are those of all files that it loads, gzipped where a web server
+would. Layout shift is the browser's sum (CLS) a second later.
 
 --heights measures no time: it writes how high each widget is at first, for which the built pages keep room.
 """
@@ -44,8 +45,9 @@ from bench_attention import machine, stored  # noqa: E402
 from widget_page import write_page  # noqa: E402
 from widget_samples import SAMPLES  # noqa: E402
 
-from mha_lib import MultiHeadAttention  # noqa: E402
-from mha_lib.widgets import HeadExample, HeadExplorer  # noqa: E402
+from mha_lib import EncoderDecoder, MultiHeadAttention  # noqa: E402
+from mha_lib.dates import DATE_LETTERS, ISO_SYMBOLS, SOURCE_LENGTH  # noqa: E402
+from mha_lib.widgets import HeadExample, HeadExplorer, Translator  # noqa: E402
 
 VIEW = 'script[type="application/vnd.jupyter.widget-view+json"]'
 SCREENS = {"phone": (360, 740), "tablet": (768, 1024), "desktop": (1280, 900)}
@@ -68,6 +70,9 @@ LIMITS = {
 STEP_LIMITS = {(64, 64, 8): 16, (256, 64, 8): 50}
 """Milliseconds of a step of the head explorer at the 95th percentile, by tokens, embed_dim and most heads."""
 
+TYPING_LIMIT = 100
+"""Milliseconds from a letter typed into the translator to the whole new answer, at the 95th percentile."""
+
 # Notes what the browser tells about its own work, from the first byte on.
 OBSERVE = """() => {
   window.measured = { shift: 0, ready: null };
@@ -88,14 +93,24 @@ SLIDERS = ".mha-widget input[type=range]:not([disabled])"
 
 # Moves a control of a widget there and back, one frame a step: milliseconds of main thread for each. A slider
 # is set as the browser sets it; where there is none a handle gets arrow keys, or buttons are pressed in turn.
-MOVE = """async ([steps, range]) => {
+# Where texts are given, they are typed into the field, letter by letter.
+MOVE = """async ([steps, range, texts]) => {
   const host = document.querySelector(".widget-host");
   const root = host.querySelector(".mha-widget");
   const visible = (node) => node.checkVisibility() && !node.disabled;
   const find = (query) => [...root.querySelectorAll(query)].filter(visible);
   let act;
   let control;
-  if (range) {
+  if (texts.length) {
+    const [field] = find("input[type=text]");
+    const typed = texts.flatMap((text) => Array.from(text, (_, index) => text.slice(0, index + 1)));
+    control = "a letter typed";
+    let step = 0;
+    act = () => {
+      field.value = typed[step++ % typed.length];
+      field.dispatchEvent(new Event("input", { bubbles: true }));
+    };
+  } else if (range) {
     const [min, max, size] = [Number(range.min), Number(range.max), Number(range.step) || 1];
     const count = Math.round((max - min) / size);
     const stride = Math.max(1, Math.floor(count / 24));
@@ -198,10 +213,20 @@ def explorer(num_tokens: int, embed_dim: int, most_heads: int) -> HeadExplorer:
     return HeadExplorer([example], num_heads=most_heads)
 
 
+def full_translator() -> Translator:
+    """A translator of the experiment's sizes with 8 heads, which are most maps, and random weights."""
+    torch.manual_seed(0)
+    sizes = (1 + len(DATE_LETTERS), len(ISO_SYMBOLS), 64, 8, 256, 2)
+    return Translator(EncoderDecoder(*sizes, max_len=SOURCE_LENGTH, bias=True))
+
+
 def measure_steps(
-    browser: Browser, make: Callable[[], Any], steps: int
+    browser: Browser, make: Callable[[], Any], steps: int, texts: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Milliseconds of a step of each slider of a widget, or of another control if it has none."""
+    """Milliseconds of a step of each slider of a widget, or of another control if it has none.
+
+    With `texts`, those of a letter typed into its field.
+    """
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         address = write_page(Path(folder), [make()]).as_uri()
@@ -211,9 +236,11 @@ def measure_steps(
             page.goto(address)
             all_ready(page)
             sliders = [s for s in page.locator(SLIDERS).all() if s.is_visible()]
+            if texts:
+                sliders = []
             count = max(1, len(sliders))
             slider = sliders[place].element_handle() if sliders else None
-            moved = page.evaluate(MOVE, [steps, slider])
+            moved = page.evaluate(MOVE, [steps, slider, list(texts)])
             times = moved["times"]
             rows.append(
                 {
@@ -239,6 +266,11 @@ def steps_rows(browser: Browser, steps: int) -> list[dict[str, Any]]:
         for row in measure_steps(browser, make, steps):
             rows.append({"widget": name, **row, "limit": limit})
             print(json.dumps(rows[-1], ensure_ascii=False), flush=True)
+    texts = full_translator().dates["texts"]
+    [typed] = measure_steps(browser, full_translator, steps, texts)
+    name = "Translator, 64 wide, 8 heads"
+    rows.append({"widget": name, **typed, "limit": TYPING_LIMIT})
+    print(json.dumps(rows[-1], ensure_ascii=False), flush=True)
     return rows
 
 

@@ -16,6 +16,7 @@ from mha_lib.widgets.quiz import Question, Quiz
 from mha_lib.widgets.reshape_stepper import ReshapeStepper
 from mha_lib.widgets.rotation_dial import RotationDial
 from mha_lib.widgets.score_explorer import ScoreExplorer
+from mha_lib.widgets.translator import Translator
 
 __all__ = [
     "AblationLab",
@@ -34,6 +35,7 @@ __all__ = [
     "ReshapeStepper",
     "RotationDial",
     "ScoreExplorer",
+    "Translator",
     "widget_sources",
 ]
 

@@ -5,8 +5,19 @@ import torch
 import mha_lib.widgets
 from mha_lib.attention import MultiHeadAttention
 from mha_lib.data import pointer_batch
+from mha_lib.dates import DATE_LETTERS, ISO_SYMBOLS
 from mha_lib.positional import LearnedPositionalEncoding
-from mha_lib.widgets import AblationLab, CourseWidget, Explorer, HeadExample, HeadExplorer, Question, Quiz
+from mha_lib.seq2seq import EncoderDecoder
+from mha_lib.widgets import (
+    AblationLab,
+    CourseWidget,
+    Explorer,
+    HeadExample,
+    HeadExplorer,
+    Question,
+    Quiz,
+    Translator,
+)
 
 
 def head_explorer():
@@ -43,6 +54,19 @@ def ablation_lab():
     return AblationLab(models, *batch, tasks=("previous", "mirrored"))
 
 
+def translator():
+    """Two small models of two and of four heads that have learned nothing, but are not indifferent."""
+    torch.manual_seed(0)
+    models = []
+    for num_heads in (2, 4):
+        model = EncoderDecoder(1 + len(DATE_LETTERS), len(ISO_SYMBOLS), 16, num_heads, 24, 2, max_len=40)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(2.0)
+        models.append(model)
+    return Translator(models, text="3 May 2021")
+
+
 # All other widgets can be made without arguments.
 SAMPLES = {
     name: cls
@@ -50,4 +74,4 @@ SAMPLES = {
     if isinstance(cls := getattr(mha_lib.widgets, name), type)
     and issubclass(cls, CourseWidget)
     and cls is not Explorer
-} | {"AblationLab": ablation_lab, "HeadExplorer": head_explorer, "Quiz": quiz}
+} | {"AblationLab": ablation_lab, "HeadExplorer": head_explorer, "Quiz": quiz, "Translator": translator}

@@ -1,0 +1,58 @@
+"""The files from which pages load further models of the translator, put where the widget looks for them.
+
+A page stores the model that it shows first. The others lie in `_static` as scripts, which a page may load
+from a server and from disk alike, and are loaded when a reader asks for them.
+"""
+
+import re
+from pathlib import Path
+
+from sphinx.util import logging
+
+# The names that a page's state gives to them; the digits at the end are a hash of the contents.
+NAME = re.compile(r"\btranslator-\d+-[0-9a-f]{12}\.js\b")
+
+logger = logging.getLogger(__name__)
+
+
+def names_in_pages(folder):
+    """The names of all files that the pages of a built book ask for, each with a page that does."""
+    pages = [path for path in folder.rglob("*.html") if "_static" not in path.parts]
+    return {
+        name: path.relative_to(folder).as_posix()
+        for path in pages
+        for name in NAME.findall(path.read_text(encoding="utf-8"))
+    }
+
+
+def write_models(app, exception):
+    """Write the files, and warn of names that the stored experiment does not have."""
+    if exception or app.builder.format != "html":
+        return
+    wanted = names_in_pages(Path(app.outdir))
+    static = Path(app.outdir, "_static")
+    for old in static.glob("translator-*.js"):
+        if old.name not in wanted:
+            old.unlink()
+    missing = [name for name in wanted if not (static / name).is_file()]
+    if not missing:
+        return
+    # Imported here, since it loads torch, which no other page needs.
+    from mha_lib.widgets.translator import model_files
+
+    files = model_files()
+    for name in missing:
+        if name in files:
+            (static / name).write_text(files[name], encoding="utf-8")
+        else:
+            page = wanted[name]
+            logger.warning(
+                "%s asks for %s, an older model: run make notebooks for it", page, name
+            )
+
+
+def setup(app):
+    """Register the above with Sphinx."""
+    # After _ext/lighten.py, which reads all scripts.
+    app.connect("build-finished", write_models, priority=950)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,1031 @@
+"""The translator: its Transformer against torch, and what a reader sees, does and types in a browser."""
+
+import calendar
+import datetime
+import gzip
+import importlib.util
+import itertools
+import json
+import re
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from playwright.sync_api import expect
+from test_every_widget import too_wide
+from torch import nn
+from widget_page import ByHand, assert_shows_numbers, run_copied_code, shown, write_page
+
+from mha_lib import beam_decode, capture_attention, gate_heads, greedy_decode
+from mha_lib.dates import (
+    DATE_LETTERS,
+    END,
+    ISO_SYMBOLS,
+    NEW_LOCALES,
+    SOURCE_LENGTH,
+    START,
+    TARGET_LENGTH,
+    date_batch,
+    decode_target,
+    encode_source,
+    normalize_date,
+)
+from mha_lib.seq2seq import EncoderDecoder
+from mha_lib.widgets import Translator, translator
+from mha_lib.widgets.translator import (
+    ATTENTIONS,
+    attention_layers,
+    model_files,
+    pack_model,
+    round_to_bytes,
+    unpack_model,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+JS = ROOT / "mha_lib" / "widgets" / "js"
+STORED = ROOT / "experiments" / "stored" / "dates.json"
+LIMITS = {"start": START, "end": END, "max_len": TARGET_LENGTH}
+TASK = {
+    "letters": DATE_LETTERS,
+    "symbols": list(ISO_SYMBOLS),
+    "start": START,
+    "end": END,
+    "source_length": SOURCE_LENGTH,
+    "target_length": TARGET_LENGTH,
+}
+
+
+def make_model(num_heads=3, width=21, hidden=13, layers=2, *, bias=True, seed=0, **options):
+    """A model that has learned nothing, but whose heads attend to few letters and whose answers differ."""
+    torch.manual_seed(seed)
+    sizes = (1 + len(DATE_LETTERS), len(ISO_SYMBOLS), width, num_heads, hidden, layers)
+    model = EncoderDecoder(*sizes, max_len=SOURCE_LENGTH, bias=bias, **options)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                nn.init.normal_(parameter, std=0.1)
+            elif parameter.ndim == 2:
+                # Embeddings are drawn larger than the other matrices, and stay as they are.
+                parameter.mul_(1.0 if "embedding" in name else 2.5)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def models():
+    return [make_model(heads, width=24, seed=heads) for heads in (1, 2, 4, 8)]
+
+
+@pytest.fixture
+def stored_models(models, monkeypatch):
+    """As if these were the models of the stored experiment."""
+    found = {model.encoder.num_heads: unpack_model(pack_model(model)) for model in models}
+    for cached in (translator._trained_packed, translator.model_files):
+        cached.cache_clear()
+    monkeypatch.setattr(translator, "_trained", lambda: found)
+    yield found
+    for cached in (translator._trained_packed, translator.model_files):
+        cached.cache_clear()
+
+
+def held_out(count=200, seed=5, **kind):
+    return date_batch(count, held_out=True, generator=torch.Generator().manual_seed(seed), **kind)
+
+
+# The mathematics
+
+
+@pytest.fixture(scope="module")
+def math_page(browser, serve):
+    page = browser.new_page()
+    page.goto(serve(JS) + "/translator_math.js")
+    yield page
+    page.close()
+
+
+def in_browser(page, body, **arguments):
+    """Run a function body in which the names of translator_math.js and the arguments are known."""
+    return page.evaluate(
+        """async ([body, given]) => {
+          const math = await import("/translator_math.js");
+          const names = [...Object.keys(math), ...Object.keys(given)];
+          const plain = (value) => typeof value === "object" && value !== null && !Array.isArray(value)
+              && !ArrayBuffer.isView(value)
+            ? Object.fromEntries(Object.entries(value).map(([key, entry]) => [key, plain(entry)]))
+            : Array.isArray(value) || ArrayBuffer.isView(value) ? Array.from(value, plain) : value;
+          return plain(new Function(...names, body)(...Object.values(math), ...Object.values(given)));
+        }""",
+        [body, arguments],
+    )
+
+
+def test_texts_are_normalized_as_in_python(math_page):
+    spaces = "".join(chr(point) for point in range(0x3100) if chr(point).isspace()) + "\ufeff\u200b"
+    texts = ["", " ", "ΑΎΓΟΥΣΤΟΣ 3ΗΣ", "İSTANBUL", "２０２１年３月３日", "ﬁ ß ẞ Ⅳ ① ㍻", "e\u0301 é", "ΣΑΣ Σ"]
+    texts += ["".join(f"{index}{space}" for index, space in enumerate(spaces))]
+    dates = held_out(300, locales=("el", "vi", "tr", "ja", "ko", "hu", *NEW_LOCALES))
+    texts += [text.upper().replace(" ", "\u00a0 ") for text in dates.texts]
+    assert in_browser(math_page, "return texts.map(normalizeDate)", texts=texts) == [
+        normalize_date(text) for text in texts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "Type a date."),
+        (" \t\u00a0 ", "Type a date."),
+        ("3 März 2021!", "The model cannot read a letter that it never saw: “!”."),
+        ("3🙂 @", "The model cannot read letters that it never saw: “🙂”, “@”."),
+        ("§$%&#!", "“§”, “$”, “%”, “&”, “#” and others."),
+        ("3 " * 21, "41 letters are too many: the model reads at most 40."),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_a_sentence_as_python_refuses_it(math_page, text, sentence):
+    found = in_browser(math_page, "return dateProblem(text, task)", text=text, task=TASK)
+    assert sentence in found
+    with pytest.raises(ValueError, match="texts must"):
+        encode_source([text])
+
+
+def test_what_can_be_read_becomes_the_tokens_of_python(math_page):
+    texts = [*held_out(300).texts, "a" * 40, " 3 ", "MÄRZ"]
+    found = in_browser(math_page, "return texts.map((t) => [dateProblem(t, task), dateTokens(t, task)])",
+                       texts=texts, task=TASK)  # fmt: skip
+    assert [problem for problem, _ in found] == [""] * len(texts)
+    for (_, tokens), row in zip(found, encode_source(texts), strict=True):
+        assert tokens == row[row != 0].tolist()
+
+
+def test_days_of_the_calendar_are_told_from_others(math_page):
+    def is_day(text):
+        try:
+            return bool(re.fullmatch(r"\d{4}-\d\d-\d\d", text)) and bool(datetime.date.fromisoformat(text))
+        except ValueError:
+            return False
+
+    years = ("1900", "2000", "2024", "2023")
+    texts = [f"{y}-{m:02}-{d:02}" for y, m, d in itertools.product(years, range(14), range(33))]
+    texts += ["", "2021", "2021-3-3", "2021-03-031", "20210303", "2021-0-103", "[start]2021-03-03"]
+    faults = in_browser(math_page, "return texts.map(calendarFault)", texts=texts)
+    assert [fault == "" for fault in faults] == [is_day(text) for text in texts]
+    assert faults[texts.index("2023-02-29")] == "month 02 of 2023 has no day 29"
+    assert faults[texts.index("2023-13-01")] == "there is no month 13"
+    assert sum(fault == "" for fault in faults) == sum(366 if calendar.isleap(int(y)) else 365 for y in years)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "doubt"),
+    [
+        ("3. März 2021", "2021-03-03", ""),
+        ("2021年3月3日", "2021-03-03", ""),
+        ("3. März 2021", "2012-03-03", "The text says 2021, the answer 2012: it is wrong."),
+        ("13. März 2021", "2021-03-31", "No number in the text is the day 31 of the answer: it is wrong."),
+        ("miércoles 3 de marzo", "2021-03-03", "The text does not say which year"),
+        ("März 2021", "2021-03-03", "The text does not say which day"),
+        ("yesterday", "2021-03-03", "The text has no number in it"),
+    ],
+)
+def test_what_an_answer_contradicts_is_said(math_page, text, answer, doubt):
+    found = in_browser(math_page, "return dateDoubt(text, answer)", text=text, answer=answer)
+    assert found.startswith(doubt)
+    assert bool(found) == bool(doubt)
+
+
+def test_no_right_answer_to_a_written_date_is_doubted(math_page):
+    dates = held_out(400)
+    pairs = [[text, decode_target(target)] for text, target in zip(dates.texts, dates.target, strict=True)]
+    found = in_browser(
+        math_page, "return pairs.map(([text, answer]) => dateDoubt(text, answer))", pairs=pairs
+    )
+    assert found == [""] * 400
+
+
+def test_rounding_to_bytes_keeps_every_weight_within_half_a_step():
+    model = make_model()
+    packed = pack_model(model)
+    rounded = dict(unpack_model(packed).named_parameters())
+    squares = torch.zeros(2)
+    for name, parameter in model.named_parameters():
+        found = rounded[name]
+        if parameter.ndim == 1:
+            assert torch.equal(found, parameter)
+            continue
+        numbers, scales = round_to_bytes(parameter)
+        assert numbers.dtype == torch.int8
+        assert numbers.abs().amax(1).tolist() == [127] * len(parameter)
+        assert torch.equal(found, numbers.float() * scales[:, None])
+        assert ((found - parameter).abs() <= scales[:, None] * 0.5001).all()
+        squares += torch.stack(((found - parameter).square().sum(), parameter.square().sum())).detach()
+    assert packed["error"] == pytest.approx((squares[0] / squares[1]).sqrt().item(), rel=1e-5)
+    # Rounding once more changes nothing more.
+    assert pack_model(unpack_model(packed))["int8"] == packed["int8"]
+
+
+def test_the_page_has_the_weights_of_python_to_the_last_bit(math_page):
+    packed = pack_model(make_model())
+    found = in_browser(
+        math_page,
+        """const { encoder, decoder, source, target, output } = unpackTranslator(stored);
+        return [source.data, target.data, output.weight.data, output.bias, encoder.norm.weight,
+          encoder.blocks[1].self.key.weight.data, decoder.blocks[0].cross.out.bias,
+          decoder.blocks[1].down.weight.data, decoder.blocks[1].cross.norm.bias];""",
+        stored=packed,
+    )
+    wanted = dict(unpack_model(packed).named_parameters())
+    names = ["source_embedding.weight", "target_embedding.weight", "output.weight", "output.bias"]
+    names += ["encoder.norm.weight", "encoder.blocks.1.self_attention.k_proj.weight"]
+    names += ["decoder.blocks.0.cross_attention.out_proj.bias"]
+    names += ["decoder.blocks.1.feed_forward.down_proj.weight", "decoder.blocks.1.cross_attention_norm.bias"]
+    for name, numbers in zip(names, found, strict=True):
+        assert torch.equal(torch.tensor(numbers, dtype=torch.float64).float(), wanted[name].flatten()), name
+
+
+def test_a_model_of_the_experiment_takes_at_most_300_kilobytes():
+    packed = pack_model(make_model(2, width=64, hidden=256))
+    text = f'dispatchEvent(new CustomEvent("mha-file",{{detail:{json.dumps(packed)}}}));'
+    assert len(gzip.compress(text.encode())) < 300_000
+
+
+RUN = """
+const model = unpackTranslator(stored);
+return texts.map((text) => {
+  const { memory, tokens, steps, maps } = translateDate(model, task, { text, gates, beamSize: 1 });
+  return { tokens, states: memory.states, logits: steps.map((step) => step.logits), maps };
+});
+"""
+
+
+def all_gates(model, gates=None):
+    layers = attention_layers(model)
+    flat = torch.ones(len(layers), model.encoder.num_heads) if gates is None else torch.tensor(gates)
+    return flat.view(len(layers), -1)
+
+
+def gated(model, gates):
+    stack = ExitStack()
+    for layer, row in zip(attention_layers(model), all_gates(model, gates), strict=True):
+        stack.enter_context(gate_heads(layer, row))
+    return stack
+
+
+def nested(flat, model):
+    """Gates as translator_math.js takes them: by attention, layer and head."""
+    return flat.view(len(ATTENTIONS), len(model.encoder.blocks), -1).tolist()
+
+
+def compare_with_torch(page, model, dates, gates=None):
+    """Encoder states, logits of all steps and all maps of all dates, within 1e-5; the tokens equal."""
+    packed = pack_model(model)
+    rounded = unpack_model(packed)
+    assert rounded.output.weight.dtype == torch.float32
+    flat = all_gates(model, gates)
+    answers = in_browser(
+        page, RUN, stored=packed, texts=list(dates.texts), task=TASK, gates=nested(flat, model)
+    )
+    lens = (dates.source != 0).sum(-1)
+    with torch.no_grad(), gated(rounded, gates):
+        tokens = greedy_decode(rounded, dates.source, source_lens=lens, **LIMITS)
+        start = torch.full_like(tokens[:, :1], START)
+        with capture_attention(rounded) as captured:
+            memory = rounded.encode(dates.source, source_lens=lens)
+            written = torch.cat((start, tokens[:, :-1]), dim=1)
+            logits = rounded.decode(written, memory, source_lens=lens)
+    maps = [captured[name] for name in layer_names(len(model.encoder.blocks))]
+    farthest = 0.0
+
+    def near(found, expected):
+        nonlocal farthest
+        found = torch.tensor(found, dtype=torch.float64)
+        assert found.shape == expected.shape
+        farthest = max(farthest, (found - expected).abs().max().item())
+
+    for row, answer in enumerate(answers):
+        length, count = int(lens[row]), int((tokens[row] != END).sum()) + 1
+        count = min(count, TARGET_LENGTH)
+        assert answer["tokens"] == tokens[row, :count].tolist()
+        near(answer["states"], memory[row, :length])
+        near(answer["logits"], logits[row, :count])
+        found = [heads for kind in answer["maps"] for heads in kind]
+        for index, (heads, expected) in enumerate(zip(found, maps, strict=True)):
+            queries = length if index < len(maps) // 3 else count
+            keys = count if len(maps) // 3 <= index < 2 * len(maps) // 3 else length
+            near(heads, expected[row, :, :queries, :keys])
+    assert farthest < 1e-5
+    return answers
+
+
+def layer_names(num_layers):
+    stacks = (("encoder", "self"), ("decoder", "self"), ("decoder", "cross"))
+    return [f"{stack}.blocks.{i}.{kind}_attention" for stack, kind in stacks for i in range(num_layers)]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"num_heads": 3, "width": 21, "hidden": 13, "layers": 2},
+        {"num_heads": 1, "width": 10, "hidden": 7, "layers": 3, "bias": False},
+        {"num_heads": 8, "width": 64, "hidden": 256, "layers": 2},
+    ],
+    ids=["odd sizes", "one head, no bias", "the experiment's sizes"],
+)
+def test_states_logits_and_maps_of_200_held_out_dates_equal_torch(math_page, sizes):
+    answers = compare_with_torch(math_page, make_model(**sizes), held_out())
+    # Letters and answers differ, and so do the answers' lengths: the comparison has seen something.
+    assert len({tuple(answer["tokens"]) for answer in answers}) > 20
+
+
+def test_heads_that_are_off_are_off_as_in_torch(math_page):
+    model = make_model(3)
+    for seed in range(4):
+        gates = (torch.rand(18, generator=torch.Generator().manual_seed(seed)) > 0.4).float().tolist()
+        compare_with_torch(math_page, model, held_out(20), gates)
+    without = compare_with_torch(math_page, model, held_out(20), [0.0] * 18)
+    assert len({tuple(answer["tokens"]) for answer in without}) == 1, "nothing of the letters arrives"
+
+
+@pytest.mark.skipif(not STORED.is_file(), reason="the experiment is not stored")
+@pytest.mark.parametrize("num_heads", [1, 2, 4, 8])
+def test_the_trained_models_equal_torch(math_page, num_heads):
+    model = translator._trained()[num_heads]
+    dates = held_out(seed=99)
+    answers = compare_with_torch(math_page, model, dates)
+    right = [decode_target(torch.tensor(answer["tokens"])) for answer in answers]
+    wanted = [decode_target(target) for target in dates.target]
+    share = sum(map(str.__eq__, right, wanted)) / len(wanted)
+    shown = Translator(num_heads=num_heads)
+    assert share == pytest.approx(shown.exact_match())
+    assert shown.exact_match() == pytest.approx(shown.exact_match(rounded=False), abs=0.02)
+    for name in model_files():
+        assert len(gzip.compress(model_files()[name].encode())) < 300_000
+
+
+@pytest.mark.parametrize("beam_size", [2, 3, 5])
+def test_beams_equal_torch(math_page, beam_size):
+    for seed in (0, 3):
+        model = make_model(seed=seed)
+        with torch.no_grad():
+            model.output.bias[END] += 1.0  # some answers end early
+        packed, dates = pack_model(model), held_out(30)
+        found = in_browser(
+            math_page,
+            """const model = unpackTranslator(stored);
+            return texts.map((text) => translateDate(model, task, { text, gates, beamSize }).answers);""",
+            stored=packed, texts=list(dates.texts), task=TASK, beamSize=beam_size,
+            gates=nested(all_gates(model), model),
+        )  # fmt: skip
+        rounded = unpack_model(packed).double()
+        lens = (dates.source != 0).sum(-1)
+        tokens, log_probs = beam_decode(
+            rounded, dates.source, source_lens=lens, beam_size=beam_size, **LIMITS
+        )
+        lengths = set()
+        for row, answers in enumerate(found):
+            for place, answer in enumerate(answers):
+                own = tokens[row, place].tolist()
+                own = own[: own.index(END) + 1] if END in own else own
+                assert answer["tokens"] == own
+                lengths.add(len(own))
+            sums = torch.tensor([answer["logProb"] for answer in answers], dtype=torch.float64)
+            torch.testing.assert_close(sums, log_probs[row], atol=1e-9, rtol=1e-9)
+        assert len(lengths) > 1
+
+
+# In Python
+
+
+def test_numbers_are_those_of_the_model_step_by_step(models):
+    shown = Translator(models, text="12 June 1987", num_heads=4, step=3, layer=0, head=2)
+    model = shown.model().double()
+    source = encode_source(["12 June 1987"])[:, :12]
+    tokens, memory = [START], model.encode(source)
+    for _ in range(4):
+        with capture_attention(model) as captured:
+            logits = model.decode(torch.tensor([tokens]), memory)[0, -1]
+        tokens.append(int(logits.argmax()))
+    numbers = shown.numbers()
+    assert numbers["tokens"][:4].tolist() == tokens[1:]
+    torch.testing.assert_close(numbers["probabilities"], logits.softmax(-1).sort(descending=True).values[:5])
+    weights = captured["decoder.blocks.0.cross_attention"][0, 2, -1]
+    torch.testing.assert_close(numbers["reading"], weights)
+    torch.testing.assert_close(numbers["weights"][3], weights)
+    shown.attention = "decoder"
+    seen = captured["decoder.blocks.0.self_attention"][0, 2, -1]
+    torch.testing.assert_close(shown.numbers()["reading"], seen)
+    assert shown.answer() == decode_target(numbers["tokens"])
+
+
+def test_settings_that_depend_on_each_other(models):
+    shown = Translator(models)
+    assert (shown.num_heads, shown.layer, len(shown.gates)) == (2, 1, 12)
+    shown.num_heads, shown.head = 8, 7
+    assert shown.gates == [1.0] * 48
+    shown.num_heads = 4
+    assert (shown.head, len(shown.gates)) == (3, 24)
+    with shown.hold_trait_notifications():  # as a browser sends both
+        shown.num_heads, shown.gates = 1, [0.0] * 6
+    assert (shown.gates, shown.head) == ([0.0] * 6, 0)
+
+
+@pytest.mark.parametrize(
+    ("trait", "value", "rule"),
+    [
+        ("num_heads", 3, r"one of \[1, 2, 4, 8\]"),
+        ("gates", [1.0] * 11, "hold 12 numbers"),
+        ("gates", [0.5] * 12, "each 0 or 1"),
+        ("layer", 2, r"lie in 0\.\.1"),
+        ("head", 2, r"lie in 0\.\.1"),
+        ("text", "", "have 1 to 40 letters, got ''"),
+        ("text", "5 мая 2021!", "use the letters of DATE_LETTERS"),
+        ("text", "1" * 41, "have 1 to 40 letters"),
+    ],
+)
+def test_wrong_settings_are_refused(models, trait, value, rule):
+    shown = Translator(models)
+    before = shown.get_state(shown._settings)
+    with pytest.raises(ValueError, match=rule):
+        setattr(shown, trait, value)
+    assert shown.get_state(shown._settings) == before
+    with pytest.raises(ValueError, match=rule):
+        Translator(models, **{trait: value})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "rule"),
+    [
+        (lambda: 3, TypeError, "models must be"),
+        (lambda: [3], TypeError, r"models\[0\] must be"),
+        (list, ValueError, "at least one model"),
+        (lambda: [make_model(), make_model()], ValueError, r"must differ, got \[3, 3\]"),
+        (lambda: make_model().double(), TypeError, "float32"),
+        (lambda: make_model(width=22, num_heads=11), ValueError, "at most 8 heads"),
+        (lambda: make_model(layers=5), ValueError, "at most 8 heads and 4 layers"),
+        (lambda: make_model(norm_first=False), ValueError, "pre-norm"),
+        (lambda: make_model(activation="gelu"), ValueError, "ReLU"),
+        (lambda: make_model(norm="rms"), ValueError, "layer norms"),
+        (lambda: make_model(width=24, num_heads=4, num_kv_heads=2), ValueError, "a key for each head"),
+        (lambda: EncoderDecoder(7, 12, 6, 2, 8, 1), ValueError, "190 letters"),
+    ],
+)
+def test_models_that_compute_something_else_are_refused(wrong, error, rule):
+    made = wrong()
+    with pytest.raises(error, match=rule):
+        Translator(made)
+
+
+def test_repr_figure_and_models_left_alone(models):
+    before = {name: parameter.clone() for name, parameter in models[1].named_parameters()}
+    shown = Translator(models, text="2021年3月3日", gates=[0, 1] * 6, beam_size=2)
+    assert repr(shown) == "Translator(text='2021年3月3日', num_heads=2, beam_size=2, off=6)"
+    for attention in ATTENTIONS:
+        shown.attention = attention
+        figure = shown.figure()
+        assert figure.axes[0].get_title() == f"{attention}, layer 1, head 0"
+        assert figure.get_suptitle().endswith(shown.answer())
+    for name, parameter in models[1].named_parameters():
+        assert torch.equal(parameter, before[name])
+        assert parameter.requires_grad
+    with pytest.raises(ValueError, match="num_heads must be one of"):
+        shown.model(3)
+
+
+def test_exact_match_counts_right_answers(models):
+    shown = Translator(models, gates=[0] * 12)
+    model, dates = shown.model().double(), translator._held_out()
+    with gated(model.float(), [0.0] * 12):
+        answers = [
+            greedy_decode(model, source[None, : int((source != 0).sum())], **LIMITS)[0]
+            for source in dates.source
+        ]
+    right = sum(decode_target(a) == decode_target(b) for a, b in zip(answers, dates.target, strict=True))
+    assert shown.exact_match() == right / 200
+    # A model that knows a right answer is right exactly there.
+    text = dates.texts[0]
+    assert shown.dates["answers"][0] == decode_target(dates.target[0])
+    assert shown.dates["texts"][0] == text
+
+
+# What a reader sees
+
+
+def seen_strip(host, kind):
+    """The signs of a strip's cells, and of those that are read the number and the colours."""
+    return host.locator(f".mha-strip{kind} .mha-cell").evaluate_all(
+        """cells => cells.map((cell) => {
+          const [sign, number] = [...cell.children].map((node) => node.textContent);
+          const { backgroundColor, color } = getComputedStyle(cell);
+          return [sign, number, backgroundColor, color];
+        })"""
+    )
+
+
+SAID = {START: "the start is written", END: "the end is written"}
+
+
+def channels(color):
+    return [int(number) for number in re.findall(r"\d+", color)[:3]]
+
+
+def contrast(first, second):
+    def luminance(color):
+        parts = [c / 255 for c in channels(color)]
+        red, green, blue = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def assert_seen(host, widget):
+    """Letters, colours, answer and probabilities as text and colour, not as hidden numbers."""
+    from matplotlib import colormaps
+
+    numbers = widget.numbers()
+    step = min(widget.step, len(numbers["tokens"]) - 1)
+    letters = seen_strip(host, ":not(.mha-answer)")
+    assert "".join(cell[0] for cell in letters) == normalize_date(widget.text).replace(" ", "␣")
+    answer = seen_strip(host, ".mha-answer")
+    signs = ["▷", *(ISO_SYMBOLS[token] for token in numbers["tokens"])]
+    assert [cell[0] for cell in answer] == [{"[start]": "▷", "[end]": "■"}.get(s, s) for s in signs]
+    read, plain = (answer, letters) if widget.attention == "decoder" else (letters, answer)
+    reading = numbers["reading"].tolist()
+    for (_, number, background, ink), weight in zip(read, reading, strict=False):
+        assert number == f"{weight:.2f}"
+        expected = [round(255 * c) for c in colormaps["viridis"](weight)[:3]]
+        assert max(abs(a - b) for a, b in zip(channels(background), expected, strict=True)) <= 6
+        assert contrast(background, ink) >= 4.5
+    assert [cell[1] for cell in [*read[len(reading) :], *plain]] == [""] * (
+        len(read) - len(reading) + len(plain)
+    )
+    bars = host.locator(".mha-bars li b").all_inner_texts()
+    assert bars == [f"{p:.3f}" for p in numbers["probabilities"].tolist()]
+    told = host.locator(".mha-told").inner_text()
+    written = SAID.get(int(numbers["tokens"][step]), ISO_SYMBOLS[numbers["tokens"][step]])
+    assert told.startswith(f"Step {step + 1} of {len(numbers['tokens'])}: ")
+    assert written in told
+    chances = host.locator(".mha-answers li").all_inner_texts()
+    expected = [f"{p:.4f}" for p in numbers["log_probs"].exp().tolist()]
+    assert [re.search(r"\d\.\d{4}$", text)[0] for text in chances] == expected
+    assert widget.answer() in chances[0]
+
+
+@pytest.mark.parametrize("over", ["http", "disk"])
+def test_a_reader_types_dates_and_sees_what_torch_computes(reader, tmp_path, models, over):
+    shown_now = Translator(models[:2])
+    tab = reader(over)
+    tab.open(write_page(tmp_path, [shown_now]), 1)
+    host, field = tab.host(), tab.host().get_by_role("textbox", name="date")
+    assert_seen(host, shown_now)
+    for text in (
+        "2021年3月3日",
+        "miércoles 3 de marzo",
+        "  WEDNESDAY,  3 March ２０２１",
+        "среда, 3 марта 2021",
+    ):
+        field.fill(text)
+        shown_now.text = text
+        assert_seen(host, shown_now)
+        assert_shows_numbers(host, shown_now, {"tokens", "log_probs", "probabilities", "reading"})
+    # Letter by letter, every prefix has its answer.
+    field.fill("")
+    for end in range(1, 11):
+        field.press_sequentially("3 May 2021"[end - 1])
+        shown_now.text = "3 May 2021"[:end]
+        assert_shows_numbers(host, shown_now, {"tokens", "log_probs"})
+    host.get_by_role("button", name="miércoles 3 de marzo").click()
+    shown_now.text = "miércoles 3 de marzo"
+    assert_seen(host, shown_now)
+    expect(field).to_have_value("miércoles 3 de marzo")
+    assert tab.errors == []
+
+
+def test_what_cannot_be_read_gets_a_sentence_and_the_last_answer_stays(reader, tmp_path, models):
+    widget = Translator(models[:1], text="3 May 2021")
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [widget]), 1)
+    host, field = tab.host(), tab.host().get_by_role("textbox", name="date")
+    remark, status = host.locator(".mha-remark"), host.locator("[role=status]")
+    for text, sentence in (
+        ("", "Type a date. Still shown: “3 May 2021”."),
+        ("3 May 2021?", "The model cannot read a letter that it never saw: “?”. Still shown: “3 May 2021”."),
+        ("3 May 2021" * 5, "50 letters are too many: the model reads at most 40. Still shown: “3 May 2021”."),
+    ):
+        field.fill(text)
+        expect(remark).to_have_text(sentence)
+        expect(status).to_have_text(sentence)
+        expect(field).to_have_attribute("aria-invalid", "true")
+        expect(host.locator("form > .mha-problem")).to_be_hidden()
+        assert_seen(host, widget)
+    field.blur()
+    expect(field).to_have_value("3 May 2021")
+    expect(remark).to_have_text(re.compile("23 languages"))
+    assert page.evaluate("document.querySelectorAll('[aria-invalid=true]').length") == 0
+    assert tab.errors == []
+
+
+def test_the_page_says_where_the_answer_is_none(reader, tmp_path, models):
+    """What is said about an answer is what Python can find out about the same answer."""
+    widget = Translator(models[:2])
+    tab = reader()
+    tab.open(write_page(tmp_path, [widget]), 1)
+    host, field = tab.host(), tab.host().get_by_role("textbox", name="date")
+    verdict = host.locator(".mha-verdict")
+    for text in ("31 February 1850", "hello", "3 May 2021", "2021"):
+        field.fill(text)
+        widget.text = text
+        expect(verdict).to_contain_text("The model always writes an answer, whatever it reads")
+        answer = widget.answer()
+        try:
+            datetime.date.fromisoformat(answer)
+        except ValueError:
+            expect(verdict).to_contain_text(f"“{answer}” is no day of the calendar: ")
+            expect(verdict).to_have_class(re.compile("mha-wrong"))
+    assert tab.errors == []
+
+
+def test_steps_by_button_by_character_and_by_key(reader, tmp_path, models):
+    widget = Translator(models[:2], step=0, attention="decoder")
+    tab = reader()
+    tab.open(write_page(tmp_path, [widget]), 1)
+    host = tab.host()
+    last = len(widget.numbers()["tokens"]) - 1
+    back, forth = (host.get_by_role("button", name=name) for name in ("Back", "Next"))
+    expect(back).to_have_attribute("aria-disabled", "true")
+    for step in range(last + 1):
+        widget.step = step
+        assert_seen(host, widget)
+        current = host.locator(".mha-answer [aria-current=step]")
+        expect(current).to_have_count(1)
+        expect(current).to_have_attribute("aria-label", re.compile(f"^Step {step + 1}: "))
+        expect(host.locator(".mha-answer .mha-later")).to_have_count(last - step)
+        forth.press("Enter")
+    expect(forth).to_have_attribute("aria-disabled", "true")
+    back.click()
+    widget.step = last - 1
+    assert_seen(host, widget)
+    host.locator(".mha-answer button").nth(2).click()
+    widget.step = 2
+    assert_seen(host, widget)
+    expect(host.locator("[role=status]")).to_contain_text("Step 3: ")
+    assert tab.errors == []
+
+
+def test_play_walks_through_the_answer_pauses_and_stops_where_the_reader_takes_over(reader, tmp_path, models):
+    widget = Translator(models[:2], step=2)
+    tab = reader()
+    tab.page.clock.install()
+    page = tab.open(write_page(tmp_path, [widget]), 1)
+    host = tab.host()
+    count = len(widget.numbers()["tokens"])
+    told = host.locator(".mha-told")
+    host.get_by_role("button", name="Play").click()
+    page.clock.run_for(950)
+    expect(told).to_contain_text("Step 4 of")
+    page.clock.run_for(900)
+    expect(told).to_contain_text("Step 5 of")
+    host.get_by_role("button", name="Pause").click()
+    page.clock.run_for(5000)
+    expect(told).to_contain_text("Step 5 of")
+    host.get_by_role("button", name="Play").click()
+    page.clock.run_for(900 * count)
+    expect(told).to_contain_text(f"Step {count} of {count}")
+    play = host.get_by_role("button", name="Play")
+    expect(play).to_be_visible()
+    play.click()  # from the end it starts again
+    expect(told).to_contain_text("Step 1 of")
+    host.get_by_role("textbox", name="date").fill("4 May 2021")
+    expect(play).to_be_visible()
+    page.clock.run_for(5000)
+    expect(told).to_contain_text("Step 1 of")
+    assert tab.errors == []
+
+
+def test_a_click_on_a_small_map_chooses_it_and_letters_choose_their_row(reader, tmp_path, models):
+    widget = Translator(models[:2], text="3 May 2021")
+    tab = reader()
+    tab.open(write_page(tmp_path, [widget]), 1)
+    host = tab.host()
+    for attention, layer, head in (("encoder", 1, 0), ("decoder", 0, 1), ("cross", 1, 1)):
+        name = f"{attention.capitalize()}, layer {layer}, head {head}"
+        host.get_by_role("radio", name=name, exact=True).check()
+        widget.attention, widget.layer, widget.head = attention, layer, head
+        expect(host.locator(".mha-chosen-map .mha-title")).to_contain_text(name)
+        assert_seen(host, widget)
+        assert_shows_numbers(host, widget)
+    host.get_by_role("radio", name="Encoder, layer 0, head 1", exact=True).check()
+    widget.attention, widget.layer, widget.head, widget.letter = "encoder", 0, 1, 4
+    host.locator(".mha-strip:not(.mha-answer) .mha-cell").nth(4).click()
+    assert_seen(host, widget)
+    slider = host.locator("label", has_text="letter").locator("input[type=range]")
+    expect(slider).to_have_value("4")
+    slider.press("ArrowRight")
+    widget.letter = 5
+    assert_seen(host, widget)
+    assert_shows_numbers(host, widget)
+    assert tab.errors == []
+
+
+def test_small_maps_show_their_weights(reader, tmp_path, models):
+    widget = Translator(models[:2], text="3 May 2021")
+    tab = reader()
+    tab.open(write_page(tmp_path, [widget]), 1)
+    pictures = (
+        tab.host()
+        .locator(".mha-choose canvas")
+        .evaluate_all(
+            """all => all.map((canvas) => {
+          const { width, height } = canvas;
+          return [height, width, [...canvas.getContext("2d").getImageData(0, 0, width, height).data]];
+        })"""
+        )
+    )
+    from matplotlib import colormaps
+
+    place = 0
+    for attention, layer, head in itertools.product(ATTENTIONS, range(2), range(2)):
+        widget.attention, widget.layer, widget.head = attention, layer, head
+        weights = widget.numbers()["weights"]
+        height, width, data = pictures[place]
+        pixels = torch.tensor(data).view(height, width, 4)
+        colors = torch.tensor(255 * colormaps["viridis"](weights.numpy()))
+        assert (height, width) == weights.shape
+        assert (pixels - colors).abs().max() < 7
+        place += 1
+    assert place == len(pictures)
+
+
+def test_heads_are_switched_off_and_the_answer_changes_at_once(reader, tmp_path, models):
+    widget = Translator(models[:2], text="3 May 2021")
+    tab = reader()
+    tab.open(write_page(tmp_path, [widget]), 1)
+    host = tab.host()
+    answers = {widget.answer()}
+    for index in (2, 9, 5, 0, 2):
+        boxes = host.locator(".mha-gate input")
+        boxes.nth(index).press("Space")
+        gates = list(widget.gates)
+        gates[index] = 1 - gates[index]
+        widget.gates = gates
+        assert boxes.evaluate_all("all => all.map((box) => Number(box.checked))") == gates
+        assert_seen(host, widget)
+        assert_shows_numbers(host, widget)
+        answers.add(widget.answer())
+    assert len(answers) > 1
+    assert run_copied_code(host)["tokens"].tolist() == widget.numbers()["tokens"].tolist()
+    host.get_by_role("button", name="All heads on").click()
+    widget.gates = [1] * 12
+    assert_seen(host, widget)
+    assert tab.errors == []
+
+
+def test_the_beam_lists_its_answers(reader, tmp_path, models):
+    widget = Translator(models[:2], text="3 May 2021")
+    tab = reader()
+    tab.open(write_page(tmp_path, [widget]), 1)
+    host = tab.host()
+    slider = host.locator("label", has_text="beam_size").locator("input[type=range]")
+    for beam_size in (2, 3, 4, 5):
+        slider.press("ArrowRight")
+        widget.beam_size = beam_size
+        assert_seen(host, widget)
+        expect(host.locator(".mha-answers li")).to_have_count(beam_size)
+    assert tab.errors == []
+
+
+def test_right_answers_are_counted_in_the_page(reader, tmp_path):
+    """A model that always writes the same date is right where that is the date."""
+    model = make_model(2, width=24, seed=7)
+    tab = reader()
+    widget = Translator(model)
+    wanted = widget.dates["answers"][11]
+    change = lambda states: states[0]["dates"]["answers"].__setitem__(11, wrote)  # noqa: E731
+    widget.text = widget.dates["texts"][11]
+    wrote = widget.answer()
+    assert wrote != wanted
+    tab.open(write_page(tmp_path, [widget], alter=change), 1)
+    host = tab.host()
+    host.get_by_label("Count the right answers").check()
+    result = host.locator(".mha-result")
+    right = round(200 * widget.exact_match()) + 1
+    expect(result).to_have_text(f"{right} of 200 right ({right / 200:.3f}) with 2 heads in each layer.")
+    mistakes = host.locator(".mha-mistakes li")
+    expect(mistakes).to_have_count(4)
+    expect(mistakes.first).to_contain_text(f"wanted {widget.dates['answers'][0]}")
+    host.locator(".mha-gate input").nth(11).uncheck()
+    widget.gates = [1.0] * 11 + [0.0]
+    expect(result).to_contain_text(re.compile(r"of 200 right .* 1 switched off\.$"))
+    host.get_by_label("Count the right answers").uncheck()
+    expect(result).to_be_hidden()
+    assert tab.errors == []
+
+
+def test_the_copied_program_of_the_count_counts(reader, tmp_path, models, capsys):
+    widget = Translator(models[:2], count_right=True, gates=[1, 0] * 6)
+    tab = reader()
+    tab.open(write_page(tmp_path, [widget]), 1)
+    variables = run_copied_code(tab.host())
+    assert sum(variables["right"]) == round(200 * widget.exact_match())
+    assert "of 200 held-out dates are right" in capsys.readouterr().out
+
+
+# Further models
+
+
+def put_files(folder, names=None):
+    for name, text in model_files().items():
+        if names is None or name in names:
+            (folder / "_static" / name).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("over", ["http", "disk"])
+def test_further_models_load_from_files_when_the_slider_needs_them(reader, tmp_path, stored_models, over):
+    assert sorted(stored_models) == [1, 2, 4, 8]
+    widgets = [Translator(), Translator()]
+    assert [list(widget.models) for widget in widgets] == [["2"], ["2"]]
+    tab = reader(over)
+    path = write_page(tmp_path, widgets)
+    put_files(tmp_path)
+    page = tab.open(path, 2)
+    host, widget = tab.host(), widgets[0]
+    assert not any("translator-" in url for url in tab.requests)
+    assert_seen(host, widget)
+    heads = host.locator("label", has_text="num_heads").locator("input[type=range]")
+    for key, count in (("ArrowRight", 4), ("ArrowRight", 8), ("Home", 1), ("ArrowRight", 2)):
+        heads.press(key)
+        widget.num_heads = count
+        expect(host.locator(".mha-gate")).to_have_count(6 * count)
+        expect(host.locator(".mha-notice")).to_be_hidden()
+        assert_seen(host, widget)
+        assert_shows_numbers(host, widget)
+    loaded = [url.rsplit("/", 1)[1] for url in tab.requests if "translator-" in url]
+    assert sorted(loaded) == sorted(name for name in model_files() if "translator-2-" not in name)
+    assert_seen(tab.host(1), widgets[1])
+    assert page.evaluate("document.querySelectorAll('script[src*=translator-]').length") == 0
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize("over", ["http", "disk"])
+def test_a_model_that_cannot_be_loaded_gives_a_sentence_and_another_try(
+    reader, tmp_path, stored_models, over
+):
+    assert 4 in stored_models
+    widget = Translator()
+    tab = reader(over)
+    tab.open(write_page(tmp_path, [widget]), 1)
+    host = tab.host()
+    heads = host.locator("label", has_text="num_heads").locator("input[type=range]")
+    heads.press("ArrowRight")
+    notice, results = host.locator(".mha-notice"), host.locator(".mha-results")
+    expect(notice).to_contain_text("The model with 4 heads could not be loaded: the file translator-4-")
+    expect(host.locator("[role=status]")).to_contain_text("could not be loaded")
+    expect(results).to_be_hidden()
+    # The others are still there.
+    heads.press("ArrowLeft")
+    expect(notice).to_be_hidden()
+    assert_seen(host, widget)
+    heads.press("ArrowRight")
+    expect(notice).to_be_visible()
+    put_files(tmp_path)
+    host.get_by_role("button", name="Try again").click()
+    widget.num_heads = 4
+    expect(results).to_be_visible()
+    assert_seen(host, widget)
+    # A browser notes in its console that a file is missing; nothing else may be there.
+    assert all("ERR_FILE_NOT_FOUND" in error or "404" in error for error in tab.errors)
+
+
+def test_with_a_kernel_python_sends_further_models(browser, serve, tmp_path, stored_models):
+    assert 8 in stored_models
+    page = browser.new_page()
+    path = write_page(tmp_path, [Translator()])
+    page.goto(f"{serve(tmp_path)}/chapters/{path.name}")
+    widget = Translator(text="3 May 2021")
+    hand = ByHand(page, widget)
+    heads = hand.host.locator("label", has_text="num_heads").locator("input[type=range]")
+    heads.press("End")
+    notice = hand.host.locator(".mha-notice")
+    expect(notice).to_have_text(re.compile("Waiting for the model with 8 heads, which Python sends"))
+    for changes in hand.saved():
+        widget.set_state(changes)
+    assert (widget.num_heads, list(widget.models)) == (8, ["8"])
+    hand.set(models=widget.models)
+    expect(notice).to_be_hidden()
+    assert_seen(hand.host, widget)
+    # The page keeps the model that it had.
+    heads.press("ArrowLeft")
+    heads.press("ArrowLeft")
+    widget.num_heads = 2
+    expect(notice).to_be_hidden()
+    assert_seen(hand.host, widget)
+    hand.clean_up()
+    page.close()
+
+
+def test_the_program_of_a_trained_model_loads_it(reader, tmp_path, stored_models):
+    assert 2 in stored_models
+    widget = Translator(text="3 May 2021")
+    tab = reader()
+    tab.open(write_page(tmp_path, [widget]), 1)
+    host = tab.host()
+    variables = run_copied_code(host)
+    torch.testing.assert_close(variables["weights"], widget.numbers()["weights"])
+    assert len(host.locator(".mha-python pre").inner_text()) < 2500
+
+
+def test_the_build_puts_the_files_where_pages_ask_for_them(tmp_path, stored_models, caplog):
+    assert 2 in stored_models
+    spec = importlib.util.spec_from_file_location("models", ROOT / "_ext" / "translator_models.py")
+    extension = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(extension)
+    static = tmp_path / "_static"
+    static.mkdir()
+    (static / "translator-2-000000000000.js").write_text("old")
+    app = SimpleNamespace(outdir=tmp_path, builder=SimpleNamespace(format="html"))
+    extension.write_models(app, None)
+    assert list(static.iterdir()) == []
+    write_page(tmp_path, [Translator()])
+    extension.write_models(app, None)
+    names = {path.name for path in static.glob("translator-*.js")}
+    assert names == set(model_files())
+    assert (static / min(names)).read_text(encoding="utf-8") == model_files()[min(names)]
+    page = tmp_path / "chapters" / "page.html"
+    page.write_text(
+        page.read_text(encoding="utf-8").replace(min(names)[:14], "translator-1-f"), encoding="utf-8"
+    )
+    warned = []
+    extension.logger = SimpleNamespace(warning=lambda *given: warned.append(given))
+    extension.write_models(app, None)
+    assert len(warned) == 1
+    assert "make notebooks" in warned[0][0]
+
+
+# Sizes and looks
+
+
+def test_the_compact_one_has_the_field_the_strips_and_the_steps(reader, tmp_path, models):
+    tab = reader()
+    tab.open(write_page(tmp_path, [Translator(models[:2], compact=True)]), 1)
+    host = tab.host()
+    for part in (".mha-date", ".mha-strip", ".mha-player", ".mha-verdict", ".mha-caption"):
+        expect(host.locator(part).first).to_be_visible()
+    for part in (".mha-gallery", ".mha-chosen-map", ".mha-count", ".mha-answers", ".mha-bars"):
+        expect(host.locator(part)).to_be_hidden()
+    assert host.bounding_box()["height"] < 560
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_eight_heads_and_forty_letters_fit_a_phone(reader, tmp_path, models, theme, attention):
+    widget = Translator(
+        models[3], text="wednesday, the 30th of September 1999 ad", attention=attention, beam_size=5
+    )
+    tab = reader(width=360)
+    page = tab.open(write_page(tmp_path, [widget], theme=theme), 1)
+    assert too_wide(page) == []
+    host = tab.host()
+    assert_seen(host, widget)
+    small = host.locator(":is(.mha-answer button, .mha-choose, .mha-gate, .mha-buttons button)").evaluate_all(
+        """nodes => nodes.map((node) => node.getBoundingClientRect())
+          .filter(({ width, height }) => width < 21 || height < 24).length"""
+    )
+    assert small == 0
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"num_heads": 3}, "num_heads must be one of 1, 2, got 3"),
+        ({"gates": [1] * 11}, "gates must hold 12 numbers from 0 to 1"),
+        ({"gates": [0.5] * 12}, "gates must be 0 or 1 each"),
+        ({"text": "?"}, "text must be a date that the model can read: The model cannot read a letter"),
+        ({"layer": 2}, "layer must lie in 0..1, got 2"),
+        ({"head": 2}, "head must lie in 0..1, got 2"),
+    ],
+)
+def test_bad_state_gives_a_message(reader, tmp_path, models, state, message):
+    tab = reader("disk")
+    path = write_page(tmp_path, [Translator(models[:2])], alter=lambda states: states[0].update(state))
+    tab.open(path, 1)
+    expect(tab.host().locator("form > .mha-problem")).to_contain_text(message)
+    assert tab.errors == []
+
+
+def test_what_is_read_is_said(reader, tmp_path, models):
+    widget = Translator(models[:2], text="3 May 2021", step=1)
+    tab = reader()
+    tab.open(write_page(tmp_path, [widget]), 1)
+    host = tab.host()
+    weights = shown(host, "reading")
+    best = int(weights.argmax())
+    letter = {" ": "space"}.get("3 may 2021"[best], f"“{'3 may 2021'[best]}”")
+    symbol = ISO_SYMBOLS[int(widget.numbers()["tokens"][1])]
+    caption = host.locator(".mha-caption")
+    expect(caption).to_contain_text(
+        f"To write {({'[end]': 'the end'}).get(symbol, f'“{symbol}”')}, head 0 of layer 1"
+    )
+    expect(caption).to_contain_text(f"reads most: {letter} {weights[best]:.2f}, ")
+    host.get_by_role("button", name="Next").click()
+    expect(host.locator("[role=status]")).to_contain_text("reads most: ")
