@@ -44,7 +44,7 @@ help:
 	@echo '                 (ONLY="tests/library/test_cache.py chapters/02_scoring_functions.ipynb" for some)'
 	@echo 'make test-all    what make test leaves out: planted faults, accessibility, Colab, each widget; half an hour'
 	@echo 'make faults      plant known faults in the library and print which test catches each; about two minutes'
-	@echo 'make check       format, lint and types, of Python and JavaScript'
+	@echo 'make check       format, lint and types of Python and JavaScript'
 	@echo 'make bench       measure time and memory, for the appendix on efficiency; about eight minutes'
 	@echo 'make bench-rosetta   measure each framework, the layer from nothing and its own; about three minutes'
 	@echo 'make bench-widgets   measure widgets and pages in a browser; about five minutes'
