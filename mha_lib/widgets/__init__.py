@@ -16,7 +16,13 @@ from mha_lib.widgets.quiz import Question, Quiz
 from mha_lib.widgets.reshape_stepper import ReshapeStepper
 from mha_lib.widgets.rotation_dial import RotationDial
 from mha_lib.widgets.score_explorer import ScoreExplorer
-from mha_lib.widgets.translator import Translator
+from mha_lib.widgets.translator import (
+    Translator,
+    attention_layers,
+    pack_model,
+    round_to_bytes,
+    unpack_model,
+)
 
 __all__ = [
     "AblationLab",
@@ -36,6 +42,10 @@ __all__ = [
     "RotationDial",
     "ScoreExplorer",
     "Translator",
+    "attention_layers",
+    "pack_model",
+    "round_to_bytes",
+    "unpack_model",
     "widget_sources",
 ]
 
