@@ -276,7 +276,12 @@ def nested(flat, model):
 
 
 def compare_with_torch(page, model, dates, gates=None):
-    """Encoder states, logits of all steps and all maps of all dates, within 1e-5; the tokens equal."""
+    """Encoder states, logits of all steps and all maps of all dates; the tokens equal.
+
+    The page computes in double precision, so it must agree with torch in double precision to rounding. From torch in
+    single precision it may be 1e-5 of the greatest number away: the last digits of a sum in single precision depend
+    on the processor, and the logits are sums of numbers as great as ten.
+    """
     packed = pack_model(model)
     rounded = unpack_model(packed)
     assert rounded.output.weight.dtype == torch.float32
@@ -285,34 +290,32 @@ def compare_with_torch(page, model, dates, gates=None):
         page, RUN, stored=packed, texts=list(dates.texts), task=TASK, gates=nested(flat, model)
     )
     lens = (dates.source != 0).sum(-1)
-    with torch.no_grad(), gated(rounded, gates):
-        tokens = greedy_decode(rounded, dates.source, source_lens=lens, **LIMITS)
-        start = torch.full_like(tokens[:, :1], START)
-        with capture_attention(rounded) as captured:
-            memory = rounded.encode(dates.source, source_lens=lens)
-            written = torch.cat((start, tokens[:, :-1]), dim=1)
-            logits = rounded.decode(written, memory, source_lens=lens)
-    maps = [captured[name] for name in layer_names(len(model.encoder.blocks))]
-    farthest = 0.0
-
-    def near(found, expected):
-        nonlocal farthest
-        found = torch.tensor(found, dtype=torch.float64)
-        assert found.shape == expected.shape
-        farthest = max(farthest, (found - expected).abs().max().item())
-
-    for row, answer in enumerate(answers):
-        length, count = int(lens[row]), int((tokens[row] != END).sum()) + 1
-        count = min(count, TARGET_LENGTH)
-        assert answer["tokens"] == tokens[row, :count].tolist()
-        near(answer["states"], memory[row, :length])
-        near(answer["logits"], logits[row, :count])
-        found = [heads for kind in answer["maps"] for heads in kind]
-        for index, (heads, expected) in enumerate(zip(found, maps, strict=True)):
-            queries = length if index < len(maps) // 3 else count
-            keys = count if len(maps) // 3 <= index < 2 * len(maps) // 3 else length
-            near(heads, expected[row, :, :queries, :keys])
-    assert farthest < 1e-5
+    for precision, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-10)):
+        rounded = rounded.to(precision)
+        with torch.no_grad(), gated(rounded, gates):
+            tokens = greedy_decode(rounded, dates.source, source_lens=lens, **LIMITS)
+            start = torch.full_like(tokens[:, :1], START)
+            with capture_attention(rounded) as captured:
+                memory = rounded.encode(dates.source, source_lens=lens)
+                written = torch.cat((start, tokens[:, :-1]), dim=1)
+                logits = rounded.decode(written, memory, source_lens=lens)
+        maps = [captured[name] for name in layer_names(len(model.encoder.blocks))]
+        pairs = []
+        for row, answer in enumerate(answers):
+            length, count = int(lens[row]), int((tokens[row] != END).sum()) + 1
+            count = min(count, TARGET_LENGTH)
+            assert answer["tokens"] == tokens[row, :count].tolist()
+            pairs += [(answer["states"], memory[row, :length]), (answer["logits"], logits[row, :count])]
+            found = [heads for kind in answer["maps"] for heads in kind]
+            for index, (heads, expected) in enumerate(zip(found, maps, strict=True)):
+                queries = length if index < len(maps) // 3 else count
+                keys = count if len(maps) // 3 <= index < 2 * len(maps) // 3 else length
+                pairs.append((heads, expected[row, :, :queries, :keys]))
+        for found, expected in pairs:
+            found = torch.tensor(found, dtype=torch.float64)
+            assert expected.dtype == precision
+            assert found.shape == expected.shape
+            assert (found - expected).abs().max() < tolerance * max(1, expected.abs().max())
     return answers
 
 

@@ -240,7 +240,7 @@ function dateField(frame) {
   };
   frame.listen(input, "input", () => {
     const problem = judge();
-    if (problem) frame.say(problem);
+    if (problem) frame.say(/** @type {string} */ (remark.textContent));
     else frame.set({ text: input.value });
   });
   frame.listen(input, "change", () => {
