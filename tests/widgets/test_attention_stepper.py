@@ -414,7 +414,7 @@ def test_pointer_reset_and_python(opened):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("sentence", "", "sentence cannot be shown"),
+        ("sentence", "", "sentence must be fit to show. Type at least one word"),
         ("sentence", "a \ud83d", "There is a control character"),
         ("query", 3, "query must lie in 0..2, got 3"),
         ("projections", {"query": [[1]]}, "projections.query must hold rows of 4"),

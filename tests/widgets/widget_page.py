@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import torch
-from ipywidgets.embed import embed_data
+from ipywidgets.embed import dependency_state, embed_data
 from playwright.sync_api import expect
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,9 @@ def write_page(folder, widgets, *, alter=None, loaders=1, theme="light", stills=
 
     With `stills` the book's style sheet is there too, and what stands in for each widget.
     """
-    data = copy.deepcopy(embed_data(views=widgets, drop_defaults=False))
+    # The state of these widgets alone: other tests' widgets may still be alive.
+    state = dependency_state(widgets, drop_defaults=False)
+    data = copy.deepcopy(embed_data(views=widgets, state=state))
     states = data["manager_state"]["state"]
     if alter is not None:
         alter([states[view["model_id"]]["state"] for view in data["view_specs"]])

@@ -66,9 +66,9 @@ const sentenceLimits = (frame) => /** @type {any} */ (frame.limits("sentence"));
 /** @param {Frame} frame */
 function readSix(frame) {
   const sentence = frame.get("sentence");
-  const problem =
-    typeof sentence === "string" ? sixProblem(sentence, sentenceLimits(frame)) : "It is not text.";
-  if (problem) throw new RangeError(`sentence cannot be shown. ${problem.slice(0, -1)}`);
+  if (typeof sentence !== "string") throw new RangeError(`sentence must be text, got ${JSON.stringify(sentence)}`);
+  const problem = sixProblem(sentence, sentenceLimits(frame));
+  if (problem) throw new RangeError(`sentence must be fit to show. ${problem.slice(0, -1)}`);
   const words = sixWords(sentence);
   const table = frame.get("vectors") ?? {};
   const isKnown = words.map((word) => Object.hasOwn(table, word));
