@@ -278,9 +278,9 @@ def nested(flat, model):
 def compare_with_torch(page, model, dates, gates=None):
     """Encoder states, logits of all steps and all maps of all dates; the tokens equal.
 
-    The page computes in double precision, so it must agree with torch in double precision to rounding. From torch in
-    single precision it may be 1e-5 of the greatest number away: the last digits of a sum in single precision depend
-    on the processor, and the logits are sums of numbers as great as ten.
+    The page computes in double precision, so it must agree with torch in double precision to rounding. From
+    torch in single precision it may be 1e-5 of the greatest number away: the last digits of a sum in single
+    precision depend on the processor, and the logits are sums of numbers as great as ten.
     """
     packed = pack_model(model)
     rounded = unpack_model(packed)
