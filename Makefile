@@ -23,8 +23,8 @@ NOTEBOOKS := $(if $(ONLY),$(filter %.ipynb,$(ONLY)),index.ipynb chapters)
 
 # A test in a browser often waits, so one more than JOBS run at a time; tests/conftest.py says in which order.
 PYTEST := $(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder
-# Chapters need no network, so there is none for them.
-NBVAL := https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
+# Chapters need no network, so there is none for them. Stored outputs contain no progress bars.
+NBVAL := TQDM_DISABLE=1 https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
   $(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout 1800 -n $(JOBS) --dist loadfile
 # Each part runs even if one before it failed. Each writes there what failed, see conftest.py; the last line says it.
 BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
