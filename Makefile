@@ -23,15 +23,15 @@ NOTEBOOKS := $(if $(ONLY),$(filter %.ipynb,$(ONLY)),index.ipynb chapters)
 
 # A test in a browser often waits, so one more than JOBS run at a time; tests/conftest.py says in which order.
 PYTEST := $(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder
-# Chapters need no network, so there is none for them.
-NBVAL := https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
+# Chapters need no network, so there is none for them. Stored outputs contain no progress bars.
+NBVAL := TQDM_DISABLE=1 https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
   $(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout 1800 -n $(JOBS) --dist loadfile
 # Each part runs even if one before it failed. Each writes there what failed, see conftest.py; the last line says it.
 BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help book serve notebooks experiments rosetta test test-all faults oldest check bench bench-rosetta bench-widgets heights machine repository clean
+.PHONY: help book serve notebooks experiments rosetta test test-all faults oldest check bench bench-rosetta bench-transformer bench-widgets heights machine repository clean
 
 help:
 	@echo 'make book        build the book from the stored notebooks into $(BOOK)'
@@ -47,6 +47,7 @@ help:
 	@echo 'make check       format, lint and types of Python and JavaScript'
 	@echo 'make bench       measure time and memory, for the appendix on efficiency; about eight minutes'
 	@echo 'make bench-rosetta   measure each framework, the layer from nothing and its own; about three minutes'
+	@echo 'make bench-transformer   measure our encoder against BERT of transformers and that of torch; two minutes'
 	@echo 'make bench-widgets   measure widgets and pages in a browser; about five minutes'
 	@echo 'make heights     measure the room that pages keep for their widgets'
 	@echo 'make oldest      the tests of the library with the oldest torch that it admits; several gigabytes'
@@ -147,6 +148,10 @@ bench-rosetta: .venv/ready
 	$(BIN)/python benchmarks/bench_rosetta.py --output benchmarks/results_rosetta.json \
 	  --notebook chapters/appendix_framework_rosetta.ipynb
 	$(MAKE) -o .venv/ready notebooks CHAPTERS=chapters/appendix_framework_rosetta.ipynb
+
+# Our encoder against the same one of transformers and of torch.
+bench-transformer: .venv/ready
+	$(BIN)/python benchmarks/bench_transformer.py --output benchmarks/results_transformer.json
 
 # Widgets and pages in a browser. The heights of the widgets are what the pages keep room for: measure them again when
 # a widget or its place changed, and build the book again.

@@ -42,6 +42,8 @@ class Arm:
         seeds: number of models, with the seeds 0, 1, ...
         keep: number of models whose parameters are stored.
         loss: function of (outputs, targets).
+        warmup: share of the steps in which the rate rises.
+        clip: largest norm of each model's gradient; None clips nothing.
     """
 
     make_model: Callable[[], nn.Module]
@@ -52,6 +54,8 @@ class Arm:
     seeds: int = 5
     keep: int = 0
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
+    warmup: float = 0.1
+    clip: float | None = None
 
     def check(self) -> list[float]:
         """Losses of seed 0 during a short training run, in double precision.
@@ -77,6 +81,8 @@ class Arm:
                 records=CHECK_RECORDS,
                 lr=self.lr,
                 loss=self.loss,
+                warmup=self.warmup,
+                clip=self.clip,
             )
         finally:
             torch.set_default_dtype(usual)
@@ -91,6 +97,8 @@ class Arm:
             steps=self.steps,
             lr=self.lr,
             loss=self.loss,
+            warmup=self.warmup,
+            clip=self.clip,
             records=40,
         )
         for model in models:

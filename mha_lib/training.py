@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import copy
+import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
+from tqdm.auto import tqdm
 
 from mha_lib._checks import (
     check_float_tensor,
     check_positive,
     check_positive_int,
+    check_probability,
     check_same,
     check_seed,
     check_type,
@@ -123,18 +127,42 @@ def _as_list(models: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
     return models
 
 
+def _progress_bar(steps: int, progress: bool) -> Any:
+    """The steps, counted from 1, behind a progress bar where one is wanted and somebody can see it."""
+    # tqdm's bar for notebooks does not read this variable by itself.
+    hidden = not progress or os.environ.get("TQDM_DISABLE") == "1"
+    # None leaves the choice to tqdm, which shows a bar in a notebook or a terminal but not in a pipe.
+    return tqdm(range(1, steps + 1), leave=False, disable=hidden or None)
+
+
+def _clip_each(parameters: Iterable[Tensor], largest: float) -> None:
+    """Shorten the gradient of each model to the norm `largest`, as `nn.utils.clip_grad_norm_` would alone."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    squares = [g.square().reshape(len(g), -1).sum(-1) for g in gradients]
+    norms = torch.stack(squares).sum(0).sqrt()
+    # Like torch, avoid a division by zero and never make a gradient longer.
+    factors = (largest / (norms + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factors.reshape(-1, *[1] * (gradient.ndim - 1)))
+
+
 def fit(
     models: nn.Module | Sequence[nn.Module],
     make_batch: Callable[[torch.Generator], Batch],
     *,
     steps: int,
     lr: float = 1e-2,
+    warmup: float = 0.1,
+    clip: float | None = None,
     loss: Callable[[Tensor, Tensor], Float[Tensor, ""]] = cross_entropy,
     seed: int = 0,
     records: int = 50,
     progress: bool = False,
 ) -> History:
     """Train in place with Adam, a short warm-up and a learning rate that falls to 0 (one-cycle schedule).
+
+    The schedule is that of Smith & Topin (2019) as `torch.optim.lr_scheduler.OneCycleLR` has it: Adam's β₁
+    falls from 0.95 to 0.85 while the rate rises from `lr` / 25 to `lr`, and rises again while the rate falls.
 
     Several models of one architecture train side by side in one batched computation, which takes little more
     time than one model. Each sees its own data and is updated by its own gradient, as if it were alone.
@@ -143,19 +171,25 @@ def fit(
         models: one model, or several of the same architecture; see `seeded`.
         make_batch: function of a `torch.Generator` that returns (inputs, targets).
         steps: number of updates.
-        lr: largest learning rate, reached after a tenth of the steps.
+        lr: largest learning rate, reached at the end of the warm-up.
+        warmup: share of the steps in which the rate rises, in 0..1 without 1. With 0 the rate falls from
+            `lr` from the first step on.
+        clip: largest norm of the gradient of each model, over all its parameters; a longer gradient is
+            shortened to this norm (Pascanu et al., 2013). None clips nothing.
         loss: function of (outputs, targets) that returns a scalar.
         seed: model i draws its data from a generator with seed + i.
         records: number of entries of the history, at most `steps`.
-        progress: print the loss ten times during training.
+        progress: show a bar with the mean loss of the models, in a terminal or in Jupyter. It disappears at
+            the end. With the environment variable TQDM_DISABLE=1 there is none.
 
     Returns:
         The `History` of the losses.
 
     Raises:
-        TypeError: `steps`, `records` or `seed` is not an int, `lr` not a number, a model not a module.
-        ValueError: `steps`, `records` or `lr` is not positive, `seed` is out of range, there is no model, or
-            the models differ in architecture.
+        TypeError: `steps`, `records` or `seed` is not an int, `lr`, `warmup` or `clip` not a number,
+            `progress` not a bool, or a model not a module.
+        ValueError: `steps`, `records`, `lr` or `clip` is not positive, `warmup` or `seed` is out of range,
+            there is no model, or the models differ in architecture.
 
     Example:
         >>> def make_batch(generator):
@@ -169,6 +203,12 @@ def fit(
     check_positive_int("steps", steps)
     check_positive_int("records", records)
     check_positive("lr", lr)
+    check_probability("warmup", warmup)
+    if warmup == 1:
+        raise ValueError("warmup must be less than 1, or the rate never falls, got 1")
+    if clip is not None:
+        check_positive("clip", clip)
+    check_type("progress", progress, bool)
     check_seed("seed", seed)
     models = _as_list(models)
     names = [f"models[{i}]" for i in range(len(models))]
@@ -199,16 +239,17 @@ def fit(
     all_losses = torch.vmap(one_loss, randomness="different")
     optimizer = torch.optim.Adam(list(parameters.values()), lr=lr)
     total_steps = max(steps, 2)
-    # The warm-up takes a tenth of the steps; in a short run more, since torch divides
-    # by its length.
+    # A warm-up takes at least one and a half steps, since torch divides by its length.
+    rising = max(warmup, 1.5 / total_steps) if warmup else 0.0
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, lr, total_steps=total_steps, pct_start=max(0.1, 1.5 / total_steps)
+        optimizer, lr, total_steps=total_steps, pct_start=rising
     )
     generators = [torch.Generator().manual_seed(seed + i) for i in range(len(models))]
     marks = torch.linspace(0, steps, records + 1).round().long()[1:]
     kept: list[Tensor] = []
     running, since = torch.zeros(len(models)), 0
-    for step in range(1, steps + 1):
+    bar = _progress_bar(steps, progress)
+    for step in bar:
         batches = [make_batch(generator) for generator in generators]
         inputs, targets = (torch.stack(part) for part in zip(*batches, strict=True))
         optimizer.zero_grad()
@@ -218,14 +259,16 @@ def fit(
             warnings.filterwarnings("ignore", message="There is a performance drop")
             losses = all_losses(parameters, buffers, inputs, targets)
             losses.sum().backward()
+        if clip is not None:
+            _clip_each(parameters.values(), clip)
         optimizer.step()
         schedule.step()
         running, since = running + losses.detach(), since + 1
         if step == marks[len(kept)]:
             kept.append(running / since)
             running, since = torch.zeros(len(models)), 0
-        if progress and step % max(steps // 10, 1) == 0:
-            print(f"step {step:5d} of {steps}, loss {losses.mean().item():.3f}")
+        if not bar.disable:
+            bar.set_postfix(loss=f"{losses.mean().item():.3f}", refresh=False)
     with torch.no_grad():
         for i, model in enumerate(models):
             for name, parameter in model.named_parameters():

@@ -29,6 +29,8 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 KEEP = "keep-output"  # tag of a cell that measures time
 REFERENCE = "IPY_MODEL_"  # how the state of one widget model names another
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+# A progress bar would stay in the stored output, as text, although it has disappeared from the screen.
+NO_BARS = {"TQDM_DISABLE": "1"}
 NO_NETWORK = dict.fromkeys(
     ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9"
 )
@@ -90,7 +92,7 @@ def run(notebook, *, timeout=300):
         tempfile.TemporaryDirectory() as settings,
     ):
         # The author's own IPython start-up files must not reach the stored outputs.
-        environment = os.environ | NO_NETWORK | {"IPYTHONDIR": settings}
+        environment = os.environ | NO_NETWORK | NO_BARS | {"IPYTHONDIR": settings}
         client = NotebookClient(
             notebook,
             kernel_name="python3",

@@ -365,6 +365,45 @@ def test_writing_the_cell_changes_nothing_else(stored, tmp_path):
 
 
 # --------------------------------------------------------------------------------
+# Encoders
+
+
+@pytest.fixture
+def transformer(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    return load("bench_transformer")
+
+
+def test_encoders_are_measured_against_each_other(transformer, tmp_path, capsys):
+    path = tmp_path / "results.json"
+    assert transformer.main(["--quick", "--output", str(path)]) == 0
+    rows = json.loads(path.read_text(encoding="utf-8"))["encoders"]
+    assert [row["what"] for row in rows] == [bench.FORWARD, bench.BACKWARD]
+    for row in rows:
+        assert row["ms"].keys() == {transformer.OURS, *transformer.OTHERS}
+        for ratio in row["ratios"]:
+            assert 0 < ratio["low"] <= ratio["ratio"] <= ratio["high"]
+
+
+def test_encoders_that_differ_are_not_timed(transformer):
+    found = transformer.encoders(12, 3, 2, 7)
+    assert transformer.prove_equal(found, torch.randn(2, 7, 12)) < 2e-5
+    with torch.no_grad():
+        next(found[transformer.EAGER][0].parameters()).add_(0.01)
+    with pytest.raises(AssertionError, match="not close"):
+        transformer.prove_equal(found, torch.randn(2, 7, 12))
+
+
+def test_stored_results_cover_all_encoders(transformer):
+    results = json.loads((SCRIPT.parent / "results_transformer.json").read_text(encoding="utf-8"))
+    assert results["machine"]["processor"] and results["machine"]["transformers"]
+    measured = {(tuple(row["size"]), row["what"]) for row in results["encoders"]}
+    assert measured == {(size, what) for size in transformer.SIZES for what in transformer.CALLS}
+    for row in results["encoders"]:
+        assert [ratio["to"] for ratio in row["ratios"]] == list(transformer.OTHERS)
+
+
+# --------------------------------------------------------------------------------
 # Widgets and pages
 
 

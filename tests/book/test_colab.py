@@ -100,6 +100,7 @@ class Colab:
             "JUPYTER_PATH": "",
             "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib")),
             "PIP_ROOT_USER_ACTION": "ignore",
+            "TQDM_DISABLE": "1",
             **OTHER_PROCESSOR,
             **settings,
         }

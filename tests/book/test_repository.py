@@ -193,6 +193,7 @@ def test_package_asks_for_ranges_that_leave_torch_alone(wheel):
         "safetensors",
         "scikit-learn",
         "torch",
+        "tqdm",
     }
     assert all(specifier.operator == ">=" for need in needs.values() for specifier in need)
     assert needs["torch"].contains("2.6.0")

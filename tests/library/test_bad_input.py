@@ -480,6 +480,12 @@ CASES = [
     (lambda: fit(LAYER, batch, steps=5, lr=float("inf")), ValueError, "lr", "inf"),
     (lambda: fit(LAYER, batch, steps=5, lr="fast"), TypeError, "lr", "'fast'"),
     (lambda: fit(LAYER, batch, steps=5, seed=-1), ValueError, "seed", "-1"),
+    (lambda: fit(LAYER, batch, steps=5, warmup=-0.1), ValueError, "warmup", "-0.1"),
+    (lambda: fit(LAYER, batch, steps=5, warmup=1), ValueError, "warmup", "1"),
+    (lambda: fit(LAYER, batch, steps=5, warmup=None), TypeError, "warmup", "NoneType"),
+    (lambda: fit(LAYER, batch, steps=5, clip=0), ValueError, "clip", "0"),
+    (lambda: fit(LAYER, batch, steps=5, clip="1"), TypeError, "clip", "'1'"),
+    (lambda: fit(LAYER, batch, steps=5, progress="bar"), TypeError, "progress", "'bar'"),
     (lambda: fit([LAYER, SHARED], batch, steps=5), ValueError, "models", "num_kv_heads=1"),
     # notebook and plots
     (lambda: set_seed("7"), TypeError, "seed", "'7'"),

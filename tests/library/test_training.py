@@ -1,14 +1,24 @@
 """The training loop: models trained together learn what each learns alone, as with plain torch."""
 
+import asyncio
+import contextlib
 import copy
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
 
 import pytest
 import torch
 import torch.nn.functional as F
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
 from torch import nn
 
 from mha_lib import LearnedPositionalEncoding, MultiHeadAttention, attention_pooling, gaussian_score
-from mha_lib.training import History, cross_entropy, fit, predict, seeded
+from mha_lib.training import History, _clip_each, cross_entropy, fit, predict, seeded
 
 BATCH, LENGTH, WIDTH, CLASSES = 7, 5, 6, 11
 
@@ -59,29 +69,102 @@ def test_several_models_at_once_learn_what_each_learns_alone(need_weights):
     assert not torch.allclose(together[0].head.weight, together[1].head.weight)
 
 
+def plain_loop(model, steps, *, lr=0.01, pct_start, clip=None, seed=3):
+    """What `fit` does for one model, in plain torch: losses, learning rates, norms of the gradients."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, lr, total_steps=max(steps, 2), pct_start=pct_start
+    )
+    generator, losses, rates, norms = torch.Generator().manual_seed(seed), [], [], []
+    for _ in range(steps):
+        x, target = make_batch(generator)
+        loss = F.cross_entropy(model(x).reshape(-1, CLASSES), target.reshape(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), clip or float("inf")))
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    return torch.tensor(losses), rates, torch.stack(norms)
+
+
 @pytest.mark.parametrize("steps", [1, 2, 5, 9, 10, 11, 20, 40])
 def test_fit_equals_a_loop_of_plain_torch(steps):
     (model,) = seeded(Reader, 1)
     plain = copy.deepcopy(model)
     history = fit(model, make_batch, steps=steps, lr=0.01, records=steps, seed=3)
-
-    optimizer = torch.optim.Adam(plain.parameters(), lr=0.01)
     # Warm-up over a tenth of the steps, but at least a step and a half; a schedule has at least two steps.
-    total = max(steps, 2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, 0.01, total_steps=total, pct_start=max(0.1, 1.5 / total)
-    )
-    generator, losses = torch.Generator().manual_seed(3), []
-    for _ in range(steps):
-        x, target = make_batch(generator)
-        loss = F.cross_entropy(plain(x).reshape(-1, CLASSES), target.reshape(-1))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        losses.append(loss.item())
-    torch.testing.assert_close(history.losses[0], torch.tensor(losses), rtol=1e-4, atol=1e-5)
+    losses, _, _ = plain_loop(plain, steps, pct_start=max(0.1, 1.5 / max(steps, 2)))
+    torch.testing.assert_close(history.losses[0], losses, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(model.state_dict(), plain.state_dict(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("warmup", "pct_start"), [(0, 0.0), (0.0, 0.0), (0.4, 0.4), (1e-6, 1.5 / 23)])
+def test_the_length_of_the_warm_up_can_be_chosen(warmup, pct_start):
+    (model,) = seeded(Reader, 1)
+    plain = copy.deepcopy(model)
+    history = fit(model, make_batch, steps=23, lr=0.01, records=23, seed=3, warmup=warmup)
+    losses, rates, _ = plain_loop(plain, 23, pct_start=pct_start)
+    torch.testing.assert_close(history.losses[0], losses, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model.state_dict(), plain.state_dict(), rtol=1e-3, atol=1e-4)
+    # The rates of torch's schedule are what the argument promises.
+    if warmup == 0:
+        assert rates[0] == pytest.approx(0.01, rel=0.01)
+        assert rates == sorted(rates, reverse=True)
+    else:
+        assert rates[0] == pytest.approx(0.01 / 25)
+        assert 1 + rates.index(max(rates)) == pytest.approx(23 * pct_start, abs=1)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7])
+@pytest.mark.parametrize("warmup", [0, 0.5, 0.9, 0.999])
+def test_every_warm_up_works_in_a_short_run(steps, warmup):
+    history = fit(nn.Linear(1, 1), line, steps=steps, loss=F.mse_loss, warmup=warmup)
+    assert history.losses.isfinite().all()
+
+
+def test_gradients_are_clipped_for_each_model_alone():
+    """One model of the stack has gradients that are a hundred times as long; only that one is clipped."""
+    models = seeded(Reader, 3)
+    models[1].scale *= 100
+    alone = copy.deepcopy(models)
+    # Between the norms of the others and that of the long one; a limit above all of them changes nothing.
+    limit = 6.0
+    history = fit(models, make_batch, steps=11, records=11, seed=3, clip=limit)
+    for i, model in enumerate(alone):
+        losses, _, norms = plain_loop(model, 11, pct_start=1.5 / 11, clip=limit, seed=3 + i)
+        assert (norms > limit).all() if i == 1 else (norms < limit).all()
+        torch.testing.assert_close(history.losses[i], losses, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(model.state_dict(), models[i].state_dict(), rtol=1e-3, atol=1e-4)
+
+
+def test_clipping_changes_what_is_learned():
+    """Adam ignores a factor that all gradients share, so the test needs gradients of different lengths."""
+    models = seeded(Reader, 1)
+    other = copy.deepcopy(models)
+    fit(models, make_batch, steps=11, clip=1e-3)
+    fit(other, make_batch, steps=11)
+    assert not torch.allclose(models[0].head.weight, other[0].head.weight, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("largest", [0.5, 1e9])
+def test_clipping_equals_that_of_torch_for_each_model(largest):
+    """Also for parameters without an axis of their own, and beside parameters without a gradient."""
+    shapes = ((), (5,), (2, 3))
+    stacked = [torch.zeros(7, *shape) for shape in shapes] + [torch.zeros(7, 11)]
+    for tensor in stacked[:-1]:
+        tensor.grad = torch.randn_like(tensor)
+    alone = [[tensor[i].clone() for tensor in stacked] for i in range(7)]
+    for i, tensors in enumerate(alone):
+        for tensor, whole in zip(tensors[:-1], stacked, strict=False):
+            tensor.grad = whole.grad[i].clone()
+        torch.nn.utils.clip_grad_norm_(tensors, largest)
+    _clip_each(stacked, largest)
+    for i, tensors in enumerate(alone):
+        for tensor, whole in zip(tensors[:-1], stacked, strict=False):
+            torch.testing.assert_close(whole.grad[i], tensor.grad)
+    assert stacked[-1].grad is None
 
 
 @pytest.mark.parametrize("steps", range(1, 31))
@@ -178,13 +261,56 @@ def test_lengths_that_come_with_the_batch_can_be_used():
         torch.testing.assert_close(fit(model, make_batch, steps=5, seed=i).losses[0], history.losses[i])
 
 
-def test_progress_is_printed_only_where_asked_for(capsys):
-    fit(nn.Linear(1, 1), line, steps=40, loss=F.mse_loss)
-    assert capsys.readouterr().out == ""
-    fit(nn.Linear(1, 1), line, steps=40, loss=F.mse_loss, progress=True)
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 10
-    assert printed[-1].startswith("step    40 of 40, loss ")
+PROGRESS = """
+import torch
+from torch import nn
+from mha_lib.training import fit
+_ = fit(nn.Linear(1, 1), lambda g: (torch.ones(2, 1),) * 2, steps=40, progress={progress},
+    loss=lambda o, t: (o - t).square().mean())
+"""
+
+
+def seen_in_a_terminal(progress, **settings):
+    """What a program writes to a terminal in which it runs."""
+    controller, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
+    command = [sys.executable, "-c", PROGRESS.format(progress=progress)]
+    done = subprocess.run(command, stdout=terminal, stderr=terminal, env=os.environ | settings, check=True)
+    os.close(terminal)
+    text = b""
+    with contextlib.suppress(OSError):  # the end of a terminal's text is an error
+        while part := os.read(controller, 4096):
+            text += part
+    os.close(controller)
+    assert done.returncode == 0
+    return text.decode()
+
+
+def test_progress_is_a_bar_that_disappears():
+    text = seen_in_a_terminal(True, TQDM_DISABLE="", TQDM_MININTERVAL="0")
+    assert "40/40" in text
+    assert re.search(r"loss=\d+\.\d{3}\b", text)
+    assert "\n" not in text
+    # The last thing written is a line of blanks, over which the next output is written.
+    assert text.endswith("\r")
+    assert set(text.split("\r")[-2]) <= {" "}
+
+
+def test_no_progress_is_shown_where_nobody_asks_or_looks():
+    assert seen_in_a_terminal(False) == ""
+    assert seen_in_a_terminal(True, TQDM_DISABLE="1") == ""
+    command = [sys.executable, "-c", PROGRESS.format(progress=True)]
+    piped = subprocess.run(command, capture_output=True, env=os.environ | {"TQDM_DISABLE": ""}, check=True)
+    assert (piped.stdout, piped.stderr) == (b"", b"")
+
+
+@pytest.mark.parametrize(("setting", "shown"), [("1", 0), ("", 1)])
+def test_progress_in_a_notebook_is_shown_unless_outputs_are_stored(setting, shown):
+    """tqdm's bar for notebooks ignores TQDM_DISABLE, and its text would stay in the stored output."""
+    notebook = new_notebook(cells=[new_code_cell(PROGRESS.format(progress=True))])
+    client = NotebookClient(notebook, kernel_name="python3", extra_arguments=["--log-level=ERROR"])
+    asyncio.run(client.async_execute(env=os.environ | {"TQDM_DISABLE": setting}))
+    assert len(notebook.cells[0].outputs) == shown
 
 
 def test_no_warning_reaches_the_page(recwarn):
