@@ -1,0 +1,126 @@
+"""The control for the dates: a recurrent encoder-decoder with additive attention (Bahdanau et al., 2015).
+
+It sees the same data as the Transformer of `dates.py`, for as many steps, with as many parameters within one
+percent. The encoder reads in both directions; at each step the state of the decoder asks the states of the
+encoder. Two learning rates are tried.
+"""
+
+import torch
+from common import Arm, run_arms, run_script
+from dates import STEPS, batch, measure_answers
+from torch import nn
+
+from mha_lib import AdditiveScore, attention_pooling, valid_lens_mask
+from mha_lib.dates import (
+    DATE_LETTERS,
+    END,
+    ISO_SYMBOLS,
+    SOURCE_LENGTH,
+    START,
+    TARGET_LENGTH,
+)
+
+RATES = (3e-3, 1e-2)
+EMBED, STATE, SCORE = 64, 96, 64
+
+
+class Cell(nn.Module):
+    """A gated recurrent unit (Cho et al., 2014) as torch computes it, in steps that `vmap` can batch."""
+
+    def __init__(self, width, state):
+        super().__init__()
+        self.from_input, self.from_state = (
+            nn.Linear(width, 3 * state),
+            nn.Linear(state, 3 * state),
+        )
+
+    def forward(self, x, state):
+        new = self.from_input(x).chunk(3, -1)
+        old = self.from_state(state).chunk(3, -1)
+        reset, update = torch.sigmoid(new[0] + old[0]), torch.sigmoid(new[1] + old[1])
+        return (1 - update) * torch.tanh(new[2] + reset * old[2]) + update * state
+
+
+class RecurrentDates(nn.Module):
+    """Reads and writes dates letter by letter; takes and gives what `DateModel` does."""
+
+    def __init__(self):
+        super().__init__()
+        self.source_embedding = nn.Embedding(1 + len(DATE_LETTERS), EMBED)
+        self.target_embedding = nn.Embedding(len(ISO_SYMBOLS), EMBED)
+        self.forwards, self.backwards = Cell(EMBED, STATE), Cell(EMBED, STATE)
+        self.first = nn.Linear(2 * STATE, STATE)
+        self.score = AdditiveScore(STATE, 2 * STATE, SCORE)
+        self.cell = Cell(EMBED + 2 * STATE, STATE)
+        self.output = nn.Linear(3 * STATE, len(ISO_SYMBOLS))
+
+    def read(self, source):
+        """The states of both directions side by side, (batch, len, 192); padding leaves a state as it is."""
+        x, real = self.source_embedding(source), (source != 0).unsqueeze(-1)
+        both = []
+        for cell, order in (
+            (self.forwards, range(source.shape[1])),
+            (self.backwards, reversed(range(source.shape[1]))),
+        ):
+            state = x.new_zeros(x.shape[0], STATE)
+            states = [state] * source.shape[1]
+            for t in order:
+                state = torch.where(real[:, t], cell(x[:, t], state), state)
+                states[t] = state
+            both.append(torch.stack(states, dim=1))
+        return torch.cat(both, dim=-1)
+
+    def step(self, token, state, memory, mask):
+        """One symbol: the logits of the next one, and the new state."""
+        scores = self.score(state.unsqueeze(1), memory)
+        context = attention_pooling(scores, memory, mask)[0].squeeze(1)
+        state = self.cell(
+            torch.cat((self.target_embedding(token), context), dim=-1), state
+        )
+        return self.output(torch.cat((state, context), dim=-1)), state
+
+    def forward(self, both):
+        source, target = both[:, :SOURCE_LENGTH], both[:, SOURCE_LENGTH:]
+        memory, mask, state = self.start(source)
+        logits = []
+        for t in range(target.shape[1]):
+            one, state = self.step(target[:, t], state, memory, mask)
+            logits.append(one)
+        return torch.stack(logits, dim=1)
+
+    def start(self, source):
+        memory, lens = self.read(source), (source != 0).sum(-1)
+        # The last state of each direction is that of the last letter and that of the first.
+        last = memory.take_along_dim((lens - 1)[:, None, None], dim=1)[:, 0, :STATE]
+        state = torch.tanh(self.first(torch.cat((last, memory[:, 0, STATE:]), dim=-1)))
+        return memory, valid_lens_mask(lens, source.shape[1]), state
+
+    def answer(self, source):
+        """The ISO dates of sources, as tokens, (batch, 11)."""
+        with torch.no_grad():
+            memory, mask, state = self.start(source)
+            token = source.new_full((len(source),), START)
+            tokens, ended = [], torch.zeros_like(token, dtype=torch.bool)
+            for _ in range(TARGET_LENGTH):
+                logits, state = self.step(token, state, memory, mask)
+                token = logits.argmax(-1).masked_fill(ended, END)
+                ended = ended | (token == END)
+                tokens.append(token)
+        return torch.stack(tokens, dim=1)
+
+
+ARMS = {
+    f"recurrent, lr {lr}": Arm(
+        RecurrentDates, batch, measure_answers, steps=STEPS, lr=lr
+    )
+    for lr in RATES
+}
+BOUNDS = {"guessing": 1 / 73049}
+
+
+def run():
+    return run_arms(__file__, ARMS, BOUNDS)
+
+
+if __name__ == "__main__":
+    run_script(__file__, run)
