@@ -544,6 +544,8 @@ def assert_seen(host, widget):
     """Letters, colours, answer and probabilities as text and colour, not as hidden numbers."""
     from matplotlib import colormaps
 
+    # A colour that fades in is read when it has arrived.
+    host.evaluate("host => Promise.allSettled(host.getAnimations({ subtree: true }).map((a) => a.finished))")
     numbers = widget.numbers()
     step = min(widget.step, len(numbers["tokens"]) - 1)
     letters = seen_strip(host, ":not(.mha-answer)")
