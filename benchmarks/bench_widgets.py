@@ -332,7 +332,8 @@ def measure_heights(browser: Browser, address: str) -> list[list[int]]:
     columns = []
     for width, height in SCREENS.values():
         page.set_viewport_size({"width": width, "height": height})
-        page.evaluate("() => new Promise(requestAnimationFrame)")
+        # The theme's side bars slide in, and the widgets follow.
+        page.wait_for_timeout(500)
         columns.append(
             page.locator(".widget-host").evaluate_all(
                 "hosts => hosts.map(host => Math.round(host.getBoundingClientRect().height))"
