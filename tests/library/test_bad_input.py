@@ -84,6 +84,7 @@ from mha_lib.dates import (
     normalize_date,
     write_date,
 )
+from mha_lib.exercises import Exercise, Verdict, Wrong, randn, rows_sum_to_one
 from mha_lib.experiments import load_experiment
 from mha_lib.notebook import compare_with_browser, predict_shape, set_seed, show_source
 from mha_lib.plots import plot_curves, plot_seeds, plot_weights
@@ -946,6 +947,27 @@ def message_of(call, error):
         call()
     assert type(caught.value) is error, f"{type(caught.value).__name__}: {caught.value}"
     return str(caught.value)
+
+
+EXAMPLE = {"reference": abs, "cases": {"one number": lambda g: 1.0}}
+CASES += [
+    # exercises
+    (lambda: Verdict("yes", "Right."), TypeError, "right", "'yes'"),
+    (lambda: Verdict(True, None), TypeError, "message", "None"),
+    (lambda: Wrong(3, "cause", abs), TypeError, "name", "3"),
+    (lambda: Wrong("name", 5, abs), TypeError, "cause", "5"),
+    (lambda: Wrong("name", "cause", 7), TypeError, "answer", "7"),
+    (lambda: Exercise(**EXAMPLE | {"reference": 3}), TypeError, "reference", "3"),
+    (lambda: Exercise(**EXAMPLE | {"cases": {}}), ValueError, "cases", "{}"),
+    (lambda: Exercise(**EXAMPLE | {"cases": {"one": 5}}), TypeError, "cases", "5"),
+    (lambda: Exercise(**EXAMPLE, wrong=[abs]), TypeError, "wrong", "abs"),
+    (lambda: Exercise(**EXAMPLE, accept=[7]), TypeError, "accept", "7"),
+    (lambda: Exercise(**EXAMPLE, run=2), TypeError, "run", "2"),
+    (lambda: Exercise(**EXAMPLE, properties=["rows"]), TypeError, "properties", "'rows'"),
+    (lambda: randn(torch.Generator(), 2.0), TypeError, "sizes", "2.0"),
+    (lambda: randn(torch.Generator(), 3, 0), ValueError, "sizes", "0"),
+    (lambda: rows_sum_to_one("0"), TypeError, "position", "'0'"),
+]
 
 
 @pytest.mark.parametrize(

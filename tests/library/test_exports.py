@@ -38,6 +38,7 @@ MODULES = (
     "notebook",
     "experiments",
     "checkpoints",
+    "exercises.engine",
 )
 
 # What other people's code relies on. Annotations are left out; `self` too.
@@ -178,6 +179,15 @@ SIGNATURES = {
     "transformer.TransformerEncoder.to_torch": "()",
     "transformer.TransformerDecoder.from_torch": "(module)",
     "transformer.TransformerDecoder.to_torch": "()",
+    "exercises.Verdict": "(right, message)",
+    "exercises.Wrong": "(name, cause, answer)",
+    "exercises.Exercise": (
+        "(reference, cases, wrong=(), accept=(), returns=(), run=None, properties=(), gradients=False, "
+        "arrays=True, same_dtype=False, takes='function', atol=1e-05, rtol=0.0001)"
+    ),
+    "exercises.Exercise.audit": "()",
+    "exercises.randn": "(generator, *sizes)",
+    "exercises.rows_sum_to_one": "(position=0)",
     "inspection.capture_attention": "(model)",
     "inspection.gate_heads": "(attention, gates)",
     "inspection.head_importance": "(attention, loss)",

@@ -1,0 +1,10 @@
+"""Checkers for the exercises of the course: they name the cause of a mistake.
+
+A checker takes the reader's function and returns a `Verdict`, which a notebook shows as one sentence. It
+never raises because of what the function does. `engine` says how an answer is judged, and how to write a
+checker.
+"""
+
+from mha_lib.exercises.engine import Exercise, Verdict, Wrong, randn, rows_sum_to_one
+
+__all__ = ["Exercise", "Verdict", "Wrong", "randn", "rows_sum_to_one"]
