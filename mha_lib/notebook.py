@@ -1,4 +1,4 @@
-"""Helpers for chapters: set the seed, show source code, check guesses, compare torch with the browser."""
+"""Helpers for chapters: set the seed, show source code, check guesses, explain, compare with the browser."""
 
 from __future__ import annotations
 
@@ -125,6 +125,36 @@ def predict_shape(tensor: Shaped[Tensor, "..."], guess: tuple[int, ...]) -> None
         if size != said
     ]
     print("not yet: " + "; ".join(wrong) if wrong else f"right: {shape}")
+
+
+def why(text: str) -> Markdown:
+    r"""Show, below a solution and folded, why the tempting answer fails.
+
+    Args:
+        text: Markdown; with mathematics, write it as a raw string.
+
+    Returns:
+        Markdown that Jupyter displays.
+
+    Raises:
+        TypeError: `text` is not a str.
+        ValueError: `text` is empty.
+
+    Example:
+        >>> print(why("A sum of scores may be $0$.").data)
+        <details><summary>Why the tempting answer fails</summary>
+        <BLANKLINE>
+        A sum of scores may be $0$.
+        <BLANKLINE>
+        </details>
+    """
+    from IPython.display import Markdown
+
+    check_type("text", text, str)
+    if not text.strip():
+        raise ValueError(f"text must not be empty, got {text!r}")
+    summary = "<details><summary>Why the tempting answer fails</summary>"
+    return Markdown(f"{summary}\n\n{text.strip()}\n\n</details>")
 
 
 def compare_with_browser(widget: Explorer) -> None:

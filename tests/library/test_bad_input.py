@@ -86,7 +86,7 @@ from mha_lib.dates import (
 )
 from mha_lib.exercises import Exercise, Verdict, Wrong, randn, rows_sum_to_one
 from mha_lib.experiments import load_experiment
-from mha_lib.notebook import compare_with_browser, predict_shape, set_seed, show_source
+from mha_lib.notebook import compare_with_browser, predict_shape, set_seed, show_source, why
 from mha_lib.plots import plot_curves, plot_seeds, plot_weights
 from mha_lib.seq2seq import EncoderDecoder, beam_decode, greedy_decode
 from mha_lib.training import cross_entropy, fit, predict, seeded
@@ -496,6 +496,8 @@ CASES = [
     (lambda: predict_shape([1, 2], (2,)), TypeError, "tensor", "list"),
     (lambda: predict_shape(X, [2, 5, 33]), TypeError, "guess", "[2, 5, 33]"),
     (lambda: predict_shape(X, (2, 5, 33.0)), TypeError, "guess", "33.0"),
+    (lambda: why(None), TypeError, "text", "None"),
+    (lambda: why(" "), ValueError, "text", "' '"),
     (lambda: compare_with_browser(3), TypeError, "widget", "3"),
     (lambda: plot_weights(np.eye(3)), TypeError, "weights", "ndarray"),
     (lambda: plot_weights(SCORES), ValueError, "weights", "(2, 3, 5, 7)"),
