@@ -13,6 +13,7 @@ RuntimeError.
 from mha_lib.attention import attention_pooling, dot_product_attention, masked_softmax
 from mha_lib.cache import KeyValueCache
 from mha_lib.conversion import mask_from_additive
+from mha_lib.feed_forward import FeedForward, RMSNorm
 from mha_lib.inspection import (
     capture_attention,
     gate_heads,
@@ -57,8 +58,6 @@ from mha_lib.transformer import (
     DecoderBlock,
     DecoderBlockCache,
     EncoderBlock,
-    FeedForward,
-    RMSNorm,
     TransformerDecoder,
     TransformerEncoder,
 )

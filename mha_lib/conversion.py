@@ -12,6 +12,7 @@ from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 
 from mha_lib._checks import check_positive_int, check_type
+from mha_lib.feed_forward import FeedForward
 from mha_lib.multi_head import MultiHeadAttention
 
 _Layer = TypeVar("_Layer", bound=MultiHeadAttention)
@@ -313,8 +314,6 @@ def _block_from_torch(cls: Any, layer: Any) -> Any:
 
 
 def _block_to_torch(block: Any) -> Any:
-    from mha_lib.transformer import FeedForward
-
     decodes = block._has_memory
     attentions, parts, dropouts = _names(decodes)
     check_type("feed_forward", block.feed_forward, FeedForward)

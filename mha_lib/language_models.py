@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from mha_lib import _checks
 from mha_lib._checks import Device, DType
 from mha_lib.cache import KeyValueCache, _new_positions
+from mha_lib.feed_forward import _ACTIVATIONS
 from mha_lib.masking import _combine_masks
 from mha_lib.rotary import RotaryPositionalEncoding
 from mha_lib.seq2seq import _check_ids
-from mha_lib.transformer import _ACTIVATIONS, TransformerEncoder, _check_caches
+from mha_lib.transformer import TransformerEncoder, _check_caches
 
 
 class _LanguageModel(nn.Module):

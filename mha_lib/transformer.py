@@ -10,11 +10,8 @@ import copy
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
-import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
@@ -22,162 +19,14 @@ from mha_lib import _checks
 from mha_lib._checks import Device, DType
 from mha_lib.cache import KeyValueCache
 from mha_lib.conversion import _TorchTwin
+from mha_lib.feed_forward import _ACTIVATIONS, FeedForward, RMSNorm
 from mha_lib.masking import _combine_masks
 from mha_lib.multi_head import MultiHeadAttention
 
-_ACTIVATIONS: dict[str, Any] = {
-    "relu": torch.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "silu": F.silu,
-    "swiglu": F.silu,
-}
-_GATED = ("swiglu",)
 _NORMS = ("layer", "rms")
 _Map: TypeAlias = Callable[[Tensor], Tensor]
 # (attn_mask, key_mask, valid_lens)
 _Hidden: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
-
-
-class FeedForward(nn.Module):
-    """Two linear layers and an activation, applied to each token separately (Vaswani et al., 2017, §3.3).
-
-    FFN(x) = activation(x W₁ + b₁) W₂ + b₂, equation 2. With "swiglu", a third linear layer and SiLU make a
-    gate for each entry of the hidden layer: FFN(x) = (SiLU(x W_gate) ⊙ x W₁) W₂ (Shazeer, 2020, equation 6).
-    Like torch's layers, it drops entries of the hidden layer in training.
-
-    Args:
-        embed_dim: width of a token.
-        hidden_dim: width of the hidden layer; four times `embed_dim` in the paper.
-        dropout: probability that an entry of the hidden layer is dropped, in training only.
-        activation: "relu"; "gelu", x Φ(x) without approximation (Hendrycks & Gimpel, 2016, §2); "gelu_tanh",
-            its approximation 0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))), also there, which GPT-2 was trained
-            with; "silu", x σ(x) (ibid.); or "swiglu", as above, which is Llama's.
-        bias: add b₁ and b₂, as the paper and torch do, and a bias to the gate.
-        device: where the parameters are made.
-        dtype: of the parameters; default torch's default dtype.
-
-    Raises:
-        TypeError: a width is not an int, `dropout` not a number, `activation` not a str.
-        ValueError: a width is not positive, `dropout` outside 0..1, or `activation` unknown.
-
-    Example:
-        >>> FeedForward(embed_dim=6, hidden_dim=24)(torch.ones(2, 5, 6)).shape
-        torch.Size([2, 5, 6])
-    """
-
-    def __init__(
-        self,
-        embed_dim: int,
-        hidden_dim: int,
-        *,
-        dropout: float = 0.0,
-        activation: str = "relu",
-        bias: bool = False,
-        device: Device = None,
-        dtype: DType = None,
-    ) -> None:
-        super().__init__()
-        _checks.check_sizes(embed_dim=embed_dim, hidden_dim=hidden_dim)
-        _checks.check_probability("dropout", dropout)
-        _checks.check_choice("activation", activation, _ACTIVATIONS)
-        self.embed_dim, self.activation = embed_dim, activation
-        kind: Any = {"bias": bias, "device": device, "dtype": dtype}
-        self.gate_proj: nn.Linear | None = None
-        if activation in _GATED:
-            self.gate_proj = nn.Linear(embed_dim, hidden_dim, **kind)
-        self.up_proj = nn.Linear(embed_dim, hidden_dim, **kind)
-        self.down_proj = nn.Linear(hidden_dim, embed_dim, **kind)
-        self.dropout = nn.Dropout(dropout)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the weights from Xavier's uniform distribution (Glorot & Bengio, 2010), zero the biases."""
-        projections = (self.up_proj, self.down_proj, self.gate_proj)
-        for proj in (proj for proj in projections if proj is not None):
-            nn.init.xavier_uniform_(proj.weight)
-            if proj.bias is not None:
-                nn.init.zeros_(proj.bias)
-
-    def forward(
-        self, x: Float[Tensor, "*batch embed_dim"]
-    ) -> Float[Tensor, "*batch embed_dim"]:
-        """Map each token of `x` (..., embed_dim) to one of the same width.
-
-        Raises:
-            TypeError: `x` is not a floating-point tensor, or not of the layer's dtype.
-            ValueError: `x` has another width.
-        """
-        _checks.check_tokens(x, self.embed_dim, self.up_proj, "..., embed_dim")
-        activate: _Map = _ACTIVATIONS[self.activation]
-        if self.gate_proj is None:
-            hidden = activate(self.up_proj(x))
-        else:
-            hidden = activate(self.gate_proj(x)) * self.up_proj(x)
-        output: Tensor = self.down_proj(self.dropout(hidden))
-        return output
-
-    def extra_repr(self) -> str:
-        """Show the activation in the printed module."""
-        return f"activation={self.activation!r}"
-
-
-class RMSNorm(nn.Module):
-    """Divide each token by its root mean square, then scale each entry (Zhang & Sennrich, 2019, equation 4).
-
-    RMSNorm(x) = x / √(mean(x²) + eps) · weight. Unlike a layer norm, it subtracts no mean and adds no bias.
-    Half precision is computed in float32 and returned in its own dtype.
-
-    Args:
-        embed_dim: width of a token.
-        eps: added to the mean square, positive.
-        device: where the weight is made.
-        dtype: of the weight; default torch's default dtype.
-
-    Raises:
-        TypeError: `embed_dim` is not an int, or `eps` not a number.
-        ValueError: one of them is not positive.
-
-    Example:
-        >>> RMSNorm(2)(torch.tensor([[3.0, 4.0]])).square().mean().round(decimals=4).item()
-        1.0
-    """
-
-    def __init__(
-        self,
-        embed_dim: int,
-        *,
-        eps: float = 1e-6,
-        device: Device = None,
-        dtype: DType = None,
-    ) -> None:
-        super().__init__()
-        _checks.check_positive_int("embed_dim", embed_dim)
-        _checks.check_positive("eps", eps)
-        self.embed_dim, self.eps = embed_dim, eps
-        self.weight = nn.Parameter(torch.ones(embed_dim, device=device, dtype=dtype))
-
-    def reset_parameters(self) -> None:
-        """Set the weight to ones."""
-        nn.init.ones_(self.weight)
-
-    def forward(
-        self, x: Float[Tensor, "*batch embed_dim"]
-    ) -> Float[Tensor, "*batch embed_dim"]:
-        """Scale each token of `x` (..., embed_dim).
-
-        Raises:
-            TypeError: `x` is not a floating-point tensor, or not of the norm's dtype.
-            ValueError: `x` has another width.
-        """
-        _checks.check_tokens(x, self.embed_dim, self, "..., embed_dim")
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        mean_square = wide.square().mean(-1, keepdim=True)
-        return (wide * torch.rsqrt(mean_square + self.eps) * self.weight).to(x.dtype)
-
-    def extra_repr(self) -> str:
-        """Show the width and epsilon in the printed module."""
-        return f"{self.embed_dim}, eps={self.eps}"
 
 
 class _Block(_TorchTwin):

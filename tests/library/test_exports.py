@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 import mha_lib
@@ -24,6 +25,7 @@ MODULES = (
     "rotary",
     "relative",
     "conversion",
+    "feed_forward",
     "transformer",
     "seq2seq",
     "language_models",
@@ -106,7 +108,7 @@ SIGNATURES = {
     "relative.ShawScore.forward": "(query, key, *, positions=None)",
     "relative.alibi_slopes": "(num_heads, *, device=None)",
     "relative.alibi_bias": "(num_heads, q_len, k_len=None, *, positions=None, device=None)",
-    "transformer.FeedForward": (
+    "feed_forward.FeedForward": (
         "(embed_dim, hidden_dim, *, dropout=0.0, activation='relu', bias=False, device=None, dtype=None)"
     ),
     "transformer.EncoderBlock": (
@@ -150,7 +152,7 @@ SIGNATURES = {
     "language_models.Bert.forward": "(tokens, segments=None, *, key_mask=None, valid_lens=None)",
     "checkpoints.load_checkpoint": "(source, *, revision=None, sha256=None)",
     "checkpoints.save_checkpoint": "(model, folder)",
-    "transformer.FeedForward.forward": "(x)",
+    "feed_forward.FeedForward.forward": "(x)",
     "transformer.EncoderBlock.forward": (
         "(x, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, is_causal=False, cache=None)"
     ),
@@ -167,8 +169,8 @@ SIGNATURES = {
         "memory_mask=None, memory_key_mask=None, memory_valid_lens=None, cache=None)"
     ),
     "transformer.TransformerDecoder.new_cache": "()",
-    "transformer.RMSNorm": "(embed_dim, *, eps=1e-06, device=None, dtype=None)",
-    "transformer.RMSNorm.forward": "(x)",
+    "feed_forward.RMSNorm": "(embed_dim, *, eps=1e-06, device=None, dtype=None)",
+    "feed_forward.RMSNorm.forward": "(x)",
     "transformer.EncoderBlock.from_torch": "(module)",
     "transformer.EncoderBlock.to_torch": "()",
     "transformer.DecoderBlock.from_torch": "(module)",
@@ -261,7 +263,9 @@ def test_everything_public_says_what_it_takes_and_raises(path):
 
 def examples_of(module):
     """The docstrings of a module that hold examples, each once."""
-    found = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(f"mha_lib.{module}"))
+    finder, module = doctest.DocTestFinder(exclude_empty=True), importlib.import_module(f"mha_lib.{module}")
+    # Who reads an example has imported torch.
+    found = finder.find(module, extraglobs={"torch": torch})
     return [test for test in found if test.examples]
 
 
