@@ -129,6 +129,7 @@ def normalise(notebook):
         cell.metadata = nbformat.from_dict(
             {k: v for k, v in cell.metadata.items() if k in ("tags", "mystnb")}
         )
+        fold(cell)
         if cell.cell_type == "code":
             cell.outputs = merge_streams(cell.outputs)
             for output in cell.outputs:
@@ -149,6 +150,16 @@ def normalise(notebook):
     notebook.metadata = nbformat.from_dict(metadata)
     nbformat.validate(notebook)
     return notebook
+
+
+def fold(cell):
+    """What the page folds, JupyterLab and Colab fold too."""
+    tags = cell.metadata.get("tags", [])
+    if "hide-cell" in tags or "hide-input" in tags:
+        cell.metadata["cellView"] = "form"  # Colab's name for hidden source
+        cell.metadata["jupyter"] = {"source_hidden": True}
+    if "hide-cell" in tags:
+        cell.metadata["jupyter"]["outputs_hidden"] = True
 
 
 def merge_streams(outputs):

@@ -43,6 +43,8 @@ SETUP_METADATA = {
         "code_prompt_show": "Show the set-up for Colab",
         "code_prompt_hide": "Hide the set-up for Colab",
     },
+    "cellView": "form",
+    "jupyter": {"source_hidden": True},
 }
 
 

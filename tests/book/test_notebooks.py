@@ -284,6 +284,7 @@ def state_of(notebook):
 
 
 PLANTED = {
+    "folded on the page alone": (lambda n: n.cells[1].metadata.pop("jupyter"), "not in the form"),
     "never executed": (
         lambda n: n.cells[2].update(execution_count=None, outputs=[]),
         "not executed once, in order",
