@@ -38,7 +38,7 @@ PAGE_MARK = "%%% "
 def split_text(text: str) -> dict[str, list[str]]:
     r"""Divide a text into its sections, and these into the three parts.
 
-    A section begins with a heading of the second level (`## `), or at the start of a page.
+    A section begins with a heading of the second level (two number signs), or at the start of a page.
 
     Args:
         text: pages, each after a line that begins with `PAGE_MARK`.
@@ -186,8 +186,8 @@ def book_batch(
         generator: source of randomness; default torch's global one.
 
     Returns:
-        (inputs, targets), int64 (batch_size, length); `targets[:, t]` is the token that follows
-        `inputs[:, t]`.
+        (inputs, targets), int64 (batch_size, length); each target is the token that follows the input at the
+        same place.
 
     Raises:
         TypeError: a size is not an int, or `part` not a str.
