@@ -5,11 +5,11 @@ experiments ONLY=name` runs it and stores its results with two hashes: of the co
 is refused if its hashes are not those of the present code and data.
 
 The hashes cover the script and what it imports from its folder, such as the helper `common.py`; and those
-definitions of `mha_lib.training`, `mha_lib.data` and `mha_lib.dates` that they import, with all that these
-call in their module. Comments, docstrings, annotations, layout and refused arguments (`if ...: raise ...`,
-`check_...`) do not count. The hashes do not cover the layers, because then every edit of a library file would
-require an hour of training. The layers have tests of their own, and `make test-all` trains one seed of every
-arm again for some steps and compares.
+definitions of `mha_lib.training`, `mha_lib.data`, `mha_lib.dates` and `mha_lib.book_text` that they import,
+with all that these call in their module, among it the digest of the book's text. Comments, docstrings,
+annotations, layout and refused arguments (`if ...: raise ...`, `check_...`) do not count. The hashes do not
+cover the layers, because then every edit of a library file would require an hour of training. The layers
+have tests of their own, and `make test-all` trains one seed of every arm again for some steps and compares.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from mha_lib._checks import check_int, check_type
 from mha_lib.training import History
 
 _PACKAGE = Path(__file__).parent
+_DATA = ("data", "dates", "book_text")  # the modules that hold the data of experiments
 
 
 @dataclass(frozen=True)
@@ -254,10 +255,11 @@ def hashes_of(script: Path) -> tuple[str, str]:
     trees = [_parse(path) for path in _with_imported(script)]
     used = {
         module: _definitions(_PACKAGE / f"{module}.py", _imported(trees, module))
-        for module in ("training", "data", "dates")
+        for module in ("training", *_DATA)
     }
     code = [_plain(tree) for tree in trees], used["training"]
-    return digest(code), digest(used["data"] | used["dates"])
+    data = {name: node for module in _DATA for name, node in used[module].items()}
+    return digest(code), digest(data)
 
 
 def _script(name: str, folder: Path) -> Path:

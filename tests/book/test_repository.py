@@ -168,6 +168,8 @@ def test_wheel_carries_the_package_whole_and_nothing_else(wheel):
         for path in FILES
         if path.is_relative_to(ROOT / "mha_lib") and path.suffix in (".py", ".js", ".css", ".typed")
     }
+    # The frozen text of the book and its tokenizer.
+    ours |= {"mha_lib/book_text.txt", "mha_lib/book_text.json"}
     # What pages read of experiments, and what trains it again.
     ours |= {
         f"mha_lib/_{path.relative_to(ROOT).as_posix()}"
@@ -176,7 +178,9 @@ def test_wheel_carries_the_package_whole_and_nothing_else(wheel):
     }
     packed = set(wheel.namelist())
     assert {name for name in packed if ".dist-info/" not in name} == ours
-    assert {Path(name).suffix for name in ours} == {".py", ".js", ".css", ".typed", ".json", ".safetensors"}
+    assert {Path(name).suffix for name in ours} == {
+        ".py", ".js", ".css", ".typed", ".txt", ".json", ".safetensors"
+    }  # fmt: skip
     assert any(name.endswith("LICENSE") for name in packed)
 
 
@@ -192,6 +196,7 @@ def test_package_asks_for_ranges_that_leave_torch_alone(wheel):
         "numpy",
         "safetensors",
         "scikit-learn",
+        "tokenizers",
         "torch",
         "tqdm",
     }

@@ -858,6 +858,12 @@ FAULTS = [
     Fault("letters of the typed case",
           "dates", "normalize_date", ".lower()", "",
           "test_dates::test_what_is_typed_in_other_ways_is_read_alike"),
+    Fault("held-out sections in training",
+          "book_text", "split_text", '{4: "validation", 9: "test"}', '{4: "validation", 11: "test"}',
+          "test_book_text::test_of_every_ten_sections_eight_are_for_training"),
+    Fault("targets that are the inputs",
+          "book_text", "book_batch", "windows[:, 1:]", "windows[:, :-1]",
+          "test_book_text::test_a_batch_shows_passages_of_its_part"),
     # training
     Fault("all models trained on the same data",
           "training", "fit", "torch.Generator().manual_seed(seed + i)",

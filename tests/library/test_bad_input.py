@@ -64,6 +64,7 @@ from mha_lib import (
     t5_buckets,
     valid_lens_mask,
 )
+from mha_lib.book_text import book_batch, book_text, book_tokens, decode_tokens, encode_text, split_text
 from mha_lib.checkpoints import load_checkpoint, save_checkpoint
 from mha_lib.data import (
     digit_tokens,
@@ -366,6 +367,19 @@ CASES = [
     (lambda: date_batch(2, held_out=1), TypeError, "held_out", "1"),
     (lambda: date_batch(2, locales=("xx_YY",)), ValueError, "locale", "'xx_YY'"),
     (lambda: date_batch(2, forms=("short",)), ValueError, "form", "'short'"),
+    (lambda: split_text(3), TypeError, "text", "3"),
+    (lambda: book_text("all"), ValueError, "part", "'all'"),
+    (lambda: book_text(0), TypeError, "part", "0"),
+    (lambda: book_tokens("all"), ValueError, "part", "'all'"),
+    (lambda: encode_text(["a"]), TypeError, "text", "['a']"),
+    (lambda: decode_tokens([5, 6]), TypeError, "tokens", "list"),
+    (lambda: decode_tokens(torch.ones(3)), TypeError, "tokens", "torch.float32"),
+    (lambda: decode_tokens(ints(5, 512)), ValueError, "tokens", "512"),
+    (lambda: decode_tokens(ints(5).unsqueeze(0)), ValueError, "tokens", "(1, 1)"),
+    (lambda: book_batch(0, 5), ValueError, "batch_size", "0"),
+    (lambda: book_batch(2, 5.0), TypeError, "length", "5.0"),
+    (lambda: book_batch(2, 5, part="all"), ValueError, "part", "'all'"),
+    (lambda: book_batch(2, 13397, part="test"), ValueError, "length", "13397"),
     # the whole Transformer
     (lambda: EncoderDecoder(0, 5, 6, 3, 7, 2), ValueError, "source_vocab", "0"),
     (lambda: EncoderDecoder(5, 7.0, 6, 3, 7, 2), TypeError, "target_vocab", "7.0"),

@@ -33,6 +33,7 @@ MODULES = (
     "parallel",
     "data",
     "dates",
+    "book_text",
     "training",
     "plots",
     "notebook",
@@ -309,7 +310,7 @@ def test_everything_public_has_an_example():
 
 def test_importing_the_layers_is_light():
     """A reader who imports the layers waits only for torch."""
-    heavy = "matplotlib sklearn IPython anywidget ipywidgets pandas scipy"
+    heavy = "matplotlib sklearn IPython anywidget ipywidgets pandas scipy tokenizers"
     code = f"import sys, mha_lib; print([name for name in {heavy.split()} if name in sys.modules])"
     command = [sys.executable, "-c", code]
     printed = subprocess.run(command, capture_output=True, text=True, check=True)
