@@ -751,6 +751,7 @@ def _line_of(error: Exception) -> tuple[int, str]:
         file = trace.tb_frame.f_code.co_filename
         if not file.startswith(_NOT_THE_READERS):
             number = trace.tb_lineno
+            linecache.checkcache(file)  # the file may have been edited
             text = linecache.getline(file, number).strip().replace("`", "'")[:80]
         trace = trace.tb_next
     return number, text

@@ -230,6 +230,9 @@ def check_masked_softmax(answer: Answer) -> Verdict:
     Returns:
         Whether the answer is right; if not, the cause.
 
+    Raises:
+        KeyboardInterrupt: a reader interrupted an endless loop; nothing else that `answer` raises.
+
     Example:
         >>> check_masked_softmax(lambda scores, mask: scores.softmax(-1) * mask).message[:45]
         'Not yet: the mask comes after the softmax. Th'
@@ -892,6 +895,9 @@ def check_cache(answer: Answer) -> Verdict:
 
     Returns:
         Whether the answer is right; if not, the cause.
+
+    Raises:
+        KeyboardInterrupt: a reader interrupted an endless loop; nothing else that `answer` raises.
 
     Example:
         >>> check_cache(lambda x, W_q, W_k, W_v: x @ W_v)
