@@ -375,4 +375,4 @@ def test_the_slowest_check_takes_less_than_two_seconds(tmp_path):
     layer = layer_of(tmp_path, *WRONG["no gradient flows through the values"])
     started = time.process_time()
     check_multi_head(layer)
-    assert time.process_time() - started < 20, "two seconds without shape checks, on any machine at all"
+    assert time.process_time() - started < 2, "about 0.3 seconds of one processor"
