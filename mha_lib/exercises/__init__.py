@@ -6,5 +6,23 @@ checker.
 """
 
 from mha_lib.exercises.engine import Exercise, Verdict, Wrong, randn, rows_sum_to_one
+from mha_lib.exercises.multi_head import check_multi_head
+from mha_lib.exercises.parts import (
+    check_cache,
+    check_masked_softmax,
+    check_positions,
+    check_rotary,
+)
 
-__all__ = ["Exercise", "Verdict", "Wrong", "randn", "rows_sum_to_one"]
+__all__ = [
+    "Exercise",
+    "Verdict",
+    "Wrong",
+    "check_cache",
+    "check_masked_softmax",
+    "check_multi_head",
+    "check_positions",
+    "check_rotary",
+    "randn",
+    "rows_sum_to_one",
+]
