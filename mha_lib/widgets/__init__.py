@@ -12,6 +12,7 @@ from mha_lib.widgets.mask_painter import MaskPainter
 from mha_lib.widgets.path_explorer import PathExplorer
 from mha_lib.widgets.pooling_explorer import PoolingExplorer
 from mha_lib.widgets.position_explorer import PositionExplorer
+from mha_lib.widgets.progress import Progress
 from mha_lib.widgets.quiz import Question, Quiz
 from mha_lib.widgets.reshape_stepper import ReshapeStepper
 from mha_lib.widgets.rotation_dial import RotationDial
@@ -36,6 +37,7 @@ __all__ = [
     "PathExplorer",
     "PoolingExplorer",
     "PositionExplorer",
+    "Progress",
     "Question",
     "Quiz",
     "ReshapeStepper",
