@@ -24,6 +24,7 @@ from mha_lib.widgets.translator import (
     round_to_bytes,
     unpack_model,
 )
+from mha_lib.widgets.typed_answer import TypedAnswer
 
 __all__ = [
     "AblationLab",
@@ -44,6 +45,7 @@ __all__ = [
     "RotationDial",
     "ScoreExplorer",
     "Translator",
+    "TypedAnswer",
     "attention_layers",
     "pack_model",
     "round_to_bytes",

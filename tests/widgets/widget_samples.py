@@ -17,6 +17,7 @@ from mha_lib.widgets import (
     Question,
     Quiz,
     Translator,
+    TypedAnswer,
 )
 
 
@@ -36,6 +37,17 @@ def quiz():
             Question("Which width is under the `√`?", ["`embed_dim`", "`head_dim`"], 1),
             Question("How many *parameters*?", [64, 256], 4 * 8**2, "Four of 8 · 8."),
         ]
+    )
+
+
+def typed_answer():
+    """A number with a known wrong answer and a hint."""
+    return TypedAnswer(
+        "How many weights has a projection of *width* 8?",
+        64,
+        computed=8**2,
+        feedback={256: "That is all four."},
+        hints=["It is square.", "`8 * 8`"],
     )
 
 
@@ -74,4 +86,10 @@ SAMPLES = {
     if isinstance(cls := getattr(mha_lib.widgets, name), type)
     and issubclass(cls, CourseWidget)
     and cls is not Explorer
-} | {"AblationLab": ablation_lab, "HeadExplorer": head_explorer, "Quiz": quiz, "Translator": translator}
+} | {
+    "AblationLab": ablation_lab,
+    "HeadExplorer": head_explorer,
+    "Quiz": quiz,
+    "Translator": translator,
+    "TypedAnswer": typed_answer,
+}
