@@ -77,7 +77,8 @@ function evaluate(text) {
     value = operator === "/" ? value / factor : value * factor;
     rest = rest.slice(all.length);
     if (rest === "") return value;
-    const next = /^([*/x]) ?/.exec(rest);
+    // An x without a space after it may belong to a hexadecimal number.
+    const next = /^([*/]|x(?= )) ?/.exec(rest);
     if (!next) return NaN;
     operator = next[1];
     rest = rest.slice(next[0].length);
