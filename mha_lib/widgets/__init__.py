@@ -8,6 +8,7 @@ from mha_lib.widgets.alibi_explorer import AlibiExplorer
 from mha_lib.widgets.attention_stepper import AttentionStepper
 from mha_lib.widgets.cost_calculator import CostCalculator
 from mha_lib.widgets.head_explorer import HeadExample, HeadExplorer
+from mha_lib.widgets.map_prediction import MapPrediction
 from mha_lib.widgets.mask_painter import MaskPainter
 from mha_lib.widgets.path_explorer import PathExplorer
 from mha_lib.widgets.pooling_explorer import PoolingExplorer
@@ -34,6 +35,7 @@ __all__ = [
     "Explorer",
     "HeadExample",
     "HeadExplorer",
+    "MapPrediction",
     "MaskPainter",
     "PathExplorer",
     "PoolingExplorer",

@@ -74,7 +74,7 @@ class TypedAnswer(CourseWidget):
     question = t.Dict(read_only=True).tag(sync=True)
     name = t.Unicode(read_only=True).tag(sync=True)
     """Under which the browser keeps the attempts; "" if it does not."""
-    attempts = t.List().tag(sync=True)
+    attempts: t.List[Any] = t.List().tag(sync=True)
     """The answers that the reader has checked, each a number, or a list of sizes."""
     typed = t.Unicode().tag(sync=True)
     """The last of them as the reader typed it."""
@@ -221,10 +221,12 @@ def _is_finite(value: object) -> bool:
 
 
 def _is_sizes(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and all(
-        isinstance(size, Integral) and not isinstance(size, bool) and size >= 0
-        for size in value
-    )
+    return isinstance(value, (list, tuple)) and all(_is_size(size) for size in value)
+
+
+def _is_size(size: Any) -> bool:
+    is_whole = isinstance(size, Integral) and not isinstance(size, bool)
+    return is_whole and int(size) >= 0
 
 
 def _kind(value: Value) -> str:

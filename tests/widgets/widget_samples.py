@@ -14,6 +14,7 @@ from mha_lib.widgets import (
     Explorer,
     HeadExample,
     HeadExplorer,
+    MapPrediction,
     Question,
     Quiz,
     Translator,
@@ -37,6 +38,18 @@ def quiz():
             Question("Which width is under the `√`?", ["`embed_dim`", "`head_dim`"], 1),
             Question("How many *parameters*?", [64, 256], 4 * 8**2, "Four of 8 · 8."),
         ]
+    )
+
+
+def map_prediction():
+    """Two queries and three keys."""
+    return MapPrediction(
+        "Which keys does each *query* see?",
+        ["`q` 0", "`q` 1"],
+        ["k 0", "k 1", "k 2"],
+        [[True, False, False], [True, True, False]],
+        computed=[[key <= query for key in range(3)] for query in range(2)],
+        feedback={"`q` 1": "It sees *itself*."},
     )
 
 
@@ -89,6 +102,7 @@ SAMPLES = {
 } | {
     "AblationLab": ablation_lab,
     "HeadExplorer": head_explorer,
+    "MapPrediction": map_prediction,
     "Quiz": quiz,
     "Translator": translator,
     "TypedAnswer": typed_answer,

@@ -132,6 +132,7 @@ function buildHelp(frame, question, { refuse, restart }) {
     const mayOpen = attempts.length > 0 || (total > 0 && opened === total);
     const isOpen = solution_shown || isSolved;
     solve.setAttribute("aria-disabled", String(isOpen || !mayOpen));
+    solve.hidden = isSolved;
     again.hidden = attempts.length === 0 && opened === 0 && !solution_shown;
     solution.hidden = !isOpen;
     const answer = element("strong", { text: `The answer is ${question.shown}. ` });

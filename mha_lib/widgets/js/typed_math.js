@@ -181,5 +181,5 @@ export function judge(question, value) {
   const nearest = distances.indexOf(Math.min(...distances));
   if (distances[nearest] <= 1) return { isRight: false, why: known[nearest][1] };
   if (Array.isArray(answer)) return { isRight: false, why: compareShapes(/** @type {number[]} */ (value), answer) };
-  return { isRight: false, why: value > answer ? "Your number is too large." : "Your number is too small." };
+  return { isRight: false, why: Number(value) > answer ? "Your number is too large." : "Your number is too small." };
 }
