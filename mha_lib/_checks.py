@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -133,6 +134,16 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     check_type(name, value, str)
     if value not in tuple(choices):
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def check_kept_name(name: object) -> str:
+    """Return `name` if a widget can keep the reader's answers under it; "" means that it keeps none."""
+    check_type("name", name, str)
+    if not re.fullmatch(r"[\w.-]*", cast(str, name), re.ASCII):
+        raise ValueError(
+            f"name must hold only letters, digits, '.', '_' and '-', got {name!r}"
+        )
+    return cast(str, name)
 
 
 def check_same(what: str, names: Sequence[str], values: Sequence[object]) -> None:

@@ -8,10 +8,12 @@ from mha_lib.widgets.alibi_explorer import AlibiExplorer
 from mha_lib.widgets.attention_stepper import AttentionStepper
 from mha_lib.widgets.cost_calculator import CostCalculator
 from mha_lib.widgets.head_explorer import HeadExample, HeadExplorer
+from mha_lib.widgets.map_prediction import MapPrediction
 from mha_lib.widgets.mask_painter import MaskPainter
 from mha_lib.widgets.path_explorer import PathExplorer
 from mha_lib.widgets.pooling_explorer import PoolingExplorer
 from mha_lib.widgets.position_explorer import PositionExplorer
+from mha_lib.widgets.progress import Progress
 from mha_lib.widgets.quiz import Question, Quiz
 from mha_lib.widgets.reshape_stepper import ReshapeStepper
 from mha_lib.widgets.rotation_dial import RotationDial
@@ -23,6 +25,7 @@ from mha_lib.widgets.translator import (
     round_to_bytes,
     unpack_model,
 )
+from mha_lib.widgets.typed_answer import TypedAnswer
 
 __all__ = [
     "AblationLab",
@@ -32,16 +35,19 @@ __all__ = [
     "Explorer",
     "HeadExample",
     "HeadExplorer",
+    "MapPrediction",
     "MaskPainter",
     "PathExplorer",
     "PoolingExplorer",
     "PositionExplorer",
+    "Progress",
     "Question",
     "Quiz",
     "ReshapeStepper",
     "RotationDial",
     "ScoreExplorer",
     "Translator",
+    "TypedAnswer",
     "attention_layers",
     "pack_model",
     "round_to_bytes",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import traitlets as t
 
-from mha_lib._checks import check_type
+from mha_lib._checks import check_kept_name, check_type
 from mha_lib.widgets._base import CourseWidget
 from mha_lib.widgets._traits import TraitValueError
 
@@ -145,10 +145,13 @@ class Quiz(CourseWidget):
 
     Args:
         questions: one or more `Question`.
+        name: under which the reader's browser keeps the checked answers, so that they are there again when
+            the page is opened the next time; no other quiz of the course may have it. "" keeps nothing.
 
     Raises:
-        TypeError: an entry is not a `Question`.
-        ValueError: there are no questions, or two have the same text.
+        TypeError: an entry is not a `Question`, or name is not a str.
+        ValueError: there are no questions, two have the same text, or name holds other characters than
+            letters, digits, ".", "_" and "-".
 
     Example:
         >>> quiz = Quiz([Question("Which axis does the softmax run over?", ["queries", "keys"], "keys")])
@@ -164,9 +167,12 @@ class Quiz(CourseWidget):
     questions = t.List(t.Dict(), read_only=True).tag(sync=True)
     chosen = t.List(t.Int(allow_none=True)).tag(sync=True)
     """For each question, the index of the choice that the reader has checked, or None."""
+    name = t.Unicode(read_only=True).tag(sync=True)
+    """Under which the browser keeps the checked answers; "" if it does not."""
 
-    def __init__(self, questions: Sequence[Question]) -> None:
+    def __init__(self, questions: Sequence[Question], *, name: str = "") -> None:
         check_type("questions", questions, Sequence)
+        self.set_trait("name", check_kept_name(name))
         questions = list(questions)
         for index, question in enumerate(questions):
             if not isinstance(question, Question):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from playwright.sync_api import expect
+from storage import UNUSABLE, reload, store, stored
 from widget_page import write_page
 
 from mha_lib.widgets import Question, Quiz
@@ -198,3 +199,118 @@ def test_a_quiz_with_a_wrong_state_gives_a_message(reader, tmp_path):
         in tab.host().get_by_role("alert").inner_text()
     )
     assert tab.errors == []
+
+
+# What the browser keeps
+
+
+def make_named():
+    return Quiz(make_quiz()._questions, name="chapter-3.widths")
+
+
+def test_a_quiz_without_a_name_keeps_nothing(reader, tmp_path):
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [make_quiz()]), 1)
+    tab.host().get_by_role("radio", name="256").check()
+    tab.host().get_by_role("button", name="Check question 2").click()
+    assert page.evaluate("localStorage.length") == 0
+    store(page, quiz__='{"answers": {"How many parameters?": "256"}}')
+    reload(page)
+    assert tab.host().locator(".mha-score").inner_text() == "0 of 2 correct"
+    assert tab.host().locator(":checked").count() == 0
+
+
+@pytest.mark.parametrize("over", ["http", "disk"])
+def test_a_quiz_with_a_name_keeps_what_was_checked(reader, tmp_path, over):
+    tab = reader(over)
+    page = tab.open(write_page(tmp_path, [make_named()]), 1)
+    host, feedback = tab.host(), tab.host().locator(".mha-feedback")
+    assert stored(page) == {}, "an unanswered quiz is no answer"
+    host.get_by_role("radio", name="none").check()
+    host.get_by_role("button", name="Check question 1").click()
+    host.get_by_role("radio", name="256").check()
+    assert stored(page) == {"quiz/chapter-3.widths": {"answers": {"Which width is under the `√`?": "*none*"}}}
+    reload(page)
+    assert host.get_by_role("radio", name="none").is_checked()
+    assert feedback.nth(0).inner_text() == "Not quite. No."
+    assert host.locator(".mha-score").inner_text() == "0 of 2 correct"
+    assert not host.get_by_role("radio", name="256").is_checked(), "it was picked, but not checked"
+
+    host.get_by_role("radio", name="head_dim").check()
+    host.get_by_role("button", name="Check question 1").click()
+    reload(page)
+    assert feedback.nth(0).inner_text() == "Correct. Yes."
+    assert host.locator(".mha-score").inner_text() == "1 of 2 correct"
+    assert tab.errors == []
+
+
+def test_an_answer_belongs_to_its_texts(reader, tmp_path):
+    """Where the author has moved a choice the answer moves with it; where it has gone, nothing is chosen."""
+    tab = reader("disk")
+    page = tab.open(write_page(tmp_path, [make_named()]), 1)
+    for number, choice in ((1, "none"), (2, "256")):
+        tab.host().get_by_role("radio", name=choice).check()
+        tab.host().get_by_role("button", name=f"Check question {number}").click()
+    moved = Quiz(
+        [
+            Question("How many parameters?", [64, 512, 1024], 64),
+            Question("Which width is under the `√`?", ["*none*", "`embed_dim`", "`head_dim`"], 2),
+        ],
+        name="chapter-3.widths",
+    )
+    write_page(tmp_path, [moved])
+    reload(page)
+    assert tab.host().locator(":checked").count() == 1
+    assert tab.host().get_by_role("radio", name="none").is_checked()
+    assert tab.errors == []
+
+
+def test_what_python_chose_goes_before_what_is_kept(reader, tmp_path):
+    tab = reader("disk")
+    page = tab.open(write_page(tmp_path, [make_named()]), 1)
+    tab.host().get_by_role("radio", name="none").check()
+    tab.host().get_by_role("button", name="Check question 1").click()
+    quiz = make_named()
+    quiz.chosen = [0, None]
+    write_page(tmp_path, [quiz])
+    reload(page)
+    assert tab.host().get_by_role("radio", name="embed_dim").is_checked()
+
+
+@pytest.mark.parametrize("text", ["{", "null", "7", '"a"', "[]", '{"answers": 7}', '{"answers": {"a": []}}'])
+def test_a_quiz_starts_afresh_where_damage_is_kept(reader, tmp_path, text):
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [make_named()]), 1)
+    store(page, **{"quiz__chapter-3.widths": text})
+    reload(page)
+    assert tab.host().locator(":checked").count() == 0
+    tab.host().get_by_role("radio", name="256").check()
+    tab.host().get_by_role("button", name="Check question 2").click()
+    reload(page)
+    assert tab.host().locator(".mha-score").inner_text() == "1 of 2 correct"
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_a_quiz_needs_no_storage(reader, tmp_path, kind):
+    tab = reader()
+    tab.page.add_init_script(UNUSABLE[kind])
+    tab.open(write_page(tmp_path, [make_named()]), 1)
+    tab.host().get_by_role("radio", name="256").check()
+    tab.host().get_by_role("button", name="Check question 2").click()
+    assert tab.host().locator(".mha-score").inner_text() == "1 of 2 correct"
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "rule"),
+    [
+        (None, TypeError, "name must be a str, got NoneType: None"),
+        ("a b", ValueError, "name must hold only letters, digits, '.', '_' and '-', got 'a b'"),
+        ("a/b", ValueError, "got 'a/b'"),
+        ("é", ValueError, "got 'é'"),
+    ],
+)
+def test_a_name_that_cannot_be_a_key_is_refused(name, error, rule):
+    with pytest.raises(error, match=rule):
+        Quiz([Question("?", ["a", "b"], 0)], name=name)

@@ -233,7 +233,7 @@ USE_CONTROLS = """async (root, fraction) => {
   };
   const find = () => [...root.querySelectorAll(
     ".mha-body :is(input, select, textarea, button, [role=slider], [role=gridcell][tabindex='0'])"
-  )].filter((node) => node.checkVisibility());
+  )].filter((node) => node.checkVisibility() && !node.matches(".mha-reset"));
   // A change may make other controls appear: asked for anew after each.
   for (let i = 0; i < find().length; i += 1) {
     use(find()[i]);
@@ -245,7 +245,10 @@ USE_CONTROLS = """async (root, fraction) => {
 
 
 def use_controls(host, fraction):
-    """Use every control of a widget: 0 takes it to its lowest or first choice, 1 to its highest or last."""
+    """Use every control of a widget: 0 takes it to its lowest or first choice, 1 to its highest or last.
+
+    What starts again is left alone: it would undo the rest.
+    """
     host.evaluate(USE_CONTROLS, fraction)
 
 

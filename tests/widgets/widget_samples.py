@@ -14,9 +14,11 @@ from mha_lib.widgets import (
     Explorer,
     HeadExample,
     HeadExplorer,
+    MapPrediction,
     Question,
     Quiz,
     Translator,
+    TypedAnswer,
 )
 
 
@@ -36,6 +38,29 @@ def quiz():
             Question("Which width is under the `√`?", ["`embed_dim`", "`head_dim`"], 1),
             Question("How many *parameters*?", [64, 256], 4 * 8**2, "Four of 8 · 8."),
         ]
+    )
+
+
+def map_prediction():
+    """Two queries and three keys."""
+    return MapPrediction(
+        "Which keys does each *query* see?",
+        ["`q` 0", "`q` 1"],
+        ["k 0", "k 1", "k 2"],
+        [[True, False, False], [True, True, False]],
+        computed=[[key <= query for key in range(3)] for query in range(2)],
+        feedback={"`q` 1": "It sees *itself*."},
+    )
+
+
+def typed_answer():
+    """A number with a known wrong answer and a hint."""
+    return TypedAnswer(
+        "How many weights has a projection of *width* 8?",
+        64,
+        computed=8**2,
+        feedback={256: "That is all four."},
+        hints=["It is square.", "`8 * 8`"],
     )
 
 
@@ -74,4 +99,11 @@ SAMPLES = {
     if isinstance(cls := getattr(mha_lib.widgets, name), type)
     and issubclass(cls, CourseWidget)
     and cls is not Explorer
-} | {"AblationLab": ablation_lab, "HeadExplorer": head_explorer, "Quiz": quiz, "Translator": translator}
+} | {
+    "AblationLab": ablation_lab,
+    "HeadExplorer": head_explorer,
+    "MapPrediction": map_prediction,
+    "Quiz": quiz,
+    "Translator": translator,
+    "TypedAnswer": typed_answer,
+}

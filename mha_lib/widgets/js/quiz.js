@@ -1,14 +1,50 @@
 // Single-choice questions: the reader checks an answer, reads why it is right or wrong, and may try again.
 
 import { element, inlineText, mount } from "./frame.js";
+import { recall, remember } from "./store.js";
 
 /** @typedef {{text: string, choices: string[], answer: number, feedback: string[]}} Question */
+
+/**
+ * Puts the answers that the browser has kept into a quiz without answers, and returns a function that keeps
+ * answers. They are kept as texts, by the text of their question: where the author has rewritten one, its answer
+ * is forgotten.
+ * @param {import("./frame.js").Frame} frame
+ */
+function buildMemory(frame) {
+  const name = frame.get("name");
+  const key = `quiz/${name}`;
+  let kept = "{}";
+  const restore = () => {
+    const answers = recall(key)?.answers ?? {};
+    const chosen = frame.get("questions").map((/** @type {Question} */ { text, choices }) => {
+      const choice = choices.indexOf(answers[text]);
+      return choice < 0 ? null : choice;
+    });
+    if (chosen.some((/** @type {number | null} */ choice) => choice !== null)) frame.set({ chosen });
+  };
+  const isEmpty = (/** @type {any} */ chosen) => Array.isArray(chosen) && chosen.every((choice) => choice === null);
+  if (name && Array.isArray(frame.get("questions")) && isEmpty(frame.get("chosen"))) restore();
+
+  /**
+   * @param {Question[]} questions
+   * @param {(number | null)[]} chosen
+   */
+  return (questions, chosen) => {
+    const pairs = questions.map(({ text, choices }, i) => [text, choices[chosen[i] ?? -1]]);
+    const answers = Object.fromEntries(pairs.filter(([, choice]) => choice !== undefined));
+    if (!name || JSON.stringify(answers) === kept) return;
+    kept = JSON.stringify(answers);
+    remember(key, kept === "{}" ? null : { answers });
+  };
+}
 
 /** @param {import("./frame.js").Frame} frame */
 function build(frame) {
   const list = element("ol", { class: "mha-questions" });
   const score = element("p", { class: "mha-score" });
   frame.body.append(list, score);
+  const keep = buildMemory(frame);
 
   /** @type {{node: HTMLElement, draw: (chosen: number | null) => void}[]} */
   let items = [];
@@ -34,6 +70,7 @@ function build(frame) {
     items.forEach((item, index) => item.draw(chosen[index]));
     const right = questions.filter((question, index) => question.answer === chosen[index]).length;
     score.textContent = `${right} of ${questions.length} correct`;
+    keep(questions, chosen);
   };
 }
 
