@@ -14,10 +14,12 @@ from mha_lib.widgets import (
     Explorer,
     HeadExample,
     HeadExplorer,
+    LineOrder,
     Question,
     Quiz,
     Translator,
 )
+from mha_lib.widgets.puzzles import PUZZLES
 
 
 def head_explorer():
@@ -67,6 +69,11 @@ def translator():
     return Translator(models, text="3 May 2021")
 
 
+def line_order():
+    """A puzzle whose answer the browser does not keep: the tests of all widgets share one storage."""
+    return LineOrder(**PUZZLES["masked softmax"])
+
+
 # All other widgets can be made without arguments.
 SAMPLES = {
     name: cls
@@ -74,4 +81,10 @@ SAMPLES = {
     if isinstance(cls := getattr(mha_lib.widgets, name), type)
     and issubclass(cls, CourseWidget)
     and cls is not Explorer
-} | {"AblationLab": ablation_lab, "HeadExplorer": head_explorer, "Quiz": quiz, "Translator": translator}
+} | {
+    "AblationLab": ablation_lab,
+    "HeadExplorer": head_explorer,
+    "LineOrder": line_order,
+    "Quiz": quiz,
+    "Translator": translator,
+}
