@@ -399,10 +399,10 @@ def _content(
     ]
     if any(indent for indent, _ in rows):
         steps.append({"kind": "indent"})
-    size = 2
-    while size < len(rows):
-        steps.append({"kind": "join", "size": size})
+    size = 1
+    while -(-len(rows) // size) > 3 or size == 1:
         size *= 2
+        steps.append({"kind": "join", "size": size})
     steps.append({"kind": "show"})
     return {
         "lines": lines,

@@ -82,7 +82,7 @@ function itemRow(content, item) {
     number: element("span", { class: "mha-number", "aria-hidden": "true" }),
     code: element("span", { class: "mha-text", text: textOf(content, index) }),
   }));
-  const grip = element("span", { class: "mha-grip", "aria-hidden": "true", text: "⠿" });
+  const grip = element("span", { class: "mha-grip", "aria-hidden": "true" });
   const texts = lines.map(({ number, code }) => element("span", { class: "mha-code-line" }, number, code));
   const button = element("button", { type: "button", class: "mha-line" }, grip, element("span", {}, ...texts));
   button.dataset.first = String(item[0]);
@@ -100,6 +100,8 @@ function itemRow(content, item) {
     const said = `${describeSpot(spot)}${isWrong ? ", stands wrong" : ""}: ${code}`;
     button.setAttribute("aria-label", said[0].toUpperCase() + said.slice(1));
     button.setAttribute("aria-pressed", String(isHeld));
+    // A sign as well as a colour, for whoever sees none.
+    grip.textContent = `${isWrong ? "✗" : ""}${isHeld ? "✥" : ""}` || "⠿";
     button.classList.toggle("mha-wrong-line", isWrong);
     lines.forEach(({ number, code: text }, place) => {
       number.textContent = inSolution ? line + place + 1 : "";
@@ -216,13 +218,13 @@ function checking(frame, content, act) {
   const node = element("div", { class: "mha-checking" }, buttons, feedback, did);
   frame.listen(check, "click", act.check);
   frame.listen(help, "click", act.help);
-  let described = -1;
+  let described = "";
 
   /**
    * @param {Answer} answer
    * @param {string} text what the last check found, if it is about these lines
    */
-  function draw({ failed, helped }, text) {
+  function draw({ failed, helped, solved }, text) {
     const left = content.steps.length - helped;
     help.setAttribute("aria-disabled", String(failed < PATIENCE || left === 0));
     offer.textContent =
@@ -230,9 +232,11 @@ function checking(frame, content, act) {
         ? `Help comes after ${PATIENCE} failed checks; so far ${failed}.`
         : `${countOf(left, "step")} of help left.`;
     feedback.replaceChildren(...inlineText(text));
-    if (described === helped) return;
-    described = helped;
-    const sentences = content.steps.slice(0, helped).map((step) => describeStep(content, step));
+    // At the end the page gives all reasons below.
+    const withReasons = !solved && left > 0;
+    const sentences = content.steps.slice(0, helped).map((step) => describeStep(content, step, withReasons));
+    if (described === sentences.join()) return;
+    described = sentences.join();
     did.replaceChildren(...sentences.map((sentence) => element("li", {}, ...inlineText(sentence))));
     did.hidden = helped === 0;
   }

@@ -155,17 +155,18 @@ export function helpOnce(content, answer) {
 }
 
 /**
- * What a step of help did, in a sentence.
+ * What a step of help did, in a sentence; and why, if a line was taken away.
  * @param {Content} content
  * @param {Step} step
+ * @param {boolean} [withReason]
  */
-export function describeStep(content, step) {
+export function describeStep(content, step, withReason = true) {
   if (step.kind === "remove") {
     const { text, because } = content.distractors[step.line - content.lines.length];
-    return `Help took away \`${text}\`. ${because}`;
+    return `Help took away \`${text}\`.${withReason ? ` ${because}` : ""}`;
   }
   if (step.kind === "indent") return "Help set the indentation: every line now has its own, wherever it stands.";
-  if (step.kind === "join") return `Help joined lines that follow each other into blocks of ${step.size}, or of what is left.`;
+  if (step.kind === "join") return `Help joined lines into blocks of ${step.size}; the last one may be shorter.`;
   return "Help put all lines in their places: this is the solution.";
 }
 
