@@ -114,7 +114,7 @@ class LineOrder(CourseWidget):
         *,
         name: str = "",
         orders: Sequence[Sequence[int]] = (),
-        test: Test | None = None,
+        test: str | Callable[[str], object] | None = None,
     ) -> None:
         check_type("task", task, str)
         if not task.strip():

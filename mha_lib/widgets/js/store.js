@@ -1,25 +1,7 @@
-// The reader's answers, kept in this browser and nowhere else. A page opened from disk may have no storage, and
-// a browser may refuse access to it: then nothing is kept, and everything else works.
+// The reader's answers, kept in this browser and nowhere else. A page may have no storage, and a browser may
+// refuse access to it, so that even its name throws: then nothing is kept, and everything else works.
 
 const PREFIX = "mha-course/";
-
-/** @returns {Storage | null} */
-function storage() {
-  try {
-    return globalThis.localStorage ?? null;
-  } catch {
-    return null; // merely naming it throws where storage is blocked
-  }
-}
-
-/** @param {string} text */
-function parse(text) {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return null; // what is stored is damaged
-  }
-}
 
 /**
  * @param {string} key
@@ -36,17 +18,17 @@ export function recall(key) {
  */
 export function remember(key, value) {
   try {
-    storage()?.setItem(PREFIX + key, JSON.stringify(value));
-    return storage() !== null;
+    localStorage.setItem(PREFIX + key, JSON.stringify(value));
+    return true;
   } catch {
-    return false; // the storage is full or blocked
+    return false; // missing, blocked or full
   }
 }
 
-/** @returns {Object<string, any>} all stored answers of this course */
+/** @returns {Object<string, any>} all stored answers of this course; null where one is damaged */
 export function everything() {
   try {
-    const kept = Object.entries({ ...storage() }).filter(([key]) => key.startsWith(PREFIX));
+    const kept = Object.entries({ ...localStorage }).filter(([key]) => key.startsWith(PREFIX));
     return Object.fromEntries(kept.map(([key, text]) => [key.slice(PREFIX.length), parse(text)]));
   } catch {
     return {};
@@ -55,5 +37,14 @@ export function everything() {
 
 /** Removes all answers of this course. */
 export function forget() {
-  for (const key of Object.keys(everything())) storage()?.removeItem(PREFIX + key);
+  for (const key of Object.keys(everything())) localStorage.removeItem(PREFIX + key);
+}
+
+/** @param {string} text */
+function parse(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
 }
