@@ -32,6 +32,15 @@ import { recall, remember } from "./store.js";
 // Pixels that a pointer moves before a click becomes a drag.
 const DRAG_FROM = 6;
 
+/**
+ * Writes a text only where it is another one: the browser lays out again what is written, even if nothing changed.
+ * @param {HTMLElement} node
+ * @param {string} text
+ */
+function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
 /** @param {number} depth */
 function depthWords(depth) {
   return ["not indented", "indented once", "indented twice"][depth] ?? `indented ${depth} times`;
@@ -101,10 +110,10 @@ function itemRow(content, item) {
     button.setAttribute("aria-label", said[0].toUpperCase() + said.slice(1));
     button.setAttribute("aria-pressed", String(isHeld));
     // A sign as well as a colour, for whoever sees none.
-    grip.textContent = `${isWrong ? "✗" : ""}${isHeld ? "✥" : ""}` || "⠿";
+    write(grip, `${isWrong ? "✗" : ""}${isHeld ? "✥" : ""}` || "⠿");
     button.classList.toggle("mha-wrong-line", isWrong);
     lines.forEach(({ number, code: text }, place) => {
-      number.textContent = inSolution ? line + place + 1 : "";
+      write(number, inSolution ? String(line + place + 1) : "");
       text.style.setProperty("--depth", String(depths[place]));
     });
   }
@@ -197,7 +206,7 @@ function ending(frame, content) {
     const helped = answer.helped === 0 ? "." : `, after ${countOf(answer.helped, "step")} of help.`;
     title.textContent = answer.solved ? `Right: every line is in its place${helped}` : "The solution";
     const text = answer.lines.map(([index, depth]) => `${"    ".repeat(depth)}${textOf(content, index)}\n`).join("");
-    if (code.textContent !== text) code.textContent = text;
+    write(code, text);
   }
   return { node, draw };
 }
@@ -219,6 +228,7 @@ function checking(frame, content, act) {
   frame.listen(check, "click", act.check);
   frame.listen(help, "click", act.help);
   let described = "";
+  let found = "";
 
   /**
    * @param {Answer} answer
@@ -227,11 +237,10 @@ function checking(frame, content, act) {
   function draw({ failed, helped, solved }, text) {
     const left = content.steps.length - helped;
     help.setAttribute("aria-disabled", String(failed < PATIENCE || left === 0));
-    offer.textContent =
-      failed < PATIENCE
-        ? `Help comes after ${PATIENCE} failed checks; so far ${failed}.`
-        : `${countOf(left, "step")} of help left.`;
-    feedback.replaceChildren(...inlineText(text));
+    const waits = `Help comes after ${PATIENCE} failed checks; so far ${failed}.`;
+    write(offer, failed < PATIENCE ? waits : `${countOf(left, "step")} of help left.`);
+    if (found !== text) feedback.replaceChildren(...inlineText(text));
+    found = text;
     // At the end the page gives all reasons below.
     const withReasons = !solved && left > 0;
     const sentences = content.steps.slice(0, helped).map((step) => describeStep(content, step, withReasons));
