@@ -8,6 +8,7 @@ from mha_lib.widgets.alibi_explorer import AlibiExplorer
 from mha_lib.widgets.attention_stepper import AttentionStepper
 from mha_lib.widgets.cost_calculator import CostCalculator
 from mha_lib.widgets.head_explorer import HeadExample, HeadExplorer
+from mha_lib.widgets.line_order import Distractor, LineOrder
 from mha_lib.widgets.map_prediction import MapPrediction
 from mha_lib.widgets.mask_painter import MaskPainter
 from mha_lib.widgets.path_explorer import PathExplorer
@@ -32,9 +33,11 @@ __all__ = [
     "AlibiExplorer",
     "AttentionStepper",
     "CostCalculator",
+    "Distractor",
     "Explorer",
     "HeadExample",
     "HeadExplorer",
+    "LineOrder",
     "MapPrediction",
     "MaskPainter",
     "PathExplorer",

@@ -14,12 +14,14 @@ from mha_lib.widgets import (
     Explorer,
     HeadExample,
     HeadExplorer,
+    LineOrder,
     MapPrediction,
     Question,
     Quiz,
     Translator,
     TypedAnswer,
 )
+from mha_lib.widgets.puzzles import PUZZLES
 
 
 def head_explorer():
@@ -92,6 +94,11 @@ def translator():
     return Translator(models, text="3 May 2021")
 
 
+def line_order():
+    """A puzzle whose answer the browser does not keep: the tests of all widgets share one storage."""
+    return LineOrder(**PUZZLES["masked softmax"])
+
+
 # All other widgets can be made without arguments.
 SAMPLES = {
     name: cls
@@ -102,6 +109,7 @@ SAMPLES = {
 } | {
     "AblationLab": ablation_lab,
     "HeadExplorer": head_explorer,
+    "LineOrder": line_order,
     "MapPrediction": map_prediction,
     "Quiz": quiz,
     "Translator": translator,
