@@ -9,6 +9,7 @@ from mha_lib.widgets.attention_stepper import AttentionStepper
 from mha_lib.widgets.cost_calculator import CostCalculator
 from mha_lib.widgets.head_explorer import HeadExample, HeadExplorer
 from mha_lib.widgets.mask_painter import MaskPainter
+from mha_lib.widgets.mask_translator import MaskTranslator
 from mha_lib.widgets.path_explorer import PathExplorer
 from mha_lib.widgets.pooling_explorer import PoolingExplorer
 from mha_lib.widgets.position_explorer import PositionExplorer
@@ -33,6 +34,7 @@ __all__ = [
     "HeadExample",
     "HeadExplorer",
     "MaskPainter",
+    "MaskTranslator",
     "PathExplorer",
     "PoolingExplorer",
     "PositionExplorer",
