@@ -547,6 +547,7 @@ def test_a_mistake_is_marked_cell_by_cell(hand):
             assert text == ("The shapes do not fit." if real == "shape" else failed), settings
             continue
         assert torch.equal(colors_seen(maps[1]["rows"]), numbers["read"])
+        assert torch.equal(values_seen(maps[1]["rows"]).bool(), numbers["read"])
         crosses = [[sign == '"✗"' for _, _, sign in row] for row in maps[1]["rows"]]
         assert torch.equal(torch.tensor(crosses), numbers["wrong"])
         wrong, cells = int(numbers["wrong"].sum()), mask.numel()

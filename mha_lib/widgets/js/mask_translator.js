@@ -147,9 +147,20 @@ const listed = (items) => [items.slice(0, -1).join(", "), items[items.length - 1
 const breakable = (name) =>
   name.split(/(?<=_)|(?=Attention)/).flatMap((part, index) => (index ? [element("wbr"), part] : [part]));
 
+/**
+ * Sets a text if it is another one: a new text node would make the browser lay out the page again.
+ * @param {HTMLElement} node
+ * @param {string} text
+ */
+function show(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
 /** A small map with its entries; `seen` colours it, and what is marked wrong gets a cross. */
 function entryMap() {
   const node = element("div", { class: "mha-entries", role: "img" });
+  /** @type {string[]} */
+  let drawn = [];
   /**
    * @param {string} name under which the page stores the numbers
    * @param {string} label
@@ -161,21 +172,31 @@ function entryMap() {
   function draw(name, label, numbers, text, seen, wrong) {
     node.setAttribute("aria-label", label);
     node.style.setProperty("--columns", String(numbers[0].length));
-    const count = numbers.length * numbers[0].length;
-    if (node.children.length !== count) node.replaceChildren(...Array.from({ length: count }, () => element("span")));
+    const columns = numbers[0].length;
+    const count = numbers.length * columns;
+    if (node.children.length !== count) {
+      node.replaceChildren(...Array.from({ length: count }, () => element("span")));
+      drawn = [];
+    }
     numbers.flat().forEach((number, index) => {
+      const [row, column] = [Math.floor(index / columns), index % columns];
+      const isWrong = wrong?.[row][column] ?? false;
+      // A stroke of the pointer changes one cell, and only that one is drawn again.
+      const key = [name, text(number), number, seen?.[row][column], isWrong].join();
+      if (key === drawn[index]) return;
+      drawn[index] = key;
       const cell = /** @type {HTMLElement} */ (node.children[index]);
-      const [row, column] = [Math.floor(index / numbers[0].length), index % numbers[0].length];
       const color = seen && viridis(seen[row][column] ? 1 : 0);
       cell.style.backgroundColor = color ? `rgb(${color.join(" ")})` : "";
       cell.style.color = color ? inkOn(color) : "";
       cell.textContent = text(number);
       cell.classList.toggle("mha-long", cell.textContent.length > 1);
-      cell.classList.toggle("mha-misread", wrong?.[row][column] ?? false);
+      cell.classList.toggle("mha-misread", isWrong);
       mark(cell, name, number);
     });
   }
-  return { node, draw };
+  const clear = () => node.replaceChildren();
+  return { node, draw, clear };
 }
 
 /**
@@ -248,12 +269,15 @@ function copyable(frame, label) {
 function conventionCard(frame, convention) {
   const { name } = convention;
   const { library, argument, empty } = WORDS[name];
-  const about = element("p", { class: "mha-hint" });
+  const about = element("p", { class: "mha-hint mha-about-array" });
   const map = entryMap();
   const says = element("p", { class: "mha-hint mha-says" }, ...inlineText(meaning(convention)));
   const remark = element("p", { class: "mha-hint mha-remark" });
   const program = copyable(frame, `Python code: ${argument} of ${library}`);
   const details = element("details", {}, element("summary", { text: "Code" }), ...program.nodes);
+  let code = "";
+  const drawCode = () => details.open && program.draw(code);
+  frame.listen(details, "toggle", drawCode);
   const node = element(
     "li",
     { class: "mha-card", "data-convention": name },
@@ -273,21 +297,22 @@ function conventionCard(frame, convention) {
     node.classList.toggle("mha-impossible", !isPossible);
     for (const part of [map.node, says, details]) part.hidden = !isPossible;
     if ("reason" in array) {
-      about.replaceChildren(element("strong", { text: "✗ not possible" }));
-      remark.textContent = array.reason;
-      map.node.replaceChildren();
+      show(about, "✗ not possible");
+      show(remark, array.reason);
+      map.clear();
       return null;
     }
     const { rows, shape, dtype } = array;
-    about.textContent = `${dtype} ${shapeText(shape)}`;
+    show(about, `${dtype} ${shapeText(shape)}`);
     const isLength = convention.holds === "lengths";
     const seen = isLength ? null : rows.length === 1 ? [mask[mask.length - 1]] : mask;
     map.draw(name, `${argument} of ${library}: ${spoken(array)}`, rows, (entry) => entryText(dtype, entry), seen);
     const blind = Array.from(mask.keys()).filter((query) => !mask[query].includes(true));
     const who = blind.length === 1 ? `Query ${blind[0]} gets` : `Queries ${listed(blind)} get`;
     const effect = blind.length === 0 ? "" : `${who} ${empty}.`;
-    remark.textContent = [array.note, effect].filter(Boolean).join(" ");
-    program.draw(snippet(convention, array));
+    show(remark, [array.note, effect].filter(Boolean).join(" "));
+    code = snippet(convention, array);
+    drawCode();
     return array;
   }
   return { node, name, draw };
@@ -381,7 +406,7 @@ function judge({ mask, qLen, source, target }, array) {
 function mistakeView() {
   const verdict = element("p", { class: "mha-title mha-verdict" });
   const why = element("p", { class: "mha-why" });
-  const titles = ["as it is written", "as it is read"].map((text) => element("p", { class: "mha-hint", text }));
+  const titles = ["as written", "as read, 1: visible"].map((text) => element("p", { class: "mha-hint", text }));
   const maps = [entryMap(), entryMap()];
   const boxes = maps.map((map, index) => element("div", {}, titles[index], map.node));
   const pair = element("div", { class: "mha-pair" }, boxes[0], element("span", { class: "mha-arrow", text: "→", "aria-hidden": "true" }), boxes[1]);
@@ -411,7 +436,7 @@ function mistakeView() {
       const [sees, errs] = [read[query], row].map((flags) => flags.flatMap((flag, key) => (flag ? [key] : [])));
       return `query ${query} sees ${sees.length ? `keys ${listed(sees)}` : "no key"}, ${errs.length ? `wrong at ${listed(errs)}` : "all right"}`;
     });
-    maps[1].draw("read", `as it is read: ${label.join("; ")}`, bits, () => "", read, wrong);
+    maps[1].draw("read", `as it is read: ${label.join("; ")}`, bits, String, read, wrong);
     numbers.read = bits;
     numbers.wrong = wrong.map((row) => row.map(Number));
     mark(verdict, "wrong", numbers.wrong.flat());
