@@ -136,7 +136,13 @@ MOVE = """async ([steps, range, texts]) => {
     const nodes = kinds.map(find).find((found) => found.length > 1);
     control = "its buttons in turn";
     let step = 0;
-    act = () => nodes[step++ % nodes.length].click();
+    act = () => {
+      const node = nodes[step++ % nodes.length];
+      // A cell is painted with a key; a click alone does nothing to it.
+      if (node.role !== "gridcell") return node.click();
+      node.focus();
+      node.dispatchEvent(new KeyboardEvent("keydown", { key: " ", bubbles: true, cancelable: true }));
+    };
   }
   const times = [];
   for (let step = 0; step < steps + 5; step++) {

@@ -11,6 +11,7 @@ from mha_lib.widgets.head_explorer import HeadExample, HeadExplorer
 from mha_lib.widgets.line_order import Distractor, LineOrder
 from mha_lib.widgets.map_prediction import MapPrediction
 from mha_lib.widgets.mask_painter import MaskPainter
+from mha_lib.widgets.mask_translator import MaskTranslator
 from mha_lib.widgets.path_explorer import PathExplorer
 from mha_lib.widgets.pooling_explorer import PoolingExplorer
 from mha_lib.widgets.position_explorer import PositionExplorer
@@ -40,6 +41,7 @@ __all__ = [
     "LineOrder",
     "MapPrediction",
     "MaskPainter",
+    "MaskTranslator",
     "PathExplorer",
     "PoolingExplorer",
     "PositionExplorer",
