@@ -96,6 +96,7 @@ class LineOrder(CourseWidget):
     """
 
     _module: ClassVar[str] = "line_order.js"
+    _settings: ClassVar[tuple[str, ...]] = ("answer",)
 
     task = t.Unicode(read_only=True).tag(sync=True)
     name = t.Unicode(read_only=True).tag(sync=True)

@@ -41,7 +41,7 @@ PRINTED = {"LineOrder"}
 
 def settings_of(widget):
     """The traits that a reader changes."""
-    return getattr(widget, "_settings", ("answer" if widget.has_trait("answer") else "chosen",))
+    return getattr(widget, "_settings", ("chosen",))
 
 
 @pytest.fixture(scope="module")
