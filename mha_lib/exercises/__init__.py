@@ -6,5 +6,31 @@ checker.
 """
 
 from mha_lib.exercises.engine import Exercise, Verdict, Wrong, randn, rows_sum_to_one
+from mha_lib.exercises.pooling import (
+    check_class_shares,
+    check_jacobian,
+    check_left_out_errors,
+    check_limits,
+    check_local_line,
+    check_noise_errors,
+    check_pooling,
+    check_pooling_without_loops,
+    check_pooling_without_units,
+)
 
-__all__ = ["Exercise", "Verdict", "Wrong", "randn", "rows_sum_to_one"]
+__all__ = [
+    "Exercise",
+    "Verdict",
+    "Wrong",
+    "check_class_shares",
+    "check_jacobian",
+    "check_left_out_errors",
+    "check_limits",
+    "check_local_line",
+    "check_noise_errors",
+    "check_pooling",
+    "check_pooling_without_loops",
+    "check_pooling_without_units",
+    "randn",
+    "rows_sum_to_one",
+]
