@@ -17,12 +17,21 @@ from mha_lib.exercises.pooling import (
     check_pooling_without_loops,
     check_pooling_without_units,
 )
+from mha_lib.exercises.transformer import (
+    check_beam,
+    check_decoder_parameters,
+    check_post_norm,
+    check_smooth_loss,
+    check_tied,
+)
 
 __all__ = [
     "Exercise",
     "Verdict",
     "Wrong",
+    "check_beam",
     "check_class_shares",
+    "check_decoder_parameters",
     "check_jacobian",
     "check_left_out_errors",
     "check_limits",
@@ -31,6 +40,9 @@ __all__ = [
     "check_pooling",
     "check_pooling_without_loops",
     "check_pooling_without_units",
+    "check_post_norm",
+    "check_smooth_loss",
+    "check_tied",
     "randn",
     "rows_sum_to_one",
 ]
