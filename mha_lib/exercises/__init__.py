@@ -13,16 +13,48 @@ from mha_lib.exercises.parts import (
     check_positions,
     check_rotary,
 )
+from mha_lib.exercises.pooling import (
+    check_class_shares,
+    check_jacobian,
+    check_left_out_errors,
+    check_limits,
+    check_local_line,
+    check_noise_errors,
+    check_pooling,
+    check_pooling_without_loops,
+    check_pooling_without_units,
+)
+from mha_lib.exercises.transformer import (
+    check_beam,
+    check_decoder_parameters,
+    check_post_norm,
+    check_smooth_loss,
+    check_tied,
+)
 
 __all__ = [
     "Exercise",
     "Verdict",
     "Wrong",
+    "check_beam",
     "check_cache",
+    "check_class_shares",
+    "check_decoder_parameters",
+    "check_jacobian",
+    "check_left_out_errors",
+    "check_limits",
+    "check_local_line",
     "check_masked_softmax",
     "check_multi_head",
+    "check_noise_errors",
+    "check_pooling",
+    "check_pooling_without_loops",
+    "check_pooling_without_units",
     "check_positions",
+    "check_post_norm",
     "check_rotary",
+    "check_smooth_loss",
+    "check_tied",
     "randn",
     "rows_sum_to_one",
 ]
