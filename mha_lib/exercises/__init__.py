@@ -6,5 +6,55 @@ checker.
 """
 
 from mha_lib.exercises.engine import Exercise, Verdict, Wrong, randn, rows_sum_to_one
+from mha_lib.exercises.positions import (
+    check_add_encoding,
+    check_concatenated_step,
+    check_distance_bias,
+    check_learned_start,
+    check_ntk_base,
+    check_shaw_values,
+    check_shift_changes,
+    check_slopes,
+    check_stored_entries,
+    check_tied_weight,
+    check_to_halves,
+    check_token_share,
+)
+from mha_lib.exercises.self_attention import (
+    check_cost_borders,
+    check_cross_shapes,
+    check_induction_head,
+    check_leak_detector,
+    check_local_window,
+    check_one_by_one,
+    check_permuted_mask,
+    check_spread,
+)
 
-__all__ = ["Exercise", "Verdict", "Wrong", "randn", "rows_sum_to_one"]
+__all__ = [
+    "Exercise",
+    "Verdict",
+    "Wrong",
+    "check_add_encoding",
+    "check_concatenated_step",
+    "check_cost_borders",
+    "check_cross_shapes",
+    "check_distance_bias",
+    "check_induction_head",
+    "check_leak_detector",
+    "check_learned_start",
+    "check_local_window",
+    "check_ntk_base",
+    "check_one_by_one",
+    "check_permuted_mask",
+    "check_shaw_values",
+    "check_shift_changes",
+    "check_slopes",
+    "check_spread",
+    "check_stored_entries",
+    "check_tied_weight",
+    "check_to_halves",
+    "check_token_share",
+    "randn",
+    "rows_sum_to_one",
+]
