@@ -330,8 +330,8 @@ check_shift_changes = Exercise(
         ),
         Wrong(
             "nothing was shifted for the sinusoids either",
-            "The scores of the sinusoids do not depend on the distance alone, because $W^Q$ and $W^K$ lie "
-            "between the rows: compare `table[:len]` with `table[shift:shift + len]`.",
+            "The scores of the sinusoids do not depend on the distance alone, because the matrices of "
+            "query and key lie between the rows: compare `table[:len]` with `table[shift:shift + len]`.",
             lambda layer, x, shift: (_shift_changes(layer, x, shift)[0], torch.zeros(())),
         ),
         Wrong(

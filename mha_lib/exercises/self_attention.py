@@ -42,7 +42,7 @@ check_cross_shapes = Exercise(
     wrong=(
         Wrong(
             "the lengths are taken to count queries",
-            "A length says how many *keys* of a sample are real. Keys are the last axis of the weights.",
+            "A length says how many keys of a sample are real. Keys are the last axis of the weights.",
             lambda *sizes: (*_shapes(*sizes)[:2], 2),
         ),
         Wrong(
@@ -214,13 +214,13 @@ check_leak_detector = Exercise(
         Wrong(
             "it reports a leak for every layer",
             "The output of a changed token may change, and so may the later ones. Compare only outputs "
-            "*before* the first changed token.",
+            "before the first changed token.",
             lambda layer, x: True,
         ),
         Wrong(
-            "it looks at the first output and the last token alone",
-            "A mask that is one place off lets token 1 see token 2, but not the last one: look at all "
-            "pairs.",
+            "it misses a mask that is one place off",
+            "Such a mask shows a token its next neighbour and nothing behind it. Look at every pair of an "
+            "output and a later input: `triu(1)`, not the corner alone.",
             lambda layer, x: bool(_changes(layer, x, x.shape[1] - 1, x.shape[1])[0] > 1e-6),
         ),
         Wrong(
@@ -280,7 +280,7 @@ check_permuted_mask = Exercise(
         ),
         Wrong(
             "the mask is transposed",
-            "Rows stay queries and columns stay keys: the mask becomes $P C P^T$.",
+            "Rows stay queries and columns stay keys: the mask becomes `P C Pᵀ`.",
             lambda mask, order: mask[order][:, order].T,
         ),
     ),
@@ -495,7 +495,7 @@ check_spread = Exercise(
     wrong=(
         Wrong(
             "the mean is taken within each token",
-            "The mean of the *tokens* is a vector: average over axis 1, which counts them.",
+            "The mean of the tokens is a vector: average over axis 1, which counts them.",
             lambda x: (x - x.mean(-1, keepdim=True)).norm() / x.norm(),
         ),
         Wrong(
@@ -574,7 +574,7 @@ check_induction_head = Exercise(
     wrong=(
         Wrong(
             "layer 2 fetches the letter itself",
-            "It matches the current letter with equal letters. The keys must hold the letter *before*, "
+            "It matches the current letter with equal letters. The keys must hold the letter before, "
             "so that the match is one place after the earlier copy.",
             lambda tokens, n: _two_layers(tokens, n, key="own"),
         ),

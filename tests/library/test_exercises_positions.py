@@ -19,6 +19,7 @@ import mha_lib.exercises
 from mha_lib import LearnedPositionalEncoding, MultiHeadAttention, RotaryPositionalEncoding
 
 CHAPTERS = Path(__file__).resolve().parents[2] / "chapters"
+HINT = r"<details><summary>Hint \d</summary>\n\n.+?\n\n</details>"
 PARTS = ("task", "stub", "check", "hints", "solution")
 
 
@@ -39,7 +40,7 @@ class Page:
         for node in ast.parse(source).body:
             if isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef)):
                 with contextlib.suppress(NameError):  # a default that another cell computes
-                    exec(ast.unparse(node), self.names)
+                    exec(ast.unparse(node), self.names)  # noqa: S102
 
     def checked(self, number):
         """Names of checker and function, as in `check_mean(my_mean)`."""
@@ -53,7 +54,7 @@ class Page:
 
     def run(self, source, name):
         names = dict(self.names)
-        exec(textwrap.dedent(source), names)
+        exec(textwrap.dedent(source), names)  # noqa: S102
         return names[name]
 
 
@@ -70,7 +71,7 @@ def structure(page, number):
         "order of the cells": sorted(cells, key=page.notebook.cells.index) == cells,
         "heading": re.match(rf"### Exercise {number} ★{{1,3}} .+ \(\d+ minutes\)\n", task.source),
         "stub": re.search(rf"^def {function}\(.*\):\n    #.*\n    \.\.\.$", stub.source, re.M),
-        "three hints": len(re.findall(r"<details><summary>Hint \d</summary>\n\n.+?\n\n</details>", hints.source, re.S)) >= 3,
+        "three hints": len(re.findall(HINT, hints.source, re.S)) >= 3,
         "hints and nothing else": hints.source.endswith("</details>") and "Hint</" not in hints.source,
         "solution is folded": "hide-cell" in solution.metadata.tags,
         "solution ends with the assert and why": len(ends) == 1 and ends[0].rstrip().endswith(")"),
@@ -129,7 +130,9 @@ MISTAKES = {
                 return x + torch.cat((angles.sin(), angles.cos()), dim=1)[:, :d]
         """,
         "positions are counted from 1": ("torch.arange(length)[", "torch.arange(1, length + 1)["),
-        "it changes its argument `x` in place": ("return x + ", "return x.add_(", "angle.cos())", "angle.cos()))"),
+        "it changes its argument `x` in place": (
+            "return x + ", "return x.add_(", "angle.cos())", "angle.cos()))",
+        ),
     },
     2: {
         "it is the matrix for the other layout": """
@@ -185,7 +188,9 @@ MISTAKES = {
         "the weights are halved": ("torch.cat(", "0.5 * torch.cat("),
         "it ignores the positions": ("(weight, weight)", "(weight, 0 * weight)"),
         "the copies are stacked along the outputs": ("dim=1", "dim=0"),
-        "the copies are interleaved": ("torch.cat((weight, weight), dim=1)", "weight.repeat_interleave(2, 1)"),
+        "the copies are interleaved": (
+            "torch.cat((weight, weight), dim=1)", "weight.repeat_interleave(2, 1)",
+        ),
     },
     6: {
         "the slopes are 2^(-8(h + 1) / H) for every H": """
@@ -208,7 +213,9 @@ MISTAKES = {
         """,
     },
     7: {
-        "the buffer of the sinusoids is counted in the state dict": (ROWS, "[[0, table, table], [table, 0, table]]"),
+        "the buffer of the sinusoids is counted in the state dict": (
+            ROWS, "[[0, table, table], [table, 0, table]]",
+        ),
         "the sinusoids are counted as parameters": (ROWS, "[[table, 0, table], [table, 0, table]]"),
         "the sinusoidal layer holds nothing": (ROWS, "[[0, 0, 0], [table, 0, table]]"),
         "the learned table is counted as a buffer": (ROWS, "[[0, table, 0], [table, table, table]]"),
@@ -235,14 +242,20 @@ MISTAKES = {
         "the distances have the wrong sign": ("places[:, None] - places", "places - places[:, None]"),
         "distances beyond the last one have no number": (".clamp(0, last)", ""),
         "large distances start again": (".clamp(0, last)", " % (last + 1)"),
-        "the numbers belong to the places of the keys": ("places[:, None] - places", "0 * places[:, None] + places"),
+        "the numbers belong to the places of the keys": (
+            "places[:, None] - places", "0 * places[:, None] + places",
+        ),
         "the last number is never used": ("clamp(0, last)", "clamp(0, last - 1)"),
         "all heads have the bias of the first": ("return table[", "return table[:1].repeat(len(table), 1)["),
     },
     11: {
         "the base is multiplied by the scale": (" ** (embed_dim / (embed_dim - 2))", ""),
-        "the exponent of the scale is upside down": ("embed_dim / (embed_dim - 2)", "(embed_dim - 2) / embed_dim"),
-        "the exponent of the scale lacks parentheses": ("(embed_dim / (embed_dim - 2))", "embed_dim / (embed_dim - 2)"),
+        "the exponent of the scale is upside down": (
+            "embed_dim / (embed_dim - 2)", "(embed_dim - 2) / embed_dim",
+        ),
+        "the exponent of the scale lacks parentheses": (
+            "(embed_dim / (embed_dim - 2))", "embed_dim / (embed_dim - 2)",
+        ),
         "the base gets smaller": ("base * scale", "base / scale"),
         "the slowest pair is taken to have the exponent (d - 1) / d": ("embed_dim - 2", "embed_dim - 1"),
         "the old base is raised to a power": ("base * scale", "(base * scale)"),
