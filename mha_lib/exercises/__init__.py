@@ -6,8 +6,14 @@ checker.
 """
 
 from mha_lib.exercises.engine import Exercise, Verdict, Wrong, randn, rows_sum_to_one
+from mha_lib.exercises.multi_head import check_multi_head
+from mha_lib.exercises.parts import (
+    check_cache,
+    check_masked_softmax,
+    check_positions,
+    check_rotary,
+)
 from mha_lib.exercises.positions import (
-    check_add_encoding,
     check_concatenated_step,
     check_distance_bias,
     check_learned_start,
@@ -35,7 +41,7 @@ __all__ = [
     "Exercise",
     "Verdict",
     "Wrong",
-    "check_add_encoding",
+    "check_cache",
     "check_concatenated_step",
     "check_cost_borders",
     "check_cross_shapes",
@@ -44,9 +50,13 @@ __all__ = [
     "check_leak_detector",
     "check_learned_start",
     "check_local_window",
+    "check_masked_softmax",
+    "check_multi_head",
     "check_ntk_base",
     "check_one_by_one",
     "check_permuted_mask",
+    "check_positions",
+    "check_rotary",
     "check_shaw_values",
     "check_shift_changes",
     "check_slopes",
