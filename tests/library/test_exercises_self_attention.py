@@ -45,7 +45,7 @@ MISTAKES = {
         "it reports a leak for every layer": (".triu(1)", ""),
         "it misses a mask that is one place off": (".triu(1)", "[0, -1]"),
         "it looks at the past": (".triu(1)", ".tril(-1)"),
-        "all its tokens are equal": """
+        "it looks at equal tokens": """
             def leaks(layer, x):
                 y = layer(torch.ones_like(x))
                 return bool((y[:, 0] - y[:, -1]).abs().max() > 1e-6)
