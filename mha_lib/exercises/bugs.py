@@ -28,21 +28,16 @@ class _Layer(MultiHeadAttention):
     def __init__(self, width: int, num_heads: int, divide_by: str) -> None:
         scale = {"head": sqrt(num_heads / width), "width": sqrt(1 / width), "none": 1.0}
         super().__init__(width, num_heads, bias=True, scale=scale[divide_by])
-        self.divide_by = divide_by
+        self.divide_by, self.note = divide_by, ""
 
     def forward(self, x: Tensor, **options: Any) -> Any:  # type: ignore[override]
         return super().forward(x, x, x, **options)
 
 
 def _with_scale(
-    width: int,
-    num_heads: int,
-    divide_by: str,
-    *,
-    size: float = 1.0,
-    offset: float = 0.0,
+    width: int, num_heads: int, divide_by: str, size: float, offset: float, note: str
 ) -> Callable[[torch.Generator], _Layer]:
-    """A case: the projections are made larger or smaller, as training might; the queries get an offset."""
+    """A case: projections made larger or smaller, as training might; queries and keys with an offset."""
 
     def make(generator: torch.Generator) -> _Layer:
         layer = _Layer(width, num_heads, divide_by)
@@ -50,6 +45,7 @@ def _with_scale(
             layer.q_proj.weight.mul_(size)
             layer.q_proj.bias.fill_(offset)
             layer.k_proj.bias.fill_(offset)
+        layer.note = note
         return layer
 
     return make
@@ -75,11 +71,6 @@ def _name_the_scale(layer: Any, *, centre: bool = True) -> str:
     return min(divisors, key=lambda name: abs(factor * divisors[name] - 1))
 
 
-def _without_gradients(answer: Answer, layer: nn.Module) -> Any:
-    with torch.no_grad():
-        return answer(layer)
-
-
 def _renamed_scale(**other: str) -> Answer:
     return lambda layer: other.get(_name_the_scale(layer), _name_the_scale(layer))
 
@@ -89,19 +80,60 @@ def _by_largest_weight(layer: Any) -> str:
     return "none" if largest > 0.6 else "head" if largest > 0.3 else "width"
 
 
-_TRUTH = {
-    "small projections": (15, 3, {"size": 0.05}),
-    "large projections": (14, 2, {"size": 5.0}),
-    "an offset in queries and keys": (33, 11, {"offset": 1.5}),
+# Label -> width, heads, factor of the projections, offset, and what to say about a wrong answer.
+_SETTINGS: dict[str, tuple[int, int, float, float, str]] = {
+    "an offset in queries and keys": (
+        33,
+        11,
+        1.0,
+        1.5,
+        "Queries and keys have an offset here: compare the logarithm of the weights with the raw products "
+        "after subtracting the mean of each row from both",
+    ),
+    "small projections": (
+        15,
+        3,
+        0.05,
+        0.0,
+        "The projections are small here, which makes the weights flat with any scale",
+    ),
+    "large projections": (
+        14,
+        2,
+        5.0,
+        0.0,
+        "The projections are large here, which makes the weights sharp with any scale",
+    ),
 }
+
+
+def _which(answer: Answer, layer: nn.Module) -> Any:
+    """The number of the name that an answer gives."""
+    with torch.no_grad():
+        name = answer(layer)
+    if name is None:
+        return None
+    if name not in _SCALES:
+        raise ValueError(f'"head", "width" or "none" is expected, got {name!r}')
+    return torch.tensor(_SCALES.index(name))
+
+
+def _said(arguments: tuple[Any, ...], results: tuple[Any, ...]) -> str:
+    """A property: what the answer says, and why that may be."""
+    layer, name = arguments[0], _SCALES[int(results[0])]
+    if name == layer.divide_by:
+        return ""
+    return f'it says "{name}", and "{layer.divide_by}" is right. {layer.note}'
+
 
 check_name_the_scale = Exercise(
     reference=_name_the_scale,
     returns="name",
-    run=_without_gradients,
+    run=_which,
+    properties=[_said],
     cases={
-        f"{label} ({name})": _with_scale(width, heads, name, **options)
-        for label, (width, heads, options) in _TRUTH.items()
+        f"{label} ({name})": _with_scale(width, heads, name, *rest)
+        for label, (width, heads, *rest) in _SETTINGS.items()
         for name in _SCALES
     },
     wrong=(

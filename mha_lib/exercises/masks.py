@@ -282,15 +282,14 @@ check_convention = Exercise(
             "weights; choose a mask that is True at a minority of the keys.",
             _unless_all_true("hidden", "keep"),
         ),
-        Wrong(
-            "the largest weight alone cannot tell the conventions apart",
-            "Where the mask is *added*, the key at True has the largest weight too, but not all of it; look "
-            "at the weight itself.",
-            lambda attend: (
-                "keep"
-                if int(_probe(attend, True, False, False, False).argmax()) == 0
-                else "hidden"
-            ),
+        *(
+            Wrong(
+                "the largest weight alone cannot tell the conventions apart",
+                "Where the mask is *added*, the key at True has the largest weight too, but not all of it; "
+                "look at the weight itself.",
+                _renamed(added="keep", ignored=of_equal_weights),
+            )
+            for of_equal_weights in ("keep", "hidden")
         ),
         Wrong(
             "a layer that ignores the mask is taken for one that adds it",
