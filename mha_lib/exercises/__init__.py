@@ -17,6 +17,13 @@ from mha_lib.exercises.masks import (
     check_left_padding,
     check_translate,
 )
+from mha_lib.exercises.multi_head import check_multi_head
+from mha_lib.exercises.parts import (
+    check_cache,
+    check_masked_softmax,
+    check_positions,
+    check_rotary,
+)
 from mha_lib.exercises.scoring import (
     check_bilinear_matrix,
     check_distance_score,
@@ -32,14 +39,19 @@ __all__ = [
     "Verdict",
     "Wrong",
     "check_bilinear_matrix",
+    "check_cache",
     "check_convention",
     "check_distance_score",
     "check_escape",
     "check_left_lens_mask",
     "check_left_padding",
+    "check_masked_softmax",
+    "check_multi_head",
     "check_name_the_scale",
     "check_one_head",
+    "check_positions",
     "check_repaired",
+    "check_rotary",
     "check_score_moments",
     "check_shortest_suite",
     "check_three_masks",
