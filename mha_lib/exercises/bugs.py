@@ -35,7 +35,7 @@ class _Layer(MultiHeadAttention):
 
 
 def _with_scale(
-    width: int, num_heads: int, divide_by: str, size: float, offset: float, note: str
+    divide_by: str, width: int, num_heads: int, size: float, offset: float, note: str
 ) -> Callable[[torch.Generator], _Layer]:
     """A case: projections made larger or smaller, as training might; queries and keys with an offset."""
 
@@ -132,8 +132,8 @@ check_name_the_scale = Exercise(
     run=_which,
     properties=[_said],
     cases={
-        f"{label} ({name})": _with_scale(width, heads, name, *rest)
-        for label, (width, heads, *rest) in _SETTINGS.items()
+        f"{label} ({name})": _with_scale(name, *setting)
+        for label, setting in _SETTINGS.items()
         for name in _SCALES
     },
     wrong=(
