@@ -988,7 +988,7 @@ CASES += [
     (lambda: randn(torch.Generator(), 3, 0), ValueError, "sizes", "0"),
     (lambda: rows_sum_to_one("0"), TypeError, "position", "'0'"),
     (lambda: check_escape(None, 3, {}), TypeError, "right", "3"),
-    (lambda: check_escape(None, nn.Linear(2, 3), {}), TypeError, "right", "Linear"),
+    (lambda: check_escape(None, nn.ReLU(), {}), TypeError, "right", "ReLU"),
     (lambda: check_escape(None, nn.Linear, [abs]), TypeError, "detectors", "list"),
     (lambda: check_escape(None, nn.Linear, {"shape": 5}), TypeError, "detectors", "5"),
 ]
