@@ -126,8 +126,8 @@ check_translate = Exercise(
             lambda mask, source, target: mask,
         ),
         Wrong(
-            "zeros and ones have another dtype",
-            "The convention asks for int64, as a tokenizer returns it; use `.long()`.",
+            "the numbers are right, but not the dtype",
+            "`keep` and `hidden` are bool, `added` is float32, and `ones` is int64, as a tokenizer returns it.",
             _writes(ones=lambda visible: visible.float()),
         ),
     ),

@@ -80,7 +80,16 @@ ANSWERS = [
         lambda *a: translate(*a, hidden=-1e9),
         "the hidden entries of an added mask are finite",
     ),
-    ("check_translate", lambda *a: translate(*a, ones=torch.float32), "zeros and ones have another dtype"),
+    (
+        "check_translate",
+        lambda *a: translate(*a, ones=torch.float32),
+        "the numbers are right, but not the dtype",
+    ),
+    (
+        "check_translate",
+        lambda *a: translate(*a, ones=torch.int32),
+        "the numbers are right, but not the dtype",
+    ),
     ("check_translate", lambda mask, *_: mask.clone(), "the mask comes back as it was"),
     (
         "check_translate",
