@@ -127,7 +127,7 @@ check_translate = Exercise(
         ),
         Wrong(
             "the numbers are right, but not the dtype",
-            "`keep` and `hidden` are bool, `added` is float32, and `ones` is int64, as a tokenizer returns it.",
+            "`keep` and `hidden` are bool, `added` is float32, and `ones` is int64, as tokenizers return it.",
             _writes(ones=lambda visible: visible.float()),
         ),
     ),
