@@ -5,7 +5,6 @@ written out here once more, in few lines, so that a known mistake is one argumen
 """
 
 # A wrong answer has the signature of the right one, and often ignores an argument.
-# ruff: noqa: ARG005
 
 from __future__ import annotations
 

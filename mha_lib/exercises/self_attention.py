@@ -4,7 +4,6 @@ Each is an `Exercise`: called with the reader's function, it shows a sentence.
 """
 
 # A wrong answer has the signature of the right one, and often ignores an argument.
-# ruff: noqa: ARG005
 
 from __future__ import annotations
 

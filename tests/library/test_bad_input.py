@@ -89,6 +89,7 @@ from mha_lib.exercises import (
     Exercise,
     Verdict,
     Wrong,
+    check_escape,
     check_multi_head,
     check_positions,
     check_rotary,
@@ -1000,6 +1001,10 @@ CASES += [
     (lambda: randn(torch.Generator(), 2.0), TypeError, "sizes", "2.0"),
     (lambda: randn(torch.Generator(), 3, 0), ValueError, "sizes", "0"),
     (lambda: rows_sum_to_one("0"), TypeError, "position", "'0'"),
+    (lambda: check_escape(None, 3, {}), TypeError, "right", "3"),
+    (lambda: check_escape(None, nn.ReLU(), {}), TypeError, "right", "ReLU"),
+    (lambda: check_escape(None, nn.Linear, [abs]), TypeError, "detectors", "list"),
+    (lambda: check_escape(None, nn.Linear, {"shape": 5}), TypeError, "detectors", "5"),
 ]
 
 

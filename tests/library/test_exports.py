@@ -42,6 +42,9 @@ MODULES = (
     "exercises.engine",
     "exercises.parts",
     "exercises.multi_head",
+    "exercises.scoring",
+    "exercises.masks",
+    "exercises.bugs",
 )
 
 # What other people's code relies on. Annotations are left out; `self` too.
@@ -196,6 +199,7 @@ SIGNATURES = {
     "exercises.check_multi_head": (
         "(layer, *, adapter=None, call=None, own_widths=True, weights=True, gradients=True)"
     ),
+    "exercises.check_escape": "(answer, right, detectors)",
     "exercises.randn": "(generator, *sizes)",
     "exercises.rows_sum_to_one": "(position=0)",
     "inspection.capture_attention": "(model)",
