@@ -17,6 +17,11 @@ from mha_lib.exercises.masks import (
     check_left_padding,
     check_translate,
 )
+from mha_lib.exercises.models import (
+    check_gated_width,
+    check_gpt2_parameters,
+    check_loss_again,
+)
 from mha_lib.exercises.multi_head import check_multi_head
 from mha_lib.exercises.parts import (
     check_cache,
@@ -91,6 +96,8 @@ __all__ = [
     "check_distance_bias",
     "check_distance_score",
     "check_escape",
+    "check_gated_width",
+    "check_gpt2_parameters",
     "check_induction_head",
     "check_jacobian",
     "check_leak_detector",
@@ -101,6 +108,7 @@ __all__ = [
     "check_limits",
     "check_local_line",
     "check_local_window",
+    "check_loss_again",
     "check_masked_softmax",
     "check_multi_head",
     "check_name_the_scale",
