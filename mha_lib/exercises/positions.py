@@ -286,13 +286,19 @@ check_tied_weight = Exercise(
 
 
 def _slopes(
-    n: int, *, start: int = 0, step: int = 2, up: bool = False, order: bool = False
+    n: int,
+    *,
+    first: int = 1,
+    start: int = 0,
+    step: int = 2,
+    up: bool = False,
+    order: bool = False,
 ) -> list[float]:
     """The authors' rule; the keyword arguments are mistakes."""
     power = 2 ** (math.ceil if up else math.floor)(math.log2(n))
-    own = [2 ** (-8 * (h + 1) / power) for h in range(min(power, n))]
+    own = [2 ** (-8 * (h + first) / power) for h in range(min(power, n))]
     if n > power:
-        own += _slopes(2 * power)[start::step][: n - power]
+        own += _slopes(2 * power, first=first)[start::step][: n - power]
     return sorted(own, reverse=True) if order else own
 
 
@@ -336,11 +342,7 @@ check_slopes = Exercise(
         Wrong(
             "the first exponent is 0",
             "Head h has the exponent -8(h + 1) / H: with h from 0 on, add 1.",
-            lambda n: (
-                [2 * slope for slope in _slopes(n)]
-                if n == 1
-                else [2 ** (8 / 2 ** int(math.log2(n))) * slope for slope in _slopes(n)]
-            ),
+            lambda n: _slopes(n, first=0),
         ),
     ),
 )

@@ -73,7 +73,7 @@ def structure(page, number):
         "order of the cells": sorted(cells, key=page.notebook.cells.index) == cells,
         "heading": re.match(rf"### Exercise {number} ★{{1,3}} .+ \(\d+ minutes\)\n", task.source),
         "stub": re.search(rf"^def {function}\(.*\):\n    #.*\n    \.\.\.$", stub.source, re.M),
-        "three hints": len(re.findall(HINT, hints.source, re.S)) >= 3,
+        "three hints": hints.source.count("<summary>") == len(re.findall(HINT, hints.source, re.S)) >= 3,
         "hints and nothing else": hints.source.endswith("</details>") and "Hint</" not in hints.source,
         "solution is folded": "hide-cell" in solution.metadata.tags,
         "solution ends with the assert and why": len(ends) == 1 and ends[0].rstrip().endswith(")"),
@@ -205,6 +205,7 @@ MISTAKES = {
                 power = 2 ** math.ceil(math.log2(num_heads))
                 return [2 ** (-8 * (h + 1) / power) for h in range(num_heads)]
         """,
+        "the first exponent is 0": ("(h + 1)", "h"),
         "the slopes are sorted": """
             def slopes(num_heads):
                 power = 2 ** int(math.log2(num_heads))
@@ -324,6 +325,13 @@ def test_the_checker_is_sound(page, number):
     assert len(check.cases) >= 2
     assert len({wrong.name for wrong in check.wrong}) == len(check.wrong) >= 3
     assert check.audit() == []
+
+
+@pytest.mark.parametrize(("page", "number"), EXERCISES[1:])
+def test_every_known_mistake_is_made_above(page, number):
+    made = MISTAKES[number] if page is PAGE else OF_THE_APPENDIX
+    for wrong in check_of(page, number).wrong:
+        assert any(wrong.name.startswith(name) for name in made), wrong.name
 
 
 @pytest.mark.parametrize(("page", "number", "name", "mistake"), CASES)

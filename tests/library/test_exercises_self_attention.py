@@ -176,7 +176,7 @@ def test_the_checker_is_sound(number):
 
 
 @pytest.mark.parametrize("number", MISTAKES)
-def test_every_known_mistake_is_made_below(number):
+def test_every_known_mistake_is_made_above(number):
     for wrong in check_of(number).wrong:
         assert any(wrong.name.startswith(name) for name in MISTAKES[number]), wrong.name
 
