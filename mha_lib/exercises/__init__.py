@@ -6,5 +6,31 @@ checker.
 """
 
 from mha_lib.exercises.engine import Exercise, Verdict, Wrong, randn, rows_sum_to_one
+from mha_lib.exercises.heads import (
+    check_free_widths,
+    check_from_lists,
+    check_greedy_pruning,
+    check_head_dim,
+    check_layer_sizes,
+    check_mixtures,
+    check_sum_over_heads,
+    check_to_torch,
+    check_weight_maps,
+)
 
-__all__ = ["Exercise", "Verdict", "Wrong", "randn", "rows_sum_to_one"]
+__all__ = [
+    "Exercise",
+    "Verdict",
+    "Wrong",
+    "check_free_widths",
+    "check_from_lists",
+    "check_greedy_pruning",
+    "check_head_dim",
+    "check_layer_sizes",
+    "check_mixtures",
+    "check_sum_over_heads",
+    "check_to_torch",
+    "check_weight_maps",
+    "randn",
+    "rows_sum_to_one",
+]
