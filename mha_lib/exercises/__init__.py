@@ -5,6 +5,15 @@ never raises because of what the function does. `engine` says how an answer is j
 checker.
 """
 
+from mha_lib.exercises.efficiency import (
+    check_cache_size,
+    check_causal_tiles,
+    check_join,
+    check_pieces,
+    check_share_keys,
+    check_slots,
+    check_torch_causal,
+)
 from mha_lib.exercises.engine import Exercise, Verdict, Wrong, randn, rows_sum_to_one
 from mha_lib.exercises.heads import (
     check_free_widths,
@@ -22,14 +31,21 @@ __all__ = [
     "Exercise",
     "Verdict",
     "Wrong",
+    "check_cache_size",
+    "check_causal_tiles",
     "check_free_widths",
     "check_from_lists",
     "check_greedy_pruning",
     "check_head_dim",
+    "check_join",
     "check_layer_sizes",
     "check_mixtures",
+    "check_pieces",
+    "check_share_keys",
+    "check_slots",
     "check_sum_over_heads",
     "check_to_torch",
+    "check_torch_causal",
     "check_weight_maps",
     "randn",
     "rows_sum_to_one",
