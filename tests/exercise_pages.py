@@ -63,8 +63,8 @@ def faults_of_exercises(page, count):
             yield f"exercise {number} explains the tempting answer openly"
 
 
-def solution_of(page, number, plant=None):
-    """The solution of an exercise as a function; `plant` is (old text, new text) to spoil it with.
+def solution_of(page, number, *plants):
+    """The solution of an exercise as a function; `plants` are pairs (old text, new text) to spoil it with.
 
     The functions and imports of the page, up to the solution, are there for it to call.
     """
@@ -74,9 +74,9 @@ def solution_of(page, number, plant=None):
             continue
         last = cell.id == f"ex{number}-solution"
         source = cell.source
-        if last and plant is not None:
-            assert plant[0] in source, f"{plant[0]!r} is not in the solution"
-            source = source.replace(*plant)
+        for old, new in plants if last else ():
+            assert old in source, f"{old!r} is not in the solution"
+            source = source.replace(old, new)
         for node in ast.parse(source).body:
             if isinstance(node, (ast.FunctionDef, ast.Import, ast.ImportFrom)):
                 with suppress(NameError):  # a default that is a constant of the page: for figures only

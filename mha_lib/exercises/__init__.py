@@ -26,6 +26,13 @@ from mha_lib.exercises.heads import (
     check_to_torch,
     check_weight_maps,
 )
+from mha_lib.exercises.multi_head import check_multi_head
+from mha_lib.exercises.parts import (
+    check_cache,
+    check_masked_softmax,
+    check_positions,
+    check_rotary,
+)
 
 __all__ = [
     "Exercise",
@@ -47,6 +54,11 @@ __all__ = [
     "check_to_torch",
     "check_torch_causal",
     "check_weight_maps",
+    "check_cache",
+    "check_masked_softmax",
+    "check_multi_head",
+    "check_positions",
+    "check_rotary",
     "randn",
     "rows_sum_to_one",
 ]

@@ -128,7 +128,11 @@ def _run_in_pieces(
         output = in_pieces(query, key, value, size)
     piece = query[..., 0].numel() // query.shape[-2] * size * key.shape[-2]
     # Whoever needs less than the scores of one piece is right too.
-    return None if output is None else (output, max(piece, seen.numbers))
+    # A copy of the inputs or of the output is no waste.
+    inputs = (query.numel(), key.numel(), value.numel())
+    output_size = query.shape[-2] * value[..., 0, :].numel()
+    numbers = max(piece, seen.numbers, output_size, *inputs)
+    return None if output is None else (output, numbers)
 
 
 def _plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -142,8 +146,11 @@ def _in_pieces(query: Tensor, key: Tensor, value: Tensor, size: int) -> Tensor:
 
 
 def _key_pieces(query: Tensor, key: Tensor, value: Tensor, size: int) -> Tensor:
-    pieces = zip(key.split(size, dim=-2), value.split(size, dim=-2), strict=True)
-    return torch.stack([_plain(query, k, v) for k, v in pieces]).mean(0)
+    pieces = list(zip(key.split(size, dim=-2), value.split(size, dim=-2), strict=True))
+    total = torch.zeros_like(value[..., :1, :])
+    for k, v in pieces:
+        total = total + _plain(query, k, v)
+    return total / len(pieces)
 
 
 def _both_pieces(query: Tensor, key: Tensor, value: Tensor, size: int) -> Tensor:
@@ -224,7 +231,7 @@ def _tiles(
     outputs, done = [], 0
     for i, queries in enumerate(parts[0]):
         largest = torch.full_like(queries[..., :1], -torch.inf)
-        total, mix = torch.zeros_like(largest), 0.0
+        total, mix = torch.zeros_like(largest), torch.zeros_like(parts[2][i])
         for j in range(i + last if skip else len(parts[1])):
             scores = queries @ parts[1][j].transpose(-2, -1) / sqrt(query.shape[-1])
             if mask and i <= j:

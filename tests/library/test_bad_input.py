@@ -84,7 +84,16 @@ from mha_lib.dates import (
     normalize_date,
     write_date,
 )
-from mha_lib.exercises import Exercise, Verdict, Wrong, randn, rows_sum_to_one
+from mha_lib.exercises import (
+    Exercise,
+    Verdict,
+    Wrong,
+    check_multi_head,
+    check_positions,
+    check_rotary,
+    randn,
+    rows_sum_to_one,
+)
 from mha_lib.experiments import load_experiment
 from mha_lib.notebook import compare_with_browser, predict_shape, set_seed, show_source, why
 from mha_lib.plots import plot_curves, plot_seeds, plot_weights
@@ -966,6 +975,14 @@ CASES += [
     (lambda: Exercise(**EXAMPLE, accept=[7]), TypeError, "accept", "7"),
     (lambda: Exercise(**EXAMPLE, run=2), TypeError, "run", "2"),
     (lambda: Exercise(**EXAMPLE, properties=["rows"]), TypeError, "properties", "'rows'"),
+    (lambda: check_positions(abs, added="x"), TypeError, "added", "'x'"),
+    (lambda: check_rotary(abs, interleaved=1), TypeError, "interleaved", "1"),
+    (lambda: check_multi_head(abs, adapter=3), TypeError, "adapter", "3"),
+    (lambda: check_multi_head(abs, adapter={"W_q": "q"}), ValueError, "adapter", "W_q"),
+    (lambda: check_multi_head(abs, call="forward"), TypeError, "call", "'forward'"),
+    (lambda: check_multi_head(abs, own_widths=0), TypeError, "own_widths", "0"),
+    (lambda: check_multi_head(abs, weights=None), TypeError, "weights", "None"),
+    (lambda: check_multi_head(abs, gradients="no"), TypeError, "gradients", "'no'"),
     (lambda: randn(torch.Generator(), 2.0), TypeError, "sizes", "2.0"),
     (lambda: randn(torch.Generator(), 3, 0), ValueError, "sizes", "0"),
     (lambda: rows_sum_to_one("0"), TypeError, "position", "'0'"),
@@ -1033,6 +1050,8 @@ def test_every_public_callable_is_in_the_table():
         "head_color",
         "new_figure",
     }
+    # What judges any answer: tests/library/test_exercises.py tries them.
+    containers_and_colors |= {"check_masked_softmax", "check_cache"}
     # What takes a path that was checked: tests/library/test_experiments.py tries it.
     containers_and_colors |= {"Experiment", "experiment_names", "load_script", "digest", "hashes_of"}
     for module in (importlib.import_module(f"mha_lib.{name}") for name in MODULES):

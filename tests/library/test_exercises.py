@@ -2,12 +2,30 @@
 
 import subprocess
 import sys
+import time
+from functools import partial
 
 import numpy as np
 import pytest
+import reader_functions as answers
+import reader_layers
 import torch
+from reader_layers import AT_ONCE, RIGHT_CLASSES, RIGHT_EDITS, UNKNOWN, WRONG, layer_of
 
-from mha_lib.exercises import Exercise, Verdict, Wrong, randn, rows_sum_to_one
+from mha_lib import MultiHeadAttention
+from mha_lib.exercises import (
+    Exercise,
+    Verdict,
+    Wrong,
+    check_cache,
+    check_masked_softmax,
+    check_multi_head,
+    check_positions,
+    check_rotary,
+    parts,
+    randn,
+    rows_sum_to_one,
+)
 
 POOLING = Exercise(
     reference=lambda scores, value: scores.softmax(-1) @ value,
@@ -185,3 +203,176 @@ def test_importing_the_library_does_not_import_the_exercises():
     code = "import sys, mha_lib; print('mha_lib.exercises' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert printed.stdout.strip() == "False"
+
+
+# --------------------------------------------------------------------------------
+# Parts of the layer
+
+PARTS = {
+    "masked softmax": (check_masked_softmax, answers.SOFTMAX_RIGHT, answers.SOFTMAX_WRONG),
+    "positions": (check_positions, answers.TABLE_RIGHT, answers.TABLE_WRONG),
+    "positions, added": (
+        partial(check_positions, added=True),
+        tuple(lambda x, table=table: x + table(*x.shape[1:]) for table in answers.TABLE_RIGHT),
+        answers.ADDED_WRONG,
+    ),
+    "rotary": (check_rotary, answers.ROTARY_RIGHT, answers.ROTARY_WRONG),
+    "rotary, halves": (
+        partial(check_rotary, interleaved=False),
+        (answers.turned_halves,),
+        answers.HALVES_WRONG,
+    ),
+    "cache": (check_cache, answers.CACHE_RIGHT, answers.CACHE_WRONG),
+}
+UNKNOWN_ANSWERS = [
+    (check, sentence, wrong)
+    for check, several in (
+        (check_masked_softmax, answers.SOFTMAX_UNKNOWN),
+        (check_positions, answers.TABLE_UNKNOWN),
+        (check_rotary, answers.ROTARY_UNKNOWN),
+        (check_cache, answers.CACHE_UNKNOWN),
+    )
+    for sentence, wrong in several.items()
+]
+
+
+@pytest.mark.parametrize(
+    ("part", "name"), [(part, name) for part, (_, _, wrong) in PARTS.items() for name in wrong]
+)
+def test_wrong_answer_is_named(part, name):
+    check, _, wrong = PARTS[part]
+    assert check(wrong[name]).message.startswith(f"Not yet: {name}. ")
+
+
+@pytest.mark.parametrize(
+    ("part", "number"),
+    [(part, number) for part, (_, right, _) in PARTS.items() for number in range(len(right))],
+)
+def test_right_answer_is_accepted(part, number):
+    check, right, _ = PARTS[part]
+    verdict = check(right[number])
+    assert verdict, verdict
+
+
+@pytest.mark.parametrize(("check", "sentence", "wrong"), UNKNOWN_ANSWERS)
+def test_answer_that_is_wrong_in_another_way_gets_a_sentence(check, sentence, wrong):
+    verdict = check(wrong)
+    assert not verdict
+    assert sentence in verdict.message
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_empty_stub_fails(part):
+    def stub(*arguments): ...
+
+    assert PARTS[part][0](stub).message.startswith("Not yet: the function returns None. ")
+
+
+def test_the_tables_are_long_enough():
+    for part in ("masked softmax", "positions", "rotary", "cache"):
+        _, right, wrong = PARTS[part]
+        assert len(right) >= 5
+        assert len(wrong) >= 10
+
+
+EXERCISES = {name: thing for name, thing in vars(parts).items() if isinstance(thing, Exercise)}
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_an_exercise_tells_its_known_mistakes_apart(name):
+    assert EXERCISES[name].audit() == []
+    assert len({wrong.name for wrong in EXERCISES[name].wrong}) >= 3
+
+
+# --------------------------------------------------------------------------------
+# Multi-head attention
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_layer_is_named(name, tmp_path):
+    verdict = check_multi_head(layer_of(tmp_path, *WRONG[name]))
+    assert verdict.message.startswith(f"Not yet: {name}. ")
+
+
+@pytest.mark.parametrize("sentence", UNKNOWN)
+def test_wrong_layer_of_an_unknown_kind_gets_a_sentence(sentence, tmp_path):
+    verdict = check_multi_head(layer_of(tmp_path, *UNKNOWN[sentence]))
+    assert not verdict
+    assert sentence in verdict.message
+
+
+@pytest.mark.parametrize("name", RIGHT_EDITS)
+def test_right_layer_is_accepted(name, tmp_path):
+    verdict = check_multi_head(layer_of(tmp_path, *RIGHT_EDITS[name]))
+    assert verdict, verdict
+    assert "with the right gradients" in verdict.message
+
+
+@pytest.mark.parametrize("name", RIGHT_CLASSES)
+def test_right_layer_of_another_kind_is_accepted(name):
+    layer, options = RIGHT_CLASSES[name]
+    verdict = check_multi_head(layer, **options)
+    assert verdict, verdict
+    assert ("with the right gradients" in verdict.message) == options.get("gradients", True)
+
+
+def test_names_of_others_are_found_by_a_mapping(tmp_path):
+    edits = [
+        (f"self.{name} = nn", f"self.inner.{name[0]} = nn")
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj")
+    ]
+    edits += [
+        (f"self.{name}(", f"self.inner.{name[0]}(") for name in ("q_proj", "k_proj", "v_proj", "out_proj")
+    ]
+    made = ("super().__init__()", "super().__init__()\n        self.inner = nn.Module()")
+    layer = layer_of(tmp_path, AT_ONCE, made, *edits)
+    paths = {"q_proj": "inner.q", "k_proj": "inner.k", "v_proj": "inner.v.weight", "out_proj": "inner.o"}
+    assert check_multi_head(layer, adapter=paths)
+    lost = check_multi_head(layer, adapter=paths | {"q_proj": "inner.query"})
+    assert "were not found ('Module' object has no attribute 'query')" in lost.message
+
+
+def test_a_layer_of_another_width_and_mistakes_in_it_are_found(tmp_path):
+    assert check_multi_head(MultiHeadAttention)
+    text, *edits = WRONG["the scores are not scaled"]
+    layer = layer_of(
+        tmp_path,
+        text,
+        *edits,
+        ("return self.out_proj(output), torch.stack(all_weights, dim=1)", "return self.out_proj(output)"),
+    )
+    verdict = check_multi_head(layer, weights=False, own_widths=False, gradients=False)
+    assert verdict.message.startswith("Not yet: the scores are not scaled. ")
+
+
+def test_what_is_no_class_gets_a_sentence():
+    for what in (MultiHeadAttention(6, 3), 3, None):
+        assert "Pass the class itself, without calling it" in check_multi_head(what).message
+    assert check_multi_head(lambda *sizes, **widths: None).message == (
+        "Not yet: the function that should make a layer returns None. Return the layer."
+    )
+
+
+def test_empty_stub_of_a_layer_is_not_finished():
+    class Stub(torch.nn.Module):
+        def __init__(self, embed_dim, num_heads, kdim=None, vdim=None):
+            super().__init__()
+
+    class NoForward(reader_layers.ListOfHeads):
+        forward = torch.nn.Module.forward
+
+    assert "the projections of the layer were not found" in check_multi_head(Stub).message
+    verdict = check_multi_head(NoForward, adapter=reader_layers.of_all_heads)
+    assert verdict.message.startswith("Not yet: the layer is not finished: it raises NotImplementedError")
+
+
+def test_the_table_of_layers_is_long_enough():
+    assert len(WRONG) >= 30
+    assert len(RIGHT_EDITS) + len(RIGHT_CLASSES) >= 20
+
+
+def test_the_slowest_check_takes_less_than_two_seconds(tmp_path):
+    layer = layer_of(tmp_path, *WRONG["no gradient flows through the values"])
+    started = time.process_time()
+    check_multi_head(layer)
+    assert time.process_time() - started < 2, "about 0.3 seconds of one processor"

@@ -8,7 +8,7 @@ from mha_lib import MultiHeadAttention, exercises
 from mha_lib.exercises import Exercise, heads
 
 LAYER, TRAINED = "03_multi_head_attention", "06_what_heads_learn"
-PAGES = {LAYER: 7}
+PAGES = {LAYER: 7, TRAINED: 2}
 CHECKS = {
     "check_sum_over_heads": (LAYER, 1),
     "check_head_dim": (LAYER, 2),
@@ -17,6 +17,8 @@ CHECKS = {
     "check_from_lists": (LAYER, 5),
     "check_weight_maps": (LAYER, 6),
     "check_to_torch": (LAYER, 7),
+    "check_greedy_pruning": (TRAINED, 1),
+    "check_mixtures": (TRAINED, 2),
 }
 
 # checker -> {start of the message: (text in the page's solution, what a reader may have written instead)}
@@ -148,6 +150,43 @@ WRONG = {
         ),
         "the output projection keeps": ("theirs.out_proj.weight.copy_(layer.out_proj.weight)", "pass"),
     },
+    "check_greedy_pruning": {
+        "all heads are ranked once. ": ("loss([*off, head])", "loss([head])"),
+        "the most important heads": ("min(candidates", "max(candidates"),
+        "all heads are ranked once, the most important": ("loss([*off, head])", "-loss([head])"),
+        "a head is switched off twice": ("if head not in off]", "]"),
+        "one head too few": ("len(off) < count", "len(off) < count - 1"),
+        "`count` heads are kept": ("len(off) < count", "len(off) < num_heads - count"),
+        "heads are switched on one by one": (
+            "return off",
+            "off = list(range(num_heads))\n"
+            "    while len(off) > count:\n"
+            "        off.remove(min(off, key=lambda head: loss([o for o in off if o != head])))\n"
+            "    return off",
+        ),
+        "the heads are sorted": ("return off", "return sorted(off)"),
+    },
+    "check_mixtures": {
+        "the table says where both answers are right": (
+            "(named_a != tokens[:, None]) | (named_b != tokens[None])",
+            "(named_a == tokens[:, None]) & (named_b == tokens[None])",
+        ),
+        "a pair counts only if both": (") | (", ") & ("),
+        "only the first answer": (" | (named_b != tokens[None])", ""),
+        "only the second answer": ("(named_a != tokens[:, None]) | ", ""),
+        "the two weights are exchanged": ("p.unsqueeze(-1)", "1 - p.unsqueeze(-1)"),
+        "the second answer uses a mixture": (
+            "    return (named_a",
+            "    share = 1 - share\n"
+            "    named_b = (share * read_b[:, None] + (1 - share) * read_b[None]).argmax(-1)\n"
+            "    return (named_a",
+        ),
+        "both answers come from the first": ("in (read_a, read_b)", "in (read_a, read_a)"),
+        "the table is transposed": (
+            "(named_a != tokens[:, None]) | (named_b != tokens[None])",
+            "((named_a != tokens[:, None]) | (named_b != tokens[None])).T",
+        ),
+    },
 }
 
 
@@ -162,6 +201,7 @@ def test_every_checker_is_used_on_a_page():
     assert sorted(CHECKS.values()) == [(page, i + 1) for page in PAGES for i in range(PAGES[page])]
 
 
+@pytest.mark.no_shape_checks  # they take most of the time, and a reader's function has no annotations
 @pytest.mark.parametrize("name", CHECKS)
 def test_solution_passes_and_each_planted_fault_is_named(name):
     check = getattr(exercises, name)

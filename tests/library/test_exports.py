@@ -39,6 +39,8 @@ MODULES = (
     "experiments",
     "checkpoints",
     "exercises.engine",
+    "exercises.parts",
+    "exercises.multi_head",
 )
 
 # What other people's code relies on. Annotations are left out; `self` too.
@@ -186,6 +188,13 @@ SIGNATURES = {
         "arrays=True, same_dtype=False, takes='function', atol=1e-05, rtol=0.0001)"
     ),
     "exercises.Exercise.audit": "()",
+    "exercises.check_masked_softmax": "(answer)",
+    "exercises.check_positions": "(answer, *, added=False)",
+    "exercises.check_rotary": "(answer, *, interleaved=True)",
+    "exercises.check_cache": "(answer)",
+    "exercises.check_multi_head": (
+        "(layer, *, adapter=None, call=None, own_widths=True, weights=True, gradients=True)"
+    ),
     "exercises.randn": "(generator, *sizes)",
     "exercises.rows_sum_to_one": "(position=0)",
     "inspection.capture_attention": "(model)",
