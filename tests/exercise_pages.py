@@ -78,10 +78,10 @@ def solution_of(page, number, *plants):
             assert old in source, f"{old!r} is not in the solution"
             source = source.replace(old, new)
         for node in ast.parse(source).body:
-            if isinstance(node, (ast.FunctionDef, ast.Import, ast.ImportFrom)):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)):
                 with suppress(NameError):  # a default that is a constant of the page: for figures only
                     exec(compile(ast.Module([node], []), cell.id, "exec"), space)  # noqa: S102
         if last:
-            [name] = re.findall(r"^def (\w+_solution)\(", source, re.M)
+            [name] = re.findall(r"^(?:def|class) (\w+_?[sS]olution)\(", source, re.M)
             return space[name]
     raise KeyError(number)

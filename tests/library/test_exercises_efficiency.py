@@ -136,7 +136,7 @@ LATE = (ATTEND, "dot_product_attention(query, *(x[:, :, :filled] for x in before
 
 
 def test_every_exercise_has_all_its_parts():
-    assert list(faults_of_exercises(PAGE, 7)) == []
+    assert list(faults_of_exercises(PAGE, 8)) == []
 
 
 def test_every_checker_is_used_on_the_page():
@@ -159,6 +159,19 @@ def test_solution_passes_and_each_planted_fault_is_named(name):
     assert len(messages) == len(check.wrong) >= 3, "each known wrong answer was planted"
     assert not check(lambda *arguments: None)
     assert check.audit() == []
+
+
+def test_the_cache_of_fixed_size_passes_and_its_faults_are_named():
+    check = exercises.check_cache
+    assert check(solution_of(PAGE, 8))
+    for start, plant in {
+        "empty": ("keys[: t + 1], values[: t + 1]", "keys, values"),
+        "inplace": ("torch.is_grad_enabled()", "False"),
+        "late": ("keys[: t + 1], values[: t + 1]", "keys[: max(t, 1)], values[: max(t, 1)]"),
+    }.items():
+        verdict = check(solution_of(PAGE, 8, plant))
+        assert not verdict, start
+        print(start, verdict)
 
 
 def test_what_is_returned_is_asked_for_in_words():

@@ -8,7 +8,7 @@ from mha_lib import MultiHeadAttention, exercises
 from mha_lib.exercises import Exercise, heads
 
 LAYER, TRAINED = "03_multi_head_attention", "06_what_heads_learn"
-PAGES = {LAYER: 7, TRAINED: 2}
+PAGES = {LAYER: 8, TRAINED: 2}
 CHECKS = {
     "check_sum_over_heads": (LAYER, 1),
     "check_head_dim": (LAYER, 2),
@@ -198,7 +198,8 @@ def test_every_exercise_has_all_its_parts(page):
 def test_every_checker_is_used_on_a_page():
     assert set(CHECKS) == {name for name, one in vars(heads).items() if isinstance(one, Exercise)}
     assert set(CHECKS) == set(WRONG)
-    assert sorted(CHECKS.values()) == [(page, i + 1) for page in PAGES for i in range(PAGES[page])]
+    every = [(page, number + 1) for page, count in PAGES.items() for number in range(count)]
+    assert sorted([*CHECKS.values(), (LAYER, 8)]) == every  # the last is `check_multi_head`, tested elsewhere
 
 
 @pytest.mark.no_shape_checks  # they take most of the time, and a reader's function has no annotations
@@ -215,6 +216,19 @@ def test_solution_passes_and_each_planted_fault_is_named(name):
     assert len(messages) == len(check.wrong) >= 3, "each known wrong answer was planted"
     assert not check(lambda *arguments: None)
     assert check.audit() == []
+
+
+def test_the_layer_of_the_page_passes_and_its_faults_are_named():
+    check = exercises.check_multi_head
+    assert check(solution_of(LAYER, 8))
+    for start, plant in {
+        "a mask with": ("mask = mask.unsqueeze(1)", "pass"),
+        "the output projection is": ("self.out_proj(merge_heads(heads))", "merge_heads(heads)"),
+        "the keys": ("self.k_proj(key)", "self.v_proj(value)"),
+    }.items():
+        verdict = check(solution_of(LAYER, 8, plant))
+        assert not verdict, start
+        print(start, verdict)
 
 
 def test_what_is_returned_is_asked_for_in_words():
