@@ -490,7 +490,10 @@ class Exercise:
             causes = "`.detach()`, `.data`, `.item()`, NumPy, `no_grad`"
             trouble = f"no result carries a gradient: was it detached ({causes})?"
             return _Outcome(trouble=trouble, error="detached")
-        found = torch.autograd.grad(total, leaves, allow_unused=True)
+        try:
+            found = torch.autograd.grad(total, leaves, allow_unused=True)
+        except RuntimeError as error:
+            return _Outcome(trouble=_no_way_back(error), error="no way back")
         zeros = (torch.zeros_like(leaf) for leaf in leaves)
         return _Outcome(
             tuple(z if g is None else g for g, z in zip(found, zeros, strict=True))
@@ -742,6 +745,16 @@ def _raised(error: Exception) -> str:
     first = str(error).strip().splitlines()[0] if str(error).strip() else ""
     first = re.sub(r"\b0x[0-9a-fA-F]+\b", "0x…", first)[:200].rstrip(".")
     return f"it raises {kind}{where}{': ' + first if first else ''}"
+
+
+def _no_way_back(error: RuntimeError) -> str:
+    """Why autograd could not compute gradients, as a clause."""
+    if "inplace" in str(error):
+        return (
+            "the backward pass needs a tensor as it was, and it was changed in place later (`x[t] = ...`, "
+            "`x += ...`). Use a copy, `x.clone()`, or join the parts with `torch.cat` or `torch.stack`"
+        )
+    return f"the backward pass fails: {str(error).strip().splitlines()[0][:200].rstrip('.')}"
 
 
 def _line_of(error: Exception) -> tuple[int, str]:

@@ -178,6 +178,31 @@ def test_properties_come_before_general_differences():
     assert "its rows should add up to 1, and row [0] adds up to" in message
 
 
+def test_a_backward_pass_that_fails_is_said_in_words():
+    def overwrites_what_autograd_needs(scores, value):
+        weights = scores.softmax(-1)
+        output = weights @ value
+        weights[:] = 0
+        return output
+
+    def in_the_way_back(scores, value):
+        class Fails(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, gradient):
+                raise RuntimeError("no gradient here.")
+
+        return Fails.apply(right(scores, value))
+
+    message = POOLING(overwrites_what_autograd_needs).message
+    assert "the numbers are right, but not the gradients" in message
+    assert "changed in place later" in message
+    assert "the backward pass fails: no gradient here." in POOLING(in_the_way_back).message
+
+
 def test_an_endless_loop_can_be_interrupted():
     def interrupted(scores, value):
         raise KeyboardInterrupt
