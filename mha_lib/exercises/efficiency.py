@@ -4,7 +4,6 @@ What each checker tries, with which sizes, is the dictionary `cases` of its exer
 wherever one of them does not have to divide another.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable

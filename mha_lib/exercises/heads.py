@@ -4,7 +4,6 @@ Chapter 3 uses the first seven, chapter 6 the last two. What each checker tries,
 dictionary `cases` of its exercise; the sizes are primes wherever one of them does not have to divide another.
 """
 
-
 from __future__ import annotations
 
 import re
