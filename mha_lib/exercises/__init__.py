@@ -32,6 +32,11 @@ from mha_lib.exercises.heads import (
     check_to_torch,
     check_weight_maps,
 )
+from mha_lib.exercises.inside import (
+    check_mixed_memory,
+    check_one_head_left,
+    check_wide_tokens,
+)
 from mha_lib.exercises.masks import (
     check_convention,
     check_left_padding,
@@ -138,6 +143,7 @@ __all__ = [
     "check_local_window",
     "check_loss_again",
     "check_masked_softmax",
+    "check_mixed_memory",
     "check_mixtures",
     "check_multi_head",
     "check_name_the_scale",
@@ -145,6 +151,7 @@ __all__ = [
     "check_ntk_base",
     "check_one_by_one",
     "check_one_head",
+    "check_one_head_left",
     "check_permuted_mask",
     "check_pieces",
     "check_pooling",
@@ -175,6 +182,7 @@ __all__ = [
     "check_translate",
     "check_triangle",
     "check_weight_maps",
+    "check_wide_tokens",
     "randn",
     "rows_sum_to_one",
 ]
