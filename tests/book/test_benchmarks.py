@@ -446,7 +446,7 @@ def test_stored_results_cover_all_widgets_and_pages():
     results = json.loads((ROOT / "benchmarks" / "results_widgets.json").read_text(encoding="utf-8"))
     assert results["machine"]["processor"] and results["machine"]["chromium"]
     measured = {row["widget"] for row in results["steps"]}
-    assert measured >= {*SAMPLES}
+    assert measured >= {*SAMPLES} - load("bench_widgets").STILL
     assert len([row for row in results["steps"] if row["limit"]]) > 1
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
     chapters = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
