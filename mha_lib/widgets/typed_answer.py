@@ -74,7 +74,7 @@ class TypedAnswer(CourseWidget):
     question = t.Dict(read_only=True).tag(sync=True)
     name = t.Unicode(read_only=True).tag(sync=True)
     """Under which the browser keeps the attempts; "" if it does not."""
-    attempts: t.List[Any] = t.List().tag(sync=True)
+    attempts = t.List(t.Any()).tag(sync=True)
     """The answers that the reader has checked, each a number, or a list of sizes."""
     typed = t.Unicode().tag(sync=True)
     """The last of them as the reader typed it."""
@@ -187,7 +187,7 @@ class TypedAnswer(CourseWidget):
         if not self.attempts:
             return False
         last = self.attempts[-1]
-        value = tuple(last) if isinstance(last, (list, tuple)) else last
+        value: Any = tuple(last) if isinstance(last, (list, tuple)) else last
         return self._is_near(value, self._answer)
 
     def fallback_html(self) -> str:

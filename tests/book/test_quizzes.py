@@ -117,7 +117,7 @@ def test_every_choice_is_answered_with_its_own_feedback(book, serve, browser, pa
         item.locator("label").nth(list(asked["choices"]).index(choice)).click()
         item.get_by_role("button", name="Check").click()
         expect(item.locator(".mha-feedback")).to_contain_text(shown(asked["choices"][choice]))
-    quizzes = page.locator(".mha-score")
+    quizzes = page.locator(".mha-quiz .mha-score")
     for index in range(quizzes.count()):
         right, total = re.match(r"(\d+) of (\d+) correct", quizzes.nth(index).inner_text()).groups()
         assert right == total

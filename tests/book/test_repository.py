@@ -86,7 +86,10 @@ def test_one_command_changes_the_address_everywhere(copy):
     left = [
         path
         for path in copy.rglob("*")
-        if path.is_file() and re.search(rf"{owner}(/|\.github\.io/){name}\b", text_of(path))
+        # The text that the language model reads is frozen, with the addresses of its day.
+        if path.is_file()
+        and path.name != "book_text.txt"
+        and re.search(rf"{owner}(/|\.github\.io/){name}\b", text_of(path))
     ]
     assert left == []
     chapters = [path for path in FILES if path.suffix == ".ipynb"]
