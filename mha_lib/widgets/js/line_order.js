@@ -92,22 +92,26 @@ function itemRow(content, item) {
     code: element("span", { class: "mha-text", text: textOf(content, index) }),
   }));
   const grip = element("span", { class: "mha-grip", "aria-hidden": "true" });
-  const texts = lines.map(({ number, code }) => element("span", { class: "mha-code-line" }, number, code));
-  const button = element("button", { type: "button", class: "mha-line" }, grip, element("span", {}, ...texts));
+  // The name of the button is its text: first, unseen, where the line stands, then the code that is seen.
+  const spot = element("span", { class: "mha-unseen" });
+  const texts = lines.map(({ number, code }, place) => {
+    const between = place ? [element("span", { class: "mha-unseen", text: "; " })] : [];
+    return element("span", { class: "mha-code-line" }, ...between, number, code);
+  });
+  const button = element("button", { type: "button", class: "mha-line" }, spot, grip, element("span", {}, ...texts));
   button.dataset.first = String(item[0]);
   const node = element("li", { class: "mha-item" }, button);
 
   /**
-   * @param {Spot} spot
+   * @param {Spot} where
    * @param {boolean} isHeld
    * @param {number} fault the number of the line that a check has found wrong, or 0
    */
-  function draw(spot, isHeld, fault) {
-    const { line, inSolution, depths } = spot;
+  function draw(where, isHeld, fault) {
+    const { line, inSolution, depths } = where;
     const isWrong = inSolution && fault > line && fault <= line + item.length;
-    const code = item.map((index) => textOf(content, index)).join("; ");
-    const said = `${describeSpot(spot)}${isWrong ? ", stands wrong" : ""}: ${code}`;
-    button.setAttribute("aria-label", said[0].toUpperCase() + said.slice(1));
+    const said = `${describeSpot(where)}${isWrong ? ", stands wrong" : ""}: `;
+    write(spot, said[0].toUpperCase() + said.slice(1));
     button.setAttribute("aria-pressed", String(isHeld));
     // A sign as well as a colour, for whoever sees none.
     write(grip, `${isWrong ? "✗" : ""}${isHeld ? "✥" : ""}` || "⠿");
