@@ -5,6 +5,8 @@ URL ?=
 CHAPTERS ?=
 ONLY ?=
 CONFIRM ?=
+TORCH_INDEX ?=
+UPGRADE ?=
 CHECK ?=
 JOBS ?= 2
 PORT ?= 8000
@@ -31,20 +33,23 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help book serve notebooks experiments rosetta test test-all faults oldest check bench bench-rosetta bench-transformer bench-widgets heights machine repository clean
+.PHONY: help lock needs made-elsewhere book dist serve notebooks claims experiments rosetta test test-all faults oldest check bench bench-rosetta bench-transformer bench-widgets heights machine pictures repository clean
 
 help:
 	@echo 'make book        build the book from the stored notebooks into $(BOOK)'
+	@echo 'make dist        put the wheel, the book and their hashes into dist/'
 	@echo 'make serve       build it and serve it on http://127.0.0.1:$(PORT)'
 	@echo 'make notebooks   run the pages with code and store their outputs (CHAPTERS="chapters/03_*.ipynb" for some)'
+	@echo 'make claims      list the measurements that the pages state, each with the cell that prints it; read what it prints'
 	@echo 'make experiments train what the pages quote and store it, an hour; ONLY=two_pointers for one (CONFIRM=1: compare only)'
 	@echo 'make rosetta     run the layer in every framework of chapters/rosetta and store what was found; 3 GB, eight minutes'
 	@echo '                 (ONLY="jax paddle" for some, CHECK=1: compare only)'
 	@echo 'make test        library, chapters and the book in a browser; about six minutes on two cores'
 	@echo '                 (ONLY="tests/library/test_cache.py chapters/02_scoring_functions.ipynb" for some)'
 	@echo 'make test-all    what make test leaves out: planted faults, accessibility, Colab, each widget; half an hour'
-	@echo 'make faults      plant known faults in the library and print which test catches each; about two minutes'
-	@echo 'make check       format, lint and types of Python and JavaScript'
+	@echo 'make faults      plant known faults in library and widgets and print which test catches each'
+	@echo 'make pictures    store how widgets and diagrams look, where that changed (ONLY="Quiz 04_*" for some); two minutes'
+	@echo 'make check       format, lint and types of Python, JavaScript and the workflows'
 	@echo 'make bench       measure time and memory, for the appendix on efficiency; about eight minutes'
 	@echo 'make bench-rosetta   measure each framework, the layer from nothing and its own; about three minutes'
 	@echo 'make bench-transformer   measure our encoder against BERT of transformers and that of torch; two minutes'
@@ -52,27 +57,69 @@ help:
 	@echo 'make heights     measure the room that pages keep for their widgets'
 	@echo 'make oldest      the tests of the library with the oldest torch that it admits; several gigabytes'
 	@echo 'make repository URL=https://github.com/OWNER/NAME   change the address everywhere'
+	@echo 'make lock        pin again what requirements.in names, with hashes (UPGRADE=1: newest versions)'
 	@echo 'make clean       remove what was built, the environment too'
 
-# The environment, made again when the pins change. Debian keeps venv in a package of its own.
-# The last line builds matplotlib's font cache now: later it would write a notice into some notebook's output.
-.venv/ready: requirements.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed: make PYTHON=..."'
-	$(PYTHON) -m venv .venv || { [ "$$(id -u)" = 0 ] && export DEBIAN_FRONTEND=noninteractive && apt-get update -qq && \
-	  apt-get install -qq -y --no-install-recommends python3-venv && $(PYTHON) -m venv --clear .venv; }
-	$(BIN)/pip install --quiet -r requirements.txt
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+# The environment, made again when the pins change, and from nothing when it is not usable: it holds its own path, so it
+# cannot be moved, and a link to a Python that may be gone. `ready` says where it was made. Debian keeps venv in a package
+# of its own. Every file that pip takes is known by its hash; TORCH_INDEX serves torch and nothing else. Where no index has
+# torch for CPUs, PyPI's build for GPUs is taken. The last but one line builds matplotlib's font cache now: later it would
+# write a notice into some notebook's output.
+HERE := $(shell pwd -P)
+USABLE = [ "$$(cat .venv/ready 2>/dev/null)" = "$$(pwd -P)" ] && $(BIN)/python -c '' 2>/dev/null
+ifneq ($(wildcard .venv),)
+ifneq ($(shell $(USABLE) && echo yes),yes)
+.venv/ready: made-elsewhere
+endif
+endif
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+INSTALL := $(BIN)/pip install --quiet --no-deps
+PINNED := $(INSTALL) --require-hashes --only-binary :all:
+TORCH := $(PINNED) -r requirements-cpu.txt 2>/dev/null || { \
+  echo 'torch for CPUs is not on PyPI: its build for GPUs comes, some gigabytes. The smaller one: make TORCH_INDEX=$(CPU_INDEX)'; \
+  $(PINNED) -r requirements-gpu.txt; }
+.venv/ready: requirements.txt requirements-cpu.txt requirements-gpu.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo 'Python 3.11 to 3.13 is needed, and no $(PYTHON) is here: make PYTHON=...'; exit 1; }
+	@{ $(USABLE); } || rm -rf .venv
+	@$(PYTHON) tools/machine.py book
+	@[ -d .venv ] || $(PYTHON) -m venv .venv || { [ "$$(id -u)" = 0 ] && export DEBIAN_FRONTEND=noninteractive && \
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends python3-venv && \
+	  $(PYTHON) -m venv --clear .venv; }
+	$(if $(TORCH_INDEX),$(PINNED) --index-url $(TORCH_INDEX) -r requirements-cpu.txt,@$(TORCH))
+	$(PINNED) -r requirements.txt
+	$(INSTALL) --no-build-isolation --editable .
 	$(BIN)/python -c 'import matplotlib.font_manager'
-	touch $@
+	@pwd -P >$@
 
-# Sphinx builds only pages that changed. Everything is built again where that is not enough: after a change of settings
-# or styles, which it would not copy, and after a warning, which it would not repeat.
+made-elsewhere: ;
+
+# What is missing is said before anything is downloaded.
+needs:
+	@$(PYTHON) tools/machine.py test
+
+lock: .venv/ready
+	$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
+
+# The new book is built beside the old one, which stays until the new one is whole. Sphinx builds only pages that changed.
+# Everything is built again where that is not enough: after a change of settings or styles, which it would not copy, and
+# after a warning, which it would not repeat.
+NEXT := _build/next
 book: .venv/ready
 	@$(BIN)/python tools/check_experiments.py
-	@[ -z "$$(find _config.yml _toc.yml _ext _static -newer _build/built 2>/dev/null)" ] || rm -rf _build
-	@$(BIN)/jupyter-book build . -q -W --keep-going || { rm -rf _build; exit 1; }
-	@touch _build/built
-	@echo 'The book is built. Open file://$(CURDIR)/$(BOOK)/index.html, or run: make serve'
+	@[ -z "$$(find _config.yml _toc.yml _ext _static -newer $(NEXT)/built 2>/dev/null)" ] || rm -rf $(NEXT)
+	@$(BIN)/jupyter-book build . --path-output $(NEXT) -q -W --keep-going >/dev/null || { rm -rf $(NEXT); exit 1; }
+	@touch $(NEXT)/built
+	@diff -rq $(NEXT)/_build/html $(BOOK) >/dev/null 2>&1 || { rm -rf _build/new && cp -R $(NEXT)/_build/html _build/new && \
+	  rm -rf $(BOOK) && mv _build/new $(BOOK); }
+	@$(BIN)/python -c 'import pathlib; print("The book is built. Open " + \
+	  pathlib.Path("$(BOOK)/index.html").resolve().as_uri() + " or run: make serve")'
+
+# What a release consists of: the wheel that the book serves, the book, and the hashes of both.
+dist: book
+	rm -rf dist && mkdir dist
+	cp $(BOOK)/wheel/*.whl dist
+	tar -C _build -czf dist/book.tar.gz html
+	cd dist && sha256sum * >SHA256SUMS
 
 serve: book
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(BOOK)
@@ -80,6 +127,10 @@ serve: book
 notebooks: .venv/ready
 	$(BIN)/python tools/set_repository.py
 	$(BIN)/python tools/run_notebooks.py --jobs $(JOBS) $(CHAPTERS)
+
+# Numbers in the text are those that cells print; a changed sentence is listed again after somebody has read it.
+claims: .venv/ready
+	$(BIN)/python tools/claims.py --write
 
 # What trains longer than a page may. One experiment is one process with one thread, so JOBS of them run at a time. After
 # code was rewritten that does what it did, CONFIRM=1 trains a little of each arm and keeps the stored results if it can.
@@ -103,26 +154,30 @@ machine: .venv/ready
 	@if [ "$$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release; then \
 	  dpkg -s $(DEBIAN) >/dev/null 2>&1 || { export DEBIAN_FRONTEND=noninteractive; \
 	    apt-get update -qq && apt-get install -qq -y --no-install-recommends $(DEBIAN); }; \
-	elif ! command -v chromium-headless-shell chromium >/dev/null; then \
+	elif ! $(BIN)/python tools/machine.py browser; then \
 	  $(BIN)/playwright install --only-shell chromium; fi
 
 # The library, the book in a browser, and every output of the chapters: minutes. ONLY may also name what is slow.
-test: book machine
+test: needs book machine
 	@$(BEGIN); \
 	$(if $(TESTS),echo '== tests'; $(if $(ONLY),,SHAPE_CHECKS=off) $(PYTEST) $(if $(ONLY),,-m 'not slow') $(TESTS) || status=1;) \
 	$(if $(NOTEBOOKS),echo '== notebooks: every output as stored'; $(NBVAL) $(NOTEBOOKS) || status=1;) \
 	$(END)
 
 # What `make test` leaves out; tests/conftest.py says by which rule.
-test-all: book machine
+test-all: needs book machine
 	@$(BEGIN); \
 	echo '== slow tests'; $(PYTEST) -m slow tests || status=1; \
 	echo '== the library, its shapes checked'; $(PYTEST) -m 'not slow' tests/library || status=1; \
 	$(END)
 
-# Each known fault is planted in a copy of the library; the table says which test caught it.
+# Each known fault is planted in a copy of the library or the widgets; the table says which test caught it.
 faults: .venv/ready
 	$(BIN)/python tests/faults/runner.py --jobs $(JOBS)
+
+# What the tests compare with: each widget and each diagram, light and dark, wide and narrow. Look at what changed.
+pictures: book machine
+	set -f; $(BIN)/python tests/pictures/refresh.py $(if $(ONLY),--only $(ONLY))
 
 check: .venv/ready node_modules/.package-lock.json
 	$(BIN)/ruff check
@@ -130,6 +185,7 @@ check: .venv/ready node_modules/.package-lock.json
 	$(BIN)/mypy
 	$(BIN)/node node_modules/typescript/bin/tsc
 	$(BIN)/node tools/check_javascript.mjs
+	$(BIN)/zizmor --offline --quiet --pedantic .github/workflows
 
 # The compiler that checks the types of the widgets' JavaScript, of the version in package-lock.json. Node and npm are
 # in the environment.
@@ -165,7 +221,7 @@ heights: book machine
 OLD_TORCH := 2.6.0
 oldest:
 	$(PYTHON) -m venv .venv-oldest
-	grep -vE '^(torch|sympy)==' requirements.txt > .venv-oldest/pins.txt
+	sed -n 's/^\([^ ]*==[^ ]*\).*/\1/p' requirements.txt | grep -v '^sympy==' > .venv-oldest/pins.txt
 	.venv-oldest/bin/pip install --quiet torch==$(OLD_TORCH) -r .venv-oldest/pins.txt
 	PYTHONPATH=. .venv-oldest/bin/pytest -n $(JOBS) --dist loadfile tests/library --ignore tests/library/test_types.py
 

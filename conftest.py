@@ -1,65 +1,108 @@
-"""For all of pytest here: figures are compared as well as texts, and what failed is said in one line.
+"""For all of pytest here: whole notebooks are compared, and what failed is said in one line.
 
-nbval compares texts only; it learns here to compare figures, pixel by pixel, with a tolerance.
+nbval compares the texts of cells that are not exempt. It learns here to compare figures, what exempt cells
+print and draw, and the state of the widgets, which is what readers of the static page interact with.
 """
 
-import base64
-import io
+import json
 import os
 
-import numpy as np
 import pytest
-from nbval.plugin import IPyNbCell
-from PIL import Image
-
-# Fonts and edges differ in the last bits from one machine to the next, a wrong curve or colour by much more.
-LEVELS, SHARE = 8, 0.01
+from nbval.plugin import IPyNbCell, IPyNbFile
+from stored_outputs import (
+    figure_faults,
+    figures_of,
+    state_faults,
+    state_of_run,
+    stored_state,
+    text_faults,
+)
 
 # Where the Makefile collects what failed. Only this run of pytest writes there, not one that a test starts.
 FAILED = os.environ.pop("FAILED", None)
 
+EXEMPT = (
+    "nbval-ignore-output"  # tag of a cell that trains: its numbers may differ a little
+)
+KEEP = "keep-output"  # tag of a cell that measures time: its numbers differ
+
+READ_STATES = """
+import json
+from ipywidgets import Widget
+print(json.dumps(Widget.get_manager_state()["state"]))
+"""
+
 compare_texts = IPyNbCell.compare_outputs
+collect_cells = IPyNbFile.collect
 
 
 def compare_outputs(self, test, ref, skip_compare=None):
-    """Compare a cell's new outputs with the stored ones: texts as nbval does, then the figures."""
-    if not compare_texts(self, test, ref, skip_compare):
+    """Compare a cell's new outputs with the stored ones: texts, then figures."""
+    tags = self.cell.metadata.get("tags", [])
+    if EXEMPT in tags:
+        self.comparison_traceback = [] if KEEP in tags else list(text_faults(test, ref))
+    elif not compare_texts(self, test, ref, skip_compare):
         return False
-    new, stored = (
-        [o["data"]["image/png"] for o in outputs if "image/png" in o.get("data", {})]
-        for outputs in (test, ref)
-    )
-    if len(new) != len(stored):
-        self.comparison_traceback.append(
-            f"{len(stored)} figures are stored, the cell makes {len(new)}"
+    if KEEP not in tags:
+        self.comparison_traceback += figure_faults(
+            figures_of(test), figures_of(ref), trained=EXEMPT in tags
         )
-        return False
-    differences = [difference(*pair) for pair in zip(new, stored, strict=True)]
-    self.comparison_traceback += [
-        f"figure {n}: {text}" for n, text in enumerate(differences) if text
-    ]
-    return not any(differences)
+    return not self.comparison_traceback
 
 
-def difference(new, stored):
-    """Say how two base64-encoded PNG files differ beyond the tolerance, or return None."""
-    try:
-        images = [
-            Image.open(io.BytesIO(base64.b64decode(png))).convert("RGBA")
-            for png in (new, stored)
-        ]
-    except (OSError, ValueError) as error:
-        return f"not a picture: {error}"
-    if images[0].size != images[1].size:
-        return f"{images[1].size} pixels are stored, the cell makes {images[0].size}"
-    new_pixels, stored_pixels = (np.asarray(image, dtype=np.int16) for image in images)
-    share = (np.abs(new_pixels - stored_pixels).max(axis=-1) > LEVELS).mean()
-    if share > SHARE:
-        return f"{share:.2%} of the pixels differ by more than {LEVELS} levels"
-    return None
+def collect(self):
+    """The cells of a notebook, none exempt from every comparison, and then its widgets."""
+    cells = []
+    for cell in collect_cells(self):
+        cell.options["check"] = True
+        cells.append(cell)
+        yield cell
+    if stored_state(self.nb):
+        yield WidgetState.from_parent(self, name="Widgets", cells=cells)
+
+
+class WidgetState(pytest.Item):
+    """The state of the widgets at the end of a run is the stored one."""
+
+    def __init__(self, *, cells, **others):
+        super().__init__(**others)
+        self.cells = cells
+
+    def runtest(self):
+        """Read the state from the kernel in which the cells ran."""
+        outputs = {item.cell.id: item.test_outputs for item in self.cells}
+        if None in outputs.values():
+            pytest.skip("cells of this notebook did not run")
+        new = state_of_run(self.parent.nb, outputs, self.read_states())
+        faults = list(state_faults(new, stored_state(self.parent.nb)))
+        assert not faults, "\n".join(faults[:20])
+
+    def read_states(self):
+        """What all widgets in the kernel hold, by their ids there."""
+        kernel = self.parent.kernel
+        request = kernel.execute_cell_input(READ_STATES, allow_stdin=False)
+        kernel.await_reply(request, timeout=60)
+        printed = ""
+        while True:
+            message = self.parent.get_kernel_message(timeout=60)
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            if message["msg_type"] == "stream":
+                printed += message["content"]["text"]
+            elif message["content"].get("execution_state") == "idle":
+                return json.loads(printed)
+
+    def repr_failure(self, excinfo):
+        """Only the differences: where they were found in here says nothing."""
+        return f"The widgets are not as they are stored; run `make notebooks`.\n{excinfo.value}"
+
+    def reportinfo(self):
+        """Named as nbval names its cells."""
+        return self.path, 0, f"{self.path.name}::Widgets"
 
 
 IPyNbCell.compare_outputs = compare_outputs
+IPyNbFile.collect = collect
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -3,6 +3,7 @@
 Pages that need no network, stills that replace widgets, and docstrings in the style of this library.
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -15,25 +16,9 @@ from sphinx.util.nodes import make_refnode
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
-# Pages may load files that lie beside them and run the widgets' modules (stored in the page, started from
-# blob URLs), but nothing else. GitHub Pages cannot send this header, so the policy is a <meta> element.
-# `file:` is for a book opened from disk.
-CONTENT_SECURITY_POLICY = "; ".join(
-    [
-        "default-src 'none'",
-        "script-src 'self' file: blob: 'unsafe-inline'",
-        "style-src 'self' file: 'unsafe-inline'",
-        "img-src 'self' file: data: blob:",
-        "font-src 'self' file: data:",
-        "connect-src 'self' file:",
-        "base-uri 'none'",
-        "form-action 'self' file:",
-    ]
-)
-HEAD = f"""<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}" />
-<noscript><style>
-  .widget-host {{ display: none; }}
-  .widget-still {{ display: block !important; }}
+HEAD = """<noscript><style>
+  .widget-host { display: none; }
+  .widget-still { display: block !important; }
 </style></noscript>"""
 
 
@@ -111,8 +96,21 @@ def repair(html, repairs):
     return html
 
 
+def link_to_commit(html, options, commit):
+    """Let the links that open notebooks in Colab lead to a commit instead of the branch.
+
+    A notebook names the files that its book serves by their SHA-256, so both must be of one commit. The
+    branch may be ahead of the published book, for example while its tests run.
+    """
+    repository = options["repository_url"].removeprefix("https://github.com/")
+    start = f"{options['launch_buttons']['colab_url']}/github/{repository}/blob"
+    return html.replace(
+        f"{start}/{options['repository_branch']}/", f"{start}/{commit}/"
+    )
+
+
 def complete_page(app, pagename, templatename, context, doctree):
-    """Add the security policy and, below the title of each chapter, the link that opens it in Colab."""
+    """Add the rules of pages without scripts and, below the title of a chapter, the link to Colab."""
     context["metatags"] = f"{HEAD}\n{context.get('metatags', '')}"
     body = repair(context.get("body", ""), REPAIRS_OF_BODY)
     if doctree is not None and app.env.doc2path(pagename).endswith(".ipynb"):
@@ -128,13 +126,18 @@ def complete_page(app, pagename, templatename, context, doctree):
 
 
 def repair_pages(app, exception):
-    """Repair what the theme's templates write around the text of each page."""
+    """Repair what the theme's templates write around the text of each page, and link CI's commit."""
     if exception or app.builder.format != "html":
         return
+    commit = os.environ.get("COURSE_COMMIT")
     for path in Path(app.outdir).rglob("*.html"):
-        html = path.read_text(encoding="utf-8")
+        html = whole = path.read_text(encoding="utf-8")
         if 'aria-label="Book"' not in html and "pst-primary-sidebar" in html:
-            path.write_text(repair(html, REPAIRS_OF_PAGE), encoding="utf-8")
+            whole = repair(whole, REPAIRS_OF_PAGE)
+        if commit:
+            whole = link_to_commit(whole, app.config.html_theme_options, commit)
+        if whole != html:
+            path.write_text(whole, encoding="utf-8")
 
 
 def take_docstring_literally(app, what, name, obj, options, lines):

@@ -182,7 +182,7 @@ def used_rules(css, names):
 def subset_icons(source, characters):
     """Return a web font with only these characters."""
     logging.getLogger("fontTools").setLevel(logging.ERROR)  # it logs everything
-    font = TTFont(source)
+    font = TTFont(source, recalcTimestamp=False)  # the same bytes from every build
     worker = subset.Subsetter(subset.Options(layout_features=[], hinting=False))
     worker.populate(unicodes=characters)
     worker.subset(font)

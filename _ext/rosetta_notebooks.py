@@ -3,16 +3,24 @@
 A notebook has a cell for each definition of its program, under the program's headings. The first cell fetches
 what the programs share; the last one compares all cases with loops. Git holds the notebooks because Colab
 opens only files in a branch; nobody edits them.
+
+The folder `wheel` of the book holds what these notebooks and the chapters fetch; they name its SHA-256.
 """
 
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+import course_files  # noqa: E402
+from set_repository import book_address, setup_cell  # noqa: E402
+
 FOLDER = ROOT / "chapters" / "rosetta"
 STORED = ROOT / "colab"
 # The programs whose frameworks Colab has installed.
@@ -31,20 +39,31 @@ Run all cells, change a line, and run them again: the last cell says what no lon
 
 Keep Colab's runtime without an accelerator: GPUs round float32 products more than the comparison allows."""
 SETUP = """\
-# On Colab this fetches the course, for cases and comparison. Elsewhere, clone it into the folder course.
-import subprocess
+# On Colab this fetches the course's programs, for cases and comparison: the very file
+# that this notebook was made with. Elsewhere, clone the course into the folder course.
+import hashlib
+import io
 import sys
+import urllib.request
+import zipfile
 from pathlib import Path
 
 course = Path("course")
 if "google.colab" in sys.modules and not course.is_dir():
-    clone = ["git", "clone", "--quiet", "--depth", "1", "--branch", "{branch}"]
-    subprocess.check_call([*clone, "{address}", str(course)])
+    book = "{book}"
+    programs = "{programs}"
+    sha256 = "{sha256}"
+    try:
+        with urllib.request.urlopen(f"{{book}}/{{programs}}", timeout=60) as answer:
+            archive = answer.read()
+    except OSError as error:
+        reason = f"could not be fetched from {{book}}. Is there a network?"
+        raise RuntimeError(f"The course's programs {{reason}} ({{error}})") from None
+    if hashlib.sha256(archive).hexdigest() != sha256:
+        reason = f"are not those of this notebook: open it again from {{book}}."
+        raise RuntimeError(f"The course's programs {{reason}}")
+    zipfile.ZipFile(io.BytesIO(archive)).extractall(course)
 sys.path[:0] = [str(course / part) for part in ("chapters/rosetta", "tools")]"""
-PACKAGE = """\
-# This program compares with the course's own layer, so the course's package is installed too.
-package = "git+{address}@{branch}"
-subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", package])"""
 COMPARE = """\
 import rosetta
 
@@ -60,9 +79,20 @@ for case, ways in rosetta.compare(results).items():
         print(f"{case}, {way}: {found['float32']}")"""
 
 
-def notebook_of(path, address, branch):
-    """Return the notebook of a program; `address` is its repository, https://github.com/OWNER/NAME."""
+def notebook_of(path, address, branch, files=None):
+    """Return the notebook of a program.
+
+    `address` is its repository, https://github.com/OWNER/NAME; `files` are the wheel and the programs that
+    the book serves, by default those of this working tree.
+    """
+    wheel, programs = files or course_files.of_this_course()
+    repository = address.removeprefix("https://github.com/")
     names = {"file": path.name, "address": address, "branch": branch}
+    names |= {
+        "book": book_address(repository),
+        "programs": f"{course_files.FOLDER}/{programs.name}",
+        "sha256": programs.sha256,
+    }
     text = path.read_text(encoding="utf-8").partition('\nif __name__ == "__main__":')[0]
     _, title, text = text.split('"""', 2)
     imports, *parts = HEADING.split(text)
@@ -72,7 +102,8 @@ def notebook_of(path, address, branch):
         code(SETUP.format(**names)),
     ]
     if "import mha_lib" in imports or "from mha_lib" in imports:
-        cells.append(code(PACKAGE.format(**names)))
+        # This program compares with the course's own layer too.
+        cells.append(code(setup_cell(repository, wheel)))
     cells.append(code(imports.strip()))
     for heading, part in zip(parts[::2], parts[1::2], strict=True):
         cells.append(markdown(f"## {heading}"))
@@ -108,6 +139,7 @@ def write_notebooks(app, exception):
             STORED.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
     shutil.copytree(STORED, Path(app.outdir) / "colab", dirs_exist_ok=True)
+    course_files.write(Path(app.outdir) / course_files.FOLDER)
 
 
 def setup(app):

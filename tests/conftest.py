@@ -8,7 +8,8 @@ While the tests run, every function of mha_lib that names axes checks its argume
 * tests marked `no_shape_checks`, for tools that trace the library's code, such as torch.compile;
 * the library in other processes: in chapters, in copies with planted faults. Only the tests need beartype;
 * anything except test_types.py if SHAPE_CHECKS=off: the checks take two thirds of the time, so `make test`
-  leaves them to `make test-all`, which runs the tests of the library again with them.
+  leaves them to `make test-all`, which runs the tests of the library again with them;
+* anything if SHAPE_CHECKS=none, with which the library is also imported in a third of the time.
 
 This file also says which tests are slow: `make test` leaves them to `make test-all`.
 """
@@ -18,7 +19,6 @@ import contextlib
 import functools
 import http.server
 import os
-import shutil
 import subprocess
 import threading
 from fnmatch import fnmatch
@@ -27,6 +27,7 @@ from pathlib import Path
 import jaxtyping._import_hook
 import pytest
 from filelock import FileLock
+from machine import browser as find_browser
 from playwright.sync_api import expect, sync_playwright
 from widget_page import Reader
 
@@ -49,19 +50,21 @@ jaxtyping._import_hook.JaxtypingTransformer = FunctionsThatNameAxes
 # An int is accepted where a float is expected, as everywhere in Python.
 SHAPE_CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 # Before anything imports mha_lib.
-jaxtyping.install_import_hook("mha_lib", SHAPE_CHECKER)
+if os.environ.get("SHAPE_CHECKS") != "none":
+    jaxtyping.install_import_hook("mha_lib", SHAPE_CHECKER)
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 # Milliseconds after which a test gives up on a browser: a safety net that even a busy machine does not need.
-PATIENCE = 300_000
+# Where a fault was planted, the tests wait for what will not come; so they get less.
+PATIENCE = int(os.environ.get("PATIENCE", "300000"))
 expect.set_options(timeout=PATIENCE)
 
 # `make test` takes minutes: each behaviour of the library, the book in a browser, each widget once. It leaves
 # to `make test-all` the tests that ask the same question of more cases or in another environment:
 #
-# * these files: planted faults, axe, Colab with another processor's arithmetic, the benchmark, the whole
-#   sample collections of torch and ONNX, the details of each widget;
+# * these files: planted faults, axe, pictures, Colab with another processor's arithmetic, the benchmark, the
+#   whole sample collections of torch and ONNX, the details of each widget;
 # * what is marked `slow` in a test: inductor, further graphs of a compiler, many random examples where a
 #   few represent them, training to the end.
 #
@@ -71,6 +74,7 @@ SLOW_FILES = (
     "book/test_colab.py",
     "book/test_accessibility.py",
     "book/test_benchmarks.py",
+    "pictures/test_pictures.py",
     "library/test_onnx.py",
     "library/test_torch_samples.py",
     "widgets/*",
@@ -98,13 +102,13 @@ def pytest_ignore_collect(collection_path, config):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Mark what is slow by its file, and put the files that take longest first."""
     for item in items:
         if is_slow(item.path, item.name):
             item.add_marker(pytest.mark.slow)
     widgets = [item for item in items if item.path.name == "test_every_widget.py"]
-    whole = len({item.originalname for item in widgets}) > 3
+    whole = config.option.markexpr == "not slow" and len({item.originalname for item in widgets}) > 3
     if whole and all(item.get_closest_marker("slow") for item in widgets):
         raise pytest.UsageError("`make test` has no test of the widgets: see FAST in tests/conftest.py")
     places = [TESTS / pattern for pattern in SLOW_FILES]
@@ -176,15 +180,14 @@ def patient(make):
 
 @pytest.fixture(scope="module")
 def browser():
-    """A headless Chromium without a network: Debian's, or else the one that Playwright installed.
+    """A headless Chromium without a network: the system's, or else the one that Playwright installed.
 
     One for each test file, closed after it: Playwright's event loop would disturb other tests in the process.
     """
     sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         # Debian's browser without windows starts a page in a seventh of the time.
-        system = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-        browser = playwright.chromium.launch(executable_path=system, args=CUT_OFF + QUIET + sandbox)
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=CUT_OFF + QUIET + sandbox)
         browser.new_context, browser.new_page = patient(browser.new_context), patient(browser.new_page)
         yield browser
         browser.close()

@@ -4,7 +4,8 @@
 
 The address stands in _config.yml; the book's links come from there. It is repeated where a reader or a
 machine needs it in full: the set-up cell of every chapter, README.md and the other pages, the package's
-metadata. The text of the set-up cell is defined here, once.
+metadata. The text of the set-up cell is defined here, once. It names the wheel of the package, which the book
+serves, with its SHA-256: run this again when the package has changed (`make notebooks` does).
 """
 
 import re
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+from course_files import FOLDER, of_this_course, wheel
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = [
@@ -27,14 +29,24 @@ PLACES = [
 ADDRESS = re.compile(r"^(  url: )https://github\.com/([\w.-]+/[\w.-]+)$", re.MULTILINE)
 
 SETUP_CELL = """\
-# On Colab this installs the course's package, and nothing that is there already. Elsewhere it does nothing.
+# On Colab this installs the course's package, the very file that this page was made
+# with, and nothing that is there already. Elsewhere it does nothing.
 import importlib.util
 import subprocess
 import sys
 
 if "google.colab" in sys.modules and importlib.util.find_spec("mha_lib") is None:
-    package = "git+https://github.com/{repository}@{branch}"
-    subprocess.check_call([sys.executable, "-m", "pip", "install", "--quiet", package])
+    book = "{book}"
+    wheel = "{wheel}"
+    sha256 = "{sha256}"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+    pip += [f"{{book}}/{{wheel}}#sha256={{sha256}}"]
+    done = subprocess.run(pip, capture_output=True, text=True)
+    if done.returncode:
+        reason = f"could not be installed from {{book}}. Is there a network?"
+        if "HASHES" in done.stderr:
+            reason = f"is not the one of this notebook: open it again from {{book}}."
+        raise RuntimeError(f"The course's package {{reason}}\\n{{done.stderr[-1500:]}}")
 
 import mha_lib  # noqa: F401"""
 SETUP_METADATA = {
@@ -55,37 +67,60 @@ def read_address(root=ROOT):
     return ADDRESS.search(text)[2], branch[1]
 
 
-def setup_cell(repository, branch):
-    """Return the source of the first code cell of every chapter."""
-    return SETUP_CELL.format(repository=repository, branch=branch)
+def book_address(repository):
+    """Return where GitHub Pages serves the book of "OWNER/NAME"."""
+    owner, name = repository.split("/")
+    site = f"https://{owner.lower()}.github.io"
+    return site if name.lower() == f"{owner.lower()}.github.io" else f"{site}/{name}"
+
+
+def setup_cell(repository, file):
+    """Return the source of the first code cell of every chapter; `file` is the wheel."""
+    return SETUP_CELL.format(
+        book=book_address(repository), wheel=f"{FOLDER}/{file.name}", sha256=file.sha256
+    )
+
+
+def setup_of_this_course():
+    """Return the source of the set-up for the package and the address of this working tree."""
+    return setup_cell(read_address()[0], of_this_course()[0])
 
 
 def set_repository(new=None, root=ROOT):
     """Write "OWNER/NAME" into _config.yml and wherever the old one stands; without it renew what derives."""
-    old, branch = read_address(root)
+    old, _ = read_address(root)
     new = new or old
+    forms = [
+        (f"github.com/{old}", f"github.com/{new}"),
+        (
+            f"colab.research.google.com/github/{old}",
+            f"colab.research.google.com/github/{new}",
+        ),
+        (book_address(old), book_address(new)),
+    ]
     config = root / "_config.yml"
     config.write_text(
         ADDRESS.sub(rf"\g<1>https://github.com/{new}", config.read_text("utf-8")),
         "utf-8",
     )
-    for path in sorted(path for place in PLACES for path in root.glob(place)):
+    paths = sorted(path for place in PLACES for path in root.glob(place))
+    for path in paths:
         text = path.read_text(encoding="utf-8")
-        for form in (
-            "github.com/{0}/{1}",
-            "colab.research.google.com/github/{0}/{1}",
-            "{0}.github.io/{1}",
-        ):
-            text = re.sub(
-                re.escape(form.format(*old.split("/"))) + r"\b",
-                form.format(*new.split("/")),
-                text,
-            )
+        for before, after in forms:
+            text = re.sub(rf"{re.escape(before)}\b", after, text)
         path.write_text(text, encoding="utf-8")
-        # The build made the notebooks of programs, which have a set-up of their own.
-        if path.suffix == ".ipynb" and path.parent.name != "colab":
-            notebook = nbformat.reads(text, as_version=4)
-            write_setup_cell(notebook, setup_cell(new, branch))
+    # The package's metadata has the address too, so the wheel is built when all of the above is done.
+    file = wheel(root)
+    source = setup_cell(new, file)
+    for path in paths:
+        if path.suffix == ".ipynb":
+            notebook = nbformat.read(path, as_version=4)
+            if path.parent.name != "colab":
+                write_setup_cell(notebook, source)
+            for cell in notebook.cells:
+                # The build makes the notebooks of programs. One of them installs the package.
+                if f'"{FOLDER}/{file.name}"' in cell.source:
+                    cell.source = source
             nbformat.write(notebook, path)
 
 
@@ -118,7 +153,9 @@ def main(arguments):
             return 2
         new = match[1]
     set_repository(new)
-    print("The repository's address is https://github.com/" + read_address()[0])
+    address = read_address()[0]
+    print(f"The repository's address is https://github.com/{address}")
+    print(f"The book's address is {book_address(address)}")
     return 0
 
 

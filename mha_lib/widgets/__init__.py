@@ -8,6 +8,8 @@ from mha_lib.widgets.alibi_explorer import AlibiExplorer
 from mha_lib.widgets.attention_stepper import AttentionStepper
 from mha_lib.widgets.cost_calculator import CostCalculator
 from mha_lib.widgets.head_explorer import HeadExample, HeadExplorer
+from mha_lib.widgets.head_training import HeadTraining
+from mha_lib.widgets.heads_meet import HeadsMeet
 from mha_lib.widgets.line_order import Distractor, LineOrder
 from mha_lib.widgets.map_prediction import MapPrediction
 from mha_lib.widgets.mask_painter import MaskPainter
@@ -38,6 +40,8 @@ __all__ = [
     "Explorer",
     "HeadExample",
     "HeadExplorer",
+    "HeadTraining",
+    "HeadsMeet",
     "LineOrder",
     "MapPrediction",
     "MaskPainter",

@@ -17,7 +17,7 @@ from mha_lib._checks import check_type
 from mha_lib.inspection import capture_attention, gate_heads
 from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.widgets._base import Explorer
-from mha_lib.widgets._traits import Numbers, TraitValueError, Whole
+from mha_lib.widgets._traits import Number, Numbers, TraitValueError, Whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,6 +46,8 @@ class AblationLab(Explorer):
         num_heads: which of the models is shown; default the first model.
         gates: one number for each head: 0 switches it off, 1 leaves it on; default all 1.
         sample: the sequence whose maps and answers are shown.
+        keep: the challenge at the top is met when at least two heads are off and all answers are right in at
+            least this share of the places.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -71,6 +73,7 @@ class AblationLab(Explorer):
     num_heads = Whole(None, 1, MAX_HEADS)
     gates = Numbers(None, 0, 1).tag(in_repr=False)
     sample = Whole(0, 0, MAX_SAMPLES - 1).tag(in_repr=False)
+    keep = Number(0.75, 0.0, 1.0).tag(in_repr=False)
 
     def __init__(
         self,

@@ -1,9 +1,10 @@
-"""The attention stepper: the six steps of self-attention, over a sentence that the reader types."""
+"""The attention stepper: the six steps of self-attention, over a sentence of given or of trained vectors."""
 
 from __future__ import annotations
 
+import base64
 import re
-import unicodedata
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,20 +13,31 @@ import traitlets as t
 from torch import Tensor
 
 from mha_lib.attention import attention_pooling
+from mha_lib.data import SENTENCE_WORDS
+from mha_lib.experiments import load_experiment
 from mha_lib.masking import causal_mask
 from mha_lib.scores import dot_product_score, scaled_dot_product_score
 from mha_lib.widgets._base import Explorer
-from mha_lib.widgets._traits import Flag, Text, TraitValueError, Whole
+from mha_lib.widgets._traits import Choice, Flag, Text, TraitValueError, Whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_WORDS, MAX_CHARACTERS = 8, 200
+MAX_WORDS, MAX_CHARACTERS = 12, 200
 EMBED_DIM = 4
 
+SENTENCES = {
+    "by hand": "we like tea",
+    "trained": "the doctor's friends near the baker ___ late in the garden",
+}
+"""The sentence with which each kind of vectors begins."""
+
+TRAINED = ("words", "4 heads, lr 0.01", 4)
+"""The stored model: name of the experiment, arm and seed."""
+
 VECTORS = {"we": [1, 0, 2, 0], "like": [0, 1, 1, 0], "tea": [1, 1, 0, 1]}
-"""The words with given vectors; the vectors of all other words are made from their characters."""
+"""The words with vectors made by hand."""
 
 PROJECTIONS = {
     "query": [[1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]],
@@ -42,35 +54,15 @@ STEPS = ("project", "score", "scale", "softmax", "weigh", "add")
 _SEPARATORS = re.compile(
     r"[\t-\r \u0085\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]+"
 )
-# Control characters, including those that set the direction of the text, and halves of a surrogate pair.
-_REFUSED = re.compile(
-    r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2060-\u206f\ud800-\udfff]"
-)
-# Characters that only change their neighbours: a word of only these would be invisible.
-_UNSEEN = re.compile(r"[\u00ad\u034f\u061c\u180b-\u180f\u200c-\u200f\ufe00-\ufe0f]+")
 
 
 def _split_words(sentence: str) -> list[str]:
-    """The tokens of a sentence: its parts between spaces, with each character in its composed form."""
-    composed = unicodedata.normalize("NFC", sentence)
-    return [word for word in _SEPARATORS.split(composed) if word]
-
-
-def _word_vector(word: str) -> list[int]:
-    """Four numbers from 0 to 2 for a word: from `VECTORS`, or else from its characters.
-
-    Each character's Unicode number is multiplied by its place in the word, 1 for the first. The remainder of
-    the sum divided by 80, plus one, written in base 3, has the four digits of the vector.
-    """
-    if word in VECTORS:
-        return VECTORS[word]
-    total = sum(place * ord(character) for place, character in enumerate(word, 1))
-    code = 1 + total % 80
-    return [code // 27, code // 9 % 3, code // 3 % 3, code % 3]
+    """The tokens of a sentence: its parts between spaces."""
+    return [word for word in _SEPARATORS.split(sentence) if word]
 
 
 class _Sentence(Text):
-    """A str of 1 to MAX_WORDS words that can be shown."""
+    """A str of 1 to MAX_WORDS words; the widget checks that their vectors are known."""
 
     def limits(self) -> dict[str, Any]:
         """How many words and characters fit."""
@@ -80,54 +72,153 @@ class _Sentence(Text):
         text = super()._check(value)
         rule = f"have at most {MAX_CHARACTERS} characters"
         self._insist(len(value) <= MAX_CHARACTERS, rule, value)
-        rule = "hold no control characters"
-        self._insist(not _REFUSED.search(value), rule, value)
-        words = _split_words(value)
-        fits = 1 <= len(words) <= MAX_WORDS
+        fits = 1 <= len(_split_words(value)) <= MAX_WORDS
         self._insist(fits, f"hold 1 to {MAX_WORDS} words", value)
-        seen = not any(_UNSEEN.fullmatch(word) for word in words)
-        self._insist(seen, "hold words that can be seen", value)
         return text
+
+
+class _SentenceModel:
+    """One attention layer of the model that fills in a blank, with the vectors of words and places."""
+
+    def __init__(self) -> None:
+        name, arm, seed = TRAINED
+        state = load_experiment(name).state(arm, seed=seed)
+        # The first word is the padding, which no reader writes.
+        self.words = SENTENCE_WORDS[1:]
+        self.num_heads = 4
+        self.tensors = {
+            "embedding": state["embedding.weight"][1:],
+            "positions": state["positions.encoding"][:MAX_WORDS],
+            "query": state["attention.q_proj.weight"],
+            "key": state["attention.k_proj.weight"],
+            "value": state["attention.v_proj.weight"],
+        }
+        self.embed_dim = self.tensors["embedding"].shape[1]
+
+    def vectors(self, words: list[str]) -> Tensor:
+        """The vectors of words at their places, (len, embed_dim) in float64."""
+        tokens = [self.words.index(word) for word in words]
+        places = self.tensors["positions"][: len(words)]
+        return self.tensors["embedding"][tokens].double() + places.double()
+
+    def projections(self, head: int) -> list[Tensor]:
+        """What turns vectors into the queries, keys and values of a head: three of (embed_dim, head_dim)."""
+        width = self.embed_dim // self.num_heads
+        rows = slice(width * head, width * (head + 1))
+        return [
+            self.tensors[role][rows].double().T for role in ("query", "key", "value")
+        ]
+
+    def for_browser(self) -> dict[str, Any]:
+        """The words, the sizes and the weights, in float32, exact, as base64."""
+        return {
+            "words": list(self.words),
+            "num_heads": self.num_heads,
+            "embed_dim": self.embed_dim,
+            "stored": list(TRAINED),
+            "weights": {
+                name: base64.b64encode(
+                    tensor.float().numpy().astype("<f4").tobytes()
+                ).decode("ascii")
+                for name, tensor in self.tensors.items()
+            },
+        }
 
 
 class AttentionStepper(Explorer):
     """Self-attention over a short sentence, one step after the other, with all numbers written out.
 
-    Words become vectors of four small numbers. "we", "like" and "tea" have the vectors of the chapter; the
-    vector of any other word is made from its characters. Such a vector has no meaning, but the same word
-    always has the same vector. The projections are fixed matrices of small whole numbers, not trained.
+    There are two kinds of vectors. Those made by hand are small whole numbers for three words, so that a
+    reader can compute every step with a pencil; there is one head. The trained ones are those of the model of
+    four heads that fills in the blank of an English sentence (`experiments/words.py`): what its heads look at
+    means something.
 
     Args:
-        sentence: 1 to 8 words, at most 200 characters.
-        query: index of the token whose arithmetic is written out.
+        vectors: "by hand" or "trained".
+        sentence: 1 to 12 words that have such vectors; default the sentence of the chapter.
+        head: which head of the trained model is shown; by hand there is only head 0.
+        query: index of the token whose arithmetic is written out; default the blank, if there is one.
         step: 1 project, 2 score, 3 scale, 4 softmax, 5 weigh, 6 add.
         is_causal: hide the later keys from each query.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is outside its range.
+        ValueError: an argument is outside its range, a word has no vector, or the trained model that the
+            course stores is missing or damaged.
 
     Example:
         >>> stepper = AttentionStepper(sentence="we like tea")
         >>> stepper
-        AttentionStepper(sentence='we like tea', query=0, step=1)
+        AttentionStepper(vectors='by hand', sentence='we like tea', head=0, query=0, step=1)
         >>> stepper.numbers()["scores"][0].tolist()
         [2.0, 4.0, 0.0]
+        >>> trained = AttentionStepper(vectors="trained")
+        >>> weights = trained.numbers()["weights"][trained.query]
+        >>> trained.words[trained.query], trained.words[weights.argmax()]
+        ('___', 'friends')
     """
 
     _module: ClassVar[str] = "attention_stepper.js"
 
-    sentence = _Sentence("we like tea")
-    query = Whole(0, 0, MAX_WORDS - 1)
+    vectors = Choice("by hand", list(SENTENCES))
+    sentence = _Sentence(None)
+    head = Whole(0, 0, 3)
+    query = Whole(None, 0, MAX_WORDS - 1)
     step = Whole(1, 1, len(STEPS))
     is_causal = Flag(False).tag(in_repr=False)
-    vectors = t.Dict(VECTORS, read_only=True).tag(sync=True)
+    given = t.Dict(VECTORS, read_only=True).tag(sync=True)
     projections = t.Dict(PROJECTIONS, read_only=True).tag(sync=True)
+    beginnings = t.Dict(SENTENCES, read_only=True).tag(sync=True)
+    trained = t.Dict(read_only=True).tag(sync=True)
+
+    def __init__(self, **settings: Any) -> None:
+        self._model: _SentenceModel | None = None
+        try:
+            self._model = _SentenceModel()
+            self.set_trait("trained", self._model.for_browser())
+        except (OSError, ValueError) as error:
+            # The vectors made by hand are there all the same, and the widget says what is wrong.
+            self.set_trait("trained", {"problem": str(error)})
+        super().__init__(**settings)
 
     @property
     def words(self) -> list[str]:
         """The tokens of the sentence."""
         return _split_words(self.sentence)
+
+    @t.default("sentence")
+    def _default_sentence(self) -> str:
+        return SENTENCES[self.vectors]
+
+    @t.default("query")
+    def _default_query(self) -> int:
+        return self.words.index("___") if "___" in self.words else 0
+
+    @t.validate("vectors")
+    def _check_vectors(self, proposal: t.Bunch) -> str:
+        if proposal.value == "trained" and self._model is None:
+            raise TraitValueError(
+                f"vectors must be 'by hand', because {self.trained['problem']}, got 'trained'"
+            )
+        return str(proposal.value)
+
+    @t.validate("sentence")
+    def _check_sentence(self, proposal: t.Bunch) -> str:
+        known = self._known(self.vectors)
+        unknown = [word for word in _split_words(proposal.value) if word not in known]
+        if unknown:
+            raise TraitValueError(
+                f"sentence must hold only words that have vectors, {', '.join(known)}, got {unknown[0]!r}"
+            )
+        return str(proposal.value)
+
+    @t.validate("head")
+    def _check_head(self, proposal: t.Bunch) -> int:
+        if proposal.value and self.vectors == "by hand":
+            raise TraitValueError(
+                f"head must be 0 where the vectors are made by hand, got {proposal.value}"
+            )
+        return int(proposal.value)
 
     @t.validate("query")
     def _check_query(self, proposal: t.Bunch) -> int:
@@ -137,17 +228,38 @@ class AttentionStepper(Explorer):
             )
         return int(proposal.value)
 
+    @t.observe("vectors")
+    def _fit_sentence(self, change: t.Bunch) -> None:
+        if not set(self.words) <= set(self._known(change.new)):
+            self.query = 0
+            self.sentence = SENTENCES[change.new]
+            self.query = self._default_query()
+        if change.new == "by hand":
+            self.head = 0
+
     @t.observe("sentence")
     def _fit_query(self, change: t.Bunch) -> None:
         self.query = min(self.query, len(_split_words(change.new)) - 1)
+
+    def _known(self, vectors: str) -> Sequence[str]:
+        """The words that have vectors."""
+        if vectors == "by hand" or self._model is None:
+            return list(VECTORS)
+        return self._model.words
 
     def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
         def matrix(rows: list[list[int]]) -> Tensor:
             return torch.tensor(rows, dtype=torch.float64)
 
         words = _split_words(state.sentence)
-        x = matrix([_word_vector(word) for word in words])
-        queries, keys, values = (x @ matrix(rows) for rows in PROJECTIONS.values())
+        if state.vectors == "trained":
+            assert self._model is not None
+            x = self._model.vectors(words)
+            projections = self._model.projections(state.head)
+        else:
+            x = matrix([VECTORS[word] for word in words])
+            projections = [matrix(rows) for rows in PROJECTIONS.values()]
+        queries, keys, values = (x @ projection for projection in projections)
         scaled = scaled_dot_product_score(queries, keys)
         mask = causal_mask(len(words)) if state.is_causal else None
         output, weights = attention_pooling(scaled, values, mask)
@@ -168,6 +280,13 @@ class AttentionStepper(Explorer):
         from mha_lib import plots
 
         found, words = self.numbers(), self.words
+        if self.vectors == "trained":
+            return plots.plot_weights(
+                found["weights"][None],
+                query_labels=words,
+                values=False,
+                titles=[f"head {self.head} of the trained model"],
+            )
         hidden = [self.is_causal and key > self.query for key in range(len(words))]
         rows: list[tuple[int, str, Tensor, str, int]] = [
             (0, "input x", found["x"], "#666666", 0),
@@ -199,7 +318,7 @@ class AttentionStepper(Explorer):
             axis.text(
                 token * 5 + 2,
                 0.8,
-                _in_font(word),
+                word,
                 **_CENTRED,
                 fontsize=8,
                 fontweight="bold" if token == self.query else "normal",
@@ -227,12 +346,3 @@ def _draw_entries(
         axis.text(
             start + place + 0.5, y, f"{entry:.{digits}f}", **_CENTRED, fontsize=6.5
         )
-
-
-def _in_font(word: str) -> str:
-    """At most ten characters of a word; an empty box replaces those that matplotlib's own font lacks."""
-    from matplotlib.font_manager import findfont, get_font
-
-    font = get_font(findfont("DejaVu Sans"))
-    short = word if len(word) <= 10 else word[:9] + "…"
-    return "".join(c if font.get_char_index(ord(c)) else "□" for c in short)

@@ -1,4 +1,4 @@
-"""The cost calculator: parameters, operations and bytes of attention, by number of heads and length."""
+"""The cost calculator: how many users fit in a memory, and what attention costs by heads and length."""
 
 from __future__ import annotations
 
@@ -14,29 +14,43 @@ from torch.utils.flop_counter import FlopCounterMode
 from mha_lib.cache import KeyValueCache
 from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.widgets._base import Explorer
-from mha_lib.widgets._traits import Choice, TraitValueError, Whole
+from mha_lib.widgets._traits import Choice, Flag, TraitValueError, Whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_HEADS = 128
+MILLION, GIGA = 10**6, 10**9
+"""A GB is 10⁹ bytes, as on the data sheet of a GPU; 2³⁰ bytes are a GiB."""
+
+# The colours of the model and of the scores in the still picture; the caches have those of keys and values.
+INK, SCORES = "#444444", "#21918c"
 CURVE_STEPS = 16
 
 
 class CostCalculator(Explorer):
-    """What attention costs in parameters, FLOPs and bytes, and which costs the number of heads changes.
+    """How many users a memory holds: model, scores and caches; and what the number of heads costs.
 
-    The sizes are those of a stack of self-attention layers without biases. The FLOPs are those of the matrix
-    products in one forward pass, two for each multiply and add; pairs that a causal mask hides count too.
+    The memory holds the parameters of a model, the scores of one layer for one user, and a cache of keys and
+    values for each user. One table of scores is enough, because the layers follow one another, and prompts
+    are read one at a time. The model is a stack of self-attention layers without biases, and other
+    parameters. A gigabyte, GB, is 10⁹ bytes.
+
+    The FLOPs are those of the matrix products of the attention layers in one forward pass, two for each
+    multiply and add; pairs that a causal mask hides count too.
 
     Args:
         embed_dim: width of the model, 1 to 16384.
         num_heads: number of heads, 1 to 128, divides `embed_dim`.
         num_kv_heads: number of key and value heads, divides `num_heads`; default `num_heads`.
-        length: number of tokens, 1 to 1048576.
-        batch_size: number of sequences, 1 to 1024.
+        length: number of tokens of each user, 1 to 1048576.
+        score_table: whether the scores of a layer stand in memory as a table; a fused kernel, such as
+            FlashAttention, computes them in pieces and keeps none.
         num_layers: number of attention layers, 1 to 256.
+        other_millions: parameters outside the attention layers in millions, 0 to 1000000.
         bytes_per_number: 1, 2, 4 or 8.
+        memory_gb: size of the memory in GB, 1 to 100000.
+        batch_size: number of sequences of the forward pass, 1 to 1024.
         sweep: what differs from bar to bar, "num_heads" or "num_kv_heads".
 
     Raises:
@@ -44,22 +58,30 @@ class CostCalculator(Explorer):
         ValueError: an argument is outside its range, or does not divide the argument that it must divide.
 
     Example:
-        >>> calculator = CostCalculator(embed_dim=64, num_heads=4, length=32, num_layers=1)
+        Llama 2 with 7 billion parameters, and the same with one key and value head for all heads:
+
+        >>> calculator = CostCalculator(length=4096)
         >>> calculator
-        CostCalculator(embed_dim=64, num_heads=4, num_kv_heads=4, length=32)
-        >>> calculator.numbers()["parameters"].item()
-        16384.0
+        CostCalculator(embed_dim=4096, num_heads=32, num_kv_heads=32, length=4096)
+        >>> int(calculator.numbers()["users"])
+        30
+        >>> calculator.num_kv_heads = 1
+        >>> int(calculator.numbers()["users"])
+        1006
     """
 
     _module: ClassVar[str] = "cost_calculator.js"
 
-    embed_dim = Whole(768, 1, 16384)
-    num_heads = Whole(12, 1, MAX_HEADS)
+    embed_dim = Whole(4096, 1, 16384)
+    num_heads = Whole(32, 1, MAX_HEADS)
     num_kv_heads = Whole(None, 1, MAX_HEADS)
-    length = Whole(1024, 1, 1048576)
-    batch_size = Whole(1, 1, 1024).tag(in_repr=False)
-    num_layers = Whole(12, 1, 256).tag(in_repr=False)
+    length = Whole(4096, 1, 1048576)
+    score_table = Flag(True).tag(in_repr=False)
+    num_layers = Whole(32, 1, 256).tag(in_repr=False)
+    other_millions = Whole(4591, 0, 1_000_000).tag(in_repr=False)
     bytes_per_number = Whole(2, options=(1, 2, 4, 8)).tag(in_repr=False)
+    memory_gb = Whole(80, 1, 100_000).tag(in_repr=False)
+    batch_size = Whole(1, 1, 1024).tag(in_repr=False)
     sweep = Choice("num_heads", ["num_heads", "num_kv_heads"]).tag(in_repr=False)
 
     @t.default("num_kv_heads")
@@ -109,8 +131,13 @@ class CostCalculator(Explorer):
         # The projections treat each token by itself; scores and values grow with the square of the length.
         lengths = torch.tensor(_curve_lengths(state), dtype=torch.float64)
         of_one = total(num_heads, num_kv_heads, 1)
+        memory = _memory_use(state)
         projection_curve, attention_curve = of_one[1] * lengths, of_one[2] * lengths**2
         return {
+            "model_bytes": torch.tensor(memory.model, dtype=torch.float64),
+            "scores_bytes": torch.tensor(memory.scores, dtype=torch.float64),
+            "user_bytes": torch.tensor(memory.user, dtype=torch.float64),
+            "users": torch.tensor(memory.users, dtype=torch.float64),
             "parameters": now[0],
             "projection_flops": now[1],
             "attention_flops": now[2],
@@ -126,36 +153,41 @@ class CostCalculator(Explorer):
         }
 
     def figure(self) -> Figure:
-        """Cost against heads, and FLOPs against length, as a matplotlib Figure."""
+        """The memory with as many users as fit, for MHA, GQA and MQA, as a matplotlib Figure."""
         from mha_lib import plots
 
-        numbers = self.numbers()
-        counts = _swept_counts(self)
-        figure, (left, right) = plots.new_figure(1, 2, width=6.8, height=2.6)
-        for index, name in enumerate(("parameters", "flops", "cache", "weights")):
-            amounts = numbers[f"{name}_swept"]
-            left.plot(
-                range(len(counts)),
-                amounts / amounts[0],
-                "os^D"[index] + "-",
-                color=plots.HEADS[(0, 2, 5, 6)[index]],
-                markersize=4,
-                label={"flops": "FLOPs", "weights": "attention weights"}.get(
-                    name, name
-                ),
+        figure, axis = plots.new_figure(width=6.5, height=2.2)
+        counts = _sharing(self)
+        for row, kv_heads in enumerate(counts):
+            state = {name: getattr(self, name) for name in self._settings}
+            memory = _memory_use(SimpleNamespace(**state | {"num_kv_heads": kv_heads}))
+            caches = memory.users * memory.user
+            left = 0.0
+            for size, color, name in (
+                (memory.model, INK, "model"),
+                (memory.scores, SCORES, "scores"),
+                (caches / 2, plots.KEY, "keys of all users"),
+                (caches / 2, plots.VALUE, "values of all users"),
+            ):
+                label = name if row == 0 else None
+                axis.barh(row, size / GIGA, left=left, color=color, label=label)
+                left += size / GIGA
+            people = "user" if memory.users == 1 else "users"
+            axis.text(
+                1.02 * self.memory_gb, row, f"{memory.users:,} {people}", va="center"
             )
-        left.set_yscale("log", base=2)
-        left.set_xticks(range(len(counts)), counts)
-        left.set(xlabel=self.sweep, ylabel="times that of the first")
-        left.legend(fontsize=7.5, frameon=False)
-        lengths = _curve_lengths(self)
-        right.plot(lengths, numbers["projection_curve"], "k--", label="projections")
-        right.plot(lengths, numbers["attention_curve"], "k-", label="scores and values")
-        right.axvline(self.length, color="0.6", linewidth=1)
-        right.set(xlabel="length", ylabel="FLOPs")
-        right.legend(fontsize=7.5, frameon=False)
-        figure.suptitle(
-            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}"
+        axis.axvline(self.memory_gb, color="black", linewidth=1)
+        axis.set(xlim=(0, 1.25 * self.memory_gb), xlabel="GB")
+        axis.set_yticks(
+            range(len(counts)),
+            [f"{n} key heads" if n > 1 else "1 key head" for n in counts],
+        )
+        axis.invert_yaxis()
+        axis.set_title(
+            f"{self.num_heads} heads, {self.length:,} tokens per user, {self.memory_gb} GB"
+        )
+        axis.legend(
+            loc="upper center", bbox_to_anchor=(0.45, -0.3), ncols=4, fontsize=8
         )
         return figure
 
@@ -195,6 +227,38 @@ def _layer_cost(
         weights.numel(),
         cache.keys.numel() + cache.values.numel(),
     )
+
+
+class _Memory(NamedTuple):
+    """Bytes of the model, of one table of scores and of the cache of one user, and the users that fit."""
+
+    model: int
+    scores: int
+    user: int
+    users: int
+
+
+def _memory_use(state: Any) -> _Memory:
+    """What stands in the memory; layer and cache are those of the library, as in `_layer_cost`."""
+    layer = _layer_cost(
+        state.embed_dim, state.num_heads, state.num_kv_heads, state.length, 1
+    )
+    size = state.bytes_per_number
+    parameters = state.num_layers * layer.parameters + MILLION * state.other_millions
+    model = parameters * size
+    scores = layer.weights * size if state.score_table else 0
+    user = state.num_layers * layer.cache * size
+    users = max(0, (state.memory_gb * GIGA - model - scores) // user)
+    return _Memory(model, scores, user, users)
+
+
+def _sharing(state: Any) -> list[int]:
+    """Key and value heads from one for each head (MHA) over the present number or groups to one (MQA)."""
+    heads, present = state.num_heads, state.num_kv_heads
+    between = (
+        present if 1 < present < heads else _largest_divisor(heads, -(-heads // 4))
+    )
+    return sorted({heads, between, 1}, reverse=True)
 
 
 def _swept_counts(state: Any) -> list[int]:

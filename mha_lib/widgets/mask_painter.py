@@ -1,4 +1,4 @@
-"""The mask painter: hide keys from queries cell by cell, and see what a row without a key becomes."""
+"""The mask painter: hide keys from queries, and see what a query without a key does to a training step."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from mha_lib._checks import check_float_tensor
 from mha_lib.attention import masked_softmax
 from mha_lib.masking import build_mask
 from mha_lib.widgets._base import Explorer
-from mha_lib.widgets._traits import Flag, Text, TraitValueError, Whole
+from mha_lib.widgets._traits import Choice, Flag, Text, TraitValueError, Whole
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MAX_LEN, MAX_VALUE_DIM = 6, 3
-"""With more rows or columns, three maps and their outputs no longer fit side by side."""
+"""With more rows or columns, the weights and their outputs no longer fit side by side on a phone."""
+LEARNING_RATE = 0.1
 
 SCORES = (
     (0.7, -0.4, 1.3, 0.2, -1.1),
@@ -34,10 +36,12 @@ VALUE = ((1.0, 0.0), (0.0, 1.0), (2.0, 0.0), (0.0, 2.0), (-1.0, 1.0))
 
 
 class MaskPainter(Explorer):
-    """Paint a mask, add padding and causality, and compare three policies for a query that sees nothing.
+    """Paint over the scores, choose what a query without a key gets, and take one training step.
 
     A key is visible where mask, padding and causality allow it, as in `build_mask`. The policies are those of
     chapter 2: zeros (`masked_softmax`), NaN (fill with -infinity) and uniform (fill with the lowest number).
+    The step trains one matrix W, (value_dim, value_dim), which starts as the identity:
+    output = weights @ (value @ W), loss = the sum of the squared outputs, learning rate 0.1.
 
     Args:
         scores: (q_len, k_len), at most 6 by 6; default an example of 5 by 5.
@@ -46,6 +50,8 @@ class MaskPainter(Explorer):
             sees no key and the others see all keys.
         valid_len: how many keys are visible, counted from the first; default all.
         is_causal: hide the later keys from each query.
+        policy: "zeros", "nan" or "uniform": the weights of a query without a key.
+        is_trained: whether the training step has been taken.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -53,11 +59,14 @@ class MaskPainter(Explorer):
 
     Example:
         >>> painter = MaskPainter(torch.zeros(2, 4), torch.ones(4, 1), painted="1110 0000")
-        >>> painter
-        MaskPainter(painted='1110 0000', valid_len=4, is_causal=False)
         >>> painter.valid_len = 2
-        >>> painter.numbers()["weights_zeros"].tolist()
+        >>> painter
+        MaskPainter(painted='1110 0000', valid_len=2, is_causal=False, policy='zeros', is_trained=False)
+        >>> painter.numbers()["weights"].tolist()
         [[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
+        >>> painter.policy, painter.is_trained = "uniform", True
+        >>> painter.numbers()["step_of_empty"].item()  # what the query without a key does to W
+        -0.2
     """
 
     _module: ClassVar[str] = "mask_painter.js"
@@ -67,6 +76,8 @@ class MaskPainter(Explorer):
     painted = Text(None)
     valid_len = Whole(None, 0, MAX_LEN)
     is_causal = Flag(False)
+    policy = Choice("zeros", ["zeros", "nan", "uniform"])
+    is_trained = Flag(False)
 
     def __init__(
         self, scores: Tensor | None = None, value: Tensor | None = None, **settings: Any
@@ -143,48 +154,87 @@ class MaskPainter(Explorer):
         }
 
     def _compute(self, state: SimpleNamespace) -> dict[str, Tensor]:
+        """The numbers of a state; NaN where the policy "nan" leads to NaN.
+
+        The scores are -inf where they are hidden. Only a trained state has the parts of the step.
+        """
         mask = self._mask(state.painted, state.valid_len, state.is_causal)
-        weights = self._weights(mask)
+        scores = torch.tensor(self.scores, dtype=torch.float64)
         value = torch.tensor(self.value, dtype=torch.float64)
-        return {
-            "scores": torch.tensor(self.scores, dtype=torch.float64),
-            "value": value,
-            "mask": mask.double(),
-            "weights_zeros": weights["zeros"],
-            "output_zeros": weights["zeros"] @ value,
-            "weights_uniform": weights["uniform"],
-            "output_uniform": weights["uniform"] @ value,
-            "nan_rows": (weights["nan"] @ value).isnan().any(-1).double(),
-        }
+        weights = self._weights(mask)[state.policy]
+        projection = torch.eye(value.shape[1], dtype=torch.float64)
+        numbers = {"scores": scores.masked_fill(~mask, -torch.inf), "weights": weights}
+        if state.is_trained:
+            # The loss is a sum over queries, and so its gradient is the sum of two parts.
+            sees = mask.any(-1)
+            numbers["step_of_seeing"] = _step(weights[sees], value, projection)
+            numbers["step_of_empty"] = _step(weights[~sees], value, projection)
+            projection = (
+                projection + numbers["step_of_seeing"] + numbers["step_of_empty"]
+            )
+        output = weights @ (value @ projection)
+        return numbers | {"projection": projection, "output": output}
 
     def figure(self) -> Figure:
-        """The mask, and the weights under each policy, as a matplotlib Figure."""
-        import matplotlib
-
+        """The mask, and under each policy the weights and W after the step, as a matplotlib Figure."""
         from mha_lib import plots
 
         mask = self.mask()
+        value = torch.tensor(self.value, dtype=torch.float64)
+        start = torch.eye(value.shape[1], dtype=torch.float64)
+        weights = self._weights(mask)
+        trained = [start + _step(table, value, start) for table in weights.values()]
+        figure, axes = plots.new_figure(
+            *(2, 4), width=6.5, height=3, height_ratios=(2.2, 1)
+        )
         titles = ("mask", "zeros", "NaN", "uniform")
-        maps = (mask.double(), *self._weights(mask).values())
-        figure, axes = plots.new_figure(1, 4, width=6.5, height=1.9, sharey=True)
-        colors = matplotlib.colormaps[plots.COLORMAP].with_extremes(bad="#d9d9d9")
-        for axis, title, cells in zip(axes, titles, maps, strict=True):
-            image = axis.imshow(cells.numpy(), cmap=colors, vmin=0, vmax=1)
-            for (query, key), number in np.ndenumerate(cells.numpy()):
-                text = f"{number:.0f}" if title == "mask" else f"{number:.2f}"
-                axis.text(
-                    *(key, query, text.replace("nan", "NaN")),
-                    ha="center",
-                    va="center",
-                    fontsize=6,
-                    color="white" if number < 0.6 else "black",
-                )
-            axis.set(title=title, xticks=[], yticks=[])
+        for axis, title, cells in zip(
+            axes[0], titles, (mask.double(), *weights.values()), strict=True
+        ):
+            image = _draw_map(axis, cells, 0 if title == "mask" else 2)
+            axis.set(title=title)
             axis.set_xlabel("keys", color=plots.KEY)
-            axis.spines[:].set_visible(False)
-        axes[0].set_ylabel("queries", color=plots.QUERY)
-        figure.colorbar(image, ax=axes, label="weight")
+        axes[0, 0].set_ylabel("queries", color=plots.QUERY)
+        axes[1, 0].axis("off")
+        axes[1, 0].text(
+            0.5, 0.5, "W after one\ntraining step", ha="center", va="center"
+        )
+        for axis, cells in zip(axes[1, 1:], trained, strict=True):
+            _draw_map(axis, cells, 2, is_plain=True)
+        figure.colorbar(image, ax=axes[0], label="weight")
         return figure
+
+
+def _step(weights: Tensor, value: Tensor, projection: Tensor) -> Tensor:
+    """What one step of gradient descent adds to W, (value_dim, value_dim), for some rows of the weights."""
+    with torch.enable_grad():
+        matrix = projection.clone().requires_grad_()
+        loss = (weights @ (value @ matrix)).square().sum()
+        (gradient,) = torch.autograd.grad(loss, matrix)
+    return -LEARNING_RATE * gradient
+
+
+def _draw_map(axis: Axes, cells: Tensor, digits: int, is_plain: bool = False) -> Any:
+    """Draw a table with its numbers: coloured from 0 to 1, or plain; a NaN is grey."""
+    import matplotlib
+
+    from mha_lib import plots
+
+    colors = matplotlib.colormaps[plots.COLORMAP].with_extremes(bad="#d9d9d9")
+    shades = torch.full_like(cells, torch.nan) if is_plain else cells
+    image = axis.imshow(shades.numpy(), cmap=colors, vmin=0, vmax=1)
+    for (query, key), number in np.ndenumerate(cells.numpy()):
+        is_dark = not is_plain and number < 0.6
+        axis.text(
+            *(key, query, f"{number:.{digits}f}".replace("nan", "NaN")),
+            ha="center",
+            va="center",
+            fontsize=6,
+            color="white" if is_dark else "black",
+        )
+    axis.set(xticks=[], yticks=[])
+    axis.spines[:].set_visible(False)
+    return image
 
 
 def _check_table(name: str, table: Any, max_columns: int) -> None:

@@ -35,6 +35,16 @@ COMPACT_KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def _in_bandwidths(differences: Tensor, bandwidth: float) -> Tensor:
+    """Differences over the bandwidth, exactly 1 or -1 where only rounding makes them differ.
+
+    Of a key exactly one bandwidth away, rounding must not decide whether it counts: in float64,
+    (2 - 1.7) / 0.3 is above 1, and (2 - 2.3) / 0.3 is above -1.
+    """
+    u = differences / bandwidth
+    return torch.where((u.abs() - 1).abs() < 1e-9, u.sign(), u)
+
+
 def _column(numbers: Sequence[float]) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64).unsqueeze(-1)
 
@@ -193,7 +203,7 @@ class PoolingExplorer(Explorer):
             if state.kernel == "Gaussian":
                 scores = gaussian_score(queries, keys, state.bandwidth)
                 return attention_pooling(scores, values, mask)
-            distances = (queries - keys.T) / state.bandwidth
+            distances = _in_bandwidths(queries - keys.T, state.bandwidth)
             closeness = COMPACT_KERNELS[state.kernel](distances)
             visible = closeness > 0
             return attention_pooling(
@@ -272,8 +282,10 @@ class PoolingExplorer(Explorer):
         """Which of these queries see a key: bool (len(queries),)."""
         if self.kernel == "Gaussian":
             return torch.ones(len(queries), dtype=torch.bool)
-        distance = queries.unsqueeze(-1) - _column(self.key).T
-        return (COMPACT_KERNELS[self.kernel](distance / self.bandwidth) > 0).any(-1)
+        distances = _in_bandwidths(
+            queries.unsqueeze(-1) - _column(self.key).T, self.bandwidth
+        )
+        return (COMPACT_KERNELS[self.kernel](distances) > 0).any(-1)
 
     def _details(self) -> list[str]:
         return [f"{self._num_pairs} pairs"]

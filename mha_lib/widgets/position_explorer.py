@@ -24,7 +24,8 @@ class PositionExplorer(Explorer):
     Args:
         num_positions: rows of the table, 2 to 64.
         embed_dim: columns of the table, 1 to 64, even or odd.
-        base: the longest wavelength is about 2π * base positions; 1 to 1 000 000.
+        base: the longest wavelength is about 2π * base positions; 1 to 1,000,000. It starts at 10, so that
+            each column waves; most models use 10,000.
         position: the row that is marked.
         column: the column that is marked; it belongs to pair number column // 2.
 
@@ -35,16 +36,17 @@ class PositionExplorer(Explorer):
     Example:
         >>> explorer = PositionExplorer(num_positions=4, embed_dim=3, position=1, column=1)
         >>> explorer
-        PositionExplorer(num_positions=4, embed_dim=3, base=10000, position=1, column=1)
+        PositionExplorer(num_positions=4, embed_dim=3, base=10, position=1, column=1)
         >>> round(explorer.numbers()["cosine"][1].item(), 4)
         0.5403
     """
 
     _module: ClassVar[str] = "position_explorer.js"
 
-    num_positions = Whole(48, 2, 64)
+    num_positions = Whole(64, 2, 64)
     embed_dim = Whole(32, 1, 64)
-    base = Number(10_000.0, 1, 1_000_000)
+    # With the usual 10 000, most columns of so short a table would be constant: stripes.
+    base = Number(10.0, 1, 1_000_000)
     position = Whole(0, 0, 63)
     column = Whole(0, 0, 63)
 

@@ -33,7 +33,7 @@ class RotationDial(Explorer):
         key_position: 0 to 32.
         pair: number of the pair of columns, 0 to head_dim / 2 - 1.
         head_dim: width of query and key, even, 2 to 64.
-        base: as in `sinusoidal_encoding`, 1 to 1 000 000.
+        base: as in `sinusoidal_encoding`, 1 to 1,000,000.
         query_angle: direction of the query's arrow before its position is applied, in degrees, -180 to 180.
         key_angle: direction of the key's arrow.
         shown: the score that the curves show: "pair" for the chosen pair, or "all" for all pairs.

@@ -182,11 +182,15 @@ class ScoreExplorer(Explorer):
         keys = torch.tensor(self.key).view(-1, 2)
         figure, (plane, bars) = plots.new_figure(1, 2, width=6.5, height=2.9)
         half = EDGE / (SIDE - 1)
+        # Beyond the plane, keys may have scores that no place of the map has; the colours cover them too.
+        shown = torch.cat([numbers["landscape"].flatten(), numbers["scores"].flatten()])
         image = plane.imshow(
             numbers["landscape"].numpy(),
             origin="lower",
             extent=(-EDGE - half, EDGE + half, -EDGE - half, EDGE + half),
             cmap=plots.COLORMAP,
+            vmin=shown.min().item(),
+            vmax=shown.max().item(),
             interpolation="bilinear",
         )
         is_scaled = self.is_scaled and self.score not in BOUNDED

@@ -445,7 +445,6 @@ class Translator(Explorer):
     def figure(self) -> Figure:
         """The chosen map, with the letters that are read in columns."""
         from mha_lib import plots
-        from mha_lib.widgets.attention_stepper import _in_font
 
         numbers = self.numbers()
         written = [ISO_SYMBOLS[token] for token in numbers["tokens"].tolist()]
@@ -557,3 +556,11 @@ def _check_model(name: str, model: object) -> EncoderDecoder:
             f"{name} must have pre-norm blocks with layer norms, ReLU, and a key for each head, got {model}"
         )
     return plain
+
+
+def _in_font(letter: str) -> str:
+    """A letter; an empty box replaces one that matplotlib's own font lacks."""
+    from matplotlib.font_manager import findfont, get_font
+
+    font = get_font(findfont("DejaVu Sans"))
+    return "".join(c if font.get_char_index(ord(c)) else "□" for c in letter)

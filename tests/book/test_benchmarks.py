@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 from torch import nn
+from widget_page import write_page
 from widget_samples import SAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -438,8 +439,57 @@ def test_widgets_and_pages_are_measured(browser, tmp_path, monkeypatch):
     assert heights == [[300, 300, 300]]
     limits = dict.fromkeys(widgets.LIMITS, 0)
     monkeypatch.setattr(widgets, "LIMITS", limits)
-    found = {"steps": [{**row, "widget": "W", "limit": 0}], "pages": [{"page": "p", **moves}]}
-    assert len(widgets.missed(found)) == 1 + len(limits)
+    slow = {**row, "widget": "W", "limit": 0}
+    in_pages = [{**slow, "page": "p", "throttle": 4}, {**slow, "page": "p", "throttle": 1, "limit": None}]
+    found = {"steps": [slow], "in_pages": in_pages, "pages": [{"page": "p", **moves}]}
+    assert len(widgets.missed(found)) == 2 + len(limits)
+
+
+def test_a_step_ends_when_its_frame_is_painted(browser, tmp_path):
+    """The browser's trace tells the order of its work: input, layout, paint, layers, end of step."""
+    widgets = load("bench_widgets")
+    path = write_page(tmp_path, [widgets.explorer(16, 8, 4)])
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    widgets.all_ready(page)
+    browser.start_tracing(page=page, categories=["devtools.timeline", "cc", "blink.user_timing"])
+    rows = widgets.measure_in_page(page, 7)
+    trace = json.loads(browser.stop_tracing())["traceEvents"]
+    page.close()
+    assert [row["steps"] for row in rows] == [7, 7]
+    inputs = [e for e in trace if e["name"] == "EventDispatch" and e["args"]["data"]["type"] == "input"]
+    assert len(inputs) == 2 * (7 + 5), "five steps of each slider come before those that count"
+    thread = (inputs[0]["pid"], inputs[0]["tid"])
+    at = lambda *names: sorted(  # noqa: E731
+        e["ts"] for e in trace if e["name"] in names and (e["pid"], e["tid"]) == thread
+    )
+    layouts, paints, layers = at("Layout"), at("Paint"), at("Layerize")
+    ends = sorted(e["ts"] for e in trace if e["name"] == "painted")
+    for event in inputs:
+        end = next(ts for ts in ends if ts > event["ts"])
+        for work in (layouts, paints, layers):
+            assert any(event["ts"] < ts < end for ts in work)
+
+
+def test_the_same_step_is_measured_in_a_page_of_the_book(browser, tmp_path):
+    """On the landing page also with a slower processor; in a chapter also with a planted explorer."""
+    widgets = load("bench_widgets")
+    book = tmp_path / "book"
+    book.mkdir()
+    made = write_page(book, [widgets.explorer(5, 8, 2), SAMPLES["RotationDial"]()])
+    (book / "index.html").write_text(
+        made.read_text(encoding="utf-8").replace("../_static", "_static"), encoding="utf-8"
+    )
+    rows = widgets.in_page_rows(browser, book, 6)
+    landing = [row for row in rows if row["page"] == "index.html"]
+    assert {row["throttle"]: row["limit"] for row in landing} == {1: 16, 4: 50}
+    controls = {row["control"] for row in landing}
+    assert controls >= {"num_heads", "valid_len", "query_position"}
+    [*firsts, planted] = [row for row in rows if row["page"] == "chapters/page.html"]
+    assert [row["widget"] for row in firsts] == ["Head explorer", "Rotation dial"]
+    assert planted["widget"].startswith("planted head explorer, 64 tokens, 8 heads")
+    assert planted["limit"] == 24
+    assert all(row["steps"] == 6 and row["p95"] > 0 for row in rows)
 
 
 def test_stored_results_cover_all_widgets_and_pages():

@@ -1,7 +1,7 @@
 """Each chapter as Colab runs it, without Colab: alone in an empty folder, where torch is and we are not.
 
-The environment is a copy of this one in symbolic links, less our package and anywidget. `google.colab` is a
-stub, and git finds a copy of the working tree at the repository's address; only pip's index is the real one.
+The environment is a copy of this one in symbolic links, less what Colab does not have. `google.colab` is a
+stub, and the book is served by this machine; only pip's index is the real one.
 
 The chapters also do their arithmetic here as another processor would, and must still print what is stored.
 
@@ -9,6 +9,7 @@ Of the programs in chapters/rosetta the build makes notebooks for the frameworks
 with the environments that `make rosetta` makes; `make rosetta CHECK=1` then runs these tests.
 """
 
+import http.server
 import importlib.metadata
 import importlib.util
 import json
@@ -16,23 +17,33 @@ import os
 import shutil
 import subprocess
 import sysconfig
+import threading
 import venv
+import zipfile
+from email.parser import Parser
 from pathlib import Path
 
+import course_files
+import nbformat
 import pytest
 import rosetta
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 from run_notebooks import notebooks
-from set_repository import read_address, setup_cell
+from set_repository import book_address, read_address, setup_of_this_course
 from widget_samples import SAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = notebooks()
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PACKAGES = Path(sysconfig.get_path("purelib"))
+BOOK = book_address(read_address()[0])
+# What Colab's image has of all that our package needs, as its makers published it last.
+COLAB = json.loads(Path(__file__).with_name("colab_pins.json").read_text(encoding="utf-8"))
 OTHER_PROCESSOR = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 
-NOT_ON_COLAB = ("mha_lib", "anywidget", "psygnal")
-MAY_BE_INSTALLED = {"mha-lib", "anywidget", "psygnal"}
+NOT_ON_COLAB = ("mha_lib", "jaxtyping", "wadler_lindig")
+MAY_BE_INSTALLED = {"mha-lib", "jaxtyping", "wadler-lindig"}
 
 # What anywidget asks of google.colab.
 STUB = """
@@ -47,22 +58,58 @@ NBVAL = "-m pytest --nbval --nbval-current-env --nbval-cell-timeout 1800 -p no:c
 
 INSTALLED = """
 import importlib.metadata, json
-print(json.dumps({d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}))
+found = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
+print(json.dumps({name.replace("_", "-"): version for name, version in found.items()}))
 """
 
 
-def git(*arguments):
-    subprocess.run(["git", *map(str, arguments)], check=True, capture_output=True)
+class Site:
+    """The book's files for Colab, served by this machine; `asked` are the paths that somebody asked for."""
+
+    def __init__(self, folder):
+        self.folder, self.asked = folder, []
+        self.files = course_files.write(folder / course_files.FOLDER)
+        site = self
+
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, directory=str(site.folder), **kwargs)
+
+            def do_GET(self):
+                site.asked.append(self.path)
+                super().do_GET()
+
+            def log_message(self, *args):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def here(self, source):
+        """The source of a cell that takes this site for the book's."""
+        assert source.count(f'"{BOOK}"') == 1
+        return source.replace(f'"{BOOK}"', f'"{self.address}"')
+
+    def damage(self):
+        """Put another file where each one was; an archive of the same names."""
+        for file in self.files:
+            path = self.folder / course_files.FOLDER / file.name
+            path.write_bytes(file.content.replace(b"def ", b"def\t", 1))
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
 
 
 class Colab:
-    """An environment in which our package is not installed, and a home whose git knows where we are.
+    """An environment in which our package is not installed.
 
     What is installed are the packages of `sites`; the first one that has a package wins.
     """
 
-    def __init__(self, folder, repository, sites=(PACKAGES,)):
-        self.folder, self.repository = folder, repository
+    def __init__(self, folder, site, sites=(PACKAGES,)):
+        self.folder, self.book = folder, site
         venv.create(folder / "venv", symlinks=True, with_pip=False)
         self.python = folder / "venv" / "bin" / "python"
         self.site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
@@ -82,20 +129,11 @@ class Colab:
         (self.site / "colab.pth").write_text(start)
         self.home = folder / "home"
         self.home.mkdir()
-        self.serve_repository(repository)
-
-    def serve_repository(self, path):
-        name, _ = read_address()
-        settings = {f"url.file://{path}.insteadOf": f"https://github.com/{name}", "safe.directory": "*"}
-        (self.home / ".gitconfig").unlink(missing_ok=True)
-        for key, value in settings.items():
-            git("config", "--file", self.home / ".gitconfig", key, value)
 
     def run(self, *arguments, cwd=None, **settings):
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
         environment |= {
             "HOME": str(self.home),
-            "GIT_TERMINAL_PROMPT": "0",
             "IPYTHONDIR": str(self.home / "ipython"),
             "JUPYTER_PATH": "",
             "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib")),
@@ -119,49 +157,150 @@ class Colab:
     def validate(self, path, folder):
         """Run a copy of a notebook alone in a folder; every output must be the stored one."""
         folder.mkdir()
-        shutil.copy(path, folder)
-        shutil.copy(ROOT / "conftest.py", folder)  # which compares figures
+        notebook = nbformat.read(path, as_version=4)
+        [setup] = [cell for cell in notebook.cells if cell.id == "setup"]
+        setup.source = self.book.here(setup.source)
+        nbformat.write(notebook, folder / path.name)
+        # What compares figures and widgets, too.
+        for name in ("conftest.py", "tests/stored_outputs.py", "tools/run_notebooks.py"):
+            shutil.copy(ROOT / name, folder)
         return self.run(*NBVAL.split(), path.name, cwd=folder)
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory):
-    """The working tree as a repository of one commit."""
-    repository, (_, branch) = tmp_path_factory.mktemp("repository"), read_address()
-    git("init", "--quiet", "--initial-branch", branch, repository)
-    here = ["--git-dir", repository / ".git", "--work-tree", ROOT]
-    git(*here, "add", "--all", ".")
-    author = ["-c", "user.name=test", "-c", "user.email=test"]
-    git(*here, *author, "commit", "--quiet", "--message", "As it is now")
-    return repository
+def site(tmp_path_factory):
+    """The site of the book, whole and in reach."""
+    site = Site(tmp_path_factory.mktemp("site"))
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def own_site(tmp_path):
+    """A site that a test may damage or take away."""
+    site = Site(tmp_path / "site")
+    yield site
+    site.close()
 
 
 @pytest.fixture(scope="module")
-def colab(tmp_path_factory, repository):
+def colab(tmp_path_factory, site):
     """The environment before the first chapter."""
-    return Colab(tmp_path_factory.mktemp("colab"), repository)
+    return Colab(tmp_path_factory.mktemp("colab"), site)
 
 
-def test_the_simulation_is_like_colab(colab):
-    assert {"torch", "numpy", "matplotlib"} <= colab.installed().keys()
-    assert MAY_BE_INSTALLED.isdisjoint(colab.installed())
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory, site):
+    """An environment in which the package is never installed."""
+    return Colab(tmp_path_factory.mktemp("fresh"), site)
 
 
-def test_set_up_fails_loudly_where_the_package_cannot_be_had(colab, tmp_path):
-    colab.serve_repository(tmp_path / "nowhere")
-    try:
-        done = colab.run("-c", setup_cell(*read_address()))
-    finally:
-        colab.serve_repository(colab.repository)
+def test_the_simulation_is_like_colab(fresh):
+    assert {"torch", "numpy", "matplotlib"} <= fresh.installed().keys()
+    assert MAY_BE_INSTALLED.isdisjoint(fresh.installed())
+    assert MAY_BE_INSTALLED.isdisjoint(COLAB["packages"])
+    needed = {canonicalize_name(name.partition("-")[0]) for name in NOT_ON_COLAB}
+    assert {canonicalize_name(name) for name in MAY_BE_INSTALLED} == needed
+
+
+# --------------------------------------------------------------------------------
+# The set-up cell
+
+
+def set_up(colab, site, before=""):
+    return colab.run("-c", before + site.here(setup_of_this_course()))
+
+
+def assert_refused(done, colab, *sentences):
     assert done.returncode != 0
-    assert "CalledProcessError" in done.stderr
-
-
-def test_set_up_installs_nothing_elsewhere(colab):
-    """Not on Colab, the missing package is an error; nobody's environment is changed unasked."""
-    done = colab.run("-c", "import sys\ndel sys.modules['google.colab']\n" + setup_cell(*read_address()))
-    assert "ModuleNotFoundError: No module named 'mha_lib'" in done.stderr
+    last = done.stderr[done.stderr.index("RuntimeError: ") :]
+    assert all(sentence in last for sentence in sentences), last
     assert MAY_BE_INSTALLED.isdisjoint(colab.installed())
+
+
+def test_it_installs_the_file_that_the_page_was_built_with(tmp_path, own_site):
+    colab = Colab(tmp_path, own_site)
+    done = set_up(colab, own_site)
+    assert done.returncode == 0, done.stderr
+    assert own_site.asked == [f"/{course_files.FOLDER}/{own_site.files[0].name}"]
+    [origin] = colab.site.glob("mha_lib-*.dist-info/direct_url.json")
+    origin = json.loads(origin.read_text(encoding="utf-8"))
+    assert origin["archive_info"]["hashes"] == {"sha256": own_site.files[0].sha256}
+
+
+def test_it_refuses_another_file(fresh, own_site):
+    own_site.damage()
+    done = set_up(fresh, own_site)
+    assert_refused(
+        done, fresh, "The course's package is not the one of this notebook: open it again from http"
+    )
+
+
+def test_it_says_that_the_book_is_out_of_reach(fresh, own_site):
+    own_site.close()
+    done = set_up(fresh, own_site)
+    assert_refused(
+        done,
+        fresh,
+        f"The course's package could not be installed from {own_site.address}. ",
+        "Is there a network?",
+    )
+
+
+def test_it_says_that_the_book_is_not_published(fresh, own_site):
+    shutil.rmtree(own_site.folder / course_files.FOLDER)
+    done = set_up(fresh, own_site)
+    assert_refused(done, fresh, f"could not be installed from {own_site.address}. ", "404")
+
+
+def test_it_leaves_a_package_alone_that_is_there(fresh, own_site, tmp_path):
+    (tmp_path / "mha_lib.py").write_text("here = True\n")
+    done = set_up(fresh, own_site, f"import sys\nsys.path.append({str(tmp_path)!r})\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert own_site.asked == []
+
+
+def test_it_installs_nothing_elsewhere(fresh, own_site):
+    """Not on Colab, the missing package is an error; nobody's environment is changed unasked."""
+    done = set_up(fresh, own_site, "import sys\ndel sys.modules['google.colab']\n")
+    assert "ModuleNotFoundError: No module named 'mha_lib'" in done.stderr
+    assert own_site.asked == []
+    assert MAY_BE_INSTALLED.isdisjoint(fresh.installed())
+
+
+def pip_would_install(python, site, *options):
+    """What `pip install` of the wheel would install, by the report of a dry run."""
+    address = f"{site.address}/{course_files.FOLDER}/{site.files[0].name}"
+    command = [python, "-m", "pip", "install", "--quiet", "--dry-run", "--report", "-", *options, address]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["install"]
+    return {canonicalize_name(entry["metadata"]["name"]) for entry in found}
+
+
+@pytest.mark.parametrize("version", [COLAB["python"], "3.14.0", "3.15.1"])
+def test_a_python_newer_than_tested_gets_the_package(site, version):
+    """pip asks the metadata, for the Python that it runs on."""
+    with zipfile.ZipFile(site.folder / course_files.FOLDER / site.files[0].name) as wheel:
+        [name] = [name for name in wheel.namelist() if name.endswith("METADATA")]
+        asked = Parser().parsestr(wheel.read(name).decode())["Requires-Python"]
+    assert SpecifierSet(asked).contains(version)
+    assert not SpecifierSet(asked).contains("3.10.9")
+
+
+def test_beside_the_versions_of_colab_only_what_is_missing_is_installed(site, tmp_path):
+    """pip knows what is installed by its metadata, so a folder of metadata alone is Colab's image to it."""
+    venv.create(tmp_path / "venv", symlinks=True, with_pip=True)
+    [packages] = (tmp_path / "venv").glob("lib/python3.*/site-packages")
+    for name, version in COLAB["packages"].items():
+        metadata = packages / f"{name.replace('-', '_')}-{version}.dist-info" / "METADATA"
+        metadata.parent.mkdir(exist_ok=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
+    assert pip_would_install(tmp_path / "venv" / "bin" / "python", site) == MAY_BE_INSTALLED
+
+
+# --------------------------------------------------------------------------------
+# The chapters
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
@@ -198,9 +337,9 @@ print(json.dumps(shown))
 
 
 def test_package_that_was_installed_is_whole(colab):
-    """The wheel that pip built from the clone has all widgets, and Colab can show them."""
+    """The wheel has all widgets, and Colab can show them."""
     show_all = SHOW_ALL.format(folder=str(ROOT / "tests" / "widgets"))
-    done = colab.run("-c", setup_cell(*read_address()) + show_all)
+    done = colab.run("-c", colab.book.here(setup_of_this_course()) + show_all)
     assert done.returncode == 0, done.stderr[-4000:]
     shown = json.loads(done.stdout.splitlines()[-1])
     assert shown.keys() == SAMPLES.keys()
@@ -232,8 +371,8 @@ def program_of(file):
     return next(p for p in rosetta.PROGRAMS.values() if p.file == file)
 
 
-def run_notebook(repository, folder, file, edit=str):
-    """Run the cells of a framework's notebook, each edited, alone in a folder."""
+def run_notebook(site, folder, file, edit=str):
+    """Run the cells of a framework's notebook, each edited, alone in a folder, against a site of the book."""
     program = program_of(file)
     sites = [PACKAGES]
     if program.environment != "book":
@@ -243,10 +382,11 @@ def run_notebook(repository, folder, file, edit=str):
         )
         [own] = environment.glob("lib/python*/site-packages")
         sites = [own, *sites] if (own / "book.pth").is_file() else [own]
-    colab, (name, branch) = Colab(folder, repository, sites), read_address()
+    colab, (name, branch) = Colab(folder, site, sites), read_address()
     path, address = ROOT / "chapters" / "rosetta" / file, f"https://github.com/{name}"
     notebook = rosetta_notebooks.notebook_of(path, address, branch)
-    cells = [edit(cell.source) for cell in notebook.cells if cell.cell_type == "code"]
+    sources = [edit(cell.source) for cell in notebook.cells if cell.cell_type == "code"]
+    cells = [site.here(source) if BOOK in source else source for source in sources]
     script = folder / "cells.py"
     script.write_text(RUN_CELLS.format(cells=cells), encoding="utf-8")
     return colab.run(script, cwd=folder, **program.settings)
@@ -261,16 +401,29 @@ RUNNABLE = [
 
 
 @pytest.mark.parametrize("file", RUNNABLE)
-def test_notebook_of_a_framework_runs(repository, tmp_path, file):
-    done = run_notebook(repository, tmp_path, file)
+def test_notebook_of_a_framework_runs(site, tmp_path, file):
+    done = run_notebook(site, tmp_path, file)
     assert done.returncode == 0, done.stderr[-4000:]
     shown = [line for line in done.stdout.splitlines() if line.startswith("self-attention, ")]
     assert len(shown) == (3 if "pytorch" in file else 2)  # ways to compute
 
 
-def test_notebook_of_a_framework_says_what_no_longer_agrees(repository, tmp_path):
+def test_notebook_of_a_framework_says_what_no_longer_agrees(site, tmp_path):
     def unscaled(source):
         return source.replace("/ math.sqrt(q.shape[-1])", "/ q.shape[-1]")
 
-    done = run_notebook(repository, tmp_path, "attention_pytorch.py", unscaled)
+    done = run_notebook(site, tmp_path, "attention_pytorch.py", unscaled)
     assert "ValueError: self-attention, from nothing, float32: output differs by" in done.stderr
+
+
+def test_notebook_of_a_framework_refuses_other_programs(own_site, tmp_path):
+    own_site.damage()
+    done = run_notebook(own_site, tmp_path / "run", "attention_pytorch.py")
+    assert "RuntimeError: The course's programs are not those of this notebook: open it again" in done.stderr
+    assert not (tmp_path / "run" / "course").exists()
+
+
+def test_notebook_of_a_framework_says_that_the_book_is_out_of_reach(own_site, tmp_path):
+    own_site.close()
+    done = run_notebook(own_site, tmp_path / "run", "attention_pytorch.py")
+    assert f"RuntimeError: The course's programs could not be fetched from {own_site.address}." in done.stderr

@@ -1,7 +1,9 @@
 """The repository around the course: one address, exact pins, a whole wheel, nothing that runs code unseen."""
 
+import hashlib
 import importlib.metadata
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,11 +13,13 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
+import course_files
+import lock
 import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from set_repository import main, read_address, set_repository
+from set_repository import book_address, main, read_address, set_repository
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -101,6 +105,30 @@ def test_one_command_changes_the_address_everywhere(copy):
     assert changed_files(copy) == []
 
 
+def test_a_fork_names_its_own_wheel_after_one_command(copy):
+    """The package's metadata has the address, so the wheel of a fork is another one."""
+    set_repository("Somebody/else", root=copy)
+    digest = course_files.wheel(copy).sha256
+    assert digest != course_files.of_this_course()[0].sha256
+    named = [*copy.glob("chapters/*.ipynb"), copy / "index.ipynb", copy / "colab" / "attention_pytorch.ipynb"]
+    for path in named:
+        text = path.read_text(encoding="utf-8")
+        assert '\\"https://somebody.github.io/else\\"' in text, path
+        assert f'sha256 = \\"{digest}\\"' in text, path
+
+
+@pytest.mark.parametrize(
+    ("repository", "address"),
+    [
+        ("somebody/else", "https://somebody.github.io/else"),
+        ("Some-Body/Course_2", "https://some-body.github.io/Course_2"),
+        ("Some-Body/some-body.github.io", "https://some-body.github.io"),
+    ],
+)
+def test_address_of_the_book_is_the_one_of_github_pages(repository, address):
+    assert book_address(repository) == address
+
+
 @pytest.mark.parametrize(
     "url", ["course", "http://github.com/a/b", "https://github.com/a", "https://gitlab.com/a/b"]
 )
@@ -113,30 +141,114 @@ def test_address_that_colab_cannot_open_is_refused(url, capsys):
 # What is installed
 
 
-def pins():
-    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+LOCKS = ["requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt"]
+# torch for CPUs or for GPUs, which of them is installed here.
+INSTALLED = ["requirements.txt", LOCKS[1 if "+cpu" in importlib.metadata.version("torch") else 2]]
+
+
+def pins(*names):
+    """What files pin, here or on another machine."""
+    lines = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in names).splitlines()
+    return [Requirement(line.removesuffix("\\")) for line in lines if line and line[0] not in "# "]
+
+
+def pins_here():
+    return [pin for pin in pins(*INSTALLED) if pin.marker is None or pin.marker.evaluate()]
 
 
 def test_requirements_are_exact_and_are_what_is_installed():
-    for pin in pins():
+    for pin in pins(*LOCKS, "requirements.in"):
         assert re.fullmatch(r"==[^*,]+", str(pin.specifier)), pin
-        assert importlib.metadata.version(pin.name).split("+")[0] == str(pin.specifier)[2:], pin
+    for pin in pins_here():
+        assert importlib.metadata.version(pin.name) == str(pin.specifier)[2:], pin
 
 
 def test_requirements_are_complete():
     """Everything that a pinned package needs here is pinned too."""
-    pinned = {canonicalize_name(pin.name) for pin in pins()}
-    # torch for a GPU brings NVIDIA's libraries, each of an exact version that torch names itself.
+    pinned = {canonicalize_name(pin.name) for pin in pins_here()}
     missing = {
         f"{requirement} for {pin.name}"
-        for pin in pins()
+        for pin in pins_here()
         for requirement in map(Requirement, importlib.metadata.requires(pin.name) or [])
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if canonicalize_name(requirement.name) not in pinned
-        if not re.match(r"nvidia-|cuda-|triton|setuptools", requirement.name)
     }
     assert missing == set()
+
+
+def test_every_requirement_has_hashes_and_comes_from_what_is_asked_for():
+    for name in LOCKS:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for package in lock.packages(text):
+            assert re.fullmatch(r"\S+==.*(?: \\\n    --hash=sha256:[0-9a-f]{64})+\n", package), package
+        whole = "".join(lock.packages(text))
+        assert whole == "".join(f"{line}\n" for line in text.splitlines() if not line.startswith("#"))
+    asked = {canonicalize_name(pin.name): pin.specifier for pin in pins("requirements.in")}
+    locked = {
+        canonicalize_name(pin.name): pin.specifier for pin in pins("requirements.txt", "requirements-gpu.txt")
+    }
+    assert {name: locked[name] for name in asked} == asked
+
+
+def test_the_index_of_torch_serves_torch_alone():
+    assert {pin.name for pin in pins("requirements-cpu.txt")} == {"torch"}
+    assert "torch" not in {pin.name for pin in pins("requirements.txt")}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    uses = [line for line in makefile.splitlines() if "index-url" in line]
+    assert uses
+    assert all("$(TORCH_INDEX)" in line and "-r requirements-cpu.txt" in line for line in uses)
+    assert not re.search(r"extra-index|EXTRA_INDEX", makefile + (ROOT / "README.md").read_text("utf-8"))
+
+
+def test_a_file_of_another_hash_is_not_installed(tmp_path, wheel_file):
+    """As `make` installs: by hash, or not at all."""
+    flags = re.search(r"^PINNED := \$\(INSTALL\) (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.M)[1]
+    pip = [sys.executable, "-m", "pip", "install", "--no-deps", *flags.split(), "--dry-run", "--no-index"]
+    pip += ["--find-links", wheel_file.parent, "-r", tmp_path / "pins.txt", "--target", tmp_path / "into"]
+    for digest, expected in ((lock_hash(wheel_file), 0), ("0" * 64, 1)):
+        (tmp_path / "pins.txt").write_text(f"mha-lib==0.1.0 --hash=sha256:{digest}\n")
+        done = subprocess.run(list(map(str, pip)), capture_output=True, text=True)
+        assert done.returncode == expected, done.stderr
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+
+
+def lock_hash(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+A, B, C, D = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
+
+
+def test_lock_divides_what_uv_found():
+    text = (
+        f"numpy==2.0 ; {lock.EVERYWHERE[3:]} \\\n    --hash=sha256:{A}\n"
+        f"nvidia-cublas==1.0 ; sys_platform == 'linux' \\\n    --hash=sha256:{B}\n"
+        f"torch==2.13.0 ; {lock.EVERYWHERE[3:]} \\\n    --hash=sha256:{C}\n"
+        f"triton==3.7 \\\n    --hash=sha256:{B}\n"
+    )
+    others, cpu, gpu = lock.split(text, [D])
+    assert others == f"numpy==2.0 \\\n    --hash=sha256:{A}\n"
+    assert cpu == (
+        f"torch==2.13.0+cpu ; sys_platform == 'linux' \\\n    --hash=sha256:{D}\n"
+        f"torch==2.13.0 ; sys_platform == 'darwin' \\\n    --hash=sha256:{C}\n"
+    )
+    assert re.findall(r"(?m)^[\w-]+", gpu) == ["torch", "nvidia-cublas", "triton"]
+
+
+def test_lock_reads_the_hashes_of_the_index_for_cpus(tmp_path):
+    page = tmp_path / "index.html"
+    wheels = {
+        "torch-2.13.0%2Bcpu-cp311-cp311-manylinux_2_28_x86_64.whl": A,
+        "torch-2.13.0%2Bcpu-cp313-cp313-manylinux_2_28_aarch64.whl": B,
+        "torch-2.13.0%2Bcpu-cp310-cp310-manylinux_2_28_x86_64.whl": C,  # a Python that we do not test
+        "torch-2.13.0%2Bcpu-cp311-cp311-win_amd64.whl": C,
+        "torch-2.12.0%2Bcpu-cp311-cp311-manylinux_2_28_x86_64.whl": D,
+    }
+    links = [f'<a href="/whl/{name}#sha256={digest}">{name}</a><br>' for name, digest in wheels.items()]
+    page.write_text("\n".join(links))
+    assert lock.hashes_for_cpus("2.13.0", page.as_uri()) == [A, B]
+    with pytest.raises(OSError, match="No such file"):
+        lock.hashes_for_cpus("2.13.0", (tmp_path / "nothing").as_uri())
 
 
 def test_what_npm_installs_is_exact_and_only_checks():
@@ -156,13 +268,66 @@ def test_what_npm_installs_is_exact_and_only_checks():
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def wheel_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", folder, ROOT], check=True, capture_output=True)
+    course_files.write(folder)
     [path] = folder.glob("*.whl")
-    with zipfile.ZipFile(path) as archive:
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(wheel_file):
+    with zipfile.ZipFile(wheel_file) as archive:
         yield archive
+
+
+def test_wheel_is_the_one_that_pip_builds(wheel, tmp_path):
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", tmp_path, ROOT], check=True, capture_output=True)
+    [path] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(path) as built:
+        assert {name: built.read(name) for name in built.namelist()} == {
+            name: wheel.read(name) for name in wheel.namelist()
+        }
+
+
+def test_same_sources_give_the_same_files(copy, tmp_path_factory):
+    """In another folder, written at another time with other permissions, in a year of another dating."""
+    for path in copy.rglob("*.py"):
+        path.chmod(0o700)
+        os.utime(path, (1e9, 1e9))
+    script = f"import sys; sys.path.insert(0, {str(ROOT / 'tools')!r})\nimport course_files, pathlib\n"
+    script += (
+        f"files = [f(pathlib.Path({str(copy)!r})) for f in (course_files.wheel, course_files.programs)]\n"
+    )
+    script += "print(*(file.sha256 for file in files))"
+    settings = os.environ | {"SOURCE_DATE_EPOCH": "1700000000", "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"}
+    found = subprocess.check_output([sys.executable, "-c", script], text=True, env=settings, cwd="/")
+    assert found.split() == [file.sha256 for file in course_files.of_this_course()]
+
+
+def test_the_files_for_colab_hold_no_notebook_and_are_served_with_their_hashes(book):
+    folder = book / course_files.FOLDER
+    listed = dict(line.split()[::-1] for line in (folder / "SHA256SUMS").read_text("utf-8").splitlines())
+    assert {path.name for path in folder.iterdir()} == {*listed, "SHA256SUMS"}
+    for file in course_files.of_this_course():
+        content = (folder / file.name).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == file.sha256 == listed[file.name]
+        with zipfile.ZipFile(folder / file.name) as archive:
+            assert not [name for name in archive.namelist() if name.endswith(".ipynb")]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "chapters").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_page_names_the_wheel_that_the_same_build_serves(book, path):
+    """The built page itself: what a reader downloads and opens on Colab."""
+    [source] = book.glob(f"_sources/chapters/{path.name}")
+    [setup] = [cell for cell in json.loads(source.read_text("utf-8"))["cells"] if cell["id"] == "setup"]
+    text = "".join(setup["source"])
+    address, served, digest = (
+        re.search(rf'{name} = "(\S+)"', text)[1] for name in ("book", "wheel", "sha256")
+    )
+    assert address == book_address(read_address()[0])
+    assert hashlib.sha256((book / served).read_bytes()).hexdigest() == digest
 
 
 def test_wheel_carries_the_package_whole_and_nothing_else(wheel):
@@ -205,7 +370,7 @@ def test_package_asks_for_ranges_that_leave_torch_alone(wheel):
     }
     assert all(specifier.operator == ">=" for need in needs.values() for specifier in need)
     assert needs["torch"].contains("2.6.0")
-    assert metadata["Requires-Python"] == "<3.14,>=3.11"
+    assert metadata["Requires-Python"] == ">=3.11"  # Colab may have a newer one than we test
     assert metadata["License-Expression"] == "MIT"
 
 
@@ -247,9 +412,45 @@ def test_workflow_grants_little_and_runs_pinned_actions(path):
     assert workflow["permissions"] == {"contents": "read"}
     assert "pull_request_target" not in text
     for name, job in workflow["jobs"].items():
-        steps_of_ours = [step for step in job["steps"] if "run" in step]
-        assert not ("permissions" in job and steps_of_ours), f"{name} may write and runs our code"
+        # What may write has only files that another job built, and runs none of them.
+        if "permissions" in job:
+            assert not any("checkout" in step.get("uses", "") for step in job["steps"]), name
+            commands = " ".join(step.get("run", "") for step in job["steps"])
+            assert not re.search(r"\b(make|python3?|bash|sh|pip)\b|(^|\s)\./", commands), (
+                f"{name} runs our code"
+            )
+    assert "EXTRA_INDEX" not in text
 
 
-def test_there_are_workflows():
-    assert len(WORKFLOWS) == 1
+def test_workflows_do_what_the_course_promises():
+    jobs = {}
+    for path in WORKFLOWS:
+        workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+        jobs |= {f"{path.stem} {name}": job for name, job in workflow["jobs"].items()}
+    assert jobs.keys() == {
+        "ci test", "ci non-root", "ci book", "ci deploy", "colab image", "release build", "release publish",
+    }  # fmt: skip
+    assert jobs["ci test"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+    assert "--user reader" in jobs["ci non-root"]["steps"][-1]["run"]
+    assert set(jobs["ci book"]["needs"]) == {"ci test".split()[1], "non-root"}
+    assert jobs["ci deploy"]["needs"] == "book"
+    # What runs there is in this repository.
+    text = "\n".join(path.read_text(encoding="utf-8") for path in WORKFLOWS)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"\bmake (?:-C \S+ )?([a-z]\w*)", text):
+        assert re.search(rf"(?m)^{target}:", makefile), target
+    for name in re.findall(r"/course/(\S+\.py)|bash (\S+)", text):
+        assert (ROOT / "".join(name)).is_file(), name
+
+
+def test_workflows_have_no_fault_that_a_linter_knows(tmp_path):
+    zizmor = [Path(sys.executable).with_name("zizmor"), "--offline", "--quiet", "--no-progress", "--pedantic"]
+    done = subprocess.run([*zizmor, ROOT / ".github" / "workflows"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # And it sees what it is for.
+    faulty = (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8")
+    faulty = re.sub(r"@08c6\w+ # v5.0.0", "@v5", faulty, count=1)
+    (tmp_path / "faulty.yml").write_text(faulty, encoding="utf-8")
+    done = subprocess.run([*zizmor, tmp_path / "faulty.yml"], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "unpinned-uses" in done.stdout + done.stderr

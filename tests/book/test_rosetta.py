@@ -170,7 +170,7 @@ def test_page_carries_its_stored_results_and_names_every_framework(page):
 
 
 def test_stored_versions_of_the_book_are_its_pins():
-    pins = dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "requirements.txt").read_text("utf-8"), re.M))
+    pins = dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "requirements.in").read_text("utf-8"), re.M))
     programs = rosetta.load_stored()["programs"]
     for name, p in rosetta.PROGRAMS.items():
         if p.environment == "book":

@@ -1,4 +1,4 @@
-"""Run pytest in many copies of a package: `forks.py JOBS TESTS` takes [[folder, tests], ...].
+"""Run pytest in many copies of a package: `forks.py JOBS TESTS` takes [[folder, pytest's arguments], ...].
 
 One process imports torch and pytest, once; each copy gets a fork, which imports the package of its folder.
 What the forks inherit is frozen; otherwise the garbage collector of each would go through all of torch.
@@ -6,6 +6,7 @@ What the forks inherit is frozen; otherwise the garbage collector of each would 
 
 import contextlib
 import gc
+import importlib.util
 import json
 import os
 import resource
@@ -19,13 +20,20 @@ import pytest
 import torch._dynamo
 import torch.testing
 
+with contextlib.suppress(ImportError):  # what only the widgets and their tests need
+    import anywidget  # noqa: F401
+    import ipywidgets.embed  # noqa: F401
+    import matplotlib.pyplot  # noqa: F401
+    import playwright.sync_api  # noqa: F401
+    import sphinx.application  # noqa: F401
+
 with contextlib.suppress(ImportError):  # it imports the modules of models only when they are asked for
     from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaForCausalLM  # noqa: F401
 
 LONGEST = 600  # seconds of processor time; a fork that needs more is in an endless loop
 
 
-def run_tests(folder, tests, helpers):
+def run_tests(folder, arguments, helpers):
     """In a fork: run tests against the package in `folder`, and never return."""
     os.chdir(folder)
     log = os.open("log", os.O_CREAT | os.O_WRONLY)
@@ -33,11 +41,10 @@ def run_tests(folder, tests, helpers):
     os.dup2(log, 2)
     resource.setrlimit(resource.RLIMIT_CPU, (LONGEST, LONGEST))
     sys.path[:0] = [folder, *helpers]
-    import mha_lib
-
-    assert mha_lib.__file__ == str(Path(folder, "mha_lib", "__init__.py")), mha_lib.__file__
-    where = ["-c", "pytest.ini", "--rootdir", helpers[0], "--noconftest", "--import-mode=importlib"]
-    status = pytest.main(["-x", "-q", "--tb=short", "-rf", "-p", "no:cacheprovider", *where, *tests])
+    found = importlib.util.find_spec("mha_lib").origin
+    assert found == str(Path(folder, "mha_lib", "__init__.py")), found
+    options = ["-x", "-q", "--tb=short", "-rf", "-p", "no:cacheprovider", "--import-mode=importlib"]
+    status = pytest.main([*options, *arguments])
     sys.stdout.flush()
     os._exit(status)
 
@@ -53,10 +60,10 @@ def main(jobs, root):
     waiting, running = json.load(sys.stdin), {}
     while waiting or running:
         while waiting and len(running) < jobs:
-            folder, tests = waiting.pop(0)
+            folder, arguments = waiting.pop(0)
             child = os.fork()
             if child == 0:
-                run_tests(folder, tests, helpers)
+                run_tests(folder, arguments, helpers)
             running[child] = folder
         child, status = os.wait()
         folder = running.pop(child)

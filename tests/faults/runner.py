@@ -1,10 +1,11 @@
 """Plant the faults, run the tests that must notice, and report which did: `make faults` prints the table.
 
-A kind of fault knows how to plant its faults in a copy (`plant`) and how to run tests on such copies (`run`);
-the rest of this file knows only verdicts. To add a kind, append it to KINDS.
+A kind of fault knows how to plant its faults in a copy, and which tests must notice (`plant`); the rest of
+this file knows only verdicts. To add a kind, append it to KINDS.
 """
 
 import argparse
+import itertools
 import json
 import os
 import queue
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +24,10 @@ sys.path[:0] = [str(TESTS), str(TESTS / "faults")]
 
 import library_faults  # noqa: E402
 import planting  # noqa: E402
+import widget_faults  # noqa: E402
 
-SOUND = "no fault"  # the copy without a fault, on which all tests must pass
+SOUND = "no fault"  # the copies without a fault, on which all tests must pass
+PATIENCE = 8_000  # milliseconds that a test in a browser waits for what a fault keeps from coming
 
 
 class Verdict(NamedTuple):
@@ -51,27 +55,61 @@ class Library:
             path = folder / "mha_lib" / f"{fault.module}.py"
             path.write_text(spoilt(self.package / path.name, fault))
         tests = {test.caught_by for test in ([fault] if fault else self.faults)}
-        return [str(TESTS / "library" / test.replace("::", ".py::", 1)) for test in sorted(tests)]
-
-    def run(self, work, jobs):
-        """Run [(folder, tests)] and yield each folder when it is done; the files log and status lie in it."""
-        # Nothing but pytest itself: no plugins, no options from outside.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1"}
-        forks = subprocess.Popen(
-            [sys.executable, str(TESTS / "faults" / "forks.py"), str(jobs), str(TESTS)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
-        with forks:
-            json.dump(work, forks.stdin)
-            forks.stdin.close()
-            for line in forks.stdout:
-                yield line.rstrip("\n")
-        if forks.returncode:
-            raise RuntimeError(f"the process that runs the tests ended with {forks.returncode}")
+        where = ["-c", "pytest.ini", "--rootdir", str(TESTS), "--noconftest"]
+        return [*where, *(str(TESTS / "library" / test.replace("::", ".py::", 1)) for test in sorted(tests))]
 
 
-KINDS = (Library(),)
+class Widgets:
+    """Faults of the widgets, in Python, JavaScript or styles; their tests look at a page in a browser."""
+
+    root = TESTS.parent
+    copied = ("mha_lib", "tests", "tools", "_ext", "_static")  # the tests find what they test beside them
+    faults = tuple(widget_faults.FAULTS)
+
+    def plant(self, fault, folder):
+        """Copy what a widget consists of, plant the fault (None: none), and return what pytest is given."""
+        folder.mkdir()
+        leave = shutil.ignore_patterns("__pycache__", "faults")
+        for path in self.root.iterdir():
+            if path.name in self.copied:
+                shutil.copytree(path, folder / path.name, ignore=leave)
+            elif not path.name.startswith((".", "_build", "node_modules")):
+                (folder / path.name).symlink_to(path)
+        if fault is not None:
+            path = folder / "mha_lib" / "widgets" / fault.file
+            text = path.read_text(encoding="utf-8")
+            if text.count(fault.old) != 1:
+                found = f"its text stands {text.count(fault.old)} times in {path.name}, not once"
+                raise planting.NotFoundError(f"{fault.what}: {found}")
+            path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+        tests = {test.caught_by for test in ([fault] if fault else self.faults)}
+        where = ["-c", str(folder / "pyproject.toml"), "--rootdir", str(folder)]
+        return [
+            *where,
+            *(f"{folder}/tests/widgets/{test.replace('::', '.py::', 1)}" for test in sorted(tests)),
+        ]
+
+
+def run(work, jobs):
+    """Run [(folder, pytest's arguments)] and yield each folder when it is done: log and status lie in it."""
+    # Nothing but pytest itself: no plugins, no options from outside.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1"}
+    environment |= {"SHAPE_CHECKS": "none", "PATIENCE": str(PATIENCE)}
+    forks = subprocess.Popen(
+        [sys.executable, str(TESTS / "faults" / "forks.py"), str(jobs), str(TESTS)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+    with forks:
+        json.dump(work, forks.stdin)
+        forks.stdin.close()
+        for line in forks.stdout:
+            yield line.rstrip("\n")
+    if forks.returncode:
+        raise RuntimeError(f"the process that runs the tests ended with {forks.returncode}")
+
+
+KINDS = (Library(), Widgets())
 FAULTS = [fault for kind in KINDS for fault in kind.faults]
 
 
@@ -87,21 +125,49 @@ def verdicts(root, jobs=1):
     """Yield (what is wrong, Verdict) for each kind's sound copy and each fault, as they finish."""
     for number, kind in enumerate(KINDS):
         folders, work = {}, []
+        name = type(kind).__name__.lower()
         for count, fault in enumerate([None, *kind.faults]):
-            what = SOUND if fault is None else fault.what
+            what = f"{SOUND} ({name})" if fault is None else fault.what
             folder = root / f"{number}-{count}"
             try:
                 work.append((str(folder), kind.plant(fault, folder)))
                 folders[str(folder)] = what
             except planting.NotFoundError as error:
                 yield what, Verdict(None, False, str(error))
-        for folder in kind.run(work, jobs):
+        for folder in run(work, jobs):
             log = Path(folder, "log").read_text()
             failed = re.search(r"^FAILED .*?(test_\w+\.py::.*?)(?: - |$)", log, re.MULTILINE)
             status = int(Path(folder, "status").read_text())
             caught_by = failed[1] if status == 1 and failed else None
             yield folders.pop(folder), Verdict(caught_by, status == 0, log)
             shutil.rmtree(folder)
+
+
+# Faults of pages, stored states, figures and sentences: each of these tests plants its faults itself, and
+# passes where they are found.
+PAGES = (
+    "test_notebooks.py::test_planted_fault_is_found",
+    "test_exercises.py::test_planted_fault_is_found",
+    "test_stored_outputs.py::test_a_changed_figure_is_found",
+    "test_stored_outputs.py::test_a_changed_figure_is_found_after_training",
+    "test_stored_outputs.py::test_a_changed_state_is_found",
+    "test_claims.py::test_planted_fault_is_found",
+    "test_claims.py::test_a_source_must_hold",
+)
+
+
+def page_verdicts(root):
+    """Yield (what is wrong, Verdict) for the faults that the tests of the pages plant."""
+    result = root / "pages.xml"
+    tests = [str(TESTS / "book" / test) for test in PAGES]
+    command = [sys.executable, "-m", "pytest", "-q", "--junitxml", str(result), *tests]
+    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True)
+    for case in ElementTree.parse(result).iter("testcase"):
+        name, _, fault = case.get("name").partition("[")
+        found = len(case) == 0  # a failure would stand inside
+        file = case.get("classname").rpartition(".")[2]
+        what = f"{file.removeprefix('test_')}: {fault.removesuffix(']')}"
+        yield what, Verdict(f"{file}.py::{name}" if found else None, False, done.stdout)
 
 
 class Running:
@@ -134,16 +200,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=2, help="how many run at the same time")
     options = parser.parse_args()
-    missed = []
+    missed, count = [], 0
     print("| planted fault | caught by |\n|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        for what, verdict in verdicts(Path(folder), options.jobs):
-            good = verdict.passed if what == SOUND else bool(verdict.caught_by)
-            result = "all tests pass" if what == SOUND else f"`{verdict.caught_by}`"
+        rows = itertools.chain(verdicts(Path(folder), options.jobs), page_verdicts(Path(folder)))
+        for what, verdict in rows:
+            sound = what.startswith(SOUND)
+            count += not sound
+            good = verdict.passed if sound else bool(verdict.caught_by)
+            result = "all tests pass" if sound else f"`{verdict.caught_by}`"
             print(f"| {what} | {result if good else '**NOT CAUGHT**'} |", flush=True)
             if not good:
                 missed.append(f"{what}\n{verdict.log[-2000:]}")
-    print("\n" + "\n\n".join(missed or [f"All {len(FAULTS)} faults were caught."]))
+    print("\n" + "\n\n".join(missed or [f"All {count} faults were caught."]))
     return bool(missed)
 
 

@@ -1,4 +1,4 @@
-"""Do the tests notice? Each known fault is planted in a copy of the library, and its test must fail."""
+"""Do the tests notice? Each known fault is planted in a copy of the package, and its test must fail."""
 
 import pytest
 import runner
@@ -12,8 +12,9 @@ def running(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_without_a_fault_all_tests_pass(running):
-    verdict = running.of(runner.SOUND)
+@pytest.mark.parametrize("kind", [type(kind).__name__.lower() for kind in runner.KINDS])
+def test_without_a_fault_all_tests_pass(kind, running):
+    verdict = running.of(f"{runner.SOUND} ({kind})")
     assert verdict.passed, verdict.log
 
 

@@ -89,3 +89,13 @@ def test_the_error_names_the_fault(tmp_path):
     fault = LIBRARY.faults[0]._replace(what="a planet in retrograde", function="astrology")
     with pytest.raises(NotFoundError, match=r"a planet in retrograde: no place for it in .*astrology"):
         LIBRARY.plant(fault, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("fault", runner.Widgets.faults, ids=[fault.what for fault in runner.Widgets.faults])
+def test_a_fault_of_a_widget_has_its_place_and_its_test(fault):
+    text = (runner.Widgets.root / "mha_lib" / "widgets" / fault.file).read_text(encoding="utf-8")
+    assert text.count(fault.old) == 1, f"{fault.what}: its text stands {text.count(fault.old)} times"
+    assert fault.old != fault.new
+    file, _, name = fault.caught_by.partition("::")
+    tests = (runner.TESTS / "widgets" / f"{file}.py").read_text(encoding="utf-8")
+    assert re.search(rf"^def {name}\(", tests, re.MULTILINE), f"{fault.what}: no {fault.caught_by}"

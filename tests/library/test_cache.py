@@ -203,6 +203,21 @@ def test_a_mask_with_samples_of_different_lengths(need_weights):
 
 
 @BOTH_PATHS
+@pytest.mark.parametrize("lens", [[5, 5, 5], [5, 3, 4]], ids=["plain", "ragged"])
+def test_more_queries_than_new_keys(lens, need_weights):
+    """Queries and keys end together, also where a call adds fewer keys than it has queries."""
+    layer = layer_of("rotary")
+    held, new, query = (random(3, length, EMBED_DIM) for length in (5, 2, 4))
+    cache = KeyValueCache()
+    layer(held, held, held, cache=cache, valid_lens=torch.tensor(lens) if min(lens) < 5 else None)
+    output, _ = layer(query, new, new, cache=cache, need_weights=need_weights)
+    for sample, length in enumerate(lens):
+        tokens = torch.cat((held[sample, :length], new[sample]))[None]
+        alone, _ = layer(query[sample][None], tokens, tokens)
+        torch.testing.assert_close(output[sample], alone[0])
+
+
+@BOTH_PATHS
 def test_a_sample_without_any_token_yet(need_weights):
     """Its rows are zeros before the output projection, as wherever nothing is visible."""
     layer, cache = layer_of("plain"), KeyValueCache()

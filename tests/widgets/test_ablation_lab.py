@@ -1,15 +1,19 @@
 """The ablation lab: its numbers against a slow loop, its switches in a browser."""
 
+from itertools import combinations
 from math import exp, sqrt
 
 import pytest
 import torch
+from matplotlib import colormaps
 from playwright.sync_api import expect
+from seen import shares_of_bars
 from torch import nn
 from widget_page import assert_copied_code_gives, assert_shows_numbers, shown, write_page
 
 from mha_lib import LearnedPositionalEncoding, MultiHeadAttention, cosine_score
 from mha_lib.data import pointer_batch
+from mha_lib.experiments import load_experiment
 from mha_lib.inspection import prune_heads
 from mha_lib.training import fit
 from mha_lib.widgets import AblationLab
@@ -227,8 +231,152 @@ def test_repr_figure_and_size(models):
 # In a browser
 
 
+SHOWN = ("accuracy", "subsets", "answers")  # all but the maps, which are pixels
+
+
 def switches(host):
     return host.locator(".mha-switch input")
+
+
+def assert_maps(host, lab):
+    """The canvases that are seen hold torch's weights, one pixel each, in the colours of viridis."""
+    canvases = host.locator(".mha-heads canvas:visible")
+    pixels = canvases.evaluate_all(
+        """nodes => nodes.map(node => [node.width, node.height,
+             ...node.getContext("2d").getImageData(0, 0, node.width, node.height).data])"""
+    )
+    maps = lab.numbers()["maps"]
+    assert len(pixels) == len(maps)
+    for (width, height, *bytes_), weights in zip(pixels, maps, strict=True):
+        assert (height, width) == tuple(weights.shape)
+        colors = torch.tensor(bytes_).view(height, width, 4)
+        assert (colors[..., 3] == 255).all()
+        expected = torch.tensor(colormaps["viridis"](weights.numpy())[..., :3] * 255)
+        # The module interpolates between sixteen stops, and rounds to 1024 shades.
+        assert (colors[..., :3] - expected).abs().max() < 6
+
+
+class Stored(nn.Module):
+    """A stored model of the two pointers, as chapter 6 loads it."""
+
+    def __init__(self, num_heads):
+        super().__init__()
+        self.embedding = nn.Embedding(8, 32)
+        self.positions = LearnedPositionalEncoding(32, max_len=12)
+        self.attention = MultiHeadAttention(32, num_heads)
+        self.read_out = nn.Linear(32, 16)
+        arm = f"linear, {num_heads} head{'s' * (num_heads > 1)}"
+        self.load_state_dict(load_experiment("two_pointers").state(arm))
+
+
+def right_without(model, off, tokens, targets):
+    """Share of places where both answers are right, with the columns of some heads set to zero."""
+    layer, width = model.attention, model.attention.head_dim
+    with torch.no_grad():
+        x = model.positions(model.embedding(tokens))
+        q, k, v = (proj(x) for proj in (layer.q_proj, layer.k_proj, layer.v_proj))
+        merged = torch.zeros_like(x)
+        for head in set(range(layer.num_heads)) - set(off):
+            part = slice(width * head, width * head + width)
+            scores = q[..., part] @ k[..., part].mT / sqrt(width)
+            merged[..., part] = scores.softmax(-1) @ v[..., part]
+        answers = model.read_out(layer.out_proj(merged)).unflatten(-1, (2, 8)).argmax(-1)
+    return (answers == targets).all(-1).double().mean().item()
+
+
+@pytest.fixture(scope="module")
+def pointers():
+    """The models of chapter 6, and its sequences."""
+    tokens, targets = pointer_batch(512, generator=torch.Generator().manual_seed(98))
+    return [Stored(n) for n in (1, 2, 4, 8)], tokens[:256], targets[:256]
+
+
+def test_the_challenge_has_one_solution_in_the_stored_model_of_four_heads(pointers):
+    models, tokens, targets = pointers
+    kept = {pair: right_without(models[2], pair, tokens, targets) for pair in combinations(range(4), 2)}
+    assert [pair for pair, share in kept.items() if share >= 0.75] == [(0, 2)]
+    assert 0.79 < kept[0, 2] < 0.82
+    assert sorted(kept.values())[-2] < 0.7  # no other pair comes close
+
+
+def test_the_challenge_is_met_by_the_right_pair_alone(reader, tmp_path, pointers):
+    models, tokens, targets = pointers
+    lab = AblationLab(models, tokens, targets, tasks=TASKS, num_heads=4)
+    tab = reader("disk")
+    tab.open(write_page(tmp_path, [lab]), 1)
+    host = tab.host()
+    task, verdict = host.locator(".mha-challenge p").all()
+    first = host.locator(".mha-body > *").first
+    expect(first).to_contain_text("Challenge: switch off two of the 4 heads and keep both answers right")
+    expect(first).to_contain_text("at least 75 % of the places")
+    expect(verdict).to_contain_text("All heads are on.")
+    quiet = verdict.evaluate("node => getComputedStyle(node).color")
+    for pair in combinations(range(4), 2):
+        for head in pair:
+            switches(host).nth(head).press("Space")
+            if head == pair[0]:
+                expect(verdict).to_contain_text("switch off one more")
+        share = right_without(models[2], pair, tokens, targets)
+        is_met = share >= 0.75
+        percent = f"{100 * share:.1f} % of the places"
+        words = f"Without heads {pair[0]} and {pair[1]}, both answers are right in {percent}"
+        expect(verdict).to_have_text(f"✓ Met! {words}." if is_met else f"{words}, which is too few.")
+        expect(host.get_by_role("status")).to_contain_text(words)
+        assert (verdict.evaluate("node => getComputedStyle(node).color") != quiet) is is_met
+        host.get_by_role("button", name="All heads on").click()
+        expect(verdict).to_contain_text("All heads are on.")
+    # Eight heads: any number of heads from two on may go.
+    slider = host.locator("input[type=range]").first
+    slider.press("End")
+    expect(task).to_contain_text("two of the 8 heads")
+    for head in (1, 2, 4):
+        switches(host).nth(head).press("Space")
+    share = right_without(models[3], (1, 2, 4), tokens, targets)
+    expect(verdict).to_contain_text(
+        f"Met! Without heads 1, 2 and 4, both answers are right in {100 * share:.1f} %"
+    )
+    expect(verdict).to_contain_text("How many more can go?")
+    # One head and two heads have none to spare, each for its own reason.
+    slider.press("Home")
+    expect(verdict).to_contain_text("Not with this model: even with every head on")
+    expect(verdict).to_contain_text(f"only {100 * right_without(models[0], (), tokens, targets):.1f} %")
+    slider.press("ArrowRight")
+    expect(verdict).to_have_text("Not with this model: it has no head to spare. Choose one with more heads.")
+    assert tab.errors == []
+
+
+def test_a_map_is_read_by_pointer_and_by_keyboard(reader, tmp_path, models):
+    lab = make_lab(models, num_heads=4, sample=3)
+    tab = reader("disk")
+    tab.open(write_page(tmp_path, [lab]), 1)
+    card = tab.host().locator(".mha-head").nth(2)
+    area, readout = card.locator(".mha-pixels"), card.locator(".mha-readout")
+    box, weights = area.bounding_box(), lab.numbers()["maps"][2]
+    for query, key in ((0, 11), (7, 2), (11, 0)):
+        cell = {"x": box["width"] * (key + 0.5) / 12, "y": box["height"] * (query + 0.5) / 12}
+        area.hover(position=cell)
+        expect(readout).to_have_text(f"query {query} → key {key}: {weights[query, key]:.4f}")
+    tab.page.mouse.move(0, 0)
+    expect(readout).to_have_text("")
+    cursor = card.get_by_role("gridcell")
+    cursor.focus()
+    for key_name, (query, key) in (
+        ("Home", (11, 0)),
+        ("ArrowUp", (10, 0)),
+        ("ArrowRight", (10, 1)),
+        ("End", (10, 11)),
+        ("ArrowRight", (10, 11)),  # the end of the map
+    ):
+        cursor.press(key_name)
+        expect(readout).to_have_text(f"query {query} → key {key}: {weights[query, key]:.4f}")
+        tokens, _ = batch()
+        said = f"from token {tokens[3, query]} to token {tokens[3, key]}"
+        expect(cursor).to_have_accessible_name(f"{readout.inner_text()}, {said}")
+        expect(tab.host().get_by_role("status")).to_have_text(readout.inner_text())
+        ring, map_box = cursor.bounding_box(), area.bounding_box()
+        middle = ring["x"] + ring["width"] / 2 - map_box["x"], ring["y"] + ring["height"] / 2 - map_box["y"]
+        assert [int(12 * place / map_box["width"]) for place in middle] == [key, query]
+    assert tab.errors == []
 
 
 def test_all_switches_by_keyboard(reader, tmp_path, models):
@@ -242,8 +390,9 @@ def test_all_switches_by_keyboard(reader, tmp_path, models):
         if num_heads != 2:
             heads.press("ArrowRight")
         lab.num_heads = num_heads
-        expect(switches(host)).to_have_count(num_heads)
-        assert_shows_numbers(host, lab)
+        expect(host.locator(".mha-switch input:visible")).to_have_count(num_heads)
+        assert_shows_numbers(host, lab, SHOWN)
+        assert_maps(host, lab)
         # Through the subsets with one switch at a time, as a Gray code does.
         for step in range(1, 2**num_heads if num_heads < 8 else 12):
             head = (step & -step).bit_length() - 1
@@ -251,7 +400,7 @@ def test_all_switches_by_keyboard(reader, tmp_path, models):
             gates = list(lab.gates)
             gates[head] = 1 - gates[head]
             lab.gates = gates
-            names = ["accuracy", "answers"] if step > 2 else None
+            names = ["accuracy", "answers"] if step > 2 else SHOWN
             assert_shows_numbers(host, lab, names)
     assert tab.errors == []
 
@@ -264,11 +413,12 @@ def test_all_sequences_by_keyboard(reader, tmp_path, models):
     slider = host.locator("input[type=range]").nth(1)
     for sample in range(20):
         lab.sample = sample
-        assert_shows_numbers(host, lab, ["maps", "answers"] if sample else None)
+        assert_shows_numbers(host, lab, ["answers"] if sample else SHOWN)
+        assert_maps(host, lab)
         slider.press("ArrowRight")
     slider.press("Home")
     lab.sample = 0
-    assert_shows_numbers(host, lab)
+    assert_shows_numbers(host, lab, SHOWN)
     assert tab.errors == []
 
 
@@ -292,10 +442,12 @@ def test_table_sets_the_switches(reader, tmp_path, models):
     page = tab.open(write_page(tmp_path, [lab]), 1)
     host = tab.host()
     cells = host.locator("[data-number=subsets]")
+    expect(cells.first).to_be_hidden()  # it would give the answer to the challenge away
+    host.get_by_text("The accuracy without each of the 16 subsets of heads").click()
     # Row 9 is 1, 3: by a click of the pointer, and the first row by keyboard.
     cells.nth(9 * 3).click()
     lab.gates = [1, 0, 1, 0]
-    assert_shows_numbers(host, lab)
+    assert_shows_numbers(host, lab, SHOWN)
     checked = switches(host).evaluate_all("all => all.map(one => one.checked)")
     assert checked == [True, False, True, False]
     expect(host.locator(".mha-current")).to_have_text("1, 3")
@@ -309,7 +461,7 @@ def test_table_sets_the_switches(reader, tmp_path, models):
     host.locator(".mha-subsets [role=gridcell]:focus").press("Space")
     expect(status).to_contain_text("All heads on.")
     lab.gates = [1, 1, 1, 1]
-    assert_shows_numbers(host, lab)
+    assert_shows_numbers(host, lab, SHOWN)
     cells.nth(4 * 3 + 1).hover()
     number = lab.numbers()["subsets"][4, 1].item()
     readout = host.locator(".mha-subsets .mha-readout")
@@ -317,7 +469,7 @@ def test_table_sets_the_switches(reader, tmp_path, models):
     page.mouse.move(0, 0)
     cells.last.click()
     host.get_by_role("button", name="All heads on").click()
-    assert_shows_numbers(host, lab)
+    assert_shows_numbers(host, lab, SHOWN)
     assert tab.errors == []
 
 
@@ -335,7 +487,7 @@ def test_copied_program_and_reset(reader, tmp_path, models):
         switches(host).first.press("Space")
         host.locator("input[type=range]").first.press("End")
         host.get_by_role("button", name="Reset").click()
-        assert_shows_numbers(host, lab)
+        assert_shows_numbers(host, lab, SHOWN)
     assert tab.errors == []
 
 
@@ -353,4 +505,35 @@ def test_bad_state_gives_a_message(reader, tmp_path, models, state, message):
     path = write_page(tmp_path, [make_lab(models)], alter=lambda states: states[0].update(state))
     tab.open(path, 1)
     expect(tab.host().locator(".mha-problem")).to_contain_text(message)
+    assert tab.errors == []
+
+
+# What is seen, turned back into data
+
+
+def test_bars_texts_and_the_rate_of_guessing(reader, tmp_path, models):
+    lab = make_lab(models, num_heads=4, gates=[1, 0, 1, 1])
+    tab = reader("disk")
+    tab.open(write_page(tmp_path, [lab]), 1)
+    host = tab.host()
+    accuracy = lab.numbers()["accuracy"]
+    rows = host.locator(".mha-bars li")
+    names = [text.split("\n")[0] for text in rows.all_inner_texts()]
+    assert names == [*TASKS, "all at once"]
+    assert rows.locator("b").all_inner_texts() == [f"{number:.3f}" for number in accuracy]
+    assert shares_of_bars(rows) == pytest.approx(accuracy.tolist(), abs=0.01)
+    assert len({f"{number:.3f}" for number in accuracy}) == 3
+    # The batch has eight tokens, and each of them may be the answer.
+    expect(host.get_by_text("Guessing one of 8 answers")).to_have_text(
+        "Guessing one of 8 answers gives accuracy 0.125 on each task."
+    )
+    states = host.locator(".mha-switch .mha-hint:visible").all_inner_texts()
+    assert states == ["on", "off", "on", "on"]
+    assert_maps(host, lab)
+    tokens, _ = batch()
+    rows = host.locator(".mha-answers [role=row]").all()
+    answers = [row.locator("[role=cell]").all_inner_texts() for row in rows]
+    assert [int(text) for text in answers[0]] == tokens[0].tolist()
+    found = [[int(text.split("✗")[0]) for text in row] for row in answers[1:]]
+    assert found == lab.numbers()["answers"].tolist()
     assert tab.errors == []

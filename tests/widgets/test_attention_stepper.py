@@ -2,25 +2,26 @@
 
 import io
 import math
-import random
 import re
 import warnings
 
 import pytest
 import torch
+from matplotlib import colormaps
 from playwright.sync_api import expect
 from widget_page import assert_copied_code_gives, assert_shows_numbers, copied_code, write_page
 
 from mha_lib.attention import MultiHeadAttention
+from mha_lib.data import SENTENCE_WORDS
+from mha_lib.experiments import load_experiment
 from mha_lib.widgets import AttentionStepper
-from mha_lib.widgets.attention_stepper import _split_words, _word_vector
+from mha_lib.widgets import attention_stepper as module
 
-LONG = "the dog that chased the unbelievably happy cat"
-# Emoji of several characters, accents in both forms, letters that run to the left, a word of 100 characters.
-STRANGE = "👩‍👩‍👧 cafe\u0301 café שלום مرحبا 日本語 ❤️ " + 100 * "x"
-# What a space is, and what is none: the last word has a no-break hyphen in it.
-SPACED = "\u3000a\u00a0b\u2009c\u200bd\ufeff e\u2011f "
-SENTENCES = ["we like tea", "tea", LONG, STRANGE, SPACED, "A a Á á ª ᾳ ǅ ﬁ"]
+BY_HAND = ["we like tea", "tea", "tea we we like tea we like"]
+BLANK = "the doctor's friends near the baker ___ late in the garden"
+# Twelve words, which are all that fit, the longest among them.
+LONG = "in the library the teachers' sailors near the doctors ___ happy today"
+TRAINED = [BLANK, "sailor", LONG]
 
 X = {"we": [1, 0, 2, 0], "like": [0, 1, 1, 0], "tea": [1, 1, 0, 1]}
 W_QUERY = [[1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]]
@@ -28,58 +29,102 @@ W_KEY = [[0, -1, 0, 1], [0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 0]]
 W_VALUE = [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
 
 
-def by_hand(words, query, is_causal):
-    """All numbers by loops over lists, with the matrices as chapter 4 prints them."""
+def by_loops(x, matrices, query, is_causal):
+    """All numbers by loops over lists."""
 
-    def vector(word):
-        if word in X:
-            return X[word]
-        code = 1 + sum(ord(word[i]) * (i + 1) for i in range(len(word))) % 80
-        digits = []
-        for _ in range(4):
-            code, digit = divmod(code, 3)
-            digits.insert(0, digit)
-        return digits
+    def project(row, matrix):
+        return [sum(row[i] * matrix[i][j] for i in range(len(row))) for j in range(len(matrix[0]))]
 
-    def project(x, matrix):
-        return [sum(x[i] * matrix[i][j] for i in range(4)) for j in range(4)]
-
-    n = len(words)
-    x = [vector(word) for word in words]
-    q, k, v = ([project(row, w) for row in x] for w in (W_QUERY, W_KEY, W_VALUE))
+    n = len(x)
+    q, k, v = ([project(row, w) for row in x] for w in matrices)
     scores = [[sum(a * b for a, b in zip(row, key, strict=True)) for key in k] for row in q]
-    scaled = [[score / 2 for score in row] for row in scores]
+    scaled = [[score / math.sqrt(len(k[0])) for score in row] for row in scores]
     weights = []
     for i, row in enumerate(scaled):
         powers = [0 if is_causal and j > i else math.exp(s) for j, s in enumerate(row)]
         weights.append([power / sum(powers) for power in powers])
     weighted = [[weights[query][j] * number for number in v[j]] for j in range(n)]
-    columns = [[row[column] for row in v] for column in range(4)]
+    columns = [[row[column] for row in v] for column in range(len(v[0]))]
     output = [[sum(w * number for w, number in zip(row, column, strict=True)) for column in columns]
               for row in weights]  # fmt: skip
     return {"x": x, "query": q, "key": k, "value": v, "scores": scores, "scaled": scaled,
             "weights": weights, "weighted": weighted, "output": output}  # fmt: skip
 
 
+def state():
+    """The stored model of the sentences."""
+    return load_experiment("words").state("4 heads, lr 0.01", seed=4)
+
+
+def trained_inputs(words, head):
+    """What the stored model makes of words, and the matrices of a head, as lists."""
+    found = state()
+    x = [
+        (found["embedding.weight"][SENTENCE_WORDS.index(word)].double()
+         + found["positions.encoding"][place].double()).tolist()
+        for place, word in enumerate(words)
+    ]  # fmt: skip
+    matrices = [
+        [[row[i] for row in found[f"attention.{role}_proj.weight"].tolist()[12 * head : 12 * head + 12]]
+         for i in range(48)]
+        for role in "qkv"
+    ]  # fmt: skip
+    return x, matrices
+
+
 # In Python
 
 
+def assert_numbers(stepper, expected):
+    found = stepper.numbers()
+    assert found.keys() == expected.keys()
+    for name, numbers in expected.items():
+        torch.testing.assert_close(
+            found[name], torch.tensor(numbers, dtype=torch.float64), atol=1e-9, rtol=1e-9
+        )
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("sentence", SENTENCES)
-def test_numbers_equal_loops(sentence, is_causal):
+@pytest.mark.parametrize("sentence", BY_HAND)
+def test_numbers_by_hand_equal_loops(sentence, is_causal):
     stepper = AttentionStepper(sentence=sentence, is_causal=is_causal)
-    for query in range(len(stepper.words)):
+    x = [X[word] for word in sentence.split()]
+    for query in range(len(x)):
         stepper.query = query
-        expected = by_hand(stepper.words, query, is_causal)
-        found = stepper.numbers()
-        assert found.keys() == expected.keys()
-        for name, numbers in expected.items():
-            torch.testing.assert_close(found[name], torch.tensor(numbers, dtype=torch.float64))
+        assert_numbers(stepper, by_loops(x, (W_QUERY, W_KEY, W_VALUE), query, is_causal))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("head", [0, 1, 2, 3])
+def test_trained_numbers_equal_loops(head, is_causal):
+    for sentence in TRAINED:
+        stepper = AttentionStepper(vectors="trained", sentence=sentence, head=head, is_causal=is_causal)
+        stepper.query = len(stepper.words) - 1
+        x, matrices = trained_inputs(sentence.split(), head)
+        assert_numbers(stepper, by_loops(x, matrices, stepper.query, is_causal))
+
+
+def test_trained_heads_are_those_of_the_layer_and_find_the_subject():
+    layer = MultiHeadAttention(48, num_heads=4)
+    parts = {n.removeprefix("attention."): p for n, p in state().items() if n.startswith("attention.")}
+    layer.load_state_dict(parts)
+    stepper = AttentionStepper(vectors="trained")
+    x = stepper.numbers()["x"][None]
+    with torch.no_grad():
+        _, weights = layer.double()(x, x, x)
+    for head in range(4):
+        stepper.head = head
+        torch.testing.assert_close(stepper.numbers()["weights"], weights[0, head])
+    # The question above the widget has one answer: head 0, which skips the nearer baker.
+    words = BLANK.split()
+    first = weights[0, :, words.index("___")].argmax(-1).tolist()
+    assert [head for head in range(4) if words[first[head]] == "friends"] == [0]
+    assert weights[0, 0, 6, 5] < 0.01 < 0.99 < weights[0, 0, 6, 2]
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_numbers_are_those_of_a_layer(is_causal):
-    stepper = AttentionStepper(sentence=LONG, is_causal=is_causal)
+    stepper = AttentionStepper(sentence=BY_HAND[-1], is_causal=is_causal)
     found = stepper.numbers()
     layer = MultiHeadAttention(4, num_heads=1).double()
     with torch.no_grad():
@@ -96,71 +141,87 @@ def test_numbers_are_those_of_a_layer(is_causal):
     torch.testing.assert_close(found["weights"], weights[0, 0])
 
 
-def test_words_and_their_vectors():
-    assert _split_words(SPACED) == ["a", "b", "c", "d", "e\u2011f"]
-    composed = _split_words(STRANGE)
-    assert composed[1] == composed[2] == "café"
-    assert _word_vector("dog") == [2, 2, 0, 0]  # 100 + 2·111 + 3·103 = 631, 72 = 2200₃
-    letters = [chr(number) for number in range(97, 123)]
-    words = [a + b + c for a in letters for b in letters for c in "aeiou"]
-    vectors = {tuple(_word_vector(word)) for word in words}
-    assert len(vectors) == 80  # all that there are
-    assert (0, 0, 0, 0) not in vectors
-    assert {number for vector in vectors for number in vector} == {0, 1, 2}
-    assert _word_vector("god") != _word_vector("dog")
-
-
 @pytest.mark.parametrize(
     ("sentence", "error", "message"),
     [
-        ("", ValueError, "sentence must hold 1 to 8 words, got ''"),
-        (" \u200b\u3000", ValueError, "sentence must hold 1 to 8 words"),
-        ("a b c d e f g h i", ValueError, "sentence must hold 1 to 8 words"),
+        ("", ValueError, "sentence must hold 1 to 12 words, got ''"),
+        (" \u200b\u3000", ValueError, "sentence must hold 1 to 12 words"),
+        (13 * "we ", ValueError, "sentence must hold 1 to 12 words"),
         (201 * "a", ValueError, "sentence must have at most 200 characters"),
-        ("a\x00b", ValueError, "sentence must hold no control characters"),
-        ("a \u202etxet", ValueError, "sentence must hold no control characters"),
-        ("half \ud83d", ValueError, "sentence must hold no control characters"),
-        ("a \u200d\ufe0f", ValueError, "sentence must hold words that can be seen"),
+        ("we like coffee", ValueError, "only words that have vectors, we, like, tea, got 'coffee'"),
+        ("We", ValueError, "got 'We'"),
+        ("the baker", ValueError, "got 'the'"),  # a word of the trained model
         (None, TypeError, "sentence must be a str, got None"),
         (["we"], TypeError, "sentence must be a str"),
     ],
-)
+)  # fmt: skip
 def test_sentence_is_refused(sentence, error, message):
-    stepper = AttentionStepper(sentence="one two", query=1)
+    stepper = AttentionStepper(sentence="like tea", query=1)
     with pytest.raises(error, match=re.escape(message)):
         stepper.sentence = sentence
-    assert (stepper.sentence, stepper.query) == ("one two", 1)
-    with pytest.raises(error, match=re.escape(message)):
-        AttentionStepper(sentence=sentence)
+    assert (stepper.sentence, stepper.query) == ("like tea", 1)
+    if sentence is not None:
+        with pytest.raises(error, match=re.escape(message)):
+            AttentionStepper(sentence=sentence)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "error", "message"), [("query", 3, ValueError, r"query must lie in 0\.\.2, got 3")]
+    ("settings", "name", "value", "message"),
+    [
+        ({}, "query", 3, "query must lie in 0..2, got 3"),
+        ({}, "head", 1, "head must be 0 where the vectors are made by hand, got 1"),
+        ({"vectors": "trained"}, "query", 11, "query must lie in 0..10, got 11"),
+        ({"vectors": "trained"}, "sentence", "we like tea", "hold only words that have vectors, ___, today"),
+        ({"vectors": "trained"}, "sentence", "the [padding]", "got '[padding]'"),
+    ],
 )
-def test_trait_is_refused(name, value, error, message):
-    stepper = AttentionStepper()
-    before = getattr(stepper, name)
-    with pytest.raises(error, match=message):
+def test_setting_that_does_not_fit_is_refused(settings, name, value, message):
+    stepper = AttentionStepper(**settings)
+    before = stepper.get_state()
+    with pytest.raises(ValueError, match=re.escape(message)):
         setattr(stepper, name, value)
-    assert getattr(stepper, name) == before
-    with pytest.raises(error, match=message):
-        AttentionStepper(**{name: value})
+    assert stepper.get_state() == before
+    with pytest.raises(ValueError, match=re.escape(message)):
+        AttentionStepper(**settings, **{name: value})
 
 
-def test_query_stays_a_word():
-    stepper = AttentionStepper(sentence=LONG, query=7)
-    stepper.sentence = "we like tea"
-    assert stepper.query == 2
-    stepper.sentence = LONG
-    assert stepper.query == 2
+def test_settings_that_depend_on_each_other():
+    stepper = AttentionStepper(query=2)
+    stepper.sentence = "tea like"
+    assert stepper.query == 1
+    stepper.vectors = "trained"
+    assert (stepper.sentence, stepper.query, stepper.words[stepper.query]) == (BLANK, 6, "___")
+    stepper.head = 3
+    stepper.vectors = "by hand"
+    assert (stepper.sentence, stepper.head, stepper.query) == ("we like tea", 0, 0)
+    with stepper.hold_trait_notifications():  # as a browser sends them
+        stepper.vectors, stepper.sentence, stepper.head, stepper.query = "trained", "the baker", 2, 1
+    assert (stepper.sentence, stepper.head, stepper.query) == ("the baker", 2, 1)
     with pytest.raises(Exception, match="read-only"):
         stepper.projections = {}
 
 
+@pytest.fixture
+def without_model(monkeypatch):
+    """The stored model is missing or damaged, as `load_experiment` says it."""
+
+    def fail(name):
+        raise ValueError(f"the stored models of {name!r} are damaged: run `make experiments ONLY={name}`")
+
+    monkeypatch.setattr(module, "load_experiment", fail)
+
+
+def test_without_its_model_python_says_why(without_model):
+    assert AttentionStepper().numbers()["scores"][0].tolist() == [2.0, 4.0, 0.0]
+    with pytest.raises(
+        ValueError, match="vectors must be 'by hand', because the stored models of 'words' are damaged"
+    ):
+        AttentionStepper(vectors="trained")
+
+
 def test_repr_and_figure():
-    stepper = AttentionStepper(sentence=STRANGE, query=1, step=6, is_causal=True)
     assert repr(AttentionStepper(query=2, step=4)) == (
-        "AttentionStepper(sentence='we like tea', query=2, step=4)"
+        "AttentionStepper(vectors='by hand', sentence='we like tea', head=0, query=2, step=4)"
     )
 
     def texts(stepper):
@@ -170,12 +231,15 @@ def test_repr_and_figure():
             figure.savefig(io.BytesIO())
         return [text.get_text() for text in figure.axes[0].texts]
 
+    stepper = AttentionStepper(sentence=BY_HAND[-1], query=1, step=6, is_causal=True)
     drawn = texts(stepper)
-    assert drawn.count("hidden") == 6
+    assert drawn.count("hidden") == 5
     assert f"{stepper.numbers()['output'][1, 0]:.2f}" in drawn
     stepper.step = 1
     assert not any("sum" in text for text in texts(stepper))
-    assert "$x$" in texts(AttentionStepper(sentence="$x$"))
+    figure = AttentionStepper(vectors="trained", head=2).figure()
+    assert figure.axes[0].get_title() == "head 2 of the trained model"
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == BLANK.split()
 
 
 # In a browser
@@ -210,9 +274,16 @@ def visible_lines(host):
 def assert_arithmetic_holds(host, stepper):
     """Each equation is true, and ends in torch's number for the chosen query."""
     found, row = stepper.numbers(), stepper.query
+    is_trained = stepper.vectors == "trained"
+    rounded = 2e-3 if is_trained else 5e-4  # sums of numbers with three digits
     lines = visible_lines(host)
     if stepper.step == 1:
         names = ("query", "key", "value")
+        if is_trained:
+            written = [evaluate(sides[0]) for _, sides in lines]
+            for numbers, name in zip(written, names, strict=True):
+                assert list(numbers) == pytest.approx(found[name][row].tolist(), abs=5.1e-3)
+            return
         expected = [number for name in names for number in found[name][row].tolist()]
         sides = [sides for _, sides in lines]
     elif stepper.step in (2, 3, 4):
@@ -224,17 +295,27 @@ def assert_arithmetic_holds(host, stepper):
         expected = found[name][row].tolist()
         visible = row + 1 if stepper.is_causal else len(stepper.words)
         if stepper.step == 4:
-            expected.append(found["scaled"][row, :visible].exp().sum().item())
+            scaled = found["scaled"][row, :visible]
+            # Trained scores are large; the page takes the largest off, which changes no weight.
+            expected.append((scaled - is_trained * scaled.max()).exp().sum().item())
             hidden = [sides for _, sides in lines[:-1] if len(sides) == 1]
             assert len(hidden) == len(stepper.words) - visible
             assert all(sides[0] == "hidden, because this key comes later: 0" for sides in hidden)
         sides = [["0"] if sides[0].startswith("hidden") else sides for _, sides in lines]  # fmt: skip
     elif stepper.step == 5:
-        for (_, (left, right)), weighted in zip(lines, found["weighted"].tolist(), strict=True):  # fmt: skip
+        weights = found["weights"][row].tolist()
+        for index, (_, (left, right)) in enumerate(lines):
             weight, value = left.split(" · ")
-            products = [evaluate(weight) * number for number in evaluate(value)]
-            assert products == pytest.approx(weighted, abs=5e-4)
-            assert evaluate(right) == pytest.approx(weighted, abs=5e-5)
+            assert evaluate(weight) == pytest.approx(weights[index], abs=5e-5)
+            if not is_trained:
+                weighted = found["weighted"][index].tolist()
+                products = [evaluate(weight) * number for number in evaluate(value)]
+                assert products == pytest.approx(weighted, abs=5e-4)
+                assert evaluate(right) == pytest.approx(weighted, abs=5e-5)
+        return
+    elif is_trained:
+        written = host.locator(".mha-sum-numbers").inner_text().removeprefix("sum = ")
+        assert list(evaluate(written)) == pytest.approx(found["output"][row].tolist(), abs=5.1e-3)
         return
     else:
         rows = host.locator(".mha-pane:visible table").first.locator("tbody tr")
@@ -246,10 +327,165 @@ def assert_arithmetic_holds(host, stepper):
         assert columns == pytest.approx(cells[-1], abs=5e-4)
         assert cells[-1] == pytest.approx(found["output"][row].tolist(), abs=5e-5)
         return
+    assert [word for word, _ in lines if word != "sum"] == (
+        stepper.words if stepper.step > 1 else [word for word, _ in lines]
+    )
     assert len(sides) == len(expected)
     for line, number in zip(sides, expected, strict=True):
-        for side in line:
-            assert evaluate(side) == pytest.approx(number, rel=1e-3, abs=5e-4)
+        for side in filter(None, line):
+            assert evaluate(side.strip()) == pytest.approx(number, rel=1e-3, abs=rounded)
+
+
+# The share of the scale at each cell of the strips that are seen, from −1 (blue) to 1 (red), and their number
+# of cells: the colours are turned back by the stops of the map.
+STRIPS = """node => [...node.querySelectorAll(".mha-strip")].filter(strip => strip.checkVisibility() &&
+    !strip.closest(".mha-strip-legend")).map(strip => {
+  const cell = /rgb\\((\\d+), (\\d+), (\\d+)\\) ([\\d.]+)%/g;
+  const cells = [...getComputedStyle(strip).backgroundImage.matchAll(cell)];
+  return [strip.getBoundingClientRect().width, ...cells.map(([, r, g, b, start]) => [+r, +g, +b, +start])];
+})"""
+STOPS = [(33, 102, 172), (146, 197, 222), (247, 247, 247), (244, 165, 130), (178, 24, 43)]
+
+
+def share_of(color):
+    """Where a colour lies on the diverging map, by a search over fine steps."""
+    best = None
+    for step in range(401):
+        place = step / 100
+        stop = min(int(place), 3)
+        mixed = [
+            low + (place - stop) * (high - low)
+            for low, high in zip(STOPS[stop], STOPS[stop + 1], strict=True)
+        ]
+        distance = sum((a - b) ** 2 for a, b in zip(mixed, color, strict=True))
+        if best is None or distance < best[0]:
+            best = (distance, place / 2 - 1)
+    assert best[0] < 4, color
+    return best[1]
+
+
+def seen_strips(host):
+    """The vectors in the pane that is open, each as shares of its scale."""
+    strips = host.locator(".mha-pane:visible").evaluate(STRIPS)
+    vectors = []
+    for width, *cells in strips:
+        assert width > 25
+        # A browser lists both ends of each cell.
+        cells, ends = cells[::2], cells[1::2]
+        assert [cell[:3] for cell in cells] == [end[:3] for end in ends]
+        starts = [start for *_, start in cells]
+        assert starts == pytest.approx([100 * i / len(cells) for i in range(len(cells))], abs=0.01)
+        vectors.append([share_of(cell[:3]) for cell in cells])
+    return vectors
+
+
+def assert_strips(vectors, expected):
+    """The colours are those of the numbers on a common scale from minus to plus the largest size."""
+    most = max(abs(number) for row in expected for number in row)
+    assert len(vectors) == len(expected)
+    for shares, numbers in zip(vectors, expected, strict=True):
+        assert shares == pytest.approx([number / most for number in numbers], abs=0.02)
+
+
+def test_trained_vectors_are_seen_in_colour(opened):
+    stepper = AttentionStepper(vectors="trained", head=2)
+    tab, host = opened(vectors="trained", head=2)
+    found = {name: numbers.tolist() for name, numbers in stepper.numbers().items()}
+    weights = found["weights"][6]
+    rows = zip(*(found[name] for name in ("x", "query", "key", "value")), strict=True)
+    assert_strips(seen_strips(host), [vector for row in rows for vector in row])
+    step = lambda number: host.get_by_role("button", name=f"Step {number}").click()  # noqa: E731
+    step(2)
+    products = [[a * b for a, b in zip(found["query"][6], key, strict=True)] for key in found["key"]]
+    assert_strips(seen_strips(host), products)
+    step(5)
+    pairs = zip(found["value"], weights, strict=True)
+    assert_strips(seen_strips(host), [v for value, w in pairs for v in (value, [w * n for n in value])])
+    step(6)
+    strips = seen_strips(host)
+    assert_strips(strips[:12], [*found["weighted"], found["output"][6]])
+    assert_strips(strips[12:], found["output"])
+    # The number under the pointer is read out.
+    step(1)
+    strip = host.locator(".mha-strips .mha-strip:visible").nth(4 * 2 + 3)  # the value of the third word
+    width = strip.bounding_box()["width"]
+    strip.hover(position={"x": width * 4.5 / 12, "y": 5})
+    expect(host.locator(".mha-pane:visible .mha-readout")).to_have_text(
+        f"v of friends, entry 5 of 12: {minus(found['value'][2][4])}"
+    )
+    assert tab.errors == []
+
+
+def minus(number):
+    return f"{number:.4f}".replace("-", "−")
+
+
+def test_trained_steps_of_every_head(opened):
+    tab, host = opened(vectors="trained")
+    stepper = AttentionStepper(vectors="trained")
+    assert host.locator(".mha-question").inner_text().startswith("This model fills in the blank")
+    for head in range(4):
+        host.locator(".mha-head-choice label").nth(head).click()
+        stepper.head = head
+        for step in range(1, 7):
+            stepper.step = step
+            host.get_by_role("button", name=f"Step {step}").click()
+            assert_arithmetic_holds(host, stepper)
+            if step == 2:  # the three products of the largest size are written out, the largest first
+                found = stepper.numbers()
+                for (_, (sum_, _)), key in zip(visible_lines(host), found["key"], strict=True):
+                    sizes = (found["query"][6] * key).abs().sort(descending=True).values[:3]
+                    written = [abs(evaluate(term)) for term in sum_.split(" + ")[:3]]
+                    assert written == pytest.approx(sizes.tolist(), abs=6e-4)
+            if step == 4:
+                row = stepper.numbers()["weights"][6]
+                word = stepper.words[row.argmax()]
+                expect(host.locator(".mha-finding:visible")).to_have_text(
+                    re.compile(f"“.?___.?” gives most weight, {row.max():.2f}, to “.?{word}.?”")
+                )
+        assert_shows_numbers(host, stepper)
+    assert_copied_code_gives(host, stepper)
+    code = copied_code(host)
+    assert 'load_experiment("words").state("4 heads, lr 0.01", seed=4)' in code
+    assert max(map(len, code.splitlines())) < 110
+    host.get_by_text("Causal mask").click()
+    stepper.is_causal = True
+    assert_shows_numbers(host, stepper)
+    host.get_by_role("button", name="Step 4").click()
+    stepper.step = 4
+    assert_arithmetic_holds(host, stepper)
+    assert tab.errors == []
+
+
+def test_the_kind_of_vectors_is_chosen_in_the_page(opened):
+    tab, host = opened()
+    stepper = AttentionStepper()
+    assert "Work out each number before" in host.locator(".mha-question").inner_text()
+    expect(host.locator(".mha-head-choice")).to_be_hidden()
+    host.locator("label", has_text="trained").click()
+    stepper.vectors = "trained"
+    expect(host.get_by_label("sentence", exact=True)).to_have_value(BLANK)
+    expect(host.locator(".mha-head-choice label:visible")).to_have_count(4)
+    expect(host.get_by_role("radio", name="___, token 7 of 11")).to_be_checked()
+    assert_shows_numbers(host, stepper)
+    host.locator(".mha-head-choice label").nth(3).click()
+    stepper.head = 3
+    assert_shows_numbers(host, stepper)
+    host.locator("label", has_text="small whole numbers").click()
+    stepper.vectors = "by hand"
+    expect(host.get_by_label("sentence", exact=True)).to_have_value("we like tea")
+    assert_shows_numbers(host, stepper)
+    assert tab.errors == []
+
+
+def test_a_page_without_the_model_says_why_and_works_by_hand(opened, without_model):
+    tab, host = opened()
+    expect(
+        host.get_by_text("The trained vectors are not there: the stored models of 'words' are damaged")
+    ).to_be_visible()
+    expect(host.get_by_role("radio", name="trained")).to_be_disabled()
+    assert_shows_numbers(host, AttentionStepper())
+    assert tab.errors == []
 
 
 def test_by_keyboard(opened):
@@ -286,15 +522,15 @@ def test_by_keyboard(opened):
     for is_causal in (False, True):
         host.get_by_role("checkbox").set_checked(is_causal)
         stepper.is_causal = is_causal
-        host.get_by_role("radio").nth(stepper.query).focus()
+        host.locator("input[name=query]").nth(stepper.query).focus()
         for _ in range(3):
             press("ArrowRight")
             stepper.query = (stepper.query + 1) % 3
-            expect(host.get_by_role("radio").nth(stepper.query)).to_be_checked()
+            expect(host.locator("input[name=query]").nth(stepper.query)).to_be_checked()
             for step in (1, 4, 6):
                 host.get_by_role("button", name=f"Step {step}").click()
                 assert_step(step)
-            host.get_by_role("radio").nth(stepper.query).focus()
+            host.locator("input[name=query]").nth(stepper.query).focus()
 
     status = host.get_by_role("status")
     expect(status).to_have_text("Step 6, add. we: output (0, 1, 2, 0).")  # it sees only itself
@@ -303,29 +539,19 @@ def test_by_keyboard(opened):
     assert tab.errors == []
 
 
-def test_typed_sentences(opened):
-    tab, host = opened(query=1)
+@pytest.mark.parametrize(("vectors", "sentences"), [("by hand", BY_HAND), ("trained", TRAINED)])
+def test_typed_sentences(opened, vectors, sentences):
+    tab, host = opened(vectors=vectors)
+    stepper = AttentionStepper(vectors=vectors)
     field = host.get_by_label("sentence", exact=True)
-    stepper = AttentionStepper(query=1)
-    letters = [chr(c) for c in range(0x21, 0x7F)] + list("éßøĲǆΩжאع中🙂🧑🏽𝔘\u0301\u200d")
-    generator = random.Random(0)
-    words = ["".join(generator.choices(letters, k=generator.randint(1, 12))) for _ in range(80)]  # fmt: skip
-    random_sentences = [" ".join(words[i : i + 8]) for i in range(0, 80, 8)]
-    for sentence in [*SENTENCES, *random_sentences]:
-        stepper.sentence = sentence
-        field.fill(sentence)
-        expect(host.get_by_role("radio")).to_have_count(len(stepper.words))
+    for sentence in sentences:
+        field.fill(sentence.replace(" ", "\u3000 "))
+        stepper.sentence = sentence.replace(" ", "\u3000 ")
+        expect(host.locator(".mha-choices input[name=query]")).to_have_count(len(sentence.split()))
         expect(field).to_have_attribute("aria-invalid", "false")
         assert_shows_numbers(host, stepper)
-    field.fill(STRANGE)
-    stepper.sentence = STRANGE
-    for step in range(1, 7):
-        stepper.step = step
-        host.get_by_role("button", name=f"Step {step}").click()
-        assert_arithmetic_holds(host, stepper)
-    shown = host.locator(".mha-segments bdi").all_inner_texts()
-    assert shown[:2] == ["👩‍👩‍👧", "café"]
-    assert shown[-1] == 9 * "x" + "…"
+        shown = host.locator(".mha-choices bdi").all_inner_texts()
+        assert shown == sentence.split()
     assert_copied_code_gives(host, stepper)
     assert tab.errors == []
 
@@ -336,9 +562,9 @@ def test_letter_by_letter(opened):
     field = host.get_by_label("sentence", exact=True)
     field.focus()
     tab.page.keyboard.press("End")
-    for letter in " with me":
-        tab.page.keyboard.type(letter)
-        stepper.sentence += letter
+    for word in (" we", " tea "):
+        tab.page.keyboard.insert_text(word)
+        stepper.sentence += word
         expect(field).to_have_value(stepper.sentence)
         assert_shows_numbers(host, stepper)
     tab.page.keyboard.press("Enter")  # submits nothing
@@ -348,18 +574,17 @@ def test_letter_by_letter(opened):
 
 def test_refused_sentences(opened):
     """What Python refuses, the field refuses too: with a message, and the last good sentence stays."""
-    stepper = AttentionStepper(sentence="one two", query=1)
-    tab, host = opened(sentence="one two", query=1)
+    stepper = AttentionStepper(sentence="like tea", query=1)
+    tab, host = opened(sentence="like tea", query=1)
     field = host.get_by_label("sentence", exact=True)
     remark = host.locator(".mha-remark")
     for sentence, message in [
         ("", "Type at least one word."),
         (" \u200b ", "Type at least one word."),
-        ("a b c d e f g h i", "9 words are too many: up to 8 fit here."),
+        (13 * "we ", "13 words are too many: up to 12 fit here."),
         (201 * "🙂", "201 characters are too many: up to 200 fit here."),
-        ("a\x07b", "There is a control character"),
-        ("a \u202etxet", "There is a control character"),
-        ("a \u200d\ufe0f", "One of the words cannot be seen"),
+        ("we like coffee", "“coffee” has no vector."),
+        ("constructor", "“constructor” has no vector."),
     ]:
         with pytest.raises(ValueError, match="sentence must"):
             AttentionStepper(sentence=sentence)
@@ -373,36 +598,36 @@ def test_refused_sentences(opened):
         expect(field).to_have_value(sentence)
         host.get_by_role("checkbox").evaluate("box => box.click()")
     field.blur()
-    expect(field).to_have_value("one two")
+    expect(field).to_have_value("like tea")
     expect(field).to_have_attribute("aria-invalid", "false")
-    expect(remark).to_contain_text("Up to 8 words.")
-    field.fill(200 * "🙂")  # exactly what fits
-    expect(field).to_have_attribute("aria-invalid", "false")
+    expect(remark).to_have_text("Up to 12 words, each one of we, like, tea.")
     assert tab.errors == []
 
 
 def test_pointer_reset_and_python(opened):
-    stepper = AttentionStepper(sentence=LONG, query=3, step=4)
-    tab, host = opened(sentence=LONG, query=3, step=4)
+    settings = {"vectors": "trained", "sentence": LONG, "query": 3, "step": 4, "head": 1}
+    stepper = AttentionStepper(**settings)
+    tab, host = opened(**settings)
     host.get_by_text("Causal mask").click()
     stepper.is_causal = True
     assert_shows_numbers(host, stepper)
     assert_arithmetic_holds(host, stepper)
     assert "causal_mask(len(words))" in copied_code(host)
     assert_copied_code_gives(host, stepper)
-    host.locator(".mha-segments label").nth(6).click()
+    host.locator(".mha-choices label:has(input[name=query])").nth(6).click()
     host.get_by_role("button", name="Step 5").click()
-    host.get_by_label("sentence", exact=True).fill("say \"\\n\" 'tea'")
-    stepper.sentence, stepper.step = "say \"\\n\" 'tea'", 5
-    stepper.query = 2
+    host.get_by_label("sentence", exact=True).fill("the teachers' guest is late")
+    stepper.sentence, stepper.step = "the teachers' guest is late", 5
+    stepper.query = 4
     assert_shows_numbers(host, stepper)
     assert_copied_code_gives(host, stepper)
 
     host.get_by_role("button", name="Reset").click()
     expect(host.get_by_label("sentence", exact=True)).to_have_value(LONG)
     expect(host.locator("[aria-current=step]")).to_have_text("4")
-    expect(host.get_by_role("radio").nth(3)).to_be_checked()
-    assert_shows_numbers(host, AttentionStepper(sentence=LONG, query=3, step=4))
+    expect(host.get_by_role("radio", name="the, token 4 of 12")).to_be_checked()
+    expect(host.get_by_role("radio", name="head 1")).to_be_checked()
+    assert_shows_numbers(host, AttentionStepper(**settings))
 
     # Over a cell of the map the number is read out; hidden cells say so.
     host.get_by_text("Causal mask").click()
@@ -415,10 +640,12 @@ def test_pointer_reset_and_python(opened):
     ("name", "value", "message"),
     [
         ("sentence", "", "sentence must be fit to show. Type at least one word"),
-        ("sentence", "a \ud83d", "There is a control character"),
+        ("sentence", "we like coffee", "“coffee” has no vector"),
         ("query", 3, "query must lie in 0..2, got 3"),
+        ("head", 1, "head must lie in 0..0, got 1"),
+        ("vectors", "trained", "sentence must be fit to show. “we” has no vector"),
         ("projections", {"query": [[1]]}, "projections.query must hold rows of 4"),
-        ("vectors", {"we": [1, 0, 2, None]}, "vectors must hold rows of 4 numbers"),
+        ("given", {"we": [1, 0, 2, None], "like": [1], "tea": [1]}, "given must hold rows of 4 numbers"),
     ],
 )
 def test_bad_state_shows_a_message(reader, tmp_path, name, value, message):
@@ -430,11 +657,65 @@ def test_bad_state_shows_a_message(reader, tmp_path, name, value, message):
     assert tab.errors == []
 
 
-def test_narrow_page(opened):
-    tab, host = opened(width=360, sentence=STRANGE, query=7)
+OVERFLOWING = """node => [...node.querySelectorAll("*")].filter(child => child.checkVisibility() &&
+    !child.closest("svg, .mha-unseen, .mha-code")).filter(child => {
+  const frame = child.parentElement.closest(".mha-panes > div, .mha-pane, .mha-body").getBoundingClientRect();
+  const own = child.getBoundingClientRect();
+  return own.width > 0 && (own.right > frame.right + 1 || own.left < frame.left - 1);
+}).map(child => child.outerHTML.slice(0, 90))"""
+
+
+@pytest.mark.parametrize("settings", [
+    {"vectors": "trained", "sentence": LONG, "query": 7},
+    {"sentence": 12 * "like ", "query": 7},
+], ids=["trained", "by hand"])  # fmt: skip
+@pytest.mark.parametrize("width", [320, 360, 620, 900])
+def test_every_step_fits_its_frame(opened, width, settings):
+    """Each part of a step stays within its half of the pane, with the longest words and the most of them."""
+    tab, host = opened(width=width, **settings)
     for step in range(1, 7):
         host.get_by_role("button", name=f"Step {step}").click()
         expect(host.locator("[aria-current=step]")).to_have_text(str(step))
         page = tab.page.evaluate("document.documentElement.scrollWidth")
         body = host.locator(".mha-body").evaluate("node => node.scrollWidth - node.clientWidth")
-        assert (page, body) == (360, 0), step
+        assert (page, body) == (width, 0), step
+        assert host.locator(".mha-body").evaluate(OVERFLOWING) == [], step
+    words = host.locator(".mha-pane:visible th bdi")
+    cut = words.evaluate_all("all => all.filter(one => one.scrollWidth > one.clientWidth + 1).length")
+    assert cut == 0, "no word is cut"
+
+
+# What is seen, turned back into data
+
+
+@pytest.mark.parametrize("query", [0, 2])
+def test_the_map_of_weights_and_its_sentence_are_those_of_the_query(opened, query):
+    words = "tea we we like tea".split()
+    stepper = AttentionStepper(sentence=" ".join(words), query=query, step=4)
+    tab, host = opened(sentence=" ".join(words), query=query, step=4)
+    weights = torch.tensor(
+        by_loops([X[word] for word in words], (W_QUERY, W_KEY, W_VALUE), query, stepper.is_causal)["weights"]
+    )
+    rows = host.locator(".mha-pane:visible .mha-map [role=row]:has([role=gridcell])")
+    found = rows.evaluate_all(
+        """rows => rows.map((row) => [...row.querySelectorAll("[role=rowheader], [role=gridcell]")]
+          .map((cell) => [cell.innerText.trim(), getComputedStyle(cell).fontWeight,
+            getComputedStyle(cell).backgroundColor]))"""
+    )
+    assert [row[0][0] for row in found] == words
+    assert [[text for text, *_ in row[1:]] for row in found] == [
+        [f"{number:.2f}" for number in row] for row in weights.tolist()
+    ]
+    assert [row[0][1] == "700" for row in found] == [place == query for place in range(len(words))]
+    colors = torch.tensor(
+        [[[int(part) for part in re.findall(r"\d+", color)[:3]] for *_, color in row[1:]] for row in found]
+    )
+    expected = 255 * torch.tensor(colormaps["viridis"](weights.numpy()))[..., :3]
+    assert (colors - expected).abs().max() < 7
+    best = int(weights[query].argmax())
+    expect(host.locator(".mha-finding:visible")).to_contain_text(
+        f"gives most weight, {weights[query, best]:.2f}, to “"
+    )
+    said = re.sub("[\u2066-\u2069]", "", host.locator(".mha-finding:visible").inner_text())
+    assert said == (f"“{words[query]}” gives most weight, {weights[query, best]:.2f}, to “{words[best]}”.")
+    assert tab.errors == []

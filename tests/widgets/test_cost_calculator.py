@@ -1,4 +1,7 @@
-"""The cost calculator: its numbers against layers that really run, its controls in a browser."""
+"""The cost calculator: its numbers against layers that really run, and what a reader sees of them."""
+
+import math
+import re
 
 import pytest
 import torch
@@ -6,7 +9,7 @@ from playwright.sync_api import expect
 from torch.utils.flop_counter import FlopCounterMode
 from widget_page import assert_copied_code_gives, assert_shows_numbers, shown, write_page
 
-from mha_lib import KeyValueCache, MultiHeadAttention
+from mha_lib import GPT2, KeyValueCache, Llama, MultiHeadAttention
 from mha_lib.widgets import CostCalculator
 
 
@@ -100,11 +103,75 @@ def test_curves_grow_linearly_and_quadratically():
         assert attention[index] == one["attention_flops"]
 
 
-def test_published_sizes():
-    """Numbers that can be looked up: 4 * 768² a layer of GPT-2; Llama 2 70B keeps 8 of 64 heads of 128."""
-    assert CostCalculator().numbers()["parameters"] == 12 * 4 * 768**2
-    llama = CostCalculator(embed_dim=8192, num_heads=64, num_kv_heads=8, num_layers=80, length=4096)
-    assert llama.numbers()["cache_bytes"] == 80 * 2 * 8 * 128 * 4096 * 2
+def test_memory_holds_the_tensors_of_the_library():
+    """Parameters, scores of one layer and one user, and the cache of one user, weighed where they are."""
+    calculator = small(batch_size=5, other_millions=3, memory_gb=1)
+    layers = [MultiHeadAttention(48, 6, num_kv_heads=2) for _ in range(3)]
+    caches = [KeyValueCache() for _ in layers]
+    x = torch.randn(1, 7, 48)
+    tables = [layer(x, x, x, cache=cache)[1] for layer, cache in zip(layers, caches, strict=True)]
+    model = sum(p.nbytes for layer in layers for p in layer.parameters()) + 3_000_000 * 4
+    user = sum(cache.keys.nbytes + cache.values.nbytes for cache in caches)
+    scores = tables[0].nbytes
+    numbers = calculator.numbers()
+    found = [int(numbers[name]) for name in ("model_bytes", "scores_bytes", "user_bytes")]
+    assert found == [model, scores, user]
+    users = int(numbers["users"])
+    assert model + scores + users * user <= 10**9 < model + scores + (users + 1) * user
+    calculator.score_table = False
+    assert calculator.numbers()["scores_bytes"] == 0
+
+
+def test_users_are_whole_and_never_below_zero():
+    """100 million parameters of 8 bytes, 50 MB of scores, 10 MB for each user: 1 GB holds exactly 15."""
+    settings = {
+        "embed_dim": 500, "num_heads": 4, "length": 1250, "num_layers": 1, "bytes_per_number": 8,
+        "other_millions": 99, "memory_gb": 1,
+    }  # fmt: skip
+    exact = CostCalculator(**settings)
+    assert exact.numbers()["user_bytes"] == 10**7
+    assert exact.numbers()["users"] == 15
+    assert CostCalculator(**settings | {"score_table": False}).numbers()["users"] == 20
+    assert CostCalculator(**settings | {"length": 1251}).numbers()["users"] == 14
+    assert CostCalculator(**settings | {"other_millions": 124}).numbers()["users"] == 0
+    assert CostCalculator(**settings | {"other_millions": 100_000}).numbers()["users"] == 0
+
+
+PUBLISHED = {
+    "GPT-2 small": (768, 12, 12, 12, 96),
+    "GPT-3": (12288, 96, 96, 96, 116622),
+    "Llama 2 7B": (4096, 32, 32, 32, 4591),
+    "Llama 2 70B": (8192, 64, 8, 80, 56897),
+    "Mistral 7B": (4096, 32, 8, 32, 5900),
+}
+SIZES = ("embed_dim", "num_heads", "num_kv_heads", "num_layers", "other_millions")
+# The whole models, on the meta device: vocabulary, hidden width and, for GPT, positions.
+WHOLE = {
+    "GPT-2 small": lambda: GPT2(50257, 768, 12, 3072, 12, max_len=1024, device="meta"),
+    "GPT-3": lambda: GPT2(50257, 12288, 96, 4 * 12288, 96, max_len=2048, device="meta"),
+    "Llama 2 7B": lambda: Llama(32000, 4096, 32, 11008, 32, max_len=4096, device="meta"),
+    "Llama 2 70B": lambda: Llama(32000, 8192, 64, 28672, 80, max_len=16, num_kv_heads=8, device="meta"),
+    "Mistral 7B": lambda: Llama(32000, 4096, 32, 14336, 32, max_len=16, num_kv_heads=8, device="meta"),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_models_have_as_many_parameters_as_in_the_library(name):
+    numbers = CostCalculator(**dict(zip(SIZES, PUBLISHED[name], strict=True))).numbers()
+    expected = sum(parameter.numel() for parameter in WHOLE[name]().parameters())
+    # Other parameters are counted in millions.
+    assert numbers["model_bytes"].item() / 2 == pytest.approx(expected, abs=1e6)
+
+
+def test_the_first_answers():
+    """Llama 2 7B in 80 GB: 30 users; with one head of keys and values for all heads more than a thousand."""
+    users = {n: int(CostCalculator(num_kv_heads=n).numbers()["users"]) for n in (32, 8, 1)}
+    by_hand = {}
+    for n in users:
+        attention = 32 * (2 * 4096**2 + 2 * 4096 * 128 * n)
+        room = 80e9 - 2 * (attention + 4591e6) - 32 * 4096**2 * 2
+        by_hand[n] = math.floor(room / (2 * 32 * n * 128 * 4096 * 2))
+    assert users == by_hand == {32: 30, 8: 124, 1: 1006}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +192,7 @@ def test_wrong_settings_are_refused(trait, value, error, rule):
 
 
 def test_settings_that_depend_on_each_other():
-    calculator = CostCalculator()
+    calculator = CostCalculator(embed_dim=768, num_heads=12)
     calculator.embed_dim = 512  # twelve heads no longer divide it
     assert (calculator.num_heads, calculator.num_kv_heads) == (8, 8)
     calculator.num_kv_heads = 4
@@ -141,14 +208,23 @@ def test_repr_and_figure():
     calculator = small()
     sizes = "embed_dim=48, num_heads=6, num_kv_heads=2, length=7"
     assert repr(calculator) == f"CostCalculator({sizes})"
-    for sweep in ("num_heads", "num_kv_heads"):
-        calculator.sweep = sweep
-        left, right = calculator.figure().axes
-        weights = next(line for line in left.lines if line.get_label() == "attention weights")
-        expected = calculator.numbers()["weights_swept"]
-        assert weights.get_ydata().tolist() == (expected / expected[0]).tolist()
-        assert left.get_xlabel() == sweep
-        assert right.lines[1].get_ydata().tolist() == calculator.numbers()["attention_curve"].tolist()
+
+
+def test_figure_shows_the_users_of_three_ways_to_share():
+    calculator = CostCalculator(num_kv_heads=4, length=8192)
+    (axis,) = calculator.figure().axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == [
+        "32 key heads",
+        "4 key heads",
+        "1 key head",
+    ]
+    expected = [CostCalculator(num_kv_heads=n, length=8192).numbers() for n in (32, 4, 1)]
+    assert [text.get_text() for text in axis.texts] == [f"{int(n['users'])} users" for n in expected]
+    for row, numbers in enumerate(expected):
+        bars = [patch.get_width() for patch in axis.patches[4 * row : 4 * row + 4]]
+        caches = numbers["users"] * numbers["user_bytes"] / 2
+        sizes = [numbers["model_bytes"], numbers["scores_bytes"], caches, caches]
+        assert bars == pytest.approx([size.item() / 1e9 for size in sizes])
 
 
 def test_largest_sizes_are_finite():
@@ -161,34 +237,331 @@ def test_largest_sizes_are_finite():
 # In a browser
 
 
+def open_calculator(reader, tmp_path, calculator=None, *, folds=True, **options):
+    tab = reader("disk", **options)
+    tab.open(write_page(tmp_path, [calculator or CostCalculator()]), 1)
+    if folds:
+        for summary in tab.host().locator(".mha-fold > summary").all():
+            summary.click()
+    return tab, tab.host()
+
+
+WHOLE_NUMBERS = ["length", "num_kv_heads", "embed_dim", "num_layers", "other_millions", "memory_gb",
+                 "num_heads", "batch_size"]  # fmt: skip
+
+
 def sliders(host):
-    names = ["embed_dim", "num_heads", "num_kv_heads", "length", "batch_size", "num_layers"]
-    return dict(zip(names, host.locator("input[type=range]").all(), strict=True))
+    return {name: host.get_by_role("slider", name=name, exact=True) for name in WHOLE_NUMBERS}
 
 
 def settings_on_page(host):
-    """What the sliders say, as keyword arguments."""
-    found = {
-        name: int(slider.get_attribute("aria-valuetext").split()[0]) for name, slider in sliders(host).items()
-    }
+    """What the controls say, as keyword arguments; the folds must be open."""
+    found = {}
+    for name, slider in sliders(host).items():
+        said = slider.get_attribute("aria-valuetext").replace(",", "")
+        found[name] = int(re.match(r"\d+", said)[0])
     for name, legend in (("bytes_per_number", "Bytes per number"), ("sweep", "Bars vary")):
         value = host.locator(f"input[name='{legend}']:checked").get_attribute("value")
         found[name] = int(value) if value.isdigit() else value
+    found["score_table"] = host.get_by_role("checkbox").is_checked()
     return found
 
 
+def calculator_on_page(host):
+    return CostCalculator(**settings_on_page(host))
+
+
+def memory_by_hand(c):
+    """Bytes of the model, the scores and one cache, and the users, by the formulas of the chapters."""
+    head_dim = c.embed_dim // c.num_heads
+    kv_dim = c.num_kv_heads * head_dim
+    attention = 2 * c.embed_dim * c.embed_dim + 2 * c.embed_dim * kv_dim
+    model = (c.num_layers * attention + c.other_millions * 10**6) * c.bytes_per_number
+    scores = c.score_table * c.num_heads * c.length**2 * c.bytes_per_number
+    user = 2 * c.num_layers * c.num_kv_heads * head_dim * c.length * c.bytes_per_number
+    users = max(0, (c.memory_gb * 10**9 - model - scores) // user)
+    return model, scores, user, users
+
+
+READ_BAR = """host => {
+  const svg = host.querySelector(".mha-memory svg");
+  const box = svg.getBoundingClientRect();
+  const part = (name) => {
+    const node = svg.querySelector(`.mha-${name}`);
+    const { left, right, top, bottom, width } = node.getBoundingClientRect();
+    const place = (x) => (x - box.left) / box.width;
+    return { from: place(left), to: place(right), top: (top - box.top) / box.height,
+      bottom: (bottom - box.top) / box.height, width, color: getComputedStyle(node).fill };
+  };
+  const limit = svg.querySelector(".mha-limit").getBoundingClientRect();
+  const walls = svg.querySelector(".mha-walls").getAttribute("d").match(/M[^V]*/g) ?? [];
+  return {
+    limit: (limit.left + limit.width / 2 - box.left) / box.width,
+    parts: Object.fromEntries(
+      ["model", "scores", "keys", "values", "over"].map((name) => [name, part(name)])),
+    walls: walls.map((text) => parseFloat(text.slice(1))),
+    view: svg.viewBox.baseVal.width,
+  };
+}"""
+
+
+def assert_bar_shows(host, calculator):
+    """The lengths of the drawn parts, turned back into bytes, are those of the formulas."""
+    model, scores, user, users = memory_by_hand(calculator)
+    bar = host.evaluate(READ_BAR)
+    memory = calculator.memory_gb * 1e9
+    edge = memory / bar["limit"]  # what the right end of the bar stands for
+    bytes_at = lambda place: place * edge  # noqa: E731
+    tolerance = memory / 2000
+    assert bar["limit"] == pytest.approx(1 / 1.2, abs=1e-3)
+    end = model + scores + max(users, 1) * user
+    corners = {
+        "model": (0, model), "scores": (model, model + scores),
+        "keys": (model + scores, end), "values": (model + scores, end),
+    }  # fmt: skip
+    for name, (low, high) in corners.items():
+        part = bar["parts"][name]
+        low, high = min(low, edge), min(high, edge)
+        if high - low > tolerance:
+            assert bytes_at(part["from"]) == pytest.approx(low, abs=tolerance), name
+            assert bytes_at(part["to"]) == pytest.approx(high, abs=tolerance), name
+        else:
+            assert part["width"] < 2, name
+    # Half of a cache is keys, half is values.
+    for name, (top, bottom) in {"keys": (0, 0.5), "values": (0.5, 1), "model": (0, 1)}.items():
+        part = bar["parts"][name]
+        if part["width"] > 1:
+            assert (part["top"], part["bottom"]) == pytest.approx((top, bottom), abs=0.02)
+    # What does not fit is marked, from the line of the memory on.
+    over = bar["parts"]["over"]
+    if end > memory + tolerance:
+        assert users == 0
+        assert over["from"] == pytest.approx(bar["limit"], abs=1e-3)
+        assert bytes_at(over["to"]) == pytest.approx(min(end, edge), abs=tolerance)
+    else:
+        assert over["width"] < 2
+    # A wall before each user.
+    if 1 <= users <= 200:
+        places = [wall / bar["view"] * edge for wall in bar["walls"]]
+        assert places == pytest.approx([model + scores + n * user for n in range(users)], abs=tolerance)
+    return bar
+
+
+def users_on_page(host):
+    return int(host.locator(".mha-users").inner_text().split()[0].replace(",", ""))
+
+
+def read_amount(text):
+    """12.3 GB, as bytes."""
+    number, unit = text.replace(",", "").split()
+    return float(number) * 1000 ** " kMGTP".index(unit[0] if unit != "B" else " ")
+
+
+STATES = [
+    {},
+    {"num_kv_heads": 8, "length": 24576},
+    {"num_kv_heads": 1, "length": 32768},  # the scores of one layer do not fit
+    {"num_kv_heads": 1, "length": 65536, "score_table": False},
+    {"length": 131072, "score_table": False, "num_kv_heads": 32},  # the cache of one user does not fit
+    {"embed_dim": 12288, "num_heads": 96, "num_layers": 96, "other_millions": 116622, "length": 1024},
+    {"embed_dim": 35, "num_heads": 7, "length": 1048576, "num_layers": 11, "bytes_per_number": 4,
+     "other_millions": 13, "memory_gb": 29, "score_table": False},
+    {"embed_dim": 66, "num_heads": 6, "num_kv_heads": 3, "length": 3001, "num_layers": 5,
+     "bytes_per_number": 8, "other_millions": 91, "memory_gb": 2},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_bar_legend_and_answer_are_the_bytes_of_the_formulas(reader, tmp_path, state):
+    calculator = CostCalculator(**state)
+    tab, host = open_calculator(reader, tmp_path, calculator)
+    model, scores, user, users = memory_by_hand(calculator)
+    assert_bar_shows(host, calculator)
+    assert users_on_page(host) == users
+    amounts = host.locator(".mha-part strong").all_inner_texts()
+    assert [read_amount(text) for text in amounts] == pytest.approx([model, scores, user], rel=0.006)
+    texts = host.locator(".mha-memory-ticks span").all_inner_texts()
+    assert texts[0] == "0"
+    quarters = [calculator.memory_gb * 1e9 * n / 4 for n in (1, 2, 3, 4)]
+    assert [read_amount(text) for text in texts[1:]] == pytest.approx(quarters, rel=0.006)
+    expect(host.locator(".mha-question")).to_have_text(f"How many users fit in {calculator.memory_gb} GB?")
+    why = host.locator(".mha-answer .mha-hint").inner_text()
+    free = calculator.memory_gb * 10**9 - model - scores - users * user
+    if users:
+        assert f"of {calculator.length:,} tokens each" in why
+        assert read_amount(re.search(r"; (.*) left", why)[1]) == pytest.approx(free, rel=0.006)
+    elif model > calculator.memory_gb * 10**9:
+        assert why == "The model alone does not fit."
+    elif model + scores > calculator.memory_gb * 10**9:
+        assert why == "The scores alone need more than is left."
+    else:
+        assert why.startswith("One cache needs")
+    more = host.locator(".mha-more").inner_text()
+    is_cut = model + scores + max(users, 1) * user > 1.2e9 * calculator.memory_gb
+    assert (more != "") is is_cut
+    if is_cut:
+        assert read_amount(more.removesuffix("→")) == pytest.approx(model + scores + user, rel=0.006)
+    # The products in the legend give the same bytes.
+    products = host.locator(".mha-part .mha-hint").all_inner_texts()
+    factors = [int(number) for number in re.findall(r"\d+", products[2].replace(",", ""))]
+    assert math.prod(factors) == user
+    if calculator.score_table:
+        _, heads, length, size = re.findall(r"\d+(?=[ ²])", products[1].replace(",", ""))
+        assert int(heads) * int(length) ** 2 * int(size) == scores
+    else:
+        assert scores == 0
+        assert "in pieces" in products[1]
+    assert_shows_numbers(host, calculator)
+    assert tab.errors == []
+
+
+def test_the_legend_has_the_colours_of_the_bar(reader, tmp_path):
+    tab, host = open_calculator(reader, tmp_path)
+    for theme in ("light", "dark"):
+        tab.page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
+        parts = host.evaluate(READ_BAR)["parts"]
+        swatches = host.locator(".mha-part i").evaluate_all(
+            "nodes => nodes.map((node) => getComputedStyle(node).backgroundImage)"
+        )
+        color = r"(?:rgb|color)\([^)]*\)"
+        seen = [re.findall(color, text) for text in swatches]
+        expected = [["model"] * 2, ["scores"] * 2, ["keys", "values"]]
+        assert seen == [[parts[name]["color"] for name in names] for names in expected]
+        assert len({part["color"] for name, part in parts.items() if name != "over"}) == 4
+
+
+def test_the_bar_fills_while_the_length_is_dragged(reader, tmp_path):
+    tab, host = open_calculator(reader, tmp_path)
+    page, slider = tab.page, sliders(host)["length"]
+    box = slider.bounding_box()
+    middle = box["y"] + box["height"] / 2
+    place = lambda fraction: box["x"] + 8 + fraction * (box["width"] - 16)  # noqa: E731
+    page.mouse.move(place(8 / 24), middle)
+    page.mouse.down()
+    scores, users, lengths = [], [], []
+    for stop in range(8, 25):
+        page.mouse.move(place(stop / 24), middle)
+        calculator = calculator_on_page(host)
+        lengths.append(calculator.length)
+        scores.append(assert_bar_shows(host, calculator)["parts"]["scores"]["width"])
+        users.append(users_on_page(host))
+    page.mouse.up()
+    assert lengths == [256 * 2 ** (n // 2) * (1.5 if n % 2 else 1) for n in range(8, 25)]
+    assert users == sorted(users, reverse=True)
+    assert (users[0], users[-1]) == (30, 0)
+    assert 2 in users
+    assert scores == sorted(scores)
+    # Twice the length takes four times the scores.
+    assert scores[2] / scores[0] == pytest.approx(4, rel=0.1)
+    assert scores[4] / scores[2] == pytest.approx(4, rel=0.03)
+    assert tab.errors == []
+
+
+def picture(host):
+    """The centres of the heads of queries, keys and values, and the two ends of each link."""
+    found = host.locator(".mha-sharing svg").evaluate(
+        """svg => Object.fromEntries(["queries", "keys", "values", "links"].map((name) =>
+             [name, svg.querySelector(`.mha-${name}`).getAttribute("d")]))"""
+    )
+    boxes = lambda d: [float(x) + 0.36 for x in re.findall(r"M(\S+) ", d)]  # noqa: E731
+    links = re.findall(r"M(\S+) \S+?L(\S+) ", found["links"])
+    return {name: boxes(found[name]) for name in ("queries", "keys", "values")} | {
+        "links": [(float(a), float(b)) for a, b in links]
+    }
+
+
+def test_from_mha_over_gqa_to_mqa_in_one_drag(reader, tmp_path):
+    tab, host = open_calculator(reader, tmp_path)
+    page, slider = tab.page, sliders(host)["num_kv_heads"]
+    shown_text = host.locator(".mha-row", has_text="num_kv_heads").locator(".mha-value")
+    box = slider.bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 8, middle)
+    page.mouse.down()
+    texts, users = [], []
+    for stop in range(6):
+        page.mouse.move(box["x"] + 8 + stop / 5 * (box["width"] - 16), middle)
+        texts.append(shown_text.inner_text())
+        calculator = calculator_on_page(host)
+        assert_bar_shows(host, calculator)
+        users.append(users_on_page(host))
+        drawn = picture(host)
+        assert drawn["queries"] == pytest.approx([head + 0.5 for head in range(32)])
+        assert len(drawn["keys"]) == len(drawn["values"]) == calculator.num_kv_heads
+        assert drawn["keys"] == pytest.approx(drawn["values"])
+        # The library's query head h reads the key head h // group.
+        group = 32 // calculator.num_kv_heads
+        expected = [(head + 0.5, drawn["keys"][head // group]) for head in range(32)]
+        assert [n for link in drawn["links"] for n in link] == pytest.approx(
+            [n for link in expected for n in link]
+        )
+        kind = {1: "multi-head", 32: "multi-query"}.get(group, "grouped-query")
+        expect(host.locator(".mha-sharing .mha-hint")).to_contain_text(f"{kind} attention")
+        expect(host.locator(".mha-sharing .mha-hint")).to_contain_text("32 query heads (top)")
+    page.mouse.up()
+    assert texts == ["32 · MHA", "16 · GQA", "8 · GQA", "4 · GQA", "2 · GQA", "1 · MQA"]
+    assert users == sorted(users)
+    assert (users[0], users[2], users[-1]) == (30, 124, 1006)
+    expect(host.get_by_role("status")).to_contain_text(
+        "1,006 users: model 11.4 GB, scores 1.07 GB, cache 67.1 MB"
+    )
+    assert tab.errors == []
+
+
+def test_without_the_table_of_scores_longer_texts_fit(reader, tmp_path):
+    tab, host = open_calculator(reader, tmp_path, CostCalculator(length=32768, num_kv_heads=8))
+    assert users_on_page(host) == 0
+    host.get_by_role("checkbox", name="Store the table of scores").uncheck()
+    assert users_on_page(host) == 15
+    assert assert_bar_shows(host, calculator_on_page(host))["parts"]["scores"]["width"] < 1
+    assert_copied_code_gives(host, CostCalculator(length=32768, num_kv_heads=8, score_table=False))
+    assert tab.errors == []
+
+
+def test_it_opens_with_the_question_and_folds_the_rest(reader, tmp_path):
+    tab, host = open_calculator(reader, tmp_path, folds=False, width=720)
+    first = host.locator(".mha-body > *").first
+    expect(first).to_have_text("How many users fit in 80 GB?")
+    expect(host.get_by_role("slider")).to_have_count(2)
+    expect(host.locator(".mha-groups")).to_be_hidden()
+    assert host.locator(".mha-widget").bounding_box()["height"] < 600
+    # Controls, picture and bar are on one screen of a phone.
+    tab.page.set_viewport_size({"width": 360, "height": 740})
+    top = host.get_by_role("slider").first.bounding_box()["y"]
+    bar = host.locator(".mha-memory").bounding_box()
+    assert bar["y"] + bar["height"] - top < 400
+    expect(host.locator(".mha-fold > summary")).to_have_count(2)
+    assert tab.errors == []
+
+
+def test_colours_that_the_system_forces_keep_the_parts_apart(reader, tmp_path):
+    tab, host = open_calculator(reader, tmp_path, CostCalculator(num_kv_heads=8))
+    tab.page.emulate_media(forced_colors="active")
+    parts = host.evaluate(READ_BAR)["parts"]
+    ground = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert len({parts[name]["color"] for name in ("model", "scores", "keys")}) == 3
+    assert parts["model"]["color"] != ground
+    for name in ("walls", "keys", "limit"):
+        stroke = host.locator(f".mha-memory .mha-{name}").evaluate("node => getComputedStyle(node).stroke")
+        assert stroke not in ("none", parts["keys"]["color"]), name
+    swatches = host.locator(".mha-part i").evaluate_all(
+        "nodes => nodes.map((node) => getComputedStyle(node).backgroundColor)"
+    )
+    assert swatches == [parts[name]["color"] for name in ("model", "scores", "keys")]
+    assert tab.errors == []
+
+
 def test_whole_range_by_keyboard(reader, tmp_path):
-    tab = reader("disk")
-    tab.open(write_page(tmp_path, [CostCalculator()]), 1)
-    host = tab.host()
+    tab, host = open_calculator(reader, tmp_path, CostCalculator(embed_dim=768, num_heads=12))
     controls = sliders(host)
 
     def check():
-        settings = settings_on_page(host)
-        assert_shows_numbers(host, CostCalculator(**settings))
-        return settings
+        calculator = calculator_on_page(host)
+        assert_shows_numbers(host, calculator)
+        return settings_on_page(host)
 
-    stops = {"embed_dim": 10, "num_heads": 20, "num_kv_heads": 20, "length": 14, "batch_size": 7}
+    stops = {"embed_dim": 10, "num_heads": 20, "num_kv_heads": 20, "length": 25, "batch_size": 7,
+             "memory_gb": 9, "other_millions": 5}  # fmt: skip
     assert check()["num_heads"] == 12
     for name, most in stops.items():
         controls[name].press("Home")
@@ -199,7 +572,8 @@ def test_whole_range_by_keyboard(reader, tmp_path):
             if now == seen[-1]:
                 break
             seen.append(now)
-        assert 7 <= len(seen) <= most
+        assert 5 <= len(seen) <= most
+        assert seen == sorted(seen, reverse=name == "num_kv_heads")
         if name == "embed_dim":
             assert seen[-1] == 12288
             controls[name].press("ArrowLeft")
@@ -221,96 +595,145 @@ def test_whole_range_by_keyboard(reader, tmp_path):
 
 def test_published_models(reader, tmp_path):
     """Each choice of the menu gives the sizes of its paper, and the menu says when the sizes are others."""
-    published = {
-        "GPT-2 small": (768, 12, 12, 12, 1024),
-        "GPT-3": (12288, 96, 96, 96, 2048),
-        "Llama 2 7B": (4096, 32, 32, 32, 4096),
-        "Llama 2 70B": (8192, 64, 8, 80, 4096),
-        "Mistral 7B": (4096, 32, 8, 32, 8192),
-    }
-    tab = reader("disk")
-    tab.open(write_page(tmp_path, [small()]), 1)
-    host = tab.host()
+    _, host = open_calculator(reader, tmp_path, small())
     menu = host.locator("select")
     assert menu.evaluate("node => node.selectedIndex") == 0
     texts = menu.locator("option").all_inner_texts()
-    assert len(texts) == 1 + len(published)
-    for name, sizes in published.items():
+    assert len(texts) == 1 + len(PUBLISHED)
+    for name, sizes in PUBLISHED.items():
         label = next(text for text in texts if text.startswith(f"{name} ("))
         menu.select_option(label)
         found = settings_on_page(host)
-        names = ["embed_dim", "num_heads", "num_kv_heads", "num_layers", "length"]
-        assert tuple(found[key] for key in names) == sizes
+        assert tuple(found[key] for key in SIZES) == sizes
         assert_shows_numbers(host, CostCalculator(**found))
+        # A longer text, or fewer heads of keys, is a question about the same model.
+        sliders(host)["length"].press("ArrowRight")
+        sliders(host)["num_kv_heads"].press("End")
         assert menu.evaluate("node => node.selectedOptions[0].text") == label
     sliders(host)["num_layers"].press("ArrowLeft")
     assert menu.evaluate("node => node.selectedIndex") == 0
 
 
 def test_what_changes_and_what_does_not(reader, tmp_path):
-    tab = reader("disk")
-    tab.open(write_page(tmp_path, [CostCalculator()]), 1)
-    host = tab.host()
+    calculator = CostCalculator(embed_dim=768, num_heads=12, length=1024, num_layers=12)
+    _, host = open_calculator(reader, tmp_path, calculator)
     titles = host.locator(".mha-groups .mha-title span")
     same, changes = (f"{text} num_heads" for text in ("the same for every", "changes with"))
     assert titles.all_inner_texts() == [same, same, same, changes]
-    widths = host.locator(".mha-groups > div:last-child i").evaluate_all(
-        "bars => bars.map(bar => bar.style.width)"
-    )
-    assert float(widths[-1].rstrip("%")) == 100
-    assert float(widths[0].rstrip("%")) == pytest.approx(100 / 64)
+    groups = host.locator(".mha-groups > div")
+    for group, heads in ((0, None), (1, None), (2, None), (3, [1, 2, 4, 8, 12, 16, 32, 64])):
+        widths = (
+            groups.nth(group)
+            .locator(".mha-bar-track")
+            .evaluate_all(
+                "tracks => tracks.map((track) => track.firstChild.getBoundingClientRect().width"
+                " / track.getBoundingClientRect().width)"
+            )
+        )
+        expected = [n / 64 for n in heads] if heads else [1] * 8
+        assert widths == pytest.approx(expected, abs=1e-3)
     host.locator("input[value=num_kv_heads]").check(force=True)
     status = host.locator("[role=status]")
-    sliders(host)["num_kv_heads"].press("ArrowLeft")
+    sliders(host)["num_kv_heads"].press("ArrowRight")
     expect(status).to_contain_text("21.2 M parameters")
-    expect(status).to_contain_text("cache 18.9 MB")
     texts = titles.all_inner_texts()
     assert [text.split()[0] for text in texts] == ["changes", "changes", "changes", "the"]
     marked = host.locator(".mha-bars .mha-now > span:first-child")
     assert marked.all_inner_texts() == ["6"] * 4
 
 
-def test_slider_can_be_dragged(reader, tmp_path):
-    tab = reader("disk")
-    page = tab.open(write_page(tmp_path, [CostCalculator()]), 1)
-    host = tab.host()
-    box = sliders(host)["length"].bounding_box()
-    middle = box["y"] + box["height"] / 2
-    page.mouse.move(box["x"] + box["width"] / 2, middle)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] - 2, middle, steps=5)
-    page.mouse.up()
-    found = settings_on_page(host)
-    assert found["length"] == 131072
-    assert_shows_numbers(host, CostCalculator(**found))
-    assert "times what the projections cost" in host.inner_text()
+@pytest.mark.parametrize("num_kv_heads", [2, 6])
+def test_the_ring_is_where_the_curves_meet(reader, tmp_path, num_kv_heads):
+    """Read off the axes: projections grow linearly, scores with the square of the length."""
+    calculator = small(num_kv_heads=num_kv_heads, length=50)
+    tab, host = open_calculator(reader, tmp_path, calculator)
+    meet = 48 + 8 * num_kv_heads
+    numbers = calculator.numbers()
+    chart = host.locator(".mha-fold .mha-plane")
+    title = host.locator(".mha-fold .mha-title", has_text="FLOPs against length").inner_text()
+    scale = 1000.0 ** ["FLOPs", "kFLOPs", "MFLOPs"].index(title.split()[0])
+    across, up = (
+        chart.locator(f".mha-{axis}-ticks span").evaluate_all(
+            f"ticks => ticks.map((tick) => [parseFloat(tick.style.{side}), parseFloat(tick.textContent)])"
+        )
+        for axis, side in (("x", "left"), ("y", "bottom"))
+    )
+    unit = lambda ticks: (ticks[-1][1] - ticks[0][1]) / (ticks[-1][0] - ticks[0][0])  # noqa: E731
+    dots = chart.locator(".mha-points span").evaluate_all(
+        "dots => dots.map((dot) => [parseFloat(dot.style.left), parseFloat(dot.style.bottom)])"
+    )
+    read = [(x * unit(across), y * unit(up) * scale) for x, y in dots]
+    per_token = numbers["projection_flops"].item() / 50
+    expected = [
+        (meet, meet * per_token),
+        (50, numbers["projection_flops"].item()),
+        (50, numbers["attention_flops"].item()),
+    ]
+    for found, wanted in zip(read, expected, strict=True):
+        assert found == pytest.approx(wanted, rel=1e-5)
+    for kind, flops in (
+        ("truth", lambda n: per_token * n),
+        ("solid", lambda n: numbers["attention_flops"].item() * (n / 50) ** 2),
+    ):
+        path = chart.locator(f".mha-curve.mha-{kind}").get_attribute("d")
+        points = [(float(x), float(y)) for x, y in re.findall(r"[ML](\S+?) ([\d.]+)", path)]
+        assert len(points) == 17
+        for x, y in points[1:]:
+            height = (100 - y) * unit(up) * scale
+            assert height == pytest.approx(
+                flops(x * unit(across)), rel=0.02, abs=0.01 * 100 * unit(up) * scale
+            )
+    text = host.locator(".mha-fold .mha-hint", has_text="the curves meet at length").inner_text()
+    assert f"meet at length {meet} =" in text
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize("width", [320, 360, 720, 1280])
+def test_unfolded_it_fits_and_its_sliders_stay(reader, tmp_path, width):
+    tab, host = open_calculator(reader, tmp_path, width=width)
+    page = tab.page
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    place = """node => node.getBoundingClientRect().top
+      - node.closest(".mha-widget").getBoundingClientRect().top"""
+    for name in ("length", "num_kv_heads", "memory_gb", "other_millions", "num_heads"):
+        slider = sliders(host)[name]
+        start = slider.get_attribute("aria-valuetext")
+        before = slider.evaluate(place)
+        for key in ("Home", "End", "ArrowLeft"):
+            slider.press(key)
+            assert slider.evaluate(place) == pytest.approx(before, abs=0.5), (name, key)
+        assert slider.get_attribute("aria-valuetext") != start
+        host.get_by_role("button", name="Reset").click()
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert tab.errors == []
 
 
 def test_copied_program_and_reset(reader, tmp_path):
-    calculators = [small(), small(sweep="num_kv_heads", bytes_per_number=1, length=500)]
+    calculators = [small(), small(sweep="num_kv_heads", bytes_per_number=1, length=500, score_table=False)]
     tab = reader("disk")
     tab.open(write_page(tmp_path, calculators), 2)
     for index, calculator in enumerate(calculators):
         host = tab.host(index)
+        host.locator(".mha-fold > summary").last.click()
         assert_copied_code_gives(host, calculator)
-        sliders(host)["batch_size"].press("End")
+        host.get_by_role("slider", name="batch_size").press("End")
         assert shown(host, "cache_bytes") == 32 * calculator.numbers()["cache_bytes"]
+        assert shown(host, "user_bytes") == calculator.numbers()["user_bytes"]
         host.get_by_role("button", name="Reset").click()
         assert_shows_numbers(host, calculator)
     assert tab.errors == []
 
 
 def test_sizes_from_python_are_stops_too(reader, tmp_path):
-    calculator = small(embed_dim=49, num_heads=7, num_kv_heads=1, length=11)
-    tab = reader("disk")
-    tab.open(write_page(tmp_path, [calculator]), 1)
-    found = settings_on_page(tab.host())
-    assert (found["embed_dim"], found["length"], found["batch_size"]) == (49, 11, 2)
-    assert_shows_numbers(tab.host(), calculator)
-    controls = sliders(tab.host())
-    controls["embed_dim"].press("ArrowRight")  # 64, which 7 does not divide
-    assert settings_on_page(tab.host())["num_heads"] == 4
-    assert_shows_numbers(tab.host(), CostCalculator(**settings_on_page(tab.host())))
+    calculator = small(embed_dim=49, num_heads=7, num_kv_heads=1, length=11, memory_gb=31, other_millions=17)
+    _, host = open_calculator(reader, tmp_path, calculator)
+    found = settings_on_page(host)
+    names = ("embed_dim", "length", "batch_size", "memory_gb", "other_millions")
+    assert [found[name] for name in names] == [49, 11, 2, 31, 17]
+    assert_shows_numbers(host, calculator)
+    sliders(host)["embed_dim"].press("ArrowRight")  # 64, which 7 does not divide
+    assert settings_on_page(host)["num_heads"] == 4
+    assert_shows_numbers(host, calculator_on_page(host))
 
 
 @pytest.mark.parametrize(
@@ -367,5 +790,16 @@ def test_mathematics_alone(math_page):
             names = ["parameters", "projection_flops", "attention_flops"]
             names += ["weights_bytes", "cache_bytes", "crossing"]
             assert found == [numbers[name].item() for name in names]
+    memory = math_page.evaluate(
+        """async (sizes) => Object.values((await import("/cost_math.js")).memoryUse(sizes))""",
+        {
+            "embedDim": 48, "numHeads": 6, "numKvHeads": 2, "length": 7, "batchSize": 11, "numLayers": 3,
+            "bytesPerNumber": 4, "otherMillions": 5, "memoryGb": 13, "scoreTable": True,
+        },
+    )  # fmt: skip
+    attention = 3 * (2 * 48**2 + 2 * 48 * 16)
+    model, scores, user = (attention + 5_000_000) * 4, 6 * 7**2 * 4, 2 * 3 * 16 * 7 * 4
+    room = 13 * 10**9 - model - scores
+    assert memory == [attention + 5_000_000, model, scores, user, 13 * 10**9, room, room // user]
     divisors = math_page.evaluate("async () => (await import('/cost_math.js')).divisorsUpTo(48, 20)")
     assert divisors == [1, 2, 3, 4, 6, 8, 12, 16]

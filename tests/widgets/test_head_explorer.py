@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import re
 from io import BytesIO
 
 import numpy as np
@@ -11,10 +12,18 @@ import torch
 import traitlets
 from PIL import Image
 from playwright.sync_api import expect
-from widget_page import assert_copied_code_gives, assert_shows_numbers, run_copied_code, write_page
+from widget_page import (
+    assert_copied_code_gives,
+    assert_shows_numbers,
+    copied_code,
+    run_copied_code,
+    write_page,
+)
 
 from mha_lib import prune_heads
 from mha_lib.attention import MultiHeadAttention
+from mha_lib.data import pointer_batch
+from mha_lib.experiments import load_experiment
 from mha_lib.widgets import HeadExample, HeadExplorer
 
 TOKENS = ["to", "be", "or", "not", "be"]
@@ -64,6 +73,13 @@ def weights_by_loops(layer, x, num_heads, valid_len, is_causal):
             )
         maps.append(rows)
     return torch.tensor(maps, dtype=torch.float64)
+
+
+def sharpest_first(layer, x, num_heads):
+    """The heads by their mean largest weight, in plain Python."""
+    maps = weights_by_loops(layer, x, num_heads, len(x), False).tolist()
+    sharpness = [sum(max(row) for row in rows) / len(rows) for rows in maps]
+    return sorted(range(num_heads), key=lambda head: -sharpness[head])
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 4, 6, 12])
@@ -123,7 +139,9 @@ def test_a_page_stays_small():
 def test_a_change_of_example_takes_the_nearest_setting(explorer):
     explorer.num_heads, explorer.head = 6, 5
     explorer.example = "trained"
-    assert (explorer.num_heads, explorer.head, explorer.valid_len) == (4, 3, 7), "all tokens stay visible"
+    sharpest = explorer._examples["trained"].order(4)[0]
+    assert (explorer.num_heads, explorer.head) == (4, sharpest)
+    assert explorer.valid_len == 7, "all tokens stay visible"
     explorer.valid_len = 6
     explorer.example = "sentence"
     assert (explorer.num_heads, explorer.valid_len) == (4, 5)
@@ -139,7 +157,7 @@ def test_a_change_from_the_browser_arrives_as_one(explorer):
     explorer.observe(lambda change: seen.append(change.new), "num_heads")
     explorer.set_state({"num_heads": 2})
     assert seen == [2]
-    assert explorer.head == 1
+    assert explorer.head == explorer._examples["trained"].order(2)[0]
 
 
 @pytest.mark.parametrize("stage", ["scores", "masked", "weights", "output"])
@@ -216,17 +234,134 @@ def test_the_difference_from_the_browser_is_that_of_what_it_drew(explorer):
         explorer.browser_difference()
 
 
-def test_a_second_head_is_another_one(sentence):
-    heads = lambda explorer: (explorer.head, explorer.other)  # noqa: E731
-    assert heads(HeadExplorer([sentence])) == (0, 1)
-    assert heads(HeadExplorer([sentence], head=1)) == (1, 0)
+def test_the_two_sharpest_heads_are_shown_first(sentence):
+    heads = lambda explorer: [explorer.head, explorer.other]  # noqa: E731
+    for num_heads in (2, 3, 4, 6, 12):
+        order = sharpest_first(sentence.layers, sentence.x, num_heads)
+        assert list(sentence.order(num_heads)) == order
+        assert heads(HeadExplorer([sentence], num_heads=num_heads)) == order[:2]
+        assert heads(HeadExplorer([sentence], num_heads=num_heads, head=order[2 % num_heads])) == [
+            order[2 % num_heads],
+            order[num_heads == 2],
+        ]
     explorer = HeadExplorer([sentence], num_heads=6, head=5, other=4)
-    explorer.num_heads = 3
-    assert heads(explorer) == (2, 0)
+    assert heads(explorer) == [5, 4]
+    for explorer.num_heads in (3, 2):
+        assert heads(explorer) == sharpest_first(sentence.layers, sentence.x, explorer.num_heads)[:2]
     explorer.num_heads = 1
-    assert heads(explorer) == (0, 0)
-    explorer.num_heads = 2
-    assert heads(explorer) == (0, 1)
+    assert heads(explorer) == [0, 0]
+    explorer.valid_len, explorer.is_causal = 2, True
+    explorer.num_heads = 12
+    assert heads(explorer) == sharpest_first(sentence.layers, sentence.x, 12)[:2], "no mask counts"
+
+
+# Stored models and their answers
+
+WORDS = list("ABCDEFGH")
+
+
+def stored_example(counts=(1, 2, 8), seed=3, **options):
+    tokens, targets = pointer_batch(1, generator=torch.Generator().manual_seed(17))
+    models = {n: ("two_pointers", f"linear, {n} head{'s' * (n > 1)}", seed) for n in counts}
+    options = {"tasks": ("previous", "mirrored"), "targets": targets[0], "measure": "both right", **options}
+    return HeadExample.stored("stored", models, tokens[0], WORDS, **options), tokens[0], targets[0]
+
+
+def answers_by_loops(num_heads, tokens, valid_len=12, is_causal=False, seed=3):
+    """The answers (tasks, 12) of a stored model, from its tensors, in plain Python."""
+    arm = f"linear, {num_heads} head{'s' * (num_heads > 1)}"
+    state = {k: v.double() for k, v in load_experiment("two_pointers").state(arm, seed).items()}
+    x = state["embedding.weight"][tokens] + state["positions.encoding"]
+    layer = MultiHeadAttention(32, num_heads).double()
+    layer.load_state_dict({k[10:]: v for k, v in state.items() if k.startswith("attention.")})
+    weights = weights_by_loops(layer, x, num_heads, valid_len, is_causal)
+    value = x @ state["attention.v_proj.weight"].T
+    width = 32 // num_heads
+    heads = [weights[h] @ value[:, h * width : (h + 1) * width] for h in range(num_heads)]
+    logits = torch.cat(heads, 1) @ state["attention.out_proj.weight"].T @ state["read_out.weight"].T
+    logits = (logits + state["read_out.bias"]).tolist()
+    return [[max(range(8), key=lambda w: row[8 * task + w]) for row in logits] for task in range(2)]
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 8])
+@pytest.mark.parametrize(("valid_len", "is_causal"), [(12, False), (7, False), (12, True)])
+def test_stored_models_answer_as_by_loops(num_heads, valid_len, is_causal):
+    example, tokens, _ = stored_example()
+    explorer = HeadExplorer([example], num_heads=num_heads, valid_len=valid_len, is_causal=is_causal)
+    numbers = explorer.numbers()
+    assert numbers["answers"].tolist() == answers_by_loops(num_heads, tokens, valid_len, is_causal)
+    stored = load_experiment("two_pointers")
+    shares = [
+        stored.results(arm, "both right")[3]
+        for arm in ("linear, 1 head", "linear, 2 heads", "linear, 8 heads")
+    ]
+    torch.testing.assert_close(numbers["shares"].float(), torch.stack(shares))
+    assert abs(numbers["shares"][0] - 13 / 48) < 0.01, "one head is right where both answers are the same"
+
+
+def test_only_the_places_that_are_asked_are_answered():
+    _, tokens, targets = stored_example()
+    asked = torch.full_like(targets, -1)
+    asked[4], asked[9, 1] = targets[4], targets[9, 1]
+    example, *_ = stored_example(targets=asked)
+    answers = HeadExplorer([example], num_heads=2).numbers()["answers"]
+    everywhere = torch.tensor(answers_by_loops(2, tokens))
+    assert torch.equal(answers, everywhere[:, [4, 9]])
+
+
+def test_a_stored_layer_may_be_cut_and_lack_positions():
+    tokens = torch.arange(5)
+    model = ("two_pointers", "linear, 4 heads", 2)
+    example = HeadExample.stored("one", model, tokens, WORDS, positions=False)
+    assert example.head_counts == (1, 2, 4, 8, 16, 32)
+    assert example.tokens == list("ABCDE")
+    state = load_experiment("two_pointers").state("linear, 4 heads", 2)
+    torch.testing.assert_close(example.x, state["embedding.weight"][:5])
+    assert "answers" not in HeadExplorer([example], num_heads=4).numbers()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "rule"),
+    [
+        (
+            {"models": {2: ("two_pointers", "linear, 2 heads")}},
+            TypeError,
+            r"models\[2\] must be \(experiment",
+        ),
+        ({"models": {}}, ValueError, "models must hold at least one model"),
+        (
+            {"models": ("two_pointers", "linear, 2 heads", 0)},
+            ValueError,
+            "models must be a mapping where tasks",
+        ),
+        ({"models": {2: ("nothing", "linear, 2 heads", 0)}}, ValueError, "name must be one of"),
+        ({"models": {2: ("two_pointers", "linear", 0)}}, ValueError, "arm must be one of"),
+        ({"models": {2: ("two_pointers", "linear, 2 heads", 9)}}, ValueError, "seed must be that of a model"),
+        ({"tokens": torch.zeros(3)}, ValueError, r"tokens must be int64 of shape \(len,\)"),
+        ({"tokens": torch.tensor([1, 8])}, ValueError, r"tokens must lie in 0\.\.7, got \[1, 8\]"),
+        ({"tokens": [1, 2]}, TypeError, "tokens must be a torch.Tensor|tokens must be a Tensor"),
+        ({"words": "ABCDEFGH"}, TypeError, "words must be a sequence of str"),
+        ({"tasks": ("previous",)}, ValueError, r"targets must be int64 of shape \(len, tasks\)"),
+        ({"targets": None}, TypeError, "targets must be"),
+        ({"targets": torch.full((12, 2), 8)}, ValueError, r"targets must lie in -1\.\.7"),
+        ({"targets": torch.full((12, 2), -1)}, ValueError, "not all be -1"),
+        ({"measure": "all right"}, ValueError, "measure must be one of"),
+        ({"positions": 1}, TypeError, "positions must be"),
+    ],
+)
+def test_a_stored_example_that_cannot_be_shown_is_refused(changes, error, rule):
+    tokens, targets = pointer_batch(1, generator=torch.Generator().manual_seed(17))
+    arguments = {
+        "models": {2: ("two_pointers", "linear, 2 heads", 0)},
+        "tokens": tokens[0],
+        "words": WORDS,
+        "tasks": ("previous", "mirrored"),
+        "targets": targets[0],
+        "measure": "both right",
+        **changes,
+    }
+    with pytest.raises(error, match=rule):
+        HeadExample.stored("a", **arguments)
 
 
 def test_long_sequences_keep_their_report_small():
@@ -458,27 +593,28 @@ def test_two_heads_are_compared(reader, tmp_path):
     tab = reader()
     page = tab.open(write_page(tmp_path, [explorer]), 1)
     host = tab.host()
-    heads = host.locator(".mha-maps input")
+    order = sharpest_first(explorer._examples["sentence"].layers, explorer._examples["sentence"].x, 4)
     compare = host.get_by_role("group", name="Compare")
     second = host.get_by_role("combobox", name="with")
     expect(second).to_be_hidden()
     assert host.locator(".mha-map").count() == 1
 
-    heads.nth(0).focus()
-    for explorer.head in (1, 2):
+    host.locator(".mha-maps input:checked").focus()
+    for explorer.head in order[1:3]:
         page.keyboard.press("ArrowRight")
         assert_shows_numbers(host, explorer)
+    page.keyboard.press("ArrowLeft")
+    host.locator(".mha-maps input[value='2']").check(force=True)
+    explorer.head = 2
     compare.locator("input:checked").focus()
     page.keyboard.press("ArrowRight")
-    explorer.view, explorer.other = "both", 1
-    expect(second).to_have_value("head 1")
+    explorer.view, other = "both", order[1]
+    expect(second).to_have_value(f"head {other}")
     assert host.locator(".mha-map").count() == 2
-    assert host.locator(".mha-title").all_inner_texts() == ["Head 2: weights", "Head 1: weights"]
+    assert host.locator(".mha-title").all_inner_texts() == ["Head 2: weights", f"Head {other}: weights"]
     assert_shows_numbers(host, explorer)
 
-    second.focus()
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowDown")
+    second.select_option("head 3")
     explorer.other = 3
     largest = float(explorer.numbers()["max_difference"])
     status = host.get_by_role("status")
@@ -501,11 +637,10 @@ def test_two_heads_are_compared(reader, tmp_path):
     expect(host.locator(".mha-readout")).to_have_text(
         f"query 'or' at 2 → number 1 of each head's output: {text}"
     )
-    # Fewer heads: the two stay two.
+    # Another number of heads: the sharpest two are shown.
     host.get_by_role("slider", name="num_heads").focus()
     page.keyboard.press("ArrowLeft")
     explorer.num_heads = 3
-    assert (explorer.head, explorer.other) == (2, 0)
     assert_shows_numbers(host, explorer)
     assert tab.errors == []
 
@@ -537,9 +672,10 @@ def test_the_arrow_keys_choose_a_head(reader, tmp_path):
     host = tab.host()
     host.locator(".mha-maps input:checked").focus()
     page.keyboard.press("ArrowLeft")
-    explorer.head = 2
-    expect(host.locator(".mha-title").first).to_have_text("Head 2: weights")
-    expect(host.get_by_role("status")).to_have_text("Head 2.")
+    example = explorer._examples["sentence"]
+    explorer.head = last = sharpest_first(example.layers, example.x, 3)[-1]
+    expect(host.locator(".mha-title").first).to_have_text(f"Head {last}: weights")
+    expect(host.get_by_role("status")).to_have_text(f"Head {last}.")
     assert_shows_numbers(host, explorer)
 
 
@@ -548,7 +684,7 @@ def test_small_maps_have_their_numbers_in_the_cells(reader, tmp_path):
     tab = reader()
     tab.open(write_page(tmp_path, [explorer, make_long_explorer(16)]), 2)
     texts = tab.host(0).get_by_role("gridcell").all_inner_texts()
-    weights = explorer.weights()[0].flatten()
+    weights = explorer.weights()[explorer.head].flatten()
     assert texts == [f"{weight:.2f}" for weight in weights.tolist()]
     tab.host(0).locator("input[value=masked]").check(force=True)
     assert tab.host(0).get_by_role("gridcell").nth(4).inner_text() == "−∞"
@@ -574,7 +710,7 @@ def test_a_long_sequence_is_drawn_in_pixels(reader, tmp_path, length):
     page = tab.open(write_page(tmp_path, [explorer]), 1)
     host = tab.host()
     assert host.locator(".mha-widget *").count() < 400
-    weights = explorer.weights()[0]
+    weights = explorer.weights()[explorer.head]
     image = torch.tensor(pixels(host))
     assert image.shape == (length, length, 4)
     seen = (torch.arange(length) < 20) & torch.ones(length, length).tril().bool()
@@ -620,7 +756,9 @@ def test_a_long_sequence_is_drawn_in_pixels(reader, tmp_path, length):
     assert torch.tensor(pixels(host)).shape == (length, 2, 4)
     cell.focus()
     page.keyboard.press("Home")
-    text = f"query 't0' → number 0 of the output: {explorer.shown()[0][0, 0]:.4f}"
+    text = (
+        f"query 't0' → number {2 * explorer.head} of the output: {explorer.shown()[explorer.head][0, 0]:.4f}"
+    )
     expect(readout).to_contain_text(text.replace("-", "−"))
     variables = run_copied_code(host)
     torch.testing.assert_close(variables["weights"].float(), explorer.weights(), atol=1e-6, rtol=1e-5)
@@ -644,7 +782,7 @@ def test_the_compact_one_has_the_slider_and_the_maps(reader, tmp_path):
     page.set_viewport_size({"width": 360, "height": 740})
     heights = [
         host.locator(selector).first.bounding_box()["y"]
-        for selector in ("input[type=range]", ".mha-maps", ".mha-grid")
+        for selector in (".mha-kept-in-view input", ".mha-maps", ".mha-grid")
     ]
     assert heights == sorted(heights)
     assert heights[1] < 250
@@ -664,7 +802,7 @@ def test_a_cell_is_read_by_pointer_and_by_keyboard(reader, tmp_path):
     page = tab.open(write_page(tmp_path, [explorer]), 1)
     host = tab.host()
     readout = host.locator(".mha-readout")
-    weights = explorer.weights()[0]
+    weights = explorer.weights()[explorer.head]
     cells = host.get_by_role("gridcell")
     cells.nth(2 * 5 + 1).hover()
     assert readout.inner_text() == f"query 'or' at 2 → key 'be' at 1: {weights[2, 1]:.4f}"
@@ -736,3 +874,148 @@ def test_nothing_overflows_a_phone(reader, tmp_path, theme):
     )
     assert too_wide == []
     assert tab.errors == []
+
+
+def test_it_shows_what_the_heads_buy(reader, tmp_path):
+    """Shares as bars, and each answer with a sign that says whether it is right."""
+    example, tokens, targets = stored_example()
+    explorer = HeadExplorer([example], num_heads=1)
+    tab = reader(width=760)
+    page = tab.open(write_page(tmp_path, [explorer]), 1)
+    host = tab.host()
+    slider = host.get_by_role("slider", name="num_heads")
+    table = host.get_by_role("table")
+    stored = load_experiment("two_pointers")
+    shares = {
+        n: stored.results(f"linear, {n} head{'s' * (n > 1)}", "both right")[3].item() for n in (1, 2, 8)
+    }
+    for num_heads in (1, 2, 8):
+        expect(slider).to_have_attribute("aria-valuetext", re.compile(rf"^{num_heads} head"))
+        answers = answers_by_loops(num_heads, tokens)
+        right = 0
+        for task, name in enumerate(("previous", "mirrored")):
+            row = table.get_by_role("row", name=name).get_by_role("cell")
+            expected = [
+                f"{WORDS[answer]}\n{'✓' if answer == targets[place, task] else '✗'}"
+                for place, answer in enumerate(answers[task])
+            ]
+            assert row.all_inner_texts() == expected
+        for place in range(12):
+            right += all(answers[task][place] == targets[place, task] for task in range(2))
+        title = f"The answers here: both answers right at {right} of 12 places"
+        assert table.locator("caption").inner_text() == title
+        assert right == 12 or num_heads == 1
+        heads = table.get_by_role("columnheader").all_inner_texts()
+        assert heads == [WORDS[token] for token in tokens.tolist()]
+        bars = host.locator(".mha-bars li")
+        texts = ["1 head\n0.27", "2 heads\n1.00", "8 heads\n1.00"]
+        assert [re.sub(r"\s+", " ", text) for text in bars.all_inner_texts()] == [
+            text.replace("\n", " ") for text in texts
+        ]
+        widths = bars.locator("i").evaluate_all(
+            "bars => bars.map(bar => bar.getBoundingClientRect().width / bar.parentNode.clientWidth)"
+        )
+        assert widths == pytest.approx(list(shares.values()), abs=0.01)
+        now = bars.evaluate_all(
+            "bars => bars.map(bar => getComputedStyle(bar.lastChild).fontWeight === '700')"
+        )
+        assert now == [n == num_heads for n in (1, 2, 8)]
+        explorer.num_heads = num_heads
+        assert_shows_numbers(host, explorer)
+        assert_copied_code_gives(host, explorer)
+        slider.focus()
+        page.keyboard.press("ArrowRight")
+    # The answers follow the mask.
+    host.get_by_role("checkbox", name="Causal mask").check()
+    causal = answers_by_loops(8, tokens, is_causal=True)
+    expect(table.get_by_role("row", name="mirrored").get_by_role("cell").first).to_contain_text(
+        WORDS[causal[1][0]]
+    )
+    right = sum(all(causal[t][p] == targets[p, t] for t in range(2)) for p in range(12))
+    assert right < 12
+    expect(host.get_by_role("status")).to_contain_text(f"All answers right at {right} of 12 places.")
+    assert tab.errors == []
+
+
+def test_the_program_of_a_stored_model_is_short_and_names_it(reader, tmp_path):
+    example, *_ = stored_example()
+    one = HeadExample.stored("cut", ("two_pointers", "linear, 4 heads", 1), torch.arange(5), WORDS)
+    tab = reader()
+    tab.open(
+        write_page(tmp_path, [HeadExplorer([example], num_heads=8), HeadExplorer([one], num_heads=16)]), 2
+    )
+    for index, model in enumerate(
+        ('8: ("two_pointers", "linear, 8 heads", 3)', '("two_pointers", "linear, 4 heads", 1)')
+    ):
+        code = copied_code(tab.host(index))
+        assert model in code
+        assert "base64" not in code
+        assert len(code.splitlines()) < 45
+        assert max(map(len, code.splitlines())) <= 110
+    explorer = HeadExplorer([one], num_heads=16)
+    assert_copied_code_gives(tab.host(1), explorer)
+
+
+def test_the_heads_are_in_the_order_of_their_sharpness(reader, tmp_path):
+    example, *_ = stored_example()
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [HeadExplorer([example], num_heads=2)]), 1)
+    host = tab.host()
+    host.get_by_role("slider", name="num_heads").focus()
+    for num_heads in (2, 8):
+        layer, x = example.layers[num_heads], example.x[num_heads]
+        order = sharpest_first(layer, x, num_heads)
+        slider = host.get_by_role("slider", name="num_heads")
+        expect(slider).to_have_attribute("aria-valuetext", f"{num_heads} heads, head_dim {32 // num_heads}")
+        labels = host.locator(".mha-maps label")
+        assert labels.all_inner_texts() == [str(head) for head in order]
+        places = labels.evaluate_all(
+            "nodes => nodes.map(n => [n.getBoundingClientRect().y, n.getBoundingClientRect().x])"
+        )
+        assert places == sorted(places), "read as they are seen"
+        expect(host.locator(".mha-title").first).to_have_text(f"Head {order[0]}: weights")
+        page.keyboard.press("ArrowRight")
+
+
+def test_a_strip_of_eight_heads_has_labels_that_fit(reader, tmp_path):
+    example, *_ = stored_example()
+    tab = reader()
+    page = tab.open(write_page(tmp_path, [HeadExplorer([example], num_heads=8, compact=True)]), 1)
+    for width in (900, 360, 320):
+        page.set_viewport_size({"width": width, "height": 740})
+        slices = tab.host().locator(".mha-strip > span")
+        assert slices.all_inner_texts() == [str(head) for head in range(8)]
+        assert slices.evaluate_all("nodes => nodes.every(n => n.scrollWidth <= n.clientWidth)")
+
+
+@pytest.mark.parametrize("is_compact", [False, True])
+def test_on_a_phone_the_slider_stays_in_view_while_the_maps_change(reader, tmp_path, is_compact):
+    example, *_ = stored_example()
+    explorer = HeadExplorer([example], num_heads=8, compact=is_compact)
+    tab = reader(width=360)
+    page = tab.open(write_page(tmp_path, [explorer], stills=True), 1)
+    page.set_viewport_size({"width": 360, "height": 740})
+    host = tab.host()
+    slider = host.get_by_role("slider", name="num_heads")
+    for part in (".mha-maps", ".mha-grid", ".mha-answers"):
+        host.locator(part).evaluate("node => node.scrollIntoView({ block: 'end' })")
+        seen = slider.bounding_box()
+        assert 0 <= seen["y"] <= 740 - seen["height"], part
+        x, y = seen["x"] + seen["width"] / 2, seen["y"] + seen["height"] / 2
+        found = page.evaluate("([x, y]) => document.elementFromPoint(x, y).type", [x, y])
+        assert found == "range", "nothing lies over it"
+
+
+def test_two_infinities_have_no_difference(reader, tmp_path):
+    explorer = make_explorer(num_heads=2, valid_len=3, stage="masked", view="difference")
+    tab = reader()
+    tab.open(write_page(tmp_path, [explorer]), 1)
+    host = tab.host()
+    texts = host.get_by_role("gridcell").all_inner_texts()
+    first, second = explorer.shown()[explorer.head], explorer.shown()[explorer.other]
+    assert texts == [
+        f"{abs(a - b):.1f}" if a > -math.inf else ""
+        for a, b in zip(first.flatten().tolist(), second.flatten().tolist(), strict=True)
+    ]
+    host.get_by_role("gridcell").nth(4).hover()
+    expect(host.locator(".mha-readout")).to_contain_text("no difference (head")

@@ -175,7 +175,7 @@ def explorers(notebook):
     x = torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
     words = ["to", "be", "or", "not", "be"]
     example = HeadExample("five words", words, x, MultiHeadAttention(12, 2))
-    return AlibiExplorer(num_heads=4), HeadExplorer([example])
+    return AlibiExplorer(num_heads=4, length=10, shown="weights"), HeadExplorer([example])
 
 
 def assert_shows(widget, heads):
@@ -215,7 +215,7 @@ def test_a_trait_that_python_sets_changes_the_page(notebook, explorers):
     notebook.run("alibi.num_heads, alibi.head, alibi.shown = 6, 5, 'bias'")
     alibi.num_heads, alibi.head, alibi.shown = 6, 5, "bias"
     expect(slider(notebook.widget(ALIBI))).to_have_value("6")
-    expect(notebook.widget(ALIBI).get_by_role("radio", name="Bias")).to_be_checked()
+    expect(notebook.widget(ALIBI).get_by_role("radio", name="Scores")).to_be_checked()
     assert_shows_numbers(notebook.widget(ALIBI), alibi)
     notebook.run("heads.num_heads, heads.valid_len, heads.is_causal = 12, 4, True")
     heads.num_heads, heads.valid_len, heads.is_causal = 12, 4, True
@@ -241,9 +241,9 @@ def test_python_refuses_a_bad_value_and_the_page_stays(notebook, explorers, sour
     # Whatever reached the page came before this does.
     notebook.run("alibi.length = 9")
     lengths = notebook.widget(ALIBI).get_by_role("slider", name="length")
-    expect(lengths).to_have_value("9")
+    expect(lengths).to_have_attribute("aria-valuetext", "9 tokens")
     notebook.run("alibi.length = 10")
-    expect(lengths).to_have_value("10")
+    expect(lengths).to_have_attribute("aria-valuetext", "10 tokens")
     assert [body.inner_text() for body in bodies] == before
     expect(notebook.page.locator(".mha-widget [role=alert]:visible")).to_have_count(0)
 

@@ -1070,3 +1070,19 @@ def test_two_views_of_one_puzzle_show_the_same(reader, tmp_path):
     assert one.check() and two.feedback.inner_text() == "", "a check answers whoever asked"
     two.button("Start again").click()
     assert one.rows() == two.rows() == []
+
+
+def test_lines_are_numbered_as_they_stand_and_indented_as_far_as_they_are(board):
+    """Of a solution that Python holds, with a faulty line and depths of its own."""
+    widget = mean()
+    widget.answer = {**START, "lines": [[0, 0], [2, 2], [1, 1]]}
+    seen = board(widget)
+    solution = seen.host.get_by_role("list", name="Your solution", exact=True)
+    assert seen.rows() == [(0, MEAN[0]), (2, MEAN[2].strip()), (1, MEAN[1].strip())]
+    assert solution.locator(".mha-number").all_inner_texts() == ["1", "2", "3"]
+    assert seen.host.get_by_role("list", name="Lines", exact=True).locator(
+        ".mha-number"
+    ).all_inner_texts() == [""] * len(seen.rows("Lines"))
+    texts = {text for _, text in seen.rows("Lines")}
+    assert MEAN[3].strip() in texts and not texts & {MEAN[1].strip(), MEAN[2].strip()}
+    assert seen.tab.errors == []

@@ -1,12 +1,15 @@
 """The mask painter: its numbers against slow loops in Python, and against torch in a browser."""
 
+import itertools
 import math
 import random
+import re
 
 import pytest
 import torch
+from matplotlib import colormaps
 from playwright.sync_api import expect
-from widget_page import assert_copied_code_gives, assert_shows_numbers, run_copied_code, shown, write_page
+from widget_page import assert_copied_code_gives, assert_shows_numbers, write_page
 
 from mha_lib.widgets import MaskPainter
 
@@ -40,62 +43,121 @@ def slow_weights(scores, visible, policy):
 
 
 def slow_numbers(painter):
-    """All numbers of the page, those of the NaN policy too."""
+    """All numbers of the page under the chosen policy, one by one."""
     mask = slow_mask(painter)
-    numbers = {"scores": painter.scores, "value": painter.value, "mask": mask}
-    for policy in ("zeros", "nan", "uniform"):
-        weights = [
-            slow_weights(scores, visible, policy)
-            for scores, visible in zip(painter.scores, mask, strict=True)
-        ]
-        numbers[f"weights_{policy}"] = weights
-        numbers[f"output_{policy}"] = [
-            [
-                sum(w * row[i] for w, row in zip(ws, painter.value, strict=True))
-                for i in range(len(painter.value[0]))
-            ]
-            for ws in weights
-        ]
-    numbers["nan_rows"] = [not any(visible) for visible in mask]
+    scores, value = painter.scores, painter.value
+    weights = [slow_weights(s, visible, painter.policy) for s, visible in zip(scores, mask, strict=True)]
+    dims = range(len(value[0]))
+    outputs = [[sum(w * row[i] for w, row in zip(ws, value, strict=True)) for i in dims] for ws in weights]
+    projection = [[float(i == j) for j in dims] for i in dims]
+    numbers = {
+        "scores": [
+            [s if sees else -math.inf for s, sees in zip(row, visible, strict=True)]
+            for row, visible in zip(scores, mask, strict=True)
+        ],
+        "weights": weights,
+    }
+    if painter.is_trained:
+        # With W as the identity, the gradient of the sum of (b W)_i ** 2 is 2 b_i b_j.
+        for name, takes_part in (
+            ("step_of_seeing", any),
+            ("step_of_empty", lambda visible: not any(visible)),
+        ):
+            rows = [b for b, visible in zip(outputs, mask, strict=True) if takes_part(visible)]
+            numbers[name] = [[-0.1 * 2 * sum(b[i] * b[j] for b in rows) for j in dims] for i in dims]
+        for i, j in itertools.product(dims, dims):
+            projection[i][j] += numbers["step_of_seeing"][i][j] + numbers["step_of_empty"][i][j]
+    numbers["projection"] = projection
+    numbers["output"] = [[sum(b[i] * projection[i][j] for i in dims) for j in dims] for b in outputs]
     return {name: torch.tensor(number, dtype=torch.float64) for name, number in numbers.items()}
 
 
 def assert_right(numbers, painter):
     expected = slow_numbers(painter)
-    assert set(numbers) <= set(expected)
+    assert set(numbers) == set(expected)
     for name, tensor in numbers.items():
         assert tensor.dtype == torch.float64
         torch.testing.assert_close(tensor, expected[name], atol=1e-12, rtol=1e-12, equal_nan=True)
 
 
+def trained_by_torch(painter):
+    """W after one step of torch's optimiser on a layer of torch, and the outputs before and after it.
+
+    Nothing here is of the library: the mask is `slow_mask`, the policies are written out.
+    """
+    scores = torch.tensor(painter.scores, dtype=torch.float64)
+    value = torch.tensor(painter.value, dtype=torch.float64)
+    mask = torch.tensor(slow_mask(painter))
+    filled = scores.masked_fill(~mask, -math.inf if painter.policy == "nan" else -1e300)
+    weights = torch.nn.functional.softmax(filled, dim=-1)
+    if painter.policy == "zeros":
+        weights = weights * mask
+    layer = torch.nn.Linear(value.shape[1], value.shape[1], bias=False, dtype=torch.float64)
+    torch.nn.init.eye_(layer.weight)
+    before = (weights @ layer(value)).detach()
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
+    (weights @ layer(value)).square().sum().backward()
+    optimiser.step()
+    # torch's layer multiplies by the transpose of its weight.
+    return layer.weight.detach().T, before, (weights @ layer(value)).detach()
+
+
 def test_numbers_are_those_of_the_definitions():
     draw = random.Random(0)
-    for q_len, k_len in ((1, 4), (3, 4), (4, 3), (5, 5), (6, 6)):
-        for is_causal in (False, True):
-            painter = MaskPainter(torch.randn(q_len, k_len), torch.randn(k_len, 2), is_causal=is_causal)
+    for q_len, k_len, value_dim in ((1, 4, 1), (3, 4, 2), (4, 3, 3), (5, 5, 2), (6, 6, 3)):
+        for is_causal, policy in itertools.product((False, True), ("zeros", "nan", "uniform")):
+            scores, value = torch.randn(q_len, k_len), torch.randn(k_len, value_dim)
+            painter = MaskPainter(scores, value, is_causal=is_causal, policy=policy)
             for valid_len in range(k_len + 1):
-                painter.valid_len = valid_len
+                painter.valid_len, painter.is_trained = valid_len, bool(valid_len % 2)
                 painter.painted = " ".join(
                     "".join(draw.choice("01") for _ in range(k_len)) for _ in range(q_len)
                 )
-                numbers = painter.numbers()
-                assert all(number.isfinite().all() for number in numbers.values())
-                assert len(numbers) == 8
-                assert_right(numbers, painter)
+                assert_right(painter.numbers(), painter)
                 assert painter.mask().tolist() == slow_mask(painter)
 
 
-def test_one_row_is_hidden_at_the_start():
-    painter = MaskPainter()
-    assert painter.painted == "11111 11111 00000 11111 11111"
+@pytest.mark.parametrize("policy", ["zeros", "nan", "uniform"])
+@pytest.mark.parametrize("painted", ["1101 0000 1011", "1111 1111 1111", "0000 0000 0000", "0000 1110 0000"])
+def test_the_training_step_is_that_of_torchs_layer_and_optimiser(policy, painted):
+    painter = MaskPainter(SCORES, VALUE, painted=painted, policy=policy, is_trained=True)
+    projection, before, after = trained_by_torch(painter)
     numbers = painter.numbers()
-    assert numbers["nan_rows"].tolist() == [0, 0, 1, 0, 0]
-    # The three policies agree wherever a key is seen.
-    for what in ("weights", "output"):
-        zeros, uniform = numbers[f"{what}_zeros"], numbers[f"{what}_uniform"]
-        assert (zeros - uniform).abs().amax(-1).gt(1e-12).tolist() == [*[False, False, True, False, False]]
+    torch.testing.assert_close(numbers["projection"], projection, equal_nan=True)
+    torch.testing.assert_close(numbers["output"], after, equal_nan=True)
+    painter.is_trained = False
+    numbers = painter.numbers()
+    torch.testing.assert_close(numbers["projection"], torch.eye(3, dtype=torch.float64))
+    torch.testing.assert_close(numbers["output"], before, equal_nan=True)
+    assert "step_of_empty" not in numbers
+
+
+def test_nan_floods_uniform_leaks_and_zeros_survive():
+    """What the page says about the three policies, from the numbers."""
+    painter = MaskPainter(is_trained=True)
+    assert painter.painted == "11111 11111 00000 11111 11111"
+    without = MaskPainter(
+        torch.tensor(painter.scores)[[0, 1, 3, 4]], is_trained=True, painted=" ".join(["11111"] * 4)
+    )
+    clean = without.numbers()["projection"]
+    torch.testing.assert_close(painter.numbers()["projection"], clean, atol=1e-6, rtol=0)
+    assert painter.numbers()["step_of_empty"].count_nonzero() == 0
+    painter.policy = "uniform"
     mean = torch.tensor(painter.value, dtype=torch.float64).mean(0)
-    torch.testing.assert_close(numbers["output_uniform"][2], mean)
+    torch.testing.assert_close(painter.numbers()["step_of_empty"], -0.2 * torch.outer(mean, mean))
+    painter.policy = "nan"
+    numbers = painter.numbers()
+    assert numbers["projection"].isnan().all()
+    assert numbers["output"].isnan().all()
+    assert numbers["weights"].isnan().any(-1).tolist() == [False, False, True, False, False]
+    assert numbers["step_of_seeing"].isfinite().all()
+
+
+def test_a_step_is_computed_where_gradients_are_switched_off():
+    painter = MaskPainter(is_trained=True)
+    with torch.no_grad():
+        numbers = painter.numbers()
+    torch.testing.assert_close(numbers["projection"], painter.numbers()["projection"])
 
 
 def test_values_are_found_where_none_are_given():
@@ -155,21 +217,21 @@ def test_tensors_stay_as_they_were_given():
 
 def test_text_and_figure():
     painter = MaskPainter(SCORES, VALUE, painted="1110 0000 1111", valid_len=3)
-    assert repr(painter) == "MaskPainter(painted='1110 0000 1111', valid_len=3, is_causal=False)"
-    mask, zeros, nan, uniform = painter.figure().axes[:4]
-    assert [axis.get_title() for axis in (mask, zeros, nan, uniform)] == [
-        *["mask", "zeros", "NaN", "uniform"]
-    ]
-    expected = slow_numbers(painter)
-    for axis, name in (
-        (mask, "mask"),
-        (zeros, "weights_zeros"),
-        (nan, "weights_nan"),
-        (uniform, "weights_uniform"),
-    ):
-        drawn = torch.tensor(axis.images[0].get_array().filled(math.nan).tolist())
-        torch.testing.assert_close(drawn.double(), expected[name], equal_nan=True, check_stride=False)
-    assert [text.get_text() for text in nan.texts[4:8]] == ["NaN"] * 4
+    assert repr(painter) == (
+        "MaskPainter(painted='1110 0000 1111', valid_len=3, is_causal=False, "
+        "policy='zeros', is_trained=False)"
+    )
+    axes = painter.figure().axes
+    assert [axis.get_title() for axis in axes[:4]] == ["mask", "zeros", "NaN", "uniform"]
+    drawn = [torch.tensor(axis.images[0].get_array().filled(math.nan).tolist()).double() for axis in axes[:4]]
+    torch.testing.assert_close(drawn[0], torch.tensor(slow_mask(painter)).double())
+    painter.is_trained = True
+    for policy, cells, small in zip(("zeros", "nan", "uniform"), drawn[1:], axes[5:8], strict=True):
+        painter.policy = policy
+        expected = slow_numbers(painter)
+        torch.testing.assert_close(cells, expected["weights"], equal_nan=True)
+        texts = [f"{number:.2f}".replace("nan", "NaN") for number in expected["projection"].flatten()]
+        assert [text.get_text() for text in small.texts] == texts
 
 
 # The widget in a page
@@ -188,18 +250,83 @@ def page_of(reader, tmp_path):
     return show
 
 
+READ = """root => {
+  const all = (node, names) => [...node.querySelectorAll(names)];
+  const texts = (nodes) => nodes.map((node) => node.textContent);
+  const isFramed = (node) => getComputedStyle(node).outlineStyle === "solid";
+  const seen = (names) => all(root, names).filter((node) => node.checkVisibility());
+  const rows = seen("tbody tr");
+  return {
+    paper: all(root, "[role=row]").slice(1).map((row) => texts(all(row, "[role=gridcell]"))),
+    weights: rows.map((row) => texts(all(row, ".mha-weight"))),
+    colors: rows.map((row) => all(row, ".mha-weight").map((cell) => getComputedStyle(cell).backgroundColor)),
+    output: rows.map((row) => texts(all(row, ".mha-output"))),
+    value: seen("tfoot tr").map((row) => texts(all(row, "td"))),
+    framed: rows.map(isFramed),
+    outputsFramed: rows.map((row) => all(row, ".mha-output").every(isFramed)),
+    matrices: seen("figure").map((figure) => [
+      figure.querySelector(".mha-hint").textContent, texts(all(figure, ".mha-matrix > span"))]),
+    signs: texts(seen(".mha-sign")),
+  };
+}"""
+
+
+def flat(rows):
+    """One list of the entries of all rows."""
+    return [entry for row in rows for entry in row]
+
+
+def assert_written(texts, numbers, digits=2):
+    """Texts of the page, row by row, are these numbers, rounded; a number that is not finite is a word."""
+    assert [len(row) for row in texts] == [len(row) for row in numbers.tolist()]
+    for text, number in zip(flat(texts), flat(numbers.tolist()), strict=True):
+        if math.isfinite(number):
+            assert re.fullmatch(rf"−?\d+\.\d{{{digits}}}", text)
+            assert abs(float(text.replace("−", "-")) - number) <= 0.5 / 10**digits + 1e-9
+        else:
+            assert text == ("NaN" if math.isnan(number) else "−∞")
+
+
 def assert_shows(host, painter):
-    """The numbers that torch computes too, and those that are not finite."""
+    """Everything that a reader sees is what the slow loops give: texts, colours, frames and matrices."""
     assert_shows_numbers(host, painter)
     expected = slow_numbers(painter)
-    for name in ("weights_nan", "output_nan"):
-        torch.testing.assert_close(
-            shown(host, name), expected[name].flatten(), equal_nan=True, atol=1e-6, rtol=0
-        )
+    empty = [not any(visible) for visible in slow_mask(painter)]
+    seen = host.evaluate(READ)
+    digits = 1 if len(painter.scores[0]) + len(painter.value[0]) > 7 else 2
+    assert_written(seen["paper"], expected["scores"], 1)
+    assert_written(seen["weights"], expected["weights"])
+    assert_written(seen["output"], expected["output"], digits)
+    assert_written(seen["value"], torch.tensor(painter.value, dtype=torch.float64).T, digits)
+    for colors, weights in zip(seen["colors"], expected["weights"], strict=True):
+        for color, weight in zip(colors, weights.tolist(), strict=True):
+            if math.isnan(weight):
+                assert color == "rgba(0, 0, 0, 0)"
+            else:
+                drawn = torch.tensor([int(number) for number in re.findall(r"\d+", color)]) / 255
+                expected_color = torch.tensor(colormaps["viridis"](weight)[:3])
+                assert (drawn - expected_color).abs().max() < 0.03
+    # Frames mark what depends on the policy: rows without a key, and after the step all other outputs.
+    assert seen["framed"] == empty
+    others = painter.is_trained and any(empty)
+    assert seen["outputsFramed"] == [others and not row for row in empty]
+    names = [name for name, _ in seen["matrices"]]
+    if painter.is_trained:
+        assert (names[0], names[3]) == ("W before", "W after")
+        assert names[1].startswith("from no query" if all(empty) else "from quer")
+        assert names[2].startswith("from quer" if any(empty) else "from no query")
+        assert seen["signs"] == ["+", "+", "="]
+        parts = [torch.eye(len(painter.value[0])), expected["step_of_seeing"], expected["step_of_empty"]]
+    else:
+        assert names == ["W before the step"]
+        assert seen["signs"] == []
+        parts = []
+    for (_, entries), matrix in zip(seen["matrices"], [*parts, expected["projection"]], strict=True):
+        assert_written([entries], matrix.flatten()[None])
 
 
 def paper(host):
-    return host.get_by_role("grid", name="Mask: queries")
+    return host.get_by_role("grid", name="Scores: queries")
 
 
 def cell(host, query, key):
@@ -218,7 +345,7 @@ def test_by_keyboard(page_of):
     tab, host = page_of(painter)
     assert_shows(host, painter)
     expect(host.locator(".mha-mask-summary")).to_have_text(
-        "Query 1 may attend to no key: the policies differ there and only there."
+        "Query 1 sees no key: only there do the weights depend on the policy."
     )
     # Through all cells, turning every second one, with Space and Enter.
     cell(host, 0, 0).focus()
@@ -247,11 +374,10 @@ def test_by_keyboard(page_of):
             valid_len.press("ArrowLeft")
         assert_copied_code_gives(host, painter)
     expect(host.locator(".mha-mask-summary")).to_have_text(
-        "Queries 0, 1, 2 may attend to no key: the policies differ there and only there."
+        "Queries 0–2 see no key: only there do the weights depend on the policy."
     )
     expect(host.get_by_role("status")).to_have_text(
-        "0 of 12 cells may attend. Queries 0, 1, 2 may attend to no key: "
-        "the policies differ there and only there."
+        "0 of 12 cells may attend. Queries 0–2 see no key: only there do the weights depend on the policy."
     )
     host.get_by_role("button", name="Reset").click()
     assert_shows(host, MaskPainter(SCORES, VALUE))
@@ -262,7 +388,7 @@ def test_a_cell_says_what_hides_it(page_of):
     painter = MaskPainter(SCORES, VALUE, valid_len=3, is_causal=True)
     tab, host = page_of(painter)
     for query, key, words in (
-        (2, 0, "may attend"),
+        (2, 0, "score 1.00"),
         (1, 0, "hidden by the painted mask"),
         (0, 2, "hidden by is_causal"),
         (2, 3, "hidden by valid_len"),
@@ -338,19 +464,124 @@ def test_a_finger_paints(page_of):
     touch("touchMove", 1, 1)
     touch("touchEnd")
     painter.painted = turned(painter.painted, (0, 0), (0, 1), (1, 1))
-    expect(cell(host, 1, 1)).to_have_text("0")
+    expect(cell(host, 1, 1)).to_have_text("−∞")
     assert_shows(host, painter)
     assert tab.errors == []
 
 
-def test_the_copied_program_has_the_policy_that_is_not_finite(page_of):
+VERDICTS = {
+    "zeros": "Query 1 sees no key and did not change W: W is what the other queries made of it.",
+    "nan": "NaN spreads through the layer: 9 of the 9 numbers of W are lost, "
+    "and with them the output of every query.",
+    "uniform": "A leak: query 1 sees no key, yet hidden values changed W. Nothing raises an error.",
+}
+
+
+def test_one_training_step_under_each_policy(page_of):
     painter = MaskPainter(SCORES / 3, VALUE, painted="1110 0000 1111")
     tab, host = page_of(painter)
-    assert_copied_code_gives(host, painter)
-    variables = run_copied_code(host)
-    expected = slow_numbers(painter)
-    for name in ("weights_nan", "output_nan"):
-        torch.testing.assert_close(variables[name], expected[name], equal_nan=True, atol=1e-6, rtol=0)
+    step, result = (
+        host.get_by_role("button", name="One training step"),
+        host.locator(".mha-training .mha-title"),
+    )
+    expect(result).to_have_text("Predict: which numbers of W will change, and which will be lost?")
+    expect(step).to_have_attribute("aria-pressed", "false")
+    for is_trained in (False, True):
+        if is_trained:
+            step.click()
+            painter.is_trained = True
+            expect(step).to_have_attribute("aria-pressed", "true")
+        for policy, title in (("zeros", "Zeros"), ("nan", "NaN"), ("uniform", "Uniform")):
+            host.get_by_role("radio", name=title).check(force=True)
+            painter.policy = policy
+            assert_shows(host, painter)
+            assert_copied_code_gives(host, painter)
+            if is_trained:
+                expect(result).to_have_text(VERDICTS[policy])
+                expect(host.get_by_role("status")).to_contain_text(VERDICTS[policy])
+                # The oracle that knows nothing of the library or of the module.
+                projection, _, after = trained_by_torch(painter)
+                seen = host.evaluate(READ)
+                assert_written([seen["matrices"][3][1]], projection.flatten()[None])
+                assert_written(seen["output"], after)
+    # Once each query sees a key, the step is the same whatever the policy.
+    host.get_by_role("button", name="Show all").click()
+    painter.painted = "1111 1111 1111"
+    assert_shows(host, painter)
+    expect(result).to_have_text("Every query sees a key: this step is the same under all three policies.")
+    same = host.evaluate(READ)["matrices"]
+    host.get_by_role("radio", name="Zeros").check(force=True)
+    assert host.evaluate(READ)["matrices"] == same
+    host.get_by_role("button", name="Invert").click()
+    expect(result).to_have_text("Queries 0–2 see no key and did not change W: W stays as it was.")
+    step.press("Space")
+    expect(step).to_have_attribute("aria-pressed", "false")
+    expect(result).to_contain_text("Predict")
+    assert tab.errors == []
+
+
+def test_hidden_values_that_cancel_move_nothing(page_of):
+    value = torch.tensor([[1.0, -2], [-1, 2]])
+    painter = MaskPainter(torch.zeros(3, 2), value, painted="00 11 10", policy="uniform", is_trained=True)
+    tab, host = page_of(painter)
+    assert_shows(host, painter)
+    expect(host.locator(".mha-training .mha-title")).to_contain_text(
+        "Query 0 sees no key and did not change W"
+    )
+    names = [name for name, _ in host.evaluate(READ)["matrices"]]
+    assert names == ["W before", "from queries 1–2", "from query 0", "W after"]
+    assert tab.errors == []
+
+
+def test_the_three_way_switch_by_keyboard(page_of):
+    tab, host = page_of(MaskPainter())
+    expect(host.locator(".mha-body > :first-child")).to_have_text(
+        "One query sees no key. Under which policy does one training step destroy the layer, "
+        "and under which does the layer learn from hidden values?"
+    )
+    about = host.locator(".mha-policy > p")
+    expect(about).to_have_text("masked_softmax: a query without a key gives no weight to any value.")
+    host.get_by_role("radio", name="Zeros").press("ArrowRight")
+    expect(about).to_have_text(
+        "Hidden scores are filled with −∞, so the softmax of a query without a key is 0 / 0."
+    )
+    expect(host.get_by_role("radio", name="NaN")).to_be_checked()
+    host.get_by_role("radio", name="NaN").press("ArrowRight")
+    expect(about).to_have_text(
+        "What shows as −∞ is the lowest finite number here, "
+        "so the scores of a query without a key are all equal."
+    )
+    assert host.evaluate(READ)["weights"][2] == ["0.20"] * 5
+    assert tab.errors == []
+
+
+def test_paper_and_results_are_on_one_screen_of_a_phone(page_of):
+    tab, host = page_of(MaskPainter(), width=360)
+    page = tab.page
+    page.set_viewport_size({"width": 360, "height": 640})
+    paper(host).evaluate("node => node.scrollIntoView({ block: 'start' })")
+    cell(host, 0, 0).click()
+    for seen in (
+        cell(host, 0, 0),
+        cell(host, 4, 4),
+        host.locator("tbody tr").last,
+        host.locator(".mha-mask-summary"),
+    ):
+        box = seen.bounding_box()
+        assert box["y"] >= 0
+        assert box["y"] + box["height"] <= 640
+    # Five flat rows leave room for the rest.
+    rows = [cell(host, row, 0).bounding_box()["y"] for row in range(5)]
+    assert max(b - a for a, b in itertools.pairwise(rows)) < 32
+    assert host.bounding_box()["height"] < 1250
+    host.get_by_role("button", name="One training step").click()
+    button, after = (
+        host.get_by_role("button", name="One training step").bounding_box(),
+        host.locator(".mha-training .mha-title").bounding_box(),
+    )
+    assert after["y"] + after["height"] - button["y"] < 400
+    page.set_viewport_size({"width": 800, "height": 900})
+    assert host.bounding_box()["height"] < 800
     assert tab.errors == []
 
 
@@ -359,6 +590,7 @@ def test_the_copied_program_has_the_policy_that_is_not_finite(page_of):
     [
         ({"painted": "11111"}, "painted must be 5 groups of 5 digits 0 or 1"),
         ({"valid_len": 6}, "valid_len must lie in 0..5, got 6"),
+        ({"policy": "none"}, "policy must be one of zeros, nan, uniform"),
         ({"scores": [[1, 2], [3]]}, "scores must hold rows of finite numbers"),
         ({"scores": None}, "scores must hold rows of finite numbers"),
         ({"value": [["NaN"]] * 5}, "value must hold rows of finite numbers"),
@@ -372,12 +604,27 @@ def test_a_state_that_makes_no_sense_gives_a_message(page_of, changes, message):
     assert tab.errors == []
 
 
-def test_fits_a_phone(page_of):
-    painter = MaskPainter(torch.randn(6, 6), torch.randn(6, 3))
-    tab, _ = page_of(painter, width=360)
+def test_its_largest_tables_fit_a_phone(page_of):
+    painter = MaskPainter(torch.randn(6, 6), torch.randn(6, 3), policy="uniform", is_trained=True)
+    tab, host = page_of(painter, width=360)
+    assert_shows(host, painter)
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 360
-    too_wide = tab.page.locator(".mha-widget *:visible").evaluate_all(
-        """nodes => nodes.filter(node => !node.closest(".mha-unseen")
-          && node.getBoundingClientRect().right > innerWidth).map(node => node.outerHTML)"""
+    # No number is wider than its cell, where it would run into the next one.
+    too_wide = host.locator("td:visible, [role=gridcell]:visible").evaluate_all(
+        """cells => cells.filter((cell) => cell.scrollWidth > cell.clientWidth + 1)
+          .map((cell) => cell.outerHTML)"""
     )
     assert too_wide == []
+    assert tab.errors == []
+
+
+def test_forced_colours_keep_the_weights_the_frames_and_the_pressed_button(page_of):
+    painter = MaskPainter(SCORES, VALUE, policy="uniform", is_trained=True)
+    tab, host = page_of(painter)
+    tab.page.emulate_media(forced_colors="active")
+    assert_shows(host, painter)
+    background = "node => getComputedStyle(node).backgroundColor"
+    step = host.get_by_role("button", name="One training step")
+    step.blur()
+    assert step.evaluate(background) != host.get_by_role("button", name="Invert").evaluate(background)
+    assert tab.errors == []

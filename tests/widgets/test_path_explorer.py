@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 from playwright.sync_api import expect
+from seen import Plane
 from torch import nn
 from widget_page import ROOT, assert_copied_code_gives, assert_shows_numbers, copied_code, shown, write_page
 
@@ -439,6 +440,32 @@ def test_bad_state_shows_a_message(reader, tmp_path, name, value, message):
     assert tab.errors == []
 
 
+@pytest.mark.parametrize("width", [320, 360, 481, 760, 1280])
+def test_no_word_of_the_table_breaks(opened, width):
+    """Each word of the headings is on one line and inside its cell."""
+    tab, host = opened(width=width, n=2048, d=1024, k=3, with_projections=True)
+    words = host.locator(".mha-costs th").evaluate_all(
+        """cells => cells.flatMap((cell) => {
+          const text = cell.lastChild;
+          const box = cell.getBoundingClientRect();
+          return [...text.data.matchAll(/\\S+/g)].map((match) => {
+            const range = document.createRange();
+            range.setStart(text, match.index);
+            range.setEnd(text, match.index + match[0].length);
+            const rects = [...range.getClientRects()].filter(({ width }) => width > 0);
+            return [match[0], new Set(rects.map(({ top }) => Math.round(top))).size,
+              rects.every(({ left, right }) => left >= box.left - 0.5 && right <= box.right + 0.5)];
+          });
+        })"""
+    )
+    seen = [word for word, _, _ in words]
+    assert {"work", "layer", "longest", "self\u2011attention", "convolution"} <= set(seen)
+    assert len(seen) >= 15
+    assert [word for word in words if word[1:] != [1, True]] == []
+    assert not any("\u00ad" in word for word in seen)
+    assert tab.errors == []
+
+
 def test_narrow_page(opened):
     tab, host = opened(width=360, n=2048, d=1024, k=3, with_projections=True)
     assert tab.page.evaluate("document.documentElement.scrollWidth") == 360
@@ -447,3 +474,59 @@ def test_narrow_page(opened):
     cells = host.locator(".mha-costs td")
     overflow = "cells => cells.filter((cell) => cell.scrollWidth > cell.clientWidth + 1).length"
     assert cells.evaluate_all(overflow) == 0
+
+
+# What is seen, turned back into data
+
+
+def amount(text):
+    """A number as the table writes it, with three digits and a prefix if it is large."""
+    digits, _, prefix = text.replace("\u00a0", " ").partition(" ")
+    return float(digits.replace(",", "")) * 1000 ** ("", "k", "M", "G").index(prefix)
+
+
+@pytest.mark.parametrize(("n", "d", "k"), [(13, 7, 3), (96, 64, 5)])
+def test_the_table_and_the_sentence_say_what_is_counted(opened, n, d, k):
+    tab, host = opened(n=n, d=d, k=k, source=2, target=n - 3)
+    attention, convolution, recurrence = 2 * n * n * d, k * n * d * d, (n - 1) * d * d
+    longest = [1, -(-(n - 1) // (k // 2)), PathExplorer(n=n, d=d, k=k).numbers()["longest"][2].item(), n]
+    costs = [attention, convolution, convolution, recurrence]
+    whole = [attention, convolution * longest[1], convolution * longest[2], recurrence]
+    rows = host.locator(".mha-costs tbody tr").all()
+    names = [row.locator("th").inner_text() for row in rows]
+    assert names == ["self\u2011attention", "convolution", "dilated convolution", "recurrent network"]
+    for row, cost, steps, path, total in zip(rows, costs, (1, 1, 1, n), longest, whole, strict=True):
+        found = [amount(text) for text in row.locator("td").all_inner_texts()]
+        assert found == pytest.approx([cost, steps, path, total], rel=0.006)
+    cheaper = [i for i in range(1, 9 * d * k) if 2 * i * i * d <= (i - 1) * d * d]
+    crossings = (max(cheaper, default=0), k * d // 2)
+    told = [f"up to n = {number}" if number else "at no length" for number in crossings]
+    assert host.locator(".mha-verdict strong").all_inner_texts() == told
+    distance = n - 5
+    said = [text.split(": ")[1] for text in host.locator("figcaption").all_inner_texts()]
+    assert [said[0], said[1], said[3]] == [
+        "1 step", f"{-(-distance // (k // 2))} steps", f"{distance + 1} steps"
+    ]  # fmt: skip
+    assert tab.errors == []
+
+
+def test_the_chart_is_the_cost_at_every_length(opened):
+    tab, host = opened(n=32, d=64)
+    power = {digit: str(place) for place, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
+    plane = Plane(
+        host.locator(".mha-plane"),
+        x=lambda text: math.log2(int(text)),
+        y=lambda text: int("".join(power[digit] for digit in text[2:])),
+    )
+    lengths = [2**i for i in range(1, 12)]
+    costs = {
+        "attention": [2 * n * n * 64 for n in lengths],
+        "convolution": [3 * n * 64**2 for n in lengths],
+        "recurrence": [(n - 1) * 64**2 for n in lengths],
+    }
+    for kind, numbers in costs.items():
+        drawn, [dot] = plane.curve(f"mha-path-{kind}"), plane.dots(f"mha-path-{kind}")
+        assert [x for x, _ in drawn] == pytest.approx(range(1, 12), abs=0.1)
+        assert [y for _, y in drawn] == pytest.approx([math.log10(number) for number in numbers], abs=0.1)
+        assert dot[:2] == pytest.approx((5, math.log10(numbers[4])), abs=0.12)
+    assert tab.errors == []

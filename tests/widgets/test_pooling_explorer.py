@@ -2,11 +2,13 @@
 
 import math
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import torch
 from playwright.sync_api import expect
+from seen import Plane
 from widget_page import (
     assert_copied_code_gives,
     assert_shows_numbers,
@@ -37,10 +39,16 @@ def kernel_by_hand(kernel, u):
     return {"boxcar": 1.0, "triangular": 1 - abs(u), "Epanechnikov": 1 - u * u}[kernel]
 
 
+def in_bandwidths(query, key, bandwidth):
+    """The quotient of the numbers as they are written, in up to nine decimals: exactly 1 where it is 1."""
+    q, k, h = (Fraction(f"{number:.9f}") for number in (query, key, bandwidth))
+    return float((q - k) / h)
+
+
 def pool_by_hand(query, keys, values, kernel, bandwidth, left_out=None):
     """Output and weights of one query; zeros where no key is within reach."""
     heights = [
-        0.0 if i == left_out else kernel_by_hand(kernel, (query - key) / bandwidth)
+        0.0 if i == left_out else kernel_by_hand(kernel, in_bandwidths(query, key, bandwidth))
         for i, key in enumerate(keys)
     ]
     total = sum(heights)
@@ -103,6 +111,41 @@ def test_query_that_no_key_reaches_gets_zeros():
     assert all(torch.isfinite(number).all() for number in numbers.values())
     explorer.kernel = "Gaussian"  # which always answers
     assert explorer.numbers()["weights"].sum() == pytest.approx(1)
+
+
+# Query, key and bandwidth as a reader writes them, with the key exactly one bandwidth away, on both sides. In
+# float64 the quotient lies on the wrong side of 1 for some of them.
+EXACTLY_ONE = [
+    ("2", "1.7", "0.3"),
+    ("2", "2.3", "0.3"),
+    ("1.1", "1.4", "0.3"),
+    ("0.7", "0.1", "0.6"),
+    ("4.35", "4.12", "0.23"),
+    ("3", "2", "1"),
+]
+
+
+def test_a_key_exactly_one_bandwidth_away_is_in_the_boxcar_and_at_the_zero_of_the_others():
+    """Chapter 1: the boxcar is 1 where |u| <= 1, and the other two kernels fall to 0 at |u| = 1."""
+    wrong = 0
+    for query, key, bandwidth in EXACTLY_ONE:
+        assert abs(Fraction(query) - Fraction(key)) == Fraction(bandwidth)
+        wrong += abs((float(query) - float(key)) / float(bandwidth)) != 1
+        for kernel in KERNELS[1:]:
+            explorer = PoolingExplorer(
+                key=[float(key)], value=[7.0], query=float(query), bandwidth=float(bandwidth), kernel=kernel
+            )
+            reached = kernel == "boxcar"
+            assert explorer.numbers()["weights"].item() == reached, (query, key, bandwidth, kernel)
+            assert explorer.numbers()["output"].item() == 7 * reached
+            assert explorer._answered(torch.tensor([float(query)], dtype=torch.float64)).item() is reached
+    assert wrong >= 4, "rounding would decide in these cases"
+
+
+def test_beyond_one_bandwidth_the_boxcar_ends():
+    for key, reached in (("1.7", True), ("1.6999", False), ("2.3001", False), ("2.2999", True)):
+        explorer = PoolingExplorer(key=[float(key)], value=[7.0], query=2.0, bandwidth=0.3, kernel="boxcar")
+        assert explorer.numbers()["weights"].item() == reached
 
 
 def test_weights_depend_on_keys_and_not_on_values():
@@ -218,12 +261,13 @@ def math_page(browser, serve):
 @pytest.mark.parametrize("bandwidth", [0.05, 0.5, 40.0])
 def test_kernel_scores_equal_torch(math_page, kernel, bandwidth):
     generator = torch.Generator().manual_seed(1)
-    # At 2 and 3 no rounding: a key lies at the query itself, and another at the very edge of the reach.
+    # A key lies at the query itself, and another at the very edge of the reach.
     edges = torch.tensor([[2.0], [3.0]], dtype=torch.float64)
     anywhere = 5 * torch.rand(18, 1, dtype=torch.float64, generator=generator)
     query = torch.cat([edges, anywhere[:9]])
     key = torch.cat([edges, edges + bandwidth, anywhere[9:]])
     u = (query - key.T) / bandwidth
+    u = torch.where((u.abs() - 1).abs() < 1e-9, u.sign(), u)  # rounding does not decide at the very edge
     expected = {
         "Gaussian": gaussian_score(query, key, bandwidth),
         "boxcar": (u.abs() <= 1).double().log(),
@@ -241,7 +285,7 @@ def test_kernel_scores_equal_torch(math_page, kernel, bandwidth):
     found = torch.tensor(
         [[float(number.replace("Infinity", "inf")) for number in row] for row in found], dtype=torch.float64
     )
-    assert ((u == 0).any() and (u == -1).any()) or bandwidth == 0.05
+    assert (u == 0).any() and (u == -1).any()
     assert found.isfinite().any()
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
 
@@ -455,13 +499,47 @@ def test_by_pointer(reader, tmp_path):
     assert tab.errors == []
 
 
+@pytest.mark.parametrize("kernel", KERNELS[1:])
+def test_at_exactly_one_bandwidth_picture_and_numbers_agree(reader, tmp_path, kernel):
+    """The window ends at the keys; the boxcar answers there with their mean, and the others with nothing."""
+    explorer = PoolingExplorer(
+        key=[1.7, 2.3], value=[3.0, 8.0], query=2.0, bandwidth=0.3, kernel=kernel, key_range=(0.0, 5.0)
+    )
+    tab, host = open_page(reader, tmp_path, explorer)
+    fact = host.locator(".mha-facts > p").first
+    stems = path_points(host.locator(".mha-stems .mha-curve.mha-key:not(.mha-guide)"))
+    window = path_points(host.locator(".mha-stems .mha-window"))
+    tops = [round(100 - y, 1) for _, y in stems if y < 100]
+    left, right = min(x for x, _ in window), max(x for x, _ in window)
+    assert [left, right] == pytest.approx([1.7 / 5 * 100, 2.3 / 5 * 100], abs=0.02)
+    assert {round(x, 1) for x, _ in stems} == {round(left, 1), round(right, 1)}
+    if kernel == "boxcar":
+        expect(fact).to_contain_text("5.500")
+        assert tops == [100, 100], "both stems reach 0.5, the top of the plane"
+        assert min(y for x, y in window if x == left) == pytest.approx(0), (
+            "the window is still up at its edge"
+        )
+    else:
+        expect(fact).to_contain_text("no key within reach")
+        assert tops == []
+        assert min(y for x, y in window if x == left) == pytest.approx(100), "the window is down at its edge"
+    assert_copied_code_gives(host, explorer)
+    assert tab.errors == []
+
+
+def path_points(curve):
+    """The corners of a drawn curve, in percent from the left and from the top."""
+    numbers = re.findall(r"[ML](\S+) ([\d.-]+)", curve.get_attribute("d"))
+    return [(float(x), float(y)) for x, y in numbers]
+
+
 def test_query_without_a_key_is_said_in_words(reader, tmp_path):
     explorer = PoolingExplorer(kernel="triangular", bandwidth=0.1, query=2.0)
     tab, host = open_page(reader, tmp_path, explorer)
     facts = host.locator(".mha-facts > p")
-    silent = sum(not any(abs(5 * i / 100 - key) < 0.1 for key in explorer.key) for i in range(101))
+    silent = sum(not any(round(abs(5 * i / 100 - key), 9) < 0.1 for key in explorer.key) for i in range(101))
     alone = sum(
-        not any(abs(key - other) < 0.1 for j, other in enumerate(explorer.key) if j != i)
+        not any(round(abs(key - other), 9) < 0.1 for j, other in enumerate(explorer.key) if j != i)
         for i, key in enumerate(explorer.key)
     )  # fmt: skip
     assert silent > 10
@@ -601,3 +679,54 @@ def test_fit_is_attention_of_the_library():
     numbers = explorer.numbers()
     torch.testing.assert_close(numbers["fit"], fit[:, 0])
     torch.testing.assert_close(numbers["test_error"], (fit - curve(grid)).square().mean())
+
+
+# What is seen, turned back into data
+
+
+def test_curves_dots_and_stems_are_the_data(reader, tmp_path):
+    explorer = PoolingExplorer(query=1.7, pair=5)
+    tab, host = open_page(reader, tmp_path, explorer)
+    _, weights = pool_by_hand(1.7, explorer.key, explorer.value, "Gaussian", explorer.bandwidth)
+    fit = numbers_by_hand(explorer)["fit"]
+    above, below = Plane(host.locator(".mha-fit")), Plane(host.locator(".mha-stems"))
+    above.x = below.x  # both planes share the ticks below them
+    grid = [5 * i / 100 for i in range(101)]
+    close = 0.02 * (explorer.value_range[1] - explorer.value_range[0])
+    for kind, heights in (("mha-query", fit), ("mha-truth", explorer.truth)):
+        drawn = above.curve(kind)
+        assert [x for x, _ in drawn] == pytest.approx(grid, abs=0.05)
+        assert [y for _, y in drawn] == pytest.approx(heights, abs=close)
+    pairs = above.dots("mha-key")
+    assert [x for x, _, _ in pairs] == pytest.approx(explorer.key, abs=0.05)
+    assert [y for _, y, _ in pairs] == pytest.approx(explorer.value, abs=close)
+    # The area of a dot grows with the weight, from the smallest dot on.
+    smallest = 6
+    assert [((width - smallest) / 16) ** 2 for *_, width in pairs] == pytest.approx(weights, abs=0.01)
+    stems = below.curve("mha-key")
+    assert [y for _, y in stems[::2]] == pytest.approx([0] * 24, abs=0.005)
+    assert [y for _, y in stems[1::2]] == pytest.approx(weights, abs=0.02 * max(weights))
+    assert [x for x, _ in stems[1::2]] == pytest.approx(explorer.key, abs=0.05)
+    assert tab.errors == []
+
+
+def test_the_text_of_a_pair_says_what_it_adds(reader, tmp_path):
+    explorer = PoolingExplorer(query=3.1)
+    tab, host = open_page(reader, tmp_path, explorer)
+    output, weights = pool_by_hand(3.1, explorer.key, explorer.value, "Gaussian", explorer.bandwidth)
+    near = [pair for pair, weight in enumerate(weights) if weight > 0.02]
+    assert len(near) > 3
+    for pair in (near[0], near[-1]):
+        control(host, "pair").press("Home")
+        for _ in range(pair):
+            control(host, "pair").press("ArrowRight")
+        key, value, weight = explorer.key[pair], explorer.value[pair], weights[pair]
+        expect(host.locator(".mha-pair")).to_have_text(
+            f"pair {pair}: key {key:.2f}, value {value:.2f}, weight {weight:.3f}, "
+            f"adds {weight * value:.3f} to the output"
+        )
+    texts = host.locator(".mha-facts > p strong").all_inner_texts()
+    errors = numbers_by_hand(explorer)
+    names = ("test_error", "training_error", "leave_one_out_error")
+    assert texts == [f"{number:.3f}" for number in (output, *(errors[name] for name in names))]
+    assert tab.errors == []

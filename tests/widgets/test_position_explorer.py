@@ -7,6 +7,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from playwright.sync_api import expect
+from seen import Plane
 from widget_page import assert_copied_code_gives, assert_shows_numbers, shown, write_page
 
 from mha_lib.positional import alibi_bias, alibi_slopes, apply_rotary, rotary_angles, sinusoidal_encoding
@@ -90,9 +91,7 @@ def test_the_marked_place_stays_in_the_table():
 
 def test_text_and_figure_stand_in_for_the_explorer():
     explorer = PositionExplorer(num_positions=10, embed_dim=7, position=9, column=6)
-    assert (
-        repr(explorer) == "PositionExplorer(num_positions=10, embed_dim=7, base=10000, position=9, column=6)"
-    )
+    assert repr(explorer) == "PositionExplorer(num_positions=10, embed_dim=7, base=10, position=9, column=6)"
     figure = explorer.figure()
     assert isinstance(figure, Figure)
     image, curves, similarity = figure.axes[:3]
@@ -250,18 +249,25 @@ def test_the_box_marks_a_row_and_a_column(reader, tmp_path):
     explorer = PositionExplorer(num_positions=9, embed_dim=7)
     tab, host = opened(reader, tmp_path, explorer)
     box = host.locator(".mha-cursor")
-    for key, position, column in (
-        ("ArrowUp", 0, 0),  # the edge
-        ("ArrowDown", 1, 0),
-        ("End", 1, 6),
-        ("ArrowRight", 1, 6),
-        ("ArrowLeft", 1, 5),
-        ("Home", 1, 0),
-        ("ArrowRight", 1, 1),
-        ("ArrowUp", 0, 1),
+    # Home and End lead along the axis that an arrow key used last.
+    slider(host, "column in the table").focus()
+    for key, position, column, axis in (
+        ("End", 0, 6, "column"),
+        ("ArrowUp", 0, 6, "position"),  # the edge
+        ("ArrowDown", 1, 6, "position"),
+        ("End", 8, 6, "position"),
+        ("ArrowRight", 8, 6, "column"),
+        ("ArrowLeft", 8, 5, "column"),
+        ("Home", 8, 0, "column"),
+        ("ArrowRight", 8, 1, "column"),
+        ("ArrowUp", 7, 1, "position"),
+        ("Home", 0, 1, "position"),
     ):
-        box.press(key)
+        tab.page.keyboard.press(key)
         explorer.position, explorer.column = position, column
+        moved = slider(host, f"{axis} in the table")
+        expect(moved).to_be_focused()
+        expect(moved).to_have_attribute("aria-valuenow", str(position if axis == "position" else column))
         assert_shows_numbers(host, explorer)
         expect(slider(host, "position")).to_have_value(str(position))
         expect(slider(host, "column")).to_have_value(str(column))
@@ -289,6 +295,27 @@ def test_the_box_marks_a_row_and_a_column(reader, tmp_path):
     assert_shows_numbers(host, explorer)
     mouse.move(*place(0, 0))
     assert_shows_numbers(host, explorer)
+    assert tab.errors == []
+
+
+def test_the_table_opens_with_waves_and_becomes_stripes_with_the_base_of_models(reader, tmp_path):
+    """Seen in the picture: how far the colours of each column reach."""
+    tab, host = opened(reader, tmp_path, PositionExplorer())
+    greens = """node => {
+      const { data } = node.getContext("2d").getImageData(0, 0, node.width, node.height);
+      const column = (x) => Array.from({ length: node.height }, (_, y) => data[4 * (y * node.width + x) + 1]);
+      return Array.from({ length: node.width }, (_, x) => Math.max(...column(x)) - Math.min(...column(x)));
+    }"""
+    reach = host.locator("canvas").evaluate(greens)
+    assert len(reach) == 32
+    assert min(reach) > 150  # of 230 from end to end of the colours
+    expect(host.locator(".mha-question")).to_contain_text("a base of 10,000")
+    base = slider(host, "base")
+    for _ in range(30):
+        base.press("ArrowRight")
+    expect(host.locator(".mha-facts")).to_contain_text("10000^")
+    reach = host.locator("canvas").evaluate(greens)
+    assert sum(number < 30 for number in reach) >= 12
     assert tab.errors == []
 
 
@@ -341,7 +368,7 @@ def test_the_picture_has_the_colours_of_the_numbers(reader, tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("position", 48, "position must lie in 0..47, got 48"),
+        ("position", 64, "position must lie in 0..63, got 64"),
         ("column", -1, "column must lie in 0..31, got -1"),
     ],
 )
@@ -351,4 +378,68 @@ def test_a_state_without_sense_gives_a_message(reader, tmp_path, name, value, me
     tab.open(path, 1)
     expect(tab.host().get_by_role("alert")).to_contain_text(message)
     expect(tab.host().locator(".mha-body")).to_be_hidden()
+    assert tab.errors == []
+
+
+# What is seen, turned back into data
+
+
+def test_curves_are_the_sine_the_cosine_and_the_dot_products(reader, tmp_path):
+    explorer = PositionExplorer(num_positions=11, embed_dim=7, position=5, column=3)
+    tab, host = opened(reader, tmp_path, explorer)
+    waves, alike = (Plane(host.locator(".mha-plane").nth(place)) for place in (0, 1))
+    table = loops(11, 7, explorer.base)
+    frequency, next_frequency = (explorer.base ** (-2 * pair / 7) for pair in (1, 2))
+    places = [number / 4 for number in range(41)]
+    for kind, wave in (
+        ("mha-sine", lambda x: math.sin(x * frequency)),
+        ("mha-cosine", lambda x: math.cos(x * frequency)),
+        ("mha-next", lambda x: math.sin(x * next_frequency)),
+    ):
+        drawn = waves.curve(kind)
+        assert [x for x, _ in drawn] == pytest.approx(places, abs=0.06)
+        assert [y for _, y in drawn] == pytest.approx([wave(x) for x in places], abs=0.04), kind
+    for kind, column in (("mha-sine", 2), ("mha-cosine", 3)):
+        dots = waves.curve(f"mha-dotted {kind}")[::2]
+        assert [x for x, _ in dots] == pytest.approx(range(11), abs=0.06)
+        assert [y for _, y in dots] == pytest.approx(table[:, column].tolist(), abs=0.04)
+    products = [float(row @ table[5]) for row in table]
+    line = alike.curve("mha-alike")
+    assert [x for x, _ in line] == pytest.approx(range(-5, 6), abs=0.12)
+    assert [y for _, y in line] == pytest.approx(products, abs=0.1)
+    mirrored = [float(table[0] @ table[abs(offset)]) for offset in range(-10, 11)]
+    assert [y for _, y in alike.curve("mha-faint")] == pytest.approx(mirrored, abs=0.1)
+    assert tab.errors == []
+
+
+def test_texts_and_marks_are_those_of_the_marked_place(reader, tmp_path):
+    explorer = PositionExplorer(num_positions=11, embed_dim=7, position=5, column=3)
+    tab, host = opened(reader, tmp_path, explorer)
+    table, frequency = loops(11, 7, explorer.base), explorer.base ** (-2 / 7)
+    wavelength, rate, entry = host.locator(".mha-facts > p").all_inner_texts()
+    assert f"{2 * math.pi / frequency:.1f} positions" in wavelength
+    assert f"{frequency:.4f} rad" in rate and f"{explorer.base:g}^(−2 · 1 / 7)" in rate
+    assert f"{table[5, 3]:.4f}".replace("-", "−") in entry
+    assert f"cos(5 · {frequency:.4f})" in entry
+    expect(host.locator(".mha-pair")).to_have_text(
+        f"Pair 1, position 5: ({table[5, 2]:.3f}, {table[5, 3]:.3f})".replace("-", "−")
+    )
+    legends = host.locator(".mha-legend:visible").all_inner_texts()
+    assert legends[:3] == ["column 2, sin", "3, cos", "4, sin of pair 2"]
+    # A similarity is read at an offset; with an odd width it is another one on the other side.
+    area, readout = host.locator(".mha-area").nth(1), host.locator(".mha-panes .mha-hint").last
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    for offset in (0, 2, -3):
+        tab.page.mouse.move(box["x"] + box["width"] * (10 + offset) / 20, box["y"] + box["height"] / 2)
+        said = f"{offset}".replace("-", "−")
+        product = f"{table[5] @ table[5 + offset]:.3f}".replace("-", "−")
+        expect(readout).to_contain_text(f"Position 5 · position {5 + offset} (offset {said}): {product}.")
+    # The marks lie on the row, and on both columns of the pair.
+    picture = host.locator("canvas").bounding_box()
+    row, pair = (host.locator(f".mha-{name}-mark").bounding_box() for name in ("row", "pair"))
+    assert (row["y"] - picture["y"]) / picture["height"] == pytest.approx(5 / 11, abs=0.01)
+    assert row["height"] / picture["height"] == pytest.approx(1 / 11, abs=0.01)
+    assert (pair["x"] - picture["x"]) / picture["width"] == pytest.approx(2 / 7, abs=0.01)
+    assert pair["width"] / picture["width"] == pytest.approx(2 / 7, abs=0.01)
     assert tab.errors == []

@@ -1,5 +1,6 @@
 """The reshape stepper: its tables against numpy, its steps and questions in a browser."""
 
+import re
 from itertools import product
 
 import numpy as np
@@ -127,13 +128,19 @@ def test_repr_and_figure():
 # In a browser
 
 
-def asked(axes, num_heads, head_dim):
-    """Where the question points: written down again, so that a change of either is seen."""
-    if axes == "htd":
-        return (0, 1, 0)
-    if axes == "thd":
-        return (1, 0, 0)
-    return (0, head_dim) if num_heads > 1 else (1, 0)
+def asked(walk, length, num_heads):
+    """Where each question points: written down again, so that a change of either is seen."""
+    places, head_dim = [], 12 // length // num_heads
+    for axes, _ in walk[1:]:
+        if axes == "htd":
+            places.append((0, 1, 0))
+        elif axes == "te":
+            places.append((length - 1, 0))
+        elif places:  # the heads are swapped back
+            places.append((1, num_heads - 1, head_dim - 1))
+        else:
+            places.append((0, 1, 0) if num_heads > 1 else (0, 0, 1))
+    return places
 
 
 def test_all_ways_by_keyboard(reader, tmp_path):
@@ -185,8 +192,8 @@ def test_predict_then_see(reader, tmp_path, split, merge):
     verdict, ring = host.locator(".mha-verdict"), host.locator(".mha-asked")
     status, walk = host.locator("[role=status]"), in_numpy(split, merge, 3, 2)
     for is_right in (False, True):
-        for axes, table in walk[1:]:
-            number = str(table[asked(axes, 2, 2)])
+        for (_, table), place in zip(walk[1:], asked(walk, 3, 2), strict=True):
+            number = str(table[place])
             buttons = host.locator(".mha-answers button")
             texts = buttons.all_inner_texts()
             assert len(set(texts)) == 4
@@ -216,12 +223,38 @@ def test_every_question_has_four_answers(reader, tmp_path):
     for index, stepper in enumerate(steppers):
         host = tab.host(index)
         walk = in_numpy(stepper.split, stepper.merge, stepper.length, stepper.num_heads)
-        head_dim = 12 // stepper.length // stepper.num_heads
-        for axes, table in walk[1:]:
+        places = asked(walk, stepper.length, stepper.num_heads)
+        for (_, table), place in zip(walk[1:], places, strict=True):
             texts = host.locator(".mha-answers button").all_inner_texts()
             assert len({int(text) for text in texts}) == 4
-            assert str(table[asked(axes, stepper.num_heads, head_dim)]) in texts
+            assert str(table[place]) in texts
             host.get_by_role("button", name="Next").click()
+    assert tab.errors == []
+
+
+def test_the_first_questions_have_different_answers_and_wrong_calls_give_others(reader, tmp_path):
+    """The places are read from the questions as the reader reads them."""
+    tab = reader("disk")
+    tab.open(write_page(tmp_path, [ReshapeStepper()]), 1)
+    host = tab.host()
+    right, wrong = in_numpy("transpose", "transpose", 3, 2), in_numpy("view", "transpose", 3, 2)
+    answers = []
+    for axes, table in right[1:]:
+        question = host.locator(".mha-predict p", has_text="Predict:").inner_text()
+        place = tuple(int(index) for index in re.findall(r"\d", question.split("]")[0]))
+        assert len(place) == table.ndim
+        answers.append(int(table[place]))
+        if axes == "htd":
+            assert [t[place] for a, t in wrong if a == "htd"] != answers[-1:]
+        if axes == "te":
+            others = [
+                in_numpy(*way, 3, 2)[-1][1][place]
+                for way in (("view", "transpose"), ("transpose", "reshape"))
+            ]
+            assert answers[-1] not in others
+        host.locator(".mha-answers button").get_by_text(str(answers[-1]), exact=True).click()
+        expect(host.locator(".mha-verdict")).to_contain_text("✓ Right")
+    assert len(set(answers)) == 4
     assert tab.errors == []
 
 
@@ -296,4 +329,69 @@ def test_bad_state_gives_a_message(reader, tmp_path, state, message):
     path = write_page(tmp_path, [ReshapeStepper()], alter=lambda states: states[0].update(state))
     tab.open(path, 1)
     expect(tab.host().locator(".mha-problem")).to_contain_text(message)
+    assert tab.errors == []
+
+
+# What is seen, turned back into data
+
+
+def test_a_verdict_gives_the_strides_or_says_what_was_copied(reader, tmp_path):
+    """The reason under an answer, against the strides and the memory of numpy."""
+    tab = reader("disk")
+    steppers = [ReshapeStepper(split=split, merge=merge) for split, merge in WAYS]
+    tab.open(write_page(tmp_path, steppers), len(WAYS))
+    copies = 0
+    for index, way in enumerate(WAYS):
+        host, walk = tab.host(index), in_numpy(*way, 3, 2)
+        places = asked(walk, 3, 2)
+        for (_, before), (axes, table), place in zip(walk, walk[1:], places, strict=False):
+            host.locator(".mha-answers button").get_by_text(str(table[place]), exact=True).click()
+            strides = [stride // table.itemsize for stride in table.strides]
+            offset = sum(i * stride for i, stride in zip(place, strides, strict=True))
+            copied = not np.shares_memory(before, table)
+            copies += copied
+            terms = " + ".join(f"{i}·{stride}" for i, stride in zip(place, strides, strict=True))
+            reason = (
+                f"Reshape copied the previous table row by row; this is number {offset} of the copy, "
+                "counted from 0." if copied else f"Its offset is {terms} = {offset}."
+            )  # fmt: skip
+            names = {"te": ("token",), "thd": ("token", "head"), "htd": ("head", "token")}[axes]
+            where = ", ".join([f"{n} {i}" for n, i in zip(names, place, strict=False)] + [str(place[-1])])
+            expect(host.locator(".mha-verdict")).to_have_text(
+                f"✓ Right: {table[place]} is at [{where}]. {reason}"
+            )
+    assert copies == 2
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize(("step", "misplaced"), [(0, 0), (2, 0), (3, 8)])
+def test_rows_cells_and_memory_have_the_colours_of_their_token_and_head(reader, tmp_path, step, misplaced):
+    tab = reader("disk")
+    tab.open(write_page(tmp_path, [ReshapeStepper(merge="reshape", step=step)]), 1)
+    host, (axes, table) = tab.host(), in_numpy("transpose", "reshape", 3, 2)[step]
+    color = "node => getComputedStyle(node).backgroundColor"
+    keys = host.locator(".mha-keys > span").all()
+    legend = {key.inner_text(): key.locator("i").evaluate(color) for key in keys}
+    assert len(set(legend.values())) == len(legend) == 5
+    # A cell has two colours: above that of its token, below that of its head.
+    look = """(cell) => [Number(cell.innerText),
+      ...new Set(getComputedStyle(cell).backgroundImage.match(/rgb\\([^)]*\\)/g))]"""
+    rows = host.locator(".mha-tables [role=row]")
+    names = [f"token {i}" for i in range(3)] * (2 if axes == "htd" else 1)
+    if axes == "thd":
+        names = ["head 0", "head 1"] * 3
+    assert rows.locator("[role=rowheader]").all_inner_texts() == names
+
+    def painted(numbers):
+        places = ((n, n // 4, n % 4 // 2) for n in numbers.flatten().tolist())
+        return [[n, legend[f"token {token}"], legend[f"head {head}"]] for n, token, head in places]
+
+    cells = rows.locator(".mha-cell").evaluate_all(f"cells => cells.map({look})")
+    assert cells == painted(table)
+    memory = host.locator(".mha-memory .mha-cell").evaluate_all(f"cells => cells.map({look})")
+    assert memory == painted(table if step == 3 else np.arange(12))
+    facts = host.locator(".mha-facts > p").all_inner_texts()
+    shape = ", ".join(map(str, table.shape))
+    strides = ", ".join(str(stride // table.itemsize) for stride in table.strides)
+    assert f"({shape})" in facts[0] and f"({strides})" in facts[1] and f"{misplaced} of 12" in facts[2]
     assert tab.errors == []

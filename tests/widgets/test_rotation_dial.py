@@ -7,6 +7,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from playwright.sync_api import expect
+from seen import Plane
 from widget_page import assert_copied_code_gives, assert_shows_numbers, shown, write_page
 
 from mha_lib.widgets import RotationDial
@@ -176,6 +177,23 @@ def test_moving_both_leaves_the_rotary_score(reader, tmp_path):
     assert tab.errors == []
 
 
+def test_the_question_and_its_slider_come_first_and_the_dials_follow(reader, tmp_path):
+    tab, host = opened(reader, tmp_path, RotationDial())
+    for width, height in ((900, 800), (360, 740)):
+        tab.page.set_viewport_size({"width": width, "height": height})
+        both, others = slider(host, "move both"), host.locator("input[type=range]").all()
+        question = host.get_by_text("Which of the two scores stays the same?")
+        tops = [place.bounding_box()["y"] for place in (question, both, host.locator(".mha-dial").first)]
+        assert tops == sorted(tops)
+        assert sum(slider.bounding_box()["y"] < tops[2] for slider in others) == 1
+        # The slider and the dial and score that must not change are on the screen together.
+        score = host.locator("[data-number=rotary_pair_score]").bounding_box()
+        assert score["y"] + score["height"] - tops[0] < 0.75 * height
+    host.locator("input, button").first.focus()
+    expect(both).to_be_focused()
+    assert tab.errors == []
+
+
 def test_pair_width_base_and_choice_by_keyboard(reader, tmp_path):
     dial = RotationDial(head_dim=2, base=1)
     tab, host = opened(reader, tmp_path, dial)
@@ -285,4 +303,67 @@ def test_a_state_without_sense_gives_a_message(reader, tmp_path, name, value, me
     tab.open(path, 1)
     expect(tab.host().get_by_role("alert")).to_contain_text(message)
     expect(tab.host().locator(".mha-body")).to_be_hidden()
+    assert tab.errors == []
+
+
+# What is seen, turned back into data
+
+
+ARCS = """nodes => nodes.map((path) => {
+  const total = path.getTotalLength();
+  const ways = [0, 0.25, 0.5, 0.75, 1].map((share) => {
+    const { x, y } = path.getPointAtLength(share * total);
+    return Math.atan2(-y, x);
+  });
+  const { x, y } = path.getPointAtLength(0);
+  return { turn: total / Math.hypot(x, y), ways };
+})"""
+
+
+def test_arcs_texts_and_scores_are_the_turns_of_the_positions(reader, tmp_path):
+    dial = RotationDial(
+        query_position=11, key_position=5, pair=1, head_dim=6, base=10, query_angle=20, key_angle=50
+    )
+    tab, host = opened(reader, tmp_path, dial)
+    frequency = 10 ** (-2 / 6)
+    arcs = host.locator("path.mha-by-position[d*=A]").evaluate_all(ARCS)
+    assert len(arcs) == 2
+    for arc, position, angle in zip(arcs, (11, 5), (20, 50), strict=True):
+        turn = position * frequency % (2 * math.pi)
+        assert arc["turn"] == pytest.approx(turn, abs=0.02)
+        for share, way in zip((0, 0.25, 0.5, 0.75, 1), arc["ways"], strict=True):
+            wanted = math.radians(angle) + share * turn
+            assert math.cos(way - wanted) == pytest.approx(1, abs=1e-3)
+    assert 11 * frequency % (2 * math.pi) > math.pi > 5 * frequency % math.pi  # a long and a short one
+    expect(host.locator(".mha-speed")).to_have_text(
+        f"Pair 1, columns 2 and 3: {math.degrees(frequency):.2f}° per position, offset −6."
+    )
+    expected = loops(11, 5, 1, 6, 10, 20, 50)
+    for place, kind in enumerate(("rotary", "added")):
+        scores = host.locator(".mha-dial-scores").nth(place)
+        texts = [float(text.replace("−", "-")) for text in scores.locator("strong").all_inner_texts()]
+        wanted = [expected[f"{kind}_{name}"] for name in ("pair_score", "score")]
+        assert texts == pytest.approx(wanted, abs=2e-4)
+        expect(scores).to_contain_text("all 3 pairs")
+    assert tab.errors == []
+
+
+def test_curves_are_the_scores_at_every_offset(reader, tmp_path):
+    dial = RotationDial(query_position=11, key_position=17, pair=1, head_dim=6, base=10)
+    tab, host = opened(reader, tmp_path, dial)
+    plane, angles = Plane(host.locator(".mha-plane")), (dial.query_angle, dial.key_angle)
+    for kind in ("rotary", "added"):
+        heights = [loops(11, n, 1, 6, 10, *angles)[f"{kind}_pair_score"] for n in range(33)]
+        drawn, [dot] = plane.curve(f"mha-{kind}"), plane.dots(f"mha-{kind}")
+        assert [x for x, _ in drawn] == pytest.approx(range(-11, 22), abs=0.3)
+        assert [y for _, y in drawn] == pytest.approx(heights, abs=0.1)
+        assert dot[:2] == pytest.approx((6, heights[17]), abs=0.3)
+    # The knobs lie on the tips of the turned arrows.
+    circle = host.locator(".mha-circle").first.bounding_box()
+    middle = circle["x"] + circle["width"] / 2, circle["y"] + circle["height"] / 2
+    for role, position, angle in (("query", 11, angles[0]), ("key", 17, angles[1])):
+        knob = host.locator(f".mha-dial .mha-handle.mha-{role}").bounding_box()
+        x, y = knob["x"] + knob["width"] / 2 - middle[0], middle[1] - knob["y"] - knob["height"] / 2
+        way = math.radians(angle) + position * 10 ** (-2 / 6)
+        assert math.cos(math.atan2(y, x) - way) == pytest.approx(1, abs=2e-3)
     assert tab.errors == []

@@ -7,6 +7,7 @@ import struct
 import pytest
 import torch
 from playwright.sync_api import expect
+from seen import Plane, shares_of_bars
 from widget_page import ROOT, assert_copied_code_gives, assert_shows_numbers, copied_code, write_page
 
 from mha_lib import AdditiveScore, BilinearScore, cosine_score, gaussian_score
@@ -245,7 +246,11 @@ def test_by_keyboard_every_score_at_every_width(page_of):
     explorer = ScoreExplorer()
     tab, host = page_of(explorer)
     assert_shows_numbers(host, explorer)
-    rule, width, scaled = (host.get_by_role(role) for role in ("combobox", "slider", "checkbox"))
+    rule, width, scaled = (
+        host.get_by_role("combobox"),
+        host.locator("[type=range]"),
+        host.get_by_role("checkbox"),
+    )
     for score in SCORES:
         if score != "dot":
             rule.press("ArrowDown")
@@ -281,9 +286,11 @@ def test_points_move_by_keyboard_and_stop_at_the_edge(page_of):
     explorer = ScoreExplorer(score="gaussian", d=8)
     tab, host = page_of(explorer)
     status = host.get_by_role("status")
-    query = host.get_by_role("button", name="Query at")
-    expect(query).to_have_accessible_name("Query at 1.50, 1.00; the arrow keys move it")
-    query.focus()
+    across = host.get_by_role("slider", name="Query, first coordinate")
+    up = host.get_by_role("slider", name="Query, second coordinate")
+    expect(across).to_have_attribute("aria-valuetext", "1.50")
+    expect(up).to_have_attribute("aria-valuetext", "1.00")
+    across.focus()
     for key, place in (
         ("ArrowLeft", [1.4, 1.0]),
         ("ArrowDown", [1.4, 0.9]),
@@ -296,13 +303,17 @@ def test_points_move_by_keyboard_and_stop_at_the_edge(page_of):
         tab.page.keyboard.press(key)
         explorer.query = place
         assert_shows_numbers(host, explorer)
+        # The focus is on the slider that the key moved, so that a screen reader says the new number.
+        expect(across if key.endswith(("Left", "Right")) else up).to_be_focused()
+        for slider, number in zip((across, up), place, strict=True):
+            expect(slider).to_have_attribute("aria-valuenow", f"{number:g}")
     expect(status).to_have_text(
         "Key 1 has the largest weight, "
         f"{explorer.numbers()['weights'].max().item():.2f}. "
         f"Effective number of keys: {explorer.numbers()['effective_keys'].item():.2f}."
     )
     for index in range(5):
-        host.get_by_role("button", name=f"Key {index} at").press("Shift+ArrowDown")
+        host.get_by_role("slider", name=f"Key {index}, first").press("Shift+ArrowDown")
         moved = list(explorer.key)
         moved[2 * index + 1] = round(moved[2 * index + 1] - 1, 10)
         explorer.key = moved
@@ -325,7 +336,7 @@ def test_a_point_is_dragged_by_the_pointer(page_of):
     mouse.down()
     mouse.move(*place(0, 0), steps=3)
     mouse.move(*place(1, -3), steps=3)
-    expect(host.get_by_role("button", name="Key 2 at")).to_be_focused()
+    expect(host.get_by_role("slider", name="Key 2, first coordinate")).to_be_focused()
     # The border of the area is one pixel wide, less than half a step.
     explorer.key = [*explorer.key[:4], 1.0, -3.0, *explorer.key[6:]]
     assert_shows_numbers(host, explorer)
@@ -359,13 +370,41 @@ def test_the_picture_is_the_map(page_of):
     order = landscape.flatten().argsort()
     assert (green.flatten()[order].diff() >= 0).all()
     # The query's handle lies on the highest place.
-    box = host.get_by_role("button", name="Query at").bounding_box()
+    box = host.get_by_role("slider", name="Query, first").bounding_box()
     canvas = host.locator("canvas").bounding_box()
     pixel = canvas["width"] / 33
     x = (box["x"] + box["width"] / 2 - canvas["x"]) / pixel
     y = (box["y"] + box["height"] / 2 - canvas["y"]) / pixel
     assert x == pytest.approx(8.5, abs=0.2)
     assert 33 - y == pytest.approx(28.5, abs=0.2)
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize("d", [2, 128])
+@pytest.mark.parametrize("score", SCORES)
+def test_the_legend_covers_the_scores_of_all_keys(page_of, score, d):
+    """At d = 128 keys have scores that no place of the map has; a line in the legend shows each."""
+    explorer = ScoreExplorer(score=score, d=d, is_scaled=False)
+    tab, host = page_of(explorer)
+    extra = drawn_coordinates(explorer)
+    query = explorer.query + extra[0][: d - 2]
+    keys = [explorer.key[2 * i : 2 * i + 2] + extra[1 + i][: d - 2] for i in range(5)]
+    expected = [slow_score(score, query, key, d, False) for key in keys]
+    low, high = (
+        float(host.locator(".mha-bar-ends span").nth(i).inner_text().replace("−", "-")) for i in (0, 2)
+    )
+    assert low <= min(expected) + 0.005
+    assert high >= max(expected) - 0.005
+    scale = host.locator(".mha-scale").bounding_box()
+    lines = host.locator(".mha-key-score:visible")
+    found = []
+    for line in lines.all():
+        box = line.bounding_box()
+        place = (box["x"] + box["width"] / 2 - scale["x"]) / scale["width"]
+        found.append(low + place * (high - low))
+    assert found == pytest.approx(expected, abs=(high - low) / scale["width"] + 0.006)
+    if d == 128 and score == "dot":
+        assert max(map(abs, expected)) > explorer.numbers()["landscape"].abs().max()
     assert tab.errors == []
 
 
@@ -386,4 +425,38 @@ def test_a_state_that_makes_no_sense_gives_a_message(page_of, name, value, messa
     tab, host = page_of(ScoreExplorer(), alter=lambda states: states[0].update({name: value}))
     expect(host.get_by_role("alert")).to_contain_text(message)
     expect(host.locator(".mha-body")).to_be_hidden()
+    assert tab.errors == []
+
+
+# What is seen, turned back into data
+
+
+def test_rows_bars_and_discs_show_the_scores_and_weights(page_of):
+    explorer = ScoreExplorer(d=8)
+    tab, host = page_of(explorer)
+    extra = drawn_coordinates(explorer)
+    query = explorer.query + extra[0][:6]
+    keys = [explorer.key[2 * i : 2 * i + 2] + extra[1 + i][:6] for i in range(5)]
+    scores = torch.tensor([slow_score("dot", query, key, 8, True) for key in keys], dtype=torch.float64)
+    weights = scores.softmax(0)
+    rows = host.locator("tbody tr")
+    for index, row in enumerate(rows.all()):
+        name, score, weight = (text for text in row.locator("th, td").all_inner_texts() if text.strip())
+        assert name == f"key {index}"
+        assert score == f"{scores[index]:.2f}".replace("-", "−")
+        assert weight == f"{weights[index]:.3f}"
+    assert shares_of_bars(rows) == pytest.approx(weights.tolist(), abs=0.01)
+    entropy = torch.special.entr(weights).sum()
+    facts = host.locator(".mha-facts > p").all_inner_texts()
+    assert f"{entropy:.3f} nats" in facts[0] and f"ln 5 = {math.log(5):.3f}" in facts[0]
+    assert f"{entropy.exp():.2f}" in facts[1]
+    assert f"{scores.std(correction=0):.2f}" in facts[2]
+    expect(host.locator(".mha-score-rule code")).to_have_text("q · k / √8")
+    # Under each key lies a disc whose area is its weight.
+    discs = Plane(host.locator(".mha-plane")).dots("mha-weight")
+    places = [number for x, y, _ in discs for number in (x, y)]
+    assert places == pytest.approx(explorer.key, abs=0.1)
+    widths = [width for *_, width in discs]
+    area = [(width / max(widths)) ** 2 for width in widths]
+    assert area == pytest.approx((weights / weights.max()).tolist(), abs=0.01)
     assert tab.errors == []

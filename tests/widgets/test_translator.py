@@ -1034,3 +1034,29 @@ def test_what_is_read_is_said(reader, tmp_path, models):
     expect(caption).to_contain_text(f"reads most: {letter} {weights[best]:.2f}, ")
     host.get_by_role("button", name="Next").click()
     expect(host.locator("[role=status]")).to_contain_text("reads most: ")
+
+
+def test_the_large_map_has_the_labels_colours_and_numbers_of_its_letters(reader, tmp_path, models):
+    from matplotlib import colormaps
+
+    widget = Translator(models[:2], text="3 May 21", attention="encoder", layer=1, head=1)
+    tab = reader()
+    tab.open(write_page(tmp_path, [widget]), 1)
+    chosen = tab.host().locator(".mha-chosen-map")
+    weights = widget.numbers()["weights"]
+    letters = list(normalize_date(widget.text).replace(" ", "␣"))
+    assert chosen.get_by_role("rowheader").all_inner_texts() == letters
+    assert chosen.get_by_role("columnheader").all_inner_texts()[1:] == letters
+    colors = chosen.get_by_role("gridcell").evaluate_all(
+        "cells => cells.map((cell) => getComputedStyle(cell).backgroundColor)"
+    )
+    found = torch.tensor([channels(color) for color in colors]).view(*weights.shape, 3)
+    expected = 255 * torch.tensor(colormaps["viridis"](weights.numpy()))[..., :3]
+    assert (found - expected).abs().max() < 7
+    row, column = 6, 3
+    chosen.get_by_role("gridcell").nth(row * weights.shape[1] + column).hover()
+    expect(chosen.locator(".mha-readout")).to_contain_text(f"{weights[row, column]:.4f}")
+    expect(chosen.locator(".mha-readout")).to_contain_text(
+        f"{letters[row]} ({row + 1}) reads {letters[column]} ({column + 1})"
+    )
+    assert tab.errors == []

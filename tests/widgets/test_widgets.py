@@ -88,3 +88,37 @@ def test_an_import_that_cannot_be_composed_is_refused(tmp_path, monkeypatch):
         _base.compose_module("widget.js")
         == "// shared.js\nexport const a = 1;\n\n// widget.js\nexport default { a };\n"
     )
+
+
+def test_the_styles_of_one_widget_reach_no_other():
+    """A page holds several widgets, and each brings its styles; only shared files style others."""
+    folder = Path(mha_lib.widgets.__file__).parent / "js"
+    modules = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.js")}
+
+    def needed(name):
+        found, waiting = set(), [name]
+        while waiting:
+            module = waiting.pop()
+            if module not in found:
+                found.add(module)
+                waiting += re.findall(r'from "\./(\w+)\.js"', modules[module])
+        return found
+
+    classes = re.compile(r"\bmha-[a-z0-9-]+")
+    widgets = {name: needed(name) for name, text in modules.items() if "export default" in text}
+    made = {
+        widget: {name for module in found for name in classes.findall(modules[module])} | {"mha-widget"}
+        for widget, found in widgets.items()
+    }
+    leaks = []
+    for path in sorted(folder.glob("*.css")):
+        users = [widget for widget, found in widgets.items() if path.stem in found]
+        styles = re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.S)
+        for selectors in re.findall(r"([^{}@;]+)\{", styles) if len(users) == 1 else ():
+            plain = re.sub(r":(?:is|not|has|where)\((?:[^()]|\([^()]*\))*\)", "", selectors)
+            for selector in plain.split(","):
+                named = set(classes.findall(selector))
+                others = [widget for widget in made if widget not in users and named <= made[widget]]
+                if named and others:
+                    leaks.append(f"{path.name}: {selector.strip()} also styles {', '.join(others)}")
+    assert leaks == []

@@ -12,9 +12,9 @@ from playwright.sync_api import expect
 
 ROOT = Path(__file__).resolve().parents[2]
 
-spec = importlib.util.spec_from_file_location("course_extension", ROOT / "_ext" / "course.py")
-course_extension = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(course_extension)
+spec = importlib.util.spec_from_file_location("security", ROOT / "_ext" / "security.py")
+security = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(security)
 
 
 # A page as the book makes it, and what a reader does with it
@@ -50,10 +50,8 @@ def write_page(folder, widgets, *, alter=None, loaders=1, theme="light", stills=
     )
     style = '<link rel="stylesheet" href="../_static/book.css">' if stills else ""
     loader = '<script src="../_static/widget_loader.js"></script>' * loaders
-    csp = course_extension.CONTENT_SECURITY_POLICY
     html = (
-        f'<!doctype html><html lang="en" data-theme="{theme}"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{csp}">'
+        f'<!doctype html><html lang="en" data-theme="{theme}"><head><meta charset="utf-8" />'
         '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
         "<title>Widgets</title>"
         f"<style>body {{ margin: 12px; font-family: sans-serif }}</style>{style}{loader}</head>"
@@ -64,7 +62,7 @@ def write_page(folder, widgets, *, alter=None, loaders=1, theme="light", stills=
     for name in ("widget_loader.js", "book.css"):
         shutil.copy(ROOT / "_static" / name, folder / "_static")
     path = folder / "chapters" / "page.html"
-    path.write_text(html, encoding="utf-8")
+    path.write_text(security.secure(html), encoding="utf-8")
     return path
 
 
@@ -268,8 +266,10 @@ def assert_shows_numbers(host, explorer, names=None):
 
 
 def assert_shows(host, name, expected):
-    """The widget shows these numbers under this name, in reading order."""
-    torch.testing.assert_close(shown(host, name), expected.double().flatten(), atol=1e-6, rtol=1e-6)
+    """The widget shows these numbers under this name, in reading order; NaN only where torch has it."""
+    torch.testing.assert_close(
+        *(shown(host, name), expected.double().flatten()), atol=1e-6, rtol=1e-6, equal_nan=True
+    )
 
 
 def copied_code(host):
@@ -298,4 +298,4 @@ def assert_gives(variables, numbers):
     """A program left these numbers in variables of their names."""
     for name, expected in numbers.items():
         found = torch.as_tensor(variables[name]).double()
-        torch.testing.assert_close(found, expected.double(), atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(found, expected.double(), atol=1e-6, rtol=1e-6, equal_nan=True)

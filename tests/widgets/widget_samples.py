@@ -14,6 +14,7 @@ from mha_lib.widgets import (
     Explorer,
     HeadExample,
     HeadExplorer,
+    HeadsMeet,
     LineOrder,
     MapPrediction,
     Question,
@@ -81,6 +82,21 @@ def ablation_lab():
     return AblationLab(models, *batch, tasks=("previous", "mirrored"))
 
 
+def heads_meet():
+    """Three heads that have learned nothing, with biases and a residual; every size is another one."""
+    torch.manual_seed(0)
+    model = torch.nn.Module()
+    model.embedding = torch.nn.Embedding(11, 15)
+    model.positions = LearnedPositionalEncoding(15, max_len=7)
+    model.attention = MultiHeadAttention(15, 3, bias=True)
+    model.read_out = torch.nn.Linear(15, 2 * 11)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    words = ["", "we", "you", "like", "see", "hot", "cold", "tea", "milk", "today", "here"]
+    sentences = ["we like hot tea today", "you see milk", "here you like cold milk today"]
+    return HeadsMeet(model, sentences, words=words, tasks=["who", "what"], blank="today", residual=True)
+
+
 def translator():
     """Two small models of two and of four heads that have learned nothing, but are not indifferent."""
     torch.manual_seed(0)
@@ -109,6 +125,7 @@ SAMPLES = {
 } | {
     "AblationLab": ablation_lab,
     "HeadExplorer": head_explorer,
+    "HeadsMeet": heads_meet,
     "LineOrder": line_order,
     "MapPrediction": map_prediction,
     "Quiz": quiz,

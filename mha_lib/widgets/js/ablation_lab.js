@@ -12,9 +12,10 @@ import {
 } from "./ablation_math.js";
 import { headColor } from "./colors.js";
 import { formatNumber } from "./format.js";
-import { element, mark, mount } from "./frame.js";
-import { colorBar, numberMap } from "./number_map.js";
+import { element, focusedNear, isShortcut, mark, mount } from "./frame.js";
+import { colorBar, numberMap, placeByKey } from "./number_map.js";
 import { bars, slider } from "./parts.js";
+import { pixelCanvas } from "./pixel_map.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
 /** @typedef {import("./ablation_math.js").StoredModel} StoredModel */
@@ -22,6 +23,7 @@ import { bars, slider } from "./parts.js";
 /** @typedef {import("./ablation_math.js").LabModel} LabModel */
 
 const SHARES = { low: 0, high: 1 };
+const CHALLENGE_OFF = 2; // so many heads must be off
 
 /** @param {Frame} frame */
 function readLab(frame) {
@@ -35,18 +37,79 @@ function readLab(frame) {
   if (!stored) throw new RangeError(`num_heads must be one of ${counts.join(", ")}, got ${numHeads}`);
   const gates = frame.reals("gates", { length: numHeads });
   if (gates.some((gate) => gate !== 0 && gate !== 1)) throw new RangeError(`gates must be 0 or 1 each, got ${gates.join(", ")}`);
-  return { stored, batch, counts, numHeads, gates, sample: frame.whole("sample", { high: batch.samples - 1 }) };
+  const sample = frame.whole("sample", { high: batch.samples - 1 });
+  return { stored, batch, counts, numHeads, gates, sample, keep: frame.real("keep") };
 }
 
 /** @typedef {ReturnType<typeof readLab>} LabState */
 
 /**
- * One switch and one weight map per head.
+ * The weights of one head as a picture with one pixel per weight. The reader points at it or walks through it
+ * with the arrow keys; only the cell under the cursor exists.
+ * @param {Frame} frame
+ */
+function headMap(frame) {
+  const canvas = pixelCanvas();
+  const cursor = element("span", { role: "gridcell", class: "mha-cursor", tabindex: 0 });
+  const area = element("div", { class: "mha-pixels", role: "grid" }, canvas.node, element("div", { role: "row" }, cursor));
+  const readout = element("p", { class: "mha-readout" });
+  let [weights, tokens] = [/** @type {import("./attention_math.js").Matrix} */ ([]), /** @type {string[]} */ ([])];
+  let place = [0, 0];
+
+  const describe = () => `query ${place[0]} → key ${place[1]}: ${formatNumber(weights[place[0]][place[1]])}`;
+  /** @param {number[]} target a row and a column, perhaps outside the map */
+  function moveTo(target) {
+    place = target.map((index) => Math.min(Math.max(index, 0), weights.length - 1));
+    const share = 100 / weights.length;
+    Object.assign(cursor.style, { top: `${place[0] * share}%`, left: `${place[1] * share}%`, width: `${share}%`, height: `${share}%` });
+    cursor.setAttribute("aria-label", `${describe()}, from token ${tokens[place[0]]} to token ${tokens[place[1]]}`);
+  }
+  const show = (/** @type {boolean} */ isRead) => (readout.textContent = isRead ? describe() : "");
+  const isFocused = () => area.contains(focusedNear(area));
+  for (const type of ["pointermove", "pointerdown"]) {
+    frame.listen(area, type, (event) => {
+      const box = area.getBoundingClientRect();
+      const shares = [(event.clientY - box.top) / box.height, (event.clientX - box.left) / box.width];
+      moveTo(shares.map((share) => Math.floor(share * weights.length)));
+      show(true);
+    });
+  }
+  frame.listen(area, "pointerleave", () => show(isFocused()));
+  frame.listen(area, "focusin", () => show(true));
+  frame.listen(area, "focusout", () => show(false));
+  frame.listen(area, "keydown", (event) => {
+    const target = placeByKey(event.key, place, weights.length);
+    if (!target || isShortcut(event)) return;
+    event.preventDefault();
+    moveTo(target);
+    show(true);
+    frame.say(describe());
+  });
+
+  /**
+   * @param {string} label
+   * @param {string[]} sequence the tokens
+   * @param {import("./attention_math.js").Matrix} numbers (len, len)
+   */
+  function draw(label, sequence, numbers) {
+    [weights, tokens] = [numbers, sequence];
+    area.setAttribute("aria-label", label);
+    area.setAttribute("aria-rowcount", String(numbers.length));
+    area.setAttribute("aria-colcount", String(numbers.length));
+    canvas.draw(numbers, SHARES);
+    moveTo(place);
+    show(isFocused());
+  }
+  return { nodes: [area, readout], draw };
+}
+
+/**
+ * One switch and one weight map per head. Cards that have been made stay: a model with fewer heads hides some.
  * @param {Frame} frame
  */
 function headCards(frame) {
   const cards = element("div", { class: "mha-heads" });
-  /** @type {{node: HTMLElement, input: HTMLInputElement, state: HTMLElement, map: ReturnType<typeof numberMap>}[]} */
+  /** @type {{node: HTMLElement, input: HTMLInputElement, state: HTMLElement, map: ReturnType<typeof headMap>}[]} */
   const made = [];
   frame.listen(cards, "change", (event) => {
     const head = made.findIndex(({ input }) => input === event.target);
@@ -57,18 +120,18 @@ function headCards(frame) {
 
   /** @param {number} count */
   function makeCards(count) {
-    while (made.length > count) made.pop()?.node.remove();
     while (made.length < count) {
       const head = made.length;
       const input = element("input", { type: "checkbox" });
       const state = element("span", { class: "mha-hint", "aria-hidden": "true" });
-      const map = numberMap(frame, { name: "maps", rows: "queries", columns: "keys", hint: "" });
+      const map = headMap(frame);
       const label = element("label", { class: "mha-switch" }, input, element("span", { text: `head ${head}` }), state);
-      const node = element("div", { class: "mha-head" }, label, map.node);
+      const node = element("div", { class: "mha-head" }, label, ...map.nodes);
       node.style.setProperty("--head", headColor(head));
       made.push({ node, input, state, map });
       cards.append(node);
     }
+    made.forEach(({ node }, head) => (node.hidden = head >= count));
   }
 
   let drawn = /** @type {import("./attention_math.js").Matrix[] | null} */ (null);
@@ -80,24 +143,58 @@ function headCards(frame) {
    */
   function draw(gates, sequence, weights) {
     makeCards(gates.length);
-    made.forEach(({ node, input, state, map }, head) => {
+    made.slice(0, gates.length).forEach(({ node, input, state, map }, head) => {
       input.checked = gates[head] === 1;
       node.classList.toggle("mha-off", gates[head] === 0);
       state.textContent = gates[head] === 0 ? "off" : "on";
-      if (weights === drawn) return;
-      map.draw({
-        label: `Weights of head ${head}: queries in rows, keys in columns`,
-        rowLabels: sequence,
-        columnLabels: sequence,
-        numbers: weights[head],
-        extent: SHARES,
-        describe: (q, k, number) => `query ${q} → key ${k}: ${number}`,
-      });
+      if (weights !== drawn) map.draw(`Weights of head ${head}: queries in rows, keys in columns`, sequence, weights[head]);
     });
     drawn = weights;
   }
   const legend = element("legend", { text: "Heads: switching one off sets its output to 0" });
-  return { node: element("fieldset", {}, legend, cards), draw };
+  const hint = element("p", {
+    class: "mha-hint",
+    text: "In each map, rows are queries and columns are keys. Point at a map, or walk through it with the arrow keys, to read a weight.",
+  });
+  return { node: element("fieldset", {}, legend, cards, hint), draw };
+}
+
+/**
+ * The task that the reader solves, and whether the heads that are off solve it.
+ */
+function challenge() {
+  const task = element("p", { class: "mha-title" });
+  const verdict = element("p", { class: "mha-verdict" });
+  const node = element("div", { class: "mha-challenge" }, task, verdict);
+
+  /**
+   * @param {{numHeads: number, numTasks: number, off: number[], whole: number, kept: number, keep: number}} state
+   *   `whole` is the share of places where all answers are right with all heads on, `kept` with some of them off
+   * @returns {string} the verdict
+   */
+  function draw({ numHeads, numTasks, off, whole, kept, keep }) {
+    const answers = numTasks === 1 ? "the answer" : numTasks === 2 ? "both answers" : "all answers";
+    const are = `${answers} ${numTasks === 1 ? "is" : "are"} right`;
+    const isPossible = numHeads > CHALLENGE_OFF && whole >= keep;
+    const [wanted, share] = [formatNumber(100 * keep, 0), `${formatNumber(100 * kept, 1)} %`];
+    const isMet = isPossible && off.length >= CHALLENGE_OFF && kept >= keep;
+    const heads = isPossible ? `two of the ${numHeads} heads` : "two heads";
+    task.textContent = `Challenge: switch off ${heads} and keep ${answers} right in at least ${wanted} % of the places.`;
+    if (!isPossible && whole < keep) {
+      verdict.textContent = `Not with this model: even with every head on, ${are} in only ${formatNumber(100 * whole, 1)} % of the places.`;
+    } else if (!isPossible) {
+      verdict.textContent = "Not with this model: it has no head to spare. Choose one with more heads.";
+    } else if (off.length === 0) {
+      verdict.textContent = "All heads are on. Which two would you miss least? Look at the maps, then try.";
+    } else {
+      const without = `Without head${off.length > 1 ? "s" : ""} ${off.join(", ").replace(/, (\d+)$/, " and $1")}, ${are} in ${share} of the places`;
+      const next = off.length < CHALLENGE_OFF ? "; switch off one more." : ", which is too few.";
+      verdict.textContent = isMet ? `✓ Met! ${without}.${numHeads > ALL_SUBSETS ? " How many more can go?" : ""}` : without + next;
+    }
+    node.classList.toggle("mha-met", isMet);
+    return verdict.textContent ?? "";
+  }
+  return { node, draw };
 }
 
 /**
@@ -106,7 +203,7 @@ function headCards(frame) {
  * @param {Frame} frame
  */
 function subsetTable(frame) {
-  const title = element("p", { class: "mha-title" });
+  const summary = element("summary");
   const map = numberMap(frame, {
     name: "subsets",
     rows: "heads off",
@@ -127,8 +224,8 @@ function subsetTable(frame) {
   function draw({ numHeads, gates }, names, table) {
     const rows = ablationSubsets(numHeads);
     const texts = rows.map((row) => row.join(", ") || "none");
-    title.textContent =
-      numHeads <= ALL_SUBSETS ? `All ${rows.length} subsets of heads` : "One head off at a time";
+    summary.textContent =
+      numHeads <= ALL_SUBSETS ? `The accuracy without each of the ${rows.length} subsets of heads` : "The accuracy with one head off";
     map.draw({
       label: "Accuracy: switched-off heads in rows, tasks in columns",
       rowLabels: texts,
@@ -143,26 +240,34 @@ function subsetTable(frame) {
     const headers = /** @type {NodeListOf<HTMLElement>} */ (map.node.querySelectorAll("[role=rowheader]"));
     headers.forEach((header, row) => header.classList.toggle("mha-current", String(rows[row]) === off));
   }
-  return { node: element("div", {}, title, map.node), draw };
+  return { node: element("details", {}, summary, map.node), draw };
 }
 
+/** @typedef {{batch: StoredBatch, model: LabModel, table: Float64Array[],
+ *   weights: Map<number, import("./attention_math.js").Matrix[]>, shares: Map<string, Float64Array>}} Computed */
+
 /**
- * Returns a function that computes the model, its accuracy table and the weights of one sequence. The
- * function computes the model and the table again only for another stored model or batch, and the weights
- * only for another sequence.
+ * Returns a function that computes the model, its accuracies and the weights of one sequence. It computes each
+ * stored model once, the weights of each sequence once and the accuracy of each subset of heads once: a reader goes
+ * back and forth between them.
  */
 function labComputer() {
-  let kept = /** @type {{stored: StoredModel, batch: StoredBatch, model: LabModel, table: Float64Array[]} | null} */ (null);
-  let steps = /** @type {{model: LabModel, sample: number, weights: import("./attention_math.js").Matrix[]} | null} */ (null);
-  return (/** @type {LabState} */ { stored, batch, numHeads, sample }) => {
-    if (kept?.stored !== stored || kept.batch !== batch) {
+  /** @type {Map<StoredModel, Computed>} */
+  const kept = new Map();
+  return (/** @type {LabState} */ { stored, batch, numHeads, sample, gates }) => {
+    let found = kept.get(stored);
+    if (found?.batch !== batch) {
       const model = prepareModel(stored, batch);
       const table = ablationSubsets(numHeads).map((off) => gatedAccuracy(model, gatesWithout(numHeads, off)));
-      kept = { stored, batch, model, table };
+      found = { batch, model, table, weights: new Map(), shares: new Map() };
+      kept.set(stored, found);
     }
-    const { model, table } = kept;
-    if (steps?.model !== model || steps.sample !== sample) steps = { model, sample, weights: model.steps(sample).weights };
-    return { model, table, weights: steps.weights };
+    const { model, table } = found;
+    const weights = found.weights.get(sample) ?? model.steps(sample).weights;
+    found.weights.set(sample, weights);
+    const accuracy = found.shares.get(String(gates)) ?? gatedAccuracy(model, gates);
+    found.shares.set(String(gates), accuracy);
+    return { model, table, weights, accuracy };
   };
 }
 
@@ -172,6 +277,7 @@ function build(frame) {
   const sample = slider(frame, "sample", (value) => frame.set({ sample: value }));
   const allOn = element("button", { type: "button", text: "All heads on" });
   frame.listen(allOn, "click", () => frame.set({ gates: gatesWithout(frame.get("num_heads"), []) }));
+  const task = challenge();
   const cards = headCards(frame);
   const scale = colorBar();
   const shares = bars("accuracy", "muted");
@@ -187,10 +293,11 @@ function build(frame) {
     answers,
   ];
   frame.body.append(
+    task.node,
     element("div", { class: "mha-controls" }, heads.node, sample.node),
     cards.node,
     element("div", { class: "mha-below" }, allOn, scale.node),
-    element("div", { class: "mha-panes" }, element("div", {}, ...results), subsets.node),
+    element("div", {}, ...results, subsets.node),
   );
   const compute = labComputer();
   let news = "";
@@ -198,7 +305,7 @@ function build(frame) {
   return () => {
     const state = readLab(frame);
     const { batch, numHeads, gates, counts } = state;
-    const { model, table, weights } = compute(state);
+    const { model, table, weights, accuracy } = compute(state);
     const { length, tasks } = batch;
     const first = state.sample * length;
     const sequence = Array.from(model.tokens.subarray(first, first + length), String);
@@ -209,7 +316,6 @@ function build(frame) {
     cards.draw(gates, sequence, weights);
     scale.draw(SHARES, "weight");
 
-    const accuracy = gatedAccuracy(model, gates);
     const names = [...tasks, "all at once"];
     shares.draw(names, accuracy, { digits: 3 });
     const guessed = formatNumber(1 / model.classes, 3);
@@ -220,7 +326,9 @@ function build(frame) {
 
     const off = headsOff(gates);
     const told = names.map((name, index) => `${name} ${formatNumber(accuracy[index], 2)}`).join(", ");
-    const now = `${off.length ? `Heads off: ${off.join(", ")}.` : "All heads on."} Accuracy: ${told}.`;
+    const [numTasks, { keep }] = [tasks.length, state];
+    const verdict = task.draw({ numHeads, numTasks, off, whole: table[0][numTasks], kept: accuracy[numTasks], keep });
+    const now = `${off.length ? `Heads off: ${off.join(", ")}.` : "All heads on."} Accuracy: ${told}. ${verdict}`;
     if (news && news !== now) frame.say(now);
     news = now;
     frame.report(() => ({

@@ -1,40 +1,33 @@
-// The six steps of self-attention over a sentence that the reader types, with the arithmetic for one token
-// written out.
+// The six steps of self-attention over a sentence, with the arithmetic for one token written out: with small
+// whole numbers made by hand, or with the vectors of a trained model.
 
-import { extentOf } from "./colors.js";
+import { extentOf, headColor } from "./colors.js";
 import { formatEntry, formatNumber, formatTuple } from "./format.js";
 import { element, mark, mount } from "./frame.js";
 import { colorBar, numberMap } from "./number_map.js";
-import { checkbox, stepper } from "./parts.js";
-import { computeSix, sixCode, sixProblem, sixWords } from "./sentence_math.js";
+import { checkbox, segments, stepper } from "./parts.js";
+import { computeSix, largestProducts, prepareSentenceModel, sixProblem, sixWords } from "./sentence_math.js";
+import { mostOf, stripLegend, stripTable, vectorStrip } from "./vector_strip.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 /** @typedef {"query" | "key" | "value" | "plain"} SixRole */
-/** @typedef {string | {text: string, role?: SixRole, number?: [string, number]}} SixPart */
+/** @typedef {string | Node | {text: string, role?: SixRole, number?: [string, number]}} SixPart */
 /** @typedef {{word?: string, parts: SixPart[]}} SixLine `word` is the key token that the line is about */
 
-const SIX_WIDTH = 4;
+const SIX_WIDTH = 4; // of the vectors made by hand
+const MAX_NUMBERED = 6; // a map with more tokens has no room for numbers in its cells
+const WRITTEN_EXPONENTIALS = 4; // more would fill too many lines
+const WRITTEN_PRODUCTS = 3; // of a trained query and a key; the others are added up
 const SIX_NAMES = [
   "project – a query, a key and a value for each token",
   "score – the dot product of the query with each key",
   "scale – divide by the square root of the width",
   "softmax – weights from 0 to 1 that sum to 1",
-  "weigh – multiply each value by its weight",
+  "weight – multiply each value by its weight",
   "add – the sum is the output",
 ];
 const SIX_VERBS = ["project", "score", "scale", "softmax", "weigh", "add"];
-
-/**
- * @param {string} word
- * @returns {string} the word, cut to at most ten characters as a reader counts them
- */
-function sixShort(word) {
-  if (word.length <= 10) return word;
-  const pieces =
-    "Segmenter" in Intl ? Array.from(new Intl.Segmenter().segment(word), ({ segment }) => segment) : [...word];
-  return pieces.length > 10 ? `${pieces.slice(0, 9).join("")}…` : word;
-}
 
 /**
  * Wraps a word in isolation marks, so that a right-to-left word does not reorder the sentence around it.
@@ -63,31 +56,74 @@ function sixMatrix(rows, what) {
  */
 const sentenceLimits = (frame) => /** @type {any} */ (frame.limits("sentence"));
 
-/** @param {Frame} frame */
-function readSix(frame) {
+/**
+ * What there is for each kind of vectors: the words, or why they are missing.
+ * @param {Frame} frame
+ */
+function sixSources(frame) {
+  const given = frame.get("given") ?? {};
+  const trained = frame.get("trained") ?? {};
+  const problem = trained.problem ?? (Array.isArray(trained.words) && trained.weights ? "" : "the trained model is missing");
+  return { given, trained, problem, known: { "by hand": Object.keys(given), trained: problem ? [] : trained.words } };
+}
+
+/**
+ * Returns a function that reads the stored model, once.
+ * @param {Frame} frame
+ */
+function sentenceModel(frame) {
+  /** @type {Map<any, ReturnType<typeof prepareSentenceModel>>} */
+  const kept = new Map();
+  return () => {
+    const stored = frame.get("trained");
+    const model = kept.get(stored) ?? prepareSentenceModel(stored);
+    kept.set(stored, model);
+    return model;
+  };
+}
+
+/**
+ * @param {Frame} frame
+ * @param {() => ReturnType<typeof prepareSentenceModel>} model
+ */
+function readSix(frame, model) {
+  const kind = /** @type {"by hand" | "trained"} */ (frame.choice("vectors"));
+  const isTrained = kind === "trained";
+  const { given, trained, problem, known } = sixSources(frame);
+  if (isTrained && problem) throw new RangeError(`vectors must be "by hand", because ${problem}`);
   const sentence = frame.get("sentence");
   if (typeof sentence !== "string") throw new RangeError(`sentence must be text, got ${JSON.stringify(sentence)}`);
-  const problem = sixProblem(sentence, sentenceLimits(frame));
-  if (problem) throw new RangeError(`sentence must be fit to show. ${problem.slice(0, -1)}`);
+  const wrong = sixProblem(sentence, known[kind], sentenceLimits(frame));
+  if (wrong) throw new RangeError(`sentence must be fit to show. ${wrong.slice(0, -1)}`);
   const words = sixWords(sentence);
-  const table = frame.get("vectors") ?? {};
-  const isKnown = words.map((word) => Object.hasOwn(table, word));
+  const numHeads = isTrained ? trained.num_heads : 1;
+  const head = frame.whole("head", { high: numHeads - 1 });
+  return {
+    kind,
+    isTrained,
+    sentence,
+    words,
+    known: known[kind],
+    problem,
+    numHeads,
+    head,
+    x: isTrained ? model().vectors(words) : sixMatrix(words.map((word) => given[word]), "given"),
+    projections: isTrained ? model().projections(head) : projectionsByHand(frame),
+    chosen: frame.whole("query", { high: words.length - 1 }),
+    step: frame.whole("step"),
+    isCausal: frame.flag("is_causal"),
+  };
+}
+
+/** @param {Frame} frame */
+function projectionsByHand(frame) {
   const projections = frame.get("projections") ?? {};
   const [query, key, value] = ["query", "key", "value"].map((name) => {
     const matrix = sixMatrix(projections[name], `projections.${name}`);
     if (matrix.length !== SIX_WIDTH) throw new RangeError(`projections.${name} must have ${SIX_WIDTH} rows`);
     return matrix;
   });
-  return {
-    sentence,
-    words,
-    isKnown,
-    x: sixMatrix(words.map((word, index) => (isKnown[index] ? table[word] : sixCode(word).digits)), "vectors"),
-    projections: { query, key, value },
-    chosen: frame.whole("query", { high: words.length - 1 }),
-    step: frame.whole("step"),
-    isCausal: frame.flag("is_causal"),
-  };
+  return { query, key, value };
 }
 
 /** @typedef {ReturnType<typeof readSix>} SixState */
@@ -98,7 +134,6 @@ function readSix(frame) {
  * @typedef {object} SixView
  * @property {SixState} state
  * @property {SixNumbers} found
- * @property {string[]} short the words as they are shown
  * @property {string} asking the chosen query word, in quotes
  * @property {(row: number, column: number) => boolean} isHidden
  * @property {(partsOf: (index: number) => SixPart[]) => SixLine[]} lineForEachKey
@@ -125,6 +160,7 @@ function sixDot(left, leftRole, right, rightRole) {
 /** @param {SixPart} part */
 function sixNode(part) {
   if (typeof part === "string") return document.createTextNode(part);
+  if (part instanceof Node) return part;
   const { text, role = "result", number } = part;
   const node = element("span", { text, class: `mha-six-${role}` });
   if (number) mark(node, ...number);
@@ -202,6 +238,32 @@ function sixTable(label, groups) {
 }
 
 /**
+ * A table of vectors: of numbers where they are made by hand, of coloured strips where they are trained.
+ * @param {Frame} frame
+ * @param {string} label
+ * @param {{title: string, role: SixRole, name?: string, digits?: number}[]} groups as in `sixTable`
+ */
+function vectorTable(frame, label, groups) {
+  const numbers = sixTable(label, groups);
+  const strips = stripTable(frame, label, groups);
+  const node = element("div", {}, numbers.node, strips.node);
+
+  /**
+   * @param {SixState} state
+   * @param {Matrix[]} arrays one for each group
+   * @param {{chosen?: number, sum?: ArrayLike<number>}} how as in `sixTable`
+   */
+  function draw({ isTrained, words }, arrays, how) {
+    numbers.node.hidden = isTrained;
+    strips.node.hidden = !isTrained;
+    const [shown, empty] = isTrained ? [strips, numbers] : [numbers, strips];
+    empty.draw([], arrays.map(() => []), {});
+    shown.draw(words, arrays, how);
+  }
+  return { node, draw };
+}
+
+/**
  * Lets the reader choose the query token: one native radio button per word.
  * @param {Frame} frame
  */
@@ -211,10 +273,9 @@ function sixChooser(frame) {
   frame.listen(row, "change", (event) => frame.set({ query: Number(event.target.value) }));
   /**
    * @param {readonly string[]} words
-   * @param {readonly string[]} short
    * @param {number} chosen
    */
-  function draw(words, short, chosen) {
+  function draw(words, chosen) {
     while (row.children.length > words.length) row.lastElementChild.remove();
     while (row.children.length < words.length) {
       const input = element("input", { type: "radio", name: "query", value: row.children.length });
@@ -222,10 +283,9 @@ function sixChooser(frame) {
     }
     words.forEach((word, index) => {
       const label = row.children[index];
-      label.title = word;
-      label.querySelector("bdi").textContent = short[index];
+      label.querySelector("bdi").textContent = word;
       const input = label.querySelector("input");
-      input.setAttribute("aria-label", `${short[index]}, token ${index + 1} of ${words.length}`);
+      input.setAttribute("aria-label", `${word}, token ${index + 1} of ${words.length}`);
       input.checked = index === chosen;
     });
   }
@@ -233,23 +293,55 @@ function sixChooser(frame) {
 }
 
 /**
- * Says how a word became a vector.
- * @param {string} word
- * @param {boolean} isKnown
- * @param {ArrayLike<number>} x
+ * The choice of the vectors and, where they are trained, of the head.
+ * @param {Frame} frame
  */
-function sixRule(word, isKnown, x) {
-  const shown = `“${sixIsolate(sixShort(word))}”`;
-  const vector = `x = ${formatTuple(x)}`;
-  if (isKnown) return `${shown} is one of the words with given numbers: ${vector}.`;
-  const { points, total, code, digits } = sixCode(word);
-  const terms = points.map((point, index) => `${index + 1}·${point}`);
-  const all = terms.length > 5 ? [...terms.slice(0, 3), "…", terms[terms.length - 1]] : terms;
+function sourceChooser(frame) {
+  const kinds = segments(frame, "vectors", [["by hand", "small whole numbers"], ["trained", "trained"]], (vectors) => {
+    const sentence = frame.get("beginnings")[vectors];
+    frame.set({ vectors, sentence, head: 0, query: Math.max(sixWords(sentence).indexOf("___"), 0) });
+  });
+  const heads = segments(frame, "head", [0, 1, 2, 3].map((head) => [String(head), String(head)]), (head) =>
+    frame.set({ head: Number(head) }),
+  );
+  heads.inputs.forEach((input, head) => {
+    input.parentElement.style.setProperty("--head", headColor(head));
+    input.setAttribute("aria-label", `head ${head}`);
+  });
+  heads.node.classList.add("mha-head-choice");
+  const missing = element("p", { class: "mha-hint" });
+  const node = element("div", { class: "mha-choices" }, kinds.node, heads.node, missing);
+
+  /** @param {SixState} state */
+  function draw({ kind, head, numHeads, isTrained, problem }) {
+    kinds.draw(kind);
+    kinds.inputs[1].disabled = problem !== "";
+    missing.textContent = problem && `The trained vectors are not there: ${problem}.`;
+    missing.hidden = problem === "";
+    heads.draw(String(head));
+    heads.node.hidden = !isTrained;
+    heads.inputs.forEach((input, index) => (input.parentElement.hidden = index >= numHeads));
+  }
+  return { node, draw };
+}
+
+/** What to predict, before anything is computed. */
+const SIX_QUESTIONS = {
+  "by hand": "What comes out for the chosen token? Work out each number before you press Next.",
+  trained:
+    "This model fills in the blank: “is” or “are”? Which head looks from ___ to the subject, “friends”, and skips the nearer “baker”? Predict, then try each head at step 4.",
+};
+
+/**
+ * Says where the vector of a word comes from.
+ * @param {SixState} state
+ */
+function sixRule({ isTrained, words, chosen, x }) {
+  const word = `“${sixIsolate(words[chosen])}”`;
+  if (!isTrained) return `The numbers of ${word} are given: x = ${formatTuple(x[chosen])}.`;
   return (
-    `The characters of ${shown} have the Unicode code points ` +
-    `${points.slice(0, 3).join(", ")}${points.length > 3 ? ", …" : ""}. ` +
-    `Each code point times its place: ${all.join(" + ")}${terms.length > 1 ? ` = ${total}` : ""}. ` +
-    `The remainder after division by 80, plus 1, is ${code}, written ${digits.join("")} in base 3: ${vector}.`
+    `x of ${word} has ${x[chosen].length} numbers: the learned vector of the word plus the learned vector of place ${chosen}. ` +
+    `It begins (${Array.from(x[chosen].slice(0, 4), (number) => formatNumber(number, 2)).join(", ")}, …).`
   );
 }
 
@@ -266,18 +358,19 @@ function sentenceField(frame) {
     autocapitalize: "none",
     autocomplete: "off",
     spellcheck: "false",
-    dir: "auto",
     enterkeyhint: "done",
   });
   const remark = element("p", { class: "mha-hint mha-remark" });
+  const list = element("p", { class: "mha-hint" });
+  const words = element("details", {}, element("summary", { text: "These words" }), list);
   const label = element("label", { class: "mha-row" }, element("span", { class: "mha-name", text: "sentence" }), input);
+  let known = /** @type {readonly string[]} */ ([]);
   const judge = () => {
-    const problem = sixProblem(input.value, limits);
+    const problem = sixProblem(input.value, known, limits);
+    const which = words.hidden ? `words, each one of ${known.join(", ")}` : `of the ${known.length} words that the model knows`;
     input.setAttribute("aria-invalid", String(problem !== ""));
     remark.classList.toggle("mha-problem", problem !== "");
-    remark.textContent =
-      problem ||
-      `Up to ${limits.words} words. A word without given numbers gets a vector made from its characters, without meaning.`;
+    remark.textContent = problem || `Up to ${limits.words} ${which}.`;
     return problem;
   };
   frame.listen(input, "input", () => {
@@ -292,23 +385,30 @@ function sentenceField(frame) {
     }
   });
 
-  let typed = /** @type {string | null} */ (null);
-  /** @param {string} sentence */
-  function draw(sentence) {
+  let drawn = "";
+  /** @param {SixState} state */
+  function draw({ sentence, known: now, isTrained }) {
     // The field is set only when the sentence changes. While the reader types, it already holds the sentence.
-    if (sentence === typed) return;
-    typed = sentence;
-    if (input.value !== typed) input.value = typed;
+    const key = JSON.stringify([sentence, now]);
+    if (key === drawn) return;
+    drawn = key;
+    known = now;
+    words.hidden = !isTrained;
+    list.textContent = now.join(", ");
+    if (input.value !== sentence) input.value = sentence;
     judge();
   }
-  return { node: element("div", {}, label, remark), draw };
+  return { node: element("div", {}, label, remark, words), draw };
 }
 
 /** @param {string} [text] */
 const paneTitle = (text) => element("p", { class: "mha-title", text });
 
-/** Step 1: how the chosen word became a vector, and its query, key and value. */
-function projectPane() {
+/**
+ * Step 1: where the vector of the chosen word comes from, and its query, key and value.
+ * @param {Frame} frame
+ */
+function projectPane(frame) {
   const rule = element("p", { class: "mha-hint" });
   const roles = /** @type {("query" | "key" | "value")[]} */ (["query", "key", "value"]);
   const products = roles.map((role) => {
@@ -319,22 +419,27 @@ function projectPane() {
     const lines = sixLines(`the arithmetic of the ${role}`);
     return { role, node: element("div", {}, title, element("div", { class: "mha-product" }, matrix, lines.node)), body, lines };
   });
-  const vectors = sixTable("Input, query, key and value of each token", [
+  const vectors = vectorTable(frame, "Input, query, key and value of each token", [
     { title: "x", role: "plain", name: "x" },
     { title: "q", role: "query", name: "query" },
     { title: "k", role: "key", name: "key" },
     { title: "v", role: "value", name: "value" },
   ]);
+  const legend = stripLegend();
+  const byHand = element("div", { class: "mha-products" }, ...products.map((product) => product.node));
+  const trained = sixLines("the query, key and value of the chosen token");
   const node = element(
     "div",
     { class: "mha-pane" },
     rule,
-    element("div", { class: "mha-products" }, ...products.map((product) => product.node)),
+    byHand,
+    trained.node,
     paneTitle("All tokens, projected by the same three matrices"),
     vectors.node,
+    legend.node,
   );
 
-  /** @param {SixView} view */
+  /** @param {Pick<SixView, "state" | "found">} view */
   function drawProducts({ state, found }) {
     for (const { role, body, lines } of products) {
       const matrix = state.projections[role];
@@ -354,14 +459,24 @@ function projectPane() {
   }
 
   /** @param {SixView} view */
-  function draw(view) {
-    const { words, isKnown, x, chosen, step } = view.state;
-    const { found } = view;
+  function draw({ state, found }) {
+    const { chosen, step, isTrained } = state;
+    const [from, to] = [state.x[0].length, found.query[0].length];
     rule.textContent =
-      `${sixRule(words[chosen], isKnown[chosen], x[chosen])} ` +
-      "Each entry of q, k and v is the dot product of x with one column of the matrix.";
-    if (step === 1) drawProducts(view);
-    vectors.draw(view.short, [found.x, found.query, found.key, found.value], { chosen });
+      `${sixRule(state)} ` +
+      (isTrained
+        ? `Head ${state.head} has three matrices of ${from} × ${to} numbers. Each entry of q, k and v is the dot product of x with one column.`
+        : "Each entry of q, k and v is the dot product of x with one column of the matrix.");
+    byHand.hidden = isTrained;
+    trained.node.hidden = !isTrained;
+    legend.node.hidden = !isTrained;
+    if (step === 1 && !isTrained) drawProducts({ state, found });
+    trained.draw(
+      isTrained ? roles.map((role) => ({ word: role[0], parts: [{ text: formatTuple(found[role][chosen], 2), role }] })) : [],
+    );
+    const tables = [found.x, found.query, found.key, found.value];
+    vectors.draw(state, tables, { chosen });
+    legend.draw(mostOf(tables));
   }
   return { node, draw };
 }
@@ -371,29 +486,32 @@ function projectPane() {
  * @param {SixView} view
  * @returns {{title: string, lines: SixLine[]}}
  */
-function scoreArithmetic({ state: { chosen }, found, asking, lineForEachKey }) {
+function scoreArithmetic({ state: { chosen, isTrained }, found, asking, lineForEachKey }) {
   const query = found.query[chosen];
+  if (!isTrained) {
+    return {
+      title: `q of ${asking} is ${formatTuple(query)}. Its dot product with each key:`,
+      lines: lineForEachKey((index) => [
+        ...sixDot(query, "query", found.key[index], "key"),
+        " = ",
+        { text: formatEntry(found.scores[chosen][index]) },
+      ]),
+    };
+  }
+  const all = found.key.map((key) => largestProducts(query, key, WRITTEN_PRODUCTS));
+  const most = mostOf([all.map(({ products }) => Float64Array.from(products))]);
+  const bracket = (/** @type {number} */ number) => (number < 0 ? `(${formatNumber(number, 3)})` : formatNumber(number, 3));
   return {
-    title: `q of ${asking} is ${formatTuple(query)}. Its dot product with each key:`,
-    lines: lineForEachKey((index) => [
-      ...sixDot(query, "query", found.key[index], "key"),
-      " = ",
-      { text: formatEntry(found.scores[chosen][index]) },
-    ]),
-  };
-}
-
-/**
- * @param {SixView} view
- * @returns {{title: string, lines: SixLine[]}}
- */
-function scaleArithmetic({ state: { chosen }, found, asking, lineForEachKey }) {
-  const root = formatEntry(Math.sqrt(SIX_WIDTH));
-  return {
-    title: `A query has ${SIX_WIDTH} numbers, so each score of ${asking} is divided by √${SIX_WIDTH}:`,
+    title:
+      `The dot product of q of ${asking} with each key has ${query.length} products. The strip shows them all (red is positive, ` +
+      `blue negative); the ${WRITTEN_PRODUCTS} largest are written out, and the last term is the sum of the others:`,
     lines: lineForEachKey((index) => {
-      const score = formatEntry(found.scores[chosen][index]);
-      return [`${score} / √${SIX_WIDTH} = ${score} / ${root} = `, { text: formatEntry(found.scaled[chosen][index]) }];
+      const { products, largest, rest } = all[index];
+      return [
+        vectorStrip(products, most, `the ${query.length} products`),
+        ` ${[...largest, rest].map(bracket).join(" + ")} = `,
+        { text: formatNumber(found.scores[chosen][index], 3) },
+      ];
     }),
   };
 }
@@ -402,16 +520,40 @@ function scaleArithmetic({ state: { chosen }, found, asking, lineForEachKey }) {
  * @param {SixView} view
  * @returns {{title: string, lines: SixLine[]}}
  */
-function softmaxArithmetic({ state: { chosen }, found, asking, isHidden, lineForEachKey }) {
-  const scaled = Array.from(found.scaled[chosen]);
-  const visible = scaled.map((_, index) => index).filter((index) => !isHidden(chosen, index));
+function scaleArithmetic({ state: { chosen, isTrained }, found, asking, lineForEachKey }) {
+  const width = found.query[chosen].length;
+  const root = formatEntry(Math.sqrt(width));
+  return {
+    title: `A query has ${width} numbers, so each score of ${asking} is divided by √${width}:`,
+    lines: lineForEachKey((index) => {
+      const score = formatEntry(found.scores[chosen][index]);
+      return [`${score} / √${width} = ${isTrained ? "" : `${score} / ${root} = `}`, { text: formatEntry(found.scaled[chosen][index]) }];
+    }),
+  };
+}
+
+/**
+ * @param {SixView} view
+ * @returns {{title: string, lines: SixLine[]}}
+ */
+function softmaxArithmetic({ state: { chosen, isTrained }, found, asking, isHidden, lineForEachKey }) {
+  const given = Array.from(found.scaled[chosen]);
+  const visible = given.map((_, index) => index).filter((index) => !isHidden(chosen, index));
+  // Trained scores are large. The largest is taken off, which no weight notices, and the powers can be read.
+  const largest = isTrained ? Math.max(...visible.map((index) => given[index])) : 0;
+  const scaled = given.map((score) => score - largest);
   const exps = visible.map((index) => `exp(${formatEntry(scaled[index])})`);
   const terms = visible.map((index) => formatEntry(Math.exp(scaled[index])));
   const total = formatEntry(visible.reduce((sum, index) => sum + Math.exp(scaled[index]), 0));
   return {
-    title: `exp() of each scaled score of ${asking}, divided by their sum:`,
+    title:
+      `exp() of each scaled score of ${asking}` +
+      `${isTrained ? ` minus the largest, ${formatEntry(largest)}` : ""}, divided by their sum:`,
     lines: [
-      { word: "sum", parts: [`${exps.join(" + ")} = ${terms.join(" + ")} = `, { text: total }] },
+      {
+        word: "sum",
+        parts: [exps.length > WRITTEN_EXPONENTIALS ? "" : `${exps.join(" + ")} = `, `${terms.join(" + ")} = `, { text: total }],
+      },
       ...lineForEachKey((index) =>
         isHidden(chosen, index)
           ? ["hidden, because this key comes later: ", { text: "0" }]
@@ -437,10 +579,13 @@ function mapPane(frame, step, name, noun, arithmetic) {
   const right = element("div", {}, paneTitle(`All queries at once: ${noun}s`), map.node, bar.node);
   const panes = element("div", { class: "mha-panes" }, element("div", {}, title, lines.node), right);
   const isWeight = name === "weights";
+  const finding = element("p", { class: "mha-finding" });
+  if (isWeight) right.append(finding);
 
   /** @param {SixView} view */
   function draw(view) {
-    const { state, found, short, isHidden } = view;
+    const { state, found, asking, isHidden } = view;
+    const short = state.words;
     if (state.step === step) {
       const told = arithmetic(view);
       title.textContent = told.title;
@@ -454,15 +599,18 @@ function mapPane(frame, step, name, noun, arithmetic) {
       numbers: found[name],
       extent,
       isHidden: isWeight ? isHidden : undefined,
-      digits: name === "scores" ? 0 : isWeight ? 2 : 1,
+      digits: short.length > MAX_NUMBERED ? undefined : isWeight ? 2 : state.isTrained || name === "scaled" ? 1 : 0,
       describe: (row, column, number) => {
         const hidden = isWeight && isHidden(row, column) ? ", hidden by the causal mask" : "";
         return `query ${sixIsolate(short[row])} → key ${sixIsolate(short[column])}: ${noun} ${number}${hidden}`;
       },
     });
     bar.draw(extent, noun);
-    for (const [row, item] of map.node.querySelectorAll("[role=rowheader]").entries()) {
-      item.parentElement.classList.toggle("mha-chosen", row === state.chosen);
+    const row = found.weights[state.chosen];
+    const first = row.indexOf(Math.max(...row));
+    finding.textContent = `${asking} gives most weight, ${formatNumber(row[first], 2)}, to “${sixIsolate(short[first])}”.`;
+    for (const [place, item] of map.node.querySelectorAll("[role=rowheader]").entries()) {
+      item.parentElement.classList.toggle("mha-chosen", place === state.chosen);
     }
   }
   return { node: element("div", { class: "mha-pane" }, panes), draw };
@@ -472,41 +620,61 @@ function mapPane(frame, step, name, noun, arithmetic) {
 function weighPane() {
   const title = paneTitle();
   const lines = sixLines("each value times its weight");
+  const legend = stripLegend();
 
   /** @param {SixView} view */
-  function draw({ state: { chosen }, found, asking, lineForEachKey }) {
-    title.textContent = `Each value, times the weight that ${asking} gives it:`;
+  function draw({ state: { chosen, isTrained }, found, asking, lineForEachKey }) {
+    const most = mostOf([found.value]);
+    title.textContent = `Each value, times the weight that ${asking} gives it${isTrained ? ", in the same colours" : ""}:`;
+    legend.node.hidden = !isTrained;
+    legend.draw(most);
     const entry = (/** @type {number} */ number) => ({
       text: formatNumber(number),
       role: /** @type {SixRole} */ ("value"),
       number: /** @type {[string, number]} */ (["weighted", number]),
     });
     lines.draw(
-      lineForEachKey((index) => [
-        `${formatNumber(found.weights[chosen][index])} · `,
-        { text: formatTuple(found.value[index]), role: "value" },
-        " = (",
-        ...Array.from(found.weighted[index], (number, column) => [...(column > 0 ? [", "] : []), entry(number)]).flat(),
-        ")",
-      ]),
+      lineForEachKey((index) =>
+        isTrained
+          ? [
+              `${formatNumber(found.weights[chosen][index])} · `,
+              vectorStrip(found.value[index], most, "value"),
+              " = ",
+              vectorStrip(found.weighted[index], most, "weight times value", "weighted"),
+            ]
+          : [
+              `${formatNumber(found.weights[chosen][index])} · `,
+              { text: formatTuple(found.value[index]), role: "value" },
+              " = (",
+              ...Array.from(found.weighted[index], (number, column) => [...(column > 0 ? [", "] : []), entry(number)]).flat(),
+              ")",
+            ],
+      ),
     );
   }
-  return { node: element("div", { class: "mha-pane" }, title, lines.node), draw };
+  return { node: element("div", { class: "mha-pane" }, title, lines.node, legend.node), draw };
 }
 
-/** Step 6: the sum of the weighted values. */
-function addPane() {
+/**
+ * Step 6: the sum of the weighted values.
+ * @param {Frame} frame
+ */
+function addPane(frame) {
   const title = paneTitle();
-  const table = sixTable("the weighted values and their sum", [{ title: "weight × v", role: "value", digits: 4 }]);
-  const outputs = sixTable("Output of each token", [{ title: "output", role: "value", name: "output", digits: 4 }]);
+  const table = vectorTable(frame, "the weighted values and their sum", [{ title: "weight × v", role: "value", digits: 4 }]);
+  const sum = element("p", { class: "mha-six-value mha-sum-numbers" });
+  const outputs = vectorTable(frame, "Output of each token", [{ title: "output", role: "value", name: "output", digits: 4 }]);
   const right = element("div", {}, paneTitle("All queries at once: outputs"), outputs.node);
-  const panes = element("div", { class: "mha-panes" }, element("div", {}, title, table.node), right);
+  const panes = element("div", { class: "mha-panes" }, element("div", {}, title, table.node, sum), right);
 
   /** @param {SixView} view */
-  function draw({ state: { chosen }, found, short, asking }) {
+  function draw({ state, found, asking }) {
+    const { chosen, isTrained } = state;
     title.textContent = `The weighted values of ${asking}, added column by column:`;
-    table.draw(short, [found.weighted], { sum: found.output[chosen] });
-    outputs.draw(short, [found.output], { chosen });
+    table.draw(state, [found.weighted], { sum: found.output[chosen] });
+    sum.hidden = !isTrained;
+    sum.textContent = `sum = ${formatTuple(found.output[chosen], 2)}`;
+    outputs.draw(state, [found.output], { chosen });
   }
   return { node: element("div", { class: "mha-pane" }, panes), draw };
 }
@@ -515,54 +683,64 @@ function addPane() {
  * The step and its result, for screen readers.
  * @param {SixView} view
  */
-function describeSix({ state: { step, chosen }, found, short }) {
+function describeSix({ state: { step, chosen, words, isTrained, head }, found }) {
+  const largest = (/** @type {Float64Array} */ row) => {
+    const first = row.indexOf(Math.max(...row));
+    return `largest for ${words[first]}, ${formatNumber(row[first], 2)}`;
+  };
+  const [scores, scaled, weights] = [found.scores, found.scaled, found.weights].map((rows) => rows[chosen]);
+  const tell = (/** @type {Float64Array} */ row, /** @type {number} */ digits) => (isTrained ? largest(row) : formatTuple(row, digits));
   const result = [
-    `query ${formatTuple(found.query[chosen])}`,
-    `scores ${formatTuple(found.scores[chosen])}`,
-    `scaled scores ${formatTuple(found.scaled[chosen])}`,
-    `weights ${formatTuple(found.weights[chosen], 2)}`,
-    `weights ${formatTuple(found.weights[chosen], 2)}`,
+    `query ${formatTuple(found.query[chosen], 2)}`,
+    `scores ${tell(scores, 4)}`,
+    `scaled scores ${tell(scaled, 4)}`,
+    `weights ${tell(weights, 2)}`,
+    `weights ${tell(weights, 2)}`,
     `output ${formatTuple(found.output[chosen], 2)}`,
   ][step - 1];
-  return `Step ${step}, ${SIX_VERBS[step - 1]}. ${short[chosen]}: ${result}.`;
+  return `Step ${step}, ${SIX_VERBS[step - 1]}.${isTrained ? ` Head ${head}.` : ""} ${words[chosen]}: ${result}.`;
 }
 
 /** @param {Frame} frame */
 function buildSix(frame) {
+  const question = element("p", { class: "mha-title mha-question" });
+  const source = sourceChooser(frame);
   const sentence = sentenceField(frame);
   const chooser = sixChooser(frame);
   const causal = checkbox(frame, "Causal mask", (checked) => frame.set({ is_causal: checked }));
   const steps = stepper(frame, SIX_NAMES, (step) => frame.set({ step: step + 1 }));
   const panes = [
-    projectPane(),
+    projectPane(frame),
     mapPane(frame, 2, "scores", "score", scoreArithmetic),
     mapPane(frame, 3, "scaled", "scaled score", scaleArithmetic),
     mapPane(frame, 4, "weights", "weight", softmaxArithmetic),
     weighPane(),
-    addPane(),
+    addPane(frame),
   ];
   const choices = element("div", { class: "mha-choices" }, chooser.node, causal.node);
   frame.body.append(
-    element("div", { class: "mha-controls" }, sentence.node, choices, steps.node),
+    question,
+    element("div", { class: "mha-controls" }, source.node, sentence.node, choices, steps.node),
     ...panes.map(({ node }) => node),
   );
+  const model = sentenceModel(frame);
   let before = "";
 
   return () => {
-    const state = readSix(frame);
+    const state = readSix(frame, model);
     const { mask, ...found } = computeSix(state);
-    const short = state.words.map(sixShort);
     /** @type {SixView} */
     const view = {
       state,
       found: { mask, ...found },
-      short,
-      asking: `“${sixIsolate(short[state.chosen])}”`,
+      asking: `“${sixIsolate(state.words[state.chosen])}”`,
       isHidden: (row, column) => mask !== undefined && !mask[row][column],
-      lineForEachKey: (partsOf) => short.map((word, index) => ({ word, parts: partsOf(index) })),
+      lineForEachKey: (partsOf) => state.words.map((word, index) => ({ word, parts: partsOf(index) })),
     };
-    sentence.draw(state.sentence);
-    chooser.draw(state.words, short, state.chosen);
+    question.textContent = SIX_QUESTIONS[state.kind];
+    source.draw(state);
+    sentence.draw(state);
+    chooser.draw(state.words, state.chosen);
     causal.draw(state.isCausal);
     steps.draw(state.step - 1);
     panes.forEach(({ node, draw }, index) => {
@@ -576,33 +754,50 @@ function buildSix(frame) {
   };
 }
 
-/** @param {Frame} frame */
-function sixPython(frame) {
-  const { words, isKnown, x, projections, chosen, isCausal } = readSix(frame);
+/**
+ * The lines of the program that make x and the three projections.
+ * @param {Frame} frame
+ * @param {SixState} state
+ */
+function sixInputs(frame, { isTrained, words, head, numHeads, x, projections }) {
   const rows = (/** @type {Matrix} */ matrix) => `[${matrix.map((row) => `[${Array.from(row).join(", ")}]`).join(", ")}]`;
-  const known = words.flatMap((word, index) => (isKnown[index] ? [`${JSON.stringify(word)}: [${Array.from(x[index]).join(", ")}]`] : []));
-  return `import torch
+  if (!isTrained) {
+    const known = [...new Set(words.map((word, index) => `${JSON.stringify(word)}: [${Array.from(x[index]).join(", ")}]`))];
+    return `given = {${known.join(", ")}}
 
-from mha_lib import attention_pooling, causal_mask, dot_product_score, scaled_dot_product_score
-
-words = ${JSON.stringify(words).replaceAll('","', '", "')}
-given = {${[...new Set(known)].join(", ")}}
-
-
-def word_vector(word):
-    """The given vector of a word or, if there is none, four digits made from its characters."""
-    if word in given:
-        return given[word]
-    total = sum(place * ord(character) for place, character in enumerate(word, 1))
-    code = 1 + total % 80
-    return [code // 27, code // 9 % 3, code // 3 % 3, code % 3]
-
-
-x = torch.tensor([word_vector(word) for word in words], dtype=torch.float64)
+x = torch.tensor([given[word] for word in words], dtype=torch.float64)
 w_query = x.new_tensor(${rows(projections.query)})
 w_key = x.new_tensor(${rows(projections.key)})
 w_value = x.new_tensor(${rows(projections.value)})
+`;
+  }
+  const [name, arm, seed] = frame.get("trained").stored;
+  const width = x[0].length / numHeads;
+  return `head = ${head}
 
+# The trained model, by the name under which the course stores it.
+state = load_experiment("${name}").state("${arm}", seed=${seed})
+state = {name: numbers.double() for name, numbers in state.items()}
+tokens = [SENTENCE_WORDS.index(word) for word in words]
+x = state["embedding.weight"][tokens] + state["positions.encoding"][: len(words)]
+columns = slice(${width} * head, ${width} * (head + 1))
+w_query, w_key, w_value = (state[f"attention.{role}_proj.weight"].T[:, columns] for role in "qkv")
+`;
+}
+
+/** @param {Frame} frame */
+function sixPython(frame) {
+  const state = readSix(frame, sentenceModel(frame));
+  const { isTrained, words, chosen, isCausal } = state;
+  const imports = isTrained
+    ? "\nfrom mha_lib.data import SENTENCE_WORDS\nfrom mha_lib.experiments import load_experiment"
+    : "";
+  return `import torch
+
+from mha_lib import attention_pooling, causal_mask, dot_product_score, scaled_dot_product_score${imports}
+
+words = ${JSON.stringify(words).replaceAll('","', '", "')}
+${sixInputs(frame, state)}
 # 1 project, 2 score, 3 scale
 query, key, value = x @ w_query, x @ w_key, x @ w_value
 scores = dot_product_score(query, key)
@@ -624,7 +819,7 @@ export default {
       {
         name: "attention-stepper",
         label: "Self-attention in six steps",
-        data: ["vectors", "projections"],
+        data: ["given", "projections", "beginnings", "trained"],
         python: sixPython,
       },
       buildSix,

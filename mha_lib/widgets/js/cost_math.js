@@ -1,5 +1,5 @@
-// What attention layers without biases cost. Pure functions of the sizes; a test compares them with torch's
-// counts.
+// What attention layers without biases cost, and how many users a memory holds. Pure functions of the sizes; a
+// test compares them with torch's counts.
 
 const CURVE_STEPS = 16;
 
@@ -33,6 +33,26 @@ export function attentionCost({ embedDim, numHeads, numKvHeads, length, batchSiz
   };
 }
 
+const MILLION = 1e6;
+const GIGA = 1e9;
+
+/**
+ * What stands in the memory, in bytes, and the number of users whose caches fit beside it.
+ * @param {AttentionSizes & {otherMillions: number, memoryGb: number, scoreTable: boolean}} sizes
+ */
+export function memoryUse({ otherMillions, memoryGb, scoreTable, ...sizes }) {
+  const { parameters, cacheBytes } = attentionCost({ ...sizes, batchSize: 1 });
+  const { numHeads, length, bytesPerNumber } = sizes;
+  const allParameters = parameters + MILLION * otherMillions;
+  const modelBytes = allParameters * bytesPerNumber;
+  // One table is enough: the layers follow one another, and prompts are read one at a time.
+  const scoresBytes = scoreTable ? numHeads * length * length * bytesPerNumber : 0;
+  const memoryBytes = memoryGb * GIGA;
+  const room = memoryBytes - modelBytes - scoresBytes;
+  const users = Math.max(0, Math.floor(room / cacheBytes));
+  return { allParameters, modelBytes, scoresBytes, userBytes: cacheBytes, memoryBytes, room, users };
+}
+
 /**
  * The length at which scores and values cost as much as the projections.
  * @param {{embedDim: number, numHeads: number, numKvHeads: number}} sizes
@@ -52,7 +72,7 @@ export function divisorsUpTo(whole, most) {
 
 /**
  * Everything that the widget shows.
- * @param {AttentionSizes & {sweep: string}} state
+ * @param {AttentionSizes & {sweep: string, otherMillions: number, memoryGb: number, scoreTable: boolean}} state
  */
 export function computeCost(state) {
   const { embedDim, numHeads, numKvHeads, length, sweep } = state;
@@ -66,6 +86,7 @@ export function computeCost(state) {
   const lengths = Array.from({ length: CURVE_STEPS + 1 }, (_, step) => stride * step);
   const curves = lengths.map((tokens) => attentionCost({ ...state, length: tokens }));
   return {
+    memory: memoryUse(state),
     cost: attentionCost(state),
     counts,
     now: counts.indexOf(ofHeads ? numHeads : numKvHeads),

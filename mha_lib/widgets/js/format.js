@@ -65,8 +65,7 @@ export function shortAmount(number, unit = "") {
  * @param {number} ratio
  */
 export function formatRatio(ratio) {
-  const text = (/** @type {number} */ number) => number.toFixed(number < 10 ? 1 : 0);
-  return ratio >= 1 ? `${text(ratio)} times` : `1/${text(1 / ratio)} of`;
+  return `${ratio.toFixed(ratio < 10 ? 2 : 0)} times`;
 }
 
 /**

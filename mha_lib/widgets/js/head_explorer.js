@@ -3,8 +3,9 @@
 import { headColor } from "./colors.js";
 import { formatNumber, groupDigits } from "./format.js";
 import { element, inlineText, mark, mount } from "./frame.js";
-import { fitHeads, headComputer, headCounts } from "./head_math.js";
-import { colorBar } from "./number_map.js";
+import { countHeads, countRight, headAnswers } from "./head_answers.js";
+import { askedPlaces, fitHeads, headComputer, headCounts, headOrder } from "./head_math.js";
+import { colorBar, setText } from "./number_map.js";
 import { checkbox, facts, menu, segments, slider } from "./parts.js";
 import { pixelCanvas, sizedMap } from "./pixel_map.js";
 
@@ -14,7 +15,7 @@ import { pixelCanvas, sizedMap } from "./pixel_map.js";
 /** @typedef {import("./head_math.js").Example} Example */
 /** @typedef {import("./head_math.js").Stage} Stage */
 
-const MAX_MARKED = 8192; // the page stores the numbers of all small maps if there are at most this many
+const MAX_MARKED = 1024; // the page stores the numbers of all small maps if there are at most this many
 
 /** @type {Record<Stage, {text: string, noun: string, about: string}>} */
 const STAGES = {
@@ -65,13 +66,14 @@ function buildHeads(frame) {
   const compute = headComputer();
   const controls = buildControls(frame);
   const sizes = buildSizes();
+  const results = headAnswers();
   const largeMaps = [buildLargeMap(frame, "table"), buildLargeMap(frame, "other_table")];
   const gallery = buildGallery(frame);
   const apart = facts(["max_difference", "mean_difference"]);
   const bar = colorBar();
   const side = element("div", { class: "mha-pane" }, gallery.node, bar.node);
   const panes = element("div", { class: "mha-panes" }, ...largeMaps.map((map) => map.node), side);
-  frame.body.append(controls.node, sizes.node, panes);
+  frame.body.append(...controls.nodes, sizes.node, panes, results.node);
   /** @type {HeadState | null} */
   let before = null;
 
@@ -79,7 +81,7 @@ function buildHeads(frame) {
     const state = readHeads(frame);
     const { example, version, numHeads, stage, head, other, view } = state;
     const computed = compute(state);
-    const { maps, extent } = computed;
+    const { maps, extent, answers } = computed;
     const difference = view === "one" ? null : computed.difference();
     const large =
       view === "difference" && difference
@@ -93,6 +95,7 @@ function buildHeads(frame) {
     sizes.draw(state);
     largeMaps.forEach((map, index) => map.draw(state, large[index], computed, largeExtent));
     gallery.draw(state, maps, extent);
+    results.draw(state, answers);
     bar.draw(largeExtent, view === "difference" ? `difference of ${STAGES[stage].noun}s` : STAGES[stage].noun);
     if (!difference) apart.node.remove();
     else {
@@ -103,7 +106,7 @@ function buildHeads(frame) {
         { text: formatNumber(difference.mean), hint: `mean ${pair}`, number: difference.mean },
       ]);
     }
-    const news = before && describeChange(before, state, difference);
+    const news = before && describeChange(before, state, difference, answers);
     if (news) frame.say(news);
     before = state;
 
@@ -114,6 +117,7 @@ function buildHeads(frame) {
         table: large[0].table,
         ...(view === "both" ? { other_table: large[1].table } : {}),
         ...(difference ? { max_difference: difference.largest, mean_difference: difference.mean } : {}),
+        ...(answers ? { answers, shares: sharesOf(example) } : {}),
         ...(areMarked(maps) ? { shown: maps } : {}),
       };
     });
@@ -124,8 +128,9 @@ function buildHeads(frame) {
  * @param {HeadState} before
  * @param {HeadState} now
  * @param {{largest: number} | null} difference
+ * @param {number[][] | null} answers
  */
-function describeChange(before, now, difference) {
+function describeChange(before, now, difference, answers) {
   const parts = [];
   if (now.example !== before.example) parts.push(`Example: ${now.example.label}.`);
   if (now.numHeads !== before.numHeads) {
@@ -145,12 +150,17 @@ function describeChange(before, now, difference) {
     if (isOtherPair) parts.push(`Heads ${now.head} and ${now.other}, ${VIEWS[/** @type {"both"} */ (now.view)].toLowerCase()}.`);
     parts.push(`They differ by at most ${formatNumber(difference.largest)}.`);
   } else if (isOtherPair) parts.push(`Head ${now.head}.`);
+  const isAsked = now.numHeads !== before.numHeads || now.validLen !== before.validLen || now.isCausal !== before.isCausal;
+  if (answers && isAsked) {
+    const { right, asked } = countRight(now.example, answers);
+    parts.push(`All answers right at ${right} of ${asked} places.`);
+  }
   return parts.join(" ");
 }
 
-/** @param {number} count */
-function countHeads(count) {
-  return count === 1 ? "1 head" : `${count} heads`;
+/** @param {Example} example */
+function sharesOf({ versions }) {
+  return [...versions].sort((a, b) => a.num_heads[0] - b.num_heads[0]).map((version) => version.share ?? 0);
 }
 
 /** @param {Matrix[]} maps */
@@ -161,7 +171,7 @@ function areMarked(maps) {
 /** @param {Frame} frame */
 function buildControls(frame) {
   const chosen = menu(frame, "Example", (index) => {
-    const { examples, example: old, numHeads: wanted, validLen, head, other } = readHeads(frame);
+    const { examples, example: old, numHeads: wanted, validLen } = readHeads(frame);
     const example = examples[index];
     const stops = headCounts(example);
     // A setting that the new example does not allow moves to a nearby one; if all tokens were visible, all
@@ -170,14 +180,13 @@ function buildControls(frame) {
     const length = example.tokens.length;
     frame.set({
       example: example.label,
-      ...(numHeads === wanted ? {} : fitHeads(numHeads, head, other)),
+      ...fitHeads(example, numHeads),
       valid_len: validLen === old.tokens.length ? length : Math.min(validLen, length),
     });
   });
   const note = element("p", { class: "mha-note" });
-  const heads = slider(frame, "num_heads", (value) =>
-    frame.set(fitHeads(value, frame.get("head"), frame.get("other"))),
-  );
+  const heads = slider(frame, "num_heads", (value) => frame.set(fitHeads(readHeads(frame).example, value)));
+  heads.node.classList.add("mha-kept-in-view");
   const visible = slider(frame, "valid_len", (value) => frame.set({ valid_len: value }));
   const stages = segments(
     frame,
@@ -193,27 +202,39 @@ function buildControls(frame) {
   const second = menu(frame, "with", (index) => frame.set({ other: index }));
   const choices = element("div", { class: "mha-choices" }, stages.node, causal.node);
   const comparison = element("div", { class: "mha-choices" }, views.node, second.node);
-  const node = element("div", { class: "mha-controls" }, chosen.node, note, heads.node, visible.node, choices, comparison);
+  // The main slider is a part of the body itself, so that it can stay in view while all that follows scrolls.
+  const above = element("div", { class: "mha-controls" }, chosen.node, note);
+  const below = element("div", { class: "mha-controls" }, visible.node, choices, comparison);
+  /** @type {{example: Example, numHeads: number, validLen: number} | null} */
+  let shown = null;
 
   /** @param {HeadState} state */
   function draw({ examples, example, stops, numHeads, validLen, isCausal, stage, view, other, isCompact }) {
     chosen.node.hidden = examples.length === 1;
-    chosen.draw(examples.map(({ label }) => label), examples.indexOf(example));
+    if (example !== shown?.example) chosen.draw(examples.map(({ label }) => label), examples.indexOf(example));
     if (note.dataset.text !== example.note) note.replaceChildren(...inlineText(example.note));
     note.dataset.text = example.note;
     note.hidden = example.note === "";
     const text = countHeads(numHeads);
-    heads.draw(numHeads, { stops, text, said: `${text}, head_dim ${example.embed_dim / numHeads}` });
+    // A slider that has not moved is left alone: whatever is written into the page has to be laid out again.
+    if (example !== shown?.example || numHeads !== shown.numHeads) {
+      heads.draw(numHeads, { stops, text, said: `${text}, head_dim ${example.embed_dim / numHeads}` });
+    }
     const length = example.tokens.length;
-    visible.draw(validLen, { high: length, text: `${validLen} of ${length}`, said: `${validLen} of ${length} tokens visible` });
+    if (example !== shown?.example || validLen !== shown.validLen) {
+      const said = `${validLen} of ${length} tokens visible`;
+      visible.draw(validLen, { high: length, text: `${validLen} of ${length}`, said });
+    }
     causal.draw(isCausal);
     stages.draw(stage);
     views.draw(view);
-    second.draw(Array.from({ length: numHeads }, (_, index) => `head ${index}`), other);
+    if (view !== "one") second.draw(Array.from({ length: numHeads }, (_, index) => `head ${index}`), other);
     second.node.hidden = view === "one";
-    visible.node.hidden = choices.hidden = comparison.hidden = isCompact;
+    above.hidden = chosen.node.hidden && note.hidden;
+    below.hidden = isCompact;
+    shown = { example, numHeads, validLen };
   }
-  return { node, draw };
+  return { nodes: [above, heads.node, below], draw };
 }
 
 /** A strip of embed_dim numbers, divided into heads, and the sizes that follow from the division. */
@@ -221,6 +242,8 @@ function buildSizes() {
   const strip = element("div", { class: "mha-strip", role: "img" });
   const list = facts(["head_dim", "parameters", "scores"]);
   const node = element("div", { class: "mha-sizes" }, strip, list.node);
+  /** @type {Pick<HeadState, "example" | "version" | "numHeads"> | null} */
+  let built = null;
 
   /** @param {HeadState} state */
   function draw({ example, version, numHeads, head }) {
@@ -234,9 +257,12 @@ function buildSizes() {
       slice.style.setProperty("--head", headColor(index));
       strip.append(slice);
     }
-    strip.classList.toggle("mha-many", numHeads > 8);
+    strip.classList.toggle("mha-numbers", numHeads > 4);
+    strip.classList.toggle("mha-many", numHeads > 16);
     Array.from(strip.children).forEach((slice, index) => slice.classList.toggle("mha-now", index === head));
     const formula = version.parameters > 4 * embedDim ** 2 ? "4 · (embed_dim² + embed_dim)" : "4 · embed_dim²";
+    if (built?.version === version && built.numHeads === numHeads && built.example === example) return;
+    built = { example, version, numHeads };
     list.draw([
       { text: `${embedDim} / ${numHeads} = ${headDim}`, hint: "embed_dim / num_heads", number: headDim },
       {
@@ -282,19 +308,21 @@ function buildLargeMap(frame, name) {
     const isOutput = stage === "output";
     const isDifference = heads.length === 2;
     const whose = isDifference ? `|head ${heads[0]} − head ${heads[1]}|` : `head ${heads[0]}`;
-    title.textContent = `${whose[0].toUpperCase()}${whose.slice(1)}: ${noun}s`;
+    setText(title, `${whose[0].toUpperCase()}${whose.slice(1)}: ${noun}s`);
     const colors = heads.map((head, index) => `${headColor(head)} ${50 * index}% ${isDifference ? 50 * index + 50 : 100}%`);
     title.style.setProperty("--head", `linear-gradient(135deg, ${colors.join(", ")})`);
-    about.textContent = isDifference ? "how far apart the two heads are" : aboutStage;
+    setText(about, isDifference ? "how far apart the two heads are" : aboutStage);
 
     const repeated = new Set(tokens).size < tokens.length;
     const quoted = (/** @type {number} */ index) => `'${tokens[index]}'${repeated ? ` at ${index}` : ""}`;
     const first = isDifference ? 0 : heads[0] * table[0].length;
     const isHidden = (/** @type {number} */ q, /** @type {number} */ k) => !isOutput && stage !== "scores" && !mask[q][k];
+    const isBlank = (/** @type {number} */ q, /** @type {number} */ k) => isDifference && table[q][k] === -Infinity;
     const describe = (/** @type {number} */ q, /** @type {number} */ k, /** @type {string} */ number) => {
       const owner = isDifference ? "each head's output" : "the output";
       const target = !isOutput ? `key ${quoted(k)}` : `number ${first + k} of ${owner}`;
       const each = heads.map((head) => `head ${head}: ${formatNumber(maps[head][q][k])}`).join(", ");
+      if (isBlank(q, k)) number = "no difference";
       const reason = isHidden(q, k) ? `, hidden by the ${k >= validLen ? "padding" : "causal"} mask` : "";
       return `query ${quoted(q)} → ${target}: ${number}${isDifference ? ` (${each})` : ""}${reason}`;
     };
@@ -313,6 +341,7 @@ function buildLargeMap(frame, name) {
       extent,
       mask: isOutput || stage === "scores" ? null : mask,
       isHidden,
+      isBlank,
       describe,
       digits: few ? (stage === "weights" ? 2 : 1) : undefined,
       areNumbers: isOutput,
@@ -328,17 +357,19 @@ function buildLargeMap(frame, name) {
  */
 function buildGallery(frame) {
   const maps = element("div", { class: "mha-maps" });
-  const node = element("fieldset", { class: "mha-gallery" }, element("legend", { text: "All heads" }), maps);
+  const node = element("fieldset", { class: "mha-gallery" }, element("legend", { text: "All heads, the sharpest first" }), maps);
   frame.listen(maps, "change", (event) => frame.set({ head: Number(event.target.value) }));
   /** @type {{label: HTMLElement, input: HTMLInputElement, canvas: ReturnType<typeof pixelCanvas>}[]} */
   const entries = [];
+  /** @type {number[]} the order of the heads in the page */
+  let drawn = [];
 
   /**
    * @param {HeadState} state
    * @param {Matrix[]} heads
    * @param {import("./colors.js").Extent} extent
    */
-  function draw({ head: chosen, other, view, example, isCompact }, heads, extent) {
+  function draw({ head: chosen, other, view, example, isCompact, numHeads }, heads, extent) {
     while (entries.length < heads.length) {
       const index = entries.length;
       const input = element("input", { type: "radio", name: "head", value: index, "aria-label": `head ${index}` });
@@ -347,23 +378,21 @@ function buildGallery(frame) {
       label.style.setProperty("--head", headColor(index));
       entries.push({ label, input, canvas });
     }
+    const order = headOrder(example, numHeads);
+    if (order !== drawn) maps.replaceChildren(...order.map((index) => entries[index].label));
+    drawn = order;
     const square = [2, 4, 6].find((width) => heads.length <= width ** 2) ?? 8;
     const columns = isCompact ? Math.min(Math.max(heads.length, 4), 8) : square;
     maps.style.setProperty("--columns", String(columns));
-    const isMarked = areMarked(heads);
     maps.classList.toggle("mha-fine", example.tokens.length > 48);
     entries.forEach(({ label, input, canvas }, index) => {
-      if (index >= heads.length) {
-        label.remove(); // it is appended again when the head exists again
-        return;
-      }
-      if (!label.parentNode) maps.append(label);
+      if (index >= heads.length) return;
       input.checked = index === chosen;
       label.classList.toggle("mha-other", view !== "one" && index === other);
       canvas.draw(heads[index], extent);
-      if (isMarked) mark(canvas.node, "shown", heads[index].flatMap((row) => Array.from(row)));
-      else delete canvas.node.dataset.number;
     });
+    if (areMarked(heads)) mark(maps, "shown", heads.flat().flatMap((row) => Array.from(row)));
+    else delete maps.dataset.number;
   }
   return { node, draw };
 }
@@ -385,12 +414,69 @@ difference = (shown[${head}] - shown[${other}]).abs()${stage === "masked" ? ".ma
 apart = difference[difference.isfinite()]
 max_difference = apart.max() if len(apart) else torch.tensor(0.0)
 mean_difference = apart.mean() if len(apart) else torch.tensor(0.0)`;
-  return `import base64
-
-import torch
-
+  const { imports, projections } = example.ids ? storedPython(example, numHeads) : inlinePython(version, numHeads, bias, embedDim);
+  return `${imports}
 from mha_lib import MultiHeadAttention, attention_pooling, build_mask, scaled_dot_product_score
+${projections}
+valid_lens = torch.tensor([${validLen}])
+mask = build_mask(${tokens.length}, ${tokens.length}, valid_lens=valid_lens, is_causal=${isCausal ? "True" : "False"})[0]
+scores = scaled_dot_product_score(query, key)
+output, weights = attention_pooling(scores, value, mask.expand_as(scores))
 
+shown = ${stages[stage]}${view === "one" ? "" : difference}
+${views[/** @type {keyof typeof views} */ (view)]}
+print(torch.round(table, decimals=4))
+${answersPython(example)}`;
+}
+
+/**
+ * The part of the program that loads a stored model by its name.
+ * @param {Example} example
+ * @param {number} numHeads
+ */
+function storedPython({ versions, ids, positions, embed_dim: embedDim }, numHeads) {
+  const isOne = versions.length === 1 && versions[0].num_heads.length > 1;
+  const written = (/** @type {any} */ model) => `("${model[0]}", "${model[1]}", ${model[2]})`;
+  const sorted = [...versions].sort((a, b) => a.num_heads[0] - b.num_heads[0]);
+  const table = sorted.map(({ num_heads: [count], model }) => `    ${count}: ${written(model)},\n`).join("");
+  const found = isOne
+    ? `experiment, arm, seed = ${written(versions[0].model)}`
+    : `models = {\n${table}}\nexperiment, arm, seed = models[${numHeads}]`;
+  const added = positions ? ` + state["positions.encoding"][:${ids?.length}]` : "";
+  return {
+    imports: "import torch\n",
+    projections: `from mha_lib.experiments import load_experiment
+
+${found}
+state = load_experiment(experiment).state(arm, seed)
+tokens = torch.tensor([${ids?.join(", ")}])
+x = (state["embedding.weight"][tokens]${added})[None]
+
+prefix = "attention."
+own = {name.removeprefix(prefix): part for name, part in state.items() if name.startswith(prefix)}
+layer = MultiHeadAttention(embed_dim=${embedDim}, num_heads=${numHeads}, bias="q_proj.bias" in own)
+layer.load_state_dict(own)
+layer.requires_grad_(False)
+head_dim = layer.head_dim
+parameters = sum(parameter.numel() for parameter in layer.parameters())
+query, key, value = (
+    layer.split_heads(proj(x))[0].double() for proj in (layer.q_proj, layer.k_proj, layer.v_proj)
+)
+`,
+  };
+}
+
+/**
+ * The part of the program that holds the numbers of a layer that has no name.
+ * @param {import("./head_math.js").Projections} version
+ * @param {number} numHeads
+ * @param {string} bias
+ * @param {number} embedDim
+ */
+function inlinePython(version, numHeads, bias, embedDim) {
+  return {
+    imports: "import base64\n\nimport torch\n",
+    projections: `
 
 def projected(text):
     """The projected tokens, (len, embed_dim): stored in float32, used in float64."""
@@ -406,15 +492,24 @@ query = projected("${version.query}")
 key = projected("${version.key}")
 value = projected("${version.value}")
 query, key, value = (layer.split_heads(x[None])[0] for x in (query, key, value))
+`,
+  };
+}
 
-valid_lens = torch.tensor([${validLen}])
-mask = build_mask(${tokens.length}, ${tokens.length}, valid_lens=valid_lens, is_causal=${isCausal ? "True" : "False"})[0]
-scores = scaled_dot_product_score(query, key)
-output, weights = attention_pooling(scores, value, mask.expand_as(scores))
-
-shown = ${stages[stage]}${view === "one" ? "" : difference}
-${views[/** @type {keyof typeof views} */ (view)]}
-print(torch.round(table, decimals=4))
+/**
+ * The part of the program that computes the answers.
+ * @param {Example} example
+ */
+function answersPython({ task }) {
+  if (!task) return "";
+  return `
+merged = layer.merge_heads(output[None])[0]
+logits = layer.double().out_proj(merged) @ state["read_out.weight"].double().T + state["read_out.bias"]
+asked = [${askedPlaces(task).join(", ")}]
+answers = logits[asked].unflatten(-1, (${task.names.length}, -1)).argmax(-1).T  # ${task.names.join(", ")}
+results = [load_experiment(name).results(arm, "${task.measure}") for name, arm, _ in models.values()]
+shares = [result[seed].item() for result, (_, _, seed) in zip(results, models.values())]
+print(answers, shares)
 `;
 }
 

@@ -6,6 +6,7 @@ import {
   maskScores,
   maskedSoftmax,
   matrixFromFloat32,
+  mergeHeads,
   scaledDotProductScore,
   splitHeads,
   validLenMask,
@@ -19,8 +20,19 @@ import { extentOf } from "./colors.js";
 /** @typedef {"scores" | "masked" | "weights" | "output"} Stage */
 
 /**
- * The projections of a layer, float32 in base64, and the numbers of heads into which they may be divided.
- * @typedef {{num_heads: number[], parameters: number, query: string, key: string, value: string}} Projections
+ * The projections of a layer, float32 in base64, and the numbers of heads into which they may be divided. For
+ * each number of heads `orders` has the heads, the sharpest first. A stored model has a name, (experiment, arm,
+ * seed). If it answers questions, it has the share of right answers on new data, and the map from its heads
+ * to the logits.
+ * @typedef {{num_heads: number[], orders: number[][], parameters: number, query: string, key: string,
+ *   value: string, model?: [string, string, number], share?: number, read_out?: string,
+ *   read_out_bias?: string}} Projections
+ */
+
+/**
+ * What stored models were trained for: the names of their answers at a place, the texts of all tokens, and
+ * the right answers, [task][place], -1 where nothing is asked.
+ * @typedef {{names: string[], words: string[], targets: number[][], measure: string}} Task
  */
 
 /**
@@ -32,6 +44,9 @@ import { extentOf } from "./colors.js";
  * @property {string[]} tokens
  * @property {number} embed_dim
  * @property {Projections[]} versions
+ * @property {number[]} [ids] of the tokens, and whether their positions were added, if the model is stored
+ * @property {boolean} [positions]
+ * @property {Task} [task]
  */
 
 /**
@@ -45,16 +60,53 @@ export function headCounts(example) {
 }
 
 /**
- * The two heads that are chosen when there are `numHeads`: the same or the nearest ones, and if possible not
- * one head twice.
+ * @param {Example} example
  * @param {number} numHeads
- * @param {number} head
- * @param {number} other
+ * @returns {number[]} the heads, the sharpest first
  */
-export function fitHeads(numHeads, head, other) {
-  const first = Math.min(head, numHeads - 1);
-  const second = Math.min(other, numHeads - 1);
-  return { num_heads: numHeads, head: first, other: second === first && numHeads > 1 ? Number(first === 0) : second };
+export function headOrder(example, numHeads) {
+  const version = example.versions.find((candidate) => candidate.num_heads.includes(numHeads));
+  return version?.orders[version.num_heads.indexOf(numHeads)] ?? [];
+}
+
+/**
+ * The settings for another number of heads: the two sharpest heads are shown. Heads of two layers have
+ * nothing in common but their index, so none of them could stay.
+ * @param {Example} example
+ * @param {number} numHeads
+ */
+export function fitHeads(example, numHeads) {
+  const [head, other = head] = headOrder(example, numHeads);
+  return { num_heads: numHeads, head, other };
+}
+
+/** @param {Task} task */
+export function askedPlaces({ targets }) {
+  return targets[0].map((_, place) => place).filter((place) => targets.some((row) => row[place] >= 0));
+}
+
+/**
+ * What the model answers at the places where it is asked, from the outputs of its heads.
+ * @param {Projections} version
+ * @param {Task} task
+ * @param {Matrix[]} outputs of the heads
+ * @returns {number[][]} the tokens, [task][asked place]
+ */
+function answersOf(version, task, outputs) {
+  const merged = mergeHeads(outputs);
+  const readOut = matrixFromFloat32(version.read_out ?? "", merged[0].length);
+  const [bias] = matrixFromFloat32(version.read_out_bias ?? "", readOut.length);
+  return task.names.map((_, index) =>
+    askedPlaces(task).map((place) => {
+      let [best, answer] = [-Infinity, 0];
+      for (let word = 0; word < task.words.length; word++) {
+        const row = index * task.words.length + word;
+        const logit = readOut[row].reduce((sum, weight, i) => sum + weight * merged[place][i], bias[row]);
+        if (logit > best) [best, answer] = [logit, word];
+      }
+      return answer;
+    }),
+  );
 }
 
 /**
@@ -99,6 +151,7 @@ export function headComputer() {
   const pool = remember((/** @type {Matrix[]} */ weights, /** @type {Matrix[]} */ values) =>
     weights.map((matrix, head) => weightedSum(matrix, values[head])),
   );
+  const answer = remember(answersOf);
   const measure = remember((/** @type {Matrix[]} */ maps, /** @type {boolean} */ fromZero) => extentOf(maps, fromZero));
   const subtract = remember(differenceOf);
 
@@ -111,7 +164,8 @@ export function headComputer() {
     const stages = { scores: () => scores, masked: () => hide(scores, mask), weights, output: () => pool(weights(), heads[2]) };
     const maps = stages[stage]();
     const difference = () => subtract(maps[head], maps[other]);
-    return { maps, mask, extent: measure(maps, stage === "weights"), difference };
+    const answers = example.task ? answer(version, example.task, pool(weights(), heads[2])) : null;
+    return { maps, mask, extent: measure(maps, stage === "weights"), difference, answers };
   };
 }
 

@@ -1,22 +1,22 @@
-// A mask made of the reader's painting, padding and causality, and three policies for queries without a key.
+// A mask that the reader paints over the scores, the weights under one of three policies for queries without a
+// key, and what one training step makes of the layer.
 
-import { extentOf } from "./colors.js";
+import { extentOf, inkOn, viridis } from "./colors.js";
 import { formatNumber } from "./format.js";
-import { element, mark, mount } from "./frame.js";
+import { element, inlineText, mark, mount } from "./frame.js";
 import { computeMask } from "./mask_math.js";
-import { colorBar, numberMap } from "./number_map.js";
-import { checkbox, slider } from "./parts.js";
+import { numberMap } from "./number_map.js";
+import { checkbox, segments, slider } from "./parts.js";
+import { runsOf } from "./run_text.js";
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 /** @typedef {import("./frame.js").Frame} Frame */
 
-const FROM_0_TO_1 = { low: 0, high: 1 };
-
 /** @type {{name: string, title: string, about: string}[]} */
 const POLICIES = [
-  { name: "zeros", title: "Zeros", about: "masked_softmax: the row is all zeros" },
-  { name: "nan", title: "NaN", about: "fill with −∞: the row is 0 / 0" },
-  { name: "uniform", title: "Uniform", about: "fill with the lowest number" },
+  { name: "zeros", title: "Zeros", about: "`masked_softmax`: a query without a key gives no weight to any value." },
+  { name: "nan", title: "NaN", about: "Hidden scores are filled with −∞, so the softmax of a query without a key is 0 / 0." },
+  { name: "uniform", title: "Uniform", about: "What shows as −∞ is the lowest finite number here, so the scores of a query without a key are all equal." },
 ];
 
 /** @param {Frame} frame */
@@ -44,6 +44,8 @@ function readMask(frame) {
     painted: painted.split(" ").map((digits) => Array.from(digits, (digit) => digit === "1")),
     validLen: frame.whole("valid_len", { high: kLen }),
     isCausal: frame.flag("is_causal"),
+    policy: frame.choice("policy"),
+    isTrained: frame.flag("is_trained"),
   };
 }
 
@@ -54,61 +56,26 @@ function readMask(frame) {
 const paintedText = (painted) => painted.map((row) => row.map(Number).join("")).join(" ");
 
 /**
- * A small table of numbers, with one row per query or key.
- * @param {string} name under which the page stores the numbers
- * @param {string} caption
- * @param {"query" | "key"} rows
+ * Some queries in words, such as "queries 0–2, 4".
+ * @param {number[]} queries
  */
-function valueTable(name, caption, rows) {
-  const body = element("tbody");
-  const node = element("table", {}, element("caption", { text: caption }), body);
-  /**
-   * @param {Matrix} numbers
-   * @param {(row: number) => boolean} [isMarked]
-   */
-  function draw(numbers, isMarked = () => false) {
-    if (body.children.length !== numbers.length || body.querySelectorAll("td").length !== numbers.length * numbers[0].length) {
-      body.replaceChildren(
-        ...numbers.map((row, index) =>
-          element("tr", {}, element("th", { scope: "row", class: `mha-of-${rows}`, text: `${rows} ${index}` }), ...Array.from(row, () => element("td"))),
-        ),
-      );
-    }
-    numbers.forEach((row, index) => {
-      const line = body.children[index];
-      line.classList.toggle("mha-marked", isMarked(index));
-      row.forEach((number, column) => {
-        const cell = line.children[column + 1];
-        cell.textContent = formatNumber(number, 2);
-        mark(cell, name, number);
-      });
-    });
-  }
-  return { node, draw };
-}
+const nameQueries = (queries) =>
+  queries.length === 0 ? "no query" : `${queries.length === 1 ? "query" : "queries"} ${runsOf(queries)}`;
+
+/** @param {string} text */
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 /**
- * The labels of rows and columns, which are the same for all maps.
- * @param {MaskState} state
- */
-function mapLabels({ qLen, kLen }) {
-  const [rowLabels, columnLabels] = [qLen, kLen].map((len) => Array.from({ length: len }, (_, i) => String(i)));
-  return { rowLabels, columnLabels, areNumbers: true };
-}
-
-/**
- * The mask, which a reader paints cell by cell.
+ * The scores, over which the reader paints the mask cell by cell.
  * @param {Frame} frame
  */
 function paintedMap(frame) {
   let brush = false;
   const map = numberMap(frame, {
-    name: "mask",
+    name: "scores",
     rows: "queries",
     columns: "keys",
-    hint:
-      "Click, drag, or press Space to hide a key from a query or to show it. " +
-      "Hatched: hidden by valid_len or is_causal.",
+    hint: "Click, drag or press Space to hide or show a key. Hatched: hidden by valid_len or is_causal.",
     onPick(row, column, isFirst) {
       const { painted } = readMask(frame);
       // The first cell of a stroke decides whether the stroke hides or shows.
@@ -123,87 +90,235 @@ function paintedMap(frame) {
    * @param {MaskState} state
    * @param {MaskNumbers} numbers
    */
-  function draw(state, { bits, padding, causal }) {
+  function draw(state, { scores, padding, causal }) {
     const reasons = (/** @type {number} */ q, /** @type {number} */ k) => {
       const hiding = [];
       if (!state.painted[q][k]) hiding.push("the painted mask");
       if (!padding[q][k]) hiding.push("valid_len");
       if (state.isCausal && !causal[q][k]) hiding.push("is_causal");
-      return hiding.length === 0 ? "may attend" : `hidden by ${hiding.join(" and ")}`;
+      return hiding.length === 0 ? `score ${formatNumber(state.scores[q][k], 2)}` : `hidden by ${hiding.join(" and ")}`;
     };
+    const [rowLabels, columnLabels] = [state.qLen, state.kLen].map((len) => Array.from({ length: len }, (_, i) => String(i)));
     map.draw({
-      ...mapLabels(state),
-      label: "Mask: queries in rows, keys in columns, 1 = may attend",
-      numbers: bits,
-      extent: FROM_0_TO_1,
+      rowLabels,
+      columnLabels,
+      areNumbers: true,
+      label: "Scores: queries in rows, keys in columns; paint to hide a key",
+      numbers: scores,
+      extent: extentOf([state.scores], false),
       isHidden: (q, k) => !padding[q][k] || !causal[q][k],
       describe: (q, k) => `query ${q} → key ${k}: ${reasons(q, k)}`,
-      digits: 0,
+      digits: 1,
     });
   }
   return { node: map.node, draw };
 }
 
 /**
- * The scores, with the hidden ones hatched, and their colour scale.
- * @param {Frame} frame
+ * Writes a number into a cell of a table.
+ * @param {any} cell
+ * @param {string} name under which the page stores the number, or "" for what the reader does not change
+ * @param {number} number
+ * @param {number} [digits] after the decimal point
  */
-function scoresMap(frame) {
-  const map = numberMap(frame, { name: "scores", rows: "queries", columns: "keys", hint: "" });
-  const scale = colorBar();
+function writeCell(cell, name, number, digits = 2) {
+  cell.textContent = formatNumber(number, digits);
+  cell.classList.toggle("mha-nan", Number.isNaN(number));
+  if (name) mark(cell, name, number);
+}
+
+/**
+ * The weights with the output of each query beside them and the value of each key below them. A frame is drawn
+ * around what depends on the policy, and around nothing else.
+ */
+function resultTable() {
+  const head = element("thead");
+  const body = element("tbody");
+  const foot = element("tfoot");
+  const node = element(
+    "table",
+    { class: "mha-result" },
+    element("caption", { class: "mha-unseen", text: "Weights and output of each query, and the value of each key" }),
+    head,
+    body,
+    foot,
+  );
+  let built = "";
+
+  /**
+   * @param {MaskState} state
+   */
+  function rebuild({ qLen, kLen, value }) {
+    const cells = (/** @type {number} */ count, /** @type {string} */ className) =>
+      Array.from({ length: count }, () => element("td", { class: className }));
+    const valueDim = value[0].length;
+    head.replaceChildren(
+      element(
+        "tr",
+        {},
+        element("td"),
+        ...Array.from({ length: kLen }, (_, key) =>
+          element("th", { scope: "col", class: "mha-of-key" }, element("span", { class: "mha-unseen", text: "key " }), String(key)),
+        ),
+        element("th", { scope: "colgroup", colspan: valueDim, class: "mha-of-value", text: "output" }),
+      ),
+    );
+    body.replaceChildren(
+      ...Array.from({ length: qLen }, (_, query) =>
+        element(
+          "tr",
+          {},
+          element("th", { scope: "row", class: "mha-of-query" }, element("span", { class: "mha-unseen", text: "query " }), String(query)),
+          ...cells(kLen, "mha-weight"),
+          ...cells(valueDim, "mha-output"),
+        ),
+      ),
+    );
+    foot.replaceChildren(
+      ...Array.from({ length: valueDim }, (_, column) =>
+        element(
+          "tr",
+          {},
+          element("th", { scope: "row", class: "mha-of-value", text: column === 0 ? "value" : "" }),
+          ...cells(kLen, "mha-value-cell"),
+        ),
+      ),
+    );
+  }
 
   /**
    * @param {MaskState} state
    * @param {MaskNumbers} numbers
    */
-  function draw(state, { mask }) {
-    const extent = extentOf([state.scores], false);
-    const isHidden = (/** @type {number} */ q, /** @type {number} */ k) => !mask[q][k];
-    map.draw({
-      ...mapLabels(state),
-      label: "Scores: queries in rows, keys in columns",
-      numbers: state.scores,
-      extent,
-      isHidden,
-      describe: (q, k, number) => `query ${q} → key ${k}: ${number}${isHidden(q, k) ? ", hidden" : ""}`,
-      digits: 1,
+  function draw(state, { weights, output, empty }) {
+    const { qLen, kLen, value, isTrained } = state;
+    const key = String([qLen, kLen, value[0].length]);
+    if (key !== built) rebuild(state);
+    built = key;
+    // Nine columns of numbers fit on a phone only if the numbers are short.
+    const isDense = kLen + value[0].length > 7;
+    const digits = isDense ? 1 : 2;
+    node.classList.toggle("mha-dense", isDense);
+    weights.forEach((row, query) => {
+      const isEmpty = empty.includes(query);
+      const line = body.children[query].children;
+      body.children[query].classList.toggle("mha-differs", isEmpty);
+      row.forEach((weight, k) => {
+        const cell = line[k + 1];
+        writeCell(cell, "weights", weight);
+        // A NaN has no colour.
+        const color = Number.isNaN(weight) ? null : viridis(weight);
+        cell.style.backgroundColor = color ? `rgb(${color.join(" ")})` : "";
+        cell.style.color = color ? inkOn(color) : "";
+      });
+      output[query].forEach((number, i) => {
+        const cell = line[kLen + 1 + i];
+        writeCell(cell, "output", number, digits);
+        // After the step the policies have different matrices, and so every output differs.
+        cell.classList.toggle("mha-differs", !isEmpty && isTrained && empty.length > 0);
+      });
     });
-    scale.draw(extent, "score");
+    Array.from(foot.children).forEach((line, column) =>
+      value.forEach((row, k) => writeCell(line.children[k + 1], "", row[column], digits)),
+    );
   }
-  return { nodes: [map.node, scale.node], draw };
+  return { node, draw };
 }
 
 /**
- * Weights and output under one policy.
- * @param {Frame} frame
- * @param {{name: string, title: string, about: string}} policy
+ * A small matrix of value_dim × value_dim numbers with a title.
+ * @param {string} name under which the page stores the numbers
  */
-function policyPane(frame, { name, title, about }) {
-  const map = numberMap(frame, { name: `weights_${name}`, rows: "queries", columns: "keys", hint: "" });
-  const output = valueTable(`output_${name}`, "output", "query");
-  const heading = element("p", { class: "mha-title", text: title });
-  const node = element("div", {}, heading, element("p", { class: "mha-hint", text: about }), map.node, output.node);
+function smallMatrix(name) {
+  const title = element("span", { class: "mha-hint" });
+  const cells = element("span", { class: "mha-matrix" });
+  const node = element("figure", {}, title, cells);
+  /**
+   * @param {string} text
+   * @param {Matrix} numbers
+   */
+  function draw(text, numbers) {
+    title.replaceChildren(...inlineText(text));
+    cells.style.setProperty("--columns", String(numbers.length));
+    const flat = numbers.flatMap((row) => Array.from(row));
+    while (cells.children.length > flat.length) cells.lastElementChild?.remove();
+    while (cells.children.length < flat.length) cells.append(element("span"));
+    flat.forEach((number, index) => writeCell(cells.children[index], name, number));
+  }
+  return { node, draw };
+}
+
+/**
+ * What the step has done, in words.
+ * @param {MaskState} state
+ * @param {MaskNumbers} numbers
+ */
+function stepVerdict({ policy, qLen }, { empty, projection, step }) {
+  if (empty.length === 0) return "Every query sees a key: this step is the same under all three policies.";
+  const who = `${nameQueries(empty)} ${empty.length === 1 ? "sees" : "see"} no key`;
+  const rest = empty.length === qLen ? "W stays as it was" : "W is what the other queries made of it";
+  const lost = projection.flatMap((row) => Array.from(row)).filter(Number.isNaN).length;
+  if (policy === "nan") {
+    return `NaN spreads through the layer: ${lost} of the ${projection.length ** 2} numbers of W are lost, and with them the output of every query.`;
+  }
+  const isMoved = step.ofEmpty.some((row) => row.some((number) => number !== 0));
+  if (isMoved) return `A leak: ${who}, yet hidden values changed W. Nothing raises an error.`;
+  return `${capital(who)} and did not change W: ${rest}.`;
+}
+
+/**
+ * One training step of the layer's matrix W: a button, and the step as a sum of two parts.
+ * @param {Frame} frame
+ */
+function trainingStrip(frame) {
+  const button = element("button", { type: "button", text: "One training step" });
+  frame.listen(button, "click", () => frame.set({ is_trained: !frame.flag("is_trained") }));
+  const hint = element("p", { class: "mha-hint" });
+  hint.append(
+    ...inlineText("The layer multiplies each value by a matrix W. The loss is the sum of the squared outputs, the learning rate 0.1."),
+  );
+  const start = smallMatrix("");
+  const [seeing, ofEmpty, after] = ["step_of_seeing", "step_of_empty", "projection"].map(smallMatrix);
+  const sign = (/** @type {string} */ text) => element("span", { class: "mha-sign", text });
+  const signs = [sign("+"), sign("+"), sign("=")];
+  const sum = element(
+    "div",
+    { class: "mha-sum" },
+    ...[start, seeing, ofEmpty, after].flatMap((matrix, i) => (i === 0 ? [matrix.node] : [element("div", {}, signs[i - 1], matrix.node)])),
+  );
+  const result = element("p", { class: "mha-title" });
+  const node = element("div", { class: "mha-training" }, element("div", {}, button, hint), sum, result);
 
   /**
    * @param {MaskState} state
    * @param {MaskNumbers} numbers
    */
   function draw(state, numbers) {
-    map.draw({
-      ...mapLabels(state),
-      label: `Weights, policy ${title}: queries in rows, keys in columns`,
-      numbers: numbers.weights[name],
-      extent: FROM_0_TO_1,
-      describe: (q, k, number) => `query ${q} → key ${k}: ${number}`,
-      digits: 2,
-    });
-    output.draw(numbers.output[name], (q) => numbers.empty.includes(q));
+    const { isTrained } = state;
+    const { empty, identity, step, projection } = numbers;
+    button.setAttribute("aria-pressed", String(isTrained));
+    start.node.hidden = !isTrained;
+    for (const { node: matrix } of [seeing, ofEmpty]) matrix.parentElement.hidden = !isTrained;
+    signs[2].hidden = !isTrained;
+    if (isTrained) {
+      start.draw("W before", identity);
+      const sees = Array.from(state.scores.keys()).filter((query) => !empty.includes(query));
+      seeing.draw(`from ${nameQueries(sees)}`, step.seeing);
+      ofEmpty.draw(`from ${nameQueries(empty)}`, step.ofEmpty);
+    } else {
+      for (const { node: matrix } of [start, seeing, ofEmpty]) matrix.querySelector(".mha-matrix").replaceChildren();
+    }
+    after.draw(isTrained ? "W after" : "W before the step", projection);
+    result.textContent = isTrained ? stepVerdict(state, numbers) : "Predict: which numbers of W will change, and which will be lost?";
   }
   return { node, draw };
 }
 
-/** @param {Frame} frame */
-function build(frame) {
+/**
+ * What else hides keys, and the buttons that change the whole painting.
+ * @param {Frame} frame
+ */
+function maskTools(frame) {
   const valid = slider(frame, "valid_len", (value) => frame.set({ valid_len: value }));
   const causal = checkbox(frame, "is_causal", (checked) => frame.set({ is_causal: checked }));
   const repaint = (/** @type {string} */ text, /** @type {(visible: boolean) => boolean} */ change) => {
@@ -214,74 +329,116 @@ function build(frame) {
     return button;
   };
   const buttons = [repaint("Show all", () => true), repaint("Invert", (visible) => !visible)];
+  const node = element("div", { class: "mha-tools" }, valid.node, element("div", { class: "mha-choices" }, causal.node, ...buttons));
+  /** @param {MaskState} state */
+  function draw({ validLen, kLen, isCausal }) {
+    valid.draw(validLen, { low: 0, high: kLen, text: `${validLen} of ${kLen}` });
+    causal.draw(isCausal);
+  }
+  return { node, draw };
+}
+
+/**
+ * Says which rows the choice of a policy changes.
+ * @param {number[]} empty
+ */
+function summaryOf(empty) {
+  if (empty.length === 0) return "Every query sees a key, so the three policies agree.";
+  const sees = empty.length === 1 ? "sees" : "see";
+  return `${capital(nameQueries(empty))} ${sees} no key: only there do the weights depend on the policy.`;
+}
+
+/** @param {Frame} frame */
+function build(frame) {
+  const policy = segments(
+    frame,
+    "A query that sees no key gets",
+    POLICIES.map(({ name, title }) => [name, title]),
+    (value) => frame.set({ policy: value }),
+  );
+  const about = element("p", { class: "mha-hint" });
   const paper = paintedMap(frame);
-  const scores = scoresMap(frame);
-  const values = valueTable("value", "values", "key");
-  const summary = element("p", { class: "mha-title mha-mask-summary" });
-  const panes = POLICIES.map((policy) => policyPane(frame, policy));
-  const scale = colorBar();
+  const result = resultTable();
+  const tools = maskTools(frame);
+  const training = trainingStrip(frame);
+  const summary = element("p", { class: "mha-mask-summary" });
   const title = (/** @type {string} */ text) => element("p", { class: "mha-title", text });
   frame.body.append(
+    element("p", {
+      text: "One query sees no key. Under which policy does one training step destroy the layer, and under which does the layer learn from hidden values?",
+    }),
+    element("div", { class: "mha-policy" }, policy.node, about),
     element(
       "div",
-      { class: "mha-panes mha-mask-inputs" },
-      element("div", {}, valid.node, causal.node, element("div", { class: "mha-choices" }, ...buttons), values.node),
-      element("div", {}, title("Mask: 1 = may attend"), paper.node),
-      element("div", {}, title("Scores"), ...scores.nodes),
+      { class: "mha-panes" },
+      element("div", {}, title("Scores: paint over them"), paper.node),
+      element("div", { class: "mha-results" }, title("Weights and outputs"), result.node, summary),
+      tools.node,
     ),
-    summary,
-    element("div", { class: "mha-panes mha-mask-policies" }, ...panes.map(({ node }) => node)),
-    scale.node,
+    training.node,
   );
   let before = "";
 
   return () => {
     const state = readMask(frame);
     const numbers = computeMask(state);
-    const { bits, weights, output, nanRows, empty } = numbers;
-    valid.draw(state.validLen, { low: 0, high: state.kLen, text: `${state.validLen} of ${state.kLen}` });
-    causal.draw(state.isCausal);
+    const { mask, empty } = numbers;
+    policy.draw(state.policy);
+    about.replaceChildren(...inlineText(POLICIES.find(({ name }) => name === state.policy)?.about ?? ""));
     paper.draw(state, numbers);
-    scores.draw(state, numbers);
-    values.draw(state.value);
-    for (const pane of panes) pane.draw(state, numbers);
-    scale.draw(FROM_0_TO_1, "weight");
+    result.draw(state, numbers);
+    tools.draw(state);
+    training.draw(state, numbers);
+    summary.textContent = summaryOf(empty);
 
-    const who = `${empty.length === 1 ? "Query" : "Queries"} ${empty.join(", ")}`;
-    summary.textContent =
-      empty.length === 0
-        ? "Every query sees a key, so the three policies agree."
-        : `${who} may attend to no key: the policies differ there and only there.`;
-    mark(summary, "nan_rows", nanRows);
-
-    const visible = bits.reduce((sum, row) => sum + row.reduce((total, bit) => total + bit, 0), 0);
-    const news = `${visible} of ${state.qLen * state.kLen} cells may attend. ${summary.textContent}`;
+    const visible = mask.flat().filter(Boolean).length;
+    const news = state.isTrained
+      ? `${visible} of ${state.qLen * state.kLen} cells may attend. ${stepVerdict(state, numbers)}`
+      : `${visible} of ${state.qLen * state.kLen} cells may attend. ${summary.textContent}`;
     if (before && before !== news) frame.say(news);
     before = news;
     frame.report(() => ({
-      scores: state.scores,
-      value: state.value,
-      mask: bits,
-      weights_zeros: weights.zeros,
-      output_zeros: output.zeros,
-      weights_uniform: weights.uniform,
-      output_uniform: output.uniform,
-      nan_rows: nanRows,
+      scores: numbers.scores,
+      weights: numbers.weights,
+      projection: numbers.projection,
+      output: numbers.output,
+      ...(state.isTrained && { step_of_seeing: numbers.step.seeing, step_of_empty: numbers.step.ofEmpty }),
     }));
   };
 }
 
 /** @param {Frame} frame */
 function maskPython(frame) {
-  const { scores, value, painted, validLen, isCausal } = readMask(frame);
+  const { scores, value, painted, validLen, isCausal, policy, isTrained } = readMask(frame);
   // Seven digits bring back decimals such as 0.7, which float32 stores as 0.699999988.
   const tensor = (/** @type {Matrix} */ rows) =>
     `torch.tensor(\n    [\n${rows.map((row) => `        [${Array.from(row, (number) => Number(number.toPrecision(7))).join(", ")}],\n`).join("")}    ],\n    dtype=torch.float64,\n)`;
+  /** @type {Object<string, string>} */
+  const calls = {
+    zeros: "masked_softmax(all_scores, mask)",
+    nan: "scores.softmax(-1)",
+    uniform: "all_scores.masked_fill(~mask, torch.finfo(torch.float64).min).softmax(-1)",
+  };
+  const step = isTrained
+    ? `
+
+def step_of(rows):
+    """What one training step adds to W, if only these queries take part."""
+    W = projection.clone().requires_grad_()
+    loss = (weights[rows] @ (value @ W)).square().sum()
+    loss.backward()
+    return -0.1 * W.grad
+
+
+sees_a_key = mask.any(-1)
+step_of_seeing, step_of_empty = step_of(sees_a_key), step_of(~sees_a_key)
+projection = projection + step_of_seeing + step_of_empty`
+    : "";
   return `import torch
 
-from mha_lib import build_mask, masked_softmax
+from mha_lib import build_mask${policy === "zeros" ? ", masked_softmax" : ""}
 
-scores = ${tensor(scores)}
+all_scores = ${tensor(scores)}
 value = ${tensor(value)}
 painted = "${paintedText(painted)}"  # one group for each query, 1 = may attend
 attn_mask = torch.tensor([[digit == "1" for digit in row] for row in painted.split()])
@@ -292,15 +449,11 @@ mask = build_mask(
     is_causal=${isCausal ? "True" : "False"},
 )[0]
 
-# Three policies for a query that may attend to no key.
-weights_zeros = masked_softmax(scores, mask)
-weights_nan = scores.masked_fill(~mask, -torch.inf).softmax(-1)
-weights_uniform = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
-output_zeros = weights_zeros @ value
-output_nan = weights_nan @ value
-output_uniform = weights_uniform @ value
-nan_rows = output_nan.isnan().any(-1)
-print(torch.round(output_zeros, decimals=4))
+scores = all_scores.masked_fill(~mask, -torch.inf)
+weights = ${calls[policy]}
+projection = torch.eye(value.shape[1], dtype=torch.float64)  # W${step}
+output = weights @ (value @ projection)
+print(torch.round(output, decimals=4))
 `;
 }
 

@@ -28,6 +28,7 @@ import { element, focusedNear, isShortcut } from "./frame.js";
  * @property {Extent} extent
  * @property {(row: number, column: number, number: string) => string} describe the text for one cell
  * @property {(row: number, column: number) => boolean} [isHidden] whether a cell is hatched
+ * @property {(row: number, column: number) => boolean} [isBlank] whether a cell has no number to show
  * @property {number} [digits] after the decimal point of the numbers in the cells; without it the cells are
  *   empty
  * @property {boolean} [areNumbers] whether the column labels are only numbers, some of which may be left out
@@ -73,6 +74,7 @@ function buildGrid({ name, rows, columns }) {
   };
 
   /**
+   * Makes the cells again if there are more or fewer than before; otherwise only the labels change.
    * @param {readonly string[]} rowTexts
    * @param {readonly string[]} columnTexts
    * @param {boolean} areNumbers whether the column labels are only numbers; if there are many, some are
@@ -80,17 +82,35 @@ function buildGrid({ name, rows, columns }) {
    */
   function rebuild(rowTexts, columnTexts, areNumbers) {
     const step = areNumbers ? Math.ceil(columnTexts.length / 8) : 1;
-    grid.columnLabels = columnTexts.map((text, column) =>
-      element("span", { role: "columnheader", "aria-label": text, text: column % step === 0 ? text : "" }),
-    );
-    grid.rowLabels = rowTexts.map((text) => element("span", { role: "rowheader", text }));
-    grid.cells = rowTexts.map((_, row) =>
-      columnTexts.map((_, column) =>
-        element("span", { role: "gridcell", tabindex: -1, "data-number": name, "data-row": row, "data-column": column }),
-      ),
+    if (grid.cells.length !== rowTexts.length || grid.cells[0].length !== columnTexts.length) {
+      makeCells(rowTexts.length, columnTexts.length);
+    }
+    columnTexts.forEach((text, column) => {
+      grid.columnLabels[column].setAttribute("aria-label", text);
+      setText(grid.columnLabels[column], column % step === 0 ? text : "");
+    });
+    rowTexts.forEach((text, row) => setText(grid.rowLabels[row], text));
+  }
+
+  /**
+   * @param {number} rowCount
+   * @param {number} columnCount
+   */
+  function makeCells(rowCount, columnCount) {
+    // A copy of one cell is made in a third of the time of a new one.
+    const cell = element("span", { role: "gridcell", tabindex: -1, "data-number": name });
+    grid.columnLabels = Array.from({ length: columnCount }, () => element("span", { role: "columnheader" }));
+    grid.rowLabels = Array.from({ length: rowCount }, () => element("span", { role: "rowheader" }));
+    grid.cells = grid.rowLabels.map((_, row) =>
+      grid.columnLabels.map((_, column) => {
+        const copy = cell.cloneNode(false);
+        copy.dataset.row = String(row);
+        copy.dataset.column = String(column);
+        return copy;
+      }),
     );
     const corner = element("span", { role: "columnheader", "aria-label": rows });
-    node.style.setProperty("--columns", String(columnTexts.length));
+    node.style.setProperty("--columns", String(columnCount));
     node.replaceChildren(
       columnsName,
       element("div", { role: "row" }, corner, ...grid.columnLabels),
@@ -101,6 +121,21 @@ function buildGrid({ name, rows, columns }) {
 }
 
 /**
+ * Sets the text of an element. An unchanged text costs nothing; a changed one keeps its text node, so that
+ * the browser lays out only this element.
+ * @param {any} node with nothing but text in it
+ * @param {string} text
+ */
+export function setText(node, text) {
+  const { firstChild } = node;
+  if (!firstChild) {
+    if (text) node.textContent = text;
+  } else if (firstChild.data !== text) firstChild.data = text;
+}
+
+/**
+ * Changes of a cell only what differs from before: each change of a style makes the browser compute the
+ * cell's styles again.
  * @param {any} cell
  * @param {number} number
  * @param {Extent} extent
@@ -109,13 +144,15 @@ function buildGrid({ name, rows, columns }) {
  */
 function drawCell(cell, number, { low, high }, label, digits) {
   cell.dataset.value = String(number);
-  cell.setAttribute("aria-label", label);
-  const isFinite = Number.isFinite(number);
-  const color = viridis(isFinite ? (number - low) / (high - low) : 0);
-  cell.style.backgroundColor = isFinite ? `rgb(${color.join(" ")})` : "transparent";
-  const text = digits === undefined ? "" : formatNumber(number, digits);
-  if (cell.textContent !== text) cell.textContent = text;
-  cell.style.color = isFinite ? inkOn(color) : "inherit";
+  if (cell.ariaLabel !== label) cell.setAttribute("aria-label", label);
+  const color = Number.isFinite(number) ? viridis((number - low) / (high - low)) : null;
+  const ground = color ? `rgb(${color.join(" ")})` : "transparent";
+  if (cell.ground !== ground) {
+    cell.ground = ground;
+    cell.style.backgroundColor = ground;
+    cell.style.color = color ? inkOn(color) : "inherit";
+  }
+  setText(cell, digits === undefined ? "" : formatNumber(number, digits));
 }
 
 /**
@@ -192,13 +229,13 @@ export function numberMap(frame, options) {
     grid.rowLabels.forEach((label, row) => label.classList.toggle("mha-now", place?.[0] === row));
     grid.columnLabels.forEach((label, column) => label.classList.toggle("mha-now", place?.[1] === column));
     readout.classList.toggle("mha-hint", !place);
-    readout.textContent = place ? grid.cells[place[0]][place[1]].getAttribute("aria-label") : hint;
+    setText(readout, place ? grid.cells[place[0]][place[1]].getAttribute("aria-label") : hint);
   }
 
   let built = "";
   /** @param {MapState} state */
   function draw({ label, rowLabels, columnLabels, numbers, extent, ...rest }) {
-    const { describe, isHidden = () => false, digits, areNumbers = false } = rest;
+    const { describe, isHidden = () => false, isBlank = () => false, digits, areNumbers = false } = rest;
     const key = JSON.stringify([rowLabels, columnLabels, areNumbers]);
     if (key !== built) {
       grid.rebuild(rowLabels, columnLabels, areNumbers);
@@ -214,7 +251,7 @@ export function numberMap(frame, options) {
     numbers.forEach((row, y) =>
       row.forEach((number, x) => {
         const cell = grid.cells[y][x];
-        drawCell(cell, number, extent, describe(y, x, formatNumber(number)), digits);
+        drawCell(cell, number, extent, describe(y, x, formatNumber(number)), isBlank(y, x) ? undefined : digits);
         cell.classList.toggle("mha-hidden", isHidden(y, x));
       }),
     );
@@ -236,10 +273,10 @@ export function colorBar() {
    * @param {string} noun what the numbers are
    */
   function draw(extent, noun) {
-    name.textContent = noun;
-    low.textContent = formatNumber(extent.low, 2);
-    middle.textContent = formatNumber((extent.low + extent.high) / 2, 2);
-    high.textContent = formatNumber(extent.high, 2);
+    setText(name, noun);
+    setText(low, formatNumber(extent.low, 2));
+    setText(middle, formatNumber((extent.low + extent.high) / 2, 2));
+    setText(high, formatNumber(extent.high, 2));
   }
   return { node, draw };
 }

@@ -158,6 +158,54 @@ export function stepper(frame, names, onStep) {
   return { node, draw };
 }
 
+/** @typedef {{text: string, low: number, high: number, now: number}} SliderState */
+
+/**
+ * What an element with the role of a slider tells a screen reader.
+ * @param {HTMLElement} node
+ * @param {SliderState} state `text` is read out instead of the number
+ */
+export function tellSlider(node, { text, low, high, now }) {
+  node.setAttribute("aria-valuemin", String(low));
+  node.setAttribute("aria-valuemax", String(high));
+  node.setAttribute("aria-valuenow", String(now));
+  node.setAttribute("aria-valuetext", text);
+}
+
+/**
+ * Makes a handle that moves in two directions a pair of sliders, because a slider has one direction. Both lie
+ * on the handle and are one stop of the Tab key: whichever slider the last arrow key moved has the focus.
+ * @param {Frame} frame
+ * @param {HTMLElement} knob what the reader sees and drags
+ * @param {[string, string]} names of the slider from left to right and of the upright one
+ */
+export function sliderPair(frame, knob, names) {
+  const sliders = names.map((name, axis) =>
+    element("span", {
+      class: "mha-axis-slider",
+      role: "slider",
+      tabindex: axis === 0 ? 0 : -1,
+      "aria-label": name,
+      "aria-orientation": axis === 0 ? "horizontal" : "vertical",
+    }),
+  );
+  knob.append(...sliders);
+  frame.listen(knob, "focusin", (event) => {
+    for (const slider of sliders) slider.tabIndex = slider === event.target ? 0 : -1;
+  });
+  return {
+    /** @returns {0 | 1} the slider that Tab leads to */
+    axis: () => (sliders[1].tabIndex === 0 ? 1 : 0),
+    /** @param {0 | 1} [axis] */
+    focus(axis) {
+      const slider = axis === undefined ? sliders.find(({ tabIndex }) => tabIndex === 0) : sliders[axis];
+      slider?.focus({ preventScroll: true });
+    },
+    /** @param {SliderState[]} states from left to right, upright */
+    draw: (states) => sliders.forEach((slider, axis) => tellSlider(slider, states[axis])),
+  };
+}
+
 /**
  * Sizes and results in large type, each with a name, a value and a remark.
  * @param {string[]} names under which the page stores the numbers

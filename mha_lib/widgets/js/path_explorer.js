@@ -11,7 +11,7 @@ import { plane } from "./plane.js";
 /** @typedef {import("./path_math.js").PathKind} PathKind */
 
 const PATH_NAMES = {
-  attention: "self-attention",
+  attention: "self\u2011attention", // with a hyphen at which no line ends
   convolution: "convolution",
   dilated: "dilated convolution",
   recurrence: "recurrent network",
@@ -129,10 +129,10 @@ function pathWiring(kind) {
 function pathTable() {
   const names = /** @type {const} */ (["multiplications", "steps", "longest", "total"]);
   const heads = [
-    "multipli\u00adcations per layer",
-    "sequential steps per layer",
+    "work per layer",
+    "steps per layer",
     "longest path",
-    "multipli\u00adcations, first token to last",
+    "work, first to last",
   ];
   const rows = PATH_KINDS.map((kind) => {
     const cells = names.map(() => element("td"));
@@ -145,6 +145,13 @@ function pathTable() {
     element("thead", {}, element("tr", {}, element("td"), ...heads.map((text) => element("th", { scope: "col", text })))),
     element("tbody", {}, ...rows.map((row) => row.node)),
   );
+  // Short words head the columns, since on a phone a long one would break.
+  const meaning = element("p", {
+    class: "mha-hint mha-meaning",
+    text:
+      "Work: multiplications. Steps: those that must wait for one another. " +
+      "First to last: in as many layers as the last token needs to depend on the first.",
+  });
   /** @param {ReturnType<typeof computePath>} found */
   function draw(found) {
     rows.forEach(({ cells }, kind) =>
@@ -156,7 +163,7 @@ function pathTable() {
       }),
     );
   }
-  return { node, draw };
+  return { nodes: [node, meaning], draw };
 }
 
 /** @param {Frame} frame */
@@ -237,7 +244,7 @@ function buildPath(frame) {
       class: "mha-hint mha-legend",
       text: "Orange: the tokens. Blue: the outputs. Shaded: reached by the signal. Line: a shortest path.",
     }),
-    element("div", { class: "mha-panes" }, element("div", {}, table.node, verdict), chart.node),
+    element("div", { class: "mha-panes" }, element("div", {}, ...table.nodes, verdict), chart.node),
   );
   let before = "";
 

@@ -3,6 +3,7 @@
 
 import { formatNumber } from "./format.js";
 import { element, isShortcut, mark, svgElement } from "./frame.js";
+import { sliderPair, tellSlider } from "./parts.js";
 import { roundTicks, within } from "./tick_math.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
@@ -17,7 +18,7 @@ import { roundTicks, within } from "./tick_math.js";
 
 /**
  * `role` is the class that sets the colour: query, key, value, position or offset. To a screen reader, a
- * handle that moves along one axis is a slider.
+ * handle that moves along one axis is a slider, and one that moves along both is a pair of sliders.
  * @typedef {{label: string, role: string, axis: "x" | "y" | "both", step: number,
  *   onMove: (x: number, y: number) => void}} HandleOptions
  */
@@ -118,10 +119,11 @@ function buildDots(area, scale, kind) {
  * @param {number[]} from x and y
  * @param {number} size of a step
  * @param {"x" | "y" | "both"} axis
- * @param {Range} range of that axis
+ * @param {Range} range where Home and End lead
+ * @param {0 | 1} focused the axis of Home and End
  * @returns {number[] | undefined}
  */
-function handleTarget(key, [x, y], size, axis, [low, high]) {
+function handleTarget(key, [x, y], size, axis, [low, high], focused) {
   const [isX, isY] = [axis === "x", axis === "y"];
   /** @type {Object<string, number[]>} */
   const targets = {
@@ -129,9 +131,50 @@ function handleTarget(key, [x, y], size, axis, [low, high]) {
     ArrowRight: isY ? [x, y + size] : [x + size, y],
     ArrowUp: isX ? [x + size, y] : [x, y + size],
     ArrowDown: isX ? [x - size, y] : [x, y - size],
-    ...((isX || isY) && { Home: [low, low], End: [high, high] }),
+    Home: focused === 0 ? [low, y] : [x, low],
+    End: focused === 0 ? [high, y] : [x, high],
   };
   return targets[key];
+}
+
+/** @type {(value: number, step: number) => number} the nearest whole multiple of the step */
+const toStep = (value, step) => Number((Math.round(value / step) * step).toFixed(10));
+
+/**
+ * The element of a handle: a slider or, if it moves along both axes, a pair of sliders with a text on them.
+ * @param {Frame} frame
+ * @param {HandleOptions} options
+ * @param {[string, string]} names of the axes
+ */
+function buildKnob(frame, { label, role, axis, step }, names) {
+  const kind = { class: `mha-handle mha-${role}` };
+  // The ends of an axis need not be stops of the handle, which goes from one stop to the next.
+  const stateOf = (/** @type {number} */ now, /** @type {Range} */ [low, high]) => {
+    const ends = { low: Math.min(toStep(low, step), now), high: Math.max(toStep(high, step), now) };
+    return { ...ends, now, text: formatNumber(now, 2) };
+  };
+  /** @type {(place: number[], scale: Scale) => import("./parts.js").SliderState[]} */
+  const states = ([x, y], scale) => [stateOf(x, scale.x), stateOf(y, scale.y)];
+  if (axis !== "both") {
+    const orientation = axis === "x" ? "horizontal" : "vertical";
+    const node = element("div", { ...kind, role: "slider", tabindex: 0, "aria-label": label, "aria-orientation": orientation });
+    const own = axis === "x" ? 0 : 1;
+    /** @type {(place: number[], scale: Scale, text: string) => void} */
+    const draw = (place, scale, text) => {
+      node.textContent = text;
+      tellSlider(node, states(place, scale)[own]);
+    };
+    return { node, draw, focus: () => node.focus(), axis: () => /** @type {0 | 1} */ (own) };
+  }
+  const shown = element("span", { "aria-hidden": "true" });
+  const node = element("div", kind, shown);
+  const pair = sliderPair(frame, node, [`${label}, ${names[0]}`, `${label}, ${names[1]}`]);
+  /** @type {(place: number[], scale: Scale, text: string) => void} */
+  const draw = (place, scale, text) => {
+    shown.textContent = text;
+    pair.draw(states(place, scale));
+  };
+  return { node, draw, focus: pair.focus, axis: pair.axis };
 }
 
 /**
@@ -139,39 +182,37 @@ function handleTarget(key, [x, y], size, axis, [low, high]) {
  * @param {HTMLElement} area
  * @param {Scale} scale
  * @param {HandleOptions} options
+ * @param {[string, string]} names of the axes
  */
-function buildHandle(frame, area, scale, { label, role, axis, step, onMove }) {
-  const isSlider = axis !== "both";
-  const knob = element(isSlider ? "div" : "button", {
-    class: `mha-handle mha-${role}`,
-    type: isSlider ? null : "button",
-    role: isSlider ? "slider" : null,
-    tabindex: 0,
-    "aria-label": label,
-    "aria-orientation": isSlider ? (axis === "x" ? "horizontal" : "vertical") : null,
-  });
-  area.append(knob);
+function buildHandle(frame, area, scale, options, names) {
+  const { axis, step, onMove } = options;
+  const knob = buildKnob(frame, options, names);
+  const { node } = knob;
+  area.append(node);
   let [x, y] = [0, 0];
   const move = (/** @type {number} */ toX, /** @type {number} */ toY) => {
-    const round = (/** @type {number} */ value) => Number((Math.round(value / step) * step).toFixed(10));
-    onMove(axis === "y" ? x : round(within(toX, scale.x)), axis === "x" ? y : round(within(toY, scale.y)));
+    const round = (/** @type {number} */ value, /** @type {Range} */ range) => toStep(within(value, range), step);
+    onMove(axis === "y" ? x : round(toX, scale.x), axis === "x" ? y : round(toY, scale.y));
   };
-  frame.listen(knob, "pointerdown", (event) => {
-    knob.setPointerCapture(event.pointerId);
+  frame.listen(node, "pointerdown", (event) => {
+    node.setPointerCapture(event.pointerId);
     knob.focus();
     event.preventDefault();
   });
-  frame.listen(knob, "pointermove", (event) => {
-    if (!knob.hasPointerCapture(event.pointerId)) return;
+  frame.listen(node, "pointermove", (event) => {
+    if (!node.hasPointerCapture(event.pointerId)) return;
     const box = area.getBoundingClientRect();
     const [right, top] = [(event.clientX - box.left) / box.width, (box.bottom - event.clientY) / box.height];
     move(scale.x[0] + right * (scale.x[1] - scale.x[0]), scale.y[0] + top * (scale.y[1] - scale.y[0]));
   });
-  frame.listen(knob, "keydown", (event) => {
+  frame.listen(node, "keydown", (event) => {
     const size = step * (event.shiftKey ? 10 : 1);
-    const target = handleTarget(event.key, [x, y], size, axis, axis === "y" ? scale.y : scale.x);
+    const focused = knob.axis();
+    const target = handleTarget(event.key, [x, y], size, axis, focused === 0 ? scale.x : scale.y, focused);
     if (!target || isShortcut(event)) return;
     event.preventDefault();
+    if (axis === "both" && target[0] !== x) knob.focus(0);
+    if (axis === "both" && target[1] !== y) knob.focus(1);
     move(target[0], target[1]);
   });
 
@@ -182,19 +223,10 @@ function buildHandle(frame, area, scale, { label, role, axis, step, onMove }) {
    */
   function draw(toX, toY, text = "") {
     [x, y] = [toX, toY];
-    scale.place(knob, x, y);
-    knob.textContent = text;
-    const [xText, yText] = [formatNumber(x, 2), formatNumber(y, 2)];
-    if (!isSlider) knob.setAttribute("aria-label", `${label} at ${xText}, ${yText}; the arrow keys move it`);
-    else {
-      const [value, [low, high]] = axis === "x" ? [x, scale.x] : [y, scale.y];
-      knob.setAttribute("aria-valuemin", String(low));
-      knob.setAttribute("aria-valuemax", String(high));
-      knob.setAttribute("aria-valuenow", String(value));
-      knob.setAttribute("aria-valuetext", axis === "x" ? xText : yText);
-    }
+    scale.place(node, x, y);
+    knob.draw([x, y], scale, text);
   }
-  return { node: knob, draw };
+  return { node, draw };
 }
 
 /**
@@ -252,7 +284,7 @@ export function plane(frame, { label, xName, yName, ratio = 2, ticks = [6, 4], t
      * A point that the reader drags or moves with the arrow keys (ten steps at once with Shift).
      * @param {HandleOptions} options
      */
-    handle: (options) => buildHandle(frame, area, scale, options),
+    handle: (options) => buildHandle(frame, area, scale, options, [xName, yName]),
     /** @param {string} text what the curves now show */
     describe: (text) => svg.setAttribute("aria-label", `${label}. ${text}`),
   };

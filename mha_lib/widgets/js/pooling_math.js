@@ -19,6 +19,10 @@ import { attentionPooling } from "./attention_math.js";
 
 export const GRID = 101; // the number of points at which the fit is computed
 
+// Of a key exactly one bandwidth away, rounding must not decide whether it counts. (2 - 1.7) / 0.3 is above 1
+// in float64, and (2 - 2.3) / 0.3 is above -1, although both keys are 0.3 away.
+const EDGE_ROUNDING = 1e-9;
+
 /** @type {Object<string, (u: number) => number>} log K(u), where u is (query - key) / bandwidth */
 const LOG_KERNELS = {
   // This is the exponent itself: for a distant key, exp() would be rounded to 0, and the key would be lost.
@@ -27,6 +31,17 @@ const LOG_KERNELS = {
   triangular: (u) => Math.log(Math.max(1 - Math.abs(u), 0)),
   Epanechnikov: (u) => Math.log(Math.max(1 - u * u, 0)),
 };
+
+/**
+ * The signed distance from key to query in bandwidths, exactly 1 or −1 where only rounding makes it differ.
+ * @param {number} query
+ * @param {number} key
+ * @param {number} bandwidth
+ */
+export function distanceInBandwidths(query, key, bandwidth) {
+  const u = (query - key) / bandwidth;
+  return Math.abs(Math.abs(u) - 1) < EDGE_ROUNDING ? Math.sign(u) : u;
+}
 
 /**
  * @param {string} kernel a key of LOG_KERNELS
@@ -46,7 +61,7 @@ export function kernelHeight(kernel, u) {
  */
 export function kernelScore(kernel, query, key, bandwidth) {
   const logKernel = LOG_KERNELS[kernel];
-  return Array.from(query, (q) => Float64Array.from(key, (k) => logKernel((q - k) / bandwidth)));
+  return Array.from(query, (q) => Float64Array.from(key, (k) => logKernel(distanceInBandwidths(q, k, bandwidth))));
 }
 
 /**
@@ -108,7 +123,7 @@ export function computePooling({ keyRange: [low, high], truth, keys, values, ker
  */
 export function kernelWindow({ kernel, bandwidth, query, keys }, { weights, isAnswered }, ceiling) {
   const best = weights.indexOf(Math.max(...weights));
-  const atBest = kernelHeight(kernel, (query - keys[best]) / bandwidth);
+  const atBest = kernelHeight(kernel, distanceInBandwidths(query, keys[best], bandwidth));
   const scale = isAnswered && atBest > 0 ? weights[best] / atBest : ceiling;
   const reach = kernel === "Gaussian" ? 4 : 1;
   const us = Array.from({ length: 81 }, (_, i) => (reach * (i - 40)) / 40);

@@ -5,7 +5,7 @@ import { viridis } from "./colors.js";
 import { formatNumber } from "./format.js";
 import { element, focusedNear, isShortcut, mark, mount } from "./frame.js";
 import { colorBar, placeByKey } from "./number_map.js";
-import { facts, slider } from "./parts.js";
+import { facts, slider, sliderPair } from "./parts.js";
 import { plane } from "./plane.js";
 import { computePosition, computeTable, dotProduct } from "./position_math.js";
 
@@ -63,7 +63,7 @@ function tableOfPositions() {
   const picture = tablePicture();
   const rowMark = element("div", { class: "mha-row-mark" });
   const pairMark = element("div", { class: "mha-pair-mark" });
-  const cursor = element("button", { type: "button", class: "mha-cursor" });
+  const cursor = element("div", { class: "mha-cursor" });
   const area = element("div", { class: "mha-picture" }, picture.node, rowMark, pairMark, cursor);
   const [first, last] = [element("span", { text: "0" }), element("span")];
   const [top, bottom] = [element("span", { text: "0" }), element("span")];
@@ -102,6 +102,7 @@ function tableOfPositions() {
 function positionMap(frame) {
   const { node, area, cursor, drawTable: drawPicture, drawMarks } = tableOfPositions();
   const readout = element("p", { class: "mha-readout" });
+  const sliders = sliderPair(frame, cursor, ["column in the table", "position in the table"]);
   /** @type {Matrix} */
   let table = [];
   let [row, column] = [0, 0];
@@ -112,7 +113,7 @@ function positionMap(frame) {
   function showReadout() {
     // The table may have become smaller while the pointer rests on it.
     const isPointed = pointed && pointed[0] < table.length && pointed[1] < table[0].length;
-    const place = isPointed ? pointed : focusedNear(area) === cursor ? [row, column] : null;
+    const place = isPointed ? pointed : cursor.contains(focusedNear(area)) ? [row, column] : null;
     readout.classList.toggle("mha-hint", !place);
     readout.textContent = place
       ? words(place[0], place[1])
@@ -134,7 +135,7 @@ function positionMap(frame) {
   frame.listen(area, "pointerdown", (event) => {
     if (event.button !== 0) return;
     area.setPointerCapture(event.pointerId);
-    cursor.focus({ preventScroll: true });
+    sliders.focus();
     event.preventDefault();
     go(placeOf(event));
   });
@@ -147,13 +148,18 @@ function positionMap(frame) {
     pointed = null;
     showReadout();
   });
-  frame.listen(cursor, "focus", showReadout);
-  frame.listen(cursor, "blur", showReadout);
+  frame.listen(cursor, "focusin", showReadout);
+  frame.listen(cursor, "focusout", showReadout);
   frame.listen(cursor, "keydown", (event) => {
-    const target = placeByKey(event.key, [row, column], table[0].length, event.shiftKey ? 8 : 1);
+    const isEnd = event.key === "Home" || event.key === "End";
+    const ends = { Home: [0, column], End: [table.length - 1, column] };
+    const byKey = placeByKey(event.key, [row, column], table[0].length, event.shiftKey ? 8 : 1);
+    const target = isEnd && sliders.axis() === 1 ? ends[/** @type {"Home" | "End"} */ (event.key)] : byKey;
     if (!target || isShortcut(event)) return;
     event.preventDefault();
     pointed = null;
+    if (target[1] !== column) sliders.focus(0);
+    if (target[0] !== row) sliders.focus(1);
     go(target);
   });
 
@@ -167,7 +173,11 @@ function positionMap(frame) {
   function drawPlace(state) {
     [row, column] = [state.position, state.column];
     drawMarks(state);
-    cursor.setAttribute("aria-label", `${words(row, column)}; the arrow keys move the mark`);
+    const text = words(row, column);
+    sliders.draw([
+      { low: 0, high: state.embedDim - 1, now: column, text },
+      { low: 0, high: state.numPositions - 1, now: row, text },
+    ]);
     showReadout();
   }
   return { node, readout, drawTable, drawPlace };
@@ -350,7 +360,7 @@ function similarityCurve(frame) {
     line.draw(offsets, similarity);
     dots.draw(offsets, similarity, dotSize(numPositions));
     atZero.draw([0, 0], range);
-    title.textContent = `Position ${position} · each position`;
+    title.textContent = `Dot products of position ${position} with every position`;
     alike.describe(`Position ${position} with itself: ${formatNumber(similarity[position], 2)}`);
     shown = { position, similarity };
     showReadout();
@@ -370,7 +380,9 @@ function build(frame) {
   const curves = pairCurves(frame);
   const similarity = similarityCurve(frame);
   const title = element("p", { class: "mha-title", text: "The table: one row for each position" });
+  const question = "Most models use a base of 10,000. In which columns do neighbouring positions still differ visibly? Predict, then move the base there.";
   frame.body.append(
+    element("p", { class: "mha-title mha-question", text: question }),
     controls.node,
     sizes.node,
     element(

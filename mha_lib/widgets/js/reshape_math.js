@@ -163,14 +163,15 @@ export function ownedBy({ embedDim, headDim }, kind, place) {
 }
 
 /**
- * The place that the reader is asked about before a step: right and wrong calls differ there.
+ * The place that the reader is asked about before a step. Right and wrong calls differ there, and with the
+ * default sizes each question has another answer: nobody is right by repeating the last number.
  * @param {ReshapeState} state
  * @param {ReshapeKind} kind of the table that the step makes
  */
-export function askedPlace({ numHeads, headDim }, kind) {
+export function askedPlace({ length, numHeads, headDim }, kind) {
+  if (kind === "cut") return numHeads > 1 ? [0, 1, 0] : [0, 0, 1];
   if (kind === "heads") return [0, 1, 0];
-  if (kind === "merged") return numHeads > 1 ? [0, headDim] : [1, 0];
-  return [1, 0, 0];
+  return kind === "swapped" ? [1, numHeads - 1, headDim - 1] : [length - 1, 0];
 }
 
 /**

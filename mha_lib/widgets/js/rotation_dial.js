@@ -179,7 +179,7 @@ function dialControls(frame) {
     frame.set({ head_dim: value, pair: Math.min(frame.get("pair"), value / 2 - 1) }),
   );
   const base = slider(frame, "base", (value) => frame.set({ base: Number((10 ** value).toPrecision(2)) }));
-  const sliders = [query, pair, key, headDim, both, base].map(({ node }) => node);
+  const sliders = [query, pair, key, headDim, base].map(({ node }) => node);
   const [low, high] = [frame.limits("base").low, frame.limits("base").high].map(Math.log10);
 
   /** @param {DialState} state */
@@ -197,7 +197,9 @@ function dialControls(frame) {
     headDim.draw(state.headDim, frame.limits("head_dim"));
     base.draw(Math.log10(state.base), { low, high, step: 0.1, text: String(state.base) });
   }
-  return { node: element("div", { class: "mha-controls" }, ...sliders), draw };
+  const question = "Move both positions by the same amount. Which of the two scores stays the same?";
+  const first = element("div", {}, element("p", { class: "mha-title", text: question }), both.node);
+  return { first, node: element("div", { class: "mha-controls" }, ...sliders), draw };
 }
 
 /**
@@ -309,8 +311,9 @@ function build(frame) {
   const speed = element("p", { class: "mha-hint mha-speed" });
   const dials = dialPair(frame);
   const curves = dialCurves(frame);
-  const hint = "Dotted: the arrows before their positions act. Drag q and k; all pairs hold the same arrows.";
-  frame.body.append(controls.node, speed, element("p", { class: "mha-hint", text: hint }), dials.node, ...curves.nodes);
+  const hint = "Dashed: the arrows before their positions are applied. Drag q and k; all pairs hold the same arrows.";
+  const words = element("p", { class: "mha-hint", text: hint });
+  frame.body.append(controls.first, dials.node, speed, words, controls.node, ...curves.nodes);
   let made = "";
   let encoded = /** @type {Encoded | null} */ (null);
   /** @type {{state: DialState, numbers: DialNumbers} | null} */

@@ -136,6 +136,28 @@ function scoreMap() {
   return { node, draw };
 }
 
+/**
+ * The legend of the map, with a line at the score of each key. At a large width d, the coordinates beyond the
+ * plane give keys scores that no place of the map has; the legend covers them too.
+ */
+function scoreLegend() {
+  const scale = colorBar();
+  const lines = Array.from({ length: SCORE_MAX_KEYS }, () => element("i", { class: "mha-key-score", "aria-hidden": "true" }));
+  scale.node.querySelector(".mha-scale").append(...lines);
+  /**
+   * @param {ArrayLike<number>} scores
+   * @param {import("./number_map.js").Extent} extent
+   */
+  function draw(scores, extent) {
+    scale.draw(extent, "score of a key");
+    lines.forEach((line, index) => {
+      line.hidden = index >= scores.length;
+      line.style.left = `${(100 * (scores[index] - extent.low)) / (extent.high - extent.low)}%`;
+    });
+  }
+  return { node: scale.node, draw };
+}
+
 /** @param {Frame} frame */
 function scoreControls(frame) {
   const rule = menu(frame, "score", (index) => frame.set({ score: SCORE_RULES[index][0] }));
@@ -193,17 +215,18 @@ function scorePlane(frame) {
       },
     }),
   );
-  const scale = colorBar();
+  const legend = scoreLegend();
 
   /**
    * @param {State} state
+   * @param {Float64Array} scores
    * @param {ArrayLike<number>} weights
    * @param {Matrix} landscape
    */
-  function draw(state, weights, landscape) {
-    const extent = extentOf([landscape], false);
+  function draw(state, scores, weights, landscape) {
+    const extent = extentOf([landscape, [scores]], false);
     map.draw(landscape, extent);
-    scale.draw(extent, "score of a key");
+    legend.draw(scores, extent);
     const sizeOf = (/** @type {number} */ index) => ({ size: 68 * Math.sqrt(weights[index]) });
     discs.draw(state.keys.map(([x]) => x), state.keys.map(([, y]) => y), sizeOf);
     query.draw(state.query[0], state.query[1], "q");
@@ -212,9 +235,9 @@ function scorePlane(frame) {
       if (index < state.keys.length) handle.draw(state.keys[index][0], state.keys[index][1], String(index));
     });
     const [low, high] = [extent.low, extent.high].map((number) => formatNumber(number, 2));
-    view.describe(`The colour at each place is the score that a key would have there, from ${low} to ${high}`);
+    view.describe(`The colour at each place is the score that a key would have there. The legend runs from ${low} to ${high}`);
   }
-  return { node: element("div", {}, view.node, scale.node), draw };
+  return { node: element("div", {}, view.node, legend.node), draw };
 }
 
 /** @param {Frame} frame */
@@ -239,7 +262,7 @@ function build(frame) {
     const { q, scores, weights, entropy, effectiveKeys, spread } = computeScore(state, learned, readExtra(frame));
     const landscape = scoreLandscape(state, learned, q, places);
     controls.draw(state);
-    view.draw(state, weights[0], landscape);
+    view.draw(state, scores[0], weights[0], landscape);
     const count = state.keys.length;
     results.draw([
       { text: `${formatNumber(entropy, 3)} nats`, hint: `at most ln ${count} = ${formatNumber(Math.log(count), 3)}`, number: entropy },
@@ -250,8 +273,8 @@ function build(frame) {
     const rest = state.d - 2;
     beyond.textContent =
       rest === 0
-        ? "The plane shows both coordinates."
-        : `The plane shows 2 of ${state.d} coordinates. The other ${rest} were drawn once from a normal distribution, for the query and for each key; in the map they are 0 for the key.`;
+        ? "The plane shows both coordinates. White lines in the legend: the scores of the keys."
+        : `The plane shows 2 of ${state.d} coordinates. The other ${rest} were drawn once from a normal distribution; in the map they are 0 for the key. White lines in the legend: the scores of the keys.`;
 
     const best = weights[0].indexOf(Math.max(...weights[0]));
     const news = `Key ${best} has the largest weight, ${formatNumber(weights[0][best], 2)}. Effective number of keys: ${formatNumber(effectiveKeys, 2)}.`;

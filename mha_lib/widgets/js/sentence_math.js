@@ -1,52 +1,46 @@
-// Words, the vectors made from their characters, and the six steps of self-attention over them. Pure
-// functions, no DOM.
+// The words of a sentence, their vectors, made by hand or trained, and the six steps of self-attention over
+// them. Pure functions, no DOM.
 
-import { attentionPooling, causalMask, dotProductScore, scaledDotProductScore } from "./attention_math.js";
+import { attentionPooling, causalMask, dotProductScore, matrixFromFloat32, scaledDotProductScore } from "./attention_math.js";
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 /** @typedef {{words: number, characters: number}} SentenceLimits how many of each fit into a sentence */
+/** @typedef {Record<"query" | "key" | "value", Matrix>} Projections each (width of x, width of the result) */
+
+/**
+ * @typedef {object} StoredSentenceModel
+ * @property {string[]} words
+ * @property {number} num_heads
+ * @property {number} embed_dim
+ * @property {[string, string, number]} stored name of the experiment, arm and seed
+ * @property {Object<string, string>} weights by name, float32 in base64
+ */
 
 // The spaces are written out because Python and JavaScript disagree about which characters are spaces.
 const SIX_SEPARATORS = /[\t-\r \u0085\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]+/u;
-// Control characters, including those that set the direction of the text, and lone halves of surrogate pairs.
-const SIX_REFUSED = /[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2060-\u206f\ud800-\udfff]/u;
-// Characters that only shape their neighbours: a word of these alone would be invisible.
-const SIX_UNSEEN = /^[\u00ad\u034f\u061c\u180b-\u180f\u200c-\u200f\ufe00-\ufe0f]+$/u;
 
 /**
  * @param {string} sentence
  * @returns {string[]}
  */
 export function sixWords(sentence) {
-  return sentence.normalize("NFC").split(SIX_SEPARATORS).filter((word) => word !== "");
+  return sentence.split(SIX_SEPARATORS).filter((word) => word !== "");
 }
 
 /**
  * @param {string} sentence
+ * @param {readonly string[]} known the words that have vectors
  * @param {SentenceLimits} limits
  * @returns {string} what is wrong with the sentence, for the reader who types it; empty if nothing is wrong
  */
-export function sixProblem(sentence, { words: mostWords, characters }) {
+export function sixProblem(sentence, known, { words: mostWords, characters }) {
   const { length } = [...sentence];
   if (length > characters) return `${length} characters are too many: up to ${characters} fit here.`;
-  if (SIX_REFUSED.test(sentence)) return "There is a control character in the sentence: please leave it out.";
   const words = sixWords(sentence);
   if (words.length === 0) return "Type at least one word.";
   if (words.length > mostWords) return `${words.length} words are too many: up to ${mostWords} fit here.`;
-  if (words.some((word) => SIX_UNSEEN.test(word))) return "One of the words cannot be seen: please leave it out.";
-  return "";
-}
-
-/**
- * The vector that is made from the characters of a word, and the intermediate numbers.
- * @param {string} word
- */
-export function sixCode(word) {
-  const points = Array.from(word, (character) => /** @type {number} */ (character.codePointAt(0)));
-  const total = points.reduce((sum, point, index) => sum + (index + 1) * point, 0);
-  const code = 1 + (total % 80);
-  const digits = [Math.floor(code / 27), Math.floor(code / 9) % 3, Math.floor(code / 3) % 3, code % 3];
-  return { points, total, code, digits };
+  const unknown = words.find((word) => !known.includes(word));
+  return unknown === undefined ? "" : `“${unknown}” has no vector.`;
 }
 
 /**
@@ -62,9 +56,44 @@ function sixProduct(x, matrix) {
 }
 
 /**
+ * Reads the stored model: `vectors` gives the vectors of words at their places, `projections` what turns them
+ * into the queries, keys and values of a head.
+ * @param {StoredSentenceModel} stored
+ */
+export function prepareSentenceModel({ words: known, num_heads: numHeads, embed_dim: embedDim, weights }) {
+  const read = (/** @type {string} */ name) => matrixFromFloat32(weights[name], embedDim);
+  const [embedding, positions, query, key, value] = ["embedding", "positions", "query", "key", "value"].map(read);
+  const headDim = embedDim / numHeads;
+  const ofHead = (/** @type {Matrix} */ weight, /** @type {number} */ head) => {
+    const rows = weight.slice(headDim * head, headDim * (head + 1));
+    return Array.from({ length: embedDim }, (_, column) => Float64Array.from(rows, (row) => row[column]));
+  };
+  return {
+    vectors: (/** @type {string[]} */ words) =>
+      words.map((word, place) => embedding[known.indexOf(word)].map((number, i) => number + positions[place][i])),
+    projections: (/** @type {number} */ head) => ({
+      query: ofHead(query, head),
+      key: ofHead(key, head),
+      value: ofHead(value, head),
+    }),
+  };
+}
+
+/**
+ * The products of a dot product, largest first by their size, and the sum of all but the `count` largest.
+ * @param {ArrayLike<number>} left
+ * @param {ArrayLike<number>} right
+ * @param {number} count
+ */
+export function largestProducts(left, right, count) {
+  const products = Array.from(left, (number, index) => number * right[index]);
+  const sorted = products.slice().sort((a, b) => Math.abs(b) - Math.abs(a));
+  return { products, largest: sorted.slice(0, count), rest: sorted.slice(count).reduce((sum, number) => sum + number, 0) };
+}
+
+/**
  * The numbers of all steps.
- * @param {{words: string[], x: Matrix, projections: Record<"query" | "key" | "value", Matrix>, chosen: number,
- *   isCausal: boolean}} state
+ * @param {{words: string[], x: Matrix, projections: Projections, chosen: number, isCausal: boolean}} state
  */
 export function computeSix({ words, x, projections, chosen, isCausal }) {
   const query = sixProduct(x, projections.query);

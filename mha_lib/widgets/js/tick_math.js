@@ -11,9 +11,16 @@
 export function roundTicks([low, high], count) {
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999) ?? rough;
-  const first = Math.ceil(low / step - 1e-9);
-  const last = Math.floor(high / step + 1e-9);
+  const sizes = [1, 2, 5, 10].map((factor) => factor * power);
+  const endsWith = (/** @type {number} */ size) => [Math.ceil(low / size - 1e-9), Math.floor(high / size + 1e-9)];
+  const fitting = sizes.findIndex((size) => size >= rough * 0.999);
+  let step = sizes[fitting] ?? rough;
+  let [first, last] = endsWith(step);
+  // A single number would give an axis no scale; the next smaller step gives more of them.
+  if (first >= last && fitting > 0) {
+    step = sizes[fitting - 1];
+    [first, last] = endsWith(step);
+  }
   const values = Array.from({ length: last - first + 1 }, (_, index) => (first + index) * step);
   return { values, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
 }

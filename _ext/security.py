@@ -1,0 +1,113 @@
+"""What a page may run and load: a Content-Security-Policy for each page, made when it is finished.
+
+Pages load files that lie beside them and run the widgets' modules, which are stored in the page and started
+from blob URLs. A script in the text of a page runs only if its SHA-256 stands in the policy, and only the
+build writes it there, so whatever else finds its way into a page stays text. GitHub Pages cannot send a
+header: the policy is a <meta> element, before everything that it rules.
+"""
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+# `file:` is for a book opened from disk.
+POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self' file: blob:",
+    "worker-src": "blob:",  # a widget may compute beside the page
+    "style-src": "'self' file: 'unsafe-inline'",
+    "img-src": "'self' file: data: blob:",
+    "font-src": "'self' file: data:",
+    "connect-src": "'self' file:",
+    "base-uri": "'none'",
+    "form-action": "'self' file:",
+}
+META = '<meta http-equiv="Content-Security-Policy" content="{}" />'
+WRITTEN = re.compile(META.format('[^"]*'))
+HEAD = re.compile(r'(<meta charset="utf-8" ?/>)')
+SCRIPT = re.compile(r"<script\b([^>]*)>(.*?)</script\s*>", re.DOTALL | re.IGNORECASE)
+TYPE = re.compile(r'\btype="([^"]*)"')
+RUN = ("", "module", "text/javascript", "application/javascript")
+
+# The theme's buttons carry their code in attributes, which such a policy forbids. They carry a name instead,
+# and _static/buttons.js knows what it means.
+ACTIONS = {"toggleFullScreen()": "full-screen", "window.print()": "print"}
+ATTRIBUTE = re.compile(r'(<[a-z][^<>]*?\s)on[a-z]+="([^"]*)"')
+
+
+class CodeInAttributeError(Exception):
+    """A page has code in an attribute, which no browser will run."""
+
+
+def scripts_in(html):
+    """Return the texts of the scripts that a page holds and that a browser would run."""
+    found = []
+    for attributes, text in SCRIPT.findall(html):
+        kind = TYPE.search(attributes)
+        if "src=" not in attributes and (not kind or kind[1] in RUN):
+            found.append(text)
+    return found
+
+
+def hash_of(script):
+    """Return how a policy names the text of a script."""
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+def name_actions(html):
+    """Replace code in attributes by names.
+
+    Raises:
+        CodeInAttributeError: there is code that has no name.
+    """
+
+    def name(match):
+        if match[2] not in ACTIONS:
+            raise CodeInAttributeError(
+                f"{match[2]!r} has no name in _ext/security.py, at {match[1]!r}"
+            )
+        return f'{match[1]}data-action="{ACTIONS[match[2]]}"'
+
+    # Only markup: what the scripts of a page hold is no attribute.
+    parts = re.split(r"(<script\b.*?</script\s*>)", html, flags=re.DOTALL)
+    return "".join(
+        part if number % 2 else ATTRIBUTE.sub(name, part)
+        for number, part in enumerate(parts)
+    )
+
+
+def policy_of(html):
+    """Return the policy of a page: its own scripts, by their hashes, and no others."""
+    hashes = sorted({hash_of(script) for script in scripts_in(html)})
+    rules = POLICY | {"script-src": " ".join([POLICY["script-src"], *hashes])}
+    return "; ".join(f"{name} {value}" for name, value in rules.items())
+
+
+def secure(html):
+    """Return a page with its policy as the first thing in its head; doing so twice changes nothing."""
+    html = name_actions(WRITTEN.sub("", html))
+    before, charset, after = HEAD.split(html, maxsplit=1)
+    return before + charset + META.format(policy_of(html)) + after
+
+
+def secure_pages(app, exception):
+    """Write the policy into all pages of a finished build."""
+    if exception or app.builder.format != "html":
+        return
+    outdir = Path(app.outdir)
+    for path in outdir.rglob("*.html"):
+        if outdir / "_static" in path.parents:
+            continue  # no page, but a part of the theme
+        html = path.read_text(encoding="utf-8")
+        secured = secure(html)
+        if secured != html:
+            path.write_text(secured, encoding="utf-8")
+
+
+def setup(app):
+    """Register the above with Sphinx."""
+    # After everything else that changes pages.
+    app.connect("build-finished", secure_pages, priority=950)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

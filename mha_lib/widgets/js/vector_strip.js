@@ -1,0 +1,141 @@
+// Long vectors as rows of coloured cells: red is positive, blue negative, white zero. Each vector is one
+// element, so that a page can hold many.
+
+import { formatNumber } from "./format.js";
+import { element, mark } from "./frame.js";
+
+/** @typedef {import("./frame.js").Frame} Frame */
+/** @typedef {{title: string, role: string, name?: string}} StripGroup the page stores the numbers under `name` */
+
+/** Evenly spaced stops of the diverging map, from the lowest number to the highest. */
+const STRIP_STOPS = [
+  [33, 102, 172],
+  [146, 197, 222],
+  [247, 247, 247],
+  [244, 165, 130],
+  [178, 24, 43],
+];
+
+/**
+ * @param {number} share from −1 to 1; a share outside is moved to the nearer end
+ * @returns {string} a CSS colour
+ */
+function stripColor(share) {
+  const place = 2 + 2 * Math.min(Math.max(share, -1), 1);
+  const stop = Math.min(Math.floor(place), STRIP_STOPS.length - 2);
+  const [low, high] = [STRIP_STOPS[stop], STRIP_STOPS[stop + 1]];
+  return `rgb(${low.map((c, i) => Math.round(c + (place - stop) * (high[i] - c))).join(" ")})`;
+}
+
+/**
+ * @param {ArrayLike<number>} numbers
+ * @param {number} most the number of the darkest red
+ * @returns {string} a CSS gradient with one even cell for each number
+ */
+function stripGradient(numbers, most) {
+  const cells = Array.from(numbers, (number, index) => {
+    const [start, end] = [index, index + 1].map((place) => `${Number(((100 * place) / numbers.length).toFixed(3))}%`);
+    return `${stripColor(number / most)} ${start} ${end}`;
+  });
+  return `linear-gradient(to right, ${cells.join(", ")})`;
+}
+
+/**
+ * The largest absolute value in some tables, for their common colours.
+ * @param {import("./attention_math.js").Matrix[]} tables
+ */
+export function mostOf(tables) {
+  let most = 0;
+  for (const table of tables) for (const row of table) for (const number of row) most = Math.max(most, Math.abs(number));
+  return most || 1;
+}
+
+/**
+ * One vector.
+ * @param {ArrayLike<number>} numbers
+ * @param {number} most
+ * @param {string} label what it is, for screen readers
+ * @param {string} [name] under which the page stores the numbers
+ */
+export function vectorStrip(numbers, most, label, name) {
+  const node = element("span", { class: "mha-strip", role: "img", "aria-label": label });
+  node.style.background = stripGradient(numbers, most);
+  node.style.setProperty("--cells", String(numbers.length));
+  if (name) mark(node, name, numbers);
+  return node;
+}
+
+/**
+ * A table of vectors, one row per token and one strip per group. Below it stands the number under the pointer.
+ * @param {Frame} frame
+ * @param {string} label
+ * @param {StripGroup[]} groups
+ */
+export function stripTable(frame, label, groups) {
+  const titles = groups.map(({ title, role }) => element("th", { scope: "col", class: `mha-six-${role}`, text: title }));
+  const body = element("tbody");
+  const readout = element("p", { class: "mha-readout mha-hint" });
+  const table = element(
+    "table",
+    { class: "mha-strips", "aria-label": label },
+    element("thead", {}, element("tr", {}, element("td"), ...titles)),
+    body,
+  );
+  const node = element("div", {}, table, readout);
+  const hint = "Point at a cell to read its number; the numbers of the chosen token are written out.";
+  let [words, arrays] = [/** @type {readonly string[]} */ ([]), /** @type {import("./attention_math.js").Matrix[]} */ ([])];
+  const rest = () => {
+    readout.textContent = hint;
+    readout.classList.add("mha-hint");
+  };
+  frame.listen(body, "pointermove", (event) => {
+    const strip = event.target.closest?.(".mha-strip");
+    if (!strip) return rest();
+    const [row, group] = [strip.dataset.row, strip.dataset.group].map(Number);
+    const box = strip.getBoundingClientRect();
+    const numbers = arrays[group][row];
+    const entry = Math.min(Math.max(Math.floor(((event.clientX - box.left) / box.width) * numbers.length), 0), numbers.length - 1);
+    readout.textContent = `${groups[group].title} of ${words[row]}, entry ${entry + 1} of ${numbers.length}: ${formatNumber(numbers[entry])}`;
+    readout.classList.remove("mha-hint");
+  });
+  frame.listen(body, "pointerleave", rest);
+  rest();
+
+  /**
+   * @param {readonly string[]} tokens no token at all empties the table
+   * @param {import("./attention_math.js").Matrix[]} tables one for each group
+   * @param {{chosen?: number, sum?: ArrayLike<number>}} [how] `chosen` is the highlighted row, `sum` a last row
+   *   below a rule
+   */
+  function draw(tokens, tables, { chosen = -1, sum } = {}) {
+    words = sum ? [...tokens, "the sum"] : tokens;
+    arrays = sum ? [[...tables[0], Float64Array.from(sum)]] : tables;
+    const most = mostOf(arrays);
+    body.replaceChildren(
+      ...words.map((word, row) => {
+        const isSum = sum !== undefined && row === tokens.length;
+        const cells = groups.map(({ title, name }, group) => {
+          const strip = vectorStrip(arrays[group][row], most, `${title} of ${word}`, name);
+          [strip.dataset.row, strip.dataset.group] = [String(row), String(group)];
+          return element("td", {}, strip);
+        });
+        const head = element("th", { scope: "row" }, element("bdi", { class: "mha-word", text: isSum ? "sum" : word }));
+        return element("tr", { class: isSum ? "mha-sum" : row === chosen ? "mha-chosen" : null }, head, ...cells);
+      }),
+    );
+  }
+  return { node, draw };
+}
+
+/** The colours of the strips, with the numbers at both ends. */
+export function stripLegend() {
+  const [low, high] = [element("span"), element("span")];
+  const scale = element("span", { class: "mha-strip", role: "img", "aria-label": "from blue, negative, through white, 0, to red, positive" });
+  scale.style.background = `linear-gradient(to right, ${STRIP_STOPS.map((stop) => `rgb(${stop.join(" ")})`).join(", ")})`;
+  const node = element("p", { class: "mha-strip-legend mha-hint" }, low, scale, high);
+  /** @param {number} most */
+  function draw(most) {
+    [low.textContent, high.textContent] = [formatNumber(-most, 2), formatNumber(most, 2)];
+  }
+  return { node, draw };
+}

@@ -1,0 +1,312 @@
+"""`make` on somebody else's machine: what it needs, what it makes again, and what it leaves alone.
+
+It runs here in a folder whose name has a space, with stand-ins for what would take minutes: the environment,
+pip and Jupyter Book write down how they were called.
+"""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import urllib.parse
+from pathlib import Path
+
+import machine
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Stands in for Python: it makes an environment of stand-ins, and is Python otherwise.
+PYTHON = """\
+#!/usr/bin/env bash
+if [ "$1 $2" != "-m venv" ]; then exec {python} "$@"; fi
+echo "venv" >>log
+mkdir -p .venv/bin
+for name in python pip jupyter-book; do cp stand-ins/$name .venv/bin/$name; done
+"""
+PIP = """\
+#!/usr/bin/env bash
+echo "pip $*" >>log
+case "$*" in *requirements-cpu.txt) [ ! -e no-torch-for-cpus ];; esac
+"""
+JUPYTER_BOOK = """\
+#!/usr/bin/env bash
+echo "jupyter-book" >>log
+out="$4/_build/html"
+mkdir -p "$out"
+cp content "$out/index.html"
+[ ! -e fail ]
+"""
+
+
+class Checkout:
+    """A folder with the Makefile and stand-ins; `log` is what they wrote down."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        for name in ("tools", "stand-ins", "_ext", "_static"):
+            (folder / name).mkdir(parents=True)
+        for name in ("Makefile", "tools/machine.py"):
+            shutil.copy(ROOT / name, folder / name)
+        names = ["requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt", "pyproject.toml"]
+        for name in [*names, "_config.yml", "_toc.yml", "tools/check_experiments.py"]:
+            (folder / name).write_text("")
+        own = f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n'
+        scripts = {"python": own, "pip": PIP, "jupyter-book": JUPYTER_BOOK}
+        for name, text in scripts.items():
+            self.script(f"stand-ins/{name}", text)
+        self.script("python", PYTHON.format(python=sys.executable))
+        (folder / "content").write_text("first")
+
+    def script(self, name, text):
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def make(self, *arguments, python="./python"):
+        (self.folder / "log").write_text("")
+        settings = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+        done = subprocess.run(
+            ["make", f"PYTHON={python}", *arguments],
+            cwd=self.folder, capture_output=True, text=True, env=settings, timeout=120,
+        )  # fmt: skip
+        self.log = (self.folder / "log").read_text().splitlines()
+        return done
+
+    def page(self):
+        return (self.folder / "_build" / "html" / "index.html").read_text()
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return Checkout(tmp_path / "my course")
+
+
+# --------------------------------------------------------------------------------
+# The environment
+
+
+def test_environment_is_made_once_from_hashed_files(checkout):
+    assert checkout.make("book").returncode == 0
+    assert checkout.log[0] == "venv"
+    pinned = "install --quiet --no-deps --require-hashes --only-binary :all: -r "
+    assert checkout.log[1:-1] == [
+        f"pip {pinned}requirements-cpu.txt",
+        f"pip {pinned}requirements.txt",
+        "pip install --quiet --no-deps --no-build-isolation --editable .",
+    ]
+    assert checkout.make("book").returncode == 0
+    assert checkout.log == ["jupyter-book"]
+
+
+def test_another_index_serves_torch_alone(checkout):
+    checkout.make("book", "TORCH_INDEX=https://example.invalid/cpu")
+    asked = [line for line in checkout.log if "example.invalid" in line]
+    assert [line.split()[-1] for line in asked] == ["requirements-cpu.txt"]
+
+
+def test_torch_for_gpus_comes_where_no_index_has_the_other(checkout):
+    (checkout.folder / "no-torch-for-cpus").touch()
+    done = checkout.make("book")
+    assert done.returncode == 0
+    assert "TORCH_INDEX=https://download.pytorch.org/whl/cpu" in done.stdout
+    assert [line.split()[-1] for line in checkout.log[1:4]] == [
+        "requirements-cpu.txt", "requirements-gpu.txt", "requirements.txt",
+    ]  # fmt: skip
+
+
+def test_new_pins_are_installed_into_the_same_environment(checkout):
+    checkout.make("book")
+    pins = checkout.folder / "requirements.txt"
+    later = (checkout.folder / ".venv" / "ready").stat().st_mtime + 5
+    os.utime(pins, (later, later))
+    checkout.make("book")
+    assert "venv" not in checkout.log
+    assert any(line.endswith("-r requirements.txt") for line in checkout.log)
+
+
+def test_moved_environment_is_made_again(checkout):
+    checkout.make("book")
+    (checkout.folder / ".venv" / "left over").touch()
+    moved = checkout.folder.parent / "elsewhere"
+    checkout.folder.rename(moved)
+    checkout.folder = moved
+    assert checkout.make("book").returncode == 0
+    assert checkout.log[0] == "venv"
+    assert not (moved / ".venv" / "left over").exists()
+
+
+def test_environment_whose_python_is_gone_is_made_again(checkout):
+    checkout.make("book")
+    python = checkout.folder / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/nowhere/python3")
+    assert checkout.make("book").returncode == 0
+    assert checkout.log[0] == "venv"
+
+
+def test_interrupted_set_up_starts_again(checkout):
+    (checkout.folder / ".venv" / "bin").mkdir(parents=True)
+    assert checkout.make("book").returncode == 0
+    assert checkout.log[0] == "venv"
+
+
+def test_environment_that_others_use_is_left_alone(checkout):
+    """The tests build the book while the environment is in use, however old it is."""
+    checkout.make("book")
+    (checkout.folder / ".venv" / "ready").write_text("elsewhere\n")
+    checkout.make("-o", ".venv/ready", "book")
+    assert checkout.log == ["jupyter-book"]
+
+
+def test_wrong_python_is_refused_before_anything_is_downloaded(checkout):
+    faked = "import sys; sys.version_info = (3, {}, 1); sys.argv = ['', 'book']; "
+    faked += "exec(open('tools/machine.py').read())"
+    for minor in (10, 14):
+        checkout.script("other", f'#!/usr/bin/env bash\nexec {sys.executable} -c "{faked.format(minor)}"\n')
+        done = checkout.make("book", python="./other")
+        assert done.returncode != 0
+        assert f"Python 3.11 to 3.13. This is Python 3.{minor}.1" in done.stdout
+        assert checkout.log == []
+    done = checkout.make("book", python="./nothing")
+    assert "Python 3.11 to 3.13 is needed, and no ./nothing is here" in done.stdout
+    assert checkout.log == []
+
+
+# --------------------------------------------------------------------------------
+# The book
+
+
+def test_old_book_stays_until_the_new_one_is_whole(checkout):
+    checkout.make("book")
+    assert checkout.page() == "first"
+    (checkout.folder / "content").write_text("broken")
+    (checkout.folder / "fail").touch()
+    assert checkout.make("book").returncode != 0
+    assert checkout.page() == "first"
+    (checkout.folder / "fail").unlink()
+    (checkout.folder / "content").write_text("second")
+    assert checkout.make("book").returncode == 0
+    assert checkout.page() == "second"
+    assert sorted(path.name for path in (checkout.folder / "_build").iterdir()) == ["html", "next"]
+
+
+def test_book_that_did_not_change_is_not_touched(checkout):
+    """Somebody may read it, the tests for example."""
+    checkout.make("book")
+    before = (checkout.folder / "_build" / "html").stat().st_ino
+    checkout.make("book")
+    assert (checkout.folder / "_build" / "html").stat().st_ino == before
+
+
+def test_address_of_the_book_works_with_a_space(checkout):
+    done = checkout.make("book")
+    [address] = [word for word in done.stdout.split() if word.startswith("file:")]
+    assert address.endswith("/my%20course/_build/html/index.html")
+    assert Path(urllib.parse.unquote(urllib.parse.urlsplit(address).path)).is_file()
+
+
+# --------------------------------------------------------------------------------
+# What a machine lacks
+
+RELEASES = {
+    "debian": 'ID=debian\nVERSION_ID="12"\n',
+    "ubuntu": "NAME=Ubuntu\nID=ubuntu\nID_LIKE=debian\n",
+    "fedora": "ID=fedora\n",
+}
+LIKE = {
+    "ubuntu": 'ID=linuxmint\nID_LIKE="ubuntu debian"\n',
+    "debian": "ID=raspbian\nID_LIKE=debian\n",
+    "fedora": 'ID="rocky"\nID_LIKE="rhel centos fedora"\n',
+}
+
+
+@pytest.mark.parametrize(("kind", "text"), [*RELEASES.items(), *LIKE.items()])
+def test_system_is_known_by_its_release(tmp_path, kind, text):
+    (tmp_path / "os-release").write_text(text)
+    assert machine.system(tmp_path / "os-release", "linux") == kind
+
+
+def test_system_without_an_entry_is_none(tmp_path):
+    (tmp_path / "os-release").write_text("ID=nixos\n")
+    assert machine.system(tmp_path / "os-release", "linux") is None
+    assert machine.system(tmp_path / "nothing", "linux") is None
+    assert machine.system(tmp_path / "nothing", "darwin") == "macos"
+
+
+@pytest.mark.parametrize("version", [(3, 11, 0), (3, 12, 4), (3, 13, 9)])
+def test_python_within_both_bounds_is_taken(version):
+    assert machine.python_fault(version) is None
+
+
+@pytest.fixture
+def bare(monkeypatch, tmp_path):
+    """A machine with nothing: not root, no browser, no libraries, no git."""
+
+    def make(kind, *, root=False, has=(), libraries=(), platform="linux"):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(machine, "system", lambda *_: kind)
+        monkeypatch.setattr(machine, "lacks", lambda name: name not in libraries)
+        monkeypatch.setattr(machine.shutil, "which", lambda name: f"/bin/{name}" if name in has else None)
+        monkeypatch.setattr(machine.os, "geteuid", lambda: 0 if root else 1000)
+        monkeypatch.setattr(machine.sys, "platform", platform)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ("debian", "sudo apt-get install git libatomic1 chromium-headless-shell fonts-dejavu-core"),
+        ("fedora", "sudo dnf install git libatomic chromium dejavu-sans-fonts"),
+        (None, "ask your system's package manager"),
+    ],
+)
+def test_what_is_missing_is_said_with_the_command_that_installs_it(bare, capsys, kind, command):
+    bare(kind)
+    assert machine.main(["test"]) == 1
+    said = capsys.readouterr().out
+    assert "has downloaded nothing yet" in said
+    assert command in said
+    assert "libnss3.so" in said  # a library of Playwright's browser, by its name
+
+
+def test_a_missing_library_of_the_browser_is_named_alone(bare, capsys):
+    has = [name for name in machine.LIBRARIES if name != "libgbm.so.1"]
+    bare("fedora", has=["git"], libraries=[machine.DRIVER, *has])
+    assert machine.main(["test"]) == 1
+    said = capsys.readouterr().out
+    assert "Playwright's lacks libgbm.so.1\n" in said
+    assert "git" not in said.partition("to get it")[0]
+
+
+def test_a_machine_with_everything_is_silent(bare, capsys):
+    bare("fedora", has=["git", "chromium-browser"], libraries=[machine.DRIVER])
+    assert machine.main(["test"]) == 0
+    assert machine.main(["browser"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_without_a_browser_its_download_is_announced(bare, capsys):
+    bare("macos", has=["git"], platform="darwin")
+    assert machine.main(["test"]) == 0
+    assert "Playwright's own (100 MB)" in capsys.readouterr().out
+    assert machine.main(["browser"]) == 1
+
+
+def test_debian_as_root_installs_by_itself(bare, capsys):
+    bare("debian", root=True)
+    assert machine.main(["test"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_book_needs_no_browser(bare):
+    bare("debian")
+    assert machine.main(["book"]) == 0
+
+
+def test_it_runs_on_an_old_python():
+    """It has to say that a Python is too old, so it must not need a new one."""
+    source = (ROOT / "tools" / "machine.py").read_text(encoding="utf-8")
+    ast.parse(source, feature_version=(3, 6))

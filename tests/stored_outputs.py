@@ -1,0 +1,177 @@
+"""What a new run of a notebook has in common with what it stores: text, figures, the state of widgets.
+
+The processors of two machines round differently, and training carries the last digits further. How far was
+measured with torch's plain kernels in place of the vectorised ones (ATEN_CPU_CAPABILITY=default): no printed
+digit changed; of the figures two did, both of cells that train, in fewer than 0.5 % of their tiles; stored
+states changed in the fifth digit.
+"""
+
+import base64
+import binascii
+import io
+import re
+from collections.abc import Iterator
+
+import numpy as np
+from PIL import Image
+from run_notebooks import WIDGET_STATE, WIDGET_VIEW, normalise, shrink_figure
+
+TILE = 16
+"""Pixels along the side of a tile: a letter, a dot, or a short piece of a curve fills much of one."""
+
+LEVELS = 6
+"""How far the pixels of a tile may be apart on average, of 255 levels. A palette of 256 colours is closer."""
+
+PIXEL_LEVELS, PIXELS = 8, 0.01
+"""Of all pixels, at most this share may differ by more than these levels, wherever they are."""
+
+TILES_AFTER_TRAINING = 0.01
+"""The share of tiles that may differ all the same where a cell trains. A curve fills more."""
+
+# A version, such as 2.13.0, is a word.
+NUMBER = re.compile(r"(?<![\w.])[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?%?(?!\w|[.,]\d)")
+AFTER_TRAINING = {"rtol": 0.02, "atol": 0.01}
+STATE = {"rtol": 1e-3, "atol": 1e-4}
+
+
+def figures_of(outputs):
+    """The figures among the outputs of a cell, as PNG files in base64."""
+    return [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+
+
+def figure_faults(new, stored, *, trained=False) -> Iterator[str]:
+    """How the figures of a new run differ from the stored ones, tile by tile."""
+    if len(new) != len(stored):
+        yield f"{len(stored)} figures are stored, the cell makes {len(new)}"
+        return
+    for number, pair in enumerate(zip(new, stored, strict=True)):
+        if fault := figure_fault(*pair, share=TILES_AFTER_TRAINING if trained else 0):
+            yield f"figure {number}: {fault}"
+
+
+def figure_fault(new, stored, share=0.0):
+    """Say how two PNG files in base64 differ in more than a `share` of their tiles, or return None."""
+    try:
+        pixels = [pixels_of(shrink_figure(png)) for png in (new, stored)]
+    except (OSError, ValueError) as error:
+        return f"not a picture: {error}"
+    if pixels[0].shape != pixels[1].shape:
+        sizes = [f"{image.shape[1]} × {image.shape[0]}" for image in pixels]
+        return f"{sizes[1]} pixels are stored, the cell makes {sizes[0]}"
+    apart = np.abs(pixels[0] - pixels[1]).max(axis=-1)
+    differences = tiles(apart)
+    wrong = differences > LEVELS
+    if wrong.mean() <= share:
+        spread = (apart > PIXEL_LEVELS).mean()  # thinly, over the whole figure
+        if spread > PIXELS and not share:
+            return f"{spread:.2%} of the pixels differ by more than {PIXEL_LEVELS} levels"
+        return None
+    row, column = np.unravel_index(differences.argmax(), differences.shape)
+    return (
+        f"{wrong.sum()} of {wrong.size} tiles differ, most at {column * TILE} pixels from the left and "
+        f"{row * TILE} from the top, there by {differences.max():.0f} levels"
+    )
+
+
+def pixels_of(png):
+    """The colours of a PNG file in base64, (height, width, 4), with a sign so that they can be subtracted."""
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(png))).convert("RGBA"), dtype=np.int16)
+
+
+def tiles(values):
+    """Means of (height, width) over tiles; those at the right and at the bottom may be smaller."""
+    rows, columns = (range(0, size, TILE) for size in values.shape)
+    sums = np.add.reduceat(np.add.reduceat(values.astype(float), rows, axis=0), columns, axis=1)
+    ones = np.ones_like(values, dtype=float)
+    return sums / np.add.reduceat(np.add.reduceat(ones, rows, axis=0), columns, axis=1)
+
+
+def text_faults(new, stored) -> Iterator[str]:
+    """How printed text differs after training: words not at all, numbers within a tolerance each."""
+    for kind in ("text", "text/plain", "text/html", "text/markdown"):
+        pieces = ["\n".join(texts(outputs, kind)) for outputs in (new, stored)]
+        words = [NUMBER.sub("#", text) for text in pieces]
+        if words[0] != words[1]:
+            yield f"{kind}: {words[0]!r} where {words[1]!r} is stored (numbers are written as #)"
+            continue
+        for run, kept in zip(*map(NUMBER.findall, pieces), strict=True):
+            if run.endswith("%") != kept.endswith("%") or not close(value_of(run), value_of(kept)):
+                yield f"{kind}: {run} where {kept} is stored"
+
+
+def texts(outputs, kind):
+    """Texts of one kind; what a widget or figure says about itself in plain text names an address."""
+    for output in outputs:
+        data = output.get("data", {})
+        if kind == "text" and "text" in output:
+            yield output["text"]
+        elif kind in data and not {WIDGET_VIEW, "image/png"} & data.keys():
+            yield data[kind]
+
+
+def value_of(number):
+    """The value of a printed number, a percentage as a share."""
+    value = float(number.replace("−", "-").replace(",", "").rstrip("%"))
+    return value / 100 if number.endswith("%") else value
+
+
+def close(new, stored):
+    return np.isclose(new, stored, **AFTER_TRAINING)
+
+
+def state_of_run(notebook, outputs, states):
+    """The widget state that a notebook would store after a run.
+
+    `outputs` maps the ids of cells to their new outputs, `states` is what the kernel's widgets hold.
+    """
+    again = normalise(notebook)
+    for cell in again.cells:
+        if cell.id in outputs:
+            cell.outputs = outputs[cell.id]
+    again.metadata["widgets"] = {WIDGET_STATE: {"state": states}}
+    return stored_state(normalise(again))
+
+
+def stored_state(notebook):
+    """The state of the widgets that a notebook shows: model -> name, module and values."""
+    return notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
+
+
+def state_faults(new, stored, path="") -> Iterator[str]:
+    """How two states differ: names, texts and counts not at all, numbers within a tolerance."""
+    if isinstance(new, dict) and isinstance(stored, dict):
+        for key in sorted(new.keys() | stored.keys()):
+            if key not in new or key not in stored:
+                yield f"{path}/{key} is {'not made' if key in stored else 'not stored'}"
+            else:
+                yield from state_faults(new[key], stored[key], f"{path}/{key}")
+    elif isinstance(new, list) and isinstance(stored, list):
+        if len(new) != len(stored):
+            yield f"{path}: {len(stored)} entries are stored, the run has {len(new)}"
+        else:
+            for index, pair in enumerate(zip(new, stored, strict=True)):
+                yield from state_faults(*pair, f"{path}/{index}")
+    elif new != stored and not same_numbers(new, stored):
+        yield f"{path}: {str(stored)[:60]!r} is stored, the run has {str(new)[:60]!r}"
+
+
+def same_numbers(new, stored):
+    """Whether two different values are numbers, or numbers packed as widgets do, and nearly equal."""
+    if isinstance(new, bool) or isinstance(stored, bool):
+        return False
+    if isinstance(new, str) and isinstance(stored, str):
+        new, stored = unpacked(new), unpacked(stored)
+    elif not (isinstance(new, int | float) and isinstance(stored, int | float)):
+        return False
+    if new is None or stored is None or np.shape(new) != np.shape(stored):
+        return False
+    return bool(np.allclose(new, stored, **STATE))
+
+
+def unpacked(text):
+    """The float32 numbers that a text holds in base64, or None if it holds none."""
+    try:
+        packed = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return np.frombuffer(packed, dtype="<f4") if packed and len(packed) % 4 == 0 else None

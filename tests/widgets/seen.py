@@ -1,0 +1,68 @@
+"""What a reader sees, turned back into numbers: curves and dots of a plane, by its ticks; bars and texts."""
+
+import re
+
+SEEN = """(node) => {
+  const { left, top, width, height } = node.querySelector(".mha-area svg").getBoundingClientRect();
+  const place = (part) => {
+    const box = part.getBoundingClientRect();
+    return [(100 * ((box.left + box.right) / 2 - left)) / width, (100 * ((box.top + box.bottom) / 2 - top)) / height];
+  };
+  const ticks = (axis) => [...node.querySelectorAll(`.mha-${axis}-ticks span`)]
+    .filter((tick) => tick.checkVisibility() && tick.innerText.trim()).map((tick) => [tick.innerText, ...place(tick)]);
+  const dots = [...node.querySelectorAll(".mha-dots > span")].filter((dot) => dot.checkVisibility());
+  return {
+    x: ticks("x"),
+    y: ticks("y"),
+    curves: [...node.querySelectorAll("path.mha-curve")].map((path) => [path.getAttribute("class"), path.getAttribute("d")]),
+    dots: dots.map((dot) => [dot.parentNode.className, ...place(dot), dot.getBoundingClientRect().width]),
+  };
+}"""  # noqa: E501, the program would not be clearer in more lines
+
+SHARES = """rows => rows.map((row) => {
+  const width = (part) => row.querySelector(part).getBoundingClientRect().width;
+  return width(".mha-bar-track i") / width(".mha-bar-track");
+})"""
+
+
+def number_in(text):
+    """The first number in a text; in the page a minus sign is no hyphen, and commas group digits."""
+    return float(re.search(r"-?\d[\d,]*\.?\d*", text.replace("−", "-"))[0].replace(",", ""))
+
+
+def shares_of_bars(rows):
+    """How much of its track the bar of each row fills: one number from 0 to 1 for each."""
+    return rows.evaluate_all(SHARES)
+
+
+class Plane:
+    """The curves and dots of a plane as points (x, y), in the units that its visible ticks give.
+
+    Args:
+        node: locator of the `.mha-plane`, or of what holds one
+        x: turns the text of a tick into its place on the axis, for example into a logarithm
+        y: the same for the other axis
+    """
+
+    def __init__(self, node, x=number_in, y=number_in):
+        self.seen = node.evaluate(SEEN)
+        self.x = self._axis([(x(text), across) for text, across, _ in self.seen["x"]])
+        self.y = self._axis([(y(text), down) for text, _, down in self.seen["y"]])
+
+    @staticmethod
+    def _axis(ticks):
+        if not ticks:  # a plane may share the axis of another
+            return None
+        (low, start), (high, end) = ticks[0], ticks[-1]
+        return lambda percent: low + (percent - start) / (end - start) * (high - low)
+
+    def curve(self, kind):
+        """The corners of the only curve with these classes; a gap in it leaves no point."""
+        [path] = [path for kinds, path in self.seen["curves"] if kinds == f"mha-curve {kind}"]
+        pairs = re.findall(r"[ML](\S+?) ([-\d.]+)", path)
+        return [(self.x(float(x)), self.y(float(y))) for x, y in pairs]
+
+    def dots(self, kind):
+        """The middles of the dots with these classes, and the width of each in pixels."""
+        dots = [place for kinds, *place in self.seen["dots"] if kinds == f"mha-dots {kind}"]
+        return [(self.x(x), self.y(y), width) for x, y, width in dots]

@@ -1,0 +1,97 @@
+"""Build the files that the book serves to Colab: the package as a wheel, and the programs of the frameworks.
+
+    python tools/course_files.py FOLDER
+
+The notebooks name both with their SHA-256, so whoever opens one gets exactly what its page was built with.
+The same sources always give the same bytes: nothing is compressed, because libraries for compression differ
+from one machine to the next, and every file has the same date. No notebook is in these files, so a hash that
+a notebook states does not depend on itself.
+"""
+
+import functools
+import hashlib
+import io
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hatchling.builders.wheel import WheelBuilder
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = "wheel"  # of the built book
+DATE = (2020, 2, 2, 0, 0, 0)  # the one that hatchling gives to files
+# What the notebooks of the frameworks need beside their own cells, to compare with loops.
+PROGRAMS = [
+    "chapters/rosetta/*.py",
+    "chapters/rosetta/vectors.json",
+    "tests/oracles.py",
+    "tests/rosetta_cases.py",
+    "tools/rosetta.py",
+]
+
+
+@dataclass(frozen=True)
+class CourseFile:
+    """A file that the book serves: its name and its bytes."""
+
+    name: str
+    content: bytes
+
+    @property
+    def sha256(self):
+        """The digest that the notebooks name."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+def wheel(root=ROOT):
+    """Return the wheel of the package, as hatchling builds it but stored in one way only."""
+    with tempfile.TemporaryDirectory() as folder:
+        [path] = WheelBuilder(str(root)).build(directory=folder, versions=["standard"])
+        with zipfile.ZipFile(path) as built:
+            files = {name: built.read(name) for name in built.namelist()}
+        return CourseFile(Path(path).name, pack(files))
+
+
+def programs(root=ROOT):
+    """Return an archive of what the notebooks of the frameworks need beside their own cells."""
+    paths = sorted(path for pattern in PROGRAMS for path in root.glob(pattern))
+    files = {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+    return CourseFile("programs.zip", pack(files))
+
+
+def pack(files):
+    """Return a ZIP archive of files, given by their names, whose bytes depend on nothing else."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as packed:
+        for name, content in files.items():
+            entry = zipfile.ZipInfo(name, DATE)
+            entry.create_system = 3  # Unix, wherever this runs
+            entry.external_attr = 0o100644 << 16
+            packed.writestr(entry, content)
+    return archive.getvalue()
+
+
+def write(folder, root=ROOT):
+    """Write the files and SHA256SUMS into a folder, and return the files."""
+    files = [wheel(root), programs(root)]
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()  # a wheel of another version
+    for file in files:
+        (folder / file.name).write_bytes(file.content)
+    lines = [f"{file.sha256}  {file.name}\n" for file in files]
+    (folder / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
+    return files
+
+
+@functools.cache
+def of_this_course():
+    """Return the wheel and the programs of this working tree, built once in a process."""
+    return wheel(), programs()
+
+
+if __name__ == "__main__":
+    for file in write(Path(sys.argv[1])):
+        print(file.sha256, file.name)

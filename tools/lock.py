@@ -1,0 +1,124 @@
+"""Pin what requirements.in names, with all that it needs and the SHA-256 of each file.
+
+    python tools/lock.py [--upgrade]
+
+uv finds the versions, for all Pythons and machines of `tool.uv` in pyproject.toml. A version that is pinned
+stays, unless requirements.in asks for another one or --upgrade is given. Three files are written:
+
+* requirements-cpu.txt: torch for CPUs, and nothing else, since for Linux it comes from PyTorch's own index;
+* requirements-gpu.txt, instead of that one: torch for GPUs, as PyPI has it for Linux, and what it brings;
+* requirements.txt: everything else.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NAMES = "requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt"
+HEADS = (
+    "# Everything but torch, with the SHA-256 of each file. `make lock` writes this from requirements.in.\n",
+    "# torch for CPUs, for Linux from PyTorch's own index (TORCH_INDEX). `make lock` writes this.\n",
+    "# torch for GPUs, with what it brings, instead of requirements-cpu.txt. `make lock` writes this.\n",
+)
+# What uv says of nearly all: where we look for packages at all.
+EVERYWHERE = " ; python_full_version < '3.14' and (sys_platform == 'darwin' or sys_platform == 'linux')"
+FOR_GPUS = re.compile(r"(nvidia|cuda)-|triton==")
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu/torch/"
+# The builds for CPUs, for the Pythons that the tests know, on Linux. (On macOS, PyPI's are for CPUs too.)
+WHEEL = r"torch-{version}(?:%2B|\+)cpu-cp31[123]-cp31[123]-manylinux[^#\"]*\.whl#sha256=([0-9a-f]{{64}})"
+
+
+def packages(text):
+    """Return the entries of a requirements file, each with the lines of its hashes."""
+    return re.findall(r"(?m)^[\w.-]+==.*(?:\n    --hash=.*)*\n", text)
+
+
+def split(text, for_cpus):
+    """Divide one lock into the texts of the three files, in the order of NAMES.
+
+    `for_cpus` are the hashes of torch's builds for CPUs on Linux.
+    """
+    entries = packages(text.replace(EVERYWHERE, ""))
+    [torch] = [entry for entry in entries if entry.startswith("torch==")]
+    for_gpus = [entry for entry in entries if FOR_GPUS.match(entry)]
+    others = [entry for entry in entries if entry != torch and entry not in for_gpus]
+    name = f"torch=={version_of(torch)}"
+    linux = entry_of(f"{name}+cpu ; sys_platform == 'linux'", for_cpus)
+    macos = entry_of(f"{name} ; sys_platform == 'darwin'", hashes_of(torch))
+    return ["".join(others), linux + macos, "".join([torch, *for_gpus])]
+
+
+def entry_of(requirement, hashes):
+    """Return an entry of a requirements file."""
+    lines = [f"    --hash=sha256:{value}" for value in sorted(set(hashes))]
+    return " \\\n".join([requirement, *lines]) + "\n"
+
+
+def hashes_of(entry):
+    """Return the hashes that an entry states."""
+    return re.findall(r"sha256:([0-9a-f]{64})", entry)
+
+
+def version_of(text):
+    """Return the version of torch that a text pins, or None."""
+    found = re.search(r"(?m)^torch==(\d[\d.]*)", text)
+    return found and found[1]
+
+
+def hashes_for_cpus(version, index=TORCH_INDEX):
+    """Return the hashes that PyTorch's own index states for a version.
+
+    Raises:
+        OSError: the index is out of reach.
+    """
+    with urllib.request.urlopen(index, timeout=60) as page:  # noqa: S310, the address is ours
+        text = page.read().decode()
+    return re.findall(WHEEL.format(version=re.escape(version)), text)
+
+
+def resolve(pinned, upgrade):
+    """Return the lock that uv makes of requirements.in, starting from what was pinned."""
+    with tempfile.TemporaryDirectory() as folder:
+        lock = Path(folder, "lock.txt")
+        lock.write_text(pinned, encoding="utf-8")
+        uv = [Path(sys.executable).with_name("uv"), "pip", "compile", "--quiet"]
+        options = ["--universal", "--python-version", "3.11", "--generate-hashes"]
+        options += ["--no-annotate", "--no-header", "--output-file", lock]
+        options += ["--upgrade"] if upgrade else []
+        subprocess.run([*uv, *options, "requirements.in"], check=True, cwd=ROOT)
+        return lock.read_text(encoding="utf-8")
+
+
+def main(arguments=None):
+    """Run from the command line; the exit status is 1 where the hashes of a new torch cannot be had."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--upgrade", action="store_true", help="take the newest versions"
+    )
+    upgrade = parser.parse_args(arguments).upgrade
+    files = [ROOT / name for name in NAMES]
+    before = [
+        path.read_text(encoding="utf-8") if path.is_file() else "" for path in files
+    ]
+    lock = resolve("".join(before[:1] + before[2:]), upgrade)
+    version = version_of(lock)
+    try:
+        for_cpus = hashes_for_cpus(version)
+    except OSError as error:
+        if version_of(before[1]) != version:
+            print(f"torch {version}: {TORCH_INDEX} states its hashes. {error}")
+            return 1
+        for_cpus = hashes_of(packages(before[1])[0])
+    texts = split(lock, for_cpus)
+    for path, head, text in zip(files, HEADS, texts, strict=True):
+        path.write_text(head + text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

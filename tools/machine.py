@@ -1,0 +1,174 @@
+"""Say what this machine lacks, and how to get it, before anything is downloaded.
+
+    python3 tools/machine.py book|test|browser
+
+`make book` and `make test` run this first, with the Python that is to make the environment, however old it
+is. The exit status is 1 if something is missing, with `browser` if the system has none. What `make` installs
+itself is not missing: Debian's packages where we may install them, and Playwright's own browser where there
+is no other.
+"""
+
+import ctypes
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+OLDEST, NEWEST = (3, 11), (3, 13)  # the pins have files for these
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+# What Playwright's browser loads from the system.
+LIBRARIES = """libasound.so.2 libatk-1.0.so.0 libatk-bridge-2.0.so.0 libatspi.so.0 libdbus-1.so.3 libgbm.so.1
+    libglib-2.0.so.0 libnspr4.so libnss3.so libX11.so.6 libxcb.so.1 libXcomposite.so.1 libXdamage.so.1
+    libXext.so.6 libXfixes.so.3 libxkbcommon.so.0 libXrandr.so.2""".split()
+DRIVER = "libatomic.so.1"  # Node, which Playwright's driver and `make check` run on, loads it
+
+# How each kind of system gets what it lacks. Ubuntu's chromium is a snap, which starts no browser for tests.
+INSTALL = {
+    "debian": {
+        "install": "sudo apt-get install",
+        "venv": "python3-venv",
+        "git": "git",
+        "browser": "chromium-headless-shell fonts-dejavu-core",
+        "driver": "libatomic1",
+    },
+    "ubuntu": {
+        "install": "sudo apt-get install",
+        "venv": "python3-venv",
+        "git": "git",
+        "browser": "libasound2t64 libatk-bridge2.0-0 libgbm1 libnss3 libxcomposite1 libxdamage1 "
+        "libxkbcommon0 libxrandr2 fonts-dejavu-core",
+        "driver": "libatomic1",
+    },
+    "fedora": {
+        "install": "sudo dnf install",
+        "venv": "python3",
+        "git": "git",
+        "browser": "chromium dejavu-sans-fonts",
+        "driver": "libatomic",
+    },
+    "macos": {
+        "install": "brew install",
+        "venv": "python@3.13",
+        "git": "git",
+        "browser": "chromium",
+        "driver": "gcc",
+    },
+}
+
+
+def system(release="/etc/os-release", platform=sys.platform):
+    """Return which entry of INSTALL this system follows, or None."""
+    if platform == "darwin":
+        return "macos"
+    try:
+        text = Path(release).read_text(encoding="utf-8")
+    except OSError:
+        return None
+    kinds = re.findall(r"^(?:ID|ID_LIKE)=\"?([^\"\n]*)", text, re.MULTILINE)
+    names = " ".join(sorted(kinds, key=lambda kind: " " in kind)).split()
+    names += ["fedora"] if "rhel" in names else []
+    return next((name for name in names if name in INSTALL), None)
+
+
+def python_fault(version=None):
+    """Say what is wrong with the version of Python, or return None."""
+    version = tuple(version or sys.version_info)[:3]
+    if OLDEST <= version[:2] <= NEWEST:
+        return None
+    bounds = [".".join(map(str, bound)) for bound in (OLDEST, NEWEST)]
+    return (
+        f"Python {bounds[0]} to {bounds[1]}. This is Python {'.'.join(map(str, version))}; "
+        f"with another one: make PYTHON=python{bounds[1]} …"
+    )
+
+
+def browser():
+    """Return the path of a browser that the system has, or None."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def lacks(library):
+    """Whether the system has no such library."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return True
+    return False
+
+
+def may_install():
+    """Whether `make` installs Debian's packages itself."""
+    return system() == "debian" and os.geteuid() == 0
+
+
+def has_venv():
+    """Whether this Python makes environments; Debian keeps that in a package of its own."""
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def missing(command):
+    """Return what `make book` or `make test` needs and this machine lacks: pairs of a kind and a sentence.
+
+    The kind is what INSTALL calls it, or None.
+    """
+    found = []
+    if not Path(".venv/ready").exists():
+        fault = python_fault()
+        found += [(None, fault)] if fault else []
+        if not fault and not has_venv():
+            found.append(("venv", "Python's modules venv and ensurepip"))
+    if command == "test":
+        if not shutil.which("git"):
+            found.append(("git", "git"))
+        if sys.platform == "linux" and lacks(DRIVER):
+            found.append(("driver", f"the library {DRIVER}, for Node"))
+        absent = [name for name in LIBRARIES if lacks(name)]
+        if not browser() and sys.platform == "linux" and absent:
+            found.append(
+                ("browser", f"a browser. Playwright's lacks {', '.join(absent)}")
+            )
+    return found
+
+
+def report(found, kind):
+    """Return the lines that say what is missing and which command installs it."""
+    lines = [f"  needed: {sentence}" for _, sentence in found]
+    names = [name for name, _ in found if name]
+    if names and kind:
+        packages = " ".join(INSTALL[kind][name] for name in names)
+        lines.append(f"  to get it: {INSTALL[kind]['install']} {packages}")
+    elif names:
+        lines.append(
+            "  to get it: ask your system's package manager, then run this again"
+        )
+    return lines
+
+
+def main(arguments):
+    """Run from the command line; the exit status is 1 if something is missing."""
+    [command] = arguments
+    if command == "browser":
+        return 0 if browser() else 1
+    found = missing(command)
+    if may_install():
+        found = [(name, sentence) for name, sentence in found if name is None]
+    if found:
+        print(f"`make {command}` has downloaded nothing yet. This machine lacks:")
+        print("\n".join(report(found, system())))
+        return 1
+    if command == "test" and not browser() and not may_install():
+        print(
+            "There is no browser here; Playwright's own (100 MB) goes into your cache.",
+            flush=True,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,56 @@
+"""Run every notebook as a reader on Colab does, in the image that Colab publishes.
+
+    python3 tools/run_as_colab.py [NOTEBOOK ...]
+
+The set-up cell of each notebook installs the package that the published book serves. Nothing is compared:
+what a page claims, its cells assert. This needs only what the image has, and installs nothing else.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+ROOT = Path(__file__).resolve().parent.parent
+# On Colab the kernel has imported this before the first cell.
+LIKE_COLAB = "import google.colab"
+
+
+def run(path):
+    """Run a notebook in an empty folder, and return the error of the cell that fails, or None."""
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(LIKE_COLAB))
+    with tempfile.TemporaryDirectory() as folder:
+        resources = {"metadata": {"path": folder}}
+        client = NotebookClient(
+            notebook, kernel_name="python3", timeout=1800, resources=resources
+        )
+        try:
+            client.execute()
+        except CellExecutionError as error:
+            return str(error)
+    return None
+
+
+def main(arguments):
+    """Run from the command line; the exit status is 1 if any notebook fails."""
+    paths = [Path(name) for name in arguments] or [
+        ROOT / "index.ipynb",
+        *sorted((ROOT / "chapters").glob("*.ipynb")),
+        ROOT / "colab" / "attention_pytorch.ipynb",
+    ]
+    failed = []
+    for path in paths:
+        error = run(path)
+        print(f"{path.name}: {'FAILED' if error else 'ok'}", flush=True)
+        if error:
+            print(error, flush=True)
+            failed.append(path.name)
+    return 1 if failed or not paths else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
