@@ -443,8 +443,7 @@ def test_it_fits_a_phone_in_light_and_dark_and_moves_nothing(reader, tmp_path, n
     page = tab.open(write_page(tmp_path, [SAMPLES[name]()]), 1)
     host = tab.host()
     page.emulate_media(reduced_motion="reduce")
-    for summary in host.locator("summary").all():
-        summary.click()
+    host.locator("details").evaluate_all("folds => folds.forEach((fold) => { fold.open = true; })")
     for theme, width in (("light", 360), ("dark", 320)):
         page.set_viewport_size({"width": width, "height": 1000})
         page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)

@@ -494,7 +494,7 @@ def test_curves_and_maps_are_those_of_torch(reader, tmp_path, over):
     assert curve_points(host, 1, "truth")[:, 1].tolist() == pytest.approx([13 / 48] * 2, abs=1e-3)
     facts = host.locator(".mha-curves .mha-name")
     assert facts.all_inner_texts() == [
-        f"loss of the batch: {losses[-1]:.2f}", f"both answers right: {100 * both_right:.0f} %"
+        f"loss of the batch: {losses[-1]:.2f}", f"both answers right: {100 * both_right:.0f}\xa0%"
     ]  # fmt: skip
     assert torch.allclose(torch.tensor(roles_seen(host)), roles.float(), atol=0.0051)
     assert maps.max() > 0.2, "there is something to see"
@@ -521,7 +521,7 @@ def test_whole_run_ends_as_the_text_says_and_stays_for_comparison(reader, tmp_pa
     expect(host.locator(".mha-play")).to_have_text("▶ Play again")
     assert at_step(host) == 300
     expect(host.get_by_role("status")).to_contain_text("Step 300, loss 0.3")
-    assert host.locator(".mha-curves .mha-name").nth(1).inner_text() == "both answers right: 27 %"
+    assert host.locator(".mha-curves .mha-name").nth(1).inner_text() == "both answers right: 27\xa0%"
     one = curve_points(host, 1, "now")
     assert len(one) == 301
     assert host.get_by_role("button", name="One step").get_attribute("aria-disabled") == "true"
@@ -532,7 +532,7 @@ def test_whole_run_ends_as_the_text_says_and_stays_for_comparison(reader, tmp_pa
     expect(note).to_contain_text("Pale lines: the run before, 1 head, linear, seed 4: 27 %.")
     press(host, "▶ Play")
     expect(host.locator(".mha-play")).to_have_text("▶ Play again")
-    assert host.locator(".mha-curves .mha-name").nth(1).inner_text() == "both answers right: 100 %"
+    assert host.locator(".mha-curves .mha-name").nth(1).inner_text() == "both answers right: 100\xa0%"
     (first, second) = roles_seen(host)
     assert min(first[0], second[1]) > 0.8
     assert max(first[1], second[0]) < 0.2

@@ -518,7 +518,7 @@ def test_another_query_by_keyboard(reader, tmp_path, trained, held_out):
     tab = open_meet(reader, tmp_path, meet)
     host = tab.host()
     note = host.locator(".mha-meet-result .mha-hint").last
-    expect(note).to_contain_text("≠ marks")
+    expect(note).to_have_text("≠ shows the answer with all heads on.")
     host.locator("input[type=radio]").nth(7).press("ArrowUp")
     meet.query = 6
     assert_shows_numbers(host, meet)
@@ -638,13 +638,15 @@ def test_forced_colours_leave_the_heads_their_colours(reader, tmp_path):
     tab = open_meet(reader, tmp_path, make_meet())
     tab.page.emulate_media(forced_colors="active")
     curves = tab.host().locator(".mha-meet-curves path").evaluate_all(CURVES)
-    assert [curve["stroke"] for curve in curves[::7]] == [rgb(color) for color in HEADS[:3]]
+    # The third colour of the heads is too pale for a white ground, which the reader may have chosen.
+    colours = [rgb(color) for color in (*HEADS[:2], "#1f93b8")]
+    assert [curve["stroke"] for curve in curves[::7]] == colours
     fills = (
         tab.host()
         .locator(".mha-meet-rows .mha-meet-row path:not(.mha-zero)")
         .evaluate_all("paths => paths.map((path) => getComputedStyle(path).fill)")
     )
-    assert fills[:3] == [rgb(color) for color in HEADS[:3]]
+    assert fills[:3] == colours
     query = tab.host().locator(".mha-meet-word.mha-now")
     assert query.evaluate("node => getComputedStyle(node).outlineStyle") == "solid"
     assert tab.errors == []

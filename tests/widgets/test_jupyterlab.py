@@ -261,9 +261,10 @@ def test_a_cell_recomputes_in_torch_what_the_browser_computed(notebook, explorer
         difference = notebook.run(f"print({name}.browser_difference())")
         assert 0 <= float(difference) < 1e-6
     printed = notebook.run(
-        "bias = mha_lib.alibi_bias(16, 10)[0]\n"
-        "weights = mha_lib.masked_softmax(bias, mha_lib.causal_mask(10))\n"
-        "drawn = torch.tensor(alibi.browser_report['numbers']['table'])\n"
+        "last = mha_lib.alibi_bias(16, 10)[:, -1]\n"  # the scores of the last query, without a needle
+        "needles = 8 * torch.eye(10)[:9].flip(0)\n"  # the needle lies 1, 2, … 9 tokens back
+        "weights = (last[:, None] + needles).softmax(-1)[..., :9].flip(2).diagonal(0, 1, 2)\n"
+        "drawn = torch.tensor(alibi.browser_report['numbers']['by_distance'])\n"
         "print((drawn - weights).abs().max().item())"
     )
     assert float(printed) < 1e-6

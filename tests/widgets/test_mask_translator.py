@@ -698,7 +698,6 @@ def test_the_two_views(page_of):
 
 
 def test_the_copied_program_gives_all_arrays_of_many_masks(hand):
-    hand.host.locator(".mha-python summary").click()
     for mask in random_masks(60, 4, empty_rows=True):
         hand.set(visible=text_of(mask))
         variables, numbers = run_copied_code(hand.host), MaskTranslator(visible=text_of(mask)).numbers()

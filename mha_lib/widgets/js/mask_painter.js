@@ -179,7 +179,12 @@ function resultTable() {
         element(
           "tr",
           {},
-          element("th", { scope: "row", class: "mha-of-value", text: column === 0 ? "value" : "" }),
+          element(
+            "th",
+            { scope: "row", class: "mha-of-value" },
+            element("span", { class: column === 0 ? "" : "mha-unseen", text: "value" }),
+            element("span", { class: "mha-unseen", text: `, column ${column}` }),
+          ),
           ...cells(kLen, "mha-value-cell"),
         ),
       ),
