@@ -18,7 +18,8 @@ const WIDEST = 15; // pixels, for a weight of 1
 const SUM_HEIGHT = 200; // pixels of all summands and their sum together
 const ROW_HEIGHT = 20; // pixels that a summand takes at least
 const NAMED = 0.1; // weights from here on are written out
-const FIXED_COLOR = { residual: "var(--mha-muted)", bias: "var(--mha-line)" };
+// The bias is paler than the residual, also where the reader has chosen all colours.
+const FIXED_COLOR = { residual: "var(--mha-muted)", bias: "color-mix(in srgb, currentColor 22%, transparent)" };
 
 /** @param {Frame} frame */
 function readMeet(frame) {
