@@ -24,7 +24,6 @@ FAILED = os.environ.pop("FAILED", None)
 EXEMPT = (
     "nbval-ignore-output"  # tag of a cell that trains: its numbers may differ a little
 )
-KEEP = "keep-output"  # tag of a cell that measures time: its numbers differ
 
 READ_STATES = """
 import json
@@ -40,13 +39,12 @@ def compare_outputs(self, test, ref, skip_compare=None):
     """Compare a cell's new outputs with the stored ones: texts, then figures."""
     tags = self.cell.metadata.get("tags", [])
     if EXEMPT in tags:
-        self.comparison_traceback = [] if KEEP in tags else list(text_faults(test, ref))
+        self.comparison_traceback = list(text_faults(test, ref))
     elif not compare_texts(self, test, ref, skip_compare):
         return False
-    if KEEP not in tags:
-        self.comparison_traceback += figure_faults(
-            figures_of(test), figures_of(ref), trained=EXEMPT in tags
-        )
+    self.comparison_traceback += figure_faults(
+        figures_of(test), figures_of(ref), trained=EXEMPT in tags
+    )
     return not self.comparison_traceback
 
 

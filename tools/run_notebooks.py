@@ -26,7 +26,6 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-KEEP = "keep-output"  # tag of a cell that measures time
 REFERENCE = "IPY_MODEL_"  # how the state of one widget model names another
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 # A progress bar would stay in the stored output, as text, although it has disappeared from the screen.
@@ -65,17 +64,12 @@ def notebooks():
 def run_and_store(path):
     """Run one notebook and write it back; on failure say why and leave the file alone."""
     notebook = nbformat.read(path, as_version=4)
-    stored = {cell.id: cell.get("outputs") for cell in copy.deepcopy(notebook.cells)}
     started = time.monotonic()
     try:
         run(notebook)
     except (CellExecutionError, RunError) as error:
         print(f"{path.name}: FAILED\n{error}", flush=True)
         return False
-    for cell in notebook.cells:
-        # Measured times are never twice the same: they stay until somebody clears them.
-        if KEEP in cell.metadata.get("tags", []) and stored[cell.id]:
-            cell.outputs = stored[cell.id]
     nbformat.write(normalise(notebook), path)
     print(f"{path.name}: {time.monotonic() - started:.1f} s", flush=True)
     return True

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
-from run_notebooks import KEEP, WIDGET_STATE, WIDGET_VIEW, main, normalise, notebooks
+from run_notebooks import WIDGET_STATE, WIDGET_VIEW, main, normalise, notebooks
 from set_repository import SETUP_METADATA, setup_of_this_course
 
 from mha_lib import plots
@@ -178,11 +178,8 @@ def conventions(notebook):
             tags = cell.metadata.get("tags", [])
             if "nbval-ignore-output" in tags:
                 exempt += 1
-                # Measured times are shown, never asserted.
-                if KEEP not in tags and not any(can_fail(check) for check in checks_that_run(cell.source)):
+                if not any(can_fail(check) for check in checks_that_run(cell.source)):
                     yield f"cell {number} is exempt from comparison and asserts nothing that could fail"
-            elif KEEP in tags:
-                yield f"cell {number} keeps an output that is not exempt from comparison"
             if "nbval-skip" in tags or re.search(r"^# *NBVAL_", cell.source, re.M):
                 yield f"cell {number} hides from nbval"
             if re.search(r"^\s*(!|%|get_ipython)", cell.source, re.M):
@@ -399,7 +396,6 @@ PLANTED = {
             "while loss < 0:\n    assert loss < 1",
         )
     },
-    "kept, not exempt": (lambda n: n.cells[2].metadata.update(tags=["keep-output"]), "keeps an output"),
     "skipped": (lambda n: n.cells[2].metadata.update(tags=["nbval-skip"]), "hides from nbval"),
     "exempt by comment": (
         lambda n: n.cells[2].update(source="# NBVAL_IGNORE_OUTPUT\nprint(1)"),
@@ -439,11 +435,7 @@ def test_running_twice_stores_the_same_bytes(tmp_path):
         "print(1, flush=True)\nprint(2)",
         "import matplotlib.pyplot as plt\nplt.plot([1, 3, 2])\nplt.show()",
         "import ipywidgets\nunseen = ipywidgets.IntSlider()\nipywidgets.IntSlider(description='seen')",
-        "import time\ntime.time_ns()",
     )
-    notebook = nbformat.read(path, as_version=4)
-    notebook.cells[3].metadata.tags = [KEEP]
-    nbformat.write(notebook, path)
     assert main([str(path)]) == 0
     first = path.read_bytes()
     assert main([str(path)]) == 0
@@ -455,13 +447,6 @@ def test_running_twice_stores_the_same_bytes(tmp_path):
     names = [model["model_name"] for model in notebook.metadata.widgets[WIDGET_STATE].state.values()]
     assert names.count("IntSliderModel") == 1
     assert "LayoutModel" in names
-
-    # A time that was measured stays until it is cleared.
-    kept = notebook.cells[3].outputs
-    notebook.cells[3].outputs = []
-    nbformat.write(notebook, path)
-    assert main([str(path)]) == 0
-    assert nbformat.read(path, as_version=4).cells[3].outputs not in ([], kept)
 
 
 def test_a_run_leaves_nothing_open(tmp_path):

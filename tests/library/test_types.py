@@ -210,6 +210,7 @@ for folder, call in json.load(sys.stdin):
 """
 
 
+@pytest.mark.slow
 def test_a_wrong_shape_in_the_library_is_caught(tmp_path, shape_checker):
     work = []
     for what, (module, function, right, wrong, call) in WRONG_SHAPES.items():

@@ -403,6 +403,11 @@ def test_bar_legend_and_answer_are_the_bytes_of_the_formulas(reader, tmp_path, s
         assert read_amount(more.removesuffix("→")) == pytest.approx(model + scores + user, rel=0.006)
     # The products in the legend give the same bytes.
     products = host.locator(".mha-part .mha-hint").all_inner_texts()
+    count, unit, size = re.match(
+        r"([\d.,]+)(?: (million|billion))? parameters · (\d+) B", products[0]
+    ).groups()
+    scale = {None: 1, "million": 1e6, "billion": 1e9}[unit]
+    assert float(count.replace(",", "")) * scale * int(size) == pytest.approx(model, rel=0.006)
     factors = [int(number) for number in re.findall(r"\d+", products[2].replace(",", ""))]
     assert math.prod(factors) == user
     if calculator.score_table:
@@ -536,18 +541,20 @@ def test_it_opens_with_the_question_and_folds_the_rest(reader, tmp_path):
 
 def test_colours_that_the_system_forces_keep_the_parts_apart(reader, tmp_path):
     tab, host = open_calculator(reader, tmp_path, CostCalculator(num_kv_heads=8))
-    tab.page.emulate_media(forced_colors="active")
-    parts = host.evaluate(READ_BAR)["parts"]
-    ground = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert len({parts[name]["color"] for name in ("model", "scores", "keys")}) == 3
-    assert parts["model"]["color"] != ground
-    for name in ("walls", "keys", "limit"):
+    read_colors = lambda: {name: part["color"] for name, part in host.evaluate(READ_BAR)["parts"].items()}  # noqa: E731
+    before = read_colors()
+    tab.page.emulate_media(forced_colors="active", color_scheme="dark")
+    after = read_colors()
+    assert [after[name] for name in ("scores", "keys", "values")] == [
+        before[name] for name in ("scores", "keys", "values")
+    ]
+    # The model has the colour of the text, the ground that of the page.
+    assert after["model"] != before["model"]
+    ground = host.locator(".mha-widget").evaluate("node => getComputedStyle(node).backgroundColor")
+    assert ground not in after.values()
+    for name in ("walls", "limit"):
         stroke = host.locator(f".mha-memory .mha-{name}").evaluate("node => getComputedStyle(node).stroke")
-        assert stroke not in ("none", parts["keys"]["color"]), name
-    swatches = host.locator(".mha-part i").evaluate_all(
-        "nodes => nodes.map((node) => getComputedStyle(node).backgroundColor)"
-    )
-    assert swatches == [parts[name]["color"] for name in ("model", "scores", "keys")]
+        assert stroke not in ("none", after["keys"], after["values"]), name
     assert tab.errors == []
 
 

@@ -1,11 +1,14 @@
 """What holds for every widget, in a real browser without a network: from a server, from disk, in a test."""
 
+import functools
 import inspect
 import math
+import operator
 import re
 from pathlib import Path
 
 import pytest
+import torch
 from playwright.sync_api import expect
 from widget_looks import (
     empty_frames,
@@ -29,7 +32,7 @@ from widget_page import (
 from widget_samples import SAMPLES
 
 import mha_lib.widgets
-from mha_lib.widgets import CourseWidget, Explorer
+from mha_lib.widgets import AttentionStepper, CourseWidget, Explorer, HeadExample, HeadExplorer
 from mha_lib.widgets._traits import Flag, Number, Text, Whole
 
 JS = Path(mha_lib.widgets.__file__).parent / "js"
@@ -301,6 +304,78 @@ def test_a_setting_that_makes_no_sense_gives_a_message_and_the_widget_recovers(b
             expect(body).to_be_visible()
             assert contents(hand.host) == first, (trait, value)
     assert refused >= 2 * len(settings_of(widget))
+
+
+def stored_numbers(state, path=()):
+    """Where a state holds numbers as text in base64: the keys that lead there."""
+    items = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
+    for key, value in items:
+        if isinstance(value, str) and not str(key).startswith("_"):
+            if len(value) >= 24 and re.fullmatch(r"[A-Za-z0-9+/]+={0,2}", value):
+                yield (*path, key)
+        else:
+            yield from stored_numbers(value, (*path, key))
+
+
+DAMAGES = {
+    "cut off": lambda text: text[:-16],
+    "no base64": lambda text: "?" + text[1:],
+    "empty": lambda text: "",
+    "another type": lambda text: None,
+    "not finite": lambda text: "AADAfw" + text[6:],  # a float32 that is not a number comes first
+}
+BYTES = {"int8", "targets", "tokens"}  # any of them is a number
+
+
+def answering_heads():
+    """A widget with stored models that answer."""
+    models = {heads: ("two_pointers", f"linear, {heads} heads", 0) for heads in (2, 4)}
+    tokens, targets = torch.arange(12) % 7, torch.arange(24).view(12, 2) % 7
+    words = [str(token) for token in range(8)]
+    options = {"tasks": ["one", "two"], "targets": targets, "measure": "both right"}
+    return HeadExplorer([HeadExample.stored("two pointers", models, tokens, words, **options)])
+
+
+MODELS = ("AblationLab", "AttentionStepper", "HeadExplorer", "HeadsMeet", "ScoreExplorer", "Translator")
+
+
+def test_the_widgets_that_store_numbers_as_text_are_known():
+    assert tuple(name for name in NAMES if list(stored_numbers(SAMPLES[name]().get_state()))) == MODELS
+
+
+# In a state that shows what is stored.
+DRAWN = {name: SAMPLES[name] for name in MODELS} | {
+    "AttentionStepper": lambda: AttentionStepper(vectors="trained"),
+    "HeadExplorer with answers": answering_heads,
+}
+
+
+@pytest.mark.parametrize("make", DRAWN.values(), ids=DRAWN)
+def test_damaged_numbers_are_named(reader, tmp_path, make):
+    """What a page stores of a model can be cut off or spoilt on its way; no widget draws half of it."""
+    widget = make()
+    paths = list(stored_numbers(widget.get_state()))
+    cases = [
+        (kind, spoil)
+        for kind in sorted({path[-1] for path in paths})
+        for damage, spoil in DAMAGES.items()
+        if not (kind in BYTES and damage == "not finite")
+    ]
+
+    def alter(states):
+        for state, (kind, spoil) in zip(states, cases, strict=True):
+            for *parents, key in (path for path in paths if path[-1] == kind):
+                place = functools.reduce(operator.getitem, parents, state)
+                place[key] = spoil(place[key])
+
+    tab = reader()
+    tab.open(write_page(tmp_path, [make() for _ in cases], alter=alter), len(cases))
+    for index, (kind, _) in enumerate(cases):
+        problem = tab.host(index).locator(".mha-problem")
+        expect(problem).to_contain_text(f"This widget cannot show its state: {kind} must hold ")
+        expect(problem).to_contain_text("what the page stores is damaged.")
+        expect(tab.host(index).locator(".mha-body")).to_be_hidden()
+    assert tab.errors == []
 
 
 @every_widget

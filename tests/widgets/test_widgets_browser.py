@@ -140,7 +140,7 @@ def test_all_steps_equal_the_layer(math_page, num_heads, valid_len, is_causal):
 def test_float32_numbers_come_back_exactly(math_page):
     numbers = torch.randn(4, 3, generator=torch.Generator().manual_seed(3))
     stored = base64.b64encode(numbers.numpy().astype("<f4").tobytes()).decode()
-    recovered = in_browser(math_page, "matrixFromFloat32(n, 3)", n=stored)
+    recovered = in_browser(math_page, "matrixFromFloat32(n, 3, 'n')", n=stored)
     assert torch.equal(recovered, numbers.double())
 
 

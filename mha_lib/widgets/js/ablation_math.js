@@ -6,6 +6,7 @@ import {
   bytesFromBase64,
   matrixFromFloat32,
   multiHeadSteps,
+  numbersFromFloat32,
   scaledDotProductScore,
   splitHeads,
   validLenMask,
@@ -66,10 +67,11 @@ function addRows(a, b) {
  */
 function storedWeights({ embed_dim: embedDim, weights }) {
   return {
-    matrix: (/** @type {string} */ name) => matrixFromFloat32(weights[name], embedDim),
-    bias(/** @type {string} */ name) {
+    matrix: (/** @type {string} */ name, /** @type {number | undefined} */ rows = undefined) =>
+      matrixFromFloat32(weights[name], embedDim, name, rows),
+    bias(/** @type {string} */ name, /** @type {number} */ outputs) {
       const stored = weights[`${name}.bias`];
-      return stored === undefined ? undefined : Float64Array.from(matrixFromFloat32(stored, 1), ([number]) => number);
+      return stored === undefined ? undefined : numbersFromFloat32(stored, `${name}.bias`, outputs);
     },
   };
 }
@@ -82,14 +84,15 @@ function storedWeights({ embed_dim: embedDim, weights }) {
  * @param {number} numHeads
  */
 function readOutOfHeads({ matrix, bias }, numHeads) {
-  const [outProj, readOut] = [matrix("out_proj.weight"), matrix("read_out.weight")];
+  const readOut = matrix("read_out.weight");
+  const outProj = matrix("out_proj.weight", readOut[0].length);
   const transposed = Array.from(outProj[0], (_, column) => Float64Array.from(outProj, (row) => row[column]));
   const joined = linearRows(readOut, transposed);
   const headDim = transposed.length / numHeads;
   const ofHead = Array.from({ length: numHeads }, (_, head) =>
     joined.map((row) => row.slice(head * headDim, (head + 1) * headDim)),
   );
-  const [outBias, readBias] = [bias("out_proj"), bias("read_out") ?? new Float64Array(readOut.length)];
+  const [outBias, readBias] = [bias("out_proj", outProj.length), bias("read_out", readOut.length) ?? new Float64Array(readOut.length)];
   return { ofHead, base: outBias ? addRows(linearRows([outBias], readOut)[0], readBias) : readBias };
 }
 
@@ -103,12 +106,14 @@ export function prepareModel(stored, batch) {
   const { samples, length, tasks } = batch;
   const numHeads = stored.num_heads;
   const weights = storedWeights(stored);
-  const tokens = bytesFromBase64(batch.tokens);
-  const [embedding, positions] = [weights.matrix("embedding"), weights.matrix("positions")];
+  const tokens = bytesFromBase64(batch.tokens, "tokens", samples * length);
+  const targets = bytesFromBase64(batch.targets, "targets", samples * length * tasks.length);
+  const { embed_dim: embedDim } = stored;
+  const [embedding, positions] = [weights.matrix("embedding"), weights.matrix("positions", length)];
   // The projection of token + position is the sum of the two projections.
   const tables = ["q_proj", "k_proj", "v_proj"].map((name) => {
-    const weight = weights.matrix(`${name}.weight`);
-    return { ofToken: linearRows(embedding, weight), ofPlace: linearRows(positions, weight, weights.bias(name)) };
+    const weight = weights.matrix(`${name}.weight`, embedDim);
+    return { ofToken: linearRows(embedding, weight), ofPlace: linearRows(positions, weight, weights.bias(name, embedDim)) };
   });
   const mask = validLenMask(length, length, length);
   const steps = (/** @type {number} */ sample) => {
@@ -140,7 +145,6 @@ export function prepareModel(stored, batch) {
       output.forEach((row, place) => all.set(row, (sample * length + place) * logitCount));
     });
   }
-  const targets = bytesFromBase64(batch.targets);
   return { numHeads, samples, length, tasks, tokens, targets, steps, base, added, classes: logitCount / tasks.length };
 }
 

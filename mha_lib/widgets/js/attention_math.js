@@ -4,23 +4,56 @@
 /** @typedef {Float64Array[]} Matrix rows of equal length */
 /** @typedef {boolean[][]} Mask [query][key], true = may attend */
 
-/** @param {string} base64 */
-export function bytesFromBase64(base64) {
-  const text = atob(base64);
+/**
+ * The bytes that a page stores as text.
+ * @param {string} base64
+ * @param {string} name of what they are
+ * @param {number} [count] of bytes
+ * @throws {RangeError} they are missing or damaged
+ */
+export function bytesFromBase64(base64, name, count) {
+  let text = "";
+  try {
+    text = atob(base64);
+  } catch {
+    // A text that is missing or damaged is no base64.
+  }
+  if (text.length === 0 || (count !== undefined && text.length !== count)) {
+    throw new RangeError(`${name} must hold ${count ?? "some"} bytes, got ${text.length}: what the page stores is damaged`);
+  }
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i); // many times faster than Uint8Array.from
   return bytes;
 }
 
 /**
- * A matrix from float32 numbers as torch stored them: little-endian bytes in base64. Further arithmetic is
- * float64.
+ * Float32 numbers as torch stored them: little-endian bytes in base64. Further arithmetic is float64.
+ * @param {string} base64
+ * @param {string} name of what they are
+ * @param {number} [count] of numbers
+ * @throws {RangeError} they are missing or damaged
+ */
+export function numbersFromFloat32(base64, name, count) {
+  const bytes = bytesFromBase64(base64, name, count && 4 * count);
+  const numbers = Float64Array.from(bytes.length % 4 === 0 ? new Float32Array(bytes.buffer) : [NaN]);
+  if (!numbers.every(Number.isFinite)) throw new RangeError(`${name} must hold finite numbers: what the page stores is damaged`);
+  return numbers;
+}
+
+/**
+ * The same as a matrix.
  * @param {string} base64
  * @param {number} columns
+ * @param {string} name of the matrix
+ * @param {number} [rows]
  * @returns {Matrix}
+ * @throws {RangeError} the numbers are missing or damaged
  */
-export function matrixFromFloat32(base64, columns) {
-  const numbers = new Float64Array(new Float32Array(bytesFromBase64(base64).buffer));
+export function matrixFromFloat32(base64, columns, name, rows) {
+  const numbers = numbersFromFloat32(base64, name, rows && rows * columns);
+  if (numbers.length % columns !== 0) {
+    throw new RangeError(`${name} must hold rows of ${columns} numbers, got ${numbers.length}: what the page stores is damaged`);
+  }
   return Array.from({ length: numbers.length / columns }, (_, row) =>
     numbers.slice(row * columns, (row + 1) * columns),
   );

@@ -267,7 +267,7 @@ function memoryLegend() {
     const { numHeads, numKvHeads, numLayers, embedDim, length, bytesPerNumber } = state;
     const tokens = groupDigits(length);
     const products = {
-      model: `${shortAmount(memory.allParameters)} parameters · ${bytesPerNumber} B`,
+      model: `${countInWords(memory.allParameters)} parameters · ${bytesPerNumber} B`,
       scores: state.scoreTable ? `1 layer · ${countOf(numHeads, "head")} · ${tokens}² · ${bytesPerNumber} B` : "computed in pieces, never a table",
       user: `2 · ${countOf(numLayers, "layer")} · ${countOf(numKvHeads, "head")} · ${embedDim / numHeads} wide · ${tokens} tokens · ${bytesPerNumber} B`,
     };
@@ -279,6 +279,15 @@ function memoryLegend() {
     }
   }
   return { node, draw };
+}
+
+/**
+ * A count as papers write it: 6.74 billion.
+ * @param {number} count
+ */
+function countInWords(count) {
+  const [size, word] = count < 1e9 ? [1e6, "million"] : [1e9, "billion"];
+  return count < 1e6 ? groupDigits(count) : `${Number((count / size).toPrecision(3))} ${word}`;
 }
 
 /** The question and its answer. */

@@ -97,6 +97,29 @@ export function inlineText(text) {
 }
 
 /**
+ * Sets the text of an element. An unchanged text costs nothing; a changed one keeps its text node, so that
+ * the browser lays out only this element.
+ * @param {any} node with nothing but text in it
+ * @param {string} text
+ */
+export function setText(node, text) {
+  const { firstChild } = node;
+  if (!firstChild) {
+    if (text) node.textContent = text;
+  } else if (firstChild.data !== text) firstChild.data = text;
+}
+
+/**
+ * Sets an attribute. An unchanged one costs nothing.
+ * @param {Element} node
+ * @param {string} name
+ * @param {string | number} value
+ */
+export function setAttribute(node, name, value) {
+  if (node.getAttribute(name) !== String(value)) node.setAttribute(name, String(value));
+}
+
+/**
  * Stores in a node, at full precision, the number that it shows, for tests and other programs.
  * @param {any} node
  * @param {string} name shared by all numbers of a table, whose nodes are in reading order

@@ -1,9 +1,8 @@
 // What the heads buy: the share of right answers for each number of heads, and the answers to what is shown.
 
 import { formatNumber } from "./format.js";
-import { element } from "./frame.js";
+import { element, setText } from "./frame.js";
 import { askedPlaces } from "./head_math.js";
-import { setText } from "./number_map.js";
 import { bars } from "./parts.js";
 
 /** @typedef {import("./head_math.js").Example} Example */

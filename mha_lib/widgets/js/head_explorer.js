@@ -2,10 +2,10 @@
 
 import { headColor } from "./colors.js";
 import { formatNumber, groupDigits } from "./format.js";
-import { element, inlineText, mark, mount } from "./frame.js";
+import { element, inlineText, mark, mount, setText } from "./frame.js";
 import { countHeads, countRight, headAnswers } from "./head_answers.js";
 import { askedPlaces, fitHeads, headComputer, headCounts, headOrder } from "./head_math.js";
-import { colorBar, setText } from "./number_map.js";
+import { colorBar } from "./number_map.js";
 import { checkbox, facts, menu, segments, slider } from "./parts.js";
 import { pixelCanvas, sizedMap } from "./pixel_map.js";
 

@@ -7,6 +7,7 @@ import {
   maskedSoftmax,
   matrixFromFloat32,
   mergeHeads,
+  numbersFromFloat32,
   scaledDotProductScore,
   splitHeads,
   validLenMask,
@@ -94,8 +95,9 @@ export function askedPlaces({ targets }) {
  */
 function answersOf(version, task, outputs) {
   const merged = mergeHeads(outputs);
-  const readOut = matrixFromFloat32(version.read_out ?? "", merged[0].length);
-  const [bias] = matrixFromFloat32(version.read_out_bias ?? "", readOut.length);
+  const logits = task.names.length * task.words.length;
+  const readOut = matrixFromFloat32(version.read_out ?? "", merged[0].length, "read_out", logits);
+  const bias = numbersFromFloat32(version.read_out_bias ?? "", "read_out_bias", logits);
   return task.names.map((_, index) =>
     askedPlaces(task).map((place) => {
       let [best, answer] = [-Infinity, 0];
@@ -128,8 +130,10 @@ function remember(compute) {
 
 /** Returns a function that computes one stage of the layer for all heads and reuses what has not changed. */
 export function headComputer() {
-  const project = remember((/** @type {Projections} */ { query, key, value }, /** @type {number} */ embedDim) =>
-    [query, key, value].map((stored) => matrixFromFloat32(stored, embedDim)),
+  const project = remember((/** @type {Projections} */ { query, key, value }, /** @type {Example} */ example) =>
+    Object.entries({ query, key, value }).map(([name, stored]) =>
+      matrixFromFloat32(stored, example.embed_dim, name, example.tokens.length),
+    ),
   );
   const split = remember((/** @type {Matrix[]} */ projected, /** @type {number} */ numHeads) =>
     projected.map((matrix) => splitHeads(matrix, numHeads)),
@@ -157,7 +161,7 @@ export function headComputer() {
 
   /** @param {HeadInputs} state */
   return ({ example, version, numHeads, validLen, isCausal, stage, head, other }) => {
-    const heads = split(project(version, example.embed_dim), numHeads);
+    const heads = split(project(version, example), numHeads);
     const scores = score(heads);
     const mask = buildMask(example.tokens.length, validLen, isCausal);
     const weights = () => soften(scores, mask);

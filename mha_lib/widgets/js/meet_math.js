@@ -50,20 +50,8 @@ function meetLinear(x, weight, bias) {
  * @throws {RangeError} numbers are missing or damaged
  */
 export function meetModel({ num_heads: numHeads, embed_dim: embedDim, max_len: maxLen, words, tasks, residual, weights }) {
-  const read = (/** @type {string} */ name, /** @type {number} */ rows, /** @type {number} */ columns) => {
-    let bytes = 0;
-    try {
-      bytes = atob(weights[name]).length;
-    } catch {
-      // A text that is damaged is no base64.
-    }
-    if (bytes !== 4 * rows * columns) {
-      throw new RangeError(`model must hold ${rows * columns} numbers of ${name}, got ${bytes / 4}: its weights are damaged`);
-    }
-    const matrix = matrixFromFloat32(weights[name], columns);
-    if (!matrix.every((row) => row.every(Number.isFinite))) throw new RangeError(`model must hold finite numbers of ${name}`);
-    return matrix;
-  };
+  const read = (/** @type {string} */ name, /** @type {number} */ rows, /** @type {number} */ columns) =>
+    matrixFromFloat32(weights[name], columns, name, rows);
   const linear = (/** @type {string} */ name, outputs = embedDim) => ({
     weight: meetTransposed(read(`${name}.weight`, outputs, embedDim)),
     bias: weights[`${name}.bias`] === undefined ? undefined : read(`${name}.bias`, 1, outputs)[0],

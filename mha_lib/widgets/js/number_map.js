@@ -4,7 +4,7 @@
 
 import { inkOn, viridis, viridisGradient } from "./colors.js";
 import { formatNumber } from "./format.js";
-import { element, focusedNear, isShortcut } from "./frame.js";
+import { element, focusedNear, isShortcut, setText } from "./frame.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
 /** @typedef {import("./colors.js").Extent} Extent */
@@ -118,19 +118,6 @@ function buildGrid({ name, rows, columns }) {
     );
   }
   return grid;
-}
-
-/**
- * Sets the text of an element. An unchanged text costs nothing; a changed one keeps its text node, so that
- * the browser lays out only this element.
- * @param {any} node with nothing but text in it
- * @param {string} text
- */
-export function setText(node, text) {
-  const { firstChild } = node;
-  if (!firstChild) {
-    if (text) node.textContent = text;
-  } else if (firstChild.data !== text) firstChild.data = text;
 }
 
 /**

@@ -2,9 +2,20 @@
 // the widget places its `node` and calls its `draw` to show a state.
 
 import { formatNumber } from "./format.js";
-import { element, mark } from "./frame.js";
+import { element, mark, setAttribute, setText } from "./frame.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
+
+/**
+ * @param {number} stop
+ * @param {number} index of the stop
+ * @param {readonly number[]} all stops
+ */
+function tickOf(stop, index, all) {
+  const tick = element("span", { text: stop });
+  tick.style.setProperty("--place", String(all.length === 1 ? 0.5 : index / (all.length - 1)));
+  return tick;
+}
 
 /**
  * A slider over a range or over given stops, each with a tick.
@@ -25,6 +36,7 @@ export function slider(frame, name, onInput) {
   );
   /** @type {readonly number[] | null} */
   let stops = null;
+  let ticked = "";
   frame.listen(input, "input", () => onInput(stops ? stops[Number(input.value)] : Number(input.value)));
 
   /**
@@ -35,22 +47,18 @@ export function slider(frame, name, onInput) {
    */
   function draw(value, { low = 0, high = 1, step = 1, stops: places, text = String(value), said = text }) {
     stops = places ?? null;
-    input.min = places ? 0 : low;
-    input.max = places ? places.length - 1 : high;
-    input.step = places ? 1 : step;
+    setAttribute(input, "min", places ? 0 : low);
+    setAttribute(input, "max", places ? places.length - 1 : high);
+    setAttribute(input, "step", places ? 1 : step);
     input.value = places ? places.indexOf(value) : value;
     input.disabled = input.min === input.max;
-    input.setAttribute("aria-valuetext", said);
-    shown.textContent = text;
+    setAttribute(input, "aria-valuetext", said);
+    setText(shown, text);
     ticks.hidden = !places;
     const all = places ?? [];
-    ticks.replaceChildren(
-      ...all.map((stop, index) => {
-        const tick = element("span", { text: stop, class: stop === value ? "mha-now" : null });
-        tick.style.setProperty("--place", String(all.length === 1 ? 0.5 : index / (all.length - 1)));
-        return tick;
-      }),
-    );
+    if (ticked !== String(all)) ticks.replaceChildren(...all.map(tickOf));
+    ticked = String(all);
+    all.forEach((stop, index) => ticks.children[index].classList.toggle("mha-now", stop === value));
   }
   return { node, input, draw };
 }
@@ -225,8 +233,8 @@ export function facts(names, labels = names) {
    */
   function draw(values) {
     values.forEach(({ text, hint = "", number }, index) => {
-      entries[index].value.textContent = text;
-      entries[index].hint.textContent = hint;
+      setText(entries[index].value, text);
+      setText(entries[index].hint, hint);
       if (number !== undefined) mark(entries[index].value, names[index], number);
     });
   }
@@ -257,9 +265,9 @@ export function bars(name, role) {
     }
     labels.forEach((label, index) => {
       const [text, track, shown] = /** @type {any} */ (node.children[index]).children;
-      text.textContent = label;
+      setText(text, label);
       track.firstChild.style.width = `${100 * Math.min(numbers[index] / high, 1)}%`;
-      shown.textContent = write(numbers[index]);
+      setText(shown, write(numbers[index]));
       mark(shown, name, numbers[index]);
       node.children[index].classList.toggle("mha-now", index === now);
     });

@@ -1,6 +1,6 @@
 // One pair of columns of a query and a key, turned by their positions (rotary) or with a sinusoid added.
 
-import { formatNumber } from "./format.js";
+import { formatNumber, groupDigits } from "./format.js";
 import { element, isShortcut, mark, mount, svgElement } from "./frame.js";
 import { segments, slider } from "./parts.js";
 import { plane } from "./plane.js";
@@ -195,7 +195,7 @@ function dialControls(frame) {
     });
     pair.draw(state.pair, { low: 0, high: state.headDim / 2 - 1 });
     headDim.draw(state.headDim, frame.limits("head_dim"));
-    base.draw(Math.log10(state.base), { low, high, step: 0.1, text: String(state.base) });
+    base.draw(Math.log10(state.base), { low, high, step: 0.1, text: groupDigits(state.base) });
   }
   const question = "Move both positions by the same amount. Which of the two scores stays the same?";
   const first = element("div", {}, element("p", { class: "mha-title", text: question }), both.node);

@@ -58,7 +58,7 @@ function readScore(frame) {
  * @param {Frame} frame
  */
 function readExtra(frame) {
-  return matrixFromFloat32(frame.get("extra"), frame.limits("d").high - 2);
+  return matrixFromFloat32(frame.get("extra"), frame.limits("d").high - 2, "extra", SCORE_MAX_KEYS + 1);
 }
 
 /**

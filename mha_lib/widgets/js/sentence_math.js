@@ -61,8 +61,10 @@ function sixProduct(x, matrix) {
  * @param {StoredSentenceModel} stored
  */
 export function prepareSentenceModel({ words: known, num_heads: numHeads, embed_dim: embedDim, weights }) {
-  const read = (/** @type {string} */ name) => matrixFromFloat32(weights[name], embedDim);
-  const [embedding, positions, query, key, value] = ["embedding", "positions", "query", "key", "value"].map(read);
+  const read = (/** @type {string} */ name, /** @type {number | undefined} */ rows = undefined) =>
+    matrixFromFloat32(weights[name], embedDim, name, rows);
+  const [embedding, positions] = [read("embedding", known.length), read("positions")];
+  const [query, key, value] = ["query", "key", "value"].map((name) => read(name, embedDim));
   const headDim = embedDim / numHeads;
   const ofHead = (/** @type {Matrix} */ weight, /** @type {number} */ head) => {
     const rows = weight.slice(headDim * head, headDim * (head + 1));

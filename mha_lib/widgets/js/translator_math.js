@@ -6,6 +6,7 @@ import {
   attentionPooling,
   bytesFromBase64,
   mergeHeads,
+  numbersFromFloat32,
   scaledDotProductScore,
   splitHeads,
   zeroMatrix,
@@ -152,12 +153,14 @@ export function dateDoubt(text, answer) {
  * @param {StoredTranslator} stored
  */
 function unpackParameters({ shapes, int8, float32 }) {
-  const bytes = new Int8Array(bytesFromBase64(int8).buffer);
-  const floats = new Float32Array(bytesFromBase64(float32).buffer);
+  const sizes = /** @type {[string, number, number?][]} */ (shapes);
+  const entries = sizes.reduce((sum, [, rows, columns]) => sum + (columns === undefined ? 0 : rows * columns), 0);
+  const bytes = new Int8Array(bytesFromBase64(int8, "int8", entries).buffer);
+  const floats = numbersFromFloat32(float32, "float32", sizes.reduce((sum, [, rows]) => sum + rows, 0));
   /** @type {Object<string, Weight>} */
   const parameters = {};
   let [byte, float] = [0, 0];
-  for (const [name, rows, columns] of /** @type {[string, number, number?][]} */ (shapes)) {
+  for (const [name, rows, columns] of sizes) {
     const own = floats.subarray(float, (float += rows));
     const data = new Float64Array(rows * (columns ?? 1));
     if (columns === undefined) data.set(own);
