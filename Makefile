@@ -47,7 +47,7 @@ help:
 	@echo 'make test        library, chapters and the book in a browser; about six minutes on two cores'
 	@echo '                 (ONLY="tests/library/test_cache.py chapters/02_scoring_functions.ipynb" for some)'
 	@echo 'make test-all    what make test leaves out: planted faults, accessibility, Colab, each widget; half an hour'
-	@echo 'make faults      plant known faults in library and widgets and print which test catches each'
+	@echo 'make faults      plant known faults in library, widgets and pages and print which test catches each'
 	@echo 'make pictures    store how widgets and diagrams look, where that changed (ONLY="Quiz 04_*" for some); two minutes'
 	@echo 'make check       format, lint and types of Python, JavaScript and the workflows'
 	@echo 'make bench       measure time and memory, for the appendix on efficiency; about eight minutes'
@@ -74,12 +74,13 @@ endif
 endif
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 INSTALL := $(BIN)/pip install --quiet --no-deps
+NO_PYTHON := Python 3.11 to 3.13 is needed, and no $(PYTHON) is here: make PYTHON=...
 PINNED := $(INSTALL) --require-hashes --only-binary :all:
 TORCH := $(PINNED) -r requirements-cpu.txt 2>/dev/null || { \
   echo 'torch for CPUs is not on PyPI: its build for GPUs comes, some gigabytes. The smaller one: make TORCH_INDEX=$(CPU_INDEX)'; \
   $(PINNED) -r requirements-gpu.txt; }
 .venv/ready: requirements.txt requirements-cpu.txt requirements-gpu.txt pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo 'Python 3.11 to 3.13 is needed, and no $(PYTHON) is here: make PYTHON=...'; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo '$(NO_PYTHON)'; exit 1; }
 	@{ $(USABLE); } || rm -rf .venv
 	@$(PYTHON) tools/machine.py book
 	@[ -d .venv ] || $(PYTHON) -m venv .venv || { [ "$$(id -u)" = 0 ] && export DEBIAN_FRONTEND=noninteractive && \
@@ -95,6 +96,7 @@ made-elsewhere: ;
 
 # What is missing is said before anything is downloaded.
 needs:
+	@command -v $(PYTHON) >/dev/null || { echo '$(NO_PYTHON)'; exit 1; }
 	@$(PYTHON) tools/machine.py test
 
 lock: .venv/ready
@@ -172,7 +174,7 @@ test-all: needs book machine
 	$(END)
 
 # Each known fault is planted in a copy of the library or the widgets; the table says which test caught it.
-faults: .venv/ready
+faults: machine
 	$(BIN)/python tests/faults/runner.py --jobs $(JOBS)
 
 # What the tests compare with: each widget and each diagram, light and dark, wide and narrow. Look at what changed.

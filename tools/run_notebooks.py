@@ -128,6 +128,8 @@ def normalise(notebook):
             cell.outputs = merge_streams(cell.outputs)
             for output in cell.outputs:
                 data = output.get("data", {})
+                if "metadata" in output:
+                    output.metadata = nbformat.from_dict({})  # the page would draw a figure in its size
                 if "image/png" in data:
                     data["image/png"] = shrink_figure(data["image/png"])
                 if view := data.get(WIDGET_VIEW):

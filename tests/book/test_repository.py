@@ -434,13 +434,45 @@ def test_workflows_do_what_the_course_promises():
     assert "--user reader" in jobs["ci non-root"]["steps"][-1]["run"]
     assert set(jobs["ci book"]["needs"]) == {"ci test".split()[1], "non-root"}
     assert jobs["ci deploy"]["needs"] == "book"
+    # These commands, each of which ends the job if it fails.
+    runs = {
+        name: [step["run"].strip() for step in job["steps"] if "run" in step] for name, job in jobs.items()
+    }
+    assert runs["ci test"] == ["bash .ci/run"]
+    assert runs["ci non-root"][-1].endswith(" make -C /srv/course test")
+    assert runs["ci book"] == ["make book"]
+    assert runs["colab image"][-1].endswith(' python3 "$IMAGE" /course/tools/run_as_colab.py')
+    assert runs["release build"] == ["make book && make test ONLY=tests/book/test_repository.py", "make dist"]
+    assert runs["release publish"][0] == "sha256sum --check SHA256SUMS"
+    assert not [run for job in runs.values() for run in job if re.search(r"\|\||;|set \+e", run)]
     # What runs there is in this repository.
     text = "\n".join(path.read_text(encoding="utf-8") for path in WORKFLOWS)
+    assert "continue-on-error" not in text
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"\bmake (?:-C \S+ )?([a-z]\w*)", text):
         assert re.search(rf"(?m)^{target}:", makefile), target
     for name in re.findall(r"/course/(\S+\.py)|bash (\S+)", text):
         assert (ROOT / "".join(name)).is_file(), name
+
+
+def test_ci_runs_every_part_and_fails_with_each(tmp_path):
+    """With a `make` that notes what it is asked for, and fails for one part after the other."""
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".ci" / "run").write_text(script, encoding="utf-8")
+    maker = tmp_path / "bin" / "make"
+    maker.parent.mkdir()
+    maker.write_text('#!/bin/sh\necho "$*" >>asked\n[ "$*" != "$FAILS" ]\n')
+    maker.chmod(0o755)
+    parts = ["check", "test", "test-all", "rosetta CHECK=1"]
+    for fails in ["nothing", *parts]:
+        environment = os.environ | {"PATH": f"{maker.parent}:{os.environ['PATH']}", "FAILS": fails}
+        (tmp_path / "asked").unlink(missing_ok=True)
+        done = subprocess.run(
+            ["bash", tmp_path / ".ci" / "run"], env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert (tmp_path / "asked").read_text().splitlines() == parts
+        assert done.returncode == (0 if fails == "nothing" else 1), done.stdout + done.stderr
 
 
 def test_workflows_have_no_fault_that_a_linter_knows(tmp_path):

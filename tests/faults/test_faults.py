@@ -8,7 +8,7 @@ EACH_FAULT = pytest.mark.parametrize("fault", runner.FAULTS, ids=[fault.what for
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    return runner.Running(tmp_path_factory.mktemp("faults"))
+    return runner.Running(tmp_path_factory.mktemp("faults"), jobs=2)
 
 
 @pytest.mark.slow

@@ -1,15 +1,17 @@
 """The attention stepper: its rules and traits in Python, its numbers and its arithmetic in a browser."""
 
+import functools
 import io
 import math
 import re
+import shutil
 import warnings
 
 import pytest
 import torch
 from matplotlib import colormaps
 from playwright.sync_api import expect
-from widget_page import assert_copied_code_gives, assert_shows_numbers, copied_code, write_page
+from widget_page import ROOT, assert_copied_code_gives, assert_shows_numbers, copied_code, write_page
 
 from mha_lib.attention import MultiHeadAttention
 from mha_lib.data import SENTENCE_WORDS
@@ -201,21 +203,29 @@ def test_settings_that_depend_on_each_other():
         stepper.projections = {}
 
 
-@pytest.fixture
-def without_model(monkeypatch):
-    """The stored model is missing or damaged, as `load_experiment` says it."""
-
-    def fail(name):
-        raise ValueError(f"the stored models of {name!r} are damaged: run `make experiments ONLY={name}`")
-
-    monkeypatch.setattr(module, "load_experiment", fail)
+@pytest.fixture(params=["missing", "damaged", "of another version"])
+def without_model(request, monkeypatch, tmp_path):
+    """What `load_experiment` says of files without a model of use."""
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    models = tmp_path / "experiments" / "stored" / "words.safetensors"
+    if request.param == "missing":
+        models.unlink()
+        said = "the experiment 'words' lacks its models"
+    elif request.param == "damaged":
+        models.write_bytes(models.read_bytes()[:-1])
+        said = "the stored models of 'words' are damaged"
+    else:
+        with (tmp_path / "experiments" / "words.py").open("a", encoding="utf-8") as script:
+            script.write("\nANOTHER_VERSION = True\n")
+        said = "the stored results of 'words' were made by other code"
+    load = functools.partial(module.load_experiment, folder=tmp_path / "experiments")
+    monkeypatch.setattr(module, "load_experiment", load)
+    return said
 
 
 def test_without_its_model_python_says_why(without_model):
     assert AttentionStepper().numbers()["scores"][0].tolist() == [2.0, 4.0, 0.0]
-    with pytest.raises(
-        ValueError, match="vectors must be 'by hand', because the stored models of 'words' are damaged"
-    ):
+    with pytest.raises(ValueError, match=f"vectors must be 'by hand', because {without_model}"):
         AttentionStepper(vectors="trained")
 
 
@@ -480,9 +490,7 @@ def test_the_kind_of_vectors_is_chosen_in_the_page(opened):
 
 def test_a_page_without_the_model_says_why_and_works_by_hand(opened, without_model):
     tab, host = opened()
-    expect(
-        host.get_by_text("The trained vectors are not there: the stored models of 'words' are damaged")
-    ).to_be_visible()
+    expect(host.get_by_text(f"The trained vectors are not there: {without_model}")).to_be_visible()
     expect(host.get_by_role("radio", name="trained")).to_be_disabled()
     assert_shows_numbers(host, AttentionStepper())
     assert tab.errors == []

@@ -536,7 +536,7 @@ def test_hidden_values_that_cancel_move_nothing(page_of):
 def test_the_three_way_switch_by_keyboard(page_of):
     tab, host = page_of(MaskPainter())
     expect(host.locator(".mha-body > :first-child")).to_have_text(
-        "One query sees no key. Under which policy does one training step destroy the layer, "
+        "Suppose a query sees no key. Under which policy does one training step destroy the layer, "
         "and under which does the layer learn from hidden values?"
     )
     about = host.locator(".mha-policy > p")

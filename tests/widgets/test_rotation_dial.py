@@ -182,7 +182,7 @@ def test_the_question_and_its_slider_come_first_and_the_dials_follow(reader, tmp
     for width, height in ((900, 800), (360, 740)):
         tab.page.set_viewport_size({"width": width, "height": height})
         both, others = slider(host, "move both"), host.locator("input[type=range]").all()
-        question = host.get_by_text("Which of the two scores stays the same?")
+        question = host.get_by_text("On which dial do the scores stay the same?")
         tops = [place.bounding_box()["y"] for place in (question, both, host.locator(".mha-dial").first)]
         assert tops == sorted(tops)
         assert sum(slider.bounding_box()["y"] < tops[2] for slider in others) == 1

@@ -891,13 +891,19 @@ def test_a_model_that_cannot_be_loaded_gives_a_sentence_and_another_try(
     assert_seen(host, widget)
     heads.press("ArrowRight")
     expect(notice).to_be_visible()
+    # A file that was cut off hands nothing over.
+    for name, text in model_files().items():
+        (tmp_path / "_static" / name).write_text(text[: len(text) // 2], encoding="utf-8")
+    host.get_by_role("button", name="Try again").click()
+    expect(notice).to_contain_text(re.compile(r"the file translator-4-\S+ is damaged"))
     put_files(tmp_path)
     host.get_by_role("button", name="Try again").click()
     widget.num_heads = 4
     expect(results).to_be_visible()
     assert_seen(host, widget)
-    # A browser notes in its console that a file is missing; nothing else may be there.
-    assert all("ERR_FILE_NOT_FOUND" in error or "404" in error for error in tab.errors)
+    # A browser notes in its console that a file is missing or cut off; nothing else may be there.
+    noted = ("ERR_FILE_NOT_FOUND", "404", "Invalid or unexpected token", "Unexpected end of input")
+    assert all(any(text in error for text in noted) for error in tab.errors), tab.errors
 
 
 def test_with_a_kernel_python_sends_further_models(browser, serve, tmp_path, stored_models):

@@ -110,6 +110,9 @@ export function prepareModel(stored, batch) {
   const targets = bytesFromBase64(batch.targets, "targets", samples * length * tasks.length);
   const { embed_dim: embedDim } = stored;
   const [embedding, positions] = [weights.matrix("embedding"), weights.matrix("positions", length)];
+  if (tokens.some((token) => token >= embedding.length)) {
+    throw new RangeError(`embedding must hold a row for each token, got ${embedding.length}: what the page stores is damaged`);
+  }
   // The projection of token + position is the sum of the two projections.
   const tables = ["q_proj", "k_proj", "v_proj"].map((name) => {
     const weight = weights.matrix(`${name}.weight`, embedDim);

@@ -287,7 +287,7 @@ function needleList(frame) {
       const isLost = lost.includes(head);
       const [after, share] = [numbers.score_after[head], numbers.weight_after[head]];
       writeNumber(slope, unitFraction(numbers.slopes[head]), "slopes", numbers.slopes[head]);
-      writeNumber(reach, far < 100 ? String(Number(far.toFixed(1))) : groupDigits(Math.round(far)), "reaches", far);
+      writeNumber(reach, reachText(far), "reaches", far);
       writeNumber(score, formatNumber(after, 1), "score_after", after);
       writeNumber(weight, formatNumber(share, 2), "weight_after", share);
       if (button.classList.contains("mha-lost") !== isLost) sign.textContent = isLost ? "lost" : "";
@@ -363,6 +363,11 @@ function build(frame) {
   };
 }
 
+/** @param {number} far tokens */
+function reachText(far) {
+  return far < 100 ? String(Number(far.toFixed(1))) : groupDigits(Math.round(far));
+}
+
 /**
  * @param {AlibiState} before
  * @param {AlibiState} state
@@ -373,7 +378,7 @@ function describeAlibi(before, state, { slopes, reaches }, lost) {
   const { head, shown } = state;
   if (before.shown !== shown) return `The picture shows the ${shown === "bias" ? "scores" : "weights"}.`;
   if (before.head !== head && before.numHeads === state.numHeads) {
-    return `Head ${head}: slope ${unitFraction(slopes[head])}, reach ${formatNumber(reaches[head], 1)} tokens.`;
+    return `Head ${head}: slope ${unitFraction(slopes[head])}, reach ${reachText(reaches[head])} tokens.`;
   }
   return verdict(state, lost);
 }

@@ -76,7 +76,7 @@ function sentenceModel(frame) {
   const kept = new Map();
   return () => {
     const stored = frame.get("trained");
-    const model = kept.get(stored) ?? prepareSentenceModel(stored);
+    const model = kept.get(stored) ?? prepareSentenceModel(stored, sentenceLimits(frame).words);
     kept.set(stored, model);
     return model;
   };
@@ -325,12 +325,18 @@ function sourceChooser(frame) {
   return { node, draw };
 }
 
-/** What to predict, before anything is computed. */
-const SIX_QUESTIONS = {
-  "by hand": "What comes out for the chosen token? Work out each number before you press Next.",
-  trained:
-    "This model fills in the blank: “is” or “are”? Which head looks from ___ to the subject, “friends”, and skips the nearer “baker”? Predict, then try each head at step 4.",
-};
+/**
+ * What to predict, before anything is computed.
+ * @param {Frame} frame
+ * @param {SixState} state
+ */
+function sixQuestion(frame, { isTrained, sentence }) {
+  if (!isTrained) return "What comes out for the chosen token? Work out each number before you press Next.";
+  // The words of this question are those of the sentence with which the model opens.
+  return sentence === frame.get("beginnings").trained
+    ? "This model fills in the blank: “is” or “are”? Which head looks from ___ to the subject, “friends”, and skips the nearer “baker”? Predict, then try each head at step 4."
+    : "Where does each head look from the chosen token? Predict, then try each head at step 4.";
+}
 
 /**
  * Says where the vector of a word comes from.
@@ -737,7 +743,7 @@ function buildSix(frame) {
       isHidden: (row, column) => mask !== undefined && !mask[row][column],
       lineForEachKey: (partsOf) => state.words.map((word, index) => ({ word, parts: partsOf(index) })),
     };
-    question.textContent = SIX_QUESTIONS[state.kind];
+    question.textContent = sixQuestion(frame, state);
     source.draw(state);
     sentence.draw(state);
     chooser.draw(state.words, state.chosen);

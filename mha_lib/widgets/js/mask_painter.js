@@ -370,7 +370,7 @@ function build(frame) {
   const title = (/** @type {string} */ text) => element("p", { class: "mha-title", text });
   frame.body.append(
     element("p", {
-      text: "One query sees no key. Under which policy does one training step destroy the layer, and under which does the layer learn from hidden values?",
+      text: "Suppose a query sees no key. Under which policy does one training step destroy the layer, and under which does the layer learn from hidden values?",
     }),
     element("div", { class: "mha-policy" }, policy.node, about),
     element(

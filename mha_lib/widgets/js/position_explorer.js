@@ -334,12 +334,13 @@ function similarityCurve(frame) {
     pointed = offset;
     showReadout();
   };
-  frame.listen(alike.area, "pointermove", (event) => {
+  const pointAt = (/** @type {PointerEvent} */ event) => {
     if (!shown) return;
     const box = alike.area.getBoundingClientRect();
     const span = shown.similarity.length - 1;
     point(Math.round(((event.clientX - box.left) / box.width) * 2 * span - span));
-  });
+  };
+  for (const type of ["pointermove", "pointerdown"]) frame.listen(alike.area, type, pointAt);
   frame.listen(alike.area, "pointerleave", () => point(null));
 
   /**

@@ -197,7 +197,7 @@ function dialControls(frame) {
     headDim.draw(state.headDim, frame.limits("head_dim"));
     base.draw(Math.log10(state.base), { low, high, step: 0.1, text: groupDigits(state.base) });
   }
-  const question = "Move both positions by the same amount. Which of the two scores stays the same?";
+  const question = "Move both positions by the same amount. On which dial do the scores stay the same?";
   const first = element("div", {}, element("p", { class: "mha-title", text: question }), both.node);
   return { first, node: element("div", { class: "mha-controls" }, ...sliders), draw };
 }

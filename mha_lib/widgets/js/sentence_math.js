@@ -59,11 +59,12 @@ function sixProduct(x, matrix) {
  * Reads the stored model: `vectors` gives the vectors of words at their places, `projections` what turns them
  * into the queries, keys and values of a head.
  * @param {StoredSentenceModel} stored
+ * @param {number} maxWords of a sentence
  */
-export function prepareSentenceModel({ words: known, num_heads: numHeads, embed_dim: embedDim, weights }) {
+export function prepareSentenceModel({ words: known, num_heads: numHeads, embed_dim: embedDim, weights }, maxWords) {
   const read = (/** @type {string} */ name, /** @type {number | undefined} */ rows = undefined) =>
     matrixFromFloat32(weights[name], embedDim, name, rows);
-  const [embedding, positions] = [read("embedding", known.length), read("positions")];
+  const [embedding, positions] = [read("embedding", known.length), read("positions", maxWords)];
   const [query, key, value] = ["query", "key", "value"].map((name) => read(name, embedDim));
   const headDim = embedDim / numHeads;
   const ofHead = (/** @type {Matrix} */ weight, /** @type {number} */ head) => {

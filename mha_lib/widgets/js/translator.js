@@ -119,15 +119,15 @@ function loadModelFile(address, name) {
     const hear = (/** @type {any} */ event) => {
       if (event.detail?.name === name) content = event.detail.content;
     };
-    const end = () => {
+    const end = (/** @type {string} */ fault) => {
       removeEventListener("mha-file", hear);
       script.remove();
       if (content) resolve(content);
-      else reject(new Error(`the file ${name} is missing`));
+      else reject(new Error(`the file ${name} is ${fault}`));
     };
     addEventListener("mha-file", hear);
-    script.addEventListener("load", end);
-    script.addEventListener("error", end);
+    script.addEventListener("load", () => end("damaged")); // it came, and handed over nothing
+    script.addEventListener("error", () => end("missing"));
     document.head.append(script);
   });
 }
@@ -144,13 +144,16 @@ function modelSource(frame, leave) {
   /** @type {Map<number, string>} */
   const problems = new Map();
   const loading = new Set();
+  let tries = 0;
 
   /** @param {number} numHeads */
   async function load(numHeads) {
     const name = frame.get("files")[numHeads];
+    const address = new URL(name, frame.get("_static"));
+    if (tries > 0) address.search = `try=${tries}`; // the browser may keep a file that came damaged
     loading.add(numHeads);
     try {
-      const stored = await loadModelFile(new URL(name, frame.get("_static")).href, name);
+      const stored = await loadModelFile(address.href, name);
       if (!leave.aborted) frame.set({ models: { ...frame.get("models"), [numHeads]: stored } });
     } catch (error) {
       problems.set(numHeads, /** @type {Error} */ (error).message);
@@ -179,6 +182,7 @@ function modelSource(frame, leave) {
   /** @param {number} numHeads */
   function tryAgain(numHeads) {
     problems.delete(numHeads);
+    tries += 1;
     frame.set({ models: { ...frame.get("models") } });
   }
   return { find, tryAgain };

@@ -154,6 +154,7 @@ export function dateDoubt(text, answer) {
  */
 function unpackParameters({ shapes, int8, float32 }) {
   const sizes = /** @type {[string, number, number?][]} */ (shapes);
+  if (!Array.isArray(sizes)) throw new RangeError("shapes must hold the sizes of the parameters: what the page stores is damaged");
   const entries = sizes.reduce((sum, [, rows, columns]) => sum + (columns === undefined ? 0 : rows * columns), 0);
   const bytes = new Int8Array(bytesFromBase64(int8, "int8", entries).buffer);
   const floats = numbersFromFloat32(float32, "float32", sizes.reduce((sum, [, rows]) => sum + rows, 0));

@@ -88,7 +88,7 @@ export function stripTable(frame, label, groups) {
     readout.textContent = hint;
     readout.classList.add("mha-hint");
   };
-  frame.listen(body, "pointermove", (event) => {
+  const point = (/** @type {any} */ event) => {
     const strip = event.target.closest?.(".mha-strip");
     if (!strip) return rest();
     const [row, group] = [strip.dataset.row, strip.dataset.group].map(Number);
@@ -97,7 +97,8 @@ export function stripTable(frame, label, groups) {
     const entry = Math.min(Math.max(Math.floor(((event.clientX - box.left) / box.width) * numbers.length), 0), numbers.length - 1);
     readout.textContent = `${groups[group].title} of ${words[row]}, entry ${entry + 1} of ${numbers.length}: ${formatNumber(numbers[entry])}`;
     readout.classList.remove("mha-hint");
-  });
+  };
+  for (const type of ["pointermove", "pointerdown"]) frame.listen(body, type, point);
   frame.listen(body, "pointerleave", rest);
   rest();
 
