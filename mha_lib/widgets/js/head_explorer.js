@@ -186,7 +186,6 @@ function buildControls(frame) {
   });
   const note = element("p", { class: "mha-note" });
   const heads = slider(frame, "num_heads", (value) => frame.set(fitHeads(readHeads(frame).example, value)));
-  heads.node.classList.add("mha-kept-in-view");
   const visible = slider(frame, "valid_len", (value) => frame.set({ valid_len: value }));
   const stages = segments(
     frame,
@@ -200,11 +199,11 @@ function buildControls(frame) {
     frame.set({ view: value }),
   );
   const second = menu(frame, "with", (index) => frame.set({ other: index }));
-  const choices = element("div", { class: "mha-choices" }, stages.node, causal.node);
-  const comparison = element("div", { class: "mha-choices" }, views.node, second.node);
-  // The main slider is a part of the body itself, so that it can stay in view while all that follows scrolls.
+  const comparison = element("div", { class: "mha-choices" }, views.node, second.node, causal.node);
+  // The main controls are a part of the body itself, so that they can stay in view while all that follows scrolls.
+  const main = element("div", { class: "mha-controls mha-kept-in-view" }, heads.node, element("div", { class: "mha-choices" }, stages.node));
   const above = element("div", { class: "mha-controls" }, chosen.node, note);
-  const below = element("div", { class: "mha-controls" }, visible.node, choices, comparison);
+  const below = element("div", { class: "mha-controls" }, visible.node, comparison);
   /** @type {{example: Example, numHeads: number, validLen: number} | null} */
   let shown = null;
 
@@ -232,9 +231,10 @@ function buildControls(frame) {
     second.node.hidden = view === "one";
     above.hidden = chosen.node.hidden && note.hidden;
     below.hidden = isCompact;
+    stages.node.hidden = isCompact;
     shown = { example, numHeads, validLen };
   }
-  return { nodes: [above, heads.node, below], draw };
+  return { nodes: [above, main, below], draw };
 }
 
 /** A strip of embed_dim numbers, divided into heads, and the sizes that follow from the division. */
