@@ -4,7 +4,8 @@
     python tools/claims.py --write   list what is new or changed, and print it: read each beside its cells
 
 A sentence of a page, or of the description of a figure, states a measurement where it names a decimal
-number, a number of thousands, a percentage, or so many of so many. Code, formulas and addresses are left out.
+number, a fraction, a number of thousands, a percentage, or so many of so many. So do captions. Code, formulas
+and addresses are left out.
 The source of a number is the id of a cell of the page that prints it, in as many digits as the sentence has,
 or asserts it; or "experiment: " and a script in whose text it stands (steps, rates, sizes); or "given: " and
 a reason, for what is no measurement of this page: a definition, the literature, a release, another page.
@@ -24,7 +25,9 @@ from mha_lib.experiments import experiment_names
 
 LEDGER = ROOT / "tests" / "book" / "claims.json"
 
-NUMBER = re.compile(r"(?<![\w.,/])[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?![\w/])")
+NUMBER = re.compile(
+    r"(?<![\w.,/])[-−+]?\d+(?:/\d+(?:,\d{3})*(?![\w/.]*\d)|(?:,\d{3})*(?:\.\d+)?(?![\w/]))"
+)
 PRINTED = re.compile(r"(?<![\w.])[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 # What looks like a number and is none of the page's: code, formulas, references, addresses.
 NO_PROSE = re.compile(
@@ -107,7 +110,9 @@ def sentences(notebook) -> Iterator[tuple[int, str]]:
         if cell.cell_type == "markdown":
             text = cell.source
         else:
-            text = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
+            shown = cell.metadata.get("mystnb", {})
+            texts = (shown.get("figure", {}), "caption"), (shown.get("image", {}), "alt")
+            text = "\n\n".join(kind.get(name, "") for kind, name in texts)
         for sentence in ENDS.split(NO_PROSE.sub("…", text)):
             sentence = " ".join(sentence.split())
             if numbers(sentence):
@@ -124,6 +129,7 @@ def numbers(sentence: str) -> list[str]:
             percent
             or "." in match[0]
             or "," in match[0]
+            or "/" in match[0]
             or re.match(r"\s+of\s+\d", rest)
         ):
             found.append(match[0] + "%" * bool(percent))
@@ -137,6 +143,8 @@ def holds(number: str, source: str, notebook) -> bool:
         return len(rest) > 8
     if kind == "experiment":
         script = (ROOT / "experiments" / f"{rest}.py").read_text(encoding="utf-8")
+        if "/" in number:
+            return re.search(r"\s*/\s*".join(number.split("/")), script) is not None
         return value(number) in map(value, PRINTED.findall(script.replace("_", "")))
     return any(cell.id == source and prints(cell, number) for cell in notebook.cells)
 
@@ -159,6 +167,9 @@ def prints(cell, number: str) -> bool:
     """Whether a code cell shows a number, or asserts it, rounded to the digits that the text has."""
     if cell.cell_type != "code":
         return False
+    if "/" in number:
+        over = r"(?<![\w.])" + r"\s*/\s*".join(number.split("/")) + r"(?![\w.])"
+        return re.search(over, shown_text(cell)) is not None
     half = 0.5 * 10 ** -len(number.rstrip("%").partition(".")[2]) * (1 + 1e-9)
     factors = (1, 100) if number.endswith("%") else (1,)
     return any(
