@@ -33,9 +33,14 @@ def page(tmp_path, monkeypatch):
             "print(loss)", id="losses", outputs=[new_output("stream", name="stdout", text="18.4917\n")]
         ),
         new_code_cell(
-            "draw()\nassert round(share, 2) == 0.93",
+            "draw()\nassert round(share, 2) == 0.93 and one == 13 / 48",
             id="drawing",
-            metadata={"mystnb": {"image": {"alt": "A curve that rises to 93 % and stays"}}},
+            metadata={
+                "mystnb": {
+                    "image": {"alt": "A curve that rises to 93 % and stays"},
+                    "figure": {"caption": "One head stays at 13/48."},
+                }
+            },
         ),
     ]
     nbformat.write(new_notebook(cells=cells), path)
@@ -49,10 +54,11 @@ def replace(place, old, new):
     """A change of a page: `old` text of the cell number `place` becomes `new`."""
 
     def change(notebook):
-        if place == "alt":
-            image = notebook.cells[2].metadata.mystnb.image
-            assert old in image.alt
-            image.alt = image.alt.replace(old, new)
+        if place in ("alt", "caption"):
+            shown = notebook.cells[2].metadata.mystnb
+            kind = shown.image if place == "alt" else shown.figure
+            assert old in kind[place]
+            kind[place] = kind[place].replace(old, new)
         elif place == "output":
             notebook.cells[1].outputs[0].text = notebook.cells[1].outputs[0].text.replace(old, new)
         else:
@@ -72,6 +78,11 @@ PLANTED = {
     "what a cell asserts": (replace(2, "0.93", "0.94"), "93% does not come from 'drawing'"),
     "an assert in a comment": (replace(2, "assert", "# assert"), "93% does not come from 'drawing'"),
     "the description of a figure": (replace("alt", "93 %", "98 %"), "changed since it was"),
+    "a fraction in a caption": (replace("caption", "13/48", "15/48"), "changed since it was"),
+    "what a cell asserts of a fraction": (
+        replace(2, "13 / 48", "15 / 48"),
+        "13/48 does not come from 'drawing'",
+    ),
     "a verdict in a description": (replace("alt", "rises", "falls"), "changed since it was"),
 }
 
@@ -81,6 +92,7 @@ def test_the_list_is_what_the_page_prints(page):
         "page": {
             "With two heads the loss falls to 18.49.": {"18.49": "losses"},
             "A curve that rises to 93 % and stays": {"93%": "drawing"},
+            "One head stays at 13/48.": {"13/48": "drawing"},
         }
     }
     assert claims.main([]) == 0
