@@ -111,7 +111,10 @@ def sentences(notebook) -> Iterator[tuple[int, str]]:
             text = cell.source
         else:
             shown = cell.metadata.get("mystnb", {})
-            texts = (shown.get("figure", {}), "caption"), (shown.get("image", {}), "alt")
+            texts = (
+                (shown.get("figure", {}), "caption"),
+                (shown.get("image", {}), "alt"),
+            )
             text = "\n\n".join(kind.get(name, "") for kind, name in texts)
         for sentence in ENDS.split(NO_PROSE.sub("…", text)):
             sentence = " ".join(sentence.split())

@@ -129,7 +129,8 @@ def normalise(notebook):
             for output in cell.outputs:
                 data = output.get("data", {})
                 if "metadata" in output:
-                    output.metadata = nbformat.from_dict({})  # the page would draw a figure in its size
+                    # The page would draw a figure in the size that stands there.
+                    output.metadata = nbformat.from_dict({})
                 if "image/png" in data:
                     data["image/png"] = shrink_figure(data["image/png"])
                 if view := data.get(WIDGET_VIEW):
