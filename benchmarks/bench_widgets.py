@@ -19,6 +19,9 @@ more with the processor slowed down four-fold, as on a cheap phone. Chapters als
 tokens and 8 heads, planted after their first widget. Every control of every widget is measured too, on a page
 of its own. A letter typed into the translator is measured in the same way.
 
+A training in the page is measured from the press on Play to the end of its steps. The longest gap between two
+animation frames meanwhile is how long the page did not follow the hand at most.
+
 A page's times count from the start of navigation, each in a new browser context, so that nothing is cached. A
 widget is ready when its render function is through; a page's bytes are those of all files that it loads,
 gzipped where a web server would. Layout shift is the browser's sum (CLS) a second later.
@@ -47,7 +50,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import torch
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ElementHandle, Page, expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "widgets")]
@@ -58,7 +61,7 @@ from widget_samples import SAMPLES  # noqa: E402
 
 from mha_lib import EncoderDecoder, MultiHeadAttention  # noqa: E402
 from mha_lib.dates import DATE_LETTERS, ISO_SYMBOLS, SOURCE_LENGTH  # noqa: E402
-from mha_lib.widgets import HeadExample, HeadExplorer, Translator  # noqa: E402
+from mha_lib.widgets import HeadExample, HeadExplorer, HeadTraining, Translator  # noqa: E402
 
 VIEW = 'script[type="application/vnd.jupyter.widget-view+json"]'
 SCREENS = {"phone": (360, 740), "tablet": (768, 1024), "desktop": (1280, 900)}
@@ -87,12 +90,16 @@ in a chapter; and on the landing page with a slower processor."""
 
 LANDING, THROTTLE = "index.html", 4
 LARGE = (64, 64, 8)
+PLANTED = "planted head explorer, 64 tokens, 8 heads"
 
 STILL = {"Progress"}
 """Widgets without a control whose step could be measured: a press downloads a file, or clears for good."""
 
 TYPING_LIMIT = 100
 """Milliseconds from a letter typed into the translator to the whole new answer, at the 95th percentile."""
+
+TRAINING_LIMIT = 20
+"""Seconds from Play to the end of the 300 steps of a training with two heads."""
 
 # Notes what the browser tells about its own work, from the first byte on.
 OBSERVE = """() => {
@@ -308,9 +315,60 @@ def steps_rows(browser: Browser, steps: int) -> list[dict[str, Any]]:
 
 
 # --------------------------------------------------------------------------------
+# Training
+
+# Presses Play and watches the frames until so many steps are taken; a training that goes on is paused then.
+TRAIN = """([root, steps]) => new Promise((resolve) => {
+  const play = root.querySelector(".mha-play");
+  const shown = root.querySelector(".mha-transport .mha-value");
+  const start = performance.now();
+  let [last, longest, frames] = [start, 0, 0];
+  const look = () => {
+    const now = performance.now();
+    longest = Math.max(longest, now - last);
+    last = now;
+    frames += 1;
+    const taken = parseInt(shown.textContent, 10);
+    if (taken < steps) return requestAnimationFrame(look);
+    const time = now - start;
+    if (play.textContent.endsWith("Pause")) play.click();
+    resolve({ steps: taken, seconds: time / 1000, gap: longest, frames });
+  };
+  play.click();
+  requestAnimationFrame(look);
+})"""
+
+
+def measure_training(browser: Browser, steps: int) -> dict[str, Any]:
+    """Seconds that a training of two heads takes, and the page's longest gap between two frames meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        address = write_page(Path(folder), [HeadTraining(num_heads=2)]).as_uri()
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(address)
+        all_ready(page)
+        # What the page computes for Python comes after a pause, and is not part of the training.
+        page.wait_for_timeout(1000)
+        root = page.locator(".widget-host .mha-widget").first.element_handle()
+        found = page.evaluate(TRAIN, [root, steps])
+        workers = len(page.workers)
+        page.close()
+    row = {
+        "widget": "HeadTraining, 2 heads",
+        "steps": found["steps"],
+        "seconds": round(found["seconds"], 2),
+        "limit": TRAINING_LIMIT,
+        "longest_gap_ms": round(found["gap"], 1),
+        "frames": found["frames"],
+        "in_a_worker": workers == 1,
+    }
+    print(json.dumps(row), flush=True)
+    return row
+
+
+# --------------------------------------------------------------------------------
 # Steps in the pages of the book
 
-# Hosts one more widget in a page, as widget_loader.js does, after the page's first widget.
+# Hosts one more widget in a page, as widget_loader.js does, after the page's first widget; returns its root.
 PLANT = """async (state) => {
   const host = document.createElement("div");
   host.className = "widget-host";
@@ -331,36 +389,43 @@ PLANT = """async (state) => {
   };
   await widget.render({ model, el: host });
   host.dataset.widget = "ready";
+  return host.querySelector(".mha-widget");
 }"""
 
 
-def plant(page: Page, widget: Any) -> None:
-    """Show one more widget in a page of the book, between its others."""
+def plant(page: Page, widget: Any) -> ElementHandle:
+    """Show one more widget in a page of the book, between its others; returns the root of the widget."""
     state = {
         name: value
         for name, value in widget.get_state().items()
         if not name.startswith("_model") and name != "layout"
     }
-    page.evaluate(PLANT, state)
+    root = page.evaluate_handle(PLANT, state).as_element()
+    assert root is not None
+    return root
 
 
 def measure_in_page(
-    page: Page, steps: int, *, every: bool = True
+    page: Page,
+    steps: int,
+    *,
+    every: bool = True,
+    roots: Sequence[ElementHandle] | None = None,
 ) -> list[dict[str, Any]]:
-    """Steps of the sliders of all widgets of an open page, or with `every` False of each first slider."""
+    """Steps of the sliders of all widgets of an open page, or of those with these roots.
+
+    With `every` False, only of the first slider of each.
+    """
     rows = []
-    for root in page.locator(".widget-host .mha-widget").all():
-        sliders = [
-            s
-            for s in root.locator("input[type=range]:not([disabled])").all()
-            if s.is_visible()
-        ]
+    if roots is None:
+        roots = page.query_selector_all(".widget-host .mha-widget")
+    for root in roots:
+        found = root.query_selector_all("input[type=range]:not([disabled])")
+        sliders = [slider for slider in found if slider.is_visible()]
         for slider in sliders if every else sliders[:1]:
             slider.scroll_into_view_if_needed()
             page.wait_for_timeout(300)
-            moved = page.evaluate(
-                MOVE, [steps, root.element_handle(), slider.element_handle(), []]
-            )
+            moved = page.evaluate(MOVE, [steps, root, slider, []])
             rows.append({"widget": root.get_attribute("aria-label"), **step_row(moved)})
     return rows
 
@@ -396,19 +461,11 @@ def in_page_rows(browser: Browser, book: Path, steps: int) -> list[dict[str, Any
             all_ready(page)
             keep(name, measure_in_page(page, steps, every=False), None)
             if rows[-1]["page"] == name:
-                plant(page, explorer(*LARGE))
-                planted = page.locator(".mha-widget:has(.mha-pixels)").first
-                slider = planted.get_by_role("slider", name="num_heads")
-                slider.scroll_into_view_if_needed()
-                page.wait_for_timeout(300)
-                moved = page.evaluate(
-                    MOVE, [steps, planted.element_handle(), slider.element_handle(), []]
+                planted = measure_in_page(
+                    page, steps, roots=[plant(page, explorer(*LARGE))]
                 )
-                row = {
-                    "widget": "planted head explorer, 64 tokens, 8 heads",
-                    **step_row(moved),
-                }
-                keep(name, [row], PAGE_LIMITS["chapter"])
+                found = [{**row, "widget": PLANTED} for row in planted]
+                keep(name, found, PAGE_LIMITS["chapter"])
             page.close()
     return rows
 
@@ -525,6 +582,12 @@ def missed(results: dict[str, Any]) -> list[str]:
         for row in results["in_pages"]
         if row["limit"] is not None and row["p95"] > row["limit"]
     ]
+    row = results["training"]
+    if row["seconds"] > row["limit"]:
+        found.append(
+            f"{row['widget']}: {row['steps']} steps of training take {row['seconds']} s, "
+            f"at most {row['limit']}"
+        )
     for row in results["pages"]:
         found += [
             f"{row['page']}: {name} is {row[name]}, at most {limit}"
@@ -567,6 +630,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "in_pages": in_page_rows(
                 browser, options.book, 10 if options.quick else 100
             ),
+            "training": measure_training(browser, 20 if options.quick else 300),
             "pages": book_rows(browser, options.book, 1 if options.quick else 5),
         }
     for line in missed(results):

@@ -441,7 +441,10 @@ def test_widgets_and_pages_are_measured(browser, tmp_path, monkeypatch):
     monkeypatch.setattr(widgets, "LIMITS", limits)
     slow = {**row, "widget": "W", "limit": 0}
     in_pages = [{**slow, "page": "p", "throttle": 4}, {**slow, "page": "p", "throttle": 1, "limit": None}]
-    found = {"steps": [slow], "in_pages": in_pages, "pages": [{"page": "p", **moves}]}
+    training = {"widget": "T", "steps": 300, "seconds": 20.1, "limit": 20}
+    found = {"steps": [slow], "in_pages": in_pages, "training": training, "pages": [{"page": "p", **moves}]}
+    assert len(widgets.missed(found)) == 3 + len(limits)
+    training["seconds"] = 20
     assert len(widgets.missed(found)) == 2 + len(limits)
 
 
@@ -485,11 +488,49 @@ def test_the_same_step_is_measured_in_a_page_of_the_book(browser, tmp_path):
     assert {row["throttle"]: row["limit"] for row in landing} == {1: 16, 4: 50}
     controls = {row["control"] for row in landing}
     assert controls >= {"num_heads", "valid_len", "query_position"}
-    [*firsts, planted] = [row for row in rows if row["page"] == "chapters/page.html"]
+    [*firsts, heads, visible] = [row for row in rows if row["page"] == "chapters/page.html"]
     assert [row["widget"] for row in firsts] == ["Head explorer", "Rotation dial"]
-    assert planted["widget"].startswith("planted head explorer, 64 tokens, 8 heads")
-    assert planted["limit"] == 24
+    assert heads["widget"] == visible["widget"] == "planted head explorer, 64 tokens, 8 heads"
+    assert [heads["control"], visible["control"]] == ["num_heads", "valid_len"]
+    assert heads["limit"] == visible["limit"] == 24
     assert all(row["steps"] == 6 and row["p95"] > 0 for row in rows)
+
+
+def test_the_planted_explorer_is_the_one_that_is_measured(browser, tmp_path):
+    """The page's own first widget is an explorer in pixels too; only the planted one has 64 tokens."""
+    widgets = load("bench_widgets")
+    path = write_page(tmp_path, [widgets.explorer(30, 8, 4)])
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    widgets.all_ready(page)
+    root = widgets.plant(page, widgets.explorer(*widgets.LARGE))
+    assert page.locator(".mha-widget:has(.mha-pixels)").count() == 2
+    own, planted = (
+        page.locator(".mha-widget").nth(index).get_by_role("slider", name="valid_len") for index in (0, 1)
+    )
+    # What is measured moves each slider 7 times, the last time to another place than the first.
+    rows = widgets.measure_in_page(page, 2, roots=[root])
+    assert [row["control"] for row in rows] == ["num_heads", "valid_len"]
+    assert planted.get_attribute("max") == "64"
+    assert int(planted.input_value()) != 64
+    assert own.input_value() == own.get_attribute("max") == "30"
+    page.close()
+
+
+def test_a_training_is_measured_to_its_last_step(browser, monkeypatch):
+    """The seconds hold all frames, the longest gap is one of them, and a frame that is late is seen."""
+    widgets = load("bench_widgets")
+    row = widgets.measure_training(browser, 12)
+    assert 12 <= row["steps"] < 20, "a pause ends it, and what was under way is not counted"
+    assert row["limit"] == 20
+    assert row["in_a_worker"]
+    longest = row["longest_gap_ms"] / 1000
+    assert row["seconds"] / row["frames"] - 1e-3 <= longest <= row["seconds"] + 0.01
+    # A page that stands still for half a second between two frames.
+    late = "setTimeout(() => { const end = performance.now() + 500; while (performance.now() < end); });"
+    monkeypatch.setattr(widgets, "TRAIN", widgets.TRAIN.replace("play.click();\n  request", late + "request"))
+    monkeypatch.setattr(widgets, "TRAIN", widgets.TRAIN.replace("taken < steps", "frames < 40"))
+    assert widgets.measure_training(browser, 12)["longest_gap_ms"] >= 500
 
 
 def test_stored_results_cover_all_widgets_and_pages():
@@ -498,6 +539,21 @@ def test_stored_results_cover_all_widgets_and_pages():
     measured = {row["widget"] for row in results["steps"]}
     assert measured >= {*SAMPLES} - load("bench_widgets").STILL
     assert len([row for row in results["steps"] if row["limit"]]) > 1
+    limits = {}
+    for row in results["in_pages"]:
+        assert row["control"] and row["steps"] >= 100 and 0 < row["median"] <= row["p95"]
+        limits.setdefault((row["page"], row["throttle"]), set()).add(row["limit"])
+    assert limits["index.html", 1] == {16}
+    assert limits["index.html", 4] == {50}
+    planted = [row for row in results["in_pages"] if row["widget"] == load("bench_widgets").PLANTED]
+    assert {row["control"] for row in planted} == {"num_heads", "valid_len"}
+    assert {row["limit"] for row in planted} == {24}
+    training = results["training"]
+    assert training["steps"] == 300
+    assert training["limit"] == 20
+    assert training["seconds"] > 0
+    assert training["longest_gap_ms"] > 0
+    assert training["in_a_worker"]
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
     chapters = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
     pages = {row["page"].removesuffix(".html") for row in results["pages"]}

@@ -51,7 +51,7 @@ KEPT = """localStorage.setItem("mha-course/typed-answer/a", '{"attempts": [5]}')
 DRAWN_AS_PIXELS = {
     "AblationLab": {"maps"},
     "HeadExplorer": {"weights"},
-    "HeadTraining": {"start_maps", "first_losses"},
+    "HeadTraining": {"start_maps", "first_loss"},
 }
 
 

@@ -691,9 +691,9 @@ def test_small_maps_have_their_numbers_in_the_cells(reader, tmp_path):
     assert set(tab.host(1).get_by_role("gridcell").all_inner_texts()) == {""}
 
 
-def pixels(host):
-    """The colours of the large map: a list of rows, each of [red, green, blue, alpha]."""
-    return host.locator(".mha-pixels canvas").evaluate(
+def pixels(host, canvas=".mha-pixels canvas"):
+    """The colours of the large map, or of another: a list of rows, each of [red, green, blue, alpha]."""
+    return host.locator(canvas).evaluate(
         """canvas => {
           const { width, height } = canvas;
           const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
@@ -701,6 +701,24 @@ def pixels(host):
             (_, x) => Array.from(data.slice(4 * (y * width + x), 4 * (y * width + x) + 4))));
         }"""
     )
+
+
+@pytest.mark.parametrize("num_heads", [2, 4, 12])
+def test_each_small_map_has_the_colours_of_its_own_head(reader, tmp_path, num_heads):
+    """All heads have one scale: over all small maps together, the green of viridis grows with the weight."""
+    explorer = make_explorer(num_heads=num_heads, valid_len=4)
+    tab = reader()
+    tab.open(write_page(tmp_path, [explorer]), 1)
+    labels = tab.host().locator(".mha-maps label")
+    heads = [int(text) for text in labels.all_inner_texts()]
+    assert sorted(heads) == list(range(num_heads))
+    images = torch.tensor([pixels(label, "canvas") for label in labels.all()])
+    weights = explorer.weights()[heads]
+    assert images.shape == (*weights.shape, 4)
+    green = images[..., 1].flatten()[weights.flatten().argsort()]
+    assert (green.diff() >= 0).all()
+    assert green[-1] - green[0] > 200
+    assert not any(torch.equal(images[0], image) for image in images[1:])
 
 
 @pytest.mark.parametrize("length", [25, 80])

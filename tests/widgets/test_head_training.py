@@ -572,6 +572,116 @@ def test_pause_one_step_and_going_back(reader, tmp_path):
     assert tab.errors == []
 
 
+# The worker's answers wait while `holds` is true, as on a machine with much to do.
+HOLD = """window.held = [];
+window.holds = false;
+window.release = () => {
+  holds = false;
+  for (const answer of held.splice(0)) answer();
+};
+window.Worker = class extends Worker {
+  set onmessage(listener) {
+    super.onmessage = (event) => {
+      if (holds) held.push(() => listener(event));
+      else listener(event);
+    };
+  }
+}"""
+
+
+def hold_an_answer(page):
+    """From now on answers wait; one is there when this returns."""
+    page.evaluate("window.holds = true")
+    while not page.evaluate("held.length"):
+        page.wait_for_timeout(10)
+
+
+@pytest.fixture
+def held_tab(reader, tmp_path):
+    """A widget that played to step 20 at least, and the answer that is still under way."""
+    tab = reader()
+    tab.page.add_init_script(HOLD)
+    page = tab.open(write_page(tmp_path, [HeadTraining(num_heads=2)]), 1)
+    host = tab.host()
+    press(host, "▶ Play")
+    while at_step(host) < 20:
+        page.wait_for_timeout(20)
+    hold_an_answer(page)
+    yield page, host
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize("by", ["click", "drag", "key"])
+def test_the_slider_stays_where_the_reader_puts_it_while_it_plays(held_tab, by):
+    """An answer that arrives after it draws the curve on, but shows the step that the reader chose."""
+    page, host = held_tab
+    slider = host.get_by_role("slider", name="step")
+    trained = len(curve_points(host, 1, "now")) - 1
+    box = slider.bounding_box()
+    at = lambda step: (box["x"] + box["width"] * step / 300, box["y"] + box["height"] / 2)  # noqa: E731
+    if by == "click":
+        page.mouse.click(*at(10))
+    elif by == "drag":
+        page.mouse.move(*at(trained))
+        page.mouse.down()
+        for step in (trained - 2, trained - 5, trained // 2):
+            page.mouse.move(*at(step))
+    else:
+        slider.press("ArrowLeft")
+    chosen = at_step(host)
+    assert chosen < trained
+    assert host.locator(".mha-play").inner_text() == "▶ Play"
+    looks = [map_colors(host, head) for head in range(2)]
+    page.evaluate("release()")
+    page.wait_for_timeout(300)
+    if by == "drag":
+        page.mouse.up()
+    assert len(curve_points(host, 1, "now")) - 1 == trained + 2, "the answer arrived"
+    assert at_step(host) == int(slider.input_value()) == chosen
+    assert curve_points(host, 0, "cursor")[:, 0].tolist() == pytest.approx([chosen] * 2, abs=0.02)
+    assert all(torch.equal(map_colors(host, head), looks[head]) for head in range(2))
+    # Whoever plays on sees the newest step again.
+    play_to(host, trained + 6)
+    page.wait_for_timeout(300)
+    assert at_step(host) == len(curve_points(host, 1, "now")) - 1
+
+
+def test_single_steps_are_taken_after_the_answer_that_is_under_way(held_tab):
+    page, host = held_tab
+    stopped = at_step(host)
+    press(host, "❚❚ Pause")
+    for _ in range(2):
+        press(host, "One step")
+    assert at_step(host) == stopped
+    page.evaluate("release()")
+    expect(host.locator(".mha-transport .mha-value")).to_have_text(f"{stopped + 2 + 2} of 300")
+    page.wait_for_timeout(300)
+    assert at_step(host) == len(curve_points(host, 1, "now")) - 1 == stopped + 4
+    assert host.locator(".mha-play").inner_text() == "▶ Play"
+
+
+@pytest.mark.parametrize("instead", ["reset", "slider", "play"])
+def test_single_steps_that_wait_are_forgotten_if_the_reader_does_something_else(held_tab, instead):
+    page, host = held_tab
+    stopped = at_step(host)
+    for _ in range(3):
+        press(host, "One step")
+    if instead == "reset":
+        host.locator(".mha-reset").click()
+    elif instead == "slider":
+        look_at(host, 4)
+    else:
+        press(host, "▶ Play")
+        press(host, "❚❚ Pause")
+    page.evaluate("release()")
+    page.wait_for_timeout(300)
+    trained, shown = {"reset": (0, 0), "slider": (stopped + 2, 4)}.get(instead, (stopped + 2, stopped + 2))
+    assert len(curve_points(host, 1, "now")) - 1 == trained
+    assert at_step(host) == shown
+    press(host, "One step")
+    expect(host.locator(".mha-transport .mha-value")).to_have_text(f"{trained + 1} of 300")
+
+
 CHANGES = {
     "heads": "input[type=radio][value='4']",
     "read-out": "input[type=radio][value=MLP]",
@@ -670,6 +780,46 @@ def test_worker_ends_with_the_view(browser, tmp_path):
     hand.clean_up()
     page.wait_for_timeout(300)
     assert page.workers == []
+    page.close()
+
+
+def test_a_change_costs_the_page_one_measurement_and_one_loss(browser, tmp_path):
+    """The page's own thread draws the start and computes one loss for Python; a step of training it does not.
+
+    Work is counted by its exponentials, one for each weight and each logit, and by its square roots, of which
+    an update takes one for each of the 5,300 parameters.
+    """
+    page = browser.new_page()
+    page.goto(write_page(tmp_path, [HeadTraining()]).as_uri())
+    expect(page.locator("[data-widget=ready]")).to_have_count(1)
+    widget = HeadTraining(num_heads=2, seed=1)
+    hand = ByHand(page, widget)
+    hand.report()
+    page.evaluate(
+        """() => {
+          window.calls = { exp: 0, sqrt: 0 };
+          for (const name of ["exp", "sqrt"]) {
+            const usual = Math[name];
+            Math[name] = (number) => {
+              calls[name]++;
+              return usual(number);
+            };
+          }
+        }"""
+    )
+    hand.set(seed=2)
+    found = hand.report()
+    weights = 12 * 12 * 2
+    drawn = 8 * 32 + 12 * 32  # normal numbers, each with a root
+    calls = page.evaluate("window.calls")
+    assert calls["exp"] == 96 * weights + 32 * (weights + 12 * 2 * 8)
+    assert drawn < calls["sqrt"] < drawn + 50
+    widget.seed = 2
+    # The loss by torch's own function.
+    tokens, targets = next(widget.batches())
+    expected = F.cross_entropy(widget.model()(tokens).flatten(0, 2), targets.flatten())
+    assert found["numbers"]["first_loss"] == pytest.approx(expected.item(), abs=1e-12)
+    hand.clean_up()
     page.close()
 
 

@@ -61,7 +61,7 @@ export function shortAmount(number, unit = "") {
 }
 
 /**
- * A ratio of two amounts in words: "2.5 times", or "1/12 of" if it is below 1.
+ * A ratio of two amounts in words: "0.08 times", "2.50 times" or, from 10 on, "12 times".
  * @param {number} ratio
  */
 export function formatRatio(ratio) {

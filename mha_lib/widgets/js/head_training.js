@@ -16,7 +16,6 @@ import { trainingRunner } from "./training_runner.js";
 
 const RATES = [0.001, 0.003, 0.01, 0.03, 0.1];
 const STEPS_PER_FRAME = 2;
-const FIRST_LOSSES = 5;
 // The two pointers meet at 2 of 12 places; elsewhere the two tokens are equal one time in eight.
 const SAME_TOKEN = 13 / 48;
 const LEGEND =
@@ -54,27 +53,37 @@ function buildRun(frame, show) {
     shown: 0,
     isPlaying: false,
     isDone: () => run.records.length > (run.plan?.steps ?? 0),
+    firstLoss: () => NaN,
     start,
     play,
     pause,
-    ask,
+    oneStep,
+    lookBack,
     stop,
   };
   let waiting = 0;
+  // Steps that were asked for still arrive after a pause. They move on what is shown only if the reader has not
+  // gone back meanwhile.
+  let follows = true;
+  // Single steps that the reader asked for while an answer was under way; they are taken after it.
+  let owed = 0;
   // The next steps are asked for after the last ones were drawn, so the page never falls behind.
   const runner = trainingRunner((records) => {
     run.records.push(...records);
-    run.shown = run.records.length - 1;
+    if (follows) run.shown = run.records.length - 1;
     waiting = requestAnimationFrame(() => {
       if (run.isDone()) pause();
       show();
-      if (run.isPlaying) ask(STEPS_PER_FRAME);
+      proceed();
     });
   });
 
-  /** @param {number} count of steps */
-  function ask(count) {
+  /** Asks for the next steps, if some are wanted and no answer is under way. */
+  function proceed() {
     if (!run.plan || run.isDone() || runner.isBusy()) return;
+    const count = run.isPlaying ? STEPS_PER_FRAME : Math.min(owed, 1);
+    if (count === 0) return;
+    owed = Math.max(0, owed - 1);
     const next = run.records.length;
     runner.ask(run.plan, next, Math.min(next + count - 1, run.plan.steps));
   }
@@ -85,17 +94,40 @@ function buildRun(frame, show) {
     cancelAnimationFrame(waiting);
     if (run.plan && run.isDone()) run.before = { plan: run.plan, records: run.records };
     run.plan = readPlan(frame);
-    run.records = [trainingRun(run.plan).record()];
+    const untrained = trainingRun(run.plan);
+    run.records = [untrained.record()];
+    /** @type {number | undefined} */
+    let loss;
+    run.firstLoss = () => (loss ??= untrained.nextLoss());
     run.shown = 0;
     run.isPlaying = false;
+    [follows, owed] = [true, 0];
   }
 
   function play() {
     if (run.isDone()) start();
     run.isPlaying = true;
     run.shown = run.records.length - 1;
-    ask(STEPS_PER_FRAME);
+    [follows, owed] = [true, 0];
+    proceed();
     frame.say("Training.");
+  }
+
+  function oneStep() {
+    pause();
+    follows = true;
+    owed++;
+    proceed();
+  }
+
+  /**
+   * Shows an earlier step; what was learned stays.
+   * @param {number} step
+   */
+  function lookBack(step) {
+    pause();
+    [follows, owed] = [false, 0];
+    run.shown = Math.min(step, run.records.length - 1);
   }
 
   function pause() {
@@ -137,8 +169,7 @@ function buildTransport(frame, run, show) {
   const play = element("button", { type: "button", class: "mha-play" });
   const one = element("button", { type: "button", text: "One step" });
   const steps = slider(frame, "step", (step) => {
-    run.pause();
-    run.shown = Math.min(step, run.records.length - 1);
+    run.lookBack(step);
     show();
     frame.say(describeRecord(run.records[run.shown]));
   });
@@ -149,8 +180,7 @@ function buildTransport(frame, run, show) {
     show();
   });
   frame.listen(one, "click", () => {
-    run.pause();
-    run.ask(1);
+    run.oneStep();
     show();
   });
   function draw() {
@@ -289,19 +319,20 @@ function buildMaps() {
 }
 
 /**
- * What Python computes too: the model at its start, and the losses of the first steps.
+ * What Python computes too: the model at its start, and the loss of the first step. The start is drawn already,
+ * so that only the loss is computed here: the training has a worker, but this runs in the page.
+ * @param {Run} run
  * @param {Plan} plan
  */
-function firstNumbers(plan) {
-  const run = trainingRun(plan);
-  const { bothRight, roles, maps } = run.record();
+function firstNumbers({ records, firstLoss }, plan) {
+  const { bothRight, roles, maps } = records[0];
   const cut = (/** @type {Float64Array} */ numbers, /** @type {number} */ size) =>
     Array.from({ length: numbers.length / size }, (_, i) => numbers.subarray(i * size, (i + 1) * size));
   return {
     start_both_right: bothRight,
     start_roles: cut(roles, 2),
     start_maps: cut(maps, plan.length ** 2).map((map) => cut(map, plan.length)),
-    first_losses: Array.from({ length: FIRST_LOSSES }, () => run.advance()),
+    first_loss: firstLoss(),
   };
 }
 
@@ -346,7 +377,7 @@ function buildTraining(frame, onBuilt) {
     if (JSON.stringify(plan) !== JSON.stringify(run.plan)) run.start();
     settings.draw(plan);
     show();
-    frame.report(() => firstNumbers(plan));
+    frame.report(() => firstNumbers(run, plan));
   };
 }
 
@@ -387,7 +418,7 @@ for batch, wanted in training.batches():  # ${steps} batches of 32 sequences
     optimizer.step()
     schedule.step()
     losses.append(loss.item())
-first_losses = torch.tensor(losses[:${FIRST_LOSSES}], dtype=torch.float64)
+first_loss = losses[0]
 
 both_right, roles, maps = look()
 print(f"after {len(losses)} steps: loss {losses[-1]:.4f}, both right {both_right:.3f}")

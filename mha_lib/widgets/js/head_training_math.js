@@ -435,6 +435,11 @@ function trainingRun(plan, parameters = startParameters(plan), nextBatch) {
       last = loss;
       return loss;
     },
+    /** The loss of the next batch, without the update and its gradient; the batch is used up. */
+    nextLoss() {
+      const { tokens, targets } = draw();
+      return crossEntropy(forwardPass(parameters, tokens, plan).logits, targets, plan.vocabSize).loss;
+    },
     /** @returns {TrainingRecord} */
     record: () => ({ step, loss: last, ...measureModel(parameters, heldOut, plan) }),
   };
