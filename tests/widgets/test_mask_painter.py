@@ -9,6 +9,7 @@ import pytest
 import torch
 from matplotlib import colormaps
 from playwright.sync_api import expect
+from seen import CELLS, assert_colors
 from widget_page import assert_copied_code_gives, assert_shows_numbers, write_page
 
 from mha_lib.widgets import MaskPainter
@@ -287,6 +288,18 @@ def assert_written(texts, numbers, digits=2):
             assert text == ("NaN" if math.isnan(number) else "−∞")
 
 
+def assert_painted(host, painter, scores):
+    """The scale of the scores covers those that are hidden too, and goes as far below 0 as above."""
+    grounds = [ground for ground, _ in paper(host).get_by_role("gridcell").evaluate_all(CELLS)]
+    most = torch.tensor(painter.scores).abs().max().item() or 1
+    assert len(grounds) == scores.numel()
+    for ground, score in zip(grounds, scores.flatten().tolist(), strict=True):
+        if math.isinf(score):
+            assert ground == [0, 0, 0, 0], "minus infinity has no colour"
+        else:
+            assert_colors(ground, score, most, is_signed=True)
+
+
 def assert_shows(host, painter):
     """Everything that a reader sees is what the slow loops give: texts, colours, frames and matrices."""
     assert_shows_numbers(host, painter)
@@ -298,6 +311,7 @@ def assert_shows(host, painter):
     assert_written(seen["weights"], expected["weights"])
     assert_written(seen["output"], expected["output"], digits)
     assert_written(seen["value"], torch.tensor(painter.value, dtype=torch.float64).T, digits)
+    assert_painted(host, painter, expected["scores"])
     for colors, weights in zip(seen["colors"], expected["weights"], strict=True):
         for color, weight in zip(colors, weights.tolist(), strict=True):
             if math.isnan(weight):
