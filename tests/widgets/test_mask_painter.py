@@ -10,6 +10,7 @@ import torch
 from matplotlib import colormaps
 from playwright.sync_api import expect
 from seen import CELLS, assert_colors
+from widget_looks import contrast
 from widget_page import assert_copied_code_gives, assert_shows_numbers, write_page
 
 from mha_lib.widgets import MaskPainter
@@ -629,6 +630,18 @@ def test_its_largest_tables_fit_a_phone(page_of):
           .map((cell) => cell.outerHTML)"""
     )
     assert too_wide == []
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_colours_of_the_scores_stay_when_keys_are_hidden(page_of, theme):
+    """The largest scores are hidden, one of each sign, and the others keep their colours and their ink."""
+    scores = torch.tensor([[2.0, -1.0, 0.5], [-3.5, 4.0, -0.25], [1.0, 0.0, 3.0]])
+    painter = MaskPainter(scores, VALUE[:3], painted="111 001 111")
+    tab, host = page_of(painter, theme=theme)
+    assert_shows(host, painter)
+    for ground, ink in paper(host).get_by_role("gridcell").evaluate_all(CELLS):
+        assert ground[3:] == [0] or contrast(ground, ink) >= 4.5
     assert tab.errors == []
 
 

@@ -127,9 +127,15 @@ def test_text_and_figure():
     assert [text.get_text() for text in plane.texts] == ["q", "0", "1", "2", "3", "4"]
     assert plane.texts[2].get_position() == (3.0, 2.0)
     assert [bar.get_width() for bar in bars.patches] == numbers["weights"][0].tolist()
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_figure_has_the_map_of_signed_numbers(score):
+    explorer = ScoreExplorer(score=score, query=[1.0, -2.0], d=8)
+    numbers = explorer.numbers()
     most = max(numbers[name].abs().max().item() for name in ("landscape", "scores"))
-    assert plane.images[0].get_cmap().name == "RdBu_r"
-    assert plane.images[0].get_clim() == (-most, most)
+    image = explorer.figure().axes[0].images[0]
+    assert (image.get_cmap().name, image.get_clim()) == ("RdBu_r", (-most, most))
 
 
 # The mathematics in the browser, against torch
