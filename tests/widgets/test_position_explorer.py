@@ -8,6 +8,7 @@ import torch
 from matplotlib.figure import Figure
 from playwright.sync_api import expect
 from seen import Plane, assert_color_bar, assert_colors, map_pixels
+from widget_looks import photograph
 from widget_page import assert_copied_code_gives, assert_shows_numbers, shown, write_page
 
 from mha_lib.positional import alibi_slopes, apply_rotary, rotary_angles, sinusoidal_encoding
@@ -350,6 +351,19 @@ def test_the_position_is_dragged_on_the_curves(reader, tmp_path):
         f"Position 3 · position 5 (offset 2): {float(similarity[5]):.3f}"
     )
     assert tab.errors == []
+
+
+def test_the_marked_row_is_seen_on_every_colour(reader, tmp_path):
+    """Its edge is black beside white, wherever the map is red, blue or white."""
+    tab, host = opened(reader, tmp_path, PositionExplorer(num_positions=20, embed_dim=16, position=10))
+    box = host.locator(".mha-row-mark").bounding_box()
+    photo = photograph(tab.page)
+    top, left, width = round(box["y"]), box["x"], box["width"]
+    for column in range(3, 16):
+        seen = photo[top - 4 : top + 3, int(left + (column + 0.5) * width / 16)].sum(-1)
+        edge = int(seen.argmin())
+        assert seen[edge] < 100, "black"
+        assert seen[edge + 1 :].max() > 700, "white below it"
 
 
 def test_the_picture_has_the_colours_of_the_numbers(reader, tmp_path):

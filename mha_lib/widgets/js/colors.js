@@ -25,8 +25,7 @@ const VIRIDIS = [
  * @type {number[][]}
  */
 const DIVERGING = [
-  [5, 48, 97], [33, 102, 172], [67, 147, 195], [146, 197, 222], [209, 229, 240],
-  [247, 247, 247],
+  [5, 48, 97], [33, 102, 172], [67, 147, 195], [146, 197, 222], [209, 229, 240], [247, 247, 247],
   [253, 219, 199], [244, 165, 130], [214, 96, 77], [178, 24, 43], [103, 0, 31],
 ];
 
@@ -85,12 +84,10 @@ export function scaleGradient(extent) {
  */
 export function extentOf(tables, fromZero) {
   let most = 0;
-  for (const table of tables) {
-    for (const row of table) {
-      for (let column = 0; column < row.length; column++) {
-        const size = Math.abs(row[column]);
-        if (size > most && size < Infinity) most = size;
-      }
+  for (const row of tables.flat()) {
+    for (let column = 0; column < row.length; column++) {
+      const size = Math.abs(row[column]);
+      if (size > most && size < Infinity) most = size;
     }
   }
   most ||= 1;

@@ -254,7 +254,6 @@ export function colorBar() {
   const name = element("span", { class: "mha-hint" });
   const ends = element("div", { class: "mha-bar-ends" }, low, middle, high);
   const node = element("div", { class: "mha-bar" }, name, element("div", {}, scale, ends));
-  let drawn = "";
   /**
    * @param {Extent} extent
    * @param {string} noun what the numbers are
@@ -262,8 +261,7 @@ export function colorBar() {
   function draw(extent, noun) {
     const gradient = scaleGradient(extent);
     // A style that has not changed is left alone, as the texts are.
-    if (drawn !== gradient) scale.style.background = gradient;
-    drawn = gradient;
+    if (scale.drawn !== gradient) scale.style.background = scale.drawn = gradient;
     setText(name, noun);
     setText(low, formatNumber(extent.low, 2));
     setText(middle, formatNumber((extent.low + extent.high) / 2, 2));

@@ -19,25 +19,19 @@ const MAX_CELLS = 768;
 const MAX_TICKS = 8;
 const SHADES = 1025; // an odd number, so that the 0 of signed numbers has a shade of its own
 
-/** @type {Object<string, Uint32Array>} the colours of each map as pixels, in this machine's byte order */
-const pixelShades = {};
+/** @type {Uint32Array[]} the colours of weights and of signed numbers, in this machine's byte order */
+const pixelShades = [];
 
 /**
- * @param {boolean} isSigned
- * @returns {Uint32Array} from the lowest number of a scale to its highest
+ * @param {number} low -1 for signed numbers, 0 for others
+ * @returns {Uint32Array} the colours from the lowest number of a scale to its highest
  */
-function shadesOf(isSigned) {
-  const kind = isSigned ? "signed" : "from zero";
-  if (!pixelShades[kind]) {
-    const [low, high] = [isSigned ? 1 - SHADES : 0, SHADES - 1];
-    const bytes = new Uint8ClampedArray(4 * SHADES);
-    for (let shade = 0; shade < SHADES; shade++) {
-      const number = low + (shade * (high - low)) / (SHADES - 1);
-      bytes.set([...colorOf(number, { low, high }), 255], 4 * shade);
-    }
-    pixelShades[kind] = new Uint32Array(bytes.buffer);
+function shadesFrom(low) {
+  const bytes = new Uint8ClampedArray(4 * SHADES);
+  for (let shade = 0; shade < SHADES; shade++) {
+    bytes.set([...colorOf(low + (shade * (1 - low)) / (SHADES - 1), { low, high: 1 }), 255], 4 * shade);
   }
-  return pixelShades[kind];
+  return new Uint32Array(bytes.buffer);
 }
 
 /** A canvas with one pixel for each number. Numbers that are hidden or not finite stay transparent. */
@@ -64,7 +58,7 @@ export function pixelCanvas() {
       image = context.createImageData(columns, rows);
     }
     const pixels = new Uint32Array(image.data.buffer);
-    const shades = shadesOf(low < 0);
+    const shades = (pixelShades[low < 0 ? 1 : 0] ??= shadesFrom(low < 0 ? -1 : 0));
     const scale = (SHADES - 1) / (high - low);
     for (let y = 0, place = 0; y < rows; y++) {
       const [row, seen] = [numbers[y], mask?.[y]];
