@@ -32,7 +32,8 @@ HEADS = (
     "#d98cc0",
     "#777777",
 )
-COLORMAP = "viridis"
+# Weights, and all else that starts at 0, have the first map; signed numbers the second, centred at 0.
+COLORMAP, SIGNED_COLORMAP = "viridis", "RdBu_r"
 # Inches. In a figure of this width the text of the style, 9.5 points, is 8.7 pixels high on a phone:
 # a screen of 360 pixels leaves 312 to a figure.
 WIDTH = 4.6
@@ -107,6 +108,8 @@ def plot_weights(
 ) -> Figure:
     """Heatmaps of weights (or scores), one for each leading index, on one colour scale.
 
+    A scale that reaches below 0 is that of signed numbers: red and blue, centred at 0.
+
     Args:
         weights: (q_len, k_len) or (maps, q_len, k_len), such as the heads of one sample.
         query_labels: labels of the rows, q_len of them.
@@ -115,7 +118,8 @@ def plot_weights(
         columns: maps in a row of the figure; fewer if their text would not fit.
         values: write the numbers into the cells; by default only if a map has at most 36 cells.
         vmin: start of the colour scale; None uses the smallest number.
-        vmax: end of the colour scale; None uses the largest number.
+        vmax: end of the colour scale; None uses the largest number. Below 0, both ends
+            move as far from 0 as the farther one.
         colorbar_label: label of the colour bar.
 
     Returns:
@@ -154,6 +158,8 @@ def plot_weights(
     finite = maps[maps.isfinite()] if maps.isfinite().any() else torch.zeros(1)
     low = float(finite.min()) if vmin is None else vmin
     high = float(finite.max()) if vmax is None else vmax
+    if low < 0:
+        low, high = -max(-low, high), max(-low, high)
 
     figure, axes = _start_maps(
         (count, q_len, k_len),
@@ -170,7 +176,12 @@ def plot_weights(
         if i >= count:
             axis.axis("off")
             continue
-        image = axis.imshow(maps[i].numpy(), cmap=COLORMAP, vmin=low, vmax=high)
+        image = axis.imshow(
+            maps[i].numpy(),
+            cmap=SIGNED_COLORMAP if low < 0 else COLORMAP,
+            vmin=low,
+            vmax=high,
+        )
         axis.set_title(
             titles[i],
             color=head_color(i) if weights.ndim == 3 and count > 1 else "black",
@@ -242,9 +253,10 @@ def _label_axis(
 
 
 def _write_values(axis: Axes, cells: Tensor, low: float, high: float) -> None:
-    middle = (low + high) / 2
     for (row, column), value in np.ndenumerate(cells.numpy()):
-        color = "white" if value <= middle else "black"
+        # Viridis is dark below its middle, the map of signed numbers at both ends.
+        is_dark = abs(value) > 0.7 * high if low < 0 else value <= (low + high) / 2
+        color = "white" if is_dark and np.isfinite(value) else "black"
         axis.text(
             column,
             row,

@@ -29,8 +29,8 @@ _COMMENT = re.compile(
     r"^[ ]*(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n|/\*\* @type (?:[^*]|\*(?!/))*\*/ ?|(?<=[;,{]) // .*$",
     re.MULTILINE,
 )
-# A comment, or an empty line.
-_STYLE_COMMENT = re.compile(r"[ ]*/\*[^*]*\*/\n|^\n", re.MULTILINE)
+# A comment, an empty line, or the space before a line.
+_STYLE_COMMENT = re.compile(r"[ ]*/\*[^*]*\*/\n|^\n|^ +", re.MULTILINE)
 _RELATIVE_IMPORT = re.compile(
     r'^import \{\s*\w+(?:,\s*\w+)*,?\s*\} from "\./(\w+\.js)";\n', re.MULTILINE
 )
@@ -60,7 +60,7 @@ def compose_style(name: str) -> str:
     """Join the style sheets of the module `name` and of those it imports, in the order of the imports.
 
     The style sheet of `plane.js` is `plane.css`; a module without styles of its own has none. Each sheet
-    begins with a line that names it, as in `compose_module`; comments are left out.
+    begins with a line that names it, as in `compose_module`; comments and indentation are left out.
     """
     sheets = [_JS / file.replace(".js", ".css") for file in _modules(name)]
     return "\n".join(

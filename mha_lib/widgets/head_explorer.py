@@ -746,14 +746,10 @@ class HeadExplorer(Explorer):
 
         maps = self.shown()
         finite = maps[maps.isfinite()]
-        low = (
-            0.0
-            if self.stage == "weights" or not finite.numel()
-            else float(finite.min())
-        )
-        high = (
-            float(finite.max()) if finite.numel() and finite.max() > low else low + 1.0
-        )
+        # Scores and outputs are signed, whatever their signs happen to be.
+        high = float(finite.abs().max()) if finite.numel() else 0.0
+        high = high or 1.0
+        low = 0.0 if self.stage == "weights" else -high
         tokens = list(self._examples[self.example].tokens)
         is_output, labelled = (
             self.stage == "output",

@@ -93,15 +93,17 @@ class PositionExplorer(Explorer):
         figure, axes = plots.new_figure(1, 3, width=8.5, height=2.7)
         image = axes[0].imshow(
             numbers["table"],
-            cmap=plots.COLORMAP,
+            cmap=plots.SIGNED_COLORMAP,
             vmin=-1,
             vmax=1,
             aspect="auto",
             interpolation="nearest",
         )
         figure.colorbar(image, ax=axes[0], shrink=0.9, ticks=(-1, 0, 1))
-        axes[0].axhline(self.position, color="white", linewidth=1)
-        axes[0].axvline(self.column, color="white", linewidth=1)
+        # Black on white can be seen on every colour of the table.
+        for color, linewidth in (("white", 2.4), ("black", 0.9)):
+            axes[0].axhline(self.position, color=color, linewidth=linewidth)
+            axes[0].axvline(self.column, color=color, linewidth=linewidth)
         axes[0].set(xlabel="column (embed_dim)", ylabel="position")
         color = plots.HEADS[5]
         axes[1].plot(numbers["sine"], color=color, label=f"{2 * pair}: sin")

@@ -184,13 +184,14 @@ class ScoreExplorer(Explorer):
         half = EDGE / (SIDE - 1)
         # Beyond the plane, keys may have scores that no place of the map has; the colours cover them too.
         shown = torch.cat([numbers["landscape"].flatten(), numbers["scores"].flatten()])
+        most = shown.abs().max().item() or 1.0
         image = plane.imshow(
             numbers["landscape"].numpy(),
             origin="lower",
             extent=(-EDGE - half, EDGE + half, -EDGE - half, EDGE + half),
-            cmap=plots.COLORMAP,
-            vmin=shown.min().item(),
-            vmax=shown.max().item(),
+            cmap=plots.SIGNED_COLORMAP,
+            vmin=-most,
+            vmax=most,
             interpolation="bilinear",
         )
         is_scaled = self.is_scaled and self.score not in BOUNDED

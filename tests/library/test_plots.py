@@ -142,7 +142,12 @@ def test_small_maps_carry_their_numbers():
 def test_scores_can_be_shown_too():
     scores = torch.tensor([[-3.0, 1.0], [2.0, 0.0]])
     figure = plot_weights(scores, vmin=None, colorbar_label="score")
-    assert maps_of(figure)[0].images[0].get_clim() == (-3, 2)
+    (axis,) = maps_of(figure)
+    assert axis.images[0].get_clim() == (-3, 3), "the map of signed numbers is centred at 0"
+    assert axis.images[0].get_cmap().name == "RdBu_r"
+    inks = {text.get_text(): text.get_color() for text in axis.texts}
+    assert inks == {"-3.00": "white", "1.00": "black", "2.00": "black", "0.00": "black"}
+    assert maps_of(plot_weights(scores.abs(), vmin=None))[0].images[0].get_cmap().name == "viridis"
     assert [axis.get_ylabel() for axis in figure.axes][-1] == "score"
     assert maps_of(plot_weights(scores, vmin=-5, vmax=5))[0].images[0].get_clim() == (-5, 5)
 

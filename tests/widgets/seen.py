@@ -2,6 +2,9 @@
 
 import re
 
+import torch
+from matplotlib import colormaps
+
 SEEN = """(node) => {
   const { left, top, width, height } = node.querySelector(".mha-area svg").getBoundingClientRect();
   const place = (part) => {
@@ -28,6 +31,50 @@ SHARES = """rows => rows.map((row) => {
 def number_in(text):
     """The first number in a text; in the page a minus sign is no hyphen, and commas group digits."""
     return float(re.search(r"-?\d[\d,]*\.?\d*", text.replace("−", "-"))[0].replace(",", ""))
+
+
+CELLS = """cells => cells.map((cell) => {
+  const { backgroundColor, color } = getComputedStyle(cell);
+  const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+  return [numbers(backgroundColor), numbers(color)];
+})"""
+PIXELS = """canvas => [canvas.height, canvas.width,
+  ...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data]"""
+
+
+def map_colors(numbers, most, *, is_signed):
+    """The colours that matplotlib's map gives numbers: red, green and blue in 0..255 on a last axis.
+
+    Signed numbers have the diverging map from -most to most, weights the sequential one from 0 to most.
+    """
+    shares = torch.as_tensor(numbers, dtype=torch.float64) / most
+    drawn = colormaps["RdBu_r"]((shares + 1) / 2) if is_signed else colormaps["viridis"](shares)
+    return 255 * torch.tensor(drawn)[..., :3]
+
+
+def map_pixels(canvas):
+    """The colours of a canvas, (height, width, 4)."""
+    height, width, *numbers = canvas.evaluate(PIXELS)
+    return torch.tensor(numbers).view(height, width, 4)
+
+
+def assert_colors(drawn, numbers, most, *, is_signed):
+    """Colours in the page are those of matplotlib's map; the page mixes the colours between a few of them."""
+    expected = map_colors(numbers, most, is_signed=is_signed)
+    difference = (torch.as_tensor(drawn)[..., :3] - expected).abs().max()
+    assert difference < (4 if is_signed else 8), difference
+
+
+def assert_color_bar(bar, most, *, is_signed):
+    """A colour bar has the map's colours at even places, and the numbers at its ends and in its middle."""
+    gradient = bar.locator(".mha-scale").evaluate("node => getComputedStyle(node).backgroundImage")
+    assert gradient.startswith("linear-gradient(to right, rgb(")
+    stops = [[int(part) for part in stop] for stop in re.findall(r"rgb\((\d+), (\d+), (\d+)\)", gradient)]
+    low = -most if is_signed else 0
+    places = torch.linspace(low, most, len(stops), dtype=torch.float64)
+    assert_colors(stops, places, most, is_signed=is_signed)
+    texts = bar.locator(".mha-bar-ends span").all_inner_texts()
+    assert [number_in(text) for text in texts] == [round(end, 2) for end in (low, (low + most) / 2, most)]
 
 
 def shares_of_bars(rows):

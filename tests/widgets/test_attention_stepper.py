@@ -11,6 +11,7 @@ import pytest
 import torch
 from matplotlib import colormaps
 from playwright.sync_api import expect
+from seen import CELLS, assert_color_bar, assert_colors
 from widget_page import ROOT, assert_copied_code_gives, assert_shows_numbers, copied_code, write_page
 
 from mha_lib.attention import MultiHeadAttention
@@ -354,24 +355,15 @@ STRIPS = """node => [...node.querySelectorAll(".mha-strip")].filter(strip => str
   const cells = [...getComputedStyle(strip).backgroundImage.matchAll(cell)];
   return [strip.getBoundingClientRect().width, ...cells.map(([, r, g, b, start]) => [+r, +g, +b, +start])];
 })"""
-STOPS = [(33, 102, 172), (146, 197, 222), (247, 247, 247), (244, 165, 130), (178, 24, 43)]
+SHARES = torch.linspace(-1, 1, 2001, dtype=torch.float64)
+MAP = 255 * torch.tensor(colormaps["RdBu_r"].resampled(2001)(range(2001)))[:, :3]
 
 
 def share_of(color):
-    """Where a colour lies on the diverging map, by a search over fine steps."""
-    best = None
-    for step in range(401):
-        place = step / 100
-        stop = min(int(place), 3)
-        mixed = [
-            low + (place - stop) * (high - low)
-            for low, high in zip(STOPS[stop], STOPS[stop + 1], strict=True)
-        ]
-        distance = sum((a - b) ** 2 for a, b in zip(mixed, color, strict=True))
-        if best is None or distance < best[0]:
-            best = (distance, place / 2 - 1)
-    assert best[0] < 4, color
-    return best[1]
+    """Where a colour lies on the diverging map of matplotlib, by a search over fine steps."""
+    distances = (MAP - torch.tensor(color)).square().sum(-1)
+    assert distances.min() < 4, color
+    return SHARES[distances.argmin()].item()
 
 
 def seen_strips(host):
@@ -696,6 +688,22 @@ def test_every_step_fits_its_frame(opened, width, settings):
 # What is seen, turned back into data
 
 
+@pytest.mark.parametrize(("step", "name"), [(2, "scores"), (3, "scaled")])
+@pytest.mark.parametrize("vectors", ["by hand", "trained"])
+def test_scores_are_red_above_zero_and_blue_below(opened, vectors, step, name):
+    """Scores of the small vectors are never negative; their map is that of signed numbers all the same."""
+    stepper = AttentionStepper(vectors=vectors, step=step)
+    tab, host = opened(vectors=vectors, step=step)
+    numbers = stepper.numbers()[name]
+    assert (numbers.min() < 0) == (vectors == "trained")
+    most = numbers.abs().max().item()
+    pane = host.locator(".mha-pane:visible")
+    grounds = [ground for ground, _ in pane.get_by_role("gridcell").evaluate_all(CELLS)]
+    assert_colors(grounds, numbers.flatten(), most, is_signed=True)
+    assert_color_bar(pane.locator(".mha-bar"), most, is_signed=True)
+    assert tab.errors == []
+
+
 @pytest.mark.parametrize("query", [0, 2])
 def test_the_map_of_weights_and_its_sentence_are_those_of_the_query(opened, query):
     words = "tea we we like tea".split()
@@ -718,8 +726,8 @@ def test_the_map_of_weights_and_its_sentence_are_those_of_the_query(opened, quer
     colors = torch.tensor(
         [[[int(part) for part in re.findall(r"\d+", color)[:3]] for *_, color in row[1:]] for row in found]
     )
-    expected = 255 * torch.tensor(colormaps["viridis"](weights.numpy()))[..., :3]
-    assert (colors - expected).abs().max() < 7
+    assert_colors(colors, weights, 1, is_signed=False)
+    assert_color_bar(host.locator(".mha-pane:visible .mha-bar"), 1, is_signed=False)
     best = int(weights[query].argmax())
     expect(host.locator(".mha-finding:visible")).to_contain_text(
         f"gives most weight, {weights[query, best]:.2f}, to “"

@@ -12,6 +12,8 @@ import torch
 import traitlets
 from PIL import Image
 from playwright.sync_api import expect
+from seen import CELLS, assert_color_bar, assert_colors, map_pixels
+from widget_looks import contrast
 from widget_page import (
     assert_copied_code_gives,
     assert_shows_numbers,
@@ -497,6 +499,9 @@ def test_a_figure_has_a_map_for_each_head(explorer, stage, num_heads, valid_len)
     assert len(maps) == num_heads
     shown = np.ma.filled(maps[-1].images[0].get_array(), -math.inf)
     np.testing.assert_allclose(shown, explorer.shown()[-1].numpy(), atol=1e-6)
+    low, high = maps[-1].images[0].get_clim()
+    assert low == (0 if stage == "weights" else -high)
+    assert maps[-1].images[0].get_cmap().name == ("viridis" if stage == "weights" else "RdBu_r")
 
 
 # In a browser
@@ -703,6 +708,112 @@ def pixels(host, canvas=".mha-pixels canvas"):
     )
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("stage", ["scores", "masked", "weights", "output"])
+def test_signed_numbers_are_red_and_blue_and_weights_are_not(reader, tmp_path, stage, theme):
+    """Cells, small maps and colour bar have one map, and the numbers in the cells can be read on it."""
+    explorer = make_explorer(stage=stage, valid_len=3, num_heads=3)
+    tab = reader()
+    tab.open(write_page(tmp_path, [explorer], theme=theme), 1)
+    host = tab.host()
+    maps, is_signed = explorer.shown(), stage != "weights"
+    most = maps[maps.isfinite()].abs().max().item()
+    shown = maps[explorer.head].flatten()
+    cells = host.get_by_role("gridcell").evaluate_all(CELLS)
+    assert len(cells) == len(shown)
+    for (ground, ink), number in zip(cells, shown.tolist(), strict=True):
+        if math.isinf(number):
+            assert ground == [0, 0, 0, 0], "minus infinity has no colour"
+            continue
+        assert_colors(ground, number, most, is_signed=is_signed)
+        assert contrast(ground, ink) >= 4.5
+    for canvas, head in zip(host.locator(".mha-maps canvas").all(), order_of(host), strict=True):
+        drawn, seen = map_pixels(canvas), maps[head].isfinite()
+        assert torch.equal(drawn[..., 3] == 255, seen)
+        assert_colors(drawn[seen], maps[head][seen], most, is_signed=is_signed)
+    assert_color_bar(host.locator(".mha-bar"), most, is_signed=is_signed)
+    assert tab.errors == []
+
+
+def test_the_colour_bar_and_the_pattern_follow_the_stage(reader, tmp_path):
+    """A hidden score has no colour; a pattern tells it from a score near 0, which is nearly white."""
+    explorer = make_explorer(stage="scores", valid_len=3, num_heads=3)
+    tab = reader()
+    tab.open(write_page(tmp_path, [explorer]), 1)
+    host = tab.host()
+    for explorer.stage in ("weights", "masked", "output", "weights", "scores"):
+        host.locator(f"input[value={explorer.stage}]").check(force=True)
+        maps = explorer.shown()
+        is_signed = explorer.stage != "weights"
+        most = maps[maps.isfinite()].abs().max().item()
+        assert_color_bar(host.locator(".mha-bar"), most, is_signed=is_signed)
+        grounds = host.locator(".mha-maps canvas").evaluate_all(
+            "all => all.map((node) => getComputedStyle(node).backgroundImage)"
+        )
+        patterned = [ground.startswith("repeating-linear-gradient") for ground in grounds]
+        assert patterned == [explorer.stage == "masked"] * 3
+    assert tab.errors == []
+
+
+def order_of(host):
+    """The heads in the order of their small maps."""
+    return host.locator(".mha-maps input").evaluate_all("inputs => inputs.map(({ value }) => Number(value))")
+
+
+@pytest.mark.parametrize("stage", ["scores", "output"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scores_of_one_sign_keep_the_map_of_signed_numbers(reader, tmp_path, stage, sign):
+    """The map of a stage does not change its kind from one setting to the next."""
+    one = MultiHeadAttention(4, 1)
+    one.requires_grad_(False)
+    for name, scale in (("q_proj", 1), ("k_proj", sign), ("v_proj", sign)):
+        getattr(one, name).weight.copy_(scale * torch.eye(4))
+    x = torch.rand(5, 4, generator=torch.Generator().manual_seed(3)) + 0.5
+    explorer = HeadExplorer([HeadExample("one sign", TOKENS, x, one)], stage=stage)
+    numbers = explorer.shown()[0]
+    assert (sign * numbers > 0).all()
+    tab = reader()
+    tab.open(write_page(tmp_path, [explorer]), 1)
+    host = tab.host()
+    grounds = [ground for ground, _ in host.get_by_role("gridcell").evaluate_all(CELLS)]
+    most = numbers.abs().max().item()
+    assert_colors(grounds, numbers.flatten(), most, is_signed=True)
+    assert_color_bar(host.locator(".mha-bar"), most, is_signed=True)
+    (image,) = [axis.images[0] for axis in explorer.figure().axes if axis.images]
+    assert (image.get_cmap().name, image.get_clim()) == ("RdBu_r", pytest.approx((-most, most)))
+    assert tab.errors == []
+
+
+def test_a_difference_starts_at_zero(reader, tmp_path):
+    explorer = make_explorer(stage="scores", view="difference", num_heads=3)
+    tab = reader()
+    tab.open(write_page(tmp_path, [explorer]), 1)
+    host = tab.host()
+    scores = explorer.shown()
+    apart = (scores[explorer.head] - scores[explorer.other]).abs()
+    grounds = [ground for ground, _ in host.get_by_role("gridcell").evaluate_all(CELLS)]
+    assert_colors(grounds, apart.flatten(), apart.max().item(), is_signed=False)
+    assert_color_bar(host.locator(".mha-bar"), apart.max().item(), is_signed=False)
+    # The small maps next to it still show the scores.
+    canvas = map_pixels(host.locator(".mha-maps canvas").first)
+    assert_colors(canvas, scores[order_of(host)[0]], scores.abs().max().item(), is_signed=True)
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize("stage", ["scores", "masked", "output"])
+def test_the_pixels_of_signed_numbers_are_red_and_blue(reader, tmp_path, stage):
+    explorer = make_long_explorer(40, stage=stage, valid_len=20)
+    tab = reader()
+    tab.open(write_page(tmp_path, [explorer]), 1)
+    maps = explorer.shown()
+    shown = maps[explorer.head]
+    drawn = map_pixels(tab.host().locator(".mha-pixels canvas"))
+    seen = shown.isfinite()
+    assert torch.equal(drawn[..., 3] == 255, seen)
+    assert_colors(drawn[seen], shown[seen], maps[maps.isfinite()].abs().max().item(), is_signed=True)
+    assert tab.errors == []
+
+
 @pytest.mark.parametrize("num_heads", [2, 4, 12])
 def test_each_small_map_has_the_colours_of_its_own_head(reader, tmp_path, num_heads):
     """All heads have one scale: over all small maps together, the green of viridis grows with the weight."""
@@ -729,14 +840,12 @@ def test_a_long_sequence_is_drawn_in_pixels(reader, tmp_path, length):
     host = tab.host()
     assert host.locator(".mha-widget *").count() < 400
     weights = explorer.weights()[explorer.head]
-    image = torch.tensor(pixels(host))
+    image = map_pixels(host.locator(".mha-pixels canvas"))
     assert image.shape == (length, length, 4)
     seen = (torch.arange(length) < 20) & torch.ones(length, length).tril().bool()
     assert torch.equal(image[..., 3] == 255, seen), "what is hidden has no colour"
-    # Viridis goes from dark violet to yellow: its green never falls.
-    order = weights[seen].argsort()
-    assert (image[..., 1][seen][order].diff() >= 0).all()
-    assert (image[..., 1][seen][order][-1] - image[..., 1][seen][order][0]) > 200
+    most = explorer.weights().max().item()
+    assert_colors(image[seen], weights[seen], most, is_signed=False)
 
     grid = host.get_by_role("grid")
     expect(grid).to_have_attribute("aria-rowcount", str(length))
@@ -771,7 +880,7 @@ def test_a_long_sequence_is_drawn_in_pixels(reader, tmp_path, length):
 
     host.locator("input[value=output]").check(force=True)
     explorer.stage = "output"
-    assert torch.tensor(pixels(host)).shape == (length, 2, 4)
+    assert map_pixels(host.locator(".mha-pixels canvas")).shape == (length, 2, 4)
     cell.focus()
     page.keyboard.press("Home")
     text = (

@@ -9,6 +9,8 @@ import pytest
 import torch
 from matplotlib import colormaps
 from playwright.sync_api import expect
+from seen import CELLS, assert_colors
+from widget_looks import contrast
 from widget_page import assert_copied_code_gives, assert_shows_numbers, write_page
 
 from mha_lib.widgets import MaskPainter
@@ -287,6 +289,18 @@ def assert_written(texts, numbers, digits=2):
             assert text == ("NaN" if math.isnan(number) else "−∞")
 
 
+def assert_painted(host, painter, scores):
+    """The scale of the scores covers those that are hidden too, and goes as far below 0 as above."""
+    grounds = [ground for ground, _ in paper(host).get_by_role("gridcell").evaluate_all(CELLS)]
+    most = torch.tensor(painter.scores).abs().max().item() or 1
+    assert len(grounds) == scores.numel()
+    for ground, score in zip(grounds, scores.flatten().tolist(), strict=True):
+        if math.isinf(score):
+            assert ground == [0, 0, 0, 0], "minus infinity has no colour"
+        else:
+            assert_colors(ground, score, most, is_signed=True)
+
+
 def assert_shows(host, painter):
     """Everything that a reader sees is what the slow loops give: texts, colours, frames and matrices."""
     assert_shows_numbers(host, painter)
@@ -298,6 +312,7 @@ def assert_shows(host, painter):
     assert_written(seen["weights"], expected["weights"])
     assert_written(seen["output"], expected["output"], digits)
     assert_written(seen["value"], torch.tensor(painter.value, dtype=torch.float64).T, digits)
+    assert_painted(host, painter, expected["scores"])
     for colors, weights in zip(seen["colors"], expected["weights"], strict=True):
         for color, weight in zip(colors, weights.tolist(), strict=True):
             if math.isnan(weight):
@@ -615,6 +630,18 @@ def test_its_largest_tables_fit_a_phone(page_of):
           .map((cell) => cell.outerHTML)"""
     )
     assert too_wide == []
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_colours_of_the_scores_stay_when_keys_are_hidden(page_of, theme):
+    """The largest scores are hidden, one of each sign, and the others keep their colours and their ink."""
+    scores = torch.tensor([[2.0, -1.0, 0.5], [-3.5, 4.0, -0.25], [1.0, 0.0, 3.0]])
+    painter = MaskPainter(scores, VALUE[:3], painted="111 001 111")
+    tab, host = page_of(painter, theme=theme)
+    assert_shows(host, painter)
+    for ground, ink in paper(host).get_by_role("gridcell").evaluate_all(CELLS):
+        assert ground[3:] == [0] or contrast(ground, ink) >= 4.5
     assert tab.errors == []
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from playwright.sync_api import expect
-from seen import Plane
+from seen import Plane, assert_color_bar, assert_colors, map_pixels
+from widget_looks import photograph
 from widget_page import assert_copied_code_gives, assert_shows_numbers, shown, write_page
 
 from mha_lib.positional import alibi_slopes, apply_rotary, rotary_angles, sinusoidal_encoding
@@ -96,6 +97,7 @@ def test_text_and_figure_stand_in_for_the_explorer():
     assert isinstance(figure, Figure)
     image, curves, similarity = figure.axes[:3]
     assert image.images[0].get_array().shape == (10, 7)
+    assert (image.images[0].get_cmap().name, image.images[0].get_clim()) == ("RdBu_r", (-1, 1))
     # The last pair of an odd width is a sine alone; one line more marks the position.
     assert len(curves.lines) == 2
     assert list(similarity.lines[0].get_xdata()) == list(range(-9, 1))
@@ -351,17 +353,30 @@ def test_the_position_is_dragged_on_the_curves(reader, tmp_path):
     assert tab.errors == []
 
 
+def test_the_marked_row_is_seen_on_every_colour(reader, tmp_path):
+    """Its edge is black beside white, wherever the map is red, blue or white."""
+    tab, host = opened(reader, tmp_path, PositionExplorer(num_positions=20, embed_dim=16, position=10))
+    box = host.locator(".mha-row-mark").bounding_box()
+    photo = photograph(tab.page)
+    top, left, width = round(box["y"]), box["x"], box["width"]
+    for column in range(3, 16):
+        seen = photo[top - 4 : top + 3, int(left + (column + 0.5) * width / 16)].sum(-1)
+        edge = int(seen.argmin())
+        assert seen[edge] < 100, "black"
+        assert seen[edge + 1 :].max() > 700, "white below it"
+
+
 def test_the_picture_has_the_colours_of_the_numbers(reader, tmp_path):
-    _, host = opened(reader, tmp_path, PositionExplorer(num_positions=2, embed_dim=2))
-    pixels = host.locator("canvas").evaluate(
-        """canvas => [canvas.width, canvas.height,
-             ...canvas.getContext("2d").getImageData(0, 0, 2, 2).data]"""
-    )
-    assert pixels[:2] == [2, 2]
-    # Position 0 is (0, 1): the middle of viridis, then its yellow end.
-    middle = torch.tensor(pixels[2:6])
-    assert (middle - torch.tensor([33, 145, 140, 255])).abs().max() <= 3
-    assert pixels[6:10] == [253, 231, 37, 255]
+    explorer = PositionExplorer(num_positions=20, embed_dim=16)
+    tab, host = opened(reader, tmp_path, explorer)
+    pixels = map_pixels(host.locator("canvas"))
+    assert pixels.shape == (20, 16, 4)
+    assert (pixels[..., 3] == 255).all()
+    assert_colors(pixels, explorer.numbers()["table"], 1, is_signed=True)
+    # Position 0 is (0, 1, 0, 1, ...): the white middle of the map, then its red end.
+    assert pixels[0, :2, :3].tolist() == [[247, 247, 247], [103, 0, 31]]
+    assert_color_bar(host.locator(".mha-bar"), 1, is_signed=True)
+    assert tab.errors == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import struct
 import pytest
 import torch
 from playwright.sync_api import expect
-from seen import Plane, shares_of_bars
+from seen import Plane, assert_color_bar, assert_colors, map_pixels, shares_of_bars
+from widget_looks import photograph
 from widget_page import ROOT, assert_copied_code_gives, assert_shows_numbers, copied_code, write_page
 
 from mha_lib import AdditiveScore, BilinearScore, cosine_score, gaussian_score
@@ -126,6 +127,15 @@ def test_text_and_figure():
     assert [text.get_text() for text in plane.texts] == ["q", "0", "1", "2", "3", "4"]
     assert plane.texts[2].get_position() == (3.0, 2.0)
     assert [bar.get_width() for bar in bars.patches] == numbers["weights"][0].tolist()
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_figure_has_the_map_of_signed_numbers(score):
+    explorer = ScoreExplorer(score=score, query=[1.0, -2.0], d=8)
+    numbers = explorer.numbers()
+    most = max(numbers[name].abs().max().item() for name in ("landscape", "scores"))
+    image = explorer.figure().axes[0].images[0]
+    assert (image.get_cmap().name, image.get_clim()) == ("RdBu_r", (-most, most))
 
 
 # The mathematics in the browser, against torch
@@ -348,27 +358,47 @@ def test_a_point_is_dragged_by_the_pointer(page_of):
     assert tab.errors == []
 
 
-def test_the_picture_is_the_map(page_of):
-    """Each place of the plane has the colour of the score that a key would have there."""
+@pytest.mark.parametrize("score", SCORES)
+def test_the_picture_is_the_map(page_of, score):
+    """Each place of the plane has the colour of the score of a key there: red above 0, blue below."""
+    explorer = ScoreExplorer(score=score, query=[-2.0, 3.0])
+    tab, host = page_of(explorer)
+    numbers = explorer.numbers()
+    most = max(numbers[name].abs().max().item() for name in ("landscape", "scores"))
+    pixels = map_pixels(host.locator("canvas")).flip(0)
+    assert pixels.shape == (33, 33, 4)
+    assert_colors(pixels, numbers["landscape"], most, is_signed=True)
+    assert_color_bar(host.locator(".mha-bar"), most, is_signed=True)
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_points_and_discs_are_seen_where_the_map_is_white(page_of, theme):
+    """Around the query of a Gaussian score the map is nearly white: every part has a dark edge."""
+    near = [0.9, 1.0, *ScoreExplorer().key[2:]]
+    tab, host = page_of(ScoreExplorer(score="gaussian", query=[0.0, 0.0], key=near), theme=theme)
+    # The visible part of a handle begins 5 pixels inside the part that can be touched.
+    parts = [(host.get_by_role("slider", name=name).first, 5) for name in ("Query", "Key 0")]
+    parts.append((host.locator(".mha-weight span").first, 0))
+    for part, inset in parts:
+        box = part.bounding_box()
+        photo = photograph(tab.page)[round(box["y"] + box["height"] / 2)].sum(-1)
+        left, right = round(box["x"]), round(box["x"] + box["width"])
+        for seen in (photo[left - 4 : left + 16], photo[right - 16 : right + 4][::-1]):
+            assert seen[0] > 600, "the map is nearly white"
+            edge = int((seen < 450).nonzero()[0][0])
+            assert edge <= 4 + inset, "a dark edge"
+            assert max(seen[edge + 1 : edge + 4]) > 600, "white inside it"
+    assert tab.errors == []
+
+
+def test_the_handle_of_the_query_lies_on_its_place_in_the_picture(page_of):
     explorer = ScoreExplorer(score="gaussian", query=[-2.0, 3.0])
     tab, host = page_of(explorer)
-    brightness = host.locator("canvas").evaluate(
-        """(canvas) => {
-          const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-          const rows = [];
-          for (let y = 0; y < canvas.height; y += 1) {
-            rows.push(Array.from({ length: width }, (_, x) => data[4 * (y * width + x) + 1]));
-          }
-          return rows;
-        }"""
-    )
-    green = torch.tensor(brightness).flip(0)  # of viridis: it only grows
     landscape = explorer.numbers()["landscape"]
-    assert green.shape == landscape.shape
     assert divmod(int(landscape.argmax()), 33) == (28, 8)
-    assert green[28, 8] == green.max() > green.min()
-    order = landscape.flatten().argsort()
-    assert (green.flatten()[order].diff() >= 0).all()
+    white = map_pixels(host.locator("canvas")).flip(0)[..., :3].sum(-1)
+    assert white[28, 8] == white.max() == 3 * 247, "the score of the best key is 0"
     # The query's handle lies on the highest place.
     box = host.get_by_role("slider", name="Query, first").bounding_box()
     canvas = host.locator("canvas").bounding_box()

@@ -1,12 +1,16 @@
 // The colours of numbers and of heads.
 
-/** @typedef {{low: number, high: number}} Extent the numbers at both ends of a colour scale */
+/**
+ * The numbers at both ends of a colour scale. Signed numbers have one from −m to m, weights one that starts
+ * at 0; so the sign of `low` says which of the two maps a scale has.
+ * @typedef {{low: number, high: number}} Extent
+ */
 
 const HEAD_COLORS = 8; // the style sheet defines this many
 
 /**
- * Viridis, the colour map of all heatmaps: evenly spaced stops of the original map. Colours between two stops
- * are interpolated linearly.
+ * Viridis, the colour map of weights and of all else that starts at 0: evenly spaced stops of the original
+ * map. Colours between two stops are interpolated linearly.
  * @type {number[][]} red, green, blue in 0..255
  */
 const VIRIDIS = [
@@ -17,14 +21,40 @@ const VIRIDIS = [
 ];
 
 /**
+ * The diverging map of signed numbers, matplotlib's RdBu_r: blue is negative, white zero, red positive.
+ * @type {number[][]}
+ */
+const DIVERGING = [
+  [5, 48, 97], [33, 102, 172], [67, 147, 195], [146, 197, 222], [209, 229, 240], [247, 247, 247],
+  [253, 219, 199], [244, 165, 130], [214, 96, 77], [178, 24, 43], [103, 0, 31],
+];
+
+/**
+ * The stops of the map that a scale has, from its lowest number to its highest.
+ * @param {Extent} extent
+ */
+const stopsOf = ({ low }) => (low < 0 ? DIVERGING : VIRIDIS);
+
+/**
+ * @param {number} number below or above the scale it has the colour of the nearer end
+ * @param {Extent} extent
+ * @returns {[number, number, number]} red, green, blue in 0..255
+ */
+export function colorOf(number, extent) {
+  const stops = stopsOf(extent);
+  const fraction = (number - extent.low) / (extent.high - extent.low);
+  const place = Math.min(Math.max(fraction, 0), 1) * (stops.length - 1);
+  const stop = Math.min(Math.floor(place), stops.length - 2);
+  const [low, high] = [stops[stop], stops[stop + 1]];
+  return /** @type {[number, number, number]} */ (low.map((c, i) => Math.round(c + (place - stop) * (high[i] - c))));
+}
+
+/**
  * @param {number} fraction 0 = lowest, 1 = highest; a fraction outside 0..1 is moved to the nearer end
  * @returns {[number, number, number]} red, green, blue in 0..255
  */
 export function viridis(fraction) {
-  const place = Math.min(Math.max(fraction, 0), 1) * (VIRIDIS.length - 1);
-  const stop = Math.min(Math.floor(place), VIRIDIS.length - 2);
-  const [low, high] = [VIRIDIS[stop], VIRIDIS[stop + 1]];
-  return /** @type {[number, number, number]} */ (low.map((c, i) => Math.round(c + (place - stop) * (high[i] - c))));
+  return colorOf(fraction, { low: 0, high: 1 });
 }
 
 /**
@@ -37,31 +67,31 @@ export function inkOn(color) {
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
 }
 
-/** @returns {string} a CSS gradient, lowest value on the left */
-export function viridisGradient() {
-  return `linear-gradient(to right, ${VIRIDIS.map((stop) => `rgb(${stop.join(" ")})`).join(", ")})`;
+/**
+ * @param {Extent} extent
+ * @returns {string} a CSS gradient, lowest value on the left
+ */
+export function scaleGradient(extent) {
+  return `linear-gradient(to right, ${stopsOf(extent).map((stop) => `rgb(${stop.join(" ")})`).join(", ")})`;
 }
 
 /**
- * The range of numbers that a colour scale for some tables must cover.
- * @param {import("./attention_math.js").Matrix[]} tables
- * @param {boolean} fromZero whether the scale starts at 0, as it does for weights
- * @returns {Extent}
+ * The colour scale of some tables. It does not depend on whether signed numbers happen to be negative:
+ * the same quantity keeps its map from one setting to the next.
+ * @param {import("./attention_math.js").Matrix[]} tables numbers that are not finite have no place on a scale
+ * @param {boolean} fromZero whether the numbers are never negative, as weights; all others are signed
+ * @returns {Extent} from 0 to the largest number, or from −m to m, where m is the largest absolute value
  */
 export function extentOf(tables, fromZero) {
-  let [low, high] = fromZero ? [0, -Infinity] : [Infinity, -Infinity];
-  for (const table of tables) {
-    for (const row of table) {
-      for (let column = 0; column < row.length; column++) {
-        const number = row[column];
-        if (!Number.isFinite(number)) continue;
-        if (number < low) low = number;
-        if (number > high) high = number;
-      }
+  let most = 0;
+  for (const row of tables.flat()) {
+    for (let column = 0; column < row.length; column++) {
+      const size = Math.abs(row[column]);
+      if (size > most && size < Infinity) most = size;
     }
   }
-  if (high === -Infinity) return { low: 0, high: 1 };
-  return { low, high: high > low ? high : low + 1 };
+  most ||= 1;
+  return { low: fromZero ? 0 : -most, high: most };
 }
 
 /**

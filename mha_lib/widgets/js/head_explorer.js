@@ -369,7 +369,7 @@ function buildGallery(frame) {
    * @param {Matrix[]} heads
    * @param {import("./colors.js").Extent} extent
    */
-  function draw({ head: chosen, other, view, example, isCompact, numHeads }, heads, extent) {
+  function draw({ head: chosen, other, view, stage, example, isCompact, numHeads }, heads, extent) {
     while (entries.length < heads.length) {
       const index = entries.length;
       const input = element("input", { type: "radio", name: "head", value: index, "aria-label": `head ${index}` });
@@ -385,6 +385,8 @@ function buildGallery(frame) {
     const columns = isCompact ? Math.min(Math.max(heads.length, 4), 8) : square;
     maps.style.setProperty("--columns", String(columns));
     maps.classList.toggle("mha-fine", example.tokens.length > 48);
+    // A hidden score has no colour; without the pattern it would look like a score near 0.
+    maps.classList.toggle("mha-hatched", stage === "masked");
     entries.forEach(({ label, input, canvas }, index) => {
       if (index >= heads.length) return;
       input.checked = index === chosen;

@@ -2,7 +2,7 @@
 // arrow keys and, if the widget allows it, paint. A line below shows the number under the pointer. The
 // module also makes colour scales.
 
-import { inkOn, viridis, viridisGradient } from "./colors.js";
+import { colorOf, inkOn, scaleGradient } from "./colors.js";
 import { formatNumber } from "./format.js";
 import { element, focusedNear, isShortcut, setText } from "./frame.js";
 
@@ -129,10 +129,10 @@ function buildGrid({ name, rows, columns }) {
  * @param {string} label
  * @param {number} [digits]
  */
-function drawCell(cell, number, { low, high }, label, digits) {
+function drawCell(cell, number, extent, label, digits) {
   cell.dataset.value = String(number);
   if (cell.ariaLabel !== label) cell.setAttribute("aria-label", label);
-  const color = Number.isFinite(number) ? viridis((number - low) / (high - low)) : null;
+  const color = Number.isFinite(number) ? colorOf(number, extent) : null;
   const ground = color ? `rgb(${color.join(" ")})` : "transparent";
   if (cell.ground !== ground) {
     cell.ground = ground;
@@ -251,7 +251,6 @@ export function numberMap(frame, options) {
 export function colorBar() {
   const [low, middle, high] = [0, 1, 2].map(() => element("span"));
   const scale = element("div", { class: "mha-scale" });
-  scale.style.background = viridisGradient();
   const name = element("span", { class: "mha-hint" });
   const ends = element("div", { class: "mha-bar-ends" }, low, middle, high);
   const node = element("div", { class: "mha-bar" }, name, element("div", {}, scale, ends));
@@ -260,6 +259,9 @@ export function colorBar() {
    * @param {string} noun what the numbers are
    */
   function draw(extent, noun) {
+    const gradient = scaleGradient(extent);
+    // A style that has not changed is left alone, as the texts are.
+    if (scale.drawn !== gradient) scale.style.background = scale.drawn = gradient;
     setText(name, noun);
     setText(low, formatNumber(extent.low, 2));
     setText(middle, formatNumber((extent.low + extent.high) / 2, 2));

@@ -2,7 +2,7 @@
 // maps of all heads, and a large map that the reader walks through like a grid, in which only the cell under
 // the cursor exists.
 
-import { viridis } from "./colors.js";
+import { colorOf } from "./colors.js";
 import { formatNumber } from "./format.js";
 import { element, focusedNear, isShortcut } from "./frame.js";
 import { numberMap, placeByKey } from "./number_map.js";
@@ -17,18 +17,21 @@ import { numberMap, placeByKey } from "./number_map.js";
 const MAX_ROWS = { wide: 24, narrow: 14 };
 const MAX_CELLS = 768;
 const MAX_TICKS = 8;
-const SHADES = 1024;
+const SHADES = 1025; // an odd number, so that the 0 of signed numbers has a shade of its own
 
-/** @type {Uint32Array | undefined} the colours as pixels, in this machine's byte order */
-let viridisPixels;
+/** @type {Uint32Array[]} the colours of weights and of signed numbers, in this machine's byte order */
+const pixelShades = [];
 
-function shadesOfViridis() {
-  if (!viridisPixels) {
-    const bytes = new Uint8ClampedArray(4 * SHADES);
-    for (let shade = 0; shade < SHADES; shade++) bytes.set([...viridis(shade / (SHADES - 1)), 255], 4 * shade);
-    viridisPixels = new Uint32Array(bytes.buffer);
+/**
+ * @param {number} low -1 for signed numbers, 0 for others
+ * @returns {Uint32Array} the colours from the lowest number of a scale to its highest
+ */
+function shadesFrom(low) {
+  const bytes = new Uint8ClampedArray(4 * SHADES);
+  for (let shade = 0; shade < SHADES; shade++) {
+    bytes.set([...colorOf(low + (shade * (1 - low)) / (SHADES - 1), { low, high: 1 }), 255], 4 * shade);
   }
-  return viridisPixels;
+  return new Uint32Array(bytes.buffer);
 }
 
 /** A canvas with one pixel for each number. Numbers that are hidden or not finite stay transparent. */
@@ -55,7 +58,7 @@ export function pixelCanvas() {
       image = context.createImageData(columns, rows);
     }
     const pixels = new Uint32Array(image.data.buffer);
-    const shades = shadesOfViridis();
+    const shades = (pixelShades[low < 0 ? 1 : 0] ??= shadesFrom(low < 0 ? -1 : 0));
     const scale = (SHADES - 1) / (high - low);
     for (let y = 0, place = 0; y < rows; y++) {
       const [row, seen] = [numbers[y], mask?.[y]];

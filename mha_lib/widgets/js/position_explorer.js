@@ -1,7 +1,7 @@
 // The table of sines and cosines as a heatmap, one pair of columns as curves, and the similarity of
 // positions.
 
-import { viridis } from "./colors.js";
+import { colorOf } from "./colors.js";
 import { formatNumber } from "./format.js";
 import { element, focusedNear, isShortcut, mark, mount } from "./frame.js";
 import { colorBar, placeByKey } from "./number_map.js";
@@ -12,7 +12,8 @@ import { computePosition, computeTable, dotProduct } from "./position_math.js";
 /** @typedef {import("./frame.js").Frame} Frame */
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 
-const SHADES_OF_TABLE = 256;
+const SHADES_OF_TABLE = 257; // an odd number, so that 0 has a shade of its own
+const SINES = { low: -1, high: 1 }; // the colour scale of sines and cosines
 
 /** @param {Frame} frame */
 function readPosition(frame) {
@@ -36,7 +37,7 @@ const positionWords = (column) => `${column % 2 === 0 ? "sine" : "cosine"} of pa
 function tablePicture() {
   const node = element("canvas", { role: "img" });
   const context = /** @type {CanvasRenderingContext2D} */ (node.getContext("2d"));
-  const shades = Array.from({ length: SHADES_OF_TABLE }, (_, shade) => viridis(shade / (SHADES_OF_TABLE - 1)));
+  const shades = Array.from({ length: SHADES_OF_TABLE }, (_, shade) => colorOf((2 * shade) / (SHADES_OF_TABLE - 1) - 1, SINES));
 
   /** @param {Matrix} rows */
   function draw(rows) {
@@ -403,7 +404,7 @@ function build(frame) {
     if (key !== drawn || !computed) {
       computed = computeTable(state);
       map.drawTable(computed.table);
-      scale.draw({ low: -1, high: 1 }, "encoding");
+      scale.draw(SINES, "encoding");
     }
     drawn = key;
     const numbers = computePosition(state, computed);

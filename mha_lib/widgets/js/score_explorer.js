@@ -1,7 +1,7 @@
 // A query and keys in the plane, a rule that scores them, and what the softmax makes of the scores.
 
 import { matrixFromFloat32 } from "./attention_math.js";
-import { extentOf, viridis } from "./colors.js";
+import { colorOf, extentOf } from "./colors.js";
 import { formatNumber } from "./format.js";
 import { element, mark, mount } from "./frame.js";
 import { colorBar } from "./number_map.js";
@@ -123,11 +123,10 @@ function scoreMap() {
    * @param {Matrix} landscape the row of the lowest y first
    * @param {import("./number_map.js").Extent} extent
    */
-  function draw(landscape, { low, high }) {
+  function draw(landscape, extent) {
     landscape.forEach((row, y) =>
       row.forEach((number, x) => {
-        const color = viridis((number - low) / (high - low));
-        image.data.set([...color, 255], 4 * ((SCORE_SIDE - 1 - y) * SCORE_SIDE + x));
+        image.data.set([...colorOf(number, extent), 255], 4 * ((SCORE_SIDE - 1 - y) * SCORE_SIDE + x));
       }),
     );
     context.putImageData(image, 0, 0);

@@ -1,31 +1,12 @@
 // Long vectors as rows of coloured cells: red is positive, blue negative, white zero. Each vector is one
 // element, so that a page can hold many.
 
+import { colorOf, extentOf, scaleGradient } from "./colors.js";
 import { formatNumber } from "./format.js";
 import { element, mark } from "./frame.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
 /** @typedef {{title: string, role: string, name?: string}} StripGroup the page stores the numbers under `name` */
-
-/** Evenly spaced stops of the diverging map, from the lowest number to the highest. */
-const STRIP_STOPS = [
-  [33, 102, 172],
-  [146, 197, 222],
-  [247, 247, 247],
-  [244, 165, 130],
-  [178, 24, 43],
-];
-
-/**
- * @param {number} share from −1 to 1; a share outside is moved to the nearer end
- * @returns {string} a CSS colour
- */
-function stripColor(share) {
-  const place = 2 + 2 * Math.min(Math.max(share, -1), 1);
-  const stop = Math.min(Math.floor(place), STRIP_STOPS.length - 2);
-  const [low, high] = [STRIP_STOPS[stop], STRIP_STOPS[stop + 1]];
-  return `rgb(${low.map((c, i) => Math.round(c + (place - stop) * (high[i] - c))).join(" ")})`;
-}
 
 /**
  * @param {ArrayLike<number>} numbers
@@ -35,7 +16,7 @@ function stripColor(share) {
 function stripGradient(numbers, most) {
   const cells = Array.from(numbers, (number, index) => {
     const [start, end] = [index, index + 1].map((place) => `${Number(((100 * place) / numbers.length).toFixed(3))}%`);
-    return `${stripColor(number / most)} ${start} ${end}`;
+    return `rgb(${colorOf(number, { low: -most, high: most }).join(" ")}) ${start} ${end}`;
   });
   return `linear-gradient(to right, ${cells.join(", ")})`;
 }
@@ -45,9 +26,7 @@ function stripGradient(numbers, most) {
  * @param {import("./attention_math.js").Matrix[]} tables
  */
 export function mostOf(tables) {
-  let most = 0;
-  for (const table of tables) for (const row of table) for (const number of row) most = Math.max(most, Math.abs(number));
-  return most || 1;
+  return extentOf(tables, false).high;
 }
 
 /**
@@ -132,7 +111,7 @@ export function stripTable(frame, label, groups) {
 export function stripLegend() {
   const [low, high] = [element("span"), element("span")];
   const scale = element("span", { class: "mha-strip", role: "img", "aria-label": "from blue, negative, through white, 0, to red, positive" });
-  scale.style.background = `linear-gradient(to right, ${STRIP_STOPS.map((stop) => `rgb(${stop.join(" ")})`).join(", ")})`;
+  scale.style.background = scaleGradient({ low: -1, high: 1 });
   const node = element("p", { class: "mha-strip-legend mha-hint" }, low, scale, high);
   /** @param {number} most */
   function draw(most) {
