@@ -28,9 +28,9 @@ PLACES = [
 ]
 ADDRESS = re.compile(r"^(  url: )https://github\.com/([\w.-]+/[\w.-]+)$", re.MULTILINE)
 
-SETUP_CELL = """\
+SETUP_CELL = '''\
 # On Colab this installs the course's package, the very file that this page was made
-# with, and nothing that is there already. Elsewhere it does nothing.
+# with, and two small ones that it needs. Elsewhere it does nothing.
 import importlib.util
 import subprocess
 import sys
@@ -39,16 +39,21 @@ if "google.colab" in sys.modules and importlib.util.find_spec("mha_lib") is None
     book = "{book}"
     wheel = "{wheel}"
     sha256 = "{sha256}"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet"]
-    pip += [f"{{book}}/{{wheel}}#sha256={{sha256}}"]
-    done = subprocess.run(pip, capture_output=True, text=True)
+    files = f"""
+mha-lib @ {{book}}/{{wheel}} --hash=sha256:{{sha256}}
+{companions}"""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    pip += ["--require-hashes", "--only-binary", ":all:", "-r", "/dev/stdin"]
+    done = subprocess.run(pip, input=files, capture_output=True, text=True)
     if done.returncode:
         reason = f"could not be installed from {{book}}. Is there a network?"
         if "HASHES" in done.stderr:
             reason = f"is not the one of this notebook: open it again from {{book}}."
         raise RuntimeError(f"The course's package {{reason}}\\n{{done.stderr[-1500:]}}")
 
-import mha_lib  # noqa: F401"""
+import mha_lib  # noqa: F401'''
+# What the package needs and Colab lacks. From PyPI pip takes these files, and no others of their names.
+NOT_ON_COLAB = ("jaxtyping", "wadler-lindig")
 SETUP_METADATA = {
     "tags": ["hide-input"],
     "mystnb": {
@@ -77,8 +82,18 @@ def book_address(repository):
 def setup_cell(repository, file):
     """Return the source of the first code cell of every chapter; `file` is the wheel."""
     return SETUP_CELL.format(
-        book=book_address(repository), wheel=f"{FOLDER}/{file.name}", sha256=file.sha256
+        book=book_address(repository),
+        wheel=f"{FOLDER}/{file.name}",
+        sha256=file.sha256,
+        companions="".join(map(pin_of, NOT_ON_COLAB)),
     )
+
+
+def pin_of(package):
+    """Return the lines of requirements.txt that pin a package, with the hashes of its files."""
+    pins = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    [pin] = re.findall(rf"^{package}==(?:.*\\\n)+.*\n", pins, re.MULTILINE)
+    return pin
 
 
 def setup_of_this_course():

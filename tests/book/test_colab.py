@@ -14,6 +14,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -216,6 +217,27 @@ def assert_refused(done, colab, *sentences):
     last = done.stderr[done.stderr.index("RuntimeError: ") :]
     assert all(sentence in last for sentence in sentences), last
     assert MAY_BE_INSTALLED.isdisjoint(colab.installed())
+
+
+def test_another_file_under_the_name_of_a_package_is_not_installed(tmp_path, own_site):
+    """Who takes over a name on PyPI could add a file to it."""
+    links = tmp_path / "links"
+    links.mkdir()
+    for package in NOT_ON_COLAB[1:]:
+        [version] = re.findall(
+            rf"(?m)^{package.replace('_', '-')}==(\S+)", (ROOT / "requirements.txt").read_text("utf-8")
+        )
+        name = f"{package}-{version}"
+        with zipfile.ZipFile(links / f"{name}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{package}/__init__.py", "raise SystemExit('somebody else')")
+            metadata = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+            wheel.writestr(f"{name}.dist-info/METADATA", metadata)
+            wheel.writestr(f"{name}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            wheel.writestr(f"{name}.dist-info/RECORD", "")
+    colab = Colab(tmp_path, own_site)
+    source = own_site.here(setup_of_this_course())
+    done = colab.run("-c", source, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(links))
+    assert_refused(done, colab, "is not the one of this notebook", "HASHES")
 
 
 def test_it_installs_the_file_that_the_page_was_built_with(tmp_path, own_site):
