@@ -253,6 +253,8 @@ def test_every_widget_comes_up(visit, page_name, way):
     assert not any(still.is_visible() for still in page.locator(".widget-still").all())
     for host in page.locator(".widget-host").all():
         assert host.bounding_box()["height"] > 30
+        # What is off the screen is neither laid out nor painted.
+        expect(host).to_have_css("content-visibility", "auto")
 
 
 # Of each model in a page: its module and style sheet, put together again as the notebook has them.
