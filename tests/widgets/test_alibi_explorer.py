@@ -324,7 +324,7 @@ def test_sliders_change_heads_length_and_score(page_of):
     assert_picture(host, explorer)
     # The needle follows where the text gets shorter, and the head where there are fewer.
     host.locator(".mha-needle-row[aria-pressed]").nth(15).click()
-    expect(host.get_by_role("status")).to_have_text("Head 15: slope 1/256, reach 3072.0 tokens.")
+    expect(host.get_by_role("status")).to_have_text("Head 15: slope 1/256, reach 3,072 tokens.")
     lengths.press("ArrowLeft")
     slider(host, "num_heads").press("Home")
     explorer.length, explorer.num_heads = 384, 1
@@ -419,7 +419,7 @@ def test_a_head_is_chosen_from_the_list(page_of):
     expect(rows.nth(4)).to_have_accessible_name("head 4 : slope 1/2 , reach 16 , score 6.0 , weight 0.99")
     rows.nth(5).press("Enter")
     assert widest() == [5]
-    expect(host.get_by_role("status")).to_have_text("Head 5: slope 1/8, reach 64.0 tokens.")
+    expect(host.get_by_role("status")).to_have_text("Head 5: slope 1/8, reach 64 tokens.")
     assert tab.errors == []
 
 
