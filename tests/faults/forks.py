@@ -36,6 +36,8 @@ LONGEST = 600  # seconds of processor time; a fork that needs more is in an endl
 def run_tests(folder, arguments, helpers):
     """In a fork: run tests against the package in `folder`, and never return."""
     os.chdir(folder)
+    if Path("sound").exists():
+        os.environ.pop("PATIENCE", None)  # a slow machine is no fault
     log = os.open("log", os.O_CREAT | os.O_WRONLY)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -655,7 +655,7 @@ def test_what_moves_is_a_slider_and_sliders_are_high_enough_for_a_finger(reader,
             box = slider.bounding_box()
             return now, read("valuetext"), (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
-        # From one end a key leads away, and its opposite back, as a number, as a text and as a place.
+        # From one end a key leads away, and its opposite back.
         slider.press("Home")
         lowest = state()
         slider.press("End")
