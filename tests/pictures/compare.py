@@ -21,6 +21,13 @@ SPECK = 8
 DIGIT = (12, 15, 125)
 """Width, height and pixels of the largest difference that one digit makes, in bold letters of 18 px."""
 
+MOVED = 0.3
+"""What a letter that lies a quarter of a pixel further changes, at most, as a share of its own contrast.
+
+A browser draws a letter at one of four places between two pixels. Where the right place is near the middle
+of two, a last bit decides, and that is not the same on every processor.
+"""
+
 GREY = (128, 128, 128)
 
 
@@ -44,16 +51,25 @@ def differences(new, stored):
     size = max(new.width, stored.width), max(new.height, stored.height)
     new, stored = (on_canvas(image, size) for image in (new, stored))
     mask = differing(new, stored)
+    blurred = [ndimage.gaussian_filter(np.asarray(image, float), (1, 1, 0)) for image in (new, stored)]
     # Neighbours grow together before they are counted.
     areas, _ = ndimage.label(ndimage.binary_dilation(mask, iterations=NEAR), np.ones((3, 3)))
-    areas[~mask] = 0
     found = []
     for number, (rows, columns) in enumerate(ndimage.find_objects(areas), start=1):
-        box = columns.start, rows.start, columns.stop - columns.start, rows.stop - rows.start
-        found.append(Difference(int((areas[rows, columns] == number).sum()), *box))
+        area = areas[rows, columns] == number
+        if not moved(*(image[rows, columns][area] for image in blurred)):
+            y, x = np.nonzero(area & mask[rows, columns])
+            box = columns.start + x.min(), rows.start + y.min(), np.ptp(x) + 1, np.ptp(y) + 1
+            found.append(Difference(len(x), *map(int, box)))
     picture = np.asarray(stored.convert("L").convert("RGB")) // 3 + 160
     picture[mask] = (220, 0, 0)
     return sorted((area for area in found if area.pixels > SPECK), reverse=True), Image.fromarray(picture)
+
+
+def moved(new, stored):
+    """Whether the blurred pixels of an area differ as little as those of a letter that hardly moved."""
+    contrast = np.ptp(stored, axis=0).max()
+    return np.abs(new - stored).max() <= MOVED * contrast
 
 
 def differing(new, stored):

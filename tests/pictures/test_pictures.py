@@ -6,7 +6,7 @@ import sys
 import compare
 import gallery
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="other systems draw letters in their own way"
@@ -208,3 +208,22 @@ def test_a_taller_picture_differs_where_it_is_taller(sound):
     taller.paste(sheet, (0, 0))
     [area, *more] = compare.differences(taller, sheet)[0]
     assert (area.top, area.height, more) == (sheet.height, 12, [])
+
+
+def drawn(word, shift):
+    """A word in small dark letters, `shift` pixels to the right, in pixels of which each is a mean of 64."""
+    large = Image.new("RGB", (8 * 61, 8 * 23), "white")
+    font = ImageFont.truetype(gallery.TYPEFACES / "DejaVuSans.ttf", 8 * 10)
+    ImageDraw.Draw(large).text((8 * (7 + shift), 8 * 5), word, "black", font)
+    return large.reduce(8)
+
+
+@pytest.mark.parametrize("word", ["24", "column", "−1.5"])
+def test_letters_may_lie_a_quarter_of_a_pixel_further_and_no_more(word):
+    for start in (0, 0.25, 0.5, 0.75):
+        stored = drawn(word, start)
+        assert compare.differing(drawn(word, start + 0.25), stored).any()
+        assert compare.differences(drawn(word, start + 0.25), stored)[0] == []
+        assert compare.differences(drawn(word, start + 1), stored)[0] != []
+        for other in (word[:-1] + "3", word[:-1]):
+            assert compare.differences(drawn(other, start), stored)[0] != []
