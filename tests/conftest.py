@@ -63,8 +63,8 @@ expect.set_options(timeout=PATIENCE)
 # `make test` takes minutes: each behaviour of the library, the book in a browser, each widget once. It leaves
 # to `make test-all` the tests that ask the same question of more cases or in another environment:
 #
-# * these files: planted faults, axe, pictures, Colab with another processor's arithmetic, the benchmark, the
-#   whole sample collections of torch and ONNX, the details of each widget;
+# * these files: planted faults, axe, pictures, the stored models of the pages, Colab with another processor's
+#   arithmetic, the benchmark, the whole sample collections of torch and ONNX, the details of each widget;
 # * what is marked `slow` in a test: inductor, further graphs of a compiler, many random examples where a
 #   few represent them, training to the end.
 #
@@ -74,6 +74,7 @@ SLOW_FILES = (
     "book/test_colab.py",
     "book/test_accessibility.py",
     "book/test_benchmarks.py",
+    "book/test_stored_models.py",
     "pictures/test_pictures.py",
     "library/test_onnx.py",
     "library/test_torch_samples.py",
