@@ -23,8 +23,9 @@ ONLY ?=
 TESTS := $(if $(ONLY),$(filter-out %.ipynb,$(ONLY)),tests)
 NOTEBOOKS := $(if $(ONLY),$(filter %.ipynb,$(ONLY)),index.ipynb chapters)
 
-# A test in a browser often waits, so one more than JOBS run at a time; tests/conftest.py says in which order.
-PYTEST := $(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder
+# A test in a browser often waits, so one more than JOBS run at a time; tests/conftest.py says in which order. The
+# book is there before they start.
+PYTEST := BOOK_IS_BUILT='$(CURDIR)' $(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder
 # Chapters need no network, so there is none for them. Stored outputs contain no progress bars.
 NBVAL := TQDM_DISABLE=1 https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
   $(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout 1800 -n $(JOBS) --dist loadfile

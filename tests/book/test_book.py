@@ -195,10 +195,10 @@ def test_nothing_is_wider_than_a_phone(visit, reader, page_name):
         assert page.evaluate(STICKING_OUT, width) == []
     # The check sees what is wide, and what the page only hides.
     for style in ("width: 500px", "width: 300px; margin-left: 200px"):
-        page.evaluate(
-            f"document.querySelector('article section').innerHTML += '<p style=\"{style}\">wide</p>'"
-        )
-        assert page.evaluate(STICKING_OUT, PHONE) == [f'<p style="{style}">wide</p>']
+        section = page.locator("article section").first
+        wide = f'<p style="{style}">wide</p>'
+        section.evaluate("(node, html) => node.insertAdjacentHTML('beforeend', html)", wide)
+        assert page.evaluate(STICKING_OUT, PHONE) == [wide]
         page.evaluate("document.querySelector('article section > p[style]').remove()")
 
 

@@ -296,6 +296,7 @@ def test_progress_is_a_bar_that_disappears():
     assert set(text.split("\r")[-2]) <= {" "}
 
 
+@pytest.mark.slow
 def test_no_progress_is_shown_where_nobody_asks_or_looks():
     assert seen_in_a_terminal(False) == ""
     assert seen_in_a_terminal(True, TQDM_DISABLE="1") == ""
@@ -304,6 +305,7 @@ def test_no_progress_is_shown_where_nobody_asks_or_looks():
     assert (piped.stdout, piped.stderr) == (b"", b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("setting", "shown"), [("1", 0), ("", 1)])
 def test_progress_in_a_notebook_is_shown_unless_outputs_are_stored(setting, shown):
     """tqdm's bar for notebooks ignores TQDM_DISABLE, and its text would stay in the stored output."""

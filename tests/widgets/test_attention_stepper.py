@@ -704,6 +704,28 @@ def test_scores_are_red_above_zero_and_blue_below(opened, vectors, step, name):
     assert tab.errors == []
 
 
+def test_step_1_says_where_the_numbers_of_a_word_come_from(opened):
+    rule = ".mha-pane:visible > .mha-hint >> nth=0"
+    for query, word in enumerate("tea we like".split()):
+        tab, host = opened(sentence="tea we like", query=query, step=1)
+        numbers = ", ".join(map(str, X[word]))
+        assert re.sub("[\u2066-\u2069]", "", host.locator(rule).inner_text()) == (
+            f"The numbers of “{word}” are given: x = ({numbers}). Each entry of q, k and v is the dot "
+            "product of x with one column of the matrix."
+        )
+        assert tab.errors == []
+    for query, word in ((4, "the"), (6, "___")):
+        tab, host = opened(vectors="trained", query=query, head=query // 2, step=1)
+        x = trained_inputs(BLANK.split(), 0)[0][query]
+        numbers = ", ".join(f"{number:.2f}".replace("-", "−") for number in x[:4])
+        assert re.sub("[\u2066-\u2069]", "", host.locator(rule).inner_text()) == (
+            f"x of “{word}” has 48 numbers: the learned vector of the word plus the learned vector of place "
+            f"{query}. It begins ({numbers}, …). Head {query // 2} has three matrices of 48 × 12 numbers. "
+            "Each entry of q, k and v is the dot product of x with one column."
+        )
+        assert tab.errors == []
+
+
 @pytest.mark.parametrize("query", [0, 2])
 def test_the_map_of_weights_and_its_sentence_are_those_of_the_query(opened, query):
     words = "tea we we like tea".split()

@@ -692,6 +692,9 @@ def test_the_ring_is_where_the_curves_meet(reader, tmp_path, num_kv_heads):
             )
     text = host.locator(".mha-fold .mha-hint", has_text="the curves meet at length").inner_text()
     assert f"meet at length {meet} =" in text
+    # Weights times numbers: each token with each, for scores and for values, against four projections.
+    ratio = (2 * 50 * 50 * 48) / (50 * 48 * (48 + 2 * 8 * num_kv_heads + 48))
+    assert f"at length 50, scores and values cost {ratio:.2f} times what the projections cost." in text
     assert tab.errors == []
 
 

@@ -93,6 +93,18 @@ def torch_loss(parameters, tokens, targets, sizes):
     return F.cross_entropy(logits.reshape(-1, sizes["vocabSize"]), targets.flatten())
 
 
+def loss_in_browser(page, parameters, tokens, targets, sizes):
+    """What the page's module finds for a batch: the loss, and its gradient by name."""
+    return in_browser(
+        page,
+        "return m.lossAndGradient(typed(parameters), { tokens, targets }, plan);",
+        parameters=flat(parameters),
+        tokens=tokens.flatten().tolist(),
+        targets=targets.flatten().tolist(),
+        plan=plan(**sizes),
+    )
+
+
 @pytest.mark.parametrize("read_out", ["linear", "MLP"])
 @pytest.mark.parametrize(
     ("num_heads", "head_dim", "length", "vocab", "hidden", "batch"),
@@ -110,14 +122,7 @@ def test_gradient_is_that_of_autograd(math_page, read_out, num_heads, head_dim, 
         parameter.requires_grad_(True)
     loss = torch_loss(parameters, tokens, targets, sizes)
     loss.backward()
-    found = in_browser(
-        math_page,
-        "return m.lossAndGradient(typed(parameters), { tokens, targets }, plan);",
-        parameters=flat(parameters),
-        tokens=tokens.flatten().tolist(),
-        targets=targets.flatten().tolist(),
-        plan=plan(**sizes),
-    )
+    found = loss_in_browser(math_page, parameters, tokens, targets, sizes)
     assert found["loss"] == pytest.approx(loss.item(), abs=1e-12)
     assert found["gradient"].keys() == parameters.keys()
     for name, parameter in parameters.items():
@@ -134,14 +139,7 @@ def test_cross_entropy_survives_large_logits(math_page):
     parameters["attention.q_proj.weight"] *= 1000
     tokens, targets = torch.tensor([[0, 1]]), torch.tensor([[[2, 0], [1, 4]]])
     loss = torch_loss(parameters, tokens, targets, sizes)
-    found = in_browser(
-        math_page,
-        "return m.lossAndGradient(typed(parameters), { tokens, targets }, plan);",
-        parameters=flat(parameters),
-        tokens=tokens.flatten().tolist(),
-        targets=targets.flatten().tolist(),
-        plan=plan(**sizes),
-    )
+    found = loss_in_browser(math_page, parameters, tokens, targets, sizes)
     assert found["loss"] == pytest.approx(loss.item(), rel=1e-12)
     assert all(math.isfinite(x) for numbers in found["gradient"].values() for x in numbers)
 
@@ -546,6 +544,7 @@ def test_whole_run_ends_as_the_text_says_and_stays_for_comparison(reader, tmp_pa
 
 def test_pause_one_step_and_going_back(reader, tmp_path):
     tab = reader()
+    tab.page.add_init_script(HOLD)
     page = tab.open(write_page(tmp_path, [HeadTraining()]), 1)
     host = tab.host()
     slider = host.get_by_role("slider", name="step")
@@ -555,9 +554,9 @@ def test_pause_one_step_and_going_back(reader, tmp_path):
         expect(host.locator(".mha-transport .mha-value")).to_have_text(f"{step} of 300")
     expect(slider).to_be_enabled()
     play_to(host, 10)
-    page.wait_for_timeout(300)  # what was under way arrives
+    until_drawn(page)
     stopped = at_step(host)
-    page.wait_for_timeout(500)
+    until_drawn(page)
     assert at_step(host) == stopped
     assert stopped == len(curve_points(host, 1, "now")) - 1
     look_at(host, 2)
@@ -572,21 +571,45 @@ def test_pause_one_step_and_going_back(reader, tmp_path):
     assert tab.errors == []
 
 
-# The worker's answers wait while `holds` is true, as on a machine with much to do.
+# The worker's answers wait while `holds` is true, as on a machine with much to do. `underWay` counts the
+# requests that are not answered yet.
 HOLD = """window.held = [];
 window.holds = false;
+window.underWay = 0;
 window.release = () => {
   holds = false;
   for (const answer of held.splice(0)) answer();
 };
 window.Worker = class extends Worker {
+  postMessage(request) {
+    underWay++;
+    super.postMessage(request);
+  }
   set onmessage(listener) {
     super.onmessage = (event) => {
-      if (holds) held.push(() => listener(event));
-      else listener(event);
+      const answer = () => {
+        underWay--;
+        listener(event);
+      };
+      if (holds) held.push(answer);
+      else answer();
     };
   }
 }"""
+DRAWN = """() => new Promise((resolve) => {
+  let quiet = 0;
+  const look = () => {
+    quiet = underWay ? 0 : quiet + 1;
+    if (quiet < 4) requestAnimationFrame(look);
+    else resolve();
+  };
+  look();
+})"""
+
+
+def until_drawn(page):
+    """Return when all answers are drawn: one that is drawn may ask for more, in the frame after."""
+    page.evaluate(DRAWN)
 
 
 def hold_an_answer(page):
@@ -633,7 +656,7 @@ def test_the_slider_stays_where_the_reader_puts_it_while_it_plays(held_tab, by):
     assert host.locator(".mha-play").inner_text() == "▶ Play"
     looks = [map_colors(host, head) for head in range(2)]
     page.evaluate("release()")
-    page.wait_for_timeout(300)
+    until_drawn(page)
     if by == "drag":
         page.mouse.up()
     assert len(curve_points(host, 1, "now")) - 1 == trained + 2, "the answer arrived"
@@ -642,7 +665,7 @@ def test_the_slider_stays_where_the_reader_puts_it_while_it_plays(held_tab, by):
     assert all(torch.equal(map_colors(host, head), looks[head]) for head in range(2))
     # Whoever plays on sees the newest step again.
     play_to(host, trained + 6)
-    page.wait_for_timeout(300)
+    until_drawn(page)
     assert at_step(host) == len(curve_points(host, 1, "now")) - 1
 
 
@@ -655,7 +678,7 @@ def test_single_steps_are_taken_after_the_answer_that_is_under_way(held_tab):
     assert at_step(host) == stopped
     page.evaluate("release()")
     expect(host.locator(".mha-transport .mha-value")).to_have_text(f"{stopped + 2 + 2} of 300")
-    page.wait_for_timeout(300)
+    until_drawn(page)
     assert at_step(host) == len(curve_points(host, 1, "now")) - 1 == stopped + 4
     assert host.locator(".mha-play").inner_text() == "▶ Play"
 
@@ -674,7 +697,7 @@ def test_single_steps_that_wait_are_forgotten_if_the_reader_does_something_else(
         press(host, "▶ Play")
         press(host, "❚❚ Pause")
     page.evaluate("release()")
-    page.wait_for_timeout(300)
+    until_drawn(page)
     trained, shown = {"reset": (0, 0), "slider": (stopped + 2, 4)}.get(instead, (stopped + 2, stopped + 2))
     assert len(curve_points(host, 1, "now")) - 1 == trained
     assert at_step(host) == shown

@@ -415,7 +415,15 @@ def test_pointer_reset_and_python(opened):
     expect(slider(host, "to token")).to_have_value("9")
     explorer.target = 9
     assert_shows_numbers(host, explorer)
-    expect(host.get_by_role("status")).to_contain_text("From token 2 to 9")
+    convolutions = [layers_until_derivative(20, 5, 2, 9, is_dilated=dilated) for dilated in (False, True)]
+    steps = [1, *convolutions, recurrent_steps(2, 9)]
+    names = ("self\u2011attention", "convolution", "dilated convolution", "recurrent network")
+    walks = ", ".join(f"{name} {count}" for name, count in zip(names, steps, strict=True))
+    attention, *_, recurrence = explorer.numbers()["multiplications"].tolist()
+    expect(host.get_by_role("status")).to_have_text(
+        f"n = 20, d = 48, k = 5. From token 2 to 9: {walks} steps. "
+        f"Attention multiplies {attention / recurrence:.2f} times as often as a recurrence."
+    )
     host.get_by_text("Count attention's four projections").click()
     explorer.with_projections = True
     assert "MultiHeadAttention" in copied_code(host)

@@ -5,7 +5,7 @@ import { computeAlibi, curveDistances, needleTarget } from "./alibi_math.js";
 import { headColor } from "./colors.js";
 import { countOf, formatNumber, groupDigits, unitFraction } from "./format.js";
 import { element, isShortcut, mark, mount } from "./frame.js";
-import { segments, slider, stopsWith } from "./parts.js";
+import { draggedOver, segments, slider, stopsWith } from "./parts.js";
 import { plane } from "./plane.js";
 import { runsOf } from "./run_text.js";
 
@@ -81,15 +81,8 @@ function needleKnob(frame, area) {
   const move = (/** @type {number} */ to) => {
     if (to !== now) frame.set({ needle: to });
   };
-  frame.listen(knob, "pointerdown", (event) => {
-    knob.setPointerCapture(event.pointerId);
-    knob.focus();
-    event.preventDefault();
-  });
-  frame.listen(knob, "pointermove", (event) => {
-    if (!knob.hasPointerCapture(event.pointerId)) return;
-    const box = area.getBoundingClientRect();
-    const distance = 2 ** ((across(frame.limits("length").high) * (event.clientX - box.left)) / box.width);
+  draggedOver(frame, knob, area, (right) => {
+    const distance = 2 ** (across(frame.limits("length").high) * right);
     move(Math.min(Math.max(Math.round(distance), 1), last));
   });
   frame.listen(knob, "keydown", (event) => {

@@ -215,6 +215,28 @@ export function sliderPair(frame, knob, names) {
 }
 
 /**
+ * Lets the reader drag a knob over an area.
+ * @param {Frame} frame
+ * @param {HTMLElement} knob
+ * @param {HTMLElement} area
+ * @param {(right: number, up: number, box: DOMRect) => void} onMove receives the pointer's place as shares of the
+ *   area's width and height, from its lower left corner, and the area's box
+ * @param {() => void} [focus] what is focused when the drag begins
+ */
+export function draggedOver(frame, knob, area, onMove, focus = () => knob.focus()) {
+  frame.listen(knob, "pointerdown", (event) => {
+    knob.setPointerCapture(event.pointerId);
+    focus();
+    event.preventDefault();
+  });
+  frame.listen(knob, "pointermove", (event) => {
+    if (!knob.hasPointerCapture(event.pointerId)) return;
+    const box = area.getBoundingClientRect();
+    onMove((event.clientX - box.left) / box.width, (box.bottom - event.clientY) / box.height, box);
+  });
+}
+
+/**
  * Sizes and results in large type, each with a name, a value and a remark.
  * @param {string[]} names under which the page stores the numbers
  * @param {string[]} [labels] what the reader sees instead of the names

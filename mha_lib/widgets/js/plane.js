@@ -3,7 +3,7 @@
 
 import { formatNumber } from "./format.js";
 import { element, isShortcut, mark, svgElement } from "./frame.js";
-import { sliderPair, tellSlider } from "./parts.js";
+import { draggedOver, sliderPair, tellSlider } from "./parts.js";
 import { roundTicks, within } from "./tick_math.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
@@ -194,17 +194,9 @@ function buildHandle(frame, area, scale, options, names) {
     const round = (/** @type {number} */ value, /** @type {Range} */ range) => toStep(within(value, range), step);
     onMove(axis === "y" ? x : round(toX, scale.x), axis === "x" ? y : round(toY, scale.y));
   };
-  frame.listen(node, "pointerdown", (event) => {
-    node.setPointerCapture(event.pointerId);
-    knob.focus();
-    event.preventDefault();
-  });
-  frame.listen(node, "pointermove", (event) => {
-    if (!node.hasPointerCapture(event.pointerId)) return;
-    const box = area.getBoundingClientRect();
-    const [right, top] = [(event.clientX - box.left) / box.width, (box.bottom - event.clientY) / box.height];
-    move(scale.x[0] + right * (scale.x[1] - scale.x[0]), scale.y[0] + top * (scale.y[1] - scale.y[0]));
-  });
+  const dragTo = (/** @type {number} */ right, /** @type {number} */ up) =>
+    move(scale.x[0] + right * (scale.x[1] - scale.x[0]), scale.y[0] + up * (scale.y[1] - scale.y[0]));
+  draggedOver(frame, node, area, dragTo, () => knob.focus());
   frame.listen(node, "keydown", (event) => {
     const size = step * (event.shiftKey ? 10 : 1);
     const focused = knob.axis();

@@ -2,7 +2,7 @@
 
 import { formatNumber, groupDigits } from "./format.js";
 import { element, isShortcut, mark, mount, svgElement } from "./frame.js";
-import { segments, slider } from "./parts.js";
+import { draggedOver, segments, slider } from "./parts.js";
 import { plane } from "./plane.js";
 import { arcPath, arrowPath, computeDial, encodeDial, wrapDegrees } from "./rotation_math.js";
 
@@ -120,15 +120,8 @@ function dialHandle(frame, dial, role, onTurn, onStep) {
   });
   dial.area.append(knob);
   let current = 0;
-  frame.listen(knob, "pointerdown", (event) => {
-    knob.setPointerCapture(event.pointerId);
-    knob.focus();
-    event.preventDefault();
-  });
-  frame.listen(knob, "pointermove", (event) => {
-    if (!knob.hasPointerCapture(event.pointerId)) return;
-    const box = dial.area.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left - box.width / 2, box.top + box.height / 2 - event.clientY];
+  draggedOver(frame, knob, dial.area, (right, up, { width, height }) => {
+    const [x, y] = [(right - 0.5) * width, (up - 0.5) * height];
     if (Math.hypot(x, y) > 4) onTurn((Math.atan2(y, x) * 180) / Math.PI);
   });
   frame.listen(knob, "keydown", (event) => {
