@@ -658,15 +658,20 @@ function rightCounter(frame, leave) {
 
 // The whole
 
-/** A translation, computed again only where the model, the text, the gates or the beam has changed. */
+/**
+ * A translation, computed again only where the text, the gates or the beam has changed since the model was last
+ * asked: whoever goes to and fro between the numbers of heads waits for none twice.
+ */
 function translationComputer() {
-  let kept = /** @type {{key: string, model: TranslatorModel, found: Translation} | null} */ (null);
+  /** @type {WeakMap<TranslatorModel, {key: string, found: Translation}>} */
+  const kept = new WeakMap();
   return (/** @type {TranslatorState} */ state) => {
     const key = JSON.stringify([state.text, state.gates, state.beamSize]);
-    if (kept?.key !== key || kept.model !== state.model) {
-      kept = { key, model: state.model, found: translateDate(state.model, state.task, state) };
-    }
-    return kept.found;
+    const known = kept.get(state.model);
+    if (known?.key === key) return known.found;
+    const found = translateDate(state.model, state.task, state);
+    kept.set(state.model, { key, found });
+    return found;
   };
 }
 
@@ -749,6 +754,26 @@ function buildTranslator(frame, leave) {
     frame.set({ num_heads: value, gates, head: Math.min(frame.get("head"), value - 1) });
   }
 
+  /**
+   * @param {TranslatorView} view
+   * @param {ReturnType<typeof runnersUp>} chances
+   * @param {number} [error] by which rounding has changed the weights
+   */
+  function drawDetails(view, chances, error) {
+    const { symbols } = view.state.task;
+    const written = view.found.tokens[view.step];
+    nextTitle.textContent = `Step ${view.step + 1}: the most probable next characters`;
+    next.draw(
+      chances.map(({ token }) => symbolSign(symbols[token])),
+      chances.map(({ probability }) => probability),
+      { digits: 3, now: chances.findIndex(({ token }) => token === written) },
+    );
+    answers.draw(view);
+    gallery.draw(view);
+    large.draw(view);
+    if (error !== undefined) rounding.textContent = `The weights have 8 bits each; rounding changed them by ${formatNumber(100 * error, 2)} % (root mean square).`;
+  }
+
   return () => {
     /** @type {number[]} */
     const stops = frame.get("head_counts");
@@ -783,18 +808,8 @@ function buildTranslator(frame, leave) {
     const settings = JSON.stringify([state.text, numHeads, state.gates, state.kind, state.layer, state.head, state.letter, state.beamSize]);
     player.draw(view.step, found.tokens.length, told, `${settings} ${state.isCounting}`);
     caption.textContent = describeReading(view);
-    nextTitle.textContent = `Step ${view.step + 1}: the most probable next characters`;
-    next.draw(
-      chances.map(({ token }) => symbolSign(symbols[token])),
-      chances.map(({ probability }) => probability),
-      { digits: 3, now: chances.findIndex(({ token }) => token === written) },
-    );
-    answers.draw(view);
-    gallery.draw(view);
-    large.draw(view);
     counter.draw(state);
-    const error = source.stored?.error;
-    if (error !== undefined) rounding.textContent = `The weights have 8 bits each; rounding changed them by ${formatNumber(100 * error, 2)} % (root mean square).`;
+    if (!details.hidden) drawDetails(view, chances, source.stored?.error);
 
     const now = `${dateText(found.tokens, state.task)}. ${verdict.node.textContent} Step ${view.step + 1}: ${told} ${describeReading(view)}`;
     if (news && news !== now) frame.say(now);
