@@ -316,6 +316,15 @@ def test_changes_since_the_last_run_are_named():
     assert rosetta.changes(found, other) == ["facts differs from what is stored"]
 
 
+def test_a_message_may_name_the_function_of_another_processor():
+    found = rosetta.load_stored()["programs"]["tensorflow"]
+    other = json.loads(json.dumps(found).replace("__wrapped__BatchMatMulV2", "__wrapped____MklBatchMatMulV2"))
+    assert other != found
+    assert rosetta.changes(found, other) == []
+    other = json.loads(json.dumps(found).replace("InvalidArgumentError", "ValueError"))
+    assert rosetta.changes(found, other) == ["facts differs from what is stored"]
+
+
 def test_framework_that_cannot_be_installed_is_named(monkeypatch, capsys, tmp_path):
     def interpreter(name):
         if name == "book":

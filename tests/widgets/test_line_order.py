@@ -768,7 +768,7 @@ def finger():
     return make
 
 
-# The place to which a page scrolls from another one, when it has stood there for thirty frames; the same place if
+# The place to which a page scrolls from another one, having stood there for thirty frames; the same if
 # it does not move for a thousand.
 UNTIL_AT_REST = """(from) => new Promise((resolve) => {
   let [before, frames] = [from, 0];
