@@ -21,6 +21,9 @@ SPECK = 8
 DIGIT = (12, 15, 125)
 """Width, height and pixels of the largest difference that one digit makes, in bold letters of 18 px."""
 
+LINE = 20
+"""Pixels: letters of one line that belong together are at most as high, or as wide where it is upright."""
+
 MOVED = 0.3
 """What a letter that lies a quarter of a pixel further changes, at most, as a share of its own contrast.
 
@@ -57,10 +60,11 @@ def differences(new, stored):
     found = []
     for number, (rows, columns) in enumerate(ndimage.find_objects(areas), start=1):
         area = areas[rows, columns] == number
-        if not moved(*(image[rows, columns][area] for image in blurred)):
-            y, x = np.nonzero(area & mask[rows, columns])
-            box = columns.start + x.min(), rows.start + y.min(), np.ptp(x) + 1, np.ptp(y) + 1
-            found.append(Difference(len(x), *map(int, box)))
+        y, x = np.nonzero(area & mask[rows, columns])
+        width, height = int(np.ptp(x)) + 1, int(np.ptp(y)) + 1
+        if min(width, height) > LINE or not moved(*(image[rows, columns][area] for image in blurred)):
+            left, top = columns.start + int(x.min()), rows.start + int(y.min())
+            found.append(Difference(len(x), left, top, width, height))
     picture = np.asarray(stored.convert("L").convert("RGB")) // 3 + 160
     picture[mask] = (220, 0, 0)
     return sorted((area for area in found if area.pixels > SPECK), reverse=True), Image.fromarray(picture)
