@@ -34,23 +34,24 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help lock needs made-elsewhere book dist serve notebooks claims experiments rosetta test test-all faults oldest check bench bench-rosetta bench-transformer bench-widgets heights machine pictures repository clean
+.PHONY: help lock needs made-elsewhere book dist serve notebooks claims experiments rosetta rosetta-changed test test-all weekly faults oldest check bench bench-rosetta bench-transformer bench-widgets heights machine pictures repository clean
 
 help:
 	@echo 'make book        build the book from the stored notebooks into $(BOOK)'
-	@echo 'make dist        put the wheel, the book and their hashes into dist/'
+	@echo 'make dist        put the wheels, the book and their hashes into dist/'
 	@echo 'make serve       build it and serve it on http://127.0.0.1:$(PORT)'
 	@echo 'make notebooks   run the pages with code and store their outputs (CHAPTERS="chapters/03_*.ipynb" for some)'
-	@echo 'make claims      list the measurements that the pages state, each with the cell that prints it; read what it prints'
+	@echo 'make claims      write beside each number of a page where it comes from, and say which ones need an author'
 	@echo 'make experiments train what the pages quote and store it, an hour; ONLY=two_pointers for one (CONFIRM=1: compare only)'
 	@echo 'make rosetta     run the layer in every framework of chapters/rosetta and store what was found; 3 GB, eight minutes'
 	@echo '                 (ONLY="jax paddle" for some, CHECK=1: compare only)'
 	@echo 'make test        library, chapters and the book in a browser; about six minutes on two cores'
 	@echo '                 (ONLY="tests/library/test_cache.py chapters/02_scoring_functions.ipynb" for some)'
-	@echo 'make test-all    what make test leaves out: planted faults, accessibility, Colab, each widget; half an hour'
+	@echo 'make test-all    what else a change may break: accessibility, stored models, shapes, each changed widget'
+	@echo 'make weekly      all that is slow: planted faults, every chapter on Colab, pictures, frameworks, the oldest torch'
 	@echo 'make faults      plant known faults in library, widgets and pages and print which test catches each'
 	@echo 'make pictures    store how widgets and diagrams look, where that changed (ONLY="Quiz 04_*" for some); two minutes'
-	@echo 'make check       format, lint and types of Python, JavaScript and the workflows'
+	@echo 'make check       format, lint and types of Python, JavaScript and the workflows; the budgets of lines'
 	@echo 'make bench       measure time and memory, for the appendix on efficiency; about eight minutes'
 	@echo 'make bench-rosetta   measure each framework, the layer from nothing and its own; about three minutes'
 	@echo 'make bench-transformer   measure our encoder against BERT of transformers and that of torch; two minutes'
@@ -80,7 +81,7 @@ PINNED := $(INSTALL) --require-hashes --only-binary :all:
 TORCH := $(PINNED) -r requirements-cpu.txt 2>/dev/null || { \
   echo 'torch for CPUs is not on PyPI: its build for GPUs comes, some gigabytes. The smaller one: make TORCH_INDEX=$(CPU_INDEX)'; \
   $(PINNED) -r requirements-gpu.txt; }
-.venv/ready: requirements.txt requirements-cpu.txt requirements-gpu.txt pyproject.toml
+.venv/ready: requirements.txt requirements-cpu.txt requirements-gpu.txt pyproject.toml mha_course/pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo '$(NO_PYTHON)'; exit 1; }
 	@{ $(USABLE); } || rm -rf .venv
 	@$(PYTHON) tools/machine.py book
@@ -89,7 +90,7 @@ TORCH := $(PINNED) -r requirements-cpu.txt 2>/dev/null || { \
 	  $(PYTHON) -m venv --clear .venv; }
 	$(if $(TORCH_INDEX),$(PINNED) --index-url $(TORCH_INDEX) -r requirements-cpu.txt,@$(TORCH))
 	$(PINNED) -r requirements.txt
-	$(INSTALL) --no-build-isolation --editable .
+	$(INSTALL) --no-build-isolation --editable . --editable mha_course
 	$(BIN)/python -c 'import matplotlib.font_manager'
 	@pwd -P >$@
 
@@ -117,7 +118,7 @@ book: .venv/ready
 	@$(BIN)/python -c 'import pathlib; print("The book is built. Open " + \
 	  pathlib.Path("$(BOOK)/index.html").resolve().as_uri() + " or run: make serve")'
 
-# What a release consists of: the wheel that the book serves, the book, and the hashes of both.
+# What a release consists of: the wheels that the book serves, the book, and the hashes of all.
 dist: book
 	rm -rf dist && mkdir dist
 	cp $(BOOK)/wheel/*.whl dist
@@ -127,11 +128,11 @@ dist: book
 serve: book
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(BOOK)
 
-notebooks: .venv/ready
+notebooks: machine
 	$(BIN)/python tools/set_repository.py
 	$(BIN)/python tools/run_notebooks.py --jobs $(JOBS) $(CHAPTERS)
 
-# Numbers in the text are those that cells print; a changed sentence is listed again after somebody has read it.
+# Numbers in the text name what prints them; a changed sentence is noted again after somebody has read it.
 claims: .venv/ready
 	$(BIN)/python tools/claims.py --write
 
@@ -151,6 +152,10 @@ rosetta: .venv/ready
 	$(if $(CHECK),$(BIN)/pytest -q -rs -n $(JOBS) tests/book/test_colab.py -k "framework_runs and not pytorch", \
 	  $(MAKE) -o .venv/ready notebooks CHAPTERS="$(ROSETTA_PAGES)")
 
+# What continuous integration runs: the frameworks, unless all is as it was when their results were stored.
+rosetta-changed: .venv/ready
+	@$(BIN)/python tools/rosetta.py --unchanged || $(MAKE) -o .venv/ready rosetta CHECK=1
+
 # What the tests need of the machine: on Debian, where we may, its packages (libatomic1 is for Playwright's driver);
 # elsewhere Playwright's own browser.
 machine: .venv/ready
@@ -167,11 +172,22 @@ test: needs book machine
 	$(if $(NOTEBOOKS),echo '== notebooks: every output as stored'; $(NBVAL) $(NOTEBOOKS) || status=1;) \
 	$(END)
 
-# What `make test` leaves out; tests/conftest.py says by which rule.
+# What else a change may break; tests/conftest.py says by which rule.
 test-all: needs book machine
 	@$(BEGIN); \
-	echo '== slow tests'; $(PYTEST) -m slow tests || status=1; \
+	echo '== slow tests'; $(PYTEST) -m 'slow and not weekly' tests || status=1; \
 	echo '== the library, its shapes checked'; $(PYTEST) -m 'not slow' tests/library || status=1; \
+	$(END)
+
+# All that is slow, hours: run it before a release. How a picture looks is a report, because it is for eyes to judge.
+weekly: needs book machine
+	@$(BEGIN); \
+	echo '== slow tests, planted faults, every chapter as on Colab'; \
+	$(PYTEST) -m slow tests --ignore tests/pictures || status=1; \
+	echo '== the library, its shapes checked'; $(PYTEST) -m 'not slow' tests/library || status=1; \
+	echo '== pictures'; FAILED= $(PYTEST) tests/pictures || echo 'Pictures differ: look at _build/pictures.'; \
+	echo '== every framework'; $(MAKE) -o .venv/ready rosetta CHECK=1 || status=1; \
+	echo '== the oldest torch'; $(MAKE) oldest || status=1; \
 	$(END)
 
 # Each known fault is planted in a copy of the library or the widgets; the table says which test caught it.
@@ -182,6 +198,10 @@ faults: machine
 pictures: book machine
 	set -f; $(BIN)/python tests/pictures/refresh.py $(if $(ONLY),--only $(ONLY))
 
+# What says, without a browser, which part of an exercise, a page or a module is missing.
+WHOLE := tests/book/test_exercises.py tests/book/test_notebooks.py::test_chapter_is_stored_as_it_should \
+  tests/library/test_direction.py
+
 check: .venv/ready node_modules/.package-lock.json
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -189,6 +209,8 @@ check: .venv/ready node_modules/.package-lock.json
 	$(BIN)/node node_modules/typescript/bin/tsc
 	$(BIN)/node tools/check_javascript.mjs
 	$(BIN)/zizmor --offline --quiet --pedantic .github/workflows
+	$(BIN)/python tools/budgets.py
+	SHAPE_CHECKS=none $(BIN)/pytest -q -n $(JOBS) $(WHOLE)
 
 # The compiler that checks the types of the widgets' JavaScript, of the version in package-lock.json. Node and npm are
 # in the environment.

@@ -49,10 +49,15 @@ def compare_outputs(self, test, ref, skip_compare=None):
 
 
 def collect(self):
-    """The cells of a notebook, none exempt from every comparison, and then its widgets."""
+    """The cells of a notebook, none exempt from every comparison, and then its widgets.
+
+    Stored cells have no counts, and nbval compares only cells that have one. Each cell gets one here, so a
+    cell that was not run, or was edited since, fails by what it stores.
+    """
     cells = []
     for cell in collect_cells(self):
         cell.options["check"] = True
+        cell.cell.execution_count = 1
         cells.append(cell)
         yield cell
     if stored_state(self.nb):

@@ -3,8 +3,8 @@
 Pages that need no network, stills that replace widgets, and docstrings in the style of this library.
 """
 
-import os
 import re
+import sys
 from pathlib import Path
 
 from docutils import nodes
@@ -13,6 +13,11 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.inspect import signature as read_signature
 from sphinx.util.inspect import stringify_signature
 from sphinx.util.nodes import make_refnode
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+from set_repository import PUBLISHED  # noqa: E402
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -96,16 +101,15 @@ def repair(html, repairs):
     return html
 
 
-def link_to_commit(html, options, commit):
-    """Let the links that open notebooks in Colab lead to a commit instead of the branch.
+def link_to_published(html, options):
+    """Let the links that open notebooks in Colab lead to the published copies instead of the branch.
 
-    A notebook names the files that its book serves by their SHA-256, so both must be of one commit. The
-    branch may be ahead of the published book, for example while its tests run.
+    A published copy names the files that the book serves by their SHA-256; git holds none of these.
     """
     repository = options["repository_url"].removeprefix("https://github.com/")
     start = f"{options['launch_buttons']['colab_url']}/github/{repository}/blob"
     return html.replace(
-        f"{start}/{options['repository_branch']}/", f"{start}/{commit}/"
+        f"{start}/{options['repository_branch']}/", f"{start}/{PUBLISHED}/"
     )
 
 
@@ -116,7 +120,7 @@ def complete_page(app, pagename, templatename, context, doctree):
     if doctree is not None and app.env.doc2path(pagename).endswith(".ipynb"):
         options = app.config.html_theme_options
         repository = options["repository_url"].removeprefix("https://github.com/")
-        notebook = f"{repository}/blob/{options['repository_branch']}/{pagename}.ipynb"
+        notebook = f"{repository}/blob/{PUBLISHED}/{pagename}.ipynb"
         link = (
             f'<p class="open-in-colab"><a href="{options["launch_buttons"]["colab_url"]}/github/{notebook}">'
             "Open in Colab</a></p>"
@@ -126,16 +130,14 @@ def complete_page(app, pagename, templatename, context, doctree):
 
 
 def repair_pages(app, exception):
-    """Repair what the theme's templates write around the text of each page, and link CI's commit."""
+    """Repair what the theme's templates write around the text of each page."""
     if exception or app.builder.format != "html":
         return
-    commit = os.environ.get("COURSE_COMMIT")
     for path in Path(app.outdir).rglob("*.html"):
         html = whole = path.read_text(encoding="utf-8")
         if 'aria-label="Book"' not in html and "pst-primary-sidebar" in html:
             whole = repair(whole, REPAIRS_OF_PAGE)
-        if commit:
-            whole = link_to_commit(whole, app.config.html_theme_options, commit)
+        whole = link_to_published(whole, app.config.html_theme_options)
         if whole != html:
             path.write_text(whole, encoding="utf-8")
 

@@ -22,12 +22,15 @@ STATE = re.compile(
 PICTURE = re.compile(
     r'(<img (?![^>]*\b(?:width|height)=)[^>]*src="([^":?]*_images/[^":?]+\.png)"[^>]*?)( ?/?>)'
 )
-VIEW = re.compile(r'(?=<script type="application/vnd\.jupyter\.widget-view\+json">)')
+VIEW = re.compile(
+    r'(?=<script type="application/vnd\.jupyter\.widget-view\+json">(?:\s*\{[^<]*?"model_id": "([^"]*)")?)'
+)
 LOADER = re.compile(
     r'[ ]*<script [^>]*src="[^"]*\bwidget_loader\.js[^"]*"></script>\n?'
 )
 SCRIPT = '[ ]*<script (?:defer(?:="defer")? )?src="[^"]*\\b{}[^"]*"></script>\n?'
-# The initial height of each widget on a phone, a tablet and a desktop, as `make heights` measures it.
+# For each page and each widget, which has the name of its cell: its initial height on a phone, a tablet and a
+# desktop, as `make heights` measures it.
 HEIGHTS = Path(__file__).with_name("widget_heights.json")
 
 # The line that compose_module and compose_style write before each file.
@@ -68,10 +71,10 @@ def share_texts(state):
 
 def reserve_room(html, heights):
     """Put a host as high as the widget before each view, so that nothing moves when the widget starts."""
-    rooms = iter(heights)
 
     def host(match):
-        room = dict(zip(("phone", "tablet", "desktop"), next(rooms, ()), strict=False))
+        row = heights.get(match[1], ())
+        room = dict(zip(("phone", "tablet", "desktop"), row, strict=False))
         style = "; ".join(f"--{screen}: {height}px" for screen, height in room.items())
         return f'<div class="widget-host" style="{style}"></div>'
 
@@ -102,7 +105,7 @@ def plain_tokens(css):
     return {name for name, styles in tokens.items() if colors and styles == colors}
 
 
-def lighten_page(html, *, searches, heights=(), plain=()):
+def lighten_page(html, *, searches, heights=None, plain=()):
     """Leave out scripts that the page does not need, and store once what its widgets have in common.
 
     The widgets' state and the loader move to the end, so that the text does not wait for them. Tokens of code
@@ -124,7 +127,7 @@ def lighten_page(html, *, searches, heights=(), plain=()):
         html = re.sub(f'<span class="(?:{names})">([^<]*)</span>', r"\1", html)
     if last:
         loaders = LOADER.findall(html)
-        html = reserve_room(LOADER.sub("", html), heights)
+        html = reserve_room(LOADER.sub("", html), heights or {})
         html = html.replace("</body>", "\n".join([*last, *loaders, "</body>"]))
     return html
 
@@ -241,7 +244,7 @@ def lighten_site(app, exception):
             html = lighten_page(
                 html,
                 searches=name == "search.html",
-                heights=heights.get(name, ()),
+                heights=heights.get(name),
                 plain=plain,
             )
             html = size_images(html, path.parent)

@@ -1,14 +1,16 @@
-"""Write the programs in chapters/rosetta as notebooks for Colab, into the folder colab.
+"""Publish notebooks for Colab: copies of the chapters, and the programs in chapters/rosetta.
 
-A notebook has a cell for each definition of its program, under the program's headings. The first cell fetches
-what the programs share; the last one compares all cases with loops. Git holds the notebooks because Colab
-opens only files in a branch; nobody edits them.
+Beside its pages, the built book holds three folders:
 
-The folder `wheel` of the book holds what these notebooks and the chapters fetch; they name its SHA-256.
+* wheel: the packages and the programs that notebooks fetch;
+* _sources: the chapters as they are stored, whose set-up cells now name the wheels with their SHA-256;
+* colab: a notebook for each program, with a cell for each definition, under the program's headings. The first
+  cell fetches what the programs share; the last one compares all cases with loops.
+
+Continuous integration pushes the notebooks to a branch, because Colab opens only what is in one.
 """
 
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -19,10 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
 import course_files  # noqa: E402
-from set_repository import book_address, setup_cell  # noqa: E402
+from set_repository import book_address, publish, setup_cell  # noqa: E402
 
 FOLDER = ROOT / "chapters" / "rosetta"
-STORED = ROOT / "colab"
 # The programs whose frameworks Colab has installed.
 PROGRAMS = [
     f"attention_{name}.py" for name in ("pytorch", "jax", "tensorflow", "keras")
@@ -79,13 +80,13 @@ for case, ways in rosetta.compare(results).items():
         print(f"{case}, {way}: {found['float32']}")"""
 
 
-def notebook_of(path, address, branch, files=None):
+def notebook_of(path, address, branch, files):
     """Return the notebook of a program.
 
-    `address` is its repository, https://github.com/OWNER/NAME; `files` are the wheel and the programs that
-    the book serves, by default those of this working tree.
+    `address` is its repository, https://github.com/OWNER/NAME; `files` are the wheels and the programs that
+    the book serves.
     """
-    wheel, programs = files or course_files.of_this_course()
+    *wheels, programs = files
     repository = address.removeprefix("https://github.com/")
     names = {"file": path.name, "address": address, "branch": branch}
     names |= {
@@ -103,7 +104,7 @@ def notebook_of(path, address, branch, files=None):
     ]
     if "import mha_lib" in imports or "from mha_lib" in imports:
         # This program compares with the course's own layer too.
-        cells.append(code(setup_cell(repository, wheel)))
+        cells.append(code(setup_cell(repository, wheels)))
     cells.append(code(imports.strip()))
     for heading, part in zip(parts[::2], parts[1::2], strict=True):
         cells.append(markdown(f"## {heading}"))
@@ -121,25 +122,28 @@ def notebook_of(path, address, branch, files=None):
     return new_notebook(cells=cells, metadata=kernel)
 
 
-def stored_text(path, address, branch):
-    """Return the text of the stored notebook of a program."""
-    return nbformat.writes(notebook_of(path, address, branch)) + "\n"
-
-
 def write_notebooks(app, exception):
-    """Write the notebooks that are missing or outdated, and copy all beside the pages for download."""
+    """Write what Colab fetches, and the notebooks that name it, into the finished book."""
     if exception or app.builder.format != "html":
         return
-    options = app.config.html_theme_options
-    address, branch = options["repository_url"], options["repository_branch"]
+    options, book = app.config.html_theme_options, Path(app.outdir)
+    *wheels, programs = course_files.write(book / course_files.FOLDER)
+    for page in (book / "_sources").rglob("*.ipynb"):
+        # Sphinx copies only pages that changed; the wheels may have changed since.
+        notebook = nbformat.read(
+            Path(app.srcdir) / page.relative_to(book / "_sources"), as_version=4
+        )
+        publish(notebook, wheels)
+        nbformat.write(notebook, page)
+    (book / "colab").mkdir(exist_ok=True)
     for name in PROGRAMS:
-        text = stored_text(FOLDER / name, address, branch)
-        path = (STORED / name).with_suffix(".ipynb")
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            STORED.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    shutil.copytree(STORED, Path(app.outdir) / "colab", dirs_exist_ok=True)
-    course_files.write(Path(app.outdir) / course_files.FOLDER)
+        notebook = notebook_of(
+            FOLDER / name,
+            options["repository_url"],
+            options["repository_branch"],
+            [*wheels, programs],
+        )
+        nbformat.write(notebook, (book / "colab" / name).with_suffix(".ipynb"))
 
 
 def setup(app):

@@ -38,7 +38,7 @@ def write_models(app, exception):
     if not missing:
         return
     # Imported here, since it loads torch, which no other page needs.
-    from mha_lib.widgets.translator import model_files
+    from mha_course.widgets.translator import model_files
 
     files = model_files()
     for name in missing:

@@ -3,10 +3,9 @@
     python benchmarks/bench_rosetta.py [--quick] [--only NAME ...] [--output FILE] [--notebook FILE]
 
 Every framework runs in its environment of `make rosetta`, in a process of its own that keeps to one thread
-and one core. The layers hold the same weights and must give the same output before they are timed. A round
-times each of them once, in an order that turns. What counts is processor time, which does not run while
-another program has the core. A ratio is that of two medians over the same rounds, with the 95 % interval of
-1000 bootstrap samples of these rounds. Frameworks are not compared with each other.
+and one core. The layers hold the same weights and must give the same output before they are timed, in
+processor time, which does not run while another program has the core. How ratios are measured, rounds.py
+says. Frameworks are not compared with each other.
 """
 
 import argparse
@@ -16,10 +15,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
+from rounds import medians, processor, ratio_of_medians, rounded, rounds_of, write_cell
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parent / "chapters" / "rosetta"
@@ -60,6 +59,16 @@ def make_case(size, kind):
     return kind("speed", heads, x, x, x, None, False, weights, x)
 
 
+def without(no_grad, call, *inputs):
+    """A call that keeps nothing for gradients and returns its result as numpy has it."""
+
+    def run():
+        with no_grad():
+            return call(*inputs).numpy()
+
+    return run
+
+
 def pytorch(module, case):
     """Eager torch."""
     import torch
@@ -74,14 +83,7 @@ def pytorch(module, case):
         PLAIN: lambda: layer(*inputs, need_weights=False)[0],
     }
 
-    def without_gradients(call):
-        def run():
-            with torch.no_grad():
-                return call().numpy()
-
-        return run
-
-    return {name: without_gradients(call) for name, call in calls.items()}
+    return {name: without(torch.no_grad, call) for name, call in calls.items()}
 
 
 def jax(module, case):
@@ -143,14 +145,8 @@ def keras(module, case):
             for name, call in calls.items()
         }
 
-    def without_gradients(call):
-        def run():
-            with module.torch.no_grad():
-                return call(*inputs).numpy()
-
-        return run
-
-    return {name: without_gradients(call) for name, call in calls.items()}
+    no_grad = module.torch.no_grad
+    return {name: without(no_grad, call, *inputs) for name, call in calls.items()}
 
 
 keras_jax = keras_torch = keras
@@ -161,16 +157,12 @@ def paddle(module, case):
     inputs = [module.paddle.to_tensor(x) for x in case.inputs("float32")]
     _, nothing = module.layer_from_nothing(case, "float32")
     _, own = module.paddle_layer(case, "float32")
-    calls = {NOTHING: nothing, OWN: own}
-
-    def without_gradients(call):
-        def run():
-            with module.paddle.no_grad():
-                return call(*inputs, None, False)[0].numpy()
-
-        return run
-
-    return {name: without_gradients(call) for name, call in calls.items()}
+    calls = {
+        NOTHING: lambda: nothing(*inputs, None, False)[0],
+        OWN: lambda: own(*inputs, None, False)[0],
+    }
+    no_grad = module.paddle.no_grad
+    return {name: without(no_grad, call) for name, call in calls.items()}
 
 
 def mxnet(module, case):
@@ -197,24 +189,7 @@ def mxnet(module, case):
     }
 
 
-def once(call, times):
-    """Processor time of one call, in seconds, from `times` calls together."""
-    start = time.process_time()
-    for _ in range(times):
-        call()
-    return (time.process_time() - start) / times
-
-
-def ratio(own, nothing):
-    """Ratio of the medians, and its interval."""
-    own, nothing = np.array(own), np.array(nothing)
-    draws = np.random.default_rng(0).integers(0, len(own), (1000, len(own)))
-    samples = np.median(own[draws], axis=1) / np.median(nothing[draws], axis=1)
-    found = [np.median(own) / np.median(nothing), *np.quantile(samples, [0.025, 0.975])]
-    return [float(f"{number:.3g}") for number in found]
-
-
-def measure(name, sizes, rounds):
+def measure(name, sizes, least):
     """Time one framework, in its own process."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -229,35 +204,20 @@ def measure(name, sizes, rounds):
             difference = np.abs(output - outputs[NOTHING]).max()
             if not difference < 1e-4:
                 raise ValueError(f"{name}, {size}: {way} differs by {difference:.1g}")
-        slowest = max(once(call, 3) for call in calls.values())
-        times = max(1, round(LEAST_SECONDS / max(slowest, 1e-6)))
-        seconds, order = {way: [] for way in calls}, list(calls)
-        for _ in range(rounds):
-            for way in order:
-                seconds[way].append(once(calls[way], times))
-            order.append(order.pop(0))
-        medians = {
-            way: float(f"{1000 * np.median(s):.3g}") for way, s in seconds.items()
-        }
+        rounds = rounds_of(calls, seconds=0, least=least, shortest=LEAST_SECONDS)
         ratios = {
-            way: ratio(seconds[way], seconds[NOTHING])
+            way: [
+                rounded(r, 3) for r in ratio_of_medians(rounds, way, NOTHING).values()
+            ]
             for way in calls
             if way != NOTHING
         }
-        rows.append({"size": size, "ms": medians, "ratios": ratios})
+        rows.append({"size": size, "ms": medians(rounds, 3), "ratios": ratios})
     return rows
 
 
 # --------------------------------------------------------------------------------
 # In the process that starts them
-
-
-def processor():
-    """The name of the processor."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return "unknown"
 
 
 def run_all(only, quick):
@@ -334,12 +294,7 @@ def main(arguments=None):
         text = json.dumps(results, indent=1) + "\n"
         options.output.write_text(text, encoding="utf-8")
     if options.notebook:
-        import nbformat
-
-        notebook = nbformat.read(options.notebook, as_version=4)
-        [cell] = [cell for cell in notebook.cells if cell.id == "speed"]
-        cell.source = speed_cell(results)
-        nbformat.write(notebook, options.notebook)
+        write_cell(options.notebook, "speed", speed_cell(results))
     return 0
 
 

@@ -10,32 +10,44 @@ intervals are those of bench_attention.py: what counts is the ratio of two media
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import bench_attention as bench
 import torch
 import transformers
+from rounds import medians, ratio_of_medians, rounded, rounds_of
 from torch import Tensor, nn
 
 from mha_lib.checkpoints import load_checkpoint
 
 # batch, length, embed_dim, num_heads, num_layers
-SIZES = ((32, 128, 256, 8, 4),)
-TINY_SIZES = ((2, 7, 12, 3, 2),)
+SIZE = (32, 128, 256, 8, 4)
+TINY_SIZE = (2, 7, 12, 3, 2)
 OURS, TORCHS = "mha_lib", "nn.TransformerEncoder"
 EAGER, SDPA = "BertModel, eager", "BertModel, sdpa"
 OTHERS = (TORCHS, EAGER, SDPA)
-Encoder = Callable[[Tensor], Tensor]
+
+
+class Encoder(nn.Module):
+    """An encoder that is called as the contestants of bench_attention.py are."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor, _lens: None = None) -> tuple[Tensor, None]:
+        """Encode; BERT returns its output in a tuple."""
+        found = self.module(x)
+        return found if isinstance(found, Tensor) else found[0], None
 
 
 def encoders(
     embed_dim: int, num_heads: int, num_layers: int, length: int
-) -> dict[str, tuple[nn.Module, Encoder]]:
-    """Name -> (the module, how it is called), four encoders with the same weights."""
+) -> dict[str, Encoder]:
+    """Four encoders with the same weights, by their names."""
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=7,
@@ -50,63 +62,28 @@ def encoders(
     with tempfile.TemporaryDirectory() as folder:
         transformers.BertForMaskedLM(config).save_pretrained(folder)
         ours: nn.Module = load_checkpoint(folder).encoder
-        berts = {
-            name: transformers.BertModel.from_pretrained(
+        found = {OURS: ours, TORCHS: ours.to_torch()}
+        for name, kind in ((EAGER, "eager"), (SDPA, "sdpa")):
+            found[name] = transformers.BertModel.from_pretrained(
                 folder, attn_implementation=kind, add_pooling_layer=False
             ).encoder
-            for name, kind in ((EAGER, "eager"), (SDPA, "sdpa"))
-        }
-    torchs = ours.to_torch()
-    found: dict[str, tuple[nn.Module, Encoder]] = {
-        OURS: (ours, ours),
-        TORCHS: (torchs, torchs),
-    }
-    for name, bert in berts.items():
-        found[name] = (bert, lambda x, bert=bert: bert(x)[0])
-    return found
+    return {name: Encoder(module) for name, module in found.items()}
 
 
-def forward_call(module: nn.Module, encode: Encoder, x: Tensor) -> Callable[[], Any]:
-    """Forward as in use: evaluation mode, no gradients."""
-    module.eval()
-
-    def call() -> Tensor:
-        with torch.no_grad():
-            return encode(x)
-
-    return call
+CALLS = {bench.FORWARD: bench.forward_call, bench.BACKWARD: bench.backward_call}
 
 
-def backward_call(module: nn.Module, encode: Encoder, x: Tensor) -> Callable[[], Any]:
-    """Forward and backward as in training: gradients of the tokens and of every parameter."""
-    module.train()
-    x = x.detach().requires_grad_()
-    inputs = (x, *module.parameters())
-    upstream = torch.ones_like(x).cumsum(-1) / x.shape[-1]
-
-    def call() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(encode(x), inputs, upstream)
-
-    return call
-
-
-CALLS = {bench.FORWARD: forward_call, bench.BACKWARD: backward_call}
-
-
-def prove_equal(found: dict[str, tuple[nn.Module, Encoder]], x: Tensor) -> float:
+def prove_equal(found: dict[str, Encoder], x: Tensor) -> float:
     """Raise unless all encoders have equal outputs and gradients of the tokens; return the difference."""
-    largest, reference = 0.0, found[OURS]
-    for contestant in found.values():
-        assert sum(p.numel() for p in contestant[0].parameters()) == sum(
-            p.numel() for p in reference[0].parameters()
-        )
-        for make in CALLS.values():
-            theirs, ours = make(*contestant, x)(), make(*reference, x)()
-            if make is backward_call:
-                theirs, ours = theirs[0], ours[0]
-            scale = ours.abs().max()
-            torch.testing.assert_close(theirs, ours, rtol=0, atol=2e-5 * float(scale))
-            largest = max(largest, float((theirs - ours).abs().max() / scale))
+    largest = 0.0
+    sizes = {sum(p.numel() for p in module.parameters()) for module in found.values()}
+    assert len(sizes) == 1, sizes
+    for make in CALLS.values():
+        ours, *others = (make(module, x, None)()[0] for module in found.values())
+        scale = float(ours.abs().max())
+        for theirs in others:
+            torch.testing.assert_close(theirs, ours, rtol=0, atol=2e-5 * scale)
+            largest = max(largest, float((theirs - ours).abs().max()) / scale)
     return largest
 
 
@@ -122,25 +99,17 @@ def time_size(
     difference = prove_equal(found, x[:2])
     rows = []
     for what, make in CALLS.items():
-        rounds = bench.rounds_of(
-            {name: make(*contestant, x) for name, contestant in found.items()},
-            device="cpu",
-            seconds=seconds,
-            least=least,
-        )
+        calls = {name: make(module, x, None) for name, module in found.items()}
+        rounds = rounds_of(calls, seconds=seconds, least=least)
         rows.append(
             {
                 "size": list(size),
                 "what": what,
-                "difference": bench.rounded(difference),
+                "difference": rounded(difference),
                 "rounds": len(rounds[OURS]),
-                "ms": {
-                    name: bench.rounded(float(torch.tensor(times).quantile(0.5)))
-                    for name, times in rounds.items()
-                },
+                "ms": medians(rounds),
                 "ratios": [
-                    {"of": OURS, "to": other}
-                    | bench.ratio_of_medians(rounds, OURS, other)
+                    {"of": OURS, "to": other} | ratio_of_medians(rounds, OURS, other)
                     for other in OTHERS
                 ],
             }
@@ -149,7 +118,7 @@ def time_size(
     return rows
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and store where asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="tiny sizes, few rounds")
@@ -158,16 +127,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    seconds, least = (0.1, 3) if options.quick else (20.0, 7)
-    sizes = TINY_SIZES if options.quick else SIZES
+    size, pace = (TINY_SIZE, (0.1, 3)) if options.quick else (SIZE, (20.0, 7))
     results: dict[str, Any] = {
-        "machine": bench.machine(1) | {"transformers": transformers.__version__},
-        "encoders": [row for size in sizes for row in time_size(size, seconds, least)],
+        "machine": bench.machine() | {"transformers": transformers.__version__},
+        "encoders": time_size(size, *pace),
     }
     if options.output:
         options.output.write_text(bench.stored(results), encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

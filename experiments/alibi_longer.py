@@ -4,20 +4,17 @@ In that experiment, steeper slopes do better with the same number of steps. This
 slopes themselves cause the difference, or only too few steps?
 """
 
-from common import run_arms, run_script
-from positions import BOUNDS, LONG, arm
+from common import run_script
+from positions import BOUNDS as BY_TASK
+from positions import LONG, arm
 
 TASK = "latest capital"
 ARMS = {
     f"slopes x{slopes}, {LONG} steps": arm("ALiBi", TASK, LONG, slopes)
     for slopes in (1, 2, 4)
 }
-
-
-def run():
-    bounds = {name: values[TASK] for name, values in BOUNDS.items()}
-    return run_arms(__file__, ARMS, bounds)
+BOUNDS = {name: values[TASK] for name, values in BY_TASK.items()}
 
 
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

@@ -10,7 +10,7 @@ statistics (evaluation mode).
 from functools import partial
 
 import torch
-from common import Arm, run_arms, run_script
+from common import Arm, one_rate, run_script
 from torch import nn
 
 from mha_lib import FeedForward, LearnedPositionalEncoding, MultiHeadAttention
@@ -190,7 +190,7 @@ def arm(norm, lengths, steps=STEPS):
         make_batch,
         partial(measure, make_batch),
         steps=steps,
-        lr=LR,
+        **one_rate(LR),
     )
 
 
@@ -205,9 +205,5 @@ ARMS = {
 BOUNDS = {"guessing": 1 / SYMBOLS}
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

@@ -14,11 +14,11 @@ from functools import partial
 
 import numpy as np
 import torch
-from common import Arm, run_arms, run_script
+from common import Arm, one_rate, run_script
 from torch import nn
 
+from mha_course.training import fit, predict, seeded
 from mha_lib import MultiHeadAttention, apply_rotary
-from mha_lib.training import fit, predict, seeded
 
 SHORT, STEPS = 500, 2000
 LR, TUNING_LR, BATCH, TUNING_BATCH = 1e-2, 1e-2, 16, 8
@@ -163,7 +163,13 @@ def measure(base, tune, models):
 
 
 def arm(base, steps, tune=False):
-    return Arm(partial(TwoLayers, base), batch, partial(measure, base, tune), steps, LR)
+    return Arm(
+        partial(TwoLayers, base),
+        batch,
+        partial(measure, base, tune),
+        steps,
+        **one_rate(LR),
+    )
 
 
 ARMS = {
@@ -206,9 +212,5 @@ BOUNDS = {
 }
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

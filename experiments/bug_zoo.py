@@ -4,12 +4,12 @@ from functools import partial
 from math import sqrt
 
 import torch
-from common import Arm, run_arms, run_script
+from common import Arm, one_rate, run_script
 from torch import nn
 
+from mha_course.data import pointer_batch
+from mha_course.training import predict
 from mha_lib import MultiHeadAttention
-from mha_lib.data import pointer_batch
-from mha_lib.training import predict
 
 STEPS, LONG = 300, 1500
 BATCH, LENGTH, WIDTH, HEADS = 32, 12, 32, 4
@@ -197,7 +197,9 @@ def measure(task, models):
 def arm(name, task, steps=STEPS):
     make_batch, num_tasks, lr = TASKS[task]
     make_model = partial(Reader, KINDS[name], num_tasks)
-    return Arm(make_model, make_batch, partial(measure, task), steps=steps, lr=lr)
+    return Arm(
+        make_model, make_batch, partial(measure, task), steps=steps, **one_rate(lr)
+    )
 
 
 ARMS = {f"{name}, {task}": arm(name, task) for task in TASKS for name in KINDS}
@@ -213,9 +215,5 @@ BOUNDS = {
 }
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

@@ -1,6 +1,7 @@
 """What all experiments share: train the arms with several seeds, store results, curves and models.
 
-A script names its settings at the top, its arms in `ARMS`, and ends with `run_script(__file__, ARMS, ...)`.
+A script names its settings at the top, its arms in `ARMS` and what is computed rather than trained in
+`BOUNDS`, and ends with `run_script(__file__, ARMS, BOUNDS)`.
 Results do not depend on the number of processors: each experiment is one process with one thread.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -20,42 +22,74 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from mha_course.experiments import digest, hashes_of, stored_results
+from mha_course.training import History, cross_entropy, fit, predict, seeded
 from mha_lib import LearnedPositionalEncoding, MultiHeadAttention
-from mha_lib.experiments import digest, hashes_of
-from mha_lib.training import cross_entropy, fit, seeded
 
 Batch = tuple[Tensor, Tensor]
 # A short training of one seed, which is stored with the long one and repeated by a test.
 CHECK_STEPS, CHECK_RECORDS, CHECK_TOLERANCE = 30, 6, 0.01
+LEAST_RATES, LEAST_SEEDS, HELD_OUT_BATCHES = 3, 5, 40
 
 
 @dataclass(frozen=True)
 class Arm:
     """One setting: what is trained, on which data, for how long, and what is measured on the trained models.
 
+    Every rate trains all seeds. The one with the lowest mean loss on held-out batches gives the results; of
+    each other rate a number per seed is stored.
+
     Attributes:
         make_model: function without arguments that makes a model.
         make_batch: function of a `torch.Generator` that returns (inputs, targets).
         measure: function of the list of trained models that returns the results: name -> one entry per model.
         steps: number of updates.
-        lr: largest learning rate of the one-cycle schedule.
-        seeds: number of models, with the seeds 0, 1, ...
+        rates: largest learning rates of the one-cycle schedule, at least three, each 2 to 5 times the last.
+        seeds: number of models for each rate, with the seeds 0, 1, ...; at least five.
         keep: number of models whose parameters are stored.
         loss: function of (outputs, targets).
         warmup: share of the steps in which the rate rises.
         clip: largest norm of each model's gradient; None clips nothing.
+        held_out: like `make_batch`, draws the batches that choose the rate. The default draws other batches
+            of `make_batch`, which are only new where its data are made up as it goes.
+        because: in words, why the arm is no part of a comparison and may have fewer rates or seeds.
     """
 
     make_model: Callable[[], nn.Module]
     make_batch: Callable[[torch.Generator], Batch]
     measure: Callable[[list[nn.Module]], Mapping[str, Any]]
     steps: int
-    lr: float
+    rates: tuple[float, ...]
     seeds: int = 5
     keep: int = 0
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
     warmup: float = 0.1
     clip: float | None = None
+    held_out: Callable[[torch.Generator], Batch] | None = None
+    because: str = ""
+
+    def __post_init__(self) -> None:
+        pairs = zip(self.rates, self.rates[1:], strict=False)
+        apart = all(2 <= larger / smaller <= 5 for smaller, larger in pairs)
+        enough = len(self.rates) >= LEAST_RATES and self.seeds >= LEAST_SEEDS
+        if not (enough and apart) and len(self.because.split()) < 3:
+            raise ValueError(
+                f"rates must be at least {LEAST_RATES}, each 2 to 5 times the last, with at least "
+                f"{LEAST_SEEDS} seeds, got {self.rates} with {self.seeds}; an arm that is no part of a "
+                'comparison says in words why: because="..."'
+            )
+
+    def fit(
+        self,
+        models: list[nn.Module],
+        make_batch: Callable[[torch.Generator], Batch],
+        steps: int,
+        records: int,
+        lr: float,
+    ) -> History:
+        """Train models for a number of steps, with the settings of this arm."""
+        options = {name: getattr(self, name) for name in ("loss", "warmup", "clip")}
+        return fit(models, make_batch, steps=steps, records=records, lr=lr, **options)
 
     def check(self) -> list[float]:
         """Losses of seed 0 during a short training run, in double precision.
@@ -74,49 +108,55 @@ class Arm:
         usual = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            history = fit(
-                seeded(self.make_model, 1),
-                make_double_batch,
-                steps=CHECK_STEPS,
-                records=CHECK_RECORDS,
-                lr=self.lr,
-                loss=self.loss,
-                warmup=self.warmup,
-                clip=self.clip,
+            models = seeded(self.make_model, 1)
+            history = self.fit(
+                models, make_double_batch, CHECK_STEPS, CHECK_RECORDS, self.rates[0]
             )
         finally:
             torch.set_default_dtype(usual)
         return rounded(history.losses[0])
 
+    def held_out_loss(self, models: list[nn.Module]) -> Tensor:
+        """The loss of each model on batches that neither training nor `measure` uses; inf where it is NaN."""
+        generator = torch.Generator().manual_seed(123_456_789)
+        draw, losses = self.held_out or self.make_batch, []
+        for _ in range(HELD_OUT_BATCHES):
+            inputs, targets = draw(generator)
+            found = predict(models, inputs)
+            losses.append(torch.stack([self.loss(out, targets) for out in found]))
+        return torch.stack(losses).mean(0).nan_to_num(nan=math.inf)
+
     def run(self) -> tuple[dict[str, Any], list[nn.Module]]:
-        """Train and measure; return what is stored, and the models."""
-        models = seeded(self.make_model, self.seeds)
-        history = fit(
-            models,
-            self.make_batch,
-            steps=self.steps,
-            lr=self.lr,
-            loss=self.loss,
-            warmup=self.warmup,
-            clip=self.clip,
-            records=40,
+        """Train at each rate and measure; return what is stored, and the models of the best rate."""
+        runs, by_rate = {}, {}
+        for lr in self.rates:
+            models = seeded(self.make_model, self.seeds)
+            history = self.fit(models, self.make_batch, self.steps, 40, lr)
+            for model in models:
+                model.eval()
+            runs[lr] = models, history, self.measure(models)
+            if len(self.rates) > 1:
+                first, found = next(iter(runs[lr][2].items()))
+                held_out = self.held_out_loss(models)
+                by_rate[str(lr)] = {"held-out loss": held_out, first: found}
+        best = min(
+            self.rates,
+            key=lambda lr: by_rate[str(lr)]["held-out loss"].mean() if by_rate else lr,
         )
-        for model in models:
-            model.eval()
-        parameters = sum(p.numel() for p in models[0].parameters())
+        models, history, results = runs[best]
         content = {
-            "parameters": parameters,
+            "parameters": sum(p.numel() for p in models[0].parameters()),
             "steps": self.steps,
-            "lr": self.lr,
+            "lr": best,
             "seeds": self.seeds,
-            "results": rounded(self.measure(models)),
+            "results": rounded(results),
             "curve": {
                 "steps": history.steps.tolist(),
                 "losses": rounded(history.losses),
             },
             "check": self.check(),
         }
-        return content, models
+        return content | ({"rates": rounded(by_rate)} if by_rate else {}), models
 
 
 class PointerModel(nn.Module):
@@ -169,16 +209,42 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def one_thread() -> None:
-    """Make sums the same on every machine: use one thread, keep denormal numbers."""
-    torch.set_num_threads(1)
+def one_rate(lr: float) -> dict[str, Any]:
+    """Settings of an arm that was stored before each had three rates. It supports no "because" of a page."""
+    because = "stored before arms had three rates: says what this rate gives"
+    return {"rates": (lr,), "because": because}
+
+
+def check_comparison(arms: Mapping[str, Arm]) -> None:
+    """Refuse a script whose arms are not trained alike, apart from those that say why they compare nothing.
+
+    Only the model may differ. Steps may where the label names them, and so may the arguments of the function
+    that makes the batches, as in `partial(batch, task)`.
+    """
+    seen: dict[str, tuple[str, Any]] = {}
+    for label, arm in arms.items():
+        settings = {
+            name: getattr(value, "func", value)
+            for name, value in vars(arm).items()
+            if name not in ("make_model", "measure", "keep", "because")
+        }
+        if f"{arm.steps} steps" in label:
+            del settings["steps"]
+        for name, value in ({} if arm.because else settings).items():
+            other, first = seen.setdefault(name, (label, value))
+            if value != first:
+                raise ValueError(
+                    f"{label!r} has other {name} than {other!r}: arms that are compared differ in their "
+                    "model only"
+                )
 
 
 def run_arms(
     script: Path | str, arms: Mapping[str, Arm], bounds: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Train all arms of a script. Return what is stored, and the parameters that are kept."""
-    one_thread()
+    check_comparison(arms)
+    torch.set_num_threads(1)  # makes sums the same on every machine
     script = Path(script)
     code, data = hashes_of(script)
     start, contents, tensors = time.perf_counter(), {}, {}
@@ -187,16 +253,12 @@ def run_arms(
         for seed, model in enumerate(models[: arm.keep]):
             for name, tensor in model.state_dict().items():
                 tensors[f"{label}/{seed}/{name}"] = tensor.contiguous()
-        found = {
-            name: values
-            for name, values in contents[label]["results"].items()
-            if not isinstance(values[0], (list, dict))
+        done = f"{number} of {len(arms)}, {time.perf_counter() - start:5.0f} s"
+        found = contents[label]["results"].items()
+        short = {
+            name: row for name, row in found if not isinstance(row[0], list | dict)
         }
-        seconds = time.perf_counter() - start
-        print(
-            f"{script.stem}: {number} of {len(arms)}, {seconds:5.0f} s: {label}: {found}"
-        )
-        sys.stdout.flush()
+        print(f"{script.stem}: {done}: {label}: {short}", flush=True)
     content = {
         "name": script.stem,
         "code": code,
@@ -211,8 +273,8 @@ def run_arms(
 def store(
     script: Path | str, content: dict[str, Any], tensors: dict[str, Tensor]
 ) -> None:
-    """Write results and models to the folder `stored` next to the script."""
-    path = Path(script).parent / "stored" / f"{Path(script).stem}.json"
+    """Write results and models where `load_experiment` reads them."""
+    path = stored_results(Path(script))
     path.parent.mkdir(exist_ok=True)
     data = save(tensors) if tensors else b""
     models = path.with_suffix(".safetensors")
@@ -221,9 +283,7 @@ def store(
     write(path, content)
 
 
-def run_script(
-    script: str, run: Callable[[], tuple[dict[str, Any], dict[str, Tensor]]]
-) -> None:
+def run_script(script: str, arms: Mapping[str, Arm], bounds: Mapping[str, Any]) -> None:
     """Entry point of a script: run and store, or with --confirm only compare."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument(
@@ -233,22 +293,23 @@ def run_script(
         "steps, and keep the stored results if the losses are the same",
     )
     if parser.parse_args().confirm:
-        confirm(Path(script))
+        confirm(Path(script), arms)
     else:
-        store(script, *run())
+        store(script, *run_arms(script, arms, bounds))
 
 
-def confirm(script: Path) -> None:
+def confirm(script: Path, arms: Mapping[str, Arm]) -> None:
     """Give the stored results the hashes of the present code if a short training run of each arm agrees."""
-    path = script.parent / "stored" / f"{script.stem}.json"
+    path = stored_results(script)
     content = json.loads(path.read_text(encoding="utf-8"))
-    arms = sys.modules["__main__"].ARMS
     assert list(arms) == list(content["arms"]), "the arms have changed: run them"
-    one_thread()
+    torch.set_num_threads(1)
+    check_comparison(arms)
     for label, arm in arms.items():
-        settings = {"steps": arm.steps, "lr": arm.lr, "seeds": arm.seeds}
         stored = content["arms"][label]
-        assert settings == {name: stored[name] for name in settings}, label
+        rates = tuple(float(lr) for lr in stored.get("rates", [stored["lr"]]))
+        settings = (arm.steps, arm.seeds, arm.rates)
+        assert settings == (stored["steps"], stored["seeds"], rates), label
         torch.testing.assert_close(
             torch.tensor(arm.check()),
             torch.tensor(stored["check"]),

@@ -9,11 +9,10 @@ the month and the day are written.
 from functools import partial
 
 import torch
-from common import Arm, heads, run_arms, run_script
+from common import Arm, heads, one_rate, run_script
 from torch.nn import functional as F
 
-from mha_lib import MultiHeadAttention, capture_attention, gate_heads, head_importance
-from mha_lib.dates import (
+from mha_course.data.dates import (
     DATE_LETTERS,
     END,
     ISO_SYMBOLS,
@@ -23,7 +22,9 @@ from mha_lib.dates import (
     TARGET_LENGTH,
     date_batch,
 )
-from mha_lib.seq2seq import EncoderDecoder, greedy_decode
+from mha_lib import MultiHeadAttention, capture_attention, gate_heads, head_importance
+from mha_lib.generation import greedy_decode
+from mha_lib.seq2seq import EncoderDecoder
 
 STEPS, BATCH, LR = 1500, 64, 3e-3
 WIDTH, HIDDEN, LAYERS = 64, 256, 2
@@ -187,16 +188,12 @@ def where_it_reads(model):
 
 ARMS = {
     heads(number): Arm(
-        partial(DateModel, number), batch, measure, steps=STEPS, lr=LR, keep=1
+        partial(DateModel, number), batch, measure, steps=STEPS, **one_rate(LR), keep=1
     )
     for number in (1, 2, 4, 8)
 }
 BOUNDS = {"guessing": 1 / 73049}
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

@@ -6,12 +6,11 @@ encoder. Two learning rates are tried.
 """
 
 import torch
-from common import Arm, run_arms, run_script
+from common import Arm, one_rate, run_script
 from dates import STEPS, batch, measure_answers
 from torch import nn
 
-from mha_lib import AdditiveScore, attention_pooling, valid_lens_mask
-from mha_lib.dates import (
+from mha_course.data.dates import (
     DATE_LETTERS,
     END,
     ISO_SYMBOLS,
@@ -19,6 +18,7 @@ from mha_lib.dates import (
     START,
     TARGET_LENGTH,
 )
+from mha_lib import AdditiveScore, attention_pooling, valid_lens_mask
 
 RATES = (3e-3, 1e-2)
 EMBED, STATE, SCORE = 64, 96, 64
@@ -111,16 +111,12 @@ class RecurrentDates(nn.Module):
 
 ARMS = {
     f"recurrent, lr {lr}": Arm(
-        RecurrentDates, batch, measure_answers, steps=STEPS, lr=lr
+        RecurrentDates, batch, measure_answers, steps=STEPS, **one_rate(lr)
     )
     for lr in RATES
 }
 BOUNDS = {"guessing": 1 / 73049}
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

@@ -8,13 +8,13 @@ setting has four heads and no positions. All settings run for 250 steps and agai
 from functools import partial
 
 import torch
-from common import Arm, run_arms, run_script
+from common import Arm, one_rate, run_script
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
+from mha_course.data import digit_tokens
+from mha_course.training import predict
 from mha_lib import LearnedPositionalEncoding, MultiHeadAttention
-from mha_lib.data import digit_tokens
-from mha_lib.training import predict
 
 SHORT, STEPS, LR, BATCH = 250, 2000, 2e-2, 32
 DIGITS = digit_tokens(patch=2)
@@ -70,18 +70,15 @@ ARMS = {
         batch,
         measure,
         steps=steps,
-        lr=LR,
+        **one_rate(LR),
         keep=5 if (name, steps) == ("4 heads", STEPS) else 0,
     )
     for steps in (SHORT, STEPS)
     for name, setting in SETTINGS.items()
 }
 
-
-def run():
-    bounds = {"guessing": 1 / 10, "logistic regression on the pixels": pixels_alone()}
-    return run_arms(__file__, ARMS, bounds)
+BOUNDS = {"guessing": 1 / 10, "logistic regression on the pixels": pixels_alone()}
 
 
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

@@ -7,11 +7,11 @@ ceiling of a bag, for a model that knows which letters it has seen and how often
 from functools import partial
 
 import torch
-from common import Arm, run_arms, run_script
+from common import Arm, one_rate, run_script
 from torch import nn
 
+from mha_course.training import predict
 from mha_lib import LearnedPositionalEncoding, MultiHeadAttention
-from mha_lib.training import predict
 
 STEPS, SHORT, LONG = 2000, 300, 8000
 LR, BATCH = 2e-2, 32
@@ -63,7 +63,7 @@ def measure(models):
 
 def arm(num_layers, num_heads=1, width=32, steps=STEPS, keep=0):
     make_model = partial(AttentionOnly, num_layers, num_heads, width)
-    return Arm(make_model, batch, measure, steps=steps, lr=LR, keep=keep)
+    return Arm(make_model, batch, measure, steps=steps, **one_rate(LR), keep=keep)
 
 
 ARMS = {
@@ -99,9 +99,5 @@ BOUNDS = {
 }
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

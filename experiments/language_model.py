@@ -15,12 +15,12 @@ from functools import partial
 from itertools import combinations
 
 import torch
-from common import Arm, run_arms, run_script
+from common import Arm, one_rate, run_script
 from torch import nn
 from torch.nn import functional as F
 
+from mha_course.data.book_text import VOCAB_SIZE, book_batch, book_tokens, decode_tokens
 from mha_lib import GPT2, Llama, capture_attention, gate_heads
-from mha_lib.book_text import VOCAB_SIZE, book_batch, book_tokens, decode_tokens
 
 WIDTH, HEADS, LAYERS, LENGTH = 64, 4, 2, 128
 # The hidden layers of both designs have about as many parameters: two and three matrices.
@@ -226,7 +226,7 @@ def arm(design, model, batch, loss, keep=0):
         partial(batch, PASSAGES[design]),
         measure,
         steps=STEPS[design],
-        lr=LR[design],
+        **one_rate(LR[design]),
         keep=keep,
         loss=loss,
         warmup=WARMUP,
@@ -316,9 +316,5 @@ BOUNDS = {
 }
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

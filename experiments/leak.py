@@ -8,12 +8,12 @@ import math
 from functools import partial
 
 import torch
-from common import Arm, run_arms, run_script
+from common import Arm, one_rate, run_script
 from torch import nn
 
+from mha_course.data import markov_batch, markov_entropy, markov_transition
+from mha_course.training import cross_entropy, predict
 from mha_lib import LearnedPositionalEncoding, MultiHeadAttention, causal_mask
-from mha_lib.data import markov_batch, markov_entropy, markov_transition
-from mha_lib.training import cross_entropy, predict
 
 STEPS, LR, BATCH = 1000, 2e-2, 32
 TOKENS, LENGTH = 8, 12
@@ -86,7 +86,7 @@ def arm(mask, is_last_scored=True):
         partial(batch, is_last_scored=is_last_scored),
         measure,
         steps=STEPS,
-        lr=LR,
+        **one_rate(LR),
     )
 
 
@@ -110,9 +110,5 @@ def bounds():
 BOUNDS = bounds()
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

@@ -3,12 +3,12 @@
 from functools import partial
 
 import torch
-from common import Arm, PointerModel, run_arms, run_script
+from common import Arm, PointerModel, run_script
 
-from mha_lib.data import pointer_batch
-from mha_lib.training import predict
+from mha_course.data import pointer_batch
+from mha_course.training import predict
 
-STEPS, LR, BATCH = 6000, 3e-2, 32
+STEPS, RATES, BATCH = 6000, (3e-3, 1e-2, 3e-2), 32
 
 
 def batch(generator):
@@ -24,15 +24,11 @@ def measure(models):
 
 ARMS = {
     f"linear, 32 heads, {STEPS} steps": Arm(
-        partial(PointerModel, 32), batch, measure, steps=STEPS, lr=LR
+        partial(PointerModel, 32), batch, measure, steps=STEPS, rates=RATES
     )
 }
 BOUNDS = {"guessing": 1 / 64, "both answers are the same token": 13 / 48}
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

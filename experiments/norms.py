@@ -10,11 +10,11 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from common import Arm, run_arms, run_script
+from common import Arm, one_rate, run_script
 from torch import nn
 
+from mha_course.training import cross_entropy, predict, seeded
 from mha_lib import LearnedPositionalEncoding, TransformerEncoder
-from mha_lib.training import cross_entropy, predict, seeded
 
 SYMBOLS, LENGTH, BATCH = 8, 12, 16
 DEPTH, WIDTH, HEADS, HIDDEN = 8, 32, 2, 128
@@ -103,7 +103,13 @@ def arm(norm, lr, warmup, clip=None, steps=STEPS):
     make_model = partial(Reverser, norm == "pre-norm")
     measure_arm = partial(measure, make_model)
     return Arm(
-        make_model, batch, measure_arm, steps=steps, lr=lr, warmup=warmup, clip=clip
+        make_model,
+        batch,
+        measure_arm,
+        steps=steps,
+        **one_rate(lr),
+        warmup=warmup,
+        clip=clip,
     )
 
 
@@ -126,9 +132,5 @@ ARMS |= {
 BOUNDS = {"guessing": 1 / SYMBOLS, "loss of guessing": math.log(SYMBOLS)}
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

@@ -10,9 +10,11 @@ from functools import partial
 from math import comb, factorial
 
 import torch
-from common import Arm, run_arms, run_script
+from common import Arm, one_rate, run_script
 from torch import nn
 
+from mha_course.data import pointer_batch
+from mha_course.training import predict
 from mha_lib import (
     LearnedPositionalEncoding,
     MultiHeadAttention,
@@ -24,8 +26,6 @@ from mha_lib import (
     dot_product_attention,
     rotary_angles,
 )
-from mha_lib.data import pointer_batch
-from mha_lib.training import predict
 
 STEPS, LONG = 500, 2000
 LR, BATCH, LENGTH, FAR = 2e-2, 32, 12, 48
@@ -126,7 +126,7 @@ def arm(encoding, task, steps=STEPS, slopes=1.0, keep=0):
         make_batch,
         partial(measure, task),
         steps=steps,
-        lr=LR,
+        **one_rate(LR),
         keep=keep,
     )
 
@@ -203,9 +203,5 @@ BOUNDS = {
 }
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

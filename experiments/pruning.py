@@ -8,12 +8,12 @@ import copy
 from functools import partial
 
 import torch
-from common import Arm, PointerModel, heads, run_arms, run_script
+from common import Arm, PointerModel, heads, one_rate, run_script
 from torch.nn.functional import cross_entropy
 
+from mha_course.data import pointer_batch
+from mha_course.training import fit, predict
 from mha_lib import gate_heads, prune_heads
-from mha_lib.data import pointer_batch
-from mha_lib.training import fit, predict
 
 STEPS, SHORT, TUNING = 2000, 200, 500
 LR, BATCH, SEEDS, HEADS = 3e-2, 32, 10, 8
@@ -92,16 +92,17 @@ def measure(models):
 
 ARMS = {
     f"8 heads, {steps} steps": Arm(
-        partial(PointerModel, HEADS), batch, measure, steps=steps, lr=LR, seeds=SEEDS
+        partial(PointerModel, HEADS),
+        batch,
+        measure,
+        steps=steps,
+        **one_rate(LR),
+        seeds=SEEDS,
     )
     for steps in (SHORT, STEPS)
 }
 BOUNDS = {"guessing": 1 / 64, "both answers are the same token": 13 / 48}
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

@@ -1,22 +1,23 @@
 """Recall for longer: what do the recurrent networks reach with four times the steps?
 
-They are trained on the same data with the learning rates of `recall`, the simple network with its best rate.
+They are trained on the same data, the simple network at the best rate of `recall`.
 """
 
-from common import run_arms, run_script
+from dataclasses import replace
+
+from common import one_rate, run_script
 from recall import BOUNDS, STEPS, GatedReader, RecurrentReader, arm
 
 LONG = 4 * STEPS
 
 ARMS = {
-    f"recurrent, {LONG} steps": arm(RecurrentReader, 3e-3, LONG),
-    f"gated, {LONG} steps": arm(GatedReader, 1e-2, LONG),
+    f"{name}, {LONG} steps": replace(arm(reader, LONG), **one_rate(lr))
+    for name, reader, lr in (
+        ("recurrent", RecurrentReader, 3e-3),
+        ("gated", GatedReader, 1e-2),
+    )
 }
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

@@ -8,12 +8,12 @@ scores are symmetric before the softmax, and a token's score with itself is its 
 from functools import partial
 
 import torch
-from common import Arm, run_arms, run_script
+from common import Arm, one_rate, run_script
 from torch import nn
 
+from mha_course.data import pointer_batch
+from mha_course.training import predict
 from mha_lib import LearnedPositionalEncoding, causal_mask, dot_product_attention
-from mha_lib.data import pointer_batch
-from mha_lib.training import predict
 
 STEPS, LR, BATCH = 500, 2e-2, 32
 WIDTH, LETTERS, LENGTH = 32, 8, 12
@@ -80,7 +80,7 @@ ARMS = {
         make_batch,
         partial(measure, make_batch),
         steps=STEPS,
-        lr=LR,
+        **one_rate(LR),
     )
     for task, (make_batch, is_causal) in TASKS.items()
     for hides_itself in (False, True)
@@ -89,9 +89,5 @@ ARMS = {
 BOUNDS = {"guessing": 1 / LETTERS}
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

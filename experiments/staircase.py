@@ -6,10 +6,10 @@ Two arms that do not solve the task run again with four times the steps.
 from functools import partial
 
 import torch
-from common import Arm, PointerModel, heads, run_arms, run_script
+from common import Arm, PointerModel, heads, one_rate, run_script
 
-from mha_lib.data import pointer_batch
-from mha_lib.training import predict
+from mha_course.data import pointer_batch
+from mha_course.training import predict
 
 STEPS, LONG = 2000, 8000
 LR, BATCH = 3e-2, 24
@@ -34,7 +34,7 @@ def measure(models):
 
 def arm(num_heads, read_out, steps=STEPS):
     make_model = partial(PointerModel, num_heads, len(TASKS), read_out)
-    return Arm(make_model, batch, measure, steps=steps, lr=LR)
+    return Arm(make_model, batch, measure, steps=steps, **one_rate(LR))
 
 
 ARMS = {
@@ -57,9 +57,5 @@ def all_four_equal():
 BOUNDS = {"guessing": 8.0**-4, "all four answers are the same token": all_four_equal()}
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

@@ -10,22 +10,22 @@ attends from the blank, and which answers are lost without it.
 from functools import partial
 
 import torch
-from common import Arm, heads, read_out_of, run_arms, run_script
+from common import Arm, heads, one_rate, read_out_of, run_script
 from torch import nn
 
+from mha_course.data import (
+    SENTENCE_LENGTH,
+    SENTENCE_QUESTIONS,
+    SENTENCE_WORDS,
+    sentence_batch,
+)
+from mha_course.training import predict
 from mha_lib import (
     LearnedPositionalEncoding,
     MultiHeadAttention,
     capture_attention,
     gate_heads,
 )
-from mha_lib.data import (
-    SENTENCE_LENGTH,
-    SENTENCE_QUESTIONS,
-    SENTENCE_WORDS,
-    sentence_batch,
-)
-from mha_lib.training import predict
 
 STEPS, LONG = 1500, 4500
 RATES, BATCH = (3e-3, 1e-2), 32
@@ -98,7 +98,7 @@ def measure(models):
 
 def arm(num_heads, lr, read_out="linear", steps=STEPS, keep=0):
     make_model = partial(FillIn, num_heads, read_out)
-    return Arm(make_model, batch, measure, steps=steps, lr=lr, keep=keep)
+    return Arm(make_model, batch, measure, steps=steps, **one_rate(lr), keep=keep)
 
 
 ARMS = {
@@ -121,9 +121,5 @@ BOUNDS = {
 }
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

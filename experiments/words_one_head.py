@@ -4,7 +4,7 @@ In the experiment `words` some runs with one head get stuck. This experiment giv
 with a linear read-out and with an MLP.
 """
 
-from common import run_arms, run_script
+from common import run_script
 from words import BOUNDS, LONG, arm
 
 RATE = 1e-3
@@ -15,9 +15,5 @@ ARMS = {
 }
 
 
-def run():
-    return run_arms(__file__, ARMS, BOUNDS)
-
-
 if __name__ == "__main__":
-    run_script(__file__, run)
+    run_script(__file__, ARMS, BOUNDS)

@@ -1,19 +1,23 @@
 """Multi-head attention, in one small canonical implementation: the package behind the course.
 
 Masks are bool, True = may attend. Axes are (batch, len, embed_dim) outside and
-(batch, num_heads, len, head_dim) inside. Plots, notebook helpers and widgets are separate modules, so that
-importing the layers stays light.
+(batch, num_heads, len, head_dim) inside. Data, plots and widgets are another package, `mha_course`.
 
-A wrong argument raises an error before anything is computed. Numbers inside tensors (lengths in range, finite
-biases) are checked at once on a CPU and inside `vmap`. On a GPU, where reading them would make the program
-wait, and in compiled or exported programs, torch checks them while the program runs and raises a
-RuntimeError.
+A wrong argument raises an error before anything is computed: a `TypeError` if its type or dtype is wrong, a
+`ValueError` if its shape or value is. The message names the argument, the rule and the value.
+
+Numbers inside tensors (lengths in range, finite biases) are checked at once on a CPU and inside `vmap`. On a
+GPU, where reading them would make the program wait, and in compiled or exported programs, torch checks them
+while the program runs and raises a RuntimeError.
 """
+
+import sys
 
 from mha_lib.attention import attention_pooling, dot_product_attention, masked_softmax
 from mha_lib.cache import KeyValueCache
 from mha_lib.conversion import mask_from_additive
 from mha_lib.feed_forward import FeedForward, RMSNorm
+from mha_lib.generation import beam_decode, generate, greedy_decode
 from mha_lib.inspection import (
     capture_attention,
     gate_heads,
@@ -44,6 +48,7 @@ from mha_lib.relative import (
     t5_buckets,
 )
 from mha_lib.rotary import RotaryPositionalEncoding, apply_rotary, rotary_angles
+from mha_lib.rotary_scaling import RotaryScaling
 from mha_lib.scores import (
     AdditiveScore,
     BilinearScore,
@@ -53,7 +58,7 @@ from mha_lib.scores import (
     scaled_dot_product_score,
     softcap_scores,
 )
-from mha_lib.seq2seq import EncoderDecoder, beam_decode, greedy_decode
+from mha_lib.seq2seq import EncoderDecoder
 from mha_lib.transformer import (
     DecoderBlock,
     DecoderBlockCache,
@@ -63,6 +68,21 @@ from mha_lib.transformer import (
 )
 
 __version__ = "0.1.0"
+
+
+class _NotHere:
+    """The last to be asked for a module: one that is not in the library may be the course's."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:  # noqa: ARG004
+        if name.startswith("mha_lib."):
+            course = (
+                "what makes the course's pages is in mha_course, as mha_course.widgets"
+            )
+            raise ModuleNotFoundError(f"No module named {name!r}; {course}", name=name)
+
+
+sys.meta_path.append(_NotHere)
 
 __all__ = [
     "GPT2",
@@ -80,6 +100,7 @@ __all__ = [
     "MultiHeadAttention",
     "RMSNorm",
     "RotaryPositionalEncoding",
+    "RotaryScaling",
     "ShawScore",
     "SinusoidalPositionalEncoding",
     "T5RelativeBias",
@@ -101,6 +122,7 @@ __all__ = [
     "dot_product_score",
     "gate_heads",
     "gaussian_score",
+    "generate",
     "greedy_decode",
     "head_importance",
     "mask_from_additive",

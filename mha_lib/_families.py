@@ -1,9 +1,9 @@
-"""Names in the files of BERT, GPT-2 and Llama, and what they are in our models: one table for each family."""
+"""Names in published files, and what they are in our models: one table for each family."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from mha_lib.language_models import GPT2, Bert, Llama
@@ -19,6 +19,7 @@ class Family:
         model: our class.
         architecture: HuggingFace's class.
         settings: arguments of our class -> entries of the configuration.
+        fixed: arguments of our class that all models of the family share.
         only: entries that must have this value if they are there: our model can do no other.
         prefix: of all tensors outside the output layers; files of the model without them leave it out.
         names: their layers or tensors outside the blocks -> ours.
@@ -42,18 +43,23 @@ class Family:
     unused: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
     transposed: tuple[str, ...] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
 
+
+_SIZES = {  # of all but GPT-2
+    "vocab_size": "vocab_size",
+    "embed_dim": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "hidden_dim": "intermediate_size",
+    "num_layers": "num_hidden_layers",
+    "max_len": "max_position_embeddings",
+}
 
 _BERT = Family(
     Bert,
     "BertForMaskedLM",
     settings={
-        "vocab_size": "vocab_size",
-        "embed_dim": "hidden_size",
-        "num_heads": "num_attention_heads",
-        "hidden_dim": "intermediate_size",
-        "num_layers": "num_hidden_layers",
-        "max_len": "max_position_embeddings",
+        **_SIZES,
         "num_segments": "type_vocab_size",
         "activation": "hidden_act",
         "layer_norm_eps": "layer_norm_eps",
@@ -137,23 +143,17 @@ _LLAMA = Family(
     Llama,
     "LlamaForCausalLM",
     settings={
-        "vocab_size": "vocab_size",
-        "embed_dim": "hidden_size",
-        "num_heads": "num_attention_heads",
+        **_SIZES,
         "num_kv_heads": "num_key_value_heads",
-        "hidden_dim": "intermediate_size",
-        "num_layers": "num_hidden_layers",
-        "max_len": "max_position_embeddings",
         "base": "rope_theta",
         "layer_norm_eps": "rms_norm_eps",
         "tied": "tie_word_embeddings",
+        "head_dim": "head_dim",
+        "attention_bias": "attention_bias",
+        "mlp_bias": "mlp_bias",
     },
     only={
         "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "rope_scaling": None,
-        "rope_type": "default",
         "partial_rotary_factor": 1.0,
         "rope_interleaved": False,
     },
@@ -169,6 +169,8 @@ _LLAMA = Family(
         "self_attn.q_proj": "self_attention.q_proj",
         "self_attn.k_proj": "self_attention.k_proj",
         "self_attn.v_proj": "self_attention.v_proj",
+        "self_attn.q_norm": "self_attention.q_norm",
+        "self_attn.k_norm": "self_attention.k_norm",
         "self_attn.o_proj": "self_attention.out_proj",
         "post_attention_layernorm": "feed_forward_norm",
         "mlp.gate_proj": "feed_forward.gate_proj",
@@ -181,10 +183,43 @@ _LLAMA = Family(
         "num_key_value_heads": None,
         "rope_theta": 10_000.0,
         "tie_word_embeddings": False,
+        "head_dim": None,
+        "attention_bias": False,
+        "mlp_bias": False,
     },
 )
 
-FAMILIES = {"bert": _BERT, "gpt2": _GPT2, "llama": _LLAMA}
+_MISTRAL = replace(
+    _LLAMA,
+    architecture="MistralForCausalLM",
+    settings={**_LLAMA.settings, "window": "sliding_window"},
+    only={**_LLAMA.only, "attention_bias": False, "mlp_bias": False},
+)
+_QWEN = {**_LLAMA.only, "mlp_bias": False, "use_sliding_window": False}
+_QWEN2 = replace(
+    _LLAMA,
+    architecture="Qwen2ForCausalLM",
+    fixed={"attention_bias": ("q_proj", "k_proj", "v_proj")},
+    only=_QWEN,
+)
+_QWEN3 = replace(
+    _LLAMA, architecture="Qwen3ForCausalLM", fixed={"qk_norm": True}, only=_QWEN
+)
+
+# A model is written as the first family of its class that can describe it.
+FAMILIES = {
+    "bert": _BERT,
+    "gpt2": _GPT2,
+    "llama": _LLAMA,
+    "mistral": _MISTRAL,
+    "qwen2": _QWEN2,
+    "qwen3": _QWEN3,
+}
+
+_GEMMA = (
+    "its norms multiply by 1 + weight, embeddings by √hidden_size, and GELU is the gate"
+)
+UNSUPPORTED = dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), _GEMMA)
 
 # Their names of activations -> ours. The first of several is the one that is written.
 ACTIVATIONS = {

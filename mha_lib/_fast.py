@@ -1,23 +1,26 @@
 """Faster ways to compute the same attention: torch's kernel, block-wise masks, memory that is reused.
 
-Nothing here defines what attention computes. With `KERNEL = False` the readable path runs, and all results
-stay the same up to rounding; only the use of memory, second derivatives, and the effect of a NaN that only
-some queries see, may differ.
+With `KERNEL = False` the readable path runs: only the use of memory, second derivatives, rounding, and the
+effect of a NaN that only some queries see, may differ.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mha_lib._checks import finite
 from mha_lib.masking import _fit_bias, _hide_future
+
+if TYPE_CHECKING:
+    from mha_lib.attention import _Call
+    from mha_lib.scores import ScoringRule
 
 # With fewer keys than a processor adds at once, torch's CPU kernel mistakes a row whose scores are all NaN
 # for a hidden row and returns zeros; with a mask it does not.
@@ -29,30 +32,37 @@ _CAUSAL_BLOCK = 512
 # From this many scores on, the weights reuse the memory of the scores; fewer scores are copied faster.
 REUSE_FROM = 1 << 14
 
+# Whether a program is made for elsewhere. Versions of torch before 2.7 do not say so.
+_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
 # Whether torch's kernel may replace the readable path.
 KERNEL = True
 
 
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    is_causal: bool,
-    scale: float | Tensor | None,
-    dropout_p: float,
-) -> Tensor:
+def finite(*tensors: Tensor) -> bool:
+    """Whether all numbers are finite; also False where asking would wait for a GPU or break a graph."""
+    if torch.compiler.is_compiling() or not tensors[0].is_cpu:
+        return False
+    with suppress(RuntimeError):  # from `vmap`, and fake tensors, which have no numbers
+        # A NaN or infinity makes the sum non-finite. A sum that overflows only costs time.
+        return all(map(math.isfinite, map(torch.sum, map(torch.detach, tensors))))
+    return False
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, call: _Call) -> Tensor:
     """Compute the output of attention with torch's kernel, without weights."""
-    if query.ndim == 3:  # without a head axis, torch would make a tensor of all weights
+    if call.sink is not None:
+        return _attend_with_sink(query, key, value, call, call.sink)
+    mask, bias, is_causal, scale = call.mask, call.bias, call.is_causal, call.scale
+    # Without a head axis, torch would make a tensor of all weights.
+    alone = query.ndim == 3
+    if alone:
         query, key, value = (x.unsqueeze(1) for x in (query, key, value))
-        mask, bias = (
-            x if x is None or x.ndim == 2 else x.unsqueeze(1) for x in (mask, bias)
-        )
-        return attend(query, key, value, mask, bias, is_causal, scale, dropout_p)[:, 0]
+        pair = (mask, bias)
+        mask, bias = (x if x is None or x.ndim < 3 else x[:, None] for x in pair)
     if isinstance(scale, Tensor):
         query, scale = query * scale.to(query.dtype), 1.0
-    kernel = partial(_kernel, scale=scale, dropout_p=dropout_p)
+    kernel = partial(_kernel, scale=scale, dropout_p=call.dropout_p)
     if is_causal and (bias is not None or (mask is not None and mask.shape[-2] > 1)):
         causal = _hide_future(query.shape[-2], key.shape[-2], device=query.device)
         mask, is_causal = causal if mask is None else mask & causal, False
@@ -62,77 +72,73 @@ def attend(
         bias = _fit_bias(bias, torch.float32 if half and query.is_cpu else query.dtype)
         mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
     if is_causal and (mask is not None or query.shape[-2] != key.shape[-2]):
-        return _causal_by_blocks(kernel, query, key, value, mask)
-    # With as many queries as keys, the kernel's own causal mask is the same as ours.
-    return kernel(query, key, value, mask, is_causal=is_causal)
+        output = _causal_by_blocks(kernel, (query, key, value), mask)
+    else:
+        # With as many queries as keys, the kernel's own causal mask is the same as ours.
+        output = kernel(query, key, value, mask, is_causal=is_causal)
+    return output[:, 0] if alone else output
+
+
+def _attend_with_sink(
+    query: Tensor, key: Tensor, value: Tensor, call: _Call, sink: Tensor
+) -> Tensor:
+    """Attend with one key more that every query sees: its score is the sink of the head, its value 0."""
+    scale = query.shape[-1] ** -0.5 if call.scale is None else call.scale
+    # One more column holds the sink of the query's head, 1 in the new key, and 0 in all others.
+    column = sink.to(query.dtype).view(-1, 1, 1).expand(*query.shape[:-1], 1)
+    query = torch.cat(((query * scale).to(query.dtype), column), dim=-1)
+    # Values as wide as keys, without which a CPU would make a tensor of all weights.
+    key, value = (F.pad(x, (0, 1, 1, 0)) for x in (key, value))
+    key[..., 0, -1] = 1.0
+    mask = None if call.mask is None else F.pad(call.mask, (1, 0), value=True)
+    bias = None if call.bias is None else F.pad(call.bias, (1, 0))
+    call = call._replace(mask=mask, bias=bias, scale=1.0, sink=None)
+    return attend(query, key, value, call)[..., :-1]
 
 
 def _causal_by_blocks(
-    kernel: Callable[..., Tensor],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
+    kernel: Callable[..., Tensor], inputs: tuple[Tensor, ...], mask: Tensor | None
 ) -> Tensor:
     """Attend with one block of queries at a time, to the keys up to its last query; all share `mask`."""
-    q_len, k_len = query.shape[-2], key.shape[-2]
-
-    def attend_block(queries: Tensor, seen: int) -> Tensor:
-        # Queries and keys end together, in a block as in the whole sequence.
-        visible = _hide_future(queries.shape[-2], seen, device=query.device)
-        if mask is not None:
-            visible = visible & mask[..., :seen]
-        return kernel(queries, key[..., :seen, :], value[..., :seen, :], visible)
-
+    query, key, value = inputs
     # A compiled program would be tied to the number of blocks.
-    if torch.compiler.is_compiling() or q_len <= _CAUSAL_BLOCK:
-        return attend_block(query, k_len)
-    outputs: list[Tensor] = []
-    for queries in query.split(_CAUSAL_BLOCK, dim=-2):
-        done = sum(output.shape[-2] for output in outputs) + queries.shape[-2]
-        seen = k_len - q_len + done
-        if seen > 0:
-            outputs.append(attend_block(queries, seen))
-        else:  # these queries come before the first key
-            outputs.append(queries.new_zeros(*queries.shape[:-1], value.shape[-1]))
-    return torch.cat(outputs, dim=-2)
+    whole = torch.compiler.is_compiling() or query.shape[-2] <= _CAUSAL_BLOCK
+    outputs, seen = [], key.shape[-2] - query.shape[-2]
+    for queries in (query,) if whole else query.split(_CAUSAL_BLOCK, dim=-2):
+        # Queries and keys end together, in a block as in the whole; before the first key, there are none.
+        seen = seen + queries.shape[-2]
+        last = seen if whole else max(seen, 0)
+        visible = _hide_future(queries.shape[-2], last, device=query.device)
+        if mask is not None:
+            visible = visible & mask[..., :last]
+        shown = (key[..., :last, :], value[..., :last, :])
+        outputs.append(kernel(queries, *shown, visible))
+    return outputs[0] if whole else torch.cat(outputs, dim=-2)
 
 
 def _kernel(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    *,
-    is_causal: bool = False,
-    scale: float | None,
-    dropout_p: float,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **how: Any
 ) -> Tensor:
     """Call torch's kernel once, keep a visible NaN, and explain why there is no second derivative."""
-    compiling = torch.compiler.is_compiling()
+    compiling, is_causal = torch.compiler.is_compiling(), how.get("is_causal", False)
     # A branch on the length would tie a compiled program to it.
     few = compiling or key.shape[-2] < _KERNEL_KEEPS_NAN_FROM
-    loses_nan = few and mask is None and dropout_p == 0 and query.is_cpu
+    loses_nan = few and mask is None and how["dropout_p"] == 0 and query.is_cpu
     mark = loses_nan and (compiling or is_causal)
     if loses_nan and not mark:
         mask = query.new_zeros(1, 1)
-    output = F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        mask,
-        dropout_p=dropout_p,
-        is_causal=is_causal,
-        scale=scale,
-        enable_gqa=query.shape[:-2] != key.shape[:-2],
-    )
+    how["enable_gqa"] = query.shape[:-2] != key.shape[:-2]
+    output = F.scaled_dot_product_attention(query, key, value, mask, **how)
+    if mask is not None and _exporting():
+        # In ONNX hidden scores are finite: a row that sees nothing would become the mean of the values.
+        seen = mask if mask.dtype == torch.bool else mask > -torch.inf
+        output = output.masked_fill(~seen.any(-1, keepdim=True), 0.0)
     if mark:
         lost = _nan_rows(query, key, is_causal=is_causal)
         output = output.masked_fill(lost, torch.nan)
-    if output.requires_grad and not compiling:
-        node = output.grad_fn
-        if node is not None and node.name().startswith("ScaledDotProduct"):
-            node.register_hook(_explain_second_derivative)
+    node = None if compiling else output.grad_fn
+    if node is not None and node.name().startswith("ScaledDotProduct"):
+        node.register_hook(_explain_second_derivative)
     return output
 
 
@@ -160,34 +166,44 @@ class _OnlyOnce(torch.autograd.Function):
     @staticmethod
     def backward(*_: Any) -> Tensor:
         raise RuntimeError(
-            "torch's fused attention cannot be differentiated twice; need_weights=True "
-            "takes the readable path, which can"
+            "torch's fused attention cannot be differentiated twice; the readable path can, which runs "
+            "with need_weights=True, and in all layers of a model inside capture_attention(model)"
         )
 
 
-def _explain_second_derivative(
-    gradients: tuple[Tensor | None, ...], _: object
-) -> tuple[Tensor | None, ...] | None:
+def _explain_second_derivative(gradients: tuple[Any, ...], _: object) -> Any:
     """Hook of the fused kernel's backward pass: does nothing unless that pass builds a graph."""
     if not torch.is_grad_enabled():
         return None
-    return tuple(
-        gradient if gradient is None else _OnlyOnce.apply(gradient)  # type: ignore[no-untyped-call]
-        for gradient in gradients
-    )
+    once: Any = _OnlyOnce.apply
+    return tuple(x if x is None else once(x) for x in gradients)
 
 
-def narrow(*tensors: Tensor) -> list[Tensor]:
-    """Cast the inputs of torch's kernel as autocast does."""
-    dtype = torch.get_autocast_dtype(tensors[0].device.type)
-    return [x if x.dtype == torch.float64 else x.to(dtype) for x in tensors]
+def without_autocast(attend: Callable[..., Any], *inputs: Any) -> Any:
+    """Cast query, key and value as autocast does, then switch it off: it would round the scores too."""
+    *tensors, call = inputs
+    device = tensors[0].device.type
+    dtype = torch.get_autocast_dtype(device)
+    narrow = (x if x.dtype == torch.float64 else x.to(dtype) for x in tensors)
+    with torch.autocast(device, enabled=False):
+        return attend(*narrow, call)
 
 
-def softmax(
-    scores: Tensor,
-    mask: Tensor | None,
-    formula: Callable[[Tensor, Tensor | None], Tensor],
-) -> Tensor:
+def clear_unseen(
+    key: Tensor, value: Tensor, mask: Tensor, is_causal: bool
+) -> tuple[Tensor, Tensor]:
+    """Set to 0 what no query may see, so that not even a NaN there reaches a result or a gradient."""
+    if is_causal and mask.shape[-2] > 1:
+        mask = mask & _hide_future(mask.shape[-2], key.shape[-2], device=mask.device)
+    seen = mask if mask.shape[-2] == 1 else mask.any(-2, keepdim=True)
+    seen = seen.transpose(-2, -1)
+    if seen.ndim == 4 and seen.shape[1] > key.shape[1]:  # seen by any head of the group
+        seen = seen.unflatten(1, (key.shape[1], -1)).any(2)
+    # Unlike torch.where, this keeps the strides, on which torch's choice of a kernel depends.
+    return key.masked_fill(~seen, 0.0), value.masked_fill(~seen, 0.0)
+
+
+def softmax(scores: Tensor, mask: Tensor | None, formula: ScoringRule) -> Tensor:
     """Compute `formula`, if possible in the memory of the scores, which no other code may still need."""
     if not scores.is_cpu:
         return formula(scores, mask)
@@ -195,8 +211,8 @@ def softmax(
         sees = mask.any(-1, keepdim=True)
         if not finite(scores) or not sees.all():
             return formula(scores, mask)
-        # A hidden score needs no gradient, since its weight is zero, so autograd need not see the clamp. It
-        # takes a fraction of the time of torch.where, but would keep a NaN.
+        # Hidden scores need no gradient, since their weight is 0, so autograd need not see the clamp, which
+        # is much faster than torch.where, but would keep a NaN.
         limit = torch.where(mask, scores.new_full((), torch.inf), -torch.inf)
         with torch.no_grad():
             scores.clamp_(max=limit)

@@ -1,13 +1,13 @@
 """Attention: a softmax turns scores into weights, and the weights give a mean of the values.
 
-The mathematics comes first, then the functions that check their arguments and call it. If the weights are not
-requested, torch's kernel computes the same output faster (`_fast.py`).
+The mathematics comes first, then the functions that check their arguments and call it. Where no weights are
+requested, torch's kernel is faster (`_fast.py`).
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -19,16 +19,35 @@ from mha_lib.scores import ScoringRule, _compose_rule, scaled_dot_product_score
 
 _scaled_dot_product = _checks.unchecked(scaled_dot_product_score)
 _HALF = (torch.float16, torch.bfloat16)
+_Pair: TypeAlias = tuple[Tensor, Tensor]  # output, weights
 
 
-def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax over the visible keys; a row without a visible key becomes zeros."""
-    if mask is None:
-        return scores.softmax(-1)
-    # A row of only -inf would become NaN. Its scores are set to 0, and the mask makes its weights 0.
-    fill = torch.where(mask.any(-1, keepdim=True), -torch.inf, 0.0)
-    hidden = torch.where(mask, scores, fill)
-    return hidden.softmax(-1, dtype=scores.dtype) * mask
+def _read(query: Tensor, key: Tensor, value: Tensor, call: _Call) -> _Pair:
+    """Attention as the chapters teach it: score, softmax over the visible keys, mean of the values."""
+    score = call.rule or partial(_scaled_dot_product, scale=call.scale)
+    scores = score(query, key)
+    if call.bias is not None:
+        scores = scores + masking._fit_bias(call.bias, scores.dtype)
+    softmax = partial(_softmax, sink=call.sink)
+    # Where no other code holds these scores. A compiler manages memory itself.
+    own = call.rule is None and call.sink is None
+    if own and not torch.compiler.is_compiling() and scores.numel() >= _fast.REUSE_FROM:
+        softmax = partial(_fast.softmax, formula=_softmax)
+    return _pool(scores, value, call.mask, call.dropout_p, softmax)
+
+
+def _softmax(scores: Tensor, mask: Tensor | None, sink: Tensor | None = None) -> Tensor:
+    """Softmax over the visible keys, and the sink of each head; a row without a visible key becomes zeros."""
+    k_len = scores.shape[-1]
+    if mask is not None:
+        # A row of only -inf would become NaN. Its scores are set to 0, and the mask makes its weights 0.
+        fill = torch.where(mask.any(-1, keepdim=True), -torch.inf, 0.0)
+        scores = torch.where(mask, scores, fill)
+    if sink is not None:  # one more score in each row, whose weight is not returned
+        column = sink.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+        scores = torch.cat((scores, column), dim=-1)
+    weights = scores.softmax(-1, dtype=scores.dtype)[..., :k_len]
+    return weights if mask is None else weights * mask
 
 
 def _pool(
@@ -37,80 +56,51 @@ def _pool(
     mask: Tensor | None,
     dropout_p: float,
     softmax: ScoringRule = _softmax,
-) -> tuple[Tensor, Tensor]:
+) -> _Pair:
     """Mean of the values, weighted by the softmax of the scores; and the weights, before dropout."""
     weights = softmax(scores, mask)
     kept = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
     return kept @ value, weights
 
 
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    is_causal: bool,
-    dropout_p: float,
-    need_weights: bool,
-    rule: ScoringRule | None = None,
-    scale: float | Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Attention on either path. The arguments are already checked, mask and bias aligned with the scores."""
-    device = query.device.type
-    if rule is None and device != "meta" and torch.is_autocast_enabled(device):
-        query, key, value = _fast.narrow(query, key, value)
-        how = (is_causal, dropout_p, need_weights, None, scale)
-        with torch.autocast(device, enabled=False):  # it would round the scores too
-            return _attend(query, key, value, mask, bias, *how)
-    if mask is not None and not _checks.finite(key, value):
-        key, value = _clear_unseen(key, value, mask, is_causal)
-    if rule is None and not need_weights and _fast.KERNEL:
-        output = _fast.attend(
-            query, key, value, mask, bias, is_causal, scale, dropout_p
-        )
-        return output, None
+class _Call(NamedTuple):
+    """How to attend: all that a call says beside query, key and value; already checked."""
 
-    # The readable path: score, mask, softmax, mean, as the chapters teach them.
+    mask: Tensor | None  # aligned with the scores, as is the bias
+    bias: Tensor | None
+    is_causal: bool
+    dropout_p: float
+    need_weights: bool
+    rule: ScoringRule | None  # None: the scaled dot product, as torch's kernel has it
+    scale: float | Tensor | None
+    sink: Tensor | None = None  # (num_heads,), a score in every row that has no key
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, call: _Call
+) -> tuple[Tensor, Tensor | None]:
+    """Attention on either path."""
+    rule, mask, device = call.rule, call.mask, query.device.type
+    if rule is None and device != "meta" and torch.is_autocast_enabled(device):
+        output, weights = _fast.without_autocast(_attend, query, key, value, call)
+        return output, weights
+    if mask is not None and not _fast.finite(key, value):
+        key, value = _fast.clear_unseen(key, value, mask, call.is_causal)
+    if rule is None and not call.need_weights and _fast.KERNEL:
+        return _fast.attend(query, key, value, call), None
     dtype = query.dtype
     if dtype in _HALF:
         query, key, value = query.float(), key.float(), value.float()
     if query.shape[:-2] != key.shape[:-2]:  # groups of query heads share a key head
         group = query.shape[1] // key.shape[1]
         key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
-    if is_causal:
-        causal = masking._hide_future(
-            query.shape[-2], key.shape[-2], device=query.device
-        )
+    if call.is_causal:
+        sizes = (query.shape[-2], key.shape[-2])
+        causal = masking._hide_future(*sizes, device=query.device)
         mask = causal if mask is None else mask & causal
-    softmax = _softmax
-    if rule is not None:
-        scores = rule(query, key)
-    else:
-        scores = _scaled_dot_product(query, key.contiguous(), scale=scale)
-        # No other code holds these scores. A compiler manages memory itself.
-        if not torch.compiler.is_compiling() and scores.numel() >= _fast.REUSE_FROM:
-            softmax = partial(_fast.softmax, formula=_softmax)
-    if bias is not None:
-        scores = scores + masking._fit_bias(bias, scores.dtype)
-    output, weights = _pool(scores, value, mask, dropout_p, softmax)
-    return output.to(dtype), weights.to(dtype) if need_weights else None
-
-
-def _clear_unseen(
-    key: Tensor, value: Tensor, mask: Tensor, is_causal: bool
-) -> tuple[Tensor, Tensor]:
-    """Set to 0 what no query may see, so that not even a NaN there reaches a result or a gradient."""
-    if is_causal and mask.shape[-2] > 1:
-        mask = mask & masking._hide_future(
-            mask.shape[-2], key.shape[-2], device=mask.device
-        )
-    seen = mask if mask.shape[-2] == 1 else mask.any(-2, keepdim=True)
-    seen = seen.transpose(-2, -1)
-    if seen.ndim == 4 and seen.shape[1] > key.shape[1]:  # seen by any head of the group
-        seen = seen.unflatten(1, (key.shape[1], -1)).any(2)
-    # Unlike torch.where, this keeps the strides, on which torch's choice of a kernel depends.
-    return key.masked_fill(~seen, 0.0), value.masked_fill(~seen, 0.0)
+    call = call._replace(mask=mask)
+    output, weights = _read(query, key.contiguous(), value, call)
+    return output.to(dtype), weights.to(dtype) if call.need_weights else None
 
 
 def masked_softmax(
@@ -121,17 +111,14 @@ def masked_softmax(
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Softmax over the keys that a query may attend to.
 
-    A query that may attend to nothing gets a row of exact zeros, in the gradient too. `scores` is not
-    modified. Half precision is computed in float32 and returned in its own dtype.
+    A query that may attend to nothing gets a row of exact zeros, in the gradient too; other rows sum to 1.
+    `scores` is not modified; the weights have its shape and dtype. Half precision is computed in float32.
 
     Args:
         scores: (..., q_len, k_len).
         mask: bool, True = may attend, (q_len, k_len), (batch, q_len, k_len) or
             (batch, num_heads, q_len, k_len).
         valid_lens: integers (batch,) or (batch, q_len); combined with `mask` if both are given.
-
-    Returns:
-        Weights of the shape and dtype of `scores`; a row sums to 1, or to 0 where nothing is visible.
 
     Raises:
         TypeError: `scores` is not floating-point, `mask` not bool, `valid_lens` not integer.
@@ -165,12 +152,10 @@ def attention_pooling(
         scores: (..., q_len, k_len), from any scoring function.
         value: (..., k_len, value_dim).
         mask: bool, True = may attend, see `masked_softmax`.
-        dropout_p: probability that a weight is dropped before the mean; the others grow by
-            1 / (1 - dropout_p).
+        dropout_p: probability that a weight is dropped before the mean; others grow by 1 / (1 - dropout_p).
 
     Returns:
-        (output, weights): (..., q_len, value_dim) and (..., q_len, k_len). The weights are those before
-        dropout, so that their rows sum to 1.
+        (output, weights): (..., q_len, value_dim) and (..., q_len, k_len). Weights are those before dropout.
 
     Raises:
         TypeError: a tensor is not floating-point, or `mask` is not bool.
@@ -181,10 +166,16 @@ def attention_pooling(
         >>> output.item(), weights.tolist()
         (2.0, [[0.5, 0.5]])
     """
-    _checks.check_pooling(scores, value, dropout_p)
+    names, tensors = ("scores", "value"), (scores, value)
+    _checks.check_float_tensor("scores", scores, axes="..., q_len, k_len")
+    _checks.check_float_tensor("value", value, axes="..., k_len, value_dim")
+    _checks.check_same_kind(names, tensors)
+    _checks.check_same("number of keys", names, (scores.shape[-1], value.shape[-2]))
+    _checks.check_leading_axes(names, tensors)
+    _checks.check_probability("dropout_p", dropout_p)
     if mask is not None:
         mask = masking.align_mask(mask, scores.shape)
-        # A NaN that no query may see would stay a NaN when it is multiplied by a weight of 0.
+        # A NaN that no query may see would survive a weight of 0.
         value = torch.where(mask.any(-2).unsqueeze(-1), value, 0.0)
     half = scores.dtype in _HALF
     wide = (scores.float(), value.float()) if half else (scores, value)
@@ -212,14 +203,13 @@ def dot_product_attention(
     """Scaled dot-product attention, softmax(QKᵀ / √d) V (Vaswani et al., 2017, equation 1).
 
     With `need_weights` it is `attention_pooling` of `scaled_dot_product_score`, step by step. Without,
-    torch's fused kernel computes the same, and the weights never exist as a tensor (Dao et al., 2022). Both
-    paths obey the same mask. Half precision is computed in float32 and returned in its own dtype. Only the
-    path with weights can be differentiated twice. On a CPU, torch falls back to a tensor of all weights where
-    `dropout_p` is above 0, `attn_bias` requires grad, or values are not as wide as keys.
+    torch's fused kernel computes the same, and the weights never exist as a tensor (Dao et al., 2022). Half
+    precision is computed in float32 and returned in its own dtype. Only the path with weights can be
+    differentiated twice. On a CPU, torch falls back to a tensor of all weights where `dropout_p` is above 0,
+    `attn_bias` requires grad, or values are not as wide as keys.
 
     What a key or a value holds never matters where no query may see the key, not even NaN or infinity. A NaN
-    that a query does see is never hidden. If only some queries see it, the other rows are right as long as
-    the NaN is in the key and weights are returned; torch's kernel may spread it to other rows.
+    that a query does see is never hidden; torch's kernel, or a NaN in a value, may spoil other rows too.
 
     Args:
         query: (batch, q_len, d) or (batch, num_heads, q_len, d).
@@ -235,10 +225,8 @@ def dot_product_attention(
         is_causal: hide the future; queries and keys end together, see `causal_mask`.
         scale: factor of the dot products, a number or a tensor of shape () or (num_heads, 1, 1), which may be
             learned; default 1 / √d.
-        softcap: limit for the scores before the bias, see `softcap_scores`. The fused kernel has no softcap,
-            so the readable path runs.
-        dropout_p: probability that a weight is dropped. As in `F.dropout`, it is applied whenever it is
-            above 0.
+        softcap: limit for the scores before the bias, see `softcap_scores`; with it, the readable path runs.
+        dropout_p: probability that a weight is dropped; applied whenever it is above 0, as in `F.dropout`.
         need_weights: return the weights as well.
 
     Returns:
@@ -248,9 +236,8 @@ def dot_product_attention(
 
     Raises:
         TypeError: wrong dtype of a tensor or mask.
-        ValueError: shapes do not fit, `attn_mask` could also be meant as (batch, k_len), a length is outside
-            0..k_len, `attn_bias` is not finite, `scale` or `softcap` is not positive, or `dropout_p` is
-            outside 0..1.
+        ValueError: shapes do not fit, a length is outside 0..k_len, `attn_bias` is not finite, `scale` or
+            `softcap` is not positive, or `dropout_p` is outside 0..1.
 
     Example:
         >>> x = torch.ones(2, 3, 4)
@@ -258,21 +245,13 @@ def dot_product_attention(
         >>> weights[0, 1].tolist()
         [0.5, 0.5, 0.0]
     """
-    given = is_causal, dropout_p, scale, softcap
-    _checks.check_attention(query, key, value, *given)
+    _checks.check_attention(query, key, value)
+    _checks.check_type("is_causal", is_causal, bool)
+    _checks.check_probability("dropout_p", dropout_p)
+    _checks.check_settings(scale, softcap)
     shape = (*query.shape[:-1], key.shape[-2])
     mask = masking._combine_masks(shape, attn_mask, key_mask, valid_lens)
     bias = None if attn_bias is None else masking.align_bias(attn_bias, shape)
     rule = _compose_rule(None, scale, softcap)
-    return _attend(
-        query, key, value, mask, bias, is_causal, dropout_p, need_weights, rule, scale
-    )
-
-
-def __getattr__(name: str) -> Any:
-    """Return the layer, which used to be defined here; importing it at the top would be circular."""
-    if name != "MultiHeadAttention":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mha_lib.multi_head import MultiHeadAttention
-
-    return MultiHeadAttention
+    call = _Call(mask, bias, is_causal, dropout_p, need_weights, rule, scale)
+    return _attend(query, key, value, call)

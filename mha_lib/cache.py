@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int, Integer
+from jaxtyping import Bool, Float, Int, Integer, Shaped
 from torch import Tensor
 
 from mha_lib import _checks
-from mha_lib._checks import Device, Positions
+from mha_lib._checks import Device, DType, Positions
 from mha_lib.masking import valid_lens_mask
 
 
@@ -35,12 +37,99 @@ class KeyValueCache:
         (5, True)
     """
 
-    keys: Tensor | None
-    values: Tensor | None
-    visible: Tensor | None
+    # Keys, values and `visible`; replaced as a whole, so that a cache is never half changed.
+    _held: tuple[Shaped[Tensor, "..."] | None, ...] = (None, None, None)
 
-    def __init__(self) -> None:
-        self.keys = self.values = self.visible = None
+    @property
+    def keys(self) -> Tensor | None:
+        """Keys of all slots, (batch, num_kv_heads, len, head_dim), already rotated; None if empty."""
+        return self._held[0]
+
+    @keys.setter
+    def keys(self, keys: Tensor) -> None:
+        self._held = (self._checked("keys", keys), *self._held[1:])
+
+    @property
+    def values(self) -> Tensor | None:
+        """Values of all slots, (batch, num_kv_heads, len, value_dim); None if empty."""
+        return self._held[1]
+
+    @values.setter
+    def values(self, values: Tensor) -> None:
+        self._held = (self._held[0], self._checked("values", values), self._held[2])
+
+    @property
+    def visible(self) -> Tensor | None:
+        """Which slots hold a real token, bool (batch, len); None where all do."""
+        return self._held[2]
+
+    def _checked(self, name: str, tensor: Tensor) -> Tensor:
+        """Return what replaces all keys or values, if it has as many slots: positions count them."""
+        if tensor.shape[2] != (held := len(self)):
+            rule = f"keep the {held} slots of the cache, which crop and append change"
+            raise _checks.refusal(name, rule, tensor)
+        return tensor
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KeyValueCache:
+        """Copy what is held, also where it belongs to a graph."""
+        return copy.copy(self)._change(Tensor.clone)
+
+    def _change(self, change: Callable[[Tensor], Tensor]) -> KeyValueCache:
+        self._held = tuple(None if x is None else change(x) for x in self._held)
+        return self
+
+    def crop(self, length: int) -> KeyValueCache:
+        """Forget all slots but the first `length`, as after refused drafts of tokens; return this cache.
+
+        Raises:
+            TypeError: `length` is not an int.
+            ValueError: `length` is negative, or larger than the cache.
+
+        Example:
+            >>> cache, keys = KeyValueCache(), torch.rand(2, 1, 3, 4)
+            >>> _ = cache.append(keys, keys)
+            >>> len(cache.crop(2))
+            2
+        """
+        if not 0 <= _checks.check_int("length", length) <= len(self):
+            raise _checks.refusal("length", f"lie in 0..len(cache)={len(self)}", length)
+        return self._change(lambda tensor: tensor.narrow(tensor.ndim // 2, 0, length))
+
+    def reorder(self, samples: Integer[Tensor, " batch"]) -> KeyValueCache:
+        """Give each place of the batch what another sample remembers, as a beam does; return this cache.
+
+        `samples` are integers (batch,), which sample each place takes over. There may be more or fewer places
+        than before.
+
+        Raises:
+            TypeError: `samples` does not hold integers.
+            ValueError: `samples` has another shape, or names a sample that is not there.
+
+        Example:
+            >>> cache, keys = KeyValueCache(), torch.rand(2, 1, 3, 4)
+            >>> _ = cache.append(keys, keys)
+            >>> torch.equal(cache.reorder(torch.tensor([1, 1, 0])).keys, keys[[1, 1, 0]])
+            True
+        """
+        last = 0 if self.keys is None else self.keys.shape[0] - 1
+        rule = f"lie in 0..{last}"
+        _checks.check_numbers("samples", samples, 0, last, rule, integers="(batch,)")
+        return self._change(lambda tensor: tensor[samples])
+
+    def to(self, device: Device = None, dtype: DType = None) -> KeyValueCache:
+        """Move keys and values to another device or dtype; return this cache.
+
+        Raises:
+            RuntimeError: torch does not have that device.
+
+        Example:
+            >>> cache, keys = KeyValueCache(), torch.rand(2, 1, 3, 4)
+            >>> _ = cache.append(keys, keys)
+            >>> cache.to(dtype=torch.bfloat16).values.dtype
+            torch.bfloat16
+        """
+        # `visible`, (batch, len), stays bool.
+        return self._change(lambda x: x.to(device, dtype if x.ndim == 4 else None))
 
     def __len__(self) -> int:
         """Number of slots in use; a mask for the next call has a column for each, and for each new key."""
@@ -53,33 +142,24 @@ class KeyValueCache:
         Raises:
             ValueError: the cache is still empty, so the batch size is not known.
         """
-        if self.keys is None:
-            raise ValueError(
-                "lens needs a cache that holds something, got an empty one"
-            )
         if self.visible is not None:
             return self.visible.sum(1)
-        return torch.full(
-            (self.keys.shape[0],), len(self), device=self.keys.device, dtype=torch.int64
-        )
+        if (keys := self.keys) is not None:
+            return keys.new_full(keys.shape[:1], len(self), dtype=torch.int64)
+        raise ValueError("lens needs a cache that holds something, got an empty one")
 
     def positions(
         self, q_len: int, new: int | None = None
     ) -> tuple[Int[Tensor, "*batch q_len"], Int[Tensor, "*batch k_len"]]:
         """Positions of queries and keys in the next call, for masks and biases that depend on distance.
 
-        Args:
-            q_len: number of queries of the next call.
-            new: number of keys that the call adds; default `q_len`.
-
-        Returns:
-            Positions of the queries, (q_len,) or (batch, q_len), and of all keys, (len(cache) + new,) or
-            (batch, len(cache) + new); with a batch axis where the cache holds samples of different lengths.
-            Slots that no query sees have the position of the token before them.
+        The call has `q_len` queries and adds `new` keys, by default as many. The positions of the queries are
+        (q_len,) or (batch, q_len), those of all keys (len(cache) + new,) or (batch, len(cache) + new); with a
+        batch axis where the cache holds samples of different lengths. Slots that no query sees have the
+        position of the token before them.
 
         Raises:
-            TypeError: a length is not an int.
-            ValueError: a length is negative.
+            TypeError, ValueError: a length is not an int, or is negative.
 
         Example:
             >>> cache, keys = KeyValueCache(), torch.rand(2, 1, 3, 4)
@@ -91,9 +171,8 @@ class KeyValueCache:
         _checks.check_lens(q_len=q_len, new=new)
         device = None if self.keys is None else self.keys.device
         queries, keys = _new_positions(self, q_len, new, device)
-        if self.visible is None:
-            held = torch.arange(len(self), device=device)
-        else:
+        held = torch.arange(len(self), device=device)
+        if self.visible is not None:
             held = (self.visible.cumsum(1) - 1).clamp(min=0)
         return queries, torch.cat((held, keys), dim=-1)
 
@@ -108,12 +187,10 @@ class KeyValueCache:
         Float[Tensor, "batch num_kv_heads k_len value_dim"],
         Bool[Tensor, "batch k_len"] | None,
     ]:
-        """Add the tokens of a chunk.
+        """Add a chunk of tokens, of which the first `valid_lens`, integers (batch,), are real; default all.
 
-        Args:
-            keys: (batch, num_kv_heads, new, head_dim), already rotated if the layer rotates its keys.
-            values: (batch, num_kv_heads, new, value_dim).
-            valid_lens: integers (batch,), how many of the new tokens are real; default all.
+        Keys, (batch, num_kv_heads, new, head_dim), are already rotated if the layer rotates them; values are
+        (batch, num_kv_heads, new, value_dim).
 
         Returns:
             (keys, values, visible): all that the cache holds, new tokens last, and which slots hold a real
@@ -124,69 +201,50 @@ class KeyValueCache:
             ValueError: the shapes do not fit each other or the cache, another device, or a length outside
                 0..new. The cache is then unchanged.
         """
-        _checks.check_chunk(keys, values, self.keys, self.values)
+        _checks.check_chunk(keys, values, (self.keys, self.values))
         self.check_fits(keys.shape, valid_lens)
-        visible = self._append_visible(keys, valid_lens)
+        past, new, visible = len(self), keys.shape[2], self.visible
         if self.keys is not None and self.values is not None:
             keys = torch.cat((self.keys, keys), dim=2)
             values = torch.cat((self.values, values), dim=2)
-        self.keys, self.values, self.visible = keys, values, visible
+        if visible is not None:
+            visible = torch.cat((visible, visible.new_ones(keys.shape[0], new)), dim=1)
+        if valid_lens is not None:
+            lens = valid_lens.to(keys.device).unsqueeze(1)
+            real = torch.arange(-past, new, device=keys.device) < lens
+            visible = real if visible is None else visible & real
+        self._held = keys, values, visible
         return keys, values, visible
 
     def check_fits(
         self, sizes: Sequence[int], valid_lens: Integer[Tensor, "..."] | None
     ) -> None:
-        """Check a chunk before it is computed.
-
-        Args:
-            sizes: (batch, num_kv_heads, new, head_dim) of its keys.
-            valid_lens: as in `append`.
+        """Check a chunk with keys of `sizes` (batch, num_kv_heads, new, head_dim) before it is computed.
 
         Raises:
             TypeError: `valid_lens` does not hold integers.
-            ValueError: the sizes do not match the cache, or `valid_lens` has another shape or lies outside
-                0..new.
+            ValueError: the sizes do not match the cache, or `valid_lens` is not (batch,) or not in 0..new.
         """
-        held = None if self.keys is None else self.keys.shape
-        _checks.check_chunk_sizes(tuple(sizes), held, valid_lens)
+        if self.keys is not None:
+            names, held = ("the new keys", "the cache"), self.keys.shape
+            both = [(*shape[:2], shape[3]) for shape in (sizes, held)]
+            _checks.check_same("(batch, num_kv_heads, head_dim)", names, both)
         if valid_lens is not None:
+            if isinstance(valid_lens, Tensor) and valid_lens.shape != (sizes[0],):
+                rule = "have shape (batch,) with a cache, the number of real new tokens"
+                got = f"{tuple(valid_lens.shape)} for batch={sizes[0]}"
+                raise _checks.refusal("valid_lens", rule, got)
             valid_lens_mask(valid_lens, sizes[2])
 
-    def _append_visible(self, keys: Tensor, valid_lens: Tensor | None) -> Tensor | None:
-        if valid_lens is None and self.visible is None:
-            return None
-        held, added = self.visible, keys.new_ones(keys.shape[:3:2], dtype=torch.bool)
-        if valid_lens is not None:
-            added = (
-                valid_lens_mask(valid_lens, keys.shape[2]).squeeze(1).to(keys.device)
-            )
-        if held is None:
-            held = keys.new_ones(keys.shape[0], len(self), dtype=torch.bool)
-        return torch.cat((held, added), dim=1)
-
-    def _check_call(
-        self, sizes: Sequence[int], valid_lens: Tensor | None, turned: int
-    ) -> int:
-        """Check a layer's call that rotates `turned` queries; return the number of slots in use."""
+    def _check_call(self, layer: Any, query: Tensor, key: Tensor, lens: Any) -> int:
+        """Check a layer's call before anything is projected; return the number of slots in use."""
         _checks.check_type("cache", self, KeyValueCache)
-        self.check_fits(sizes, valid_lens)
-        total = len(self) + sizes[2]
-        if turned > total:
-            raise ValueError(
-                "query must not be longer than all keys where rotary is used with a cache, "
-                f"got q_len={turned}, k_len={total}"
-            )
+        (batch, q_len, _), new = query.shape, key.shape[1]
+        self.check_fits((batch, layer.num_kv_heads, new, layer.head_dim), lens)
+        if q_len > (total := len(self) + new) and layer.rotary is not None:
+            rule = "not be longer than all keys where rotary is used with a cache"
+            raise _checks.refusal("query", rule, f"q_len={q_len}, k_len={total}")
         return len(self)
-
-    def _extend(
-        self, keys: Tensor, values: Tensor, mask: Tensor | None, lens: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Append, and hide in the mask of the call the slots without a real token."""
-        keys, values, visible = self.append(keys, values, valid_lens=lens)
-        if visible is not None:
-            visible = visible[:, None, None]
-            mask = visible if mask is None else mask & visible
-        return keys, values, mask
 
 
 def _new_positions(
@@ -195,17 +253,7 @@ def _new_positions(
     """Positions of queries and new keys: both end together, and continue where the cache ends."""
     longest = max(q_len, new)
     positions = torch.arange(longest, device=device)
-    if cache is not None and cache.visible is not None:  # each sample has its own end
-        positions = positions + (cache.lens.unsqueeze(1) + new - longest)
-    elif cache is not None:
-        positions = positions + (len(cache) + new - longest)
+    if cache is not None:  # each sample may have its own end
+        past: Any = len(cache) if cache.visible is None else cache.lens.unsqueeze(1)
+        positions = positions + (past + new - longest)
     return positions[..., longest - q_len :], positions[..., longest - new :]
-
-
-def _slot_positions(
-    cache: KeyValueCache | None, q_len: int, k_len: int
-) -> Positions | None:
-    """`cache.positions` if some slots hold no token, so that slots are not positions; otherwise None."""
-    if cache is None or cache.visible is None:
-        return None
-    return cache.positions(q_len, k_len - len(cache))

@@ -1,4 +1,4 @@
-"""Published models of three families, BERT, GPT-2 and Llama: from their files into our blocks, and back.
+"""Published models from their files into our blocks, and back: BERT, GPT-2, Llama, Mistral, Qwen2 and Qwen3.
 
 A checkpoint is a folder with `config.json` and the weights, in `model.safetensors` or in several files that
 `model.safetensors.index.json` lists. Only safetensors files are read: nothing is unpickled, so no file can
@@ -18,12 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mha_lib._checks import check_type
-from mha_lib._families import ACTIVATIONS, FAMILIES, Family, Model
+from mha_lib._checks import check_choice, check_type, refusal
+from mha_lib._families import ACTIVATIONS, FAMILIES, UNSUPPORTED, Family, Model
 from mha_lib.language_models import GPT2, Bert, Llama
+from mha_lib.rotary_scaling import _KINDS, RotaryScaling
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_HEADS = ("cls.", "lm_head.")  # how names of output layers begin
 _DTYPES = ("F64", "F32", "F16", "BF16")
 
 
@@ -33,11 +35,13 @@ def load_checkpoint(
     revision: str | None = None,
     sha256: str | Mapping[str, str] | None = None,
 ) -> Bert | GPT2 | Llama:
-    """Read a model of the BERT, GPT-2 or Llama family from its files.
+    """Read a model of BERT's, GPT-2's, Llama's, Mistral's, Qwen2's or Qwen3's family from its files.
 
     The network is used only if `revision` is given: then `source` is a name on the Hugging Face hub. Of BERT,
-    the classifier for pairs of sentences is left out. Dropout is not carried over. Scaled rotary positions,
-    relative positions, biases in a Llama and quantized weights are refused.
+    the classifier for pairs of sentences is left out. Files of a bare `BertModel` or `LlamaModel` give a
+    model with `head=False`, whose logits are None. Dropout is not carried over. Where rotary positions are
+    scaled to longer texts, `max_len` is the length that they are scaled to. Relative positions, windows in
+    some of the layers and quantized weights are refused.
 
     Damage inside the numbers of a file leaves the file readable; only `sha256` finds it.
 
@@ -50,7 +54,8 @@ def load_checkpoint(
             file of weights and may name others. Digests are compared before any of these files is parsed.
 
     Returns:
-        A `Bert`, `GPT2` or `Llama` in eval mode, with parameters of the dtype of the file.
+        A `Bert`, `GPT2` or `Llama` (also for Mistral and Qwen) in eval mode, with parameters of the dtype of
+        the file.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -77,17 +82,21 @@ def load_checkpoint(
         if found != digest.lower():
             raise ValueError(f"sha256 of {name} must be {digest}, got {found}")
     config = _read_json(folder, _CONFIG)
-    family = _family_of(config)
-    model = _build(family, config)
+    kind = config.get("model_type")
+    why = f" ({UNSUPPORTED[kind]})" if kind in [*UNSUPPORTED] else ""
+    family: Family = _one_of(FAMILIES, kind, "model_type", why)
     with ExitStack() as opened:
         stored: dict[str, Any] = {}
         for name, held in _weight_files(folder).items():
             if sha256 is not None and name not in digests:
-                raise ValueError(
-                    f"sha256 must name every file of weights, got none for {name}"
-                )
+                rule = "name every file of weights"
+                raise refusal("sha256", rule, f"none for {name}")
             stored |= _open(opened, _existing(folder, name), held)
-        tensors = _read(family, model, _with_todays_names(family, stored))
+        # The names in files of a model without output layers lack the prefix.
+        bare = not any(name.startswith(family.prefix) for name in stored)
+        head = not bare or _has_head(family, config, stored)
+        model = _build(family, config, head=head)
+        tensors = _read(family, model, _with_todays_names(family, stored, bare))
     # The model was built without storage, so each parameter becomes one of these tensors.
     model.load_state_dict(tensors, assign=True)
     return model.eval()
@@ -113,23 +122,30 @@ def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
         ...     sorted(path.name for path in Path(folder).iterdir())
         ['config.json', 'model.safetensors']
     """
-    from safetensors.torch import save_file
-
-    kinds = {family.model: name for name, family in FAMILIES.items()}
-    if type(model) not in kinds:
+    save_file = _safetensors().torch.save_file
+    kinds = [name for name in FAMILIES if FAMILIES[name].model is type(model)]
+    if not kinds:
         raise TypeError(
             f"model must be a Bert, GPT2 or Llama, got {type(model).__name__}"
         )
     _check_path("folder", folder)
-    family = FAMILIES[kinds[type(model)]]
-    config: dict[str, Any] = {"model_type": kinds[type(model)]}
-    config |= {"architectures": [family.architecture]}
-    config |= {"bos_token_id": None, "eos_token_id": None, **_describe(family, model)}
+    described = ((kind, _describe(FAMILIES[kind], model)) for kind in kinds)
+    kind, entries = next((pair for pair in described if pair[1]), ("", {}))
+    if not entries:
+        rule = f"be as {type(model).__name__} builds it"
+        raise refusal("model", rule, "one whose parts were changed")
+    family = FAMILIES[kind]
+    architecture, prefix = family.architecture, ""
+    if not model.head:  # the names of a bare model lack the prefix
+        architecture, prefix = re.sub("For.*", "Model", architecture), family.prefix
+    config: dict[str, Any] = {"model_type": kind, "architectures": [architecture]}
+    config |= {"bos_token_id": None, "eos_token_id": None, **entries}
     own = {name: tensor.detach() for name, tensor in model.named_parameters()}
     tensors = {}
     for name, parts in _names(family, model).items():
         rows = torch.cat([own[part] for part in parts])
-        tensors[name] = _swap(family, name, rows).contiguous()
+        tensor = _swap(family, name, rows).contiguous()
+        tensors[name.removeprefix(prefix)] = tensor
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
@@ -182,16 +198,13 @@ def _read(family: Family, model: Model, stored: Mapping[str, Any]) -> dict[str, 
     )
     dtypes = {stored[name].get_dtype() for name in wanted}
     if len(dtypes) != 1 or not dtypes <= set(_DTYPES):
-        raise ValueError(
-            f"the weights must all be of one of the dtypes {', '.join(_DTYPES)}, "
-            f"got {', '.join(sorted(dtypes))}"
-        )
+        rule = f"all be of one of the dtypes {', '.join(_DTYPES)}"
+        raise refusal("the weights", rule, ", ".join(sorted(dtypes)))
     for copy, original in family.copies.items():
         repeated = copy in stored and copy not in wanted
         if repeated and not torch.equal(stored[copy][:], stored[original][:]):
-            raise ValueError(
-                f"{copy} must equal {original}, which it repeats in this model, got other numbers"
-            )
+            rule = f"equal {original}, which it repeats in this model"
+            raise refusal(copy, rule, "other numbers")
     tensors: dict[str, Tensor] = {}
     for name, targets in wanted.items():
         rows = _swap(family, name, stored[name][:])
@@ -214,13 +227,14 @@ def _refuse_different(what: str, lists: Mapping[str, Collection[str]]) -> None:
         raise ValueError(f"{what}; {'; '.join(parts)}")
 
 
-def _with_todays_names(family: Family, stored: Mapping[str, Any]) -> dict[str, Any]:
+def _with_todays_names(
+    family: Family, stored: Mapping[str, Any], bare: bool
+) -> dict[str, Any]:
     """Rename what older files, and files of models without output layers, name differently."""
-    bare = not any(name.startswith(family.prefix) for name in stored)
     renamed: dict[str, Any] = {}
     for old, tensor in stored.items():
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", old))
-        if bare and not name.startswith(("cls.", "lm_head.")):
+        if bare and not name.startswith(_HEADS):
             name = family.prefix + name
         if name in renamed:
             raise ValueError(f"{name} must be there once, got it under two names")
@@ -228,58 +242,101 @@ def _with_todays_names(family: Family, stored: Mapping[str, Any]) -> dict[str, A
     return renamed
 
 
-def _family_of(config: Mapping[str, Any]) -> Family:
-    model_type = config.get("model_type")
-    if model_type not in tuple(FAMILIES):
-        raise ValueError(
-            f"model_type in {_CONFIG} must be one of {', '.join(FAMILIES)}, got {model_type!r}"
-        )
-    return FAMILIES[model_type]
+def _has_head(
+    family: Family, config: Mapping[str, Any], stored: Collection[str]
+) -> bool:
+    """Whether bare files hold an output nevertheless, or its numbers are those of the embedding."""
+    if family.model is GPT2 or any(name.startswith(_HEADS) for name in stored):
+        return True
+    tied: bool = {**family.defaults, **config}.get("tie_word_embeddings", True)
+    return tied and family.model is not Bert
 
 
-def _build(family: Family, config: Mapping[str, Any]) -> Model:
+def _one_of(table: Mapping[str, Any], key: Any, entry: str, why: str = "") -> Any:
+    """What an entry of the configuration stands for; raise if the table does not hold it."""
+    if key not in tuple(table):  # it may be of any type
+        rule = f"be one of {', '.join(table)}"
+        raise refusal(f"{entry} in {_CONFIG}", rule, f"{key!r}{why}")
+    return table[key]
+
+
+def _build(family: Family, config: Mapping[str, Any], *, head: bool) -> Model:
     """Build the model that a configuration describes on the meta device: shapes without numbers."""
-    # Transformers 5 writes the settings of rotary positions as an entry of their own.
-    rotary = config.get("rope_parameters") or {}
-    if not isinstance(rotary, dict):
-        raise ValueError(f"rope_parameters in {_CONFIG} must be a dict, got {rotary!r}")
+    rotary = _rotary_of(config)
     options = {**family.defaults, **config, **rotary}
-    only = {**family.only, "quantization_config": None}
     missing = {key for key in family.settings.values() if key not in options}
     other = [
         f"{key} is {options[key]!r}, supported is {value!r}"
-        for key, value in only.items()
+        for key, value in {**family.only, "quantization_config": None}.items()
         if options.get(key, value) != value
     ]
-    lists = {"missing": missing, "not supported": other}
-    _refuse_different(f"{_CONFIG} must describe a {family.model.__name__}", lists)
+    rule = f"{_CONFIG} must describe a {family.model.__name__}"
+    _refuse_different(rule, {"missing": missing, "not supported": other})
     arguments = {name: options[key] for name, key in family.settings.items()}
+    arguments |= {**family.fixed} if head else {**family.fixed, "head": False}
     if "activation" in arguments:
-        name = arguments["activation"]
-        if name not in tuple(ACTIVATIONS):
-            raise ValueError(
-                f"{family.settings['activation']} in {_CONFIG} must be one of "
-                f"{', '.join(ACTIVATIONS)}, got {name!r}"
-            )
-        arguments["activation"] = ACTIVATIONS[name]
+        entry, name = family.settings["activation"], arguments["activation"]
+        arguments["activation"] = _one_of(ACTIVATIONS, name, entry)
     try:
         if family.model is GPT2 and arguments["hidden_dim"] is None:
             arguments["hidden_dim"] = 4 * arguments["embed_dim"]
-        model = family.model(**arguments, device="meta")
+        if arguments.get("window") is not None:  # theirs counts the token itself
+            arguments["window"] = (arguments["window"] - 1, 0)
+        if family.model is Llama:
+            scaling = _scaling_of(rotary, arguments["max_len"])
+            arguments["scaling"] = scaling
+            if scaling is not None and scaling.trained_len == arguments["max_len"]:
+                arguments["max_len"] = int(arguments["max_len"] * scaling.factor)
+        return family.model(**arguments, device="meta")
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{_CONFIG} must describe a {family.model.__name__}: {error}"
-        ) from error
-    head_dim = arguments["embed_dim"] // arguments["num_heads"]
-    if options.get("head_dim") not in (None, head_dim):
-        raise ValueError(
-            f"head_dim in {_CONFIG} must be {head_dim}, got {options['head_dim']}"
-        )
-    return model
+        raise ValueError(f"{rule}: {error}") from error
+
+
+def _rotary_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of rotary positions; transformers 5 writes even the base there."""
+    for name in ("rope_parameters", "rope_scaling"):
+        found = config.get(name) or {}
+        if not isinstance(found, dict):
+            raise refusal(f"{name} in {_CONFIG}", "be a dict", repr(found))
+        if found:
+            return found
+    return {}
+
+
+def _names_of_scaling(kind: str) -> dict[str, str]:
+    """Arguments of `RotaryScaling` -> entries of the settings of rotary positions."""
+    names = {"factor": "factor", "trained_len": "original_max_position_embeddings"}
+    if kind == "llama3":
+        names |= {"low": "low_freq_factor", "high": "high_freq_factor"}
+    if kind == "yarn":
+        names |= {"low": "beta_slow", "high": "beta_fast"}
+        names |= {"attention_factor": "attention_factor"}
+    return names
+
+
+def _scaling_of(rotary: Mapping[str, Any], max_len: int) -> RotaryScaling | None:
+    kind = rotary.get("rope_type", rotary.get("type", "default"))
+    if kind == "default":
+        return None
+    check_choice(f"rope_type in {_CONFIG}", kind, _KINDS)
+    ours = {theirs: name for name, theirs in _names_of_scaling(kind).items()}
+    rest = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+    given = {
+        key: value
+        for key, value in rotary.items()
+        # Whole columns as ends of the ramp are what YaRN does unless told otherwise.
+        if value is not None and key not in rest and (key, value) != ("truncate", True)
+    }
+    unknown = [f"{key} of rotary positions" for key in given.keys() - ours.keys()]
+    _refuse_different("they cannot be scaled", {"not supported": unknown})
+    arguments = {ours[key]: value for key, value in given.items()}
+    said = arguments.pop("trained_len", max_len)
+    trained_len = {"linear": None, "dynamic": max_len}.get(kind, said)
+    return RotaryScaling(kind, trained_len=trained_len, **arguments)
 
 
 def _describe(family: Family, model: Any) -> dict[str, Any]:
-    """The configuration of a model; refused if a model built from it would be another one."""
+    """The configuration of a model; empty if a model built from it would be another one."""
     try:
         block = model.encoder.blocks[0]
         attention, hidden = block.self_attention, block.feed_forward
@@ -292,24 +349,31 @@ def _describe(family: Family, model: Any) -> dict[str, Any]:
             "num_layers": len(model.encoder.blocks),
             "max_len": model.max_len,
             "layer_norm_eps": block.self_attention_norm.eps,
-            "tied": model.output is None,
+            "tied": model.head and model.output is None,
         }
         if family.model is Bert:
             found["num_segments"] = model.segment_embedding.num_embeddings
         if family.model is Llama:
             found["base"] = attention.rotary.base
+            found["head_dim"], window = attention.head_dim, attention.window
+            found["attention_bias"] = attention.out_proj.bias is not None
+            found["mlp_bias"] = hidden.up_proj.bias is not None
+            found["window"] = None if window is None else window[0] + 1
         else:
             names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
             found["activation"] = names[hidden.activation]
         config = {key: found[name] for name, key in family.settings.items()}
-        same = _looks(model) == _looks(_build(family, config))
-    except (AttributeError, KeyError, ValueError):
-        same = False
-    if not same:
-        raise ValueError(
-            f"model must be as {family.model.__name__} builds it, got one whose parts were changed"
-        )
-    return config
+        scaling = attention.rotary.scaling if family.model is Llama else None
+        if scaling is not None:
+            pairs = _names_of_scaling(scaling.kind).items()
+            entries = {key: getattr(scaling, name) for name, key in pairs}
+            config["rope_scaling"] = {"rope_type": scaling.kind, **entries}
+            if scaling.kind == "dynamic":
+                config["max_position_embeddings"] = scaling.trained_len
+        same = _looks(model) == _looks(_build(family, config, head=model.head))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}
+    return config if same else {}
 
 
 def _looks(model: Model) -> tuple[str, dict[str, Any]]:
@@ -330,17 +394,15 @@ def _find_folder(source: object, revision: str | None) -> Path:
         return folder
     check_type("revision", revision, str)
     if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", str(source)):
-        raise ValueError(
-            f"source must be a name on the hub where revision is given, got {str(source)!r}"
-        )
+        rule = "be a name on the hub where revision is given"
+        raise refusal("source", rule, f"{str(source)!r}")
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise ImportError("revision needs the package huggingface_hub") from error
     wanted = [_CONFIG, _WEIGHTS, _INDEX, "model-*.safetensors"]
-    folder = Path(
-        snapshot_download(str(source), revision=revision, allow_patterns=wanted)
-    )
+    found = snapshot_download(str(source), revision=revision, allow_patterns=wanted)
+    folder = Path(found)
     if re.fullmatch("[0-9a-f]{40}", revision) and folder.name != revision:
         raise ValueError(f"revision must be {revision}, got {folder.name}")
     return folder
@@ -356,13 +418,9 @@ def _weight_files(folder: Path) -> dict[str, set[str] | None]:
         why = f"; {', '.join(pickled)}: unpickling may run code" if pickled else ""
         raise FileNotFoundError(f"{_WEIGHTS} must be in {folder}{why}")
     places = _read_json(folder, _INDEX).get("weight_map")
-    named = isinstance(places, dict) and all(
-        isinstance(n, str) for n in places.values()
-    )
-    if not named or not places:
-        raise ValueError(
-            f"weight_map in {_INDEX} must be a dict of file names, got {places!r}"
-        )
+    if not isinstance(places, dict) or {*map(type, places.values())} != {str}:
+        rule = "be a dict of file names"
+        raise refusal(f"weight_map in {_INDEX}", rule, f"{places!r}")
     files: dict[str, set[str] | None] = {}
     for tensor, name in places.items():
         files[name] = {tensor, *(files.get(name) or ())}
@@ -371,14 +429,12 @@ def _weight_files(folder: Path) -> dict[str, set[str] | None]:
 
 def _open(opened: ExitStack, path: Path, held: set[str] | None) -> dict[str, Any]:
     """What a file holds: tensors of which only shape and dtype are read yet."""
-    from safetensors import SafetensorError, safe_open
-
+    library = _safetensors()
     try:
-        file: Any = opened.enter_context(safe_open(path, framework="pt"))
-    except (SafetensorError, OSError) as error:
-        raise ValueError(
-            f"{path.name} must be a safetensors file, got a damaged or other one: {error}"
-        ) from error
+        file: Any = opened.enter_context(library.safe_open(path, framework="pt"))
+    except (library.SafetensorError, OSError) as error:
+        rule = "be a safetensors file"
+        raise refusal(path.name, rule, f"a damaged or other one: {error}") from error
     found = set(file.keys())
     if held is not None:
         what = f"{path.name} does not hold what {_INDEX} says"
@@ -387,12 +443,19 @@ def _open(opened: ExitStack, path: Path, held: set[str] | None) -> dict[str, Any
     return {name: file.get_slice(name) for name in found}
 
 
+def _safetensors() -> Any:
+    """The package that reads and writes the files; nothing else in the library needs it."""
+    try:
+        import safetensors.torch
+    except ImportError as error:
+        raise ImportError("checkpoints need the package safetensors") from error
+    return safetensors
+
+
 def _existing(folder: Path, name: str) -> Path:
     """The path of a file directly in `folder`; names come from files that others wrote."""
     if Path(name).name != name or "\\" in name:
-        raise ValueError(
-            f"files of a checkpoint must be named without a folder, got {name!r}"
-        )
+        raise refusal("files of a checkpoint", "be named without a folder", f"{name!r}")
     if not (folder / name).is_file():
         raise FileNotFoundError(f"{name} must be in {folder}")
     return folder / name
@@ -426,7 +489,6 @@ def _check_digests(sha256: object) -> dict[str, str]:
         check_type("a name in sha256", name, str)
         check_type("a digest in sha256", digest, str)
         if not re.fullmatch("[0-9a-fA-F]{64}", digest):
-            raise ValueError(
-                f"sha256 must have 64 hexadecimal digits, got {digest!r} for {name}"
-            )
+            rule = "have 64 hexadecimal digits"
+            raise refusal("sha256", rule, f"{digest!r} for {name}")
     return dict(digests)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 
-from mha_lib._checks import check_positive_int, check_type
+from mha_lib._checks import check_positive_int, check_type, refusal
 from mha_lib.feed_forward import FeedForward
-from mha_lib.multi_head import MultiHeadAttention
 
-_Layer = TypeVar("_Layer", bound=MultiHeadAttention)
+if TYPE_CHECKING:
+    from mha_lib.multi_head import MultiHeadAttention
+
+_Layer = TypeVar("_Layer", bound="MultiHeadAttention")
 _Own = TypeVar("_Own", bound="_TorchTwin")
 
 # In a mask that is added to the scores, numbers up to this one mean "hidden".
 _HIDDEN = -1e4
+
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 
 def mask_from_additive(mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
@@ -60,10 +64,8 @@ def mask_from_additive(mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]
     fits = (zeros | hidden) if additive else (zeros | ones)
     if not bool(fits.all()):
         odd = mask[~fits].flatten()[0].item()
-        raise ValueError(
-            "mask must hold 0 and numbers of at most -10000, which are added, or only 0 and 1, "
-            f"got {odd}; attn_bias takes other numbers"
-        )
+        rule = "hold 0 and numbers of at most -10000, which are added, or only 0 and 1"
+        raise refusal("mask", rule, f"{odd}; attn_bias takes other numbers")
     return ~hidden if additive else ones
 
 
@@ -74,72 +76,62 @@ def _layer_from_torch(cls: type[_Layer], layer: nn.MultiheadAttention) -> _Layer
         raise ValueError(
             "layer must have add_bias_kv=False and add_zero_attn=False, got one that is True"
         )
-    ours = cls(
-        layer.embed_dim,
-        layer.num_heads,
-        kdim=layer.kdim,
-        vdim=layer.vdim,
-        dropout=layer.dropout,
-        bias=layer.in_proj_bias is not None,
-        device="meta",  # no random numbers are drawn
-        dtype=layer.out_proj.weight.dtype,
-    ).to_empty(device=layer.out_proj.weight.device)
-    projections = (ours.q_proj, ours.k_proj, ours.v_proj)
-    if layer._qkv_same_embed_dim:
-        _copy([proj.weight for proj in projections], layer.in_proj_weight)
-    else:
-        separate = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
-        for proj, weight in zip(projections, separate, strict=True):
-            _copy([proj.weight], weight)
-    _copy([ours.out_proj.weight], layer.out_proj.weight)
-    if layer.in_proj_bias is not None:
-        _copy([proj.bias for proj in projections], layer.in_proj_bias)
-        _copy([ours.out_proj.bias], layer.out_proj.bias)
-    return ours.train(layer.training)
+    ours: _Layer = _made_like(layer, cls)
+    for targets, source in _pairs(ours, layer):
+        _copy(targets, source)
+    return ours
 
 
 def _layer_to_torch(layer: MultiHeadAttention) -> nn.MultiheadAttention:
     """See `MultiHeadAttention.to_torch`."""
     extras = {
         "num_kv_heads": layer.num_kv_heads != layer.num_heads,
-        "pruned heads": layer.num_heads * layer.head_dim != layer.embed_dim,
+        "pruned heads or another head_dim": layer.num_heads * layer.head_dim
+        != layer.embed_dim,
         **{
             name: getattr(layer, name) is not None
-            for name in ("scale", "softcap", "window", "score", "rotary")
+            for name in ("scale", "softcap", "window", "score", "rotary", "sink")
         },
+        "qk_norm": layer.q_norm is not None,
     }
     if any(extras.values()):
         found = ", ".join(name for name, there in extras.items() if there)
-        raise ValueError(
-            f"layer must have no settings that torch's layer lacks, got one with {found}"
-        )
-    names = ("q_proj", "k_proj", "v_proj", "out_proj")
-    parts = {name: _plain(name, getattr(layer, name)) for name in names}
-    _check_biases(parts)
-    *projections, out_proj = parts.values()
-    theirs = nn.MultiheadAttention(
-        layer.embed_dim,
-        layer.num_heads,
-        kdim=layer.kdim,
-        vdim=layer.vdim,
-        dropout=layer.dropout,
-        bias=out_proj.bias is not None,
-        batch_first=True,
-        device="meta",  # no random numbers are drawn
-        dtype=out_proj.weight.dtype,
-    ).to_empty(device=out_proj.weight.device)
+        rule = "have no settings that torch's layer lacks"
+        raise refusal("layer", rule, f"one with {found}")
+    _check_biases({name: _plain(name, getattr(layer, name)) for name in _PROJECTIONS})
+    theirs: nn.MultiheadAttention
+    theirs = _made_like(layer, nn.MultiheadAttention, batch_first=True)
+    for sources, target in _pairs(layer, theirs):
+        _copy([target], *sources)
+    return theirs
+
+
+def _made_like(layer: Any, cls: Any, **options: Any) -> Any:
+    """A layer of class `cls` with the sizes of `layer` and no numbers; no random numbers are drawn."""
+    weight, bias = layer.out_proj.weight, layer.out_proj.bias is not None
+    options |= {name: getattr(layer, name) for name in ("kdim", "vdim", "dropout")}
+    options |= {"bias": bias, "device": "meta", "dtype": weight.dtype}
+    made = cls(layer.embed_dim, layer.num_heads, **options)
+    return made.to_empty(device=weight.device).train(layer.training)
+
+
+def _pairs(
+    ours: MultiHeadAttention, theirs: nn.MultiheadAttention
+) -> list[tuple[list[Tensor], Any]]:
+    """Tensors of our layer, each with the tensor of torch's layer that holds their rows."""
+    projections = (ours.q_proj, ours.k_proj, ours.v_proj)
     weights = [proj.weight for proj in projections]
+    pairs: list[tuple[list[Tensor], Any]]
     if theirs._qkv_same_embed_dim:
-        _copy([theirs.in_proj_weight], *weights)
+        pairs = [(weights, theirs.in_proj_weight)]
     else:
         separate = (theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight)
-        for target, weight in zip(separate, weights, strict=True):
-            _copy([target], weight)
-    _copy([theirs.out_proj.weight], out_proj.weight)
-    if out_proj.bias is not None:
-        _copy([theirs.in_proj_bias], *(proj.bias for proj in projections))
-        _copy([theirs.out_proj.bias], out_proj.bias)
-    return theirs.train(layer.training)
+        pairs = [([own], other) for own, other in zip(weights, separate, strict=True)]
+    pairs.append(([ours.out_proj.weight], theirs.out_proj.weight))
+    if ours.out_proj.bias is not None:
+        pairs.append(([proj.bias for proj in projections], theirs.in_proj_bias))
+        pairs.append(([ours.out_proj.bias], theirs.out_proj.bias))
+    return pairs
 
 
 def _copy(targets: list[Tensor], *sources: Tensor) -> None:
@@ -164,17 +156,35 @@ def _plain(name: str, part: Any) -> Any:
     kind = nn.LayerNorm if "norm" in name else nn.Linear
     # A wrapper may be a subclass that computes something else.
     if not isinstance(part, kind) or type(part).forward is not kind.forward:
-        raise ValueError(f"{name} must be a {kind.__name__}, got {type(part).__name__}")
+        # An adapter may bear the name of what it wraps.
+        found = f"{type(part).__name__} of {type(part).__module__}; merge or remove a wrapper first"
+        raise refusal(name, f"be a {kind.__name__}", found)
     return part
+
+
+def _check_plain_linear(attention: MultiHeadAttention) -> None:
+    """Raise unless the projections of a layer are linear layers whose matrices can be cut into heads."""
+    for name in _PROJECTIONS:
+        proj = getattr(attention, name)
+        # Weight norm removes the parameter but keeps the class; sharding and torchao change its class.
+        weight = proj._parameters.get("weight")
+        if type(proj) is not nn.Linear or type(weight) is not nn.Parameter:
+            kind = type(weight).__name__
+            held = (
+                "out a weight of its own" if weight is None else f" a weight of {kind}"
+            )
+            raise TypeError(
+                f"attention.{name} must be a plain Linear, so that its matrix can be cut into heads, "
+                f"got {type(proj).__name__} with{held}"
+            )
 
 
 def _check_biases(parts: dict[str, Any]) -> None:
     """Raise unless all parts have a bias or none of them has one."""
     without = [name for name, part in parts.items() if part.bias is None]
     if 0 < len(without) < len(parts):
-        raise ValueError(
-            f"bias must be in all parts or in none, got none in {', '.join(without)}"
-        )
+        rule = "be in all parts or in none"
+        raise refusal("bias", rule, f"none in {', '.join(without)}")
 
 
 def _one_dropout(module: nn.Module, names: Iterable[str]) -> float:
@@ -182,8 +192,9 @@ def _one_dropout(module: nn.Module, names: Iterable[str]) -> float:
     found = {}
     for name in names:
         part: Any = module.get_submodule(name)
-        attends = isinstance(part, (MultiHeadAttention, nn.MultiheadAttention))
-        found[name] = part.dropout if attends else getattr(part, "p", 0.0)
+        # An attention has its dropout as a number, a dropout layer as its p.
+        of_attention = getattr(part, "dropout", 0.0)
+        found[name] = getattr(part, "p", of_attention)
     if len(set(found.values())) > 1:
         raise ValueError(f"dropout must be the same everywhere, got {found}")
     return next(iter(found.values()))
@@ -200,8 +211,13 @@ def _activation_name(activation: Any) -> str:
     raise ValueError(f"activation must be relu or the exact gelu, got {name}")
 
 
-def _names(decodes: bool) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Our names -> torch's names, for the attentions, the other layers and the dropouts of a block."""
+def _torch_kind(decodes: bool, what: str) -> Any:
+    """Torch's class of a block (`what` is "Layer") or of a stack ("")."""
+    return getattr(nn, f"Transformer{'Decoder' if decodes else 'Encoder'}{what}")
+
+
+def _names(decodes: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """Our names -> torch's names, for the attentions and the other layers of a block."""
     attentions = {"self_attention": "self_attn"}
     parts = {
         "self_attention_norm": "norm1",
@@ -209,15 +225,17 @@ def _names(decodes: bool) -> tuple[dict[str, str], dict[str, str], dict[str, str
         "feed_forward.down_proj": "linear2",
         "feed_forward_norm": "norm3" if decodes else "norm2",
     }
-    dropouts = {"feed_forward.dropout": "dropout", "dropout": "dropout1"}
     if decodes:
         attentions["cross_attention"] = "multihead_attn"
         parts["cross_attention_norm"] = "norm2"
-    return attentions, parts, dropouts
+    return attentions, parts
 
 
 class _TorchTwin(nn.Module):
     """Base class of blocks and stacks: conversion from torch's module of the same kind, and back."""
+
+    _attention: ClassVar[type[MultiHeadAttention]]
+    """The class of a block's attentions."""
 
     @classmethod
     def from_torch(cls: type[_Own], module: nn.Module) -> _Own:
@@ -283,20 +301,18 @@ class _TorchTwin(nn.Module):
 
 def _block_from_torch(cls: Any, layer: Any) -> Any:
     decodes = cls._has_memory
-    kind = nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer
-    check_type("module", layer, kind)
-    attentions, parts, _ = _names(decodes)
-    more = ("dropout3",) if decodes else ()
-    dropouts = (*attentions.values(), "dropout", "dropout1", "dropout2", *more)
+    check_type("module", layer, _torch_kind(decodes, "Layer"))
+    attentions, parts = _names(decodes)
+    dropouts = [*attentions.values(), "dropout", "dropout1", "dropout2"]
+    dropouts += ["dropout3"] if decodes else []
     width = layer.self_attn.embed_dim
     copies: dict[str, Any] = {}
     for ours, theirs in attentions.items():
-        copies[ours] = attention = MultiHeadAttention.from_torch(getattr(layer, theirs))
-        if not attention.kdim == attention.vdim == width:
-            raise ValueError(
-                f"kdim and vdim of {theirs} must be embed_dim={width}, "
-                f"got {attention.kdim} and {attention.vdim}"
-            )
+        copies[ours] = cls._attention.from_torch(getattr(layer, theirs))
+        kdim, vdim = copies[ours].kdim, copies[ours].vdim
+        if not kdim == vdim == width:
+            rule = f"be embed_dim={width}"
+            raise refusal(f"kdim and vdim of {theirs}", rule, f"{kdim} and {vdim}")
     for ours, theirs in parts.items():
         copies[ours] = copy.deepcopy(_plain(theirs, getattr(layer, theirs)))
     block = cls(
@@ -315,26 +331,23 @@ def _block_from_torch(cls: Any, layer: Any) -> Any:
 
 def _block_to_torch(block: Any) -> Any:
     decodes = block._has_memory
-    attentions, parts, dropouts = _names(decodes)
+    attentions, parts = _names(decodes)
     check_type("feed_forward", block.feed_forward, FeedForward)
     activation = block.feed_forward.activation
     if activation not in ("relu", "gelu"):
-        raise ValueError(
-            f"activation must be relu or the exact gelu, got {activation!r}"
-        )
+        raise refusal("activation", "be relu or the exact gelu", f"{activation!r}")
     copies: dict[str, Any] = {}
     for ours, theirs in parts.items():
         copies[theirs] = copy.deepcopy(_plain(ours, block.get_submodule(ours)))
     _check_biases(copies | {"self_attn": block.self_attention.q_proj})
     for ours, theirs in attentions.items():
-        check_type(ours, getattr(block, ours), MultiHeadAttention)
+        check_type(ours, getattr(block, ours), block._attention)
         copies[theirs] = getattr(block, ours).to_torch()
-    kind = nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer
-    layer = kind(
+    layer = _torch_kind(decodes, "Layer")(
         block.embed_dim,
         block.self_attention.num_heads,
         copies["linear1"].out_features,
-        dropout=_one_dropout(block, (*attentions, *dropouts)),
+        dropout=_one_dropout(block, [*attentions, "feed_forward.dropout", "dropout"]),
         activation=activation,
         batch_first=True,
         norm_first=block.norm_first,
@@ -347,34 +360,26 @@ def _block_to_torch(block: Any) -> Any:
 
 
 def _stack_from_torch(cls: Any, stack: Any) -> Any:
-    decodes = cls._block._has_memory
-    check_type(
-        "module", stack, nn.TransformerDecoder if decodes else nn.TransformerEncoder
-    )
+    check_type("module", stack, _torch_kind(cls._block._has_memory, ""))
     check_positive_int("num_layers", len(stack.layers))
     blocks: list[Any] = [cls._block.from_torch(layer) for layer in stack.layers]
-    norm = None if stack.norm is None else copy.deepcopy(_plain("norm", stack.norm))
     heads = blocks[0].self_attention.num_heads
     ours = cls(1, blocks[0].embed_dim, heads, 1, norm_first=False, device="meta")
     ours.train(stack.training)
     ours.blocks[0] = blocks[0]
     ours.blocks.extend(blocks[1:])
-    if norm is not None:
-        ours.norm = norm
+    if stack.norm is not None:
+        ours.norm = copy.deepcopy(_plain("norm", stack.norm))
     return ours
 
 
 def _stack_to_torch(stack: Any) -> Any:
     layers = [block.to_torch() for block in stack.blocks]
-    norm = None
-    if not isinstance(stack.norm, nn.Identity):
-        norm = copy.deepcopy(_plain("norm", stack.norm))
-    theirs: Any
-    if stack._block._has_memory:
-        theirs = nn.TransformerDecoder(layers[0], 0)
-    else:
-        theirs = nn.TransformerEncoder(layers[0], 0, enable_nested_tensor=False)
-    theirs.train(stack.training)
+    decodes = stack._block._has_memory
+    options = {} if decodes else {"enable_nested_tensor": False}
+    theirs = _torch_kind(decodes, "")(layers[0], 0, **options).train(stack.training)
     theirs.layers.extend(layers)
-    theirs.num_layers, theirs.norm = len(layers), norm
+    theirs.num_layers = len(layers)
+    if not isinstance(stack.norm, nn.Identity):
+        theirs.norm = copy.deepcopy(_plain("norm", stack.norm))
     return theirs

@@ -31,15 +31,13 @@ class FeedForward(nn.Module):
     Like torch's layers, it drops entries of the hidden layer in training.
 
     Args:
-        embed_dim: width of a token.
-        hidden_dim: width of the hidden layer; four times `embed_dim` in the paper.
+        embed_dim, hidden_dim: widths of a token and of the hidden layer, four times as wide in the paper.
         dropout: probability that an entry of the hidden layer is dropped, in training only.
         activation: "relu"; "gelu", x Φ(x) without approximation (Hendrycks & Gimpel, 2016, §2); "gelu_tanh",
             its approximation 0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))), also there, which GPT-2 was trained
             with; "silu", x σ(x) (ibid.); or "swiglu", as above, which is Llama's.
         bias: add b₁ and b₂, as the paper and torch do, and a bias to the gate.
-        device: where the parameters are made.
-        dtype: of the parameters; default torch's default dtype.
+        device, dtype: of the parameters; by default torch's.
 
     Raises:
         TypeError: a width is not an int, `dropout` not a number, `activation` not a str.
@@ -92,7 +90,7 @@ class FeedForward(nn.Module):
             TypeError: `x` is not a floating-point tensor, or not of the layer's dtype.
             ValueError: `x` has another width.
         """
-        _checks.check_tokens(x, self.embed_dim, self.up_proj, "..., embed_dim")
+        _checks.check_width("x", x, self.embed_dim, axes="..., embed_dim")
         activate: Callable[[Tensor], Tensor] = _ACTIVATIONS[self.activation]
         if self.gate_proj is None:
             hidden = activate(self.up_proj(x))
@@ -109,14 +107,8 @@ class FeedForward(nn.Module):
 class RMSNorm(nn.Module):
     """Divide each token by its root mean square, then scale each entry (Zhang & Sennrich, 2019, equation 4).
 
-    RMSNorm(x) = x / √(mean(x²) + eps) · weight. Unlike a layer norm, it subtracts no mean and adds no bias.
-    Half precision is computed in float32 and returned in its own dtype.
-
-    Args:
-        embed_dim: width of a token.
-        eps: added to the mean square, positive.
-        device: where the weight is made.
-        dtype: of the weight; default torch's default dtype.
+    RMSNorm(x) = x / √(mean(x²) + eps) · weight, for tokens of width `embed_dim`. Unlike a layer norm, it
+    subtracts no mean and adds no bias. Half precision is computed in float32 and returned in its own dtype.
 
     Raises:
         TypeError: `embed_dim` is not an int, or `eps` not a number.
@@ -154,7 +146,7 @@ class RMSNorm(nn.Module):
             TypeError: `x` is not a floating-point tensor, or not of the norm's dtype.
             ValueError: `x` has another width.
         """
-        _checks.check_tokens(x, self.embed_dim, self, "..., embed_dim")
+        _checks.check_width("x", x, self.embed_dim, axes="..., embed_dim")
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         mean_square = wide.square().mean(-1, keepdim=True)
         return (wide * torch.rsqrt(mean_square + self.eps) * self.weight).to(x.dtype)

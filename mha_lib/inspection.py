@@ -18,7 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from mha_lib._checks import check_float_tensor, check_plain_linear, check_type
+from mha_lib._checks import check_float_tensor, check_int, check_type, refusal
+from mha_lib.conversion import _check_plain_linear
 from mha_lib.multi_head import MultiHeadAttention
 
 _LOCK = threading.Lock()  # guards what all threads share: the stance and the captures
@@ -100,11 +101,9 @@ def _watch(
     """Write the weights of each call of `layer` into `captured[name]` while the block runs."""
     capture = name, captured
     with _LOCK:
-        found = vars(layer).get("forward")
-        watched = (
-            found if isinstance(found, _WatchedForward) else _WatchedForward(layer)
-        )
-        vars(layer)["forward"] = watched
+        if not isinstance(vars(layer).get("forward"), _WatchedForward):
+            vars(layer)["forward"] = _WatchedForward(layer)
+        watched: _WatchedForward = vars(layer)["forward"]
         watched.captures.append(capture)
     try:
         yield
@@ -167,12 +166,22 @@ def gate_heads(
     attention = _bare_layer(attention)
     check_float_tensor("gates", gates, axes="num_heads")
     if tuple(gates.shape) != (attention.num_heads,):
-        raise ValueError(
-            f"gates must have shape (num_heads,) = ({attention.num_heads},), got {tuple(gates.shape)}"
-        )
+        rule = f"have shape (num_heads,) = ({attention.num_heads},)"
+        raise refusal("gates", rule, tuple(gates.shape))
+
+    with _scaled_heads(attention, gates.to):
+        yield
+
+
+@contextmanager
+def _scaled_heads(
+    attention: MultiHeadAttention, gates_for: Callable[[Tensor], Tensor]
+) -> Iterator[None]:
+    """Multiply heads by the gates (..., num_heads) that `gates_for` makes for the merged heads."""
 
     def scale(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
-        return (_scale_heads(args[0], gates.to(args[0])),)
+        heads = args[0].unflatten(-1, (attention.num_heads, -1))
+        return ((heads * gates_for(args[0]).unsqueeze(-1)).flatten(-2),)
 
     # Where heads are divided over processes, torch's own hook turns the heads into a
     # DTensor; this hook must run before it.
@@ -215,17 +224,14 @@ def head_importance(
     attention = _bare_layer(attention)
     gates: list[Tensor] = []  # one (batch, num_heads) for each call of the layer
 
-    def one_gate_per_sample(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
-        gates.append(
-            args[0].new_ones(args[0].shape[0], attention.num_heads).requires_grad_()
-        )
-        return (_scale_heads(args[0], gates[-1].unsqueeze(1)),)
+    def one_gate_per_sample(merged: Tensor) -> Tensor:
+        ones = merged.new_ones(merged.shape[0], attention.num_heads)
+        gates.append(ones.requires_grad_())
+        return gates[-1].unsqueeze(1)
 
-    handle = attention.out_proj.register_forward_pre_hook(
-        one_gate_per_sample, prepend=True
-    )
+    scaled = _scaled_heads(attention, one_gate_per_sample)
     try:
-        with _eager(), torch.inference_mode(False), torch.enable_grad():
+        with scaled, torch.inference_mode(False), torch.enable_grad():
             losses = loss()
     except RuntimeError as error:
         if "nference tensor" not in str(error):
@@ -234,45 +240,33 @@ def head_importance(
             "loss() must use tensors that were made outside torch.inference_mode(), or clones of them, since "
             f"it needs gradients, got: {error}"
         ) from error
-    finally:
-        handle.remove()
-    check_type("the result of loss()", losses, Tensor)
-    if losses.ndim > 1:
-        raise ValueError(
-            f"loss() must return a scalar or one loss for each sample, got shape {tuple(losses.shape)}"
-        )
-    if not gates or not losses.requires_grad:
-        raise ValueError(
-            "loss() must depend on the heads of attention, and leave gradients switched on, "
-            f"got {losses.tolist()}, which does not"
-        )
-    if losses.ndim == 1 and any(len(gate) != len(losses) for gate in gates):
-        seen = [len(gate) for gate in gates]
-        raise ValueError(
-            f"loss() must return one loss for each sample of the layer, got {len(losses)} for {seen}"
-        )
+    _check_losses(losses, gates)
     # A sample's loss depends on its own gates only, so the gradient of the sum holds the
     # gradients of all samples.
     with torch.inference_mode(False):
-        gradients = torch.autograd.grad(
-            losses, gates, torch.ones_like(losses), allow_unused=True
-        )
+        ones = torch.ones_like(losses)
+        gradients = torch.autograd.grad(losses, gates, ones, allow_unused=True)
         by_call = [gradient for gradient in gradients if gradient is not None]
         if not by_call:
-            raise ValueError(
-                f"loss() must depend on the heads of attention, got {losses.tolist()}, which does not"
-            )
+            got = f"{losses.tolist()}, which does not"
+            raise refusal("loss()", "depend on the heads of attention", got)
         if losses.ndim == 0:
             return torch.stack([gradient.sum(0) for gradient in by_call]).sum(0).abs()
         return torch.stack(by_call).sum(0).abs().mean(0)
 
 
-def _scale_heads(
-    merged: Float[Tensor, "batch len width"], gates: Float[Tensor, "*#batch num_heads"]
-) -> Float[Tensor, "batch len width"]:
-    """Multiply merged heads (batch, len, num_heads * head_dim) by gates (..., num_heads) that broadcast."""
-    heads: Tensor = merged.unflatten(-1, (gates.shape[-1], -1))
-    return (heads * gates.unsqueeze(-1)).flatten(-2)
+def _check_losses(losses: Tensor, gates: Sequence[Tensor]) -> None:
+    """Raise unless a loss for each sample, or one for all, depends on the gates."""
+    check_type("the result of loss()", losses, Tensor)
+    if losses.ndim > 1:
+        got = f"shape {tuple(losses.shape)}"
+        raise refusal("loss()", "return a scalar or one loss for each sample", got)
+    if not gates or not losses.requires_grad:
+        rule = "depend on the heads of attention, and leave gradients switched on"
+        raise refusal("loss()", rule, f"{losses.tolist()}, which does not")
+    if losses.ndim == 1 and any(len(gate) != len(losses) for gate in gates):
+        got = f"{len(losses)} for {[len(gate) for gate in gates]}"
+        raise refusal("loss()", "return one loss for each sample of the layer", got)
 
 
 def prune_heads(
@@ -309,57 +303,27 @@ def prune_heads(
         )
     """
     attention = _bare_layer(attention)
-    check_type("heads", heads, Sequence)
-    for head in heads:
-        if isinstance(head, bool) or not isinstance(head, int):
-            raise TypeError(
-                f"heads must hold ints, got {type(head).__name__}: {head!r}"
-            )
-        if not 0 <= head < attention.num_heads:
-            raise ValueError(
-                f"heads must lie in 0..num_heads-1={attention.num_heads - 1}, got {head}"
-            )
-    if len(set(heads)) != len(heads):
-        raise ValueError(f"heads must name each head once, got {list(heads)}")
-    if len(heads) == attention.num_heads:
-        raise ValueError(
-            f"heads must leave at least one head, got all {attention.num_heads}"
-        )
-    group = attention.num_heads // attention.num_kv_heads
-    for first in range(0, attention.num_heads, group):
-        sharing = range(first, first + group)
-        named = [head for head in sharing if head in heads]
-        if 0 < len(named) < group:
-            raise ValueError(
-                f"heads must name all of the query heads {list(sharing)}, which share key and value head "
-                f"{first // group} (num_kv_heads={attention.num_kv_heads}), or none of them, got {named}"
-            )
-    check_plain_linear(attention)
+    group = _check_heads(attention, heads)
+    _check_plain_linear(attention)
     kept = [head for head in range(attention.num_heads) if head not in heads]
     kv_kept = [head // group for head in kept if head % group == 0]
     pruned = copy.deepcopy(attention)
     pruned.num_heads, pruned.num_kv_heads = len(kept), len(kv_kept)
+    width = attention.head_dim
     query_rows, kv_rows = (
-        torch.cat(
-            [
-                torch.arange(attention.head_dim) + head * attention.head_dim
-                for head in of
-            ]
-        )
+        torch.cat([torch.arange(width) + head * width for head in of])
         for of in (kept, kv_kept)
     )
-    rows_of = (
-        (pruned.q_proj, query_rows),
-        (pruned.k_proj, kv_rows),
-        (pruned.v_proj, kv_rows),
-    )
-    for proj, rows in rows_of:
+    projections = (pruned.q_proj, pruned.k_proj, pruned.v_proj)
+    for proj, rows in zip(projections, (query_rows, kv_rows, kv_rows), strict=True):
         proj.weight = _cut(proj.weight, rows)
         proj.out_features = len(rows)
         if proj.bias is not None:
             proj.bias = _cut(proj.bias, rows)
     pruned.out_proj.weight = _cut(pruned.out_proj.weight, (slice(None), query_rows))
     pruned.out_proj.in_features = len(query_rows)
+    if pruned.sink is not None:
+        pruned.sink = _cut(pruned.sink, torch.tensor(kept))
     scale = attention.scale
     if isinstance(scale, Tensor) and scale.ndim > 2:
         per_head = scale.expand(*scale.shape[:-3], attention.num_heads, 1, 1)
@@ -367,6 +331,29 @@ def prune_heads(
         learned = isinstance(scale, nn.Parameter)
         pruned.scale = nn.Parameter(cut, scale.requires_grad) if learned else cut
     return pruned
+
+
+def _check_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> int:
+    """Raise unless these heads can be removed; return how many query heads share a key and value head."""
+    check_type("heads", heads, Sequence)
+    for head in heads:
+        check_int("a head in heads", head)
+        if not 0 <= head < attention.num_heads:
+            rule = f"lie in 0..num_heads-1={attention.num_heads - 1}"
+            raise refusal("heads", rule, head)
+    if len(set(heads)) != len(heads):
+        raise refusal("heads", "name each head once", list(heads))
+    if len(heads) == attention.num_heads:
+        raise refusal("heads", "leave at least one head", f"all {attention.num_heads}")
+    group = attention.num_heads // attention.num_kv_heads
+    for first in range(0, attention.num_heads, group):
+        sharing = range(first, first + group)
+        named = [head for head in sharing if head in heads]
+        if 0 < len(named) < group:
+            rule = f"name all of the query heads {list(sharing)}, which share key and value head "
+            rule += f"{first // group} (num_kv_heads={attention.num_kv_heads}), or none of them"
+            raise refusal("heads", rule, named)
+    return group
 
 
 def _cut(parameter: Tensor, where: Any) -> nn.Parameter:
@@ -382,9 +369,8 @@ def _attention_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
         if isinstance(module, MultiHeadAttention)
     }
     if not layers:
-        raise ValueError(
-            f"model must contain a MultiHeadAttention, got a {type(model).__name__} without one"
-        )
+        rule = "contain a MultiHeadAttention"
+        raise refusal("model", rule, f"a {type(model).__name__} without one")
     return layers
 
 

@@ -5,7 +5,7 @@ Their constructors show what distinguishes them: norms, activation, positions, b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from mha_lib.cache import KeyValueCache, _new_positions
 from mha_lib.feed_forward import _ACTIVATIONS
 from mha_lib.masking import _combine_masks
 from mha_lib.rotary import RotaryPositionalEncoding
-from mha_lib.seq2seq import _check_ids
+from mha_lib.rotary_scaling import RotaryScaling
+from mha_lib.seq2seq import _check_ids, _num_embeddings
 from mha_lib.transformer import TransformerEncoder, _check_caches
 
 
@@ -32,42 +33,53 @@ class _LanguageModel(nn.Module):
         sizes: tuple[int, int, int, int],
         max_len: int,
         tied: bool,
+        head: bool = True,
         **options: Any,
     ) -> None:
         super().__init__()
         _checks.check_sizes(vocab_size=vocab_size, max_len=max_len)
-        _checks.check_type("tied", tied, bool)
+        _checks.check_flags(tied=tied, head=head)
         place: Any = {"device": options.get("device"), "dtype": options.get("dtype")}
         # The blocks check the other sizes, before any number is drawn.
         self.encoder = TransformerEncoder(*sizes, **options)
-        self.max_len = max_len
+        self.max_len, self.head = max_len, head
         self.embedding = nn.Embedding(vocab_size, sizes[1], **place)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.output: nn.Linear | None = None
-        if not tied:
+        if head and not tied:
             self.output = nn.Linear(sizes[1], vocab_size, bias=False, **place)
             nn.init.normal_(self.output.weight, std=0.02)
 
-    def _logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
-        """How well each token of the vocabulary fits, (batch, len, vocab_size).
+    def _logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor | None:
+        """How well each token of the vocabulary fits, (batch, len, vocab_size); None without a head.
 
         A model without an output matrix of its own compares with the embeddings (Press & Wolf, 2017).
         """
-        output = self.embedding if self.output is None else self.output
-        return F.linear(hidden, output.weight, bias)
+        if not self.head:
+            return None
+        if self.output is None:
+            table = getattr(self.embedding, "weight", None)
+            if table is None or table.device != hidden.device:
+                # A wrapper, or a table that is fetched when the embedding is called.
+                vocab_size = _num_embeddings(self.embedding)
+                table = self.embedding(torch.arange(vocab_size, device=hidden.device))
+            return F.linear(hidden, table, bias)
+        # Called, not only asked for its matrix: it may be a wrapper (LoRA), quantized or sharded.
+        logits: Tensor = self.output(hidden)
+        return logits
 
     def _check_call(
         self,
         tokens: Tensor,
         key_mask: Tensor | None,
         valid_lens: Tensor | None,
-        cache: Sequence[KeyValueCache] | None = None,
+        cache: Sequence[KeyValueCache] | None,
+        positions: Tensor | None,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Check a call before anything is computed; return the tokens' positions, and what hides keys."""
         first = _check_caches(cache, KeyValueCache, len(self.encoder.blocks))[0]
         past = 0 if first is None else len(first)
-        vocab_size = self.embedding.num_embeddings
-        _check_ids("tokens", tokens, vocab_size, self.max_len - past)
+        _check_ids("tokens", tokens, self.embedding, self.max_len - past)
         batch, length = tokens.shape
         attention: Any = self.encoder.get_submodule("blocks.0.self_attention")
         if first is not None:
@@ -75,16 +87,30 @@ class _LanguageModel(nn.Module):
             first.check_fits((batch, heads, length, attention.head_dim), valid_lens)
         shape = (batch, attention.num_heads, length, past + length)
         # A cache stores the lengths and hides its padding itself.
-        mask = _combine_masks(
-            shape, None, key_mask, valid_lens if first is None else None
+        lens, later = (valid_lens, None) if first is None else (None, valid_lens)
+        mask = _combine_masks(shape, None, key_mask, lens)
+        if positions is None:
+            positions, _ = _new_positions(first, length, length, tokens.device)
+        else:
+            self._check_positions(positions, batch, length)
+        return positions, {"attn_mask": mask, "valid_lens": later}
+
+    def _check_positions(self, positions: object, batch: int, length: int) -> None:
+        if not hasattr(self, "position_embedding"):
+            why = "rotations depend on distances, which padding does not change"
+            raise _checks.refusal("positions", f"be None: {why}", positions)
+        rule, axes = f"lie in 0..max_len-1={self.max_len - 1}", "(len,) or (batch, len)"
+        places = _checks.check_numbers(
+            "positions", positions, 0, self.max_len - 1, rule, integers=axes
         )
-        positions, _ = _new_positions(first, length, length, tokens.device)
-        hide = {"attn_mask": mask, "valid_lens": None if first is None else valid_lens}
-        return positions, hide
+        if tuple(places.shape) not in ((length,), (1, length), (batch, length)):
+            rule = f"have shape {axes} for tokens of shape {(batch, length)}"
+            raise _checks.refusal("positions", rule, places)
 
     def extra_repr(self) -> str:
         """Show in the printed module what its parts do not show."""
-        return f"max_len={self.max_len}, tied={self.output is None}"
+        output = f"tied={self.output is None}" if self.head else "head=False"
+        return f"max_len={self.max_len}, {output}"
 
 
 class _DecoderOnly(_LanguageModel):
@@ -98,16 +124,21 @@ class _DecoderOnly(_LanguageModel):
         self,
         tokens: Int64[Tensor, "batch len"],
         *,
+        positions: Integer[Tensor, "*batch len"] | None = None,
         key_mask: Bool[Tensor, "batch all_keys"] | None = None,
         valid_lens: Integer[Tensor, "batch *lens"] | None = None,
         cache: Sequence[KeyValueCache] | None = None,
-    ) -> tuple[Float[Tensor, "batch len embed_dim"], Float[Tensor, "batch len vocab"]]:
+    ) -> tuple[
+        Float[Tensor, "batch len embed_dim"], Float[Tensor, "batch len vocab"] | None
+    ]:
         """Predict what follows each token; no prediction sees a later token.
 
         Args:
             tokens: int64 (batch, len).
-            key_mask: bool, True = may attend, (batch, len), for all queries of a sample. A hidden token still
-                has a position of its own.
+            positions: integers (len,) or (batch, len), the position of each token; default 0, 1, 2 and so on,
+                which padding on the left would shift. A model that rotates takes none and needs none.
+            key_mask: bool, True = may attend, (batch, len), for all queries of a sample. Without `positions`,
+                a hidden token still has a position of its own.
             valid_lens: number of tokens that are visible, integers (batch,) or (batch, len).
             cache: from `new_cache`, one per batch; it grows by `tokens`, whose positions continue where it
                 ends. `key_mask` then spans all its slots; `valid_lens`, (batch,), counts the new tokens.
@@ -121,8 +152,8 @@ class _DecoderOnly(_LanguageModel):
             ValueError: a shape does not fit, a token or length is out of range, or tokens and cache together
                 are longer than `max_len`.
         """
-        positions, hide = self._check_call(tokens, key_mask, valid_lens, cache)
-        x = self._embed(tokens, positions)
+        places, hide = self._check_call(tokens, key_mask, valid_lens, cache, positions)
+        x = self._embed(tokens, places)
         hidden: Tensor = self.encoder(x, is_causal=True, cache=cache, **hide)
         return hidden, self._logits(hidden)
 
@@ -186,7 +217,7 @@ class GPT2(_DecoderOnly):
         _check_ungated(activation)
         place: Any = {"device": device, "dtype": dtype}
         sizes = (num_layers, embed_dim, num_heads, hidden_dim)
-        options = {"dropout": dropout, "activation": activation, "bias": True}
+        options: Any = {"dropout": dropout, "activation": activation, "bias": True}
         options |= {"layer_norm_eps": layer_norm_eps, **place}
         super().__init__(vocab_size, sizes, max_len, tied, norm_first=True, **options)
         self.position_embedding = nn.Embedding(max_len, embed_dim, **place)
@@ -206,19 +237,16 @@ class Llama(_DecoderOnly):
     Llama's authors neighbours are a pair; they need other rows of `q_proj` and `k_proj`. Large models share
     keys and values between heads (Touvron et al., 2023b, appendix A.2.1).
 
-    Args:
-        vocab_size: number of different tokens.
-        embed_dim: width of a token.
-        num_heads: number of heads of each attention; divides `embed_dim`, with an even quotient.
-        hidden_dim: width inside the feed-forward layers.
-        num_layers: number of blocks.
-        max_len: the greatest length.
-        num_kv_heads: number of key and value heads, see `MultiHeadAttention`; default `num_heads`.
-        base: see `RotaryPositionalEncoding`.
-        layer_norm_eps: what the RMS norms add under the root.
-        tied: the output matrix is the embedding, not a matrix of its own.
-        device: where the parameters are made.
-        dtype: of the parameters; default torch's default dtype.
+    Arguments and errors are those of `GPT2`, but for these: `num_kv_heads` is that of `MultiHeadAttention`,
+    and `base` and `scaling` are those of `RotaryPositionalEncoding`; `layer_norm_eps` is what the RMS norms
+    add; and the output matrix is the embedding only if `tied`. The width of a head must be even.
+
+    Later models differ in one setting each. `window` is that of Mistral (Jiang et al., 2023, §2), whose
+    sliding window of w tokens is (w - 1, 0) here; Qwen2 (Yang et al., 2024, §2.2) has `attention_bias` for
+    queries, keys and values; Qwen3 (Yang et al., 2025, §2) has `qk_norm` and a `head_dim` of its own: see
+    `MultiHeadAttention`, also for their defaults. `mlp_bias` adds biases in the feed-forward layers.
+
+    Without a `head`, there is no output matrix, and the logits are None.
 
     Raises:
         TypeError: a size is not an int, or another argument is of the wrong type.
@@ -245,19 +273,31 @@ class Llama(_DecoderOnly):
         base: float = 10_000.0,
         layer_norm_eps: float = 1e-6,
         tied: bool = False,
+        head_dim: int | None = None,
+        attention_bias: bool | Collection[str] = False,
+        mlp_bias: bool = False,
+        qk_norm: bool = False,
+        window: tuple[int | None, int | None] | None = None,
+        scaling: RotaryScaling | None = None,
+        head: bool = True,
         device: Device = None,
         dtype: DType = None,
     ) -> None:
         _checks.check_sizes(embed_dim=embed_dim, num_heads=num_heads)
-        _checks.check_divisible(embed_dim=embed_dim, num_heads=num_heads)
+        _checks.check_flags(mlp_bias=mlp_bias)
+        if head_dim is None:
+            _checks.check_divisible(embed_dim=embed_dim, num_heads=num_heads)
+            head_dim = embed_dim // num_heads
         rotary = RotaryPositionalEncoding(
-            embed_dim // num_heads, base=base, interleaved=False
+            head_dim, base=base, interleaved=False, scaling=scaling
         )
         sizes = (num_layers, embed_dim, num_heads, hidden_dim)
         options: Any = {"norm": "rms", "activation": "swiglu", "rotary": rotary}
         options |= {"num_kv_heads": num_kv_heads, "layer_norm_eps": layer_norm_eps}
+        options |= {"head_dim": head_dim, "qk_norm": qk_norm, "window": window}
+        options |= {"attention_bias": attention_bias, "bias": mlp_bias}
         options |= {"norm_first": True, "device": device, "dtype": dtype}
-        super().__init__(vocab_size, sizes, max_len, tied, **options)
+        super().__init__(vocab_size, sizes, max_len, tied, head, **options)
 
 
 class Bert(_LanguageModel):
@@ -266,18 +306,9 @@ class Bert(_LanguageModel):
     The output is that of the masked-word task: a linear layer, the activation and a norm, then the embedding
     as output matrix, with a bias for each token. The classifier for pairs of sentences is not part of it.
 
-    Args:
-        vocab_size: number of different tokens.
-        embed_dim: width of a token.
-        num_heads: number of heads of each attention; divides `embed_dim`.
-        hidden_dim: width inside the feed-forward layers; four times `embed_dim` in BERT.
-        num_layers: number of blocks.
-        max_len: number of positions, and so the greatest length.
-        num_segments: number of different segments, such as the two sentences of a pair.
-        activation: of the feed-forward layers and the output, see `FeedForward`; not "swiglu".
-        layer_norm_eps: what the layer norms add under the root.
-        device: where the parameters are made.
-        dtype: of the parameters; default torch's default dtype.
+    Arguments and errors are those of `GPT2`, but for `num_segments`, the number of different segments, such
+    as the two sentences of a pair, and `head`: without it there is no output, and the logits are None. The
+    activation is also that of the output.
 
     Raises:
         TypeError: a size is not an int, or another argument is of the wrong type.
@@ -302,6 +333,7 @@ class Bert(_LanguageModel):
         num_segments: int = 2,
         activation: str = "gelu",
         layer_norm_eps: float = 1e-12,
+        head: bool = True,
         device: Device = None,
         dtype: DType = None,
     ) -> None:
@@ -309,39 +341,38 @@ class Bert(_LanguageModel):
         _check_ungated(activation)
         place: Any = {"device": device, "dtype": dtype}
         sizes = (num_layers, embed_dim, num_heads, hidden_dim)
-        options = {
-            "activation": activation,
-            "layer_norm_eps": layer_norm_eps,
-            "bias": True,
-        }
-        options |= {"norm_first": False, **place}
-        super().__init__(vocab_size, sizes, max_len, tied=True, **options)
+        options = {"activation": activation, "layer_norm_eps": layer_norm_eps, **place}
+        options |= {"bias": True, "norm_first": False}
+        super().__init__(vocab_size, sizes, max_len, True, head, **options)
         self.position_embedding = nn.Embedding(max_len, embed_dim, **place)
         self.segment_embedding = nn.Embedding(num_segments, embed_dim, **place)
         self.embedding_norm = nn.LayerNorm(embed_dim, layer_norm_eps, **place)
-        self.output_proj = nn.Linear(embed_dim, embed_dim, **place)
-        self.output_norm = nn.LayerNorm(embed_dim, layer_norm_eps, **place)
-        self.output_bias = nn.Parameter(torch.zeros(vocab_size, **place))
         self.activation = activation
-        for part in (self.position_embedding, self.segment_embedding, self.output_proj):
+        drawn: list[Any] = [self.position_embedding, self.segment_embedding]
+        if head:
+            self.output_proj = nn.Linear(embed_dim, embed_dim, **place)
+            self.output_norm = nn.LayerNorm(embed_dim, layer_norm_eps, **place)
+            self.output_bias = nn.Parameter(torch.zeros(vocab_size, **place))
+            nn.init.zeros_(self.output_proj.bias)
+            drawn.append(self.output_proj)
+        for part in drawn:
             nn.init.normal_(part.weight, std=0.02)
-        nn.init.zeros_(self.output_proj.bias)
 
     def forward(
         self,
         tokens: Int64[Tensor, "batch len"],
         segments: Int64[Tensor, "batch len"] | None = None,
         *,
+        positions: Integer[Tensor, "*batch len"] | None = None,
         key_mask: Bool[Tensor, "batch len"] | None = None,
         valid_lens: Integer[Tensor, "batch *lens"] | None = None,
-    ) -> tuple[Float[Tensor, "batch len embed_dim"], Float[Tensor, "batch len vocab"]]:
+    ) -> tuple[
+        Float[Tensor, "batch len embed_dim"], Float[Tensor, "batch len vocab"] | None
+    ]:
         """Predict which token belongs in each place; each prediction sees all visible tokens.
 
-        Args:
-            tokens: int64 (batch, len).
-            segments: the segment of each token, int64 (batch, len); default 0.
-            key_mask: bool, True = may attend, (batch, len), for all queries of a sample.
-            valid_lens: number of tokens that are visible, integers (batch,) or (batch, len).
+        `segments`, int64 (batch, len), is the segment of each token; default 0. The other arguments are those
+        of `GPT2.forward`.
 
         Returns:
             (hidden, logits): the last block's output, (batch, len, embed_dim), and logits
@@ -352,15 +383,16 @@ class Bert(_LanguageModel):
             ValueError: a shape does not fit, a token, segment or length is out of range, or the tokens are
                 more than `max_len`.
         """
-        positions, hide = self._check_call(tokens, key_mask, valid_lens)
+        places, hide = self._check_call(tokens, key_mask, valid_lens, None, positions)
         segments = torch.zeros_like(tokens) if segments is None else segments
-        num_segments = self.segment_embedding.num_embeddings
-        _check_ids("segments", segments, num_segments, self.max_len)
+        _check_ids("segments", segments, self.segment_embedding, self.max_len)
         shapes = (tuple(tokens.shape), tuple(segments.shape))
         _checks.check_same("shape", ("tokens", "segments"), shapes)
-        x = self.embedding(tokens) + self.position_embedding(positions)
+        x = self.embedding(tokens) + self.position_embedding(places)
         x = self.embedding_norm(x + self.segment_embedding(segments))
         hidden: Tensor = self.encoder(x, **hide)
+        if not self.head:
+            return hidden, None
         guess = _ACTIVATIONS[self.activation](self.output_proj(hidden))
         return hidden, self._logits(self.output_norm(guess), self.output_bias)
 

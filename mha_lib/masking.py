@@ -7,50 +7,66 @@ would raise no error.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
-from mha_lib._checks import (
-    Device,
-    Positions,
-    check_bool,
-    check_float_tensor,
-    check_int,
-    check_lens,
-    check_no_key_mask,
-    check_numbers,
-    checked,
-    fits,
-    unchecked,
-)
+from mha_lib import _checks
+from mha_lib._checks import Device, Positions, checked, refusal, unchecked
 from mha_lib.positional import _distances
 
 
-def _check_lens(
-    q_len: object,
-    k_len: object = None,
-    *,
-    left: object = None,
-    right: object = None,
-    **_: object,
-) -> None:
-    check_lens(q_len=q_len, k_len=k_len, left=left, right=right)
+def _check_lens(q_len: object, k_len: object = None, **more: object) -> None:
+    sides = {name: more.get(name) for name in ("left", "right")}
+    _checks.check_lens(q_len=q_len, k_len=k_len, **sides)
+
+
+def _check_bool(name: str, mask: object) -> None:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(
+            f"{name} must be a bool tensor, True = may attend, got {got}; a mask of zeros and ones would be "
+            "added to the scores, so convert it with .bool(), or with mask_from_additive"
+        )
+
+
+def _check_window(window: object) -> None:
+    """Raise unless `window` is None or a pair (left, right) of lengths, each None if unlimited."""
+    if window is None:
+        return
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise _checks.wrong_type("window", "a pair (left, right)", window)
+    for side in window:
+        if side is not None and _checks.check_int("a side of window", side) < 0:
+            raise refusal("a side of window", "not be negative", window)
+
+
+def _of_one_sample(
+    attn_mask: Tensor | None, attn_bias: Tensor | None, *of_keys: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Add a batch axis to masks, bias and lengths of a sample that has none; rank 2 means (q_len, k_len)."""
+    shared = [getattr(x, "ndim", 0) == 2 for x in (attn_mask, attn_bias)]
+    given = zip((attn_mask, attn_bias, *of_keys), (*shared, False, False), strict=True)
+    return tuple(
+        x[None] if isinstance(x, Tensor) and not same else x for x, same in given
+    )
+
+
+def _fits(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Whether a tensor of `shape` broadcasts to `target` without changing it."""
+    ends = target[len(target) - len(shape) :]
+    return all(size in (1, end) for size, end in zip(shape, ends, strict=True))
 
 
 def valid_lens_mask(
     valid_lens: Integer[Tensor, "batch *q_len"], k_len: int
 ) -> Bool[Tensor, "batch q_len_or_1 {k_len}"]:
-    """Mask that lets each query see the first `valid_lens` keys.
+    """Mask that lets each query see the first `valid_lens` of `k_len` keys.
 
-    Args:
-        valid_lens: integers in 0..k_len, shape (batch,), one for each sample, or (batch, q_len), one for
-            each query.
-        k_len: number of keys.
-
-    Returns:
-        Bool mask, True = may attend, (batch, 1, k_len) or (batch, q_len, k_len).
+    The lengths are integers in 0..k_len, one for each sample, (batch,), or one for each query,
+    (batch, q_len). The mask, bool, True = may attend, is (batch, 1, k_len) or (batch, q_len, k_len).
 
     Raises:
         TypeError: `valid_lens` is not an integer tensor, or `k_len` is not an int.
@@ -61,9 +77,9 @@ def valid_lens_mask(
         [[[1, 0, 0]], [[1, 1, 1]]]
     """
     if type(k_len) is not int or k_len < 0:
-        check_lens(k_len=k_len)
-    axes, rule = "(batch,) or (batch, q_len)", f"must lie in 0..k_len={k_len}"
-    check_numbers("valid_lens", valid_lens, 0, k_len, rule, integers=axes)
+        _checks.check_lens(k_len=k_len)
+    axes, rule = "(batch,) or (batch, q_len)", f"lie in 0..k_len={k_len}"
+    _checks.check_numbers("valid_lens", valid_lens, 0, k_len, rule, integers=axes)
     visible = torch.arange(k_len, device=valid_lens.device) < valid_lens.unsqueeze(-1)
     return visible.unsqueeze(1) if valid_lens.ndim == 1 else visible
 
@@ -74,20 +90,12 @@ def causal_mask(
 ) -> Bool[Tensor, "{q_len} _"]:
     """Mask that lets a query see the keys up to its own position, and none after it.
 
-    The two sequences end together (bottom-right alignment): the last query sees every key. A single new query
-    therefore sees the whole cache of keys.
-
-    Args:
-        q_len: number of queries.
-        k_len: number of keys; default `q_len`.
-        device: where the mask is made.
-
-    Returns:
-        Bool mask, True = may attend, (q_len, k_len).
+    The two sequences end together (bottom-right alignment): the last of `q_len` queries sees every one of
+    `k_len` keys, by default as many. A single new query therefore sees the whole cache of keys. The mask,
+    bool, True = may attend, is (q_len, k_len), on `device`.
 
     Raises:
-        TypeError: a length is not an int.
-        ValueError: a length is negative.
+        TypeError, ValueError: a length is not an int, or is negative.
 
     Example:
         >>> causal_mask(2, 4).int().tolist()
@@ -143,6 +151,14 @@ def sliding_window_mask(
     return visible if right is None else visible & (distance <= right)
 
 
+def _add_window(mask: Tensor | None, window: Any, *sizes: int, **where: Any) -> Tensor:
+    """Hide in the mask of a layer what its window (left, right) hides, with all else as in that function."""
+    left, right = window
+    near = sliding_window_mask(*sizes, left=left, right=right, **where)
+    near = near.unsqueeze(1) if near.ndim == 3 else near  # the same for all heads
+    return near if mask is None else mask & near
+
+
 def build_mask(
     q_len: int,
     k_len: int,
@@ -166,8 +182,7 @@ def build_mask(
         device: where a causal mask is made when no tensor is given.
 
     Returns:
-        A bool mask of rank 2, 3 or 4 that broadcasts to (batch, num_heads, q_len, k_len) once `align_mask`
-        has aligned it, or None if nothing is hidden.
+        A bool mask that `align_mask` aligns with (batch, num_heads, q_len, k_len), None if nothing is hidden.
 
     Raises:
         TypeError: `attn_mask` or `key_mask` is not bool, or `valid_lens` does not hold integers.
@@ -179,7 +194,7 @@ def build_mask(
         >>> build_mask(2, 2) is None
         True
     """
-    _check_lens(q_len, check_int("k_len", k_len))
+    _check_lens(q_len, _checks.check_int("k_len", k_len))
     # Assume scores of the smallest shape that fits all masks.
     lead = list(attn_mask.shape[:-2]) if isinstance(attn_mask, Tensor) else []
     for of_samples in (key_mask, valid_lens):
@@ -200,27 +215,21 @@ def _combine_masks(
 ) -> Tensor | None:
     """Combine the masks over scores of `shape` into one that broadcasts to it; None if none is given."""
     heads = (1,) * (len(shape) - 3)
-    mask = None
-    if attn_mask is not None:
-        check_no_key_mask(attn_mask, shape)
-        mask = align_mask(attn_mask, shape, name="attn_mask")
+    mask = None if attn_mask is None else align_mask(attn_mask, shape, name="attn_mask")
     if key_mask is not None:
-        check_bool("key_mask", key_mask)
+        _check_bool("key_mask", key_mask)
         if len(shape) < 3 or tuple(key_mask.shape) != (shape[0], shape[-1]):
-            raise ValueError(
-                f"key_mask must have shape (batch, k_len) for scores of shape {tuple(shape)}, "
-                f"got {tuple(key_mask.shape)}"
-            )
+            rule = f"have shape (batch, k_len) for scores of shape {tuple(shape)}"
+            raise refusal("key_mask", rule, key_mask)
         rows = key_mask.view(shape[0], *heads, 1, shape[-1])
         mask = rows if mask is None else mask & rows
     if valid_lens is not None:
         rows = valid_lens_mask(valid_lens, shape[-1])
         fitting = rows.shape[0] == shape[0] and rows.shape[1] in (1, shape[-2])
         if len(shape) < 3 or not fitting:
-            raise ValueError(
-                f"valid_lens must have shape (batch,) or (batch, q_len) for scores of shape {tuple(shape)}, "
-                f"got {tuple(valid_lens.shape)}"
-            )
+            rule = "have shape (batch,) or (batch, q_len)"
+            rule += f" for scores of shape {tuple(shape)}"
+            raise refusal("valid_lens", rule, valid_lens)
         rows = rows.unsqueeze(1) if heads else rows
         mask = rows if mask is None else mask & rows
     return mask
@@ -231,13 +240,8 @@ def align_mask(
 ) -> Bool[Tensor, "..."]:
     """Align a mask with scores of `shape`: a (batch, q_len, k_len) mask gets a head axis.
 
-    Args:
-        mask: bool mask of rank 2, 3 or 4.
-        shape: shape of the scores, (..., q_len, k_len).
-        name: name of the mask in error messages.
-
-    Returns:
-        A view of `mask` that broadcasts to `shape` without changing it.
+    The result is a view of `mask`, bool of rank 2, 3 or 4, that broadcasts to `shape`, (..., q_len, k_len),
+    without changing it. Errors call the mask `name`.
 
     Raises:
         TypeError: `mask` is not bool.
@@ -248,19 +252,19 @@ def align_mask(
         torch.Size([2, 1, 1, 5])
     """
     shape = tuple(shape)
-    check_bool(name, mask)
+    _check_bool(name, mask)
     if mask.ndim not in (2, 3, 4):
-        raise ValueError(
-            f"{name} must have shape (q_len, k_len), (batch, q_len, k_len) or "
-            f"(batch, num_heads, q_len, k_len), got {tuple(mask.shape)}"
+        axes = (
+            "(q_len, k_len), (batch, q_len, k_len) or (batch, num_heads, q_len, k_len)"
         )
+        raise refusal(name, f"have shape {axes}", mask)
     aligned = mask.unsqueeze(1) if mask.ndim == 3 and len(shape) == 4 else mask
-    # A mask with a batch axis needs scores of its own rank: otherwise its batch axis
-    # would be aligned with another axis.
-    if aligned.ndim not in (2, len(shape)) or not fits(aligned.shape, shape):
-        raise ValueError(
-            f"{name} must broadcast to scores of shape {shape}, got a mask of shape {tuple(mask.shape)}"
-        )
+    # A mask with a batch axis needs scores of its own rank, or it would meet another axis.
+    if aligned.ndim not in (2, len(shape)) or not _fits(aligned.shape, shape):
+        got = f"a mask of shape {tuple(mask.shape)}"
+        if mask.shape == (shape[0], shape[-1]):
+            got += f"; two axes mean (q_len, k_len), key_mask={name} would mean (batch, k_len)"
+        raise refusal(name, f"broadcast to scores of shape {shape}", got)
     return aligned
 
 
@@ -269,46 +273,33 @@ def align_bias(
 ) -> Float[Tensor, "..."]:
     """Check a bias that is added to scores of `shape`.
 
-    A bias of rank 3 over scores of rank 4 is refused: a mask of that rank has a batch axis, while biases
-    usually differ by head. Write `bias[None]` or `bias[:, None]` to say which of the two is meant.
+    The bias, floating-point and finite, is (q_len, k_len) or of the rank of the scores; axes of size 1
+    broadcast. It is returned as it is, and errors call it `name`. A bias of rank 3 over scores of rank 4 is
+    refused: a mask of that rank has a batch axis, while biases usually differ by head. Write `bias[None]` or
+    `bias[:, None]` to say which of the two is meant.
 
-    Args:
-        bias: floating-point and finite, (q_len, k_len) or of the rank of the scores; axes of size 1
-            broadcast. Hide keys with a mask, not with a bias of -inf or of the smallest number of a dtype, as
-            other libraries do: a row of only such numbers would get uniform weights. `mask_from_additive`
-            turns them into a mask.
-        shape: shape of the scores, (..., q_len, k_len).
-        name: name of the bias in error messages.
-
-    Returns:
-        `bias` itself.
+    Hide keys with a mask, not with -inf or the smallest number of a dtype, as other libraries do:
+    a row of only such numbers would get uniform weights. `mask_from_additive` turns them into a mask.
 
     Raises:
         TypeError: `bias` is not a floating-point tensor.
-        ValueError: `bias` does not broadcast to `shape` unambiguously, is not finite, or holds the smallest
-            number of a dtype.
+        ValueError: `bias` does not broadcast to `shape` unambiguously, is not finite, or a mask in disguise.
 
     Example:
         >>> align_bias(torch.zeros(1, 7, 3, 5), (2, 7, 3, 5)).shape
         torch.Size([1, 7, 3, 5])
     """
     shape = tuple(shape)
-    check_float_tensor(name, bias, axes="..., q_len, k_len")
-    if bias.ndim not in (2, len(shape)) or not fits(bias.shape, shape):
-        hint = (
-            f"; {name}[None] gives it a batch axis, {name}[:, None] a head axis"
-            if bias.ndim == 3 and len(shape) == 4
-            else ""
-        )
-        raise ValueError(
-            f"{name} must have rank 2 or {len(shape)} and broadcast to scores of shape {shape}, "
-            f"got shape {tuple(bias.shape)}{hint}"
-        )
-    rule = (
-        "must be finite, and not a mask in disguise (mask_from_additive converts one)"
-    )
+    _checks.check_float_tensor(name, bias, axes="..., q_len, k_len")
+    if bias.ndim not in (2, len(shape)) or not _fits(bias.shape, shape):
+        rule = f"have rank 2 or {len(shape)} and broadcast to scores of shape {shape}"
+        got = f"shape {tuple(bias.shape)}"
+        if bias.ndim == 3 and len(shape) == 4:
+            got += f"; {name}[None] gives it a batch axis, {name}[:, None] a head axis"
+        raise refusal(name, rule, got)
+    rule = "be finite, and not a mask in disguise (mask_from_additive converts one)"
     limits = torch.finfo(bias.dtype)
-    check_numbers(name, bias, limits.min / 2, limits.max, rule)
+    _checks.check_numbers(name, bias, limits.min / 2, limits.max, rule)
     return bias
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -10,10 +10,15 @@ from jaxtyping import Bool, Float, Integer, Shaped
 from torch import Tensor, nn
 
 from mha_lib import _checks, masking
-from mha_lib._checks import Device, DType
-from mha_lib.attention import _attend
-from mha_lib.cache import KeyValueCache, _new_positions, _slot_positions
+from mha_lib._checks import Device, DType, refusal
+from mha_lib.attention import _attend, _Call
+from mha_lib.cache import KeyValueCache, _new_positions
+from mha_lib.conversion import _layer_from_torch, _layer_to_torch
+from mha_lib.feed_forward import RMSNorm
 from mha_lib.scores import ScoringRule, _compose_rule
+
+_SHOWN = "embed_dim num_heads num_kv_heads head_dim scale softcap window score".split()
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 
 class MultiHeadAttention(nn.Module):
@@ -24,34 +29,41 @@ class MultiHeadAttention(nn.Module):
 
     Args:
         embed_dim: width of queries and of the output.
-        num_heads: number of heads; divides `embed_dim` and does not change the number of parameters.
+        num_heads: number of heads; divides `embed_dim` unless `head_dim` is given.
         num_kv_heads: number of key and value heads, each shared by num_heads / num_kv_heads query heads
             (grouped-query attention, Ainslie et al., 2023); default `num_heads`.
-        kdim: width of keys; default `embed_dim`.
-        vdim: width of values; default `embed_dim`.
+        head_dim: width of a head; default embed_dim / num_heads.
+        kdim, vdim: widths of keys and of values; default `embed_dim`.
         dropout: probability that a weight is dropped, in training only.
-        bias: add a bias in the four projections.
+        bias: add a bias in the four projections, or only in those that are named, such as
+            ("q_proj", "k_proj", "v_proj").
         scale: factor of the dot products, a number or a tensor of shape () or (num_heads, 1, 1), which is
             learned if it is an `nn.Parameter`; default 1 / √head_dim.
-        softcap: limit for the scores, see `softcap_scores`. With it, the readable path always runs.
-        window: how many keys before and after its own position a query sees, (left, right), None for all; see
-            `sliding_window_mask`. A window needs a mask of q_len * k_len.
+        softcap: limit for the scores, see `softcap_scores`. With it or `score`, the readable path runs.
+        window: how many keys before and after its own position a query sees, (left, right), None for all, as
+            in `sliding_window_mask`; it takes a mask of q_len * k_len.
         score: a scoring rule other than the scaled dot product, such as `cosine_score`, or a module such as
             `AdditiveScore(head_dim, head_dim, hidden_dim)`, which then belongs to the layer. All heads share
-            the rule, and the readable path always runs. A function receives half precision as float32, a
-            module computes in its own dtype.
+            it. A function receives half precision as float32, a module computes in its own dtype.
         rotary: function rotary(x, positions) that rotates queries and keys by their positions after the split
             into heads, such as a `RotaryPositionalEncoding`. Queries and keys end together; with a cache,
             positions continue where the cache ends.
-        device: where the parameters are made.
-        dtype: of the parameters; default torch's default dtype.
+        qk_norm: normalize the queries and keys of each head with an `RMSNorm`, whose weight all heads share,
+            before they are rotated: large vectors cannot make the softmax one-hot (Henry et al., 2020; in
+            this form, Yang et al., 2025, §2).
+        norm_eps: what these norms add under the root, positive.
+        sink: learn for each head one more score that takes part in every softmax but has no key and no value
+            (OpenAI, 2025, §2.2). Where nothing matches, the weight goes there, so that rows of weights sum to
+            less than 1. At first it is 0, for which the softmax is "off by one" (Miller, 2023).
+        device, dtype: of the parameters; by default torch's.
 
     Raises:
-        TypeError: a width or count is not an int, `dropout` not a number, or `score` or `rotary` cannot be
-            called.
-        ValueError: a width or count is not positive, `num_heads` does not divide `embed_dim`, `num_kv_heads`
-            does not divide `num_heads`, `dropout` is outside 0..1, a side of the window is negative, `scale`
-            is given together with `score`, or `rotary` was made for another `head_dim`.
+        TypeError: a width or count is not an int, `dropout` or `norm_eps` not a number, a flag not a bool, or
+            `score` or `rotary` cannot be called.
+        ValueError: a width, a count or `norm_eps` is not positive, `num_heads` does not divide `embed_dim`,
+            `num_kv_heads` does not divide `num_heads`, `dropout` is outside 0..1, `bias` names no projection,
+            a side of the window is negative, `scale` is given together with `score`, or `rotary` was made for
+            another `head_dim`.
 
     Example:
         >>> attention = MultiHeadAttention(embed_dim=100, num_heads=5)
@@ -69,58 +81,81 @@ class MultiHeadAttention(nn.Module):
         num_heads: int,
         *,
         num_kv_heads: int | None = None,
+        head_dim: int | None = None,
         kdim: int | None = None,
         vdim: int | None = None,
         dropout: float = 0.0,
-        bias: bool = False,
+        bias: bool | Collection[str] = False,
         scale: float | Float[Tensor, "..."] | None = None,
         softcap: float | None = None,
         window: tuple[int | None, int | None] | None = None,
         score: ScoringRule | None = None,
         rotary: Callable[[Tensor, Tensor], Tensor] | None = None,
+        qk_norm: bool = False,
+        norm_eps: float = 1e-6,
+        sink: bool = False,
         device: Device = None,
         dtype: DType = None,
     ) -> None:
         super().__init__()
+        _checks.check_sizes(embed_dim=embed_dim, num_heads=num_heads)
+        if head_dim is None:
+            _checks.check_divisible(embed_dim=embed_dim, num_heads=num_heads)
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        self.kdim = embed_dim if kdim is None else kdim
-        self.vdim = embed_dim if vdim is None else vdim
+        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
+        self.kdim, self.vdim = (embed_dim if x is None else x for x in (kdim, vdim))
         self.dropout, self.softcap, self.window = dropout, softcap, window
-        sizes = ("embed_dim", "num_heads", "num_kv_heads", "kdim", "vdim")
+        sizes = ("num_kv_heads", "head_dim", "kdim", "vdim")
         _checks.check_sizes(**{name: getattr(self, name) for name in sizes})
-        _checks.check_divisible(embed_dim=embed_dim, num_heads=num_heads)
         _checks.check_divisible(num_heads=num_heads, num_kv_heads=self.num_kv_heads)
-        self.head_dim = embed_dim // num_heads
         _checks.check_probability("dropout", dropout)
-        _checks.check_scoring(score, scale, softcap, num_heads)
-        _checks.check_window(window)
-        _checks.check_rotary(rotary, self.head_dim)
+        _checks.check_settings(scale, softcap)
+        _checks.check_flags(qk_norm=qk_norm, sink=sink)
+        masking._check_window(window)
+        _checks.check_callable("score", score, "query and key")
+        _checks.check_callable("rotary", rotary, "x and positions")
+        if scale is not None and score is not None:
+            raise refusal("scale", "be None where score is given", f"scale={scale}")
+        if isinstance(scale, Tensor) and scale.numel() not in (1, num_heads):
+            rule = f"hold one number, or one for each of num_heads={num_heads}"
+            raise refusal("scale", rule, scale)
+        if (made_for := getattr(rotary, "head_dim", self.head_dim)) != self.head_dim:
+            rule = f"be made for head_dim={self.head_dim}"
+            raise refusal("rotary", rule, f"one for {made_for}")
+        biased = _PROJECTIONS if bias is True else bias or ()
+        if not set(biased) <= set(_PROJECTIONS):
+            rule = f"be a bool, or name some of {', '.join(_PROJECTIONS)}"
+            raise refusal("bias", rule, repr(bias))
         self.score, self.rotary = score, rotary
         if isinstance(scale, Tensor) and not isinstance(scale, nn.Parameter):
             self.register_buffer("scale", scale)
         else:
             self.scale = scale
-        kind: Any = {"bias": bias, "device": device, "dtype": dtype}
-        kv_width = self.num_kv_heads * self.head_dim
-        self.q_proj = nn.Linear(embed_dim, embed_dim, **kind)
-        self.k_proj = nn.Linear(self.kdim, kv_width, **kind)
-        self.v_proj = nn.Linear(self.vdim, kv_width, **kind)
-        self.out_proj = nn.Linear(embed_dim, embed_dim, **kind)
+        place: Any = {"device": device, "dtype": dtype}
+        width, kv_width = num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        self.q_proj = nn.Linear(embed_dim, width, "q_proj" in biased, **place)
+        self.k_proj = nn.Linear(self.kdim, kv_width, "k_proj" in biased, **place)
+        self.v_proj = nn.Linear(self.vdim, kv_width, "v_proj" in biased, **place)
+        self.out_proj = nn.Linear(width, embed_dim, "out_proj" in biased, **place)
+        self.q_norm = RMSNorm(self.head_dim, eps=norm_eps, **place) if qk_norm else None
+        self.k_norm = RMSNorm(self.head_dim, eps=norm_eps, **place) if qk_norm else None
+        self.sink = nn.Parameter(torch.empty(num_heads, **place)) if sink else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights from Xavier's uniform distribution (Glorot & Bengio, 2010), zero the biases."""
+        """Draw the weights from Xavier's uniform distribution (Glorot & Bengio, 2010), zero all else."""
         for proj in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             nn.init.xavier_uniform_(proj.weight)
-            if proj.bias is not None:
-                nn.init.zeros_(proj.bias)
+        for name, parameter in self.named_parameters():
+            if name == "sink" or name.endswith("proj.bias"):
+                nn.init.zeros_(parameter)
 
     def forward(
         self,
         query: Float[Tensor, "*batch q_len embed_dim"],
-        key: Float[Tensor, "*batch k_len kdim"],
-        value: Float[Tensor, "*batch k_len vdim"],
+        key: Float[Tensor, "*batch k_len kdim"] | None = None,
+        value: Float[Tensor, "*batch k_len vdim"] | None = None,
         attn_mask: Bool[Tensor, "..."] | None = None,
         *,
         attn_bias: Float[Tensor, "..."] | None = None,
@@ -138,8 +173,8 @@ class MultiHeadAttention(nn.Module):
         Args:
             query: (batch, q_len, embed_dim). If all three inputs lack the batch axis, they are one sample;
                 results, masks and lengths then have no batch axis either.
-            key: (batch, k_len, kdim).
-            value: (batch, k_len, vdim).
+            key: (batch, k_len, kdim); default `query`, so that `layer(x)` is self-attention.
+            value: (batch, k_len, vdim); default `key`.
             attn_mask: bool, True = may attend, (q_len, k_len), (batch, q_len, k_len) or
                 (batch, num_heads, q_len, k_len); axes of size 1 broadcast.
             attn_bias: finite numbers that are added to the scores, (q_len, k_len) or
@@ -158,80 +193,63 @@ class MultiHeadAttention(nn.Module):
 
         Raises:
             TypeError: wrong dtype of a tensor or mask, or `cache` is not a `KeyValueCache`.
-            ValueError: shapes do not fit, `attn_mask` could also be meant as (batch, k_len), a length lies
-                outside 0..k_len, `attn_bias` is not finite, or `cache` belongs to another layer or batch; a
-                cache that is refused is unchanged.
+            ValueError: shapes do not fit, a length lies outside 0..k_len, `attn_bias` is not finite, or
+                `cache` belongs to another layer or batch; a cache that is refused is unchanged.
         """
-        # A module that replaced a projection (LoRA, quantization) may have no weight tensor.
-        weight = getattr(self.q_proj, "weight", None)
-        widths = (self.embed_dim, self.kdim, self.vdim)
-        _checks.check_layer(query, key, value, widths, weight, is_causal)
-        if query.ndim == 2:
-            hides = (attn_mask, attn_bias, key_mask, valid_lens)
-            given = (query, key, value, hides, is_causal, cache, need_weights)
-            return self._attend_one(*given)
-        past = 0
-        if cache is not None:
-            sizes = (query.shape[0], self.num_kv_heads, key.shape[1], self.head_dim)
-            turned = 0 if self.rotary is None else query.shape[1]
-            past = KeyValueCache._check_call(cache, sizes, valid_lens, turned)
+        key = query if key is None else key
+        value = key if value is None else value
+        _checks.check_layer(self, query, key, value, is_causal)
+        if one := query.ndim == 2:  # as a batch of this sample
+            query, key, value = query[None], key[None], value[None]
+            attn_mask, attn_bias, key_mask, valid_lens = masking._of_one_sample(
+                attn_mask, attn_bias, key_mask, valid_lens
+            )
+        past, lens = 0, valid_lens
+        if cache is not None:  # which hides its own padding
+            past, lens = KeyValueCache._check_call(cache, self, query, key, lens), None
         shape = (query.shape[0], self.num_heads, query.shape[1], past + key.shape[1])
-        lens = valid_lens if cache is None else None  # a cache hides its own padding
         mask = masking._combine_masks(shape, attn_mask, key_mask, lens)
         bias = None if attn_bias is None else masking.align_bias(attn_bias, shape)
         rule = None
         if (self.window, self.score, self.softcap) != (None, None, None):
-            mask, rule = self._add_settings(mask, shape, cache, query.device)
+            mask, rule = self._add_settings(mask, query, shape[3], cache)
 
         queries = self.split_heads(self.q_proj(query))
         keys = self.split_heads(self.k_proj(key))
         values = self.split_heads(self.v_proj(value))
+        if self.q_norm is not None and self.k_norm is not None:
+            queries, keys = self.q_norm(queries), self.k_norm(keys)
         if self.rotary is not None:
             at = _new_positions(cache, query.shape[1], key.shape[1], query.device)
             queries, keys = self.rotary(queries, at[0]), self.rotary(keys, at[1])
         if cache is not None:
-            keys, values, mask = cache._extend(keys, values, mask, valid_lens)
-        how = (is_causal, self.dropout * self.training, need_weights, rule, self.scale)
-        heads, weights = _attend(queries, keys, values, mask, bias, *how)
-        return self.out_proj(self.merge_heads(heads)), weights
-
-    def _attend_one(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        hides: tuple[Tensor | None, ...],
-        *options: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Run `forward` on a batch of this one sample, and remove the batch axis."""
-        names = ("attn_mask", "attn_bias", "key_mask", "valid_lens")
-        batched: dict[str, Any] = dict(zip(names, hides, strict=True))
-        for name, x in batched.items():
-            shared = name in names[:2] and getattr(x, "ndim", 0) == 2
-            batched[name] = x[None] if isinstance(x, Tensor) and not shared else x
-        batched |= zip(("is_causal", "cache", "need_weights"), options, strict=True)
-        inputs = (query[None], key[None], value[None])
-        output, weights = MultiHeadAttention.forward(self, *inputs, **batched)
-        return output[0], None if weights is None else weights[0]
+            keys, values, visible = cache.append(keys, values, valid_lens=valid_lens)
+            if visible is not None:
+                visible = visible[:, None, None]
+                mask = visible if mask is None else mask & visible
+        how = (self.dropout * self.training, need_weights, rule, self.scale, self.sink)
+        call = _Call(mask, bias, is_causal, *how)
+        heads, weights = _attend(queries, keys, values, call)
+        output = self.out_proj(self.merge_heads(heads))
+        if one:
+            return output[0], None if weights is None else weights[0]
+        return output, weights
 
     def _add_settings(
         self,
         mask: Tensor | None,
-        shape: tuple[int, ...],
+        query: Tensor,
+        k_len: int,
         cache: KeyValueCache | None,
-        device: torch.device,
     ) -> tuple[Tensor | None, ScoringRule | None]:
         """Add the window to the mask; also return the scoring rule, or None for that of torch's kernel."""
-        positions = _slot_positions(cache, *shape[2:])
-        rule = _compose_rule(self.score, self.scale, self.softcap, positions)
-        if self.window is None:
-            return mask, rule
-        left, right = self.window
-        near = masking.sliding_window_mask(
-            *shape[2:], left=left, right=right, positions=positions, device=device
-        )
-        near = near if positions is None else near.unsqueeze(1)
-        return near if mask is None else mask & near, rule
+        sizes, positions = (query.shape[1], k_len), None
+        if cache is not None and cache.visible is not None:  # slots are not positions
+            positions = cache.positions(sizes[0], k_len - len(cache))
+        if self.window is not None:
+            where: Any = {"positions": positions, "device": query.device}
+            mask = masking._add_window(mask, self.window, *sizes, **where)
+        return mask, _compose_rule(self.score, self.scale, self.softcap, positions)
 
     def split_heads(
         self, x: Shaped[Tensor, "batch len width"]
@@ -246,15 +264,12 @@ class MultiHeadAttention(nn.Module):
             >>> MultiHeadAttention(6, 3).split_heads(torch.arange(6).view(1, 1, 6)).tolist()
             [[[[0, 1]], [[2, 3]], [[4, 5]]]]
         """
-        if getattr(x, "ndim", 0) != 3 or x.shape[-1] % self.head_dim:
+        dim = self.head_dim
+        if getattr(x, "ndim", 0) != 3 or x.shape[-1] % dim:
             _checks.check_type("x", x, Tensor)
-            raise ValueError(
-                f"x must have shape (batch, len, heads * head_dim), head_dim={self.head_dim}, "
-                f"got {tuple(x.shape)}"
-            )
-        batch, length, width = x.shape
-        heads = x.view(batch, length, width // self.head_dim, self.head_dim)
-        return heads.transpose(1, 2)
+            rule = f"have shape (batch, len, heads * head_dim), head_dim={dim}"
+            raise refusal("x", rule, x)
+        return x.view(*x.shape[:2], x.shape[2] // dim, dim).transpose(1, 2)
 
     def merge_heads(
         self, x: Shaped[Tensor, "batch heads len head_dim"]
@@ -272,24 +287,17 @@ class MultiHeadAttention(nn.Module):
         """
         if getattr(x, "ndim", 0) != 4 or x.shape[-1] != self.head_dim:
             _checks.check_type("x", x, Tensor)
-            raise ValueError(
-                f"x must have shape (batch, heads, len, head_dim={self.head_dim}), got {tuple(x.shape)}"
-            )
+            rule = f"have shape (batch, heads, len, head_dim={self.head_dim})"
+            raise refusal("x", rule, x)
         return x.transpose(1, 2).flatten(2)
 
     @classmethod
     def from_torch(cls, layer: nn.MultiheadAttention) -> MultiHeadAttention:
         """Copy the weights of torch's own layer.
 
-        The result takes (batch, len, embed_dim) whatever `layer.batch_first` is, and our masks: True = may
-        attend, the inverse of torch's. Torch averages the weights over the heads unless told otherwise; we
-        never do.
-
-        Args:
-            layer: an `nn.MultiheadAttention` without `add_bias_kv` and `add_zero_attn`.
-
-        Returns:
-            A layer of the same dtype, device and mode with its own copy of the weights.
+        The result, of the same dtype, device and mode, takes (batch, len, embed_dim) whatever
+        `layer.batch_first` is, and our masks: True = may attend, the inverse of torch's. Torch averages the
+        weights over the heads unless told otherwise; we never do.
 
         Raises:
             TypeError: `layer` is not an `nn.MultiheadAttention`.
@@ -300,18 +308,13 @@ class MultiHeadAttention(nn.Module):
             >>> ours.num_heads, ours.k_proj.weight.shape
             (3, torch.Size([6, 5]))
         """
-        from mha_lib.conversion import _layer_from_torch
-
         return _layer_from_torch(cls, layer)
 
     def to_torch(self) -> nn.MultiheadAttention:
         """Copy into torch's own layer, which returns weights per head only with `average_attn_weights=False`.
 
-        Torch's masks are inverted: True hides a key.
-
-        Returns:
-            `nn.MultiheadAttention` with `batch_first=True`, in the mode, dtype and device of this layer; what
-            is frozen here is frozen there.
+        It has `batch_first=True`, and mode, dtype and device of this layer; what is frozen here is frozen
+        there. Its masks are inverted: True hides a key.
 
         Raises:
             ValueError: the layer has settings that torch's lacks: shared keys, a scale, softcap, window,
@@ -321,20 +324,17 @@ class MultiHeadAttention(nn.Module):
             >>> MultiHeadAttention(6, 3, kdim=5).to_torch().num_heads
             3
         """
-        from mha_lib.conversion import _layer_to_torch
-
         return _layer_to_torch(self)
 
     def extra_repr(self) -> str:
         """Say sizes and settings in the printed module."""
-        said = {"embed_dim": self.embed_dim, "num_heads": self.num_heads}
-        if self.num_kv_heads != self.num_heads:
-            said["num_kv_heads"] = self.num_kv_heads
-        said["head_dim"] = self.head_dim
-        text = ", ".join(f"{name}={number}" for name, number in said.items())
-        for name in ("scale", "softcap", "window", "score"):
-            setting = getattr(self, name)
-            # Modules and parameters are printed by themselves.
-            if setting is not None and not isinstance(setting, (nn.Module, Tensor)):
-                text += f", {name}={getattr(setting, '__name__', setting)}"
-        return text
+        said = {name: getattr(self, name) for name in _SHOWN}
+        if self.num_kv_heads == self.num_heads:
+            del said["num_kv_heads"]
+        said["sink"] = None if self.sink is None else True
+        # Modules and parameters are printed by themselves.
+        return ", ".join(
+            f"{name}={getattr(setting, '__name__', setting)}"
+            for name, setting in said.items()
+            if setting is not None and not isinstance(setting, (nn.Module, Tensor))
+        )

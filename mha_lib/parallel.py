@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from mha_lib._checks import check_divisible, check_plain_linear, check_type
+from mha_lib._checks import check_divisible, check_type, refusal
+from mha_lib.conversion import _check_plain_linear
 from mha_lib.multi_head import MultiHeadAttention
 
 
@@ -51,7 +52,8 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
             not a plain `nn.Linear`, because a wrapper replaced it or it is already divided.
         ValueError: `mesh` has several dimensions, its size does not divide `num_heads` and `num_kv_heads`, or
             heads share something that is learned or that differs between them (a tensor `scale`, parameters
-            of `score` or `rotary`), of which each process would see only the part of its own heads.
+            of `score` or `rotary`, `qk_norm`, a `sink`), of which each process would see only its own heads'
+            part.
 
     Example:
         One process here; `torchrun --nproc-per-node 2 program.py` starts two, without the `store`.
@@ -74,7 +76,7 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
             "mesh must have one dimension, of the processes that divide the heads, such as "
             f'mesh["heads"], got {mesh.ndim}: {mesh.mesh_dim_names or tuple(mesh.mesh.shape)}'
         )
-    check_plain_linear(attention)
+    _check_plain_linear(attention)
     for name in ("num_heads", "num_kv_heads"):
         check_divisible(**{name: getattr(attention, name), "mesh.size()": mesh.size()})
     scale = attention.scale
@@ -83,13 +85,12 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
             "attention.scale must be a number, or a tensor of one that is not learned, where heads are "
             f"divided, got shape {tuple(scale.shape)}, requires_grad={scale.requires_grad}"
         )
-    for name in ("score", "rotary"):
-        shared = getattr(attention, name)
-        if isinstance(shared, nn.Module) and any(True for _ in shared.parameters()):
-            raise ValueError(
-                f"attention.{name} must have no parameters where heads are divided, "
-                f"got a {type(shared).__name__} with parameters"
-            )
+    shared = ("score", "rotary", "q_norm", "k_norm", "sink")
+    for name, _ in attention.named_parameters():
+        part = name.partition(".")[0]
+        if part in shared:
+            rule = "have no parameters where heads are divided"
+            raise refusal(f"attention.{part}", rule, f"the parameter {name}")
 
     # These imports take a second, so only a call of this function makes them.
     from torch.distributed.tensor.parallel import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import math
 from typing import Any
 
 import torch
@@ -12,25 +12,18 @@ from torch import Tensor, nn
 from mha_lib import _checks
 from mha_lib._checks import Device, DType, Positions
 
-_ROTARY = ("rotary_angles", "apply_rotary", "RotaryPositionalEncoding")
-_RELATIVE = "alibi_slopes alibi_bias t5_buckets T5RelativeBias ShawScore".split()
-
-
-def __getattr__(name: str) -> Any:
-    """Return what used to be defined here; importing both modules at the top would be circular."""
-    if name not in _ROTARY and name not in _RELATIVE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "rotary" if name in _ROTARY else "relative"
-    return getattr(importlib.import_module(f"mha_lib.{module}"), name)
-
 
 def _angles_at(positions: Tensor, dim: int, base: float) -> Tensor:
     """Angle of each pair i of `dim` columns, position * base^(-2i / dim): (..., len, ceil(dim / 2))."""
-    # Positions and frequencies are multiplied in float64, so that only the result is
-    # rounded. Apple's GPUs have no float64.
+    # In float64 only the result is rounded; Apple's GPUs have none.
     dtype = torch.float32 if positions.device.type == "mps" else torch.float64
     exponents = -torch.arange(0, dim, 2, dtype=dtype, device=positions.device) / dim
     return positions.to(dtype).unsqueeze(-1) * float(base) ** exponents
+
+
+def _check_positions(name: str, positions: object) -> Tensor:
+    axes, rule = "(len,) or (batch, len)", "not be negative"
+    return _checks.check_numbers(name, positions, 0, math.inf, rule, integers=axes)
 
 
 def _distances(
@@ -42,7 +35,16 @@ def _distances(
         there = torch.arange(k_len, device=device)
         here = torch.arange(k_len - q_len, k_len, device=device)
     else:
-        here, there = _checks.check_positions(positions, q_len, k_len)
+        if not isinstance(positions, (tuple, list)) or len(positions) != 2:
+            raise TypeError(
+                "positions must be a pair of tensors, for queries and keys, "
+                f"got {type(positions).__name__}"
+            )
+        here, there = positions
+        for what, own, length in (("queries", here, q_len), ("keys", there, k_len)):
+            name = f"positions of {what}"
+            own = _check_positions(name, own)
+            _checks.check_same("length", (name, what), (own.shape[-1], length))
     return there.unsqueeze(-2) - here.unsqueeze(-1)
 
 
@@ -54,13 +56,8 @@ def sinusoidal_encoding(
     Column 2i holds sin(position * w_i) and column 2i + 1 cos(position * w_i), w_i = base^(-2i / embed_dim).
     If `embed_dim` is odd, the last pair has only its sine.
 
-    Args:
-        num_positions: number of rows.
-        embed_dim: number of columns, even or odd.
-        base: the longest wavelength is about 2π * base positions.
-
-    Returns:
-        float32 table (num_positions, embed_dim), computed in float64.
+    The table, float32 (num_positions, embed_dim), is computed in float64. The longest wavelength is about
+    2π * base positions.
 
     Raises:
         TypeError: a size is not an int, or `base` is not a number.
@@ -112,9 +109,8 @@ class _PositionalEncoding(nn.Module):
         max_len, embed_dim = self.encoding.shape
         _checks.check_width("x", x, embed_dim, axes="batch, len, embed_dim")
         if x.shape[1] > max_len:
-            raise ValueError(
-                f"x must not be longer than max_len={max_len}, got len={x.shape[1]}"
-            )
+            rule = f"not be longer than max_len={max_len}"
+            raise _checks.refusal("x", rule, f"len={x.shape[1]}")
         output: Tensor = self.dropout(x + self.encoding[: x.shape[1]].to(x.dtype))
         return output
 
@@ -126,11 +122,9 @@ class SinusoidalPositionalEncoding(_PositionalEncoding):
     the state dict, since it can be recomputed.
 
     Args:
-        embed_dim: width of a token, even or odd.
-        max_len: number of positions in the table.
+        embed_dim, max_len: width of a token, even or odd, and number of positions in the table.
         dropout: probability that an entry of the sum is dropped, in training only.
-        device: where the table is kept.
-        dtype: of the table; default float32.
+        device, dtype: of the table; default dtype float32.
 
     Raises:
         TypeError: a size is not an int, `dropout` not a number.
@@ -149,12 +143,7 @@ class SinusoidalPositionalEncoding(_PositionalEncoding):
 class LearnedPositionalEncoding(_PositionalEncoding):
     """Add a learned vector for each position to the tokens (Gehring et al., 2017; Devlin et al., 2019).
 
-    Args:
-        embed_dim: width of a token.
-        max_len: number of positions that have a vector.
-        dropout: probability that an entry of the sum is dropped, in training only.
-        device: where the parameters are made.
-        dtype: of the parameters; default torch's default dtype.
+    Arguments and errors are those of `SinusoidalPositionalEncoding`; the table is a parameter.
 
     Raises:
         TypeError: a size is not an int, `dropout` not a number.

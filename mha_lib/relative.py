@@ -22,18 +22,10 @@ def alibi_slopes(
 
     If the number of heads h is a power of two, the slopes are 2^(-8/h), 2^(-16/h), ..., 2^-8. For other
     numbers the paper's code takes the slopes of the next lower power of two, then every other slope of twice
-    that power.
-
-    Args:
-        num_heads: number of heads.
-        device: where the slopes are made.
-
-    Returns:
-        float32 slopes (num_heads,), positive.
+    that power. They are positive, float32 (num_heads,), on `device`.
 
     Raises:
-        TypeError: `num_heads` is not an int.
-        ValueError: `num_heads` is not positive.
+        TypeError, ValueError: `num_heads` is not an int, or not positive.
 
     Example:
         >>> alibi_slopes(4).tolist()
@@ -57,20 +49,16 @@ def alibi_bias(
 ) -> Float[Tensor, "*batch {num_heads} {q_len} _"]:
     """Penalty on distance to add to the scores, -slope * |distance| (Press et al., 2022, §3).
 
-    Queries and keys end together, as in `causal_mask`. As the `attn_bias` of an attention layer the result
-    needs a batch axis: `alibi_bias(...)[None]`.
+    The bias, float32 and at most 0, is (num_heads, q_len, k_len), or (batch, num_heads, q_len, k_len) with
+    `positions`. Queries and keys end together, as in `causal_mask`. As the `attn_bias` of an attention layer
+    the result needs a batch axis: `alibi_bias(...)[None]`.
 
     Args:
         num_heads: number of heads, each with its own slope.
         q_len: number of queries.
         k_len: number of keys; default `q_len`.
-        positions: positions of queries and keys, if samples of different lengths share a cache: integers
-            (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`.
+        positions: as in `sliding_window_mask`.
         device: where the bias is made; with `positions`, it is made on their device.
-
-    Returns:
-        float32 bias (num_heads, q_len, k_len), or (batch, num_heads, q_len, k_len) with `positions`; at
-        most 0.
 
     Raises:
         TypeError: a size is not an int, or a position is not an integer tensor.
@@ -91,8 +79,8 @@ def _bucket_starts(side: int, max_distance: int) -> list[int]:
     exact, wide = side // 2, side - side // 2
     starts = list(range(1, exact + 1))
     for step in range(1, wide):
-        # The smallest integer at or above exact * (max_distance / exact)^(step / wide). Floating
-        # point gives a first guess; the comparison in integers, without roots, corrects it.
+        # The smallest integer at or above exact * (max_distance / exact)^(step / wide): a guess in floating
+        # point, corrected by a comparison in integers, without roots.
         start = int(exact * (max_distance / exact) ** (step / wide))
         while start**wide * exact**step < max_distance**step * exact**wide:
             start += 1
@@ -113,10 +101,9 @@ def t5_buckets(
     """Bucket of each distance between a query and a key (Raffel et al., 2020, §2.1).
 
     Of the n buckets per side, the first m = n // 2 hold one distance each; a distance r of m or more falls
-    into bucket m + floor((n - m) log(r / m) / log(max_distance / m)), at most n - 1. The formula is that of
-    the authors' code. It is evaluated in integers, so no rounding moves a distance to another bucket.
-
-    Queries and keys end together, as in `causal_mask`.
+    into bucket m + floor((n - m) log(r / m) / log(max_distance / m)), at most n - 1, as in the authors' code.
+    It is evaluated in integers, so no rounding moves a distance to another bucket. Queries and keys end
+    together, as in `causal_mask`.
 
     Args:
         q_len: number of queries.
@@ -125,15 +112,14 @@ def t5_buckets(
         max_distance: the last bucket takes every distance from here on, and some before it.
         bidirectional: half of the buckets are for keys at or before the query, half for those after it.
             Otherwise all are for keys at or before it, and every key after the query falls into bucket 0.
-        positions: as in `alibi_bias`.
+        positions: as in `sliding_window_mask`.
         device: where the buckets are made; with `positions`, they are made on their device.
 
     Returns:
         int64 buckets (q_len, k_len), or (batch, q_len, k_len) with `positions`, in 0..num_buckets - 1.
 
     Raises:
-        TypeError: a size is not an int, `bidirectional` is not a bool, or a position is not an integer
-            tensor.
+        TypeError: a size is not an int, `bidirectional` not a bool, or a position not an integer tensor.
         ValueError: a size is not positive, `num_buckets` is odd or below 4 if bidirectional, or below 2 if
             not, or `max_distance` leaves no room for the wide buckets.
 
@@ -176,16 +162,8 @@ class T5RelativeBias(_DistanceTable):
 
     In T5 all layers share one such table, and scores are not divided by √d: for a T5 checkpoint, also pass
     `score=dot_product_score` to the layer. `table` (num_buckets, num_heads) is what HuggingFace calls
-    `relative_attention_bias.weight`. It is drawn from Xavier's uniform distribution, as in T5X, the authors'
-    later code.
-
-    Args:
-        num_heads: number of heads.
-        num_buckets: see `t5_buckets`.
-        max_distance: see `t5_buckets`.
-        bidirectional: see `t5_buckets`; False for causal attention.
-        device: where the parameters are made.
-        dtype: of the parameters; default torch's default dtype.
+    `relative_attention_bias.weight`. It is drawn as in T5X, the authors' later code. The other arguments are
+    those of `t5_buckets`; `bidirectional` is False for causal attention.
 
     Raises:
         TypeError: a size is not an int, or `bidirectional` is not a bool.
@@ -222,26 +200,17 @@ class T5RelativeBias(_DistanceTable):
         *,
         positions: Positions | None = None,
     ) -> Float[Tensor, "batch {self.num_heads} {q_len} _"]:
-        """Return the `attn_bias` for `q_len` queries and `k_len` keys that end together.
+        """Return the `attn_bias`, (1, num_heads, q_len, k_len), or (batch, ...) with `positions`.
 
-        Args:
-            q_len: number of queries.
-            k_len: number of keys; default `q_len`.
-            positions: as in `alibi_bias`.
-
-        Returns:
-            Bias (1, num_heads, q_len, k_len), or (batch, num_heads, q_len, k_len) with `positions`, in the
-            dtype of the table.
+        It has the dtype of the table. The arguments are those of `t5_buckets`.
 
         Raises:
-            TypeError: a length is not an int.
-            ValueError: a length is not positive.
+            TypeError, ValueError: a length is not an int, or not positive.
         """
         how: Any = {name: getattr(self, name) for name in self._settings[1:]}
         device = self.table.device
         buckets = t5_buckets(q_len, k_len, positions=positions, device=device, **how)
-        # Columns of the transposed table, so that the result of one sample is contiguous;
-        # several times faster than rows that are permuted afterwards.
+        # Columns of the transposed table are several times faster than rows that are permuted afterwards.
         bias = self.table.t().index_select(1, buckets.flatten())
         bias = bias.view(self.num_heads, -1, *buckets.shape[-2:])
         return bias.transpose(0, 1)
@@ -256,18 +225,10 @@ class ShawScore(_DistanceTable):
     out: in the paper's ablation the table for the keys alone does as well as both.
 
     Use it like any other scoring rule: `MultiHeadAttention(..., score=ShawScore(head_dim, max_distance))`.
-    The middle row of `table` (2 * max_distance + 1, head_dim) is the vector of distance 0. The table is drawn
-    from Xavier's uniform distribution, as the projections are.
-
-    Args:
-        head_dim: width of a head.
-        max_distance: larger distances share the vector of this one.
-        device: where the parameters are made.
-        dtype: of the parameters; default torch's default dtype.
+    The middle row of `table` (2 * max_distance + 1, head_dim) is the vector of distance 0.
 
     Raises:
-        TypeError: a size is not an int.
-        ValueError: a size is not positive.
+        TypeError, ValueError: a size is not an int, or not positive.
 
     Example:
         >>> score = ShawScore(head_dim=3, max_distance=2)
@@ -300,17 +261,16 @@ class ShawScore(_DistanceTable):
     ) -> Float[Tensor, "*batch q_len k_len"]:
         """Score (..., q_len, head_dim) against (..., k_len, head_dim): (..., q_len, k_len).
 
-        `positions` are those of `alibi_bias`; with them, query and key are (batch, num_heads, len, head_dim).
+        `positions`: as in `sliding_window_mask`; query and key are then (batch, num_heads, len, head_dim).
 
         Raises:
             TypeError: not floating-point tensors of one dtype, that of the table.
             ValueError: a width is wrong, or the leading axes do not broadcast.
         """
-        _checks.check_vectors(query, key, (self.head_dim,) * 2, self.table)
+        _checks.check_vectors(query, key, (self.head_dim,) * 2)
         q_len, k_len = query.shape[-2], key.shape[-2]
         query = query / math.sqrt(self.head_dim)
-        # Each query meets each distance once, and each key then picks its own: no tensor
-        # (q_len, k_len, head_dim) is built.
+        # Each query meets each distance once, then each key picks its own: no (q_len, k_len, head_dim).
         by_distance = _dot_product(query, self.table)
         ahead = _distances(q_len, k_len, positions, query.device)
         rows = (ahead + self.max_distance).clamp(0, 2 * self.max_distance)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from mha_lib import _checks
-from mha_lib.positional import _angles_at
+from mha_lib.positional import _angles_at, _check_positions
+from mha_lib.rotary_scaling import RotaryScaling, _check_scaling
 
 
-def _check_positions(name: str, positions: object) -> Tensor:
-    axes, rule = "(len,) or (batch, len)", "must not be negative"
-    return _checks.check_numbers(name, positions, 0, math.inf, rule, integers=axes)
+def _check_even(name: str, value: object) -> None:
+    """Raise unless `value` is an even int above 0."""
+    _checks.check_positive_int(name, value)
+    if _checks.check_int(name, value) % 2:
+        raise _checks.refusal(name, "be even", value)
 
 
 def rotary_angles(
@@ -28,13 +29,12 @@ def rotary_angles(
     Args:
         num_positions: number of positions, counted from 0; or the positions themselves, integers (len,), or
             (batch, len) if the samples of a batch have different positions.
-        head_dim: number of columns to rotate, even, since they are rotated in pairs: the width of a head, or
-            of the part of it that is rotated.
+        head_dim: number of columns to rotate in pairs: the even width of a head, or of a part of it.
         base: as in `sinusoidal_encoding`.
 
     Returns:
-        float32 angles in radians, (len, head_dim / 2) or (batch, len, head_dim / 2):
-        position * base^(-2i / head_dim), computed in float64.
+        Angles in radians, position * base^(-2i / head_dim), computed in float64: float32,
+        (len, head_dim / 2) or (batch, len, head_dim / 2).
 
     Raises:
         TypeError: a size is not an int, positions are not integers, or `base` is not a number.
@@ -51,7 +51,7 @@ def rotary_angles(
     else:
         _checks.check_positive_int("num_positions", num_positions)
         positions = torch.arange(num_positions)
-    _checks.check_even("head_dim", head_dim)
+    _check_even("head_dim", head_dim)
     _checks.check_positive("base", base)
     return _angles_at(positions, head_dim, base).float()
 
@@ -66,16 +66,14 @@ def _check_rotary(x: Tensor, angles: Tensor) -> None:
         )
     length, head_dim = x.shape[-2:]
     if head_dim % 2:
-        raise ValueError(
-            f"head_dim, the last axis of x, must be even, got shape {tuple(x.shape)}"
-        )
+        got = f"shape {tuple(x.shape)}"
+        raise _checks.refusal("head_dim, the last axis of x,", "be even", got)
     pairs = angles.shape[-1]
     if angles.ndim > 3 or angles.shape[-2] != length or not 0 < 2 * pairs <= head_dim:
-        raise ValueError(
-            f"angles must have shape (len, pairs) or (batch, len, pairs) with len={length} "
-            f"and 1 to {head_dim // 2} pairs, got {tuple(angles.shape)}"
-        )
-    # x must have three or four axes, so that its first axis is known to be the batch.
+        rule = f"have shape (len, pairs) or (batch, len, pairs) with len={length}"
+        rule += f" and 1 to {head_dim // 2} pairs"
+        raise _checks.refusal("angles", rule, angles)
+    # With three or four axes, the first of x is known to be the batch.
     if angles.ndim == 3 and (
         x.ndim not in (3, 4) or angles.shape[0] not in (1, x.shape[0])
     ):
@@ -96,25 +94,24 @@ def apply_rotary(
     """Rotate each pair of columns of queries or keys by its position's angle (Su et al., 2021, equation 34).
 
     The dot product of a rotated query and a rotated key depends only on the distance between their positions.
-    There are two ways to pair the columns. In the paper, and in GPT-J, columns 2i and 2i + 1 are a pair
-    (`interleaved`). In GPT-NeoX, and in HuggingFace's Llama, the columns of a pair lie half of the rotated
-    width apart. Weights trained with one pairing are wrong for the other.
+    In the paper, and in GPT-J, columns 2i and 2i + 1 are a pair (`interleaved`). In GPT-NeoX, and in
+    HuggingFace's Llama, the columns of a pair lie half of the rotated width apart. Weights trained with one
+    pairing are wrong for the other.
 
     If there are fewer angles than pairs, only the first columns are rotated, and the others are unchanged
     (partial width, as in GPT-J and GPT-NeoX). Half precision is rotated in float32.
 
     Args:
         x: (..., len, head_dim).
-        angles: float32 or float64, (len, pairs) or (batch, len, pairs), from `rotary_angles`; row p belongs
-            to token p. The first 2 * pairs columns, at most `head_dim`, are rotated.
-        interleaved: the columns of a pair are neighbours; otherwise they lie half of the rotated width apart.
+        angles: (len, pairs) or (batch, len, pairs), from `rotary_angles`; row p belongs to token p.
+        interleaved: how columns are paired.
 
     Returns:
         A tensor of the shape and dtype of `x`; the lengths of the vectors do not change.
 
     Raises:
-        TypeError: `x` is not a floating-point tensor, or `angles` is not a float32 or float64 tensor (in half
-            precision, distant positions would round to the same angle); `interleaved` is not a bool.
+        TypeError: `x` is not a floating-point tensor, `angles` is not float32 or float64 (in half precision,
+            distant positions would round to the same angle), or `interleaved` is not a bool.
         ValueError: `head_dim` is odd, or `angles` has the wrong shape or is on another device.
 
     Example:
@@ -153,13 +150,14 @@ class RotaryPositionalEncoding(nn.Module):
         head_dim: width of a head, even.
         base: as in `sinusoidal_encoding`.
         rotary_dim: how many columns are rotated, counted from the first; even. Default `head_dim`.
-        interleaved: the columns of a pair are neighbours (the paper, GPT-J); otherwise they lie half of the
-            rotated width apart (GPT-NeoX, HuggingFace's Llama).
+        interleaved: as in `apply_rotary`.
+        scaling: how pairs turn more slowly for texts longer than those of training.
 
     Raises:
-        TypeError: a width is not an int, `base` is not a number, `interleaved` not a bool.
-        ValueError: a width is odd or not positive, `rotary_dim` larger than `head_dim`, or `base` not
-            positive.
+        TypeError: a width is not an int, `base` is not a number, `interleaved` not a bool, `scaling` not a
+            `RotaryScaling`.
+        ValueError: a width is odd or not positive, `rotary_dim` larger than `head_dim`, `base` not positive,
+            or not above 1 where `scaling` is of the kind "yarn".
 
     Example:
         >>> rotary = RotaryPositionalEncoding(head_dim=2)
@@ -177,19 +175,20 @@ class RotaryPositionalEncoding(nn.Module):
         base: float = 10_000.0,
         rotary_dim: int | None = None,
         interleaved: bool = True,
+        scaling: RotaryScaling | None = None,
     ) -> None:
         super().__init__()
-        _checks.check_even("head_dim", head_dim)
+        _check_even("head_dim", head_dim)
         rotary_dim = head_dim if rotary_dim is None else rotary_dim
-        _checks.check_even("rotary_dim", rotary_dim)
+        _check_even("rotary_dim", rotary_dim)
         if rotary_dim > head_dim:
-            raise ValueError(
-                f"rotary_dim must not be larger than head_dim={head_dim}, got {rotary_dim}"
-            )
+            rule = f"not be larger than head_dim={head_dim}"
+            raise _checks.refusal("rotary_dim", rule, rotary_dim)
         _checks.check_positive("base", base)
         _checks.check_type("interleaved", interleaved, bool)
+        _check_scaling(scaling, base)
         self.head_dim, self.rotary_dim = head_dim, rotary_dim
-        self.base, self.interleaved = base, interleaved
+        self.base, self.interleaved, self.scaling = base, interleaved, scaling
 
     def forward(
         self,
@@ -198,13 +197,8 @@ class RotaryPositionalEncoding(nn.Module):
     ) -> Float[Tensor, "*lead len head_dim"]:
         """Rotate `x` (..., len, head_dim), queries or keys, by the angles of `positions`.
 
-        Args:
-            x: (..., len, head_dim); with positions for each sample, (batch, len, head_dim) or
-                (batch, num_heads, len, head_dim).
-            positions: integers (len,) or (batch, len), none negative; default 0..len-1.
-
-        Returns:
-            A tensor of the shape and dtype of `x`.
+        `positions` are integers (len,), or (batch, len) where `x` has a batch axis, none negative; default
+        0..len-1. Shape and dtype of `x` stay.
 
         Raises:
             TypeError: `x` is not floating-point, or `positions` are not integers.
@@ -221,19 +215,23 @@ class RotaryPositionalEncoding(nn.Module):
                 or (x.ndim in (3, 4) and positions.shape[0] in (1, x.shape[0]))
             )
             if not fits:
-                raise ValueError(
-                    "positions must have shape (len,), or (batch, len) where x has a batch axis, "
-                    f"got {tuple(positions.shape)} for x of shape {tuple(x.shape)}"
-                )
-            _checks.check_same(
-                "device", ("x", "positions"), (x.device, positions.device)
-            )
-        angles = _angles_at(positions, self.rotary_dim, self.base).float()
-        return apply_rotary(x, angles, interleaved=self.interleaved)
+                rule = "have shape (len,), or (batch, len) where x has a batch axis"
+                got = f"{tuple(positions.shape)} for x of shape {tuple(x.shape)}"
+                raise _checks.refusal("positions", rule, got)
+            devices = (x.device, positions.device)
+            _checks.check_same("device", ("x", "positions"), devices)
+        angles = _angles_at(positions, self.rotary_dim, self.base)
+        if self.scaling is not None:
+            angles = self.scaling._slowed(angles, self.base, positions)
+        turned = apply_rotary(x, angles.float(), interleaved=self.interleaved)
+        if self.scaling is None or self.scaling.attention_factor is None:
+            return turned
+        return turned * self.scaling.attention_factor
 
     def extra_repr(self) -> str:
         """Show the settings in the printed module."""
-        return (
+        text = (
             f"head_dim={self.head_dim}, rotary_dim={self.rotary_dim}, "
             f"base={self.base:g}, interleaved={self.interleaved}"
         )
+        return text if self.scaling is None else f"{text}, scaling={self.scaling}"

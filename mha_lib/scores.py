@@ -1,6 +1,6 @@
 """Scoring functions: how well a query matches a key.
 
-Every rule has the same signature, (..., q_len, d) x (..., k_len, d) -> (..., q_len, k_len), so the rest of
+Every rule maps query (..., q_len, d) and key (..., k_len, d) to scores (..., q_len, k_len), so the rest of
 attention need not know which rule it is given. Leading axes broadcast. The body of each function is only the
 formula: the decorator above it checks the arguments first.
 """
@@ -28,14 +28,9 @@ ScoringRule: TypeAlias = Callable[..., Tensor]
 def dot_product_score(
     query: Float[Tensor, "*#batch q_len d"], key: Float[Tensor, "*#batch k_len d"]
 ) -> Float[Tensor, "*batch q_len k_len"]:
-    """Dot product q·k (Luong et al., 2015, "dot").
+    """Dot product q·k (Luong et al., 2015, "dot"): (..., q_len, d), (..., k_len, d) -> (..., q_len, k_len).
 
-    Args:
-        query: (..., q_len, d).
-        key: (..., k_len, d).
-
-    Returns:
-        Scores (..., q_len, k_len). For independent unit-variance entries their standard deviation is √d.
+    For independent unit-variance entries the standard deviation of the scores is √d.
 
     Raises:
         TypeError: not floating-point tensors of one dtype.
@@ -51,7 +46,7 @@ def dot_product_score(
 _dot_product = unchecked(dot_product_score)  # used by the other rules
 
 
-@checked(_checks.check_scaled)
+@checked(_checks.check_pair)
 def scaled_dot_product_score(
     query: Float[Tensor, "*#batch q_len d"],
     key: Float[Tensor, "*#batch k_len d"],
@@ -60,20 +55,13 @@ def scaled_dot_product_score(
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Dot product divided by √d, q·k / √d (Vaswani et al., 2017, equation 1).
 
-    Args:
-        query: (..., q_len, d).
-        key: (..., k_len, d).
-        scale: factor that replaces 1/√d: a positive number, or a tensor of shape () or (num_heads, 1, 1),
-            which may be learned.
-
-    Returns:
-        Scores (..., q_len, k_len). For independent unit-variance entries their standard deviation is 1,
-        whatever d is.
+    Shapes are those of `dot_product_score`. For independent unit-variance entries the standard deviation of
+    the scores is 1, whatever d is. `scale`, a positive number, or a tensor of shape () or (num_heads, 1, 1),
+    which may be learned, replaces 1/√d.
 
     Raises:
         TypeError: not floating-point tensors of one dtype, or `scale` is not a number or tensor.
-        ValueError: `d` differs, the leading axes do not broadcast, or `scale` is not positive or has
-            another shape.
+        ValueError: `d` differs, leading axes do not broadcast, `scale` is not positive or has another shape.
 
     Example:
         >>> scaled_dot_product_score(torch.tensor([[1.0, 2.0, 2.0, 4.0]]), torch.ones(1, 4)).tolist()
@@ -81,7 +69,7 @@ def scaled_dot_product_score(
     """
     # Scaling the query takes q_len * d multiplications, scaling the scores q_len * k_len.
     query = query / math.sqrt(query.shape[-1]) if scale is None else query * scale
-    return _dot_product(query, key)
+    return query.to(key.dtype) @ key.transpose(-2, -1)
 
 
 @checked(_checks.check_cap)
@@ -90,14 +78,8 @@ def softcap_scores(
 ) -> Float[Tensor, "*shape"]:
     """Bend scores smoothly into -cap..cap, cap · tanh(score / cap) (Gemma Team, 2024, §2).
 
-    Small scores hardly change; no score exceeds the cap, so no key can take all the weight.
-
-    Args:
-        scores: any shape.
-        cap: the limit, in the units of the scores; positive.
-
-    Returns:
-        Scores of the same shape and dtype.
+    Scores may have any shape, which they keep, as their dtype. Small ones hardly change; none exceeds the
+    positive `cap`, so no key can take all the weight.
 
     Raises:
         TypeError: `scores` is not a floating-point tensor, or `cap` is not a number.
@@ -116,7 +98,7 @@ def _compose_rule(
     softcap: float | None,
     positions: Positions | None = None,
 ) -> ScoringRule | None:
-    """Combine the settings into one rule; None is the scaled dot product, which torch's kernel has too."""
+    """Combine the settings into one rule; None is the scaled dot product, as torch's kernel has it."""
     rule = None if score is None else _checks.checked_rule(score, positions)
     if softcap is None:
         return rule
@@ -130,13 +112,6 @@ def cosine_score(
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Cosine of the angle between query and key, in -1..1; a zero vector scores 0.
 
-    Args:
-        query: (..., q_len, d).
-        key: (..., k_len, d).
-
-    Returns:
-        Scores (..., q_len, k_len).
-
     Raises:
         TypeError: not floating-point tensors of one dtype.
         ValueError: `d` differs, or the leading axes do not broadcast.
@@ -148,7 +123,16 @@ def cosine_score(
     return _dot_product(F.normalize(query, dim=-1), F.normalize(key, dim=-1))
 
 
-@checked(_checks.check_gaussian)
+def _check_gaussian(query: Tensor, key: Tensor, bandwidth: Any = 1.0) -> None:
+    _checks.check_pair(query, key)
+    if isinstance(bandwidth, Tensor):
+        low = torch.finfo(torch.float32).tiny
+        _checks.check_numbers("bandwidth", bandwidth, low, math.inf, "be positive")
+    else:
+        _checks.check_positive("bandwidth", bandwidth)
+
+
+@checked(_check_gaussian)
 def gaussian_score(
     query: Float[Tensor, "*#batch q_len d"],
     key: Float[Tensor, "*#batch k_len d"],
@@ -156,16 +140,9 @@ def gaussian_score(
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Logarithm of the Gaussian kernel, -|q - k|² / (2 bandwidth²).
 
-    The softmax of this score is Nadaraya-Watson kernel regression (Nadaraya, 1964; Watson, 1964).
-
-    Args:
-        query: (..., q_len, d).
-        key: (..., k_len, d).
-        bandwidth: width of the kernel, in the units of query and key; positive. A tensor that requires grad
-            is learned.
-
-    Returns:
-        Scores (..., q_len, k_len), at most 0.
+    The softmax of this score is Nadaraya-Watson kernel regression (Nadaraya, 1964; Watson, 1964). Shapes are
+    those of `dot_product_score`. `bandwidth`, the width of the kernel in the units of query and key, is
+    positive; a tensor that requires grad is learned.
 
     Raises:
         TypeError: not floating-point tensors of one dtype.
@@ -182,18 +159,11 @@ def gaussian_score(
 class AdditiveScore(nn.Module):
     """Additive score w·tanh(W_q q + W_k k) (Bahdanau et al., 2015, appendix A.1.2).
 
-    Query and key may have different widths. Parameters: hidden_dim * (query_dim + key_dim + 1).
-
-    Args:
-        query_dim: width of a query.
-        key_dim: width of a key.
-        hidden_dim: width of the hidden layer.
-        device: where the parameters are made.
-        dtype: of the parameters; default torch's default dtype.
+    Query and key may have different widths, `query_dim` and `key_dim`. The hidden layer, tanh(...), has width
+    `hidden_dim`. Parameters: hidden_dim * (query_dim + key_dim + 1).
 
     Raises:
-        TypeError: a width is not an int.
-        ValueError: a width is not positive.
+        TypeError, ValueError: a width is not an int, or not positive.
 
     Example:
         >>> score = AdditiveScore(query_dim=3, key_dim=5, hidden_dim=7)
@@ -229,11 +199,10 @@ class AdditiveScore(nn.Module):
             ValueError: a width is wrong, or the leading axes do not broadcast.
         """
         dims = self.query_proj.in_features, self.key_proj.in_features
-        _checks.check_vectors(query, key, dims, self.key_proj.weight)
-        # Each query meets each key: (..., q_len, 1, hidden) + (..., 1, k_len, hidden).
+        _checks.check_vectors(query, key, dims)
+        # (..., q_len, 1, hidden) + (..., 1, k_len, hidden)
         hidden = self.query_proj(query).unsqueeze(-2) + self.key_proj(key).unsqueeze(-3)
-        scores: Tensor = self.score_proj(torch.tanh(hidden)).squeeze(-1)
-        return scores
+        return torch.squeeze(self.score_proj(torch.tanh(hidden)), -1)
 
 
 class BilinearScore(nn.Module):
@@ -241,15 +210,8 @@ class BilinearScore(nn.Module):
 
     Query and key may have different widths. Parameters: query_dim * key_dim.
 
-    Args:
-        query_dim: width of a query.
-        key_dim: width of a key.
-        device: where the parameters are made.
-        dtype: of the parameters; default torch's default dtype.
-
     Raises:
-        TypeError: a width is not an int.
-        ValueError: a width is not positive.
+        TypeError, ValueError: a width is not an int, or not positive.
 
     Example:
         >>> BilinearScore(query_dim=3, key_dim=5)(torch.ones(2, 4, 3), torch.ones(2, 6, 5)).shape
@@ -266,8 +228,8 @@ class BilinearScore(nn.Module):
     ) -> None:
         super().__init__()
         _checks.check_sizes(query_dim=query_dim, key_dim=key_dim)
-        kind: Any = {"device": device, "dtype": dtype}
-        self.key_proj = nn.Linear(key_dim, query_dim, bias=False, **kind)
+        place: Any = {"bias": False, "device": device, "dtype": dtype}
+        self.key_proj = nn.Linear(key_dim, query_dim, **place)
 
     def forward(
         self,
@@ -281,5 +243,5 @@ class BilinearScore(nn.Module):
             ValueError: a width is wrong, or the leading axes do not broadcast.
         """
         dims = self.key_proj.out_features, self.key_proj.in_features
-        _checks.check_vectors(query, key, dims, self.key_proj.weight)
+        _checks.check_vectors(query, key, dims)
         return _dot_product(query, self.key_proj(key))

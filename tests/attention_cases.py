@@ -1,50 +1,14 @@
-"""What attention is asked in the tests: sizes, masks, biases, layers of every kind, and the loop's answers.
-
-Every axis has another prime size, so that no two of them can be confused. Rotary positions and groups of
-heads need even widths; what they are tested with has EVEN in its name.
-"""
+"""What attention is asked in the tests: masks, biases, and the loop's answers."""
 
 import functools
 
 import oracles
 import pytest
 import torch
+from attention_sizes import BATCH, HEAD_DIM, HEADS, K_LEN, Q_LEN
 from random_tensors import bools, random
-from torch import nn
 
-from mha_lib import (
-    AdditiveScore,
-    BilinearScore,
-    MultiHeadAttention,
-    cosine_score,
-    scaled_dot_product_score,
-    sliding_window_mask,
-)
-from mha_lib.positional import RotaryPositionalEncoding, ShawScore
-
-BATCH, HEADS, Q_LEN, K_LEN, HEAD_DIM, VALUE_DIM = 2, 3, 5, 7, 11, 13
-EMBED_DIM, KDIM, VDIM = HEADS * HEAD_DIM, 17, 19
-EVEN_HEAD_DIM = 10
-EVEN_DIM = HEADS * EVEN_HEAD_DIM
-
-BOTH_PATHS = pytest.mark.parametrize("need_weights", [True, False], ids=["readable", "fused"])
-HALVES = (torch.bfloat16, torch.float16)
-DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALVES], ids=str)
-# How far from the loop attention in a dtype may be.
-ERRORS = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
-# torch.compile looks into every function, also into the shape checks of tests/conftest.py.
-TRACED = pytest.mark.no_shape_checks
-SLOW = pytest.mark.slow
-
-
-def slow(*values):
-    """A case that only `make test-all` runs."""
-    return pytest.param(*values, marks=SLOW)
-
-
-# For what takes seconds on each path: with weights, the same operations are traced as in any other function.
-FUSED_FIRST = pytest.mark.parametrize("need_weights", [slow(True), False], ids=["readable", "fused"])
-
+from mha_lib.masking import sliding_window_mask
 
 # masks
 
@@ -149,16 +113,6 @@ def qkv(dtype=torch.float64, *, heads=HEADS, kv_heads=HEADS, q_len=Q_LEN, k_len=
     return [random(BATCH, *s, seed=n, dtype=dtype) for n, s in enumerate(shapes)]
 
 
-def differentiable(tensors):
-    return [tensor.detach().clone().requires_grad_() for tensor in tensors]
-
-
-def gradients(output, tensors):
-    """Gradients of a sum in which every entry of the output has another factor."""
-    factors = torch.linspace(-1, 1, output.numel(), dtype=output.dtype)
-    return torch.autograd.grad(output, tensors, factors.reshape(output.shape))
-
-
 def exact(query, key, value, **asked):
     output, weights = oracles.attention(query, key, value, **asked)
     return torch.from_numpy(output), torch.from_numpy(weights)
@@ -168,55 +122,3 @@ def exact(query, key, value, **asked):
 def exact_for(asked, dtype=torch.float64, **shapes):
     """The loop's answer for `qkv` of that dtype, (output, weights) in float64."""
     return exact(*qkv(dtype, **shapes), **ASKED[asked])
-
-
-# layers
-
-
-def make_layer(**options):
-    torch.manual_seed(0)
-    layer = MultiHeadAttention(EMBED_DIM, HEADS, **options).double()
-    for parameter in layer.parameters():  # biases start at 0: a test that leaves them there cannot see them
-        nn.init.normal_(parameter, std=0.3)
-    return layer
-
-
-def make_inputs(kdim=EMBED_DIM, vdim=EMBED_DIM):
-    query = random(BATCH, Q_LEN, EMBED_DIM)
-    return query, random(BATCH, K_LEN, kdim, seed=1), random(BATCH, K_LEN, vdim, seed=2)
-
-
-def even_layer(dtype=torch.float64, **options):
-    torch.manual_seed(0)
-    layer = MultiHeadAttention(EVEN_DIM, HEADS, bias=True, **options).double()
-    for parameter in layer.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    return layer.to(dtype)
-
-
-def even_inputs(dtype=torch.float64, batch=BATCH, q_len=Q_LEN, k_len=K_LEN):
-    lengths = (q_len, k_len, k_len)
-    return [random(batch, n, EVEN_DIM, seed=i, dtype=dtype) for i, n in enumerate(lengths)]  # fmt: skip
-
-
-KINDS = {
-    "plain": {},
-    "shared keys": {"num_kv_heads": 1},
-    "rotary": {"rotary": lambda: RotaryPositionalEncoding(EVEN_HEAD_DIM)},
-    "cosine": {"score": lambda: cosine_score},
-    "scaled otherwise": {"score": lambda: functools.partial(scaled_dot_product_score, scale=0.1)},
-    "additive": {"score": lambda: AdditiveScore(EVEN_HEAD_DIM, EVEN_HEAD_DIM, 17)},
-    "bilinear": {"score": lambda: BilinearScore(EVEN_HEAD_DIM, EVEN_HEAD_DIM)},
-    "Shaw": {"score": lambda: ShawScore(EVEN_HEAD_DIM, 2)},
-    "rotary, shared keys, dropout": {
-        "rotary": lambda: RotaryPositionalEncoding(EVEN_HEAD_DIM),
-        "num_kv_heads": 1,
-        "dropout": 0.25,
-    },
-}
-EACH_KIND = pytest.mark.parametrize("kind", KINDS)
-
-
-def layer_of(kind, dtype=torch.float64):
-    options = {name: part() if callable(part) else part for name, part in KINDS[kind].items()}  # fmt: skip
-    return even_layer(dtype, **options)

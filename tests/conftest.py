@@ -11,7 +11,8 @@ While the tests run, every function of mha_lib that names axes checks its argume
   leaves them to `make test-all`, which runs the tests of the library again with them;
 * anything if SHAPE_CHECKS=none, with which the library is also imported in a third of the time.
 
-This file also says which tests are slow: `make test` leaves them to `make test-all`.
+This file also says which tests are slow: `make test` leaves them to `make test-all`, and this leaves the
+slowest to `make weekly`, which runs all that are slow.
 """
 
 import ast
@@ -26,10 +27,11 @@ from pathlib import Path
 
 import jaxtyping._import_hook
 import pytest
+from changed import may_be_broken
 from filelock import FileLock
 from machine import browser as find_browser
 from playwright.sync_api import expect, sync_playwright
-from widget_page import Reader
+from widget_page import Reader, write_page
 
 AXES = ("Bool", "Float", "Int", "Integer", "Shaped")
 
@@ -49,9 +51,9 @@ class FunctionsThatNameAxes(jaxtyping._import_hook.JaxtypingTransformer):
 jaxtyping._import_hook.JaxtypingTransformer = FunctionsThatNameAxes
 # An int is accepted where a float is expected, as everywhere in Python.
 SHAPE_CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
-# Before anything imports mha_lib.
+# Before anything imports one of the packages.
 if os.environ.get("SHAPE_CHECKS") != "none":
-    jaxtyping.install_import_hook("mha_lib", SHAPE_CHECKER)
+    jaxtyping.install_import_hook(["mha_lib", "mha_course"], SHAPE_CHECKER)
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -61,28 +63,27 @@ PATIENCE = int(os.environ.get("PATIENCE", "300000"))
 expect.set_options(timeout=PATIENCE)
 
 # `make test` takes minutes: each behaviour of the library, the book in a browser, each widget once. It leaves
-# to `make test-all` the tests that ask the same question of more cases or in another environment:
+# to `make test-all` what else a change may break: axe, the stored models of the pages, the set-up for Colab,
+# the sample collection of ONNX, the details of each widget that it may have broken (changed.py).
+# That leaves to `make weekly` what asks the same question of more cases or in another environment:
 #
-# * these files: planted faults, axe, pictures, the stored models of the pages, Colab with another processor's
-#   arithmetic, the benchmark, the whole sample collections of torch and ONNX, the details of each widget;
-# * what is marked `slow` in a test: inductor, further graphs of a compiler, many random examples where a
-#   few represent them, training to the end.
+# * these files: planted faults, pictures, each chapter with another processor's arithmetic;
+# * what is marked `slow` in a test of the library: inductor, further graphs of a compiler, many random
+#   examples where a few represent them, training to the end.
 #
 # The longest tests come first; otherwise one worker would still run them when the others are done.
-SLOW_FILES = (
-    "faults/test_faults.py",
-    "book/test_colab.py",
-    "book/test_accessibility.py",
-    "book/test_benchmarks.py",
-    "book/test_stored_models.py",
-    "pictures/test_pictures.py",
-    "library/test_onnx.py",
-    "library/test_torch_samples.py",
-    "widgets/*",
+WEEKLY = (
+    "faults/test_faults.py::*",
+    "pictures/test_pictures.py::*",
+    "book/test_colab.py::test_chapter_runs*",
 )
+SLOW_FILES = (
+    "faults/test_faults.py", "book/test_colab.py", "book/test_accessibility.py", "book/test_stored_models.py",
+    "pictures/test_pictures.py", "library/test_onnx.py", "library/test_other_libraries.py", "widgets/*",
+)  # fmt: skip
 FAST = (
     "widgets/test_widgets.py::*",
-    "widgets/test_every_widget.py::test_every_widget_has_a_sample",
+    "widgets/test_every_widget.py::test_its_sample_is_of_its_class*",
     "widgets/test_every_widget.py::test_it_shows_the_numbers_of_torch*",
 )
 
@@ -94,6 +95,16 @@ def is_slow(path, name=None):
     if fast and (name is None or any(fnmatch(name, pattern) for pattern in fast)):
         return False
     return any(fnmatch(place, pattern) for pattern in SLOW_FILES)
+
+
+def is_weekly(item):
+    """Whether a slow test is left to `make weekly`."""
+    place = item.path.relative_to(TESTS).as_posix()
+    if place.startswith("widgets/"):
+        case = getattr(item, "callspec", None)
+        return not may_be_broken(item.path.stem, str(case.params.get("name", "")) if case else "")
+    known = any(fnmatch(f"{place}::{item.name}", pattern) for pattern in WEEKLY)
+    return known or (place.startswith("library/") and not is_slow(item.path, item.name))
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -108,6 +119,8 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if is_slow(item.path, item.name):
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("slow") and is_weekly(item):
+            item.add_marker(pytest.mark.weekly)
     widgets = [item for item in items if item.path.name == "test_every_widget.py"]
     whole = config.option.markexpr == "not slow" and len({item.originalname for item in widgets}) > 3
     if whole and all(item.get_closest_marker("slow") for item in widgets):
@@ -222,6 +235,15 @@ def address(serve, tmp_path_factory):
     return serve(tmp_path_factory.getbasetemp())
 
 
+@pytest.fixture(scope="module")
+def math_page(request, browser, serve):
+    """A page at the JavaScript module that a test file names as MATH."""
+    page = browser.new_page()
+    page.goto(f"{serve(ROOT / 'mha_course' / 'widgets' / 'js')}/{request.module.MATH}")
+    yield page
+    page.close()
+
+
 @pytest.fixture
 def reader(browser, address):
     readers = []
@@ -233,6 +255,23 @@ def reader(browser, address):
     yield make
     for reader in readers:
         reader.close()
+
+
+@pytest.fixture
+def show(reader, tmp_path):
+    """A function that shows widgets on a page of their own: it returns the host, or a list of several.
+
+    `host.page` is the page, and `script` runs in it before its own.
+    """
+
+    def show_widgets(*widgets, over="disk", width=900, script=None, **options):
+        tab = reader(over, width=width)
+        if script:
+            tab.page.add_init_script(script)
+        tab.open(write_page(tmp_path, list(widgets), **options), len(widgets))
+        return tab.host() if len(widgets) == 1 else [tab.host(index) for index in range(len(widgets))]
+
+    return show_widgets
 
 
 @pytest.fixture(scope="session")

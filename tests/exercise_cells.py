@@ -3,16 +3,42 @@
 import ast
 import re
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import nbformat
+import pytest
 
-from mha_lib import exercises
+from mha_course import exercises
 
 CHAPTERS = Path(__file__).resolve().parents[1] / "chapters"
 PARTS = ("task", "stub", "check", "hints", "solution")
 CHECKS = {name: getattr(exercises, name) for name in exercises.__all__ if name.startswith("check_")}
+
+
+def accepts(right):
+    """A test that each answer is right: {name of the checker: answers}."""
+    cases = [(name, answer) for name, answers in right.items() for answer in answers]
+
+    @pytest.mark.parametrize(("name", "answer"), cases)
+    def test(name, answer):
+        assert CHECKS[name](answer), CHECKS[name](answer)
+
+    return test
+
+
+def judges(answers):
+    """A test of verdicts: (name of the checker, answer, how the verdict begins; None if it is right)."""
+
+    @pytest.mark.parametrize(
+        ("name", "answer", "problem"), answers, ids=[f"{n}-{p or 'right'}" for n, _, p in answers]
+    )
+    def test(name, answer, problem):
+        verdict = CHECKS[name](answer)
+        assert verdict.right == (problem is None), verdict
+        assert verdict.message.startswith(f"Not yet: {problem}. " if problem else "Right in "), verdict
+
+    return test
 
 
 @cache
@@ -41,6 +67,13 @@ def checkers_of(page):
     return [checker_of(exercise)[0] for exercise in cells_of(page).values()]
 
 
+def solved(page, number):
+    """The checker of an exercise, and the name of its solution, as in `assert check_mean(mean, axis=1)`."""
+    source = cells_of(page)[number]["solution"].source
+    name, solution, options = re.search(r"^assert (check_\w+)\((\w+)(.*?)\)", source, re.MULTILINE).groups()
+    return partial(CHECKS[name], **eval(f"dict({options[2:]})")), solution  # noqa: S307
+
+
 def solution_of(page, number, *plants):
     """The solution of an exercise as a function; `plants` are pairs (old text, new text) to spoil it with.
 
@@ -60,6 +93,5 @@ def solution_of(page, number, *plants):
                 with suppress(NameError):  # a default that is a constant of the page: for figures only
                     exec(compile(ast.Module([node], []), cell.id, "exec"), space)  # noqa: S102
         if last:
-            [name] = re.findall(r"^(?:def|class) (\w+_?[sS]olution)\(", source, re.MULTILINE)
-            return space[name]
+            return space[solved(page, number)[1]]
     raise KeyError(number)

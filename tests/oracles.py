@@ -60,8 +60,11 @@ def visible_pairs(batch, heads, q_len, k_len, **hide):
     return out
 
 
-def softmax_rows(scores, visible):
-    """Softmax of each row over its visible entries; zeros in a row without any. (..., q_len, k_len)."""
+def softmax_rows(scores, visible, sink=None):
+    """Softmax of each row over its visible entries; zeros in a row without any. (..., q_len, k_len).
+
+    A sink is a score beside those of a row, whose weight goes nowhere.
+    """
     scores = np.asarray(scores, dtype=float)
     out = np.zeros(scores.shape)
     for *where, i in np.ndindex(scores.shape[:-1]):
@@ -70,8 +73,9 @@ def softmax_rows(scores, visible):
         if shown:
             largest = max(row[j] for j in shown)
             parts = {j: math.exp(row[j] - largest) for j in shown}
+            lost = 0.0 if sink is None else math.exp(sink - largest)
             for j in shown:
-                out[*where, i, j] = parts[j] / math.fsum(parts.values())
+                out[*where, i, j] = parts[j] / (math.fsum(parts.values()) + lost)
     return out
 
 
@@ -81,6 +85,20 @@ def weighted_means(weights, value):
     for *lead, i, c in np.ndindex(out.shape):
         out[*lead, i, c] = dot(weights[*lead, i], value[*lead, :, c])
     return out
+
+
+def cosine(q, k):
+    return dot(q, k) / math.sqrt(dot(q, q) * dot(k, k))
+
+
+def additive(module):
+    w_q, w_k, w_s = (doubles(parameter) for parameter in module.parameters())
+    return lambda q, k: dot(w_s[0], np.tanh(w_q @ q + w_k @ k))
+
+
+def bilinear(module):
+    (weight,) = (doubles(parameter) for parameter in module.parameters())
+    return lambda q, k: dot(q, weight @ k)
 
 
 def capped(score, softcap):
@@ -126,6 +144,11 @@ def linear(x, weight, bias=None):
     return out
 
 
+def rms_normed(x, weight, eps):
+    """Each row of x over the root of the mean of its squares, times the weight."""
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * doubles(weight)
+
+
 def multi_head(
     query,
     key,
@@ -135,14 +158,17 @@ def multi_head(
     num_kv_heads=None,
     *,
     rule=None,
+    scale=None,
+    norm_eps=None,
     turn=None,
     attn_bias=None,
     **hide,
 ):
     """Multi-head attention, one head at a time, from the tensors of a state dict: (output, weights).
 
-    rule(q, k) scores a pair instead of q·k / √width; turn(x, first) turns the rows of x (batch, len, width),
-    the first of which stands at place `first`.
+    rule(q, k) scores a pair instead of q·k / √width, and `scale`, one number or one for each head, takes the
+    place of 1 / √width; turn(x, first) turns the rows of x (batch, len, width), the first of which stands at
+    place `first`. Norms and sinks of heads are used where the state dict has them.
     """
     num_kv_heads = num_kv_heads or num_heads
     projected = {
@@ -150,24 +176,32 @@ def multi_head(
         for name, x in (("q", query), ("k", key), ("v", value))
     }
     width = projected["q"].shape[-1] // num_heads
+    scale = 1 / math.sqrt(width) if scale is None else scale
+    scales = np.broadcast_to(scale if isinstance(scale, float) else doubles(scale).ravel(), num_heads)
+    sinks = doubles(parameters["sink"]) if "sink" in parameters else [None] * num_heads
     joined, weights = [], []
     for h in range(num_heads):
         own, shared = (h, h * num_kv_heads // num_heads)  # consecutive query heads share a key-value head
         q = projected["q"][:, :, own * width : (own + 1) * width]
         k, v = (projected[name][:, :, shared * width : (shared + 1) * width] for name in "kv")
         batch, q_len, k_len = len(q), q.shape[1], k.shape[1]
+        if "q_norm.weight" in parameters:
+            q, k = (
+                rms_normed(x, parameters[f"{name}_norm.weight"], norm_eps)
+                for name, x in zip("qk", (q, k), strict=True)
+            )
         if turn is not None:
             q, k = turn(q, k_len - q_len), turn(k, 0)
         scores = np.empty((batch, q_len, k_len))
         seen = np.empty(scores.shape, dtype=bool)
         for b, i, j in np.ndindex(scores.shape):
             pair = q[b, i], k[b, j]
-            scores[b, i, j] = rule(*pair) if rule else dot(*pair) / math.sqrt(width)
+            scores[b, i, j] = rule(*pair) if rule else scales[h] * dot(*pair)
             if attn_bias is not None:
                 lead = {2: (), 4: (b, h)}[attn_bias.ndim]
                 scores[b, i, j] += float(entry(attn_bias, *lead, i, j))
             seen[b, i, j] = is_visible(b, h, i, j, q_len, k_len, **hide)
-        weights.append(softmax_rows(scores, seen))
+        weights.append(softmax_rows(scores, seen, sinks[h]))
         joined.append(weighted_means(weights[-1], v))
     together = np.concatenate(joined, axis=-1)
     weight, bias = (doubles(parameters["out_proj.weight"]), parameters.get("out_proj.bias"))
@@ -187,18 +221,21 @@ def sinusoids(num_positions, width, base=10_000.0):
     return out
 
 
-def rotated(x, base=10_000.0, first=0):
+def rotated(x, positions=None, *, first=0, rotary_dim=None, interleaved=True, base=10_000.0):
     """Each pair of columns of (..., len, width) as a complex number, times exp(i * position * frequency).
 
-    The first row stands at position `first`.
+    The rows stand at `positions`, (len,) or (batch, len), or else one after another from `first` on. Only the
+    first `rotary_dim` columns turn.
     """
     x = doubles(x)
-    out = np.empty(x.shape)
-    width = x.shape[-1]
+    out, width = x.copy(), rotary_dim or x.shape[-1]
+    positions = np.arange(first, first + x.shape[-2]) if positions is None else np.asarray(positions)
     for *lead, row, pair in np.ndindex(*x.shape[:-1], width // 2):
-        number = complex(x[*lead, row, 2 * pair], x[*lead, row, 2 * pair + 1])
-        number *= cmath.exp(1j * (first + row) * base ** (-2 * pair / width))
-        out[*lead, row, 2 * pair], out[*lead, row, 2 * pair + 1] = (number.real, number.imag)
+        position = float(positions[row] if positions.ndim == 1 else positions[lead[0], row])
+        one, two = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + width // 2)
+        number = complex(x[*lead, row, one], x[*lead, row, two])
+        number *= cmath.exp(1j * position * base ** (-2 * pair / width))
+        out[*lead, row, one], out[*lead, row, two] = number.real, number.imag
     return out
 
 

@@ -1,4 +1,4 @@
-"""How a fault is planted: a piece of text inside one function is replaced by another.
+"""How a fault is planted: a piece of text inside one function, or in a whole file, is replaced by another.
 
 The function is found by its name, and the text by its words and signs, so indentation and line breaks do not
 matter.
@@ -12,14 +12,30 @@ from typing import NamedTuple
 
 
 class Fault(NamedTuple):
-    """One fault of `mha_lib`, and the test that must notice it."""
+    """One fault of the library or of the course's data and training, and the test that must notice it."""
 
     what: str
-    module: str  # attention, for mha_lib/attention.py
+    module: str  # attention, for mha_lib/attention.py; else data, for mha_course/data/__init__.py
     function: str  # masked_softmax, MultiHeadAttention.forward, or a name assigned at the top of the module
     old: str  # stands once in that function
     new: str  # lines after the first are indented like the place of the first
     caught_by: str  # test_attention::test_attention_equals_the_loop
+
+
+class WidgetFault(NamedTuple):
+    """One fault of a widget, in Python, JavaScript or styles, and the test that must notice it."""
+
+    file: str  # js/pooling_math.js
+    old: str  # stands once in the file
+    new: str
+    caught_by: str  # test_pooling_explorer::test_by_pointer
+    function: str | None = None
+
+    @property
+    def what(self):
+        """The change itself, on one line."""
+        old, new = (" ".join(text.split()).replace("|", "\\|") for text in (self.old, self.new))
+        return f"{self.file.removeprefix('js/')}: `{old}` becomes `{new}`"
 
 
 class NotFoundError(LookupError):
@@ -27,11 +43,11 @@ class NotFoundError(LookupError):
 
 
 def replaced(source, function, old, new):
-    """The source of a module in which `old`, found once inside `function`, is `new`."""
-    start, end = span(source, function)
+    """The source in which `old`, found once inside `function` (None: anywhere), is `new`."""
+    start, end = span(source, function) if function else (0, len(source))
     found = [*pattern(old).finditer(source, start, end)]
     if len(found) != 1:
-        raise NotFoundError(f"{old!r} stands {len(found)} times in {function}, not once")
+        raise NotFoundError(f"{old!r} stands {len(found)} times in {function or 'the file'}, not once")
     first, last = found[0].span()
     line = source[source.rfind("\n", 0, first) + 1 : first]
     indent = line[: len(line) - len(line.lstrip())]

@@ -19,6 +19,16 @@ def bools(*shape, seed=0):
     return mask
 
 
+def differentiable(tensors):
+    return [tensor.detach().clone().requires_grad_() for tensor in tensors]
+
+
+def gradients(output, tensors):
+    """Gradients of a sum in which every entry of the output has another factor."""
+    factors = torch.linspace(-1, 1, output.numel(), dtype=output.dtype)
+    return torch.autograd.grad(output, tensors, factors.reshape(output.shape))
+
+
 # the same numbers, laid out otherwise in memory
 
 

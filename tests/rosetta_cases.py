@@ -1,11 +1,13 @@
-"""The cases that every framework of chapters/rosetta gets, and their answers from loops in float64.
+"""The cases that every framework of chapters/rosetta gets, and their answers in float64.
 
 The inputs are sixteenths, so float32 holds them exactly. `make rosetta` writes them to vectors.json; the
 answers are computed when they are needed and are never stored beside what they judge.
 """
 
 import numpy as np
-from oracles import dot, is_visible, linear, multi_head, softmax_rows, weighted_means
+import torch
+import torch.nn.functional as F
+from oracles import multi_head, visible_pairs
 
 FORMAT = "attention vectors 1"
 # Sizes that all differ within a case, so that a mix-up of axes cannot go unnoticed.
@@ -80,71 +82,29 @@ def hiding(case):
 
 
 def answer(case):
-    """Output, weights and gradients of sum(output * upstream), by loops over single numbers."""
+    """Output and weights by loops over single numbers, and the gradients of sum(output * upstream)."""
     inputs = case["query"], case["key"], case["value"]
     output, weights = multi_head(*inputs, case["weights"], case["num_heads"], **hiding(case))
     return {"output": output, "weights": weights, "gradients": gradients(case)}
 
 
-def back_through_linear(grad, x, weight):
-    """Gradients of x, of the weight (out, in) and of the bias, from the gradient of x W^T + b."""
-    batch, length, _ = x.shape
-    places = [(b, i) for b in range(batch) for i in range(length)]
-    of_x, of_weight = np.empty(x.shape), np.empty(weight.shape)
-    for b, i, c in np.ndindex(x.shape):
-        of_x[b, i, c] = dot(grad[b, i], weight[:, c])
-    for o, c in np.ndindex(weight.shape):
-        of_weight[o, c] = dot([grad[b, i, o] for b, i in places], [x[b, i, c] for b, i in places])
-    of_bias = [dot([grad[b, i, o] for b, i in places], [1.0] * len(places)) for o in range(len(weight))]
-    return of_x, of_weight, np.array(of_bias)
-
-
 def gradients(case):
-    """The backward pass by hand, one head and one sample at a time."""
-    parameters, heads = case["weights"], case["num_heads"]
-    x = {"q": case["query"], "k": case["key"], "v": case["value"]}
-    projected = {
-        name: linear(x[name], parameters[f"{name}_proj.weight"], parameters.get(f"{name}_proj.bias"))
-        for name in "qkv"
-    }
-    batch, q_len, embed_dim = case["query"].shape
-    k_len, width = case["key"].shape[1], embed_dim // heads
-    joined = np.empty((batch, q_len, embed_dim))
-    kept = {}
-    for b in range(batch):
-        for h in range(heads):
-            part = slice(h * width, (h + 1) * width)
-            q, k, v = (projected[name][b][:, part] for name in "qkv")
-            scores, seen = np.empty((q_len, k_len)), np.empty((q_len, k_len), dtype=bool)
-            for i, j in np.ndindex(q_len, k_len):
-                scores[i, j] = dot(q[i], k[j]) / width**0.5
-                seen[i, j] = is_visible(b, h, i, j, q_len, k_len, **hiding(case))
-            weights = softmax_rows(scores, seen)
-            joined[b][:, part] = weighted_means(weights, v)
-            kept[b, h] = q, k, v, weights
+    """Those of sum(output * upstream), by torch's derivatives of the formula in float64."""
+    names = ("query", "key", "value")
+    arrays = {name: case[name] for name in names} | case["weights"]
+    leaves = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
 
-    of_joined, of_weight, of_bias = back_through_linear(
-        case["upstream"], joined, parameters["out_proj.weight"]
+    def projected(x, proj):
+        return F.linear(x, leaves[f"{proj}_proj.weight"], leaves.get(f"{proj}_proj.bias"))
+
+    query, key, value = (
+        projected(leaves[name], name[0]).unflatten(-1, (case["num_heads"], -1)).transpose(1, 2)
+        for name in names
     )
-    found = {"out_proj.weight": of_weight, "out_proj.bias": of_bias}
-    of_projected = {name: np.empty(projected[name].shape) for name in "qkv"}
-    for (b, h), (q, k, v, weights) in kept.items():
-        part = slice(h * width, (h + 1) * width)
-        of_heads = of_joined[b][:, part]
-        of_weights, of_scores = np.empty(weights.shape), np.empty(weights.shape)
-        for i, j in np.ndindex(weights.shape):
-            of_weights[i, j] = dot(of_heads[i], v[j])
-        for i, j in np.ndindex(weights.shape):
-            mean = dot(weights[i], of_weights[i])
-            of_scores[i, j] = weights[i, j] * (of_weights[i, j] - mean) / width**0.5
-        for i, c in np.ndindex(q.shape):
-            of_projected["q"][b, i, h * width + c] = dot(of_scores[i], k[:, c])
-        for j, c in np.ndindex(k.shape):
-            of_projected["k"][b, j, h * width + c] = dot(of_scores[:, j], q[:, c])
-            of_projected["v"][b, j, h * width + c] = dot(weights[:, j], of_heads[:, c])
-    for name, long in (("q", "query"), ("k", "key"), ("v", "value")):
-        of_x, of_weight, of_bias = back_through_linear(
-            of_projected[name], x[name], parameters[f"{name}_proj.weight"]
-        )
-        found |= {long: of_x, f"{name}_proj.weight": of_weight, f"{name}_proj.bias": of_bias}
-    return {name: array for name, array in found.items() if not name.endswith("bias") or name in parameters}
+    visible = visible_pairs(*query.shape[:3], key.shape[2], **hiding(case))
+    shown = (query @ key.mT / query.shape[-1] ** 0.5).exp() * torch.from_numpy(visible)
+    weights = shown / shown.sum(-1, keepdim=True).clamp(min=1e-300)  # a row that sees nothing stays zero
+    output = projected((weights @ value).transpose(1, 2).flatten(2), "out")
+    total = (output * torch.from_numpy(case["upstream"])).sum()
+    found = torch.autograd.grad(total, [*leaves.values()])
+    return {name: gradient.numpy() for name, gradient in zip(leaves, found, strict=True)}

@@ -38,8 +38,9 @@ STATE = {"rtol": 1e-3, "atol": 1e-4}
 
 
 def figures_of(outputs):
-    """The figures among the outputs of a cell, as PNG files in base64."""
-    return [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    """The figures among the outputs of a cell, as PNG files in base64; the still of a widget is none."""
+    found = [output.get("data", {}) for output in outputs]
+    return [data["image/png"] for data in found if "image/png" in data and WIDGET_VIEW not in data]
 
 
 def figure_faults(new, stored, *, trained=False) -> Iterator[str]:

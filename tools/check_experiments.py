@@ -1,12 +1,34 @@
-"""Refuse to build pages whose experiments are missing, damaged, or of other code or data; say what to run."""
+"""Refuse to build pages whose experiments are missing, damaged, or of other code or data; say what to run.
 
+Refuse, too, what a page says of models that were still learning: that they fail or cannot, that something
+needs or only does, a bound, a ceiling. A cell that shows a number of theirs ends with "Still learning after
+200 steps: ...", which `mha_course.still_learning` prints. The rule holds for the caption of this cell, for
+paragraphs that take a number from it, and for the text after it up to the next cell of code or heading. A
+sentence may stand if it names the steps ("within 200 steps") or says "still learning". One that is proved, or
+that speaks of something else, quotes its first words and the reason in the metadata of its cell: "settled":
+["One head cannot name: see the argument above"].
+"""
+
+import re
 import sys
+from collections.abc import Iterator
 
-from mha_lib.experiments import experiment_names, load_experiment
+import claims
+import nbformat
+from run_notebooks import notebooks
+
+from mha_course.experiments import experiment_names, load_experiment
+
+STILL = re.compile(r"^Still learning after ([\d,]+) steps: (.+)\.$", re.MULTILINE)
+STRONG = re.compile(
+    r"\b(?:fail\w*|cannot|can't|could not|couldn't|unable|never|impossible|needs?|needed|requires?|required"
+    r"|only|bound\w*|ceiling\w*)\b",
+    re.IGNORECASE,
+)
 
 
 def main():
-    """Load every experiment; the exit status is 1 if one cannot be shown."""
+    """Load every experiment and read every page; the exit status is 1 if something cannot be shown."""
     failed = 0
     for name in experiment_names():
         try:
@@ -14,7 +36,67 @@ def main():
         except (FileNotFoundError, ValueError) as error:
             print(error, file=sys.stderr)
             failed = 1
+    pages = {path.stem: nbformat.read(path, as_version=4) for path in notebooks()}
+    for fault in unsupported(pages):
+        print(fault, file=sys.stderr)
+        failed = 1
     return failed
+
+
+def unsupported(pages) -> Iterator[str]:
+    """Each claim about models that were still learning: page, cell, sentence, arms and steps."""
+    noted = {
+        f"{page}/{cell.id}": found
+        for page, notebook in pages.items()
+        for cell in notebook.cells
+        if (found := notes_of(cell))
+    }
+    for page, notebook in pages.items():
+        before: dict[str, str] = {}
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                before = notes_of(cell)
+            elif re.search(r"^#{2,} ", cell.source, re.MULTILINE):
+                before = {}
+            for sentence, arms in spoken_of(cell, page, noted, before):
+                if STRONG.search(sentence) and not allowed(sentence, cell, arms):
+                    names = "; ".join(f"{arm} ({n} steps)" for arm, n in arms.items())
+                    yield (
+                        f"{page}, cell {cell.id}: {sentence!r} is said of models that were still learning: "
+                        f"{names}. Name the steps, prove it, or train on"
+                    )
+
+
+def notes_of(cell) -> dict[str, str]:
+    """The arms that were still learning of which a cell shows a number: arm -> steps, as in "4,500"."""
+    shown = "\n".join(output.get("text", "") for output in cell.get("outputs", []))
+    return {
+        arm: steps for steps, arms in STILL.findall(shown) for arm in arms.split("; ")
+    }
+
+
+def spoken_of(cell, page, noted, before) -> Iterator[tuple[str, dict[str, str]]]:
+    """The sentences of a cell that speak of such arms, with these arms."""
+    sources = [source.partition(": ")[0] for _, source in claims.entries(cell)]
+    places = [source if "/" in source else f"{page}/{source}" for source in sources]
+    stated = [sentence for _, sentence in claims.statements(cell)]
+    for sentences in claims.paragraphs(cell):
+        arms = dict(before)
+        for sentence, place in zip(stated, places, strict=False):
+            arms |= noted.get(place, {}) if sentence in sentences else {}
+        yield from ((sentence, arms) for sentence in sentences if arms)
+
+
+def allowed(sentence: str, cell, arms: dict[str, str]) -> bool:
+    """Whether a sentence states the budget of one of these arms, or the metadata what settles it."""
+    named = any(re.search(rf"\b{n}\b[^.]*\bsteps\b", sentence) for n in arms.values())
+    settled = any(
+        len(reason) > 8 and len(words) > 8 and sentence.startswith(words)
+        for words, _, reason in (
+            entry.partition(": ") for entry in cell.metadata.get("settled", [])
+        )
+    )
+    return "still learning" in sentence or named or settled
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ const OF_A_PAGE = /\b(document|window|getComputedStyle|HTMLElement)\b/;
 const WITHOUT_PAGE = /^import [^;]* from "\.\/(?:\w+_math|colors|format)\.js";$/s;
 
 const root = resolve(import.meta.dirname, "..");
-const folder = resolve(process.argv[2] ?? `${root}/mha_lib/widgets/js`);
+const folder = resolve(process.argv[2] ?? `${root}/mha_course/widgets/js`);
 const api = new API({ cwd: root });
 const { program } = api.updateSnapshot({ openProject: `${root}/tsconfig.json` }).getProjects()[0];
 const faults = [];

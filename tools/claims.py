@@ -1,205 +1,368 @@
-"""List the sentences that state measurements, each with the cells whose outputs its numbers come from.
+"""Say where the numbers of the pages come from, and whether they are there.
 
     python tools/claims.py           say what does not hold; the exit status is 1 if anything does not
-    python tools/claims.py --write   list what is new or changed, and print it: read each beside its cells
+    python tools/claims.py --write   note what is new beside its text, and print it for you to read
 
-A sentence of a page, or of the description of a figure, states a measurement where it names a decimal
-number, a fraction, a number of thousands, a percentage, or so many of so many. So do captions. Code, formulas
-and addresses are left out.
-The source of a number is the id of a cell of the page that prints it, in as many digits as the sentence has,
-or asserts it; or "experiment: " and a script in whose text it stands (steps, rates, sizes); or "given: " and
-a reason, for what is no measurement of this page: a definition, the literature, a release, another page.
+A number of a page is a decimal, a fraction, a number of thousands, a percentage or so many of so many, in the
+text, in a formula, in a caption or in the description of a figure. The metadata of its cell name, in the
+order of the text, what each comes from:
+
+    "numbers": {"from": ["18.5 = bandwidths: width 2", "93% = bandwidths: width 4[2]"], "read": "1f2e3d4c"}
+
+- `bandwidths: width 4[2]` is the second number after "width 4" in the only line with these words that the
+  cell `bandwidths` prints or asserts, or else in the only one of its code. "line 7" counts lines instead.
+- `06_what_heads_learn/widths: one head` is on another page, `experiments/words.py: STEPS` in a script.
+- `by hand: 14 / 3` is computed here.
+- `given: …` and the reason, for what is no measurement: a release, the literature, a definition.
+
+A source may have more digits than the text, never fewer. `read` stands for the sentences themselves: where
+words change, somebody has to read them again beside their sources. What `--write` finds by itself stands in
+the same section, exactly once, in as many digits as the text has, two at least, under a label that shares a
+word with the sentence. All else is named by an author.
 """
 
 import argparse
-import json
+import ast
+import hashlib
+import math
+import operator
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from decimal import ROUND_HALF_UP, Decimal
+from difflib import SequenceMatcher
 
 import nbformat
+from nbformat.v4 import new_notebook
 from run_notebooks import ROOT, notebooks
 
-from mha_lib.experiments import experiment_names
-
-LEDGER = ROOT / "tests" / "book" / "claims.json"
-
-NUMBER = re.compile(
-    r"(?<![\w.,/])[-−+]?\d+(?:/\d+(?:,\d{3})*(?![\w/.]*\d)|(?:,\d{3})*(?:\.\d+)?(?![\w/]))"
-)
-PRINTED = re.compile(r"(?<![\w.])[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
-# What looks like a number and is none of the page's: code, formulas, references, addresses.
+WHOLE = r"\d+(?:,\d{3})*"
+# What looks like a number in a text and is none: code, references, addresses.
 NO_PROSE = re.compile(
-    r"```.*?```|\$\$.*?\$\$|\{[a-z:]+\}`[^`]*`|`[^`]*`|\$[^$]*\$|\]\([^)]*\)|https?://\S+",
-    re.DOTALL,
+    r"```.*?```|\{[a-z:]+\}`[^`]*`|`[^`]*`|\]\([^)]*\)|https?://\S+", re.DOTALL
+)
+FORMULA = re.compile(r"\$\$.*?\$\$|\$[^$]*\$", re.DOTALL)
+STATED = re.compile(
+    rf"(?<![\w./])(?<!\d,)[-−+]?(?:{WHOLE}/{WHOLE}(?![\w/.]*\d)|{WHOLE} of {WHOLE}"
+    rf"|{WHOLE}(?:\.\d+)?(?![\w/])(?:\s?%)?)"
+)
+SHOWN = re.compile(
+    rf"(?<![\w.])[-−+]?(?:{WHOLE}\s*(?:/|of)\s*{WHOLE}(?![\w.])|(?:{WHOLE}(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?(?:\s?%)?)"
 )
 ENDS = re.compile(r"\n\s*\n|(?<=[.!?])\s+(?=[A-Z*])|\n(?=[-|*\d#])")
-
-Claims = dict[str, dict[str, dict[str, str]]]
-"""Page -> sentence -> number -> its source, as described above."""
+ASSERTED = re.compile(r"^([ \t]*)assert .*(?:\n\1[ \t)\]]+.*)*", re.MULTILINE)
+UNKNOWN = "?"  # the source of a number for which nothing was found
 
 
 def main(arguments=None):
-    """Compare the pages with the list, or bring the list up to date."""
+    """Check the pages, after noting what is new if `--write` asks for it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--write", action="store_true", help="list what is new or changed"
-    )
+    parser.add_argument("--write", action="store_true", help="note what is new")
     options = parser.parse_args(arguments)
-    listed = json.loads(LEDGER.read_text(encoding="utf-8")) if LEDGER.exists() else {}
-    if options.write:
-        listed = brought_up_to_date(listed)
-        text = json.dumps(listed, indent=1, ensure_ascii=False)
-        LEDGER.write_text(text + "\n", encoding="utf-8")
-    faults = [fault for path in notebooks() for fault in page_faults(path, listed)]
-    print(
-        "\n".join(faults)
-        or "Every measurement in the text is one that its page prints."
-    )
+    faults = []
+    for path in notebooks():
+        notebook = nbformat.read(path, as_version=4)
+        if options.write and note(notebook, path.stem):
+            nbformat.write(notebook, path)
+        faults += page_faults(notebook, path.stem)
+    print("\n".join(faults) or "Every number in the text comes from where it says.")
     return 1 if faults else 0
 
 
-def name_of(path: Path) -> str:
-    """The name of a page in the list, such as "03_multi_head_attention"."""
-    return path.stem
-
-
-def brought_up_to_date(listed: Claims) -> Claims:
-    """The list with the sentences that the pages have now; those known keep what was said of them."""
-    now: Claims = {}
-    for path in notebooks():
-        notebook = nbformat.read(path, as_version=4)
-        known = listed.get(name_of(path), {})
-        page = now.setdefault(name_of(path), {})
-        for place, sentence in sentences(notebook):
-            page[sentence] = {
-                number: source
-                if holds(
-                    number, source := known.get(sentence, {}).get(number, ""), notebook
-                )
-                else nearest(number, place, notebook)
-                for number in numbers(sentence)
-            }
-            if page[sentence] != known.get(sentence):
-                print(f"{name_of(path)}: {sentence}\n    {page[sentence]}")
-    return now
-
-
-def page_faults(path: Path, listed: Claims) -> Iterator[str]:
-    """What does not hold on one page."""
-    notebook = nbformat.read(path, as_version=4)
-    stated = dict.fromkeys(sentence for _, sentence in sentences(notebook))
-    page = listed.get(name_of(path), {})
-    for sentence in stated:
-        if sentence not in page:
-            yield f"{name_of(path)}: not listed, or changed since it was: {sentence!r}"
-    for sentence, sources in page.items():
-        if sentence not in stated:
-            yield f"{name_of(path)}: listed, but not on the page: {sentence!r}"
-        elif sources.keys() != set(numbers(sentence)):
-            yield f"{name_of(path)}: listed with other numbers: {sentence!r}"
-        for number, source in sources.items():
-            if not holds(number, source, notebook):
-                yield f"{name_of(path)}: {number} does not come from {source or 'any cell'!r}: {sentence!r}"
-
-
-def sentences(notebook) -> Iterator[tuple[int, str]]:
-    """The sentences of a page that state measurements, each with the number of its cell."""
-    for place, cell in enumerate(notebook.cells):
-        if cell.cell_type == "markdown":
-            text = cell.source
-        else:
-            shown = cell.metadata.get("mystnb", {})
-            texts = (
-                (shown.get("figure", {}), "caption"),
-                (shown.get("image", {}), "alt"),
+def page_faults(notebook, page: str) -> Iterator[str]:
+    """What does not hold on a page: its name, the cell, the number and the sentence."""
+    for cell in notebook.cells:
+        stated = statements(cell)
+        named = entries(cell)
+        at = f"{page}, cell {cell.id}"
+        if [number for number, _ in stated] != [number for number, _ in named]:
+            yield (
+                f"{at}: the text has {[number for number, _ in stated]}, its metadata "
+                f"{[number for number, _ in named]}: {texts(stated)}"
             )
-            text = "\n\n".join(kind.get(name, "") for kind, name in texts)
-        for sentence in ENDS.split(NO_PROSE.sub("…", text)):
-            sentence = " ".join(sentence.split())
-            if numbers(sentence):
-                yield place, sentence
+        elif stated and cell.metadata["numbers"].get("read") != fingerprint(stated):
+            yield f"{at}: the words changed since they were read: {texts(stated)}"
+        for number, source in named:
+            sentence = next((text for other, text in stated if other == number), "")
+            if fault := not_from(number, source, notebook):
+                yield f"{at}: {number}: {fault}: {sentence!r}"
 
 
-def numbers(sentence: str) -> list[str]:
-    """The numbers of a sentence that look measured, each once, a percentage with its sign."""
-    found = []
-    for match in NUMBER.finditer(sentence):
-        rest = sentence[match.end() :]
-        percent = re.match(r"\s?%", rest)
-        if (
-            percent
-            or "." in match[0]
-            or "," in match[0]
-            or "/" in match[0]
-            or re.match(r"\s+of\s+\d", rest)
-        ):
-            found.append(match[0] + "%" * bool(percent))
-    return list(dict.fromkeys(found))
+def note(notebook, page: str) -> bool:
+    """Bring the metadata of a page up to date, and print what is new; whether anything was."""
+    changed = False
+    for place, cell in enumerate(notebook.cells):
+        stated, before, found = statements(cell), cell.metadata.get("numbers"), []
+        sources = kept(stated, entries(cell))
+        for (number, sentence), source in zip(stated, sources, strict=True):
+            if source == UNKNOWN:
+                choice = proposals(number, place, notebook)
+                source = the_one(number, choice, sentence)
+                print(f"{page}, cell {cell.id}: {sentence}\n    {number} = {source}")
+                if source == UNKNOWN:
+                    print(f"    name one by hand; in this section: {choice or 'none'}")
+            found.append(f"{number} = {source}")
+        after = {"from": found, "read": fingerprint(stated)} if found else None
+        if after != before:
+            changed = True
+            if before and found == before.get("from"):
+                print(f"{page}, cell {cell.id}: read again: {texts(stated)}")
+            cell.metadata.pop("numbers", None)
+            cell.metadata |= {"numbers": after} if after else {}
+    return changed
 
 
-def holds(number: str, source: str, notebook) -> bool:
-    """Whether a number of a sentence comes from where the list says."""
-    kind, _, rest = source.partition(": ")
-    if kind == "given":
-        return len(rest) > 8
-    if kind == "experiment":
-        script = (ROOT / "experiments" / f"{rest}.py").read_text(encoding="utf-8")
-        if "/" in number:
-            return re.search(r"\s*/\s*".join(number.split("/")), script) is not None
-        return value(number) in map(value, PRINTED.findall(script.replace("_", "")))
-    return any(cell.id == source and prints(cell, number) for cell in notebook.cells)
+def kept(stated, named) -> list[str]:
+    """The source that each number of a text has already, or UNKNOWN.
+
+    A number that changes in its place keeps its source, which then says what it is instead. Only a reason
+    says nothing of another number.
+    """
+    new, old = [number for number, _ in stated], [number for number, _ in named]
+    places = [("", 0, len(old), 0, len(new))]
+    if len(new) != len(old):
+        places = SequenceMatcher(None, old, new).get_opcodes()
+    found = [UNKNOWN] * len(new)
+    for _, start, end, first, last in places:
+        if end - start == last - first:
+            for place, (number, source) in enumerate(named[start:end], first):
+                if number == new[place] or not source.startswith("given: "):
+                    found[place] = source
+    return found
 
 
-def nearest(number: str, place: int, notebook) -> str:
-    """The cell nearest to a sentence that prints its number, else an experiment of the page, else ""."""
-    order = sorted(enumerate(notebook.cells), key=lambda pair: abs(pair[0] - place))
-    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
-    names = [name for name in experiment_names() if f'"{name}"' in code]
-    found = [cell.id for _, cell in order if prints(cell, number)]
-    found += [
-        source
-        for name in names
-        if holds(number, source := f"experiment: {name}", notebook)
+def entries(cell) -> list[tuple[str, str]]:
+    """The numbers in the metadata of a cell, each with its source."""
+    noted = cell.metadata.get("numbers", {}).get("from", [])
+    return [tuple(entry.partition(" = ")[::2]) for entry in noted]
+
+
+def statements(cell) -> list[tuple[str, str]]:
+    """The numbers of a cell in the order of its text, each with its sentence."""
+    return [
+        (match[0], sentence)
+        for paragraph in paragraphs(cell)
+        for sentence in paragraph
+        for match in STATED.finditer(sentence)
+        if not match[0].lstrip("-−+").isdigit()
     ]
-    return found[0] if found else ""
 
 
-def prints(cell, number: str) -> bool:
-    """Whether a code cell shows a number, or asserts it, rounded to the digits that the text has."""
-    if cell.cell_type != "code":
-        return False
-    if "/" in number:
-        over = r"(?<![\w.])" + r"\s*/\s*".join(number.split("/")) + r"(?![\w.])"
-        return re.search(over, shown_text(cell)) is not None
-    half = 0.5 * 10 ** -len(number.rstrip("%").partition(".")[2]) * (1 + 1e-9)
-    factors = (1, 100) if number.endswith("%") else (1,)
-    return any(
-        abs(abs(value(shown) * factor) - abs(value(number))) <= half
-        for shown in PRINTED.findall(shown_text(cell).replace("_", ""))
-        for factor in factors
+def paragraphs(cell) -> list[list[str]]:
+    """The sentences of each paragraph of a text, or of the caption and the description of a figure."""
+    text = cell.source
+    if cell.cell_type == "code":
+        shown = cell.metadata.get("mystnb", {})
+        captions = shown.get("figure", {}).get("caption", "")
+        text = captions + "\n\n" + shown.get("image", {}).get("alt", "")
+    text = FORMULA.sub(in_words, NO_PROSE.sub("…", text))
+    return [
+        [" ".join(sentence.split()) for sentence in ENDS.split(paragraph)]
+        for paragraph in re.split(r"\n\s*\n", text)
+    ]
+
+
+def in_words(formula: re.Match) -> str:
+    """A formula without what only TeX needs: its numbers look as they do in a sentence."""
+    text = re.sub(r"[\^_]\w", " ", formula[0].replace("{,}", ",").replace(r"\%", "%"))
+    return re.sub(r"\\([a-zA-Z]+|.)|\$|,(?!\d{3})", " ", text)
+
+
+def texts(stated) -> str:
+    """The sentences of a cell, each once."""
+    return " ".join(dict.fromkeys(sentence for _, sentence in stated))
+
+
+def fingerprint(stated) -> str:
+    """Eight letters that change with the sentences."""
+    return hashlib.sha256(texts(stated).encode()).hexdigest()[:8]
+
+
+OPERATIONS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
+
+
+def computed(node: ast.AST) -> float:
+    """The value of arithmetic with numbers and some functions of `math`; nothing else runs."""
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return value
+        case ast.Name(id="e" | "pi" as name):
+            return getattr(math, name)
+        case ast.BinOp(left=left, op=op, right=right):
+            return OPERATIONS[type(op)](computed(left), computed(right))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -computed(operand)
+        case ast.Call(func=ast.Name(id="exp" | "log" | "sqrt" | "cos" as name)):
+            return getattr(math, name)(*map(computed, node.args))
+    raise ValueError("not a computation")
+
+
+def not_from(number: str, source: str, notebook) -> str:
+    """What is wrong with the source of a number, or ""."""
+    where, _, name = source.partition(": ")
+    if where == "given":
+        return "" if len(name) > 8 else "the reason is missing"
+    if where == "by hand":
+        try:
+            there = f"{computed(ast.parse(name, mode='eval').body):.12f}"
+            there += "%" * number.endswith("%")
+        except (ArithmeticError, KeyError, SyntaxError, TypeError, ValueError) as error:
+            return f"{source!r} cannot be computed: {error}"
+    else:
+        label, place = re.fullmatch(r"(.*?)(?:\[(\d+)\])?", name).groups("1")
+        there = named(label, int(place), *lines_at(where, notebook))
+    if there is None:
+        return f"nothing is called {source!r}"
+    return "" if agree(number, there) else f"{source!r} is {there}"
+
+
+def lines_at(where: str, notebook) -> tuple[list[str], list[str]]:
+    """The lines that a place shows, and those of its code."""
+    path = ROOT / where
+    if where.endswith(".py"):
+        return [], code_lines(path.read_text(encoding="utf-8") if path.exists() else "")
+    page, _, cell_id = where.rpartition("/")
+    if page:
+        path = ROOT / "chapters" / f"{page}.ipynb"
+        notebook = (
+            nbformat.read(path, as_version=4) if path.exists() else new_notebook()
+        )
+    cells = [cell for cell in notebook.cells if cell.id == cell_id]
+    return (shown_lines(cells[0]), code_lines(cells[0].source)) if cells else ([], [])
+
+
+def named(label: str, place: int, shown: list[str], code: list[str]) -> str | None:
+    """The number of that place after a label, where one line alone has the label; else None."""
+    if by_count := re.fullmatch(r"line (\d+)", label):
+        after = shown[int(by_count[1]) - 1 :][:1]
+    else:
+        after = after_label(label, shown) or after_label(label, code)
+    numbers = SHOWN.findall(after[0]) if len(after) == 1 else []
+    return numbers[place - 1] if 0 < place <= len(numbers) else None
+
+
+def after_label(label: str, lines: list[str]) -> list[str]:
+    """The rest of each line that begins with a label, or else has it anywhere."""
+    edges = [r"(?<!\w)" * label[:1].isalnum(), r"(?!\w|\.\d)" * label[-1:].isalnum()]
+    pattern = re.compile(re.escape(label).join(edges))
+    found = [(match, line) for line in lines if (match := pattern.search(line))]
+    first = [pair for pair in found if pair[0].start() == 0]
+    return [line[match.end() :] for match, line in first or found]
+
+
+def proposals(number: str, place: int, notebook) -> list[str]:
+    """Where the section of a cell shows a number in as many digits."""
+    starts = [at for at, cell in enumerate(notebook.cells) if starts_section(cell)]
+    first = max((at for at in starts if at <= place), default=0)
+    last = min((at for at in starts if at > place), default=None)
+    return [
+        f"{cell.id}: {name_of(match, line, at, lines)}"
+        for cell in notebook.cells[first:last]
+        for lines in [shown_lines(cell)]
+        for at, line in enumerate(lines)
+        for match in SHOWN.finditer(line)
+        if agree(number, match[0], exactly=True)
+    ]
+
+
+def the_one(number: str, found: list[str], sentence: str) -> str:
+    """What was found if it is beyond doubt, else UNKNOWN.
+
+    It is one place alone, its label shares a word with the sentence, and the number has two digits.
+    """
+    label = found[0].partition(": ")[2] if len(found) == 1 else ""
+    words, said = (
+        set(re.findall(r"[^\W\d_]{3,}", text.lower())) for text in (label, sentence)
     )
+    digits = re.sub(r"\D", "", number).lstrip("0")
+    return found[0] if words & said and len(digits) > 1 else UNKNOWN
 
 
-def shown_text(cell) -> str:
-    """What a code cell prints or shows as a table, and the lines in which it asserts something."""
-    asserted = re.findall(r"^\s*assert .*(?:\n[ \t]+.*)*", cell.source, re.MULTILINE)
-    shown = [*asserted]
+def starts_section(cell) -> bool:
+    """Whether a cell has a heading of the second level."""
+    return cell.cell_type == "markdown" and bool(re.search("^## ", cell.source, re.M))
+
+
+def name_of(number: re.Match, line: str, at: int, lines: list[str]) -> str:
+    """A label for a number of a line: the words before it, or before the numbers in front of it."""
+    spans = [match.span() for match in SHOWN.finditer(line[: number.end()])]
+    befores = [0, *(end for _, end in spans)]
+    words = [
+        (line[end:start], back)
+        for end, (start, _), back in zip(
+            befores, spans, range(len(spans), 0, -1), strict=False
+        )
+    ]
+    fronts = [(line[:start], len(spans) - at) for at, (start, _) in enumerate(spans)]
+    for text, back in [*reversed(words), *fronts]:
+        label = text.strip(" ,;:=|([")
+        near = (text, back) in fronts or re.search(r"[^\W\d]{4}", label)
+        if near and label and named(label, back, lines, []) == number[0]:
+            return label + f"[{back}]" * (back > 1)
+    return f"line {at + 1}[{len(spans)}]"
+
+
+def agree(number: str, shown: str, *, exactly=False) -> bool:
+    """Whether a number of a text is one that is shown, rounded, or exactly with as many digits."""
+    stated, there = parts(number), parts(shown)
+    if len(stated) + len(there) > 2:
+        return stated == there
+    (stated,), (there,) = stated, there
+    if number[0] not in "-−+":
+        there = abs(there)
+    percent, shown_so = number.endswith("%"), shown.endswith("%")
+    scales = [2] * (percent and not shown_so)
+    scales += [0] * (percent == shown_so or (not exactly and abs(there) > 1))
+    for value in [there.scaleb(scale) for scale in scales]:
+        more = stated.as_tuple().exponent - value.as_tuple().exponent
+        fits = more == 0 if exactly else more >= 0
+        if fits and value.quantize(stated, ROUND_HALF_UP) == stated:
+            return True
+    return False
+
+
+def parts(number: str) -> list[Decimal]:
+    """The value of a number, or the two of a fraction; that of 5% is 5."""
+    plain = number.rstrip("% ").replace("−", "-").replace(",", "")
+    return [Decimal(part) for part in re.split(r"\s*(?:/|of)\s*", plain)]
+
+
+def shown_lines(cell) -> list[str]:
+    """The lines that a code cell prints or shows as a table, and the statements in which it asserts."""
+    if cell.cell_type != "code":
+        return []
+    shown = []
     for output in cell.get("outputs", []):
         data = output.get("data", {})
-        shown.append(output.get("text", ""))
         if "application/vnd.jupyter.widget-view+json" not in data:
-            shown += [
-                re.sub(r"<[^>]+>", " ", data.get(kind, ""))
-                for kind in ("text/plain", "text/html", "text/markdown")
-            ]
-    return "\n".join(shown)
+            table = re.sub(r"\s+", " ", data.get("text/html", ""))
+            table = re.sub(r"<[^>]+>", " ", re.sub(r"</(tr|p|li|div)>", "\n", table))
+            plain = data.get("text/markdown") or data.get("text/plain", "")
+            shown.append(output.get("text", "") + (table or plain))
+    asserted = [match[0] for match in ASSERTED.finditer(without_comments(cell.source))]
+    return tidy("\n".join(shown)) + [" ".join(tidy(lines)) for lines in asserted]
 
 
-def value(number: str) -> float:
-    """The value of a number as it is printed; that of 5% is 5."""
-    return float(number.replace("−", "-").replace(",", "").rstrip("%"))
+def code_lines(code: str) -> list[str]:
+    """The lines of a code that do something."""
+    return tidy(without_comments(code))
+
+
+def without_comments(code: str) -> str:
+    """A code whose comments, which prove nothing, are left out."""
+    return re.sub(r"(^|\s)#[ !].*", "", code, flags=re.MULTILINE)
+
+
+def tidy(text: str) -> list[str]:
+    """The lines of a text without spare blanks, its numbers without underscores."""
+    text = re.sub(r"(?<=\d)_(?=\d)", "", text)
+    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
 if __name__ == "__main__":

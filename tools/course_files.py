@@ -1,11 +1,10 @@
-"""Build the files that the book serves to Colab: the package as a wheel, and the programs of the frameworks.
+"""Build the files that the book serves to Colab: two packages as wheels, and the programs of the frameworks.
 
     python tools/course_files.py FOLDER
 
-The notebooks name both with their SHA-256, so whoever opens one gets exactly what its page was built with.
-The same sources always give the same bytes: nothing is compressed, because libraries for compression differ
-from one machine to the next, and every file has the same date. No notebook is in these files, so a hash that
-a notebook states does not depend on itself.
+Published notebooks name them with their SHA-256, so whoever opens one gets exactly what its page was built
+with. The same sources give the same bytes: every file has the same date. No notebook is in these files, so a
+hash that a notebook states does not depend on itself.
 """
 
 import functools
@@ -40,15 +39,26 @@ class CourseFile:
     content: bytes
 
     @property
+    def project(self):
+        """What a wheel's metadata call its project."""
+        return self.name.partition("-")[0].replace("_", "-")
+
+    @property
     def sha256(self):
         """The digest that the notebooks name."""
         return hashlib.sha256(self.content).hexdigest()
 
 
-def wheel(root=ROOT):
-    """Return the wheel of the package, as hatchling builds it but stored in one way only."""
+def wheels(root=ROOT):
+    """Return the wheels of mha_lib and of mha_course, in this order."""
+    return [wheel(root), wheel(root / "mha_course")]
+
+
+def wheel(project):
+    """Return the wheel of a project, as hatchling builds it but dated in one way only."""
     with tempfile.TemporaryDirectory() as folder:
-        [path] = WheelBuilder(str(root)).build(directory=folder, versions=["standard"])
+        builder = WheelBuilder(str(project))
+        [path] = builder.build(directory=folder, versions=["standard"])
         with zipfile.ZipFile(path) as built:
             files = {name: built.read(name) for name in built.namelist()}
         return CourseFile(Path(path).name, pack(files))
@@ -64,18 +74,18 @@ def programs(root=ROOT):
 def pack(files):
     """Return a ZIP archive of files, given by their names, whose bytes depend on nothing else."""
     archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as packed:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, content in files.items():
             entry = zipfile.ZipInfo(name, DATE)
             entry.create_system = 3  # Unix, wherever this runs
             entry.external_attr = 0o100644 << 16
-            packed.writestr(entry, content)
+            packed.writestr(entry, content, zipfile.ZIP_DEFLATED)
     return archive.getvalue()
 
 
 def write(folder, root=ROOT):
     """Write the files and SHA256SUMS into a folder, and return the files."""
-    files = [wheel(root), programs(root)]
+    files = [*wheels(root), programs(root)]
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
         old.unlink()  # a wheel of another version
@@ -88,8 +98,8 @@ def write(folder, root=ROOT):
 
 @functools.cache
 def of_this_course():
-    """Return the wheel and the programs of this working tree, built once in a process."""
-    return wheel(), programs()
+    """Return the two wheels and the programs of this working tree, built once in a process."""
+    return *wheels(), programs()
 
 
 if __name__ == "__main__":

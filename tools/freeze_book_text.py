@@ -2,7 +2,7 @@
 
 The text is frozen on purpose: the book goes on, and the stored experiment belongs to one text. `--check` only
 says how far the book has moved since; no test calls it. After freezing again, copy the two digests that are
-printed to `mha_lib/book_text.py` and run `make experiments ONLY=language_model`.
+printed to `mha_course/data/book_text.py` and run `make experiments ONLY=language_model`.
 
 The text holds the Markdown of the landing page, the chapters, the appendices and the glossary. Cells of code,
 their outputs, HTML tags and the translations of the glossary are left out.
@@ -19,7 +19,7 @@ from pathlib import Path
 import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from mha_lib.book_text import (
+from mha_course.data.book_text import (
     PAGE_MARK,
     TEXT_FILE,
     TOKENIZER_FILE,

@@ -35,8 +35,10 @@ from rosetta_cases import answer, as_json, make_cases  # noqa: E402
 FOLDER = ROOT / "chapters" / "rosetta"
 VECTORS = FOLDER / "vectors.json"
 STORED = FOLDER / "stored.json"
+INPUTS = FOLDER / "inputs.sha256"  # what it all was when the results were stored
 PAGE = ROOT / "chapters" / "appendix_framework_rosetta.ipynb"
 MASK_PAGE = ROOT / "chapters" / "appendix_mask_rosetta.ipynb"
+JUDGED_PAGE = ROOT / "chapters" / "appendix_is_my_attention_right.ipynb"
 ENVIRONMENTS = ROOT / ".venv-rosetta"
 PYTHON = (3, 11)  # MXNet 1.9 needs a numpy that has wheels for no later one
 
@@ -48,7 +50,8 @@ TIME_LIMIT = 600  # seconds for one program
 class Program:
     """One program: its file, where it runs, and the file that measures what the framework does by default.
 
-    A program `masks_*` asks what its library makes of a mask, and has no vectors.
+    A program `masks_*` asks what its library makes of a mask, `judged` what `mha_lib.conformance` says. They
+    have no vectors.
     """
 
     title: str
@@ -58,15 +61,22 @@ class Program:
     settings: dict = field(default_factory=dict)
 
     @property
-    def about_masks(self):
-        """Whether the results belong to the page about masks."""
-        return self.file.startswith("masks_")
+    def page(self):
+        """The page that the results belong to."""
+        pages = {"masks": MASK_PAGE, "judged": JUDGED_PAGE}
+        return pages.get(self.kind, PAGE)
+
+    @property
+    def kind(self):
+        """What is asked: "attention", "masks" or "judged"."""
+        return self.file.partition(".")[0].partition("_")[0]
 
     @property
     def sources(self):
         """The files whose change makes the stored results stale."""
-        shared = ("program.py", "weights.py") if self.file.endswith(".py") else ()
-        shared = ("masks.py",) if self.about_masks else shared
+        shared = {"masks": ("masks.py",), "judged": ()}.get(
+            self.kind, ("program.py", "weights.py") if self.file.endswith(".py") else ()
+        )
         pins = (
             () if self.environment in ("book", "perl") else (f"{self.environment}.txt",)
         )
@@ -112,6 +122,7 @@ PROGRAMS = {
     ),
     "masks_huggingface": Program("HuggingFace", "masks_huggingface.py", "book"),
     "masks_onnx": Program("ONNX", "masks_onnx.py", "book"),
+    "judged": Program("Conformance", "judged.py", "jax"),
 }  # fmt: skip
 
 
@@ -231,7 +242,7 @@ def measure(name):
         interpreter(program.environment)
     except NotRunError as error:
         return {"title": program.title, "not run": str(error)}
-    vectors = () if program.about_masks else (VECTORS,)
+    vectors = (VECTORS,) if program.kind == "attention" else ()
     printed = run_program(program, program.file, *vectors)
     found = {
         "title": program.title,
@@ -239,8 +250,10 @@ def measure(name):
         "date": datetime.date.today().isoformat(),
         "sources": {source: hash_of(FOLDER / source) for source in program.sources},
     }
-    if program.about_masks:
+    if program.kind == "masks":
         return {**found, "masks": printed["calls"]}
+    if program.kind == "judged":
+        return {**found, "judged": printed["judged"]}
     found["framework"] = printed["framework"]
     found["compared"] = compare(printed["results"])
     found["facts"] = run_program(program, program.facts) if program.facts else {}
@@ -378,6 +391,19 @@ def digest(content):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def inputs():
+    """SHA-256 of all that results depend on: programs, vectors, pins, and this file."""
+    paths = [path for path in sorted(FOLDER.iterdir()) if path.is_file()]
+    paths = [path for path in paths if path not in (STORED, INPUTS)]
+    lines = [f"{hash_of(path)}  {path.name}" for path in [*paths, Path(__file__)]]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest() + "\n"
+
+
+def unchanged():
+    """Whether all is as it was when the results were stored, by one run of everything."""
+    return INPUTS.is_file() and INPUTS.read_text(encoding="utf-8") == inputs()
+
+
 def store(programs):
     """Write results, one program a line, with a digest that tells whether the file is whole."""
     content = {"vectors": hash_of(VECTORS), "programs": programs}
@@ -428,11 +454,10 @@ def load_stored(path=STORED, folder=FOLDER):
 
 def results_cell(content, page):
     """Source of the cell that carries the results into a page, which must run without this repository."""
-    about_masks = page.name == MASK_PAGE.name
     lines = ",\n".join(
         f"{json.dumps(name)}: {json.dumps(found, ensure_ascii=False)}"
         for name, found in content["programs"].items()
-        if PROGRAMS[name].about_masks == about_masks
+        if PROGRAMS[name].page.name == page.name
     )
     return (
         "# `make rosetta` writes this cell from chapters/rosetta/stored.json. Do not edit it.\n"
@@ -466,20 +491,62 @@ def changes(stored, found):
 
     return [
         f"{part} differs from what is stored"
-        for part in ("compared", "facts", "masks", "sources")
+        for part in ("compared", "facts", "masks", "judged", "sources")
         if plain(stored.get(part)) != plain(found.get(part))
     ]
 
 
-def main(arguments=None):
-    """Run from the command line; the exit status is 1 if a program fails or, with --check, differs."""
+def stored_before(check):
+    """Return the results that are stored; where they are outdated, ValueError with `check`."""
+    try:
+        return load_stored()["programs"]
+    except ValueError:
+        if check:
+            raise
+        known = STORED.is_file()
+        text = STORED.read_text(encoding="utf-8") if known else '{"programs": {}}'
+        return json.loads(text)["programs"]
+
+
+def verdict(name, found, before, check):
+    """Return what to say of a program's results, and whether they are as they should be."""
+    if isinstance(found, str):
+        return f"FAILED: {found}", False
+    if "not run" in found:
+        ours_to_install = sys.version_info[:2] == PYTHON and name != "perl"
+        good = not (check and ours_to_install and "not run" not in before[name])
+        return f"NOT RUN: {found['not run']}", good
+    if check and (differs := changes(before[name], found)):
+        return f"{'; '.join(differs)}: run `make rosetta`", False
+    whats = {"masks": "masks asked", "judged": "judged"}
+    what = whats.get(PROGRAMS[name].kind, "agrees with the loops")
+    return f"{what}, {found['versions']}", True
+
+
+def options_of(arguments):
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--check", action="store_true", help="compare, and store nothing"
     )
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     parser.add_argument("--jobs", type=int, default=2, help="programs at the same time")
-    options = parser.parse_args(arguments)
+    parser.add_argument(
+        "--unchanged",
+        action="store_true",
+        help="run nothing; the exit status is 0 if nothing changed since all was stored",
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None):
+    """Run from the command line; the exit status is 1 if a program fails or, with --check, differs."""
+    options = options_of(arguments)
+    if options.unchanged:
+        print(
+            f"Frameworks: {'un' * unchanged()}changed since their results were stored"
+        )
+        return 0 if unchanged() else 1
     text = json.dumps(as_json(make_cases())) + "\n"
     if not VECTORS.is_file() or VECTORS.read_text(encoding="utf-8") != text:
         if options.check:
@@ -487,14 +554,10 @@ def main(arguments=None):
             return 1
         VECTORS.write_text(text, encoding="utf-8")
     try:
-        before = load_stored()["programs"]
+        before = stored_before(options.check)
     except ValueError as error:
-        before = {}
-        if options.check:
-            print(error)
-            return 1
-        if STORED.is_file():
-            before = json.loads(STORED.read_text(encoding="utf-8"))["programs"]
+        print(error)
+        return 1
 
     programs, status = dict(before), 0
     answers()  # before the first program needs them
@@ -502,26 +565,17 @@ def main(arguments=None):
         results = zip(options.only, pool.map(measure_or_say, options.only), strict=True)
         results = dict(results)
     for name, found in results.items():
-        if isinstance(found, str):
-            print(f"{name}: FAILED: {found}", flush=True)
-            status = 1
-            continue
-        programs[name] = found
-        if "not run" in found:
-            print(f"{name}: NOT RUN: {found['not run']}", flush=True)
-            ours_to_install = sys.version_info[:2] == PYTHON and name != "perl"
-            if options.check and ours_to_install and "not run" not in before[name]:
-                status = 1
-            continue
-        what = "masks asked" if "masks" in found else "agrees with the loops"
-        says = f"{name}: {what}, {found['versions']}"
-        if options.check and (differs := changes(before[name], found)):
-            status, says = 1, f"{name}: {'; '.join(differs)}: run `make rosetta`"
-        print(says, flush=True)
+        says, good = verdict(name, found, before, options.check)
+        print(f"{name}: {says}", flush=True)
+        status |= not good
+        if not isinstance(found, str):
+            programs[name] = found
     if status or options.check:
-        return status
+        return int(status)
     store({name: programs[name] for name in PROGRAMS if name in programs})
-    for page in (PAGE, MASK_PAGE):
+    if options.only == list(PROGRAMS):
+        INPUTS.write_text(inputs(), encoding="utf-8")
+    for page in (PAGE, MASK_PAGE, JUDGED_PAGE):
         if page.is_file():
             write_cell(page, load_stored())
     return 0

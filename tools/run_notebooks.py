@@ -10,8 +10,10 @@ import argparse
 import asyncio
 import base64
 import copy
+import hashlib
 import io
 import os
+import re
 import sys
 import tempfile
 import time
@@ -28,6 +30,9 @@ WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 REFERENCE = "IPY_MODEL_"  # how the state of one widget model names another
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+# The first line of an exercise: its number, its stars and its minutes.
+TASK = re.compile(r"(\W*(?:Exercise )?)\d+\b(.*★{1,3}.*\b\d+ minutes)")
+SOLUTION = {"code_prompt_show": "Show solution", "code_prompt_hide": "Hide solution"}
 # A progress bar would stay in the stored output, as text, although it has disappeared from the screen.
 NO_BARS = {"TQDM_DISABLE": "1"}
 NO_NETWORK = dict.fromkeys(
@@ -70,7 +75,12 @@ def run_and_store(path):
     except (CellExecutionError, RunError) as error:
         print(f"{path.name}: FAILED\n{error}", flush=True)
         return False
-    nbformat.write(normalise(notebook), path)
+    stored = normalise(notebook)
+    # Only here is a browser needed: elsewhere this module is imported where there is none.
+    from stills import add_stills
+
+    add_stills(stored)
+    nbformat.write(stored, path)
     print(f"{path.name}: {time.monotonic() - started:.1f} s", flush=True)
     return True
 
@@ -112,31 +122,26 @@ def normalise(notebook):
     """Bring a notebook into the one form in which it is stored; normalising twice changes nothing.
 
     Outputs keep their content, figures in 256 colours. What differs between two runs or two editors goes:
-    timestamps, random ids, interface state, how the text of a stream was cut into pieces.
+    timestamps, counts, random ids, interface state, how the text of a stream was cut into pieces. What is
+    stored for a cell depends on no other cell, so a new one between two others leaves these as they are.
     """
     notebook = copy.deepcopy(notebook)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
-    names = {}  # old id of a widget model -> new id, in the order in which the models appear
-    for number, cell in enumerate(notebook.cells):
-        cell.id = cell.get("id") or f"cell-{number}"
+    names = {}  # old id of a widget model -> new id
+    name_exercises(notebook.cells)
+    for cell in notebook.cells:
+        cell.id = cell.get("id") or hashlib.sha256(cell.source.encode()).hexdigest()[:8]
         cell.source = cell.source.rstrip()
         cell.metadata = nbformat.from_dict(
-            {k: v for k, v in cell.metadata.items() if k in ("tags", "mystnb")}
+            {
+                k: v
+                for k, v in cell.metadata.items()
+                if k in ("tags", "mystnb", "numbers", "settled")
+            }
         )
         fold(cell)
         if cell.cell_type == "code":
-            cell.outputs = merge_streams(cell.outputs)
-            for output in cell.outputs:
-                data = output.get("data", {})
-                if "metadata" in output:
-                    # The page would draw a figure in the size that stands there.
-                    output.metadata = nbformat.from_dict({})
-                if "image/png" in data:
-                    data["image/png"] = shrink_figure(data["image/png"])
-                if view := data.get(WIDGET_VIEW):
-                    view["model_id"] = names.setdefault(
-                        view["model_id"], f"{len(names) + 1:032x}"
-                    )
+            normalise_outputs(cell, names)
     metadata = {k: v for k, v in notebook.metadata.items() if k == "mystnb"}
     metadata |= {"kernelspec": dict(KERNEL), "language_info": {"name": "python"}}
     states = notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
@@ -147,6 +152,58 @@ def normalise(notebook):
     notebook.metadata = nbformat.from_dict(metadata)
     nbformat.validate(notebook)
     return notebook
+
+
+def name_exercises(cells):
+    """Number the exercises of a page in their order, and give their five cells the ids that tests look for.
+
+    What an author writes in JupyterLab tells which cells they are: a task with stars, a stub to fill in, a
+    call of a checker, hints, and a folded solution.
+    """
+    number, parts = 0, []
+    for cell in cells:
+        if cell.cell_type == "markdown" and TASK.match(cell.source):
+            number, parts = number + 1, ["stub", "check", "hints", "solution"]
+            cell.id = f"ex{number}-task"
+            cell.source = TASK.sub(rf"\g<1>{number}\2", cell.source, count=1)
+        elif parts and is_part(parts[0], cell):
+            cell.id = f"ex{number}-{parts.pop(0)}"
+            if not parts:
+                cell.metadata["mystnb"] = cell.metadata.get("mystnb", {}) | SOLUTION
+
+
+def is_part(part, cell):
+    """Whether a cell can be this part of an exercise."""
+    if part == "hints":
+        return cell.source.startswith("<details><summary>Hint")
+    return cell.cell_type == "code" and {
+        "stub": cell.source.rstrip().endswith("    ..."),
+        "check": re.search(r"^check_\w+\(", cell.source, re.MULTILINE) is not None,
+        "solution": "hide-cell" in cell.metadata.get("tags", []),
+    }.get(part, False)
+
+
+def normalise_outputs(cell, names):
+    """Bring the outputs of a cell into their stored form; widgets get its id, further ones with a number.
+
+    `names` maps the old ids of widget models to new ones and grows.
+    """
+    cell.execution_count = None
+    cell.outputs = merge_streams(cell.outputs)
+    views = 0
+    for output in cell.outputs:
+        data = output.get("data", {})
+        if "execution_count" in output:
+            output.execution_count = None
+        if "metadata" in output:
+            # The page would draw a figure in the size that stands there.
+            output.metadata = nbformat.from_dict({})
+        if "image/png" in data:
+            data["image/png"] = shrink_figure(data["image/png"])
+        if view := data.get(WIDGET_VIEW):
+            views += 1
+            name = cell.id if views == 1 else f"{cell.id}.{views}"
+            view["model_id"] = names.setdefault(view["model_id"], name)
 
 
 def fold(cell):
@@ -202,8 +259,12 @@ def shown_models(states, names):
         old = waiting.pop(0)
         if old not in states:
             continue  # a view of a model that is not stored; the tests report it
+        for number, other in enumerate(references(states[old]["state"]), start=1):
+            if other not in names:
+                names[other] = f"{names[old]}/{number}"
+                waiting.append(other)
         model = dict(states[old])
-        model["state"] = rename_references(model["state"], names, waiting)
+        model["state"] = rename_references(model["state"], names)
         if model.get("model_name") == "LayoutModel":
             model["state"] = {
                 key: value for key, value in model["state"].items() if value is not None
@@ -212,20 +273,23 @@ def shown_models(states, names):
     return shown
 
 
-def rename_references(value, names, waiting):
-    """Return a state in which models go by their new ids; those met for the first time join `waiting`."""
+def references(value):
+    """Yield the ids of the models that a state refers to."""
     if isinstance(value, str) and value.startswith(REFERENCE):
-        other = value.removeprefix(REFERENCE)
-        if other not in names:
-            names[other] = f"{len(names) + 1:032x}"
-            waiting.append(other)
-        return REFERENCE + names[other]
+        yield value.removeprefix(REFERENCE)
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from references(item)
+
+
+def rename_references(value, names):
+    """Return a state in which models go by their new ids."""
+    if isinstance(value, str) and value.startswith(REFERENCE):
+        return REFERENCE + names[value.removeprefix(REFERENCE)]
     if isinstance(value, list):
-        return [rename_references(item, names, waiting) for item in value]
+        return [rename_references(item, names) for item in value]
     if isinstance(value, dict):
-        return {
-            key: rename_references(item, names, waiting) for key, item in value.items()
-        }
+        return {key: rename_references(item, names) for key, item in value.items()}
     return value
 
 

@@ -3,9 +3,9 @@
     python tools/set_repository.py [https://github.com/OWNER/NAME]
 
 The address stands in _config.yml; the book's links come from there. It is repeated where a reader or a
-machine needs it in full: the set-up cell of every chapter, README.md and the other pages, the package's
-metadata. The text of the set-up cell is defined here, once. It names the wheel of the package, which the book
-serves, with its SHA-256: run this again when the package has changed (`make notebooks` does).
+machine needs it in full: the set-up cell of every chapter, README.md and the other pages, the packages'
+metadata. The text of the set-up cell is defined here, once. In git it names no file: the build of the book
+writes the wheels, which the book serves, with their SHA-256 into the copies that it publishes.
 """
 
 import re
@@ -13,46 +13,54 @@ import sys
 from pathlib import Path
 
 import nbformat
-from course_files import FOLDER, of_this_course, wheel
+from course_files import FOLDER
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = [
     "*.md",
     "pyproject.toml",
+    "mha_course/pyproject.toml",
     "chapters/*.md",
     "chapters/*.bib",
     "index.ipynb",
     "chapters/*.ipynb",
-    "colab/*.ipynb",
     ".github/workflows/*.yml",
 ]
+# Where Colab opens notebooks: the branch to which continuous integration pushes what the build has made.
+PUBLISHED = "published"
+OPENED = re.compile(
+    r"(colab\.research\.google\.com/github/[\w.-]+/[\w.-]+/blob/)[\w.-]+/"
+)
 ADDRESS = re.compile(r"^(  url: )https://github\.com/([\w.-]+/[\w.-]+)$", re.MULTILINE)
 
-SETUP_CELL = '''\
-# On Colab this installs the course's package, the very file that this page was made
-# with, and two small ones that it needs. Elsewhere it does nothing.
+SETUP_CELL = """\
+# On Colab this installs the course's two packages, the very files that this page was
+# made with, and two small ones that they need. Elsewhere it does nothing.
 import importlib.util
 import subprocess
 import sys
 
-if "google.colab" in sys.modules and importlib.util.find_spec("mha_lib") is None:
-    book = "{book}"
-    wheel = "{wheel}"
-    sha256 = "{sha256}"
-    files = f"""
-mha-lib @ {{book}}/{{wheel}} --hash=sha256:{{sha256}}
-{companions}"""
+packages = map(importlib.util.find_spec, ("mha_lib", "mha_course"))
+if "google.colab" in sys.modules and None in packages:
+    book = "BOOK"
+FILES
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     pip += ["--require-hashes", "--only-binary", ":all:", "-r", "/dev/stdin"]
     done = subprocess.run(pip, input=files, capture_output=True, text=True)
     if done.returncode:
-        reason = f"could not be installed from {{book}}. Is there a network?"
+        reason = f"could not be installed from {book}. Is there a network?"
         if "HASHES" in done.stderr:
-            reason = f"is not the one of this notebook: open it again from {{book}}."
-        raise RuntimeError(f"The course's package {{reason}}\\n{{done.stderr[-1500:]}}")
+            reason = f"is not the one of this notebook: open it again from {book}."
+        raise RuntimeError(f"The course's package {reason}\\n{done.stderr[-1500:]}")
 
-import mha_lib  # noqa: F401'''
-# What the package needs and Colab lacks. From PyPI pip takes these files, and no others of their names.
+import mha_course  # noqa: F401
+import mha_lib  # noqa: F401"""
+# In git the set-up names no file, because each line of the packages changes their hashes.
+NO_FILES = """\
+    files = ""  # the build of the book writes here what it serves
+    if not files:
+        raise RuntimeError(f"This copy names no packages; {book} opens one that does.")"""
+# What the packages need and Colab lacks. From PyPI pip takes these files, and no others of their names.
 NOT_ON_COLAB = ("jaxtyping", "wadler-lindig")
 SETUP_METADATA = {
     "tags": ["hide-input"],
@@ -79,14 +87,15 @@ def book_address(repository):
     return site if name.lower() == f"{owner.lower()}.github.io" else f"{site}/{name}"
 
 
-def setup_cell(repository, file):
-    """Return the source of the first code cell of every chapter; `file` is the wheel."""
-    return SETUP_CELL.format(
-        book=book_address(repository),
-        wheel=f"{FOLDER}/{file.name}",
-        sha256=file.sha256,
-        companions="".join(map(pin_of, NOT_ON_COLAB)),
-    )
+def setup_cell(repository, wheels=()):
+    """Return the source of the first code cell of every chapter; a published copy names the wheels."""
+    lines = [
+        f"{file.project} @ {{book}}/{FOLDER}/{file.name} --hash=sha256:{file.sha256}\n"
+        for file in wheels
+    ]
+    named = "".join([*lines, *map(pin_of, NOT_ON_COLAB)])
+    files = f'    files = f"""\n{named}"""' if wheels else NO_FILES
+    return SETUP_CELL.replace("BOOK", book_address(repository)).replace("FILES", files)
 
 
 def pin_of(package):
@@ -96,23 +105,20 @@ def pin_of(package):
     return pin
 
 
-def setup_of_this_course():
-    """Return the source of the set-up for the package and the address of this working tree."""
-    return setup_cell(read_address()[0], of_this_course()[0])
+def setup_of_this_course(wheels=()):
+    """Return the source of the set-up for the address of this working tree."""
+    return setup_cell(read_address()[0], wheels)
+
+
+def publish(notebook, wheels):
+    """Let the set-up of a stored notebook name the wheels, in place: what readers download and open."""
+    write_setup_cell(notebook, setup_of_this_course(wheels))
 
 
 def set_repository(new=None, root=ROOT):
     """Write "OWNER/NAME" into _config.yml and wherever the old one stands; without it renew what derives."""
     old, _ = read_address(root)
     new = new or old
-    forms = [
-        (f"github.com/{old}", f"github.com/{new}"),
-        (
-            f"colab.research.google.com/github/{old}",
-            f"colab.research.google.com/github/{new}",
-        ),
-        (book_address(old), book_address(new)),
-    ]
     config = root / "_config.yml"
     config.write_text(
         ADDRESS.sub(rf"\g<1>https://github.com/{new}", config.read_text("utf-8")),
@@ -121,21 +127,15 @@ def set_repository(new=None, root=ROOT):
     paths = sorted(path for place in PLACES for path in root.glob(place))
     for path in paths:
         text = path.read_text(encoding="utf-8")
-        for before, after in forms:
-            text = re.sub(rf"{re.escape(before)}\b", after, text)
+        # On GitHub, and where Colab opens it.
+        text = re.sub(rf"(\bgithub(\.com)?/){re.escape(old)}\b", rf"\g<1>{new}", text)
+        text = re.sub(rf"{re.escape(book_address(old))}\b", book_address(new), text)
+        text = OPENED.sub(rf"\g<1>{PUBLISHED}/", text)
         path.write_text(text, encoding="utf-8")
-    # The package's metadata has the address too, so the wheel is built when all of the above is done.
-    file = wheel(root)
-    source = setup_cell(new, file)
     for path in paths:
         if path.suffix == ".ipynb":
             notebook = nbformat.read(path, as_version=4)
-            if path.parent.name != "colab":
-                write_setup_cell(notebook, source)
-            for cell in notebook.cells:
-                # The build makes the notebooks of programs. One of them installs the package.
-                if f'"{FOLDER}/{file.name}"' in cell.source:
-                    cell.source = source
+            write_setup_cell(notebook, setup_cell(new))
             nbformat.write(notebook, path)
 
 

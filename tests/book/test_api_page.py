@@ -8,9 +8,10 @@ from bs4 import BeautifulSoup
 from test_exports import examples_of
 from test_types import ALL_MODULES, METHODS, PUBLIC
 
+import mha_course.widgets
 import mha_lib
-import mha_lib.widgets
 
+FIXTURES = {"mha_lib.pytest_plugin.assert_conforms"}  # of pytest, which are no functions
 NOT_ON_THE_PAGE = {"extra_repr"}  # for torch, not for people
 
 
@@ -33,10 +34,10 @@ def documented(path):
 def test_every_public_name_is_on_the_page(signatures):
     expected = {path for path in PUBLIC | METHODS if documented(path)}
     exported = {f"mha_lib.{name}" for name in mha_lib.__all__} - {"mha_lib.__version__"}
-    widgets = {f"mha_lib.widgets.{name}" for name in mha_lib.widgets.__all__}
+    widgets = {f"mha_course.widgets.{name}" for name in mha_course.widgets.__all__}
     assert exported | widgets <= expected
     assert expected - set(signatures) == set()
-    assert {anchor for anchor in signatures if anchor not in PUBLIC | METHODS} <= attributes()
+    assert set(signatures) - set(PUBLIC | METHODS) - FIXTURES <= attributes()
 
 
 def attributes():
@@ -46,7 +47,7 @@ def attributes():
         for path, thing in PUBLIC.items()
         if inspect.isclass(thing)
         for base in thing.__mro__
-        if base.__module__.startswith("mha_lib")
+        if base.__module__.startswith(("mha_lib", "mha_course"))
         for name in vars(base)
     }
 
@@ -78,8 +79,8 @@ def test_names_in_docstrings_lead_to_their_entries(page, signatures):
     }
     assert links <= set(signatures)
     # In the same module, and in another one.
-    assert {"mha_lib.scaled_dot_product_score", "mha_lib.training.seeded"} <= links
-    links = {link["href"] for link in page.select("#mha_lib\\.widgets\\.HeadExample + dd a")}
+    assert {"mha_lib.scaled_dot_product_score", "mha_course.training.seeded"} <= links
+    links = {link["href"] for link in page.select("#mha_course\\.widgets\\.HeadExample + dd a")}
     assert "#mha_lib.MultiHeadAttention" in links
 
 
@@ -93,7 +94,7 @@ def test_every_example_on_the_page_runs(page):
     }
     run = {
         example.source.splitlines()[0]
-        for module in ALL_MODULES
+        for module in (*ALL_MODULES, "mha_lib._judging")
         for test in examples_of(module)
         for example in test.examples
     }

@@ -11,7 +11,7 @@ import yaml
 from fontTools.ttLib import TTFont
 from playwright.sync_api import expect
 
-from mha_lib.widgets import widget_sources
+from mha_course.widgets import widget_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
@@ -294,12 +294,9 @@ SHIFTS = """() => {
 
 @pytest.mark.parametrize(
     "screen",
-    [
-        "phone",
-        pytest.param("tablet", marks=pytest.mark.slow),
-        pytest.param("desktop", marks=pytest.mark.slow),
-    ],
-)
+    ["phone", pytest.param("tablet", marks=pytest.mark.slow),
+        pytest.param("desktop", marks=pytest.mark.slow)],
+)  # fmt: skip
 @pytest.mark.parametrize("page_name", PAGES)
 def test_nothing_moves_while_a_page_starts(visit, reader, page_name, screen):
     """Pages keep room for widgets: who follows a link into one does not lose the place when they start."""
@@ -370,7 +367,7 @@ def test_widgets_are_printed_and_figures_stand_in_for_them_without_scripts(visit
 def test_chapter_opens_in_colab(visit, page_name):
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]
     repository = config["url"].removeprefix("https://github.com/")
-    notebook = f"{repository}/blob/{config['branch']}/{page_name.replace('.html', '.ipynb')}"
+    notebook = f"{repository}/blob/published/{page_name.replace('.html', '.ipynb')}"
     page = visit(page_name)
     link = page.get_by_role("link", name="Open in Colab", exact=True)
     assert link.is_visible()

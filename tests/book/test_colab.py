@@ -12,6 +12,7 @@ with the environments that `make rosetta` makes; `make rosetta CHECK=1` then run
 import http.server
 import importlib.metadata
 import importlib.util
+import io
 import json
 import os
 import re
@@ -21,14 +22,13 @@ import sysconfig
 import threading
 import venv
 import zipfile
-from email.parser import Parser
 from pathlib import Path
 
 import course_files
 import nbformat
 import pytest
 import rosetta
-from packaging.specifiers import SpecifierSet
+import rosetta_notebooks
 from packaging.utils import canonicalize_name
 from run_notebooks import notebooks
 from set_repository import book_address, read_address, setup_of_this_course
@@ -43,8 +43,8 @@ BOOK = book_address(read_address()[0])
 COLAB = json.loads(Path(__file__).with_name("colab_pins.json").read_text(encoding="utf-8"))
 OTHER_PROCESSOR = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 
-NOT_ON_COLAB = ("mha_lib", "jaxtyping", "wadler_lindig")
-MAY_BE_INSTALLED = {"mha-lib", "jaxtyping", "wadler-lindig"}
+NOT_ON_COLAB = ("mha_lib", "mha_course", "jaxtyping", "wadler_lindig")
+MAY_BE_INSTALLED = {"mha-lib", "mha-course", "jaxtyping", "wadler-lindig"}
 
 # What anywidget asks of google.colab.
 STUB = """
@@ -87,6 +87,11 @@ class Site:
         self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
+    @property
+    def setup(self):
+        """The set-up cell of a published page, for this site."""
+        return self.here(setup_of_this_course(self.files[:-1]))
+
     def here(self, source):
         """The source of a cell that takes this site for the book's."""
         assert source.count(f'"{BOOK}"') == 1
@@ -95,8 +100,9 @@ class Site:
     def damage(self):
         """Put another file where each one was; an archive of the same names."""
         for file in self.files:
-            path = self.folder / course_files.FOLDER / file.name
-            path.write_bytes(file.content.replace(b"def ", b"def\t", 1))
+            with zipfile.ZipFile(io.BytesIO(file.content)) as archive:
+                inside = {name: archive.read(name) + b"\n" for name in archive.namelist()}
+            (self.folder / course_files.FOLDER / file.name).write_bytes(course_files.pack(inside))
 
     def close(self):
         self.server.shutdown()
@@ -160,7 +166,7 @@ class Colab:
         folder.mkdir()
         notebook = nbformat.read(path, as_version=4)
         [setup] = [cell for cell in notebook.cells if cell.id == "setup"]
-        setup.source = self.book.here(setup.source)
+        setup.source = self.book.setup
         nbformat.write(notebook, folder / path.name)
         # What compares figures and widgets, too.
         for name in ("conftest.py", "tests/stored_outputs.py", "tools/run_notebooks.py"):
@@ -209,7 +215,7 @@ def test_the_simulation_is_like_colab(fresh):
 
 
 def set_up(colab, site, before=""):
-    return colab.run("-c", before + site.here(setup_of_this_course()))
+    return colab.run("-c", before + site.setup)
 
 
 def assert_refused(done, colab, *sentences):
@@ -223,7 +229,7 @@ def test_another_file_under_the_name_of_a_package_is_not_installed(tmp_path, own
     """Who takes over a name on PyPI could add a file to it."""
     links = tmp_path / "links"
     links.mkdir()
-    for package in NOT_ON_COLAB[1:]:
+    for package in NOT_ON_COLAB[2:]:
         [version] = re.findall(
             rf"(?m)^{package.replace('_', '-')}==(\S+)", (ROOT / "requirements.txt").read_text("utf-8")
         )
@@ -235,19 +241,27 @@ def test_another_file_under_the_name_of_a_package_is_not_installed(tmp_path, own
             wheel.writestr(f"{name}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
             wheel.writestr(f"{name}.dist-info/RECORD", "")
     colab = Colab(tmp_path, own_site)
-    source = own_site.here(setup_of_this_course())
-    done = colab.run("-c", source, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(links))
+    done = colab.run("-c", own_site.setup, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(links))
     assert_refused(done, colab, "is not the one of this notebook", "HASHES")
 
 
-def test_it_installs_the_file_that_the_page_was_built_with(tmp_path, own_site):
+def test_it_installs_the_files_that_the_page_was_built_with(tmp_path, own_site):
     colab = Colab(tmp_path, own_site)
     done = set_up(colab, own_site)
     assert done.returncode == 0, done.stderr
-    assert own_site.asked == [f"/{course_files.FOLDER}/{own_site.files[0].name}"]
-    [origin] = colab.site.glob("mha_lib-*.dist-info/direct_url.json")
-    origin = json.loads(origin.read_text(encoding="utf-8"))
-    assert origin["archive_info"]["hashes"] == {"sha256": own_site.files[0].sha256}
+    wheels = own_site.files[:-1]
+    assert own_site.asked == [f"/{course_files.FOLDER}/{file.name}" for file in wheels]
+    for name, file in zip(("mha_lib", "mha_course"), wheels, strict=True):
+        [origin] = colab.site.glob(f"{name}-*.dist-info/direct_url.json")
+        origin = json.loads(origin.read_text(encoding="utf-8"))
+        assert origin["archive_info"]["hashes"] == {"sha256": file.sha256}
+
+
+def test_a_copy_that_names_no_files_says_where_one_is_that_does(fresh, own_site):
+    """As in git; somebody may open it on Colab by its address."""
+    done = fresh.run("-c", own_site.here(setup_of_this_course()))
+    assert_refused(done, fresh, f"This copy names no packages; {own_site.address} opens one that does.")
+    assert own_site.asked == []
 
 
 def test_it_refuses_another_file(fresh, own_site):
@@ -275,8 +289,9 @@ def test_it_says_that_the_book_is_not_published(fresh, own_site):
     assert_refused(done, fresh, f"could not be installed from {own_site.address}. ", "404")
 
 
-def test_it_leaves_a_package_alone_that_is_there(fresh, own_site, tmp_path):
-    (tmp_path / "mha_lib.py").write_text("here = True\n")
+def test_it_leaves_packages_alone_that_are_there(fresh, own_site, tmp_path):
+    for package in ("mha_lib", "mha_course"):
+        (tmp_path / f"{package}.py").write_text("here = True\n")
     done = set_up(fresh, own_site, f"import sys\nsys.path.append({str(tmp_path)!r})\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert own_site.asked == []
@@ -285,29 +300,19 @@ def test_it_leaves_a_package_alone_that_is_there(fresh, own_site, tmp_path):
 def test_it_installs_nothing_elsewhere(fresh, own_site):
     """Not on Colab, the missing package is an error; nobody's environment is changed unasked."""
     done = set_up(fresh, own_site, "import sys\ndel sys.modules['google.colab']\n")
-    assert "ModuleNotFoundError: No module named 'mha_lib'" in done.stderr
+    assert "ModuleNotFoundError: No module named 'mha_course'" in done.stderr
     assert own_site.asked == []
     assert MAY_BE_INSTALLED.isdisjoint(fresh.installed())
 
 
 def pip_would_install(python, site, *options):
-    """What `pip install` of the wheel would install, by the report of a dry run."""
-    address = f"{site.address}/{course_files.FOLDER}/{site.files[0].name}"
-    command = [python, "-m", "pip", "install", "--quiet", "--dry-run", "--report", "-", *options, address]
+    """What `pip install` of both wheels would install, by the report of a dry run."""
+    wheels = [f"{site.address}/{course_files.FOLDER}/{file.name}" for file in site.files[:-1]]
+    command = [python, "-m", "pip", "install", "--quiet", "--dry-run", "--report", "-", *options, *wheels]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["install"]
     return {canonicalize_name(entry["metadata"]["name"]) for entry in found}
-
-
-@pytest.mark.parametrize("version", [COLAB["python"], "3.14.0", "3.15.1"])
-def test_a_python_newer_than_tested_gets_the_package(site, version):
-    """pip asks the metadata, for the Python that it runs on."""
-    with zipfile.ZipFile(site.folder / course_files.FOLDER / site.files[0].name) as wheel:
-        [name] = [name for name in wheel.namelist() if name.endswith("METADATA")]
-        asked = Parser().parsestr(wheel.read(name).decode())["Requires-Python"]
-    assert SpecifierSet(asked).contains(version)
-    assert not SpecifierSet(asked).contains("3.10.9")
 
 
 def test_beside_the_versions_of_colab_only_what_is_missing_is_installed(site, tmp_path):
@@ -334,7 +339,7 @@ def test_chapter_runs(colab, tmp_path, path):
 
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
     after = colab.installed()
-    assert "mha-lib" in after
+    assert {"mha-lib", "mha-course"} <= after.keys()
     # torch and all else that was there is as it was, and no more came than has to.
     assert {name: version for name, version in after.items() if name in before} == before
     assert after.keys() - before.keys() <= MAY_BE_INSTALLED
@@ -359,9 +364,9 @@ print(json.dumps(shown))
 
 
 def test_package_that_was_installed_is_whole(colab):
-    """The wheel has all widgets, and Colab can show them."""
+    """The wheels have all widgets, and Colab can show them."""
     show_all = SHOW_ALL.format(folder=str(ROOT / "tests" / "widgets"))
-    done = colab.run("-c", colab.book.here(setup_of_this_course()) + show_all)
+    done = colab.run("-c", colab.book.setup + show_all)
     assert done.returncode == 0, done.stderr[-4000:]
     shown = json.loads(done.stdout.splitlines()[-1])
     assert shown.keys() == SAMPLES.keys()
@@ -369,16 +374,13 @@ def test_package_that_was_installed_is_whole(colab):
         assert WIDGET_VIEW in bundle
         # Under the manager that Colab needs.
         assert metadata[WIDGET_VIEW]["colab"]["custom_widget_manager"]["url"]
-    where = colab.run("-c", "import mha_lib; print(mha_lib.__file__)").stdout
-    assert str(colab.site) in where
+    where = colab.run("-c", "import mha_course, mha_lib; print(mha_course.__file__, mha_lib.__file__)").stdout
+    assert where.count(str(colab.site)) == 2
 
 
 # --------------------------------------------------------------------------------
 # The frameworks of chapters/rosetta
 
-spec = importlib.util.spec_from_file_location("rosetta_notebooks", ROOT / "_ext" / "rosetta_notebooks.py")
-rosetta_notebooks = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(rosetta_notebooks)
 
 # Colab runs cells one after another in one namespace, and stops at the first error.
 RUN_CELLS = """
@@ -406,7 +408,7 @@ def run_notebook(site, folder, file, edit=str):
         sites = [own, *sites] if (own / "book.pth").is_file() else [own]
     colab, (name, branch) = Colab(folder, site, sites), read_address()
     path, address = ROOT / "chapters" / "rosetta" / file, f"https://github.com/{name}"
-    notebook = rosetta_notebooks.notebook_of(path, address, branch)
+    notebook = rosetta_notebooks.notebook_of(path, address, branch, site.files)
     sources = [edit(cell.source) for cell in notebook.cells if cell.cell_type == "code"]
     cells = [site.here(source) if BOOK in source else source for source in sources]
     script = folder / "cells.py"

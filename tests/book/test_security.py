@@ -2,21 +2,16 @@
 
 import base64
 import hashlib
-import importlib.util
 import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import security
 from playwright.sync_api import expect
 
 ROOT = Path(__file__).resolve().parents[2]
-
-spec = importlib.util.spec_from_file_location("security", ROOT / "_ext" / "security.py")
-security = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(security)
-
 CHAPTER = "chapters/02_scoring_functions.html"
 PAGE = '<html><head>\n<meta charset="utf-8" />\n{}</head><body>{}</body></html>'
 

@@ -7,6 +7,7 @@ compute. What is compared is seen: the colours of maps, texts, the lengths of ba
 import base64
 import json
 import re
+import time
 
 import pytest
 import torch
@@ -14,9 +15,10 @@ from playwright.sync_api import expect
 from seen import CELLS, assert_colors, map_pixels, shares_of_bars
 from torch.nn.functional import linear, scaled_dot_product_attention, softmax
 
-from mha_lib.dates import encode_source
+from mha_course.data.dates import encode_source
+from mha_lib.generation import greedy_decode
 from mha_lib.inspection import capture_attention
-from mha_lib.seq2seq import EncoderDecoder, greedy_decode
+from mha_lib.seq2seq import EncoderDecoder
 
 STATE = 'script[type="application/vnd.jupyter.widget-state+json"]'
 
@@ -34,6 +36,8 @@ def opened(browser, book):
         css = re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
         host = page.locator(f".mha-{css}").nth(index)
         host.scroll_into_view_if_needed()
+        # What has not been painted yet has no text for a reader.
+        expect(host).to_have_text(re.compile(r"\S"), use_inner_text=True)
         return host, stored[index]
 
     yield find
@@ -44,6 +48,25 @@ def unpacked(text, *shape, dtype=torch.float32):
     """Numbers from base64, floats in double precision."""
     numbers = torch.frombuffer(bytearray(base64.b64decode(text)), dtype=dtype)
     return (numbers.double() if dtype.is_floating_point else numbers).view(*shape)
+
+
+def eventually(assertion, seconds=60):
+    """Try until it holds: a page may draw some time after a reader did something."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return assertion()
+        except AssertionError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
+def assert_drawn_line(path, numbers):
+    """A path has a short line at the height of each number."""
+    marks = re.findall(r"M\d+ (-?[\d.]+)h1", path.get_attribute("d"))
+    line = -torch.tensor([float(mark) for mark in marks], dtype=torch.float64)
+    torch.testing.assert_close(line, numbers, atol=1e-3, rtol=0)
 
 
 def of_heads(x, num_heads):
@@ -93,9 +116,10 @@ def test_the_maps_and_answers_of_the_head_explorer(opened, page_name, counts):
         length = len(example["tokens"])
         query, key, value = (unpacked(version[name], length, -1) for name in ("query", "key", "value"))
         weights = weights_of(query, key, num_heads)
+        labels = host.locator(".mha-maps label")
+        expect(labels).to_have_count(num_heads)
         largest = float(host.locator(".mha-bar-ends span").last.inner_text())
         assert largest == pytest.approx(weights.max().item(), abs=0.00501)
-        labels = host.locator(".mha-maps label")
         heads = [int(text) for text in labels.all_inner_texts()]
         assert sorted(heads) == list(range(num_heads))
         for label, head in zip(labels.all(), heads, strict=True):
@@ -108,8 +132,9 @@ def test_the_maps_and_answers_of_the_head_explorer(opened, page_name, counts):
             )
             answers = logits.unflatten(-1, (-1, classes)).argmax(-1)
             rows = host.get_by_role("table").get_by_role("row").all()[1:]
-            found = [[int(cell.split()[0]) for cell in row.locator("td").all_inner_texts()] for row in rows]
-            assert torch.equal(torch.tensor(found).T, answers)
+            for row, column in zip(rows, answers.T.tolist(), strict=True):
+                shown = [re.compile(rf"^{answer}\b") for answer in column]
+                expect(row.locator("td")).to_have_text(shown, use_inner_text=True)
         slider.press("ArrowRight")
 
 
@@ -138,7 +163,8 @@ def test_the_ablation_lab_without_each_head(opened):
         right = logits.unflatten(-1, (len(batch["tasks"]), -1)).argmax(-1) == targets
         accuracy = [*right.double().mean((0, 1)).tolist(), right.all(-1).double().mean().item()]
         rows = host.locator(".mha-bars li")
-        assert rows.locator("b").all_inner_texts() == [f"{share:.3f}" for share in accuracy]
+        written = [f"{share:.3f}" for share in accuracy]
+        expect(rows.locator("b")).to_have_text(written, use_inner_text=True)
         assert shares_of_bars(rows) == pytest.approx(accuracy, abs=0.01)
         if off is not None:
             switches.nth(off).press("Space")
@@ -166,12 +192,10 @@ def test_the_sum_and_the_answers_where_heads_meet(opened):
                 switches.nth(off).press("Space")
             gates = [float(head != off) for head in range(num_heads)]
             output = linear(merged(query, key, value, num_heads, gates)[place], weights["out_proj.weight"])
-            marks = re.findall(r"M\d+ (-?[\d.]+)h1", host.locator(".mha-meet-sum").get_attribute("d"))
-            line = -torch.tensor([float(mark) for mark in marks], dtype=torch.float64)
-            torch.testing.assert_close(line, output, atol=1e-3, rtol=0)
+            eventually(lambda output=output: assert_drawn_line(host.locator(".mha-meet-sum"), output))
             logits = linear(output, weights["read_out.weight"], bias).view(len(model["tasks"]), -1)
             answers = [model["words"][token] for token in logits.argmax(-1).tolist()]
-            assert host.locator(".mha-meet-answers strong").all_inner_texts() == answers
+            expect(host.locator(".mha-meet-answers strong")).to_have_text(answers, use_inner_text=True)
         switches.nth(index).press("Space")
 
 
@@ -234,11 +258,12 @@ def test_the_date_and_what_it_reads_of_the_translator(opened, page_name):
             memory = model.encode(source, source_lens=lens)
             logits = model.decode(torch.cat((start, tokens[:, :-1]), 1), memory, source_lens=lens)
         written = "".join(task["symbols"][t] for t in tokens[0].tolist() if t != task["end"])
-        signs = host.locator(".mha-strip.mha-answer .mha-cell > :first-child:visible").all_inner_texts()
-        assert "".join(signs) == f"▷{written}■"
+        signs = host.locator(".mha-strip.mha-answer .mha-cell > :first-child:visible")
+        expect(signs).to_have_text([*f"▷{written}■"], use_inner_text=True)
         step = state["step"]
         reading = captured[f"decoder.blocks.{state['layer']}.cross_attention"][0, state["head"], step, :lens]
         seen = host.locator(".mha-strip:not(.mha-answer) .mha-weight:visible").all_inner_texts()
         assert [float(number) for number in seen] == pytest.approx(reading.tolist(), abs=0.00501)
         chance = softmax(logits[0, step], -1).max().item()
-        assert f"with probability {chance:.2f}" in host.locator(".mha-told").inner_text()
+        told = f"with probability {chance:.2f}"
+        expect(host.locator(".mha-told")).to_contain_text(told, use_inner_text=True)

@@ -17,7 +17,7 @@ from run_notebooks import main
 from stored_outputs import figure_fault, state_faults, stored_state, text_faults
 from test_notebooks import picture
 
-from mha_lib import plots
+from mha_course import plots
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -161,22 +161,18 @@ STATES = {
     "another answer of a quiz": ("Quiz", lambda s: s["questions"][0].update(answer=99)),
     "another sentence of a quiz": ("Quiz", lambda s: s["questions"][0].update(question="Which?")),
     "a question less": ("Quiz", lambda s: s["questions"].pop()),
-    "values scaled": (
-        "HeadExplorer",
-        lambda s: first_model(s).update(value=scaled(first_model(s)["value"], 1.01)),
-    ),
+    "values scaled": ("HeadExplorer",
+        lambda s: first_model(s).update(value=scaled(first_model(s)["value"], 1.01))),
     "projections swapped": ("HeadExplorer", lambda s: swap(first_model(s), "query", "key")),
     "two tokens swapped": ("HeadExplorer", lambda s: swap(s["examples"][0]["tokens"], 0, 1)),
     "another number of heads": ("HeadExplorer", lambda s: s.update(num_heads=s["num_heads"] * 2)),
     "a flag turned": ("HeadExplorer", lambda s: s.update(is_causal=not s["is_causal"])),
     "another bandwidth": ("PoolingExplorer", lambda s: s.update(bandwidth=s["bandwidth"] * 1.01)),
-    "a count a thousandth higher": (
-        "HeadExplorer",
-        lambda s: first_model(s).update(parameters=first_model(s)["parameters"] + 4),
-    ),
+    "a count a thousandth higher": ("HeadExplorer",
+        lambda s: first_model(s).update(parameters=first_model(s)["parameters"] + 4)),
     "other tokens": ("AblationLab", lambda s: s["batch"].update(tokens=zeroed(s["batch"]["tokens"]))),
     "a trait that is gone": ("PoolingExplorer", lambda s: s.pop("kernel")),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("change", STATES)
@@ -226,6 +222,9 @@ def test_nbval_compares_texts_and_figures(tmp_path):
     cells = {
         "number the same: passed": ("print(1)", {"outputs": printed("1\n")}),
         "number another: failed": ("print(1)", {"outputs": printed("2\n")}),
+        "not run: failed": ("print(1)", {"outputs": []}),
+        "edited since: failed": ("print(1 + 1)", {"outputs": printed("1\n")}),
+        "prints no more: failed": ("x = 1", {"outputs": printed("1\n")}),
         "warning not stored: failed": ("import sys; print('x', file=sys.stderr)", {"outputs": []}),
         "exception: failed": ("assert 1 == 2", {"outputs": []}),
         "figure the same: passed": (draw, figure()),
@@ -234,22 +233,18 @@ def test_nbval_compares_texts_and_figures(tmp_path):
         "figure with a spot: failed": (draw, figure(speck=14)),
         "figure with dust: failed": (draw, figure(dust=29)),
         "figure of another size: failed": (draw, figure(size=(41, 30))),
-        "figure that is none: failed": (
-            draw,
-            {"outputs": [new_output("display_data", {"image/png": "AAAA"})]},
-        ),
+        "figure that is none: failed": (draw,
+            {"outputs": [new_output("display_data", {"image/png": "AAAA"})]}),
         "figure not stored: failed": (draw, {"outputs": []}),
         "figure no longer made: failed": ("pass", figure()),
         "one of two figures: failed": (f"{draw}\n{draw.splitlines()[-1]}", figure()),
-        "trained, the last digit another: passed": (
-            "print(0.501)",
-            {"outputs": printed("0.503\n"), **exempt},
-        ),
+        "trained, the last digit another: passed": ("print(0.501)",
+            {"outputs": printed("0.503\n"), **exempt}),
         "trained, another number: failed": ("print(0.501)", {"outputs": printed("0.601\n"), **exempt}),
         "trained, no figure: failed": (draw, {"outputs": [], **exempt}),
-    }
+    }  # fmt: skip
     notebook = new_notebook(
-        cells=[new_code_cell(source, execution_count=1, **rest) for source, rest in cells.values()],
+        cells=[new_code_cell(source, **rest) for source, rest in cells.values()],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
     )
     out, results = nbval(notebook, tmp_path)
@@ -259,7 +254,7 @@ def test_nbval_compares_texts_and_figures(tmp_path):
 @pytest.mark.slow
 def test_nbval_compares_widgets(tmp_path):
     path = tmp_path / "page.ipynb"
-    source = "from mha_lib.widgets import PoolingExplorer\nPoolingExplorer(bandwidth={})"
+    source = "from mha_course.widgets import PoolingExplorer\nPoolingExplorer(bandwidth={})"
     cells = [new_code_cell(source.format(bandwidth)) for bandwidth in (0.5, 0.7)]
     nbformat.write(new_notebook(cells=cells), path)
     assert main([str(path)]) == 0

@@ -1,7 +1,7 @@
 """Plant the faults, run the tests that must notice, and report which did: `make faults` prints the table.
 
-A kind of fault knows how to plant its faults in a copy, and which tests must notice (`plant`); the rest of
-this file knows only verdicts. To add a kind, append it to KINDS.
+A kind of fault knows its files and how to copy what its tests need; the rest of this file knows only faults
+and verdicts. To add a kind, append it to KINDS.
 """
 
 import argparse
@@ -39,57 +39,74 @@ class Verdict(NamedTuple):
 
 
 class Library:
-    """Faults of `mha_lib`, each in a copy of the package."""
+    """Faults of `mha_lib`, and of what `mha_course` trains with, each in a copy of its package."""
 
-    package = TESTS.parent / "mha_lib"
+    root, tests = TESTS.parent, "library"
     faults = tuple(library_faults.FAULTS)
 
-    def plant(self, fault, folder):
-        """Copy the package into a folder, plant the fault (None: none), and return the tests to run."""
-        folder.mkdir()
+    def path_of(self, fault):
+        """Where the module of a fault is, from the root of the repository."""
+        places = [f"mha_lib/{fault.module}.py", f"mha_course/{fault.module}.py"]
+        places += [f"mha_course/{fault.module}/__init__.py", f"mha_course/data/{fault.module}.py"]
+        return next((Path(place) for place in places if (self.root / place).is_file()), Path(places[0]))
+
+    def copy(self, fault, folder):
+        """Copy the package of a fault into a folder; return pytest's settings, and where the tests are."""
         (folder / "pytest.ini").write_text("[pytest]\nmarkers = no_shape_checks\n    slow\n")
-        leave = shutil.ignore_patterns("__pycache__", "widgets")
-        shutil.copytree(self.package, folder / "mha_lib", ignore=leave)
-        (folder / "mha_lib" / "widgets").symlink_to(self.package / "widgets")
-        if fault is not None:
-            path = folder / "mha_lib" / f"{fault.module}.py"
-            path.write_text(spoilt(self.package / path.name, fault))
-        tests = {test.caught_by for test in ([fault] if fault else self.faults)}
-        where = ["-c", "pytest.ini", "--rootdir", str(TESTS), "--noconftest"]
-        return [*where, *(str(TESTS / "library" / test.replace("::", ".py::", 1)) for test in sorted(tests))]
+        # No fault is planted in large folders.
+        large = ("widgets", "exercises", "stored", "pictures", "questions")
+        for package in {"mha_lib", self.path_of(fault).parts[0] if fault else "mha_lib"}:
+            leave = shutil.ignore_patterns("__pycache__", *large)
+            shutil.copytree(self.root / package, folder / package, ignore=leave)
+            for name in large:
+                if (self.root / package / name).is_dir():
+                    (folder / package / name).symlink_to(self.root / package / name)
+        return ["-c", "pytest.ini", "--rootdir", str(TESTS), "--noconftest"], TESTS
 
 
 class Widgets:
     """Faults of the widgets, in Python, JavaScript or styles; their tests look at a page in a browser."""
 
-    root = TESTS.parent
-    copied = ("mha_lib", "tests", "tools", "_ext", "_static")  # the tests find what they test beside them
+    root, tests = TESTS.parent, "widgets"
+    # The tests find what they test beside them.
+    copied = ("mha_lib", "mha_course", "tests", "tools", "_ext", "_static")
     faults = tuple(widget_faults.FAULTS)
 
-    def plant(self, fault, folder):
-        """Copy what a widget consists of, plant the fault (None: none), and return what pytest is given."""
-        folder.mkdir()
+    def path_of(self, fault):
+        """Where the file of a fault is, from the root of the repository."""
+        return Path("mha_course", "widgets", fault.file)
+
+    def copy(self, fault, folder):
+        """Copy what a widget consists of into a folder; return pytest's settings, and where the tests are."""
         leave = shutil.ignore_patterns("__pycache__", "faults")
         for path in self.root.iterdir():
             if path.name in self.copied:
                 shutil.copytree(path, folder / path.name, ignore=leave)
             elif not path.name.startswith((".", "_build", "node_modules")):
                 (folder / path.name).symlink_to(path)
-        if fault is not None:
-            path = folder / "mha_lib" / "widgets" / fault.file
-            text = path.read_text(encoding="utf-8")
-            if text.count(fault.old) != 1:
-                found = f"its text stands {text.count(fault.old)} times in {path.name}, not once"
-                raise planting.NotFoundError(f"{fault.what}: {found}")
-            path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
-        else:
+        if fault is None:
             (folder / "sound").touch()  # here nothing is waited for in vain
-        tests = {test.caught_by for test in ([fault] if fault else self.faults)}
-        where = ["-c", str(folder / "pyproject.toml"), "--rootdir", str(folder)]
-        return [
-            *where,
-            *(f"{folder}/tests/widgets/{test.replace('::', '.py::', 1)}" for test in sorted(tests)),
-        ]
+        return ["-c", str(folder / "pyproject.toml"), "--rootdir", str(folder)], folder / "tests"
+
+
+def plant(kind, fault, folder):
+    """Make a copy with a fault (None: none); return what pytest is given to run the tests that it names."""
+    text = spoilt(kind, fault) if fault else None
+    folder.mkdir()
+    where, tests = kind.copy(fault, folder)
+    if fault:
+        (folder / kind.path_of(fault)).write_text(text, encoding="utf-8")
+    names = {test.caught_by for test in ([fault] if fault else kind.faults)}
+    return [*where, *(f"{tests}/{kind.tests}/{name.replace('::', '.py::', 1)}" for name in sorted(names))]
+
+
+def spoilt(kind, fault):
+    """The source of a file with the fault in it; an error that names the fault if its place is not found."""
+    path = kind.root / kind.path_of(fault)
+    try:
+        return planting.replaced(path.read_text("utf-8"), fault.function, fault.old, fault.new)
+    except (OSError, planting.NotFoundError) as error:
+        raise planting.NotFoundError(f"{fault.what}: no place for it in {path.name}: {error}") from error
 
 
 def run(work, jobs):
@@ -115,14 +132,6 @@ KINDS = (Library(), Widgets())
 FAULTS = [fault for kind in KINDS for fault in kind.faults]
 
 
-def spoilt(path, fault):
-    """The source of a file with the fault in it; an error that names the fault if its place is not found."""
-    try:
-        return planting.replaced(path.read_text(), fault.function, fault.old, fault.new)
-    except (OSError, planting.NotFoundError) as error:
-        raise planting.NotFoundError(f"{fault.what}: no place for it in {path.name}: {error}") from error
-
-
 def verdicts(root, jobs=1):
     """Yield (what is wrong, Verdict) for each kind's sound copy and each fault, as they finish."""
     for number, kind in enumerate(KINDS):
@@ -132,13 +141,13 @@ def verdicts(root, jobs=1):
             what = f"{SOUND} ({name})" if fault is None else fault.what
             folder = root / f"{number}-{count}"
             try:
-                work.append((str(folder), kind.plant(fault, folder)))
+                work.append((str(folder), plant(kind, fault, folder)))
                 folders[str(folder)] = what
             except planting.NotFoundError as error:
                 yield what, Verdict(None, False, str(error))
         for folder in run(work, jobs):
             log = Path(folder, "log").read_text()
-            failed = re.search(r"^FAILED .*?(test_\w+\.py::.*?)(?: - |$)", log, re.MULTILINE)
+            failed = re.search(r"^(?:FAILED|ERROR) .*?(test_\w+\.py::.*?)(?: - |$)", log, re.MULTILINE)
             status = int(Path(folder, "status").read_text())
             caught_by = failed[1] if status == 1 and failed else None
             yield folders.pop(folder), Verdict(caught_by, status == 0, log)

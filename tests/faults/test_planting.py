@@ -7,8 +7,6 @@ import pytest
 import runner
 from planting import NotFoundError, replaced
 
-LIBRARY = runner.Library()
-
 SOURCE = """\
 LIMIT = 16
 
@@ -30,22 +28,25 @@ def forward(x):
 """
 
 
-@pytest.mark.parametrize("fault", LIBRARY.faults, ids=[fault.what for fault in LIBRARY.faults])
-def test_a_fault_has_its_place_and_its_test(fault):
-    right = (LIBRARY.package / f"{fault.module}.py").read_text()
-    wrong = runner.spoilt(LIBRARY.package / f"{fault.module}.py", fault)
+EACH = [pytest.param(kind, fault, id=fault.what) for kind in runner.KINDS for fault in kind.faults]
+
+
+@pytest.mark.parametrize(("kind", "fault"), EACH)
+def test_a_fault_has_its_place_and_its_test(kind, fault):
+    path = kind.root / kind.path_of(fault)
+    right, wrong = path.read_text(encoding="utf-8"), runner.spoilt(kind, fault)
     assert wrong != right
-    compile(wrong, fault.module, "exec")
-    file, _, name = fault.caught_by.partition("::")
-    tests = (runner.TESTS / "library" / f"{file}.py").read_text()
+    if path.suffix == ".py":
+        compile(wrong, path.name, "exec")
+    file, _, name = fault.caught_by.partition("[")[0].partition("::")
+    tests = (runner.TESTS / kind.tests / f"{file}.py").read_text(encoding="utf-8")
     assert re.search(rf"^def {name}\(", tests, re.MULTILINE), f"{fault.what}: no {fault.caught_by}"
 
 
 def test_no_fault_is_planted_twice():
     names = Counter(fault.what for fault in runner.FAULTS)
     copies = Counter(
-        (fault.module, runner.spoilt(LIBRARY.package / f"{fault.module}.py", fault))
-        for fault in LIBRARY.faults
+        (kind.path_of(fault), runner.spoilt(kind, fault)) for kind in runner.KINDS for fault in kind.faults
     )
     assert max(names.values()) == max(copies.values()) == 1
 
@@ -86,16 +87,7 @@ def test_a_text_without_its_place_is_refused(function, old, message):
 
 
 def test_the_error_names_the_fault(tmp_path):
-    fault = LIBRARY.faults[0]._replace(what="a planet in retrograde", function="astrology")
+    kind = runner.KINDS[0]
+    fault = kind.faults[0]._replace(what="a planet in retrograde", function="astrology")
     with pytest.raises(NotFoundError, match=r"a planet in retrograde: no place for it in .*astrology"):
-        LIBRARY.plant(fault, tmp_path / "copy")
-
-
-@pytest.mark.parametrize("fault", runner.Widgets.faults, ids=[fault.what for fault in runner.Widgets.faults])
-def test_a_fault_of_a_widget_has_its_place_and_its_test(fault):
-    text = (runner.Widgets.root / "mha_lib" / "widgets" / fault.file).read_text(encoding="utf-8")
-    assert text.count(fault.old) == 1, f"{fault.what}: its text stands {text.count(fault.old)} times"
-    assert fault.old != fault.new
-    file, _, name = fault.caught_by.partition("::")
-    tests = (runner.TESTS / "widgets" / f"{file}.py").read_text(encoding="utf-8")
-    assert re.search(rf"^def {name}\(", tests, re.MULTILINE), f"{fault.what}: no {fault.caught_by}"
+        runner.plant(kind, fault, tmp_path / "copy")

@@ -1,32 +1,17 @@
 """Faults of the widgets. Each is planted in a copy of the package, and the test that it names must fail.
 
-An entry gives the file in mha_lib/widgets, its text, which stands there once, the faulty text, and the test.
+An entry gives the file in mha_course/widgets, its text, which stands there once, the faulty text, and
+the test.
 """
 
-from typing import NamedTuple
-
-
-class WidgetFault(NamedTuple):
-    """One fault of a widget, and the test that must notice it."""
-
-    file: str  # js/pooling_math.js
-    old: str  # stands once in the file
-    new: str
-    caught_by: str  # test_pooling_explorer::test_by_pointer
-
-    @property
-    def what(self):
-        """The change itself, on one line."""
-        old, new = (" ".join(text.split()).replace("|", "\\|") for text in (self.old, self.new))
-        return f"{self.file.removeprefix('js/')}: `{old}` becomes `{new}`"
-
+from planting import WidgetFault
 
 # fmt: off
 FAULTS = [
     WidgetFault("js/pooling_math.js", "u = (query - key) / bandwidth;", "u = (query - key) * bandwidth;",
-                "test_pooling_explorer::test_kernel_scores_equal_torch"),
+                "test_pooling_explorer::test_curves_dots_and_stems_are_the_data"),
     WidgetFault("js/pooling_math.js", "(number - target[index]) ** 2)", "Math.abs(number - target[index]))",
-                "test_pooling_explorer::test_heights_masks_and_errors_equal_torch"),
+                "test_pooling_explorer::test_the_text_of_a_pair_says_what_it_adds"),
     WidgetFault("js/meet_math.js",
                 "out.weight.slice(head * headDim, (head + 1) * headDim)",
                 "out.weight.filter((_, row) => row % numHeads === head)",
@@ -96,13 +81,13 @@ FAULTS = [
                 "const isTrained = blank === null || words.includes(blank);",
                 "test_heads_meet::test_another_query_by_keyboard"),
     WidgetFault("heads_meet.py",
-                "slices = self.attention.out_proj.weight.unflatten(1, (heads, -1))",
-                "slices = self.attention.out_proj.weight.unflatten(0, (heads, -1)).permute(2, 0, 1)",
+                "slices = layer.out_proj.weight.unflatten(1, (heads, -1))",
+                "slices = layer.out_proj.weight.unflatten(0, (heads, -1)).permute(2, 0, 1)",
                 "test_heads_meet::test_numbers_equal_a_slow_loop"),
     WidgetFault("heads_meet.py",
-                "output = output + numbers[\"residual\"]",
-                "output = output + 0 * numbers[\"residual\"]",
-                "test_heads_meet::test_the_sum_is_the_output_of_the_real_layer_with_its_heads_gated"),
+                "output = output + residual",
+                "output = output + 0 * residual",
+                "test_heads_meet::test_numbers_equal_a_slow_loop"),
     WidgetFault("heads_meet.py",
                 "if not torch.allclose(weights[0], plain, atol=1e-6):",
                 "if weights[0].shape != plain.shape:",
@@ -124,8 +109,8 @@ FAULTS = [
                 "move(Math.max(Math.round(distance), 1));",
                 "test_alibi_explorer::test_the_needle_is_dragged"),
     WidgetFault("js/alibi_explorer.js",
-                "knob.setAttribute(\"aria-valuemax\", String(last));",
-                "knob.setAttribute(\"aria-valuemax\", \"511\");",
+                "{ text, low: 1, high: last, now: needle }",
+                "{ text, low: 1, high: 511, now: needle }",
                 "test_alibi_explorer::test_the_reader_takes_the_needle_out_of_reach_by_keyboard"),
     WidgetFault("js/alibi_explorer.js",
                 "bar.style.width = `${100 * share}%`;",
@@ -133,9 +118,9 @@ FAULTS = [
                 "test_alibi_explorer::test_both_pictures_show_score_and_weight_before_and_after"),
     WidgetFault("js/alibi_explorer.js", "before.draw(ends, [level, level]);", "before.draw(ends, [0, 0]);",
                 "test_alibi_explorer::test_both_pictures_show_score_and_weight_before_and_after"),
-    WidgetFault("js/alibi_explorer.js",
-                "needle: Math.min(frame.get(\"needle\"), stops[stop] - 1)",
-                "needle: frame.get(\"needle\")",
+    WidgetFault("js/frame.js",
+                "if (!(trait in changes) && fits !== value) model.set(trait, fits);",
+                "if (trait in changes && fits !== value) model.set(trait, fits);",
                 "test_alibi_explorer::test_a_length_between_the_stops_is_kept"),
     WidgetFault("alibi_explorer.py", "content[0].softmax(-1)[1]", "content[0].softmax(-1)[0]",
                 "test_alibi_explorer::test_numbers_follow_the_definition"),
@@ -166,19 +151,19 @@ FAULTS = [
     WidgetFault("js/mask_painter.css", "  aspect-ratio: auto;\n  height: 28px;", "  height: 41px;",
                 "test_mask_painter::test_paper_and_results_are_on_one_screen_of_a_phone"),
     WidgetFault("mask_painter.py",
-                "_step(weights[~sees], value, projection)",
-                "_step(weights[sees], value, projection)",
+                "_step(weights[~sees], values, projection)",
+                "_step(weights[sees], values, projection)",
                 "test_mask_painter::test_the_training_step_is_that_of_torchs_layer_and_optimiser"),
     WidgetFault("js/cost_math.js",
                 "numHeads * length * length * bytesPerNumber : 0",
                 "numHeads * length * bytesPerNumber : 0",
-                "test_cost_calculator::test_mathematics_alone"),
+                "test_cost_calculator::test_bar_legend_and_answer_are_the_bytes_of_the_formulas"),
     WidgetFault("js/cost_math.js",
                 "const room = memoryBytes - modelBytes - scoresBytes;",
                 "const room = memoryBytes - modelBytes;",
                 "test_cost_calculator::test_without_the_table_of_scores_longer_texts_fit"),
     WidgetFault("js/cost_math.js", "attentionCost({ ...sizes, batchSize: 1 })", "attentionCost(sizes)",
-                "test_cost_calculator::test_mathematics_alone"),
+                "test_cost_calculator::test_bar_legend_and_answer_are_the_bytes_of_the_formulas"),
     WidgetFault("js/cost_calculator.js",
                 "const percent = (/** @type {number} */ bytes) => (100 * bytes) / memoryBytes;",
                 "const percent = (/** @type {number} */ bytes) => (100 * bytes) / (80 * 2 ** 30);",
@@ -202,10 +187,10 @@ FAULTS = [
     WidgetFault("js/cost_calculator.css", "  --part-2: var(--mha-value);", "  --part-2: var(--mha-query);",
                 "test_cost_calculator::test_the_legend_has_the_colours_of_the_bar"),
     WidgetFault("cost_calculator.py",
-                "state.num_heads, state.num_kv_heads, state.length, 1\n",
-                "state.num_heads, state.num_kv_heads, state.length, state.batch_size\n",
+                "one = _layer_cost(embed_dim, num_heads, num_kv_heads, length, 1)",
+                "one = _layer_cost(embed_dim, num_heads, num_kv_heads, length, batch_size)",
                 "test_cost_calculator::test_memory_holds_the_tensors_of_the_library"),
-    WidgetFault("cost_calculator.py", "users = max(0, (state", "users = max(1, (state",
+    WidgetFault("cost_calculator.py", "users = max(0, room", "users = max(1, room",
                 "test_cost_calculator::test_users_are_whole_and_never_below_zero"),
     WidgetFault("js/pooling_math.js", "Math.abs(Math.abs(u) - 1) < EDGE_ROUNDING ? Math.sign(u) : u", "u",
                 "test_pooling_explorer::test_at_exactly_one_bandwidth_picture_and_numbers_agree"),
@@ -239,7 +224,7 @@ FAULTS = [
                 "extentOf([found[name]], false)",
                 "extentOf([found[name]], true)",
                 "test_attention_stepper::test_scores_are_red_above_zero_and_blue_below"),
-    WidgetFault("js/pixel_map.js", "shadesFrom(low < 0 ? -1 : 0)", "shadesFrom(0)",
+    WidgetFault("js/pixel_canvas.js", "shadesFrom(low < 0 ? -1 : 0)", "shadesFrom(0)",
                 "test_head_explorer::test_the_pixels_of_signed_numbers_are_red_and_blue"),
     WidgetFault("js/number_map.js", "if (scale.drawn !== gradient)", "if (!scale.drawn)",
                 "test_head_explorer::test_the_colour_bar_and_the_pattern_follow_the_stage"),
@@ -257,12 +242,14 @@ FAULTS = [
                 "box-shadow: 0 0 0 1px #000;\n  inset: 5px;",
                 "inset: 5px;",
                 "test_score_explorer::test_points_and_discs_are_seen_where_the_map_is_white"),
-    WidgetFault("head_explorer.py",
-                'low = 0.0 if self.stage == "weights" else -high',
-                "low = 0.0 if (finite >= 0).all() else -high",
-                "test_head_explorer::test_scores_of_one_sign_keep_the_map_of_signed_numbers"),
-    WidgetFault("score_explorer.py", "vmin=-most,", "vmin=shown.min().item(),",
-                "test_score_explorer::test_the_figure_has_the_map_of_signed_numbers"),
+    WidgetFault("js/score_math.js", "(i - 2) % units === unit", "i % units === unit",
+                "test_every_widget::test_in_any_state_the_page_shows_what_torch_computes[ScoreExplorer]"),
+    WidgetFault("js/path_math.js", "[guess + 1, guess, guess - 1]", "[guess - 1]",
+                "test_every_widget::test_in_any_state_the_page_shows_what_torch_computes[PathExplorer]"),
+    WidgetFault("js/alibi_math.js", "Math.floor(Math.log2(numHeads))", "Math.ceil(Math.log2(numHeads))",
+                "test_every_widget::test_in_any_state_the_page_shows_what_torch_computes[AlibiExplorer]"),
+    WidgetFault("js/position_math.js", "base ** ((-2 * pair) / dim)", "base ** (-pair / (dim >> 1))",
+                "test_every_widget::test_in_any_state_the_page_shows_what_torch_computes[PositionExplorer]"),
     WidgetFault("js/score_explorer.js",
                 "extentOf([landscape, [scores]], false)",
                 "extentOf([landscape], false)",
@@ -394,11 +381,11 @@ FAULTS = [
     WidgetFault("js/head_explorer.js",
                 "canvas.draw(heads[index], extent);",
                 "canvas.draw(heads[chosen], extent);",
-                "test_head_explorer::test_each_small_map_has_the_colours_of_its_own_head"),
+                "test_head_explorer::test_signed_numbers_are_red_and_blue_and_weights_are_not"),
     WidgetFault("js/head_math.js",
                 "version?.orders[version.num_heads.indexOf(numHeads)]",
                 "version?.orders[0]",
-                "test_head_explorer::test_the_arrow_keys_choose_a_head"),
+                "test_head_explorer::test_two_heads_are_compared"),
     WidgetFault("js/head_math.js",
                 "const row = index * task.words.length + word;",
                 "const row = word * task.names.length + index;",
@@ -543,8 +530,8 @@ FAULTS = [
                 "({ size: 68 * weights[index] })",
                 "test_score_explorer::test_rows_bars_and_discs_show_the_scores_and_weights"),
     WidgetFault("js/score_explorer.js",
-                "4 * ((SCORE_SIDE - 1 - y) * SCORE_SIDE + x)",
-                "4 * (y * SCORE_SIDE + x)",
+                "canvas.draw([...landscape].reverse(), extent);",
+                "canvas.draw(landscape, extent);",
                 "test_score_explorer::test_the_picture_is_the_map"),
     WidgetFault("js/path_explorer.js",
                 "const cost = found.multiplications[PATH_KINDS.indexOf(kind)];",
@@ -621,7 +608,7 @@ FAULTS = [
     WidgetFault("js/progress.js", "text.textContent = asText(entries);", "text.textContent = asText({});",
                 "test_progress::test_the_exported_file_holds_every_answer"),
     WidgetFault("js/store.js", "key.startsWith(COURSE)", "key.length > 0",
-                "test_progress::test_only_answers_of_this_course_are_removed"),
+                "test_progress::test_answers_are_removed_only_after_a_question"),
     WidgetFault("js/attention_stepper.js",
                 "learned vector of place ${chosen}",
                 "learned vector of place ${chosen + 1}",

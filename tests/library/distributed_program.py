@@ -21,17 +21,13 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
-from mha_lib import (
-    AdditiveScore,
-    EncoderBlock,
-    KeyValueCache,
-    MultiHeadAttention,
-    RotaryPositionalEncoding,
-    capture_attention,
-    gate_heads,
-    head_importance,
-    shard_heads,
-)
+from mha_lib.cache import KeyValueCache
+from mha_lib.inspection import capture_attention, gate_heads, head_importance
+from mha_lib.multi_head import MultiHeadAttention
+from mha_lib.parallel import shard_heads
+from mha_lib.rotary import RotaryPositionalEncoding
+from mha_lib.scores import AdditiveScore
+from mha_lib.transformer import EncoderBlock
 
 BATCH, HEADS, KV_HEADS, Q_LEN, K_LEN, HEAD_DIM, KDIM, VDIM = 4, 12, 4, 5, 7, 6, 17, 19
 EMBED_DIM = HEADS * HEAD_DIM

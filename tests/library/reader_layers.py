@@ -7,7 +7,6 @@ import runpy
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 # Three styles. An edit exchanges lines of one of them.
@@ -151,24 +150,13 @@ FILL = 'scores = scores.masked_fill(mask == 0, float("-inf"))'
 SOFTMAX = "weights = torch.softmax(scores, dim=-1)"
 ZEROES = "            weights = weights.masked_fill(mask == 0, 0.0)"
 CUT = "x = x.view(batch, length, self.num_heads, self.head_dim)\n        return x.transpose(1, 2)"
-RAW_CUT = "return x.view(batch, self.num_heads, length, self.head_dim)"
 MERGE = "x = x.transpose(1, 2).contiguous()\n        return x.view(batch, length, -1)"
-RAW_MERGE = "return x.contiguous().view(batch, length, -1)"
 MIX = "output = self.merge(weights @ v)"
-TRIL = "torch.tril(torch.ones(q_len, k_len), diagonal=k_len - q_len).bool()"
+RETURN = "return self.out_proj(output), weights"
 
-# What the checker must say -> the style and the edits that make the mistake.
+# What the checker must say -> the style and the edits that make the mistake. These are the mistakes whose
+# code differs most from the edits by which the checker knows them; its audit tries all of those.
 WRONG = {
-    "the heads are cut without a transpose": (AT_ONCE, (CUT, RAW_CUT)),
-    "the heads are merged without a transpose": (AT_ONCE, (MERGE, RAW_MERGE)),
-    "the heads are cut and merged without a transpose": (AT_ONCE, (CUT, RAW_CUT), (MERGE, RAW_MERGE)),
-    "the values are cut without a transpose": (
-        AT_ONCE,
-        (
-            "v = self.split(self.v_proj(value))",
-            "v = self.v_proj(value).reshape(value.shape[0], self.num_heads, -1, self.head_dim)",
-        ),
-    ),
     "tokens and heads are exchanged": (
         AT_ONCE,
         ("return x.transpose(1, 2)", "return x"),
@@ -176,43 +164,14 @@ WRONG = {
         ("batch, _, length, _ = x.shape\n", "\n"),
         ("mask = mask[:, None]", "pass"),
     ),
-    "the columns are dealt out to the heads in turn": (
-        AT_ONCE,
-        (CUT, "return x.view(batch, length, self.head_dim, self.num_heads).permute(0, 3, 1, 2)"),
-    ),
-    "the columns are dealt out to the heads in turn, and merged so": (
-        AT_ONCE,
-        (CUT, "return x.view(batch, length, self.head_dim, self.num_heads).permute(0, 3, 1, 2)"),
-        (MERGE, "return x.permute(0, 2, 3, 1).reshape(batch, length, -1)"),
-    ),
-    "the merge mixes the columns of the heads": (
-        AT_ONCE,
-        (MERGE, "return torch.stack(list(x.unbind(1)), dim=-1).reshape(batch, length, -1)"),
-    ),
+    "the merge mixes the columns of the heads": (AT_ONCE,
+        (MERGE, "return torch.stack(list(x.unbind(1)), dim=-1).reshape(batch, length, -1)")),
     "the heads are averaged": (
         LOOP,
         ("torch.cat(outputs, dim=-1)", "torch.cat(self.num_heads * [sum(outputs) / self.num_heads], dim=-1)"),
     ),
-    "the heads are added up before the output projection": (
-        LOOP,
-        ("torch.cat(outputs, dim=-1)", "torch.cat(self.num_heads * [sum(outputs)], dim=-1)"),
-    ),
-    "the contributions of the heads are averaged": (
-        AT_ONCE,
-        ("return self.out_proj(output)", "return self.out_proj(output) / self.num_heads"),
-    ),
-    "only the first head is used": (
-        LOOP,
-        ("slice(i * self.head_dim, (i + 1) * self.head_dim)", "slice(0, self.head_dim)"),
-    ),
-    "only the last head is used": (
-        LOOP,
-        ("torch.cat(outputs, dim=-1)", "torch.cat(self.num_heads * [weights @ v], dim=-1)"),
-    ),
-    "the heads are merged in reverse order": (
-        LOOP,
-        ("torch.cat(outputs, dim=-1)", "torch.cat(outputs[::-1], dim=-1)"),
-    ),
+    "only the first head is used": (LOOP,
+        ("slice(i * self.head_dim, (i + 1) * self.head_dim)", "slice(0, self.head_dim)")),
     "the inputs are cut into heads before the projection": (
         AT_ONCE,
         (
@@ -229,79 +188,13 @@ WRONG = {
             "        )",
         ),
     ),
-    "k_proj is used for the values": (FOLDED, ("self.v_proj(value)", "self.k_proj(value)")),
-    "q_proj is used for the keys": (AT_ONCE, ("self.k_proj(key)", "self.q_proj(key)")),
-    "q_proj is used for queries, keys and values": (
-        FOLDED,
-        ("self.k_proj(key)", "self.q_proj(key)"),
-        ("self.v_proj(value)", "self.q_proj(value)"),
-    ),
-    "k_proj and v_proj are exchanged": (
-        AT_ONCE,
-        ("self.k_proj(key)", "self.v_proj(key)"),
-        ("self.v_proj(value)", "self.k_proj(value)"),
-    ),
-    "q_proj and k_proj are exchanged": (
-        AT_ONCE,
-        ("self.q_proj(query)", "self.k_proj(query)"),
-        ("self.k_proj(key)", "self.q_proj(key)"),
-    ),
-    "the values are not projected": (AT_ONCE, ("self.split(self.v_proj(value))", "self.split(value)")),
-    "the values are made from the keys": (LOOP, ("self.v_proj(value)", "self.v_proj(key)")),
-    "the keys are made from the values": (LOOP, ("self.k_proj(key)", "self.k_proj(value)")),
-    "keys and values are exchanged": (
-        FOLDED,
-        ("self.k_proj(key)", "self.k_proj(value)"),
-        ("self.v_proj(value)", "self.v_proj(key)"),
-    ),
-    "keys and values are made from the query": (
-        AT_ONCE,
-        ("self.k_proj(key)", "self.k_proj(query)"),
-        ("self.v_proj(value)", "self.v_proj(query)"),
-    ),
-    "the output projection is forgotten": (
-        AT_ONCE,
-        ("return self.out_proj(output), weights", "return output, weights"),
-    ),
-    "the output projection is transposed": (
-        AT_ONCE,
-        ("return self.out_proj(output)", "return output @ self.out_proj.weight"),
-    ),
-    "the biases are forgotten": (
-        FOLDED,
-        ("self.q_proj(query)", "query @ self.q_proj.weight.T"),
-        ("self.k_proj(key)", "key @ self.k_proj.weight.T"),
-        ("self.v_proj(value)", "value @ self.v_proj.weight.T"),
-        (
-            "output = self.out_proj(self.unfold(torch.bmm(weights, v)))",
-            "output = self.unfold(torch.bmm(weights, v)) @ self.out_proj.weight.T",
-        ),
-    ),
     "the bias of out_proj is forgotten": (
         FOLDED,
-        (
-            "output = self.out_proj(self.unfold(torch.bmm(weights, v)))",
-            "output = self.unfold(torch.bmm(weights, v)) @ self.out_proj.weight.T",
-        ),
+        ("output = self.out_proj(self.unfold(torch.bmm(weights, v)))",
+         "output = self.unfold(torch.bmm(weights, v)) @ self.out_proj.weight.T"),
     ),
     "the scores are not scaled": (LOOP, (" / math.sqrt(self.head_dim)", "")),
     "the scale has the wrong width": (FOLDED, ("/ q.shape[2] ** 0.5", "/ query.shape[-1] ** 0.5")),
-    "the scores are divided by head_dim": (AT_ONCE, (SCALE, "/ self.head_dim")),
-    "the scores are multiplied by the scale": (LOOP, ("/ math.sqrt", "* math.sqrt")),
-    "the scale is the root of the number of heads": (AT_ONCE, (SCALE, "/ self.num_heads**0.5")),
-    "the scale is the root of the number of keys": (AT_ONCE, (SCALE, "/ k.size(2)**0.5")),
-    "the scale comes after the softmax": (
-        AT_ONCE,
-        (f" {SCALE}", ""),
-        (SOFTMAX, "weights = torch.softmax(scores, dim=-1) / self.head_dim**0.5"),
-    ),
-    "the softmax runs over the queries": (FOLDED, ("scores.softmax(2)", "scores.softmax(1)")),
-    "the softmax runs over the heads": (
-        AT_ONCE,
-        (FILL, "scores = scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)"),
-        (SOFTMAX, "weights = F.softmax(scores, 1)"),
-    ),
-    "the softmax is missing": (AT_ONCE, (SOFTMAX, "weights = scores")),
     "the softmax is applied twice": (
         FOLDED,
         (
@@ -310,128 +203,56 @@ WRONG = {
             ".masked_fill(~mask, torch.finfo(scores.dtype).min)\n        weights = weights.softmax(2)",
         ),
     ),
-    "a sigmoid takes the place of the softmax": (AT_ONCE, (SOFTMAX, "weights = torch.sigmoid(scores)")),
-    "the mask is not used": (AT_ONCE, (FILL, "pass"), (ZEROES, "            pass")),
     "the mask is inverted": (FOLDED, ("mask.repeat_interleave", "~mask.repeat_interleave")),
-    "the mask comes after the softmax": (AT_ONCE, (FILL, "pass")),
-    "the weights are masked after the softmax and divided again": (
-        AT_ONCE,
-        (FILL, "pass"),
-        (ZEROES, f"{ZEROES}\n            weights = weights / weights.sum(-1, keepdim=True)"),
-    ),
-    "the values are masked instead of the scores": (
-        AT_ONCE,
-        (FILL, "pass"),
-        (ZEROES, "            pass"),
-        (MIX, "shown = weights if mask is None else weights * mask\n        output = self.merge(shown @ v)"),
-    ),
-    "hidden scores are set to 0": (
-        AT_ONCE,
-        (FILL, "scores = scores.masked_fill(mask == 0, 1e-9)"),
-        (ZEROES, "            pass"),
-    ),
-    "the mask is added to the scores as 0 and 1": (
-        AT_ONCE,
-        (FILL, "scores = scores + mask.float()"),
-        (ZEROES, "            pass"),
-    ),
-    "a query that sees nothing gets NaN": (AT_ONCE, (ZEROES, "            pass")),
-    "a query that sees nothing gets equal weights": (
-        FOLDED,
-        ("            weights = weights * mask", "            pass"),
-    ),
-    "the hidden scores are filled with a number that is not low enough": (
-        AT_ONCE,
-        (FILL, "scores = scores.masked_fill(mask == 0, -1e4)"),
-        (ZEROES, "            pass"),
-    ),
-    "all samples use the mask of the first one": (AT_ONCE, ("mask = mask[:, None]", "mask = mask[0]")),
-    "the masks of the samples are repeated in the wrong order": (
-        FOLDED,
-        ("mask.repeat_interleave(self.h, dim=0)", "mask.repeat(self.h, 1, 1)"),
-    ),
+    "a query that sees nothing gets equal weights": (FOLDED,
+        ("            weights = weights * mask", "            pass")),
+    "the masks of the samples are repeated in the wrong order": (FOLDED,
+        ("mask.repeat_interleave(self.h, dim=0)", "mask.repeat(self.h, 1, 1)")),
     "the mask hides keys from the first head only": (
         LOOP,
-        (
-            "if mask is not None:\n                hidden",
-            "mask = None if i else mask\n            if mask is not None:\n                hidden",
-        ),
+        ("if mask is not None:\n                hidden",
+         "mask = None if i else mask\n            if mask is not None:\n                hidden"),
     ),
-    "the mask has no axis for the heads": (AT_ONCE, ("mask = mask[:, None]", "pass")),
     "the future is hidden at the wrong corner": (LOOP, (", diagonal=k_len - q_len", "")),
-    "a query sees one token of the future": (LOOP, ("diagonal=k_len - q_len", "diagonal=k_len - q_len + 1")),
-    "a query does not see its own position": (LOOP, ("diagonal=k_len - q_len", "diagonal=k_len - q_len - 1")),
-    "the past is hidden instead of the future": (LOOP, ("torch.tril", "torch.triu")),
     "is_causal does nothing": (LOOP, ("if is_causal:", "if False:")),
-    "the weights are averaged over the heads": (
-        AT_ONCE,
-        ("return self.out_proj(output), weights", "return self.out_proj(output), weights.mean(dim=1)"),
-    ),
-    "the scores are returned in the place of the weights": (
-        AT_ONCE,
-        ("return self.out_proj(output), weights", "return self.out_proj(output), scores"),
-    ),
-    "no gradient flows through the weights": (AT_ONCE, (MIX, "output = self.merge(weights.data @ v)")),
     "no gradient flows through the values": (AT_ONCE, (MIX, "output = self.merge(weights @ v.detach())")),
-}
+    "the hidden scores are filled with a number that is not low enough": (LOOP, ("-1e30", "-1e4")),
+}  # fmt: skip
 
 # Mistakes that the checker does not know by name: part of the sentence -> the style and the edits.
 UNKNOWN = {
-    "called again with the same arguments, it returns other numbers": (
-        AT_ONCE,
-        (SOFTMAX, "weights = F.dropout(torch.softmax(scores, dim=-1), 0.1)"),
-    ),
+    "called again with the same arguments, it returns other numbers": (AT_ONCE,
+        (SOFTMAX, "weights = F.dropout(torch.softmax(scores, dim=-1), 0.1)")),
     "right for one head (batch 1), one head (batch 2) and scores far below zero, wrong for three heads": (
         AT_ONCE,
-        (
-            SOFTMAX,
-            "weights = torch.softmax(scores * torch.arange(1, self.num_heads + 1).view(1, -1, 1, 1), dim=-1)",
-        ),
+        (SOFTMAX,
+         "weights = torch.softmax(scores * torch.arange(1, self.num_heads + 1).view(1, -1, 1, 1), dim=-1)"),
     ),
-    "right for one head (batch 1) and three heads (batch 1), wrong for one head (batch 2)": (
-        AT_ONCE,
-        (MIX, "output = self.merge(weights @ v[:1])"),
-    ),
+    "right for one head (batch 1) and three heads (batch 1), wrong for one head (batch 2)": (AT_ONCE,
+        (MIX, "output = self.merge(weights @ v[:1])")),
     "but not the gradients, for one head (batch 1) (query (1, 5, 7), key (1, 5, 7), value (1, 5, 7)): "
-    "no gradient reaches `k_proj.weight`": (
-        AT_ONCE,
-        ("self.k_proj(key)", "F.linear(key, self.k_proj.weight.data)"),
-    ),
+    "no gradient reaches `k_proj.weight`": (AT_ONCE,
+        ("self.k_proj(key)", "F.linear(key, self.k_proj.weight.data)")),
     "for a query that sees nothing (query (2, 5, 33), key (2, 7, 33), value (2, 7, 33), mask (2, 5, 7)): "
-    "the gradient with respect to `q_proj.weight` holds NaN": (
-        AT_ONCE,
-        (FILL, "scores = scores + torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)"),
-    ),
-    "no result carries a gradient: was it detached": (
-        AT_ONCE,
-        ("return self.out_proj(output), weights", "return self.out_proj(output).detach(), weights"),
-    ),
+    "the gradient with respect to `q_proj.weight` holds NaN": (AT_ONCE,
+        (FILL, "scores = scores + torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)")),
+    "no result carries a gradient: was it detached": (AT_ONCE,
+        (RETURN, "return self.out_proj(output).detach(), weights")),
     "a hidden key has weight": (
         AT_ONCE,
         (FILL, "pass"),
         (ZEROES, "            weights = weights.masked_fill(mask == 0, 0.01)"),
     ),
-    "it changes its argument `query` in place": (
-        AT_ONCE,
-        ("q = self.split", "query *= 2\n        q = self.split"),
-    ),
-    "`output` has shape (5, 1, 7), expected (1, 5, 7), that is (batch, q_len, embed_dim)": (
-        AT_ONCE,
-        ("return self.out_proj(output), weights", "return self.out_proj(output).transpose(0, 1), weights"),
-    ),
-    "it returns 1 result, where 2 results (`output`, `weights`) are expected": (
-        AT_ONCE,
-        ("return self.out_proj(output), weights", "return self.out_proj(output)"),
-    ),
+    "it changes its argument `query` in place": (AT_ONCE,
+        ("q = self.split", "query *= 2\n        q = self.split")),
+    "`output` has shape (5, 1, 7), expected (1, 5, 7), that is (batch, q_len, embed_dim)": (AT_ONCE,
+        (RETURN, "return self.out_proj(output).transpose(0, 1), weights")),
+    "it returns 1 result, where 2 results (`output`, `weights`) are expected": (AT_ONCE,
+        (RETURN, "return self.out_proj(output)")),
     "the layer returns None": (AT_ONCE, ("        return self.out_proj(output), weights", "")),
-    "`weights` is None": (
-        AT_ONCE,
-        ("return self.out_proj(output), weights", "return self.out_proj(output), None"),
-    ),
-    "`output` is a list, where a torch.Tensor is expected": (
-        AT_ONCE,
-        ("return self.out_proj(output), weights", "return [self.merge], weights"),
-    ),
+    "`weights` is None": (AT_ONCE, (RETURN, "return self.out_proj(output), None")),
+    "`output` is a list, where a torch.Tensor is expected": (AT_ONCE,
+        (RETURN, "return [self.merge], weights")),
     "`output` holds NaN, first at [0, 0, 0]": (AT_ONCE, (SCALE, "/ 0.0 * 0")),
     "no layer can be made with embed_dim=7, num_heads=1: it raises NameError in line 14, "
     "`self.v_proj = nn.Linear(vdim or embed_dm": (AT_ONCE, ("vdim or embed_dim", "vdim or embed_dm")),
@@ -441,33 +262,25 @@ UNKNOWN = {
         ("kdim or embed_dim", "embed_dim"),
         ("vdim or embed_dim", "embed_dim"),
     ),
-    "the projections of the layer were not found ('Layer' object has no attribute 'q_proj')": (
-        AT_ONCE,
-        ("self.q_proj = nn", "self.W_q = nn"),
-    ),
+    "the projections of the layer were not found ('Layer' object has no attribute 'q_proj')": (AT_ONCE,
+        ("self.q_proj = nn", "self.W_q = nn")),
     "the weight of `q_proj` has shape (11, 11), expected (33, 33), that is (out, in). Are the inputs cut": (
         AT_ONCE,
-        (
-            "self.q_proj = nn.Linear(embed_dim, embed_dim",
-            "self.q_proj = nn.Linear(self.head_dim, self.head_dim",
-        ),
+        ("self.q_proj = nn.Linear(embed_dim, embed_dim",
+         "self.q_proj = nn.Linear(self.head_dim, self.head_dim"),
     ),
     "the weight of `out_proj` has shape (33, 11), expected (33, 33), that is (out, in). Are the heads": (
         AT_ONCE,
-        (
-            "self.out_proj = nn.Linear(embed_dim, embed_dim",
-            "self.out_proj = nn.Linear(self.head_dim, embed_dim",
-        ),
+        ("self.out_proj = nn.Linear(embed_dim, embed_dim",
+         "self.out_proj = nn.Linear(self.head_dim, embed_dim"),
     ),
     "the weight of `k_proj` has shape (11, 33), expected (33, 33), that is (out, in). The projection": (
         AT_ONCE,
         ("nn.Linear(kdim or embed_dim, embed_dim", "nn.Linear(kdim or embed_dim, self.head_dim"),
     ),
-    "it raises RuntimeError in line 31, `scores = q @ k / self.head_dim**0.5`": (
-        AT_ONCE,
-        ("q @ k.transpose(-2, -1)", "q @ k"),
-    ),
-}
+    "it raises RuntimeError in line 31, `scores = q @ k / self.head_dim**0.5`": (AT_ONCE,
+        ("q @ k.transpose(-2, -1)", "q @ k")),
+}  # fmt: skip
 
 # Right layers: edits of the three styles, and classes of other kinds.
 RIGHT_EDITS = {
@@ -489,10 +302,8 @@ RIGHT_EDITS = {
         (f" {SCALE}", ""),
         ("q = self.split(self.q_proj(query))", "q = self.split(self.q_proj(query)) * self.head_dim**-0.5"),
     ),
-    "queries and keys are scaled by the fourth root": (
-        AT_ONCE,
-        (f"q @ k.transpose(-2, -1) {SCALE}", "(q / self.head_dim**0.25) @ (k / self.head_dim**0.25).mT"),
-    ),
+    "queries and keys are scaled by the fourth root": (AT_ONCE,
+        (f"q @ k.transpose(-2, -1) {SCALE}", "(q / self.head_dim**0.25) @ (k / self.head_dim**0.25).mT")),
     "the smallest number, then zeros": (
         AT_ONCE,
         (FILL, "scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)"),
@@ -509,25 +320,18 @@ RIGHT_EDITS = {
         ("q @ k.transpose(-2, -1)", 'torch.einsum("bhqd,bhkd->bhqk", q, k)'),
         ("weights @ v", 'torch.einsum("bhqk,bhkd->bhqd", weights, v)'),
     ),
-    "dropout in training only": (
-        AT_ONCE,
-        (MIX, "output = self.merge(F.dropout(weights, 0.5, self.training) @ v)"),
-    ),
+    "dropout in training only": (AT_ONCE,
+        (MIX, "output = self.merge(F.dropout(weights, 0.5, self.training) @ v)")),
     "torch's fused attention": (
         AT_ONCE,
-        (
-            MIX,
-            "seen = True if mask is None else mask.any(-1, keepdim=True)\n"
-            "        either = None if mask is None else mask | ~seen\n"
-            "        output = self.merge(F.scaled_dot_product_attention(q, k, v, either) * seen)",
-        ),
+        (MIX, "seen = True if mask is None else mask.any(-1, keepdim=True)\n"
+         "        either = None if mask is None else mask | ~seen\n"
+         "        output = self.merge(F.scaled_dot_product_attention(q, k, v, either) * seen)"),
     ),
     "one query at a time": (
         AT_ONCE,
-        (
-            MIX,
-            "output = self.merge(torch.cat([weights[:, :, i:i + 1] @ v for i in range(q.size(2))], dim=2))",
-        ),
+        (MIX,
+         "output = self.merge(torch.cat([weights[:, :, i:i + 1] @ v for i in range(q.size(2))], dim=2))"),
     ),
     "a sum of contributions": (
         LOOP,
@@ -537,24 +341,15 @@ RIGHT_EDITS = {
     ),
     "biases in some projections": (
         AT_ONCE,
-        (
-            "self.v_proj = nn.Linear(vdim or embed_dim, embed_dim, bias=False)",
-            "self.v_proj = nn.Linear(vdim or embed_dim, embed_dim)",
-        ),
+        ("self.v_proj = nn.Linear(vdim or embed_dim, embed_dim, bias=False)",
+         "self.v_proj = nn.Linear(vdim or embed_dim, embed_dim)"),
     ),
-    "float64 inside": (
-        AT_ONCE,
-        (SOFTMAX, "weights = torch.softmax(scores.double(), dim=-1).to(scores.dtype)"),
-    ),
-    "weights without a gradient": (
-        AT_ONCE,
-        ("return self.out_proj(output), weights", "return self.out_proj(output), weights.detach()"),
-    ),
-    "the transposed product": (
-        AT_ONCE,
-        ("q @ k.transpose(-2, -1)", "(k @ q.transpose(-2, -1)).transpose(-2, -1)"),
-    ),
-}
+    "float64 inside": (AT_ONCE,
+        (SOFTMAX, "weights = torch.softmax(scores.double(), dim=-1).to(scores.dtype)")),
+    "weights without a gradient": (AT_ONCE, (RETURN, "return self.out_proj(output), weights.detach()")),
+    "the transposed product": (AT_ONCE,
+        ("q @ k.transpose(-2, -1)", "(k @ q.transpose(-2, -1)).transpose(-2, -1)")),
+}  # fmt: skip
 
 
 class OneHead(nn.Module):
@@ -689,34 +484,12 @@ def of_numpy(layer):
     }
 
 
-class DealtOut(nn.Module):
-    """Head i owns the columns i, i + num_heads, …; the adapter says so."""
-
-    def __init__(self, embed_dim, num_heads):
-        super().__init__()
-        self.h = num_heads
-        self.a, self.b, self.c, self.d = (nn.Linear(embed_dim, embed_dim, bias=False) for _ in range(4))
-
-    def forward(self, query, key, value, mask=None):
-        q, k, v = (
-            p(x).unflatten(-1, (-1, self.h)).permute(0, 3, 1, 2)
-            for p, x in ((self.a, query), (self.b, key), (self.c, value))
-        )
-        scores = q @ k.mT * q.shape[-1] ** -0.5
-        if mask is not None:
-            scores = scores.masked_fill(~(mask.unsqueeze(1) if mask.ndim == 3 else mask), -torch.inf)
-        weights = F.softmax(scores, -1).nan_to_num()
-        return self.d((weights @ v).permute(0, 2, 3, 1).flatten(2)), weights
-
-
 def of_the_dealt(layer):
     def in_order(weight):
-        return weight.unflatten(0, (-1, layer.h)).transpose(0, 1).flatten(0, 1)
+        return weight.unflatten(0, (-1, layer.num_heads)).transpose(0, 1).flatten(0, 1)
 
-    named = {"q_proj": layer.a, "k_proj": layer.b, "v_proj": layer.c}
-    return {name: in_order(linear.weight) for name, linear in named.items()} | {
-        "out_proj": in_order(layer.d.weight.T).T
-    }
+    inner = {name: in_order(getattr(layer, name).weight) for name in ("q_proj", "k_proj", "v_proj")}
+    return inner | {"out_proj": in_order(layer.out_proj.weight.T).T}
 
 
 class KerasOrder(ListOfHeads):
@@ -726,19 +499,24 @@ class KerasOrder(ListOfHeads):
         return super().forward(query, key, value, attention_mask)[0]
 
 
-# name -> the class and the options of the check.
-RIGHT_CLASSES = {
+# name -> the class, or style and edits, and the options of the check.
+RIGHT_LAYERS = {
     "a list of heads": (ListOfHeads, {"adapter": of_all_heads}),
     "a packed matrix": (Packed, {"adapter": of_the_packed, "own_widths": False}),
     "torch's layer": (WithTorch, {"adapter": of_torch}),
     "NumPy": (InNumpy, {"adapter": of_numpy, "gradients": False}),
-    "columns dealt out to the heads": (DealtOut, {"adapter": of_the_dealt, "own_widths": False}),
+    # Head i owns the columns i, i + num_heads, …; the adapter says so.
+    "columns dealt out to the heads": (
+        (
+            AT_ONCE,
+            (CUT, "return x.view(batch, length, self.head_dim, self.num_heads).permute(0, 3, 1, 2)"),
+            (MERGE, "return x.permute(0, 2, 3, 1).reshape(batch, length, -1)"),
+        ),
+        {"adapter": of_the_dealt},
+    ),
     "another order of arguments": (
         KerasOrder,
-        {
-            "adapter": of_all_heads,
-            "weights": False,
-            "call": lambda layer, query, key, value, mask: layer(query, value, key, attention_mask=mask),
-        },
+        {"adapter": of_all_heads, "weights": False,
+            "call": lambda layer, query, key, value, mask: layer(query, value, key, attention_mask=mask)},
     ),
-}
+}  # fmt: skip

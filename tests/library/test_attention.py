@@ -4,37 +4,27 @@ The results are compared with loops over every pair. Every axis has a different 
 so that no two axes can be confused.
 """
 
-import itertools
 import math
 
 import numpy as np
 import oracles
 import pytest
 import torch
-from attention_cases import (
-    ASKED,
-    BATCH,
-    BIAS,
-    BOTH_PATHS,
-    FUSED,
-    HALVES,
-    HEAD_DIM,
-    HEADS,
-    HIDING,
-    HIDING_HEADS,
-    K_LEN,
-    LENS,
-    Q_LEN,
-    VALUE_DIM,
+from attention_cases import ASKED, BIAS, HIDING, HIDING_HEADS, exact, hidden_rows, qkv
+from attention_marks import BOTH_PATHS
+from attention_sizes import BATCH, HEAD_DIM, HEADS, K_LEN, Q_LEN, VALUE_DIM
+from random_tensors import (
+    bools,
     differentiable,
-    exact,
+    every_other,
     gradients,
-    hidden_rows,
-    qkv,
+    heads_last,
+    offset,
+    random,
+    transposed,
 )
-from random_tensors import bools, every_other, heads_last, offset, random, transposed
 
-from mha_lib import dot_product_attention, sliding_window_mask
+from mha_lib import dot_product_attention
 
 # every mask
 
@@ -67,33 +57,6 @@ def test_attention_equals_the_loop(lead, hide, need_weights):
     assert all(torch.equal(*pair) for pair in zip(arguments, before, strict=True))
 
 
-@pytest.mark.parametrize("hide", HIDING_HEADS)
-def test_both_paths_have_the_same_gradients(hide):
-    parts = HIDING_HEADS[hide]
-    shapes = (Q_LEN, HEAD_DIM), (K_LEN, HEAD_DIM), (K_LEN, VALUE_DIM)
-    inputs = [random(BATCH, HEADS, *s, seed=i).requires_grad_() for i, s in enumerate(shapes)]
-    upstream = random(BATCH, HEADS, Q_LEN, VALUE_DIM, seed=3)
-    outputs, gradients = [], []
-    for need_weights in (True, False):
-        output, _ = dot_product_attention(*inputs, need_weights=need_weights, **parts)
-        outputs.append(output)
-        gradients.append(torch.autograd.grad(output, inputs, upstream))
-    torch.testing.assert_close(*outputs)
-    torch.testing.assert_close(*gradients)
-    visible = torch.from_numpy(oracles.visible_pairs(BATCH, HEADS, Q_LEN, K_LEN, **parts))
-    for for_query, for_key, for_value in gradients:
-        assert (for_query[~visible.any(-1)] == 0).all()
-        assert (for_key[~visible.any(-2)] == 0).all()
-        assert (for_value[~visible.any(-2)] == 0).all()
-
-
-@BOTH_PATHS
-def test_attention_gradient_equals_finite_differences(need_weights):
-    inputs = [random(2, n, 3, seed=n).requires_grad_() for n in (2, 5, 5)]
-    hide = {"valid_lens": torch.tensor([0, 3]), "is_causal": True, "need_weights": need_weights}
-    assert torch.autograd.gradcheck(lambda *qkv: dot_product_attention(*qkv, **hide)[0], inputs)
-
-
 @pytest.mark.parametrize("hide", ["nothing", "lengths of a batch", "causal"])
 def test_forward_derivatives_equal_backward_ones(hide):
     lens = {"lengths of a batch": torch.tensor([3, 0])}.get(hide)
@@ -109,40 +72,6 @@ def test_forward_derivatives_equal_backward_ones(hide):
     torch.testing.assert_close(forward, wanted)
 
 
-@pytest.mark.parametrize("asked", FUSED)
-def test_hidden_rows_and_columns_are_zero_in_output_and_gradients(asked):
-    """The kernel alone gives NaN, or the mean of all values, where nothing is visible."""
-    parts = dict(ASKED[asked])
-    learned = "attn_bias" in parts
-    visible = torch.from_numpy(
-        oracles.visible_pairs(
-            BATCH, HEADS, Q_LEN, K_LEN,
-            **{name: part for name, part in parts.items() if name not in ("attn_bias", "scale")},
-        )
-    )  # fmt: skip
-    for dtype, need_weights, of_bias in itertools.product(
-        (torch.float64, torch.float32, *HALVES), (True, False), {False, learned}
-    ):
-        given = differentiable(qkv(dtype))
-        if learned:
-            (bias,) = differentiable([parts["attn_bias"]])
-            parts["attn_bias"] = bias.requires_grad_(of_bias)
-        output, _ = dot_product_attention(*given, need_weights=need_weights, **parts)
-        wanted = [*given, bias] if of_bias else given
-        for_query, for_key, for_value, *for_bias = gradients(output, wanted)
-        assert (output[~visible.any(-1)] == 0).all()
-        assert (for_query[~visible.any(-1)] == 0).all()
-        assert (for_key[~visible.any(-2)] == 0).all()
-        assert (for_value[~visible.any(-2)] == 0).all()
-        assert all(g.isfinite().all() for g in (for_query, for_key, for_value))
-        for gradient in for_bias:
-            hidden_everywhere = ~visible.sum_to_size(1, 1, Q_LEN, K_LEN).bool()
-            if bias.shape == visible.shape:
-                assert (gradient[~visible] == 0).all()
-            elif bias.ndim == 2:
-                assert (gradient[hidden_everywhere[0, 0]] == 0).all()
-
-
 @BOTH_PATHS
 def test_a_hidden_row_does_not_change_other_samples(need_weights):
     """Even where the visible scores are the smallest numbers that there are."""
@@ -156,44 +85,6 @@ def test_a_hidden_row_does_not_change_other_samples(need_weights):
     assert (output[1] == 0).all()
     if need_weights:
         assert weights.sum(-1)[0].allclose(torch.ones(HEADS, Q_LEN))
-
-
-@BOTH_PATHS
-@pytest.mark.parametrize(("q_len", "k_len"), [(1, 7), (5, 7), (7, 7), (7, 5), (7, 1)])
-def test_causal_attention_for_any_lengths(q_len, k_len, need_weights):
-    """Queries and keys end together; torch's own flag aligns them at their beginning."""
-    query, key = (random(BATCH, HEADS, q_len, HEAD_DIM), random(BATCH, HEADS, k_len, HEAD_DIM, seed=1))
-    value = random(BATCH, HEADS, k_len, VALUE_DIM, seed=2)
-    output, _ = dot_product_attention(query, key, value, is_causal=True, need_weights=need_weights)
-    expected, _ = oracles.attention(query, key, value, is_causal=True)
-    np.testing.assert_allclose(output, expected, rtol=1e-10, atol=1e-12)
-    assert (output[:, :, : max(q_len - k_len, 0)] == 0).all()
-
-
-@BOTH_PATHS
-@pytest.mark.parametrize("asked", [{}, {"attn_bias": BIAS}, {"valid_lens": LENS}], ids=str)  # fmt: skip
-def test_the_causal_mask_is_aligned_bottom_right(asked, need_weights):
-    """torch's own flag aligns queries and keys at their beginning."""
-    query, key, value = qkv()
-    output, _ = dot_product_attention(query, key, value, is_causal=True, need_weights=need_weights, **asked)
-    expected, _ = exact(query, key, value, is_causal=True, **asked)
-    torch.testing.assert_close(output, expected)
-    by_mask, _ = dot_product_attention(
-        query, key, value, sliding_window_mask(Q_LEN, K_LEN, left=None),
-        need_weights=need_weights, **asked
-    )  # fmt: skip
-    torch.testing.assert_close(output, by_mask)
-
-
-@BOTH_PATHS
-@pytest.mark.parametrize("window", [(2, 0), (0, 0), (1, 2), (None, 1), (3, None)], ids=str)  # fmt: skip
-def test_attention_in_a_window(window, need_weights):
-    given, (left, right) = qkv(), window
-    output, _ = dot_product_attention(
-        *given, sliding_window_mask(Q_LEN, K_LEN, left=left, right=right), need_weights=need_weights
-    )
-    expected, _ = oracles.attention(*given, window=window)
-    np.testing.assert_allclose(output, expected, rtol=1e-10, atol=1e-12)
 
 
 # sizes at the edge
@@ -215,17 +106,6 @@ def test_attention_without_batch(need_weights):
     output, _ = dot_product_attention(query, key, value, is_causal=True, need_weights=need_weights)
     expected, _ = oracles.attention(query[None, None], key[None, None], value[None, None], is_causal=True)
     np.testing.assert_allclose(output, expected[0, 0], rtol=1e-10)
-
-
-@BOTH_PATHS
-def test_a_single_visible_key_gets_all_the_weight(need_weights):
-    query, key, value = qkv(k_len=1)
-    for asked in ({}, {"is_causal": True}, {"attn_bias": BIAS[..., :1]}, {"scale": 9.0}):  # fmt: skip
-        output, weights = dot_product_attention(query, key, value, need_weights=need_weights, **asked)
-        seen = slice(-1, None) if "is_causal" in asked else slice(None)
-        torch.testing.assert_close(output[:, :, seen], value.expand(-1, -1, Q_LEN, -1)[:, :, seen])
-        if need_weights:
-            assert (weights[:, :, seen] == 1).all()
 
 
 # how the numbers lie in memory
@@ -273,19 +153,6 @@ def test_expanded_inputs(need_weights):
 
 
 # dropout
-
-
-@BOTH_PATHS
-def test_dropout_keeps_the_mean(need_weights):
-    torch.manual_seed(0)
-    x = random(1, 1, 31, HEAD_DIM)
-    value = random(1, 1, 31, 2003, seed=1)
-    plain, _ = dot_product_attention(x, x, value, need_weights=need_weights)
-    many = torch.stack(
-        [dot_product_attention(x, x, value, dropout_p=0.5, need_weights=need_weights)[0] for _ in range(100)]
-    )
-    assert not torch.equal(many[0], many[1])
-    torch.testing.assert_close(many.mean((0, 4)), plain.mean(-1), rtol=0, atol=0.02)
 
 
 @BOTH_PATHS

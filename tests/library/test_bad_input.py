@@ -17,56 +17,7 @@ from test_exports import MODULES
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mha_lib import (
-    GPT2,
-    AdditiveScore,
-    Bert,
-    BilinearScore,
-    DecoderBlock,
-    DecoderBlockCache,
-    EncoderBlock,
-    FeedForward,
-    KeyValueCache,
-    LearnedPositionalEncoding,
-    Llama,
-    MultiHeadAttention,
-    RMSNorm,
-    RotaryPositionalEncoding,
-    ShawScore,
-    SinusoidalPositionalEncoding,
-    T5RelativeBias,
-    TransformerDecoder,
-    TransformerEncoder,
-    alibi_bias,
-    alibi_slopes,
-    align_bias,
-    align_mask,
-    apply_rotary,
-    attention_pooling,
-    build_mask,
-    capture_attention,
-    causal_mask,
-    cosine_score,
-    dot_product_attention,
-    dot_product_score,
-    gate_heads,
-    gaussian_score,
-    head_importance,
-    mask_from_additive,
-    masked_softmax,
-    prune_heads,
-    rotary_angles,
-    scaled_dot_product_score,
-    shard_heads,
-    sinusoidal_encoding,
-    sliding_window_mask,
-    softcap_scores,
-    t5_buckets,
-    valid_lens_mask,
-)
-from mha_lib.book_text import book_batch, book_text, book_tokens, decode_tokens, encode_text, split_text
-from mha_lib.checkpoints import load_checkpoint, save_checkpoint
-from mha_lib.data import (
+from mha_course.data import (
     digit_tokens,
     markov_batch,
     markov_entropy,
@@ -76,7 +27,15 @@ from mha_lib.data import (
     sentence_batch,
     sentence_text,
 )
-from mha_lib.dates import (
+from mha_course.data.book_text import (
+    book_batch,
+    book_text,
+    book_tokens,
+    decode_tokens,
+    encode_text,
+    split_text,
+)
+from mha_course.data.dates import (
     date_batch,
     decode_target,
     encode_source,
@@ -85,22 +44,55 @@ from mha_lib.dates import (
     normalize_date,
     write_date,
 )
-from mha_lib.exercises import (
-    Exercise,
-    Verdict,
-    Wrong,
-    check_escape,
-    check_multi_head,
-    check_positions,
-    check_rotary,
-    randn,
-    rows_sum_to_one,
+from mha_course.exercises import Exercise, Verdict, Wrong, randn, rows_sum_to_one
+from mha_course.exercises.bugs import check_escape
+from mha_course.exercises.multi_head import check_multi_head
+from mha_course.exercises.softmax_positions_cache import check_positions, check_rotary
+from mha_course.experiments import load_experiment
+from mha_course.measuring import longest_chain
+from mha_course.notebook import compare_with_browser, set_seed, show_source, why
+from mha_course.plots import plot_curves, plot_seeds, plot_weights
+from mha_course.still_learning import is_still_learning
+from mha_course.training import cross_entropy, fit, predict, seeded
+from mha_lib.attention import attention_pooling, dot_product_attention, masked_softmax
+from mha_lib.cache import KeyValueCache
+from mha_lib.checkpoints import load_checkpoint, save_checkpoint
+from mha_lib.conversion import mask_from_additive
+from mha_lib.feed_forward import FeedForward, RMSNorm
+from mha_lib.generation import beam_decode, generate, greedy_decode
+from mha_lib.inspection import capture_attention, gate_heads, head_importance, prune_heads
+from mha_lib.language_models import GPT2, Bert, Llama
+from mha_lib.masking import (
+    align_bias,
+    align_mask,
+    build_mask,
+    causal_mask,
+    sliding_window_mask,
+    valid_lens_mask,
 )
-from mha_lib.experiments import load_experiment
-from mha_lib.notebook import compare_with_browser, predict_shape, set_seed, show_source, why
-from mha_lib.plots import plot_curves, plot_seeds, plot_weights
-from mha_lib.seq2seq import EncoderDecoder, beam_decode, greedy_decode
-from mha_lib.training import cross_entropy, fit, predict, seeded
+from mha_lib.multi_head import MultiHeadAttention
+from mha_lib.parallel import shard_heads
+from mha_lib.positional import LearnedPositionalEncoding, SinusoidalPositionalEncoding, sinusoidal_encoding
+from mha_lib.relative import ShawScore, T5RelativeBias, alibi_bias, alibi_slopes, t5_buckets
+from mha_lib.rotary import RotaryPositionalEncoding, apply_rotary, rotary_angles
+from mha_lib.rotary_scaling import RotaryScaling
+from mha_lib.scores import (
+    AdditiveScore,
+    BilinearScore,
+    cosine_score,
+    dot_product_score,
+    gaussian_score,
+    scaled_dot_product_score,
+    softcap_scores,
+)
+from mha_lib.seq2seq import EncoderDecoder
+from mha_lib.transformer import (
+    DecoderBlock,
+    DecoderBlockCache,
+    EncoderBlock,
+    TransformerDecoder,
+    TransformerEncoder,
+)
 
 BATCH, HEADS, Q_LEN, K_LEN, HEAD_DIM, VALUE_DIM, WIDTH = 2, 3, 5, 7, 11, 13, 33
 QUERY, KEY = (torch.ones(BATCH, HEADS, Q_LEN, HEAD_DIM), torch.ones(BATCH, HEADS, K_LEN, HEAD_DIM))
@@ -145,7 +137,6 @@ DECODER(X, MEMORY, cache=[FULL])
 BIAS = torch.ones(Q_LEN, K_LEN)
 LENGTHS = torch.ones(BATCH, Q_LEN, dtype=torch.int64)
 ROTARY = RotaryPositionalEncoding(4)
-DOTS = MultiHeadAttention(WIDTH, HEADS, score=lambda q, k: q @ k.mT)
 TURNED = MultiHeadAttention(12, HEADS, rotary=ROTARY)
 RELATIVE = MultiHeadAttention(WIDTH, HEADS, score=ShawScore(HEAD_DIM, 2))
 CACHE, EMPTY, NARROW = KeyValueCache(), KeyValueCache(), X[..., :12]
@@ -163,7 +154,6 @@ T5_BIAS, SHAW_SCORE = T5RelativeBias(HEADS), ShawScore(HEAD_DIM, 3)
 CASES = [
     # masking
     (lambda: valid_lens_mask([1, 2], 3), TypeError, "valid_lens", "list"),
-    (lambda: valid_lens_mask(torch.ones(2), 3), TypeError, "valid_lens", "torch.float32"),
     (lambda: valid_lens_mask(bools(2), 3), TypeError, "valid_lens", "torch.bool"),
     (lambda: valid_lens_mask(ints(4, 2)[0], 5), ValueError, "valid_lens", "()"),
     (lambda: valid_lens_mask(torch.ones(2, 3, 5).long(), 7), ValueError, "valid_lens", "(2, 3, 5)"),
@@ -179,24 +169,15 @@ CASES = [
     (lambda: build_mask(-5, K_LEN), ValueError, "q_len", "-5"),
     (lambda: build_mask(Q_LEN, None), TypeError, "k_len", "NoneType"),
     (lambda: build_mask(Q_LEN, K_LEN, attn_mask=MASK.float()), TypeError, "attn_mask", "torch.float32"),
-    (lambda: build_mask(Q_LEN, K_LEN, attn_mask=MASK.int()), TypeError, "attn_mask", "torch.int32"),
     (lambda: build_mask(Q_LEN, K_LEN, attn_mask=MASK.tolist()), TypeError, "attn_mask", "list"),
     (lambda: build_mask(Q_LEN, K_LEN, attn_mask=bools(7)), ValueError, "attn_mask", "(7,)"),
     (lambda: build_mask(Q_LEN, K_LEN, attn_mask=bools(1, 2, 3, 5, 7)), ValueError, "attn_mask", "(1, 2, 3"),
-    (lambda: build_mask(Q_LEN, K_LEN, attn_mask=bools(4, 7)), ValueError, "attn_mask", "(4, 7)"),
     (lambda: build_mask(Q_LEN, K_LEN, attn_mask=bools(7, 5)), ValueError, "attn_mask", "(7, 5)"),
     (lambda: build_mask(Q_LEN, K_LEN, valid_lens=ints(8, 1)), ValueError, "valid_lens", "8"),
-    (
-        lambda: build_mask(Q_LEN, K_LEN, valid_lens=torch.ones(BATCH, 4).long()),
-        ValueError, "valid_lens", "(2, 4)"
-    ),
-    (
-        lambda: build_mask(Q_LEN, K_LEN, attn_mask=bools(2, Q_LEN, K_LEN), valid_lens=ints(1, 2, 3)),
-        ValueError, "valid_lens", "3"
-    ),
+    (lambda: build_mask(Q_LEN, K_LEN, attn_mask=bools(2, Q_LEN, K_LEN), valid_lens=ints(1, 2, 3)),
+     ValueError, "valid_lens", "3"),
     (lambda: align_mask(MASK.float(), SCORES.shape), TypeError, "mask", "torch.float32"),
     (lambda: align_mask(bools(5, Q_LEN, K_LEN), SCORES.shape), ValueError, "mask", "(5, 5, 7)"),
-    (lambda: align_mask(bools(2, 2, Q_LEN, K_LEN), SCORES.shape), ValueError, "mask", "(2, 2, 5, 7)"),
     (lambda: align_mask(bools(2, Q_LEN, K_LEN), (Q_LEN, K_LEN)), ValueError, "mask", "(2, 5, 7)"),
     (lambda: align_mask(bools(2, 3, Q_LEN, K_LEN), (2, Q_LEN, K_LEN)), ValueError, "mask", "(2, 3, 5, 7)"),
     (lambda: align_mask(bools(3, Q_LEN, K_LEN), (1, 2, 3, Q_LEN, K_LEN)), ValueError, "mask", "(3, 5, 7)"),
@@ -207,9 +188,7 @@ CASES = [
     (lambda: BilinearScore("3", 5), TypeError, "query_dim", "'3'"),
     (lambda: BilinearScore(3, 0), ValueError, "key_dim", "0"),
     (lambda: gaussian_score(QUERY, KEY, 0), ValueError, "bandwidth", "0"),
-    (lambda: gaussian_score(QUERY, KEY, -0.5), ValueError, "bandwidth", "-0.5"),
     (lambda: gaussian_score(QUERY, KEY, float("nan")), ValueError, "bandwidth", "nan"),
-    (lambda: gaussian_score(QUERY, KEY, float("inf")), ValueError, "bandwidth", "inf"),
     (lambda: gaussian_score(QUERY, KEY, "wide"), TypeError, "bandwidth", "'wide'"),
     (lambda: gaussian_score(QUERY, KEY, True), TypeError, "bandwidth", "True"),
     (lambda: gaussian_score(QUERY, KEY, torch.tensor(-2.0)), ValueError, "bandwidth", "-2."),
@@ -218,7 +197,6 @@ CASES = [
     (lambda: masked_softmax(torch.ones(3, 5).long()), TypeError, "scores", "torch.int64"),
     (lambda: masked_softmax(torch.ones(5)), ValueError, "scores", "(5,)"),
     (lambda: masked_softmax(SCORES, MASK.float()), TypeError, "mask", "torch.float32"),
-    (lambda: masked_softmax(SCORES, MASK.T), ValueError, "mask", "(7, 5)"),
     (lambda: masked_softmax(SCORES, bools(HEADS, Q_LEN, K_LEN)), ValueError, "mask", "(3, 5, 7)"),
     (lambda: masked_softmax(SCORES, valid_lens=ints(1, 8)), ValueError, "valid_lens", "8"),
     (lambda: masked_softmax(SCORES, valid_lens=ints(1, 2, 3)), ValueError, "valid_lens", "(3,)"),
@@ -235,12 +213,9 @@ CASES = [
     (lambda: attention_pooling(SCORES, VALUE, dropout_p="0.1"), TypeError, "dropout_p", "'0.1'"),
     # the layer
     (lambda: MultiHeadAttention(0, 1), ValueError, "embed_dim", "0"),
-    (lambda: MultiHeadAttention(-33, 3), ValueError, "embed_dim", "-33"),
     (lambda: MultiHeadAttention(33.0, 3), TypeError, "embed_dim", "33.0"),
     (lambda: MultiHeadAttention(33, 0), ValueError, "num_heads", "0"),
-    (lambda: MultiHeadAttention(33, -3), ValueError, "num_heads", "-3"),
     (lambda: MultiHeadAttention(33, True), TypeError, "num_heads", "True"),
-    (lambda: MultiHeadAttention(33, None), TypeError, "num_heads", "None"),
     (lambda: MultiHeadAttention(33, 4), ValueError, "num_heads", "4"),
     (lambda: MultiHeadAttention(33, 4), ValueError, "embed_dim", "33"),
     (lambda: MultiHeadAttention(33, 3, num_kv_heads=0), ValueError, "num_kv_heads", "0"),
@@ -249,7 +224,6 @@ CASES = [
     (lambda: MultiHeadAttention(33, 3, kdim=0), ValueError, "kdim", "0"),
     (lambda: MultiHeadAttention(33, 3, vdim="7"), TypeError, "vdim", "'7'"),
     (lambda: MultiHeadAttention(33, 3, dropout=1.5), ValueError, "dropout", "1.5"),
-    (lambda: MultiHeadAttention(33, 3, dropout=-1), ValueError, "dropout", "-1"),
     (lambda: MultiHeadAttention(33, 3, dropout=False), TypeError, "dropout", "False"),
     (lambda: LAYER(X[0], MEMORY, MEMORY), ValueError, "query", "(5, 33)"),
     (lambda: LAYER(X[..., :-1], MEMORY, MEMORY), ValueError, "query", "(2, 5, 32)"),
@@ -259,12 +233,10 @@ CASES = [
     (lambda: LAYER(X.long(), MEMORY, MEMORY), TypeError, "query", "torch.int64"),
     (lambda: LAYER(X, MEMORY, MEMORY.numpy()), TypeError, "value", "ndarray"),
     (lambda: LAYER(X.double(), MEMORY, MEMORY), TypeError, "query", "torch.float64"),
-    (lambda: LAYER(X.half(), MEMORY.half(), MEMORY.half()), TypeError, "query", "torch.float16"),
     (lambda: LAYER(X[:1], MEMORY, MEMORY), ValueError, "query", "1"),
     (lambda: LAYER(X, MEMORY, MEMORY[:, :-1]), ValueError, "value", "6"),
     (lambda: LAYER(X, MEMORY, MEMORY, MASK.float()), TypeError, "attn_mask", "torch.float32"),
     (lambda: LAYER(X, MEMORY, MEMORY, bools(HEADS, Q_LEN, K_LEN)), ValueError, "attn_mask", "(3, 5, 7)"),
-    (lambda: LAYER(X, MEMORY, MEMORY, bools(2, 2, Q_LEN, K_LEN)), ValueError, "attn_mask", "(2, 2, 5, 7)"),
     (lambda: LAYER(X, MEMORY, MEMORY, valid_lens=ints(3, 8)), ValueError, "valid_lens", "8"),
     (lambda: LAYER(X, MEMORY, MEMORY, valid_lens=ints(1, 2, 3)), ValueError, "valid_lens", "(3,)"),
     (lambda: LAYER.split_heads(X.tolist()), TypeError, "x", "list"),
@@ -281,11 +253,9 @@ CASES = [
     (lambda: sinusoidal_encoding(5, 0), ValueError, "embed_dim", "0"),
     (lambda: sinusoidal_encoding(5, 4.0), TypeError, "embed_dim", "4.0"),
     (lambda: sinusoidal_encoding(5, 4, base=0), ValueError, "base", "0"),
-    (lambda: sinusoidal_encoding(5, 4, base=float("nan")), ValueError, "base", "nan"),
     (lambda: sinusoidal_encoding(5, 4, base="10000"), TypeError, "base", "'10000'"),
     (lambda: rotary_angles(0, 4), ValueError, "num_positions", "0"),
     (lambda: rotary_angles(5, 3), ValueError, "head_dim", "3"),
-    (lambda: rotary_angles(5, -2), ValueError, "head_dim", "-2"),
     (lambda: rotary_angles(5, 4, base=-1.0), ValueError, "base", "-1.0"),
     (lambda: apply_rotary(torch.ones(5, 4).long(), torch.ones(5, 2)), TypeError, "x", "torch.int64"),
     (lambda: apply_rotary(torch.ones(4), torch.ones(5, 2)), ValueError, "x", "(4,)"),
@@ -293,6 +263,18 @@ CASES = [
     (lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 2).int()), TypeError, "angles", "torch.int32"),
     (lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 4)), ValueError, "angles", "(5, 4)"),
     (lambda: apply_rotary(torch.ones(5, 4), torch.ones(6, 2)), ValueError, "angles", "(6, 2)"),
+    (lambda: RotaryPositionalEncoding(4, scaling="linear"), TypeError, "scaling", "'linear'"),
+    (
+        lambda: RotaryPositionalEncoding(4, base=1, scaling=RotaryScaling("yarn", 2, 9)),
+        ValueError, "base", "1",
+    ),
+    (lambda: RotaryScaling("ntk", 2.0), ValueError, "kind", "'ntk'"),
+    (lambda: RotaryScaling("linear", 0.0), ValueError, "factor", "0.0"),
+    (lambda: RotaryScaling("linear", 2.0, 64), ValueError, "trained_len", "64"),
+    (lambda: RotaryScaling("dynamic", 2.0), TypeError, "trained_len", "None"),
+    (lambda: RotaryScaling("llama3", 2.0, 64, low=4.0), ValueError, "low", "4.0"),
+    (lambda: RotaryScaling("llama3", 2.0, 64, attention_factor=2.0), ValueError, "attention_factor", "2.0"),
+    (lambda: RotaryScaling("yarn", 2.0, 64, high="32"), TypeError, "high", "'32'"),
     (lambda: alibi_slopes(0), ValueError, "num_heads", "0"),
     (lambda: alibi_slopes(8.0), TypeError, "num_heads", "8.0"),
     (lambda: alibi_bias(-1, 5), ValueError, "num_heads", "-1"),
@@ -313,7 +295,6 @@ CASES = [
     (lambda: head_importance(LAYER, lambda: SHARED.k_proj.weight[0]), ValueError, "loss", "does not"),
     (lambda: prune_heads(nn.Flatten(), [0]), TypeError, "attention", "Flatten"),
     (lambda: prune_heads(LAYER, 1), TypeError, "heads", "int"),
-    (lambda: prune_heads(LAYER, [1.0]), TypeError, "heads", "1.0"),
     (lambda: prune_heads(LAYER, [True]), TypeError, "heads", "True"),
     (lambda: prune_heads(LAYER, [3]), ValueError, "heads", "3"),
     (lambda: prune_heads(LAYER, [-1]), ValueError, "heads", "-1"),
@@ -370,7 +351,6 @@ CASES = [
     (lambda: encode_target([3]), TypeError, "texts", "3"),
     (lambda: encode_target(["3 May 2021"]), ValueError, "texts", "'3 May 2021'"),
     (lambda: decode_target([5, 6]), TypeError, "tokens", "list"),
-    (lambda: decode_target(torch.ones(3)), TypeError, "tokens", "torch.float32"),
     (lambda: decode_target(ints(5, 13)), ValueError, "tokens", "13"),
     (lambda: date_batch(0), ValueError, "batch_size", "0"),
     (lambda: date_batch(2.0), TypeError, "batch_size", "2.0"),
@@ -383,7 +363,6 @@ CASES = [
     (lambda: book_tokens("all"), ValueError, "part", "'all'"),
     (lambda: encode_text(["a"]), TypeError, "text", "['a']"),
     (lambda: decode_tokens([5, 6]), TypeError, "tokens", "list"),
-    (lambda: decode_tokens(torch.ones(3)), TypeError, "tokens", "torch.float32"),
     (lambda: decode_tokens(ints(5, 512)), ValueError, "tokens", "512"),
     (lambda: decode_tokens(ints(5).unsqueeze(0)), ValueError, "tokens", "(1, 1)"),
     (lambda: book_batch(0, 5), ValueError, "batch_size", "0"),
@@ -408,7 +387,6 @@ CASES = [
     (lambda: READER.encode(IDS.tolist()), TypeError, "source", "list"),
     (lambda: READER.decode(IDS, torch.ones(3, 5, 7)), ValueError, "memory", "(3, 5, 7)"),
     (lambda: READER.decode(IDS, torch.ones(2, 5, WIDTH)), ValueError, "memory", "2"),
-    (lambda: READER.decode(IDS, torch.ones(3, 5, WIDTH).double()), TypeError, "memory", "torch.float64"),
     (lambda: READER.decode(IDS, torch.ones(3, 5, WIDTH), cache=[]), ValueError, "cache", "0"),
     (lambda: greedy_decode(LAYER, IDS, start=0, end=1, max_len=3), TypeError, "model", "MultiHead"),
     (lambda: greedy_decode(READER, IDS, start=13, end=1, max_len=3), ValueError, "start", "13"),
@@ -416,6 +394,22 @@ CASES = [
     (lambda: greedy_decode(READER, IDS, start=0, end=1, max_len=0), ValueError, "max_len", "0"),
     (lambda: greedy_decode(READER, IDS, start=0, end=1, max_len=18), ValueError, "max_len", "18"),
     (lambda: beam_decode(READER, IDS, start=0, end=-1, max_len=3), ValueError, "end", "-1"),
+    (lambda: generate(LAYER, IDS, max_new=2), TypeError, "model", "MultiHead"),
+    (lambda: generate(READER, IDS, max_new=2), ValueError, "source", "None"),
+    (lambda: generate(WRITERS[0], IDS, max_new=2, source=IDS), ValueError, "source", "(3, 2)"),
+    (lambda: generate(WRITERS[0], IDS, max_new=0), ValueError, "max_new", "0"),
+    (lambda: generate(WRITERS[0], IDS, max_new=99), ValueError, "max_new", "99"),
+    (lambda: generate(WRITERS[0], IDS.float(), max_new=1), TypeError, "tokens", "torch.float32"),
+    (lambda: generate(WRITERS[0], IDS, max_new=1, prompt_lens=ints(2, 1)), ValueError, "prompt_lens", "(2,)"),
+    (lambda: generate(WRITERS[0], IDS, max_new=1, prompt_lens=ints(2, 1, 0)), ValueError, "prompt_lens", "0"),
+    (lambda: generate(WRITERS[0], IDS, max_new=1, stop=99), ValueError, "stop", "99"),
+    (lambda: generate(WRITERS[0], IDS, max_new=1, temperature=-1.0), ValueError, "temperature", "-1.0"),
+    (lambda: generate(WRITERS[0], IDS, max_new=1, top_k=3), ValueError, "top_k", "3"),
+    (lambda: generate(WRITERS[0], IDS, max_new=1, temperature=1.0, top_k=0), ValueError, "top_k", "0"),
+    (lambda: generate(WRITERS[0], IDS, max_new=1, temperature=1.0, top_p=0.0), ValueError, "top_p", "0.0"),
+    (lambda: generate(WRITERS[0], IDS, max_new=1, temperature=9.0, beam_size=2), ValueError, "beam", "9.0"),
+    (lambda: generate(WRITERS[0], IDS, max_new=1, beam_size=99), ValueError, "beam_size", "99"),
+    (lambda: generate(WRITERS[0], IDS, max_new=1, generator=3), TypeError, "generator", "3"),
     *(
         (partial(beam_decode, READER, IDS, start=0, end=1, max_len=3, beam_size=n), *named)
         for n, *named in ((0, ValueError, "beam_size", "0"), (14, ValueError, "beam_size", "14"))
@@ -478,19 +472,18 @@ CASES = [
     (lambda: load_checkpoint(".", sha256={"config.json": 3}), TypeError, "sha256", "3"),
     (lambda: save_checkpoint(LAYER, "."), TypeError, "model", "MultiHeadAttention"),
     (lambda: save_checkpoint(WRITERS[0], 3), TypeError, "folder", "3"),
-    (lambda: sentence_text(torch.ones(3)), TypeError, "tokens", "torch.float32"),
     (lambda: sentence_text(torch.ones(2, 3).long()), ValueError, "tokens", "(2, 3)"),
     (lambda: sentence_text(ints(5, 56)), ValueError, "tokens", "56"),
-    (lambda: sentence_text(ints(5, -1)), ValueError, "tokens", "-1"),
     # experiments
     (lambda: load_experiment(3), TypeError, "name", "3"),
     (lambda: load_experiment("two_points"), ValueError, "name", "'two_points'"),
     (lambda: load_experiment("../common"), ValueError, "name", "'../common'"),
     (lambda: load_experiment("two_pointers", rerun="yes"), TypeError, "rerun", "'yes'"),
+    (lambda: is_still_learning([[0.7, 0.6]]), TypeError, "losses", "list"),
+    (lambda: is_still_learning(torch.ones(40)), ValueError, "losses", "(40,)"),
     # training
     (lambda: cross_entropy([[1.0]], ints(0)), TypeError, "logits", "list"),
     (lambda: cross_entropy(torch.ones(2, 3), torch.ones(2)), TypeError, "target", "torch.float32"),
-    (lambda: cross_entropy(torch.ones(2, 3), [0, 1]), TypeError, "target", "list"),
     (lambda: cross_entropy(torch.ones(2, 5, 3), ints(0, 1)), ValueError, "target", "(2,)"),
     (lambda: seeded(nn.Flatten, 0), ValueError, "num_models", "0"),
     (lambda: seeded(nn.Flatten, 2, seed=2**32), ValueError, "seed", str(2**32)),
@@ -502,7 +495,6 @@ CASES = [
     (lambda: fit(LAYER, batch, steps=5.0), TypeError, "steps", "5.0"),
     (lambda: fit(LAYER, batch, steps=5, records=0), ValueError, "records", "0"),
     (lambda: fit(LAYER, batch, steps=5, lr=0), ValueError, "lr", "0"),
-    (lambda: fit(LAYER, batch, steps=5, lr=float("inf")), ValueError, "lr", "inf"),
     (lambda: fit(LAYER, batch, steps=5, lr="fast"), TypeError, "lr", "'fast'"),
     (lambda: fit(LAYER, batch, steps=5, seed=-1), ValueError, "seed", "-1"),
     (lambda: fit(LAYER, batch, steps=5, warmup=-0.1), ValueError, "warmup", "-0.1"),
@@ -517,11 +509,10 @@ CASES = [
     (lambda: set_seed(-7), ValueError, "seed", "-7"),
     (lambda: show_source(3), TypeError, "objects", "3"),
     (lambda: show_source(len), TypeError, "objects", "len"),
-    (lambda: predict_shape([1, 2], (2,)), TypeError, "tensor", "list"),
-    (lambda: predict_shape(X, [2, 5, 33]), TypeError, "guess", "[2, 5, 33]"),
-    (lambda: predict_shape(X, (2, 5, 33.0)), TypeError, "guess", "33.0"),
-    (lambda: why(None), TypeError, "text", "None"),
-    (lambda: why(" "), ValueError, "text", "' '"),
+    (lambda: longest_chain(None), TypeError, "output", "None"),
+    (lambda: longest_chain(torch.ones(2)), ValueError, "output", "leaf"),
+    (lambda: why(None), TypeError, "name", "None"),
+    (lambda: why("a/b"), ValueError, "name", "'a/b'"),
     (lambda: compare_with_browser(3), TypeError, "widget", "3"),
     (lambda: plot_weights(np.eye(3)), TypeError, "weights", "ndarray"),
     (lambda: plot_weights(SCORES), ValueError, "weights", "(2, 3, 5, 7)"),
@@ -540,7 +531,6 @@ CASES = [
 CASES += [
     # masking
     (lambda: sliding_window_mask(Q_LEN, K_LEN, left=-1), ValueError, "left", "-1"),
-    (lambda: sliding_window_mask(Q_LEN, K_LEN, left=1.5), TypeError, "left", "1.5"),
     (lambda: sliding_window_mask(Q_LEN, K_LEN, left=True), TypeError, "left", "True"),
     (lambda: sliding_window_mask(Q_LEN, K_LEN, left=2, right=-3), ValueError, "right", "-3"),
     (lambda: sliding_window_mask(Q_LEN, K_LEN, left=2, right="0"), TypeError, "right", "'0'"),
@@ -548,31 +538,30 @@ CASES += [
     (lambda: sliding_window_mask(Q_LEN, 2.0, left=2), TypeError, "k_len", "2.0"),
     (lambda: align_bias(BIAS.tolist(), SCORES.shape), TypeError, "attn_bias", "list"),
     (lambda: align_bias(MASK, SCORES.shape), TypeError, "attn_bias", "torch.bool"),
-    (lambda: align_bias(BIAS.long(), SCORES.shape), TypeError, "attn_bias", "torch.int64"),
     (lambda: align_bias(BIAS[0], SCORES.shape), ValueError, "attn_bias", "(7,)"),
-    (lambda: align_bias(BIAS.T, SCORES.shape), ValueError, "attn_bias", "(7, 5)"),
-    (lambda: align_bias(SCORES[0], SCORES.shape), ValueError, "attn_bias", "(3, 5, 7)"),
-    (lambda: align_bias(SCORES[:, :2], SCORES.shape), ValueError, "attn_bias", "(2, 2, 5, 7)"),
-    (lambda: align_bias(SCORES, SCORES[0].shape), ValueError, "attn_bias", "(2, 3, 5, 7)"),
     (lambda: align_bias(BIAS * float("inf"), SCORES.shape), ValueError, "attn_bias", "inf"),
-    (lambda: align_bias(BIAS * float("nan"), SCORES.shape), ValueError, "attn_bias", "nan"),
     # scores
     (lambda: softcap_scores([1.0], 5.0), TypeError, "scores", "list"),
     (lambda: softcap_scores(SCORES.int(), 5.0), TypeError, "scores", "torch.int32"),
     (lambda: softcap_scores(SCORES, 0), ValueError, "cap", "0"),
-    (lambda: softcap_scores(SCORES, -2.0), ValueError, "cap", "-2.0"),
     (lambda: softcap_scores(SCORES, float("inf")), ValueError, "cap", "inf"),
+    (lambda: softcap_scores(SCORES, float("nan")), ValueError, "cap", "nan"),
     (lambda: softcap_scores(SCORES, None), TypeError, "cap", "None"),
     (lambda: scaled_dot_product_score(QUERY, KEY, scale=0.0), ValueError, "scale", "0.0"),
+    (lambda: scaled_dot_product_score(QUERY, KEY, scale=float("inf")), ValueError, "scale", "inf"),
     (lambda: scaled_dot_product_score(QUERY, KEY, scale="1"), TypeError, "scale", "'1'"),
     # the layer
     (lambda: scoring("dot"), TypeError, "score", "'dot'"),
+    (lambda: MultiHeadAttention(WIDTH, HEADS, scale=torch.ones(2, 1, 1)),
+     ValueError, "scale", "num_heads=3, got (2, 1, 1)"),
+    (lambda: MultiHeadAttention(WIDTH, HEADS, scale=2.0, score=dot_product_score),
+     ValueError, "scale", "None where score is given"),
+    (lambda: LAYER(X, X, X, key_mask=bools(1, Q_LEN)), ValueError, "key_mask", "(1, 5)"),
+    (lambda: LAYER(X, X, X, key_mask=bools(BATCH, 1, Q_LEN)), ValueError, "key_mask", "(2, 1, 5)"),
     (lambda: scoring(3), TypeError, "score", "3"),
     (lambda: MultiHeadAttention(WIDTH, HEADS, rotary=ROTARY), ValueError, "rotary", "4"),
     (lambda: MultiHeadAttention(12, HEADS, rotary=10_000.0), TypeError, "rotary", "10000.0"),
-    (lambda: MultiHeadAttention(12, HEADS, rotary=10_000.0), TypeError, "rotary", "10000.0"),
     (lambda: LAYER(X, MEMORY, MEMORY, attn_bias=BIAS.T), ValueError, "attn_bias", "(7, 5)"),
-    (lambda: LAYER(X, MEMORY, MEMORY, attn_bias=SCORES[0]), ValueError, "attn_bias", "(3, 5, 7)"),
     (lambda: LAYER(X, MEMORY, MEMORY, attn_bias=BIAS.long()), TypeError, "attn_bias", "torch.int64"),
     (lambda: LAYER(X, MEMORY, MEMORY, attn_bias=BIAS * float("-inf")), ValueError, "attn_bias", "-inf"),
     (lambda: LAYER(X, MEMORY, MEMORY, cache={}), TypeError, "cache", "dict"),
@@ -580,24 +569,15 @@ CASES += [
     (lambda: SHARED(X, X, X, cache=CACHE), ValueError, "cache", "(2, 1, 11)"),
     (lambda: LAYER(X, X, X, MASK, cache=CACHE), ValueError, "attn_mask", "(5, 7)"),
     (lambda: LAYER(X, X, X, attn_bias=BIAS, cache=CACHE), ValueError, "attn_bias", "(5, 7)"),
+    (lambda: LAYER(X, X, X, attn_bias=torch.full((5, 9), torch.inf), cache=CACHE),
+     ValueError, "attn_bias", "inf"),
+    (lambda: LAYER(X, X, X[:, :2], cache=CACHE), ValueError, "value", "2"),
     (lambda: LAYER(X, X, X, valid_lens=LENGTHS, cache=CACHE), ValueError, "valid_lens", "(2, 5)"),
     (lambda: LAYER(X, X, X, valid_lens=ints(1, 6), cache=CACHE), ValueError, "valid_lens", "6"),
     (lambda: TURNED(NARROW, NARROW[:, :3], NARROW[:, :3], cache=EMPTY), ValueError, "query", "5"),
     (lambda: LAYER(X, X, X, is_causal=MASK), TypeError, "is_causal", "Tensor"),
     # the cache
     (lambda: CACHE.append(QUERY.tolist(), QUERY), TypeError, "keys", "list"),
-    (lambda: CACHE.append(QUERY[0], QUERY), ValueError, "keys", "(3, 5, 11)"),
-    (lambda: CACHE.append(QUERY, QUERY.long()), TypeError, "values", "torch.int64"),
-    (lambda: CACHE.append(QUERY, KEY), ValueError, "values", "(2, 3, 7)"),
-    (lambda: CACHE.append(QUERY[:1], QUERY[:1]), ValueError, "cache", "(1, 3, 11)"),
-    (lambda: CACHE.append(QUERY[:, :1], QUERY[:, :1]), ValueError, "cache", "(2, 1, 11)"),
-    (lambda: CACHE.append(QUERY[..., :4], QUERY), ValueError, "cache", "(2, 3, 4)"),
-    (lambda: CACHE.append(QUERY, QUERY[..., :4]), ValueError, "values", "4"),
-    (lambda: CACHE.append(QUERY.double(), QUERY.double()), TypeError, "cache", "torch.float64"),
-    (lambda: CACHE.append(QUERY.to("meta"), QUERY.to("meta")), ValueError, "cache", "meta"),
-    (lambda: CACHE.append(QUERY, QUERY, valid_lens=ints(1)), ValueError, "valid_lens", "(1,)"),
-    (lambda: CACHE.append(QUERY, QUERY, valid_lens=ints(1, 6)), ValueError, "valid_lens", "6"),
-    (lambda: CACHE.append(QUERY, QUERY, valid_lens=torch.ones(2)), TypeError, "valid_lens", "torch.float32"),
     (lambda: KeyValueCache().lens, ValueError, "lens", "empty"),
 ]  # fmt: skip
 
@@ -608,14 +588,9 @@ def of_both_paths(attend):
         (lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=BIAS.T), ValueError, "attn_bias", "(7, 5)"),
         (lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=SCORES[0]), ValueError, "attn_bias", "(3, 5, 7)"),
         (lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=MASK), TypeError, "attn_bias", "torch.bool"),
-        (
-            lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=BIAS * float("nan")),
-            ValueError,
-            "attn_bias",
-            "nan",
-        ),
+        (lambda f=attend: f(QUERY, KEY, VALUE, attn_bias=BIAS * float("nan")),
+         ValueError, "attn_bias", "nan"),
         (lambda f=attend: f(QUERY, KEY, VALUE, scale=0), ValueError, "scale", "0"),
-        (lambda f=attend: f(QUERY, KEY, VALUE, scale=-0.5), ValueError, "scale", "-0.5"),
         (lambda f=attend: f(QUERY, KEY, VALUE, scale=float("nan")), ValueError, "scale", "nan"),
         (lambda f=attend: f(QUERY, KEY, VALUE, scale="2"), TypeError, "scale", "'2'"),
         (lambda f=attend: f(QUERY, KEY, VALUE, scale=torch.ones(3)), ValueError, "scale", "(3,)"),
@@ -623,16 +598,14 @@ def of_both_paths(attend):
         (lambda f=attend: f(QUERY, KEY, VALUE, softcap=0.0), ValueError, "softcap", "0.0"),
         (lambda f=attend: f(QUERY, KEY, VALUE, softcap="50"), TypeError, "softcap", "'50'"),
         (lambda f=attend: f(QUERY, KEY[:, :2], VALUE[:, :2]), ValueError, "key", "2"),
-        (lambda f=attend: f(QUERY[:, :2], KEY, VALUE), ValueError, "query", "2"),
         (lambda f=attend: f(QUERY, KEY[:, :0], VALUE[:, :0]), ValueError, "key", "0"),
         (lambda f=attend: f(QUERY, KEY[:, :1], VALUE), ValueError, "value", "(2, 3)"),
-    ]
+    ]  # fmt: skip
 
 
 CASES += [
     # positional
     (lambda: rotary_angles(5.0, 4), TypeError, "num_positions", "5.0"),
-    (lambda: rotary_angles(torch.arange(5.0), 4), TypeError, "num_positions", "torch.float32"),
     (lambda: rotary_angles(torch.ones(5).bool(), 4), TypeError, "num_positions", "torch.bool"),
     (lambda: rotary_angles(torch.tensor([3, -2]), 4), ValueError, "num_positions", "-2"),
     (lambda: rotary_angles(torch.ones(2, 3, 5).long(), 4), ValueError, "num_positions", "(2, 3, 5)"),
@@ -640,59 +613,31 @@ CASES += [
     (lambda: rotary_angles(torch.arange(5), 4, base="big"), TypeError, "base", "'big'"),
     (lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 2).half()), TypeError, "angles", "torch.float16"),
     (lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 0)), ValueError, "angles", "(5, 0)"),
-    (lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 3)), ValueError, "angles", "(5, 3)"),
     (lambda: apply_rotary(torch.ones(5, 4), torch.ones(2, 5, 2)), ValueError, "angles", "(2, 5, 2)"),
     (lambda: apply_rotary(torch.ones(2, 3, 5, 4), torch.ones(3, 5, 2)), ValueError, "angles", "(3, 5, 2)"),
-    (
-        lambda: apply_rotary(torch.ones(2, 3, 5, 4), torch.ones(2, 1, 5, 2)),
-        ValueError,
-        "angles",
-        "(2, 1, 5, 2)",
-    ),
+    (lambda: apply_rotary(torch.ones(2, 3, 5, 4), torch.ones(2, 1, 5, 2)),
+     ValueError, "angles", "(2, 1, 5, 2)"),
     (lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 2, device="meta")), ValueError, "angles", "meta"),
     (lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 2), interleaved=1), TypeError, "interleaved", "1"),
     (lambda: RotaryPositionalEncoding(7), ValueError, "head_dim", "7"),
     (lambda: RotaryPositionalEncoding(8.0), TypeError, "head_dim", "8.0"),
     (lambda: RotaryPositionalEncoding(8, rotary_dim=3), ValueError, "rotary_dim", "3"),
     (lambda: RotaryPositionalEncoding(8, rotary_dim=10), ValueError, "rotary_dim", "10"),
-    (lambda: RotaryPositionalEncoding(8, rotary_dim=0), ValueError, "rotary_dim", "0"),
     (lambda: RotaryPositionalEncoding(8, rotary_dim=0.5), TypeError, "rotary_dim", "0.5"),
     (lambda: RotaryPositionalEncoding(8, base=0), ValueError, "base", "0"),
     (lambda: RotaryPositionalEncoding(8, interleaved="yes"), TypeError, "interleaved", "'yes'"),
     (lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4).long()), TypeError, "x", "torch.int64"),
     (lambda: RotaryPositionalEncoding(4)(torch.ones(2, 5, 6)), ValueError, "x", "(2, 5, 6)"),
-    (
-        lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.arange(5.0)),
-        TypeError,
-        "positions",
-        "torch.float32",
-    ),
+    (lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.arange(5.0)),
+     TypeError, "positions", "torch.float32"),
     (lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), [0, 1, 2, 3, 4]), TypeError, "positions", "list"),
-    (
-        lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.arange(5) - 1),
-        ValueError,
-        "positions",
-        "-1",
-    ),
+    (lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.arange(5) - 1),
+     ValueError, "positions", "-1"),
     (lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.arange(6)), ValueError, "positions", "(6,)"),
-    (
-        lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.ones(2, 5).int()),
-        ValueError,
-        "positions",
-        "(2, 5)",
-    ),
-    (
-        lambda: RotaryPositionalEncoding(4)(torch.ones(2, 3, 5, 4), torch.ones(3, 5).int()),
-        ValueError,
-        "positions",
-        "(3, 5)",
-    ),
-    (
-        lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.ones(5, device="meta").int()),
-        ValueError,
-        "positions",
-        "meta",
-    ),
+    (lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.ones(2, 5).int()),
+     ValueError, "positions", "(2, 5)"),
+    (lambda: RotaryPositionalEncoding(4)(torch.ones(5, 4), torch.ones(5, device="meta").int()),
+     ValueError, "positions", "meta"),
     (lambda: t5_buckets(0), ValueError, "q_len", "0"),
     (lambda: t5_buckets(5, 7.0), TypeError, "k_len", "7.0"),
     (lambda: t5_buckets(5, num_buckets=7), ValueError, "num_buckets", "7"),
@@ -714,10 +659,9 @@ CASES += [
     (lambda: ShawScore(8, 3.5), TypeError, "max_distance", "3.5"),
     (lambda: SHAW_SCORE(QUERY[..., :10], KEY[..., :10]), ValueError, "query", "10"),
     (lambda: SHAW_SCORE(QUERY, KEY[..., :10]), ValueError, "key", "10"),
-    (lambda: SHAW_SCORE(QUERY.double(), KEY.double()), TypeError, "query", "torch.float64"),
     (lambda: SHAW_SCORE(QUERY.long(), KEY), TypeError, "query", "torch.int64"),
     (lambda: SHAW_SCORE(QUERY, torch.ones(4, 3, 7, 11)), ValueError, "key", "(4, 3, 7, 11)"),
-]
+]  # fmt: skip
 
 CASES += [
     # transformer
@@ -759,15 +703,11 @@ CASES += [
     (lambda: RMSNorm(5, eps=0), ValueError, "eps", "0"),
     (lambda: RMSNorm(5, eps=None), TypeError, "eps", "None"),
     (lambda: RMSNorm(WIDTH)(X.long()), TypeError, "x", "torch.int64"),
-    (lambda: RMSNorm(WIDTH)(X.double()), TypeError, "x", "torch.float64"),
     (lambda: RMSNorm(WIDTH)(X[..., 1:]), ValueError, "x", "(2, 5, 32)"),
     (lambda: EncoderBlock.from_torch(LAYER), TypeError, "module", "MultiHeadAttention"),
     (lambda: TransformerDecoder.from_torch(FEED_FORWARD), TypeError, "module", "FeedForward"),
     (lambda: mask_from_additive([0, 1]), TypeError, "mask", "list"),
-    (lambda: mask_from_additive(MASK), TypeError, "mask", "torch.bool"),
-    (lambda: mask_from_additive(BIAS * 2), ValueError, "mask", "2.0"),
     (lambda: FEED_FORWARD(X.long()), TypeError, "x", "torch.int64"),
-    (lambda: FEED_FORWARD(X.double()), TypeError, "x", "torch.float64"),
     (lambda: FEED_FORWARD(X[..., 1:]), ValueError, "x", "(2, 5, 32)"),
     (lambda: TransformerEncoder(0, 33, 3, 5), ValueError, "num_layers", "0"),
     (lambda: TransformerDecoder(2.0, 33, 3, 5), TypeError, "num_layers", "2.0"),
@@ -783,53 +723,23 @@ CASES += [
         for row in [
             (lambda made=made, more=more: made(X.tolist(), *more), TypeError, "x", "list"),
             (lambda made=made, more=more: made(X.long(), *more), TypeError, "x", "torch.int64"),
-            (lambda made=made, more=more: made(X[0], *more), ValueError, "x", "(5, 33)"),
+            (lambda made=made, more=more: made(X[None], *more), ValueError, "x", "(1, 2, 5, 33)"),
             (lambda made=made, more=more: made(X[..., 1:], *more), ValueError, "x", "(2, 5, 32)"),
-            (
-                lambda made=made, more=more: made(X.double(), *(m.double() for m in more)),
-                TypeError,
-                "x",
-                "torch.float64",
-            ),
             (lambda made=made, more=more: made(X, *more, bools(5, 6)), ValueError, "attn_mask", "(5, 6)"),
-            (
-                lambda made=made, more=more: made(X, *more, MASK.float()),
-                TypeError,
-                "attn_mask",
-                "torch.float32",
-            ),
-            (
-                lambda made=made, more=more: made(X, *more, valid_lens=ints(2, 6)),
-                ValueError,
-                "valid_lens",
-                "6",
-            ),
-            (
-                lambda made=made, more=more: made(X, *more, valid_lens=ints(2, 2, 2)),
-                ValueError,
-                "valid_lens",
-                "3",
-            ),
-            (
-                lambda made=made, more=more: made(X, *more, attn_bias=torch.ones(5, 6)),
-                ValueError,
-                "attn_bias",
-                "(5, 6)",
-            ),
+            (lambda made=made, more=more: made(X, *more, MASK.float()),
+             TypeError, "attn_mask", "torch.float32"),
+            (lambda made=made, more=more: made(X, *more, valid_lens=ints(2, 6)),
+             ValueError, "valid_lens", "6"),
+            (lambda made=made, more=more: made(X, *more, valid_lens=ints(2, 2, 2)),
+             ValueError, "valid_lens", "3"),
+            (lambda made=made, more=more: made(X, *more, attn_bias=torch.ones(5, 6)),
+             ValueError, "attn_bias", "(5, 6)"),
             (lambda made=made, more=more: made(X, *more, cache=3), TypeError, "cache", "3"),
             (lambda made=made, more=more: made(X, *more, key_mask=bools(5)), ValueError, "key_mask", "(5,)"),
-            (
-                lambda made=made, more=more: made(X, *more, key_mask=torch.ones(2, 5)),
-                TypeError,
-                "key_mask",
-                "torch.float32",
-            ),
-            (
-                lambda made=made, more=more: made(X[:, :2], *more, bools(2, 2)),
-                ValueError,
-                "attn_mask",
-                "key_mask=attn_mask",
-            ),
+            (lambda made=made, more=more: made(X, *more, key_mask=torch.ones(2, 5)),
+             TypeError, "key_mask", "torch.float32"),
+            (lambda made=made, more=more: made(X, *more, bools(2, 5)),
+             ValueError, "attn_mask", "key_mask=attn_mask"),
         ]
     ],
     *[
@@ -841,43 +751,19 @@ CASES += [
             (lambda made=made: made(X, MEMORY[0]), ValueError, "memory", "(7, 33)"),
             (lambda made=made: made(X, MEMORY[..., 1:]), ValueError, "memory", "32"),
             (lambda made=made: made(X, MEMORY[:1]), ValueError, "memory", "1"),
-            (
-                lambda made=made: made(X, MEMORY, memory_mask=MASK.int()),
-                TypeError,
-                "memory_mask",
-                "torch.int32",
-            ),
+            (lambda made=made: made(X, MEMORY, memory_mask=MASK.int()),
+             TypeError, "memory_mask", "torch.int32"),
             (lambda made=made: made(X, MEMORY, memory_mask=bools(7, 5)), ValueError, "memory_mask", "(7, 5)"),
-            (
-                lambda made=made: made(X, MEMORY, memory_valid_lens=[1, 2]),
-                TypeError,
-                "memory_valid_lens",
-                "list",
-            ),
-            (
-                lambda made=made: made(X, MEMORY, memory_valid_lens=ints(1, 8)),
-                ValueError,
-                "memory_valid_lens",
-                "8",
-            ),
-            (
-                lambda made=made: made(X, MEMORY, memory_valid_lens=ints(1, 2, 3)),
-                ValueError,
-                "memory_valid_lens",
-                "(3,)",
-            ),
-            (
-                lambda made=made: made(X, MEMORY, memory_key_mask=bools(2, 5)),
-                ValueError,
-                "memory_key_mask",
-                "(2, 5)",
-            ),
-            (
-                lambda made=made: made(X[:, :2], MEMORY[:, :2], memory_mask=bools(2, 2)),
-                ValueError,
-                "memory_mask",
-                "memory_key_mask=memory_mask",
-            ),
+            (lambda made=made: made(X, MEMORY, memory_valid_lens=[1, 2]),
+             TypeError, "memory_valid_lens", "list"),
+            (lambda made=made: made(X, MEMORY, memory_valid_lens=ints(1, 8)),
+             ValueError, "memory_valid_lens", "8"),
+            (lambda made=made: made(X, MEMORY, memory_valid_lens=ints(1, 2, 3)),
+             ValueError, "memory_valid_lens", "(3,)"),
+            (lambda made=made: made(X, MEMORY, memory_key_mask=bools(2, 5)),
+             ValueError, "memory_key_mask", "(2, 5)"),
+            (lambda made=made: made(X, MEMORY, memory_mask=bools(2, 7)),
+             ValueError, "memory_mask", "memory_key_mask=memory_mask"),
         ]
     ],
     (lambda: ENCODER(X, cache=KeyValueCache()), TypeError, "cache", "KeyValueCache"),
@@ -886,7 +772,7 @@ CASES += [
     (lambda: DECODER(X, MEMORY, cache=ENCODER.new_cache()), TypeError, "cache", "KeyValueCache"),
     (lambda: DECODER(X, MEMORY, cache=[]), ValueError, "cache", "[]"),
     (lambda: DECODER(X, MEMORY[:, 1:], cache=[FULL]), ValueError, "memory", "(2, 6, 33)"),
-]
+]  # fmt: skip
 
 for score in (dot_product_score, scaled_dot_product_score, cosine_score, gaussian_score):
     CASES += [
@@ -902,7 +788,6 @@ for module in (AdditiveScore(HEAD_DIM, VALUE_DIM, 17), BilinearScore(HEAD_DIM, V
     CASES += [
         (lambda score=module: score(QUERY.int(), VALUE), TypeError, "query", "torch.int32"),
         (lambda score=module: score(QUERY, VALUE.half()), TypeError, "key", "torch.float16"),
-        (lambda score=module: score(QUERY.half(), VALUE.half()), TypeError, "query", "torch.float16"),
         (lambda score=module: score(VALUE, VALUE), ValueError, "query", "(2, 3, 7, 13)"),
         (lambda score=module: score(QUERY, KEY), ValueError, "key", "(2, 3, 7, 11)"),
         (lambda score=module: score(QUERY[0], VALUE[:, :2]), ValueError, "key", "(2, 2, 7, 13)"),
@@ -929,13 +814,10 @@ for need_weights in (True, False):
         (lambda f=attend: f(QUERY, KEY, VALUE, bools(2, 2, 5, 7)), ValueError, "attn_mask", "(2, 2, 5, 7)"),
         (lambda f=attend: f(QUERY[:, 0], KEY[:, 0], VALUE[:, 0], bools(2, 3, 5, 7)),
          ValueError, "attn_mask", "(2, 3, 5, 7)"),
-        (lambda f=attend: f(QUERY, KEY, VALUE, valid_lens=torch.ones(2)), TypeError, "valid_lens", "float32"),
         (lambda f=attend: f(QUERY, KEY, VALUE, valid_lens=[1, 2]), TypeError, "valid_lens", "list"),
         (lambda f=attend: f(QUERY, KEY, VALUE, valid_lens=ints(-1, 2)), ValueError, "valid_lens", "-1"),
         (lambda f=attend: f(QUERY, KEY, VALUE, valid_lens=ints(1, 8)), ValueError, "valid_lens", "8"),
         (lambda f=attend: f(QUERY, KEY, VALUE, valid_lens=ints(1, 2, 3)), ValueError, "valid_lens", "(3,)"),
-        (lambda f=attend: f(QUERY, KEY, VALUE, valid_lens=torch.ones(2, 4).long()),
-         ValueError, "valid_lens", "(2, 4)"),
         (lambda f=attend: f(QUERY, KEY, VALUE, dropout_p=1.01), ValueError, "dropout_p", "1.01"),
         (lambda f=attend: f(QUERY, KEY, VALUE, dropout_p=None), TypeError, "dropout_p", "None"),
     ]  # fmt: skip
@@ -1014,11 +896,13 @@ CASES += [
     ids=[f"{number}-{argument}={value}" for number, (_, _, argument, value) in enumerate(CASES)],
 )
 def test_bad_input_is_refused_by_name(call, error, argument, value):
-    versions = [tensor._version for tensor in TENSORS]
+    versions, held = [tensor._version for tensor in TENSORS], [*vars(CACHE).values()]
     message = message_of(call, error)
     assert re.search(rf"\b{argument}\b", message), f"{argument!r} is not named: {message}"
     assert value in message, f"{value!r} is not in: {message}"
     assert [tensor._version for tensor in TENSORS] == versions, "an argument was modified"
+    unchanged = zip(vars(CACHE).values(), held, strict=True)
+    assert all(now is then for now, then in unchanged), "the cache was changed"
 
 
 def test_a_refused_call_leaves_no_hook():
@@ -1054,26 +938,24 @@ def test_the_guard_itself_works():
 def test_every_public_callable_is_in_the_table():
     """A new function needs its rows here."""
     called = set(re.findall(r"\b(\w+)\(", Path(__file__).read_text()))
-    called |= {
-        "dot_product_score",
-        "scaled_dot_product_score",
-        "cosine_score",
-    }  # called by a loop over all scores
+    # Called in loops, by other names.
+    called |= {"dot_product_score", "scaled_dot_product_score", "cosine_score"}
     called |= {"SinusoidalPositionalEncoding", "LearnedPositionalEncoding"}
-    containers_and_colors = {
-        "Split",
-        "Sentences",
-        "WrittenDates",
-        "History",
-        "curve",
-        "head_color",
-        "new_figure",
-    }
+    containers_and_colors = set("Split Sentences WrittenDates History curve head_color new_figure".split())
     # What judges any answer: tests/library/test_exercises.py tries them.
     containers_and_colors |= {"check_masked_softmax", "check_cache"}
     # What takes a path that was checked: tests/library/test_experiments.py tries it.
-    containers_and_colors |= {"Experiment", "experiment_names", "load_script", "digest", "hashes_of"}
-    for module in (importlib.import_module(f"mha_lib.{name}") for name in MODULES):
+    containers_and_colors |= {"Experiment", "experiment_names", "load_script", "digest"}
+    containers_and_colors |= {"hashes_of", "stored_results"}
+    # What runs a function of the caller.
+    containers_and_colors |= {"count_saved_numbers", "milliseconds"}
+    # What marks the numbers of models that were still learning: test_experiments.py and test_plots.py.
+    containers_and_colors |= {"Measured", "fill_of", "say_hollow", "sentence"}
+    # What chapter 4 compares, made of its own sizes.
+    containers_and_colors |= {"make_layers", "run_recurrence"}
+    # What judges any attention: tests/library/test_conformance.py tries it.
+    judges = {"mha_lib.conformance", "mha_lib.pytest_plugin"}
+    for module in map(importlib.import_module, set(MODULES) - judges):
         for name, thing in vars(module).items():
             own = callable(thing) and getattr(thing, "__module__", None) == module.__name__
             if own and not name.startswith("_") and name not in containers_and_colors:

@@ -1,30 +1,15 @@
 """The options of attention other than masks: a bias, groups of heads, another scale, a softcap."""
 
-import math
-
 import numpy as np
 import oracles
 import pytest
 import torch
-from attention_cases import (
-    BATCH,
-    BIAS,
-    BIASES,
-    BOTH_PATHS,
-    HEAD_DIM,
-    HEADS,
-    HIDING,
-    HIDING_HEADS,
-    K_LEN,
-    Q_LEN,
-    VALUE_DIM,
-    gradients,
-    qkv,
-    slow,
-)
-from random_tensors import random
+from attention_cases import BIAS, BIASES, HIDING, HIDING_HEADS, qkv
+from attention_marks import BOTH_PATHS, slow
+from attention_sizes import BATCH, HEAD_DIM, HEADS, K_LEN, Q_LEN, VALUE_DIM
+from random_tensors import gradients, random
 
-from mha_lib import alibi_bias, dot_product_attention
+from mha_lib import dot_product_attention
 
 # a bias
 
@@ -80,33 +65,6 @@ def test_both_paths_have_the_same_gradient_of_a_bias(bias, hide):
         assert (gradient[3][anyone > 0] != 0).any()
 
 
-def test_alibi_needs_a_batch_axis():
-    """Without one, its heads would be taken for samples if there are equally many."""
-    query, key, value = (x.expand(HEADS, -1, -1, -1) for x in (y[:1] for y in qkv()))  # fmt: skip
-    bias = alibi_bias(HEADS, Q_LEN, K_LEN)
-    with pytest.raises(ValueError, match=r"attn_bias\[None\] gives it a batch axis"):
-        dot_product_attention(query, key, value, attn_bias=bias)
-    output, _ = dot_product_attention(query, key, value, attn_bias=bias[None])
-    expected, _ = oracles.attention(query, key, value, attn_bias=bias[None])
-    np.testing.assert_allclose(output, expected, rtol=1e-6)
-
-
-@BOTH_PATHS
-@pytest.mark.parametrize("num_heads", [1, 3, 4, 6])
-def test_alibi_in_attention(num_heads, need_weights):
-    """Each head decays at its own rate: with queries of zero, the weights are those of the bias alone."""
-    query = torch.zeros(1, num_heads, Q_LEN, HEAD_DIM)
-    value = torch.eye(K_LEN).expand(1, num_heads, -1, -1)
-    key = random(1, num_heads, K_LEN, HEAD_DIM, dtype=torch.float32)
-    bias = alibi_bias(num_heads, Q_LEN, K_LEN)[None]
-    weights, _ = dot_product_attention(
-        query, key, value, attn_bias=bias, is_causal=True, need_weights=need_weights
-    )
-    visible = oracles.visible_pairs(1, num_heads, Q_LEN, K_LEN, is_causal=True)
-    expected = oracles.softmax_rows(oracles.doubles(bias), visible)
-    np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-7)
-
-
 # groups of heads that share keys and values
 
 
@@ -121,20 +79,6 @@ def test_heads_of_a_group_share_keys_and_values(heads, kv_heads, hide, need_weig
     if need_weights:
         assert weights.shape == (BATCH, heads, Q_LEN, K_LEN)
         np.testing.assert_allclose(weights, expected_weights, rtol=1e-10, atol=1e-15)
-
-
-def test_gradients_of_shared_heads_add_up():
-    query, key, value = qkv(heads=6, kv_heads=2)
-    upstream = random(BATCH, 6, Q_LEN, HEAD_DIM, seed=3)
-    wide = [x.repeat_interleave(3, 1).requires_grad_() for x in (key, value)]
-    alone, _ = dot_product_attention(query, *wide, is_causal=True)
-    each = torch.autograd.grad(alone, wide, upstream)
-    expected = [gradient.unflatten(1, (2, 3)).sum(2) for gradient in each]
-    for need_weights in (True, False):
-        shared = [x.clone().requires_grad_() for x in (key, value)]
-        output, _ = dot_product_attention(query, *shared, is_causal=True, need_weights=need_weights)
-        own = torch.autograd.grad(output, shared, upstream)
-        torch.testing.assert_close([*own], expected)
 
 
 # scale and softcap
@@ -156,18 +100,6 @@ def test_another_scale_and_a_softcap(hide, asked, need_weights):
         assert (weights is not None) == need_weights
         if need_weights:
             np.testing.assert_allclose(weights, expected_weights, rtol=1e-10, atol=1e-15)  # fmt: skip
-
-
-@BOTH_PATHS
-def test_the_softcap_comes_before_bias_and_mask(need_weights):
-    """Order: the cap, then the bias, then the mask. A bias of 9 stays 9, and a hidden key stays hidden."""
-    query, key = torch.full((1, 1, 1), 100.0), torch.ones(1, 3, 1)
-    value = torch.tensor([[[1.0], [0.0], [50.0]]])
-    bias, mask = torch.tensor([[9.0, 0.0, 0.0]]), torch.tensor([[True, True, False]])
-    output, _ = dot_product_attention(
-        query, key, value, mask, attn_bias=bias, softcap=0.5, need_weights=need_weights
-    )
-    assert output.item() == pytest.approx(1 / (1 + math.exp(-9)), rel=1e-6)
 
 
 # all of it at once

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from mha_lib import book_text as module
-from mha_lib.book_text import (
+from mha_course.data import book_text as module
+from mha_course.data.book_text import (
     PARTS,
     TEXT_FILE,
     TOKENIZER_FILE,

@@ -8,21 +8,23 @@ import functools
 import itertools
 import pickle
 
-import numpy as np
-import oracles
 import pytest
 import torch
+from attention_marks import BOTH_PATHS
 from hypothesis import strategies as st
 from random_draws import property_of
 from random_tensors import random
 from torch import nn
 
-from mha_lib import KeyValueCache, MultiHeadAttention, alibi_bias, cosine_score, sliding_window_mask
-from mha_lib.positional import RotaryPositionalEncoding, ShawScore, T5RelativeBias
+from mha_lib.cache import KeyValueCache
+from mha_lib.masking import sliding_window_mask
+from mha_lib.multi_head import MultiHeadAttention
+from mha_lib.relative import ShawScore, T5RelativeBias, alibi_bias
+from mha_lib.rotary import RotaryPositionalEncoding
+from mha_lib.scores import cosine_score
 
 BATCH, HEADS, LENGTH, HEAD_DIM = 2, 3, 11, 14
 EMBED_DIM = HEADS * HEAD_DIM
-BOTH_PATHS = pytest.mark.parametrize("need_weights", [True, False], ids=["readable", "fused"])
 
 
 def make_layer(**options):
@@ -121,26 +123,6 @@ def test_decoding_in_any_chunks_equals_one_call(kind, span, need_weights, chunks
 
 
 @BOTH_PATHS
-@pytest.mark.parametrize("chunks", [[LENGTH], [1] * LENGTH, [0, 4, 0, 0, 1, 6]], ids=str)  # fmt: skip
-def test_decoding_equals_the_loop(chunks, need_weights):
-    """The loop over heads has no cache."""
-    for layer, turn in ((layer_of("shared keys"), None), (layer_of("rotary"), turned)):
-        x = random(BATCH, LENGTH, EMBED_DIM)
-        output, _, _ = decode(layer, x, chunks, SPANS["alibi"], need_weights=need_weights)  # fmt: skip
-        expected, _ = oracles.multi_head(
-            x, x, x, layer.state_dict(), HEADS, layer.num_kv_heads,
-            turn=turn, is_causal=True, **SPANS["alibi"],
-        )  # fmt: skip
-        np.testing.assert_allclose(
-            output.detach(), expected, rtol=0, atol=1e-10 if turn is None else 2e-6
-        )  # angles are float32
-
-
-def turned(x, first):
-    return oracles.rotated(x, first=first)
-
-
-@BOTH_PATHS
 @EACH_LAYER
 @property_of(data=st.data(), few=4, many=12)
 def test_samples_of_different_lengths(kind, need_weights, data):
@@ -169,20 +151,6 @@ def test_samples_of_different_lengths(kind, need_weights, data):
         with torch.no_grad():
             alone, _ = layer(tokens, tokens, tokens, is_causal=True)
         torch.testing.assert_close(outputs, alone, rtol=1e-10, atol=1e-12)
-
-
-@BOTH_PATHS
-def test_what_padded_slots_hold_does_not_matter(need_weights):
-    layer, lens = layer_of("rotary"), torch.tensor([2, 3])
-    outputs = []
-    for padding in (0.0, 1e3, -1e3):
-        cache, x = KeyValueCache(), random(BATCH, 3, EMBED_DIM)
-        x[0, 2] = padding
-        layer(x, x, x, is_causal=True, cache=cache, valid_lens=lens)
-        step = random(BATCH, 1, EMBED_DIM, seed=1)
-        outputs.append(layer(step, step, step, cache=cache, need_weights=need_weights)[0])  # fmt: skip
-        assert cache.lens.tolist() == [3, 4]
-    assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[0], outputs[2])
 
 
 @BOTH_PATHS
@@ -229,21 +197,6 @@ def test_a_sample_without_any_token_yet(need_weights):
     output, _ = layer(step, step, step, cache=cache, need_weights=need_weights)
     alone, _ = layer(step[:1], step[:1], step[:1])
     torch.testing.assert_close(output[:1], alone)
-
-
-@BOTH_PATHS
-@pytest.mark.parametrize("chunk", [1, 3])
-def test_the_future_within_a_chunk_is_hidden_and_the_past_is_not(chunk, need_weights):
-    """Bottom-right: the first query of a chunk sees all of the cache and itself."""
-    layer, cache = layer_of("plain"), KeyValueCache()
-    x = random(1, 5 + chunk, EMBED_DIM).requires_grad_()
-    past, new = x[:, :5], x[:, 5:]
-    layer(past, past, past, is_causal=True, cache=cache)
-    output, _ = layer(new, new, new, is_causal=True, cache=cache, need_weights=need_weights)  # fmt: skip
-    for i in range(chunk):
-        (gradient,) = torch.autograd.grad(output[0, i].sum(), x, retain_graph=True)
-        depends = gradient[0].abs().sum(-1) > 0
-        assert depends.tolist() == [j <= 5 + i for j in range(5 + chunk)]
 
 
 @BOTH_PATHS
@@ -386,11 +339,6 @@ def test_a_cache_can_be_copied(copied):
     assert torch.equal(output, expected)
 
 
-def test_an_empty_cache_does_not_know_its_batch():
-    with pytest.raises(ValueError, match="lens needs a cache that holds something"):
-        _ = KeyValueCache().lens
-
-
 def lengths(*numbers):
     return {"valid_lens": torch.tensor(numbers)}
 
@@ -430,48 +378,3 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(bad, held):
         now is then
         for now, then in zip((cache.keys, cache.values, cache.visible), before, strict=True)
     )  # fmt: skip
-
-
-BAD_CALLS = {
-    "another batch": lambda layer, x, cache: layer(x[:1], x[:1], x[:1], cache=cache),
-    "a layer with other heads": lambda _, x, cache: make_layer(num_kv_heads=1)(x, x, x, cache=cache),
-    "a layer of another dtype": lambda _, x, cache: make_layer().float()(*[x.float()] * 3, cache=cache),
-    "a mask of the new tokens": lambda layer, x, cache: layer(
-        x, x, x, torch.ones(3, 3, dtype=torch.bool), cache=cache
-    ),
-    "a bias of the new tokens": lambda layer, x, cache: layer(
-        x, x, x, attn_bias=torch.ones(3, 3), cache=cache
-    ),
-    "a bias that is not finite": lambda layer, x, cache: layer(
-        x, x, x, attn_bias=torch.full((3, 6), torch.inf), cache=cache
-    ),
-    "lengths of each query": lambda layer, x, cache: layer(
-        x, x, x, valid_lens=torch.ones(BATCH, 3).long(), cache=cache
-    ),
-    "lengths beyond the new tokens": lambda layer, x, cache: layer(
-        x, x, x, valid_lens=torch.tensor([3, 4]), cache=cache
-    ),
-    "values of another length": lambda layer, x, cache: layer(x, x, x[:, :2], cache=cache),
-}  # fmt: skip
-
-
-@BOTH_PATHS
-@pytest.mark.parametrize("bad", BAD_CALLS)
-def test_a_refused_call_leaves_the_cache_unchanged(bad, need_weights):
-    layer, x, cache = layer_of("plain"), random(BATCH, 3, EMBED_DIM), KeyValueCache()
-    layer(x, x, x, cache=cache)
-    before = cache.keys, cache.values, cache.visible
-    asking = functools.partial(layer, need_weights=need_weights)
-    with pytest.raises((TypeError, ValueError), match="must"):
-        BAD_CALLS[bad](asking, x, cache)
-    assert all(
-        now is then
-        for now, then in zip((cache.keys, cache.values, cache.visible), before, strict=True)
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("wrong", [[], {}, "cache", (torch.ones(1),), True], ids=str)
-def test_a_cache_of_the_wrong_type(wrong):
-    x = random(BATCH, 3, EMBED_DIM)
-    with pytest.raises(TypeError, match="cache must be a KeyValueCache, got"):
-        layer_of("plain")(x, x, x, cache=wrong)

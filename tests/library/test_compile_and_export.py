@@ -9,27 +9,11 @@ import shutil
 
 import pytest
 import torch
-from attention_cases import (
-    ASKED,
-    BATCH,
-    BOTH_PATHS,
-    EVEN_DIM,
-    FUSED_FIRST,
-    K_LEN,
-    LENS,
-    SLOW,
-    TRACED,
-    even_inputs,
-    even_layer,
-    exact_for,
-    gradients,
-    layer_of,
-    make_inputs,
-    make_layer,
-    qkv,
-    slow,
-)
-from random_tensors import random
+from attention_cases import ASKED, LENS, exact_for, qkv
+from attention_layers import even_inputs, even_layer, layer_of
+from attention_marks import BOTH_PATHS, FUSED_FIRST, SLOW, TRACED, slow
+from attention_sizes import BATCH, EVEN_DIM, K_LEN
+from random_tensors import gradients, random
 from torch import nn
 from torch.export import Dim, export
 
@@ -51,15 +35,6 @@ def test_attention_is_one_graph(asked, need_weights):
     traced = torch.compile(attend, fullgraph=True, backend="eager")
     output = traced(*qkv(), **ASKED[asked])
     torch.testing.assert_close(output, exact_for(asked)[0])
-
-
-@pytest.mark.no_shape_checks
-@BOTH_PATHS
-def test_a_layer_is_one_graph(need_weights):
-    layer, inputs = make_layer(), make_inputs()
-    traced = torch.compile(layer, fullgraph=True, backend="eager")
-    hide = {"valid_lens": LENS, "is_causal": True, "need_weights": need_weights}
-    torch.testing.assert_close(traced(*inputs, **hide)[0], layer(*inputs, **hide)[0])
 
 
 @FUSED_FIRST

@@ -7,9 +7,10 @@ import re
 import oracles
 import pytest
 import torch
+from random_tensors import generator
 from sklearn.datasets import load_digits
 
-from mha_lib.data import (
+from mha_course.data import (
     PEOPLE,
     POINTER_TASKS,
     SENTENCE_LENGTH,
@@ -25,11 +26,6 @@ from mha_lib.data import (
     sentence_batch,
     sentence_text,
 )
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
 
 # pointer tasks
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from babel.dates import parse_date
 
-from mha_lib.dates import (
+from mha_course.data.dates import (
     DATE_LETTERS,
     FIRST_DAY,
     FORMS,
@@ -127,25 +127,3 @@ def test_what_is_typed_in_other_ways_is_read_alike():
 def test_answers_end_where_they_say():
     assert decode_target(encode_target(["1999-12-31"])[0]) == "1999-12-31"
     assert decode_target(torch.tensor([4, 2, 1, 5])) == "20"
-
-
-BAD = {
-    "unknown letter": (lambda: encode_source(["3 März ☃"]), ValueError, "got '☃'"),
-    "empty": (lambda: encode_source(["  "]), ValueError, "1 to 40 letters, got 0"),
-    "too long": (lambda: encode_source(["3" * 41]), ValueError, "1 to 40 letters, got 41"),
-    "no text": (lambda: encode_source([3]), TypeError, "text must be a str"),
-    "no ISO date": (lambda: encode_target(["3 May 2021"]), ValueError, "got '3 May 2021'"),
-    "form": (lambda: write_date(FIRST_DAY, "de", "short"), ValueError, "form must be one of"),
-    "locale": (lambda: write_date(FIRST_DAY, "xx_YY"), ValueError, "locale must be one that Babel knows"),
-    "day": (lambda: write_date("2021-03-03"), TypeError, "day must be a date"),
-    "size": (lambda: date_batch(0), ValueError, "batch_size must be"),
-    "held_out": (lambda: date_batch(3, held_out=1), TypeError, "held_out must be a bool"),
-    "tokens": (lambda: decode_target(torch.tensor([13])), ValueError, "0..12"),
-    "token dtype": (lambda: decode_target(torch.tensor([1.0])), TypeError, "int64"),
-}
-
-
-@pytest.mark.parametrize(("call", "error", "message"), BAD.values(), ids=BAD)
-def test_bad_input_is_named(call, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        call()

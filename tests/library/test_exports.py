@@ -3,6 +3,8 @@
 import doctest
 import importlib
 import inspect
+import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,202 +14,157 @@ import pytest
 import torch
 from torch import nn
 
+import mha_course
 import mha_lib
 
 ROOT = Path(mha_lib.__file__).parent
-MODULES = (
-    "masking",
-    "scores",
-    "cache",
-    "attention",
-    "multi_head",
-    "positional",
-    "rotary",
-    "relative",
-    "conversion",
-    "feed_forward",
-    "transformer",
-    "seq2seq",
-    "language_models",
-    "inspection",
-    "parallel",
-    "data",
-    "dates",
-    "book_text",
-    "training",
-    "plots",
-    "notebook",
-    "experiments",
-    "checkpoints",
-    "exercises.engine",
-    "exercises.parts",
-    "exercises.multi_head",
-    "exercises.scoring",
-    "exercises.masks",
-    "exercises.bugs",
-)
+
+
+def modules_of(package):
+    """The public modules of a package, by name."""
+    found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    return [module.name for module in found if "._" not in module.name]
+
+
+LIBRARY = modules_of(mha_lib)
+# test_types.py tries the widgets; pictures take the numbers of their pages, which draw them.
+SUPPORT = [
+    name
+    for name in modules_of(mha_course)
+    if not re.search(r"\.(widgets|exercises|questions|pictures)", name)
+]
+MODULES = (*LIBRARY, *SUPPORT)
 
 # What other people's code relies on. Annotations are left out; `self` too.
-SIGNATURES = {
-    "scores.dot_product_score": "(query, key)",
-    "scores.scaled_dot_product_score": "(query, key, *, scale=None)",
-    "scores.softcap_scores": "(scores, cap)",
-    "scores.cosine_score": "(query, key)",
-    "scores.gaussian_score": "(query, key, bandwidth=1.0)",
-    "scores.AdditiveScore": "(query_dim, key_dim, hidden_dim, *, device=None, dtype=None)",
-    "scores.AdditiveScore.forward": "(query, key)",
-    "scores.BilinearScore": "(query_dim, key_dim, *, device=None, dtype=None)",
-    "scores.BilinearScore.forward": "(query, key)",
-    "masking.valid_lens_mask": "(valid_lens, k_len)",
-    "masking.causal_mask": "(q_len, k_len=None, *, device=None)",
-    "masking.sliding_window_mask": "(q_len, k_len=None, *, left, right=0, positions=None, device=None)",
-    "masking.build_mask": (
-        "(q_len, k_len, *, attn_mask=None, key_mask=None, valid_lens=None, is_causal=False, device=None)"
-    ),
-    "masking.align_mask": "(mask, shape, *, name='mask')",
-    "masking.align_bias": "(bias, shape, *, name='attn_bias')",
-    "cache.KeyValueCache": "()",
-    "cache.KeyValueCache.append": "(keys, values, *, valid_lens=None)",
-    "cache.KeyValueCache.check_fits": "(sizes, valid_lens)",
-    "attention.masked_softmax": "(scores, mask=None, *, valid_lens=None)",
-    "attention.attention_pooling": "(scores, value, mask=None, *, dropout_p=0.0)",
-    "attention.dot_product_attention": (
-        "(query, key, value, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, "
-        "is_causal=False, scale=None, softcap=None, dropout_p=0.0, need_weights=True)"
-    ),
-    "multi_head.MultiHeadAttention": (
-        "(embed_dim, num_heads, *, num_kv_heads=None, kdim=None, vdim=None, dropout=0.0, bias=False, "
-        "scale=None, softcap=None, window=None, score=None, rotary=None, device=None, dtype=None)"
-    ),
-    "multi_head.MultiHeadAttention.forward": (
-        "(query, key, value, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, "
-        "is_causal=False, cache=None, need_weights=True)"
-    ),
-    "multi_head.MultiHeadAttention.to_torch": "()",
-    "conversion.mask_from_additive": "(mask)",
-    "cache.KeyValueCache.positions": "(q_len, new=None)",
-    "multi_head.MultiHeadAttention.split_heads": "(x)",
-    "multi_head.MultiHeadAttention.merge_heads": "(x)",
-    "multi_head.MultiHeadAttention.from_torch": "(layer)",
-    "positional.sinusoidal_encoding": "(num_positions, embed_dim, *, base=10000.0)",
-    "positional.SinusoidalPositionalEncoding": (
-        "(embed_dim, max_len=1000, *, dropout=0.0, device=None, dtype=None)"
-    ),
-    "positional.SinusoidalPositionalEncoding.forward": "(x)",
-    "positional.LearnedPositionalEncoding": (
-        "(embed_dim, max_len=1000, *, dropout=0.0, device=None, dtype=None)"
-    ),
-    "positional.LearnedPositionalEncoding.forward": "(x)",
-    "rotary.rotary_angles": "(num_positions, head_dim, *, base=10000.0)",
-    "rotary.apply_rotary": "(x, angles, *, interleaved=True)",
-    "rotary.RotaryPositionalEncoding": "(head_dim, *, base=10000.0, rotary_dim=None, interleaved=True)",
-    "rotary.RotaryPositionalEncoding.forward": "(x, positions=None)",
-    "relative.t5_buckets": (
-        "(q_len, k_len=None, *, num_buckets=32, max_distance=128, bidirectional=True, positions=None, "
-        "device=None)"
-    ),
-    "relative.T5RelativeBias": (
-        "(num_heads, *, num_buckets=32, max_distance=128, bidirectional=True, device=None, dtype=None)"
-    ),
-    "relative.T5RelativeBias.forward": "(q_len, k_len=None, *, positions=None)",
-    "relative.ShawScore": "(head_dim, max_distance, *, device=None, dtype=None)",
-    "relative.ShawScore.forward": "(query, key, *, positions=None)",
-    "relative.alibi_slopes": "(num_heads, *, device=None)",
-    "relative.alibi_bias": "(num_heads, q_len, k_len=None, *, positions=None, device=None)",
-    "feed_forward.FeedForward": (
-        "(embed_dim, hidden_dim, *, dropout=0.0, activation='relu', bias=False, device=None, dtype=None)"
-    ),
-    "transformer.EncoderBlock": (
-        "(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_first=True, "
-        "activation='relu', bias=False, norm='layer', layer_norm_eps=1e-05, num_kv_heads=None, scale=None, "
-        "softcap=None, window=None, rotary=None, device=None, dtype=None)"
-    ),
-    "transformer.DecoderBlockCache": "(self_attention=<factory>, cross_attention=<factory>)",
-    "transformer.DecoderBlock": (
-        "(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_first=True, "
-        "activation='relu', bias=False, norm='layer', layer_norm_eps=1e-05, num_kv_heads=None, scale=None, "
-        "softcap=None, window=None, rotary=None, device=None, dtype=None)"
-    ),
-    "transformer.TransformerEncoder": "(num_layers, embed_dim, num_heads, hidden_dim, **options)",
-    "transformer.TransformerDecoder": "(num_layers, embed_dim, num_heads, hidden_dim, **options)",
-    "seq2seq.EncoderDecoder": (
-        "(source_vocab, target_vocab, embed_dim, num_heads, hidden_dim, num_layers, *, max_len=1000, "
-        "dropout=0.0, **options)"
-    ),
-    "seq2seq.EncoderDecoder.forward": "(source, target, *, source_lens=None)",
-    "seq2seq.EncoderDecoder.encode": "(source, *, source_lens=None)",
-    "seq2seq.EncoderDecoder.decode": "(target, memory, *, source_lens=None, cache=None)",
-    "seq2seq.greedy_decode": ("(model, source, *, start, end, max_len, source_lens=None, use_cache=True)"),
-    "seq2seq.beam_decode": ("(model, source, *, start, end, max_len, beam_size=4, source_lens=None)"),
-    "language_models.GPT2": (
-        "(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len, activation='gelu_tanh', "
-        "layer_norm_eps=1e-05, tied=True, dropout=0.0, device=None, dtype=None)"
-    ),
-    "language_models.GPT2.forward": "(tokens, *, key_mask=None, valid_lens=None, cache=None)",
-    "language_models.GPT2.new_cache": "()",
-    "language_models.Llama": (
-        "(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len, num_kv_heads=None, "
-        "base=10000.0, layer_norm_eps=1e-06, tied=False, device=None, dtype=None)"
-    ),
-    "language_models.Llama.forward": "(tokens, *, key_mask=None, valid_lens=None, cache=None)",
-    "language_models.Llama.new_cache": "()",
-    "language_models.Bert": (
-        "(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len, num_segments=2, "
-        "activation='gelu', layer_norm_eps=1e-12, device=None, dtype=None)"
-    ),
-    "language_models.Bert.forward": "(tokens, segments=None, *, key_mask=None, valid_lens=None)",
-    "checkpoints.load_checkpoint": "(source, *, revision=None, sha256=None)",
-    "checkpoints.save_checkpoint": "(model, folder)",
-    "feed_forward.FeedForward.forward": "(x)",
-    "transformer.EncoderBlock.forward": (
-        "(x, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, is_causal=False, cache=None)"
-    ),
-    "transformer.DecoderBlock.forward": (
-        "(x, memory, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, "
-        "memory_mask=None, memory_key_mask=None, memory_valid_lens=None, cache=None)"
-    ),
-    "transformer.TransformerEncoder.forward": (
-        "(x, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, is_causal=False, cache=None)"
-    ),
-    "transformer.TransformerEncoder.new_cache": "()",
-    "transformer.TransformerDecoder.forward": (
-        "(x, memory, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None, "
-        "memory_mask=None, memory_key_mask=None, memory_valid_lens=None, cache=None)"
-    ),
-    "transformer.TransformerDecoder.new_cache": "()",
-    "feed_forward.RMSNorm": "(embed_dim, *, eps=1e-06, device=None, dtype=None)",
-    "feed_forward.RMSNorm.forward": "(x)",
-    "transformer.EncoderBlock.from_torch": "(module)",
-    "transformer.EncoderBlock.to_torch": "()",
-    "transformer.DecoderBlock.from_torch": "(module)",
-    "transformer.DecoderBlock.to_torch": "()",
-    "transformer.TransformerEncoder.from_torch": "(module)",
-    "transformer.TransformerEncoder.to_torch": "()",
-    "transformer.TransformerDecoder.from_torch": "(module)",
-    "transformer.TransformerDecoder.to_torch": "()",
-    "exercises.Verdict": "(right, message)",
-    "exercises.Wrong": "(name, cause, answer)",
-    "exercises.Exercise": (
-        "(reference, cases, wrong=(), accept=(), returns=(), run=None, properties=(), gradients=False, "
-        "arrays=True, same_dtype=False, takes='function', atol=1e-05, rtol=0.0001)"
-    ),
-    "exercises.Exercise.audit": "()",
-    "exercises.check_masked_softmax": "(answer)",
-    "exercises.check_positions": "(answer, *, added=False)",
-    "exercises.check_rotary": "(answer, *, interleaved=True)",
-    "exercises.check_cache": "(answer)",
-    "exercises.check_multi_head": (
-        "(layer, *, adapter=None, call=None, own_widths=True, weights=True, gradients=True)"
-    ),
-    "exercises.check_escape": "(answer, right, detectors)",
-    "exercises.randn": "(generator, *sizes)",
-    "exercises.rows_sum_to_one": "(position=0)",
-    "inspection.capture_attention": "(model)",
-    "inspection.gate_heads": "(attention, gates)",
-    "inspection.head_importance": "(attention, loss)",
-    "inspection.prune_heads": "(attention, heads)",
-    "parallel.shard_heads": "(attention, mesh)",
-}
+TEXT = """\
+scores.dot_product_score(query, key)
+scores.scaled_dot_product_score(query, key, *, scale=None)
+scores.softcap_scores(scores, cap)
+scores.cosine_score(query, key)
+scores.gaussian_score(query, key, bandwidth=1.0)
+scores.AdditiveScore(query_dim, key_dim, hidden_dim, *, device=None, dtype=None)
+scores.AdditiveScore.forward(query, key)
+scores.BilinearScore(query_dim, key_dim, *, device=None, dtype=None)
+scores.BilinearScore.forward(query, key)
+masking.valid_lens_mask(valid_lens, k_len)
+masking.causal_mask(q_len, k_len=None, *, device=None)
+masking.sliding_window_mask(q_len, k_len=None, *, left, right=0, positions=None, device=None)
+masking.build_mask(q_len, k_len, *, attn_mask=None, key_mask=None, valid_lens=None, is_causal=False,
+    device=None)
+masking.align_mask(mask, shape, *, name='mask')
+masking.align_bias(bias, shape, *, name='attn_bias')
+cache.KeyValueCache()
+cache.KeyValueCache.append(keys, values, *, valid_lens=None)
+cache.KeyValueCache.crop(length)
+cache.KeyValueCache.reorder(samples)
+cache.KeyValueCache.to(device=None, dtype=None)
+cache.KeyValueCache.check_fits(sizes, valid_lens)
+attention.masked_softmax(scores, mask=None, *, valid_lens=None)
+attention.attention_pooling(scores, value, mask=None, *, dropout_p=0.0)
+attention.dot_product_attention(query, key, value, attn_mask=None, *, attn_bias=None, key_mask=None,
+    valid_lens=None, is_causal=False, scale=None, softcap=None, dropout_p=0.0, need_weights=True)
+multi_head.MultiHeadAttention(embed_dim, num_heads, *, num_kv_heads=None, head_dim=None, kdim=None, vdim=None,
+    dropout=0.0, bias=False, scale=None, softcap=None, window=None, score=None, rotary=None, qk_norm=False,
+    norm_eps=1e-06, sink=False, device=None, dtype=None)
+multi_head.MultiHeadAttention.forward(query, key=None, value=None, attn_mask=None, *, attn_bias=None,
+    key_mask=None, valid_lens=None, is_causal=False, cache=None, need_weights=True)
+multi_head.MultiHeadAttention.to_torch()
+conversion.mask_from_additive(mask)
+cache.KeyValueCache.positions(q_len, new=None)
+multi_head.MultiHeadAttention.split_heads(x)
+multi_head.MultiHeadAttention.merge_heads(x)
+multi_head.MultiHeadAttention.from_torch(layer)
+positional.sinusoidal_encoding(num_positions, embed_dim, *, base=10000.0)
+positional.SinusoidalPositionalEncoding(embed_dim, max_len=1000, *, dropout=0.0, device=None, dtype=None)
+positional.SinusoidalPositionalEncoding.forward(x)
+positional.LearnedPositionalEncoding(embed_dim, max_len=1000, *, dropout=0.0, device=None, dtype=None)
+positional.LearnedPositionalEncoding.forward(x)
+rotary.rotary_angles(num_positions, head_dim, *, base=10000.0)
+rotary.apply_rotary(x, angles, *, interleaved=True)
+rotary.RotaryPositionalEncoding(head_dim, *, base=10000.0, rotary_dim=None, interleaved=True, scaling=None)
+rotary.RotaryPositionalEncoding.forward(x, positions=None)
+rotary_scaling.RotaryScaling(kind, factor, trained_len=None, low=None, high=None, attention_factor=None)
+relative.t5_buckets(q_len, k_len=None, *, num_buckets=32, max_distance=128, bidirectional=True,
+    positions=None, device=None)
+relative.T5RelativeBias(num_heads, *, num_buckets=32, max_distance=128, bidirectional=True, device=None,
+    dtype=None)
+relative.T5RelativeBias.forward(q_len, k_len=None, *, positions=None)
+relative.ShawScore(head_dim, max_distance, *, device=None, dtype=None)
+relative.ShawScore.forward(query, key, *, positions=None)
+relative.alibi_slopes(num_heads, *, device=None)
+relative.alibi_bias(num_heads, q_len, k_len=None, *, positions=None, device=None)
+feed_forward.FeedForward(embed_dim, hidden_dim, *, dropout=0.0, activation='relu', bias=False, device=None,
+    dtype=None)
+transformer.EncoderBlock(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_first=True, activation='relu',
+    bias=False, norm='layer', layer_norm_eps=1e-05, attention_bias=None, window=None, rotary=None,
+    device=None, dtype=None, **options)
+transformer.DecoderBlockCache(self_attention=<factory>, cross_attention=<factory>)
+transformer.DecoderBlock(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_first=True, activation='relu',
+    bias=False, norm='layer', layer_norm_eps=1e-05, attention_bias=None, window=None, rotary=None,
+    device=None, dtype=None, **options)
+transformer.TransformerEncoder(num_layers, embed_dim, num_heads, hidden_dim, **options)
+transformer.TransformerDecoder(num_layers, embed_dim, num_heads, hidden_dim, **options)
+seq2seq.EncoderDecoder(source_vocab, target_vocab, embed_dim, num_heads, hidden_dim, num_layers, *,
+    max_len=1000, dropout=0.0, **options)
+seq2seq.EncoderDecoder.forward(source, target, *, source_lens=None)
+seq2seq.EncoderDecoder.encode(source, *, source_lens=None)
+seq2seq.EncoderDecoder.decode(target, memory, *, source_lens=None, cache=None)
+generation.greedy_decode(model, source, *, start, end, max_len, source_lens=None, use_cache=True)
+generation.beam_decode(model, source, *, start, end, max_len, beam_size=4, source_lens=None)
+language_models.GPT2(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len,
+    activation='gelu_tanh', layer_norm_eps=1e-05, tied=True, dropout=0.0, device=None, dtype=None)
+language_models.GPT2.forward(tokens, *, positions=None, key_mask=None, valid_lens=None, cache=None)
+language_models.GPT2.new_cache()
+language_models.Llama(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len, num_kv_heads=None,
+    base=10000.0, layer_norm_eps=1e-06, tied=False, head_dim=None, attention_bias=False, mlp_bias=False,
+    qk_norm=False, window=None, scaling=None, head=True, device=None, dtype=None)
+language_models.Llama.forward(tokens, *, positions=None, key_mask=None, valid_lens=None, cache=None)
+language_models.Llama.new_cache()
+language_models.Bert(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len, num_segments=2,
+    activation='gelu', layer_norm_eps=1e-12, head=True, device=None, dtype=None)
+language_models.Bert.forward(tokens, segments=None, *, positions=None, key_mask=None, valid_lens=None)
+checkpoints.load_checkpoint(source, *, revision=None, sha256=None)
+checkpoints.save_checkpoint(model, folder)
+feed_forward.FeedForward.forward(x)
+transformer.EncoderBlock.forward(x, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None,
+    is_causal=False, cache=None)
+transformer.DecoderBlock.forward(x, memory, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None,
+    memory_mask=None, memory_key_mask=None, memory_valid_lens=None, cache=None)
+transformer.TransformerEncoder.forward(x, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None,
+    is_causal=False, cache=None)
+transformer.TransformerEncoder.new_cache()
+transformer.TransformerDecoder.forward(x, memory, attn_mask=None, *, attn_bias=None, key_mask=None,
+    valid_lens=None, memory_mask=None, memory_key_mask=None, memory_valid_lens=None, cache=None)
+transformer.TransformerDecoder.new_cache()
+feed_forward.RMSNorm(embed_dim, *, eps=1e-06, device=None, dtype=None)
+feed_forward.RMSNorm.forward(x)
+transformer.EncoderBlock.from_torch(module)
+transformer.EncoderBlock.to_torch()
+transformer.DecoderBlock.from_torch(module)
+transformer.DecoderBlock.to_torch()
+transformer.TransformerEncoder.from_torch(module)
+transformer.TransformerEncoder.to_torch()
+transformer.TransformerDecoder.from_torch(module)
+transformer.TransformerDecoder.to_torch()
+inspection.capture_attention(model)
+inspection.gate_heads(attention, gates)
+inspection.head_importance(attention, loss)
+inspection.prune_heads(attention, heads)
+parallel.shard_heads(attention, mesh)
+generation.generate(model, tokens, *, max_new, source=None, source_lens=None, prompt_lens=None, stop=(),
+    temperature=0.0, top_k=None, top_p=None, beam_size=1, generator=None, use_cache=True)
+conformance.Report(findings)
+conformance.check(attention, *, projections=None, num_heads=None, layout='bhld', mask='visible',
+    arrays='torch', tries=None)
+conformance.check_rotary(rotate, *, base=10000.0, interleaved=True)
+conformance.check_decoding(start, *, rotary=False, base=10000.0, interleaved=True)
+conformance.vectors()
+conformance.check_results(results)
+conformance.main(arguments=None)
+pytest_plugin.assert_conforms()
+"""
+LINES = TEXT.replace("\n    ", " ").splitlines()
+SIGNATURES = dict(re.match(r"([^(]*)(.*)", line).groups() for line in LINES)
 
 
 def public(module):
@@ -224,7 +181,7 @@ def public(module):
 PUBLIC = {
     f"{module}.{name}": thing
     for module in MODULES
-    for name, thing in public(importlib.import_module(f"mha_lib.{module}")).items()
+    for name, thing in public(importlib.import_module(module)).items()
 }
 METHODS = {
     f"{path}.{name}": getattr(thing, name)
@@ -236,14 +193,15 @@ METHODS = {
 
 
 def test_the_layers_are_exported_and_nothing_else():
-    exported = {
-        path.split(".")[1] for path in PUBLIC if path.split(".")[0] in MODULES[: MODULES.index("data")]
+    layers = {
+        path.rpartition(".")[2]: thing
+        for path, thing in PUBLIC.items()
+        if path.startswith("mha_lib.")
+        and not path.startswith(("mha_lib.checkpoints", "mha_lib.conformance", "mha_lib.pytest_plugin"))
     }
-    assert set(mha_lib.__all__) == exported | {"__version__"}
+    assert set(mha_lib.__all__) == {*layers, "__version__"}
     assert len(mha_lib.__all__) == len(set(mha_lib.__all__))
-    for path, thing in PUBLIC.items():
-        name = path.split(".")[1]
-        assert name not in exported or getattr(mha_lib, name) is thing
+    assert {name for name, thing in layers.items() if getattr(mha_lib, name) is not thing} == set()
 
 
 @pytest.mark.parametrize("path", SIGNATURES)
@@ -263,8 +221,8 @@ def test_names_and_signatures_stay(path):
 
 
 def test_the_list_of_signatures_is_complete():
-    of_layers = {path for path in PUBLIC if path.split(".")[1] in mha_lib.__all__}
-    assert of_layers <= set(SIGNATURES)
+    of_library = {path for path in PUBLIC if path.startswith("mha_lib.")}
+    assert of_library <= {f"mha_lib.{path}" for path in SIGNATURES}
 
 
 @pytest.mark.parametrize("path", PUBLIC | METHODS)
@@ -278,21 +236,29 @@ def test_everything_public_says_what_it_takes_and_raises(path):
         return  # a container: its fields are its documentation
     if "Args:" in text:
         for name in inspect.signature(thing).parameters:
-            assert name == "self" or f"    {name}:" in text, f"{name} is not documented"
+            said = name == "self" or re.search(rf"    (\w+, )?{name}(, \w+)?:", text)
+            assert said, f"{name} is not documented"
     source = inspect.getsource(thing.__init__ if inspect.isclass(thing) else thing)
     if "raise " in source or "check_" in source:
+        other = re.search(r"Arguments and errors are those\s+of `(\w+)`", text)
+        text = inspect.getdoc(getattr(mha_lib, other[1])) if other else text
         assert "Raises:" in text
 
 
 def examples_of(module):
     """The docstrings of a module that hold examples, each once."""
-    finder, module = doctest.DocTestFinder(exclude_empty=True), importlib.import_module(f"mha_lib.{module}")
+    finder, module = doctest.DocTestFinder(exclude_empty=True), importlib.import_module(module)
     # Who reads an example has imported torch.
     found = finder.find(module, extraglobs={"torch": torch})
     return [test for test in found if test.examples]
 
 
-EXAMPLES = {test.name: test for module in MODULES for test in examples_of(module)}
+EXAMPLES = {
+    test.name: test
+    for module in (*LIBRARY, "mha_lib._judging", *modules_of(mha_course))
+    if not module.startswith("mha_course.pictures")
+    for test in examples_of(module)
+}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -308,50 +274,33 @@ def test_everything_public_has_an_example():
     with_own = set(EXAMPLES)
     # Containers are made by the functions whose examples show them.
     containers = {
-        "mha_lib.data.Split",
-        "mha_lib.data.Sentences",
-        "mha_lib.dates.WrittenDates",
-        "mha_lib.training.History",
-        "mha_lib.experiments.Experiment",
+        "mha_course.data.Split",
+        "mha_course.data.Sentences",
+        "mha_course.data.dates.WrittenDates",
+        "mha_course.training.History",
+        "mha_course.experiments.Experiment",
     }
-    assert {f"mha_lib.{path}" for path in PUBLIC} - containers <= with_own
+    assert set(PUBLIC) - containers <= with_own
     assert {
         f"mha_lib.multi_head.MultiHeadAttention.{name}"
         for name in ("split_heads", "merge_heads", "from_torch")
     } <= with_own
 
 
-def test_importing_the_layers_is_light():
-    """A reader who imports the layers waits only for torch."""
-    heavy = "matplotlib sklearn IPython anywidget ipywidgets pandas scipy tokenizers"
-    code = f"import sys, mha_lib; print([name for name in {heavy.split()} if name in sys.modules])"
-    command = [sys.executable, "-c", code]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert printed.stdout.strip() == "[]"
+def run_python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+def test_importing_the_library_loads_nothing_large():
+    """A reader who imports the layers waits for torch and little else."""
+    heavy = "matplotlib sklearn IPython anywidget ipywidgets pandas scipy tokenizers safetensors mha_course"
+    done = run_python(
+        f"import sys, mha_lib; print([name for name in {heavy.split()} if name in sys.modules])"
+    )
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 def test_types_are_shipped_and_the_version_is_one():
     assert (ROOT / "py.typed").is_file()
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
     assert project["version"] == mha_lib.__version__
-
-
-@pytest.mark.parametrize(
-    ("where", "names"),
-    [
-        ("attention", "MultiHeadAttention attention_pooling dot_product_attention masked_softmax"),
-        ("positional", "rotary_angles apply_rotary RotaryPositionalEncoding alibi_slopes alibi_bias"),
-        ("positional", "t5_buckets T5RelativeBias ShawScore sinusoidal_encoding"),
-    ],
-)
-def test_names_that_moved_are_found_where_they_were(where, names):
-    module = importlib.import_module(f"mha_lib.{where}")
-    for name in names.split():
-        assert getattr(module, name) is getattr(mha_lib, name)
-    with pytest.raises(AttributeError, match=f"mha_lib.{where}.*no attribute 'MultiHeadAttentoin'"):
-        module.MultiHeadAttentoin  # noqa: B018
-
-
-def test_old_imports_work_in_a_fresh_process():
-    code = "from mha_lib.positional import ShawScore; from mha_lib.attention import MultiHeadAttention"
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -6,28 +6,11 @@ import pickle
 
 import pytest
 import torch
-from attention_cases import (
-    BATCH,
-    BIAS,
-    BOTH_PATHS,
-    DTYPES,
-    EACH_KIND,
-    EMBED_DIM,
-    EVEN_DIM,
-    HEADS,
-    K_LEN,
-    KINDS,
-    LENS,
-    NO_LENS,
-    Q_LEN,
-    even_inputs,
-    even_layer,
-    gradients,
-    layer_of,
-    make_inputs,
-    make_layer,
-)
-from random_tensors import bools
+from attention_cases import BIAS, LENS, NO_LENS
+from attention_layers import EACH_KIND, KINDS, even_inputs, even_layer, layer_of, make_inputs, make_layer
+from attention_marks import BOTH_PATHS, DTYPES
+from attention_sizes import BATCH, EVEN_DIM, HEADS, K_LEN, Q_LEN
+from random_tensors import bools, gradients
 
 from mha_lib import KeyValueCache, MultiHeadAttention
 
@@ -55,6 +38,7 @@ def test_only_the_four_projections_are_saved():
     expected = [f"{part}_proj.{kind}" for part, kind in parts]
     for kind in ("plain", "rotary", "cosine", "scaled otherwise"):
         assert list(layer_of(kind).state_dict()) == expected
+    assert list(MultiHeadAttention(6, 3).state_dict()) == expected[::2]  # no biases unless asked
     assert set(layer_of("bilinear").state_dict()) == {*expected, "score.key_proj.weight"}  # fmt: skip
 
 
@@ -108,17 +92,6 @@ def test_a_layer_on_the_meta_device(kind, need_weights):
     assert real(*even_inputs(torch.float32))[0].shape == query.shape
 
 
-def test_a_layer_moved_to_the_meta_device():
-    layer = MultiHeadAttention(EMBED_DIM, HEADS).to("meta")
-    query, memory = (torch.empty(BATCH, n, EMBED_DIM, device="meta") for n in (Q_LEN, K_LEN))
-    lens = torch.empty(BATCH, dtype=torch.long, device="meta")
-    hide = {"valid_lens": lens, "is_causal": True}
-    output, weights = layer(query, memory, memory, **hide)
-    assert output.shape == query.shape
-    assert weights.shape == (BATCH, HEADS, Q_LEN, K_LEN)
-    assert layer(query, memory, memory, need_weights=False, **hide)[0].shape == query.shape
-
-
 @BOTH_PATHS
 @EACH_KIND
 def test_a_layer_moves_to_another_dtype_and_device(kind, need_weights):
@@ -138,7 +111,9 @@ def test_a_layer_moves_to_another_dtype_and_device(kind, need_weights):
 
 def test_repr_names_the_sizes():
     assert "embed_dim=6, num_heads=3, head_dim=2" in repr(MultiHeadAttention(6, 3))
-    assert "num_kv_heads=1" in repr(MultiHeadAttention(6, 3, num_kv_heads=1))
+    settings = {"num_kv_heads": 1, "window": (3, 0), "softcap": 50.0, "scale": 0.25}
+    for name, value in settings.items():
+        assert f"{name}={value}" in repr(MultiHeadAttention(6, 3, **settings))
 
 
 # what a call leaves behind
@@ -180,25 +155,7 @@ def test_a_call_leaves_nothing_on_the_layer(training, kind, need_weights):
         assert not part._backward_hooks and not part._buffers
 
 
-def test_weights_never_stay_on_the_layer():
-    layer, inputs = make_layer(), make_inputs()
-    attributes = set(vars(layer))
-    layer(*inputs)
-    assert set(vars(layer)) == attributes
-
-
 # dropout, seeds, modes
-
-
-@BOTH_PATHS
-def test_dropout_in_training_only(need_weights):
-    layer, inputs = make_layer(dropout=0.5), make_inputs()
-    plain = make_layer()(*inputs)[0]
-    torch.manual_seed(0)
-    first, second = (layer(*inputs, need_weights=need_weights)[0] for _ in range(2))
-    assert not torch.allclose(first, second)
-    layer.eval()
-    torch.testing.assert_close(layer(*inputs, need_weights=need_weights)[0], plain)
 
 
 def test_returned_weights_are_those_before_dropout():
@@ -233,16 +190,6 @@ def test_a_seed_fixes_the_result(need_weights):
     assert torch.equal(first[0], same[0])
     assert all(torch.equal(*pair) for pair in zip(first[1], same[1], strict=True))
     assert not torch.allclose(first[0], other[0])
-
-
-def test_a_seed_fixes_the_weights_of_a_new_layer():
-    def make(seed):
-        torch.manual_seed(seed)
-        return MultiHeadAttention(EVEN_DIM, HEADS, bias=True).state_dict()
-
-    pairs = zip(make(3).values(), make(3).values(), strict=True)
-    assert all(torch.equal(*pair) for pair in pairs)
-    assert not torch.equal(make(3)["q_proj.weight"], make(4)["q_proj.weight"])
 
 
 @BOTH_PATHS

@@ -2,27 +2,17 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
+from attention_marks import BOTH_PATHS
 from random_tensors import bools, random
 
-from mha_lib import (
-    KeyValueCache,
-    MultiHeadAttention,
-    ShawScore,
-    T5RelativeBias,
-    alibi_bias,
-    build_mask,
-    causal_mask,
-    dot_product_attention,
-    masked_softmax,
-    scaled_dot_product_score,
-    sliding_window_mask,
-    softcap_scores,
-    t5_buckets,
-)
+from mha_lib.attention import dot_product_attention
+from mha_lib.cache import KeyValueCache
+from mha_lib.masking import build_mask, causal_mask, sliding_window_mask
+from mha_lib.multi_head import MultiHeadAttention
+from mha_lib.relative import ShawScore, T5RelativeBias, alibi_bias, t5_buckets
+from mha_lib.scores import softcap_scores
 
 BATCH, HEADS, Q_LEN, K_LEN, WIDTH = 2, 3, 5, 7, 33
-BOTH_PATHS = pytest.mark.parametrize("need_weights", [True, False], ids=["readable", "fused"])
 
 
 def layer_of(**settings):
@@ -34,16 +24,6 @@ def inputs(q_len=Q_LEN, k_len=K_LEN, batch=BATCH):
     return random(batch, q_len, WIDTH), *(random(batch, k_len, WIDTH, seed=i) for i in (1, 2))
 
 
-@BOTH_PATHS
-def test_a_key_mask_hides_keys_of_its_sample(need_weights):
-    key_mask = bools(BATCH, K_LEN)
-    found = layer_of()(*inputs(), key_mask=key_mask, need_weights=need_weights)
-    wanted = layer_of()(*inputs(), attn_mask=key_mask[:, None], need_weights=need_weights)
-    torch.testing.assert_close(found, wanted)
-    if need_weights:
-        assert not found[1].masked_select(~key_mask[:, None, None]).any()
-
-
 def test_a_key_mask_combines_with_lengths_and_masks():
     lens, key_mask, mask = torch.tensor([6, 3]), bools(BATCH, K_LEN), bools(Q_LEN, K_LEN, seed=1)
     built = build_mask(
@@ -52,45 +32,6 @@ def test_a_key_mask_combines_with_lengths_and_masks():
     in_length = torch.arange(K_LEN) < lens[:, None]
     wanted = mask & (key_mask & in_length)[:, None] & causal_mask(Q_LEN, K_LEN)
     assert torch.equal(built, wanted)
-
-
-@pytest.mark.parametrize(
-    ("key_mask", "error", "message"),
-    [
-        (torch.ones(BATCH, K_LEN), TypeError, "key_mask must be a bool tensor"),
-        (bools(BATCH, Q_LEN), ValueError, r"key_mask must have shape \(batch, k_len\).*got \(2, 5\)"),
-        (bools(1, K_LEN), ValueError, r"got \(1, 7\)"),
-        (bools(BATCH, 1, K_LEN), ValueError, r"got \(2, 1, 7\)"),
-    ],
-)
-def test_a_key_mask_that_does_not_fit_is_refused(key_mask, error, message):
-    with pytest.raises(error, match=message):
-        layer_of()(*inputs(), key_mask=key_mask)
-
-
-def test_a_mask_that_could_mean_two_things_is_refused_with_a_hint():
-    """A (batch, k_len) mask of another library would be taken for (q_len, k_len) if batch equals q_len."""
-    mask, given = bools(Q_LEN, K_LEN), inputs(batch=Q_LEN)
-    with pytest.raises(ValueError, match=r"attn_mask\[None\].*key_mask=attn_mask.*got shape \(5, 7\)"):
-        layer_of()(*given, mask)
-    with pytest.raises(ValueError, match="key_mask"):
-        dot_product_attention(*given, mask)
-    as_queries, _ = layer_of()(*given, mask[None])
-    as_keys, _ = layer_of()(*given, key_mask=mask)
-    torch.testing.assert_close(as_queries[1], layer_of()(*(x[1:2] for x in given), mask)[0][0])
-    torch.testing.assert_close(as_keys[1], layer_of()(*(x[1:2] for x in given), mask[1:2])[0][0])
-    # One row for all queries, and a single sample, are unambiguous.
-    layer_of()(*given, mask[:1])
-    layer_of()(*inputs(batch=1, q_len=1), bools(1, K_LEN))
-
-
-@BOTH_PATHS
-def test_one_length_does_not_stand_for_two_samples(need_weights):
-    lens = torch.tensor([3])
-    with pytest.raises(ValueError, match=r"valid_lens must have shape .* got \(1,\)"):
-        layer_of()(*inputs(), valid_lens=lens, need_weights=need_weights)
-    with pytest.raises(ValueError, match=r"got \(1,\)"):
-        masked_softmax(random(BATCH, Q_LEN, K_LEN), valid_lens=lens)
 
 
 @BOTH_PATHS
@@ -121,23 +62,17 @@ def test_one_sample_needs_no_batch_axis(hide, need_weights):
     assert output.shape == (Q_LEN, WIDTH)
 
 
-def test_inputs_with_and_without_a_batch_axis_do_not_mix():
-    query, key, value = inputs()
-    with pytest.raises(ValueError, match="query must have shape"):
-        layer_of()(query[0], key, value)
-    with pytest.raises(ValueError, match="value must have shape"):
-        layer_of()(query, key, value[0])
-
-
 @BOTH_PATHS
-@pytest.mark.parametrize("scale", [0.3, torch.tensor(0.3), torch.tensor([0.2, 0.3, 0.5]).view(3, 1, 1)])
-def test_a_scale_takes_the_place_of_the_root_of_d(scale, need_weights):
-    layer = layer_of(scale=scale)
+@pytest.mark.parametrize("scale", [None, 0.3, torch.tensor(0.3), torch.tensor([0.2, 0.3, 0.5]).view(3, 1, 1)])
+@pytest.mark.parametrize("softcap", [None, 0.1])
+def test_a_scale_takes_the_place_of_the_root_of_d(softcap, scale, need_weights):
+    layer = layer_of(scale=scale, softcap=softcap)
     query, key, value = (
         layer.split_heads(proj(x))
         for proj, x in zip((layer.q_proj, layer.k_proj, layer.v_proj), inputs(), strict=True)
     )
-    weights = (query @ key.transpose(-2, -1) * scale).softmax(-1)
+    scores = query @ key.transpose(-2, -1) * (layer.head_dim**-0.5 if scale is None else scale)
+    weights = (scores if softcap is None else softcap_scores(scores, softcap)).softmax(-1)
     output, found = layer(*inputs(), need_weights=need_weights)
     torch.testing.assert_close(output, layer.out_proj(layer.merge_heads(weights @ value)))
     if need_weights:
@@ -155,17 +90,6 @@ def test_a_scale_can_be_learned(need_weights):
     assert "scale" in buffered.state_dict()
 
 
-def test_a_softcap_bends_the_scores():
-    layer = layer_of(softcap=0.1)
-    _, weights = layer(*inputs())
-    query, key = (
-        layer.split_heads(proj(x)) for proj, x in zip((layer.q_proj, layer.k_proj), inputs(), strict=False)
-    )
-    bent = softcap_scores(scaled_dot_product_score(query, key), 0.1)
-    torch.testing.assert_close(weights, bent.softmax(-1))
-    torch.testing.assert_close(layer(*inputs(), need_weights=False)[0], layer(*inputs())[0])
-
-
 @BOTH_PATHS
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("window", [(2, 0), (None, 1), (1, None), (0, 0)])
@@ -178,43 +102,7 @@ def test_a_window_hides_what_is_far(window, is_causal, need_weights):
     torch.testing.assert_close(found, layer_of()(*inputs(), mask, **asked))
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"window": 3}, TypeError, "window must be a pair"),
-        ({"window": (1, -1)}, ValueError, "window must not be negative"),
-        ({"scale": 0.0}, ValueError, "scale must be positive"),
-        ({"scale": torch.ones(2, 1, 1)}, ValueError, r"num_heads=3.*\(2, 1, 1\)"),
-        (
-            {"scale": 2.0, "score": scaled_dot_product_score},
-            ValueError,
-            "scale must be None where score is given",
-        ),
-        ({"softcap": -1.0}, ValueError, "softcap must be positive"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings, error, message):
-    with pytest.raises(error, match=message):
-        layer_of(**settings)
-
-
-def test_the_printed_layer_says_its_settings():
-    text = repr(layer_of(window=(3, 0), softcap=50.0, scale=0.25))
-    assert "scale=0.25, softcap=50.0, window=(3, 0)" in text
-
-
-def test_parameters_are_made_where_and_as_asked():
-    layer = MultiHeadAttention(WIDTH, HEADS, bias=True, device="meta", dtype=torch.float16)
-    assert all(p.is_meta and p.dtype == torch.float16 for p in layer.parameters())
-
-
 # Samples of different lengths share a cache: what depends on distance must count tokens, not slots.
-
-
-def ragged_cache():
-    """Two samples, of 4 and 2 tokens, in a cache of 4 slots; and each sample without padding."""
-    x = random(BATCH, 4, WIDTH, seed=7)
-    return x, torch.tensor([4, 2])
 
 
 def test_positions_of_a_cache_count_tokens():
@@ -247,7 +135,7 @@ def test_distances_count_tokens_where_samples_have_different_lengths(kind, need_
             return {"attn_bias": table(q_len, k_len, positions=positions).double()}
         return {}
 
-    x, lens = ragged_cache()
+    x, lens = random(BATCH, 4, WIDTH, seed=7), torch.tensor([4, 2])
     steps = random(BATCH, 3, WIDTH, seed=8)
     cache, outputs = KeyValueCache(), []
     layer(x, x, x, is_causal=True, cache=cache, valid_lens=lens, **bias(4, 4))
@@ -318,9 +206,3 @@ def test_lengths_are_checked_inside_a_compiled_function():
     torch.testing.assert_close(attend(x, lens), dot_product_attention(x, x, x, valid_lens=lens)[0])
     with pytest.raises(RuntimeError, match=r"valid_lens must lie in 0..k_len=5"):
         attend(x, lens + 1)
-
-
-def test_torch_agrees_about_a_key_mask():
-    x, key_mask = random(BATCH, Q_LEN, WIDTH), bools(BATCH, Q_LEN)
-    output, _ = dot_product_attention(x, x, x, key_mask=key_mask)
-    torch.testing.assert_close(output, F.scaled_dot_product_attention(x, x, x, key_mask[:, None]))

@@ -1,4 +1,4 @@
-"""The node cases that the onnx wheel ships for attention, rotary encoding and layer normalization.
+"""The node cases that the onnx wheel ships for attention and rotary encoding.
 
 They were written for other code by other people. Their inputs and outputs are used as they are; the code here
 only translates the names of ONNX. No case is silently left out: the last test counts them.
@@ -15,24 +15,15 @@ import onnx.backend.test.case.node
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from attention_marks import BOTH_PATHS
+from torch import Tensor
 
-from mha_lib import (
-    KeyValueCache,
-    MultiHeadAttention,
-    align_bias,
-    align_mask,
-    apply_rotary,
-    build_mask,
-    causal_mask,
-    dot_product_attention,
-    scaled_dot_product_score,
-    sliding_window_mask,
-    softcap_scores,
-)
-from mha_lib.transformer import TransformerEncoder
-
-BOTH_PATHS = pytest.mark.parametrize("need_weights", [True, False], ids=["readable", "fused"])
+from mha_lib.attention import dot_product_attention
+from mha_lib.cache import KeyValueCache
+from mha_lib.masking import align_bias, align_mask, build_mask, causal_mask, sliding_window_mask
+from mha_lib.multi_head import MultiHeadAttention
+from mha_lib.rotary import apply_rotary
+from mha_lib.scores import scaled_dot_product_score, softcap_scores
 
 # onnx compares with a relative 1e-3, and 2^-6 in bfloat16. In float32 two correct ways
 # to sum differ by much less. Its half-precision answers are rounded after each step,
@@ -217,82 +208,6 @@ def test_attention(name, need_weights):
         assert_agrees(weights, case.outputs["qk_matmul_output"])
 
 
-# Without a cache ONNX aligns the first query with the first key, so that no query sees
-# the keys beyond the last query.
-TOP_LEFT = [
-    name
-    for name, case in ATTENTION.items()
-    if case.attributes.get("is_causal", 0)
-    and not {"past_key", "nonpad_kv_seqlen"} & set(case.inputs)
-    and "left_window_size" not in case.attributes
-    and case.inputs["Q"].shape[-2] < case.inputs["K"].shape[-2]
-]
-
-
-@pytest.mark.parametrize("name", TOP_LEFT)
-@BOTH_PATHS
-def test_causal_attention_without_the_keys_that_none_sees(name, need_weights):
-    case = ATTENTION[name]
-    query, key, value, arguments, _ = translate(case)
-    end = query.shape[2]
-    hidden, bias = mask_and_bias(case.inputs.get("attn_mask"), key.shape[2])
-    assert hidden is None  # of these cases none hides more than the future
-    arguments |= {
-        "attn_mask": None,
-        "attn_bias": None if bias is None else bias[..., :end],
-        "is_causal": True,
-    }
-    output, _ = dot_product_attention(
-        query, key[:, :, :end], value[:, :, :end], **arguments, need_weights=need_weights
-    )
-    expected = case.outputs["Y"]
-    if expected.ndim == 3:
-        expected = expected.unflatten(-1, (output.shape[1], -1)).transpose(1, 2)
-    assert_agrees(output, expected)
-
-
-# `MultiHeadAttention` has one head_dim for keys and values.
-SAME_WIDTH = [
-    name for name, case in ATTENTION.items() if case.inputs["K"].shape[-1] == case.inputs["V"].shape[-1]
-]
-
-
-def layer_without_projections(query, key, score):
-    """A layer whose four matrices are the identity, for heads of this shape."""
-    (heads, width), kv_heads = query.shape[1::2], key.shape[1]
-    layer = MultiHeadAttention(
-        heads * width, heads, num_kv_heads=kv_heads, kdim=kv_heads * width, vdim=kv_heads * width, score=score
-    )
-    with torch.no_grad():
-        for projection in (layer.q_proj, layer.k_proj, layer.v_proj, layer.out_proj):
-            nn.init.eye_(projection.weight)
-    return layer.to(query.dtype)
-
-
-@pytest.mark.parametrize("name", SAME_WIDTH)
-@BOTH_PATHS
-def test_attention_in_the_layer(name, need_weights):
-    case = ATTENTION[name]
-    query, key, value, arguments, cache = translate(case)
-    scale, softcap = arguments.pop("scale"), arguments.pop("softcap")
-    score = None
-    if scale is not None or softcap is not None:
-
-        def score(query, key):
-            scores = scaled_dot_product_score(query, key, scale=scale)
-            return scores if softcap is None else softcap_scores(scores, softcap)
-
-    layer = layer_without_projections(query, key, score)
-    joined = [x.transpose(1, 2).flatten(2) for x in (query, key, value)]
-    output, weights = layer(*joined, **arguments, cache=cache, need_weights=need_weights)
-    expected = case.outputs["Y"]
-    if expected.ndim == 4:
-        expected = expected.transpose(1, 2).flatten(2)
-    assert_agrees(output, expected)
-    if need_weights and case.attributes.get("qk_matmul_output_mode") == 3:
-        assert_agrees(weights, case.outputs["qk_matmul_output"])
-
-
 # RotaryEmbedding
 
 ROTARY = load("rotaryembedding", "RotaryEmbedding")
@@ -322,44 +237,6 @@ def test_rotary_embedding(name):
     torch.testing.assert_close(turned, case.outputs["Y"], rtol=1e-5, atol=1e-6)
 
 
-# LayerNormalization: our blocks have torch's layer in them; here it must be at work, with
-# its weights and epsilon, where the block's design puts it.
-
-LAYER_NORM = load("layernormalization", "LayerNormalization")
-
-
-def encoder_that_only_normalizes(width, epsilon, norm_first):
-    """A stack of one block whose two layers add nothing, and the norm that is left."""
-    options = {"norm_first": norm_first, "layer_norm_eps": epsilon}
-    encoder = TransformerEncoder(1, width, 1, 1, bias=True, **options)
-    (block,) = encoder.blocks
-    for layer in (block.self_attention.out_proj, block.feed_forward.down_proj):
-        nn.init.zeros_(layer.weight)
-        nn.init.zeros_(layer.bias)
-    if norm_first:
-        return encoder, encoder.norm
-    block.self_attention_norm = nn.Identity()
-    return encoder, block.feed_forward_norm
-
-
-@pytest.mark.parametrize("name", LAYER_NORM)
-@pytest.mark.parametrize("norm_first", [True, False], ids=["pre-norm", "post-norm"])
-def test_layer_normalization(name, norm_first):
-    case = LAYER_NORM[name]
-    x, scale, shift = (case.inputs[name] for name in ("X", "Scale", "B"))
-    # All axes from this one on are normalized together: they are one token.
-    axis = case.attributes.get("axis", -1) % x.ndim
-    width = math.prod(x.shape[axis:])
-    epsilon = case.attributes.get("epsilon", 1e-5)
-    encoder, norm = encoder_that_only_normalizes(width, epsilon, norm_first)
-    with torch.no_grad():
-        norm.weight.copy_(scale.flatten())
-        norm.bias.copy_(shift.flatten())
-        output = encoder(x.reshape(1, -1, width)).reshape(x.shape)
-    # Entries near 0 are differences of larger ones.
-    torch.testing.assert_close(output, case.outputs["Y"], rtol=1e-5, atol=1e-6)
-
-
 # Nothing is silently left out
 
 
@@ -371,18 +248,12 @@ USED = {
         "qk_matmul_output_mode Y present_key present_value qk_matmul_output"
     ),
     "RotaryEmbedding": ("X cos_cache sin_cache position_ids interleaved num_heads rotary_embedding_dim Y"),
-    "LayerNormalization": "X Scale B axis epsilon Y",
 }
-LEFT_OUT = {
-    "softmax_precision": "ours is float32 at least; the difference is below the tolerance",
-    "Mean": "our norm does not return what it subtracts",
-    "InvStdDev": "nor what it multiplies with",
-}
+LEFT_OUT = {"softmax_precision": "ours is float32 at least; the difference is below the tolerance"}
 
 
 @pytest.mark.parametrize(
-    ("operator", "cases", "at_least"),
-    [("Attention", ATTENTION, 93), ("RotaryEmbedding", ROTARY, 8), ("LayerNormalization", LAYER_NORM, 19)],
+    ("operator", "cases", "at_least"), [("Attention", ATTENTION, 93), ("RotaryEmbedding", ROTARY, 8)]
 )
 def test_every_case_is_used(operator, cases, at_least):
     # As many as onnx 1.23 has. More are tested as they come, unless they bring something
@@ -392,14 +263,3 @@ def test_every_case_is_used(operator, cases, at_least):
     for case in cases.values():
         named.update(case.attributes, case.inputs, case.outputs)
     assert named - set(LEFT_OUT) == set(USED[operator].split())
-
-
-def test_the_tests_of_special_cases_have_such_cases():
-    assert len(TOP_LEFT) >= 12 and len(SAME_WIDTH) >= 76
-    # Every mode of the optional output is requested.
-    modes = {
-        case.attributes.get("qk_matmul_output_mode", 0)
-        for case in ATTENTION.values()
-        if "qk_matmul_output" in case.outputs
-    }
-    assert modes == {0, 1, 2, 3}

@@ -10,8 +10,8 @@ import pytest
 import torch
 from matplotlib.colors import to_hex, to_rgb
 
-import mha_lib
-from mha_lib.plots import (
+import mha_course
+from mha_course.plots import (
     HEADS,
     KEY,
     QUERY,
@@ -22,6 +22,7 @@ from mha_lib.plots import (
     plot_seeds,
     plot_weights,
 )
+from mha_course.still_learning import Measured
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +51,7 @@ def test_no_head_has_the_colour_of_a_role_or_of_another_head():
 
 
 def test_widgets_and_figures_share_their_colours():
-    style = (Path(mha_lib.__file__).parent / "widgets" / "js" / "frame.css").read_text(encoding="utf-8")
+    style = (Path(mha_course.__file__).parent / "widgets" / "js" / "frame.css").read_text(encoding="utf-8")
     for i, head in enumerate(HEADS):
         assert f"--mha-head-{i}: {head};" in style
 
@@ -141,15 +142,14 @@ def test_small_maps_carry_their_numbers():
 
 def test_scores_can_be_shown_too():
     scores = torch.tensor([[-3.0, 1.0], [2.0, 0.0]])
-    figure = plot_weights(scores, vmin=None, colorbar_label="score")
+    figure = plot_weights(scores)
     (axis,) = maps_of(figure)
     assert axis.images[0].get_clim() == (-3, 3), "the map of signed numbers is centred at 0"
     assert axis.images[0].get_cmap().name == "RdBu_r"
     inks = {text.get_text(): text.get_color() for text in axis.texts}
     assert inks == {"-3.00": "white", "1.00": "black", "2.00": "black", "0.00": "black"}
-    assert maps_of(plot_weights(scores.abs(), vmin=None))[0].images[0].get_cmap().name == "viridis"
+    assert maps_of(plot_weights(scores.abs()))[0].images[0].get_cmap().name == "viridis"
     assert [axis.get_ylabel() for axis in figure.axes][-1] == "score"
-    assert maps_of(plot_weights(scores, vmin=-5, vmax=5))[0].images[0].get_clim() == (-5, 5)
 
 
 def test_nan_and_infinities_can_be_shown():
@@ -161,7 +161,7 @@ def test_nan_and_infinities_can_be_shown():
     assert axis.images[0].get_clim() == (0, 0.75)
     # A NaN has no colour: on the white page its text must be black.
     assert [text.get_color() for text in axis.texts if text.get_text() == "nan"] == ["black", "black"]
-    figure = plot_weights(torch.tensor([[-math.inf, 1.0], [0.0, -math.inf]]), vmin=None)
+    figure = plot_weights(torch.tensor([[-math.inf, 1.0], [0.0, -math.inf]]))
     draw(figure)
     assert maps_of(figure)[0].images[0].get_clim() == (0, 1)
     draw(plot_weights(torch.full((2, 2), math.nan)))
@@ -170,25 +170,36 @@ def test_nan_and_infinities_can_be_shown():
 
 def test_curves_are_means_with_a_band():
     steps, runs = (torch.tensor([10, 20, 30]), torch.tensor([[3.0, 2.0, 1.0], [5.0, 3.0, 1.0]]))
-    figure = plot_curves(steps, {"two runs": runs, "one": torch.ones(3)}, floor=0.5, ylabel="nats")
+    figure = plot_curves(steps, {"two runs": runs, "one": torch.ones(3)}, ylabel="nats")
     draw(figure)
     (axis,) = figure.axes
-    mean, one, floor = axis.get_lines()
+    mean, one = axis.get_lines()
     assert mean.get_ydata().tolist() == [4.0, 2.5, 1.0]
     assert mean.get_xdata().tolist() == [10, 20, 30]
     assert one.get_ydata().tolist() == [1, 1, 1]
-    assert set(floor.get_ydata()) == {0.5}
     band = axis.collections[0].get_paths()[0].vertices
     assert {(10, 3), (10, 5), (20, 2), (20, 3)} <= {tuple(corner) for corner in band.tolist()}
-    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["two runs", "one", "floor"]
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["two runs", "one"]
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("training step", "nats")
 
 
 def test_no_curve_is_left_out_where_colors_run_out():
     figure = plot_curves(torch.arange(3), {str(n): torch.rand(3) for n in range(11)})
     assert len(figure.axes[0].get_lines()) == 11
-    figure = plot_curves(torch.arange(3), {"a": torch.rand(3), "b": torch.rand(3)}, colors=[KEY])
-    assert [to_hex(line.get_color()) for line in figure.axes[0].get_lines()] == [KEY, KEY]
+
+
+def test_dots_of_models_that_were_still_learning_are_hollow():
+    fast, slow = torch.tensor([0.9, 1.0]), Measured.of(torch.tensor([0.2, 0.4]), {"slow": 200})
+    figure = plot_seeds({"a": {"fast": fast, "slow": slow}}, xlabel="heads")
+    draw(figure)
+    axis = figure.axes[0]
+    drawn = [line for line in axis.get_lines() if len(line.get_ydata())]
+    fills = {float(line.get_ydata()[0]): line.get_fillstyle() for line in drawn}
+    assert {round(first, 1): fill for first, fill in fills.items()} == {0.9: "full", 0.2: "none"}
+    words = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert words == ["a", "hollow: still learning"]
+    (hollow,) = (line for line in axis.get_legend().get_lines() if line.get_fillstyle() == "none")
+    assert hollow.get_color() == "grey"
 
 
 def test_seeds_are_single_dots():

@@ -14,17 +14,13 @@ from random_draws import property_of
 from random_tensors import random
 from torch import nn
 
-from mha_lib import (
-    KeyValueCache,
-    MultiHeadAttention,
-    align_mask,
-    build_mask,
-    cosine_score,
-    dot_product_attention,
-    masked_softmax,
-    sliding_window_mask,
-)
-from mha_lib.positional import RotaryPositionalEncoding, ShawScore
+from mha_lib.attention import dot_product_attention, masked_softmax
+from mha_lib.cache import KeyValueCache
+from mha_lib.masking import align_mask, build_mask, sliding_window_mask
+from mha_lib.multi_head import MultiHeadAttention
+from mha_lib.relative import ShawScore
+from mha_lib.rotary import RotaryPositionalEncoding
+from mha_lib.scores import cosine_score
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # Two orders of summation differ by some units in the last place of numbers of size one.
@@ -88,9 +84,6 @@ class Call:
             for own, new in ((self.query, query), (self.key, key), (self.value, value))
         ]
         return dot_product_attention(*tensors, **self.asked() | other)
-
-    def wide_bias(self):
-        return None if self.bias is None else self.bias.expand(self.shape)
 
     def seen_by_group(self):
         """Which keys of each key head any query sees: bool (batch, num_kv_heads, k_len)."""
@@ -178,25 +171,6 @@ def test_attention_is_what_the_loop_computes(call):
         close(weights.double(), torch.from_numpy(expected_weights), call.error)
 
 
-@property_of(call=calls(need_weights=True))
-def test_rows_sum_to_one_or_to_zero(call):
-    output, weights = call.run()
-    visible = call.visible
-    assert (weights >= 0).all()
-    assert (weights[~visible] == 0).all()
-    anything = visible.any(-1)
-    close(weights.double().sum(-1), anything.double(), call.shape[-1] * call.error)
-    assert (output[~anything] == 0).all()
-    assert (call.run(need_weights=False)[0][~anything] == 0).all()
-    lowest, highest = (
-        extreme(call.value.repeat_interleave(call.group, 1), dim=2, keepdim=True)
-        for extreme in (torch.amin, torch.amax)
-    )
-    slack = 2 * call.error
-    inside = (output >= lowest - slack) & (output <= highest + slack)
-    assert inside[anything].all()  # a mean lies between the smallest and the largest
-
-
 @property_of(call=calls(), fill=st.sampled_from([1e30, -1e30, 1e4, 0.0]))
 def test_hidden_keys_and_values_cannot_matter(call, fill):
     """Whatever finite numbers they hold, the output does not change, and they receive no gradient."""
@@ -253,70 +227,6 @@ def test_the_future_cannot_change_the_past(call, seed):
     before, after = call.run()[0], call.run(key=key, value=value)[0]
     past = max(first - (k_len - q_len), 0)  # queries before that key
     assert torch.equal(before[:, :, :past], after[:, :, :past])
-
-
-@property_of(call=calls())
-def test_a_sample_alone_gives_what_it_gives_in_the_batch(call):
-    together, weights = call.run()
-    batch = call.shape[0]
-    for b in range(batch):
-        own = {
-            name: part[b : b + 1] if isinstance(part, torch.Tensor) and has_batch(part, name, batch) else part
-            for name, part in call.asked().items()
-        }  # fmt: skip
-        alone, alone_weights = dot_product_attention(
-            *(x[b : b + 1] for x in (call.query, call.key, call.value)), **own
-        )
-        close(alone[0], together[b], call.error)
-        if call.need_weights:
-            close(alone_weights[0], weights[b], call.error)
-
-
-def has_batch(part, name, batch):
-    axes = {"attn_mask": 3, "attn_bias": 4, "valid_lens": 1}[name]
-    return part.ndim >= axes and part.shape[0] == batch
-
-
-@property_of(call=calls(), seed=seeds)
-def test_permuting_queries_permutes_outputs(call, seed):
-    """Their rows of mask and bias go with them."""
-    q_len = call.shape[2]
-    order = torch.randperm(q_len, generator=torch.Generator().manual_seed(seed))
-    bias = call.wide_bias()
-    plain, moved = (
-        dot_product_attention(
-            call.query[:, :, rows], call.key, call.value, call.visible[:, :, rows],
-            attn_bias=None if bias is None else bias[:, :, rows],
-            scale=call.scale, need_weights=call.need_weights,
-        )[0]
-        for rows in (torch.arange(q_len), order)
-    )  # fmt: skip
-    close(moved, plain[:, :, order], call.error)
-    close(plain, call.run()[0], call.error)
-
-
-@property_of(call=calls(), seed=seeds)
-def test_permuting_keys_with_their_values_changes_nothing(call, seed):
-    k_len = call.shape[3]
-    order = torch.randperm(k_len, generator=torch.Generator().manual_seed(seed))
-    bias = call.wide_bias()
-    plain, moved = (
-        dot_product_attention(
-            call.query, call.key[:, :, columns], call.value[:, :, columns], call.visible[..., columns],
-            attn_bias=None if bias is None else bias[..., columns],
-            scale=call.scale, need_weights=call.need_weights,
-        )
-        for columns in (torch.arange(k_len), order)
-    )  # fmt: skip
-    close(moved[0], plain[0], call.error)
-    if call.need_weights:
-        close(moved[1], plain[1][..., order], call.error)
-
-
-@property_of(call=calls(plain=True), size=st.floats(-50, 50))
-def test_the_same_number_added_to_all_scores_changes_nothing(call, size):
-    bias = torch.full(call.shape[2:], size, dtype=torch.float64)
-    close(call.run(attn_bias=bias)[0], call.run()[0], max(call.error, 1e-10))
 
 
 @property_of(call=calls())

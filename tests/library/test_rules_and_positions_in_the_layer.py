@@ -1,24 +1,15 @@
 """The multi-head layer with another scoring rule, and with rotary or relative positions."""
 
 import functools
-import math
 
 import numpy as np
 import oracles
 import pytest
 import torch
-from attention_cases import (
-    BATCH,
-    BIAS,
-    BOTH_PATHS,
-    HEAD_DIM,
-    HEADS,
-    HIDING_HEADS,
-    K_LEN,
-    Q_LEN,
-    make_inputs,
-    make_layer,
-)
+from attention_cases import BIAS, HIDING_HEADS
+from attention_layers import make_inputs, make_layer
+from attention_marks import BOTH_PATHS
+from attention_sizes import BATCH, HEAD_DIM, HEADS, K_LEN, Q_LEN
 from random_tensors import random
 from torch import nn
 
@@ -26,40 +17,28 @@ from mha_lib import (
     AdditiveScore,
     BilinearScore,
     MultiHeadAttention,
+    RotaryPositionalEncoding,
+    ShawScore,
     cosine_score,
     dot_product_score,
     gaussian_score,
     scaled_dot_product_score,
     softcap_scores,
 )
-from mha_lib.positional import RotaryPositionalEncoding, ShawScore
 
 # scoring rules
 
 
-def cosine(q, k):
-    return oracles.dot(q, k) / math.sqrt(oracles.dot(q, q) * oracles.dot(k, k))
-
-
-def additive(module):
-    w_q, w_k, w_s = (oracles.doubles(p) for p in module.parameters())
-    return lambda q, k: oracles.dot(w_s[0], np.tanh(w_q @ q + w_k @ k))
-
-
-def bilinear(module):
-    (weight,) = (oracles.doubles(p) for p in module.parameters())
-    return lambda q, k: oracles.dot(q, weight @ k)
-
-
 RULES = {
-    "cosine": (lambda: cosine_score, lambda _: cosine),
+    "cosine": (lambda: cosine_score, lambda _: oracles.cosine),
     "dot": (lambda: dot_product_score, lambda _: oracles.dot),
+    "the default": (lambda: scaled_dot_product_score, lambda _: None),
     "gaussian": (
         lambda: functools.partial(gaussian_score, bandwidth=2.0),
         lambda _: lambda q, k: -oracles.dot(q - k, q - k) / 8,
     ),
-    "additive": (lambda: AdditiveScore(HEAD_DIM, HEAD_DIM, 17), additive),
-    "bilinear": (lambda: BilinearScore(HEAD_DIM, HEAD_DIM), bilinear),
+    "additive": (lambda: AdditiveScore(HEAD_DIM, HEAD_DIM, 17), oracles.additive),
+    "bilinear": (lambda: BilinearScore(HEAD_DIM, HEAD_DIM), oracles.bilinear),
 }
 
 
@@ -93,12 +72,6 @@ def test_a_scoring_module_belongs_to_the_layer_and_learns():
         assert all(p.grad.abs().sum() > 0 for p in layer.parameters())
 
 
-def test_the_scaled_dot_product_as_a_rule_is_the_default():
-    plain, ruled = make_layer(), make_layer(score=scaled_dot_product_score)
-    for own, other in zip(ruled(*make_inputs()), plain(*make_inputs()), strict=True):
-        torch.testing.assert_close(own, other)
-
-
 @BOTH_PATHS
 def test_a_softcap_bends_the_scores_of_a_rule(need_weights):
     """The cap is applied to what the rule gives, as if it were part of the rule."""
@@ -121,12 +94,9 @@ def test_a_rule_sees_all_heads_at_once():
 
 @pytest.mark.parametrize(
     "rule",
-    [
-        lambda q, k: (q @ k.mT)[..., :-1], lambda q, k: (q @ k.mT)[..., :1],
+    [lambda q, k: (q @ k.mT)[..., :-1], lambda q, k: (q @ k.mT)[..., :1],
         lambda q, k: (q @ k.mT)[:, :, :1], lambda q, k: (q @ k.mT)[:, :1],
-        lambda q, k: (q @ k.mT)[:1], lambda q, k: (q @ k.mT)[:, 0],
-        lambda q, k: k @ q.mT, lambda q, k: q,
-    ],
+        lambda q, k: (q @ k.mT)[:1], lambda q, k: (q @ k.mT)[:, 0], lambda q, k: k @ q.mT, lambda q, k: q],
     ids=["keys", "one key", "one query", "one head", "one sample", "no heads", "transposed", "query"],
 )  # fmt: skip
 def test_scores_of_another_shape_are_refused(rule):
@@ -145,8 +115,8 @@ def test_a_rule_that_returns_no_scores_is_refused(result):
 
 
 def make_rotary_layer(**options):
-    torch.manual_seed(0)
     rotary = RotaryPositionalEncoding(14)
+    torch.manual_seed(0)
     layer = MultiHeadAttention(HEADS * 14, HEADS, bias=True, rotary=rotary, **options)
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.3)
@@ -167,22 +137,6 @@ def test_a_layer_rotates_queries_and_keys(is_causal, q_len, k_len, num_kv_heads,
         turn=lambda x, first: oracles.rotated(x, first=first), is_causal=is_causal,
     )  # fmt: skip
     np.testing.assert_allclose(output.detach(), expected, rtol=0, atol=2e-6)
-
-
-@BOTH_PATHS
-def test_a_rotary_layer_sees_only_relative_positions(need_weights):
-    """Hidden tokens before the text shift all positions and change nothing."""
-    layer, x = make_rotary_layer(), random(BATCH, Q_LEN, HEADS * 14)
-    before = random(BATCH, 6, HEADS * 14, seed=1)
-    alone, _ = layer(x, x, x, is_causal=True, need_weights=need_weights)
-    longer = torch.cat((before, x), dim=1)
-    mask = (torch.arange(6 + Q_LEN) >= 6).expand(Q_LEN, -1)
-    moved, _ = layer(x, longer, longer, mask, is_causal=True, need_weights=need_weights)
-    torch.testing.assert_close(moved, alone, rtol=0, atol=1e-5)
-    swapped = x.flip(1)
-    turned, _ = layer(x[:, -1:], swapped, swapped, need_weights=need_weights)
-    plain, _ = layer(x[:, -1:], x, x, need_weights=need_weights)
-    assert (turned - plain).abs().max() > 0.01
 
 
 def test_shaw_in_the_layer():

@@ -6,22 +6,12 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from attention_cases import (
-    BATCH,
-    HALVES,
-    HEADS,
-    HIDING,
-    HIDING_HEADS,
-    K_LEN,
-    Q_LEN,
-    VALUE_DIM,
-    all_but,
-    qkv,
-    some_rows_hidden,
-)
+from attention_cases import HIDING, HIDING_HEADS, all_but
+from attention_marks import HALVES
+from attention_sizes import BATCH, HEADS, K_LEN, Q_LEN, VALUE_DIM
 from random_tensors import bools, random
 
-from mha_lib import attention_pooling, dot_product_attention, masked_softmax, scaled_dot_product_score
+from mha_lib import attention_pooling, masked_softmax
 
 # masked_softmax
 
@@ -85,16 +75,6 @@ def test_large_scores_do_not_overflow():
     assert masked_softmax(torch.tensor([[6e4, 6e4, -6e4]], dtype=torch.half)).tolist() == [[0.5, 0.5, 0.0]]
 
 
-def test_a_hidden_row_is_zero_in_the_gradient_too():
-    scores = random(BATCH, Q_LEN, K_LEN, requires_grad=True)
-    weights = masked_softmax(scores, valid_lens=torch.tensor([0, 3]))
-    assert (weights[0] == 0).all()
-    weights.square().sum().backward()
-    assert (scores.grad[0] == 0).all()
-    assert (scores.grad[1, :, 3:] == 0).all()
-    assert (scores.grad[1, :, :3] != 0).all()
-
-
 def test_softmax_gradient_equals_finite_differences():
     mask = all_but(bools(3, 5), 1)
     scores = random(3, 5, requires_grad=True)
@@ -147,31 +127,3 @@ def test_pooling_rounds_half_precision_once(dtype):
     wide = attention_pooling(scores.float(), value.float())
     for found, wanted in zip(attention_pooling(scores, value), wide, strict=True):
         assert torch.equal(found, wanted.to(dtype))
-
-
-@pytest.mark.parametrize("dropout_p", [0.0, 0.25, 0.75, 1.0])
-def test_dropout_of_weights(dropout_p):
-    """With the identity as values, the output shows the weights that were used."""
-    torch.manual_seed(0)
-    scores = random(BATCH, 101, 103)
-    identity = torch.eye(103, dtype=torch.float64).expand(BATCH, 103, 103)
-    used, weights = attention_pooling(scores, identity, dropout_p=dropout_p)
-    torch.testing.assert_close(weights, scores.softmax(-1))
-    dropped = used == 0
-    assert dropped.double().mean().item() == pytest.approx(dropout_p, abs=0.01)
-    torch.testing.assert_close(used[~dropped], weights[~dropped] / max(1 - dropout_p, 1e-9))
-
-
-def test_softmax_and_pooling_agree_with_attention():
-    """`masked_softmax` and `attention_pooling` give what `dot_product_attention` gives, in every dtype."""
-    for dtype in (torch.float64, torch.float32, *HALVES):
-        query, key, value = qkv(dtype)
-        mask = some_rows_hidden()
-        scores = scaled_dot_product_score(query.double(), key.double()).to(dtype)
-        output, weights = attention_pooling(scores, value, mask)
-        assert output.dtype == weights.dtype == dtype
-        expected, expected_weights = dot_product_attention(query, key, value, mask)
-        error = 4 * torch.finfo(dtype).eps
-        torch.testing.assert_close(weights, expected_weights, rtol=error, atol=error)
-        torch.testing.assert_close(output, expected, rtol=error, atol=2 * error)
-        assert torch.equal(weights, masked_softmax(scores, mask))

@@ -10,7 +10,7 @@ import torch
 from random_tensors import bools, random
 
 import mha_lib
-from mha_lib import MultiHeadAttention, _checks, _fast, attention_pooling, dot_product_attention, masking
+from mha_lib import MultiHeadAttention, _fast, attention_pooling, dot_product_attention
 from mha_lib.scores import scaled_dot_product_score
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,7 +100,7 @@ HIDDEN = {
 def test_what_no_query_may_see_never_matters(need_weights, hide, heads, wrong, asked, monkeypatch):
     """Whatever key and value hold there, outputs, weights and gradients are those of a clean input."""
     if not asked:
-        monkeypatch.setattr(_checks, "finite", lambda *_: False)
+        monkeypatch.setattr(_fast, "finite", lambda *_: False)
     results = []
     for spoilt in ((), (1, 2), (2,)):
         inputs = [
@@ -193,11 +193,3 @@ def test_a_nan_in_a_shared_key_reaches_the_heads_of_its_group(need_weights):
     expected[0, 3:, -1] = True
     assert torch.equal(output.isnan().all(-1), expected)
     assert torch.equal(output.isnan().any(-1), expected)
-
-
-def test_one_mask_is_built_in_a_call(monkeypatch):
-    combined, combine = [], masking._combine_masks
-    monkeypatch.setattr(masking, "_combine_masks", lambda *given: combined.append(1) or combine(*given))
-    layer, x = MultiHeadAttention(33, HEADS), random(BATCH, Q_LEN, 33, dtype=torch.float32)
-    layer(x, x, x, valid_lens=torch.tensor([3, 5]), is_causal=True)
-    assert len(combined) == 1

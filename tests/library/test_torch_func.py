@@ -2,28 +2,13 @@
 
 import pytest
 import torch
-from attention_cases import (
-    ASKED,
-    BATCH,
-    BIAS,
-    BOTH_PATHS,
-    EACH_ASKED,
-    EVEN_DIM,
-    FUSED,
-    HEADS,
-    K_LEN,
-    LENS,
-    Q_LEN,
-    differentiable,
-    even_inputs,
-    even_layer,
-    exact,
-    exact_for,
-    qkv,
-)
-from random_tensors import bools, random
+from attention_cases import ASKED, BIAS, EACH_ASKED, FUSED, exact, exact_for, qkv
+from attention_layers import even_inputs, even_layer
+from attention_marks import BOTH_PATHS
+from attention_sizes import BATCH, HEADS, K_LEN, Q_LEN
+from random_tensors import bools, differentiable
 
-from mha_lib import MultiHeadAttention, dot_product_attention
+from mha_lib import dot_product_attention
 
 
 @BOTH_PATHS
@@ -98,20 +83,3 @@ def test_per_sample_gradients(need_weights):
         layer(*one, is_causal=True)[0].square().sum().backward()
         for name, parameter in layer.named_parameters():
             torch.testing.assert_close(together[name][b], parameter.grad)
-
-
-@BOTH_PATHS
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_an_ensemble_of_layers_under_vmap(need_weights):
-    layers = []
-    for n in range(3):
-        torch.manual_seed(n)
-        layers.append(MultiHeadAttention(EVEN_DIM, HEADS, num_kv_heads=1).double())
-    parameters, _ = torch.func.stack_module_state(layers)
-    x = random(BATCH, K_LEN, EVEN_DIM)
-    asked = {"valid_lens": LENS, "is_causal": True, "need_weights": need_weights}
-    outputs = torch.func.vmap(lambda own: torch.func.functional_call(layers[0], own, (x, x, x), asked)[0])(
-        parameters
-    )
-    for layer, output in zip(layers, outputs, strict=True):
-        torch.testing.assert_close(output, layer(x, x, x, **asked)[0])

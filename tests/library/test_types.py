@@ -1,46 +1,55 @@
-"""Annotations name the axes of every tensor; the tests enforce them; every example in a docstring runs."""
+"""Annotations name the axes of every tensor, and the tests enforce them."""
 
-import doctest
 import importlib
 import inspect
-import json
-import pkgutil
 import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import jaxtyping
 import pytest
 import torch
-from planting import replaced
-from test_exports import MODULES, examples_of, public
+from test_exports import LIBRARY, modules_of, public
 
+import mha_course.exercises
+import mha_course.widgets
 import mha_lib
-import mha_lib.widgets
-from mha_lib import attention_pooling, sinusoidal_encoding
+from mha_lib import _judging, attention_pooling, sinusoidal_encoding
 
-PACKAGE = Path(mha_lib.__file__).parent
+# Pictures take the numbers of their pages, which draw them.
 ALL_MODULES = {
-    module.name.removeprefix("mha_lib."): importlib.import_module(module.name)
-    for module in pkgutil.walk_packages([str(PACKAGE)], "mha_lib.")
-    if "._" not in module.name
+    name: importlib.import_module(name)
+    for name in (*LIBRARY, *modules_of(mha_course))
+    if not name.startswith("mha_course.pictures")
 }
 
 
 def public_name(module, name):
-    """What a reader imports: mha_lib.causal_mask, mha_lib.data.curve, mha_lib.widgets.Quiz."""
-    if name in mha_lib.__all__:
+    """What a reader imports: mha_lib.causal_mask, mha_course.data.curve, mha_course.widgets.Quiz."""
+    if module.startswith("mha_lib.") and name in mha_lib.__all__:
         return f"mha_lib.{name}"
-    return f"mha_lib.{module.split('.')[0]}.{name}"
+    package = re.match(r"mha_course\.(widgets|exercises)", module)
+    return f"{package[0] if package else module}.{name}"
+
+
+def exported(module, name):
+    """Widgets and exercises are imported from their package, which says what is public."""
+    package = re.match(r"mha_course\.(widgets|exercises)", module)
+    return package is None or name in sys.modules[package[0]].__all__
 
 
 PUBLIC = {
     public_name(module, name): thing
     for module, loaded in ALL_MODULES.items()
     for name, thing in public(loaded).items()
-} | {"mha_lib.widgets.Explorer": mha_lib.widgets.Explorer}
+    if exported(module, name)
+} | {"mha_course.widgets.Explorer": mha_course.widgets.Explorer}
+# The engine that judges answers is the library's, which hides it; the course says what is public of it.
+PUBLIC |= {
+    f"mha_course.exercises.{name}": getattr(mha_course.exercises, name)
+    for name in public(_judging)
+    if name in mha_course.exercises.__all__
+}
 METHODS = {
     f"{path}.{name}": getattr(member, "__func__", member)
     for path, thing in PUBLIC.items()
@@ -77,15 +86,8 @@ def test_a_bare_tensor_is_seen():
     assert set(bare_tensors(bare)) == {"x", "return"}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        path
-        for path in PUBLIC | METHODS
-        # A widget's tensors are checked one by one, with errors that name them.
-        if not path.startswith("mha_lib.widgets")
-    ],
-)
+# A widget's tensors are checked one by one, with errors that name them.
+@pytest.mark.parametrize("path", [path for path in PUBLIC | METHODS if "mha_course.widgets" not in path])
 def test_every_tensor_names_its_axes(path):
     # Fields that start empty have no shape to name.
     exempt = {"mha_lib.KeyValueCache": {"keys", "values", "visible"}}
@@ -170,66 +172,6 @@ def test_a_false_annotation_is_caught(tmp_path, monkeypatch, shape_checker):
             call()
 
 
-# What is wrong -> (module, function, its text, the text that gives another shape, a call that should notice).
-WRONG_SHAPES = {
-    "nothing": ("masking", "causal_mask", "k_len", "k_len", "causal_mask(3, 5)"),
-    "a transposed mask": (
-        "masking", "causal_mask", ".tril(k_len - q_len)", ".tril(k_len - q_len).T", "causal_mask(3, 5)"
-    ),
-    "heads that are not merged": (
-        "multi_head", "MultiHeadAttention.merge_heads", "x.transpose(1, 2).flatten(2)", "x.transpose(1, 2)",
-        "MultiHeadAttention(6, 3).merge_heads(torch.ones(2, 3, 5, 2))",
-    ),
-    "a mean over the wrong axis": (
-        "inspection", "head_importance", "sum(0).abs().mean(0)", "sum(0).abs().mean(1)",
-        "head_importance(layer, lambda: layer(x, x, x)[0].square().mean((1, 2)))",
-    ),
-    "a transposed history": (
-        "training", "fit", "torch.stack(kept, dim=-1)", "torch.stack(kept)",
-        "fit(seeded(lambda: nn.Linear(1, 1), 2), lambda _: (x, x), steps=3, loss=nn.MSELoss())",
-    ),
-}  # fmt: skip
-# In one process that imports torch once; each copy of the library is imported in a fork of it.
-CALLS = """
-import json, os, sys, beartype, jaxtyping, torch
-from torch import nn
-for folder, call in json.load(sys.stdin):
-    if os.fork() == 0:
-        sys.path.insert(0, folder)
-        jaxtyping.install_import_hook("mha_lib", sys.argv[1])
-        from mha_lib import *
-        from mha_lib.training import *
-        layer, x = MultiHeadAttention(1, 1), torch.rand(2, 5, 1)
-        try:
-            eval(call)
-            print("passed", flush=True)
-        except jaxtyping.TypeCheckError as error:
-            print("caught:", str(error).splitlines()[0], flush=True)
-        os._exit(0)
-    os.wait()
-"""
-
-
-@pytest.mark.slow
-def test_a_wrong_shape_in_the_library_is_caught(tmp_path, shape_checker):
-    work = []
-    for what, (module, function, right, wrong, call) in WRONG_SHAPES.items():
-        copy = tmp_path / what / "mha_lib"
-        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "widgets"))
-        file = copy / f"{module}.py"
-        if right != wrong:
-            file.write_text(replaced(file.read_text(), function, right, wrong))
-        work.append((str(copy.parent), call))
-    done = subprocess.run(
-        [sys.executable, "-c", CALLS, shape_checker],
-        input=json.dumps(work), cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    verdicts = dict(zip(WRONG_SHAPES, done.stdout.splitlines(), strict=True))
-    assert verdicts.pop("nothing") == "passed"
-    assert [what for what, verdict in verdicts.items() if "Type-check error whilst" not in verdict] == []
-
-
 def test_the_library_needs_no_checker():
     """Users of the library need the names of the axes, but not the checker that enforces them."""
     code = (
@@ -238,20 +180,3 @@ def test_the_library_needs_no_checker():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["3", "False"], done.stderr
-
-
-# Examples.
-
-# Those of the other modules run in test_exports.
-OTHER_EXAMPLES = {
-    test.name: test for module in ALL_MODULES if module not in MODULES for test in examples_of(module)
-}
-
-
-@pytest.mark.parametrize("name", OTHER_EXAMPLES)
-def test_other_examples_run(name):
-    printed = []
-    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-    results = runner.run(OTHER_EXAMPLES[name], out=printed.append, clear_globs=False)
-    assert results.attempted > 0
-    assert results.failed == 0, "".join(printed)

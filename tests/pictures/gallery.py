@@ -9,27 +9,21 @@ import contextlib
 import io
 import json
 import mimetypes
-import os
-import shutil
-import tempfile
 from collections import Counter
 from pathlib import Path
 
 import compare
-import matplotlib
 import nbformat
 from bs4 import BeautifulSoup
 from ipywidgets.embed import dependency_state, embed_data
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from stills import at_rest, open_browser
 from widget_samples import SAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = Path(__file__).resolve().parent / "stored"
 FAILED = ROOT / "_build" / "pictures"
 """Where a failing comparison leaves the new picture and the difference."""
-
-TYPEFACES = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
 
 WIDTHS, THEMES = (1280, 360), ("light", "dark")
 """Widths of the window in CSS pixels, themes of the page. A sheet shows both themes of each width."""
@@ -87,55 +81,12 @@ def markup(name):
 # --------------------------------------------------------------------------------
 # The page and the browser
 
-FONTS = """<?xml version="1.0"?>
-<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
-<fontconfig>
-  <dir>{fonts}</dir>
-  <cachedir>{cache}</cachedir>
-  <selectfont>
-    <acceptfont><glob>*/DejaVuSans.ttf</glob></acceptfont>
-    <acceptfont><glob>*/DejaVuSans-*.ttf</glob></acceptfont>
-    <acceptfont><glob>*/DejaVuSansMono*.ttf</glob></acceptfont>
-    <rejectfont><glob>*</glob></rejectfont>
-  </selectfont>
-  <alias binding="same"><family>monospace</family><prefer><family>DejaVu Sans Mono</family></prefer></alias>
-  <alias binding="same"><family>sans-serif</family><prefer><family>DejaVu Sans</family></prefer></alias>
-  <match target="font">
-    <edit name="antialias" mode="assign"><bool>true</bool></edit>
-    <edit name="hinting" mode="assign"><bool>false</bool></edit>
-    <edit name="autohint" mode="assign"><bool>false</bool></edit>
-    <edit name="rgba" mode="assign"><const>none</const></edit>
-  </match>
-</fontconfig>
-"""
-
-OPTIONS = [
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-    "--disable-gpu",
-    "--disable-lcd-text",
-    "--font-render-hinting=none",
-    "--force-color-profile=srgb",
-]
-
 
 @contextlib.contextmanager
 def open_studio(book):
-    """A `Studio` with a browser of its own, for the folder of the built book.
-
-    The browser sees no other fonts than those that matplotlib brings, so the machine's do not matter.
-    """
-    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-    program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        config = Path(folder) / "fonts.conf"
-        config.write_text(FONTS.format(fonts=TYPEFACES, cache=folder))
-        browser = playwright.chromium.launch(
-            executable_path=program,
-            args=OPTIONS + sandbox,
-            env={**os.environ, "FONTCONFIG_FILE": str(config)},
-        )
+    """A `Studio` with a browser of its own, for the folder of the built book."""
+    with open_browser() as browser:
         yield Studio(browser, book)
-        browser.close()
 
 
 class Studio:
@@ -188,20 +139,11 @@ class Studio:
         for step in self.page.locator(".text_html input[type=radio]").all():
             step.evaluate("node => node.click()")
             shots.append(self.shot())
-        return stack([picture_of(shot) for shot in shots or [self.shot() if rests else self.last_shot()]])
+        return stack([picture_of(shot) for shot in shots or [self.shot() if rests else at_rest(self.shot)]])
 
     def shot(self):
         clip = self.page.evaluate(COLUMN)
         return self.page.screenshot(clip=clip, full_page=clip["height"] > 2300, animations="disabled")
-
-    def last_shot(self):
-        """The picture as soon as two in a row are the same: some widgets compute for a while."""
-        before = None
-        for _ in range(50):
-            if (shot := self.shot()) == before:
-                return shot
-            before = shot
-        raise AssertionError("the page does not come to rest")
 
 
 def picture_of(png):

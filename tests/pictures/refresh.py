@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS / folder) for folder in ("", "widgets", "pictures")] + [str(TESTS.parent)]
+sys.path[:0] = [str(TESTS / folder) for folder in ("../tools", "widgets", "pictures", "..")]
 
 import gallery  # noqa: E402
 

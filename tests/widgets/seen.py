@@ -19,6 +19,7 @@ SEEN = """(node) => {
     y: ticks("y"),
     curves: [...node.querySelectorAll("path.mha-curve")].map((path) => [path.getAttribute("class"), path.getAttribute("d")]),
     dots: dots.map((dot) => [dot.parentNode.className, ...place(dot), dot.getBoundingClientRect().width]),
+    handles: [...node.querySelectorAll(".mha-handle")].map(place),
   };
 }"""  # noqa: E501, the program would not be clearer in more lines
 
@@ -26,6 +27,10 @@ SHARES = """rows => rows.map((row) => {
   const width = (part) => row.querySelector(part).getBoundingClientRect().width;
   return width(".mha-bar-track i") / width(".mha-bar-track");
 })"""
+
+
+def slider(host, name):
+    return host.get_by_role("slider", name=name, exact=True)
 
 
 def number_in(text):
@@ -106,8 +111,19 @@ class Plane:
     def curve(self, kind):
         """The corners of the only curve with these classes; a gap in it leaves no point."""
         [path] = [path for kinds, path in self.seen["curves"] if kinds == f"mha-curve {kind}"]
+        return self._corners(path)
+
+    def curves(self, kind):
+        """The corners of each curve that is drawn and has this class among others, in order."""
+        return [self._corners(path) for kinds, path in self.seen["curves"] if path and kind in kinds.split()]
+
+    def _corners(self, path):
         pairs = re.findall(r"[ML](\S+?) ([-\d.]+)", path)
         return [(self.x(float(x)), self.y(float(y))) for x, y in pairs]
+
+    def handles(self):
+        """The middles of the handles."""
+        return [(self.x(x), self.y(y)) for x, y in self.seen["handles"]]
 
     def dots(self, kind):
         """The middles of the dots with these classes, and the width of each in pixels."""

@@ -4,49 +4,23 @@ import math
 import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from playwright.sync_api import expect
 from scipy import stats
-from widget_page import ByHand, copied_code, write_page
+from seen import map_pixels
+from widget_page import ByHand, copied_code, in_browser, write_page
 
-from mha_lib.data import pointer_batch
-from mha_lib.training import cross_entropy, fit
-from mha_lib.widgets import HeadTraining, head_training
+from mha_course.data import pointer_batch
+from mha_course.training import fit
+from mha_course.widgets import HeadTraining, head_training
 
 ROOT = Path(__file__).resolve().parents[2]
-JS = ROOT / "mha_lib" / "widgets" / "js"
+MATH = "head_training_math.js"
 SIZES = {"vocabSize": 8, "length": 12, "embedDim": 32, "hiddenDim": 64, "batchSize": 32, "steps": 300,
          "heldOut": 96, "heldOutSeed": 5}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def math_page(browser, serve):
-    page = browser.new_page()
-    page.goto(serve(JS) + "/head_training_math.js")
-    yield page
-    page.close()
-
-
-def in_browser(page, code, **values):
-    """Run the body of a function over the module `m`; `typed` makes typed arrays of lists of floats."""
-    return page.evaluate(
-        """async ([code, values]) => {
-          const m = await import("/head_training_math.js");
-          const typed = (parameters) => Object.fromEntries(
-            Object.entries(parameters ?? {}).map(([name, numbers]) => [name, Float64Array.from(numbers)]));
-          const plain = (value) => ArrayBuffer.isView(value) ? Array.from(value)
-            : Array.isArray(value) ? value.map(plain)
-            : value && typeof value === "object"
-              ? Object.fromEntries(Object.entries(value).map(([k, v]) => [k, plain(v)])) : value;
-          const names = Object.keys(values);
-          return plain(new Function("m", "typed", ...names, code)(m, typed, ...Object.values(values)));
-        }""",
-        [code, values],
-    )
 
 
 def plan(**changes):
@@ -147,53 +121,6 @@ def test_cross_entropy_survives_large_logits(math_page):
 # The optimiser
 
 
-@pytest.mark.parametrize(("steps", "lr"), [(300, 0.03), (300, 0.1), (50, 0.01), (17, 0.003)])
-def test_schedule_is_that_of_torch(math_page, steps, lr):
-    optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=lr)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps, pct_start=0.1)
-    expected = []
-    for _ in range(steps):
-        (group,) = optimizer.param_groups
-        expected.append([group["lr"], group["betas"][0]])
-        optimizer.step()
-        schedule.step() if len(expected) < steps else None
-    found = in_browser(
-        math_page,
-        """return Array.from({ length: steps }, (_, step) => {
-          const { rate, beta1 } = m.oneCycle(step, steps, lr);
-          return [rate, beta1];
-        });""",
-        steps=steps,
-        lr=lr,
-    )
-    torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-12, atol=1e-16)
-
-
-def test_adam_is_that_of_torch(math_page):
-    """Ten steps with gradients of very different sizes, one of them always 0, and rates that change."""
-    generator = torch.Generator().manual_seed(0)
-    gradients = torch.randn(10, 7, generator=generator, dtype=torch.float64)
-    gradients *= torch.tensor([1e3, 1, 1e-3, 1e-6, 1e-9, 1e-12, 0])
-    rates = [(0.01 * (i + 1), 0.95 - 0.01 * i) for i in range(10)]
-    x = torch.arange(7, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.Adam([x])
-    for gradient, (rate, beta1) in zip(gradients, rates, strict=True):
-        optimizer.param_groups[0].update(lr=rate, betas=(beta1, 0.999))
-        x.grad = gradient.clone()
-        optimizer.step()
-    found = in_browser(
-        math_page,
-        """const x = Float64Array.from({ length: 7 }, (_, i) => i);
-        const moments = { means: { x: new Float64Array(7) }, squares: { x: new Float64Array(7) } };
-        gradients.forEach((gradient, i) =>
-          m.adamStep({ x }, { x: gradient }, moments, i + 1, { rate: rates[i][0], beta1: rates[i][1] }));
-        return x;""",
-        gradients=gradients.tolist(),
-        rates=rates,
-    )
-    torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), x.detach(), atol=1e-13, rtol=1e-13)
-
-
 @pytest.fixture(scope="module")
 def experiment():
     """`experiments/common.py`: the model of the stored runs."""
@@ -240,7 +167,7 @@ def test_training_curve_is_that_of_the_experiment(math_page, experiment, num_hea
     assert [record["step"] for record in found] == list(range(51))
     assert found[0]["loss"] is None or math.isnan(found[0]["loss"])
     # What the page shows of the trained model, against torch's model after the same steps.
-    both_right, roles, maps = head_training._measure(model.double())
+    both_right, roles, maps = head_training.measure(model.double())
     last = found[-1]
     assert last["bothRight"] == both_right.item()
     assert torch.allclose(torch.tensor(last["roles"], dtype=torch.float64), roles.flatten(), atol=1e-8)
@@ -252,7 +179,7 @@ def test_run_of_a_seed_is_the_same_in_python(math_page, num_heads, read_out, see
     """The seed's start, batches and held-out sequences, and 50 of the 300 steps."""
     widget = HeadTraining(num_heads=num_heads, read_out=read_out, seed=seed, lr=0.01)
     model = widget.model()
-    expected = list(head_training._train(model, widget, 50))
+    expected = list(head_training.train(model, widget.lr, widget.seed, 50))
     found = in_browser(
         math_page, RUN.replace("typed(parameters)", "undefined"), batches=None, count=50,
         plan=plan(numHeads=num_heads, readOut=read_out, seed=seed, lr=0.01),
@@ -260,40 +187,14 @@ def test_run_of_a_seed_is_the_same_in_python(math_page, num_heads, read_out, see
     losses = torch.tensor([record["loss"] for record in found[1:]])
     torch.testing.assert_close(losses, torch.tensor(expected), atol=1e-9, rtol=1e-9)
     for record, numbers in (
-        (found[0], head_training._measure(widget.model())),
-        (found[-1], head_training._measure(model)),
+        (found[0], head_training.measure(widget.model())),
+        (found[-1], head_training.measure(model)),
     ):
         for name, number in zip(("bothRight", "roles", "maps"), numbers, strict=True):
             assert torch.allclose(torch.tensor(record[name]), number.flatten().float(), atol=1e-6), name
 
 
 # The random numbers
-
-
-def mulberry32(seed, stream, count):
-    """The generator in plain integers, by its author's text; (count,) floats."""
-    state, low, numbers = (seed * 0x9E3779B1 + stream * 0x85EBCA6B) % 2**32, 2**32, []
-    for _ in range(count):
-        state = (state + 0x6D2B79F5) % low
-        z = ((state ^ (state >> 15)) * (state | 1)) % low
-        z ^= (z + (z ^ (z >> 7)) * (z | 61)) % low
-        numbers.append((z ^ (z >> 14)) / low)
-    return numbers
-
-
-@pytest.mark.parametrize(("seed", "stream"), [(0, 0), (1, 0), (9, 1), (5, 2)])
-def test_generator_is_mulberry32_in_both_languages(math_page, seed, stream):
-    expected = mulberry32(seed, stream, 1000)
-    found = in_browser(
-        math_page,
-        """const random = m.randomNumbers(seed, stream);
-        return Array.from({ length: 1000 }, () => random.uniform());""",
-        seed=seed,
-        stream=stream,
-    )
-    assert found == expected
-    page = head_training._PageRandom(seed, stream)
-    assert [*page.uniform(300).tolist(), *page.uniform(100, 7).flatten().tolist()] == expected
 
 
 def test_first_output_of_the_published_generator(math_page):
@@ -417,16 +318,9 @@ def curve_points(host, index, kind):
     return torch.stack((points[:, 0] * 3, (1 - points[:, 1] / 100) * top), -1)
 
 
-def map_colors(host, head):
+def colors_of(host, head):
     """The colours of a head's map, (12, 12, 3)."""
-    pixels = (
-        host.locator(".mha-heads canvas")
-        .nth(head)
-        .evaluate(
-            "node => Array.from(node.getContext('2d').getImageData(0, 0, node.width, node.height).data)"
-        )
-    )
-    return torch.tensor(pixels).view(12, 12, 4)[..., :3]
+    return map_pixels(host.locator(".mha-heads canvas").nth(head))[..., :3]
 
 
 def press(host, name):
@@ -469,20 +363,19 @@ def roles_seen(host):
 
 
 @pytest.mark.parametrize("over", ["http", "disk"])
-def test_curves_and_maps_are_those_of_torch(reader, tmp_path, over):
+def test_curves_and_maps_are_those_of_torch(show, over):
     """Played in a worker, under the page's security policy, and looked back at: the state after 70 steps."""
     widget = HeadTraining(num_heads=2, seed=3)
-    tab = reader(over)
-    page = tab.open(write_page(tmp_path, [widget]), 1)
-    host = tab.host()
+    host = show(widget, over=over)
+    page = host.page
     assert page.workers == []
     play_to(host, 74)
     assert len(page.workers) == 1
     look_at(host, 70)
 
     model = widget.model()
-    losses = list(head_training._train(model, widget, 70))
-    both_right, roles, maps = head_training._measure(model)
+    losses = list(head_training.train(model, widget.lr, widget.seed, 70))
+    both_right, roles, maps = head_training.measure(model)
     points = curve_points(host, 0, "now")
     assert points[:70, 0].tolist() == pytest.approx(list(range(1, 71)), abs=0.02)
     assert points[:70, 1].tolist() == pytest.approx(losses, abs=2e-3)
@@ -498,21 +391,19 @@ def test_curves_and_maps_are_those_of_torch(reader, tmp_path, over):
     assert maps.max() > 0.2, "there is something to see"
     for head in range(2):
         # Viridis goes from dark to bright: its green channel grows with the weight.
-        green = map_colors(host, head)[..., 1].flatten()
+        green = colors_of(host, head)[..., 1].flatten()
         order = maps[head].flatten().argsort()
         assert (green[order].diff() >= 0).all()
         assert green[order[0]] < 40
     bold = [["mha-now" in (row.get_attribute("class") or "") for row in part.locator("> span").all()]
             for part in host.locator(".mha-role").all()]  # fmt: skip
     assert bold == (roles > 0.8).tolist()
-    assert tab.errors == []
 
 
-def test_whole_run_ends_as_the_text_says_and_stays_for_comparison(reader, tmp_path):
+def test_whole_run_ends_as_the_text_says_and_stays_for_comparison(show):
     """One head to the end, then two: the earlier curve stays, pale; the heads divide the work."""
-    tab = reader()
-    page = tab.open(write_page(tmp_path, [HeadTraining(seed=4)]), 1)
-    host = tab.host()
+    host = show(HeadTraining(seed=4))
+    page = host.page
     note = host.locator(".mha-body > .mha-hint")
     expect(note).not_to_contain_text("Pale")
     press(host, "▶ Play")
@@ -539,14 +430,11 @@ def test_whole_run_ends_as_the_text_says_and_stays_for_comparison(reader, tmp_pa
     assert at_step(host) < 100
     expect(note).to_contain_text("2 heads, linear, seed 4: 100 %.")
     assert page.locator(".mha-problem:visible").count() == 0
-    assert tab.errors == []
 
 
-def test_pause_one_step_and_going_back(reader, tmp_path):
-    tab = reader()
-    tab.page.add_init_script(HOLD)
-    page = tab.open(write_page(tmp_path, [HeadTraining()]), 1)
-    host = tab.host()
+def test_pause_one_step_and_going_back(show):
+    host = show(HeadTraining(), script=HOLD)
+    page = host.page
     slider = host.get_by_role("slider", name="step")
     expect(slider).to_be_disabled()
     for step in (1, 2, 3):
@@ -568,7 +456,6 @@ def test_pause_one_step_and_going_back(reader, tmp_path):
     look_at(host, 2)
     press(host, "One step")
     expect(host.locator(".mha-transport .mha-value")).to_have_text(f"{stopped + 1} of 300")
-    assert tab.errors == []
 
 
 # The worker's answers wait while `holds` is true, as on a machine with much to do. `underWay` counts the
@@ -620,18 +507,15 @@ def hold_an_answer(page):
 
 
 @pytest.fixture
-def held_tab(reader, tmp_path):
+def held_tab(show):
     """A widget that played to step 20 at least, and the answer that is still under way."""
-    tab = reader()
-    tab.page.add_init_script(HOLD)
-    page = tab.open(write_page(tmp_path, [HeadTraining(num_heads=2)]), 1)
-    host = tab.host()
+    host = show(HeadTraining(num_heads=2), script=HOLD)
+    page = host.page
     press(host, "▶ Play")
     while at_step(host) < 20:
         page.wait_for_timeout(20)
     hold_an_answer(page)
-    yield page, host
-    assert tab.errors == []
+    return page, host
 
 
 @pytest.mark.parametrize("by", ["click", "drag", "key"])
@@ -654,7 +538,7 @@ def test_the_slider_stays_where_the_reader_puts_it_while_it_plays(held_tab, by):
     chosen = at_step(host)
     assert chosen < trained
     assert host.locator(".mha-play").inner_text() == "▶ Play"
-    looks = [map_colors(host, head) for head in range(2)]
+    looks = [colors_of(host, head) for head in range(2)]
     page.evaluate("release()")
     until_drawn(page)
     if by == "drag":
@@ -662,7 +546,7 @@ def test_the_slider_stays_where_the_reader_puts_it_while_it_plays(held_tab, by):
     assert len(curve_points(host, 1, "now")) - 1 == trained + 2, "the answer arrived"
     assert at_step(host) == int(slider.input_value()) == chosen
     assert curve_points(host, 0, "cursor")[:, 0].tolist() == pytest.approx([chosen] * 2, abs=0.02)
-    assert all(torch.equal(map_colors(host, head), looks[head]) for head in range(2))
+    assert all(torch.equal(colors_of(host, head), looks[head]) for head in range(2))
     # Whoever plays on sees the newest step again.
     play_to(host, trained + 6)
     until_drawn(page)
@@ -714,12 +598,11 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_starts_anew_and_late_answers_are_ignored(reader, tmp_path, change):
+def test_a_change_starts_anew_and_late_answers_are_ignored(show, change):
     """Whoever touches a setting while the training runs starts at step 0, paused."""
-    tab = reader()
-    page = tab.open(write_page(tmp_path, [HeadTraining()]), 1)
-    host = tab.host()
-    untrained = map_colors(host, 0)
+    host = show(HeadTraining())
+    page = host.page
+    untrained = colors_of(host, 0)
     press(host, "▶ Play")
     while at_step(host) < 6:
         page.wait_for_timeout(20)
@@ -739,12 +622,11 @@ def test_a_change_starts_anew_and_late_answers_are_ignored(reader, tmp_path, cha
         assert len(curve_points(host, 1, "faint")) == 0, "only a run to the end is worth comparing"
         page.wait_for_timeout(400)
     if change in ("reset", "the same heads"):
-        assert torch.equal(map_colors(host, 0), untrained)
+        assert torch.equal(colors_of(host, 0), untrained)
     assert host.locator(".mha-heads canvas").count() == (4 if change == "heads" else 1)
     press(host, "One step")
     expect(host.locator(".mha-transport .mha-value")).to_have_text("1 of 300")
     assert len(curve_points(host, 0, "now")) == 1
-    assert tab.errors == []
 
 
 REFUSED = {
@@ -781,13 +663,14 @@ def test_without_workers_it_trains_in_frames(reader, tmp_path, how):
     host = tab.host()
     play_to(host, 8)
     page.wait_for_timeout(300)
-    expected = list(head_training._train(widget.model(), widget, 8))
+    expected = list(head_training.train(widget.model(), widget.lr, widget.seed, 8))
     points = curve_points(host, 0, "now")
     assert points[:8, 0].tolist() == pytest.approx(list(range(1, 9)), abs=0.02)
     assert points[:8, 1].tolist() == pytest.approx(expected, abs=2e-3)
     assert len(points) == at_step(host)
     # A policy's refusal is an entry in the console, which no page can prevent.
     assert [error for error in tab.errors if "Content Security Policy" not in error] == []
+    tab.errors.clear()
 
 
 def test_worker_ends_with_the_view(browser, tmp_path):
@@ -846,32 +729,15 @@ def test_a_change_costs_the_page_one_measurement_and_one_loss(browser, tmp_path)
     page.close()
 
 
-def test_program_trains_the_run_of_the_page(reader, tmp_path, capsys):
+def test_program_trains_the_run_of_the_page(show):
     """The copied program says at which loss the page's run ends, and can be changed."""
-    tab = reader()
-    tab.open(write_page(tmp_path, [HeadTraining(num_heads=2, seed=7, lr=0.01)]), 1)
-    code = copied_code(tab.host())
-    assert 'HeadTraining(num_heads=2, read_out="linear", lr=0.01, seed=7)' in code
+    host = show(HeadTraining(num_heads=2, seed=7, lr=0.01))
+    code = copied_code(host)
+    assert "num_heads = 2\n" in code and "seed = 7\n" in code
     assert len(code.splitlines()) < 50
     variables = {}
     exec(code, variables)  # noqa: S102, what a reader does with it
     assert variables["both_right"] > 0.99
-    assert "after 300 steps: loss 0.0" in capsys.readouterr().out
-    state = SimpleNamespace(num_heads=2, read_out="linear", lr=0.01, seed=7)
-    expected = list(head_training._train(head_training._start_model(state), state, 20))
+    assert len(variables["losses"]) == 300 and variables["losses"][-1] < 0.1
+    expected = list(head_training.train(head_training.start_model(2, "linear", 7), 0.01, 7, 20))
     assert variables["losses"][:20] == pytest.approx(expected, abs=1e-12)
-    assert cross_entropy is variables["cross_entropy"]
-
-
-def test_still_shows_the_whole_run():
-    widget = HeadTraining(num_heads=8, lr=0.1, seed=2)
-    figure = widget.figure()
-    curve = figure.axes[0].lines[0]
-    assert list(curve.get_xdata()) == list(range(1, 301))
-    state = SimpleNamespace(num_heads=8, read_out="linear", lr=0.1, seed=2)
-    expected = list(head_training._train(head_training._start_model(state), state, 10))
-    assert list(curve.get_ydata())[:10] == pytest.approx(expected, abs=1e-9)
-    insets = [axis for parent in figure.axes for axis in parent.child_axes]
-    assert len(insets) == 8
-    assert all(inset.images[0].get_array().shape == (12, 12) for inset in insets)
-    assert "both right" in figure.axes[0].get_title()

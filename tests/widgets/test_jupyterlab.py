@@ -14,8 +14,8 @@ from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import Expect
 from widget_page import ROOT, assert_shows_numbers
 
-from mha_lib.attention import MultiHeadAttention
-from mha_lib.widgets import AlibiExplorer, HeadExample, HeadExplorer
+from mha_course.widgets import AlibiExplorer, HeadExample, HeadExplorer
+from mha_lib import MultiHeadAttention
 
 PATIENCE = 300_000  # milliseconds, a safety net
 expect = Expect()
@@ -36,8 +36,8 @@ SETTINGS = {"fetchNews": "false", "checkForUpdates": False}
 MAKE_WIDGETS = """\
 import torch
 import mha_lib
-from mha_lib.attention import MultiHeadAttention
-from mha_lib.widgets import AlibiExplorer, HeadExample, HeadExplorer
+from mha_lib import MultiHeadAttention
+from mha_course.widgets import AlibiExplorer, HeadExample, HeadExplorer
 
 generator = torch.Generator().manual_seed(0)
 torch.manual_seed(0)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from playwright.sync_api import expect
-from storage import UNUSABLE, reload, store, stored
-from widget_page import write_page
+from storage import reload, stored
+from widget_page import finger
 
+from mha_course.widgets import MapPrediction
 from mha_lib.masking import causal_mask
-from mha_lib.widgets import MapPrediction
 
 ROWS = ["`q` 0", "q 1", "q 2"]
 COLUMNS = ["k 0", "k 1", "k 2", "k 3", "k 4"]
@@ -118,12 +118,6 @@ def test_the_truth_can_be_read_without_scripts():
 # In a browser
 
 
-def start(reader, tmp_path, widget, over="http", **options):
-    tab = reader(over, **options)
-    tab.open(write_page(tmp_path, [widget]), 1)
-    return tab, tab.host()
-
-
 def cell(host, row, column):
     return host.get_by_role("row").nth(row + 1).get_by_role("gridcell").nth(column)
 
@@ -157,8 +151,8 @@ EMPTY = [["○"] * 5] * 3
 
 
 @pytest.mark.parametrize("over", ["http", "disk"])
-def test_cells_are_marked_and_judged(reader, tmp_path, over):
-    tab, host = start(reader, tmp_path, causal(), over)
+def test_cells_are_marked_and_judged(show, over):
+    host = show(causal(), over=over)
     assert host.get_by_role("grid", name="Which keys does each query see?").is_visible()
     assert host.get_by_role("rowheader").all_inner_texts() == ["q 0", "q 1", "q 2"]
     assert host.get_by_role("columnheader").all_inner_texts()[1:] == COLUMNS
@@ -186,13 +180,12 @@ def test_cells_are_marked_and_judged(reader, tmp_path, over):
     assert "✓ as predicted" in host.locator(".mha-legend").inner_text()
     cell(host, 0, 0).click()
     assert symbols(host) == judged, "who has seen the truth predicts no more"
-    assert tab.errors == []
 
 
-def test_only_rows_with_a_miss_are_explained(reader, tmp_path):
+def test_only_rows_with_a_miss_are_explained(show):
     widget = causal()
     widget.marked = "11100 11111 11111"
-    tab, host = start(reader, tmp_path, widget)
+    host = show(widget)
     see(host)
     assert host.locator(".mha-outcome").inner_text() == "14 of 15 as predicted.", "the row has no sentence"
     host.get_by_role("button", name="Start again").click()
@@ -202,13 +195,12 @@ def test_only_rows_with_a_miss_are_explained(reader, tmp_path):
     see(host)
     assert host.locator(".mha-outcome").inner_text() == "All 15 as predicted."
     assert {text[1] for row in symbols(host) for text in row} == {"✓"}
-    assert tab.errors == []
 
 
-def test_the_truth_takes_the_place_of_the_prediction_and_gives_it_back(reader, tmp_path):
+def test_the_truth_takes_the_place_of_the_prediction_and_gives_it_back(show):
     widget = causal()
     widget.marked = "11110 11110 01111"
-    tab, host = start(reader, tmp_path, widget)
+    host = show(widget)
     before = colours(host, 1, 0), colours(host, 1, 4)
     see(host)
     judged = symbols(host)
@@ -234,16 +226,15 @@ def test_the_truth_takes_the_place_of_the_prediction_and_gives_it_back(reader, t
     assert symbols(host) == EMPTY
     see(host)
     assert button.get_attribute("aria-pressed") == "false", "a new prediction is shown first"
-    assert tab.errors == []
 
 
 def focused(page):
     return page.evaluate("document.activeElement.ariaLabel ?? document.activeElement.textContent")
 
 
-def test_it_is_filled_in_by_keyboard(reader, tmp_path):
-    tab, host = start(reader, tmp_path, causal())
-    page, status = tab.page, host.get_by_role("status")
+def test_it_is_filled_in_by_keyboard(show):
+    host = show(causal())
+    page, status = host.page, host.get_by_role("status")
     page.keyboard.press("Tab")
     assert focused(page) == "q 0, k 0: hidden"
     page.keyboard.press("Space")
@@ -278,14 +269,12 @@ def test_it_is_filled_in_by_keyboard(reader, tmp_path):
     host.get_by_role("button", name="Start again").focus()
     page.keyboard.press("Enter")
     assert focused(page) == "q 0, k 0: hidden"
-    assert tab.errors == []
 
 
-def test_a_screen_reader_clicks_a_cell(reader, tmp_path):
-    tab, host = start(reader, tmp_path, causal())
+def test_a_screen_reader_clicks_a_cell(show):
+    host = show(causal())
     cell(host, 1, 2).evaluate("node => node.click()")
     assert symbols(host)[1] == list("○○●○○")
-    assert tab.errors == []
 
 
 def middle(host, row, column):
@@ -293,9 +282,9 @@ def middle(host, row, column):
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
-def test_a_stroke_of_the_mouse_leaves_one_state(reader, tmp_path):
-    tab, host = start(reader, tmp_path, causal())
-    mouse = tab.page.mouse
+def test_a_stroke_of_the_mouse_leaves_one_state(show):
+    host = show(causal())
+    mouse = host.page.mouse
     mark(host, [(0, 2)])
     mouse.move(*middle(host, 0, 0))
     mouse.down()
@@ -315,13 +304,12 @@ def test_a_stroke_of_the_mouse_leaves_one_state(reader, tmp_path):
     mouse.down(button="right")
     mouse.up(button="right")
     assert symbols(host)[2] == list("○○○○○")
-    assert tab.errors == []
 
 
 @pytest.mark.parametrize("width", [320, 360])
-def test_nine_by_thirteen_cells_are_usable_on_a_phone(reader, tmp_path, width):
-    tab, host = start(reader, tmp_path, big(), width=width)
-    page = tab.page
+def test_nine_by_thirteen_cells_are_usable_on_a_phone(show, width):
+    host = show(big(), width=width)
+    page = host.page
     assert page.evaluate("document.documentElement.scrollWidth") == width
     boxes = [[cell(host, row, column).bounding_box() for column in range(13)] for row in range(9)]
     headers = [header.bounding_box() for header in host.get_by_role("rowheader").all()]
@@ -338,13 +326,7 @@ def test_nine_by_thirteen_cells_are_usable_on_a_phone(reader, tmp_path, width):
     page.add_style_tag(content="body { padding-block: 900px }")
     cell(host, 4, 6).evaluate("node => node.scrollIntoView({ block: 'center' })")
     scrolled = page.evaluate("scrollY")
-    devtools = page.context.new_cdp_session(page)
-    devtools.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
-
-    def touch(kind, *place):
-        points = [{"x": place[0], "y": place[1]}] if place else []
-        devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-
+    touch = finger(page)
     touch("touchStart", *middle(host, 3, 2))
     for row, column in ((3, 3), (3, 4), (4, 4), (5, 4)):
         touch("touchMove", *middle(host, row, column))
@@ -354,11 +336,10 @@ def test_nine_by_thirteen_cells_are_usable_on_a_phone(reader, tmp_path, width):
     }
     assert marked == {(3, 2), (3, 3), (3, 4), (4, 4), (5, 4)}
     assert page.evaluate("scrollY") == scrolled, "the page stays where it is under the finger"
-    assert tab.errors == []
 
 
-def test_labels_are_not_cut_where_there_is_room(reader, tmp_path):
-    tab, host = start(reader, tmp_path, big(), width=1280)
+def test_labels_are_not_cut_where_there_is_room(show):
+    host = show(big(), width=1280)
     for header in host.locator("[role=rowheader], [role=columnheader]").all()[1:]:
         assert header.evaluate(
             "n => n.scrollWidth <= n.clientWidth + 1 && n.scrollHeight <= n.clientHeight + 1"
@@ -372,35 +353,33 @@ def test_labels_are_not_cut_where_there_is_room(reader, tmp_path):
     cell(host, 1, 1).click()
     see(host)
     assert cell(host, 4, 6).bounding_box() == place
-    assert tab.errors == []
 
 
-def test_states_can_be_told_apart_in_forced_colours_and_in_the_dark(reader, tmp_path):
+def test_states_can_be_told_apart_in_forced_colours_and_in_the_dark(show):
     widget = causal()
     widget.marked = "11110 11110 01111"
-    tab, host = start(reader, tmp_path, widget)
-    tab.page.emulate_media(forced_colors="active")
+    host = show(widget)
+    host.page.emulate_media(forced_colors="active")
     assert colours(host, 0, 0) != colours(host, 0, 4)
     assert cell(host, 0, 4).evaluate("node => getComputedStyle(node).borderTopStyle") == "solid"
     see(host)
     assert cell(host, 0, 3).evaluate("node => getComputedStyle(node).borderTopStyle") == "double"
     assert cell(host, 0, 2).evaluate("node => getComputedStyle(node).borderTopStyle") == "solid"
-    tab.page.emulate_media(forced_colors="none")
+    host.page.emulate_media(forced_colors="none")
     light = colours(host, 0, 0)
-    tab.page.evaluate("() => { document.documentElement.dataset.theme = 'dark'; }")
+    host.page.evaluate("() => { document.documentElement.dataset.theme = 'dark'; }")
     assert colours(host, 0, 0) != light
     places = ((0, 0), (0, 4), (0, 3), (2, 0))
     assert len({colours(host, *place)[0] for place in places}) == 4
-    assert tab.errors == []
 
 
 # What the browser keeps
 
 
 @pytest.mark.parametrize("over", ["http", "disk"])
-def test_a_prediction_comes_back(reader, tmp_path, over):
-    tab, host = start(reader, tmp_path, causal(name="ch2.causal"), over)
-    assert stored(tab.page) == {}
+def test_a_prediction_comes_back(show, over):
+    host = show(causal(name="ch2.causal"), over=over)
+    assert stored(host.page) == {}
     mark(host, [(0, 0), (2, 4)])
     expected = {
         "question": "Which keys does each *query* see?",
@@ -409,76 +388,16 @@ def test_a_prediction_comes_back(reader, tmp_path, over):
         "marked": "10000 00000 00001",
         "seen": False,
     }
-    assert stored(tab.page) == {"map-prediction/ch2.causal": expected}
-    reload(tab.page)
+    assert stored(host.page) == {"map-prediction/ch2.causal": expected}
+    reload(host.page)
     assert symbols(host) == [["●", *"○○○○"], list("○○○○○"), list("○○○○●")]
     assert not host.locator(".mha-outcome").is_visible()
     see(host)
-    reload(tab.page)
+    reload(host.page)
     assert host.locator(".mha-outcome .mha-title").inner_text() == "5 of 15 as predicted."
     assert symbols(host)[0] == ["●✓", "○✗", "○✗", "○✓", "○✓"]
     host.get_by_role("button", name="Start again").click()
     expect(host.locator(".mha-outcome")).to_be_hidden()
-    assert stored(tab.page) == {}
-    reload(tab.page)
+    assert stored(host.page) == {}
+    reload(host.page)
     assert symbols(host) == EMPTY
-    assert tab.errors == []
-
-
-def test_without_a_name_nothing_is_kept(reader, tmp_path):
-    tab, host = start(reader, tmp_path, causal())
-    mark(host, [(0, 0)])
-    assert tab.page.evaluate("localStorage.length") == 0
-    reload(tab.page)
-    assert symbols(host) == EMPTY
-
-
-GOOD = '{"question": "Q", "rows": ["a", "b"], "columns": ["c"], "marked": "1 0", "seen": true}'
-DAMAGED = {
-    "another question": GOOD.replace("Q", "?"),
-    "another row": GOOD.replace('"a"', '"A"'),
-    "another column": GOOD.replace('"c"', '"C"'),
-    "too many cells": GOOD.replace("1 0", "1 0 0"),
-    "no cells": GOOD.replace('"1 0"', "null"),
-    "no JSON": GOOD[:-1],
-    "a number": "7",
-    "null": "null",
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGED)
-def test_a_prediction_starts_afresh_where_damage_is_kept(reader, tmp_path, damage):
-    truth = [[True], [True]]
-    widget = MapPrediction("Q", ["a", "b"], ["c"], truth, computed=truth, name="x")
-    tab, host = start(reader, tmp_path, widget)
-    store(tab.page, **{"map-prediction__x": GOOD})
-    reload(tab.page)
-    assert symbols(host) == [["●✓"], ["○✗"]], "undamaged it comes back"
-    store(tab.page, **{"map-prediction__x": DAMAGED[damage]})
-    reload(tab.page)
-    assert symbols(host) == [["○"], ["○"]]
-    mark(host, [(1, 0)])
-    reload(tab.page)
-    assert symbols(host) == [["○"], ["●"]]
-    assert tab.errors == []
-
-
-@pytest.mark.parametrize("kind", UNUSABLE)
-def test_a_prediction_needs_no_storage(reader, tmp_path, kind):
-    tab = reader()
-    tab.page.add_init_script(UNUSABLE[kind])
-    tab.open(write_page(tmp_path, [causal(name="a")]), 1)
-    mark(tab.host(), [(0, 0)])
-    see(tab.host())
-    assert tab.host().locator(".mha-outcome .mha-title").inner_text() == "4 of 15 as predicted."
-    assert tab.errors == []
-
-
-def test_what_python_holds_goes_before_what_is_kept(reader, tmp_path):
-    tab, host = start(reader, tmp_path, causal(name="a"), "disk")
-    mark(host, [(0, 0)])
-    widget = causal(name="a")
-    widget.marked = "00000 00100 00000"
-    write_page(tmp_path, [widget])
-    reload(tab.page)
-    assert symbols(host) == [list("○○○○○"), list("○○●○○"), list("○○○○○")]

@@ -1,20 +1,19 @@
 """The path explorer: its counts against real layers, its mathematics and its drawing in a browser."""
 
-import io
+import itertools
 import math
 import re
 
 import pytest
 import torch
 from playwright.sync_api import expect
-from seen import Plane
+from seen import Plane, slider
 from torch import nn
-from widget_page import ROOT, assert_copied_code_gives, assert_shows_numbers, copied_code, shown, write_page
+from widget_page import assert_copied_code_gives, assert_shows_numbers, copied_code
 
-from mha_lib.attention import MultiHeadAttention
-from mha_lib.widgets import PathExplorer
+from mha_course.widgets import PathExplorer
+from mha_lib import MultiHeadAttention
 
-JS = ROOT / "mha_lib" / "widgets" / "js"
 KINDS = ["attention", "convolution", "dilated", "recurrence"]
 
 
@@ -116,23 +115,6 @@ def test_the_figures_of_the_chapter():
     assert found["crossover"].tolist() == [30, 96]  # n = kd/2
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "error", "message"),
-    [
-        ("source", 12, ValueError, r"source must lie in 0\.\.11, got 12"),
-        ("target", 12, ValueError, r"target must lie in 0\.\.11, got 12"),
-    ],
-)
-def test_trait_is_refused(name, value, error, message):
-    explorer = PathExplorer()
-    before = explorer.get_state()
-    with pytest.raises(error, match=message):
-        setattr(explorer, name, value)
-    assert explorer.get_state() == before
-    with pytest.raises(error, match=message):
-        PathExplorer(**{name: value})
-
-
 def test_tokens_stay_inside():
     explorer = PathExplorer(n=12, source=3)
     explorer.n = 20
@@ -149,174 +131,7 @@ def test_tokens_stay_inside():
         explorer.target = 4
 
 
-def test_repr_and_figure():
-    explorer = PathExplorer(n=64, source=3, target=9)
-    assert repr(explorer) == "PathExplorer(n=64, d=64, k=3, source=3, target=9)"
-    figure = explorer.figure()
-    figure.savefig(io.BytesIO())
-    left, right = figure.axes
-    drawn = {line.get_label(): list(line.get_ydata()) for line in left.lines}
-    for name in ("attention", "convolution", "recurrence"):
-        assert drawn[name] == explorer.numbers()[name].tolist()
-    assert [bar.get_width() for bar in right.patches] == [1, 63, 6, 64]
-
-
-# The mathematics in a browser
-
-
-@pytest.fixture(scope="module")
-def math_page(browser, serve):
-    page = browser.new_page()
-    page.goto(serve(JS) + "/path_math.js")
-    yield page
-    page.close()
-
-
-def in_browser(page, expression):
-    """Evaluate an expression over the functions of path_math.js."""
-    return page.evaluate(
-        """async (expression) => {
-          const math = await import("/path_math.js");
-          return new Function(...Object.keys(math), `return (${expression})`)(...Object.values(math));
-        }""",
-        expression,
-    )
-
-
-def test_depths_equal_a_search(math_page):
-    """Against a search over all places that a kernel can step to, for all distances."""
-    for k in (3, 5, 9, 15):
-        found = in_browser(
-            math_page,
-            f"""Array.from({{ length: 150 }}, (_, n) =>
-                [false, true].map((is) => convolutionDepth(n, {k}, is)))""",
-        )
-        for is_dilated in (False, True):
-            first = {0: 1}
-            reached, layer = {0}, 0
-            while len(first) < 150:
-                spacing = ((k + 1) // 2) ** layer if is_dilated else 1
-                steps = [spacing * step for step in range(-(k // 2), k // 2 + 1)]
-                # Inside the sequence only: there is nothing to step on outside.
-                reached = {p + step for p in reached for step in steps if 0 <= p + step < 150}
-                layer += 1
-                for place in reached:
-                    first.setdefault(place, layer)
-            assert [depths[is_dilated] for depths in found] == [first[n] for n in range(150)]
-
-
-def test_drawn_paths_are_paths(math_page):
-    for k in (3, 7):
-        for is_dilated in (False, True):
-            for source, target in [(0, 0), (0, 1), (3, 40), (2, 127), (100, 2047)]:
-                flag = str(is_dilated).lower()
-                path = in_browser(math_page, f"convolutionPath({source}, {target}, {k}, {flag})")
-                depth = in_browser(math_page, f"convolutionDepth({target - source}, {k}, {flag})")
-                assert (path[0], path[-1], len(path)) == (source, target, depth + 1)
-                for layer in range(depth):
-                    spacing = ((k + 1) // 2) ** layer if is_dilated else 1
-                    steps, rest = divmod(path[layer + 1] - path[layer], spacing)
-                    assert rest == 0 and 0 <= steps <= k // 2
-
-
-def test_crossovers_equal_a_search(math_page):
-    for with_projections in (False, True):
-        flag = str(with_projections).lower()
-        found = in_browser(
-            math_page,
-            f"""Array.from({{ length: 70 }}, (_, i) => [3, 9].map((k) =>
-                Object.values(attentionCrossover({{ d: i + 1, k, withProjections: {flag} }}))))""",
-        )
-        for d, pairs in enumerate(found, 1):
-            for k, pair in zip((3, 9), pairs, strict=True):
-                n = torch.arange(1, 10 * d + 10)
-                own = 2 * n * n * d + with_projections * 4 * n * d * d
-                others = ((n - 1) * d * d, k * n * d * d)
-                assert pair == [int((n * (own <= other)).max()) for other in others], (d, k)
-
-
 # The widget in a browser
-
-
-@pytest.fixture
-def opened(reader, tmp_path):
-    def open_page(width=900, **settings):
-        tab = reader("disk", width=width)
-        tab.open(write_page(tmp_path, [PathExplorer(**settings)]), 1)
-        return tab, tab.host()
-
-    return open_page
-
-
-def slider(host, name):
-    return host.get_by_role("slider", name=name)
-
-
-def test_by_keyboard(opened):
-    explorer = PathExplorer()
-    tab, host = opened()
-    press = tab.page.keyboard.press
-    value = lambda name: slider(host, name).get_attribute("aria-valuetext")  # noqa: E731
-
-    # The whole range of the length: the last token stays the receiver.
-    slider(host, "n tokens").focus()
-    press("Home")
-    lengths = []
-    while True:
-        n = int(re.sub(r"\D", "", value("n tokens")))
-        if lengths and n == lengths[-1]:
-            break
-        lengths.append(n)
-        explorer.n = n
-        assert explorer.target == n - 1
-        assert_shows_numbers(host, explorer)
-        press("ArrowRight")
-    assert (lengths[0], lengths[-1], len(lengths)) == (2, 2048, 25)
-
-    slider(host, "n tokens").press("Home")
-    for _ in range(9):
-        press("ArrowRight")
-    explorer.n = 16
-    for name, trait, stops in (
-        ("d width", "d", [8, 16, 32, 64, 128, 256, 512, 1024]),
-        ("k kernel", "k", [3, 5, 7, 9, 11, 13, 15]),
-    ):
-        slider(host, name).focus()
-        press("Home")
-        for stop in stops:
-            assert value(name) == str(stop)
-            setattr(explorer, trait, stop)
-            assert_shows_numbers(host, explorer)
-            press("ArrowRight")
-    slider(host, "k kernel").press("Home")
-    explorer.k = 3
-
-    # The receiver takes the sender along, and the other way round.
-    slider(host, "to token").focus()
-    for target in range(14, -1, -1):
-        press("ArrowLeft")
-        explorer.target = target
-        assert_shows_numbers(host, explorer)
-    slider(host, "from token").focus()
-    for source in range(1, 16):
-        press("ArrowRight")
-        explorer.target = source
-        explorer.source = source
-        assert_shows_numbers(host, explorer)
-        assert value("to token") == str(source)
-    slider(host, "to token").focus()
-    press("Home")
-    explorer.source = explorer.target = 0
-    assert_shows_numbers(host, explorer)
-
-    host.get_by_role("checkbox").focus()
-    press("Space")
-    explorer.with_projections = True
-    assert_shows_numbers(host, explorer)
-    expect(host.locator(".mha-verdict")).to_contain_text("at no length")
-    status = host.get_by_role("status")
-    expect(status).to_contain_text("n = 16, d = 1024, k = 3. From token 0 to 0")
-    assert tab.errors == []
 
 
 def points(host, kind, name):
@@ -329,9 +144,9 @@ def points(host, kind, name):
 @pytest.mark.parametrize(
     ("n", "k", "source", "target"), [(12, 3, 0, 11), (16, 5, 4, 9), (24, 3, 7, 20), (96, 7, 10, 80)]
 )
-def test_drawing(opened, n, k, source, target):
+def test_drawing(show, n, k, source, target):
     """The route goes from sender to receiver, and the dots are where a real signal has been."""
-    tab, host = opened(n=n, k=k, source=source, target=target)
+    host = show(PathExplorer(n=n, k=k, source=source, target=target))
     lengths = PathExplorer(n=n, k=k, source=source, target=target).numbers()
     longest = lengths["longest"].tolist()
     place = lambda token: pytest.approx(100 * (token + 0.5) / n, abs=0.01)  # noqa: E731
@@ -343,6 +158,12 @@ def test_drawing(opened, n, k, source, target):
             heights = [94 - 88 * layer / depth for layer in range(len(route))]  # a layer each
             assert [y for _, y in route] == pytest.approx(heights, abs=0.01)
             assert len(route) == length + 1
+            # No step is wider than the kernel, nor between the places of a dilated one.
+            moves = [(there - here) * n / 100 for (here, _), (there, _) in itertools.pairwise(route)]
+            spacings = [((k + 1) // 2) ** layer if kind == "dilated" else 1 for layer in range(length)]
+            steps = [move / spacing for move, spacing in zip(moves, spacings, strict=True)]
+            assert steps == pytest.approx([round(step) for step in steps], abs=0.01 * n)
+            assert all(0 <= round(step) <= k // 2 for step in steps)
             if n > 24:
                 continue
             signal, expected = torch.zeros(1, 1, n), []
@@ -369,50 +190,30 @@ def test_drawing(opened, n, k, source, target):
         near = sum(min(i + k // 2, n - 1) - max(i - k // 2, 0) + 1 for i in range(n))
         wires = host.locator("figure.mha-path-convolution .mha-edges").get_attribute("d")
         assert wires.count("M") == near * longest[1]
-    assert tab.errors == []
 
 
-def test_chart(opened):
-    tab, host = opened(n=32, d=64)
-    assert shown(host, "attention").tolist() == [2 * 4**i * 64 for i in range(1, 12)]
-    # The dotted line stands where d does on the logarithmic axis from 2 to 2048.
-    border = host.locator(".mha-border")
-    assert border.get_attribute("d").startswith("M50.00 ")
-    expect(host.locator(".mha-border-name")).to_have_text("n = d")
-    ticks = host.locator(".mha-x-ticks span").all_inner_texts()
-    assert ticks == ["4", "16", "64", "256", "1024"]
-    assert host.locator(".mha-y-ticks span").all_inner_texts() == ["10²", "10⁴", "10⁶", "10⁸"]  # fmt: skip
-    # Where two curves cross, they have the same height: attention and the convolution at kd/2 = 96.
-    curves = {}
-    for kind in ("attention", "convolution"):
-        drawn = host.locator(f"path.mha-path-{kind}").get_attribute("d")
-        numbers = [float(number) for number in re.findall(r"[\d.]+", drawn)]
-        curves[kind] = list(zip(numbers[::2], numbers[1::2], strict=True))
-
-    def height(kind, x):
-        for (x0, y0), (x1, y1) in zip(curves[kind], curves[kind][1:], strict=False):
-            if x0 <= x <= x1:
-                return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
-        raise AssertionError(x)
-
-    at = 10 * (math.log2(96) - 1)
-    assert height("attention", at) == pytest.approx(height("convolution", at), abs=0.05)
-    assert tab.errors == []
-
-
-def test_pointer_reset_and_python(opened):
+def test_pointer_reset_and_python(show):
     explorer = PathExplorer(n=20, d=48, k=5, source=2, target=17)
-    tab, host = opened(n=20, d=48, k=5, source=2, target=17)
+    host = show(explorer)
     assert_shows_numbers(host, explorer)  # d is none of the slider's stops
     assert_copied_code_gives(host, explorer)
     box = slider(host, "to token").bounding_box()
     middle = box["y"] + box["height"] / 2
     travel = box["width"] - 16
-    tab.page.mouse.move(box["x"] + 8 + travel * 17 / 19, middle)
-    tab.page.mouse.down()
-    tab.page.mouse.move(box["x"] + 8 + travel * 9 / 19, middle, steps=4)
-    tab.page.mouse.up()
+    host.page.mouse.move(box["x"] + 8 + travel * 17 / 19, middle)
+    host.page.mouse.down()
+    host.page.mouse.move(box["x"] + 8 + travel * 9 / 19, middle, steps=4)
+    host.page.mouse.up()
     expect(slider(host, "to token")).to_have_value("9")
+    # The receiver takes the sender along, and the other way round.
+    slider(host, "to token").press("Home")
+    expect(slider(host, "from token")).to_have_value("0")
+    slider(host, "from token").press("End")
+    expect(slider(host, "to token")).to_have_value("19")
+    for name, place in (("to token", 9), ("from token", 2)):
+        slider(host, name).press("Home")
+        for _ in range(place):
+            slider(host, name).press("ArrowRight")
     explorer.target = 9
     assert_shows_numbers(host, explorer)
     convolutions = [layers_until_derivative(20, 5, 2, 9, is_dilated=dilated) for dilated in (False, True)]
@@ -432,26 +233,12 @@ def test_pointer_reset_and_python(opened):
     host.get_by_role("button", name="Reset").click()
     expect(slider(host, "to token")).to_have_value("17")
     assert_shows_numbers(host, PathExplorer(n=20, d=48, k=5, source=2, target=17))
-    assert tab.errors == []
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [("source", 12, "source must lie in 0..11, got 12"), ("target", 12, "target must lie in 0..11, got 12")],
-)
-def test_bad_state_shows_a_message(reader, tmp_path, name, value, message):
-    tab = reader("disk")
-    page = write_page(tmp_path, [PathExplorer()], alter=lambda states: states[0].update({name: value}))
-    tab.open(page, 1)
-    expect(tab.host().get_by_role("alert")).to_contain_text(message)
-    expect(tab.host().locator(".mha-body")).to_be_hidden()
-    assert tab.errors == []
 
 
 @pytest.mark.parametrize("width", [320, 360, 481, 760, 1280])
-def test_no_word_of_the_table_breaks(opened, width):
+def test_no_word_of_the_table_breaks(show, width):
     """Each word of the headings is on one line and inside its cell."""
-    tab, host = opened(width=width, n=2048, d=1024, k=3, with_projections=True)
+    host = show(PathExplorer(n=2048, d=1024, k=3, with_projections=True), width=width)
     words = host.locator(".mha-costs th").evaluate_all(
         """cells => cells.flatMap((cell) => {
           const text = cell.lastChild;
@@ -471,17 +258,6 @@ def test_no_word_of_the_table_breaks(opened, width):
     assert len(seen) >= 15
     assert [word for word in words if word[1:] != [1, True]] == []
     assert not any("\u00ad" in word for word in seen)
-    assert tab.errors == []
-
-
-def test_narrow_page(opened):
-    tab, host = opened(width=360, n=2048, d=1024, k=3, with_projections=True)
-    assert tab.page.evaluate("document.documentElement.scrollWidth") == 360
-    body = host.locator(".mha-body")
-    assert body.evaluate("node => node.scrollWidth - node.clientWidth") == 0
-    cells = host.locator(".mha-costs td")
-    overflow = "cells => cells.filter((cell) => cell.scrollWidth > cell.clientWidth + 1).length"
-    assert cells.evaluate_all(overflow) == 0
 
 
 # What is seen, turned back into data
@@ -494,8 +270,8 @@ def amount(text):
 
 
 @pytest.mark.parametrize(("n", "d", "k"), [(13, 7, 3), (96, 64, 5)])
-def test_the_table_and_the_sentence_say_what_is_counted(opened, n, d, k):
-    tab, host = opened(n=n, d=d, k=k, source=2, target=n - 3)
+def test_the_table_and_the_sentence_say_what_is_counted(show, n, d, k):
+    host = show(PathExplorer(n=n, d=d, k=k, source=2, target=n - 3))
     attention, convolution, recurrence = 2 * n * n * d, k * n * d * d, (n - 1) * d * d
     longest = [1, -(-(n - 1) // (k // 2)), PathExplorer(n=n, d=d, k=k).numbers()["longest"][2].item(), n]
     costs = [attention, convolution, convolution, recurrence]
@@ -515,17 +291,19 @@ def test_the_table_and_the_sentence_say_what_is_counted(opened, n, d, k):
     assert [said[0], said[1], said[3]] == [
         "1 step", f"{-(-distance // (k // 2))} steps", f"{distance + 1} steps"
     ]  # fmt: skip
-    assert tab.errors == []
 
 
-def test_the_chart_is_the_cost_at_every_length(opened):
-    tab, host = opened(n=32, d=64)
+def test_the_chart_is_the_cost_at_every_length(show):
+    host = show(PathExplorer(n=32, d=64))
     power = {digit: str(place) for place, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
     plane = Plane(
         host.locator(".mha-plane"),
         x=lambda text: math.log2(int(text)),
         y=lambda text: int("".join(power[digit] for digit in text[2:])),
     )
+    # The dotted line is where d lies on the axis of lengths.
+    assert {round(x, 1) for x, _ in plane.curve("mha-border")} == {6.0}
+    expect(host.locator(".mha-border-name")).to_have_text("n = d")
     lengths = [2**i for i in range(1, 12)]
     costs = {
         "attention": [2 * n * n * 64 for n in lengths],
@@ -537,4 +315,3 @@ def test_the_chart_is_the_cost_at_every_length(opened):
         assert [x for x, _ in drawn] == pytest.approx(range(1, 12), abs=0.1)
         assert [y for _, y in drawn] == pytest.approx([math.log10(number) for number in numbers], abs=0.1)
         assert dot[:2] == pytest.approx((5, math.log10(numbers[4])), abs=0.12)
-    assert tab.errors == []

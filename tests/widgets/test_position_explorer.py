@@ -1,20 +1,16 @@
 """The position explorer: its traits in Python, its numbers and its controls in a browser."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 from playwright.sync_api import expect
-from seen import Plane, assert_color_bar, assert_colors, map_pixels
+from seen import Plane, assert_color_bar, assert_colors, map_pixels, slider
 from widget_looks import photograph
-from widget_page import assert_copied_code_gives, assert_shows_numbers, shown, write_page
+from widget_page import assert_shows_numbers, shown
 
-from mha_lib.positional import alibi_slopes, apply_rotary, rotary_angles, sinusoidal_encoding
-from mha_lib.widgets import PositionExplorer
-
-JS = Path(__file__).resolve().parents[2] / "mha_lib" / "widgets" / "js"
+from mha_course.widgets import PositionExplorer
+from mha_lib import sinusoidal_encoding
 
 
 def loops(num_positions, embed_dim, base):
@@ -65,23 +61,6 @@ def test_numbers_follow_the_definition(num_positions, embed_dim, base, position,
         torch.testing.assert_close(numbers[name].double(), tensor.double(), atol=1e-6, rtol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "error", "rule"),
-    [
-        ("position", 10, ValueError, r"position must lie in 0\.\.9, got 10"),
-        ("column", 7, ValueError, r"column must lie in 0\.\.6, got 7"),
-    ],
-)
-def test_wrong_settings_are_refused(name, value, error, rule):
-    explorer = PositionExplorer(num_positions=10, embed_dim=7, position=9, column=6)
-    before = explorer.get_state()
-    with pytest.raises(error, match=rule):
-        setattr(explorer, name, value)
-    assert explorer.get_state() == before
-    with pytest.raises(error):
-        PositionExplorer(**{"num_positions": 10, "embed_dim": 7, name: value})
-
-
 def test_the_marked_place_stays_in_the_table():
     explorer = PositionExplorer(num_positions=10, embed_dim=7, position=9, column=6)
     explorer.num_positions = 4
@@ -90,165 +69,12 @@ def test_the_marked_place_stays_in_the_table():
     assert (explorer.position, explorer.column) == (3, 0)
 
 
-def test_text_and_figure_stand_in_for_the_explorer():
-    explorer = PositionExplorer(num_positions=10, embed_dim=7, position=9, column=6)
-    assert repr(explorer) == "PositionExplorer(num_positions=10, embed_dim=7, base=10, position=9, column=6)"
-    figure = explorer.figure()
-    assert isinstance(figure, Figure)
-    image, curves, similarity = figure.axes[:3]
-    assert image.images[0].get_array().shape == (10, 7)
-    assert (image.images[0].get_cmap().name, image.images[0].get_clim()) == ("RdBu_r", (-1, 1))
-    # The last pair of an odd width is a sine alone; one line more marks the position.
-    assert len(curves.lines) == 2
-    assert list(similarity.lines[0].get_xdata()) == list(range(-9, 1))
-
-
-# The mathematics of positions, against torch in float64
-
-
-@pytest.fixture(scope="module")
-def in_browser(browser, serve):
-    """A function that evaluates an expression over the functions of position_math.js and alibi_math.js."""
-    page = browser.new_page()
-    page.goto(serve(JS) + "/position_math.js")
-
-    def evaluate(expression):
-        result = page.evaluate(
-            """async (expression) => {
-              const math = { ...(await import("/position_math.js")), ...(await import("/alibi_math.js")) };
-              const run = new Function(...Object.keys(math), `return (${expression})`);
-              const plain = (value) => typeof value === "number" ? String(value) : Array.from(value, plain);
-              return plain(run(...Object.values(math)));
-            }""",
-            expression,
-        )
-        number = lambda v: [number(w) for w in v] if isinstance(v, list) else float(v)  # noqa: E731
-        return torch.tensor(number(result), dtype=torch.float64)
-
-    yield evaluate
-    page.close()
-
-
-def assert_equal(actual, expected):
-    torch.testing.assert_close(actual, expected.double(), atol=1e-12, rtol=1e-12)
-
-
-@pytest.mark.parametrize("base", [1.0, 1.3, 10_000.0, 1_000_000.0])
-@pytest.mark.parametrize("width", [1, 2, 5, 16, 63, 64])
-def test_sinusoids_equal_torch(in_browser, width, base):
-    table = in_browser(f"sinusoidalEncoding(64, {width}, {base})")
-    pairs = torch.arange(0, width, 2, dtype=torch.float64)
-    frequencies = base ** (-pairs / width)
-    assert_equal(in_browser(f"pairFrequencies({width}, {base})"), frequencies)
-    angles = torch.arange(64, dtype=torch.float64)[:, None] * frequencies
-    expected = torch.empty(64, 2 * len(pairs), dtype=torch.float64)
-    expected[:, 0::2], expected[:, 1::2] = angles.sin(), angles.cos()
-    assert_equal(table, expected[:, :width])
-    # The library rounds the same numbers to float32.
-    library = sinusoidal_encoding(64, width, base=base)
-    torch.testing.assert_close(table, library.double(), atol=6e-8, rtol=0)
-
-
-@pytest.mark.parametrize("base", [1.0, 10_000.0])
-@pytest.mark.parametrize("head_dim", [2, 6, 64])
-def test_rotary_equals_torch(in_browser, head_dim, base):
-    angles = rotary_angles(64, head_dim, base=base).double()
-    turns = f"Array.from({{length: 64}}, (_, p) => rotaryAngles(p, {head_dim}, {base}))"
-    assert_equal(in_browser(turns), angles)
-    x = torch.randn(head_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    vector = f"Float64Array.from({x.tolist()})"
-    turned = in_browser(f"{turns}.map((angles) => applyRotary({vector}, angles))")
-    assert_equal(turned, apply_rotary(x.expand(64, -1), angles))
-    assert_equal(in_browser(f"dotProduct({vector}, {vector})"), x @ x)
-
-
-@pytest.mark.parametrize("num_heads", range(1, 17))
-def test_alibi_equals_torch(in_browser, num_heads):
-    slopes = in_browser(f"alibiSlopes({num_heads})")
-    power = 2 ** int(math.log2(num_heads))
-    expected = [2 ** (-8 * (head + 1) / power) for head in range(power)]
-    expected += [2 ** (-4 * (2 * extra + 1) / power) for extra in range(power)]
-    expected = torch.tensor(expected[:num_heads], dtype=torch.float64)
-    assert_equal(slopes, expected.float())  # rounded as torch rounds them
-    assert torch.equal(slopes, alibi_slopes(num_heads).double())
-
-
 # In a browser
 
 
-def opened(reader, tmp_path, explorer, over="disk", **options):
-    tab = reader(over, **options)
-    tab.open(write_page(tmp_path, [explorer]), 1)
-    return tab, tab.host()
-
-
-def slider(host, name):
-    return host.get_by_role("slider", name=name, exact=True)
-
-
-def test_sizes_by_keyboard(reader, tmp_path):
-    explorer = PositionExplorer(num_positions=7, embed_dim=5, position=6, column=4)
-    tab, host = opened(reader, tmp_path, explorer)
-    assert_shows_numbers(host, explorer)
-    width, rows = slider(host, "embed_dim"), slider(host, "num_positions")
-    press = tab.page.keyboard.press
-    width.press("Home")
-    for embed_dim in range(1, 65):
-        explorer.embed_dim = embed_dim
-        assert_shows_numbers(host, explorer)
-        press("ArrowRight")
-    width.press("Home")
-    explorer.embed_dim = 1
-    width.press("ArrowRight")
-    width.press("ArrowRight")
-    explorer.embed_dim = 3
-    rows.focus()
-    for num_positions in range(7, 65):
-        explorer.num_positions = num_positions
-        assert_shows_numbers(host, explorer)
-        press("ArrowRight")
-    press("Home")
-    explorer.num_positions = 2
-    assert_shows_numbers(host, explorer)
-    assert tab.errors == []
-
-
-def test_place_and_base_by_keyboard(reader, tmp_path):
-    explorer = PositionExplorer(num_positions=9, embed_dim=7, base=1)
-    tab, host = opened(reader, tmp_path, explorer, over="http")
-    press = tab.page.keyboard.press
-    slider(host, "position").focus()
-    for position in range(9):
-        explorer.position = position
-        assert_shows_numbers(host, explorer)
-        press("ArrowRight")
-    slider(host, "column").focus()
-    for column in range(7):
-        explorer.column = column
-        assert_shows_numbers(host, explorer)
-        expect(host.locator(".mha-facts")).to_contain_text(f"pair i = {column // 2}")
-        press("ArrowRight")
-    slider(host, "base").focus()
-    for tenth in range(61):
-        explorer.base = float(f"{10 ** (tenth / 10):.2g}")
-        assert_shows_numbers(host, explorer)
-        press("ArrowRight")
-    status = host.get_by_role("status")
-    expect(status).to_have_text(
-        f"Base 1000000. Pair 3 has a wavelength of {2 * math.pi * 1e6 ** (6 / 7):.1f} positions."
-    )
-    assert_copied_code_gives(host, explorer)
-    host.get_by_role("button", name="Reset").click()
-    expect(status).to_have_text("All settings are back at their initial values.")
-    explorer.base, explorer.position, explorer.column = 1, 0, 0
-    assert_shows_numbers(host, explorer)
-    assert_copied_code_gives(host, explorer)
-    assert tab.errors == []
-
-
-def test_the_box_marks_a_row_and_a_column(reader, tmp_path):
+def test_the_box_marks_a_row_and_a_column(show):
     explorer = PositionExplorer(num_positions=9, embed_dim=7)
-    tab, host = opened(reader, tmp_path, explorer)
+    host = show(explorer)
     box = host.locator(".mha-cursor")
     # Home and End lead along the axis that an arrow key used last.
     slider(host, "column in the table").focus()
@@ -264,7 +90,7 @@ def test_the_box_marks_a_row_and_a_column(reader, tmp_path):
         ("ArrowUp", 7, 1, "position"),
         ("Home", 0, 1, "position"),
     ):
-        tab.page.keyboard.press(key)
+        host.page.keyboard.press(key)
         explorer.position, explorer.column = position, column
         moved = slider(host, f"{axis} in the table")
         expect(moved).to_be_focused()
@@ -283,7 +109,7 @@ def test_the_box_marks_a_row_and_a_column(reader, tmp_path):
         area["x"] + area["width"] * (column + 0.5) / 7,
         area["y"] + area["height"] * (row + 0.5) / 9,
     )
-    mouse = tab.page.mouse
+    mouse = host.page.mouse
     mouse.move(*place(4, 2))
     expect(host.locator(".mha-readout")).to_contain_text("Position 4, column 2")
     assert_shows_numbers(host, explorer)  # pointing alone marks nothing
@@ -296,12 +122,11 @@ def test_the_box_marks_a_row_and_a_column(reader, tmp_path):
     assert_shows_numbers(host, explorer)
     mouse.move(*place(0, 0))
     assert_shows_numbers(host, explorer)
-    assert tab.errors == []
 
 
-def test_the_table_opens_with_waves_and_becomes_stripes_with_the_base_of_models(reader, tmp_path):
+def test_the_table_opens_with_waves_and_becomes_stripes_with_the_base_of_models(show):
     """Seen in the picture: how far the colours of each column reach."""
-    tab, host = opened(reader, tmp_path, PositionExplorer())
+    host = show(PositionExplorer())
     greens = """node => {
       const { data } = node.getContext("2d").getImageData(0, 0, node.width, node.height);
       const column = (x) => Array.from({ length: node.height }, (_, y) => data[4 * (y * node.width + x) + 1]);
@@ -317,12 +142,11 @@ def test_the_table_opens_with_waves_and_becomes_stripes_with_the_base_of_models(
     expect(host.locator(".mha-facts")).to_contain_text("10000^")
     reach = host.locator("canvas").evaluate(greens)
     assert sum(number < 30 for number in reach) >= 12
-    assert tab.errors == []
 
 
-def test_the_position_is_dragged_on_the_curves(reader, tmp_path):
+def test_the_position_is_dragged_on_the_curves(show):
     explorer = PositionExplorer(num_positions=9, embed_dim=8, position=2)
-    tab, host = opened(reader, tmp_path, explorer)
+    host = show(explorer)
     handle = slider(host, "position on the curves")
     handle.press("End")
     explorer.position = 8
@@ -334,10 +158,10 @@ def test_the_position_is_dragged_on_the_curves(reader, tmp_path):
     handle.scroll_into_view_if_needed()
     knob = handle.bounding_box()
     area = host.locator(".mha-area").first.bounding_box()
-    tab.page.mouse.move(knob["x"] + knob["width"] / 2, knob["y"] + knob["height"] / 2)
-    tab.page.mouse.down()
-    tab.page.mouse.move(area["x"] + area["width"] * 3 / 8, knob["y"])
-    tab.page.mouse.up()
+    host.page.mouse.move(knob["x"] + knob["width"] / 2, knob["y"] + knob["height"] / 2)
+    host.page.mouse.down()
+    host.page.mouse.move(area["x"] + area["width"] * 3 / 8, knob["y"])
+    host.page.mouse.up()
     explorer.position = 3
     assert_shows_numbers(host, explorer)
     # For an even width the dot product depends on the offset alone.
@@ -346,18 +170,17 @@ def test_the_position_is_dragged_on_the_curves(reader, tmp_path):
     expect(host.get_by_role("status")).to_contain_text("Position 3, column 0")
 
     area = host.locator(".mha-area").nth(1).bounding_box()
-    tab.page.mouse.move(area["x"] + area["width"] * (8 + 2) / 16, area["y"] + area["height"] / 2)
+    host.page.mouse.move(area["x"] + area["width"] * (8 + 2) / 16, area["y"] + area["height"] / 2)
     expect(host.locator(".mha-panes")).to_contain_text(
         f"Position 3 · position 5 (offset 2): {float(similarity[5]):.3f}"
     )
-    assert tab.errors == []
 
 
-def test_the_marked_row_is_seen_on_every_colour(reader, tmp_path):
+def test_the_marked_row_is_seen_on_every_colour(show):
     """Its edge is black beside white, wherever the map is red, blue or white."""
-    tab, host = opened(reader, tmp_path, PositionExplorer(num_positions=20, embed_dim=16, position=10))
+    host = show(PositionExplorer(num_positions=20, embed_dim=16, position=10))
     box = host.locator(".mha-row-mark").bounding_box()
-    photo = photograph(tab.page)
+    photo = photograph(host.page)
     top, left, width = round(box["y"]), box["x"], box["width"]
     for column in range(3, 16):
         seen = photo[top - 4 : top + 3, int(left + (column + 0.5) * width / 16)].sum(-1)
@@ -366,9 +189,9 @@ def test_the_marked_row_is_seen_on_every_colour(reader, tmp_path):
         assert seen[edge + 1 :].max() > 700, "white below it"
 
 
-def test_the_picture_has_the_colours_of_the_numbers(reader, tmp_path):
+def test_the_picture_has_the_colours_of_the_numbers(show):
     explorer = PositionExplorer(num_positions=20, embed_dim=16)
-    tab, host = opened(reader, tmp_path, explorer)
+    host = show(explorer)
     pixels = map_pixels(host.locator("canvas"))
     assert pixels.shape == (20, 16, 4)
     assert (pixels[..., 3] == 255).all()
@@ -376,31 +199,14 @@ def test_the_picture_has_the_colours_of_the_numbers(reader, tmp_path):
     # Position 0 is (0, 1, 0, 1, ...): the white middle of the map, then its red end.
     assert pixels[0, :2, :3].tolist() == [[247, 247, 247], [103, 0, 31]]
     assert_color_bar(host.locator(".mha-bar"), 1, is_signed=True)
-    assert tab.errors == []
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("position", 64, "position must lie in 0..63, got 64"),
-        ("column", -1, "column must lie in 0..31, got -1"),
-    ],
-)
-def test_a_state_without_sense_gives_a_message(reader, tmp_path, name, value, message):
-    tab = reader("disk")
-    path = write_page(tmp_path, [PositionExplorer()], alter=lambda states: states[0].update({name: value}))
-    tab.open(path, 1)
-    expect(tab.host().get_by_role("alert")).to_contain_text(message)
-    expect(tab.host().locator(".mha-body")).to_be_hidden()
-    assert tab.errors == []
 
 
 # What is seen, turned back into data
 
 
-def test_curves_are_the_sine_the_cosine_and_the_dot_products(reader, tmp_path):
+def test_curves_are_the_sine_the_cosine_and_the_dot_products(show):
     explorer = PositionExplorer(num_positions=11, embed_dim=7, position=5, column=3)
-    tab, host = opened(reader, tmp_path, explorer)
+    host = show(explorer)
     waves, alike = (Plane(host.locator(".mha-plane").nth(place)) for place in (0, 1))
     table = loops(11, 7, explorer.base)
     frequency, next_frequency = (explorer.base ** (-2 * pair / 7) for pair in (1, 2))
@@ -423,12 +229,11 @@ def test_curves_are_the_sine_the_cosine_and_the_dot_products(reader, tmp_path):
     assert [y for _, y in line] == pytest.approx(products, abs=0.1)
     mirrored = [float(table[0] @ table[abs(offset)]) for offset in range(-10, 11)]
     assert [y for _, y in alike.curve("mha-faint")] == pytest.approx(mirrored, abs=0.1)
-    assert tab.errors == []
 
 
-def test_texts_and_marks_are_those_of_the_marked_place(reader, tmp_path):
+def test_texts_and_marks_are_those_of_the_marked_place(show):
     explorer = PositionExplorer(num_positions=11, embed_dim=7, position=5, column=3)
-    tab, host = opened(reader, tmp_path, explorer)
+    host = show(explorer)
     table, frequency = loops(11, 7, explorer.base), explorer.base ** (-2 / 7)
     wavelength, rate, entry = host.locator(".mha-facts > p").all_inner_texts()
     assert f"{2 * math.pi / frequency:.1f} positions" in wavelength
@@ -445,7 +250,7 @@ def test_texts_and_marks_are_those_of_the_marked_place(reader, tmp_path):
     area.scroll_into_view_if_needed()
     box = area.bounding_box()
     for offset in (0, 2, -3):
-        tab.page.mouse.move(box["x"] + box["width"] * (10 + offset) / 20, box["y"] + box["height"] / 2)
+        host.page.mouse.move(box["x"] + box["width"] * (10 + offset) / 20, box["y"] + box["height"] / 2)
         said = f"{offset}".replace("-", "−")
         product = f"{table[5] @ table[5 + offset]:.3f}".replace("-", "−")
         expect(readout).to_contain_text(f"Position 5 · position {5 + offset} (offset {said}): {product}.")
@@ -456,4 +261,3 @@ def test_texts_and_marks_are_those_of_the_marked_place(reader, tmp_path):
     assert row["height"] / picture["height"] == pytest.approx(1 / 11, abs=0.01)
     assert (pair["x"] - picture["x"]) / picture["width"] == pytest.approx(2 / 7, abs=0.01)
     assert pair["width"] / picture["width"] == pytest.approx(2 / 7, abs=0.01)
-    assert tab.errors == []

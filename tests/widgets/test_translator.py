@@ -5,7 +5,6 @@ import datetime
 import gzip
 import importlib.util
 import itertools
-import json
 import re
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,12 +13,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from playwright.sync_api import expect
+from seen import map_colors, map_pixels
 from test_every_widget import too_wide
 from torch import nn
-from widget_page import ByHand, assert_shows_numbers, run_copied_code, shown, write_page
+from widget_looks import contrast
+from widget_page import ByHand, assert_shows_numbers, in_browser, run_copied_code, shown, write_page
 
-from mha_lib import beam_decode, capture_attention, gate_heads, greedy_decode
-from mha_lib.dates import (
+from mha_course.data.dates import (
     DATE_LETTERS,
     END,
     ISO_SYMBOLS,
@@ -32,9 +32,8 @@ from mha_lib.dates import (
     encode_source,
     normalize_date,
 )
-from mha_lib.seq2seq import EncoderDecoder
-from mha_lib.widgets import Translator, translator
-from mha_lib.widgets.translator import (
+from mha_course.widgets import Translator, translator
+from mha_course.widgets.translator import (
     ATTENTIONS,
     attention_layers,
     model_files,
@@ -42,19 +41,17 @@ from mha_lib.widgets.translator import (
     round_to_bytes,
     unpack_model,
 )
+from mha_lib import beam_decode, capture_attention, gate_heads, greedy_decode
+from mha_lib.seq2seq import EncoderDecoder
 
 ROOT = Path(__file__).resolve().parents[2]
-JS = ROOT / "mha_lib" / "widgets" / "js"
+MATH = "translator_math.js"
 STORED = ROOT / "experiments" / "stored" / "dates.json"
 LIMITS = {"start": START, "end": END, "max_len": TARGET_LENGTH}
 TASK = {
-    "letters": DATE_LETTERS,
-    "symbols": list(ISO_SYMBOLS),
-    "start": START,
-    "end": END,
-    "source_length": SOURCE_LENGTH,
-    "target_length": TARGET_LENGTH,
-}
+    "letters": DATE_LETTERS, "symbols": list(ISO_SYMBOLS), "start": START, "end": END,
+    "source_length": SOURCE_LENGTH, "target_length": TARGET_LENGTH,
+}  # fmt: skip
 
 
 def make_model(num_heads=3, width=21, hidden=13, layers=2, *, bias=True, seed=0, sharp=1.7, **options):
@@ -94,30 +91,6 @@ def held_out(count=200, seed=5, **kind):
 
 
 # The mathematics
-
-
-@pytest.fixture(scope="module")
-def math_page(browser, serve):
-    page = browser.new_page()
-    page.goto(serve(JS) + "/translator_math.js")
-    yield page
-    page.close()
-
-
-def in_browser(page, body, **arguments):
-    """Run a function body in which the names of translator_math.js and the arguments are known."""
-    return page.evaluate(
-        """async ([body, given]) => {
-          const math = await import("/translator_math.js");
-          const names = [...Object.keys(math), ...Object.keys(given)];
-          const plain = (value) => typeof value === "object" && value !== null && !Array.isArray(value)
-              && !ArrayBuffer.isView(value)
-            ? Object.fromEntries(Object.entries(value).map(([key, entry]) => [key, plain(entry)]))
-            : Array.isArray(value) || ArrayBuffer.isView(value) ? Array.from(value, plain) : value;
-          return plain(new Function(...names, body)(...Object.values(math), ...Object.values(given)));
-        }""",
-        [body, arguments],
-    )
 
 
 def test_texts_are_normalized_as_in_python(math_page):
@@ -221,31 +194,6 @@ def test_rounding_to_bytes_keeps_every_weight_within_half_a_step():
     assert packed["error"] == pytest.approx((squares[0] / squares[1]).sqrt().item(), rel=1e-5)
     # Rounding once more changes nothing more.
     assert pack_model(unpack_model(packed))["int8"] == packed["int8"]
-
-
-def test_the_page_has_the_weights_of_python_to_the_last_bit(math_page):
-    packed = pack_model(make_model())
-    found = in_browser(
-        math_page,
-        """const { encoder, decoder, source, target, output } = unpackTranslator(stored);
-        return [source.data, target.data, output.weight.data, output.bias, encoder.norm.weight,
-          encoder.blocks[1].self.key.weight.data, decoder.blocks[0].cross.out.bias,
-          decoder.blocks[1].down.weight.data, decoder.blocks[1].cross.norm.bias];""",
-        stored=packed,
-    )
-    wanted = dict(unpack_model(packed).named_parameters())
-    names = ["source_embedding.weight", "target_embedding.weight", "output.weight", "output.bias"]
-    names += ["encoder.norm.weight", "encoder.blocks.1.self_attention.k_proj.weight"]
-    names += ["decoder.blocks.0.cross_attention.out_proj.bias"]
-    names += ["decoder.blocks.1.feed_forward.down_proj.weight", "decoder.blocks.1.cross_attention_norm.bias"]
-    for name, numbers in zip(names, found, strict=True):
-        assert torch.equal(torch.tensor(numbers, dtype=torch.float64).float(), wanted[name].flatten()), name
-
-
-def test_a_model_of_the_experiment_takes_at_most_300_kilobytes():
-    packed = pack_model(make_model(2, width=64, hidden=256))
-    text = f'dispatchEvent(new CustomEvent("mha-file",{{detail:{json.dumps(packed)}}}));'
-    assert len(gzip.compress(text.encode())) < 300_000
 
 
 RUN = """
@@ -432,29 +380,6 @@ def test_settings_that_depend_on_each_other(models):
 
 
 @pytest.mark.parametrize(
-    ("trait", "value", "rule"),
-    [
-        ("num_heads", 3, r"one of \[1, 2, 4, 8\]"),
-        ("gates", [1.0] * 11, "hold 12 numbers"),
-        ("gates", [0.5] * 12, "each 0 or 1"),
-        ("layer", 2, r"lie in 0\.\.1"),
-        ("head", 2, r"lie in 0\.\.1"),
-        ("text", "", "have 1 to 40 letters, got ''"),
-        ("text", "5 мая 2021!", "use the letters of DATE_LETTERS"),
-        ("text", "1" * 41, "have 1 to 40 letters"),
-    ],
-)
-def test_wrong_settings_are_refused(models, trait, value, rule):
-    shown = Translator(models)
-    before = shown.get_state(shown._settings)
-    with pytest.raises(ValueError, match=rule):
-        setattr(shown, trait, value)
-    assert shown.get_state(shown._settings) == before
-    with pytest.raises(ValueError, match=rule):
-        Translator(models, **{trait: value})
-
-
-@pytest.mark.parametrize(
     ("wrong", "error", "rule"),
     [
         (lambda: 3, TypeError, "models must be"),
@@ -477,15 +402,13 @@ def test_models_that_compute_something_else_are_refused(wrong, error, rule):
         Translator(made)
 
 
-def test_repr_figure_and_models_left_alone(models):
+def test_repr_and_models_left_alone(models):
     before = {name: parameter.clone() for name, parameter in models[1].named_parameters()}
     shown = Translator(models, text="2021年3月3日", gates=[0, 1] * 6, beam_size=2)
     assert repr(shown) == "Translator(text='2021年3月3日', num_heads=2, beam_size=2, off=6)"
     for attention in ATTENTIONS:
         shown.attention = attention
-        figure = shown.figure()
-        assert figure.axes[0].get_title() == f"{attention}, layer 1, head 0"
-        assert figure.get_suptitle().endswith(shown.answer())
+        shown.numbers()
     for name, parameter in models[1].named_parameters():
         assert torch.equal(parameter, before[name])
         assert parameter.requires_grad
@@ -530,20 +453,8 @@ def channels(color):
     return [int(number) for number in re.findall(r"\d+", color)[:3]]
 
 
-def contrast(first, second):
-    def luminance(color):
-        parts = [c / 255 for c in channels(color)]
-        red, green, blue = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-    low, high = sorted((luminance(first), luminance(second)))
-    return (high + 0.05) / (low + 0.05)
-
-
 def assert_seen(host, widget):
     """Letters, colours, answer and probabilities as text and colour, not as hidden numbers."""
-    from matplotlib import colormaps
-
     # A colour that fades in is read when it has arrived.
     host.evaluate("host => Promise.allSettled(host.getAnimations({ subtree: true }).map((a) => a.finished))")
     numbers = widget.numbers()
@@ -557,9 +468,9 @@ def assert_seen(host, widget):
     reading = numbers["reading"].tolist()
     for (_, number, background, ink), weight in zip(read, reading, strict=False):
         assert number == f"{weight:.2f}"
-        expected = [round(255 * c) for c in colormaps["viridis"](weight)[:3]]
-        assert max(abs(a - b) for a, b in zip(channels(background), expected, strict=True)) <= 6
-        assert contrast(background, ink) >= 4.5
+        expected = map_colors(weight, 1, is_signed=False).round()
+        assert (torch.tensor(channels(background)) - expected).abs().max() <= 6
+        assert contrast(channels(background), channels(ink)) >= 4.5
     assert [cell[1] for cell in [*read[len(reading) :], *plain]] == [""] * (
         len(read) - len(reading) + len(plain)
     )
@@ -576,11 +487,10 @@ def assert_seen(host, widget):
 
 
 @pytest.mark.parametrize("over", ["http", "disk"])
-def test_a_reader_types_dates_and_sees_what_torch_computes(reader, tmp_path, models, over):
+def test_a_reader_types_dates_and_sees_what_torch_computes(show, models, over):
     shown_now = Translator(models[:2])
-    tab = reader(over)
-    tab.open(write_page(tmp_path, [shown_now]), 1)
-    host, field = tab.host(), tab.host().get_by_role("textbox", name="date")
+    host = show(shown_now, over=over)
+    field = host.get_by_role("textbox", name="date")
     assert_seen(host, shown_now)
     for text in (
         "2021年3月3日",
@@ -602,14 +512,13 @@ def test_a_reader_types_dates_and_sees_what_torch_computes(reader, tmp_path, mod
     shown_now.text = "miércoles 3 de marzo"
     assert_seen(host, shown_now)
     expect(field).to_have_value("miércoles 3 de marzo")
-    assert tab.errors == []
 
 
-def test_what_cannot_be_read_gets_a_sentence_and_the_last_answer_stays(reader, tmp_path, models):
+def test_what_cannot_be_read_gets_a_sentence_and_the_last_answer_stays(show, models):
     widget = Translator(models[:1], text="3 May 2021")
-    tab = reader()
-    page = tab.open(write_page(tmp_path, [widget]), 1)
-    host, field = tab.host(), tab.host().get_by_role("textbox", name="date")
+    host = show(widget)
+    page = host.page
+    field = host.get_by_role("textbox", name="date")
     remark, status = host.locator(".mha-remark"), host.locator("[role=status]")
     for text, sentence in (
         ("", "Type a date. Still shown: “3 May 2021”."),
@@ -626,15 +535,13 @@ def test_what_cannot_be_read_gets_a_sentence_and_the_last_answer_stays(reader, t
     expect(field).to_have_value("3 May 2021")
     expect(remark).to_have_text(re.compile("23 languages"))
     assert page.evaluate("document.querySelectorAll('[aria-invalid=true]').length") == 0
-    assert tab.errors == []
 
 
-def test_the_page_says_where_the_answer_is_none(reader, tmp_path, models):
+def test_the_page_says_where_the_answer_is_none(show, models):
     """What is said about an answer is what Python can find out about the same answer."""
     widget = Translator(models[:2])
-    tab = reader()
-    tab.open(write_page(tmp_path, [widget]), 1)
-    host, field = tab.host(), tab.host().get_by_role("textbox", name="date")
+    host = show(widget)
+    field = host.get_by_role("textbox", name="date")
     verdict = host.locator(".mha-verdict")
     for text in ("31 February 1850", "hello", "3 May 2021", "2021"):
         field.fill(text)
@@ -646,14 +553,11 @@ def test_the_page_says_where_the_answer_is_none(reader, tmp_path, models):
         except ValueError:
             expect(verdict).to_contain_text(f"“{answer}” is no day of the calendar: ")
             expect(verdict).to_have_class(re.compile("mha-wrong"))
-    assert tab.errors == []
 
 
-def test_steps_by_button_by_character_and_by_key(reader, tmp_path, models):
+def test_steps_by_button_by_character_and_by_key(show, models):
     widget = Translator(models[:2], step=0, attention="decoder")
-    tab = reader()
-    tab.open(write_page(tmp_path, [widget]), 1)
-    host = tab.host()
+    host = show(widget)
     last = len(widget.numbers()["tokens"]) - 1
     back, forth = (host.get_by_role("button", name=name) for name in ("Back", "Next"))
     expect(back).to_have_attribute("aria-disabled", "true")
@@ -673,7 +577,6 @@ def test_steps_by_button_by_character_and_by_key(reader, tmp_path, models):
     widget.step = 2
     assert_seen(host, widget)
     expect(host.locator("[role=status]")).to_contain_text("Step 3: ")
-    assert tab.errors == []
 
 
 def test_play_walks_through_the_answer_pauses_and_stops_where_the_reader_takes_over(reader, tmp_path, models):
@@ -703,14 +606,11 @@ def test_play_walks_through_the_answer_pauses_and_stops_where_the_reader_takes_o
     expect(play).to_be_visible()
     page.clock.run_for(5000)
     expect(told).to_contain_text("Step 1 of")
-    assert tab.errors == []
 
 
-def test_a_click_on_a_small_map_chooses_it_and_letters_choose_their_row(reader, tmp_path, models):
+def test_a_click_on_a_small_map_chooses_it_and_letters_choose_their_row(show, models):
     widget = Translator(models[:2], text="3 May 2021")
-    tab = reader()
-    tab.open(write_page(tmp_path, [widget]), 1)
-    host = tab.host()
+    host = show(widget)
     for attention, layer, head in (("encoder", 1, 0), ("decoder", 0, 1), ("cross", 1, 1)):
         name = f"{attention.capitalize()}, layer {layer}, head {head}"
         host.get_by_role("radio", name=name, exact=True).check()
@@ -728,43 +628,25 @@ def test_a_click_on_a_small_map_chooses_it_and_letters_choose_their_row(reader, 
     widget.letter = 5
     assert_seen(host, widget)
     assert_shows_numbers(host, widget)
-    assert tab.errors == []
 
 
-def test_small_maps_show_their_weights(reader, tmp_path, models):
+def test_small_maps_show_their_weights(show, models):
     widget = Translator(models[:2], text="3 May 2021")
-    tab = reader()
-    tab.open(write_page(tmp_path, [widget]), 1)
-    pictures = (
-        tab.host()
-        .locator(".mha-choose canvas")
-        .evaluate_all(
-            """all => all.map((canvas) => {
-          const { width, height } = canvas;
-          return [height, width, [...canvas.getContext("2d").getImageData(0, 0, width, height).data]];
-        })"""
-        )
-    )
-    from matplotlib import colormaps
-
-    place = 0
-    for attention, layer, head in itertools.product(ATTENTIONS, range(2), range(2)):
+    host = show(widget)
+    pictures = host.locator(".mha-choose canvas").all()
+    places = itertools.product(ATTENTIONS, range(2), range(2))
+    for picture, (attention, layer, head) in zip(pictures, places, strict=True):
         widget.attention, widget.layer, widget.head = attention, layer, head
         weights = widget.numbers()["weights"]
-        height, width, data = pictures[place]
-        pixels = torch.tensor(data).view(height, width, 4)
-        colors = torch.tensor(255 * colormaps["viridis"](weights.numpy()))
-        assert (height, width) == weights.shape
-        assert (pixels - colors).abs().max() < 7
-        place += 1
-    assert place == len(pictures)
+        pixels = map_pixels(picture)
+        assert pixels.shape[:2] == weights.shape
+        assert (pixels[..., 3] == 255).all()
+        assert (pixels[..., :3] - map_colors(weights, 1, is_signed=False)).abs().max() < 7
 
 
-def test_heads_are_switched_off_and_the_answer_changes_at_once(reader, tmp_path, models):
+def test_heads_are_switched_off_and_the_answer_changes_at_once(show, models):
     widget = Translator(models[:2], text="3 May 2021")
-    tab = reader()
-    tab.open(write_page(tmp_path, [widget]), 1)
-    host = tab.host()
+    host = show(widget)
     answers = {widget.answer()}
     for index in (2, 9, 5, 0, 2):
         boxes = host.locator(".mha-gate input")
@@ -781,35 +663,18 @@ def test_heads_are_switched_off_and_the_answer_changes_at_once(reader, tmp_path,
     host.get_by_role("button", name="All heads on").click()
     widget.gates = [1] * 12
     assert_seen(host, widget)
-    assert tab.errors == []
 
 
-def test_the_beam_lists_its_answers(reader, tmp_path, models):
-    widget = Translator(models[:2], text="3 May 2021")
-    tab = reader()
-    tab.open(write_page(tmp_path, [widget]), 1)
-    host = tab.host()
-    slider = host.locator("label", has_text="beam_size").locator("input[type=range]")
-    for beam_size in (2, 3, 4, 5):
-        slider.press("ArrowRight")
-        widget.beam_size = beam_size
-        assert_seen(host, widget)
-        expect(host.locator(".mha-answers li")).to_have_count(beam_size)
-    assert tab.errors == []
-
-
-def test_right_answers_are_counted_in_the_page(reader, tmp_path):
+def test_right_answers_are_counted_in_the_page(show):
     """A model that always writes the same date is right where that is the date."""
     model = make_model(2, width=24, seed=7)
-    tab = reader()
     widget = Translator(model)
     wanted = widget.dates["answers"][11]
     change = lambda states: states[0]["dates"]["answers"].__setitem__(11, wrote)  # noqa: E731
     widget.text = widget.dates["texts"][11]
     wrote = widget.answer()
     assert wrote != wanted
-    tab.open(write_page(tmp_path, [widget], alter=change), 1)
-    host = tab.host()
+    host = show(widget, alter=change)
     host.get_by_label("Count the right answers").check()
     result = host.locator(".mha-result")
     right = round(200 * widget.exact_match()) + 1
@@ -822,14 +687,12 @@ def test_right_answers_are_counted_in_the_page(reader, tmp_path):
     expect(result).to_contain_text(re.compile(r"of 200 right .* 1 switched off\.$"))
     host.get_by_label("Count the right answers").uncheck()
     expect(result).to_be_hidden()
-    assert tab.errors == []
 
 
-def test_the_copied_program_of_the_count_counts(reader, tmp_path, models, capsys):
+def test_the_copied_program_of_the_count_counts(show, models, capsys):
     widget = Translator(models[:2], count_right=True, gates=[1, 0] * 6)
-    tab = reader()
-    tab.open(write_page(tmp_path, [widget]), 1)
-    variables = run_copied_code(tab.host())
+    host = show(widget)
+    variables = run_copied_code(host)
     assert sum(variables["right"]) == round(200 * widget.exact_match())
     assert "of 200 held-out dates are right" in capsys.readouterr().out
 
@@ -867,7 +730,6 @@ def test_further_models_load_from_files_when_the_slider_needs_them(reader, tmp_p
     assert sorted(loaded) == sorted(name for name in model_files() if "translator-2-" not in name)
     assert_seen(tab.host(1), widgets[1])
     assert page.evaluate("document.querySelectorAll('script[src*=translator-]').length") == 0
-    assert tab.errors == []
 
 
 @pytest.mark.parametrize("over", ["http", "disk"])
@@ -904,6 +766,7 @@ def test_a_model_that_cannot_be_loaded_gives_a_sentence_and_another_try(
     # A browser notes in its console that a file is missing or cut off; nothing else may be there.
     noted = ("ERR_FILE_NOT_FOUND", "404", "Invalid or unexpected token", "Unexpected end of input")
     assert all(any(text in error for text in noted) for error in tab.errors), tab.errors
+    tab.errors.clear()
 
 
 def test_with_a_kernel_python_sends_further_models(browser, serve, tmp_path, stored_models):
@@ -933,15 +796,14 @@ def test_with_a_kernel_python_sends_further_models(browser, serve, tmp_path, sto
     page.close()
 
 
-def test_the_program_of_a_trained_model_loads_it(reader, tmp_path, stored_models):
+def test_the_program_of_a_trained_model_loads_it(show, stored_models):
     assert 2 in stored_models
     widget = Translator(text="3 May 2021")
-    tab = reader()
-    tab.open(write_page(tmp_path, [widget]), 1)
-    host = tab.host()
+    host = show(widget)
     variables = run_copied_code(host)
     torch.testing.assert_close(variables["weights"], widget.numbers()["weights"])
-    assert len(host.locator(".mha-python pre").inner_text()) < 2500
+    # The program holds functions, not the numbers of the model.
+    assert len(host.locator(".mha-python pre").inner_text()) < 3100
 
 
 def test_the_build_puts_the_files_where_pages_ask_for_them(tmp_path, stored_models, caplog):
@@ -974,61 +836,35 @@ def test_the_build_puts_the_files_where_pages_ask_for_them(tmp_path, stored_mode
 # Sizes and looks
 
 
-def test_the_compact_one_has_the_field_the_strips_and_the_steps(reader, tmp_path, models):
-    tab = reader()
-    tab.open(write_page(tmp_path, [Translator(models[:2], compact=True)]), 1)
-    host = tab.host()
+def test_the_compact_one_has_the_field_the_strips_and_the_steps(show, models):
+    host = show(Translator(models[:2], compact=True))
     for part in (".mha-date", ".mha-strip", ".mha-player", ".mha-verdict", ".mha-caption"):
         expect(host.locator(part).first).to_be_visible()
     for part in (".mha-gallery", ".mha-chosen-map", ".mha-count", ".mha-answers", ".mha-bars"):
         expect(host.locator(part)).to_be_hidden()
     assert host.bounding_box()["height"] < 560
-    assert tab.errors == []
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("attention", ATTENTIONS)
-def test_eight_heads_and_forty_letters_fit_a_phone(reader, tmp_path, models, theme, attention):
+def test_eight_heads_and_forty_letters_fit_a_phone(show, models, theme, attention):
     widget = Translator(
         models[3], text="wednesday, the 30th of September 1999 ad", attention=attention, beam_size=5
     )
-    tab = reader(width=360)
-    page = tab.open(write_page(tmp_path, [widget], theme=theme), 1)
+    host = show(widget, width=360, theme=theme)
+    page = host.page
     assert too_wide(page) == []
-    host = tab.host()
     assert_seen(host, widget)
     small = host.locator(":is(.mha-answer button, .mha-choose, .mha-gate, .mha-buttons button)").evaluate_all(
         """nodes => nodes.map((node) => node.getBoundingClientRect())
           .filter(({ width, height }) => width < 21 || height < 24).length"""
     )
     assert small == 0
-    assert tab.errors == []
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        ({"num_heads": 3}, "num_heads must be one of 1, 2, got 3"),
-        ({"gates": [1] * 11}, "gates must hold 12 numbers from 0 to 1"),
-        ({"gates": [0.5] * 12}, "gates must be 0 or 1 each"),
-        ({"text": "?"}, "text must be a date that the model can read: The model cannot read a letter"),
-        ({"layer": 2}, "layer must lie in 0..1, got 2"),
-        ({"head": 2}, "head must lie in 0..1, got 2"),
-    ],
-)
-def test_bad_state_gives_a_message(reader, tmp_path, models, state, message):
-    tab = reader("disk")
-    path = write_page(tmp_path, [Translator(models[:2])], alter=lambda states: states[0].update(state))
-    tab.open(path, 1)
-    expect(tab.host().locator("form > .mha-problem")).to_contain_text(message)
-    assert tab.errors == []
-
-
-def test_what_is_read_is_said(reader, tmp_path, models):
+def test_what_is_read_is_said(show, models):
     widget = Translator(models[:2], text="3 May 2021", step=1)
-    tab = reader()
-    tab.open(write_page(tmp_path, [widget]), 1)
-    host = tab.host()
+    host = show(widget)
     weights = shown(host, "reading")
     best = int(weights.argmax())
     letter = {" ": "space"}.get("3 may 2021"[best], f"“{'3 may 2021'[best]}”")
@@ -1042,13 +878,10 @@ def test_what_is_read_is_said(reader, tmp_path, models):
     expect(host.locator("[role=status]")).to_contain_text("reads most: ")
 
 
-def test_the_large_map_has_the_labels_colours_and_numbers_of_its_letters(reader, tmp_path, models):
-    from matplotlib import colormaps
-
+def test_the_large_map_has_the_labels_colours_and_numbers_of_its_letters(show, models):
     widget = Translator(models[:2], text="3 May 21", attention="encoder", layer=1, head=1)
-    tab = reader()
-    tab.open(write_page(tmp_path, [widget]), 1)
-    chosen = tab.host().locator(".mha-chosen-map")
+    host = show(widget)
+    chosen = host.locator(".mha-chosen-map")
     weights = widget.numbers()["weights"]
     letters = list(normalize_date(widget.text).replace(" ", "␣"))
     assert chosen.get_by_role("rowheader").all_inner_texts() == letters
@@ -1057,12 +890,10 @@ def test_the_large_map_has_the_labels_colours_and_numbers_of_its_letters(reader,
         "cells => cells.map((cell) => getComputedStyle(cell).backgroundColor)"
     )
     found = torch.tensor([channels(color) for color in colors]).view(*weights.shape, 3)
-    expected = 255 * torch.tensor(colormaps["viridis"](weights.numpy()))[..., :3]
-    assert (found - expected).abs().max() < 7
+    assert (found - map_colors(weights, 1, is_signed=False)).abs().max() < 7
     row, column = 6, 3
     chosen.get_by_role("gridcell").nth(row * weights.shape[1] + column).hover()
     expect(chosen.locator(".mha-readout")).to_contain_text(f"{weights[row, column]:.4f}")
     expect(chosen.locator(".mha-readout")).to_contain_text(
         f"{letters[row]} ({row + 1}) reads {letters[column]} ({column + 1})"
     )
-    assert tab.errors == []

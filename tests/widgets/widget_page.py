@@ -22,10 +22,8 @@ spec.loader.exec_module(security)
 
 def stand_in(widget):
     """What the book shows in place of a widget where there are no scripts, as _ext/course.py makes it."""
-    bundle, _ = widget._repr_mimebundle_()
-    image = f'<img src="data:image/png;base64,{bundle.get("image/png")}" alt="">'
-    content = image if "image/png" in bundle else bundle["text/html"]
-    return f'<div class="widget-still">{content}</div>'
+    still = '<svg width="300" height="100"></svg>'
+    return f'<div class="widget-still">{widget.fallback_html() or still}</div>'
 
 
 def write_page(folder, widgets, *, alter=None, loaders=1, theme="light", stills=False):
@@ -67,7 +65,10 @@ def write_page(folder, widgets, *, alter=None, loaders=1, theme="light", stills=
 
 
 class Reader:
-    """A browser tab that notes every error and every request that leaves the page's own folder."""
+    """A browser tab: at its end, there must be no error and no request that left the page's own folder.
+
+    A test that provokes an error looks at `errors` itself, and clears it.
+    """
 
     def __init__(self, browser, address, *, over, width=900):
         self.page = browser.new_page(viewport={"width": width, "height": 1000})
@@ -90,6 +91,7 @@ class Reader:
     def close(self):
         self.page.close()
         assert [url for url in self.requests if not url.startswith((self.home, "blob:", "data:"))] == []
+        assert self.errors == []
 
     def host(self, index=0):
         return self.page.locator(".widget-host").nth(index)
@@ -240,6 +242,40 @@ USE_CONTROLS = """async (root, fraction) => {
     if (problem?.checkVisibility()) throw new Error(problem.textContent);
   }
 }"""
+
+
+def in_browser(page, body, **given):
+    """Run the body of a function in a `math_page`; typed arrays come back as lists.
+
+    It knows what is given and what the module exports, which is also in `m`; `typed` makes typed arrays of an
+    object's lists.
+    """
+    return page.evaluate(
+        """async ([body, given]) => {
+          const m = await import(location.pathname);
+          const typed = (parameters) => Object.fromEntries(
+            Object.entries(parameters ?? {}).map(([name, numbers]) => [name, Float64Array.from(numbers)]));
+          const isList = (value) => Array.isArray(value) || ArrayBuffer.isView(value);
+          const plain = (value) => isList(value) ? Array.from(value, plain)
+            : value && typeof value === "object"
+              ? Object.fromEntries(Object.entries(value).map(([key, entry]) => [key, plain(entry)])) : value;
+          const known = { m, typed, ...m, ...given };
+          return plain(new Function(...Object.keys(known), body)(...Object.values(known)));
+        }""",
+        [body, given],
+    )
+
+
+def finger(page):
+    """A function that sends a page the events of a finger: touch(kind, x, y), without a place at its end."""
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
+
+    def touch(kind, *place):
+        points = [{"x": place[0], "y": place[1]}] if place else []
+        devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    return touch
 
 
 def use_controls(host, fraction):

@@ -2,27 +2,22 @@
 
 import torch
 
-import mha_lib.widgets
-from mha_lib.attention import MultiHeadAttention
-from mha_lib.data import pointer_batch
-from mha_lib.dates import DATE_LETTERS, ISO_SYMBOLS
+import mha_course.widgets
+from mha_course.data import pointer_batch
+from mha_course.data.dates import DATE_LETTERS, ISO_SYMBOLS
+from mha_course.widgets import CourseWidget, Explorer
+from mha_course.widgets.ablation_lab import AblationLab
+from mha_course.widgets.head_explorer import HeadExample, HeadExplorer
+from mha_course.widgets.heads_meet import HeadsMeet
+from mha_course.widgets.line_order import LineOrder
+from mha_course.widgets.map_prediction import MapPrediction
+from mha_course.widgets.puzzles import PUZZLES
+from mha_course.widgets.quiz import Question, Quiz
+from mha_course.widgets.translator import Translator
+from mha_course.widgets.typed_answer import TypedAnswer
+from mha_lib import MultiHeadAttention
 from mha_lib.positional import LearnedPositionalEncoding
 from mha_lib.seq2seq import EncoderDecoder
-from mha_lib.widgets import (
-    AblationLab,
-    CourseWidget,
-    Explorer,
-    HeadExample,
-    HeadExplorer,
-    HeadsMeet,
-    LineOrder,
-    MapPrediction,
-    Question,
-    Quiz,
-    Translator,
-    TypedAnswer,
-)
-from mha_lib.widgets.puzzles import PUZZLES
 
 
 def head_explorer():
@@ -118,8 +113,8 @@ def line_order():
 # All other widgets can be made without arguments.
 SAMPLES = {
     name: cls
-    for name in mha_lib.widgets.__all__
-    if isinstance(cls := getattr(mha_lib.widgets, name), type)
+    for name in mha_course.widgets.__all__
+    if isinstance(cls := getattr(mha_course.widgets, name), type)
     and issubclass(cls, CourseWidget)
     and cls is not Explorer
 } | {

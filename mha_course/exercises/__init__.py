@@ -1,0 +1,188 @@
+"""Checkers for the exercises of the course: they name the cause of a mistake.
+
+A checker takes the reader's function and returns a `Verdict`, which a notebook shows as one sentence. It
+never raises because of what the function does. `engine` says how an answer is judged, and how to write a
+checker.
+"""
+
+from mha_course.exercises.bugs import (
+    check_escape,
+    check_name_the_scale,
+    check_one_head,
+    check_shortest_suite,
+)
+from mha_course.exercises.efficiency import (
+    check_cache_size,
+    check_causal_tiles,
+    check_join,
+    check_pieces,
+    check_share_keys,
+    check_slots,
+    check_torch_causal,
+)
+from mha_course.exercises.inside_a_transformer import (
+    check_mixed_memory,
+    check_one_head_left,
+    check_wide_tokens,
+)
+from mha_course.exercises.layers_of_heads import (
+    check_free_widths,
+    check_from_lists,
+    check_greedy_pruning,
+    check_head_dim,
+    check_layer_sizes,
+    check_mixtures,
+    check_sum_over_heads,
+    check_to_torch,
+    check_weight_maps,
+)
+from mha_course.exercises.masks import (
+    check_convention,
+    check_left_padding,
+    check_translate,
+)
+from mha_course.exercises.models import (
+    check_gated_width,
+    check_gpt2_parameters,
+    check_loss_again,
+)
+from mha_course.exercises.multi_head import check_multi_head
+from mha_course.exercises.pooling import (
+    check_class_shares,
+    check_jacobian,
+    check_left_out_errors,
+    check_limits,
+    check_local_line,
+    check_noise_errors,
+    check_pooling,
+    check_pooling_without_loops,
+    check_pooling_without_units,
+)
+from mha_course.exercises.positions import (
+    check_concatenated_step,
+    check_distance_bias,
+    check_learned_start,
+    check_ntk_base,
+    check_shaw_values,
+    check_shift_changes,
+    check_slopes,
+    check_stored_entries,
+    check_tied_weight,
+    check_to_halves,
+    check_token_share,
+)
+from mha_course.exercises.scoring import (
+    check_bilinear_matrix,
+    check_distance_score,
+    check_left_lens_mask,
+    check_repaired,
+    check_score_moments,
+    check_three_masks,
+    check_triangle,
+)
+from mha_course.exercises.self_attention import (
+    check_cost_borders,
+    check_cross_shapes,
+    check_induction_head,
+    check_leak_detector,
+    check_local_window,
+    check_one_by_one,
+    check_permuted_mask,
+    check_spread,
+)
+from mha_course.exercises.softmax_positions_cache import (
+    check_cache,
+    check_masked_softmax,
+    check_positions,
+    check_rotary,
+)
+from mha_course.exercises.transformer import (
+    check_beam,
+    check_decoder_parameters,
+    check_post_norm,
+    check_smooth_loss,
+    check_tied,
+)
+from mha_lib._judging import Exercise, Verdict, Wrong, randn, rows_sum_to_one
+
+__all__ = [
+    "Exercise",
+    "Verdict",
+    "Wrong",
+    "check_beam",
+    "check_bilinear_matrix",
+    "check_cache",
+    "check_cache_size",
+    "check_causal_tiles",
+    "check_class_shares",
+    "check_concatenated_step",
+    "check_convention",
+    "check_cost_borders",
+    "check_cross_shapes",
+    "check_decoder_parameters",
+    "check_distance_bias",
+    "check_distance_score",
+    "check_escape",
+    "check_free_widths",
+    "check_from_lists",
+    "check_gated_width",
+    "check_gpt2_parameters",
+    "check_greedy_pruning",
+    "check_head_dim",
+    "check_induction_head",
+    "check_jacobian",
+    "check_join",
+    "check_layer_sizes",
+    "check_leak_detector",
+    "check_learned_start",
+    "check_left_lens_mask",
+    "check_left_out_errors",
+    "check_left_padding",
+    "check_limits",
+    "check_local_line",
+    "check_local_window",
+    "check_loss_again",
+    "check_masked_softmax",
+    "check_mixed_memory",
+    "check_mixtures",
+    "check_multi_head",
+    "check_name_the_scale",
+    "check_noise_errors",
+    "check_ntk_base",
+    "check_one_by_one",
+    "check_one_head",
+    "check_one_head_left",
+    "check_permuted_mask",
+    "check_pieces",
+    "check_pooling",
+    "check_pooling_without_loops",
+    "check_pooling_without_units",
+    "check_positions",
+    "check_post_norm",
+    "check_repaired",
+    "check_rotary",
+    "check_score_moments",
+    "check_share_keys",
+    "check_shaw_values",
+    "check_shift_changes",
+    "check_shortest_suite",
+    "check_slopes",
+    "check_slots",
+    "check_smooth_loss",
+    "check_spread",
+    "check_stored_entries",
+    "check_sum_over_heads",
+    "check_three_masks",
+    "check_tied",
+    "check_tied_weight",
+    "check_to_halves",
+    "check_to_torch",
+    "check_token_share",
+    "check_torch_causal",
+    "check_translate",
+    "check_triangle",
+    "check_weight_maps",
+    "check_wide_tokens",
+    "randn",
+    "rows_sum_to_one",
+]

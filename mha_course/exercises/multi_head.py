@@ -1,0 +1,476 @@
+"""The checker of the layer that readers build in chapter 3."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mha_lib import _checks
+from mha_lib._judging import (
+    Answer,
+    Exercise,
+    Verdict,
+    _a,
+    _check_callable,
+    _not_yet,
+    _raised,
+    randn,
+    rows_sum_to_one,
+)
+from mha_lib._texts import Texts
+from mha_lib.masking import causal_mask
+
+Adapter: TypeAlias = Mapping[str, str] | Callable[[Any], Mapping[str, Any]]
+
+exercise = Texts(__name__)
+
+NAMES = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+# ------------------------------------------------------------------ the formula, whose edits are the mistakes
+
+
+def heads_of(x: Tensor, proj: Any, num_heads: int) -> Tensor:
+    """Project, then cut the last axis: (batch, num_heads, length, head_dim)."""
+    batch, length, _ = x.shape
+    return proj(x).reshape(batch, length, num_heads, -1).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+def merge_heads(heads: Tensor) -> Tensor:
+    """Put the heads of a token side by side: (batch, length, embed_dim)."""
+    return heads.transpose(1, 2).flatten(2)
+
+
+def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Weights over the visible keys, zeros where none is visible."""
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(dim=-1)
+    return weights if mask is None else weights * mask
+
+
+def multi_head(
+    layer: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Multi-head attention with the projections of a layer."""
+    num_heads, head_dim = layer.sizes.num_heads, layer.sizes.head_dim
+    q_len, k_len = query.shape[1], key.shape[1]
+    q_proj, k_proj, v_proj, out_proj = layer.projections().values()
+    q = heads_of(query, q_proj, num_heads)
+    k = heads_of(key, k_proj, num_heads)
+    v = heads_of(value, v_proj, num_heads)
+    if is_causal:
+        mask = torch.ones(q_len, k_len).tril(k_len - q_len).bool()
+    if mask is not None and mask.ndim == 3:
+        mask = mask.unsqueeze(1)
+    scores = q @ k.transpose(-2, -1) / head_dim**0.5
+    weights = masked_softmax(scores, mask)
+    output = out_proj(merge_heads(weights @ v))
+    return output, weights
+
+
+_WRONG = exercise.mistakes("check_multi_head", multi_head)
+
+# ------------------------------------------------------------------ the reader's layer
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Of a layer: a different prime for each dimension."""
+
+    embed_dim: int
+    num_heads: int
+    kdim: int | None = None
+    vdim: int | None = None
+
+    @property
+    def head_dim(self) -> int:
+        """The width of a head."""
+        return self.embed_dim // self.num_heads
+
+    @property
+    def options(self) -> dict[str, int]:
+        """The keyword arguments of the constructor."""
+        given = {"kdim": self.kdim, "vdim": self.vdim}
+        return {name: size for name, size in given.items() if size is not None}
+
+    @property
+    def widths(self) -> dict[str, tuple[int, int]]:
+        """The shape of each projection's weight, as in `nn.Linear`: (out, in)."""
+        inputs = (self.embed_dim, self.kdim, self.vdim, self.embed_dim)
+        return {
+            name: (self.embed_dim, width or self.embed_dim)
+            for name, width in zip(NAMES, inputs, strict=True)
+        }
+
+
+_ONE = _Sizes(7, 1)
+_THREE = _Sizes(33, 3)
+_OWN_WIDTHS = _Sizes(33, 3, kdim=17, vdim=19)
+
+
+class _NoLayerError(Exception):
+    """What was given makes no layer that can be checked; the message says why."""
+
+
+class Projection(NamedTuple):
+    """Weight (out, in) and bias of a projection, as in `nn.Linear`."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """What `nn.Linear` computes."""
+        return F.linear(x, *self)
+
+
+@dataclass
+class _Made:
+    """A layer that was made for a check; its projections are read anew each time, with their gradients."""
+
+    layer: Any
+    sizes: _Sizes
+    adapter: Adapter | None
+    call: Answer | None
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        if self.call is not None:
+            return self.call(self.layer, *inputs, **options)
+        return self.layer(*inputs, **options)
+
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
+        """The parameters whose gradients are compared: none if the adapter copies them."""
+        learns = any(proj.weight.requires_grad for proj in self.projections().values())
+        if not isinstance(self.layer, nn.Module) or not learns:
+            return []
+        return list(self.layer.named_parameters())
+
+    def takes_causal(self) -> bool:
+        """Whether the layer can hide the future by itself."""
+        used = self.call or getattr(self.layer, "forward", self.layer)
+        try:
+            return "is_causal" in inspect.signature(used).parameters
+        except (TypeError, ValueError):  # it is not written in Python
+            return False
+
+    def projections(self) -> dict[str, Projection]:
+        """What the layer projects with, by the names of `NAMES` and in their order."""
+        if callable(self.adapter):
+            found = self.adapter(self.layer)
+        else:
+            paths = self.adapter or {}
+            found = {name: self._at(paths.get(name, name)) for name in NAMES}
+        return {name: _projection(found[name]) for name in NAMES}
+
+    def _at(self, path: str) -> Any:
+        """What a dotted path leads to; one that ends with ".weight" brings the bias beside it."""
+        thing = self.layer
+        for name in path.removesuffix(".weight").split("."):
+            thing = thing[int(name)] if name.isdigit() else getattr(thing, name)
+        return thing
+
+    def start(self, make: Answer) -> None:
+        """Make the layer, and look at what can be seen before anything is computed."""
+        torch.manual_seed(0)
+        sizes = {"embed_dim": self.sizes.embed_dim, "num_heads": self.sizes.num_heads}
+        given = ", ".join(
+            f"{name}={n}" for name, n in (sizes | self.sizes.options).items()
+        )
+        try:
+            self.layer = make(*sizes.values(), **self.sizes.options)
+        except Exception as error:
+            raise _NoLayerError(
+                f"no layer can be made with {given}: {_raised(error)}"
+            ) from error
+        if self.layer is None:
+            raise _NoLayerError(
+                "the function that should make a layer returns None. Return the layer"
+            )
+        _randomize(self.layer)
+        try:
+            found = self.projections()
+        except (AttributeError, KeyError, IndexError) as error:
+            raise _NoLayerError(
+                f"the projections of the layer were not found ({error}). Call them `q_proj`, `k_proj`, "
+                "`v_proj` and `out_proj`, or pass `adapter=`, a mapping from these names to yours"
+            ) from error
+        except Exception as error:
+            raise _NoLayerError(
+                f"the projections of the layer could not be read: {_raised(error)}"
+            ) from error
+        for name, proj in found.items():
+            self._look_at(name, tuple(proj.weight.shape))
+
+    def _look_at(self, name: str, shape: tuple[int, ...]) -> None:
+        """Refuse a projection whose weight has another shape."""
+        size = self.sizes
+        expected = size.widths[name]
+        if shape == expected:
+            return
+        if name == "out_proj" and shape[-1] == size.head_dim:
+            cause = ". Are the heads averaged or added? All of them go in, side by side"
+        elif shape[-1] == size.head_dim:
+            cause = (
+                ". Are the inputs cut into heads before the projection? Cut afterwards"
+            )
+        elif shape == (size.head_dim, expected[1]):
+            cause = (
+                ". The projection makes one head only; it must make all heads at once"
+            )
+        else:
+            cause = ""
+        raise _NoLayerError(
+            f"with embed_dim={size.embed_dim} and num_heads={size.num_heads}, the weight of `{name}` has "
+            f"shape {shape}, expected {expected}, that is (out, in){cause}"
+        )
+
+
+def _projection(value: Any) -> Projection:
+    if isinstance(value, nn.Module):
+        value = value.weight, value.bias
+    pair = value if isinstance(value, (tuple, list)) else (value, None)
+    weight, bias = (
+        torch.as_tensor(x, dtype=torch.float32) if isinstance(x, np.ndarray) else x
+        for x in pair
+    )
+    return Projection(weight, bias)
+
+
+def _randomize(layer: Any) -> None:
+    """Set evaluation mode and large random weights, so that no fault hides behind flat weights or zeros."""
+    if not isinstance(layer, nn.Module):
+        return
+    layer.eval()
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=1.5 / parameter.shape[-1] ** 0.5)
+            elif "bias" in name:
+                parameter.normal_(std=0.5)
+
+
+# ------------------------------------------------------------------ cases
+
+
+def _padding(_: torch.Generator) -> Tensor:
+    return torch.arange(7) < torch.tensor([5, 3])[:, None, None]
+
+
+def _for_each_sample(generator: torch.Generator) -> Tensor:
+    mask = torch.rand(2, 5, 7, generator=generator) > 0.5
+    mask[..., 4] = True
+    return mask
+
+
+def _nothing_visible(generator: torch.Generator) -> Tensor:
+    mask = _for_each_sample(generator)
+    mask[1, 2] = False
+    return mask
+
+
+def _one_key_visible(_: torch.Generator) -> Tensor:
+    return torch.eye(5, 7, dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """Sizes of the layer and of its inputs, and what is hidden."""
+
+    sizes: _Sizes
+    batch: int
+    q_len: int
+    k_len: int
+    mask: Callable[[torch.Generator], Tensor] | None = None
+    is_causal: bool = False
+    scale: float = 1.0
+
+    def make(
+        self, made: Mapping[_Sizes, _Made], generator: torch.Generator
+    ) -> tuple[Any, ...]:
+        """The layer and its arguments."""
+        size = self.sizes
+        query = self.scale * randn(generator, self.batch, self.q_len, size.embed_dim)
+        key = randn(generator, self.batch, self.k_len, size.kdim or size.embed_dim)
+        value = randn(generator, self.batch, self.k_len, size.vdim or size.embed_dim)
+        mask = None if self.mask is None else self.mask(generator)
+        causal = (True,) if self.is_causal else ()
+        return made[size], query, key, value, mask, *causal
+
+
+_LOW = "scores far below zero"
+_CASES = {
+    "one head (batch 1)": _Case(_ONE, 1, 5, 5),
+    "one head (batch 2)": _Case(_ONE, 2, 5, 7),
+    "three heads (batch 1)": _Case(_THREE, 1, 5, 5),
+    "three heads (batch 2)": _Case(_THREE, 2, 5, 7),
+    "padding": _Case(_THREE, 2, 5, 7, _padding),
+    "a hidden future": _Case(_THREE, 2, 5, 5, lambda _: causal_mask(5)),
+    "fewer queries than keys": _Case(_THREE, 2, 5, 7, lambda _: causal_mask(5, 7)),
+    "a mask for each sample": _Case(_THREE, 2, 5, 7, _for_each_sample),
+    "a query that sees nothing": _Case(_THREE, 2, 5, 7, _nothing_visible),
+    _LOW: _Case(_THREE, 2, 5, 7, _one_key_visible, scale=1e6),
+    "keys and values of other widths": _Case(_OWN_WIDTHS, 2, 5, 7),
+}
+_CAUSAL = {
+    "is_causal": _Case(_THREE, 2, 5, 5, is_causal=True),
+    "is_causal with fewer queries than keys": _Case(_THREE, 2, 5, 7, is_causal=True),
+}
+
+
+def _hidden_weigh_nothing(arguments: tuple[Any, ...], results: tuple[Any, ...]) -> str:
+    mask = arguments[4]
+    if mask is None or len(results) < 2 or results[1].ndim != 4:
+        return ""
+    mask = mask.unsqueeze(1) if mask.ndim == 3 else mask
+    seen = results[1].masked_fill(mask, 0.0).abs() > 1e-6
+    if not bool(seen.any()):
+        return ""
+    place = seen.nonzero()[0].tolist()
+    return f"a hidden key has weight {float(results[1][tuple(place)]):.2g}, at {place} of `weights`"
+
+
+def _weights_sum_to_one(arguments: tuple[Any, ...], results: tuple[Any, ...]) -> str:
+    problem = rows_sum_to_one(1)(arguments, results) if len(results) > 1 else ""
+    return problem.replace("its rows", "the rows of `weights`")
+
+
+def _exercise(
+    make: Answer,
+    adapter: Adapter | None = None,
+    call: Answer | None = None,
+    *,
+    own_widths: bool = True,
+    weights: bool = True,
+    gradients: bool = True,
+) -> Exercise:
+    """The exercise for the layers that `make` makes, one of each size."""
+    made = {
+        sizes: _Made(None, sizes, adapter, call)
+        for sizes in (_ONE, _THREE, _OWN_WIDTHS)[: 2 + own_widths]
+    }
+    for one in made.values():
+        one.start(make)
+    causal = made[_THREE].takes_causal()
+    cases = {
+        label: partial(case.make, made)
+        for label, case in (_CASES | (_CAUSAL if causal else {})).items()
+        if case.sizes in made
+    }
+    titles = (
+        "output (batch, q_len, embed_dim)",
+        "weights (batch, num_heads, q_len, k_len)",
+    )
+
+    def run(
+        answer: Answer,
+        layer: _Made,
+        query: Any,
+        key: Any,
+        value: Any,
+        mask: Any,
+        *causal: bool,
+    ) -> Any:
+        options = {"is_causal": True} if causal else {}
+        returned = answer(layer, query, key, value, mask, **options)
+        alone = not weights and isinstance(returned, (tuple, list))
+        return returned[0] if alone and returned else returned
+
+    return Exercise(
+        reference=multi_head,
+        cases=cases,
+        wrong=_WRONG,
+        returns=titles if weights else titles[0],
+        run=run,
+        properties=(_hidden_weigh_nothing, _weights_sum_to_one) if weights else (),
+        gradients=[label for label in cases if label != _LOW] if gradients else False,
+        takes="layer",
+        atol=1e-4,
+        rtol=1e-3,
+    )
+
+
+def check_multi_head(
+    layer: Callable[..., Any],
+    *,
+    adapter: Mapping[str, str] | Callable[[Any], Mapping[str, Any]] | None = None,
+    call: Callable[..., Any] | None = None,
+    own_widths: bool = True,
+    weights: bool = True,
+    gradients: bool = True,
+) -> Verdict:
+    """Check a layer of multi-head attention, as built in chapter 3, and name what is wrong with it.
+
+    The layer is made with several sizes, each dimension a different prime, so that exchanged axes cannot go
+    unnoticed: one head of width 7, then three heads of width 11, and those with keys of width 17 and values
+    of width 19. Its weights are replaced by large random numbers, so that no fault hides behind flat weights;
+    then its own weights are read, and the result is compared with the formula. Tried are batches of 1 and 2,
+    5 queries and 5 or 7 keys, padding of different lengths, a hidden future for as many and for fewer
+    queries than keys, a mask for each sample, a query that sees nothing (zeros), and scores far below zero
+    with one visible key, where a fill such as -10,000 loses. Queries, keys and values are different random
+    numbers. The layer is in evaluation mode. Where its call takes `is_causal`, that is tried too. Finally,
+    the gradients of the output are compared, for the inputs and for all parameters.
+
+    About 70 wrong layers are known by name; for other mistakes, the sentence says which cases are right and
+    which is the first one that is wrong. How the layer computes, and what it is made of, is free.
+
+    Args:
+        layer: class or function that makes a layer, layer(embed_dim, num_heads), with `kdim` and `vdim` too.
+            The layer is called with (query, key, value, mask): (batch, q_len, embed_dim),
+            (batch, k_len, kdim), (batch, k_len, vdim), and a mask that is None or bool, True = may attend, of
+            shape (q_len, k_len), (batch, 1, k_len) or (batch, q_len, k_len). It returns the output
+            (batch, q_len, embed_dim) and the weights (batch, num_heads, q_len, k_len).
+        adapter: where the weights are, if not in `q_proj`, `k_proj`, `v_proj` and `out_proj`: a mapping from
+            these names to paths such as "attention.W_q", or a function that takes the layer and returns a
+            mapping from these names to an `nn.Linear`, a weight (out, in) or a pair of weight and bias.
+            Head i owns rows i * head_dim to (i + 1) * head_dim of the first three.
+        call: function of (layer, query, key, value, mask) that calls the layer, if it has another signature.
+        own_widths: try keys and values of other widths than the queries.
+        weights: the layer returns the weights too; otherwise only the output is compared.
+        gradients: compare gradients. A layer that computes with NumPy has none.
+
+    Returns:
+        Whether the layer is right; if not, the cause.
+
+    Raises:
+        TypeError: `adapter` is neither a mapping nor callable, `call` is not callable, or an
+            option is not a bool.
+        ValueError: `adapter` is a mapping that names something else than the four projections.
+
+    Example:
+        >>> from mha_lib import MultiHeadAttention
+        >>> assert check_multi_head(MultiHeadAttention)
+        >>> check_multi_head(lambda *sizes, **widths: MultiHeadAttention(*sizes, **widths, scale=1.0))
+        Not yet: the scores are not scaled. Divide them by the square root of head_dim.
+    """
+    if adapter is not None and not isinstance(adapter, Mapping):
+        _check_callable("adapter", adapter)
+    elif adapter is not None and not set(adapter) <= set(NAMES):
+        raise ValueError(f"adapter must map {', '.join(NAMES)}, got {list(adapter)}")
+    if call is not None:
+        _check_callable("call", call)
+    flags = {"own_widths": own_widths, "weights": weights, "gradients": gradients}
+    for name, flag in flags.items():
+        _checks.check_type(name, flag, bool)
+    if isinstance(layer, nn.Module) or not callable(layer):
+        return _not_yet(
+            f"this checker takes a class that makes layers, and was given {_a(layer)}. Pass the class "
+            "itself, without calling it, because layers of several sizes are tried"
+        )
+    with torch.random.fork_rng(devices=[]):
+        try:
+            exercise = _exercise(layer, adapter, call, **flags)
+        except _NoLayerError as error:
+            return _not_yet(str(error))
+    return exercise(lambda one, *inputs, **options: one(*inputs, **options))

@@ -1,0 +1,125 @@
+"""Helpers for chapters: set the seed, show source code, explain, compare with the browser."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import random
+import re
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from IPython.display import Markdown
+
+from mha_course._checks import check_seed
+from mha_lib._checks import check_type, refusal, wrong_type
+
+WHY = Path(__file__).parent / "questions" / "why"
+
+if TYPE_CHECKING:
+    from mha_course.widgets import Explorer
+
+
+def set_seed(seed: int) -> None:
+    """Seed Python, NumPy and torch; a seed lies in 0..2^32-1.
+
+    Raises:
+        TypeError: `seed` is not an int.
+        ValueError: it is out of range.
+
+    Example:
+        >>> set_seed(7)
+        >>> first = torch.rand(1)
+        >>> set_seed(7)
+        >>> torch.equal(first, torch.rand(1))
+        True
+    """
+    check_seed("seed", seed)
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002, the global state is what a reader's np.random calls use
+    torch.manual_seed(seed)
+
+
+def show_source(*objects: Any) -> Markdown:
+    """Show the source code of functions, methods or classes without docstrings, so that it fits on a screen.
+
+    Raises:
+        TypeError: an object has no Python source.
+
+    Example:
+        >>> print(show_source(set_seed).data.splitlines()[1])
+        def set_seed(seed: int) -> None:
+    """
+    texts = [inspect.cleandoc("\n" + _source(thing)) for thing in objects]
+    return Markdown("```python\n" + "\n\n\n".join(texts) + "\n```")
+
+
+def _source(thing: Any) -> str:
+    try:
+        text = inspect.getsource(thing)
+    except (OSError, TypeError):
+        kinds = "functions, methods or classes with Python source"
+        raise wrong_type("objects", kinds, thing) from None
+    text = textwrap.dedent(text)
+    drop: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            continue
+        if ast.get_docstring(node) is not None:
+            first = node.body[0]
+            drop.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    lines = text.splitlines()
+    # A blank line that only separated the docstring is removed with it.
+    drop |= {i + 1 for i in drop if i < len(lines) and not lines[i].strip()}
+    return "\n".join(line for i, line in enumerate(lines, 1) if i not in drop)
+
+
+def why(name: str) -> Markdown:
+    r"""Show, below a solution and folded, why the tempting answer fails.
+
+    The name is that of a page in `mha_course/questions/why/` and of a heading there, such as
+    "05_positional_encoding/rotary". The heading is the name of the exercise's checker.
+
+    Raises:
+        TypeError: `name` is not a str.
+        ValueError: no page has such a heading, or two of its headings are the same.
+
+    Example:
+        >>> why("02_scoring_functions/masked-softmax").data.splitlines()[0]
+        '<details><summary>Why the tempting answer fails</summary>'
+    """
+    check_type("name", name, str)
+    page, _, own = name.partition("/")
+    path = WHY / f"{page}.md"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    parts = re.split(r"^## (\S+)\n", text, flags=re.MULTILINE)[1:]
+    names, reasons = parts[::2], parts[1::2]
+    if names.count(own) != 1:
+        rule = f"be one heading of {path.name}, {names}"
+        raise refusal("name", rule, repr(name))
+    summary = "<details><summary>Why the tempting answer fails</summary>"
+    reason = reasons[names.index(own)].strip()
+    return Markdown(f"{summary}\n\n{reason}\n\n</details>")
+
+
+def compare_with_browser(widget: Explorer) -> None:
+    """Print how far the numbers that a browser computed for a widget are from torch's.
+
+    Nothing is printed before a browser has drawn the widget, as in a page that was built without one.
+
+    Raises:
+        TypeError: `widget` is not an `Explorer`.
+        ValueError: the browser reported other numbers, or other shapes, than Python computes.
+
+    Example:
+        >>> from mha_course.widgets import RotationDial
+        >>> compare_with_browser(RotationDial())  # not drawn yet: prints nothing
+    """
+    from mha_course.widgets import Explorer
+
+    check_type("widget", widget, Explorer)
+    if (difference := widget.browser_difference()) is not None:
+        print(f"largest difference between torch and your browser: {difference:.1e}")

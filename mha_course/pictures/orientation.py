@@ -1,0 +1,64 @@
+"""The pictures of "Orientation"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from IPython.display import HTML
+
+
+def _cards(size: int, items: Iterable[tuple[str, str]]) -> Any:
+    """Boxes in a row, each with a title above a note; on a narrow screen they wrap."""
+    style = (
+        "<style>html[data-theme] .cell_output .text_html:has(.cards)"
+        "{background:none!important;color:inherit!important;padding:0!important}</style>"
+    )
+    row = "display:flex;flex-wrap:wrap;gap:10px;margin:8px 0;padding:0;list-style:none"
+    box = (
+        "flex:1 1 180px;border:1px solid #7a8794;border-radius:8px;padding:8px 10px;margin:0;"
+        "text-align:center;font-size:14px;line-height:1.35"
+    )
+    parts = [
+        f'<li style="{box}"><div style="font-size:{size}px;font-weight:600">{title}</div>{note}</li>'
+        for title, note in items
+    ]
+    return HTML(f'{style}<ol class="cards" style="{row}">{"".join(parts)}</ol>')
+
+
+def formula() -> Any:
+    """Which chapter explains which part of the formula of attention."""
+    return _cards(
+        20,
+        [
+            (
+                '<span class="query">Q</span>',
+                "chapter 3: several sets of queries, side by side",
+            ),
+            ('<span class="key">Kᵀ</span>', "chapter 1: what a query is compared with"),
+            ("÷ √d", "chapter 2: why the square root"),
+            (
+                "softmax",
+                "chapter 1: weights of a mean; chapter 2: which keys may count",
+            ),
+            ('<span class="value">V</span>', "chapter 1: what is averaged"),
+            ("Q, K, V", "chapter 4: made from one sequence; chapter 5: its order"),
+        ],
+    )
+
+
+def chapters() -> Any:
+    """The chapters and what each adds."""
+    return _cards(
+        15,
+        [
+            ("1 Attention pooling", "a mean whose weights depend on the query"),
+            ("2 Scores and masks", "how a match is measured, and what may be seen"),
+            ("3 Multi-head attention", "several means, side by side"),
+            ("4 Self-attention", "a sequence attends to itself"),
+            ("5 Positional encoding", "the order is added by hand"),
+            ("6 What heads learn", "what each head does, and which can be removed"),
+            ("7 The Transformer", "all parts, and a model that writes dates"),
+            ("8 Inside it", "what its heads do, and where it fails"),
+        ],
+    )

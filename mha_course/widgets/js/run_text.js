@@ -1,0 +1,8 @@
+// Many heads or queries in few words. Pure functions.
+
+/** Rising whole numbers with each run written as its ends: 0–2, 8. @param {number[]} numbers */
+export function runsOf(numbers) {
+  const starts = numbers.filter((number) => !numbers.includes(number - 1));
+  const ends = numbers.filter((number) => !numbers.includes(number + 1));
+  return starts.map((start, run) => (start === ends[run] ? String(start) : `${start}–${ends[run]}`)).join(", ");
+}

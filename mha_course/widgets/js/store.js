@@ -1,0 +1,65 @@
+// The reader's answers, kept in the browser's local storage under one prefix. Nothing leaves the machine. The
+// storage may be missing, blocked, full or damaged; each function then does what it can and never throws.
+//
+// A key is "<widget name>/<id>", where the id is the name that the author gave to the widget.
+
+// One address may serve several books, which then share one storage.
+const COURSE = "mha-course/";
+
+/** The event on the window that follows each change, so that another widget of the page can count again. */
+export const ANSWERS_CHANGED = "mha-answers-changed";
+
+/**
+ * @param {string} key
+ * @returns {any} the stored value; null if there is none, if there is no storage, or if what is stored is damaged
+ */
+export function recall(key) {
+  try {
+    return JSON.parse(localStorage.getItem(COURSE + key) ?? "null");
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * @param {string} key @param {any} value what JSON can hold; null removes the answer
+ * @returns {boolean} whether it is stored; false if the storage is missing, blocked or full
+ */
+export function remember(key, value) {
+  try {
+    if (value === null) localStorage.removeItem(COURSE + key);
+    else localStorage.setItem(COURSE + key, JSON.stringify(value));
+  } catch {
+    return false;
+  }
+  dispatchEvent(new Event(ANSWERS_CHANGED));
+  return true;
+}
+
+/** @returns {string[]} the keys of this course in the storage, with the prefix */
+function storedKeys() {
+  try {
+    return Object.keys(localStorage).filter((key) => key.startsWith(COURSE));
+  } catch {
+    return [];
+  }
+}
+
+/** @returns {Object<string, any>} all stored answers of this course by key, sorted by key; without damaged ones */
+export function everything() {
+  const keys = storedKeys().map((key) => key.slice(COURSE.length));
+  const answers = keys.sort().map((key) => [key, recall(key)]);
+  return Object.fromEntries(answers.filter(([, value]) => value !== null));
+}
+
+/** Removes all answers of this course, also damaged ones, and nothing else. */
+export function forget() {
+  for (const key of storedKeys()) {
+    try {
+      localStorage.removeItem(key);
+    } catch {
+      // Whoever blocks the storage in the middle of this keeps what is left.
+    }
+  }
+  dispatchEvent(new Event(ANSWERS_CHANGED));
+}

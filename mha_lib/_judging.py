@@ -1,0 +1,743 @@
+"""Exercises as data: a reference, cases, and known wrong answers, each with its cause.
+
+An `Exercise` is written in a few lines, as its example shows, and is then the function that checks a reader's
+answer. Cases and mistakes of the course's own exercises stand in Markdown, where a mistake may be an edit of
+the reference: see `_texts`. How an answer is judged:
+
+1. It is called on every case, and on the last case again. Each call gets new arguments made from the same
+   seed, so a check always gives the same verdict. What raises, returns None, changes its arguments or returns
+   other numbers in the second call is reported at once.
+2. If all results agree with the reference (or with one of `accept`), the answer is right. With `gradients`,
+   the gradients of the first result for all floating-point arguments must agree too.
+3. Otherwise the results are compared in float64 with those of every known wrong answer. The first one in the
+   list that agrees in *all* cases is named; list the special one before the general one. A wrong answer that
+   raises in a case agrees with an answer that raises there too.
+4. If none agrees, `properties` are tried in order on the first case that fails, then general questions: is it
+   the expected result times a number, in another order, flipped, right for some samples only?
+
+Give cases labels that read well after "for" ("one head", "three heads", "no mask"): an unknown fault is
+reported as "Right for one head, wrong for three heads". Put the simplest case first, make the size of every
+axis a different prime, and let a case leave out one difficulty at a time. `exercise.audit()` returns what is
+wrong with the exercise itself; the tests call it for every exercise.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+import sysconfig
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import permutations
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mha_lib import _checks
+
+Answer: TypeAlias = Callable[..., Any]
+_OURS = ("mha_lib", "mha_course")
+_INSTALLED = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")}
+_NOT_THE_READERS = (*_INSTALLED, str(Path(torch.__file__).parent), "<frozen")
+
+
+@dataclass(frozen=True, repr=False)
+class Verdict:
+    """The answer of a checker: whether it is right, and a sentence that says why.
+
+    It is true where the answer is right, and a notebook shows its sentence.
+
+    Args:
+        right: whether the answer is right.
+        message: begins with "Right" or "Not yet".
+
+    Raises:
+        TypeError: `right` is not a bool, or `message` not a str.
+
+    Example:
+        >>> Verdict(False, "Not yet: the softmax runs over the queries.")
+        Not yet: the softmax runs over the queries.
+        >>> assert Verdict(True, "Right in all 3 cases.")
+    """
+
+    right: bool
+    message: str
+
+    def __post_init__(self) -> None:
+        _checks.check_type("right", self.right, bool)
+        _checks.check_type("message", self.message, str)
+
+    def __bool__(self) -> bool:
+        return self.right
+
+    def __repr__(self) -> str:
+        return self.message
+
+    def _repr_markdown_(self) -> str:
+        """The same sentence; outside code, nothing in it is taken for formatting."""
+        parts = re.split(r"(`[^`]*`)", self.message)
+        plain = (re.sub(r"([\\*_<>$\[\]])", r"\\\1", part) for part in parts[::2])
+        return "".join(
+            text + code for text, code in zip(plain, [*parts[1::2], ""], strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A known wrong answer to an exercise.
+
+    Args:
+        name: what is wrong, as a clause: "the softmax runs over the queries".
+        cause: one sentence on why, and what to look at.
+        answer: a function that makes this mistake.
+
+    Raises:
+        TypeError: `name` or `cause` is not a str, or `answer` cannot be called.
+
+    Example:
+        >>> Wrong("the mask is inverted", "True means: may attend.", lambda mask: ~mask).name
+        'the mask is inverted'
+    """
+
+    name: str
+    cause: str
+    answer: Answer = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _checks.check_type("name", self.name, str)
+        _checks.check_type("cause", self.cause, str)
+        _check_callable("answer", self.answer)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What an answer did in one case: its results, or why there are none."""
+
+    results: tuple[Any, ...] = ()
+    trouble: str = ""  # a clause: "it raises ValueError: ..."
+    error: str = ""  # the name of the exception
+    hopeless: bool = False  # no known wrong answer needs to be looked for
+
+    def agrees(self, other: _Outcome, atol: float, rtol: float) -> bool:
+        """Whether both raised the same kind of exception, or returned the same numbers."""
+        if self.trouble or other.trouble:
+            return self.error == other.error != ""
+        return len(self.results) == len(other.results) and all(
+            _same(mine, theirs, atol, rtol)
+            for mine, theirs in zip(self.results, other.results, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """An exercise that checks answers; call it with the reader's function. See the top of this module.
+
+    Args:
+        reference: the right answer. The names of its parameters are used in messages.
+        cases: label -> function of a `torch.Generator` that returns the arguments of a call, a tuple (or the
+            only argument). It is called again for every call.
+        wrong: known wrong answers, the special before the general.
+        accept: other answers that are right too, such as another convention.
+        returns: name and axes of the result, such as "weights (q_len, k_len)"; a tuple for several results.
+        run: how the answer is used in a case, run(answer, *arguments); by default it is called. It can make
+            an object of a class first, or call a method several times.
+        properties: functions of (arguments, results) that return a clause on what is wrong, or "".
+        gradients: compare the gradients of the first result too, in all cases or in those with these labels.
+        detached: accept an answer none of whose results carries a gradient, as under `torch.no_grad()`.
+        arrays: accept what converts to a tensor: NumPy, DLPack, lists of numbers.
+        same_dtype: ask for the reference's dtype, not only for its kind (bool, integer, floating-point).
+        takes: what the answer is, in words.
+        atol: absolute tolerance.
+        rtol: relative tolerance.
+
+    Raises:
+        TypeError: what should be a function cannot be called, or `wrong` holds something else than `Wrong`.
+        ValueError: there is no case.
+
+    Example:
+        >>> check_double = Exercise(
+        ...     reference=lambda x: 2 * x,
+        ...     cases={"five numbers": lambda g: randn(g, 5)},
+        ...     wrong=[Wrong("x is squared", "Twice x is `2 * x`.", lambda x: x**2)],
+        ... )
+        >>> check_double(lambda x: x + x)
+        Right in the case that was tried: five numbers.
+        >>> check_double(lambda x: x * x)
+        Not yet: x is squared. Twice x is `2 * x`.
+        >>> check_double(lambda x: 3 * x)  # an unknown mistake
+        Not yet: wrong for five numbers (x (5,)): the result is 1.5 times what is expected.
+        >>> check_double.audit()
+        []
+    """
+
+    reference: Answer
+    cases: Mapping[str, Callable[[torch.Generator], Any]]
+    wrong: Sequence[Wrong] = ()
+    accept: Sequence[Answer] = ()
+    returns: str | tuple[str, ...] = ()
+    run: Answer | None = None
+    properties: Sequence[Callable[[tuple[Any, ...], tuple[Any, ...]], str]] = ()
+    gradients: bool | Collection[str] = False
+    detached: bool = False
+    arrays: bool = True
+    same_dtype: bool = False
+    takes: str = "function"
+    atol: float = 1e-5
+    rtol: float = 1e-4
+
+    def __post_init__(self) -> None:
+        if not self.cases:
+            raise ValueError(f"cases must hold at least one case, got {self.cases!r}")
+        several: dict[str, Iterable[object]] = {
+            "reference": (self.reference,),
+            "cases": self.cases.values(),
+            "accept": self.accept,
+            "properties": self.properties,
+            "run": (self.run or self.reference,),
+        }
+        for name, functions in several.items():
+            for function in functions:
+                _check_callable(name, function)
+        for one in self.wrong:
+            _checks.check_type("wrong", one, Wrong)
+
+    def __call__(self, answer: Any) -> Verdict:
+        """Judge `answer`; whatever it does, the result is a verdict."""
+        if not callable(answer):
+            return _not_yet(
+                f"this checker takes a {self.takes}, and was given {_a(answer)}. Pass the {self.takes} "
+                "itself, without calling it"
+            )
+        with torch.random.fork_rng(devices=[]):
+            outcomes = self._tried(answer)
+            blunder = self._blunder(answer, outcomes)
+            if blunder:
+                return _not_yet(blunder)
+            problems = self._problems(outcomes, self.reference)
+            for right in (self.reference, *self.accept):
+                if not any(self._problems(outcomes, right)):
+                    return self._judge_gradients(answer, right)
+            raised = next((one.trouble for one in outcomes if one.error), "")
+            note = f" ({raised[0].upper()}{raised[1:]}.)" if raised else ""
+            # Where no case gives a number, too many would agree.
+            if not all(outcome.trouble for outcome in outcomes):
+                found = zip(range(len(outcomes)), outcomes, problems, strict=True)
+                for wrong in self._known(found, self._try):
+                    return _not_yet(f"{wrong.name}. {wrong.cause}{note}")
+            return _not_yet(self._unknown(problems))
+
+    def audit(self) -> list[str]:
+        """Return what is wrong with the exercise itself: an empty list, or sentences for its author."""
+        rights = map(self, (self.reference, *self.accept))
+        found = [f"a right answer is refused: {one}" for one in rights if not one]
+        for wrong in self.wrong:
+            message = self(wrong.answer).message
+            if not message.startswith(f"Not yet: {wrong.name}. "):
+                found.append(f"{wrong.name!r} gets the verdict {message!r}")
+        return found
+
+    # ------------------------------------------------------------------ running an answer
+
+    def _arguments(self, number: int) -> tuple[Any, ...]:
+        """New arguments of a case, the same each time."""
+        _seed(number)
+        made = list(self.cases.values())[number](torch.Generator().manual_seed(number))
+        return made if isinstance(made, tuple) else (made,)
+
+    def _named(self, arguments: Sequence[Any]) -> dict[str, Any]:
+        """Arguments by the names that messages give them."""
+        names = list(inspect.signature(self.run or self.reference).parameters)
+        names = names[self.run is not None :]  # the first one of `run` is the answer
+        names += [f"number {i}" for i in range(len(names), len(arguments))]
+        return dict(zip(names, arguments, strict=False))
+
+    def _call(self, answer: Answer, arguments: tuple[Any, ...]) -> Any:
+        return answer(*arguments) if self.run is None else self.run(answer, *arguments)
+
+    def _tried(self, answer: Answer) -> list[_Outcome]:
+        return [self._try(answer, number) for number in range(len(self.cases))]
+
+    def _try(self, answer: Answer, number: int, *, seed: int = 0) -> _Outcome:
+        """Use an answer in one case; `seed` is that of what it draws itself."""
+        arguments = self._arguments(number)
+        _seed(seed)
+        try:
+            returned = self._call(answer, arguments)
+        except NotImplementedError as error:
+            unfinished = f"the {self.takes} is not finished: {_raised(error)}"
+            return _Outcome(trouble=unfinished, hopeless=True)
+        # A KeyboardInterrupt is not caught, so that a reader may stop an endless loop.
+        except (Exception, SystemExit) as error:
+            return _Outcome(trouble=_raised(error), error=type(error).__name__)
+        trouble = self._changed(arguments, self._arguments(number))
+        if returned is None and not trouble:
+            trouble = f"the {self.takes} returns None. Write the missing lines, and return the result"
+        if trouble:
+            return _Outcome(trouble=trouble, hopeless=True)
+        # A list of numbers is one result, unless the exercise asks for several.
+        many = isinstance(self.returns, tuple) and len(self.returns) > 0
+        if isinstance(returned, list):
+            many = many or any(isinstance(one, Tensor) for one in returned)
+            returned = tuple(returned) if many else returned
+        results: list[Any] = []
+        for position, one in enumerate(
+            returned if isinstance(returned, tuple) else (returned,)
+        ):
+            try:
+                results.append(_as_tensor(one, self.arrays))
+            except TypeError as error:
+                trouble = f"{self._title(position)[0]} is {error}"
+                return _Outcome(trouble=trouble, hopeless=True)
+        return _Outcome(tuple(results))
+
+    def _changed(self, used: tuple[Any, ...], fresh: tuple[Any, ...]) -> str:
+        as_before = self._named(fresh)
+        for name, one in self._named(used).items():
+            after, before = (
+                _Outcome(tuple(tensor.detach() for _, tensor in _named(name, x)))
+                for x in (one, as_before[name])
+            )
+            if not after.agrees(before, 0.0, 0.0):
+                return (
+                    f"it changes its argument `{name}` in place. Work on a copy, or use operations that "
+                    "return a new tensor (no `x[...] = ...`, `x += ...`, or names that end with `_`)"
+                )
+        return ""
+
+    def _blunder(self, answer: Answer, outcomes: list[_Outcome]) -> str:
+        """What makes a closer look useless, as a sentence."""
+        for number, outcome in enumerate(outcomes):
+            if outcome.hopeless:
+                everywhere = all(one.trouble == outcome.trouble for one in outcomes)
+                where = "" if everywhere else f"for {self._label(number)}, "
+                return where + outcome.trouble
+        fine = [n for n, outcome in enumerate(outcomes) if not outcome.trouble]
+        # The last case: it is seldom the simplest one, and a state that was kept has grown by then.
+        if not fine or outcomes[fine[-1]].agrees(
+            self._try(answer, fine[-1], seed=1), self.atol, self.rtol
+        ):
+            return ""
+        return (
+            "called again with the same arguments, it returns other numbers. Does it draw random numbers "
+            "(dropout that is always on?), or keep something from the call before?"
+        )
+
+    # ------------------------------------------------------------------ judging the results
+
+    def _problems(self, outcomes: list[_Outcome], right: Answer) -> list[str]:
+        """A clause for each case, "" where the outcome is right."""
+        return [
+            got.trouble or self._problem(number, got.results, wanted.results)
+            for number, (got, wanted) in enumerate(
+                zip(outcomes, self._tried(right), strict=True)
+            )
+        ]
+
+    def _problem(
+        self, number: int, got: tuple[Any, ...], wanted: tuple[Any, ...]
+    ) -> str:
+        if len(got) != len(wanted):
+            names = ", ".join(self._title(n)[0] for n in range(len(wanted)))
+            are = "is" if len(wanted) == 1 else "are"
+            return (
+                f"it returns {_results(len(got))}, where {_results(len(wanted))} ({names}) "
+                f"{are} expected"
+            )
+        differences = (
+            self._difference(number, n, got, right) for n, right in enumerate(wanted)
+        )
+        return next(filter(None, differences), "")
+
+    def _difference(
+        self, number: int, position: int, results: tuple[Any, ...], right: Any
+    ) -> str:
+        """What is wrong with one result, "" if nothing is."""
+        (name, axes), mine = self._title(position), results[position]
+        if isinstance(mine, str) or isinstance(right, str):
+            return "" if mine == right else f"{name} is {mine!r}"
+        if mine.shape != right.shape:
+            named = len(axes) == right.ndim > 0
+            said = f", that is ({', '.join(axes)})" if named else ""
+            return f"{name} has shape {tuple(mine.shape)}, expected {tuple(right.shape)}{said}"
+        # A count may be 16 or 16.0.
+        numbers = mine.ndim == 0 and torch.bool not in (mine.dtype, right.dtype)
+        if (_kind(mine) != _kind(right) and not numbers) or (
+            self.same_dtype and mine.dtype != right.dtype
+        ):
+            return f"{name} has dtype {mine.dtype}, expected {right.dtype}"
+        if _same(mine, right, self.atol, self.rtol):
+            return ""
+        stray = (mine.isnan() & ~right.isnan()).nonzero().tolist()
+        if stray:
+            return f"{name} holds NaN, first at {stray[0]}"
+        arguments = self._arguments(number)
+        for test in self.properties:
+            if problem := test(arguments, results):
+                return problem
+        return f"{name} {_compare(axes, mine, right, self.atol, self.rtol)}"
+
+    def _known(
+        self, found: Iterable[tuple[int, _Outcome, str]], probe: Answer
+    ) -> Iterator[Wrong]:
+        """The known wrong answers with these outcomes; each comes with its case and what is wrong with it."""
+        # Most known answers differ in the cases that fail, so these are compared first.
+        order = sorted(found, key=lambda one: not one[2])
+        for wrong in self.wrong:
+            if all(
+                outcome.agrees(probe(wrong.answer, case), self.atol, self.rtol)
+                for case, outcome, _ in order
+            ):
+                yield wrong
+
+    def _unknown(self, problems: list[str]) -> str:
+        """The first case that fails, and those that do not."""
+        fails = next(number for number, problem in enumerate(problems) if problem)
+        passed = [self._label(n) for n, problem in enumerate(problems) if not problem]
+        start = f"right for {_list(passed[:3])}, wrong" if passed else "wrong"
+        return f"{start} for {self._place(fails)}: {problems[fails]}"
+
+    # ------------------------------------------------------------------ gradients
+
+    def _judge_gradients(self, answer: Answer, reference: Answer) -> Verdict:
+        """The verdict on an answer whose numbers agree with those of a reference."""
+        if not self.gradients:
+            return Verdict(True, self._praise(""))
+        labels = self.cases if self.gradients is True else self.gradients
+        tried = [n for n in range(len(self.cases)) if self._label(n) in labels]
+        mine = [self._gradients(answer, number) for number in tried]
+        if self.detached and all(got.error == "detached" for got in mine):
+            return Verdict(True, self._praise(", without gradients"))
+        problems = [
+            got.trouble or self._gradient_problem(number, got, reference)
+            for number, got in zip(tried, mine, strict=True)
+        ]
+        if not any(problems):
+            return Verdict(True, self._praise(", with the right gradients"))
+        found = zip(tried, mine, problems, strict=True)
+        for wrong in self._known(found, self._gradients):
+            if not any(self._problems(self._tried(wrong.answer), reference)):
+                return _not_yet(f"{wrong.name}. {wrong.cause}")
+        first = next(i for i, problem in enumerate(problems) if problem)
+        where = f", for {self._place(tried[first])}"
+        return _not_yet(
+            f"the numbers are right, but not the gradients{where}: {problems[first]}"
+        )
+
+    def _gradients(self, answer: Answer, number: int) -> _Outcome:
+        """The gradients of the first result for all floating-point arguments."""
+        arguments = self._arguments(number)
+        leaves = self._leaves(arguments)
+        for _, leaf in leaves:
+            leaf.requires_grad_()
+        try:
+            returned = self._call(answer, arguments)
+        except (Exception, SystemExit) as error:
+            return _Outcome(trouble=_raised(error), error=type(error).__name__)
+        first = returned[0] if isinstance(returned, (tuple, list)) else returned
+        if not isinstance(first, Tensor) or not first.requires_grad:
+            causes = "`.detach()`, `.data`, `.item()`, NumPy, `no_grad`"
+            trouble = f"no result carries a gradient: was it detached ({causes})?"
+            return _Outcome(trouble=trouble, error="detached")
+        # A dot product with fixed numbers, all different.
+        ramp = torch.linspace(0.5, 1.5, first.numel()).to(first).view(first.shape)
+        total, inputs = (first * ramp).sum(), [leaf for _, leaf in leaves]
+        try:
+            found = torch.autograd.grad(
+                total, inputs, allow_unused=True, materialize_grads=True
+            )
+        except RuntimeError as error:
+            return _Outcome(trouble=_no_way_back(error), error="no way back")
+        return _Outcome(found)
+
+    def _leaves(self, arguments: tuple[Any, ...]) -> list[tuple[str, Tensor]]:
+        """The floating-point tensors in the arguments, with their names."""
+        return [
+            (name, tensor)
+            for argument, one in self._named(arguments).items()
+            for name, tensor in _named(argument, one)
+            if tensor.is_floating_point()
+        ]
+
+    def _gradient_problem(self, number: int, got: _Outcome, reference: Answer) -> str:
+        names = [name for name, _ in self._leaves(self._arguments(number))]
+        wanted = self._gradients(reference, number).results
+        for name, mine, right in zip(names, got.results, wanted, strict=True):
+            if _same(mine, right, self.atol, self.rtol):
+                continue
+            title = f"the gradient with respect to `{name}`"
+            if bool(mine.isnan().any()):
+                return f"{title} holds NaN"
+            if not bool(mine.any()):
+                lost = "is something detached on the way?"
+                return f"no gradient reaches `{name}`: {lost}"
+            return f"{title} {_compare((), mine, right, self.atol, self.rtol)}"
+        return ""
+
+    # ------------------------------------------------------------------ words
+
+    def _label(self, number: int) -> str:
+        return list(self.cases)[number]
+
+    def _place(self, number: int) -> str:
+        """A case with the sizes of its arguments."""
+        shapes = [
+            f"{name} {tuple(one.shape)}"
+            for name, one in self._named(self._arguments(number)).items()
+            if isinstance(one, Tensor)
+        ]
+        return self._label(number) + (f" ({', '.join(shapes)})" if shapes else "")
+
+    def _title(self, position: int) -> tuple[str, tuple[str, ...]]:
+        """Name and axes of a result."""
+        titles = (self.returns,) if isinstance(self.returns, str) else self.returns
+        title = titles[position] if position < len(titles) else ""
+        name, _, inside = title.partition("(")
+        axes = tuple(filter(None, map(str.strip, inside.rstrip(") ").split(","))))
+        if name.strip():
+            return f"`{name.strip()}`", axes
+        several = position or len(titles) > 1
+        return f"result {position}" if several else "the result", axes
+
+    def _praise(self, gradients: str) -> str:
+        labels = list(self.cases)
+        if len(labels) == 1:
+            return f"Right in the case that was tried: {labels[0]}."
+        count = "both" if len(labels) == 2 else f"all {len(labels)}"
+        return f"Right in {count} cases{gradients}: {_list(labels)}."
+
+
+def randn(generator: torch.Generator, *sizes: int) -> Float[Tensor, "..."]:
+    """Standard normal float32 numbers of these sizes from a generator; every case needs it.
+
+    Raises:
+        TypeError: a size is not an int.
+        ValueError: a size is not positive.
+
+    Example:
+        >>> randn(torch.Generator().manual_seed(0), 2, 3).shape
+        torch.Size([2, 3])
+    """
+    for size in sizes:
+        _checks.check_positive_int("sizes", size)
+    return torch.randn(sizes, generator=generator)
+
+
+def rows_sum_to_one(
+    position: int = 0,
+) -> Callable[[tuple[Any, ...], tuple[Any, ...]], str]:
+    """A property for `Exercise`: the rows of the result at `position` add up to 1, or are all zeros.
+
+    Raises:
+        TypeError: `position` is not an int.
+
+    Example:
+        >>> rows_sum_to_one()((), (torch.tensor([[0.5, 0.25]]),))
+        'its rows should add up to 1, and row [0] adds up to 0.75'
+    """
+    _checks.check_int("position", position)
+
+    def test(_: tuple[Any, ...], results: tuple[Any, ...]) -> str:
+        sums = results[position].double().sum(-1)
+        off = ((sums - 1).abs() > 1e-3) & results[position].any(-1)
+        if not bool(off.any()):
+            return ""
+        place = off.nonzero()[0].tolist()
+        total = float(sums[tuple(place)])
+        return f"its rows should add up to 1, and row {place} adds up to {total:.4g}"
+
+    return test
+
+
+# ------------------------------------------------------------------ small parts
+
+
+def _check_callable(name: str, value: object) -> None:
+    if not callable(value):
+        raise _checks.wrong_type(name, "callable", value)
+
+
+def _seed(number: int) -> None:
+    """Seed what an answer draws on a CPU; `torch.manual_seed` would look for every kind of device, slowly."""
+    torch.default_generator.manual_seed(number)
+
+
+def _not_yet(sentence: str) -> Verdict:
+    end = "" if sentence.endswith((".", "?", "!", ".)")) else "."
+    return Verdict(False, f"Not yet: {sentence}{end}")
+
+
+def _a(value: object) -> str:
+    """The type of a value with its article: a numpy.ndarray, an int."""
+    kind = type(value)
+    built_in = kind.__module__ in ("builtins", "__main__")
+    name = kind.__name__ if built_in else f"{kind.__module__}.{kind.__name__}"
+    name = "torch.Tensor" if kind is Tensor else name
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _results(number: int) -> str:
+    return f"{number} result{'s' * (number != 1)}"
+
+
+def _list(labels: Sequence[str]) -> str:
+    """Labels as in "a, b and c"; where one holds a comma, semicolons separate them."""
+    if len(labels) < 2:
+        return "".join(labels)
+    if any("," in label for label in labels):
+        return "; ".join(labels)
+    return f"{', '.join(labels[:-1])} and {labels[-1]}"
+
+
+def _named(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    """All tensors in an argument with their names: itself, those in a list, the parameters of a module."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif _is_array(value) and value.dtype != object:
+        yield name, torch.from_numpy(value)
+    elif callable(getattr(value, "named_parameters", None)):
+        yield from value.named_parameters()
+    elif isinstance(value, (tuple, list, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _named(name, one)
+    elif isinstance(value, (int, float)):
+        yield name, torch.tensor(value)
+
+
+def _is_array(value: object) -> bool:
+    """Whether a value is NumPy's, which need not be there."""
+    return type(value).__module__ == "numpy" and hasattr(value, "__array__")
+
+
+def _as_tensor(value: Any, arrays: bool) -> Any:
+    """A result as a detached tensor, or a string; a TypeError says what it is instead."""
+    if value is None:
+        raise TypeError("None")
+    if isinstance(value, Tensor):
+        if value.is_meta:
+            raise TypeError("a tensor on the device `meta`, which holds no numbers")
+        if value.is_nested or value.layout != torch.strided:
+            raise TypeError(
+                "a sparse or nested tensor, where an ordinary one is expected"
+            )
+        return value.detach().clone()
+    if isinstance(value, str) and arrays:
+        return value
+    with suppress(TypeError, ValueError, RuntimeError, BufferError):
+        import numpy as np  # of those who return something else than a tensor
+
+        if arrays and hasattr(value, "__dlpack__") and not _is_array(value):
+            return torch.utils.dlpack.from_dlpack(value).detach().clone()
+        if arrays and (array := np.asarray(value)).dtype.kind in "biuf":
+            return torch.tensor(array)
+    raise TypeError(f"{_a(value)}, where a torch.Tensor is expected")
+
+
+def _kind(tensor: Tensor) -> str:
+    if tensor.dtype == torch.bool:
+        return "bool"
+    return "float" if tensor.is_floating_point() else "integer"
+
+
+def _same(mine: Any, other: Any, atol: float, rtol: float) -> bool:
+    """Equal within the tolerance, in float64; NaN equals NaN."""
+    if isinstance(mine, str) or isinstance(other, str):
+        return type(mine) is type(other) and bool(mine == other)
+    if mine.shape != other.shape:
+        return False
+    if {torch.float16, torch.bfloat16} & {mine.dtype, other.dtype}:
+        atol, rtol = max(atol, 2e-3), max(rtol, 1e-2)
+    mine, other = mine.cpu().double(), other.cpu().double()
+    return torch.allclose(mine, other, atol=atol, rtol=rtol, equal_nan=True)
+
+
+def _raised(error: BaseException) -> str:
+    kind = type(error).__name__
+    number, text = _line_of(error)
+    where = f" in line {number}" if number else ""
+    where += f", `{text}`" if text else ""
+    first = str(error).strip().splitlines()[0] if str(error).strip() else ""
+    first = re.sub(r"\b0x[0-9a-fA-F]+\b", "0x…", first)[:200].rstrip(".")
+    return f"it raises {kind}{where}{': ' + first if first else ''}"
+
+
+def _no_way_back(error: RuntimeError) -> str:
+    """Why autograd could not compute gradients, as a clause."""
+    if "inplace" in str(error):
+        return (
+            "the backward pass needs a tensor as it was, and it was changed in place later (`x[t] = ...`, "
+            "`x += ...`). Use a copy, `x.clone()`, or join the parts with `torch.cat` or `torch.stack`"
+        )
+    return f"the backward pass fails: {str(error).strip().splitlines()[0][:200].rstrip('.')}"
+
+
+def _line_of(error: BaseException) -> tuple[int, str]:
+    """Number and text of the last line of the reader's own code; (0, "") if there is none."""
+    number, text, trace = 0, "", error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        package = str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in _OURS and not file.startswith(_NOT_THE_READERS):
+            number = trace.tb_lineno
+            linecache.checkcache(file)  # the file may have been edited
+            text = linecache.getline(file, number).strip().replace("`", "'")[:80]
+        trace = trace.tb_next
+    return number, text
+
+
+def _compare(
+    axes: tuple[str, ...], mine: Tensor, right: Tensor, atol: float, rtol: float
+) -> str:
+    """How two tensors of the same shape differ, as the rest of a clause."""
+    if right.dtype == torch.bool:
+        # One False alone is no inversion.
+        if mine.numel() > 1 and torch.equal(mine, ~right):
+            return "is inverted: False where True is expected, and the reverse"
+        place = (mine != right).nonzero()[0].tolist()
+        there = bool(mine[tuple(place)])
+        return f"is {there}{_at(place)}, where {not there} is expected"
+    mine, right = mine.cpu().double(), right.cpu().double()
+    same = partial(_same, other=right, atol=atol, rtol=rtol)
+    if not bool(mine.any()):
+        return "is zero everywhere"
+    scale = float((mine * right).sum() / right.square().sum().clamp(min=1e-30))
+    if scale and same(mine / scale):
+        return f"is {scale:.3g} times what is expected"
+    offset = (mine - right).mean()
+    if mine.numel() > 1 and same(mine - offset):
+        return f"is what is expected plus {float(offset):.3g}"
+    for order in list(permutations(range(mine.ndim)))[1:]:
+        if same(mine.permute(order)):
+            return "holds the right numbers with its axes exchanged"
+    titles = [f"axis {axis}" for axis in range(mine.ndim)]
+    if len(axes) == mine.ndim:
+        titles = [f"{title} ({name})" for title, name in zip(titles, axes, strict=True)]
+    for axis, title in enumerate(titles):
+        if mine.shape[axis] > 1 and same(mine.flip(axis)):
+            return f"holds the right numbers in reverse order along {title}"
+    got, wanted = (x.flatten().sort().values for x in (mine, right))
+    if mine.numel() > 1 and _same(got, wanted, atol, rtol):
+        return "holds the right numbers in another order: look at transpose, reshape and view"
+    near = torch.isclose(mine, right, atol=atol, rtol=rtol, equal_nan=True)
+    for axis, title in enumerate(titles):
+        good = near.transpose(0, axis).flatten(1).all(1) if mine.ndim > 1 else near
+        if bool(good.any()):
+            return f"is right at {_places(good)} of {title}, wrong at {_places(~good)}"
+    distance = (mine - right).abs().nan_to_num(torch.inf)
+    place = [int(i) for i in torch.unravel_index(distance.argmax(), mine.shape)]
+    here = tuple(place)
+    return f"is {mine[here]:.2g}{_at(place)}, where {right[here]:.2g} is expected"
+
+
+def _at(place: list[int]) -> str:
+    return f" at {place}" if place else ""
+
+
+def _places(flags: Tensor) -> str:
+    places = flags.nonzero().flatten().tolist()
+    return ", ".join(map(str, places[:5])) + (", …" if len(places) > 5 else "")

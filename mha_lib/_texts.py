@@ -1,0 +1,239 @@
+r"""Cases and known mistakes as an author writes them: in a Markdown file beside the module of the exercise.
+
+    ## check_triangle
+
+    - 5 queries, 5 keys: `5, 5`
+    - scores of 5 keys: `randn(g, 3, 5)`
+    - **the triangle starts at the first key.** Queries and keys end together, so the diagonal must move by
+      the difference of the two lengths.
+      - `k_len - q_len` → `0`
+    - **the mask is inverted.** True means that the query may attend to the key.
+      - `lambda q_len, k_len: ~causal_mask(q_len, k_len)`
+
+The section has the name of the exercise. An item that begins with bold text is a mistake: its name, its
+cause, and below it what makes the mistake. That is one edit or several of the source of the reference, a
+function or class, together with the functions and classes of its module that it uses. The old text must
+stand there exactly once (`\n` begins a new line), and the new one may be one of several: `0` → `1` or `2`
+makes two answers. What no edit says shortly is an expression whose value is a wrong answer. Every other
+item is a case: its label, and the arguments of the call, which may use the generator `g`. The code may
+use the names of the module and of `mha_lib`, and torch, F, nn, ceil, sqrt, partial and randn. Paragraphs,
+and headings of other levels, are for authors.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from math import ceil, sqrt
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import mha_lib
+from mha_lib._judging import Answer, Exercise, Wrong, randn
+
+_Names: TypeAlias = dict[str, Any]
+_Edit: TypeAlias = tuple[int, str, str]  # its line, the old text and the new one
+_GIVEN = {**vars(mha_lib), "torch": torch, "F": F, "nn": nn, "randn": randn}
+_GIVEN |= {"ceil": ceil, "sqrt": sqrt, "partial": partial}
+_EDIT = re.compile(r"(`+)(.+?)\1 → (.+)")
+_NEW = re.compile(r"(`+)(.*?)\1(?: or |$)")
+_ANSWER = re.compile(r"(`+)(.+)\1")
+# What an item is called, how it is written, and this in words.
+_MISTAKE = (
+    "mistakes",
+    r"\*\*(.+?)\.\*\*\s*(\S.*)",
+    "a mistake is `**its name.** its cause`",
+)
+_CASE = (
+    "cases",
+    r"(.+?): (`+)(.+)\2",
+    "a case is a label, a colon, and arguments as code",
+)
+
+
+@dataclass
+class _Item:
+    """An item of a list, with the line that it begins at and the items below it."""
+
+    line: int
+    text: str
+    below: list[_Item] = field(default_factory=list)
+
+
+class Texts:
+    """The Markdown file beside a module; call it with what only Python can say to make an exercise.
+
+    Args:
+        module: the name of the module, `__name__`.
+        few: an exercise may have fewer than three mistakes.
+
+    Raises:
+        ValueError: the text is not as described above; the message begins with file and line.
+    """
+
+    def __init__(self, module: str, *, few: bool = False) -> None:
+        self._module, self._few = vars(sys.modules[module]), few
+        self.path = Path(self._module["__file__"]).with_suffix(".md")
+        self._sections: dict[str, tuple[int, list[_Item]]] = {}
+        self._read()
+        self.unused = set(self._sections)
+
+    def __call__(
+        self,
+        name: str,
+        *,
+        reference: Answer,
+        also: Sequence[Wrong] = (),
+        names: _Names | None = None,
+        **options: Any,
+    ) -> Exercise:
+        """An exercise with the cases and mistakes of a section, and other options of `Exercise`.
+
+        Mistakes of other sections follow those of its own in `also`. Where a function makes the exercise,
+        `names` are its own names that the code of the section uses.
+        """
+        wrong = (*self.mistakes(name, reference, names), *also)
+        if len({one.name for one in wrong}) < 3 and not self._few:
+            few = f"`{name}` names fewer than three mistakes"
+            raise self._error(self._sections[name][0], few)
+        cases = options.pop("cases", None) or self.cases(name, names)
+        return Exercise(reference=reference, cases=cases, wrong=wrong, **options)
+
+    def cases(self, name: str, names: _Names | None = None) -> dict[str, Answer]:
+        """The cases of a section: label -> function of a generator."""
+        known = self._names(names)
+        return {
+            match[1]: self._value(item.line, f"lambda g: ({match[3]})", known)
+            for item, match in self._items(name, *_CASE)
+        }
+
+    def mistakes(
+        self, name: str, reference: Any = None, names: _Names | None = None
+    ) -> tuple[Wrong, ...]:
+        """The mistakes of a section; edits apply to the source of `reference`."""
+        known = self._names(names)
+        return tuple(
+            Wrong(match[1], match[2], answer)
+            for item, match in self._items(name, *_MISTAKE)
+            for answer in self._answers(item, reference, known)
+        )
+
+    def _names(self, more: _Names | None) -> _Names:
+        return {**_GIVEN, **self._module, **(more or {})}
+
+    def _items(
+        self, name: str, kind: str, pattern: str, form: str
+    ) -> Iterator[tuple[_Item, re.Match[str]]]:
+        """The mistakes of a section, which begin with bold text, or its cases."""
+        if name not in self._sections:
+            raise self._error(1, f"there is no section `## {name}`")
+        self.unused.discard(name)
+        seen = set()
+        for item in self._sections[name][1]:
+            if item.text.startswith("**") != (kind == "mistakes"):
+                continue
+            match = re.fullmatch(pattern, item.text)
+            if match is None:
+                raise self._error(item.line, form)
+            if match[1] in seen:
+                raise self._error(item.line, f"there are two {kind} {match[1]!r}")
+            seen.add(match[1])
+            yield item, match
+
+    def _answers(self, item: _Item, reference: Any, names: _Names) -> list[Answer]:
+        """The wrong answers of a mistake: one that all edits make together, or all expressions."""
+        if not item.below:
+            raise self._error(item.line, "nothing below this mistake says what it does")
+        edits = [match for one in item.below if (match := _EDIT.fullmatch(one.text))]
+        if len(edits) == len(item.below):
+            choices = [
+                [(one.line, edit[2], new[2]) for new in _NEW.finditer(edit[3])]
+                for one, edit in zip(item.below, edits, strict=True)
+            ]
+            return [
+                self._edited(item.line, reference, several, names)
+                for several in product(*choices)
+            ]
+        answers = []
+        for one in item.below:
+            match = _ANSWER.fullmatch(one.text)
+            if match is None or " → " in one.text:
+                form = "write edits, `old` → `new`, or answers, as code"
+                raise self._error(one.line, form)
+            answers.append(self._value(one.line, match[2], names))
+        return answers
+
+    def _edited(
+        self, line: int, reference: Any, edits: Iterable[_Edit], names: _Names
+    ) -> Answer:
+        """The reference with other text in its source."""
+        if reference is None:
+            lacking = "there is no reference whose source could be edited"
+            raise self._error(line, lacking)
+        source = _source(reference, [])
+        for number, old, new in edits:
+            old, new = old.replace(r"\n", "\n"), new.replace(r"\n", "\n")
+            if source.count(old) != 1:
+                found = f"stands {source.count(old)} times in the reference"
+                raise self._error(number, f"`{old}` {found}, not once")
+            source = source.replace(old, new)
+        space = names | vars(sys.modules[reference.__module__])
+        try:
+            exec(compile(source, str(self.path), "exec"), space)  # noqa: S102
+        except SyntaxError as error:
+            raise self._error(line, f"the edited source is wrong: {error}") from error
+        answer: Answer = space[reference.__name__]
+        return answer
+
+    def _value(self, line: int, code: str, names: _Names) -> Any:
+        try:
+            return eval(compile(code, str(self.path), "eval"), names)  # noqa: S307
+        except Exception as error:
+            raise self._error(line, f"`{code}`: {error}") from error
+
+    def _error(self, line: int, problem: str) -> ValueError:
+        return ValueError(f"{self.path}:{line}: {problem}")
+
+    def _read(self) -> None:
+        """Collect the items of each section; lines that are indented further continue an item."""
+        items: list[_Item] = []
+        last: _Item | None = None
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines, 1):
+            start = re.match(r"( *)- (.*)", line)
+            if line.startswith("## "):
+                if line[3:] in self._sections:
+                    raise self._error(number, f"there are two sections {line!r}")
+                items, last = [], None
+                self._sections[line[3:]] = number, items
+            elif start and not (start[1] and last is None):
+                last = _Item(number, start[2])
+                (items[-1].below if start[1] else items).append(last)
+            elif line.startswith("  ") and last is not None:
+                last.text += f" {line.strip()}"
+            else:
+                last = None
+
+
+def _source(thing: Any, known: list[Any]) -> str:
+    """The source of a function or class, after that of what it uses of its own module."""
+    known.append(thing)
+    source = textwrap.dedent(inspect.getsource(thing))
+    for node in ast.walk(ast.parse(source)):
+        name = node.id if isinstance(node, ast.Name) else ""
+        used = vars(sys.modules[thing.__module__]).get(name)
+        of_code = inspect.isfunction(used) or inspect.isclass(used)
+        if of_code and used.__module__ == thing.__module__ and used not in known:
+            source = f"{_source(used, known)}\n{source}"
+    return source

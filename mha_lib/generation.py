@@ -1,0 +1,417 @@
+"""Write with a model: one loop for greedy decoding, sampling and beams, decoder-only or encoder–decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int64, Integer
+from torch import Tensor
+
+from mha_lib import _checks
+from mha_lib.cache import KeyValueCache
+from mha_lib.language_models import GPT2, Llama
+from mha_lib.seq2seq import EncoderDecoder, _check_ids
+from mha_lib.transformer import DecoderBlockCache
+
+
+class _Writing(NamedTuple):
+    """What the loop needs of a model: its next logits, and how rows take over what others have written."""
+
+    logits: Callable[[Tensor], Tensor]  # new tokens (rows, new) -> (rows, vocab)
+    follow: Callable[[Tensor], None]
+
+
+def _write(
+    model: _Writing,
+    first: Tensor,
+    *,
+    batch: int,
+    beam_size: int,
+    max_new: int,
+    stops: Sequence[int],
+    choose: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Continue every row until all have stopped.
+
+    Returns:
+        (tokens, log_probs): (batch, beam_size, new) and (batch, beam_size), the most probable beam first.
+    """
+    tokens = first.new_empty((batch, beam_size, 0))
+    newest, log_probs, ended = first, torch.zeros(()), torch.zeros(())
+    stop = torch.tensor(stops, device=first.device)
+    for step in range(max_new):
+        logits = model.logits(newest).unflatten(0, (batch, beam_size))
+        steps = logits.log_softmax(-1)
+        if step == 0:
+            log_probs = steps.new_full((batch, beam_size), -torch.inf)
+            # At first all rows of a beam are the same, so only one of them may be continued.
+            log_probs[:, 0] = 0.0
+            ended = torch.zeros_like(log_probs, dtype=torch.bool)
+        if beam_size == 1:
+            token = choose(logits.squeeze(1)).unsqueeze(1)
+            token = token.masked_fill(ended, stops[0]) if stops else token
+            gain = steps.take_along_dim(token.unsqueeze(-1), -1).squeeze(-1)
+            log_probs = log_probs + gain.masked_fill(ended, 0.0)
+        else:
+            # A row that has ended continues with the stop only, at no cost.
+            steps = steps.masked_fill(ended.unsqueeze(-1), -torch.inf)
+            if stops:
+                steps[..., stops[0]] = torch.where(ended, 0.0, steps[..., stops[0]])
+            vocab = steps.shape[-1]
+            sums = (log_probs.unsqueeze(-1) + steps).flatten(1)
+            log_probs, best = sums.topk(beam_size)
+            parent, token = best // vocab, best % vocab
+            tokens = tokens.take_along_dim(parent.unsqueeze(-1), dim=1)
+            ended = ended.take_along_dim(parent, dim=1)
+            start = torch.arange(batch, device=first.device) * beam_size
+            model.follow((start.unsqueeze(1) + parent).flatten())
+        tokens = torch.cat((tokens, token.unsqueeze(-1)), dim=2)
+        ended = ended | torch.isin(token, stop)
+        if bool(ended.all()):
+            break
+        newest = token.reshape(-1, 1)
+    return tokens, log_probs
+
+
+def _choice(
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    generator: torch.Generator | None,
+) -> Callable[[Tensor], Tensor]:
+    """How a token is chosen from logits (batch, vocab): the most probable one, or drawn."""
+
+    def choose(logits: Tensor) -> Tensor:
+        if temperature == 0:
+            return logits.argmax(-1)
+        logits = logits / temperature
+        if top_k is not None:
+            least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
+            logits = logits.masked_fill(logits < least, -torch.inf)
+        if top_p is not None:
+            # A token stays if those that are more probable do not yet reach `top_p` together.
+            ordered, order = logits.sort(descending=True)
+            chances = ordered.softmax(-1)
+            out = chances.cumsum(-1) - chances >= top_p
+            logits = logits.masked_fill(out.gather(-1, order.argsort()), -torch.inf)
+        return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(1)
+
+    return choose
+
+
+def _continuing(model: GPT2 | Llama, lens: Tensor | None, use_cache: bool) -> _Writing:
+    """A decoder-only model; `lens` are those of the first tokens, which are padded on the right."""
+    cache: list[KeyValueCache] | None = model.new_cache() if use_cache else None
+    held: list[Tensor] = []  # without a cache: all tokens, each row's at its beginning
+    sizes: list[Tensor] = []
+
+    def logits(new: Tensor) -> Tensor:
+        rows, count = new.shape
+        if not held:
+            own = new.new_full((rows,), count) if lens is None else lens
+            held.append(new)
+            sizes.append(own)
+            last = own - 1
+            found = model(new, valid_lens=lens, cache=cache)[1]
+        elif cache is not None:
+            found = model(new, cache=cache)[1]
+            last = torch.zeros_like(sizes[0])
+        else:
+            last, longer = sizes[0], torch.nn.functional.pad(held[0], (0, 1))
+            held[0] = longer.scatter(1, last.unsqueeze(1), new)
+            sizes[0] = last + 1
+            found = model(held[0], valid_lens=sizes[0])[1]
+        newest: Tensor = found.take_along_dim(last.view(-1, 1, 1), 1).squeeze(1)
+        return newest
+
+    def follow(rows: Tensor) -> None:
+        held[0], sizes[0] = held[0][rows], sizes[0][rows]
+        for one in cache or ():
+            one.reorder(rows)
+
+    return _Writing(logits, follow)
+
+
+def _answering(
+    model: EncoderDecoder,
+    source: Tensor,
+    source_lens: Tensor | None,
+    beam_size: int,
+    use_cache: bool,
+) -> _Writing:
+    """An encoder-decoder. Every answer of a beam reads the same memory: the beam is folded into the batch."""
+    memory = model.encode(source, source_lens=source_lens)
+    memory = memory.repeat_interleave(beam_size, dim=0)
+    lens = None if source_lens is None else source_lens.repeat_interleave(beam_size)
+    cache: list[DecoderBlockCache] | None = (
+        model.decoder.new_cache() if use_cache else None
+    )
+    held: list[Tensor] = []
+
+    def logits(new: Tensor) -> Tensor:
+        held[:] = [torch.cat((*held, new), dim=1)]
+        newest: Tensor = model.decode(held[0], memory, source_lens=lens, cache=cache)
+        return newest[:, -1]
+
+    def follow(rows: Tensor) -> None:
+        held[0] = held[0][rows]
+        for block in cache or ():
+            for part in (block.self_attention, block.cross_attention):
+                part.reorder(rows)
+
+    return _Writing(logits, follow)
+
+
+@torch.no_grad()
+def generate(
+    model: GPT2 | Llama | EncoderDecoder,
+    tokens: Int64[Tensor, "batch len"],
+    *,
+    max_new: int,
+    source: Int64[Tensor, "batch source_len"] | None = None,
+    source_lens: Integer[Tensor, " batch"] | None = None,
+    prompt_lens: Integer[Tensor, " batch"] | None = None,
+    stop: int | Sequence[int] = (),
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    beam_size: int = 1,
+    generator: torch.Generator | None = None,
+    use_cache: bool = True,
+) -> tuple[Int64[Tensor, "batch beam new"], Float[Tensor, "batch beam"]]:
+    """Continue prompts, token by token: greedily, by drawing tokens, or with a beam.
+
+    By default each token is the most probable one. With a `temperature` it is drawn from the softmax of
+    logits / temperature, after `top_k` (Fan et al., 2018, §5.1) and `top_p` (Holtzman et al., 2020, §3.1)
+    have removed what is improbable, in this order. With a `beam_size` above 1, every row is continued with
+    every token, and the most probable ones are kept; lengths are not rewarded.
+
+    Args:
+        model: see `GPT2`, `Llama` and `EncoderDecoder`; call `model.eval()` first.
+        tokens: prompts (batch, len), padded on the right; the first tokens of the answers of an
+            `EncoderDecoder`.
+        max_new: greatest number of new tokens.
+        source: what an `EncoderDecoder` reads, (batch, source_len); None for other models.
+        source_lens: integers (batch,), how many tokens of each source are real; default all.
+        prompt_lens: integers (batch,), how many tokens of each prompt are real; default all.
+        stop: the token, or tokens, that end an answer; after it, a row holds the first of them only.
+        temperature: divides the logits before a token is drawn; 0 draws nothing.
+        top_k: draw among the `top_k` most probable tokens.
+        top_p: draw among the fewest tokens whose probabilities reach `top_p` together.
+        beam_size: number of answers for each prompt; above 1, nothing is drawn.
+        generator: where random numbers come from; default torch's own.
+        use_cache: compute only the newest token at each step. The answer is the same without it.
+
+    Returns:
+        (answers, log_probs): the new tokens (batch, beam_size, new), at most `max_new` of them, and the
+        logarithms of their probabilities by the model, (batch, beam_size), in nats, the most probable first.
+
+    Raises:
+        TypeError: `model` is of another class, a number is not an int or float, `tokens` not int64, or
+            `generator` no generator.
+        ValueError: a number, token or length is out of range, a shape does not fit, prompt and answer
+            together are longer than the model's `max_len`, or options contradict each other.
+
+    Example:
+        >>> model = GPT2(7, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2, max_len=9).eval()
+        >>> prompts, lens = torch.tensor([[1, 2, 3], [4, 0, 0]]), torch.tensor([3, 1])
+        >>> answers, log_probs = generate(model, prompts, prompt_lens=lens, max_new=5)
+        >>> answers.shape, log_probs.shape
+        (torch.Size([2, 1, 5]), torch.Size([2, 1]))
+        >>> alone, _ = generate(model, prompts[1:, :1], max_new=5)
+        >>> torch.equal(answers[1:], alone)
+        True
+    """
+    stops = [stop] if isinstance(stop, int) else list(stop)
+    vocab = _check_generation(model, tokens, source, prompt_lens, stops, max_new)
+    _check_drawing(temperature, top_k, top_p, beam_size, generator)
+    if beam_size > vocab:
+        rule = f"be at most the vocabulary, {vocab}"
+        raise _checks.refusal("beam_size", rule, beam_size)
+    _checks.check_type("use_cache", use_cache, bool)
+    lens = None if prompt_lens is None else prompt_lens.repeat_interleave(beam_size)
+    if isinstance(model, EncoderDecoder):
+        assert source is not None
+        writing = _answering(model, source, source_lens, beam_size, use_cache)
+    else:
+        writing = _continuing(model, lens, use_cache)
+    return _write(
+        writing,
+        tokens.repeat_interleave(beam_size, dim=0),
+        batch=len(tokens),
+        beam_size=beam_size,
+        max_new=max_new,
+        stops=stops,
+        choose=_choice(temperature, top_k, top_p, generator),
+    )
+
+
+def greedy_decode(
+    model: EncoderDecoder,
+    source: Int64[Tensor, "batch source_len"],
+    *,
+    start: int,
+    end: int,
+    max_len: int,
+    source_lens: Integer[Tensor, " batch"] | None = None,
+    use_cache: bool = True,
+) -> Int64[Tensor, "batch answer_len"]:
+    """Write one answer to each source, at each step the most probable token.
+
+    Args:
+        model: see `EncoderDecoder`; call `model.eval()` first.
+        source: tokens (batch, source_len).
+        start: the token that starts each answer; it is not returned.
+        end: the token that ends an answer; after it, an answer holds `end` only.
+        max_len: greatest number of tokens of an answer.
+        source_lens: integers (batch,), how many tokens of each source are real; default all.
+        use_cache: compute only the newest token at each step. The answer is the same without it.
+
+    Returns:
+        Tokens (batch, answer_len), at most `max_len` of them.
+
+    Raises:
+        TypeError: `model` is not an `EncoderDecoder`, a number not an int, or what `encode` raises.
+        ValueError: `max_len` is not positive or above the model's, `start` or `end` out of range, or what
+            `encode` raises.
+
+    Example:
+        >>> model = EncoderDecoder(7, 5, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=1)
+        >>> greedy_decode(model, torch.tensor([[1, 2, 3]]), start=0, end=1, max_len=4).shape[0]
+        1
+    """
+    options = {"source_lens": source_lens, "use_cache": use_cache}
+    return _decode(model, source, start, end, max_len, **options)[0][:, 0]
+
+
+def beam_decode(
+    model: EncoderDecoder,
+    source: Int64[Tensor, "batch source_len"],
+    *,
+    start: int,
+    end: int,
+    max_len: int,
+    beam_size: int = 4,
+    source_lens: Integer[Tensor, " batch"] | None = None,
+) -> tuple[Int64[Tensor, "batch beam answer_len"], Float[Tensor, "batch beam"]]:
+    """Write several answers to each source: the most probable ones among those that a beam keeps.
+
+    At each step, every answer is continued with every token, and the `beam_size` most probable answers are
+    kept. Like every beam, it may miss the most probable answer of all. Probabilities are those of whole
+    answers; lengths are not rewarded.
+
+    The arguments are those of `greedy_decode`, and `beam_size`, the number of answers; with 1 the answer is
+    that of `greedy_decode`.
+
+    Returns:
+        (answers, log_probs): tokens (batch, beam_size, answer_len) and the logarithms of their probabilities
+        (batch, beam_size), in nats, the most probable first.
+
+    Raises:
+        TypeError: `model` is not an `EncoderDecoder`, a number not an int, or what `encode` raises.
+        ValueError: a number is not positive or out of range, `beam_size` is larger than the vocabulary, or
+            what `encode` raises.
+
+    Example:
+        >>> model = EncoderDecoder(7, 5, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=1)
+        >>> answers, log_probs = beam_decode(
+        ...     model, torch.tensor([[1, 2, 3]]), start=0, end=1, max_len=4, beam_size=3
+        ... )
+        >>> answers.shape[:2], log_probs.shape
+        (torch.Size([1, 3]), torch.Size([1, 3]))
+    """
+    options = {"source_lens": source_lens, "beam_size": beam_size}
+    return _decode(model, source, start, end, max_len, **options)
+
+
+def _decode(
+    model: EncoderDecoder,
+    source: Tensor,
+    start: int,
+    end: int,
+    max_len: int,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Generate from `start`, after the checks of arguments that `generate` names differently."""
+    _checks.check_type("model", model, EncoderDecoder)
+    _checks.check_positive_int("max_len", max_len)
+    longest, vocab = len(model.positions.encoding), model.output.out_features
+    if max_len > longest:
+        rule = f"be at most the model's own, {longest}"
+        raise _checks.refusal("max_len", rule, max_len)
+    for name, token in {"start": start, "end": end}.items():
+        if not 0 <= _checks.check_int(name, token) < vocab:
+            raise _checks.refusal(name, f"lie in 0..{vocab - 1}", token)
+    first = source.new_full((len(source), 1), start)
+    options |= {"source": source, "max_new": max_len, "stop": end}
+    return generate(model, first, **options)
+
+
+def _check_generation(
+    model: object,
+    tokens: Tensor,
+    source: object,
+    prompt_lens: Tensor | None,
+    stops: list[int],
+    max_new: int,
+) -> int:
+    """Check what is to be written; return the size of the vocabulary."""
+    if not isinstance(model, (GPT2, Llama, EncoderDecoder)):
+        raise _checks.wrong_type("model", "a GPT2, Llama or EncoderDecoder", model)
+    _checks.check_positive_int("max_new", max_new)
+    if isinstance(model, EncoderDecoder):
+        longest, embedding = len(model.positions.encoding), model.target_embedding
+        vocab = model.output.out_features
+        if source is None or prompt_lens is not None:
+            rule = "be given, and prompt_lens be None, for an EncoderDecoder"
+            raise _checks.refusal("source", rule, source)
+    else:
+        longest, embedding = model.max_len, model.embedding
+        vocab = embedding.num_embeddings
+        if source is not None:
+            raise _checks.refusal("source", "be None for this model", source)
+    _check_ids("tokens", tokens, embedding, longest)
+    length = tokens.shape[1]
+    if length + max_new - 1 > longest:
+        rule = f"leave room for {length} tokens within max_len={longest}"
+        raise _checks.refusal("max_new", rule, max_new)
+    if prompt_lens is not None:
+        rule, shape = f"lie in 1..{length}", f"({len(tokens)},)"
+        lens = _checks.check_numbers(
+            "prompt_lens", prompt_lens, 1, length, rule, integers=shape
+        )
+        if tuple(lens.shape) != (len(tokens),):
+            raise _checks.refusal("prompt_lens", f"have shape {shape}", lens)
+    for one in stops:
+        if not 0 <= _checks.check_int("stop", one) < vocab:
+            raise _checks.refusal("stop", f"lie in 0..{vocab - 1}", one)
+    return vocab
+
+
+def _check_drawing(
+    temperature: object,
+    top_k: object,
+    top_p: object,
+    beam_size: object,
+    generator: object,
+) -> None:
+    if _checks.check_number("temperature", temperature) < 0:
+        raise _checks.refusal("temperature", "not be negative", temperature)
+    _checks.check_positive_int("beam_size", beam_size)
+    if top_k is not None:
+        _checks.check_positive_int("top_k", top_k)
+    if top_p is not None:
+        _checks.check_probability("top_p", top_p)
+        if top_p == 0:
+            raise _checks.refusal("top_p", "be above 0", top_p)
+    if generator is not None:
+        _checks.check_type("generator", generator, torch.Generator)
+    for name, value in {"top_k": top_k, "top_p": top_p}.items():
+        if value is not None and temperature == 0:
+            rule = "be None without a temperature, which draws tokens"
+            raise _checks.refusal(name, rule, value)
+    if beam_size != 1 and temperature != 0:
+        rule = "be 0 with a beam, which draws nothing"
+        raise _checks.refusal("temperature", rule, temperature)

@@ -1,0 +1,117 @@
+"""Rotary positions for texts longer than those of training: the pairs of columns turn more slowly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mha_lib import _checks
+
+_RAMP = ("trained_len", "low", "high")
+# Which settings each kind has, beside its factor.
+_KINDS: dict[str, tuple[str, ...]] = {
+    "linear": (),
+    "dynamic": ("trained_len",),
+    "llama3": _RAMP,
+    "yarn": (*_RAMP, "attention_factor"),
+}
+
+
+@dataclass(frozen=True)
+class RotaryScaling:
+    """How `RotaryPositionalEncoding` slows its pairs of columns, so that a model can read longer texts.
+
+    A pair that makes less than one turn in training meets angles in a longer text that the model never saw.
+
+    - "linear": every pair turns `factor` times more slowly (Chen et al., 2023, §2.3).
+    - "dynamic": the slowest pair turns s times more slowly, the fastest as before, and those between by a
+      power of s. Beyond `trained_len`, s = factor * len / trained_len - (factor - 1) grows with the longest
+      sample of a call (Peng et al., 2023, §3.3); what a cache holds keeps the angles of its own call.
+    - "llama3": pairs that make fewer than `low` turns within `trained_len` become `factor` times slower,
+      those with more than `high` turns stay, and between is a ramp (published code of Llama 3.1; Peng et al.,
+      2023, §3.2, equation 13).
+    - "yarn": likewise, with the ramp over the numbers of the columns, as in the code of its authors; also,
+      queries and keys are multiplied by `attention_factor`, which sharpens the weights (ibid., §3.4).
+
+    Args:
+        kind: "linear", "dynamic", "llama3" or "yarn".
+        factor: how many times longer the texts may be.
+        trained_len: the greatest length in training; for all kinds but "linear".
+        low, high: numbers of turns, for "llama3", by default 1 and 4, and "yarn", by default 1 and 32.
+        attention_factor: for "yarn"; default 0.1 * ln(factor) + 1.
+
+    Raises:
+        TypeError: `kind` is not a str, `trained_len` not an int, or another setting not a number.
+        ValueError: `kind` is unknown, a number is not positive, `low` is not less than `high`, or a setting
+            is given that `kind` does not use.
+
+    Example:
+        >>> RotaryScaling("llama3", 8.0, trained_len=8192).high
+        4.0
+    """
+
+    kind: str
+    factor: float
+    trained_len: int | None = None
+    low: float | None = None
+    high: float | None = None
+    attention_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the settings, and fill in the defaults of the kind."""
+        _checks.check_choice("kind", self.kind, _KINDS)
+        _checks.check_positive("factor", self.factor)
+        defaults = {"low": 1.0, "high": 4.0 if self.kind == "llama3" else 32.0}
+        defaults["attention_factor"] = 0.1 * math.log(max(self.factor, 1.0)) + 1
+        for name in _KINDS["yarn"]:
+            value = getattr(self, name)
+            if name not in _KINDS[self.kind]:
+                if value is not None:
+                    raise _checks.refusal(name, f"be None for {self.kind!r}", value)
+            elif name == "trained_len":
+                _checks.check_positive_int(name, value)
+            else:
+                value = defaults[name] if value is None else value
+                _checks.check_positive(name, value)
+                object.__setattr__(self, name, value)
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise _checks.refusal("low", f"be less than high={self.high}", self.low)
+
+    def _slowed(self, angles: Tensor, base: float, positions: Tensor) -> Tensor:
+        """Slow the angles (..., len, pairs) of `positions`; the first pair is the fastest."""
+        if self.trained_len is None:
+            return angles / self.factor
+        pairs = angles.shape[-1]
+        numbers = torch.arange(pairs, dtype=angles.dtype, device=angles.device)
+        if self.low is None or self.high is None:  # "dynamic"
+            # With the last position of training, no call counts as shorter, not even an empty one.
+            last = F.pad(positions.flatten(), (0, 1), value=self.trained_len - 1).max()
+            longer = (last + 1).to(angles.dtype) / self.trained_len
+            slower = self.factor * longer - (self.factor - 1)
+            return angles * slower ** (-numbers / max(pairs - 1, 1))
+        most = self.trained_len / (2 * math.pi)  # turns of the fastest pair in training
+        if self.kind == "llama3":
+            turns = most * float(base) ** (-numbers / pairs)
+            kept = (turns - self.low) / (self.high - self.low)
+        else:
+            # Which pair, a fraction, makes just as many turns.
+            start, end = (
+                pairs * math.log(most / turns) / math.log(base)
+                for turns in (self.high, self.low)
+            )
+            start, end = max(math.floor(start), 0), min(math.ceil(end), 2 * pairs - 1)
+            kept = 1 - (numbers - start) / ((end - start) or 0.001)
+        kept = kept.clamp(0, 1)
+        return angles * (kept + (1 - kept) / self.factor)
+
+
+def _check_scaling(scaling: RotaryScaling | None, base: float) -> None:
+    """Raise unless `scaling` is None or can be used with this base."""
+    if scaling is not None:
+        _checks.check_type("scaling", scaling, RotaryScaling)
+        if scaling.kind == "yarn" and base <= 1:
+            raise _checks.refusal("base", "be above 1 for 'yarn'", base)

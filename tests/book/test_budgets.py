@@ -1,0 +1,39 @@
+"""The budgets of lines: what counts for which, and what is said where one is exceeded."""
+
+import budgets
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("name", "area"),
+    [
+        ("mha_lib/scores.py", "layers and models"),
+        ("mha_course/plots.py", "course support"),
+        ("mha_course/data/dates.py", "course support"),
+        ("mha_course/exercises/masks.py", "exercises"),
+        ("mha_course/widgets/quiz.py", "widgets, Python"),
+        ("mha_course/widgets/js/quiz.css", "widgets, JavaScript and styles"),
+        ("tests/library/test_scores.py", "tests"),
+        ("tools/budgets.py", "the rest"),
+        (".github/workflows/ci.yml", "the rest"),
+        ("Makefile", "the rest"),
+        ("mha_course/stored/dates.json", None),
+        ("chapters/references.bib", None),
+    ],
+)
+def test_each_file_counts_once(name, area):
+    assert budgets.area_of(name) == area
+
+
+def test_only_code_is_counted():
+    source = '"""What it is."""\n\n\ndef f():\n    """Two\n    lines."""\n    # Why.\n    return "x"\n'
+    assert budgets.code_lines(source) == 2
+    assert budgets.code_lines('TEXT = """\na\nb\n"""\n') == 4
+
+
+def test_what_is_too_long_is_named_with_its_lines(monkeypatch, capsys):
+    monkeypatch.setattr(budgets, "measured", lambda: [("tests", 12, 10), ("exercises", 5, 10)])
+    assert budgets.main([]) == 1
+    assert capsys.readouterr().out == "tests: 12 lines, at most 10\n"
+    monkeypatch.setattr(budgets, "measured", lambda: [("exercises", 5, 10)])
+    assert budgets.main([]) == 0

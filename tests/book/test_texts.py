@@ -1,0 +1,82 @@
+"""What readers read can be extracted for translators; the files whose sentences cannot are listed here."""
+
+from pathlib import Path
+
+import pytest
+import texts
+
+from mha_course.questions import FOLDER, read_questions
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Folder or page -> how many of its sentences stand in code: what widgets say, words of pictures, and what
+# cells print or pass to a widget. A number may only fall, and nothing may join.
+IN_CODE = {
+    "mha_course/widgets": 143,
+    "mha_course/pictures": 44,
+    "mha_course/exercises": 1,
+    "chapters/02_scoring_functions.ipynb": 2,
+    "chapters/03_multi_head_attention.ipynb": 2,
+    "chapters/04_self_attention.ipynb": 2,
+    "chapters/05_positional_encoding.ipynb": 5,
+    "chapters/appendix_efficiency.ipynb": 1,
+    "chapters/appendix_models_you_know.ipynb": 2,
+}
+
+
+def said_by(entry):
+    """All that a question says."""
+    parts = [part for own in (entry, *entry.parts.values()) for part in (own.text, own.solution, *own.hints)]
+    choices = [
+        item for own in (entry, *entry.parts.values()) for pair in own.choices.items() for item in pair
+    ]
+    return {text for text in (*parts, *choices) if text}
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.md")), ids=lambda path: path.stem)
+def test_every_text_of_a_question_is_a_message(path):
+    extracted = {text for _, text in texts.messages(path)}
+    for entry in read_questions(path).values():
+        assert said_by(entry) - extracted == set()
+
+
+def test_the_template_names_where_a_message_stands(tmp_path):
+    assert texts.main([str(tmp_path / "course.pot")]) == 0
+    written = (tmp_path / "course.pot").read_text(encoding="utf-8")
+    assert "#: mha_course/questions/00_orientation.md:" in written
+    assert "#: mha_course/exercises/scoring.md:" in written
+    assert "#: mha_course/questions/why/02_scoring_functions.md:" in written
+
+
+def test_a_paragraph_a_list_and_a_table_are_messages(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Title\n\n## name\n\nOne\nsentence.\n\n- [x] right\n  Because\n  of it.\n- [ ] wrong\n\n"
+        "1. A hint.\n\n> The way.\n\n| a bc | x |\n|---|---|\n| two words | x |\n\n```\ncode\n```\n"
+    )
+    found = dict(texts.messages(page))
+    assert found == {
+        5: "One sentence.", 8: "right", 9: "Because of it.", 11: "wrong", 13: "A hint.", 15: "The way.",
+        17: "a bc", 19: "two words",
+    }  # fmt: skip
+
+
+def test_sentences_in_code_are_found_and_no_docstring_is_one():
+    source = '''
+def speak(name):
+    """This docstring is for authors of the course."""
+    if not name:
+        raise ValueError("The name must say what it is.")
+    return ["Here a reader reads what it is.", name]
+'''
+    assert list(texts.sentences_in(source)) == ["Here a reader reads what it is."]
+
+
+def test_only_these_files_hold_sentences_in_code():
+    found = {}
+    for name, sentences in texts.left_in_code().items():
+        folder = name.rpartition("/")[0].removesuffix("/js")
+        place = name if folder == "chapters" else folder
+        found[place] = found.get(place, 0) + len(sentences)
+    assert found.keys() <= IN_CODE.keys(), "write these sentences into Markdown: python tools/texts.py --left"
+    assert {name for name, number in found.items() if number > IN_CODE[name]} == set()

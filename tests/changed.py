@@ -1,0 +1,60 @@
+"""Which widgets a change may have broken: what it touches is theirs, or is imported by what is theirs.
+
+A change is what differs from the main branch, committed or not. Where nothing differs, as in a fresh clone of
+the main branch, nobody can say what changed, and every widget is tested.
+"""
+
+import os
+import re
+import subprocess
+from functools import cache
+
+from imports import ROOT, SCRIPTS, modules, python_graph, reachable, script_graph
+
+WIDGETS = ROOT / "mha_course" / "widgets"
+# What every widget and every test of one depends on.
+SHARED = ("_static/widget_loader.js", "tests/conftest.py", "requirements.txt")
+
+
+def git(*arguments):
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
+
+
+@cache
+def changed_files():
+    """The files that differ from the main branch, or from the commit in CHANGED_SINCE."""
+    for main in (os.environ.get("CHANGED_SINCE"), "origin/main", "main"):
+        if main and (base := git("merge-base", "HEAD", main)):
+            return {*git("diff", "--name-only", *base), *git("ls-files", "--others", "--exclude-standard")}
+    return set()
+
+
+@cache
+def needed_by(widget):
+    """The files on which a widget depends, with its tests; `widget` is the name of its module."""
+    python = reachable(python_graph(), f"mha_course.widgets.{widget}")
+    source = (WIDGETS / f"{widget}.py").read_text(encoding="utf-8")
+    named = re.findall(r'_module: ClassVar\[str\] = "(\w+\.js)"', source)
+    scripts = {script for first in named for script in reachable(script_graph(), first)}
+    paths = [modules()[name] for name in python]
+    paths += [SCRIPTS / name for script in scripts for name in (script, script.replace(".js", ".css"))]
+    tests = ROOT / "tests" / "widgets"
+    paths += [path for path in tests.glob("*.py") if not path.name.startswith("test_")]
+    paths += [tests / f"test_{widget}.py", tests / "test_every_widget.py"]
+    return {path.relative_to(ROOT).as_posix() for path in paths} | {*SHARED}
+
+
+def widget_of(file, name):
+    """The widget that a test is about, by its file, or by the class that it is given; else None."""
+    module = re.sub(r"(?<!^)(?=[A-Z])", "_", name.partition(" ")[0]).lower()
+    for said in (file.removeprefix("test_"), module):
+        if said and (WIDGETS / f"{said}.py").is_file() and not said.startswith("_"):
+            return said
+    return None
+
+
+def may_be_broken(file, name=""):
+    """Whether a change may have broken what a test of the widgets looks at."""
+    widget = widget_of(file, name)
+    return not (widget and changed_files()) or bool(needed_by(widget) & changed_files())

@@ -1,0 +1,88 @@
+"""What our modules import from each other: Python anywhere in a module, JavaScript by its import lines."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("mha_lib", "mha_course")
+SCRIPTS = ROOT / "mha_course" / "widgets" / "js"
+IMPORT = re.compile(r"^(?:import|export)\b[^;'\"]*?from\s*[\"']\./([\w.]+)[\"']", re.MULTILINE)
+
+
+@cache
+def modules():
+    """The file of each module of both packages, by its name."""
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    return {name_of(path): path for path in paths}
+
+
+def name_of(path):
+    """A module's name: mha_lib.scores, or mha_course.widgets for an __init__.py."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_names(source, package=""):
+    """Yield (module, name or None) for each import that runs, at the top or in a function.
+
+    What stands below `if TYPE_CHECKING` is read by a checker of types and never runs.
+    """
+    tree = ast.parse(source)
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for part in node.body
+        for inner in ast.walk(part)
+    }
+    for node in ast.walk(tree):
+        if node in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            module = ".".join([*above, *filter(None, [node.module])])
+            yield from ((module, alias.name) for alias in node.names)
+
+
+@cache
+def python_graph():
+    """The modules of ours that each module names, at its top or in a function."""
+    graph = {}
+    for name, path in modules().items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        found = set()
+        for module, part in imported_names(path.read_text(encoding="utf-8"), package):
+            submodule = f"{module}.{part}"
+            found.add(submodule if submodule in modules() else module)
+        graph[name] = (found & modules().keys()) - {name}
+    return graph
+
+
+@cache
+def script_graph():
+    """The scripts that each script of the widgets imports, by their file names."""
+    paths = sorted(SCRIPTS.glob("*.js"))
+    return {path.name: set(IMPORT.findall(path.read_text(encoding="utf-8"))) for path in paths}
+
+
+def reachable(graph, start):
+    """What a module needs, with itself."""
+    found, waiting = set(), [start]
+    while waiting:
+        if (name := waiting.pop()) not in found:
+            found.add(name)
+            waiting += graph.get(name, ())
+    return found
+
+
+def circles(graph):
+    """The groups of modules that need each other, each group sorted."""
+    groups = {
+        tuple(sorted(other for other in reachable(graph, name) if name in reachable(graph, other)))
+        for name in graph
+    }
+    return sorted(group for group in groups if len(group) > 1)

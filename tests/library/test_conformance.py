@@ -1,0 +1,470 @@
+"""Somebody else's attention: what is right passes, and real faults of others are named."""
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mha_lib import KeyValueCache, MultiHeadAttention, RotaryPositionalEncoding, dot_product_attention
+from mha_lib.conformance import (
+    ASPECTS,
+    FORMAT,
+    _aspect,
+    _projections,
+    _texts,
+    check,
+    check_decoding,
+    check_results,
+    check_rotary,
+    main,
+    vectors,
+)
+
+LAYERS = {"one width": {}, "own widths, biases": {"kdim": 17, "vdim": 19, "bias": True}}
+
+
+def said(report):
+    """Aspect -> the name of the fault; what is right or was not tried is left out."""
+    return {
+        name: found.message.removeprefix("Not yet: ").partition(". ")[0]
+        for name, found in report.findings.items()
+        if not isinstance(found, str) and not found
+    }
+
+
+# ------------------------------------------------------------------ the checks themselves
+
+
+@pytest.mark.parametrize("aspect", ASPECTS)
+def test_every_known_fault_is_named(aspect):
+    assert _aspect(aspect).audit() == []
+
+
+@pytest.mark.parametrize("aspect", [a for a in ASPECTS if a not in ("shared keys", "sinks")])
+@pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
+def test_every_known_fault_of_a_layer_is_named(aspect, options):
+    layer = MultiHeadAttention(33, 3, **options)
+    assert _aspect(aspect, (_projections(layer, None), 11), 3).audit() == []
+
+
+def test_every_section_of_the_text_is_used():
+    check_decoding(lambda: None, rotary=True)
+    check_rotary(lambda *_: None)
+    for aspect in ASPECTS:
+        _aspect(aspect)
+    assert _texts.unused <= {"layer"}
+
+
+# ------------------------------------------------------------------ what is right
+
+
+def loops(query, key, value, mask=None, *, is_causal=False, sink=None):
+    """Attention number by number, NumPy arrays in and out."""
+    output = np.zeros((*query.shape[:3], value.shape[-1]))
+    for b, h, i in np.ndindex(*query.shape[:3]):
+        shared = h // (query.shape[1] // key.shape[1])
+        seen = [
+            j
+            for j in range(key.shape[2])
+            if (mask is None or np.broadcast_to(mask, (*query.shape[:3], key.shape[2]))[b, h, i, j])
+            and (not is_causal or j - (key.shape[2] - query.shape[2]) <= i)
+        ]
+        logits = [float(query[b, h, i] @ key[b, shared, j]) / math.sqrt(query.shape[-1]) for j in seen]
+        largest = max([*logits, *([] if sink is None else [float(sink[h])])], default=0.0)
+        parts = [math.exp(logit - largest) for logit in logits]
+        total = sum(parts) + (0.0 if sink is None else math.exp(float(sink[h]) - largest))
+        for j, part in zip(seen, parts, strict=True):
+            output[b, h, i] += part / total * value[b, shared, j]
+    return output
+
+
+def test_explicit_loops_in_numpy_are_right():
+    report = check(loops, arrays="numpy")
+    assert report
+    assert [name for name, found in report.findings.items() if isinstance(found, str)] == ["gradients"]
+
+
+def test_ours_is_right_as_a_function_and_as_a_layer():
+    report = check(dot_product_attention)
+    assert report
+    assert said(report) == {}
+    for options in LAYERS.values():
+        layer = MultiHeadAttention(33, 3, dropout=0.5, **options).train()
+        before = torch.random.get_rng_state()
+        report = check(layer)
+        assert report, report
+        assert layer.training
+        assert all(weight.grad is None for weight in layer.parameters())
+        assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("mask", ["hidden", "added"])
+def test_other_layouts_and_masks_are_told(mask):
+    def attend(query, key, value, told=None):
+        heads = (x.transpose(1, 2) for x in (query, key, value))
+        visible = told if told is None else (~told if mask == "hidden" else told == 0)
+        return dot_product_attention(*heads, visible)[0].transpose(1, 2), "weights"
+
+    assert check(attend, layout="blhd", mask=mask)
+    assert not check(attend, layout="blhd")
+
+
+def test_projections_that_are_kept_elsewhere():
+    layer = MultiHeadAttention(33, 3, bias=True)
+
+    def mine(*inputs):
+        return layer(*inputs)[0].detach().numpy()
+
+    kept = {
+        "q_proj": layer.q_proj,
+        "k_proj": (layer.k_proj.weight, layer.k_proj.bias),
+        "v_proj": (layer.v_proj.weight.detach().numpy(), layer.v_proj.bias.detach().numpy()),
+        "out_proj": layer.out_proj,
+    }
+    assert check(mine, projections=kept, num_heads=3, tries=["scores", "masks"])
+    exchanged = {**kept, "q_proj": layer.k_proj}
+    assert not check(mine, projections=exchanged, num_heads=3, tries=["scores"])
+
+
+# ------------------------------------------------------------------ faults of others
+
+
+def with_fault(fault):
+    """Plain attention whose code goes wrong in one place, written unlike the formula of the library."""
+
+    def attend(query, key, value, mask=None, is_causal=False, sink=None):
+        heads = query.shape[1]
+        if fault == "stride 0":
+            query, key, value = (x[:, [0] * x.shape[1]] for x in (query, key, value))
+        if key.shape[1] != heads:
+            index = torch.arange(heads) % key.shape[1] if fault == "tiled" else None
+            index = torch.arange(heads) // (heads // key.shape[1]) if index is None else index
+            key, value = key[:, index], value[:, index]
+        width = heads * query.shape[-1] if fault == "width" else query.shape[-1]
+        scores = torch.einsum("bhqd,bhkd->bhqk", query, key) / math.sqrt(width)
+        seen = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.expand_as(scores)
+        if fault == "folded" and mask is not None and len(mask) > 1:
+            folded = mask.expand(-1, heads, -1, -1)[:, 0].repeat(heads, 1, 1)
+            seen = folded.view(len(mask), heads, *mask.shape[2:])
+        if is_causal:
+            rows, columns = (torch.arange(n) for n in scores.shape[-2:])
+            ahead = columns - rows[:, None] - (0 if fault == "corner" else len(columns) - len(rows))
+            seen = seen & (ahead <= 0)
+        if fault != "NaN":
+            value = value.nan_to_num(0.0)
+            key = key.nan_to_num(0.0)
+            scores = torch.einsum("bhqd,bhkd->bhqk", query, key) / math.sqrt(width)
+        low = {"-1e4": -1e4, "uniform": torch.finfo(scores.dtype).min}.get(fault, -torch.inf)
+        scores = torch.where(seen, scores, low)
+        if sink is not None:
+            column = sink.view(-1, 1, 1).expand(len(query), -1, query.shape[2], 1)
+            weights = torch.cat((scores, column), -1).softmax(-1)[..., :-1]
+            if fault == "sigmoid":
+                weights = scores.softmax(-1) * torch.sigmoid(sink).view(-1, 1, 1)
+        elif low == -torch.inf and fault != "empty":
+            weights = (
+                scores.exp() if fault == "sum" else torch.where(seen.any(-1, True), scores, 0.0).softmax(-1)
+            )
+            weights = weights * seen
+        else:
+            weights = scores.softmax(2 if fault == "axis" else 3)
+        if fault == "axis":
+            weights = weights.softmax(2)
+        return weights @ value
+
+    return attend
+
+
+FAULTS = {
+    "stride 0": ("scores", "all heads give what head 0 gives"),
+    "width": ("scores", "the scores are divided by the square root of the model's width"),
+    "sum": ("scores", "the weights are not divided by their sum"),
+    "folded": ("masks", "the masks of the samples are repeated in the wrong order"),
+    "-1e4": ("masks", "hidden keys are not hidden where the visible scores are low"),
+    "empty": ("empty rows", "a query that sees nothing gets NaN"),
+    "uniform": ("empty rows", "a query that sees nothing gets a mean of all values"),
+    "NaN": ("NaN in padding", "NaN in padding reaches the output"),
+    "corner": ("causal", "with fewer queries than keys, the triangle starts in the wrong corner"),
+    "tiled": ("shared keys", "the shared key heads are repeated in the wrong order"),
+    "sigmoid": ("sinks", "the weights are multiplied by a sigmoid of the sink"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_somebody_elses_code_is_named(fault):
+    aspect, name = FAULTS[fault]
+    report = check(with_fault(fault))
+    assert not report
+    assert said(report)[aspect] == name, report
+
+
+def test_the_same_code_without_a_fault_is_right():
+    report = check(with_fault("none"))
+    assert report, report
+
+
+def test_torchs_own_layer_returns_nan_for_empty_rows():
+    layer = nn.MultiheadAttention(33, 3, batch_first=True)
+    found = said(check(layer))
+    assert found["empty rows"] == "a query that sees nothing gets NaN"
+    assert "masks" not in found
+    # Where positions come first, and with widths and biases of its own, its numbers are right too.
+    other = nn.MultiheadAttention(33, 3, kdim=17, vdim=19, bias=False)
+    assert check(other, tries=["scores", "masks"])
+
+
+def test_a_mean_for_empty_rows_as_flax_gives_it():
+    def attend(query, key, value, mask=None):
+        scores = query @ np.swapaxes(key, -2, -1) / np.sqrt(query.shape[-1])
+        if mask is not None:
+            scores = np.where(mask, scores, np.finfo(scores.dtype).min)
+        parts = np.exp(scores - scores.max(-1, keepdims=True))
+        return parts / parts.sum(-1, keepdims=True) @ value
+
+    found = said(check(attend, arrays="numpy"))
+    assert found["empty rows"] == "a query that sees nothing gets a mean of all values"
+
+
+def test_what_builds_on_a_fault_is_not_judged():
+    report = check(lambda query, key, value, mask=None: F.scaled_dot_product_attention(query, key, value))
+    assert said(report) == {"masks": "the mask is ignored"}
+    assert report.findings["empty rows"] == "mend this first: masks"
+    assert report.findings["causal"] == "it takes no `is_causal`"
+    assert report.findings["shared keys"] == "it takes as many key heads as query heads"
+
+
+def test_a_nan_in_the_gradient_is_named():
+    def attend(query, key, value, mask=None):
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        if mask is not None:
+            scores = scores + torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
+        return scores.softmax(-1).nan_to_num(0.0) @ value
+
+    found = said(check(attend, tries=["gradients"]))
+    assert found == {"gradients": "the gradient of a query that sees nothing is NaN"}
+
+
+# ------------------------------------------------------------------ rotary positions and decoding
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_rotary_faults(interleaved):
+    rotary = RotaryPositionalEncoding(14, interleaved=interleaved)
+    told = {"interleaved": interleaved}
+    assert check_rotary(rotary, **told)
+    assert "other columns are paired" in check_rotary(rotary, interleaved=not interleaved).message
+
+    def head_0(x, positions):
+        turned = x.clone()
+        turned[:, 0] = rotary(x, positions)[:, 0]
+        return turned
+
+    assert "only head 0 is rotated" in check_rotary(head_0, **told).message
+    by_head = check_rotary(
+        lambda x, positions: rotary(x.transpose(1, 2), positions[: x.shape[1]]).transpose(1, 2)
+    )
+    assert interleaved is ("the heads are taken for positions" in by_head.message)
+    fixed = check_rotary(lambda x, _: rotary(x), **told)
+    assert "the positions that are given are ignored" in fixed.message
+    other = check_rotary(RotaryPositionalEncoding(14, base=500.0, interleaved=interleaved), **told)
+    assert not other
+    assert check_rotary(RotaryPositionalEncoding(14, base=500.0, interleaved=interleaved), base=500.0, **told)
+
+
+def decoder(fault="", rotary=None):
+    """Decoding with lists, with one place that may go wrong."""
+
+    def start():
+        keys, values = [], []
+
+        def step(query, key, value):
+            seen = sum(one.shape[2] for one in keys)
+            at = torch.arange(query.shape[2]) + (0 if fault == "restart" else seen)
+            if rotary is not None:
+                query = rotary(query, torch.arange(query.shape[2]) if fault == "query" else at)
+                key = rotary(key, at)
+            (keys.clear(), values.clear()) if fault == "newest" else None
+            keys.insert(0 if fault == "before" else len(keys), key)
+            values.insert(0 if fault == "before" else len(values), value)
+            q_len, k_len = query.shape[2], sum(one.shape[2] for one in keys)
+            ahead = torch.arange(k_len) - torch.arange(q_len)[:, None]
+            visible = ahead <= (0 if fault == "corner" else k_len - q_len)
+            visible = torch.ones_like(visible) if fault == "open" else visible
+            return dot_product_attention(query, torch.cat(keys, 2), torch.cat(values, 2), visible[None, None])
+
+        return step
+
+    return start
+
+
+DECODING = {
+    "newest": "only the newest keys are seen",
+    "before": "new keys are put before the old ones",
+    "corner": "in a chunk, the triangle starts in the wrong corner",
+    "open": "in a chunk, later tokens are seen",
+}
+
+
+def test_decoding_faults():
+    rotary = RotaryPositionalEncoding(14)
+    assert check_decoding(decoder())
+    assert check_decoding(decoder(rotary=rotary), rotary=True)
+    for fault, name in DECODING.items():
+        assert name in check_decoding(decoder(fault)).message
+        assert name in check_decoding(decoder(fault, rotary), rotary=True).message, fault
+    for fault, name in {
+        "restart": "the positions begin at 0 in every call",
+        "query": "the new queries are rotated as if they stood at the beginning",
+    }.items():
+        assert name in check_decoding(decoder(fault, rotary), rotary=True).message
+
+
+def test_the_librarys_cache_decodes_right():
+    layer = MultiHeadAttention(42, 3, rotary=RotaryPositionalEncoding(14))
+    with torch.no_grad():
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            getattr(layer, name).weight.copy_(torch.eye(42))
+
+    def start():
+        cache = KeyValueCache()
+
+        def step(*new):
+            merged = (layer.merge_heads(x) for x in new)
+            return layer.split_heads(layer(*merged, is_causal=True, cache=cache)[0])
+
+        return step
+
+    with torch.no_grad():
+        assert check_decoding(start, rotary=True)
+
+
+# ------------------------------------------------------------------ other languages, the shell, pytest
+
+
+def run_numpy(case):
+    numbers = {
+        name: np.array(case[name], dtype=float if name != "mask" else bool)
+        for name in ("query", "key", "value", "mask", "sink")
+        if case[name] is not None
+    }
+    return loops(**numbers, is_causal=case["is_causal"]).tolist()
+
+
+def test_results_of_another_language(tmp_path):
+    told = json.loads(json.dumps(vectors(), allow_nan=False))
+    assert told["format"] == FORMAT
+    results = [run_numpy(case) for case in told["cases"]]
+    assert check_results(results)
+    wrong = [
+        run_numpy({**case, "mask": case["mask"] and (~np.array(case["mask"])).tolist()})
+        if case["aspect"] == "masks"
+        else None
+        for case in told["cases"]
+    ]
+    assert said(check_results(wrong)) == {"masks": "the mask is inverted"}
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(results))
+    assert main(["--results", str(path)]) == 0
+    path.write_text(json.dumps(wrong))
+    assert main(["--results", str(path)]) == 1
+    path.write_text(json.dumps(results[:-1]))
+    assert main(["--results", str(path)]) == 2
+
+
+MINE = """
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+def inverted(query, key, value, mask=None):
+    return scaled_dot_product_attention(query, key, value, None if mask is None else ~mask)
+
+layer = torch.nn.MultiheadAttention(33, 3)
+"""
+
+
+def run(folder, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_shell_says_it_and_exits_with_1(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    status, output, _ = run(tmp_path, "mha_lib.conformance", "mine:inverted")
+    assert status == 1
+    assert "masks          wrong: the mask is inverted. " in output
+    status, output, _ = run(
+        tmp_path, "mha_lib.conformance", "mine:inverted", "--mask", "hidden", "--tries", "masks"
+    )
+    assert (status, output) == (0, "masks          right\n")
+    for missing in ("mine:nothing", "nowhere:nothing"):
+        status, output, error = run(tmp_path, "mha_lib.conformance", missing)
+        assert (status, output) == (2, "")
+        assert error.startswith("could not be tried: ")
+
+
+def test_the_fixture_of_pytest(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "test_mine.py").write_text(
+        "import mine\n"
+        "def test_right(assert_conforms):\n"
+        "    assert_conforms(mine.inverted, mask='hidden', tries=['masks'])\n"
+        "def test_wrong(assert_conforms):\n    assert_conforms(mine.inverted)\n"
+    )
+    status, output, _ = run(tmp_path, "pytest", "-p", "mha_lib.pytest_plugin", "-p", "no:cacheprovider", "-q")
+    assert status == 1
+    assert "1 failed, 1 passed" in output
+    assert "masks          wrong: the mask is inverted" in output
+
+
+# ------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: check("attention"), TypeError, "attention must be"),
+        (lambda: check(F.softmax, mask="seen"), ValueError, "mask must be one of"),
+        (lambda: check(F.softmax, layout="bld"), ValueError, "layout must be one of"),
+        (lambda: check(F.softmax, arrays="jax"), ValueError, "arrays must be one of"),
+        (lambda: check(F.softmax, tries=["score"]), ValueError, "tries must be one of"),
+        (lambda: check(nn.Linear(3, 3)), ValueError, "projections must hold q_proj"),
+        (lambda: check(MultiHeadAttention(33, 3), num_heads=5), ValueError, "num_heads"),
+        (lambda: check(MultiHeadAttention(33, 3), num_heads=0), ValueError, "num_heads must be positive"),
+        (lambda: check_rotary(3), TypeError, "rotate must be"),
+        (lambda: check_rotary(abs, base=0.0), ValueError, "base must be positive"),
+        (lambda: check_decoding(None), TypeError, "start must be"),
+        (lambda: check_results("[]"), TypeError, "results must be"),
+        (lambda: check_results([]), ValueError, "results must hold"),
+        (lambda: check_results([["x"], *[None] * (len(vectors()["cases"]) - 1)]), ValueError, "entry 0"),
+    ],
+)
+def test_bad_input_is_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda *_: None, "returns None"),
+        (lambda query, key, value: sys.exit(3), "SystemExit"),
+        (lambda query, key, value: query.to("meta"), "meta"),
+        (lambda query, key, value: query.to_sparse(), "wrong"),
+        (lambda query, key, value: query / 0, "inf"),
+        (lambda query, key, value: query.mul_(2), "changes its argument `query`"),
+        (lambda query, key, value: torch.randn_like(query), "returns other numbers"),
+    ],
+)
+def test_whatever_it_does_there_is_a_report(answer, message):
+    report = check(answer, tries=["scores"])
+    assert not report
+    assert message in " ".join(repr(report).split()), report
+    assert max(map(len, repr(report).splitlines())) <= 80, "the lines are folded"

@@ -1,0 +1,65 @@
+"""Imports have one direction: chapters → mha_course → mha_lib, by public names, and never in a circle."""
+
+import json
+import re
+
+import pytest
+from imports import PACKAGES, ROOT, circles, imported_names, modules, python_graph, script_graph
+
+
+def private(names):
+    """Of (module, name) pairs, those that say a private name of our packages."""
+    said = [f"{module}.{name}" if name else module for module, name in names]
+    ours = [name for name in said if name.partition(".")[0] in PACKAGES]
+    return [name for name in ours if re.search(r"\._(?!_)", name)]
+
+
+def test_library_imports_nothing_of_the_course():
+    library = {name for name in modules() if name.startswith("mha_lib")}
+    assert {(name, other) for name in library for other in python_graph()[name] - library} == set()
+    text = "".join(modules()[name].read_text(encoding="utf-8") for name in library)
+    assert not re.search(r"import_module\(\W*mha_course", text)
+
+
+def test_no_module_imports_in_a_circle():
+    assert circles(python_graph()) == []
+
+
+def test_no_script_imports_in_a_circle():
+    assert circles(script_graph()) == []
+    assert sum(map(len, script_graph().values())) > 100
+
+
+PAGES = [ROOT / "index.ipynb", *sorted((ROOT / "chapters").glob("*.ipynb"))]
+SCRIPTS = sorted((ROOT / "experiments").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", [*PAGES, *SCRIPTS], ids=lambda path: path.name)
+def test_chapters_and_experiments_import_public_names(path):
+    if path.suffix == ".py":
+        sources = [path.read_text(encoding="utf-8")]
+    else:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert [name for source in sources for name in private(imported_names(source))] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from mha_lib import attention", []),
+        ("import mha_lib._fast", ["mha_lib._fast"]),
+        ("def f():\n    from mha_lib._checks import check", ["mha_lib._checks.check"]),
+        ("from mha_course.plots import _hidden", ["mha_course.plots._hidden"]),
+        ("from mha_lib import __version__", []),
+        ("from torch import _C", []),
+    ],
+)
+def test_a_private_name_is_found(source, found):
+    assert private(imported_names(source)) == found
+
+
+def test_a_circle_is_found():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a", "e"}, "e": set()}
+    assert circles(graph) == [("a", "b", "c")]
+    assert list(imported_names("from . import b\nfrom ..c import d", "p.q")) == [("p.q", "b"), ("p.c", "d")]

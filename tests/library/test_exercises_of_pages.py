@@ -1,0 +1,47 @@
+"""Every exercise of the course: its solution passes, and its checker tells the known mistakes apart."""
+
+import time
+
+import pytest
+from exercise_cells import CHAPTERS, CHECKS, checkers_of, solution_of, solved
+
+from mha_course.exercises import Exercise
+
+PAGES = [path.stem for path in sorted(CHAPTERS.glob("*.ipynb"))]
+# These solutions run the detectors of the bug zoo, which only its page makes, and there they are checked.
+IN_THE_ZOO = {"check_one_head", "check_escape"}
+SOLVED = [
+    (page, number)
+    for page in PAGES
+    for number, name in enumerate(checkers_of(page), 1)
+    if name not in IN_THE_ZOO
+]
+EXERCISES = [name for name, check in CHECKS.items() if isinstance(check, Exercise)]
+
+
+def test_every_checker_is_used_on_one_page():
+    used = [name for page in PAGES for name in checkers_of(page)]
+    assert set(used) <= set(CHECKS)
+    assert all(used.count(name) == 1 for name in EXERCISES)
+
+
+@pytest.mark.no_shape_checks  # they take most of the time, and a reader's function has no annotations
+@pytest.mark.parametrize(("page", "number"), SOLVED)
+def test_a_solution_passes_within_two_seconds(page, number):
+    check, _ = solved(page, number)
+    solution = solution_of(page, number)
+    started = time.process_time()
+    verdict = check(solution)
+    assert verdict.right, verdict
+    assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_a_checker_tells_its_known_mistakes_apart(name):
+    check = CHECKS[name]
+    assert check.audit() == []
+    assert len({wrong.name for wrong in check.wrong}) >= 3
+    verdict = check(lambda *_: None)
+    assert not verdict
+    if check.takes == "function":
+        assert "the function returns None. Write the missing lines" in verdict.message

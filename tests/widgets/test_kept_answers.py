@@ -1,0 +1,135 @@
+"""What the browser keeps of a reader's answers: under a name, undamaged, and only where it can."""
+
+import json
+
+import pytest
+from storage import UNUSABLE, reload, store, stored
+from widget_page import write_page
+from widget_samples import SAMPLES
+
+from mha_course.widgets import LineOrder, MapPrediction, Quiz, TypedAnswer
+
+TRUTH = [[True], [False]]
+
+
+def pick(host):
+    host.get_by_role("radio", name="256").check()
+    host.get_by_role("button", name="Check question 2").click()
+
+
+def type_number(host):
+    host.get_by_role("textbox").fill("5")
+    host.get_by_role("button", name="Check").click()
+
+
+def mark(host):
+    host.get_by_role("gridcell").first.click()
+
+
+def add_line(host):
+    host.locator(".mha-line", has_text="b = a").click()
+    host.get_by_role("button", name="Add to the solution").click()
+    host.locator(".mha-line", has_text="b = a").click()
+
+
+# For each widget: what makes one with a name, what a reader does, what Python may hold instead, and changes
+# of what is kept after which it is no answer to this question.
+KEPT = {
+    "quiz": (
+        lambda name: Quiz(SAMPLES["Quiz"]()._questions, name=name),
+        pick,
+        {"chosen": [0, None]},
+        [{"answers": 7}, {"answers": {"a": []}}],
+    ),
+    "typed-answer": (
+        lambda name: TypedAnswer("Q", 6, computed=6, hints=["Try."], name=name),
+        type_number,
+        {"attempts": [6], "typed": "6"},
+        [{"question": "?"}, {"attempts": [[5]]}, {"opened": 4}, {"typed": 5}, {"solution_shown": None}],
+    ),
+    "map-prediction": (
+        lambda name: MapPrediction("Q", ["a", "b"], ["c"], TRUTH, computed=TRUTH, name=name),
+        mark,
+        {"marked": "0 1"},
+        [{"question": "?"}, {"rows": ["A", "b"]}, {"columns": ["C"]}, {"marked": "1 0 0"}, {"marked": None}],
+    ),
+    "line-order": (
+        lambda name: LineOrder("Order.", ["a = 1", "b = a", "c = b"], name=name),
+        add_line,
+        {"answer": {"lines": [[0, 0]], "failed": 1, "helped": 0, "solved": False}},
+        [{"lines": [["x = 2", 0]]}, {"lines": [["a = 1", 99]]}, {"lines": [None]}, {"failed": "3"},
+         {"helped": 99}],
+    ),
+}  # fmt: skip
+every_kind = pytest.mark.parametrize("kind", KEPT)
+
+
+def look(host):
+    """What a reader sees of the answer: feedback, cells, or the lines with their numbers."""
+    return host.locator(".mha-feedback, [role=gridcell], .mha-number, .mha-text").all_text_contents()
+
+
+@every_kind
+def test_an_answer_without_a_name_is_not_kept(show, kind):
+    make, answer, *_ = KEPT[kind]
+    host = show(make(""))
+    before = look(host)
+    answer(host)
+    assert look(host) != before
+    assert host.page.evaluate("localStorage.length") == 0
+    reload(host.page)
+    assert look(host) == before
+
+
+@every_kind
+def test_an_answer_with_a_name_comes_back_to_this_name(show, kind):
+    make, answer, *_ = KEPT[kind]
+    one, other = show(make("one"), make("other"))
+    before = look(other)
+    answer(one)
+    after = look(one)
+    assert list(stored(one.page)) == [f"{kind}/one"]
+    reload(one.page, 2)
+    assert (look(one), look(other)) == (after, before)
+
+
+@every_kind
+def test_a_damaged_answer_is_not_used(show, kind):
+    make, answer, _, changes = KEPT[kind]
+    host = show(make("a"))
+    before = look(host)
+    answer(host)
+    after, [kept] = look(host), stored(host.page).values()
+    damaged = ["{", "null", "7", '"a"', "[]", *(json.dumps(kept | change) for change in changes)]
+    for text in damaged:
+        store(host.page, **{f"{kind}__a": text})
+        reload(host.page)
+        assert look(host) == before, text
+    answer(host)
+    reload(host.page)
+    assert look(host) == after
+
+
+@every_kind
+@pytest.mark.parametrize("how", UNUSABLE)
+def test_an_answer_needs_no_storage(show, kind, how):
+    make, answer, *_ = KEPT[kind]
+    host = show(make("a"), script=UNUSABLE[how])
+    before = look(host)
+    answer(host)
+    assert look(host) != before
+
+
+@every_kind
+def test_what_python_holds_goes_before_what_is_kept(show, tmp_path, kind):
+    make, answer, held, _ = KEPT[kind]
+    named, unnamed = make("a"), make("")
+    for widget in (named, unnamed):
+        widget.set_state(held)
+    expected = look(show(unnamed))
+    host = show(make("a"))
+    answer(host)
+    assert look(host) != expected
+    write_page(tmp_path, [named])
+    reload(host.page)
+    assert look(host) == expected

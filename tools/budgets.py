@@ -1,0 +1,150 @@
+"""How long each part of the repository may be: `make check` says which file or area is too long.
+
+    python tools/budgets.py [--all]
+
+Budgets are for lines, so that what is not needed goes; never for line length. Whoever needs more room changes
+a number here, in a commit that says why. With --all, every area is listed.
+"""
+
+import io
+import json
+import sys
+import tokenize
+from fnmatch import fnmatch
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Area: (budget, what it is to become, files). A budget may only fall until it is there; the library's rose
+# once, when the suite that judges anybody's attention joined it. Each file counts for the first area that
+# has it; a star also stands for folders.
+AREAS = {
+    "layers and models": (7_990, 7_000, ["mha_lib/*.py"]),
+    "exercises": (6_000, 6_000, ["mha_course/exercises/*"]),
+    "widgets, Python": (6_200, 6_200, ["mha_course/widgets/*.py"]),
+    "widgets, JavaScript and styles": (18_900, 18_900, ["mha_course/widgets/js/*"]),
+    "pictures": (
+        4_000,
+        4_000,
+        ["mha_course/pictures/*.py", "mha_course/questions/*.py"],
+    ),
+    "course support": (2_300, 1_900, ["mha_course/*.py", "mha_course/data/*.py"]),
+    "tests": (37_050, 35_600, ["tests/*.py"]),
+    "the rest": (
+        12_470,
+        9_900,
+        ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
+    ),
+}
+MORE = ["Makefile", ".ci/run"]  # files of the rest whose names have no ending
+
+# Lines of code, without docstrings, comments and blank lines.
+MODULES = {
+    "scores": 110,
+    "masking": 160,
+    "attention": 150,
+    "multi_head": 190,
+    "cache": 123,  # 120 is the aim
+    "_fast": 150,
+    "_checks": 250,
+    "positional": 80,
+    "rotary": 130,
+    "relative": 130,
+    "feed_forward": 90,
+    "transformer": 280,
+}
+
+# Lines of code in a notebook: all, and those that are neither shown nor a solution. Some pages are to follow.
+NOTEBOOK, HIDDEN = 900, 350
+LONGER = {"chapters/05_positional_encoding.ipynb": (920, 350)}
+HIDES = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
+
+
+def files():
+    """Return the files of the repository: not what is built, installed or hidden."""
+    left_out = {"_build", "node_modules", "dist", "__pycache__"}
+    found = []
+    for path in sorted(ROOT.rglob("*")):
+        name = path.relative_to(ROOT)
+        hidden = any(
+            part[0] == "." and part not in (".ci", ".github") for part in name.parts
+        )
+        if not hidden and not left_out & set(name.parts) and path.is_file():
+            found.append(name.as_posix())
+    return found
+
+
+def area_of(name):
+    """Return the area that counts a file, or None."""
+    if name in MORE:
+        return "the rest"
+    ours = name.startswith(("mha_lib/", "mha_course/", "tests/"))
+    for area, (_, _, patterns) in AREAS.items():
+        if area == "the rest" and ours and not name.endswith(".toml"):
+            return None
+        if any(fnmatch(name, pattern) for pattern in patterns):
+            return area
+    return None
+
+
+def code_lines(source):
+    """Count the lines of Python source that are neither docstring, comment nor blank."""
+    lines, statement = set(), False
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
+            statement = False
+        elif token.type == tokenize.STRING and not statement:
+            continue  # a string that is a statement of its own
+        elif token.type not in (tokenize.NL, tokenize.COMMENT, tokenize.ENDMARKER):
+            statement = True
+            lines |= {*range(token.start[0], token.end[0] + 1)}
+    return len(lines)
+
+
+def measured():
+    """Yield (what, lines, budget) for each area, module and notebook."""
+    totals = dict.fromkeys(AREAS, 0)
+    for name in files():
+        if area := area_of(name):
+            text = (ROOT / name).read_text(encoding="utf-8")
+            totals[area] += text.count("\n")
+    for area, lines in totals.items():
+        yield area, lines, AREAS[area][0]
+    for module, budget in MODULES.items():
+        path = ROOT / "mha_lib" / f"{module}.py"
+        yield f"mha_lib/{path.name}", code_lines(path.read_text("utf-8")), budget
+    for path in [ROOT / "index.ipynb", *sorted(ROOT.glob("chapters/*.ipynb"))]:
+        name = path.relative_to(ROOT).as_posix()
+        lines, hidden = lines_of_notebook(path)
+        most, most_hidden = LONGER.get(name, (NOTEBOOK, HIDDEN))
+        yield f"{name}, all code", lines, most
+        yield f"{name}, hidden code", hidden, most_hidden
+
+
+def lines_of_notebook(path):
+    """Count the lines of a notebook's code, and of those that are hidden and no solution."""
+    total = hidden = 0
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code" and cell["id"] != "setup":
+            lines = len("".join(cell["source"]).splitlines())
+            total += lines
+            prompt = cell["metadata"].get("mystnb", {}).get("code_prompt_show", "")
+            folded = bool(HIDES & set(cell["metadata"].get("tags", [])))
+            hidden += lines * (folded and prompt != "Show solution")
+    return total, hidden
+
+
+def main(arguments):
+    """Run from the command line; the exit status is 1 if anything is longer than it may be."""
+    status = 0
+    for what, lines, budget in measured():
+        if lines > budget:
+            status = 1
+            print(f"{what}: {lines} lines, at most {budget}")
+        elif arguments == ["--all"]:
+            print(f"{what}: {lines} of {budget} lines")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

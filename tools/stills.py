@@ -1,0 +1,150 @@
+"""Stills of widgets, taken from the page: they replace a widget on GitHub, in print and without scripts.
+
+    python tools/stills.py [NOTEBOOK ...]
+
+`make notebooks` takes them of each page that it runs. This takes them again from what the pages have stored.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import matplotlib
+import nbformat
+from machine import browser as find_browser
+from playwright.sync_api import sync_playwright
+from run_notebooks import ROOT, WIDGET_STATE, WIDGET_VIEW, notebooks, shrink_figure
+
+TYPEFACES = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+
+# The browser sees no other fonts than those that matplotlib brings, so the machine's do not matter.
+FONTS = """<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig>
+  <dir>{fonts}</dir>
+  <cachedir>{cache}</cachedir>
+  <selectfont>
+    <acceptfont><glob>*/DejaVuSans.ttf</glob></acceptfont>
+    <acceptfont><glob>*/DejaVuSans-*.ttf</glob></acceptfont>
+    <acceptfont><glob>*/DejaVuSansMono*.ttf</glob></acceptfont>
+    <rejectfont><glob>*</glob></rejectfont>
+  </selectfont>
+  <alias binding="same"><family>monospace</family><prefer><family>DejaVu Sans Mono</family></prefer></alias>
+  <alias binding="same"><family>sans-serif</family><prefer><family>DejaVu Sans</family></prefer></alias>
+  <match target="font">
+    <edit name="antialias" mode="assign"><bool>true</bool></edit>
+    <edit name="hinting" mode="assign"><bool>false</bool></edit>
+    <edit name="autohint" mode="assign"><bool>false</bool></edit>
+    <edit name="rgba" mode="assign"><const>none</const></edit>
+  </match>
+</fontconfig>
+"""
+OPTIONS = [
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--disable-gpu",
+    "--disable-lcd-text",
+    "--font-render-hinting=none",
+    "--force-color-profile=srgb",
+]
+
+ADDRESS = "http://book.test/"
+WIDTH = 740
+"""Of a page in CSS pixels: about the column of the book."""
+
+PATIENCE = 300_000  # milliseconds: a safety net
+
+# A still shows no program, which nobody could unfold in it.
+PAGE = """<!doctype html><html lang="en" data-theme="light"><meta charset="utf-8">
+<style>body {{ margin: 4px; font-family: sans-serif }} .mha-python {{ display: none }}</style>
+<div><script type="application/vnd.jupyter.widget-view+json">{view}</script></div>
+<script type="application/vnd.jupyter.widget-state+json">{state}</script>
+<script src="widget_loader.js"></script></html>"""
+
+
+@contextlib.contextmanager
+def open_browser():
+    """A Chromium that draws alike on every machine: the fonts are fixed, and nothing is hinted."""
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        config = Path(folder) / "fonts.conf"
+        config.write_text(FONTS.format(fonts=TYPEFACES, cache=folder))
+        browser = playwright.chromium.launch(
+            executable_path=find_browser(),
+            args=OPTIONS + sandbox,
+            env={**os.environ, "FONTCONFIG_FILE": str(config)},
+        )
+        yield browser
+        browser.close()
+
+
+def at_rest(take):
+    """What `take` returns as soon as it returns the same twice: some widgets compute for a while."""
+    before = None
+    for _ in range(50):
+        if (shot := take()) == before:
+            return shot
+        before = shot
+    raise AssertionError("the page does not come to rest")
+
+
+def add_stills(notebook):
+    """Store beside each widget how its page shows it at first, unless a text can replace it."""
+    stored = notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {"state": {}})
+    shown = [
+        output.data
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if (view := output.get("data", {}).get(WIDGET_VIEW))
+        and "text/html" not in output.data
+        # Others' widgets need a manager that the book does not have.
+        and "_esm" in stored["state"].get(view["model_id"], {}).get("state", {})
+    ]
+    if not shown:
+        return
+    with open_browser() as browser:
+        page = browser.new_page(
+            viewport={"width": WIDTH, "height": 2400}, reduced_motion="reduce"
+        )
+        page.set_default_timeout(PATIENCE)
+        for data in shown:
+            png = base64.b64encode(still(page, data[WIDGET_VIEW], stored))
+            data["image/png"] = shrink_figure(png.decode("ascii"))
+
+
+def still(page, view, states):
+    """A picture of one widget as a PNG file; `states` are those of all widgets of its notebook."""
+    html = PAGE.format(
+        view=json.dumps(view),
+        state=json.dumps(states).replace("</script>", r"<\/script>"),
+    )
+    answers = {
+        "": {"body": html, "content_type": "text/html; charset=utf-8"},
+        "widget_loader.js": {"path": ROOT / "_static" / "widget_loader.js"},
+    }
+
+    def answer(route):
+        name = route.request.url.removeprefix(ADDRESS)
+        route.fulfill(**answers.get(name, {"status": 404}))
+
+    page.unroute_all()
+    page.route("http://**/*", answer)
+    page.goto(ADDRESS)
+    host = page.locator("[data-widget=ready]")
+    host.wait_for()
+    return at_rest(lambda: host.screenshot(animations="disabled"))
+
+
+def main(arguments):
+    """Run from the command line."""
+    for path in map(Path, arguments) if arguments else notebooks():
+        notebook = nbformat.read(path, as_version=4)
+        add_stills(notebook)
+        nbformat.write(notebook, path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

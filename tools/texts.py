@@ -1,0 +1,128 @@
+"""Extract the texts of the course that are no pages, for translators, and list what still stands in code.
+
+    python tools/texts.py FILE     write the messages as a gettext template (.pot)
+    python tools/texts.py --left   list the sentences that stand in code, by file
+
+Sphinx extracts the pages: their text, captions and alternative texts. The questions, the words of exercises
+and of puzzles, and what pictures say step by step are Markdown files of the package, which this script reads
+paragraph by paragraph. A sentence in code, for example in a drawing or in a widget, cannot be extracted;
+tests/book/test_texts.py holds the list of the files that have any, so that none joins unnoticed.
+"""
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from babel.messages.catalog import Catalog
+from babel.messages.pofile import write_po
+from run_notebooks import ROOT, notebooks
+
+SOURCES = (
+    "mha_course/questions/**/*.md",
+    "mha_course/exercises/*.md",
+    "mha_course/pictures/*.md",
+    "mha_course/widgets/*.md",
+    "mha_lib/conformance.md",
+)
+CODE = ("mha_course/**/*.py", "mha_course/widgets/js/*.js")
+# What introduces an item of a list, a quotation, a heading; it is no text.
+MARKER = re.compile(r"(?:[-*] (?:\[[ x]\] )?|\d+\. |> |#{1,6} |= )")
+SENTENCE = re.compile(r"[A-Z“][^\n]*\w+ \w+ \w+[^\n]*[.?!:]$")
+JS_STRING = re.compile(r'(["`])((?:(?!\1)[^\\\n]|\\.)*)\1')
+
+
+def messages(path: Path) -> Iterator[tuple[int, str]]:
+    """The paragraphs of a Markdown file, each with its line: items, their feedback, cells of tables."""
+    held: list[str] = []
+    first, deeper, fenced = 0, False, False
+    for number, line in enumerate([*path.read_text("utf-8").splitlines(), ""], 1):
+        fence = line.lstrip().startswith("```")
+        fenced ^= fence
+        words = line.strip() and not (fence or fenced or line.startswith(("#", "|")))
+        indented = line.startswith("  ")
+        if held and (not words or MARKER.match(line) or indented != deeper):
+            yield first, " ".join(held)
+            held = []
+        if line.startswith("|"):
+            cells = [cell.strip() for cell in line.strip("| ").split("|")]
+            yield from (
+                (number, cell) for cell in cells if re.search(r"[^\W_]{2}", cell)
+            )
+        elif words:
+            first, deeper = (first, deeper) if held else (number, indented)
+            marker = MARKER.match(line)
+            held.append(line[marker.end() if marker else 0 :].strip())
+
+
+def template() -> Catalog:
+    """The messages of all sources, with the places where they stand."""
+    catalog = Catalog(project="course", charset="utf-8")
+    for path in sorted(path for pattern in SOURCES for path in ROOT.glob(pattern)):
+        for line, text in messages(path):
+            catalog.add(text, locations=[(path.relative_to(ROOT).as_posix(), line)])
+    return catalog
+
+
+def sentences_in(source: str) -> Iterator[str]:
+    """The sentences among the strings of Python code: neither docstrings nor what an error says."""
+    tree = ast.parse(source)
+    silent: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Raise, ast.Assert)):
+            silent |= set(ast.walk(node))
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            silent.add(node.value)
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node not in silent
+        ):
+            yield from (
+                part for part in node.value.splitlines() if SENTENCE.match(part.strip())
+            )
+
+
+def left_in_code() -> dict[str, list[str]]:
+    """File -> the sentences in it that cannot be extracted."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(path for pattern in CODE for path in ROOT.glob(pattern)):
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".js":
+            bare = re.sub(r"(?s:/\*.*?\*/)|(?m:^\s*//.*$)", "", text)
+            strings = [match[2] for match in JS_STRING.finditer(bare)]
+            own = [string for string in strings if SENTENCE.match(string)]
+        else:
+            own = list(sentences_in(text))
+        if own:
+            found[path.relative_to(ROOT).as_posix()] = own
+    for path in notebooks():
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = [
+            "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"
+        ]
+        own = [sentence for source in code for sentence in sentences_in(source)]
+        if own:
+            found[path.relative_to(ROOT).as_posix()] = own
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Run from the command line."""
+    if arguments == ["--left"]:
+        for name, sentences in left_in_code().items():
+            print(f"{name}: {len(sentences)}", *sentences, sep="\n    ")
+    elif len(arguments) == 1:
+        with open(arguments[0], "wb") as file:
+            write_po(file, template(), width=0)
+    else:
+        print(__doc__)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
