@@ -242,11 +242,12 @@ def printed():
     return json.loads(done.stdout)
 
 
-def test_programs_of_the_book_still_agree(printed):
-    assert rosetta.compare(printed["results"])
-    done = run("numpy", FOLDER / "vectors.json")
-    assert done.returncode == 0, done.stderr
-    assert rosetta.compare(json.loads(done.stdout)["results"])
+@pytest.mark.parametrize("name", ["numpy", "pytorch"])
+def test_programs_of_the_book_are_still_as_stored(name):
+    """What the page says of our own layer, its signature too, changes with the library and with no file here."""
+    found, before = rosetta.measure_or_say(name), rosetta.load_stored()["programs"]
+    says, good = rosetta.verdict(name, found, before, check=True)
+    assert good, says
 
 
 def edit_number(part, *place):
