@@ -27,8 +27,8 @@ def modules_of(package):
 
 
 LIBRARY = modules_of(mha_lib)
-# test_types.py tries the widgets; pictures take the numbers of their pages, which draw them; pages explain what
-# they build.
+# test_types.py tries the widgets; pictures take the numbers of their pages, which draw them; pages explain
+# what they build.
 SUPPORT = [
     name
     for name in modules_of(mha_course)
