@@ -26,7 +26,7 @@ def minutes(path):
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "code":
-            spent[part] += of_code(cell, source)
+            spent[part] += of_code(cell)
             continue
         for section in re.split(r"^(?=## )", source, flags=re.MULTILINE):
             if heading := re.match(r"## (.*)", section):
@@ -45,7 +45,7 @@ def of_text(text):
     return len(re.findall(r"\w[\w'’]*", text)) / WORDS + FIGURE * len(equations)
 
 
-def of_code(cell, source):
+def of_code(cell):
     """Return the minutes of a cell: its code if it is visible, and what it shows."""
     tags = set(cell["metadata"].get("tags", []))
     if tags & {"hide-cell", "remove-cell"} or cell["id"] == "setup":
