@@ -7,7 +7,6 @@ from typing import Any
 
 from IPython.display import HTML
 
-
 STYLE = (
     "<style>html[data-theme] .cell_output .text_html:has(.cards)"
     "{background:none!important;color:inherit!important;padding:0!important}</style>"
