@@ -31,7 +31,7 @@ AREAS = {
     "course support": (2_300, 1_900, ["mha_course/*.py", "mha_course/data/*.py"]),
     "tests": (37_240, 35_600, ["tests/*.py"]),
     "the rest": (
-        12_590,
+        12_670,
         9_900,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
     ),
