@@ -213,13 +213,10 @@ def _combine_masks(
     attn_mask: Tensor | None,
     key_mask: Tensor | None,
     valid_lens: Tensor | None,
-    slots: Tensor | None = None,
-    near: Tensor | None = None,
+    slots: Tensor | None = None,  # visible in a layer's cache, (batch, k_len)
+    near: Tensor | None = None,  # the mask of its window
 ) -> Tensor | None:
-    """Combine the masks over scores of `shape` into one that broadcasts to it; None if none is given.
-
-    A layer adds the visible `slots` of its cache, (batch, k_len), and what is `near` enough for its window.
-    """
+    """Combine the masks over scores of `shape` into one that broadcasts to it; None if none is given."""
     heads, masks = (1,) * (len(shape) - 3), [] if near is None else [near]
     if attn_mask is not None:
         masks.append(align_mask(attn_mask, shape, name="attn_mask"))
