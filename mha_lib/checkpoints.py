@@ -155,18 +155,16 @@ def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
 
 def _names(family: Family, model: Model) -> dict[str, list[str]]:
     """Each tensor that the files must hold -> the parameters of ours whose rows it consists of."""
-    pairs = dict(family.names)
+    names, blocks = dict(family.layers), "encoder.blocks"
     for i in range(len(model.encoder.blocks)):
-        for theirs, ours in family.block.items():
-            parts = (f"encoder.blocks.{i}.{part}" for part in ours.split())
-            pairs[f"{family.blocks}.{i}.{theirs}"] = " ".join(parts)
+        for ours, theirs in family.block.items():
+            names[f"{blocks}.{i}.{ours}"] = f"{family.layers[blocks]}.{i}.{theirs}"
     own = dict(model.named_parameters())
-    found = {}
-    for theirs, ours in pairs.items():
+    found: dict[str, list[str]] = {}
+    for ours, theirs in names.items():
         for kind in ("", ".weight", ".bias"):
-            parameters = [part + kind for part in ours.split()]
-            if all(name in own for name in parameters):
-                found[theirs + kind] = parameters
+            if ours + kind in own:
+                found.setdefault(theirs + kind, []).append(ours + kind)
     return found
 
 
