@@ -212,7 +212,8 @@ def generate(
         TypeError: `model` is of another class, a number is not an int or float, `tokens` not int64, or
             `generator` no generator.
         ValueError: a number, token or length is out of range, a shape does not fit, prompt and answer
-            together are longer than the model's `max_len`, or options contradict each other.
+            together are longer than the model's `max_len`, `beam_size` is larger than the vocabulary, or
+            options contradict each other.
 
     Example:
         >>> model = GPT2(7, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2, max_len=9).eval()
@@ -302,17 +303,12 @@ def beam_decode(
     kept. Like every beam, it may miss the most probable answer of all. Probabilities are those of whole
     answers; lengths are not rewarded.
 
-    The arguments are those of `greedy_decode`, and `beam_size`, the number of answers; with 1 the answer is
-    that of `greedy_decode`.
+    Arguments and errors are those of `greedy_decode`, and of `generate` for `beam_size`, the number of
+    answers; with 1 the answer is that of `greedy_decode`.
 
     Returns:
         (answers, log_probs): tokens (batch, beam_size, answer_len) and the logarithms of their probabilities
         (batch, beam_size), in nats, the most probable first.
-
-    Raises:
-        TypeError: `model` is not an `EncoderDecoder`, a number not an int, or what `encode` raises.
-        ValueError: a number is not positive or out of range, `beam_size` is larger than the vocabulary, or
-            what `encode` raises.
 
     Example:
         >>> model = EncoderDecoder(7, 5, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=1)

@@ -237,9 +237,9 @@ class Llama(_DecoderOnly):
     Llama's authors neighbours are a pair; they need other rows of `q_proj` and `k_proj`. Large models share
     keys and values between heads (Touvron et al., 2023b, appendix A.2.1).
 
-    Arguments and errors are those of `GPT2`, but for these: `num_kv_heads` is that of `MultiHeadAttention`,
-    and `base` and `scaling` are those of `RotaryPositionalEncoding`; `layer_norm_eps` is what the RMS norms
-    add; and the output matrix is the embedding only if `tied`. The width of a head must be even.
+    Arguments and errors are those of `GPT2`, but for these: `num_kv_heads` is that of `MultiHeadAttention`;
+    `base` and `scaling`, and their errors, are those of `RotaryPositionalEncoding`; `layer_norm_eps` is what
+    the RMS norms add; the output matrix is the embedding only if `tied`. The width of a head must be even.
 
     Later models differ in one setting each. `window` is that of Mistral (Jiang et al., 2023, §2), whose
     sliding window of w tokens is (w - 1, 0) here; Qwen2 (Yang et al., 2024, §2.2) has `attention_bias` for
@@ -247,10 +247,6 @@ class Llama(_DecoderOnly):
     `MultiHeadAttention`, also for their defaults. `mlp_bias` adds biases in the feed-forward layers.
 
     Without a `head`, there is no output matrix, and the logits are None.
-
-    Raises:
-        TypeError: a size is not an int, or another argument is of the wrong type.
-        ValueError: a size is not positive, or what `EncoderBlock` or `RotaryPositionalEncoding` raises.
 
     Example:
         >>> model = Llama(
@@ -309,10 +305,6 @@ class Bert(_LanguageModel):
     Arguments and errors are those of `GPT2`, but for `num_segments`, the number of different segments, such
     as the two sentences of a pair, and `head`: without it there is no output, and the logits are None. The
     activation is also that of the output.
-
-    Raises:
-        TypeError: a size is not an int, or another argument is of the wrong type.
-        ValueError: a size is not positive, `activation` is "swiglu", or what `EncoderBlock` raises.
 
     Example:
         >>> model = Bert(7, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2, max_len=5)

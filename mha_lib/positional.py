@@ -145,10 +145,6 @@ class LearnedPositionalEncoding(_PositionalEncoding):
 
     Arguments and errors are those of `SinusoidalPositionalEncoding`; the table is a parameter.
 
-    Raises:
-        TypeError: a size is not an int, `dropout` not a number.
-        ValueError: a size is not positive, `dropout` outside 0..1.
-
     Example:
         >>> encoding = LearnedPositionalEncoding(embed_dim=4, max_len=10)
         >>> sum(parameter.numel() for parameter in encoding.parameters())

@@ -58,8 +58,8 @@ class _Block(_TorchTwin):
     ) -> None:
         super().__init__()
         for name in options.keys() - set(_OF_EVERY_ATTENTION):
-            known = ", ".join([*inspect.signature(_Block).parameters][:-1])
-            known += ", " + ", ".join(_OF_EVERY_ATTENTION)
+            named = [*inspect.signature(_Block).parameters][:-1]
+            known = ", ".join(named + _OF_EVERY_ATTENTION)
             raise TypeError(
                 f"{type(self).__name__} has no option {name!r}, only {known}"
             )
@@ -208,11 +208,6 @@ class DecoderBlock(_Block):
     Arguments and errors are those of `EncoderBlock`. `window` and `rotary` are for the self-attention only,
     since positions in the memory are those of another sequence.
 
-    Raises:
-        TypeError: a width or count is not an int, or another argument is of the wrong type.
-        ValueError: a width or count is not positive, `num_heads` does not divide `embed_dim`, `dropout` is
-            outside 0..1, `activation` or `norm` is unknown, or what `MultiHeadAttention` raises.
-
     Example:
         >>> block = DecoderBlock(embed_dim=6, num_heads=3, hidden_dim=24)
         >>> x, memory = torch.rand(2, 5, 6), torch.rand(2, 7, 6)
@@ -304,13 +299,8 @@ class TransformerEncoder(_Stack):
     """A stack of encoder blocks (Vaswani et al., 2017, §3.1); with `is_causal=True`, a decoder-only model.
 
     A final norm follows pre-norm blocks, which do not normalize their output. There are no embeddings and no
-    positions.
-
-    The arguments after `num_layers`, the number of blocks, are those of `EncoderBlock`, for all blocks.
-
-    Raises:
-        TypeError: a width or count is not an int, or an option is unknown.
-        ValueError: a width or count is not positive, or what `EncoderBlock` raises.
+    positions. Arguments and errors are those of `EncoderBlock`, for all blocks, after `num_layers`, the
+    number of blocks.
 
     Example:
         >>> encoder = TransformerEncoder(2, embed_dim=6, num_heads=3, hidden_dim=24, dropout=0.1).eval()
@@ -360,12 +350,8 @@ class TransformerEncoder(_Stack):
 class TransformerDecoder(_Stack):
     """A stack of decoder blocks that all attend to the same memory (Vaswani et al., 2017, §3.1).
 
-    The final norm is as in `TransformerEncoder`. Arguments and errors are those of `TransformerEncoder`, with
-    the `options` of a `DecoderBlock`.
-
-    Raises:
-        TypeError: a width or count is not an int, or an option is unknown.
-        ValueError: a width or count is not positive, or what `DecoderBlock` raises.
+    The final norm is as in `TransformerEncoder`. Arguments and errors are those of `EncoderBlock`, for all
+    blocks, after `num_layers`, the number of blocks.
 
     Example:
         >>> decoder = TransformerDecoder(2, embed_dim=6, num_heads=3, hidden_dim=24)
