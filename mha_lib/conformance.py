@@ -19,9 +19,9 @@ faults as edits of the formula below, stand in `conformance.md`.
 from __future__ import annotations
 
 import argparse
-import importlib
 import inspect
 import json
+import pkgutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -454,12 +454,11 @@ def _evaluating(attention: object) -> Iterator[None]:
 
 def _bound(exercise: Exercise, given: Mapping[str, Any]) -> Exercise:
     """The exercise whose right and wrong answers get these arguments beside those of the cases."""
+    right = partial(exercise.reference, **given)
     wrong = [
         replace(one, answer=partial(one.answer, **given)) for one in exercise.wrong
     ]
-    return replace(
-        exercise, reference=partial(exercise.reference, **given), wrong=wrong
-    )
+    return replace(exercise, reference=right, wrong=wrong)
 
 
 def _aspect(name: str, layer: Layer | None = None, num_heads: int = HEADS) -> Exercise:
@@ -473,10 +472,8 @@ def _aspect(name: str, layer: Layer | None = None, num_heads: int = HEADS) -> Ex
             more["also"] = _texts.mistakes("layer", _layer)
     more["names"] = {"_inputs": partial(_inputs, widths=widths), "num_heads": num_heads}
     more |= {"returns": f"output ({axes})", "gradients": name == "gradients"}
-    exercise = _texts(name, takes="attention", atol=2e-5, **more)
-    return _bound(
-        exercise, dict(zip(("linear", "head_dim"), layer or (), strict=False))
-    )
+    given = dict(zip(("linear", "head_dim"), layer or (), strict=False))
+    return _bound(_texts(name, takes="attention", atol=2e-5, **more), given)
 
 
 def _judge(subject: _Subject, tries: Collection[str] | None, *layer: Any) -> Report:
@@ -522,13 +519,12 @@ def check_rotary(
     check_callable("rotate", rotate)
     _checks.check_positive("base", base)
     _checks.check_type("interleaved", interleaved, bool)
-    exercise = _texts(
-        "rotary",
-        reference=_rotary,
-        returns="rotated (batch, num_heads, len, head_dim)",
-        atol=1e-3,  # in float32, an angle of 1,000 has three digits behind the point
-        rtol=1e-3,
-    )
+    returns = "rotated (batch, num_heads, len, head_dim)"
+    near = {
+        "atol": 1e-3,
+        "rtol": 1e-3,
+    }  # angles of 1,000 have three digits more in float32
+    exercise = _texts("rotary", reference=_rotary, returns=returns, **near)
     return _bound(exercise, {"base": base, "interleaved": interleaved})(rotate)
 
 
@@ -647,32 +643,29 @@ def check_results(results: Sequence[Any]) -> Report:
         raise _checks.refusal("results", rule, len(results))
     outputs: dict[str, list[Tensor | None]] = {aspect: [] for aspect in ASPECTS[:-1]}
     for number, (case, result) in enumerate(zip(cases, results, strict=True)):
-        outputs[case["aspect"]].append(_read(number, result))
+        try:
+            output = (
+                None
+                if result is None
+                else torch.tensor(_numbers(result), dtype=torch.float64)
+            )
+        except (TypeError, ValueError) as error:
+            rule = f"hold numbers in entry {number}"
+            raise _checks.refusal("results", rule, str(error)) from None
+        outputs[case["aspect"]].append(output)
     findings: dict[str, Verdict | str] = {}
     for aspect, mine in outputs.items():
         # An exercise calls its answer on every case in turn, and on the last one again.
         replies = iter([*mine, mine[-1]])
-        findings[aspect] = (
-            "there is no result"
-            if any(one is None for one in mine)
-            else _aspect(aspect)(lambda *_, replies=replies: next(replies))
-        )
+        findings[aspect] = "there is no result"
+        if not any(one is None for one in mine):
+            findings[aspect] = _aspect(aspect)(lambda *_, of=replies: next(of))
     return Report(findings)
 
 
-def _read(number: int, result: Any) -> Tensor | None:
-    def numbers(value: Any) -> Any:
-        return (
-            [numbers(one) for one in value] if isinstance(value, list) else float(value)
-        )
-
-    if result is None:
-        return None
-    try:
-        return torch.tensor(numbers(result), dtype=torch.float64)
-    except (TypeError, ValueError) as error:
-        rule = f"hold numbers in entry {number}"
-        raise _checks.refusal("results", rule, str(error)) from None
+def _numbers(value: Any) -> Any:
+    """Nested lists of numbers, of lists in which a string such as "NaN" may stand for one."""
+    return [_numbers(one) for one in value] if isinstance(value, list) else float(value)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -710,17 +703,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.results:
             report = check_results(json.loads(Path(given.results).read_text("utf-8")))
         else:
-            module, _, name = (given.attention or "").partition(":")
-            if not name:
+            if not (given.attention or "").partition(":")[2]:
                 parser.error("an attention is needed, as module:function")
             sys.path.insert(0, "")  # as `python -m` finds modules
-            attention: Any = importlib.import_module(module)
-            for part in name.split("."):
-                attention = getattr(attention, part)
-            options = {
-                option: getattr(given, option) for option in (*_CHOICES, "tries")
-            }
-            report = check(attention, **options)
+            options = {name: getattr(given, name) for name in (*_CHOICES, "tries")}
+            report = check(pkgutil.resolve_name(given.attention), **options)
     except (ImportError, AttributeError, OSError, TypeError, ValueError) as error:
         print(f"could not be tried: {error}", file=sys.stderr)
         return 2

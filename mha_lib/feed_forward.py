@@ -140,12 +140,7 @@ class RMSNorm(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch embed_dim"]
     ) -> Float[Tensor, "*batch embed_dim"]:
-        """Scale each token of `x` (..., embed_dim).
-
-        Raises:
-            TypeError: `x` is not a floating-point tensor, or not of the norm's dtype.
-            ValueError: `x` has another width.
-        """
+        """Scale each token of `x`. Arguments and errors are those of `FeedForward.forward`."""
         _checks.check_width("x", x, self.embed_dim, axes="..., embed_dim")
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         mean_square = wide.square().mean(-1, keepdim=True)

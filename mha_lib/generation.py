@@ -261,22 +261,10 @@ def greedy_decode(
 ) -> Int64[Tensor, "batch answer_len"]:
     """Write one answer to each source, at each step the most probable token.
 
-    Args:
-        model: see `EncoderDecoder`; call `model.eval()` first.
-        source: tokens (batch, source_len).
-        start: the token that starts each answer; it is not returned.
-        end: the token that ends an answer; after it, an answer holds `end` only.
-        max_len: greatest number of tokens of an answer.
-        source_lens: integers (batch,), how many tokens of each source are real; default all.
-        use_cache: compute only the newest token at each step. The answer is the same without it.
-
-    Returns:
-        Tokens (batch, answer_len), at most `max_len` of them.
-
-    Raises:
-        TypeError: `model` is not an `EncoderDecoder`, a number not an int, or what `encode` raises.
-        ValueError: `max_len` is not positive or above the model's, `start` or `end` out of range, or what
-            `encode` raises.
+    Arguments and errors are those of `generate` for an `EncoderDecoder`, but for these: the token `start`
+    starts each answer and is not returned; the token `end` ends it, and after it, an answer holds `end` only;
+    an answer has at most `max_len` tokens, which may not exceed the model's own. The result holds tokens,
+    (batch, answer_len).
 
     Example:
         >>> model = EncoderDecoder(7, 5, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=1)

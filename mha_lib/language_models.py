@@ -167,17 +167,15 @@ class GPT2(_DecoderOnly):
 
     Args:
         vocab_size: number of different tokens.
-        embed_dim: width of a token.
+        embed_dim, hidden_dim: width of a token, and inside the feed-forward layers; four times it in GPT-2.
         num_heads: number of heads of each attention; divides `embed_dim`.
-        hidden_dim: width inside the feed-forward layers; four times `embed_dim` in GPT-2.
         num_layers: number of blocks.
         max_len: number of positions, and so the greatest length.
         activation: of the feed-forward layers, see `FeedForward`; not "swiglu".
         layer_norm_eps: what the layer norms add under the root.
         tied: the output matrix is the embedding, as in GPT-2, not a matrix of its own.
         dropout: probability of all dropouts, in training only.
-        device: where the parameters are made.
-        dtype: of the parameters; default torch's default dtype.
+        device, dtype: of the parameters; by default torch's.
 
     Raises:
         TypeError: a size is not an int, or another argument is of the wrong type.
@@ -363,17 +361,12 @@ class Bert(_LanguageModel):
     ]:
         """Predict which token belongs in each place; each prediction sees all visible tokens.
 
-        `segments`, int64 (batch, len), is the segment of each token; default 0. The other arguments are those
-        of `GPT2.forward`.
+        Arguments and errors are those of `GPT2.forward`, and `segments`, int64 (batch, len), the segment of
+        each token; default 0.
 
         Returns:
             (hidden, logits): the last block's output, (batch, len, embed_dim), and logits
             (batch, len, vocab_size). Rows of hidden tokens are meaningless.
-
-        Raises:
-            TypeError: `tokens` or `segments` is not an int64 tensor, or a mask or length of the wrong type.
-            ValueError: a shape does not fit, a token, segment or length is out of range, or the tokens are
-                more than `max_len`.
         """
         places, hide = self._check_call(tokens, key_mask, valid_lens, None, positions)
         segments = torch.zeros_like(tokens) if segments is None else segments

@@ -50,19 +50,9 @@ def alibi_bias(
     """Penalty on distance to add to the scores, -slope * |distance| (Press et al., 2022, §3).
 
     The bias, float32 and at most 0, is (num_heads, q_len, k_len), or (batch, num_heads, q_len, k_len) with
-    `positions`. Queries and keys end together, as in `causal_mask`. As the `attn_bias` of an attention layer
-    the result needs a batch axis: `alibi_bias(...)[None]`.
-
-    Args:
-        num_heads: number of heads, each with its own slope.
-        q_len: number of queries.
-        k_len: number of keys; default `q_len`.
-        positions: as in `sliding_window_mask`.
-        device: where the bias is made; with `positions`, it is made on their device.
-
-    Raises:
-        TypeError: a size is not an int, or a position is not an integer tensor.
-        ValueError: a size is not positive, or `positions` have the wrong shape.
+    `positions`; each head has its own slope. Arguments and errors are those of `sliding_window_mask`, where
+    queries and keys end together, and `num_heads`, positive like the lengths. As the `attn_bias` of an
+    attention layer the result needs a batch axis: `alibi_bias(...)[None]`.
 
     Example:
         >>> alibi_bias(1, 1, 3).tolist()
@@ -102,12 +92,11 @@ def t5_buckets(
 
     Of the n buckets per side, the first m = n // 2 hold one distance each; a distance r of m or more falls
     into bucket m + floor((n - m) log(r / m) / log(max_distance / m)), at most n - 1, as in the authors' code.
-    It is evaluated in integers, so no rounding moves a distance to another bucket. Queries and keys end
-    together, as in `causal_mask`.
+    It is evaluated in integers, so no rounding moves a distance to another bucket.
 
     Args:
         q_len: number of queries.
-        k_len: number of keys; default `q_len`.
+        k_len: number of keys; default `q_len`. They end together, as in `causal_mask`.
         num_buckets: number of buckets; even if bidirectional.
         max_distance: the last bucket takes every distance from here on, and some before it.
         bidirectional: half of the buckets are for keys at or before the query, half for those after it.
@@ -261,11 +250,8 @@ class ShawScore(_DistanceTable):
     ) -> Float[Tensor, "*batch q_len k_len"]:
         """Score (..., q_len, head_dim) against (..., k_len, head_dim): (..., q_len, k_len).
 
-        `positions`: as in `sliding_window_mask`; query and key are then (batch, num_heads, len, head_dim).
-
-        Raises:
-            TypeError: not floating-point tensors of one dtype, that of the table.
-            ValueError: a width is wrong, or the leading axes do not broadcast.
+        Arguments and errors are those of `dot_product_score`, with the table's own width and dtype, and
+        `positions` those of `sliding_window_mask`: query and key then are (batch, num_heads, len, head_dim).
         """
         _checks.check_vectors(query, key, (self.head_dim,) * 2)
         q_len, k_len = query.shape[-2], key.shape[-2]

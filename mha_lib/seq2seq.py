@@ -26,11 +26,9 @@ class EncoderDecoder(nn.Module):
     the logits of the token that follows each.
 
     Args:
-        source_vocab: number of different tokens in sources.
-        target_vocab: number of different tokens in targets.
-        embed_dim: width of a token.
+        source_vocab, target_vocab: number of different tokens in sources, and in targets.
+        embed_dim, hidden_dim: width of a token, and width inside the feed-forward layers.
         num_heads: number of heads of each attention; divides `embed_dim`.
-        hidden_dim: width inside the feed-forward layers.
         num_layers: number of blocks in the encoder, and in the decoder.
         max_len: greatest length of a source and of a target.
         dropout: probability of all dropouts, in training only.
@@ -149,15 +147,11 @@ class EncoderDecoder(nn.Module):
     ) -> Float[Tensor, "batch target_len target_vocab"]:
         """Predict what follows each token of given targets, as training does (teacher forcing).
 
-        The arguments are those of `encode`, and `target`, tokens (batch, target_len), the first of which
-        starts the answer.
+        Arguments and errors are those of `EncoderDecoder.encode`, and likewise for `target`, tokens
+        (batch, target_len), the first of which starts the answer.
 
         Returns:
             Logits (batch, target_len, target_vocab): row t is the prediction of target t + 1.
-
-        Raises:
-            TypeError: a sequence is not an int64 tensor, or `source_lens` does not hold integers.
-            ValueError: wrong shape, a token or length out of range, or a sequence longer than `max_len`.
         """
         max_len = len(self.positions.encoding)
         _check_ids("target", target, self.target_embedding, max_len)

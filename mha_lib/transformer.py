@@ -160,13 +160,9 @@ class EncoderBlock(_Block):
     ) -> Float[Tensor, "*batch len embed_dim"]:
         """Let the tokens attend to each other, then transform each token.
 
-        The arguments after `x`, (batch, len, embed_dim), are those of `MultiHeadAttention.forward`, with `x`
-        as query, key and value. One sample, (len, embed_dim), needs no batch axis, here as there. The result
-        has the shape of `x`.
-
-        Raises:
-            TypeError: wrong dtype of a tensor or mask, or `cache` is not a `KeyValueCache`.
-            ValueError: shapes do not fit, or a length lies outside 0..len.
+        Arguments and errors are those of `MultiHeadAttention.forward`, with `x`, (batch, len, embed_dim), as
+        query, key and value. One sample, (len, embed_dim), needs no batch axis, here as there. The result has
+        the shape of `x`.
         """
         if cache is not None:
             _checks.check_type("cache", cache, KeyValueCache)
@@ -325,14 +321,10 @@ class TransformerEncoder(_Stack):
     ) -> Float[Tensor, "*batch len embed_dim"]:
         """Run `x` through all blocks, each with the same mask.
 
-        The arguments are those of `EncoderBlock.forward`, for all blocks. Without `is_causal`, decoding in
-        chunks does not give the same as one call. `cache` is from `new_cache`, one per batch; it grows by
-        `x`. Mask and bias then span all its slots; `valid_lens`, (batch,), counts the tokens of `x`. The
-        result has the shape of `x`, (batch, len, embed_dim); tokens beyond `valid_lens` are meaningless.
-
-        Raises:
-            TypeError: wrong dtype of a tensor or mask, or `cache` holds no `KeyValueCache`.
-            ValueError: shapes do not fit, a length lies outside 0..len, or `cache` is not from this stack.
+        Arguments and errors are those of `EncoderBlock.forward`, for all blocks. Without `is_causal`,
+        decoding in chunks does not give the same as one call. `cache` must be from `new_cache`, one per
+        batch; it grows by `x`. Mask and bias then span all its slots; `valid_lens`, (batch,), counts the
+        tokens of `x`. The result has the shape of `x`; tokens beyond `valid_lens` are meaningless.
         """
         caches = _check_caches(cache, KeyValueCache, len(self.blocks))
         hidden = (attn_mask, attn_bias, key_mask, valid_lens)
@@ -380,12 +372,9 @@ class TransformerDecoder(_Stack):
     ) -> Float[Tensor, "*batch len embed_dim"]:
         """Run `x` through all blocks; none of them sees the future, in training and evaluation alike.
 
-        The arguments are those of `DecoderBlock.forward`, for all blocks. `cache` is from `new_cache`, one
-        per batch, and the result has the shape of `x`, both as in `TransformerEncoder.forward`.
-
-        Raises:
-            TypeError: wrong dtype of a tensor or mask, or `cache` holds no `DecoderBlockCache`.
-            ValueError: shapes or lengths do not fit, or `cache` is not from this stack and memory.
+        Arguments and errors are those of `DecoderBlock.forward`, for all blocks. `cache` must be from
+        `new_cache`, one per batch, and the result has the shape of `x`, both as in
+        `TransformerEncoder.forward`.
         """
         caches = _check_caches(cache, DecoderBlockCache, len(self.blocks))
         hidden = (attn_mask, attn_bias, key_mask, valid_lens)
