@@ -10,10 +10,8 @@ from jaxtyping import Float, Int64, Integer
 from torch import Tensor
 
 from mha_lib import _checks
-from mha_lib.cache import KeyValueCache
 from mha_lib.language_models import GPT2, Llama
-from mha_lib.seq2seq import EncoderDecoder, _check_ids
-from mha_lib.transformer import DecoderBlockCache
+from mha_lib.seq2seq import EncoderDecoder, _check_ids, _check_lens
 
 
 class _Writing(NamedTuple):
@@ -26,18 +24,12 @@ class _Writing(NamedTuple):
 def _write(
     model: _Writing,
     first: Tensor,
-    *,
-    batch: int,
-    beam_size: int,
-    max_new: int,
+    sizes: tuple[int, int, int],
     stops: Sequence[int],
     choose: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """Continue every row until all have stopped.
-
-    Returns:
-        (tokens, log_probs): (batch, beam_size, new) and (batch, beam_size), the most probable beam first.
-    """
+    """Continue rows until all stop: tokens (batch, beam_size, new), and their log-probabilities."""
+    batch, beam_size, max_new = sizes
     tokens = first.new_empty((batch, beam_size, 0))
     newest, log_probs, ended = first, torch.zeros(()), torch.zeros(())
     stop = torch.tensor(stops, device=first.device)
@@ -103,7 +95,7 @@ def _choice(
 
 def _continuing(model: GPT2 | Llama, lens: Tensor | None, use_cache: bool) -> _Writing:
     """A decoder-only model; `lens` are those of the first tokens, which are padded on the right."""
-    cache: list[KeyValueCache] | None = model.new_cache() if use_cache else None
+    cache = model.new_cache() if use_cache else None
     held: list[Tensor] = []  # without a cache: all tokens, each row's at its beginning
     sizes: list[Tensor] = []
 
@@ -145,9 +137,7 @@ def _answering(
     memory = model.encode(source, source_lens=source_lens)
     memory = memory.repeat_interleave(beam_size, dim=0)
     lens = None if source_lens is None else source_lens.repeat_interleave(beam_size)
-    cache: list[DecoderBlockCache] | None = (
-        model.decoder.new_cache() if use_cache else None
-    )
+    cache = model.decoder.new_cache() if use_cache else None
     held: list[Tensor] = []
 
     def logits(new: Tensor) -> Tensor:
@@ -158,8 +148,8 @@ def _answering(
     def follow(rows: Tensor) -> None:
         held[0] = held[0][rows]
         for block in cache or ():
-            for part in (block.self_attention, block.cross_attention):
-                part.reorder(rows)
+            block.self_attention.reorder(rows)
+            block.cross_attention.reorder(rows)
 
     return _Writing(logits, follow)
 
@@ -232,21 +222,15 @@ def generate(
         rule = f"be at most the vocabulary, {vocab}"
         raise _checks.refusal("beam_size", rule, beam_size)
     _checks.check_type("use_cache", use_cache, bool)
-    lens = None if prompt_lens is None else prompt_lens.repeat_interleave(beam_size)
     if isinstance(model, EncoderDecoder):
         assert source is not None
         writing = _answering(model, source, source_lens, beam_size, use_cache)
     else:
+        lens = None if prompt_lens is None else prompt_lens.repeat_interleave(beam_size)
         writing = _continuing(model, lens, use_cache)
-    return _write(
-        writing,
-        tokens.repeat_interleave(beam_size, dim=0),
-        batch=len(tokens),
-        beam_size=beam_size,
-        max_new=max_new,
-        stops=stops,
-        choose=_choice(temperature, top_k, top_p, generator),
-    )
+    first = tokens.repeat_interleave(beam_size, dim=0)
+    choose = _choice(temperature, top_k, top_p, generator)
+    return _write(writing, first, (len(tokens), beam_size, max_new), stops, choose)
 
 
 def greedy_decode(
@@ -337,7 +321,7 @@ def _check_generation(
     model: object,
     tokens: Tensor,
     source: object,
-    prompt_lens: Tensor | None,
+    prompt_lens: object,
     stops: list[int],
     max_new: int,
 ) -> int:
@@ -361,13 +345,7 @@ def _check_generation(
     if length + max_new - 1 > longest:
         rule = f"leave room for {length} tokens within max_len={longest}"
         raise _checks.refusal("max_new", rule, max_new)
-    if prompt_lens is not None:
-        rule, shape = f"lie in 1..{length}", f"({len(tokens)},)"
-        lens = _checks.check_numbers(
-            "prompt_lens", prompt_lens, 1, length, rule, integers=shape
-        )
-        if tuple(lens.shape) != (len(tokens),):
-            raise _checks.refusal("prompt_lens", f"have shape {shape}", lens)
+    _check_lens("prompt_lens", prompt_lens, 1, tokens)
     for one in stops:
         if not 0 <= _checks.check_int("stop", one) < vocab:
             raise _checks.refusal("stop", f"lie in 0..{vocab - 1}", one)

@@ -32,8 +32,7 @@ def capture_attention(
     """Collect the weights of every `MultiHeadAttention` in `model` while the block runs.
 
     The layers compute their weights even where the model does not ask for them; the model and its hooks get
-    only what the model asked for. Compiled models run eagerly while the block runs. Several threads may call
-    the model at the same time.
+    only what the model asked for. Several threads may call the model at the same time.
 
     Args:
         model: any module, compiled or not; may itself be a `MultiHeadAttention`, whose name is then "".
@@ -54,7 +53,14 @@ def capture_attention(
         >>> weights[""].shape, nothing
         (torch.Size([2, 3, 5, 5]), None)
     """
-    layers = _attention_layers(model)
+    check_type("model", model, nn.Module)
+    modules = dict(model.named_modules())
+    layers = {
+        at: one for at, one in modules.items() if isinstance(one, MultiHeadAttention)
+    }
+    if not layers:
+        found = f"a {type(model).__name__} without one"
+        raise refusal("model", "contain a MultiHeadAttention", found)
     captured: dict[str, Tensor] = {}
     with ExitStack() as stack:
         stack.enter_context(_eager())
@@ -146,8 +152,6 @@ def gate_heads(
 ) -> Iterator[None]:
     """Multiply the output of each head by its gate while the block runs: 0 switches a head off, 1 keeps it.
 
-    Compiled models run eagerly while the block runs.
-
     Args:
         attention: the layer; the model around it, or the layer itself, may be compiled.
         gates: (num_heads,), floating-point. Gates that require grad receive the gradient from which
@@ -183,8 +187,7 @@ def _scaled_heads(
         heads = args[0].unflatten(-1, (attention.num_heads, -1))
         return ((heads * gates_for(args[0]).unsqueeze(-1)).flatten(-2),)
 
-    # Where heads are divided over processes, torch's own hook turns the heads into a
-    # DTensor; this hook must run before it.
+    # Where processes divide the heads, torch's own hook, which makes a DTensor, must run after this one.
     handle = attention.out_proj.register_forward_pre_hook(scale, prepend=True)
     try:
         with _eager():
@@ -241,8 +244,7 @@ def head_importance(
             f"it needs gradients, got: {error}"
         ) from error
     _check_losses(losses, gates)
-    # A sample's loss depends on its own gates only, so the gradient of the sum holds the
-    # gradients of all samples.
+    # A sample's loss depends on its own gates only, so the gradient of the sum holds those of all samples.
     with torch.inference_mode(False):
         ones = torch.ones_like(losses)
         gradients = torch.autograd.grad(losses, gates, ones, allow_unused=True)
@@ -293,14 +295,9 @@ def prune_heads(
             that share a key and value head are named.
 
     Example:
-        >>> prune_heads(MultiHeadAttention(6, 3), [1])
-        MultiHeadAttention(
-          embed_dim=6, num_heads=2, head_dim=2
-          (q_proj): Linear(in_features=6, out_features=4, bias=False)
-          (k_proj): Linear(in_features=6, out_features=4, bias=False)
-          (v_proj): Linear(in_features=6, out_features=4, bias=False)
-          (out_proj): Linear(in_features=4, out_features=6, bias=False)
-        )
+        >>> smaller = prune_heads(MultiHeadAttention(6, 3), [1])
+        >>> smaller.num_heads, smaller.q_proj
+        (2, Linear(in_features=6, out_features=4, bias=False))
     """
     attention = _bare_layer(attention)
     group = _check_heads(attention, heads)
@@ -336,22 +333,21 @@ def prune_heads(
 def _check_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> int:
     """Raise unless these heads can be removed; return how many query heads share a key and value head."""
     check_type("heads", heads, Sequence)
+    count, shared = attention.num_heads, attention.num_kv_heads
     for head in heads:
-        check_int("a head in heads", head)
-        if not 0 <= head < attention.num_heads:
-            rule = f"lie in 0..num_heads-1={attention.num_heads - 1}"
-            raise refusal("heads", rule, head)
+        if not 0 <= check_int("a head in heads", head) < count:
+            raise refusal("heads", f"lie in 0..num_heads-1={count - 1}", head)
     if len(set(heads)) != len(heads):
         raise refusal("heads", "name each head once", list(heads))
-    if len(heads) == attention.num_heads:
-        raise refusal("heads", "leave at least one head", f"all {attention.num_heads}")
-    group = attention.num_heads // attention.num_kv_heads
-    for first in range(0, attention.num_heads, group):
+    if len(heads) == count:
+        raise refusal("heads", "leave at least one head", f"all {count}")
+    group = count // shared
+    for first in range(0, count, group):
         sharing = range(first, first + group)
         named = [head for head in sharing if head in heads]
         if 0 < len(named) < group:
             rule = f"name all of the query heads {list(sharing)}, which share key and value head "
-            rule += f"{first // group} (num_kv_heads={attention.num_kv_heads}), or none of them"
+            rule += f"{first // group} (num_kv_heads={shared}), or none of them"
             raise refusal("heads", rule, named)
     return group
 
@@ -359,19 +355,6 @@ def _check_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> int:
 def _cut(parameter: Tensor, where: Any) -> nn.Parameter:
     """A part of a parameter as a new parameter, frozen if the whole is."""
     return nn.Parameter(parameter.detach()[where], parameter.requires_grad)
-
-
-def _attention_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
-    check_type("model", model, nn.Module)
-    layers = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, MultiHeadAttention)
-    }
-    if not layers:
-        rule = "contain a MultiHeadAttention"
-        raise refusal("model", rule, f"a {type(model).__name__} without one")
-    return layers
 
 
 def _bare_layer(attention: nn.Module) -> MultiHeadAttention:

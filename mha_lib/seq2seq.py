@@ -92,7 +92,7 @@ class EncoderDecoder(nn.Module):
         """
         max_len = len(self.positions.encoding)
         _check_ids("source", source, self.source_embedding, max_len)
-        _check_source_lens(source_lens, *source.shape)
+        _check_lens("source_lens", source_lens, 0, source)
         x = self.positions(self.source_embedding(source))
         memory: Tensor = self.encoder(x, valid_lens=source_lens)
         return memory
@@ -126,7 +126,7 @@ class EncoderDecoder(nn.Module):
         axes = "batch, source_len, embed_dim"
         _checks.check_width("memory", memory, self.decoder.embed_dim, axes=axes)
         _checks.check_same("batch", ("target", "memory"), (len(target), len(memory)))
-        _check_source_lens(source_lens, *memory.shape[:2])
+        _check_lens("source_lens", source_lens, 0, memory)
         if cache is not None:
             _check_caches(cache, DecoderBlockCache, len(self.decoder.blocks))
         past = 0 if cache is None else len(cache[0])
@@ -181,12 +181,11 @@ def _check_ids(name: str, tokens: object, embedding: nn.Module, max_len: int) ->
     _checks.check_numbers(name, tokens, 0, size - 1, f"lie in 0..{size - 1}")
 
 
-def _check_source_lens(lens: object, batch: int, source_len: int) -> None:
-    if lens is None:
-        return
-    rule = f"lie in 0..{source_len}"
-    lens = _checks.check_numbers(
-        "source_lens", lens, 0, source_len, rule, integers="(batch,)"
-    )
-    if len(lens) != batch:
-        raise ValueError(f"source_lens must have shape ({batch},), got ({len(lens)},)")
+def _check_lens(name: str, lens: object, least: int, tokens: Tensor) -> None:
+    """Raise unless `lens` is None or says how many tokens of each sample, at least `least`, are real."""
+    if lens is not None:
+        batch, length = tokens.shape[:2]
+        rule, axes = f"lie in {least}..{length}", f"({batch},)"
+        lens = _checks.check_numbers(name, lens, least, length, rule, integers=axes)
+        if len(lens) != batch:
+            raise _checks.refusal(name, f"have shape {axes}", lens)

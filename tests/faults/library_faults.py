@@ -499,7 +499,7 @@ FAULTS = [
           "[proj.bias for proj in projections]", "[torch.zeros_like(proj.bias) for proj in projections]",
           "test_conversion::test_layers_of_both_libraries_agree_in_both_directions"),
     Fault("settings lost on the way to torch",
-          "conversion", "_layer_to_torch", "if any(extras.values()):", "if False:",
+          "conversion", "_layer_to_torch", "if extras:", "if False:",
           "test_conversion::test_settings_that_torch_lacks_are_refused"),
     Fault("an added mask inverted",
           "conversion", "mask_from_additive", "return ~hidden if", "return hidden if",
