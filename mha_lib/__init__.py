@@ -74,12 +74,11 @@ class _NotHere:
     """The last to be asked for a module: one that is not in the library may be the course's."""
 
     @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:  # noqa: ARG004
+    def find_spec(name: str, *_: object) -> None:
         if name.startswith("mha_lib."):
-            course = (
-                "what makes the course's pages is in mha_course, as mha_course.widgets"
-            )
-            raise ModuleNotFoundError(f"No module named {name!r}; {course}", name=name)
+            course = "what makes the course's pages is in mha_course, as"
+            message = f"No module named {name!r}; {course} mha_course.widgets"
+            raise ModuleNotFoundError(message, name=name)
 
 
 sys.meta_path.append(_NotHere)

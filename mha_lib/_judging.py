@@ -77,11 +77,8 @@ class Verdict:
 
     def _repr_markdown_(self) -> str:
         """The same sentence; outside code, nothing in it is taken for formatting."""
-        parts = re.split(r"(`[^`]*`)", self.message)
-        plain = (re.sub(r"([\\*_<>$\[\]])", r"\\\1", part) for part in parts[::2])
-        return "".join(
-            text + code for text, code in zip(plain, [*parts[1::2], ""], strict=True)
-        )
+        code_or_sign = r"(`[^`]*`)|([\\*_<>$\[\]])"
+        return re.sub(code_or_sign, lambda at: at[1] or f"\\{at[2]}", self.message)
 
 
 @dataclass(frozen=True)

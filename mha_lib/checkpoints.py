@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mha_lib._checks import check_choice, check_type, refusal
+from mha_lib._checks import check_choice, check_type, refusal, wrong_type
 from mha_lib._families import ACTIVATIONS, FAMILIES, UNSUPPORTED, Family, Model
 from mha_lib.language_models import GPT2, Bert, Llama
 from mha_lib.rotary_scaling import _KINDS, RotaryScaling
@@ -105,9 +105,8 @@ def load_checkpoint(
 def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
     """Write a model as the files of its family, which `load_checkpoint` and HuggingFace's transformers read.
 
-    Args:
-        model: a `Bert`, `GPT2` or `Llama`. Its dropout is not written.
-        folder: where `config.json` and `model.safetensors` are written; made if it does not exist.
+    They are `config.json` and `model.safetensors` in `folder`, which is made if it does not exist. The
+    model's dropout is not written.
 
     Raises:
         TypeError: `model` is of another class, or `folder` is not a path.
@@ -125,9 +124,7 @@ def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
     save_file = _safetensors().torch.save_file
     kinds = [name for name in FAMILIES if FAMILIES[name].model is type(model)]
     if not kinds:
-        raise TypeError(
-            f"model must be a Bert, GPT2 or Llama, got {type(model).__name__}"
-        )
+        raise wrong_type("model", "a Bert, GPT2 or Llama", model)
     _check_path("folder", folder)
     described = ((kind, _describe(FAMILIES[kind], model)) for kind in kinds)
     kind, entries = next((pair for pair in described if pair[1]), ("", {}))
@@ -480,9 +477,7 @@ def _check_digests(sha256: object) -> dict[str, str]:
         return {}
     digests = {_WEIGHTS: sha256} if isinstance(sha256, str) else sha256
     if not isinstance(digests, Mapping):
-        raise TypeError(
-            f"sha256 must be a str or a dict, got {type(sha256).__name__}: {sha256!r}"
-        )
+        raise wrong_type("sha256", "a str or a dict", sha256)
     for name, digest in digests.items():
         check_type("a name in sha256", name, str)
         check_type("a digest in sha256", digest, str)

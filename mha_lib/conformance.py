@@ -587,10 +587,8 @@ def _plain(value: Any) -> Any:
 def vectors() -> dict[str, Any]:
     """The cases of a function as what JSON can hold, for attention in another language.
 
-    Returns:
-        {"format", "cases"}: each case names its aspect and holds `query`, `key` and `value` (batch,
-        num_heads, len, head_dim), `mask` (True = may attend; or None), `is_causal` and `sink`. NaN is the
-        string "NaN".
+    Of {"format", "cases"}, each case names its aspect and holds `query`, `key` and `value` (batch, num_heads,
+    len, head_dim), `mask` (True = may attend; or None), `is_causal` and `sink`. NaN is the string "NaN".
 
     Example:
         >>> vectors()["cases"][0]["aspect"]
@@ -608,12 +606,8 @@ def vectors() -> dict[str, Any]:
 def check_results(results: Sequence[Any]) -> Report:
     """Judge what an attention in another language made of `vectors`.
 
-    Args:
-        results: for each case its output (batch, num_heads, q_len, head_dim) as nested lists, "NaN" or NaN
-            where it is none, or None where the attention cannot do what the case asks.
-
-    Returns:
-        The `Report`; an aspect with a missing result is not tried.
+    The `results` hold for each case its output (batch, num_heads, q_len, head_dim) as nested lists, "NaN" or
+    NaN where it is none; or None where the attention cannot do what the case asks, whose aspect is not tried.
 
     Raises:
         TypeError: `results` is not a list or tuple.
@@ -658,13 +652,9 @@ def _numbers(value: Any) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from a shell, see `--help`; return the exit status.
+    """Run with the `arguments` of a command line, by default the present one; see `--help`.
 
-    Args:
-        arguments: of the command line.
-
-    Returns:
-        0 if all is right, 1 if something is wrong, 2 if it could not be tried.
+    The exit status is 0 if all is right, 1 if something is wrong, 2 if it could not be tried.
 
     Raises:
         SystemExit: the arguments do not fit.

@@ -33,13 +33,7 @@ def mask_from_additive(mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]
     dtype, or another number of at most -10,000 where it may not (torch's float masks, HuggingFace's extended
     masks). The other holds 1 where a query may attend and 0 where it may not (HuggingFace's
     `attention_mask`). A mask of floats that are all 0 counts as the first kind and hides nothing; a mask of
-    integers always counts as the second.
-
-    Args:
-        mask: numbers, any shape.
-
-    Returns:
-        Bool mask of the same shape. Pass a mask of shape (batch, k_len) as `key_mask`.
+    integers always counts as the second. Any shape is kept; pass one of (batch, k_len) as `key_mask`.
 
     Raises:
         TypeError: `mask` is not a tensor, or is already bool: torch's own bool masks mean the opposite of
@@ -233,14 +227,8 @@ class _TorchTwin(nn.Module):
         The result takes (batch, len, embed_dim) whatever `batch_first` is, and our masks: True = may attend,
         the inverse of torch's. Our decoders are always causal, torch's only with a `tgt_mask`. The final norm
         of a stack is kept as it is: a stack without one gets none, even after pre-norm layers, and a stack of
-        post-norm layers that has one, as in `nn.Transformer`, keeps it.
-
-        Args:
-            module: torch's block or stack.
-
-        Returns:
-            A block or stack with its own copy of the weights, of the same dtype, device and mode; what is
-            frozen stays frozen.
+        post-norm layers that has one, as in `nn.Transformer`, keeps it. The result has its own copy of the
+        weights, of the same dtype, device and mode; what is frozen stays frozen.
 
         Raises:
             TypeError: `module`, or a layer of a stack, is not torch's module of this kind.
@@ -264,9 +252,7 @@ class _TorchTwin(nn.Module):
         """Copy this module into torch's own of the same kind, see `from_torch`, with `batch_first=True`.
 
         Torch's masks are inverted: True hides a key. Torch's decoders are causal only with a `tgt_mask`.
-
-        Returns:
-            Torch's block or stack, of the same dtype, device and mode; what is frozen here is frozen there.
+        Dtype, device and mode are the same, and what is frozen here is frozen there.
 
         Raises:
             TypeError: an attention or feed-forward layer was replaced by another module.

@@ -31,15 +31,10 @@ def capture_attention(
 ) -> Iterator[dict[str, Float[Tensor, "batch num_heads q_len k_len"]]]:
     """Collect the weights of every `MultiHeadAttention` in `model` while the block runs.
 
-    The layers compute their weights even where the model does not ask for them; the model and its hooks get
-    only what the model asked for. Several threads may call the model at the same time.
-
-    Args:
-        model: any module, compiled or not; may itself be a `MultiHeadAttention`, whose name is then "".
-
-    Yields:
-        A dict from the layer's name in `model.named_modules()` to the weights of its latest call in any
-        thread, (batch, num_heads, q_len, k_len), detached.
+    The dict that is yielded leads from a layer's name in `model.named_modules()`, "" for `model` itself, to
+    the weights of its latest call in any thread, (batch, num_heads, q_len, k_len), detached. The layers
+    compute their weights even where the model does not ask for them; the model, compiled or not, and its
+    hooks get only what the model asked for. Several threads may call the model at the same time.
 
     Raises:
         TypeError: `model` is not a module.
@@ -201,18 +196,15 @@ def head_importance(
 ) -> Float[Tensor, " {attention.num_heads}"]:
     """Expected sensitivity of the loss to each head, |dL/dgate| at gate 1 (Michel et al., 2019, equation 2).
 
-    A first-order estimate of what switching a head off would cost, for all heads and samples in one backward
-    pass. The `grad` of the parameters is not touched. The function also works under `torch.no_grad()` and
-    `torch.inference_mode()`; compiled models run eagerly meanwhile.
+    A first-order estimate, (num_heads,), of what switching a head off would cost, for all heads and samples
+    in one backward pass. The `grad` of the parameters is not touched. The function also works under
+    `torch.no_grad()` and `torch.inference_mode()`; compiled models run eagerly meanwhile.
 
     Args:
         attention: the layer, inside the model that `loss` runs.
         loss: a function without arguments that runs the model and returns one loss for each sample that the
             layer sees, shape (batch,), or a scalar. The absolute value is taken for each sample before the
             mean; a sample's loss must not depend on the other samples.
-
-    Returns:
-        Importance (num_heads,), at least 0.
 
     Raises:
         TypeError: `attention` is not a `MultiHeadAttention`, or `loss()` is not a tensor.
@@ -284,9 +276,6 @@ def prune_heads(
         attention: the layer; it is not changed.
         heads: indices of the heads to remove, each once; at least one head must stay. Query heads that share
             a key and value head are removed together with it, so all of them must be named.
-
-    Returns:
-        A new layer with `num_heads - len(heads)` heads.
 
     Raises:
         TypeError: `attention` is not a `MultiHeadAttention`, an index is not an int, or a projection is not a

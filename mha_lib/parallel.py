@@ -40,12 +40,9 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
     layer receives on each process only the gradient of that process's heads.
 
     Args:
-        attention: the layer, which is changed.
+        attention: the layer, which is changed and returned.
         mesh: processes in one dimension, as `torch.distributed.init_device_mesh("cpu", (2,))` makes them, or
             one dimension of a larger mesh, `mesh["heads"]`.
-
-    Returns:
-        `attention`.
 
     Raises:
         TypeError: `attention` is not a `MultiHeadAttention`, `mesh` is not a `DeviceMesh`, or a projection is

@@ -92,7 +92,8 @@ def t5_buckets(
 
     Of the n buckets per side, the first m = n // 2 hold one distance each; a distance r of m or more falls
     into bucket m + floor((n - m) log(r / m) / log(max_distance / m)), at most n - 1, as in the authors' code.
-    It is evaluated in integers, so no rounding moves a distance to another bucket.
+    It is evaluated in integers, so no rounding moves a distance to another bucket. The buckets, int64 in
+    0..num_buckets - 1, are (q_len, k_len), or (batch, q_len, k_len) with `positions`.
 
     Args:
         q_len: number of queries.
@@ -103,9 +104,6 @@ def t5_buckets(
             Otherwise all are for keys at or before it, and every key after the query falls into bucket 0.
         positions: as in `sliding_window_mask`.
         device: where the buckets are made; with `positions`, they are made on their device.
-
-    Returns:
-        int64 buckets (q_len, k_len), or (batch, q_len, k_len) with `positions`, in 0..num_buckets - 1.
 
     Raises:
         TypeError: a size is not an int, `bidirectional` not a bool, or a position not an integer tensor.

@@ -26,15 +26,14 @@ def rotary_angles(
 ) -> Float[Tensor, "*batch len {head_dim//2}"]:
     """Angles by which rotary encoding rotates each pair of columns (Su et al., 2021, §3.2.2).
 
+    They are position * base^(-2i / head_dim), in radians, computed in float64 and returned as float32,
+    (len, head_dim / 2) or (batch, len, head_dim / 2).
+
     Args:
         num_positions: number of positions, counted from 0; or the positions themselves, integers (len,), or
             (batch, len) if the samples of a batch have different positions.
         head_dim: number of columns to rotate in pairs: the even width of a head, or of a part of it.
         base: as in `sinusoidal_encoding`.
-
-    Returns:
-        Angles in radians, position * base^(-2i / head_dim), computed in float64: float32,
-        (len, head_dim / 2) or (batch, len, head_dim / 2).
 
     Raises:
         TypeError: a size is not an int, positions are not integers, or `base` is not a number.
@@ -99,15 +98,13 @@ def apply_rotary(
     pairing are wrong for the other.
 
     If there are fewer angles than pairs, only the first columns are rotated, and the others are unchanged
-    (partial width, as in GPT-J and GPT-NeoX). Half precision is rotated in float32.
+    (partial width, as in GPT-J and GPT-NeoX). Half precision is rotated in float32. The result has the shape
+    and dtype of `x`; the lengths of the vectors do not change.
 
     Args:
         x: (..., len, head_dim).
         angles: (len, pairs) or (batch, len, pairs), from `rotary_angles`; row p belongs to token p.
         interleaved: how columns are paired.
-
-    Returns:
-        A tensor of the shape and dtype of `x`; the lengths of the vectors do not change.
 
     Raises:
         TypeError: `x` is not a floating-point tensor, `angles` is not float32 or float64 (in half precision,

@@ -77,14 +77,10 @@ class EncoderDecoder(nn.Module):
         *,
         source_lens: Integer[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch source_len embed_dim"]:
-        """Read sources: the memory for `decode`.
+        """Read sources: the memory for `decode`, (batch, source_len, embed_dim).
 
-        Args:
-            source: tokens (batch, source_len).
-            source_lens: integers (batch,), how many tokens of each source are real; default all.
-
-        Returns:
-            The memory, (batch, source_len, embed_dim). Its rows beyond `source_lens` are meaningless.
+        `source` holds tokens (batch, source_len). `source_lens`, integers (batch,), says how many tokens of
+        each source are real, default all; the rows of the memory beyond it are meaningless.
 
         Raises:
             TypeError: `source` is not an int64 tensor, or `source_lens` does not hold integers.
@@ -107,14 +103,9 @@ class EncoderDecoder(nn.Module):
     ) -> Float[Tensor, "batch new target_vocab"]:
         """Predict what follows each token of the targets; no prediction sees a later token.
 
-        Args:
-            target: all tokens so far, (batch, target_len).
-            memory: from `encode`.
-            source_lens: as in `encode`.
-            cache: from `decoder.new_cache()`, one per batch: only tokens that it does not hold are computed.
-
-        Returns:
-            Logits (batch, new, target_vocab): one row for each token that the cache did not hold.
+        `target` holds all tokens so far, (batch, target_len); `memory` and `source_lens` are those of
+        `encode`. With a `cache` from `decoder.new_cache()`, one per batch, only tokens that it does not hold
+        are computed. The result has one row of logits for each of these: (batch, new, target_vocab).
 
         Raises:
             TypeError: `target` is not an int64 tensor, or a wrong dtype elsewhere.
@@ -148,10 +139,8 @@ class EncoderDecoder(nn.Module):
         """Predict what follows each token of given targets, as training does (teacher forcing).
 
         Arguments and errors are those of `EncoderDecoder.encode`, and likewise for `target`, tokens
-        (batch, target_len), the first of which starts the answer.
-
-        Returns:
-            Logits (batch, target_len, target_vocab): row t is the prediction of target t + 1.
+        (batch, target_len), the first of which starts the answer. Row t of the logits,
+        (batch, target_len, target_vocab), is the prediction of target t + 1.
         """
         max_len = len(self.positions.encoding)
         _check_ids("target", target, self.target_embedding, max_len)
