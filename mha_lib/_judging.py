@@ -494,8 +494,7 @@ def randn(generator: torch.Generator, *sizes: int) -> Float[Tensor, "..."]:
     """Standard normal float32 numbers of these sizes from a generator; every case needs it.
 
     Raises:
-        TypeError: a size is not an int.
-        ValueError: a size is not positive.
+        TypeError, ValueError: a size is not an int, or not positive.
 
     Example:
         >>> randn(torch.Generator().manual_seed(0), 2, 3).shape

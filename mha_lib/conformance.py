@@ -528,18 +528,10 @@ def check_decoding(
 ) -> Verdict:
     """Check causal attention that decodes with a cache, token by token and in chunks, and name its fault.
 
-    Args:
-        start: function without arguments that begins a sequence, with an empty cache. It returns a function
-            of query, key and value of the new tokens, each (batch, num_heads, new, head_dim), that returns
-            their output.
-        rotary: queries and keys are rotated by their positions inside; see `check_rotary` for `base` and
-            `interleaved`.
-        base: of the angles.
-        interleaved: which columns are a pair.
-
-    Raises:
-        TypeError: `start` cannot be called, `base` is not a number, or a flag is not a bool.
-        ValueError: `base` is not positive.
+    The function `start` has no arguments and begins a sequence, with an empty cache. It returns a function of
+    query, key and value of the new tokens, each (batch, num_heads, new, head_dim), that returns their output.
+    With `rotary`, queries and keys are rotated by their positions inside.
+    Arguments and errors are those of `conformance.check_rotary`, where `base` and `interleaved` are explained.
 
     Example:
         >>> def start():  # a decoder that keeps nothing

@@ -111,8 +111,7 @@ class RMSNorm(nn.Module):
     subtracts no mean and adds no bias. Half precision is computed in float32 and returned in its own dtype.
 
     Raises:
-        TypeError: `embed_dim` is not an int, or `eps` not a number.
-        ValueError: one of them is not positive.
+        TypeError, ValueError: `embed_dim` is not an int or `eps` not a number, or one is not positive.
 
     Example:
         >>> RMSNorm(2)(torch.tensor([[3.0, 4.0]])).square().mean().round(decimals=4).item()

@@ -37,8 +37,7 @@ def capture_attention(
     hooks get only what the model asked for. Several threads may call the model at the same time.
 
     Raises:
-        TypeError: `model` is not a module.
-        ValueError: `model` contains no `MultiHeadAttention`.
+        TypeError, ValueError: `model` is not a module, or contains no `MultiHeadAttention`.
 
     Example:
         >>> attention = MultiHeadAttention(6, 3)

@@ -165,34 +165,19 @@ class _DecoderOnly(_LanguageModel):
 class GPT2(_DecoderOnly):
     """GPT-2 (Radford et al., 2019, §2.3): causal pre-norm blocks, learned positions, output tied to input.
 
-    Args:
-        vocab_size: number of different tokens.
-        embed_dim, hidden_dim: width of a token, and inside the feed-forward layers; four times it in GPT-2.
-        num_heads: number of heads of each attention; divides `embed_dim`.
-        num_layers: number of blocks.
-        max_len: number of positions, and so the greatest length.
-        activation: of the feed-forward layers, see `FeedForward`; not "swiglu".
-        layer_norm_eps: what the layer norms add under the root.
-        tied: the output matrix is the embedding, as in GPT-2, not a matrix of its own.
-        dropout: probability of all dropouts, in training only.
-        device, dtype: of the parameters; by default torch's.
-
-    Raises:
-        TypeError: a size is not an int, or another argument is of the wrong type.
-        ValueError: a size is not positive, `activation` is "swiglu", or what `EncoderBlock` raises.
+    Arguments and errors are those of `TransformerEncoder`, but for these: `vocab_size`, positive, is the
+    number of different tokens; `max_len`, positive, is the number of positions, and so the greatest length;
+    `activation` must not be "swiglu"; and `tied` says whether the output matrix is the embedding, as in
+    GPT-2, or a matrix of its own. In GPT-2, `hidden_dim` is four times `embed_dim`.
 
     Example:
         >>> model = GPT2(7, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2, max_len=5)
-        >>> tokens = torch.tensor([[1, 2, 3, 0]])
+        >>> tokens, cache = torch.tensor([[1, 2, 3, 0]]), model.new_cache()
         >>> hidden, logits = model(tokens)
         >>> hidden.shape, logits.shape
         (torch.Size([1, 4, 6]), torch.Size([1, 4, 7]))
-
-        Reading token by token gives the same:
-
-        >>> cache = model.new_cache()
         >>> steps = [model(token, cache=cache)[1] for token in tokens.split(1, dim=1)]
-        >>> torch.allclose(torch.cat(steps, dim=1), logits, atol=1e-5)
+        >>> torch.allclose(torch.cat(steps, dim=1), logits, atol=1e-5)  # token by token gives the same
         True
     """
 

@@ -149,12 +149,8 @@ class T5RelativeBias(_DistanceTable):
 
     In T5 all layers share one such table, and scores are not divided by √d: for a T5 checkpoint, also pass
     `score=dot_product_score` to the layer. `table` (num_buckets, num_heads) is what HuggingFace calls
-    `relative_attention_bias.weight`. It is drawn as in T5X, the authors' later code. The other arguments are
-    those of `t5_buckets`; `bidirectional` is False for causal attention.
-
-    Raises:
-        TypeError: a size is not an int, or `bidirectional` is not a bool.
-        ValueError: a size is not positive, or the sizes do not fit, see `t5_buckets`.
+    `relative_attention_bias.weight`. It is drawn as in T5X, the authors' later code.
+    Arguments and errors are those of `t5_buckets`; `bidirectional` is False for causal attention.
 
     Example:
         >>> bias = T5RelativeBias(num_heads=3)
@@ -189,10 +185,7 @@ class T5RelativeBias(_DistanceTable):
     ) -> Float[Tensor, "batch {self.num_heads} {q_len} _"]:
         """Return the `attn_bias`, (1, num_heads, q_len, k_len), or (batch, ...) with `positions`.
 
-        It has the dtype of the table. The arguments are those of `t5_buckets`.
-
-        Raises:
-            TypeError, ValueError: a length is not an int, or not positive.
+        It has the dtype of the table. Arguments and errors are those of `t5_buckets`.
         """
         how: Any = {name: getattr(self, name) for name in self._settings[1:]}
         device = self.table.device

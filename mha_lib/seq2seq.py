@@ -25,18 +25,9 @@ class EncoderDecoder(nn.Module):
     decoder turns the target into tokens that attend to their own past and to the memory; a linear layer gives
     the logits of the token that follows each.
 
-    Args:
-        source_vocab, target_vocab: number of different tokens in sources, and in targets.
-        embed_dim, hidden_dim: width of a token, and width inside the feed-forward layers.
-        num_heads: number of heads of each attention; divides `embed_dim`.
-        num_layers: number of blocks in the encoder, and in the decoder.
-        max_len: greatest length of a source and of a target.
-        dropout: probability of all dropouts, in training only.
-        options: further keyword arguments of `EncoderBlock` and `DecoderBlock`, the same for all blocks.
-
-    Raises:
-        TypeError: a size is not an int, or an option is unknown.
-        ValueError: a size is not positive, or what `EncoderBlock` raises.
+    Arguments and errors are those of `TransformerEncoder`, for both stacks, but for these: `source_vocab` and
+    `target_vocab`, positive, are the numbers of different tokens in sources and in targets, and `max_len`,
+    positive, is the greatest length of a source and of a target.
 
     Example:
         >>> model = EncoderDecoder(7, 5, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2)
