@@ -13,34 +13,27 @@ Model: TypeAlias = Bert | GPT2 | Llama
 
 @dataclass(frozen=True)
 class Family:
-    """How the files of one family name what our model has.
-
-    Attributes:
-        model: our class.
-        architecture: HuggingFace's class.
-        settings: arguments of our class -> entries of the configuration.
-        layers: our layers or tensors outside the blocks, and the list of blocks -> theirs.
-        block: our layers in a block -> theirs, which may hold the rows of several of ours, in this order.
-        prefix: of all tensors outside the output layers; files of the model without them leave it out.
-        copies: tensors that repeat another one, and may be left out.
-        unused: what our model does not need: pooling, and constants that older files hold.
-        only: entries that must have this value if they are there: our model can do no other.
-        defaults: entries that a configuration may leave out, and what that means.
-        transposed: layers whose matrices are stored as (in, out).
-        fixed: arguments of our class that all models of the family share.
-    """
+    """How the files of one family name what our model has."""
 
     model: type[Model]
-    architecture: str
-    settings: Mapping[str, str]
-    layers: Mapping[str, str]
-    block: Mapping[str, str]
-    prefix: str
-    copies: Mapping[str, str]
-    unused: str
-    only: Mapping[str, Any]
+    architecture: str  # HuggingFace's class
+    settings: Mapping[
+        str, str
+    ]  # arguments of our class -> entries of the configuration
+    layers: Mapping[
+        str, str
+    ]  # our layers and tensors outside the blocks, and the list of blocks -> theirs
+    block: Mapping[
+        str, str
+    ]  # our layers in a block -> theirs, which may hold the rows of several, in order
+    prefix: str  # of all tensors but those of output layers; a model without these leaves it out
+    copies: Mapping[str, str]  # tensors that repeat another one, and may be left out
+    unused: str  # what our model does not need: pooling, and constants that older files hold
+    only: Mapping[str, Any]  # entries that our model needs to be so, if they are there
+    # Entries that a configuration may leave out, and what that means.
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    transposed: tuple[str, ...] = ()
+    transposed: tuple[str, ...] = ()  # layers whose matrices are stored as (in, out)
+    # Arguments of our class that all models of the family share.
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
 

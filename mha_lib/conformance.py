@@ -228,8 +228,7 @@ def _blind(g: Generator, queries: int | slice = slice(None)) -> Bool[Tensor, "b 
 class Report:
     """What was found, aspect by aspect; true if nothing that was tried is wrong.
 
-    Attributes:
-        findings: aspect -> its `Verdict`, or why it was not tried.
+    The `findings` are, for each aspect, its `Verdict`, or why it was not tried.
 
     Example:
         >>> Report({"scores": Verdict(True, "Right."), "causal": "it takes no `is_causal`"})
@@ -378,6 +377,8 @@ def check(
     A layer is called with query (batch, q_len, embed_dim), key (batch, k_len, kdim) and value
     (batch, k_len, vdim), and the mask. Its own projections are read, and the whole of it is compared.
 
+    The `Report` says aspect by aspect "right", "wrong" with the fault and its cause, or "not tried".
+
     Args:
         attention: a function, a module with `q_proj`, `k_proj`, `v_proj`, `out_proj` and `num_heads`, or an
             `nn.MultiheadAttention`.
@@ -391,14 +392,9 @@ def check(
         arrays: "torch" or "numpy", which also serves JAX, TensorFlow and MLX: what they return is converted.
         tries: which of `ASPECTS` to try; default all that the signature allows.
 
-    Returns:
-        The `Report`: aspect by aspect "right", "wrong" with the fault and its cause, or "not tried". It is
-        true if nothing is wrong.
-
     Raises:
         TypeError: `attention` cannot be called.
-        ValueError: an option is none of its choices, or a layer's projections or number of heads were not
-            found.
+        ValueError: an option is none of its choices, or a layer lacks projections or a number of heads.
 
     Example:
         >>> def mine(query, key, value, mask=None):
@@ -531,7 +527,7 @@ def check_decoding(
     The function `start` has no arguments and begins a sequence, with an empty cache. It returns a function of
     query, key and value of the new tokens, each (batch, num_heads, new, head_dim), that returns their output.
     With `rotary`, queries and keys are rotated by their positions inside.
-    Arguments and errors are those of `conformance.check_rotary`, where `base` and `interleaved` are explained.
+    Arguments and errors are those of `conformance.check_rotary`, which explains `base` and `interleaved`.
 
     Example:
         >>> def start():  # a decoder that keeps nothing

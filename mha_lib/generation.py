@@ -73,7 +73,21 @@ def _choice(
     top_p: float | None,
     generator: torch.Generator | None,
 ) -> Callable[[Tensor], Tensor]:
-    """How a token is chosen from logits (batch, vocab): the most probable one, or drawn."""
+    """How a token is chosen from logits (batch, vocab): the most probable one, or drawn, after some checks."""
+    if _checks.check_number("temperature", temperature) < 0:
+        raise _checks.refusal("temperature", "not be negative", temperature)
+    if top_k is not None:
+        _checks.check_positive_int("top_k", top_k)
+    if top_p is not None:
+        _checks.check_probability("top_p", top_p)
+        if top_p == 0:
+            raise _checks.refusal("top_p", "be above 0", top_p)
+    if generator is not None:
+        _checks.check_type("generator", generator, torch.Generator)
+    for name, value in {"top_k": top_k, "top_p": top_p}.items():
+        if value is not None and temperature == 0:
+            rule = "be None without a temperature, which draws tokens"
+            raise _checks.refusal(name, rule, value)
 
     def choose(logits: Tensor) -> Tensor:
         if temperature == 0:
@@ -217,10 +231,14 @@ def generate(
     """
     stops = [stop] if isinstance(stop, int) else list(stop)
     vocab = _check_generation(model, tokens, source, prompt_lens, stops, max_new)
-    _check_drawing(temperature, top_k, top_p, beam_size, generator)
+    choose = _choice(temperature, top_k, top_p, generator)
+    _checks.check_positive_int("beam_size", beam_size)
     if beam_size > vocab:
         rule = f"be at most the vocabulary, {vocab}"
         raise _checks.refusal("beam_size", rule, beam_size)
+    if beam_size > 1 and temperature != 0:
+        rule = "be 0 with a beam, which draws nothing"
+        raise _checks.refusal("temperature", rule, temperature)
     _checks.check_type("use_cache", use_cache, bool)
     if isinstance(model, EncoderDecoder):
         assert source is not None
@@ -229,7 +247,6 @@ def generate(
         lens = None if prompt_lens is None else prompt_lens.repeat_interleave(beam_size)
         writing = _continuing(model, lens, use_cache)
     first = tokens.repeat_interleave(beam_size, dim=0)
-    choose = _choice(temperature, top_k, top_p, generator)
     return _write(writing, first, (len(tokens), beam_size, max_new), stops, choose)
 
 
@@ -350,30 +367,3 @@ def _check_generation(
         if not 0 <= _checks.check_int("stop", one) < vocab:
             raise _checks.refusal("stop", f"lie in 0..{vocab - 1}", one)
     return vocab
-
-
-def _check_drawing(
-    temperature: object,
-    top_k: object,
-    top_p: object,
-    beam_size: object,
-    generator: object,
-) -> None:
-    if _checks.check_number("temperature", temperature) < 0:
-        raise _checks.refusal("temperature", "not be negative", temperature)
-    _checks.check_positive_int("beam_size", beam_size)
-    if top_k is not None:
-        _checks.check_positive_int("top_k", top_k)
-    if top_p is not None:
-        _checks.check_probability("top_p", top_p)
-        if top_p == 0:
-            raise _checks.refusal("top_p", "be above 0", top_p)
-    if generator is not None:
-        _checks.check_type("generator", generator, torch.Generator)
-    for name, value in {"top_k": top_k, "top_p": top_p}.items():
-        if value is not None and temperature == 0:
-            rule = "be None without a temperature, which draws tokens"
-            raise _checks.refusal(name, rule, value)
-    if beam_size != 1 and temperature != 0:
-        rule = "be 0 with a beam, which draws nothing"
-        raise _checks.refusal("temperature", rule, temperature)

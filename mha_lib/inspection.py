@@ -252,8 +252,7 @@ def _check_losses(losses: Tensor, gates: Sequence[Tensor]) -> None:
     """Raise unless a loss for each sample, or one for all, depends on the gates."""
     check_type("the result of loss()", losses, Tensor)
     if losses.ndim > 1:
-        got = f"shape {tuple(losses.shape)}"
-        raise refusal("loss()", "return a scalar or one loss for each sample", got)
+        raise refusal("loss()", "return a scalar or one loss for each sample", losses)
     if not gates or not losses.requires_grad:
         rule = "depend on the heads of attention, and leave gradients switched on"
         raise refusal("loss()", rule, f"{losses.tolist()}, which does not")

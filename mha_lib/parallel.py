@@ -69,19 +69,17 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
     check_type("attention", attention, MultiHeadAttention)
     check_type("mesh", mesh, DeviceMesh)
     if mesh.ndim != 1:
-        raise ValueError(
-            "mesh must have one dimension, of the processes that divide the heads, such as "
-            f'mesh["heads"], got {mesh.ndim}: {mesh.mesh_dim_names or tuple(mesh.mesh.shape)}'
-        )
+        rule = 'have one dimension, of the processes that divide the heads, such as mesh["heads"]'
+        got = f"{mesh.ndim}: {mesh.mesh_dim_names or tuple(mesh.mesh.shape)}"
+        raise refusal("mesh", rule, got)
     _check_plain_linear(attention)
     for name in ("num_heads", "num_kv_heads"):
         check_divisible(**{name: getattr(attention, name), "mesh.size()": mesh.size()})
     scale = attention.scale
     if isinstance(scale, Tensor) and (scale.numel() > 1 or scale.requires_grad):
-        raise ValueError(
-            "attention.scale must be a number, or a tensor of one that is not learned, where heads are "
-            f"divided, got shape {tuple(scale.shape)}, requires_grad={scale.requires_grad}"
-        )
+        rule = "be a number, or a tensor of one that is not learned, where heads are divided"
+        got = f"shape {tuple(scale.shape)}, requires_grad={scale.requires_grad}"
+        raise refusal("attention.scale", rule, got)
     shared = ("score", "rotary", "q_norm", "k_norm", "sink")
     for name, _ in attention.named_parameters():
         part = name.partition(".")[0]
