@@ -73,7 +73,7 @@ def _choice(
     top_p: float | None,
     generator: torch.Generator | None,
 ) -> Callable[[Tensor], Tensor]:
-    """How a token is chosen from logits (batch, vocab): the most probable one, or drawn, after some checks."""
+    """After checks, how a token is chosen from logits (batch, vocab): the most probable one, or drawn."""
     if _checks.check_number("temperature", temperature) < 0:
         raise _checks.refusal("temperature", "not be negative", temperature)
     if top_k is not None:
