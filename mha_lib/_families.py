@@ -175,9 +175,7 @@ FAMILIES = {
     "qwen3": _QWEN3,
 }
 
-_GEMMA = (
-    "its norms multiply by 1 + weight, embeddings by √hidden_size, and GELU is the gate"
-)
+_GEMMA = "norms multiply by 1 + weight, embeddings by √hidden_size, and a GELU gates"
 UNSUPPORTED = dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), _GEMMA)
 
 # Their names of activations -> ours. The first of several is the one that is written.

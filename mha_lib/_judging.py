@@ -454,9 +454,8 @@ class Exercise:
             if bool(mine.isnan().any()):
                 return f"{title} holds NaN"
             if not bool(mine.any()):
-                return (
-                    f"no gradient reaches `{name}`: is something detached on the way?"
-                )
+                lost = "is something detached on the way?"
+                return f"no gradient reaches `{name}`: {lost}"
             return f"{title} {_compare((), mine, right, self.atol, self.rtol)}"
         return ""
 
@@ -599,9 +598,8 @@ def _as_tensor(value: Any, arrays: bool) -> Any:
         if value.is_meta:
             raise TypeError("a tensor on the device `meta`, which holds no numbers")
         if value.is_nested or value.layout != torch.strided:
-            raise TypeError(
-                "a sparse or nested tensor, where an ordinary one is expected"
-            )
+            unusual = "a sparse or nested tensor, where an ordinary one is expected"
+            raise TypeError(unusual)
         return value.detach().clone()
     if isinstance(value, str) and arrays:
         return value

@@ -173,9 +173,8 @@ class Texts:
     ) -> Answer:
         """The reference with other text in its source."""
         if reference is None:
-            raise self._error(
-                line, "there is no reference whose source could be edited"
-            )
+            lacking = "there is no reference whose source could be edited"
+            raise self._error(line, lacking)
         source = _source(reference, [])
         for number, old, new in edits:
             old, new = old.replace(r"\n", "\n"), new.replace(r"\n", "\n")

@@ -126,9 +126,8 @@ def _layer(
     """The formula between the projections of a layer, which are in float64."""
     inputs = zip(NAMES[:3], (query, key, value), strict=True)
     projected = [F.linear(x.double(), *linear[name]) for name, x in inputs]
-    query, key, value = (
-        x.unflatten(-1, (-1, head_dim)).transpose(1, 2) for x in projected
-    )
+    split = (x.unflatten(-1, (-1, head_dim)).transpose(1, 2) for x in projected)
+    query, key, value = split
     heads = _attention(query, key, value, mask, is_causal)
     merged = heads.transpose(1, 2).flatten(-2)
     return F.linear(merged, *linear["out_proj"])
@@ -446,10 +445,8 @@ def _evaluating(attention: object) -> Iterator[None]:
 
 def _bound(exercise: Exercise, given: Mapping[str, Any]) -> Exercise:
     """The exercise whose right and wrong answers get these arguments beside those of the cases."""
-    right = partial(exercise.reference, **given)
-    wrong = [
-        replace(one, answer=partial(one.answer, **given)) for one in exercise.wrong
-    ]
+    right, known = partial(exercise.reference, **given), exercise.wrong
+    wrong = [replace(one, answer=partial(one.answer, **given)) for one in known]
     return replace(exercise, reference=right, wrong=wrong)
 
 

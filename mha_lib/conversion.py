@@ -48,9 +48,8 @@ def mask_from_additive(mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]
     """
     check_type("mask", mask, Tensor)
     if mask.dtype == torch.bool:
-        raise TypeError(
-            "mask must hold numbers, got dtype torch.bool; where True hides a key, as in torch, write ~mask"
-        )
+        inverted = "where True hides a key, as in torch, write ~mask"
+        raise TypeError(f"mask must hold numbers, got dtype torch.bool; {inverted}")
     ones = mask == 1
     zeros = mask == 0
     hidden = mask <= _HIDDEN
@@ -155,10 +154,9 @@ def _check_plain_linear(attention: MultiHeadAttention) -> None:
         if type(proj) is not nn.Linear or type(weight) is not nn.Parameter:
             held = f"with a weight of {type(weight).__name__}"
             held = "without a weight of its own" if weight is None else held
-            raise TypeError(
-                f"attention.{name} must be a plain Linear, so that its matrix can be cut into heads, "
-                f"got {type(proj).__name__} {held}"
-            )
+            rule = "be a plain Linear, so that its matrix can be cut into heads"
+            got = f"{type(proj).__name__} {held}"
+            raise TypeError(f"attention.{name} must {rule}, got {got}")
 
 
 def _check_biases(parts: dict[str, Any]) -> None:
@@ -286,15 +284,10 @@ def _block_from_torch(cls: Any, layer: Any) -> Any:
             raise refusal(f"kdim and vdim of {theirs}", rule, f"{kdim} and {vdim}")
     for ours, theirs in parts.items():
         copies[ours] = copy.deepcopy(_plain(theirs, getattr(layer, theirs)))
-    block = cls(
-        width,
-        layer.self_attn.num_heads,
-        layer.linear1.out_features,
-        dropout=_one_dropout(layer, dropouts),
-        norm_first=layer.norm_first,
-        activation=_activation_name(layer.activation),
-        device="meta",
-    ).train(layer.training)
+    sizes = (width, layer.self_attn.num_heads, layer.linear1.out_features)
+    options = {"dropout": _one_dropout(layer, dropouts), "norm_first": layer.norm_first}
+    options |= {"activation": _activation_name(layer.activation), "device": "meta"}
+    block = cls(*sizes, **options).train(layer.training)
     for name, part in copies.items():
         block.set_submodule(name, part)
     return block
@@ -314,17 +307,15 @@ def _block_to_torch(block: Any) -> Any:
     for ours, theirs in attentions.items():
         check_type(ours, getattr(block, ours), block._attention)
         copies[theirs] = getattr(block, ours).to_torch()
-    layer = _torch_kind(decodes, "Layer")(
-        block.embed_dim,
-        block.self_attention.num_heads,
-        copies["linear1"].out_features,
-        dropout=_one_dropout(block, [*attentions, "feed_forward.dropout", "dropout"]),
-        activation=activation,
-        batch_first=True,
-        norm_first=block.norm_first,
-        bias=copies["linear1"].bias is not None,
-        device="meta",
-    ).train(block.training)
+    linear, dropouts = (
+        copies["linear1"],
+        [*attentions, "feed_forward.dropout", "dropout"],
+    )
+    sizes = (block.embed_dim, block.self_attention.num_heads, linear.out_features)
+    options = {"dropout": _one_dropout(block, dropouts), "activation": activation}
+    options |= {"norm_first": block.norm_first, "bias": linear.bias is not None}
+    options |= {"batch_first": True, "device": "meta"}
+    layer = _torch_kind(decodes, "Layer")(*sizes, **options).train(block.training)
     for name, part in copies.items():
         layer.set_submodule(name, part)
     return layer

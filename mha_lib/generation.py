@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -68,10 +69,7 @@ def _write(
 
 
 def _choice(
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    generator: torch.Generator | None,
+    temperature: float, top_k: int | None, top_p: float | None, generator: Any
 ) -> Callable[[Tensor], Tensor]:
     """After checks, how a token is chosen from logits (batch, vocab): the most probable one, or drawn."""
     if _checks.check_number("temperature", temperature) < 0:
@@ -141,16 +139,9 @@ def _continuing(model: GPT2 | Llama, lens: Tensor | None, use_cache: bool) -> _W
 
 
 def _answering(
-    model: EncoderDecoder,
-    source: Tensor,
-    source_lens: Tensor | None,
-    beam_size: int,
-    use_cache: bool,
+    model: EncoderDecoder, memory: Tensor, lens: Tensor | None, use_cache: bool
 ) -> _Writing:
-    """An encoder-decoder. Every answer of a beam reads the same memory: the beam is folded into the batch."""
-    memory = model.encode(source, source_lens=source_lens)
-    memory = memory.repeat_interleave(beam_size, dim=0)
-    lens = None if source_lens is None else source_lens.repeat_interleave(beam_size)
+    """An encoder-decoder; `lens` are those of the sources."""
     cache = model.decoder.new_cache() if use_cache else None
     held: list[Tensor] = []
 
@@ -240,14 +231,18 @@ def generate(
         rule = "be 0 with a beam, which draws nothing"
         raise _checks.refusal("temperature", rule, temperature)
     _checks.check_type("use_cache", use_cache, bool)
+    # The beam is folded into the batch: all its answers read the same prompt and the same memory.
+    fold = partial(torch.repeat_interleave, repeats=beam_size, dim=0)
     if isinstance(model, EncoderDecoder):
         assert source is not None
-        writing = _answering(model, source, source_lens, beam_size, use_cache)
+        memory = model.encode(source, source_lens=source_lens)
+        lens = None if source_lens is None else fold(source_lens)
+        writing = _answering(model, fold(memory), lens, use_cache)
     else:
-        lens = None if prompt_lens is None else prompt_lens.repeat_interleave(beam_size)
+        lens = None if prompt_lens is None else fold(prompt_lens)
         writing = _continuing(model, lens, use_cache)
-    first = tokens.repeat_interleave(beam_size, dim=0)
-    return _write(writing, first, (len(tokens), beam_size, max_new), stops, choose)
+    sizes = (len(tokens), beam_size, max_new)
+    return _write(writing, fold(tokens), sizes, stops, choose)
 
 
 def greedy_decode(
@@ -317,7 +312,7 @@ def _decode(
     start: int,
     end: int,
     max_len: int,
-    **options: Any,
+    **how: Any,
 ) -> tuple[Tensor, Tensor]:
     """Generate from `start`, after the checks of arguments that `generate` names differently."""
     _checks.check_type("model", model, EncoderDecoder)
@@ -330,8 +325,7 @@ def _decode(
         if not 0 <= _checks.check_int(name, token) < vocab:
             raise _checks.refusal(name, f"lie in 0..{vocab - 1}", token)
     first = source.new_full((len(source), 1), start)
-    options |= {"source": source, "max_new": max_len, "stop": end}
-    return generate(model, first, **options)
+    return generate(model, first, source=source, max_new=max_len, stop=end, **how)
 
 
 def _check_generation(

@@ -48,10 +48,8 @@ def capture_attention(
         (torch.Size([2, 3, 5, 5]), None)
     """
     check_type("model", model, nn.Module)
-    modules = dict(model.named_modules())
-    layers = {
-        at: one for at, one in modules.items() if isinstance(one, MultiHeadAttention)
-    }
+    modules = model.named_modules()
+    layers = {at: one for at, one in modules if isinstance(one, MultiHeadAttention)}
     if not layers:
         found = f"a {type(model).__name__} without one"
         raise refusal("model", "contain a MultiHeadAttention", found)
@@ -146,10 +144,8 @@ def gate_heads(
 ) -> Iterator[None]:
     """Multiply the output of each head by its gate while the block runs: 0 switches a head off, 1 keeps it.
 
-    Args:
-        attention: the layer; the model around it, or the layer itself, may be compiled.
-        gates: (num_heads,), floating-point. Gates that require grad receive the gradient from which
-            `head_importance` is computed.
+    The `gates` are (num_heads,), floating-point; those that require grad receive the gradient from which
+    `head_importance` is computed. The layer, or the model around it, may be compiled.
 
     Raises:
         TypeError: `attention` is not a `MultiHeadAttention`, or `gates` is not a floating-point tensor.

@@ -87,16 +87,15 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
             rule = "have no parameters where heads are divided"
             raise refusal(f"attention.{part}", rule, f"the parameter {name}")
 
-    # These imports take a second, so only a call of this function makes them.
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
+    # This import takes a second, so only a call of this function makes it.
+    from torch.distributed.tensor import parallel
 
     trained = {name: p.requires_grad for name, p in attention.named_parameters()}
-    plan = {name: ColwiseParallel() for name in ("q_proj", "k_proj", "v_proj")}
-    parallelize_module(attention, mesh, {**plan, "out_proj": RowwiseParallel()})
+    plan: dict[str, parallel.ParallelStyle] = {"out_proj": parallel.RowwiseParallel()}
+    plan |= {
+        name: parallel.ColwiseParallel() for name in ("q_proj", "k_proj", "v_proj")
+    }
+    parallel.parallelize_module(attention, mesh, plan)
     attention.num_heads //= mesh.size()
     attention.num_kv_heads //= mesh.size()
     # Older versions of torch forget here which parameters are frozen.

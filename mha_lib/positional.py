@@ -36,9 +36,8 @@ def _distances(
         here = torch.arange(k_len - q_len, k_len, device=device)
     else:
         if not isinstance(positions, (tuple, list)) or len(positions) != 2:
-            raise TypeError(
-                "positions must be a pair of tensors, for queries and keys, "
-                f"got {type(positions).__name__}"
+            raise _checks.wrong_type(
+                "positions", "a pair of tensors, for queries and keys", positions
             )
         here, there = positions
         for what, own, length in (("queries", here, q_len), ("keys", there, k_len)):

@@ -59,14 +59,11 @@ def _check_rotary(x: Tensor, angles: Tensor) -> None:
     _checks.check_float_tensor("x", x, axes="..., len, head_dim")
     _checks.check_float_tensor("angles", angles, axes="..., len, pairs")
     if angles.dtype not in (torch.float32, torch.float64):
-        raise TypeError(
-            "angles must be float32 or float64, since half precision mixes up far positions, "
-            f"got {angles.dtype}"
-        )
+        why = "since half precision mixes up far positions"
+        raise TypeError(f"angles must be float32 or float64, {why}, got {angles.dtype}")
     length, head_dim = x.shape[-2:]
     if head_dim % 2:
-        got = f"shape {tuple(x.shape)}"
-        raise _checks.refusal("head_dim, the last axis of x,", "be even", got)
+        raise _checks.refusal("head_dim, the last axis of x,", "be even", head_dim)
     pairs = angles.shape[-1]
     if angles.ndim > 3 or angles.shape[-2] != length or not 0 < 2 * pairs <= head_dim:
         rule = f"have shape (len, pairs) or (batch, len, pairs) with len={length}"
@@ -76,11 +73,9 @@ def _check_rotary(x: Tensor, angles: Tensor) -> None:
     if angles.ndim == 3 and (
         x.ndim not in (3, 4) or angles.shape[0] not in (1, x.shape[0])
     ):
-        raise ValueError(
-            "angles (batch, len, pairs) go with x (batch, len, head_dim) or "
-            "(batch, num_heads, len, head_dim) of the same batch, got angles of shape "
-            f"{tuple(angles.shape)} and x of shape {tuple(x.shape)}"
-        )
+        rule = "go with x (batch, len, head_dim) or (batch, num_heads, len, head_dim) of the same batch"
+        got = f"angles of shape {tuple(angles.shape)} and x of shape {tuple(x.shape)}"
+        raise _checks.refusal("angles (batch, len, pairs)", rule, got)
     _checks.check_same("device", ("x", "angles"), (x.device, angles.device))
 
 
@@ -227,8 +222,6 @@ class RotaryPositionalEncoding(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the settings in the printed module."""
-        text = (
-            f"head_dim={self.head_dim}, rotary_dim={self.rotary_dim}, "
-            f"base={self.base:g}, interleaved={self.interleaved}"
-        )
+        text = f"head_dim={self.head_dim}, rotary_dim={self.rotary_dim}, "
+        text += f"base={self.base:g}, interleaved={self.interleaved}"
         return text if self.scaling is None else f"{text}, scaling={self.scaling}"

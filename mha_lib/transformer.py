@@ -60,9 +60,8 @@ class _Block(_TorchTwin):
         for name in options.keys() - set(_OF_EVERY_ATTENTION):
             named = [*inspect.signature(_Block).parameters][:-1]
             known = ", ".join(named + _OF_EVERY_ATTENTION)
-            raise TypeError(
-                f"{type(self).__name__} has no option {name!r}, only {known}"
-            )
+            unknown = f"{type(self).__name__} has no option {name!r}"
+            raise TypeError(f"{unknown}, only {known}")
         # The attention checks its own arguments; all checks come before any weight is drawn.
         _checks.check_positive_int("hidden_dim", hidden_dim)
         _checks.check_choice("activation", activation, _ACTIVATIONS)
@@ -79,9 +78,8 @@ class _Block(_TorchTwin):
                 return RMSNorm(embed_dim, eps=layer_norm_eps, **place)
             return nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias, **place)
 
-        self.self_attention = MultiHeadAttention(
-            embed_dim, num_heads, window=window, rotary=rotary, **heads
-        )
+        own: Any = {"window": window, "rotary": rotary}
+        self.self_attention = MultiHeadAttention(embed_dim, num_heads, **own, **heads)
         self.self_attention_norm = new_norm()
         if self._has_memory:
             self.cross_attention = MultiHeadAttention(embed_dim, num_heads, **heads)

@@ -924,7 +924,7 @@ FAULTS = [
           "test_inspection::test_a_pruned_layer_equals_one_with_heads_switched_off"),
     # parallel
     Fault("the output projection divided by rows",
-          "parallel", "shard_heads", '"out_proj": RowwiseParallel()', '"out_proj": ColwiseParallel()',
+          "parallel", "shard_heads", "parallel.RowwiseParallel()", "parallel.ColwiseParallel()",
           "test_distributed::test_the_layer_divided_over_processes_equals_the_layer_on_one"),
     Fault("the values not divided",
           "parallel", "shard_heads", '("q_proj", "k_proj", "v_proj")}', '("q_proj", "k_proj")}',
