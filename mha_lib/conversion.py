@@ -211,8 +211,7 @@ def _names(decodes: bool) -> tuple[dict[str, str], dict[str, str]]:
 class _TorchTwin(nn.Module):
     """Base class of blocks and stacks: conversion from torch's module of the same kind, and back."""
 
-    _attention: ClassVar[type[MultiHeadAttention]]
-    """The class of a block's attentions."""
+    _attention: ClassVar[type[MultiHeadAttention]]  # of a block
 
     @classmethod
     def from_torch(cls: type[_Own], module: nn.Module) -> _Own:

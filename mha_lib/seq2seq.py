@@ -94,14 +94,10 @@ class EncoderDecoder(nn.Module):
     ) -> Float[Tensor, "batch new target_vocab"]:
         """Predict what follows each token of the targets; no prediction sees a later token.
 
-        `target` holds all tokens so far, (batch, target_len); `memory` and `source_lens` are those of
-        `encode`. With a `cache` from `decoder.new_cache()`, one per batch, only tokens that it does not hold
-        are computed. The result has one row of logits for each of these: (batch, new, target_vocab).
-
-        Raises:
-            TypeError: `target` is not an int64 tensor, or a wrong dtype elsewhere.
-            ValueError: wrong shape, a token or a length out of range, a target longer than `max_len`, or one
-                that the cache holds whole.
+        Arguments and errors are those of `EncoderDecoder.encode`, which makes the `memory`, and likewise for
+        `target`, all tokens so far, (batch, target_len). With a `cache` from `decoder.new_cache()`, one per
+        batch, only tokens that it does not hold are computed, and there must be some. The result has one row
+        of logits for each of these: (batch, new, target_vocab).
         """
         max_len = len(self.positions.encoding)
         _check_ids("target", target, self.target_embedding, max_len)

@@ -34,8 +34,7 @@ class _Block(_TorchTwin):
     """Base class of both kinds of block: their layers, with a residual connection and a norm around each."""
 
     _attention = MultiHeadAttention
-    _has_memory: ClassVar[bool]
-    """Whether the block attends to a memory as well."""
+    _has_memory: ClassVar[bool]  # whether the block attends to a memory as well
 
     def __init__(
         self,
@@ -227,15 +226,11 @@ class DecoderBlock(_Block):
     ) -> Float[Tensor, "*batch len embed_dim"]:
         """Let the tokens attend to earlier tokens, then to the memory, then transform each token.
 
-        Mask, bias, key mask and lengths are those of `EncoderBlock.forward`, for the self-attention and in
-        addition to its causal mask, which always applies. `memory_mask`, `memory_key_mask` and
-        `memory_valid_lens` hide parts of `memory`, (batch, memory_len, embed_dim), in the same way. `cache`
-        grows by `x`. The memory is projected only in the first call; pass the same memory, and its mask or
-        lengths, each time. The result has the shape of `x`, (batch, len, embed_dim).
-
-        Raises:
-            TypeError: wrong dtype of a tensor or mask, or `cache` is not a `DecoderBlockCache`.
-            ValueError: shapes or lengths do not fit, or `cache` holds a memory of another length.
+        Arguments and errors are those of `EncoderBlock.forward`, for the self-attention and in addition to
+        its causal mask, which always applies. `memory_mask`, `memory_key_mask` and `memory_valid_lens` hide
+        parts of `memory`, (batch, memory_len, embed_dim), in the same way. The `cache`, a
+        `DecoderBlockCache`, grows by `x`. The memory is projected only in the first call; pass the same
+        memory, of the same length, and its mask or lengths, each time. The result has the shape of `x`.
         """
         own, projected = None, None
         if cache is not None:
