@@ -175,7 +175,7 @@ FAMILIES = {
     "qwen3": _QWEN3,
 }
 
-_GEMMA = "norms multiply by 1 + weight, embeddings by √hidden_size, and a GELU gates"
+_GEMMA = "norms multiply by 1 + weight, embeddings by √hidden_size; the gate is GELU"
 UNSUPPORTED = dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), _GEMMA)
 
 # Their names of activations -> ours. The first of several is the one that is written.
