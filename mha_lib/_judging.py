@@ -229,7 +229,6 @@ class Exercise:
         return found
 
     # ------------------------------------------------------------------ running an answer
-
     def _arguments(self, case: str) -> tuple[Any, ...]:
         """New arguments of a case, the same each time."""
         number = list(self.cases).index(case)
@@ -318,7 +317,6 @@ class Exercise:
         )
 
     # ------------------------------------------------------------------ judging the results
-
     def _problems(
         self, outcomes: Mapping[str, _Outcome], right: Answer
     ) -> dict[str, str]:
@@ -388,7 +386,6 @@ class Exercise:
         return f"{start} for {self._place(fails)}: {problems[fails]}"
 
     # ------------------------------------------------------------------ gradients
-
     def _judge_gradients(self, answer: Answer, reference: Answer) -> Verdict:
         """The verdict on an answer whose numbers agree with those of a reference."""
         if not self.gradients:
@@ -460,7 +457,6 @@ class Exercise:
         return ""
 
     # ------------------------------------------------------------------ words
-
     def _place(self, case: str) -> str:
         """A case with the sizes of its arguments."""
         shapes = [
@@ -531,8 +527,6 @@ def rows_sum_to_one(
 
 
 # ------------------------------------------------------------------ small parts
-
-
 def _check_callable(name: str, value: object) -> None:
     if not callable(value):
         raise _checks.wrong_type(name, "callable", value)

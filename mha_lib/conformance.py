@@ -71,8 +71,6 @@ _texts = Texts(__name__, few=True)
 
 
 # ------------------------------------------------------------------ the formula
-
-
 def _attention(
     query: Tensor,
     key: Tensor,
@@ -169,8 +167,6 @@ class _Decoder:
 
 
 # ------------------------------------------------------------------ cases
-
-
 def _inputs(
     g: Generator,
     q_len: int = Q_LEN,
@@ -221,8 +217,6 @@ def _blind(g: Generator, queries: int | slice = slice(None)) -> Bool[Tensor, "b 
 
 
 # ------------------------------------------------------------------ what is judged
-
-
 @dataclass(frozen=True)
 class Report:
     """What was found, aspect by aspect; true if nothing that was tried is wrong.
@@ -478,8 +472,6 @@ def _judge(subject: _Subject, tries: Collection[str] | None, *layer: Any) -> Rep
 
 
 # ------------------------------------------------------------------ rotary positions, and decoding
-
-
 def check_rotary(
     rotate: Callable[..., Any], *, base: float = 10_000.0, interleaved: bool = True
 ) -> Verdict:
@@ -558,8 +550,6 @@ def check_decoding(
 
 
 # ------------------------------------------------------------------ other languages, and the shell
-
-
 def _plain(value: Any) -> Any:
     """A tensor as nested lists, with "NaN" for what JSON lacks."""
     if isinstance(value, Tensor):
