@@ -477,12 +477,9 @@ def check_rotary(
 ) -> Verdict:
     """Check a function that rotates queries or keys by their positions (Su et al., 2021), and name its fault.
 
-    Args:
-        rotate: function of x (batch, num_heads, len, head_dim) and positions (len,), integers; returns x
-            rotated.
-        base: of the angles, position * base^(-2i / head_dim).
-        interleaved: columns 2i and 2i + 1 are a pair; otherwise the columns of a pair lie half of the width
-            apart.
+    The function `rotate` takes x (batch, num_heads, len, head_dim) and positions (len,), integers; it returns
+    x, rotated by the angles position * base^(-2i / head_dim). If `interleaved`, columns 2i and 2i + 1 are a
+    pair; otherwise the columns of a pair lie half of the width apart.
 
     Raises:
         TypeError: `rotate` cannot be called, `base` is not a number, or `interleaved` not a bool.

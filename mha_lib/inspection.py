@@ -195,11 +195,9 @@ def head_importance(
     in one backward pass. The `grad` of the parameters is not touched. The function also works under
     `torch.no_grad()` and `torch.inference_mode()`; compiled models run eagerly meanwhile.
 
-    Args:
-        attention: the layer, inside the model that `loss` runs.
-        loss: a function without arguments that runs the model and returns one loss for each sample that the
-            layer sees, shape (batch,), or a scalar. The absolute value is taken for each sample before the
-            mean; a sample's loss must not depend on the other samples.
+    The function `loss` has no arguments; it runs the model that `attention` is in, and returns one loss for
+    each sample that the layer sees, shape (batch,), or a scalar. The absolute value is taken for each sample
+    before the mean; a sample's loss must not depend on the other samples.
 
     Raises:
         TypeError: `attention` is not a `MultiHeadAttention`, or `loss()` is not a tensor.
@@ -264,12 +262,9 @@ def prune_heads(
 
     The output is that of `gate_heads` with gates 0 for these heads, at a lower cost. `embed_dim` and
     `head_dim` stay the same, masks and biases per head have one entry for each remaining head, and frozen
-    parameters stay frozen.
-
-    Args:
-        attention: the layer; it is not changed.
-        heads: indices of the heads to remove, each once; at least one head must stay. Query heads that share
-            a key and value head are removed together with it, so all of them must be named.
+    parameters stay frozen; `attention` itself is not changed. Of `heads`, the indices of the heads to remove,
+    each is named once, and at least one head must stay. Query heads that share a key and value head are
+    removed together with it, so all of them must be named.
 
     Raises:
         TypeError: `attention` is not a `MultiHeadAttention`, an index is not an int, or a projection is not a

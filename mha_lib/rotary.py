@@ -96,10 +96,8 @@ def apply_rotary(
     (partial width, as in GPT-J and GPT-NeoX). Half precision is rotated in float32. The result has the shape
     and dtype of `x`; the lengths of the vectors do not change.
 
-    Args:
-        x: (..., len, head_dim).
-        angles: (len, pairs) or (batch, len, pairs), from `rotary_angles`; row p belongs to token p.
-        interleaved: how columns are paired.
+    The angles, (len, pairs) or (batch, len, pairs), are from `rotary_angles`; row p belongs to token p of
+    `x`, (..., len, head_dim).
 
     Raises:
         TypeError: `x` is not a floating-point tensor, `angles` is not float32 or float64 (in half precision,
@@ -138,12 +136,9 @@ class RotaryPositionalEncoding(nn.Module):
     angles are computed in each call for the positions given, in float32 whatever the dtype of the model, so
     there is no maximum length.
 
-    Args:
-        head_dim: width of a head, even.
-        base: as in `sinusoidal_encoding`.
-        rotary_dim: how many columns are rotated, counted from the first; even. Default `head_dim`.
-        interleaved: as in `apply_rotary`.
-        scaling: how pairs turn more slowly for texts longer than those of training.
+    Of the `head_dim` columns of a head, the first `rotary_dim` are rotated, by default all; both are even.
+    `base` is as in `sinusoidal_encoding`, `interleaved` as in `apply_rotary`; `scaling` says how pairs turn
+    more slowly for texts longer than those of training.
 
     Raises:
         TypeError: a width is not an int, `base` is not a number, `interleaved` not a bool, `scaling` not a
