@@ -120,8 +120,8 @@ class SinusoidalPositionalEncoding(_PositionalEncoding):
     The table is a buffer: it moves with the module to another device and is not trained. It is not stored in
     the state dict, since it can be recomputed.
 
-    `embed_dim` is the width of a token, even or odd, and `max_len` the number of positions in the table, which
-    is float32 by default; `dropout` is the probability that an entry of the sum is dropped, in training only.
+    `embed_dim` is the width of a token, even or odd, and `max_len` the number of positions in the table,
+    float32 by default; `dropout` is the probability that an entry of the sum is dropped, in training only.
 
     Raises:
         TypeError: a size is not an int, `dropout` not a number.
