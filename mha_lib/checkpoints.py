@@ -39,7 +39,8 @@ def load_checkpoint(
 
     The network is used only if `revision` is given: then `source` is a name on the Hugging Face hub. Of BERT,
     the classifier for pairs of sentences is left out. Files of a bare `BertModel` or `LlamaModel` give a
-    model with `head=False`, whose logits are None. Dropout is not carried over. Where rotary positions are
+    model with `head=False`, whose logits are None. The model, a `Llama` also for Mistral and Qwen, is in eval
+    mode, with parameters of the dtype of the file. Dropout is not carried over. Where rotary positions are
     scaled to longer texts, `max_len` is the length that they are scaled to. Relative positions, windows in
     some of the layers and quantized weights are refused.
 
@@ -52,10 +53,6 @@ def load_checkpoint(
             as "main", which may change.
         sha256: the digest of `model.safetensors`, or a dict from file names to digests, which must name every
             file of weights and may name others. Digests are compared before any of these files is parsed.
-
-    Returns:
-        A `Bert`, `GPT2` or `Llama` (also for Mistral and Qwen) in eval mode, with parameters of the dtype of
-        the file.
 
     Raises:
         TypeError: an argument is of the wrong type.

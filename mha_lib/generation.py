@@ -288,11 +288,8 @@ def beam_decode(
     answers; lengths are not rewarded.
 
     Arguments and errors are those of `greedy_decode`, and of `generate` for `beam_size`, the number of
-    answers; with 1 the answer is that of `greedy_decode`.
-
-    Returns:
-        (answers, log_probs): tokens (batch, beam_size, answer_len) and the logarithms of their probabilities
-        (batch, beam_size), in nats, the most probable first.
+    answers; with 1 the answer is that of `greedy_decode`. The results are tokens, (batch, beam_size,
+    answer_len), and the logarithms of their probabilities, (batch, beam_size), in nats, the best first.
 
     Example:
         >>> model = EncoderDecoder(7, 5, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=1)

@@ -347,11 +347,8 @@ class Bert(_LanguageModel):
         """Predict which token belongs in each place; each prediction sees all visible tokens.
 
         Arguments and errors are those of `GPT2.forward`, and `segments`, int64 (batch, len), the segment of
-        each token; default 0.
-
-        Returns:
-            (hidden, logits): the last block's output, (batch, len, embed_dim), and logits
-            (batch, len, vocab_size). Rows of hidden tokens are meaningless.
+        each token; default 0. The results are the last block's output, (batch, len, embed_dim), and logits
+        (batch, len, vocab_size), in which rows of hidden tokens are meaningless.
         """
         places, hide = self._check_call(tokens, key_mask, valid_lens, None, positions)
         segments = torch.zeros_like(tokens) if segments is None else segments

@@ -29,11 +29,9 @@ def rotary_angles(
     They are position * base^(-2i / head_dim), in radians, computed in float64 and returned as float32,
     (len, head_dim / 2) or (batch, len, head_dim / 2).
 
-    Args:
-        num_positions: number of positions, counted from 0; or the positions themselves, integers (len,), or
-            (batch, len) if the samples of a batch have different positions.
-        head_dim: number of columns to rotate in pairs: the even width of a head, or of a part of it.
-        base: as in `sinusoidal_encoding`.
+    Positions are counted from 0 if `num_positions` is their number; or it holds the positions themselves,
+    integers (len,), or (batch, len) if the samples of a batch have different positions. `head_dim` columns
+    are rotated in pairs: the even width of a head, or of a part of it. `base` is as in `sinusoidal_encoding`.
 
     Raises:
         TypeError: a size is not an int, positions are not integers, or `base` is not a number.
