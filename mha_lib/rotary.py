@@ -61,7 +61,7 @@ def _check_rotary(x: Tensor, angles: Tensor) -> None:
         raise TypeError(f"angles must be float32 or float64, {why}, got {angles.dtype}")
     length, head_dim = x.shape[-2:]
     if head_dim % 2:
-        raise _checks.refusal("head_dim, the last axis of x,", "be even", head_dim)
+        raise _checks.refusal("head_dim, the last axis of x,", "be even", x)
     pairs = angles.shape[-1]
     if angles.ndim > 3 or angles.shape[-2] != length or not 0 < 2 * pairs <= head_dim:
         rule = f"have shape (len, pairs) or (batch, len, pairs) with len={length}"
