@@ -107,7 +107,7 @@ claims: .venv/ready ## write beside each number of a page where it comes from, a
 EXPERIMENTS := $(filter-out common,$(notdir $(basename $(wildcard experiments/*.py))))
 experiments: .venv/ready ## train what the pages quote and store it, an hour; ONLY=two_pointers for one (CONFIRM=1: compare only)
 	@printf '%s\n' $(or $(ONLY),$(EXPERIMENTS)) | \
-	  xargs -P $(JOBS) -I NAME $(BIN)/python experiments/NAME.py $(if $(CONFIRM),--confirm)
+	  xargs -P $(JOBS) -I NAME $(BIN)/python experiments/common.py NAME $(if $(CONFIRM),--confirm)
 
 # The same layer in every framework, each in an environment of its own. The results go into the page, which is stored
 # again with them; the book and the tests need none of the frameworks. CHECK=1 also runs those notebooks for Colab that
