@@ -34,7 +34,8 @@ import mha_lib
 from mha_lib import MultiHeadAttention, causal_mask
 
 HERE = Path(__file__).resolve().parent
-COMPILED_SIZES = ((2, 6, 100, 5), (8, 64, 128, 4))  # batch, len, width, heads
+SIZE = ("batch", "len", "embed_dim", "num_heads")
+COMPILED_SIZES = ((2, 6, 100, 5), (8, 64, 128, 4))
 SIZES = (*COMPILED_SIZES, (4, 256, 256, 8), (4, 512, 512, 8), (1, 2048, 512, 8))
 TINY_SIZES = ((2, 6, 20, 5), (3, 16, 8, 2))
 FORWARD, BACKWARD = "forward", "forward + backward"
@@ -88,9 +89,8 @@ class Plain(nn.Module):
     def heads(self, x):
         """Queries, keys and values of each head, (batch, heads, len, head_dim)."""
         projected = (self.q(x), self.k(x), self.v(x))
-        return [
-            y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for y in projected
-        ]
+        by_head = (self.num_heads, -1)
+        return [y.unflatten(-1, by_head).transpose(1, 2) for y in projected]
 
 
 class Fused(Plain):
@@ -216,9 +216,8 @@ def outcome(module, x, lens, upstream):
     output, found["weights in training"] = module(x, lens)
     found["output in training"] = output.detach()
     names, parameters = zip(*module.named_parameters(), strict=True)
-    found["gradient of x"], *grads = torch.autograd.grad(
-        output, (x, *parameters), upstream
-    )
+    grads = torch.autograd.grad(output, (x, *parameters), upstream)
+    found["gradient of x"], *grads = grads
     for kind in ("weight", "bias"):
         ours = [g for n, g in zip(names, grads, strict=True) if n.endswith(kind)]
         found[f"gradient of each {kind}"] = torch.cat(ours)
@@ -275,18 +274,11 @@ def time_layers(sizes, device, compiled, **pace):
         for direction, prepare in CALLS.items():
             calls = {name: prepare(one, x, lens) for name, one in modules.items()}
             rounds = rounds_of(calls, clock=clock_of(device), **pace)
-            row = {
-                "device": device,
-                **dict(
-                    zip(("batch", "len", "embed_dim", "num_heads"), size, strict=True)
-                ),
-                "padding": padding,
-                "direction": direction,
-                "rounds": len(rounds[OURS]),
-                "difference": float(f"{difference:.1e}"),
-                "ms": medians(rounds),
-                "ratios": ratios(rounds, reported(compiled)),
-            }
+            row = {"device": device, **dict(zip(SIZE, size, strict=True))}
+            row |= {"padding": padding, "direction": direction}
+            row |= {"rounds": len(rounds[OURS])}
+            row |= {"difference": float(f"{difference:.1e}"), "ms": medians(rounds)}
+            row |= {"ratios": ratios(rounds, reported(compiled))}
             report(row)
             yield row
 
@@ -339,10 +331,9 @@ def measure_memory(contestant, mask, direction, size, device):
     module = CONTESTANTS[contestant](torch_layer(width, heads, device))
     module.train(direction == BACKWARD)
     causal = {"causal": True} if "causal" in mask else {}
-    lengths = (length // 8, length)
-    few, all_of_them = (
-        tokens(batch, n, width, "padding" in mask, device) for n in lengths
-    )
+    options = (width, "padding" in mask, device)
+    few = tokens(batch, length // 8, *options)
+    all_of_them = tokens(batch, length, *options)
 
     def call(x, lens):
         if direction == FORWARD:
@@ -392,9 +383,8 @@ def memory_cases():
 def memory_row(case, size, device):
     """Measure one case in a fresh process, whose peak nothing else has touched."""
     options = ["--memory", json.dumps([*case, size, device])]
-    done = subprocess.run(
-        [sys.executable, __file__, *options], capture_output=True, text=True
-    )
+    command = [sys.executable, __file__, *options]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{case} failed:\n{done.stderr}")
     return json.loads(done.stdout)

@@ -176,13 +176,10 @@ def measure(name, sizes, least):
             if not difference < 1e-4:
                 raise ValueError(f"{name}, {size}: {way} differs by {difference:.1g}")
         rounds = rounds_of(calls, seconds=0, least=least, shortest=LEAST_SECONDS)
-        ratios = {
-            way: [
-                rounded(r, 3) for r in ratio_of_medians(rounds, way, NOTHING).values()
-            ]
-            for way in calls
-            if way != NOTHING
-        }
+        ratios = {}
+        for way in [way for way in calls if way != NOTHING]:
+            found = ratio_of_medians(rounds, way, NOTHING).values()
+            ratios[way] = [rounded(number, 3) for number in found]
         rows.append({"size": size, "ms": medians(rounds, 3), "ratios": ratios})
     return rows
 
@@ -224,10 +221,8 @@ def run_all(only, quick):
 
 def speed_cell(results):
     """Source of the cell that carries the results into the page, which must run without this repository."""
-    lines = ",\n".join(
-        f"{json.dumps(name)}: {json.dumps(found)}"
-        for name, found in results["programs"].items()
-    )
+    rows = [(json.dumps(n), json.dumps(x)) for n, x in results["programs"].items()]
+    lines = ",\n".join(map(": ".join, rows))
     return (
         "# `make bench-rosetta` writes this cell from benchmarks/results_rosetta.json. Do not edit it.\n"
         f'SPEED = json.loads(r"""{{"machine": {json.dumps(results["machine"])}, "programs": {{\n'

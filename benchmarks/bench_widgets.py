@@ -35,7 +35,8 @@ from stills import open_browser  # noqa: E402
 BOOK = ROOT / "_build" / "html"
 VIEW = "widget-view+json"
 LANDING, THROTTLE = "index.html", 4
-SCREENS = {"phone": (360, 740), "tablet": (768, 1024), "desktop": (1280, 900)}
+SIZES = {"phone": (360, 740), "tablet": (768, 1024), "desktop": (1280, 900)}
+SCREENS = {name: {"width": w, "height": h} for name, (w, h) in SIZES.items()}
 ALREADY_COMPRESSED = (".png", ".woff", ".woff2")
 TYPED = ["3. März 2021", "Wednesday, March 3, 2021"]  # into the field of the translator
 CONTROLS = "input[type=range]:not([disabled]), input[type=text]:not([disabled])"
@@ -81,9 +82,7 @@ def pages():
 def opened(browser, name):
     """A page whose widgets have all started, and the files that it has loaded."""
     page, files = browser.new_page(), set()
-    page.set_viewport_size(
-        dict(zip(("width", "height"), SCREENS["desktop"], strict=True))
-    )
+    page.set_viewport_size(SCREENS["desktop"])
     page.on("request", lambda request: files.add(urlsplit(request.url)))
     page.goto((BOOK / name).as_uri())
     views = page.locator(f'script[type$="{VIEW}"]').count()
@@ -131,12 +130,11 @@ def heights(browser, name):
     """How high each widget of a page is at first, on each of the screens, by the widget's name."""
     page, _ = opened(browser, name)
     # A widget that was never on the screen would only have the height that was measured the last time.
-    page.add_style_tag(
-        content=".widget-host { content-visibility: visible !important }"
-    )
+    rule = ".widget-host { content-visibility: visible !important }"
+    page.add_style_tag(content=rule)
     hosts, columns = page.locator(".widget-host"), []
-    for width, height in SCREENS.values():
-        page.set_viewport_size({"width": width, "height": height})
+    for screen in SCREENS.values():
+        page.set_viewport_size(screen)
         page.wait_for_timeout(500)  # the theme's side bars slide in
         columns.append(hosts.evaluate_all(HIGH))
     names = hosts.evaluate_all(MODEL_IDS)
