@@ -292,8 +292,8 @@ def plot_seeds(
             check_type(f"results[{label!r}][{setting!r}]", seeds, Tensor)
             seeds = seeds.detach().flatten()
             reach = 0.06 if len(seeds) > 1 else 0.0
-            places = settings.index(setting) + offset
-            places = places + torch.linspace(-reach, reach, len(seeds))
+            spread = torch.linspace(-reach, reach, len(seeds))
+            places = settings.index(setting) + offset + spread
             style = {"color": head_color(i), "markersize": 4.5, "alpha": 0.8}
             (dots,) = axis.plot(places, seeds, "os^D"[i % 4], **style)
             dots.set(fillstyle=fill_of(seeds), label=label if j == 0 else None)
