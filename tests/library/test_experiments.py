@@ -29,7 +29,7 @@ TINY = '''
 """A line that learns a slope."""
 
 import torch
-from common import Arm, run_script
+from common import Arm
 from torch import nn
 
 from mha_course.data import noisy_curve
@@ -59,10 +59,6 @@ ARMS = {
     for name, lr, keep in (("fast", 0.1, 1), ("slow", 0.01, 0))
 }
 BOUNDS = {"flat": 0.5}
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)
 '''
 
 
@@ -83,7 +79,7 @@ def folder(made, tmp_path):
 
 
 def run(folder, *options):
-    command = [sys.executable, str(folder / "tiny.py"), *options]
+    command = [sys.executable, str(folder / "common.py"), "tiny", *options]
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=FOLDER.parent)
 
 

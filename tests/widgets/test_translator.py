@@ -814,11 +814,11 @@ def test_the_build_puts_the_files_where_pages_ask_for_them(tmp_path, stored_mode
     static = tmp_path / "_static"
     static.mkdir()
     (static / "translator-2-000000000000.js").write_text("old")
-    app = SimpleNamespace(outdir=tmp_path, builder=SimpleNamespace(format="html"))
-    extension.write_models(app, None)
+    app = SimpleNamespace(outdir=tmp_path)
+    extension.write_models(app)
     assert list(static.iterdir()) == []
     write_page(tmp_path, [Translator()])
-    extension.write_models(app, None)
+    extension.write_models(app)
     names = {path.name for path in static.glob("translator-*.js")}
     assert names == set(model_files())
     assert (static / min(names)).read_text(encoding="utf-8") == model_files()[min(names)]
@@ -828,7 +828,7 @@ def test_the_build_puts_the_files_where_pages_ask_for_them(tmp_path, stored_mode
     )
     warned = []
     extension.logger = SimpleNamespace(warning=lambda *given: warned.append(given))
-    extension.write_models(app, None)
+    extension.write_models(app)
     assert len(warned) == 1
     assert "make notebooks" in warned[0][0]
 
