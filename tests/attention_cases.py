@@ -10,8 +10,6 @@ from random_tensors import bools, random
 
 from mha_lib.masking import sliding_window_mask
 
-# masks
-
 
 def all_but(mask, *row):
     """The same mask with one row hidden altogether."""
@@ -60,8 +58,6 @@ def hidden_rows(lead, q_len=Q_LEN, k_len=K_LEN, **hide):
     visible = oracles.visible_pairs(lead[0], *(lead[1:] or (1,)), q_len, k_len, **hide)
     return torch.from_numpy(~visible.any(-1)).reshape(*lead, q_len)
 
-
-# biases, and all that may be asked for
 
 BIAS = random(BATCH, HEADS, Q_LEN, K_LEN, seed=7)
 BIASES = {

@@ -29,9 +29,6 @@ def gradients(output, tensors):
     return torch.autograd.grad(output, tensors, factors.reshape(output.shape))
 
 
-# the same numbers, laid out otherwise in memory
-
-
 def transposed(x):
     return x.mT.contiguous().mT
 

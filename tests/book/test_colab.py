@@ -210,7 +210,6 @@ def test_the_simulation_is_like_colab(fresh):
     assert {canonicalize_name(name) for name in MAY_BE_INSTALLED} == needed
 
 
-# --------------------------------------------------------------------------------
 # The set-up cell
 
 
@@ -326,7 +325,6 @@ def test_beside_the_versions_of_colab_only_what_is_missing_is_installed(site, tm
     assert pip_would_install(tmp_path / "venv" / "bin" / "python", site) == MAY_BE_INSTALLED
 
 
-# --------------------------------------------------------------------------------
 # The chapters
 
 
@@ -378,7 +376,6 @@ def test_package_that_was_installed_is_whole(colab):
     assert where.count(str(colab.site)) == 2
 
 
-# --------------------------------------------------------------------------------
 # The frameworks of chapters/rosetta
 
 

@@ -89,7 +89,6 @@ def checkout(tmp_path):
     return Checkout(tmp_path / "my course")
 
 
-# --------------------------------------------------------------------------------
 # The environment
 
 
@@ -180,7 +179,6 @@ def test_wrong_python_is_refused_before_anything_is_downloaded(checkout):
     assert checkout.log == []
 
 
-# --------------------------------------------------------------------------------
 # The book
 
 
@@ -213,7 +211,6 @@ def test_address_of_the_book_works_with_a_space(checkout):
     assert Path(urllib.parse.unquote(urllib.parse.urlsplit(address).path)).is_file()
 
 
-# --------------------------------------------------------------------------------
 # What a machine lacks
 
 RELEASES = {

@@ -232,10 +232,6 @@ def test_chapter_is_stored_as_it_should(path):
     assert faults(nbformat.read(path, as_version=4)) == []
 
 
-# --------------------------------------------------------------------------------
-# The checks find what they are there for.
-
-
 def picture(colour=(31, 119, 180), size=(40, 30), speck=0, dust=None):
     """A PNG of one colour in base64, the first `speck` pixels black, and each `dust`-th a little darker."""
     pixels = np.full((size[1], size[0], 3), colour, dtype=np.uint8)

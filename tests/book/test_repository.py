@@ -57,7 +57,6 @@ def test_no_page_is_written_and_then_forgotten():
     assert {path.relative_to(ROOT).with_suffix("").as_posix() for path in written} == pages
 
 
-# --------------------------------------------------------------------------------
 # The address
 
 
@@ -142,7 +141,6 @@ def test_address_that_colab_cannot_open_is_refused(url, capsys):
     assert url in capsys.readouterr().out
 
 
-# --------------------------------------------------------------------------------
 # What is installed
 
 
@@ -446,7 +444,6 @@ def test_library_needs_torch_and_jaxtyping_alone(wheels, tmp_path):
     assert not {"mha_course", "matplotlib", "sklearn", "ipywidgets", "tokenizers"} & set(done.stdout.split())
 
 
-# --------------------------------------------------------------------------------
 # Safety
 
 

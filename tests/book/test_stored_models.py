@@ -91,10 +91,6 @@ def tokens_of(words, text):
     return torch.tensor([words.index(word) for word in text.split()])
 
 
-# --------------------------------------------------------------------------------
-# Maps of heads
-
-
 @pytest.mark.parametrize(
     ("page_name", "counts"),
     [
@@ -170,10 +166,6 @@ def test_the_ablation_lab_without_each_head(opened):
             switches.nth(off).press("Space")
 
 
-# --------------------------------------------------------------------------------
-# Sentences
-
-
 def test_the_sum_and_the_answers_where_heads_meet(opened):
     host, state = opened("chapters/03_multi_head_attention", "HeadsMeet")
     model, num_heads = state["model"], state["model"]["num_heads"]
@@ -215,10 +207,6 @@ def test_the_trained_vectors_of_the_attention_stepper(opened):
         cells = host.locator(".mha-pane:visible .mha-map [role=gridcell]")
         grounds = [ground for ground, _ in cells.evaluate_all(CELLS)]
         assert_colors(grounds, expected[head].flatten(), 1, is_signed=False)
-
-
-# --------------------------------------------------------------------------------
-# Dates
 
 
 @pytest.mark.parametrize(

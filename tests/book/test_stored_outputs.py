@@ -22,10 +22,6 @@ from mha_course import plots
 ROOT = Path(__file__).resolve().parents[2]
 
 
-# --------------------------------------------------------------------------------
-# Figures
-
-
 def curves(
     *,
     height=1.0,
@@ -90,10 +86,6 @@ def test_a_figure_drawn_again_or_in_fewer_colours_is_the_same(drawn):
     assert figure_fault(curves(shift=1e-5), drawn) is None
 
 
-# --------------------------------------------------------------------------------
-# Text after training
-
-
 def printed(text):
     return [new_output("stream", name="stdout", text=text)]
 
@@ -120,10 +112,6 @@ def printed(text):
 def test_after_training_words_stay_and_numbers_nearly(new, stored, fault):
     found = list(text_faults(printed(new), printed(stored)))
     assert found == [] if fault is None else len(found) == 1 and fault in found[0], found
-
-
-# --------------------------------------------------------------------------------
-# Widgets
 
 
 @pytest.fixture(scope="module")
@@ -188,10 +176,6 @@ def test_a_state_rounded_elsewhere_is_the_same(shown):
     model = first_model(rounded)
     model["value"] = scaled(model["value"], 1 + 1e-5)
     assert list(state_faults(rounded, shown["HeadExplorer"])) == []
-
-
-# --------------------------------------------------------------------------------
-# Through nbval
 
 
 def nbval(notebook, folder):

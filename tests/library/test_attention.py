@@ -26,8 +26,6 @@ from random_tensors import (
 
 from mha_lib import dot_product_attention
 
-# every mask
-
 
 @BOTH_PATHS
 @pytest.mark.parametrize(
@@ -87,9 +85,6 @@ def test_a_hidden_row_does_not_change_other_samples(need_weights):
         assert weights.sum(-1)[0].allclose(torch.ones(HEADS, Q_LEN))
 
 
-# sizes at the edge
-
-
 @BOTH_PATHS
 def test_no_keys_or_no_queries(need_weights):
     x = torch.ones(BATCH, HEADS, Q_LEN, HEAD_DIM)
@@ -106,9 +101,6 @@ def test_attention_without_batch(need_weights):
     output, _ = dot_product_attention(query, key, value, is_causal=True, need_weights=need_weights)
     expected, _ = oracles.attention(query[None, None], key[None, None], value[None, None], is_causal=True)
     np.testing.assert_allclose(output, expected[0, 0], rtol=1e-10)
-
-
-# how the numbers lie in memory
 
 
 @BOTH_PATHS
@@ -150,9 +142,6 @@ def test_expanded_inputs(need_weights):
         torch.autograd.grad(output.sum(), small), torch.autograd.grad(single.sum(), alone), strict=True
     ):
         torch.testing.assert_close(own, one * BATCH * HEADS)
-
-
-# dropout
 
 
 @BOTH_PATHS

@@ -11,8 +11,6 @@ from random_tensors import gradients, random
 
 from mha_lib import dot_product_attention
 
-# a bias
-
 
 @BOTH_PATHS
 @pytest.mark.parametrize("hide", ["nothing", "causal", "mask of heads, lens, causal", "hidden row of a head"])
@@ -65,9 +63,6 @@ def test_both_paths_have_the_same_gradient_of_a_bias(bias, hide):
         assert (gradient[3][anyone > 0] != 0).any()
 
 
-# groups of heads that share keys and values
-
-
 @BOTH_PATHS
 @pytest.mark.parametrize("hide", ["nothing", "causal", "lens, causal", "mask of samples", "hidden sample"])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (6, 3), (3, 1), (6, 6)])
@@ -79,9 +74,6 @@ def test_heads_of_a_group_share_keys_and_values(heads, kv_heads, hide, need_weig
     if need_weights:
         assert weights.shape == (BATCH, heads, Q_LEN, K_LEN)
         np.testing.assert_allclose(weights, expected_weights, rtol=1e-10, atol=1e-15)
-
-
-# scale and softcap
 
 
 @BOTH_PATHS
@@ -100,9 +92,6 @@ def test_another_scale_and_a_softcap(hide, asked, need_weights):
         assert (weights is not None) == need_weights
         if need_weights:
             np.testing.assert_allclose(weights, expected_weights, rtol=1e-10, atol=1e-15)  # fmt: skip
-
-
-# all of it at once
 
 
 @BOTH_PATHS

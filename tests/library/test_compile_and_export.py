@@ -19,8 +19,6 @@ from torch.export import Dim, export
 
 from mha_lib import KeyValueCache, dot_product_attention
 
-# torch.compile
-
 
 @BOTH_PATHS
 @pytest.mark.parametrize(
@@ -103,9 +101,6 @@ def test_inductor_computes_the_same():
     traced = torch.compile(layer, fullgraph=True)
     asked = {"valid_lens": LENS, "is_causal": True}
     torch.testing.assert_close(traced(*given, **asked), layer(*given, **asked))
-
-
-# torch.export
 
 
 class Decided(nn.Module):

@@ -27,8 +27,6 @@ from mha_course.data import (
     sentence_text,
 )
 
-# pointer tasks
-
 
 @pytest.mark.parametrize("length", [1, 2, 5, 12])
 def test_pointer_targets_are_where_the_task_points(length):
@@ -69,9 +67,6 @@ def test_a_generator_leaves_the_global_random_state_alone():
     markov_batch(2, 3, markov_transition(), generator=generator())
     noisy_curve(generator=generator())
     assert torch.equal(torch.get_rng_state(), before)
-
-
-# the Markov source
 
 
 def test_transition_is_a_matrix_of_probabilities_fixed_by_its_seed():
@@ -125,9 +120,6 @@ def test_the_source_itself_pays_its_entropy():
     assert loss == pytest.approx(markov_entropy(16, transition), abs=0.01)
 
 
-# the curve
-
-
 def test_noisy_curve_samples_the_curve():
     split = noisy_curve(31, 17, noise=0, generator=generator())
     assert isinstance(split, Split)
@@ -147,9 +139,6 @@ def test_noise_has_the_given_size_and_is_on_the_samples_only():
     assert torch.equal(split.y_test, curve(split.x_test))
     again = noisy_curve(5000, 17, noise=0.3, generator=generator())
     assert all(torch.equal(*pair) for pair in zip(split, again, strict=True))
-
-
-# sentences
 
 
 SENTENCE = re.compile(
@@ -221,9 +210,6 @@ def test_sentences_follow_the_generator():
     one, same, other = (sentence_batch(9, generator=generator(seed)) for seed in (0, 0, 1))
     assert torch.equal(one.tokens, same.tokens)
     assert not torch.equal(one.tokens, other.tokens)
-
-
-# digits
 
 
 @pytest.mark.parametrize("patch", [1, 2, 4, 8])

@@ -220,7 +220,6 @@ def test_importing_the_library_does_not_import_the_exercises():
     assert printed.stdout.strip() == "False"
 
 
-# --------------------------------------------------------------------------------
 # Known mistakes of every page, in a reader's own style: the audit sees that each edit of a reference gets its
 # sentence, and only such rows see that the sentence says what the edit does. `reader_layers` holds those of
 # whole layers, and the tests of chapters 2 and 4 and of the masks hold more.
@@ -302,7 +301,6 @@ def test_a_mistake_in_other_words_is_named(name, mistake, answer):
     assert verdict.message.startswith(f"Not yet: {mistake}. "), verdict
 
 
-# --------------------------------------------------------------------------------
 # Multi-head attention
 
 

@@ -78,9 +78,6 @@ def test_other_lists_of_specimens_get_the_reason_for_the_first_mistake():
     assert "no specimen is called 'no mask'" in repr(exercises.check_one_head(lambda: ["no mask"]))
 
 
-# ------------------------------------------------------------------ escape
-
-
 class Layer(MultiHeadAttention):
     """A right layer, called as those of the page."""
 

@@ -22,7 +22,6 @@ from mha_course.exercises import (
 
 LOWEST = torch.finfo(torch.float32).min
 
-# --------------------------------------------------------------------------------
 # Masked softmax
 
 
@@ -72,7 +71,6 @@ SOFTMAX_UNKNOWN = {
     "no result carries a gradient": lambda s, m: by_hand(s.detach(), m),
 }
 
-# --------------------------------------------------------------------------------
 # Sinusoidal positions
 
 
@@ -128,7 +126,6 @@ TABLE_UNKNOWN = {
     ),
 }
 
-# --------------------------------------------------------------------------------
 # Rotation
 
 
@@ -183,7 +180,6 @@ ROTARY_UNKNOWN = {
     ),
 }
 
-# --------------------------------------------------------------------------------
 # Cache
 
 
@@ -266,7 +262,6 @@ CACHE_UNKNOWN = {
     "right for one token, wrong for two tokens (x (2, 7), W_q (7, 3), W_k (7, 3), W_v (7, 5))": with_sigmoids,
 }
 
-# --------------------------------------------------------------------------------
 # Verdicts
 
 RIGHT = [

@@ -14,8 +14,6 @@ from random_tensors import bools, gradients
 
 from mha_lib import KeyValueCache, MultiHeadAttention
 
-# saving, copying, moving
-
 
 @EACH_KIND
 def test_weights_can_be_saved_and_loaded(kind, tmp_path):
@@ -116,9 +114,6 @@ def test_repr_names_the_sizes():
         assert f"{name}={value}" in repr(MultiHeadAttention(6, 3, **settings))
 
 
-# what a call leaves behind
-
-
 def state(module):
     """Everything that a module and its parts hold: names, identities, version counters."""
     found = {}
@@ -153,9 +148,6 @@ def test_a_call_leaves_nothing_on_the_layer(training, kind, need_weights):
     for part in layer.modules():
         assert not part._forward_hooks and not part._forward_pre_hooks
         assert not part._backward_hooks and not part._buffers
-
-
-# dropout, seeds, modes
 
 
 def test_returned_weights_are_those_before_dropout():

@@ -118,9 +118,6 @@ def test_the_first_of_three_axes_is_the_batch_even_where_there_are_as_many_heads
         assert torch.equal(everywhere[b, h], mask[b])
 
 
-# Windows
-
-
 @pytest.mark.parametrize("right", [None, 0, 1, 9])
 @pytest.mark.parametrize("left", [None, 0, 2, 9])
 @pytest.mark.parametrize(("q_len", "k_len"), [*itertools.product([0, 1, 5, 7], repeat=2)])
@@ -138,9 +135,6 @@ def test_windows_without_a_side():
     assert torch.equal(sliding_window_mask(5, left=3), sliding_window_mask(5, 5, left=3))  # fmt: skip
     assert torch.equal(sliding_window_mask(7, left=0), torch.eye(7).bool())
     assert sliding_window_mask(5, 7, left=2, device="meta").is_meta
-
-
-# Biases
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,6 @@ def assert_agrees(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=TOLERANCES[expected.dtype], atol=1e-7)
 
 
-# Attention
-
 ATTENTION = load("attention", "Attention")
 NAMES = pytest.mark.parametrize("name", ATTENTION)
 
@@ -208,8 +206,6 @@ def test_attention(name, need_weights):
         assert_agrees(weights, case.outputs["qk_matmul_output"])
 
 
-# RotaryEmbedding
-
 ROTARY = load("rotaryembedding", "RotaryEmbedding")
 
 
@@ -235,9 +231,6 @@ def test_rotary_embedding(name):
     if case.inputs["X"].ndim == 3:
         turned = layer.merge_heads(turned)
     torch.testing.assert_close(turned, case.outputs["Y"], rtol=1e-5, atol=1e-6)
-
-
-# Nothing is silently left out
 
 
 # What the tests above look at; names are those of the operators' specifications.

@@ -18,8 +18,6 @@ from random_tensors import differentiable, gradients
 
 from mha_lib import dot_product_attention, dot_product_score
 
-# dtypes
-
 
 @BOTH_PATHS
 @DTYPES
@@ -153,9 +151,6 @@ def test_a_function_as_rule_gets_half_precision_as_float32():
     assert output.isfinite().all()
 
 
-# numbers at the edge of what a dtype holds
-
-
 @BOTH_PATHS
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("hide", [{}, {"valid_lens": torch.tensor([2])}], ids=["", "lens"])  # fmt: skip
@@ -212,9 +207,6 @@ def test_a_bias_beyond_what_the_scores_can_hold(low, need_weights):
     assert output.isfinite().all()
     seen = [row for row in range(Q_LEN) if row != 3]
     torch.testing.assert_close(output[:, :, seen], value[:, :, 2:3].expand(-1, -1, len(seen), -1))
-
-
-# autocast
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

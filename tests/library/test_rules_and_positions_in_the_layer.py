@@ -26,9 +26,6 @@ from mha_lib import (
     softcap_scores,
 )
 
-# scoring rules
-
-
 RULES = {
     "cosine": (lambda: cosine_score, lambda _: oracles.cosine),
     "dot": (lambda: dot_product_score, lambda _: oracles.dot),
@@ -109,9 +106,6 @@ def test_scores_of_another_shape_are_refused(rule):
 def test_a_rule_that_returns_no_scores_is_refused(result):
     with pytest.raises(TypeError, match="score"):
         make_layer(score=lambda q, k: result)(*make_inputs())
-
-
-# positions
 
 
 def make_rotary_layer(**options):

@@ -129,9 +129,6 @@ def test_scores_with_parameters_equal_the_loop(make, rule, lead):
     np.testing.assert_allclose(scores.detach(), expected, rtol=1e-12, atol=1e-12)
 
 
-# A cap
-
-
 @pytest.mark.parametrize("shape", [(), (7,), (BATCH, HEADS, Q_LEN, K_LEN)], ids=str)
 @pytest.mark.parametrize("cap", [0.5, 3, 50.0])
 def test_capped_scores_equal_the_formula(cap, shape):

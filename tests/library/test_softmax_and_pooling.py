@@ -13,8 +13,6 @@ from random_tensors import bools, random
 
 from mha_lib import attention_pooling, masked_softmax
 
-# masked_softmax
-
 
 @pytest.mark.parametrize("hide", [name for name, parts in HIDING_HEADS.items() if "is_causal" not in parts])
 def test_softmax_equals_the_loop(hide):
@@ -80,9 +78,6 @@ def test_softmax_gradient_equals_finite_differences():
     scores = random(3, 5, requires_grad=True)
     assert torch.autograd.gradcheck(lambda s: masked_softmax(s, mask), (scores,))
     assert torch.autograd.gradgradcheck(lambda s: masked_softmax(s, mask), (scores,))
-
-
-# attention_pooling
 
 
 @pytest.mark.parametrize("hide", ["nothing", "mask of samples", "hidden row"])

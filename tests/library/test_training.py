@@ -300,9 +300,6 @@ def test_the_two_pointer_task_is_learned():
     assert (accuracy > 0.95).all()
 
 
-# the helpers
-
-
 def test_cross_entropy_is_the_mean_over_all_places():
     logits, target = torch.randn(2, 3, 5), torch.randint(5, (2, 3))
     expected = -logits.log_softmax(-1).gather(-1, target[..., None]).mean()

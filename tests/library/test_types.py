@@ -59,8 +59,6 @@ METHODS = {
 }
 
 
-# Every tensor names its axes.
-
 SHAPED = re.compile(r"\b(?!Tensor)[A-Z]\w+\[Tensor, (\"[^\"]*\"|'[^']*')\]")
 
 
@@ -93,9 +91,6 @@ def test_every_tensor_names_its_axes(path):
     exempt = {"mha_lib.KeyValueCache": {"keys", "values", "visible"}}
     bare = bare_tensors(inspect.unwrap((PUBLIC | METHODS)[path]))
     assert set(bare) <= exempt.get(path, set())
-
-
-# The tests enforce them.
 
 
 def test_the_library_is_checked():

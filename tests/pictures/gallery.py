@@ -34,10 +34,6 @@ ADDRESS = "http://book.test/"
 PATIENCE = 60_000  # milliseconds: a safety net
 
 
-# --------------------------------------------------------------------------------
-# What is drawn
-
-
 def widget(name):
     """The mark-up of a sample widget: its state, and the place where it is shown."""
     sample = SAMPLES[name]()
@@ -76,10 +72,6 @@ NAMES = [*SAMPLES, *DIAGRAMS]
 
 def markup(name):
     return DIAGRAMS[name] if name in DIAGRAMS else widget(name)
-
-
-# --------------------------------------------------------------------------------
-# The page and the browser
 
 
 @contextlib.contextmanager
@@ -190,10 +182,6 @@ def empty_page(book):
     style.string = ".text_html svg { translate: 0 0.0037px }"
     page.head.append(style)
     return str(page)
-
-
-# --------------------------------------------------------------------------------
-# Sheets
 
 
 def join(images):

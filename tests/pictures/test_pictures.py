@@ -56,10 +56,6 @@ def test_the_stills_of_a_page_are_as_it_shows_its_widgets(path):
     assert not any(figure_fault(*pair) for pair in zip(stills(notebook), stored, strict=True))
 
 
-# --------------------------------------------------------------------------------
-# What would be noticed
-
-
 def css(rules):
     return f"""() => {{
       const style = document.head.appendChild(document.createElement("style"));

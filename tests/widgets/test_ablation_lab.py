@@ -189,9 +189,6 @@ def test_repr(models):
     assert repr(lab) == "AblationLab(num_heads=4, off=[1, 3], samples=20)"
 
 
-# In a browser
-
-
 SHOWN = ("accuracy", "subsets", "answers")  # all but the maps, which are pixels
 
 
@@ -388,9 +385,6 @@ def test_table_sets_the_switches(show, models):
     cells.last.click()
     host.get_by_role("button", name="All heads on").click()
     assert_shows_numbers(host, lab, SHOWN)
-
-
-# What is seen, turned back into data
 
 
 def test_bars_texts_and_the_rate_of_guessing(show, models):

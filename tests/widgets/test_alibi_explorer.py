@@ -28,9 +28,6 @@ def needle_in(slope, length, distance, score):
     return scores[distance], math.exp(scores[distance]) / total
 
 
-# In Python
-
-
 @pytest.mark.parametrize("shown", ["bias", "weights"])
 @pytest.mark.parametrize("num_heads", SLOPES)
 @pytest.mark.parametrize(("length", "needle", "score"), [(2, 1, 3.0), (13, 7, 0.5), (211, 101, 11.0)])
@@ -77,9 +74,6 @@ def test_the_chosen_head_and_the_needle_stay_where_they_can_be():
     assert (explorer.head, explorer.needle) == (2, 16)
     assert AlibiExplorer(length=2).needle == 1
     assert AlibiExplorer().needle == 4
-
-
-# In a browser
 
 
 def needle_of(host):

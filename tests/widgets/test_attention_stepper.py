@@ -73,9 +73,6 @@ def trained_inputs(words, head):
     return x, matrices
 
 
-# In Python
-
-
 def assert_numbers(stepper, expected):
     found = stepper.numbers()
     assert found.keys() == expected.keys()
@@ -170,9 +167,6 @@ def test_repr():
     assert repr(AttentionStepper(query=2, step=4)) == (
         "AttentionStepper(vectors='by hand', sentence='we like tea', head=0, query=2, step=4)"
     )
-
-
-# In a browser
 
 
 @pytest.fixture
@@ -552,9 +546,6 @@ def test_every_step_fits_its_frame(opened, width, settings):
     words = host.locator(".mha-pane:visible th bdi")
     cut = words.evaluate_all("all => all.filter(one => one.scrollWidth > one.clientWidth + 1).length")
     assert cut == 0, "no word is cut"
-
-
-# What is seen, turned back into data
 
 
 @pytest.mark.parametrize(("step", "name"), [(2, "scores"), (3, "scaled")])

@@ -183,9 +183,6 @@ def test_settings_that_depend_on_each_other():
     assert (calculator.num_heads, calculator.num_kv_heads) == (12, 6)
 
 
-# In a browser
-
-
 @pytest.fixture
 def open_calculator(show):
     """A function that shows a calculator with its folds open."""

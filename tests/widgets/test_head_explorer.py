@@ -414,9 +414,6 @@ def test_where_a_widget_cannot_run_its_settings_are_named(explorer):
     assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
 
 
-# In a browser
-
-
 def make_explorer(**traits):
     generator = torch.Generator().manual_seed(5)
     sentence = HeadExample(

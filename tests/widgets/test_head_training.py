@@ -304,9 +304,6 @@ def test_as_many_seeds_reach_the_end_as_the_page_says(math_page, num_heads, read
     assert "the tenth, seed 9, ends at 13/48" in text
 
 
-# What is seen
-
-
 def curve_points(host, index, kind):
     """The points of a curve on one of the two planes, turned back into steps and values."""
     plane = host.locator(".mha-plane").nth(index)

@@ -216,9 +216,6 @@ def test_repr():
     assert repr(meet) == "HeadsMeet(text='we like hot tea today', query=4, off=[1])"
 
 
-# In a browser: what a reader sees
-
-
 def boxes(path):
     """The boxes of a picture's path, as the numbers where they begin and end: (count, 2)."""
     found = re.findall(r"M([\d.]+) (-?[\d.]+)V(-?[\d.]+)h([\d.]+)V(-?[\d.]+)z", path)

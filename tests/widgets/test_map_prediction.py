@@ -40,9 +40,6 @@ def big(**changes):
     return MapPrediction("What finds what?", rows, columns, truth, **(task | changes))
 
 
-# In Python
-
-
 @pytest.mark.parametrize(
     "convert", [torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.clone, list, tuple]
 )
@@ -113,9 +110,6 @@ def test_the_truth_can_be_read_without_scripts():
     assert '<th scope="col">k 3</th>' in html
     row = '<tr><th scope="row"><code>q</code> 0</th>' + 3 * "<td>visible</td>" + 2 * "<td>hidden</td>"
     assert f"{row}<td>The mask is aligned at the <em>end</em>.</td></tr>" in html
-
-
-# In a browser
 
 
 def cell(host, row, column):
@@ -371,9 +365,6 @@ def test_states_can_be_told_apart_in_forced_colours_and_in_the_dark(show):
     assert colours(host, 0, 0) != light
     places = ((0, 0), (0, 4), (0, 3), (2, 0))
     assert len({colours(host, *place)[0] for place in places}) == 4
-
-
-# What the browser keeps
 
 
 @pytest.mark.parametrize("over", ["http", "disk"])

@@ -162,9 +162,6 @@ def test_wrong_tensors_are_refused(scores, value, error, message):
         MaskPainter(scores, value)
 
 
-# The widget in a page
-
-
 READ = """root => {
   const all = (node, names) => [...node.querySelectorAll(names)];
   const texts = (nodes) => nodes.map((node) => node.textContent);

@@ -336,9 +336,6 @@ def test_a_wrong_mask_is_refused(visible):
     assert translator.visible == MaskTranslator().visible
 
 
-# The widget in a page
-
-
 @pytest.fixture
 def hand(reader, tmp_path):
     """A widget whose settings a test can change, with the code of all cards unfolded."""

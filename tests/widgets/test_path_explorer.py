@@ -45,9 +45,6 @@ def recurrent_steps(source, target):
     return steps
 
 
-# In Python
-
-
 @pytest.mark.parametrize("k", [3, 5, 7])
 @pytest.mark.parametrize("n", [2, 3, 11])
 def test_paths_equal_derivatives(n, k):
@@ -129,9 +126,6 @@ def test_tokens_stay_inside():
     explorer = PathExplorer(source=5)
     with pytest.raises(ValueError, match=r"target must lie in 5\.\.11, got 4"):
         explorer.target = 4
-
-
-# The widget in a browser
 
 
 def points(host, kind, name):
@@ -258,9 +252,6 @@ def test_no_word_of_the_table_breaks(show, width):
     assert len(seen) >= 15
     assert [word for word in words if word[1:] != [1, True]] == []
     assert not any("\u00ad" in word for word in seen)
-
-
-# What is seen, turned back into data
 
 
 def amount(text):

@@ -159,9 +159,6 @@ def test_own_pairs_need_no_true_curve():
     assert "test_error" in line.numbers()
 
 
-# Traits
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -189,9 +186,6 @@ def test_wrong_arguments_are_refused(arguments, error, message):
 def test_data_are_read_only(name):
     with pytest.raises(TypeError, match="read-only"):
         setattr(PoolingExplorer(), name, [])
-
-
-# The widget in a browser
 
 
 def handle(host, name):
@@ -410,9 +404,6 @@ def test_program_of_the_true_curve_names_it(show):
     assert "from mha_course.data import curve" in code
     assert "truth = [" not in code
     assert len(code) < 3000
-
-
-# What is seen, turned back into data
 
 
 def test_curves_dots_and_stems_are_the_data(show):

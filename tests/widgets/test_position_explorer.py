@@ -23,9 +23,6 @@ def loops(num_positions, embed_dim, base):
     return table
 
 
-# In Python
-
-
 @pytest.mark.parametrize(
     ("num_positions", "embed_dim", "base", "position", "column"),
     [
@@ -67,9 +64,6 @@ def test_the_marked_place_stays_in_the_table():
     assert (explorer.position, explorer.column) == (3, 6)
     explorer.embed_dim = 1
     assert (explorer.position, explorer.column) == (3, 0)
-
-
-# In a browser
 
 
 def test_the_box_marks_a_row_and_a_column(show):
@@ -199,9 +193,6 @@ def test_the_picture_has_the_colours_of_the_numbers(show):
     # Position 0 is (0, 1, 0, 1, ...): the white middle of the map, then its red end.
     assert pixels[0, :2, :3].tolist() == [[247, 247, 247], [103, 0, 31]]
     assert_color_bar(host.locator(".mha-bar"), 1, is_signed=True)
-
-
-# What is seen, turned back into data
 
 
 def test_curves_are_the_sine_the_cosine_and_the_dot_products(show):

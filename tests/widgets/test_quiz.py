@@ -116,9 +116,6 @@ def test_a_quiz_can_be_read_without_scripts(quiz):
     assert "Look" not in html, "feedback on a wrong choice would confuse here"
 
 
-# In a browser
-
-
 def make_quiz():
     return Quiz(
         [
@@ -185,9 +182,6 @@ def test_a_quiz_shows_what_python_chose(show):
 def test_a_quiz_with_a_wrong_state_gives_a_message(show):
     host = show(make_quiz(), alter=lambda states: states[0].update(chosen=[7, None]))
     assert "chosen must hold one choice or null for each question" in host.get_by_role("alert").inner_text()
-
-
-# What the browser keeps
 
 
 def make_named():

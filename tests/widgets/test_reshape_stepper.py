@@ -94,9 +94,6 @@ def test_repr():
     assert repr(stepper) == f"ReshapeStepper(split='view', merge='transpose', {shape})"
 
 
-# In a browser
-
-
 def asked(walk, length, num_heads):
     """Where each question points: written down again, so that a change of either is seen."""
     places, head_dim = [], 12 // length // num_heads
@@ -221,9 +218,6 @@ def test_changing_the_way_keeps_the_stage_and_reset_brings_all_back(show):
     host.get_by_role("button", name="Reset").click()
     assert_shows_numbers(host, ReshapeStepper(step=2))
     expect(host.locator("[role=status]")).to_have_text("All settings are back at their initial values.")
-
-
-# What is seen, turned back into data
 
 
 def test_a_verdict_gives_the_strides_or_says_what_was_copied(show):

@@ -35,9 +35,6 @@ def loops(m, n, pair, head_dim, base, query_angle, key_angle):
     return results
 
 
-# In Python
-
-
 @pytest.mark.parametrize("shown_scores", ["pair", "all"])
 @pytest.mark.parametrize(
     ("m", "n", "pair", "head_dim", "base", "angles"),
@@ -87,9 +84,6 @@ def test_the_pair_stays_in_the_head():
     dial = RotationDial(head_dim=8, pair=3)
     dial.head_dim = 4
     assert dial.pair == 1
-
-
-# In a browser
 
 
 def test_moving_both_leaves_the_rotary_score(show):
@@ -198,9 +192,6 @@ def test_arrows_end_where_the_numbers_say(show):
         x, y = (float(number) for number in path.split("L")[1].split("M")[0].split())
         expected = dial.numbers()[name]
         torch.testing.assert_close(torch.tensor([x, -y], dtype=torch.float64), expected, atol=1e-4, rtol=0)
-
-
-# What is seen, turned back into data
 
 
 ARCS = """nodes => nodes.map((path) => {

@@ -17,9 +17,6 @@ from mha_course.widgets.score_explorer import ADDITIVE_KEY, ADDITIVE_QUERY, ADDI
 SCORES = ("dot", "cosine", "gaussian", "bilinear", "additive")
 
 
-# The numbers, each by its formula, one coordinate at a time
-
-
 def drawn_coordinates(explorer):
     """What the browser is sent: 126 coordinates beyond the plane for the query and up to six keys."""
     numbers = struct.unpack(f"<{7 * 126}f", base64.b64decode(explorer.extra))
@@ -96,9 +93,6 @@ def test_the_width_makes_scores_spread_unless_they_are_scaled():
     scaled = ScoreExplorer(d=128).numbers()
     assert unscaled["effective_keys"] < 1.01
     assert scaled["effective_keys"] > 3
-
-
-# The widget in a page
 
 
 def test_points_move_by_keyboard_and_stop_at_the_edge(show):
@@ -248,9 +242,6 @@ def test_as_many_keys_as_there_are(show, count):
     assert_shows_numbers(host, explorer)
     expect(host.locator(".mha-handle.mha-key:visible")).to_have_count(count)
     assert_copied_code_gives(host, explorer)
-
-
-# What is seen, turned back into data
 
 
 def test_rows_bars_and_discs_show_the_scores_and_weights(show):

@@ -343,9 +343,6 @@ def test_beams_equal_torch(math_page, beam_size):
         assert len(lengths) > 1
 
 
-# In Python
-
-
 def test_numbers_are_those_of_the_model_step_by_step(models):
     shown = Translator(models, text="12 June 1987", num_heads=4, step=3, layer=0, head=2)
     model = shown.model().double()
@@ -430,9 +427,6 @@ def test_exact_match_counts_right_answers(models):
     text = dates.texts[0]
     assert shown.dates["answers"][0] == decode_target(dates.target[0])
     assert shown.dates["texts"][0] == text
-
-
-# What a reader sees
 
 
 def seen_strip(host, kind):
@@ -831,9 +825,6 @@ def test_the_build_puts_the_files_where_pages_ask_for_them(tmp_path, stored_mode
     extension.write_models(app, None)
     assert len(warned) == 1
     assert "make notebooks" in warned[0][0]
-
-
-# Sizes and looks
 
 
 def test_the_compact_one_has_the_field_the_strips_and_the_steps(show, models):

@@ -50,9 +50,6 @@ def shape(**changes):
     return TypedAnswer(**(given_ | changes))
 
 
-# In Python
-
-
 @pytest.mark.parametrize(
     ("answer", "computed"),
     [
@@ -537,9 +534,6 @@ def test_the_input_has_room_on_the_smallest_phone(show):
     assert box["height"] >= 34
     assert host.get_by_role("textbox").evaluate("node => parseFloat(getComputedStyle(node).fontSize)") >= 16
     assert host.page.evaluate("document.documentElement.scrollWidth") == 320
-
-
-# What the browser keeps
 
 
 @pytest.mark.parametrize("over", ["http", "disk"])

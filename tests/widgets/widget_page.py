@@ -17,9 +17,6 @@ security = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(security)
 
 
-# A page as the book makes it, and what a reader does with it
-
-
 def stand_in(widget):
     """What the book shows in place of a widget where there are no scripts, as _ext/course.py makes it."""
     still = '<svg width="300" height="100"></svg>'
