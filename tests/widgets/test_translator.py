@@ -19,46 +19,27 @@ from torch import nn
 from widget_looks import contrast
 from widget_page import ByHand, assert_shows_numbers, in_browser, run_copied_code, shown, write_page
 
-from mha_course.data.dates import (
-    DATE_LETTERS,
-    END,
-    ISO_SYMBOLS,
-    NEW_LOCALES,
-    SOURCE_LENGTH,
-    START,
-    TARGET_LENGTH,
-    date_batch,
-    decode_target,
-    encode_source,
-    normalize_date,
-)
+from mha_course.data import dates as date_data
 from mha_course.widgets import Translator, translator
-from mha_course.widgets.translator import (
-    ATTENTIONS,
-    attention_layers,
-    model_files,
-    pack_model,
-    round_to_bytes,
-    unpack_model,
-)
+from mha_course.widgets.translator import attention_layers, pack_model, round_to_bytes, unpack_model
 from mha_lib import beam_decode, capture_attention, gate_heads, greedy_decode
 from mha_lib.seq2seq import EncoderDecoder
 
 ROOT = Path(__file__).resolve().parents[2]
 MATH = "translator_math.js"
 STORED = ROOT / "experiments" / "stored" / "dates.json"
-LIMITS = {"start": START, "end": END, "max_len": TARGET_LENGTH}
+LIMITS = {"start": date_data.START, "end": date_data.END, "max_len": date_data.TARGET_LENGTH}
 TASK = {
-    "letters": DATE_LETTERS, "symbols": list(ISO_SYMBOLS), "start": START, "end": END,
-    "source_length": SOURCE_LENGTH, "target_length": TARGET_LENGTH,
+    "letters": date_data.DATE_LETTERS, "symbols": list(date_data.ISO_SYMBOLS), "start": date_data.START, "end": date_data.END,
+    "source_length": date_data.SOURCE_LENGTH, "target_length": date_data.TARGET_LENGTH,
 }  # fmt: skip
 
 
 def make_model(num_heads=3, width=21, hidden=13, layers=2, *, bias=True, seed=0, sharp=1.7, **options):
     """A model that has learned nothing, but answers different dates differently, the sharper the more."""
     torch.manual_seed(seed)
-    sizes = (1 + len(DATE_LETTERS), len(ISO_SYMBOLS), width, num_heads, hidden, layers)
-    model = EncoderDecoder(*sizes, max_len=SOURCE_LENGTH, bias=bias, **options)
+    sizes = (1 + len(date_data.DATE_LETTERS), len(date_data.ISO_SYMBOLS), width, num_heads, hidden, layers)
+    model = EncoderDecoder(*sizes, max_len=date_data.SOURCE_LENGTH, bias=bias, **options)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
@@ -87,7 +68,7 @@ def stored_models(models, monkeypatch):
 
 
 def held_out(count=200, seed=5, **kind):
-    return date_batch(count, held_out=True, generator=torch.Generator().manual_seed(seed), **kind)
+    return date_data.date_batch(count, held_out=True, generator=torch.Generator().manual_seed(seed), **kind)
 
 
 # The mathematics
@@ -97,10 +78,10 @@ def test_texts_are_normalized_as_in_python(math_page):
     spaces = "".join(chr(point) for point in range(0x3100) if chr(point).isspace()) + "\ufeff\u200b"
     texts = ["", " ", "ΑΎΓΟΥΣΤΟΣ 3ΗΣ", "İSTANBUL", "２０２１年３月３日", "ﬁ ß ẞ Ⅳ ① ㍻", "e\u0301 é", "ΣΑΣ Σ"]
     texts += ["".join(f"{index}{space}" for index, space in enumerate(spaces))]
-    dates = held_out(300, locales=("el", "vi", "tr", "ja", "ko", "hu", *NEW_LOCALES))
+    dates = held_out(300, locales=("el", "vi", "tr", "ja", "ko", "hu", *date_data.NEW_LOCALES))
     texts += [text.upper().replace(" ", "\u00a0 ") for text in dates.texts]
     assert in_browser(math_page, "return texts.map(normalizeDate)", texts=texts) == [
-        normalize_date(text) for text in texts
+        date_data.normalize_date(text) for text in texts
     ]
 
 
@@ -119,7 +100,7 @@ def test_what_cannot_be_read_is_refused_with_a_sentence_as_python_refuses_it(mat
     found = in_browser(math_page, "return dateProblem(text, task)", text=text, task=TASK)
     assert sentence in found
     with pytest.raises(ValueError, match="texts must"):
-        encode_source([text])
+        date_data.encode_source([text])
 
 
 def test_what_can_be_read_becomes_the_tokens_of_python(math_page):
@@ -127,7 +108,7 @@ def test_what_can_be_read_becomes_the_tokens_of_python(math_page):
     found = in_browser(math_page, "return texts.map((t) => [dateProblem(t, task), dateTokens(t, task)])",
                        texts=texts, task=TASK)  # fmt: skip
     assert [problem for problem, _ in found] == [""] * len(texts)
-    for (_, tokens), row in zip(found, encode_source(texts), strict=True):
+    for (_, tokens), row in zip(found, date_data.encode_source(texts), strict=True):
         assert tokens == row[row != 0].tolist()
 
 
@@ -168,7 +149,10 @@ def test_what_an_answer_contradicts_is_said(math_page, text, answer, doubt):
 
 def test_no_right_answer_to_a_written_date_is_doubted(math_page):
     dates = held_out(400)
-    pairs = [[text, decode_target(target)] for text, target in zip(dates.texts, dates.target, strict=True)]
+    pairs = [
+        [text, date_data.decode_target(target)]
+        for text, target in zip(dates.texts, dates.target, strict=True)
+    ]
     found = in_browser(
         math_page, "return pairs.map(([text, answer]) => dateDoubt(text, answer))", pairs=pairs
     )
@@ -220,7 +204,7 @@ def gated(model, gates):
 
 def nested(flat, model):
     """Gates as translator_math.js takes them: by attention, layer and head."""
-    return flat.view(len(ATTENTIONS), len(model.encoder.blocks), -1).tolist()
+    return flat.view(len(translator.ATTENTIONS), len(model.encoder.blocks), -1).tolist()
 
 
 def compare_with_torch(page, model, dates, gates=None):
@@ -242,7 +226,7 @@ def compare_with_torch(page, model, dates, gates=None):
         rounded = rounded.to(precision)
         with torch.no_grad(), gated(rounded, gates):
             tokens = greedy_decode(rounded, dates.source, source_lens=lens, **LIMITS)
-            start = torch.full_like(tokens[:, :1], START)
+            start = torch.full_like(tokens[:, :1], date_data.START)
             with capture_attention(rounded) as captured:
                 memory = rounded.encode(dates.source, source_lens=lens)
                 written = torch.cat((start, tokens[:, :-1]), dim=1)
@@ -250,8 +234,8 @@ def compare_with_torch(page, model, dates, gates=None):
         maps = [captured[name] for name in layer_names(len(model.encoder.blocks))]
         pairs = []
         for row, answer in enumerate(answers):
-            length, count = int(lens[row]), int((tokens[row] != END).sum()) + 1
-            count = min(count, TARGET_LENGTH)
+            length, count = int(lens[row]), int((tokens[row] != date_data.END).sum()) + 1
+            count = min(count, date_data.TARGET_LENGTH)
             assert answer["tokens"] == tokens[row, :count].tolist()
             pairs += [(answer["states"], memory[row, :length]), (answer["logits"], logits[row, :count])]
             found = [heads for kind in answer["maps"] for heads in kind]
@@ -302,14 +286,14 @@ def test_the_trained_models_equal_torch(math_page, num_heads):
     model = translator._trained()[num_heads]
     dates = held_out(seed=99)
     answers = compare_with_torch(math_page, model, dates)
-    right = [decode_target(torch.tensor(answer["tokens"])) for answer in answers]
-    wanted = [decode_target(target) for target in dates.target]
+    right = [date_data.decode_target(torch.tensor(answer["tokens"])) for answer in answers]
+    wanted = [date_data.decode_target(target) for target in dates.target]
     share = sum(map(str.__eq__, right, wanted)) / len(wanted)
     shown = Translator(num_heads=num_heads)
     assert share == pytest.approx(shown.exact_match())
     assert shown.exact_match() == pytest.approx(shown.exact_match(rounded=False), abs=0.02)
-    for name in model_files():
-        assert len(gzip.compress(model_files()[name].encode())) < 300_000
+    for name in translator.model_files():
+        assert len(gzip.compress(translator.model_files()[name].encode())) < 300_000
 
 
 @pytest.mark.parametrize("beam_size", [2, 3, 5])
@@ -317,7 +301,7 @@ def test_beams_equal_torch(math_page, beam_size):
     for seed in (0, 3):
         model = make_model(seed=seed)
         with torch.no_grad():
-            model.output.bias[END] += 1.0  # some answers end early
+            model.output.bias[date_data.END] += 1.0  # some answers end early
         packed, dates = pack_model(model), held_out(30)
         found = in_browser(
             math_page,
@@ -335,7 +319,7 @@ def test_beams_equal_torch(math_page, beam_size):
         for row, answers in enumerate(found):
             for place, answer in enumerate(answers):
                 own = tokens[row, place].tolist()
-                own = own[: own.index(END) + 1] if END in own else own
+                own = own[: own.index(date_data.END) + 1] if date_data.END in own else own
                 assert answer["tokens"] == own
                 lengths.add(len(own))
             sums = torch.tensor([answer["logProb"] for answer in answers], dtype=torch.float64)
@@ -346,8 +330,8 @@ def test_beams_equal_torch(math_page, beam_size):
 def test_numbers_are_those_of_the_model_step_by_step(models):
     shown = Translator(models, text="12 June 1987", num_heads=4, step=3, layer=0, head=2)
     model = shown.model().double()
-    source = encode_source(["12 June 1987"])[:, :12]
-    tokens, memory = [START], model.encode(source)
+    source = date_data.encode_source(["12 June 1987"])[:, :12]
+    tokens, memory = [date_data.START], model.encode(source)
     for _ in range(4):
         with capture_attention(model) as captured:
             logits = model.decode(torch.tensor([tokens]), memory)[0, -1]
@@ -361,7 +345,7 @@ def test_numbers_are_those_of_the_model_step_by_step(models):
     shown.attention = "decoder"
     seen = captured["decoder.blocks.0.self_attention"][0, 2, -1]
     torch.testing.assert_close(shown.numbers()["reading"], seen)
-    assert shown.answer() == decode_target(numbers["tokens"])
+    assert shown.answer() == date_data.decode_target(numbers["tokens"])
 
 
 def test_settings_that_depend_on_each_other(models):
@@ -403,7 +387,7 @@ def test_repr_and_models_left_alone(models):
     before = {name: parameter.clone() for name, parameter in models[1].named_parameters()}
     shown = Translator(models, text="2021年3月3日", gates=[0, 1] * 6, beam_size=2)
     assert repr(shown) == "Translator(text='2021年3月3日', num_heads=2, beam_size=2, off=6)"
-    for attention in ATTENTIONS:
+    for attention in translator.ATTENTIONS:
         shown.attention = attention
         shown.numbers()
     for name, parameter in models[1].named_parameters():
@@ -421,11 +405,14 @@ def test_exact_match_counts_right_answers(models):
             greedy_decode(model, source[None, : int((source != 0).sum())], **LIMITS)[0]
             for source in dates.source
         ]
-    right = sum(decode_target(a) == decode_target(b) for a, b in zip(answers, dates.target, strict=True))
+    right = sum(
+        date_data.decode_target(a) == date_data.decode_target(b)
+        for a, b in zip(answers, dates.target, strict=True)
+    )
     assert shown.exact_match() == right / 200
     # A model that knows a right answer is right exactly there.
     text = dates.texts[0]
-    assert shown.dates["answers"][0] == decode_target(dates.target[0])
+    assert shown.dates["answers"][0] == date_data.decode_target(dates.target[0])
     assert shown.dates["texts"][0] == text
 
 
@@ -440,7 +427,7 @@ def seen_strip(host, kind):
     )
 
 
-SAID = {START: "the start is written", END: "the end is written"}
+SAID = {date_data.START: "the start is written", date_data.END: "the end is written"}
 
 
 def channels(color):
@@ -454,9 +441,9 @@ def assert_seen(host, widget):
     numbers = widget.numbers()
     step = min(widget.step, len(numbers["tokens"]) - 1)
     letters = seen_strip(host, ":not(.mha-answer)")
-    assert "".join(cell[0] for cell in letters) == normalize_date(widget.text).replace(" ", "␣")
+    assert "".join(cell[0] for cell in letters) == date_data.normalize_date(widget.text).replace(" ", "␣")
     answer = seen_strip(host, ".mha-answer")
-    signs = ["▷", *(ISO_SYMBOLS[token] for token in numbers["tokens"])]
+    signs = ["▷", *(date_data.ISO_SYMBOLS[token] for token in numbers["tokens"])]
     assert [cell[0] for cell in answer] == [{"[start]": "▷", "[end]": "■"}.get(s, s) for s in signs]
     read, plain = (answer, letters) if widget.attention == "decoder" else (letters, answer)
     reading = numbers["reading"].tolist()
@@ -471,7 +458,7 @@ def assert_seen(host, widget):
     bars = host.locator(".mha-bars li b").all_inner_texts()
     assert bars == [f"{p:.3f}" for p in numbers["probabilities"].tolist()]
     told = host.locator(".mha-told").inner_text()
-    written = SAID.get(int(numbers["tokens"][step]), ISO_SYMBOLS[numbers["tokens"][step]])
+    written = SAID.get(int(numbers["tokens"][step]), date_data.ISO_SYMBOLS[numbers["tokens"][step]])
     assert told.startswith(f"Step {step + 1} of {len(numbers['tokens'])}: ")
     assert written in told
     chances = host.locator(".mha-answers li").all_inner_texts()
@@ -628,7 +615,7 @@ def test_small_maps_show_their_weights(show, models):
     widget = Translator(models[:2], text="3 May 2021")
     host = show(widget)
     pictures = host.locator(".mha-choose canvas").all()
-    places = itertools.product(ATTENTIONS, range(2), range(2))
+    places = itertools.product(translator.ATTENTIONS, range(2), range(2))
     for picture, (attention, layer, head) in zip(pictures, places, strict=True):
         widget.attention, widget.layer, widget.head = attention, layer, head
         weights = widget.numbers()["weights"]
@@ -695,7 +682,7 @@ def test_the_copied_program_of_the_count_counts(show, models, capsys):
 
 
 def put_files(folder, names=None):
-    for name, text in model_files().items():
+    for name, text in translator.model_files().items():
         if names is None or name in names:
             (folder / "_static" / name).write_text(text, encoding="utf-8")
 
@@ -721,7 +708,7 @@ def test_further_models_load_from_files_when_the_slider_needs_them(reader, tmp_p
         assert_seen(host, widget)
         assert_shows_numbers(host, widget)
     loaded = [url.rsplit("/", 1)[1] for url in tab.requests if "translator-" in url]
-    assert sorted(loaded) == sorted(name for name in model_files() if "translator-2-" not in name)
+    assert sorted(loaded) == sorted(name for name in translator.model_files() if "translator-2-" not in name)
     assert_seen(tab.host(1), widgets[1])
     assert page.evaluate("document.querySelectorAll('script[src*=translator-]').length") == 0
 
@@ -748,7 +735,7 @@ def test_a_model_that_cannot_be_loaded_gives_a_sentence_and_another_try(
     heads.press("ArrowRight")
     expect(notice).to_be_visible()
     # A file that was cut off hands nothing over.
-    for name, text in model_files().items():
+    for name, text in translator.model_files().items():
         (tmp_path / "_static" / name).write_text(text[: len(text) // 2], encoding="utf-8")
     host.get_by_role("button", name="Try again").click()
     expect(notice).to_contain_text(re.compile(r"the file translator-4-\S+ is damaged"))
@@ -814,8 +801,8 @@ def test_the_build_puts_the_files_where_pages_ask_for_them(tmp_path, stored_mode
     write_page(tmp_path, [Translator()])
     extension.write_models(app, None)
     names = {path.name for path in static.glob("translator-*.js")}
-    assert names == set(model_files())
-    assert (static / min(names)).read_text(encoding="utf-8") == model_files()[min(names)]
+    assert names == set(translator.model_files())
+    assert (static / min(names)).read_text(encoding="utf-8") == translator.model_files()[min(names)]
     page = tmp_path / "chapters" / "page.html"
     page.write_text(
         page.read_text(encoding="utf-8").replace(min(names)[:14], "translator-1-f"), encoding="utf-8"
@@ -837,7 +824,7 @@ def test_the_compact_one_has_the_field_the_strips_and_the_steps(show, models):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("attention", translator.ATTENTIONS)
 def test_eight_heads_and_forty_letters_fit_a_phone(show, models, theme, attention):
     widget = Translator(
         models[3], text="wednesday, the 30th of September 1999 ad", attention=attention, beam_size=5
@@ -859,7 +846,7 @@ def test_what_is_read_is_said(show, models):
     weights = shown(host, "reading")
     best = int(weights.argmax())
     letter = {" ": "space"}.get("3 may 2021"[best], f"“{'3 may 2021'[best]}”")
-    symbol = ISO_SYMBOLS[int(widget.numbers()["tokens"][1])]
+    symbol = date_data.ISO_SYMBOLS[int(widget.numbers()["tokens"][1])]
     caption = host.locator(".mha-caption")
     expect(caption).to_contain_text(
         f"To write {({'[end]': 'the end'}).get(symbol, f'“{symbol}”')}, head 0 of layer 1"
@@ -874,7 +861,7 @@ def test_the_large_map_has_the_labels_colours_and_numbers_of_its_letters(show, m
     host = show(widget)
     chosen = host.locator(".mha-chosen-map")
     weights = widget.numbers()["weights"]
-    letters = list(normalize_date(widget.text).replace(" ", "␣"))
+    letters = list(date_data.normalize_date(widget.text).replace(" ", "␣"))
     assert chosen.get_by_role("rowheader").all_inner_texts() == letters
     assert chosen.get_by_role("columnheader").all_inner_texts()[1:] == letters
     colors = chosen.get_by_role("gridcell").evaluate_all(
