@@ -51,17 +51,14 @@ def test_a_file_is_stored_once_and_nothing_is_lost():
     assert lighten.share_texts(copy.deepcopy(shared)) == shared
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "export default {};",  # no marker
-        "let a = 1; // a.js\n",  # not at the beginning of a line
-        "  // a.js\nlet a;\n",
-        "before\n// a.js\nafter",  # begins without one
-        "// a.js\n// b.js\n",
-        "// not a file\nlet a;",
-    ],
-)
+@pytest.mark.parametrize("module", [
+    "export default {};",  # no marker
+    "let a = 1; // a.js\n",  # not at the beginning of a line
+    "  // a.js\nlet a;\n",
+    "before\n// a.js\nafter",  # begins without one
+    "// a.js\n// b.js\n",
+    "// not a file\nlet a;",
+])  # fmt: skip
 def test_a_module_of_any_form_comes_back(module):
     state = page_state((module, ""), (module, "p { }"))
     shared = lighten.share_texts(copy.deepcopy(state))
@@ -144,24 +141,21 @@ def test_scripts_stay_where_they_are_needed():
     assert left(scripts, searches=True) == ["searchtools", "language_data", "clipboard"]
 
 
-@pytest.mark.parametrize(
-    ("css", "expected"),
-    [
-        (".used{a:b}.unused{a:b}", ".used{a:b}"),
-        (".used,.unused,p{a:b}", ".used,p{a:b}"),
-        ("p:not(.unused){a:b}", "p:not(.unused){a:b}"),
-        (".used:is(.unused,.x) i{a:b}", ".used:is(.unused,.x) i{a:b}"),
-        (".used.unused{a:b}", ""),
-        ('[data-x=".unused"]{a:b}', '[data-x=".unused"]{a:b}'),
-        ("@media print{.unused{a:b}.used{a:b}}", "@media print{.used{a:b}}"),
-        ("@media print{.unused{a:b}}", ""),
-        (".bs-tooltip-end{a:b}", ".bs-tooltip-end{a:b}"),
-        ("@font-face{src:url(a.b)}", "@font-face{src:url(a.b)}"),
-        ('@charset "UTF-8";:root{--a:b,c}', '@charset "UTF-8";:root{--a:b,c}'),
-        ("@keyframes unused{from{a:b}}", "@keyframes unused{from{a:b}}"),
-        ('.used::before{content:"\\f107"}', '.used::before{content:"\\00f107"}'),
-    ],
-)
+@pytest.mark.parametrize(("css", "expected"), [
+    (".used{a:b}.unused{a:b}", ".used{a:b}"),
+    (".used,.unused,p{a:b}", ".used,p{a:b}"),
+    ("p:not(.unused){a:b}", "p:not(.unused){a:b}"),
+    (".used:is(.unused,.x) i{a:b}", ".used:is(.unused,.x) i{a:b}"),
+    (".used.unused{a:b}", ""),
+    ('[data-x=".unused"]{a:b}', '[data-x=".unused"]{a:b}'),
+    ("@media print{.unused{a:b}.used{a:b}}", "@media print{.used{a:b}}"),
+    ("@media print{.unused{a:b}}", ""),
+    (".bs-tooltip-end{a:b}", ".bs-tooltip-end{a:b}"),
+    ("@font-face{src:url(a.b)}", "@font-face{src:url(a.b)}"),
+    ('@charset "UTF-8";:root{--a:b,c}', '@charset "UTF-8";:root{--a:b,c}'),
+    ("@keyframes unused{from{a:b}}", "@keyframes unused{from{a:b}}"),
+    ('.used::before{content:"\\f107"}', '.used::before{content:"\\00f107"}'),
+])  # fmt: skip
 def test_rules_without_a_user_go_and_all_others_stay(css, expected):
     assert lighten.used_rules(css, {"used"}) == expected
 

@@ -258,14 +258,11 @@ def bare(monkeypatch, tmp_path):
     return make
 
 
-@pytest.mark.parametrize(
-    ("kind", "command"),
-    [
-        ("debian", "sudo apt-get install git libatomic1 chromium-headless-shell fonts-dejavu-core"),
-        ("fedora", "sudo dnf install git libatomic chromium dejavu-sans-fonts"),
-        (None, "ask your system's package manager"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "command"), [
+    ("debian", "sudo apt-get install git libatomic1 chromium-headless-shell fonts-dejavu-core"),
+    ("fedora", "sudo dnf install git libatomic chromium dejavu-sans-fonts"),
+    (None, "ask your system's package manager"),
+])  # fmt: skip
 def test_what_is_missing_is_said_with_the_command_that_installs_it(bare, capsys, kind, command):
     bare(kind)
     assert machine.main(["test"]) == 1

@@ -471,15 +471,12 @@ def test_a_run_leaves_nothing_open(tmp_path):
     assert [str(warning.message) for warning in caught] == []
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("import warnings\nwarnings.warn('careful')", "stderr"),
-        ("1 / 0", "ZeroDivisionError"),
-        ("open('left.txt', 'w').write('x')", "left.txt"),
-        ("import urllib.request\nurllib.request.urlopen('http://example.com')", "URLError"),
-    ],
-)
+@pytest.mark.parametrize(("source", "message"), [
+    ("import warnings\nwarnings.warn('careful')", "stderr"),
+    ("1 / 0", "ZeroDivisionError"),
+    ("open('left.txt', 'w').write('x')", "left.txt"),
+    ("import urllib.request\nurllib.request.urlopen('http://example.com')", "URLError"),
+])  # fmt: skip
 def test_chapter_that_misbehaves_is_not_stored(tmp_path, capsys, source, message):
     path = write_notebook(tmp_path / "chapter.ipynb", source)
     before = path.read_bytes()

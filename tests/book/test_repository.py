@@ -121,14 +121,11 @@ def test_nothing_derived_is_in_git():
     assert {path.parent.relative_to(ROOT).as_posix() for path in notebooks} == {".", "chapters"}
 
 
-@pytest.mark.parametrize(
-    ("repository", "address"),
-    [
-        ("somebody/else", "https://somebody.github.io/else"),
-        ("Some-Body/Course_2", "https://some-body.github.io/Course_2"),
-        ("Some-Body/some-body.github.io", "https://some-body.github.io"),
-    ],
-)
+@pytest.mark.parametrize(("repository", "address"), [
+    ("somebody/else", "https://somebody.github.io/else"),
+    ("Some-Body/Course_2", "https://some-body.github.io/Course_2"),
+    ("Some-Body/some-body.github.io", "https://some-body.github.io"),
+])  # fmt: skip
 def test_address_of_the_book_is_the_one_of_github_pages(repository, address):
     assert book_address(repository) == address
 

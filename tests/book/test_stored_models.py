@@ -91,14 +91,11 @@ def tokens_of(words, text):
     return torch.tensor([words.index(word) for word in text.split()])
 
 
-@pytest.mark.parametrize(
-    ("page_name", "counts"),
-    [
-        ("index", [1, 2, 4, 8]),
-        ("chapters/03_multi_head_attention", [1, 2, 4, 8]),
-        ("chapters/04_self_attention", [4]),
-    ],
-)
+@pytest.mark.parametrize(("page_name", "counts"), [
+    ("index", [1, 2, 4, 8]),
+    ("chapters/03_multi_head_attention", [1, 2, 4, 8]),
+    ("chapters/04_self_attention", [4]),
+])  # fmt: skip
 def test_the_maps_and_answers_of_the_head_explorer(opened, page_name, counts):
     host, state = opened(page_name, "HeadExplorer")
     [example] = [e for e in state["examples"] if e["label"] == state["example"]]

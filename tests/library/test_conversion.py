@@ -269,15 +269,11 @@ def gradients(model):
 @pytest.mark.parametrize(
     ("kind", "hide"), [(kind, hide) for kind in KINDS for hide in (DECODES if "decoder" in kind else ENCODES)]
 )
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"norm_first": True, "activation": "gelu", "batch_first": False},
-        {"norm_first": False, "activation": "relu"},
-        {"norm_first": True, "bias": False},
-    ],
-    ids=["pre, gelu, length first", "post, relu", "no biases"],
-)
+@pytest.mark.parametrize("options", [
+    {"norm_first": True, "activation": "gelu", "batch_first": False},
+    {"norm_first": False, "activation": "relu"},
+    {"norm_first": True, "bias": False},
+], ids=["pre, gelu, length first", "post, relu", "no biases"])  # fmt: skip
 def test_values_and_gradients_are_torchs_in_both_directions(kind, hide, options):
     mine, other = (DECODES if "decoder" in kind else ENCODES)[hide]
     theirs = torch_module(kind, **options).train()
@@ -365,21 +361,17 @@ def test_each_norm_keeps_its_epsilon():
 
 
 @ALL
-@pytest.mark.parametrize(
-    ("activation", "name"),
-    [
-        (torch.relu, "relu"),
-        (F.relu, "relu"),
-        (nn.ReLU(), "relu"),
-        (F.gelu, "gelu"),
-        (nn.GELU(), "gelu"),
-        (torch.tanh, None),
-        (F.silu, None),
-        (nn.GELU(approximate="tanh"), None),
-        (lambda x: x, None),
-    ],
-    ids=lambda part: getattr(part, "__name__", None) or str(part),
-)
+@pytest.mark.parametrize(("activation", "name"), [
+    (torch.relu, "relu"),
+    (F.relu, "relu"),
+    (nn.ReLU(), "relu"),
+    (F.gelu, "gelu"),
+    (nn.GELU(), "gelu"),
+    (torch.tanh, None),
+    (F.silu, None),
+    (nn.GELU(approximate="tanh"), None),
+    (lambda x: x, None),
+], ids=lambda part: getattr(part, "__name__", None) or str(part))  # fmt: skip
 def test_activations_are_recognized_or_refused_by_name(kind, activation, name):
     if "block" not in kind:
         return
@@ -534,21 +526,17 @@ def test_masks_of_zeros_and_ones_become_ours(dtype):
     assert empty.shape == (2, 0) and empty.dtype == torch.bool
 
 
-@pytest.mark.parametrize(
-    ("mask", "error", "value"),
-    [
-        (VISIBLE, TypeError, "torch.bool; .* write ~mask"),
-        (torch.tensor([0.0, -1.5]), ValueError, "-1.5; attn_bias takes other numbers"),
-        (torch.tensor([0.0, -100.0]), ValueError, "-100.0"),
-        (torch.tensor([0.0, torch.nan]), ValueError, "nan"),
-        (torch.tensor([torch.nan, -torch.inf]), ValueError, "nan"),
-        (torch.tensor([0.0, torch.inf]), ValueError, "inf"),
-        (torch.tensor([1.0, -torch.inf]), ValueError, "-inf"),
-        (torch.tensor([0, -10_000]), ValueError, "-10000"),
-        (torch.tensor([0, 2]), ValueError, "2"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("mask", "error", "value"), [
+    (VISIBLE, TypeError, "torch.bool; .* write ~mask"),
+    (torch.tensor([0.0, -1.5]), ValueError, "-1.5; attn_bias takes other numbers"),
+    (torch.tensor([0.0, -100.0]), ValueError, "-100.0"),
+    (torch.tensor([0.0, torch.nan]), ValueError, "nan"),
+    (torch.tensor([torch.nan, -torch.inf]), ValueError, "nan"),
+    (torch.tensor([0.0, torch.inf]), ValueError, "inf"),
+    (torch.tensor([1.0, -torch.inf]), ValueError, "-inf"),
+    (torch.tensor([0, -10_000]), ValueError, "-10000"),
+    (torch.tensor([0, 2]), ValueError, "2"),
+], ids=str)  # fmt: skip
 def test_other_numbers_are_not_a_mask(mask, error, value):
     with pytest.raises(error, match=rf"^mask must hold .*, got .*{value}"):
         mask_from_additive(mask)

@@ -124,17 +124,14 @@ def second_call_differs(layer):
 DETECTORS = {"output": wrong_output, "row sums": wrong_row_sums}
 
 
-@pytest.mark.parametrize(
-    ("pair", "sentence"),
-    [
-        ((Remembers, second_call_differs), "Right in the case that was tried: 2 detectors."),
-        ((Doubles, second_call_differs), "your specimen is found by: output"),
-        ((Remembers, lambda layer: layer(3)), "it raises"),
-        (Remembers, "a specimen and a detector are expected, got <class"),
-        ((Remembers(15, 3), second_call_differs), "the specimen must be a class, got"),
-        (None, "the function returns None."),
-    ],
-)
+@pytest.mark.parametrize(("pair", "sentence"), [
+    ((Remembers, second_call_differs), "Right in the case that was tried: 2 detectors."),
+    ((Doubles, second_call_differs), "your specimen is found by: output"),
+    ((Remembers, lambda layer: layer(3)), "it raises"),
+    (Remembers, "a specimen and a detector are expected, got <class"),
+    ((Remembers(15, 3), second_call_differs), "the specimen must be a class, got"),
+    (None, "the function returns None."),
+])  # fmt: skip
 def test_an_escape_gets_its_verdict(pair, sentence):
     verdict = exercises.check_escape(lambda: pair, Layer, DETECTORS)
     assert sentence in verdict.message

@@ -49,14 +49,11 @@ test_another_right_answer_is_accepted = accepts(
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "answer", "problem"),
-    [
-        ("check_to_halves", in_place, "changes its argument `layer` in place"),
-        ("check_to_halves", lambda layer: torch.zeros(3), "a layer is expected as the result, got Tensor"),
-        ("check_learned_start", lambda d, n: 3, "a layer is expected as the result, got int"),
-        ("check_stored_entries", lambda d, n: [d * n] * 2, "`entries` has shape (2,), expected (2, 3)"),
-    ],
-)
+@pytest.mark.parametrize(("name", "answer", "problem"), [
+    ("check_to_halves", in_place, "changes its argument `layer` in place"),
+    ("check_to_halves", lambda layer: torch.zeros(3), "a layer is expected as the result, got Tensor"),
+    ("check_learned_start", lambda d, n: 3, "a layer is expected as the result, got int"),
+    ("check_stored_entries", lambda d, n: [d * n] * 2, "`entries` has shape (2,), expected (2, 3)"),
+])  # fmt: skip
 def test_what_no_layer_or_table_may_do_is_said(name, answer, problem):
     assert problem in CHECKS[name](answer).message

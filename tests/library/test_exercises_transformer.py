@@ -107,13 +107,10 @@ def too_long(model, source, beam_size, steps):
     return [(0.0, [START] * (steps + 2))]
 
 
-@pytest.mark.parametrize(
-    ("name", "answer", "sentence"),
-    [
-        ("check_post_norm", lambda *_: 3, "it raises TypeError: the class must be an nn.Module"),
-        ("check_beam", lambda *_: 5, "it raises TypeError: the beam must be a list of pairs"),
-        ("check_beam", too_long, "it raises ValueError: an answer is longer than START and 3 symbols"),
-    ],
-)
+@pytest.mark.parametrize(("name", "answer", "sentence"), [
+    ("check_post_norm", lambda *_: 3, "it raises TypeError: the class must be an nn.Module"),
+    ("check_beam", lambda *_: 5, "it raises TypeError: the beam must be a list of pairs"),
+    ("check_beam", too_long, "it raises ValueError: an answer is longer than START and 3 symbols"),
+])  # fmt: skip
 def test_what_has_another_form_is_asked_for_in_words(name, answer, sentence):
     assert sentence in CHECKS[name](answer).message

@@ -151,15 +151,12 @@ def test_a_bias_that_fits_is_handed_back(bias, scores, dtype):
     assert torch.broadcast_shapes(aligned.shape, scores) == scores
 
 
-@pytest.mark.parametrize(
-    ("bias", "scores"),
-    [
-        *((bias, (2, 3, 5, 7)) for bias in ((3, 5, 7), (2, 5, 7), (1, 5, 7), (7, 5), (5, 6), (7,))),
-        *((bias, (2, 3, 5, 7)) for bias in ((2, 2, 5, 7), (3, 3, 5, 7), (2, 1, 3, 5, 7))),
-        ((3, 5, 7), (3, 3, 5, 7)), ((2, 3, 5, 7), (2, 5, 7)), ((2, 5, 7), (5, 7)), ((), (5, 7)),
-        ((2, 5, 7), (1, 5, 7)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("bias", "scores"), [
+    *((bias, (2, 3, 5, 7)) for bias in ((3, 5, 7), (2, 5, 7), (1, 5, 7), (7, 5), (5, 6), (7,))),
+    *((bias, (2, 3, 5, 7)) for bias in ((2, 2, 5, 7), (3, 3, 5, 7), (2, 1, 3, 5, 7))),
+    ((3, 5, 7), (3, 3, 5, 7)), ((2, 3, 5, 7), (2, 5, 7)), ((2, 5, 7), (5, 7)), ((), (5, 7)),
+    ((2, 5, 7), (1, 5, 7)),
+])  # fmt: skip
 def test_an_ambiguous_bias_is_refused(bias, scores):
     """Three axes against four: is the first that of samples, as in a mask, or of heads, as in ALiBi?"""
     with pytest.raises(ValueError, match=r"attn_bias must .* got") as caught:

@@ -35,19 +35,15 @@ def test_a_key_mask_combines_with_lengths_and_masks():
 
 
 @BOTH_PATHS
-@pytest.mark.parametrize(
-    "hide",
-    [
-        {},
-        {"attn_mask": bools(Q_LEN, K_LEN)},
-        {"attn_mask": bools(HEADS, Q_LEN, K_LEN)},
-        {"key_mask": bools(K_LEN)},
-        {"valid_lens": torch.tensor(4)},
-        {"valid_lens": torch.tensor([1, 2, 3, 4, 7]), "is_causal": True},
-        {"attn_bias": random(HEADS, Q_LEN, K_LEN, seed=4)},
-    ],
-    ids=lambda hide: " ".join(hide),
-)
+@pytest.mark.parametrize("hide", [
+    {},
+    {"attn_mask": bools(Q_LEN, K_LEN)},
+    {"attn_mask": bools(HEADS, Q_LEN, K_LEN)},
+    {"key_mask": bools(K_LEN)},
+    {"valid_lens": torch.tensor(4)},
+    {"valid_lens": torch.tensor([1, 2, 3, 4, 7]), "is_causal": True},
+    {"attn_bias": random(HEADS, Q_LEN, K_LEN, seed=4)},
+], ids=lambda hide: " ".join(hide))  # fmt: skip
 def test_one_sample_needs_no_batch_axis(hide, need_weights):
     given = [x[0] for x in inputs()]
     output, weights = layer_of()(*given, need_weights=need_weights, **hide)

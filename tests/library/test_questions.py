@@ -196,21 +196,18 @@ def test_choice_is_computed_as_text_number_or_index(page):
             quiz("page/two", computed={"first": first, "second": second})
 
 
-@pytest.mark.parametrize(
-    ("name", "computed", "words"),
-    [
-        ("page/choice", None, "computed must hold the answer of ['choice'], got None"),
-        ("page/choice", 64, "must be what the cell computes, '64', got '16'"),
-        ("page/choice", "17", "'17'"),
-        ("page/two", {"first": "yes"}, "computed must be a dict with ['first', 'second']"),
-        ("page/two", "yes", "computed must be a dict with ['first', 'second'], got 'yes'"),
-        ("page/two", {"first": "yes", "second": None}, "computed must hold the answer of ['second']"),
-        ("page/shape", None, "computed must hold the answer of ['shape'], got None"),
-        ("page/shape", (3, 2), "(3, 2)"),
-        ("page/share", 263.0, "263"),
-        ("page/map", [[True, True], [True, True]], "row 'no scale' and column 'shape'"),
-    ],
-)
+@pytest.mark.parametrize(("name", "computed", "words"), [
+    ("page/choice", None, "computed must hold the answer of ['choice'], got None"),
+    ("page/choice", 64, "must be what the cell computes, '64', got '16'"),
+    ("page/choice", "17", "'17'"),
+    ("page/two", {"first": "yes"}, "computed must be a dict with ['first', 'second']"),
+    ("page/two", "yes", "computed must be a dict with ['first', 'second'], got 'yes'"),
+    ("page/two", {"first": "yes", "second": None}, "computed must hold the answer of ['second']"),
+    ("page/shape", None, "computed must hold the answer of ['shape'], got None"),
+    ("page/shape", (3, 2), "(3, 2)"),
+    ("page/share", 263.0, "263"),
+    ("page/map", [[True, True], [True, True]], "row 'no scale' and column 'shape'"),
+])  # fmt: skip
 def test_quiz_refuses_what_the_cell_does_not_compute(page, name, computed, words):
     path = page(SOUND)
     line = SOUND.splitlines().index(f"## {name.partition('/')[2]}") + 1

@@ -104,14 +104,10 @@ def test_learned_bandwidth_under_vmap():
 
 
 @pytest.mark.parametrize("lead", [(), (BATCH,), (BATCH, HEADS)], ids=str)
-@pytest.mark.parametrize(
-    ("make", "rule"),
-    [
-        (lambda: mha_lib.AdditiveScore(WIDTH, KEY_WIDTH, HIDDEN), oracles.additive),
-        (lambda: mha_lib.BilinearScore(WIDTH, KEY_WIDTH), oracles.bilinear),
-    ],
-    ids=["additive", "bilinear"],
-)
+@pytest.mark.parametrize(("make", "rule"), [
+    (lambda: mha_lib.AdditiveScore(WIDTH, KEY_WIDTH, HIDDEN), oracles.additive),
+    (lambda: mha_lib.BilinearScore(WIDTH, KEY_WIDTH), oracles.bilinear),
+], ids=["additive", "bilinear"])  # fmt: skip
 def test_scores_with_parameters_equal_the_loop(make, rule, lead):
     module = make().double()
     query, key = random(*lead, Q_LEN, WIDTH), random(*lead, K_LEN, KEY_WIDTH, seed=1)

@@ -40,16 +40,12 @@ def test_softmax_in_every_dtype(dtype):
     )
 
 
-@pytest.mark.parametrize(
-    ("dtype", "visible"),
-    [
-        (torch.float16, -60_000),
-        (torch.bfloat16, -1e30),
-        (torch.float32, torch.finfo(torch.float32).min),
-        (torch.float64, torch.finfo(torch.float64).min),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("dtype", "visible"), [
+    (torch.float16, -60_000),
+    (torch.bfloat16, -1e30),
+    (torch.float32, torch.finfo(torch.float32).min),
+    (torch.float64, torch.finfo(torch.float64).min),
+], ids=str)  # fmt: skip
 def test_hidden_keys_lose_against_the_smallest_visible_score(dtype, visible):
     """A fill of -1e9 would win here, and a fill of the smallest number would share the weight."""
     scores = torch.tensor([[visible, 0.0, 5.0]], dtype=dtype)

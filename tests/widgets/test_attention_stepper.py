@@ -507,13 +507,10 @@ def test_refused_sentences(opened):
     expect(remark).to_have_text("Up to 12 words, each one of we, like, tea.")
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("projections", {"query": [[1]]}, "projections.query must hold rows of 4"),
-        ("given", {"we": [1, 0, 2, None], "like": [1], "tea": [1]}, "given must hold rows of 4 numbers"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "message"), [
+    ("projections", {"query": [[1]]}, "projections.query must hold rows of 4"),
+    ("given", {"we": [1, 0, 2, None], "like": [1], "tea": [1]}, "given must hold rows of 4 numbers"),
+])  # fmt: skip
 def test_vectors_of_another_size_are_named(show, name, value, message):
     host = show(AttentionStepper(), alter=lambda states: states[0].update({name: value}))
     expect(host.get_by_role("alert")).to_contain_text(message)

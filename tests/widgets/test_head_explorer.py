@@ -303,29 +303,24 @@ def test_a_stored_layer_may_be_cut_and_lack_positions():
     assert "answers" not in HeadExplorer([example], num_heads=4).numbers()
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "rule"),
-    [
-        ({"models": {2: ("two_pointers", "linear, 2 heads")}}, TypeError,
-         r"models\[2\] must be \(experiment"),
-        ({"models": {}}, ValueError, "models must hold at least one model"),
-        ({"models": ("two_pointers", "linear, 2 heads", 0)}, ValueError,
-         "models must be a mapping where tasks"),
-        ({"models": {2: ("nothing", "linear, 2 heads", 0)}}, ValueError, "name must be one of"),
-        ({"models": {2: ("two_pointers", "linear", 0)}}, ValueError, "arm must be one of"),
-        ({"models": {2: ("two_pointers", "linear, 2 heads", 9)}}, ValueError, "seed must be that of a model"),
-        ({"tokens": torch.zeros(3)}, ValueError, r"tokens must be int64 of shape \(len,\)"),
-        ({"tokens": torch.tensor([1, 8])}, ValueError, r"tokens must lie in 0\.\.7, got \[1, 8\]"),
-        ({"tokens": [1, 2]}, TypeError, "tokens must be a torch.Tensor|tokens must be a Tensor"),
-        ({"words": "ABCDEFGH"}, TypeError, "words must be a sequence of str"),
-        ({"tasks": ("previous",)}, ValueError, r"targets must be int64 of shape \(len, tasks\)"),
-        ({"targets": None}, TypeError, "targets must be"),
-        ({"targets": torch.full((12, 2), 8)}, ValueError, r"targets must lie in -1\.\.7"),
-        ({"targets": torch.full((12, 2), -1)}, ValueError, "not all be -1"),
-        ({"measure": "all right"}, ValueError, "measure must be one of"),
-        ({"positions": 1}, TypeError, "positions must be"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "error", "rule"), [
+    ({"models": {2: ("two_pointers", "linear, 2 heads")}}, TypeError, r"models\[2\] must be \(experiment"),
+    ({"models": {}}, ValueError, "models must hold at least one model"),
+    ({"models": ("two_pointers", "linear, 2 heads", 0)}, ValueError, "models must be a mapping where tasks"),
+    ({"models": {2: ("nothing", "linear, 2 heads", 0)}}, ValueError, "name must be one of"),
+    ({"models": {2: ("two_pointers", "linear", 0)}}, ValueError, "arm must be one of"),
+    ({"models": {2: ("two_pointers", "linear, 2 heads", 9)}}, ValueError, "seed must be that of a model"),
+    ({"tokens": torch.zeros(3)}, ValueError, r"tokens must be int64 of shape \(len,\)"),
+    ({"tokens": torch.tensor([1, 8])}, ValueError, r"tokens must lie in 0\.\.7, got \[1, 8\]"),
+    ({"tokens": [1, 2]}, TypeError, "tokens must be a torch.Tensor|tokens must be a Tensor"),
+    ({"words": "ABCDEFGH"}, TypeError, "words must be a sequence of str"),
+    ({"tasks": ("previous",)}, ValueError, r"targets must be int64 of shape \(len, tasks\)"),
+    ({"targets": None}, TypeError, "targets must be"),
+    ({"targets": torch.full((12, 2), 8)}, ValueError, r"targets must lie in -1\.\.7"),
+    ({"targets": torch.full((12, 2), -1)}, ValueError, "not all be -1"),
+    ({"measure": "all right"}, ValueError, "measure must be one of"),
+    ({"positions": 1}, TypeError, "positions must be"),
+])  # fmt: skip
 def test_a_stored_example_that_cannot_be_shown_is_refused(changes, error, rule):
     tokens, targets = pointer_batch(1, generator=torch.Generator().manual_seed(17))
     arguments = {
@@ -363,33 +358,29 @@ def test_a_pruned_layer_is_refused(sentence):
 X = torch.zeros(5, 12)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "rule"),
-    [
-        ({"label": 3}, TypeError, "label must be a str, got 3"),
-        ({"label": ""}, ValueError, "label must not be empty"),
-        ({"note": None}, TypeError, "note must be a str, got None"),
-        ({"tokens": "to be"}, TypeError, "tokens must be a sequence of str"),
-        ({"tokens": [1, 2]}, TypeError, "tokens must be a sequence of str"),
-        ({"tokens": []}, ValueError, "tokens must hold 1 to 256 labels, got 0"),
-        ({"tokens": ["a"] * 257}, ValueError, "tokens must hold 1 to 256 labels, got 257"),
-        ({"layers": torch.nn.Linear(12, 12)}, TypeError, "layers must be a MultiHeadAttention, got Linear"),
-        ({"layers": {}}, ValueError, "layers must hold at least one layer"),
-        ({"layers": {3: layer(2)}}, ValueError, r"layers\[3\] must have num_heads=3, got 2"),
-        ({"layers": {2: layer(2), 4: layer(4, embed_dim=16)}}, ValueError, r"same embed_dim, got \[12, 16\]"),
-        ({"layers": layer(4, num_kv_heads=2)}, ValueError,
-         "as many key heads .* got num_kv_heads=2, num_heads=4"),
-        ({"layers": layer(2, kdim=6)}, ValueError, r"equal embed_dim, kdim and vdim, got \(12, 6, 12\)"),
-        ({"layers": layer(2, embed_dim=130)}, ValueError, "embed_dim of at most 128, got 130"),
-        ({"x": X.tolist()}, TypeError, "x must be a torch.Tensor, got list"),
-        ({"x": X.double()}, TypeError, "dtype of its layer, torch.float32, got torch.float64"),
-        ({"x": X[:4]}, ValueError, r"x must have shape \(len=5, embed_dim=12\), got \(4, 12\)"),
-        ({"x": X[None]}, ValueError, r"got \(1, 5, 12\)"),
-        ({"x": X * math.nan}, ValueError, "x must be finite"),
-        ({"x": {3: X}, "layers": {2: layer()}}, ValueError,
-         r"x must have the keys of layers, \[2\], got \[3\]"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "error", "rule"), [
+    ({"label": 3}, TypeError, "label must be a str, got 3"),
+    ({"label": ""}, ValueError, "label must not be empty"),
+    ({"note": None}, TypeError, "note must be a str, got None"),
+    ({"tokens": "to be"}, TypeError, "tokens must be a sequence of str"),
+    ({"tokens": [1, 2]}, TypeError, "tokens must be a sequence of str"),
+    ({"tokens": []}, ValueError, "tokens must hold 1 to 256 labels, got 0"),
+    ({"tokens": ["a"] * 257}, ValueError, "tokens must hold 1 to 256 labels, got 257"),
+    ({"layers": torch.nn.Linear(12, 12)}, TypeError, "layers must be a MultiHeadAttention, got Linear"),
+    ({"layers": {}}, ValueError, "layers must hold at least one layer"),
+    ({"layers": {3: layer(2)}}, ValueError, r"layers\[3\] must have num_heads=3, got 2"),
+    ({"layers": {2: layer(2), 4: layer(4, embed_dim=16)}}, ValueError, r"same embed_dim, got \[12, 16\]"),
+    ({"layers": layer(4, num_kv_heads=2)}, ValueError,
+     "as many key heads .* got num_kv_heads=2, num_heads=4"),
+    ({"layers": layer(2, kdim=6)}, ValueError, r"equal embed_dim, kdim and vdim, got \(12, 6, 12\)"),
+    ({"layers": layer(2, embed_dim=130)}, ValueError, "embed_dim of at most 128, got 130"),
+    ({"x": X.tolist()}, TypeError, "x must be a torch.Tensor, got list"),
+    ({"x": X.double()}, TypeError, "dtype of its layer, torch.float32, got torch.float64"),
+    ({"x": X[:4]}, ValueError, r"x must have shape \(len=5, embed_dim=12\), got \(4, 12\)"),
+    ({"x": X[None]}, ValueError, r"got \(1, 5, 12\)"),
+    ({"x": X * math.nan}, ValueError, "x must be finite"),
+    ({"x": {3: X}, "layers": {2: layer()}}, ValueError, r"x must have the keys of layers, \[2\], got \[3\]"),
+])  # fmt: skip
 def test_an_example_that_cannot_be_shown_is_refused(changes, error, rule):
     arguments = {"label": "a", "tokens": TOKENS, "x": X, "layers": layer(), **changes}
     with pytest.raises(error, match=rule):

@@ -223,16 +223,13 @@ def test_a_trait_that_python_sets_changes_the_page(notebook, explorers):
     assert_shows(notebook.widget(HEADS), heads)
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("alibi.num_heads = 17", "num_heads must lie in 1..16, got 17"),
-        ("alibi.num_heads = float('nan')", "num_heads must be an int, got nan"),
-        ("alibi.head = 4", "head must lie in 0..3, got 4"),
-        ("heads.num_heads = 5", "num_heads must divide embed_dim=12"),
-        ("heads.valid_len = -1", "valid_len must lie in 0.."),
-    ],
-)
+@pytest.mark.parametrize(("source", "message"), [
+    ("alibi.num_heads = 17", "num_heads must lie in 1..16, got 17"),
+    ("alibi.num_heads = float('nan')", "num_heads must be an int, got nan"),
+    ("alibi.head = 4", "head must lie in 0..3, got 4"),
+    ("heads.num_heads = 5", "num_heads must divide embed_dim=12"),
+    ("heads.valid_len = -1", "valid_len must lie in 0.."),
+])  # fmt: skip
 def test_python_refuses_a_bad_value_and_the_page_stays(notebook, explorers, source, message):
     bodies = [notebook.widget(i).locator(".mha-body") for i in (ALIBI, HEADS)]
     before = [body.inner_text() for body in bodies]

@@ -90,56 +90,50 @@ def mean(**changes):
     return LineOrder(**{**arguments, **changes})
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "rule"),
-    [
-        ({"task": 5}, TypeError, "task must be a str, got int: 5"),
-        ({"task": " "}, ValueError, "task must not be empty, got ' '"),
-        ({"name": None}, TypeError, "name must be a str, got NoneType: None"),
-        ({"lines": 5}, TypeError, "lines must be a Sequence, got int: 5"),
-        ({"lines": [*MEAN, 5]}, TypeError, r"lines\[4\] must be a str, got int: 5"),
-        ({"lines": MEAN[:2]}, ValueError, "lines must hold at least three lines, got .*'total = sum"),
-        ({"lines": [*MEAN, MEAN[1]]}, ValueError, "lines must all differ, got"),
-        ({"lines": ["a = 1", "b = 2", "  c = 3"]}, ValueError,
-         "lines must be indented by multiples of 4 spaces, got '  c = 3'"),
-        ({"lines": "if a:\n\tb = 1\nc = 2"}, ValueError, r".*by multiples of 4 spaces, got '\\tb = 1'"),
-        ({"distractors": 5}, TypeError, "distractors must be a Sequence, got int: 5"),
-        ({"distractors": ["total = 0"]}, TypeError, r"distractors\[0\] must be a Distractor, got str"),
-        ({"distractors": [Distractor("a = 1", "b = 2", "No.")]}, ValueError,
-         r"distractors\[0\] must replace one of the lines, got instead_of='b = 2'"),
-        ({"distractors": [Distractor("count = len(x)", "total = sum(x)", "No.")]}, ValueError,
-         r"distractors\[0\] must differ from all lines, got 'count = len\(x\)'"),
-        ({"distractors": [LARGEST, LARGEST]}, ValueError, r"distractors\[1\] must differ from all lines"),
-        ({"orders": 5}, TypeError, "orders must be a Sequence, got int: 5"),
-        ({"orders": [5]}, TypeError, r"orders\[0\] must be a Sequence, got int: 5"),
-        ({"orders": [(0, 1, 2, 3)]}, ValueError,
-         r"orders\[0\] must hold each number from 1 to 4 once, got \(0, 1, 2, 3\)"),
-        ({"orders": [(1, 2, 2, 4)]}, ValueError, r"orders\[0\] must hold .* once, got \(1, 2, 2, 4\)"),
-        ({"orders": [(1, 2, 3, 4)]}, ValueError, r"orders must all differ.*got \(1, 2, 3, 4\) twice"),
-        ({"orders": [SWAPPED, SWAPPED]}, ValueError, "orders must all differ"),
-        ({"test": 5}, TypeError, "test must be a str or a function, got int: 5"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "error", "rule"), [
+    ({"task": 5}, TypeError, "task must be a str, got int: 5"),
+    ({"task": " "}, ValueError, "task must not be empty, got ' '"),
+    ({"name": None}, TypeError, "name must be a str, got NoneType: None"),
+    ({"lines": 5}, TypeError, "lines must be a Sequence, got int: 5"),
+    ({"lines": [*MEAN, 5]}, TypeError, r"lines\[4\] must be a str, got int: 5"),
+    ({"lines": MEAN[:2]}, ValueError, "lines must hold at least three lines, got .*'total = sum"),
+    ({"lines": [*MEAN, MEAN[1]]}, ValueError, "lines must all differ, got"),
+    ({"lines": ["a = 1", "b = 2", "  c = 3"]}, ValueError,
+     "lines must be indented by multiples of 4 spaces, got '  c = 3'"),
+    ({"lines": "if a:\n\tb = 1\nc = 2"}, ValueError, r".*by multiples of 4 spaces, got '\\tb = 1'"),
+    ({"distractors": 5}, TypeError, "distractors must be a Sequence, got int: 5"),
+    ({"distractors": ["total = 0"]}, TypeError, r"distractors\[0\] must be a Distractor, got str"),
+    ({"distractors": [Distractor("a = 1", "b = 2", "No.")]}, ValueError,
+     r"distractors\[0\] must replace one of the lines, got instead_of='b = 2'"),
+    ({"distractors": [Distractor("count = len(x)", "total = sum(x)", "No.")]}, ValueError,
+     r"distractors\[0\] must differ from all lines, got 'count = len\(x\)'"),
+    ({"distractors": [LARGEST, LARGEST]}, ValueError, r"distractors\[1\] must differ from all lines"),
+    ({"orders": 5}, TypeError, "orders must be a Sequence, got int: 5"),
+    ({"orders": [5]}, TypeError, r"orders\[0\] must be a Sequence, got int: 5"),
+    ({"orders": [(0, 1, 2, 3)]}, ValueError,
+     r"orders\[0\] must hold each number from 1 to 4 once, got \(0, 1, 2, 3\)"),
+    ({"orders": [(1, 2, 2, 4)]}, ValueError, r"orders\[0\] must hold .* once, got \(1, 2, 2, 4\)"),
+    ({"orders": [(1, 2, 3, 4)]}, ValueError, r"orders must all differ.*got \(1, 2, 3, 4\) twice"),
+    ({"orders": [SWAPPED, SWAPPED]}, ValueError, "orders must all differ"),
+    ({"test": 5}, TypeError, "test must be a str or a function, got int: 5"),
+])  # fmt: skip
 def test_a_puzzle_that_cannot_be_asked_is_refused(changes, error, rule):
     with pytest.raises(error, match=f"^{rule}"):
         mean(**changes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "rule"),
-    [
-        ({"test": "assert mean([1, 2, 6]) == 4"},
-         r"lines must pass the test in the order \(1, 2, 3, 4\), got AssertionError"),
-        ({"orders": [SWAPPED, (1, 4, 2, 3)]}, r"in the order \(1, 4, 2, 3\), got UnboundLocalError"),
-        ({"orders": []},
-         r"orders must hold every order that passes the test, but \(1, 3, 2, 4\) passes it too"),
-        ({"distractors": [Distractor("total = sum(list(x))", "total = sum(x)", "It is the same.")]},
-         r"distractors must fail .*'total = sum\(list\(x\)\)' passes it in place of 'total = sum\(x\)'"),
-        ({"distractors": [Distractor("total = sum(x", "total = sum(x)", "A bracket is missing.")]},
-         r"distractors must fail the test, but 'total = sum\(x' is no Python"),
-        (
-            {
-                "lines": """
+@pytest.mark.parametrize(("changes", "rule"), [
+    ({"test": "assert mean([1, 2, 6]) == 4"},
+     r"lines must pass the test in the order \(1, 2, 3, 4\), got AssertionError"),
+    ({"orders": [SWAPPED, (1, 4, 2, 3)]}, r"in the order \(1, 4, 2, 3\), got UnboundLocalError"),
+    ({"orders": []}, r"orders must hold every order that passes the test, but \(1, 3, 2, 4\) passes it too"),
+    ({"distractors": [Distractor("total = sum(list(x))", "total = sum(x)", "It is the same.")]},
+     r"distractors must fail .*'total = sum\(list\(x\)\)' passes it in place of 'total = sum\(x\)'"),
+    ({"distractors": [Distractor("total = sum(x", "total = sum(x)", "A bracket is missing.")]},
+     r"distractors must fail the test, but 'total = sum\(x' is no Python"),
+    (
+        {
+            "lines": """
                     def total(x):
                         s = 0
                         for y in x:
@@ -147,14 +141,13 @@ def test_a_puzzle_that_cannot_be_asked_is_refused(changes, error, rule):
                             t = s
                         return t
                     """,
-                "distractors": [],
-                "orders": [],
-                "test": "assert total([1, 2, 6]) == 9",
-            },
-            "lines must fail the test if indented otherwise, but pass it with 't = s' indented by 1",
-        ),
-    ],
-)  # fmt: skip
+            "distractors": [],
+            "orders": [],
+            "test": "assert total([1, 2, 6]) == 9",
+        },
+        "lines must fail the test if indented otherwise, but pass it with 't = s' indented by 1",
+    ),
+])  # fmt: skip
 def test_a_puzzle_that_would_tell_an_untruth_is_refused(changes, rule):
     with pytest.raises(ValueError, match=rule):
         mean(**changes)
@@ -208,25 +201,22 @@ def test_lines_are_shuffled_by_name_and_never_right():
 START = {"lines": [], "failed": 0, "helped": 0, "solved": False}
 
 
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"lines": [[5, 0]]}, ValueError),
-        ({"lines": [[0, 0], [0, 1]]}, ValueError),
-        ({"lines": [[0, 4]]}, ValueError),
-        ({"lines": [[0, -1]]}, ValueError),
-        ({"lines": [[0]]}, ValueError),
-        ({"lines": [[0, 1.0]]}, TypeError),
-        ({"lines": [0]}, TypeError),
-        ({"lines": None}, TypeError),
-        ({"failed": -1}, ValueError),
-        ({"failed": True}, TypeError),
-        ({"helped": 5}, ValueError),
-        ({"helped": "1"}, TypeError),
-        ({"solved": 1}, TypeError),
-        ({"more": 1}, ValueError),
-    ],
-)
+@pytest.mark.parametrize(("changes", "error"), [
+    ({"lines": [[5, 0]]}, ValueError),
+    ({"lines": [[0, 0], [0, 1]]}, ValueError),
+    ({"lines": [[0, 4]]}, ValueError),
+    ({"lines": [[0, -1]]}, ValueError),
+    ({"lines": [[0]]}, ValueError),
+    ({"lines": [[0, 1.0]]}, TypeError),
+    ({"lines": [0]}, TypeError),
+    ({"lines": None}, TypeError),
+    ({"failed": -1}, ValueError),
+    ({"failed": True}, TypeError),
+    ({"helped": 5}, ValueError),
+    ({"helped": "1"}, TypeError),
+    ({"solved": 1}, TypeError),
+    ({"more": 1}, ValueError),
+])  # fmt: skip
 def test_python_refuses_an_answer_that_cannot_be(changes, error):
     widget = mean()
     assert len(widget.content["steps"]) == 4

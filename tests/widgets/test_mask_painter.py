@@ -141,22 +141,19 @@ def test_values_are_found_where_none_are_given():
     assert painter.painted == "111111 000000"
 
 
-@pytest.mark.parametrize(
-    ("scores", "value", "error", "message"),
-    [
-        ([[1.0]], None, TypeError, "scores must be a Tensor"),
-        (SCORES.int(), None, TypeError, "scores must have a floating-point dtype"),
-        (SCORES[0], None, ValueError, "scores must have shape"),
-        (torch.zeros(7, 4), None, ValueError, "1 to 6 rows and 1 to 6 columns"),
-        (torch.zeros(4, 7), None, ValueError, "1 to 6 rows and 1 to 6 columns"),
-        (torch.zeros(0, 4), None, ValueError, "1 to 6 rows and 1 to 6 columns"),
-        (SCORES / 0, None, ValueError, "scores must be finite"),
-        (SCORES, VALUE[:3], ValueError, r"for each of 4 keys, got shape \(3, 3\)"),
-        (SCORES, VALUE.repeat(1, 2), ValueError, "1 to 6 rows and 1 to 3 columns"),
-        (SCORES, VALUE * math.nan, ValueError, "value must be finite"),
-        (SCORES, 3, TypeError, "value must be a Tensor, got int"),
-    ],
-)
+@pytest.mark.parametrize(("scores", "value", "error", "message"), [
+    ([[1.0]], None, TypeError, "scores must be a Tensor"),
+    (SCORES.int(), None, TypeError, "scores must have a floating-point dtype"),
+    (SCORES[0], None, ValueError, "scores must have shape"),
+    (torch.zeros(7, 4), None, ValueError, "1 to 6 rows and 1 to 6 columns"),
+    (torch.zeros(4, 7), None, ValueError, "1 to 6 rows and 1 to 6 columns"),
+    (torch.zeros(0, 4), None, ValueError, "1 to 6 rows and 1 to 6 columns"),
+    (SCORES / 0, None, ValueError, "scores must be finite"),
+    (SCORES, VALUE[:3], ValueError, r"for each of 4 keys, got shape \(3, 3\)"),
+    (SCORES, VALUE.repeat(1, 2), ValueError, "1 to 6 rows and 1 to 3 columns"),
+    (SCORES, VALUE * math.nan, ValueError, "value must be finite"),
+    (SCORES, 3, TypeError, "value must be a Tensor, got int"),
+])  # fmt: skip
 def test_wrong_tensors_are_refused(scores, value, error, message):
     with pytest.raises(error, match=message):
         MaskPainter(scores, value)

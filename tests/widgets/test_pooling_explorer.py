@@ -159,24 +159,21 @@ def test_own_pairs_need_no_true_curve():
     assert "test_error" in line.numbers()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"key": [1.0]}, ValueError, "key and value must be given together"),
-        ({"value": [1.0]}, ValueError, "key and value must be given together"),
-        ({"key": [1.0, 2.0], "value": [1.0]}, ValueError, "value must hold 2 numbers"),
-        ({"key": [], "value": []}, ValueError, "key must hold 1 to 64 numbers"),
-        ({"key": [1.0] * 65, "value": [1.0] * 65}, ValueError, "key must hold 1 to 64 numbers, got 65"),
-        ({"key": 1.0, "value": 1.0}, TypeError, "key must be a list"),
-        ({"key_range": (5.0, 0.0)}, ValueError, "key_range must begin below its end"),
-        ({"key_range": (0.0, math.inf)}, ValueError, "key_range must hold 2 numbers"),
-        ({"key_range": 5}, TypeError, "key_range must be a list of numbers"),
-        ({"key_range": (0.0, 3.0)}, ValueError, "key must hold 24 numbers from 0.0 to 3.0"),
-        ({"truth": 1.0}, TypeError, "truth must be a function or None, got 1.0"),
-        ({"truth": lambda x: x.sum()}, ValueError, "truth must map a tensor of shape"),
-        ({"truth": lambda x: x / 0}, ValueError, "truth must give numbers"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "error", "message"), [
+    ({"key": [1.0]}, ValueError, "key and value must be given together"),
+    ({"value": [1.0]}, ValueError, "key and value must be given together"),
+    ({"key": [1.0, 2.0], "value": [1.0]}, ValueError, "value must hold 2 numbers"),
+    ({"key": [], "value": []}, ValueError, "key must hold 1 to 64 numbers"),
+    ({"key": [1.0] * 65, "value": [1.0] * 65}, ValueError, "key must hold 1 to 64 numbers, got 65"),
+    ({"key": 1.0, "value": 1.0}, TypeError, "key must be a list"),
+    ({"key_range": (5.0, 0.0)}, ValueError, "key_range must begin below its end"),
+    ({"key_range": (0.0, math.inf)}, ValueError, "key_range must hold 2 numbers"),
+    ({"key_range": 5}, TypeError, "key_range must be a list of numbers"),
+    ({"key_range": (0.0, 3.0)}, ValueError, "key must hold 24 numbers from 0.0 to 3.0"),
+    ({"truth": 1.0}, TypeError, "truth must be a function or None, got 1.0"),
+    ({"truth": lambda x: x.sum()}, ValueError, "truth must map a tensor of shape"),
+    ({"truth": lambda x: x / 0}, ValueError, "truth must give numbers"),
+])  # fmt: skip
 def test_wrong_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         PoolingExplorer(**arguments)

@@ -33,34 +33,30 @@ def test_feedback_may_stand_beside_its_choice():
     assert Quiz([question]).questions == Quiz([Question("?", ["a", "b"], 1, ["no", "yes"])]).questions
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "rule"),
-    [
-        ({"text": None}, TypeError, "text must be a str, got None"),
-        ({"text": " "}, ValueError, "text must not be empty"),
-        ({"choices": "ab"}, TypeError, "choices must be a sequence of texts or numbers"),
-        ({"choices": [None, "a"]}, TypeError, "choices must be a sequence of texts or numbers"),
-        ({"choices": ["a"]}, ValueError, "choices must hold at least two entries"),
-        ({"choices": ["a", "a"]}, ValueError, "choices must all differ"),
-        ({"choices": ["1", 1], "answer": 1}, ValueError, "choices must all differ"),
-        ({"answer": 2}, ValueError, r"an index in 0\.\.1, as all choices are texts, got 2"),
-        ({"answer": -1}, ValueError, "got -1"),
-        ({"answer": "c"}, ValueError, r"answer must be one of the choices \['a', 'b'\], got 'c'"),
-        ({"answer": None}, TypeError, "answer must be a text, a number or an index, got None"),
-        ({"choices": [1, 2], "answer": 1.5}, ValueError,
-         r"answer must be one of the choices \[1, 2\], got 1.5"),
-        ({"choices": [1, 2], "answer": True}, ValueError, "got True"),
-        ({"feedback": ["only one"]}, ValueError, "feedback must hold 2 texts, as choices, got 1"),
-        ({"feedback": ["one", 2]}, TypeError, "feedback must be a str or a sequence of str"),
-        ({"computed": "b"}, ValueError,
-         r"answer must be what the cell computes, 'b', got 'a' for the question 'Which\?'"),
-        ({"computed": 1}, ValueError, "answer must be what the cell computes, 1, got 'a'"),
-        ({"computed": "c"}, ValueError, r"computed must be one of the choices \['a', 'b'\], got 'c'"),
-        ({"computed": [0]}, TypeError, r"computed must be a text, a number or an index, got \[0\]"),
-        ({"choices": {"a": "no", "b": 2}}, TypeError, "feedback must be a str or a sequence of str"),
-        ({"choices": {"a": "no", "b": "yes"}, "feedback": "both"}, ValueError, "got 'both' too"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "error", "rule"), [
+    ({"text": None}, TypeError, "text must be a str, got None"),
+    ({"text": " "}, ValueError, "text must not be empty"),
+    ({"choices": "ab"}, TypeError, "choices must be a sequence of texts or numbers"),
+    ({"choices": [None, "a"]}, TypeError, "choices must be a sequence of texts or numbers"),
+    ({"choices": ["a"]}, ValueError, "choices must hold at least two entries"),
+    ({"choices": ["a", "a"]}, ValueError, "choices must all differ"),
+    ({"choices": ["1", 1], "answer": 1}, ValueError, "choices must all differ"),
+    ({"answer": 2}, ValueError, r"an index in 0\.\.1, as all choices are texts, got 2"),
+    ({"answer": -1}, ValueError, "got -1"),
+    ({"answer": "c"}, ValueError, r"answer must be one of the choices \['a', 'b'\], got 'c'"),
+    ({"answer": None}, TypeError, "answer must be a text, a number or an index, got None"),
+    ({"choices": [1, 2], "answer": 1.5}, ValueError, r"answer must be one of the choices \[1, 2\], got 1.5"),
+    ({"choices": [1, 2], "answer": True}, ValueError, "got True"),
+    ({"feedback": ["only one"]}, ValueError, "feedback must hold 2 texts, as choices, got 1"),
+    ({"feedback": ["one", 2]}, TypeError, "feedback must be a str or a sequence of str"),
+    ({"computed": "b"}, ValueError,
+     r"answer must be what the cell computes, 'b', got 'a' for the question 'Which\?'"),
+    ({"computed": 1}, ValueError, "answer must be what the cell computes, 1, got 'a'"),
+    ({"computed": "c"}, ValueError, r"computed must be one of the choices \['a', 'b'\], got 'c'"),
+    ({"computed": [0]}, TypeError, r"computed must be a text, a number or an index, got \[0\]"),
+    ({"choices": {"a": "no", "b": 2}}, TypeError, "feedback must be a str or a sequence of str"),
+    ({"choices": {"a": "no", "b": "yes"}, "feedback": "both"}, ValueError, "got 'both' too"),
+])  # fmt: skip
 def test_a_question_that_cannot_be_asked_is_refused(changes, error, rule):
     with pytest.raises(error, match=rule):
         Question(**{"text": "Which?", "choices": ["a", "b"], "answer": "a", **changes})
@@ -231,15 +227,12 @@ def test_an_answer_belongs_to_its_texts(reader, tmp_path):
     assert tab.host().get_by_role("radio", name="none").is_checked()
 
 
-@pytest.mark.parametrize(
-    ("name", "error", "rule"),
-    [
-        (None, TypeError, "name must be a str, got NoneType: None"),
-        ("a b", ValueError, "name must hold only letters, digits, '.', '_' and '-', got 'a b'"),
-        ("a/b", ValueError, "got 'a/b'"),
-        ("é", ValueError, "got 'é'"),
-    ],
-)
+@pytest.mark.parametrize(("name", "error", "rule"), [
+    (None, TypeError, "name must be a str, got NoneType: None"),
+    ("a b", ValueError, "name must hold only letters, digits, '.', '_' and '-', got 'a b'"),
+    ("a/b", ValueError, "got 'a/b'"),
+    ("é", ValueError, "got 'é'"),
+])  # fmt: skip
 def test_a_name_that_cannot_be_a_key_is_refused(name, error, rule):
     with pytest.raises(error, match=rule):
         Quiz([Question("?", ["a", "b"], 0)], name=name)

@@ -30,8 +30,8 @@ MATH = "translator_math.js"
 STORED = ROOT / "experiments" / "stored" / "dates.json"
 LIMITS = {"start": date_data.START, "end": date_data.END, "max_len": date_data.TARGET_LENGTH}
 TASK = {
-    "letters": date_data.DATE_LETTERS, "symbols": list(date_data.ISO_SYMBOLS), "start": date_data.START, "end": date_data.END,
-    "source_length": date_data.SOURCE_LENGTH, "target_length": date_data.TARGET_LENGTH,
+    "letters": date_data.DATE_LETTERS, "source_length": date_data.SOURCE_LENGTH, "start": date_data.START,
+    "symbols": list(date_data.ISO_SYMBOLS), "target_length": date_data.TARGET_LENGTH, "end": date_data.END,
 }  # fmt: skip
 
 
@@ -85,17 +85,14 @@ def test_texts_are_normalized_as_in_python(math_page):
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "Type a date."),
-        (" \t\u00a0 ", "Type a date."),
-        ("3 März 2021!", "The model cannot read a letter that it never saw: “!”."),
-        ("3🙂 @", "The model cannot read letters that it never saw: “🙂”, “@”."),
-        ("§$%&#!", "“§”, “$”, “%”, “&”, “#” and others."),
-        ("3 " * 21, "41 letters are too many: the model reads at most 40."),
-    ],
-)
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("", "Type a date."),
+    (" \t\u00a0 ", "Type a date."),
+    ("3 März 2021!", "The model cannot read a letter that it never saw: “!”."),
+    ("3🙂 @", "The model cannot read letters that it never saw: “🙂”, “@”."),
+    ("§$%&#!", "“§”, “$”, “%”, “&”, “#” and others."),
+    ("3 " * 21, "41 letters are too many: the model reads at most 40."),
+])  # fmt: skip
 def test_what_cannot_be_read_is_refused_with_a_sentence_as_python_refuses_it(math_page, text, sentence):
     found = in_browser(math_page, "return dateProblem(text, task)", text=text, task=TASK)
     assert sentence in found
@@ -129,18 +126,15 @@ def test_days_of_the_calendar_are_told_from_others(math_page):
     assert sum(fault == "" for fault in faults) == sum(366 if calendar.isleap(int(y)) else 365 for y in years)
 
 
-@pytest.mark.parametrize(
-    ("text", "answer", "doubt"),
-    [
-        ("3. März 2021", "2021-03-03", ""),
-        ("2021年3月3日", "2021-03-03", ""),
-        ("3. März 2021", "2012-03-03", "The text says 2021, the answer 2012: it is wrong."),
-        ("13. März 2021", "2021-03-31", "No number in the text is the day 31 of the answer: it is wrong."),
-        ("miércoles 3 de marzo", "2021-03-03", "The text does not say which year"),
-        ("März 2021", "2021-03-03", "The text does not say which day"),
-        ("yesterday", "2021-03-03", "The text has no number in it"),
-    ],
-)
+@pytest.mark.parametrize(("text", "answer", "doubt"), [
+    ("3. März 2021", "2021-03-03", ""),
+    ("2021年3月3日", "2021-03-03", ""),
+    ("3. März 2021", "2012-03-03", "The text says 2021, the answer 2012: it is wrong."),
+    ("13. März 2021", "2021-03-31", "No number in the text is the day 31 of the answer: it is wrong."),
+    ("miércoles 3 de marzo", "2021-03-03", "The text does not say which year"),
+    ("März 2021", "2021-03-03", "The text does not say which day"),
+    ("yesterday", "2021-03-03", "The text has no number in it"),
+])  # fmt: skip
 def test_what_an_answer_contradicts_is_said(math_page, text, answer, doubt):
     found = in_browser(math_page, "return dateDoubt(text, answer)", text=text, answer=answer)
     assert found.startswith(doubt)
@@ -256,15 +250,11 @@ def layer_names(num_layers):
     return [f"{stack}.blocks.{i}.{kind}_attention" for stack, kind in stacks for i in range(num_layers)]
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        {"num_heads": 3, "width": 21, "hidden": 13, "layers": 2},
-        {"num_heads": 1, "width": 10, "hidden": 7, "layers": 3, "bias": False},
-        {"num_heads": 8, "width": 64, "hidden": 256, "layers": 2},
-    ],
-    ids=["odd sizes", "one head, no bias", "the experiment's sizes"],
-)
+@pytest.mark.parametrize("sizes", [
+    {"num_heads": 3, "width": 21, "hidden": 13, "layers": 2},
+    {"num_heads": 1, "width": 10, "hidden": 7, "layers": 3, "bias": False},
+    {"num_heads": 8, "width": 64, "hidden": 256, "layers": 2},
+], ids=["odd sizes", "one head, no bias", "the experiment's sizes"])  # fmt: skip
 def test_states_logits_and_maps_of_200_held_out_dates_equal_torch(math_page, sizes):
     answers = compare_with_torch(math_page, make_model(**sizes), held_out())
     # Letters and answers differ, and so do the answers' lengths: the comparison has seen something.
@@ -360,23 +350,20 @@ def test_settings_that_depend_on_each_other(models):
     assert (shown.gates, shown.head) == ([0.0] * 6, 0)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "error", "rule"),
-    [
-        (lambda: 3, TypeError, "models must be"),
-        (lambda: [3], TypeError, r"models\[0\] must be"),
-        (list, ValueError, "at least one model"),
-        (lambda: [make_model(), make_model()], ValueError, r"must differ, got \[3, 3\]"),
-        (lambda: make_model().double(), TypeError, "float32"),
-        (lambda: make_model(width=22, num_heads=11), ValueError, "at most 8 heads"),
-        (lambda: make_model(layers=5), ValueError, "at most 8 heads and 4 layers"),
-        (lambda: make_model(norm_first=False), ValueError, "pre-norm"),
-        (lambda: make_model(activation="gelu"), ValueError, "ReLU"),
-        (lambda: make_model(norm="rms"), ValueError, "layer norms"),
-        (lambda: make_model(width=24, num_heads=4, num_kv_heads=2), ValueError, "a key for each head"),
-        (lambda: EncoderDecoder(7, 12, 6, 2, 8, 1), ValueError, f"{1 + len(DATE_LETTERS)} letters"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "error", "rule"), [
+    (lambda: 3, TypeError, "models must be"),
+    (lambda: [3], TypeError, r"models\[0\] must be"),
+    (list, ValueError, "at least one model"),
+    (lambda: [make_model(), make_model()], ValueError, r"must differ, got \[3, 3\]"),
+    (lambda: make_model().double(), TypeError, "float32"),
+    (lambda: make_model(width=22, num_heads=11), ValueError, "at most 8 heads"),
+    (lambda: make_model(layers=5), ValueError, "at most 8 heads and 4 layers"),
+    (lambda: make_model(norm_first=False), ValueError, "pre-norm"),
+    (lambda: make_model(activation="gelu"), ValueError, "ReLU"),
+    (lambda: make_model(norm="rms"), ValueError, "layer norms"),
+    (lambda: make_model(width=24, num_heads=4, num_kv_heads=2), ValueError, "a key for each head"),
+    (lambda: EncoderDecoder(7, 12, 6, 2, 8, 1), ValueError, f"{1 + len(date_data.DATE_LETTERS)} letters"),
+])  # fmt: skip
 def test_models_that_compute_something_else_are_refused(wrong, error, rule):
     made = wrong()
     with pytest.raises(error, match=rule):

@@ -50,20 +50,17 @@ def shape(**changes):
     return TypedAnswer(**(given_ | changes))
 
 
-@pytest.mark.parametrize(
-    ("answer", "computed"),
-    [
-        (5, 5),
-        (5, torch.tensor(5)),
-        (5, np.int64(5)),
-        (5, 5.0),
-        (0.3, 0.1 + 0.2),
-        (0.25, torch.tensor([0.25])),
-        ((2, 3), torch.zeros(2, 3).shape),
-        ((2, 3), np.zeros((2, 3)).shape),
-        ((), torch.tensor(1.0).shape),
-    ],
-)
+@pytest.mark.parametrize(("answer", "computed"), [
+    (5, 5),
+    (5, torch.tensor(5)),
+    (5, np.int64(5)),
+    (5, 5.0),
+    (0.3, 0.1 + 0.2),
+    (0.25, torch.tensor([0.25])),
+    ((2, 3), torch.zeros(2, 3).shape),
+    ((2, 3), np.zeros((2, 3)).shape),
+    ((), torch.tensor(1.0).shape),
+])  # fmt: skip
 def test_an_answer_is_declared_and_computed(answer, computed):
     assert repr(TypedAnswer("?", answer, computed=computed)) == f"TypedAnswer({answer!r})"
 
@@ -132,17 +129,14 @@ def test_the_last_attempt_counts():
     assert sizes.is_right
 
 
-@pytest.mark.parametrize(
-    ("make", "trait", "value", "rule"),
-    [
-        (weights, "attempts", [[2, 3]], "attempts must hold finite numbers, got [[2, 3]]"),
-        (weights, "attempts", [float("inf")], "attempts must hold finite numbers, got [inf]"),
-        (shape, "attempts", [5], "attempts must hold a list of sizes for each shape, got [5]"),
-        (shape, "attempts", [[2, -1]], "attempts must hold a list of sizes for each shape"),
-        (weights, "opened", 4, "opened must lie in 0..3, the number of hints, got 4"),
-        (shape, "opened", 1, "opened must lie in 0..0, the number of hints, got 1"),
-    ],
-)
+@pytest.mark.parametrize(("make", "trait", "value", "rule"), [
+    (weights, "attempts", [[2, 3]], "attempts must hold finite numbers, got [[2, 3]]"),
+    (weights, "attempts", [float("inf")], "attempts must hold finite numbers, got [inf]"),
+    (shape, "attempts", [5], "attempts must hold a list of sizes for each shape, got [5]"),
+    (shape, "attempts", [[2, -1]], "attempts must hold a list of sizes for each shape"),
+    (weights, "opened", 4, "opened must lie in 0..3, the number of hints, got 4"),
+    (shape, "opened", 1, "opened must lie in 0..0, the number of hints, got 1"),
+])  # fmt: skip
 def test_a_state_that_cannot_be_is_refused(make, trait, value, rule):
     widget = make()
     before = getattr(widget, trait)

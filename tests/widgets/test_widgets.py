@@ -14,16 +14,13 @@ from mha_course.widgets import HeadExample, HeadExplorer, Question, Quiz, _base,
 from mha_lib import MultiHeadAttention
 
 
-@pytest.mark.parametrize(
-    ("make", "argument"),
-    [
-        (lambda: HeadExplorer(5), "examples"),
-        (lambda: Quiz(5), "questions"),
-        (lambda: Question("how many?", 5, 1), "choices"),
-        (lambda: Question("how many?", [1, 2], 1, feedback=5), "feedback"),
-        (lambda: HeadExample("a", 5, torch.ones(1, 6), MultiHeadAttention(6, 3)), "tokens"),
-    ],
-)
+@pytest.mark.parametrize(("make", "argument"), [
+    (lambda: HeadExplorer(5), "examples"),
+    (lambda: Quiz(5), "questions"),
+    (lambda: Question("how many?", 5, 1), "choices"),
+    (lambda: Question("how many?", [1, 2], 1, feedback=5), "feedback"),
+    (lambda: HeadExample("a", 5, torch.ones(1, 6), MultiHeadAttention(6, 3)), "tokens"),
+])  # fmt: skip
 def test_what_is_no_sequence_is_refused_by_name(make, argument):
     with pytest.raises(TypeError, match=rf"{argument} must be .*5"):
         make()

@@ -110,14 +110,11 @@ def test_float32_numbers_come_back_exactly(math_page):
     assert torch.equal(recovered, numbers.double())
 
 
-@pytest.mark.parametrize(
-    ("expression", "rule"),
-    [
-        ("splitHeads([new Float64Array(12)], 5)", "num_heads must divide embed_dim=12, got 5"),
-        ("splitHeads([new Float64Array(12)], 0)", "num_heads must divide embed_dim=12, got 0"),
-        ("validLenMask(4, 3, 3)", r"valid_len must lie in 0\.\.k_len=3, got 4"),
-    ],
-)
+@pytest.mark.parametrize(("expression", "rule"), [
+    ("splitHeads([new Float64Array(12)], 5)", "num_heads must divide embed_dim=12, got 5"),
+    ("splitHeads([new Float64Array(12)], 0)", "num_heads must divide embed_dim=12, got 0"),
+    ("validLenMask(4, 3, 3)", r"valid_len must lie in 0\.\.k_len=3, got 4"),
+])  # fmt: skip
 def test_the_mathematics_refuses_what_makes_no_sense(math_page, expression, rule):
     with pytest.raises(Exception, match=rule):
         in_browser(math_page, expression)
