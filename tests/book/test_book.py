@@ -130,8 +130,7 @@ def test_page_loads_nothing_that_it_does_not_use(visit, page_name):
     loaded = {Path(urlsplit(url).path).name for url in page.requests}
     assert not loaded & {"fontawesome.js", "searchindex.js", "fa-solid-900.woff2"}
     assert not any("mathjax" in url and url.endswith(".js") for url in page.requests)
-    has_equations = page.locator(".math").count() > 0
-    assert ("equations.css" in loaded) == has_equations
+    assert ("equations.css" in loaded) == (page.locator(".math").count() > 0)
     assert ("widget_loader.js" in loaded) == (page.locator(VIEW).count() > 0)
 
 
@@ -226,8 +225,7 @@ def test_links_inside_the_book_lead_somewhere(book):
     missing = []
     for page_name in PAGES:
         page = book / page_name
-        html = page.read_text(encoding="utf-8")
-        for target in re.findall(r'(?:href|src)="([^"]+)"', html):
+        for target in re.findall(r'(?:href|src)="([^"]+)"', page.read_text(encoding="utf-8")):
             parts = urlsplit(target)
             if parts.scheme or parts.netloc:
                 continue

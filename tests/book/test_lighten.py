@@ -97,8 +97,7 @@ def test_widgets_of_a_lightened_page_show_the_same(reader, tmp_path, markers):
             assert len(lean) < len(html) * (0.6 if markers else 1.01)
             assert lean.count("// frame.js") <= 1
             path.write_text(lean, encoding="utf-8")
-        tab = reader(over)
-        page = tab.open(path, len(widgets))
+        page = reader(over).open(path, len(widgets))
         hosts = page.locator(".widget-host[data-widget=ready]")
         expect(hosts).to_have_count(len(widgets))
         assert page.locator(".widget-host").count() == len(widgets)

@@ -205,8 +205,7 @@ def test_book_that_did_not_change_is_not_touched(checkout):
 
 
 def test_address_of_the_book_works_with_a_space(checkout):
-    done = checkout.make("book")
-    [address] = [word for word in done.stdout.split() if word.startswith("file:")]
+    [address] = [word for word in checkout.make("book").stdout.split() if word.startswith("file:")]
     assert address.endswith("/my%20course/_build/html/index.html")
     assert Path(urllib.parse.unquote(urllib.parse.urlsplit(address).path)).is_file()
 

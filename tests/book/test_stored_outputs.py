@@ -116,8 +116,7 @@ def shown():
     """The stored states of three pages: widget's name -> its values, the first of each kind."""
     states = {}
     for page in ("index", "chapters/01_attention_pooling", "chapters/06_what_heads_learn"):
-        notebook = nbformat.read(ROOT / f"{page}.ipynb", as_version=4)
-        for model in stored_state(notebook).values():
+        for model in stored_state(nbformat.read(ROOT / f"{page}.ipynb", as_version=4)).values():
             name = str(model["state"].get("_anywidget_id", "")).rpartition(".")[2]
             states.setdefault(name, model["state"])
     return states

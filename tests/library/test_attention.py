@@ -66,8 +66,7 @@ def test_forward_derivatives_equal_backward_ones(hide):
 
     _, forward = torch.func.jvp(attend, (x,), (direction,))
     jacobian = torch.autograd.functional.jacobian(attend, x)
-    wanted = torch.tensordot(jacobian, direction, dims=3)
-    torch.testing.assert_close(forward, wanted)
+    torch.testing.assert_close(forward, torch.tensordot(jacobian, direction, dims=3))
 
 
 @BOTH_PATHS

@@ -641,8 +641,7 @@ def test_stored_results_are_those_of_the_code_that_is_here(name):
 
 
 def test_nothing_is_stored_without_its_script():
-    stored = {path.stem for path in STORED_FOLDER.iterdir()}
-    assert stored <= set(experiment_names())
+    assert {path.stem for path in STORED_FOLDER.iterdir()} <= set(experiment_names())
     assert len(STORED) >= 5
 
 

@@ -249,8 +249,7 @@ def examples_of(module):
     """The docstrings of a module that hold examples, each once."""
     finder, module = doctest.DocTestFinder(exclude_empty=True), importlib.import_module(module)
     # Who reads an example has imported torch.
-    found = finder.find(module, extraglobs={"torch": torch})
-    return [test for test in found if test.examples]
+    return [test for test in finder.find(module, extraglobs={"torch": torch}) if test.examples]
 
 
 EXAMPLES = {

@@ -144,8 +144,7 @@ def test_scores_can_be_shown_too():
 
 def test_nan_and_infinities_can_be_shown():
     """A figure of the course shows what a softmax over only hidden keys gives in other libraries."""
-    weights = torch.tensor([[0.25, 0.75], [math.nan, math.nan]])
-    figure = plots.plot_weights(weights)
+    figure = plots.plot_weights(torch.tensor([[0.25, 0.75], [math.nan, math.nan]]))
     draw(figure)
     (axis,) = maps_of(figure)
     assert axis.images[0].get_clim() == (0, 0.75)

@@ -181,8 +181,7 @@ def test_quiz_asks_what_the_file_declares(page):
     assert isinstance(choice, Quiz)
     assert choice.name == "page.choice"
     assert isinstance(quiz("page/two", computed={"first": "yes", "second": torch.tensor(0.5)}), Quiz)
-    shape = quiz("page/shape", computed=torch.zeros(2, 3).shape)
-    assert isinstance(shape, TypedAnswer)
+    assert isinstance(quiz("page/shape", computed=torch.zeros(2, 3).shape), TypedAnswer)
     assert isinstance(quiz("page/share", computed=131.0), TypedAnswer)  # within its tolerance
     found = quiz("page/map", computed=[[False, True], [True, True]])
     assert isinstance(found, MapPrediction)

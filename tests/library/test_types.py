@@ -89,8 +89,7 @@ def test_a_bare_tensor_is_seen():
 def test_every_tensor_names_its_axes(path):
     # Fields that start empty have no shape to name.
     exempt = {"mha_lib.KeyValueCache": {"keys", "values", "visible"}}
-    bare = bare_tensors(inspect.unwrap((PUBLIC | METHODS)[path]))
-    assert set(bare) <= exempt.get(path, set())
+    assert set(bare_tensors(inspect.unwrap((PUBLIC | METHODS)[path]))) <= exempt.get(path, set())
 
 
 def test_the_library_is_checked():

@@ -456,8 +456,7 @@ def test_typed_sentences(opened, vectors, sentences):
         expect(host.locator(".mha-choices input[name=query]")).to_have_count(len(sentence.split()))
         expect(field).to_have_attribute("aria-invalid", "false")
         assert_shows_numbers(host, stepper)
-        shown = host.locator(".mha-choices bdi").all_inner_texts()
-        assert shown == sentence.split()
+        assert host.locator(".mha-choices bdi").all_inner_texts() == sentence.split()
     assert_copied_code_gives(host, stepper)
 
 

@@ -445,8 +445,7 @@ def test_without_the_table_of_scores_longer_texts_fit(open_calculator):
 
 def test_it_opens_with_the_question_and_folds_the_rest(show):
     host = show(CostCalculator(), width=720)
-    first = host.locator(".mha-body > *").first
-    expect(first).to_have_text("How many users fit in 80 GB?")
+    expect(host.locator(".mha-body > *").first).to_have_text("How many users fit in 80 GB?")
     expect(host.get_by_role("slider")).to_have_count(2)
     expect(host.locator(".mha-groups")).to_be_hidden()
     assert host.locator(".mha-widget").bounding_box()["height"] < 600
@@ -503,8 +502,7 @@ def test_what_changes_and_what_does_not(open_calculator):
     expect(status).to_contain_text("21.2 M parameters")
     texts = titles.all_inner_texts()
     assert [text.split()[0] for text in texts] == ["changes", "changes", "changes", "the"]
-    marked = host.locator(".mha-bars .mha-now > span:first-child")
-    assert marked.all_inner_texts() == ["6"] * 4
+    assert host.locator(".mha-bars .mha-now > span:first-child").all_inner_texts() == ["6"] * 4
 
 
 @pytest.mark.parametrize("num_kv_heads", [2, 6])

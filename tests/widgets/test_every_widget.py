@@ -487,8 +487,7 @@ DRAWN = {name: SAMPLES[name] for name in MODELS} | {
 @pytest.mark.parametrize("make", DRAWN.values(), ids=DRAWN)
 def test_damaged_numbers_are_named(reader, tmp_path, make):
     """What a page stores of a model can be cut off or spoilt on its way; no widget draws half of it."""
-    widget = make()
-    paths = list(stored_numbers(widget.get_state()))
+    paths = list(stored_numbers(make().get_state()))
     cases = [
         (kind, damage, spoil)
         for kind in sorted({path[-1] for path in paths})

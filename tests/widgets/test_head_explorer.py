@@ -122,8 +122,7 @@ def test_a_page_stays_small():
 def test_a_change_of_example_takes_the_nearest_setting(explorer):
     explorer.num_heads, explorer.head = 6, 5
     explorer.example = "trained"
-    sharpest = explorer._examples["trained"].order(4)[0]
-    assert (explorer.num_heads, explorer.head) == (4, sharpest)
+    assert (explorer.num_heads, explorer.head) == (4, explorer._examples["trained"].order(4)[0])
     assert explorer.valid_len == 7, "all tokens stay visible"
     explorer.valid_len = 6
     explorer.example = "sentence"
@@ -288,8 +287,7 @@ def test_only_the_places_that_are_asked_are_answered():
     asked[4], asked[9, 1] = targets[4], targets[9, 1]
     example, *_ = stored_example(targets=asked)
     answers = HeadExplorer([example], num_heads=2).numbers()["answers"]
-    everywhere = torch.tensor(answers_by_loops(2, tokens))
-    assert torch.equal(answers, everywhere[:, [4, 9]])
+    assert torch.equal(answers, torch.tensor(answers_by_loops(2, tokens))[:, [4, 9]])
 
 
 def test_a_stored_layer_may_be_cut_and_lack_positions():
@@ -418,8 +416,7 @@ def make_explorer(**traits):
 def make_long_explorer(length=64, **traits):
     x = 2 * torch.randn(length, 16, generator=torch.Generator().manual_seed(7))
     tokens = [f"t{place}" for place in range(length)]
-    example = HeadExample("long", tokens, x, layer(8, embed_dim=16))
-    return HeadExplorer([example], **traits)
+    return HeadExplorer([HeadExample("long", tokens, x, layer(8, embed_dim=16))], **traits)
 
 
 def maps_of(explorer):
@@ -644,11 +641,9 @@ def test_a_long_sequence_is_drawn_in_pixels(show, length):
     assert image.shape == (length, length, 4)
     seen = (torch.arange(length) < 20) & torch.ones(length, length).tril().bool()
     assert torch.equal(image[..., 3] == 255, seen), "what is hidden has no colour"
-    most = explorer.weights().max().item()
-    assert_colors(image[seen], weights[seen], most, is_signed=False)
+    assert_colors(image[seen], weights[seen], explorer.weights().max().item(), is_signed=False)
 
-    grid = host.get_by_role("grid")
-    expect(grid).to_have_attribute("aria-rowcount", str(length))
+    expect(host.get_by_role("grid")).to_have_attribute("aria-rowcount", str(length))
     cell = host.get_by_role("gridcell")
     assert cell.count() == 1
     cell.focus()
@@ -660,8 +655,7 @@ def test_a_long_sequence_is_drawn_in_pixels(show, length):
         column += {"ArrowRight": 1, "ArrowLeft": -1}.get(key, 0)
         expect(readout).to_have_text(f"query 't{row}' → key 't{column}': {weights[row, column]:.4f}")
         expect(cell).to_be_focused()
-        label = readout.text_content()
-        expect(cell).to_have_attribute("aria-label", label)
+        expect(cell).to_have_attribute("aria-label", readout.text_content())
         expect(cell).to_have_attribute("aria-colindex", str(column + 1))
     value = float(cell.get_attribute("data-value"))
     assert value == pytest.approx(weights[row, column].item(), abs=1e-6)
@@ -698,8 +692,7 @@ def test_the_compact_one_has_the_slider_and_the_maps(show):
     assert host.get_by_role("slider").count() == 1
     assert host.get_by_role("checkbox").count() == 0
     assert host.locator(".mha-widget").bounding_box()["height"] <= 420
-    slider = host.get_by_role("slider", name="num_heads")
-    slider.focus()
+    host.get_by_role("slider", name="num_heads").focus()
     page.keyboard.press("ArrowRight")
     explorer.num_heads = 4
     assert_shows_numbers(host, explorer)
@@ -726,8 +719,7 @@ def test_a_cell_is_read_by_pointer_and_by_keyboard(show):
     page = host.page
     readout = host.locator(".mha-readout")
     weights = explorer.weights()[explorer.head]
-    cells = host.get_by_role("gridcell")
-    cells.nth(2 * 5 + 1).hover()
+    host.get_by_role("gridcell").nth(2 * 5 + 1).hover()
     assert readout.inner_text() == f"query 'or' at 2 → key 'be' at 1: {weights[2, 1]:.4f}"
     page.mouse.move(0, 0)
     assert "arrow keys" in readout.inner_text()
@@ -877,8 +869,7 @@ def test_on_a_phone_the_controls_stay_in_view_while_the_maps_change(show, is_com
     example, *_ = stored_example()
     explorer = HeadExplorer([example], num_heads=8, compact=is_compact)
     host = show(explorer, width=360, stills=True)
-    page = host.page
-    page.set_viewport_size({"width": 360, "height": 740})
+    host.page.set_viewport_size({"width": 360, "height": 740})
     slider = host.get_by_role("slider", name="num_heads")
     stages = [] if is_compact else host.locator(".mha-stages label").all()
     for part in (".mha-maps", ".mha-grid", ".mha-answers"):
@@ -890,5 +881,4 @@ def test_on_a_phone_the_controls_stay_in_view_while_the_maps_change(show, is_com
             on_top = "(node, [x, y]) => node.contains(document.elementFromPoint(x, y))"
             assert control.evaluate(on_top, [x, y]), "something lies over it"
     # Most of the screen is left for what changes.
-    kept = host.locator(".mha-kept-in-view").bounding_box()
-    assert kept["height"] < 0.17 * 740
+    assert host.locator(".mha-kept-in-view").bounding_box()["height"] < 0.17 * 740

@@ -672,8 +672,7 @@ def test_without_workers_it_trains_in_frames(reader, tmp_path, how):
 
 def test_worker_ends_with_the_view(browser, tmp_path):
     page = browser.new_page()
-    path = write_page(tmp_path, [HeadTraining()])
-    page.goto(path.as_uri())
+    page.goto(write_page(tmp_path, [HeadTraining()]).as_uri())
     expect(page.locator("[data-widget=ready]")).to_have_count(1)
     hand = ByHand(page, HeadTraining(seed=1))
     hand.host.get_by_role("button", name="▶ Play").click()
@@ -728,8 +727,7 @@ def test_a_change_costs_the_page_one_measurement_and_one_loss(browser, tmp_path)
 
 def test_program_trains_the_run_of_the_page(show):
     """The copied program says at which loss the page's run ends, and can be changed."""
-    host = show(HeadTraining(num_heads=2, seed=7, lr=0.01))
-    code = copied_code(host)
+    code = copied_code(show(HeadTraining(num_heads=2, seed=7, lr=0.01)))
     assert "num_heads = 2\n" in code and "seed = 7\n" in code
     assert len(code.splitlines()) < 50
     variables = {}

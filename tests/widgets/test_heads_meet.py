@@ -319,8 +319,7 @@ PIXELS_OF_ONE = (
 
 def test_all_bars_have_one_scale_and_their_columns_are_aligned(show):
     """Only then does the eye see that the pieces of the sum are as long as the bars above it."""
-    meet = make_meet()
-    host = show(meet)
+    host = show(make_meet())
     pictures = host.locator(".mha-meet-bars svg")
     scales = pictures.evaluate_all(PIXELS_OF_ONE)
     assert len(scales) == 6
@@ -512,8 +511,7 @@ def test_one_number_of_the_sum_is_written_out(show):
 def test_logits_are_bars_and_the_highest_is_the_answer(show, trained, held_out):
     meet = chapter_meet(trained, held_out, gates=[0, 1, 1, 1])
     host = show(meet)
-    numbers = meet.numbers()
-    for task, logits in enumerate(numbers["logits"]):
+    for task, logits in enumerate(meet.numbers()["logits"]):
         found = boxes(path_of(host.locator(".mha-meet-logits").nth(task)))[:, 1]
         torch.testing.assert_close(expected=logits, **seen(found, 1e-3))
         best = re.match(r"M(\d+) 0V(-?[\d.]+)h1V0z", path_of(host.locator(".mha-meet-best").nth(task)))
@@ -537,8 +535,7 @@ def test_the_program_loads_the_weights_by_name(show, trained, held_out):
 def test_a_sentence_of_fifteen_long_words_fits_320_pixels(show, trained, held_out):
     text = "today in the theatre the tall teachers' young teachers near the young teachers ___ happy"
     host = show(chapter_meet(trained, held_out, text=text), width=320)
-    page = host.page
-    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+    assert host.page.evaluate("document.documentElement.scrollWidth") <= 320
     for row in host.locator(".mha-meet-row").all():
         name, bars = (
             row.locator(".mha-meet-name").bounding_box(),

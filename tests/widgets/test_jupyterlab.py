@@ -120,8 +120,7 @@ class Notebook:
         page.on("console", self._keep_error)
         page.on("request", lambda request: self.requests.append(request.url))
         page.goto(address)
-        status = page.locator("#jp-main-statusbar")
-        expect(status).to_contain_text("(ipykernel) | Idle")
+        expect(page.locator("#jp-main-statusbar")).to_contain_text("(ipykernel) | Idle")
         self.cells = page.locator(".jp-Notebook .jp-CodeCell")
         expect(self.cells).to_have_count(4)
         self.runs = 0
@@ -138,8 +137,7 @@ class Notebook:
         cell.locator(".cm-content").first.focus()
         self.page.keyboard.press("Control+Enter")
         self.runs += 1
-        prompt = cell.locator(".jp-InputArea-prompt")
-        expect(prompt).to_have_text(f"[{self.runs}]:")
+        expect(cell.locator(".jp-InputArea-prompt")).to_have_text(f"[{self.runs}]:")
 
     def run(self, source):
         """Run a cell with this source and return what it printed."""
@@ -162,8 +160,7 @@ class Notebook:
 @pytest.fixture(scope="module")
 def notebook(browser, jupyterlab):
     page = browser.new_page(viewport={"width": 1280, "height": 900})
-    notebook = Notebook(page, jupyterlab)
-    yield notebook
+    yield Notebook(page, jupyterlab)
     page.close()
 
 
@@ -255,8 +252,7 @@ def test_a_cell_recomputes_in_torch_what_the_browser_computed(notebook, explorer
     notebook.expect_print("alibi.browser_report['settings']['num_heads']", "16")
     notebook.expect_print("heads.browser_report['settings']['num_heads']", "12")
     for name in ("alibi", "heads"):
-        difference = notebook.run(f"print({name}.browser_difference())")
-        assert 0 <= float(difference) < 1e-6
+        assert 0 <= float(notebook.run(f"print({name}.browser_difference())")) < 1e-6
     printed = notebook.run(
         "last = mha_lib.alibi_bias(16, 10)[:, -1]\n"  # the scores of the last query, without a needle
         "needles = 8 * torch.eye(10)[:9].flip(0)\n"  # the needle lies 1, 2, … 9 tokens back

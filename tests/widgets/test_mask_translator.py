@@ -378,8 +378,7 @@ def values_seen(rows):
 
 def colors_seen(rows):
     """Which cells of a map have the colour of what is visible."""
-    colors = {color for row in rows for _, color, _ in row}
-    assert colors <= {YELLOW, PURPLE}
+    assert {color for row in rows for _, color, _ in row} <= {YELLOW, PURPLE}
     return torch.tensor([[color == YELLOW for _, color, _ in row] for row in rows])
 
 

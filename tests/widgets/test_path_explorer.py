@@ -84,8 +84,7 @@ def test_costs_equal_a_loop(n, d, k, with_projections):
         attention = sum(2 * d for _query in range(n) for _key in range(n))
         attention += sum(4 * d * d for _token in range(n)) if with_projections else 0
         convolution = sum(d * d for _token in range(n) for _neighbour in range(k))
-        recurrence = sum(d * d for _state in range(1, n))
-        return attention, convolution, recurrence
+        return attention, convolution, sum(d * d for _state in range(1, n))
 
     attention, convolution, recurrence = count(n)
     costs = [attention, convolution, convolution, recurrence]

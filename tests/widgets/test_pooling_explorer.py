@@ -142,8 +142,7 @@ def test_weights_depend_on_keys_and_not_on_values():
     assert torch.equal(after["weights"], before["weights"])
     torch.testing.assert_close(after["output"], -before["output"] / 5)
     explorer.key = [2.2 if i == explorer.pair else key for i, key in enumerate(explorer.key)]
-    moved = explorer.numbers()["weights"] != after["weights"]
-    assert moved.all()
+    assert (explorer.numbers()["weights"] != after["weights"]).all()
 
 
 def test_own_pairs_need_no_true_curve():
@@ -396,8 +395,7 @@ def test_own_pairs_and_their_program(show, truth):
 
 
 def test_program_of_the_true_curve_names_it(show):
-    host = show(PoolingExplorer())
-    code = copied_code(host)
+    code = copied_code(show(PoolingExplorer()))
     assert "from mha_course.data import curve" in code
     assert "truth = [" not in code
     assert len(code) < 3000

@@ -194,8 +194,7 @@ def test_points_and_discs_are_seen_where_the_map_is_white(show, theme):
 def test_the_handle_of_the_query_lies_on_its_place_in_the_picture(show):
     explorer = ScoreExplorer(score="gaussian", query=[-2.0, 3.0])
     host = show(explorer)
-    landscape = explorer.numbers()["landscape"]
-    assert divmod(int(landscape.argmax()), 33) == (28, 8)
+    assert divmod(int(explorer.numbers()["landscape"].argmax()), 33) == (28, 8)
     white = map_pixels(host.locator("canvas")).flip(0)[..., :3].sum(-1)
     assert white[28, 8] == white.max() == 3 * 247, "the score of the best key is 0"
     # The query's handle lies on the highest place.

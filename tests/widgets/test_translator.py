@@ -635,8 +635,7 @@ def test_heads_are_switched_off_and_the_answer_changes_at_once(show, models):
 
 def test_right_answers_are_counted_in_the_page(show):
     """A model that always writes the same date is right where that is the date."""
-    model = make_model(2, width=24, seed=7)
-    widget = Translator(model)
+    widget = Translator(make_model(2, width=24, seed=7))
     wanted = widget.dates["answers"][11]
     change = lambda states: states[0]["dates"]["answers"].__setitem__(11, wrote)  # noqa: E731
     widget.text = widget.dates["texts"][11]
@@ -660,8 +659,7 @@ def test_right_answers_are_counted_in_the_page(show):
 def test_the_copied_program_of_the_count_counts(show, models, capsys):
     widget = Translator(models[:2], count_right=True, gates=[1, 0] * 6)
     host = show(widget)
-    variables = run_copied_code(host)
-    assert sum(variables["right"]) == round(200 * widget.exact_match())
+    assert sum(run_copied_code(host)["right"]) == round(200 * widget.exact_match())
     assert "of 200 held-out dates are right" in capsys.readouterr().out
 
 
@@ -768,8 +766,7 @@ def test_the_program_of_a_trained_model_loads_it(show, stored_models):
     assert 2 in stored_models
     widget = Translator(text="3 May 2021")
     host = show(widget)
-    variables = run_copied_code(host)
-    torch.testing.assert_close(variables["weights"], widget.numbers()["weights"])
+    torch.testing.assert_close(run_copied_code(host)["weights"], widget.numbers()["weights"])
     # The program holds functions, not the numbers of the model.
     assert len(host.locator(".mha-python pre").inner_text()) < 3100
 
@@ -817,8 +814,7 @@ def test_eight_heads_and_forty_letters_fit_a_phone(show, models, theme, attentio
         models[3], text="wednesday, the 30th of September 1999 ad", attention=attention, beam_size=5
     )
     host = show(widget, width=360, theme=theme)
-    page = host.page
-    assert too_wide(page) == []
+    assert too_wide(host.page) == []
     assert_seen(host, widget)
     small = host.locator(":is(.mha-answer button, .mha-choose, .mha-gate, .mha-buttons button)").evaluate_all(
         """nodes => nodes.map((node) => node.getBoundingClientRect())

@@ -39,8 +39,7 @@ def test_colab_is_told_of_its_widget_manager(monkeypatch):
 
 def test_the_palette_is_that_of_the_figures():
     css = _base.compose_style("head_explorer.js")
-    light = css[: css.index("html[data-theme")]
-    colors = dict(re.findall(r"--mha-([\w-]+): (#\w{6});", light))
+    colors = dict(re.findall(r"--mha-([\w-]+): (#\w{6});", css[: css.index("html[data-theme")]))
     assert [colors[role] for role in ("query", "key", "value")] == [plots.QUERY, plots.KEY, plots.VALUE]
     assert tuple(colors[f"head-{head}"] for head in range(8)) == tuple(plots.HEADS)
 
