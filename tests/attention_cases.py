@@ -61,15 +61,10 @@ def hidden_rows(lead, q_len=Q_LEN, k_len=K_LEN, **hide):
 
 BIAS = random(BATCH, HEADS, Q_LEN, K_LEN, seed=7)
 BIASES = {
-    "of pairs": BIAS[0, 0],
-    "of keys": BIAS[0, 0, :1],
-    "of queries": BIAS[0, 0, :, :1],
-    "of everything": BIAS,
-    "of heads": BIAS[:1],
-    "of samples": BIAS[:, :1],
-    "of keys of heads": BIAS[:1, :, :1],
-    "large": 1e4 * BIAS,
-}
+    "of pairs": BIAS[0, 0], "of keys": BIAS[0, 0, :1], "of queries": BIAS[0, 0, :, :1],
+    "of everything": BIAS, "of heads": BIAS[:1], "of samples": BIAS[:, :1],
+    "of keys of heads": BIAS[:1, :, :1], "large": 1e4 * BIAS,
+}  # fmt: skip
 # Beside queries, keys and values.
 ASKED = {
     "nothing": {},

@@ -162,11 +162,9 @@ def test_planted_fault_is_found(page, fault, capsys):
 
 
 STAYS = [
-    "a digit of the text",
-    "the number of another setting",
-    "two numbers exchanged",
+    "a digit of the text", "the number of another setting", "two numbers exchanged",
     "what the cell prints",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", STAYS)
@@ -208,14 +206,10 @@ def test_a_source_must_hold(page, source):
 
 
 BY_HAND = [
-    ("18.5", "losses: line 2"),
-    ("18.5", "losses: two heads"),
-    ("1,500", "drawing: steps ="),
-    ("2", "given: two heads"),
-    ("4,500", "experiments/words.py: STEPS, LONG[2]"),
-    ("0.27", "by hand: 13 / 48"),
-    ("27 %", "by hand: 100 * 13 / 48"),
-]
+    ("18.5", "losses: line 2"), ("18.5", "losses: two heads"), ("1,500", "drawing: steps ="),
+    ("2", "given: two heads"), ("4,500", "experiments/words.py: STEPS, LONG[2]"),
+    ("0.27", "by hand: 13 / 48"), ("27 %", "by hand: 100 * 13 / 48"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("number", "source"), BY_HAND)

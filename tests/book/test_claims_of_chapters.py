@@ -208,12 +208,10 @@ def test_encodings_beyond_the_trained_length(positions):
     assert near.max() < 0.9
     assert far.max() < 0.6
     for task, encoding, least in (
-        ("three back", "Shaw", 0.99),
-        ("latest capital", "ALiBi", 0.94),
-        ("latest capital", "Shaw", 0.96),
-        ("latest capital", "ALiBi, slopes x2", 0.99),
+        ("three back", "Shaw", 0.99), ("latest capital", "ALiBi", 0.94),
+        ("latest capital", "Shaw", 0.96), ("latest capital", "ALiBi, slopes x2", 0.99),
         ("latest capital", "ALiBi, slopes x4", 0.99),
-    ):
+    ):  # fmt: skip
         assert min(shares.min() for shares in beyond(task, encoding)) > least
 
 
@@ -325,11 +323,9 @@ def test_one_matrix_or_two():
     assert {run["steps"] for run in runs.arms.values()} == {500}
     guess = runs.bounds["guessing"]
     for task, elsewhere in (
-        ("mirrored, one matrix, itself visible", 6),
-        ("mirrored, one matrix, itself hidden", 0),
-        ("three back, one matrix, itself visible", 0),
-        ("three back, one matrix, itself hidden", 0),
-    ):
+        ("mirrored, one matrix, itself visible", 6), ("mirrored, one matrix, itself hidden", 0),
+        ("three back, one matrix, itself visible", 0), ("three back, one matrix, itself hidden", 0),
+    ):  # fmt: skip
         bound = 1 - elsewhere / 12 * (1 - guess)
         assert runs.results(task, "right").min() > 0.99 * bound
 

@@ -122,10 +122,8 @@ def test_frozen_parameters_stay_frozen(widths):
     theirs = torch_layer(batch_first=True, **widths)
     first = "in_proj_weight" if not widths else "q_proj_weight"
     for frozen in (
-        [first],
-        ["out_proj.bias", "in_proj_bias"],
-        [name for name, _ in theirs.named_parameters()],
-    ):
+        [first], ["out_proj.bias", "in_proj_bias"], [name for name, _ in theirs.named_parameters()],
+    ):  # fmt: skip
         theirs.requires_grad_(True)
         for name in frozen:
             theirs.get_parameter(name).requires_grad_(False)
@@ -147,13 +145,10 @@ def test_what_torch_holds_in_one_parameter_cannot_be_half_frozen():
 
 
 EXTRAS = {
-    "num_kv_heads": {"num_kv_heads": 1},
-    "scale": {"scale": 0.5},
-    "softcap": {"softcap": 2.0},
-    "window": {"window": (1, 0)},
-    "score": {"score": lambda q, k: q @ k.mT},
+    "num_kv_heads": {"num_kv_heads": 1}, "scale": {"scale": 0.5}, "softcap": {"softcap": 2.0},
+    "window": {"window": (1, 0)}, "score": {"score": lambda q, k: q @ k.mT},
     "rotary": {"rotary": lambda x, positions: x},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EXTRAS)
@@ -362,15 +357,8 @@ def test_each_norm_keeps_its_epsilon():
 
 @ALL
 @pytest.mark.parametrize(("activation", "name"), [
-    (torch.relu, "relu"),
-    (F.relu, "relu"),
-    (nn.ReLU(), "relu"),
-    (F.gelu, "gelu"),
-    (nn.GELU(), "gelu"),
-    (torch.tanh, None),
-    (F.silu, None),
-    (nn.GELU(approximate="tanh"), None),
-    (lambda x: x, None),
+    (torch.relu, "relu"), (F.relu, "relu"), (nn.ReLU(), "relu"), (F.gelu, "gelu"), (nn.GELU(), "gelu"),
+    (torch.tanh, None), (F.silu, None), (nn.GELU(approximate="tanh"), None), (lambda x: x, None),
 ], ids=lambda part: getattr(part, "__name__", None) or str(part))  # fmt: skip
 def test_activations_are_recognized_or_refused_by_name(kind, activation, name):
     if "block" not in kind:

@@ -10,12 +10,9 @@ from mha_course.exercises import bugs
 from mha_lib import MultiHeadAttention
 
 ONE_HEAD = {
-    "merge without transpose",
-    "split without transpose",
-    "lengths in wrong order",
-    "compounded projections",
-    "scale by model width",
-}
+    "merge without transpose", "split without transpose", "lengths in wrong order",
+    "compounded projections", "scale by model width",
+}  # fmt: skip
 
 
 def ratio_of_differences(layer, *, centred=True):

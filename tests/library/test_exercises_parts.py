@@ -292,13 +292,11 @@ RIGHT = [
 UNKNOWN = [
     (check, sentence, answer)
     for check, answers in (
-        (check_masked_softmax, SOFTMAX_UNKNOWN),
-        (check_positions, TABLE_UNKNOWN),
-        (check_rotary, ROTARY_UNKNOWN),
-        (check_cache, CACHE_UNKNOWN),
+        (check_masked_softmax, SOFTMAX_UNKNOWN), (check_positions, TABLE_UNKNOWN),
+        (check_rotary, ROTARY_UNKNOWN), (check_cache, CACHE_UNKNOWN),
     )
     for sentence, answer in answers.items()
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("check", "answer"), RIGHT)

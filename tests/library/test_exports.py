@@ -273,12 +273,9 @@ def test_everything_public_has_an_example():
     with_own = set(EXAMPLES)
     # Containers are made by the functions whose examples show them.
     containers = {
-        "mha_course.data.Split",
-        "mha_course.data.Sentences",
-        "mha_course.data.dates.WrittenDates",
-        "mha_course.training.History",
-        "mha_course.experiments.Experiment",
-    }
+        "mha_course.data.Split", "mha_course.data.Sentences", "mha_course.data.dates.WrittenDates",
+        "mha_course.training.History", "mha_course.experiments.Experiment",
+    }  # fmt: skip
     assert set(PUBLIC) - containers <= with_own
     assert {
         f"mha_lib.multi_head.MultiHeadAttention.{name}"

@@ -105,11 +105,9 @@ def pair_of_models(kind):
         theirs = transformers.GPT2LMHeadModel(config)
     else:
         sizes = {
-            "hidden_size": 24,
-            "num_attention_heads": 6,
-            "num_key_value_heads": 2,
+            "hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 2,
             "intermediate_size": 17,
-        }
+        }  # fmt: skip
         sizes |= {"vocab_size": VOCAB, "num_hidden_layers": 2, "max_position_embeddings": MAX_LEN}
         config = transformers.LlamaConfig(**sizes, **none)
         theirs = transformers.LlamaForCausalLM(config)
@@ -123,12 +121,9 @@ def pair_of_models(kind):
 
 
 DRAWN = {
-    "greedy": {},
-    "temperature": {"temperature": 0.7},
-    "top_k": {"temperature": 1.3, "top_k": 3},
-    "top_p": {"temperature": 1.0, "top_p": 0.6},
-    "all": {"temperature": 1.7, "top_k": 5, "top_p": 0.8},
-}
+    "greedy": {}, "temperature": {"temperature": 0.7}, "top_k": {"temperature": 1.3, "top_k": 3},
+    "top_p": {"temperature": 1.0, "top_p": 0.6}, "all": {"temperature": 1.7, "top_k": 5, "top_p": 0.8},
+}  # fmt: skip
 
 
 @KINDS

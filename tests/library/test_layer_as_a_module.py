@@ -133,11 +133,9 @@ def test_a_call_leaves_nothing_on_the_layer(training, kind, need_weights):
     layer, given = layer_of(kind).train(training), even_inputs()
     before = state(layer)
     for asked in (
-        {},
-        {"is_causal": True, "valid_lens": LENS},
-        {"attn_bias": BIAS, "attn_mask": bools(Q_LEN, K_LEN)},
-        {"cache": KeyValueCache()},
-    ):
+        {}, {"is_causal": True, "valid_lens": LENS},
+        {"attn_bias": BIAS, "attn_mask": bools(Q_LEN, K_LEN)}, {"cache": KeyValueCache()},
+    ):  # fmt: skip
         output, _ = layer(*given, need_weights=need_weights, **asked)
         assert state(layer) == before
     with pytest.raises(ValueError, match="valid_lens"):

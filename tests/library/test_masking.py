@@ -17,18 +17,12 @@ def bools(*shape, seed=0):
 
 
 ATTN_MASKS = {
-    "none": None,
-    "q k": bools(Q_LEN, K_LEN),
-    "b q k": bools(BATCH, Q_LEN, K_LEN),
-    "b h q k": bools(BATCH, HEADS, Q_LEN, K_LEN),
-    "1 k": bools(1, K_LEN),
-    "q 1": bools(Q_LEN, 1, seed=3),
-    "b 1 k": bools(BATCH, 1, K_LEN),
-    "1 q k": bools(1, Q_LEN, K_LEN),
-    "1 h q k": bools(1, HEADS, Q_LEN, K_LEN),
-    "b 1 q k": bools(BATCH, 1, Q_LEN, K_LEN),
+    "none": None, "q k": bools(Q_LEN, K_LEN), "b q k": bools(BATCH, Q_LEN, K_LEN),
+    "b h q k": bools(BATCH, HEADS, Q_LEN, K_LEN), "1 k": bools(1, K_LEN),
+    "q 1": bools(Q_LEN, 1, seed=3), "b 1 k": bools(BATCH, 1, K_LEN), "1 q k": bools(1, Q_LEN, K_LEN),
+    "1 h q k": bools(1, HEADS, Q_LEN, K_LEN), "b 1 q k": bools(BATCH, 1, Q_LEN, K_LEN),
     "1 h 1 k": bools(1, HEADS, 1, K_LEN),
-}
+}  # fmt: skip
 VALID_LENS = {
     "none": None,
     "a sample": torch.tensor([3, 7]),

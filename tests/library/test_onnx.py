@@ -151,13 +151,9 @@ def translate(case):
         masks = torch.stack([placed(rule, offset, q_len, k_len) for offset in offsets])
         mask = both(mask, masks[0] if len(masks) == 1 else masks)
     arguments = {
-        "attn_mask": mask,
-        "attn_bias": bias,
-        "valid_lens": lens,
-        "is_causal": is_causal,
-        "scale": attributes.get("scale"),
-        "softcap": attributes.get("softcap"),
-    }
+        "attn_mask": mask, "attn_bias": bias, "valid_lens": lens, "is_causal": is_causal,
+        "scale": attributes.get("scale"), "softcap": attributes.get("softcap"),
+    }  # fmt: skip
     return query, key, value, arguments, cache
 
 

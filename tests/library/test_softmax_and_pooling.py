@@ -41,9 +41,7 @@ def test_softmax_in_every_dtype(dtype):
 
 
 @pytest.mark.parametrize(("dtype", "visible"), [
-    (torch.float16, -60_000),
-    (torch.bfloat16, -1e30),
-    (torch.float32, torch.finfo(torch.float32).min),
+    (torch.float16, -60_000), (torch.bfloat16, -1e30), (torch.float32, torch.finfo(torch.float32).min),
     (torch.float64, torch.finfo(torch.float64).min),
 ], ids=str)  # fmt: skip
 def test_hidden_keys_lose_against_the_smallest_visible_score(dtype, visible):

@@ -384,11 +384,9 @@ def by_hand(model, x, *memory, **hide):
 
 
 SETTINGS = {
-    "window": (2, 1),
-    "scale": 0.3,
-    "softcap": 1.5,
+    "window": (2, 1), "scale": 0.3, "softcap": 1.5,
     "rotary": lambda x, positions: x * positions[:, None],
-}
+}  # fmt: skip
 
 
 @KINDS

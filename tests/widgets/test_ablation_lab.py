@@ -108,10 +108,8 @@ def test_numbers_equal_a_slow_loop(models, index):
     torch.testing.assert_close(numbers["maps"], torch.tensor(maps, dtype=torch.float64), atol=1e-6, rtol=0)
     right = torch.stack(right).double()
     assert numbers["accuracy"].tolist() == [
-        right[..., 0].mean().item(),
-        right[..., 1].mean().item(),
-        right.prod(-1).mean().item(),
-    ]
+        right[..., 0].mean().item(), right[..., 1].mean().item(), right.prod(-1).mean().item(),
+    ]  # fmt: skip
 
 
 def test_table_holds_all_subsets_of_few_heads(models):

@@ -134,12 +134,10 @@ def test_users_are_whole_and_never_below_zero():
 
 
 PUBLISHED = {
-    "GPT-2 small": (768, 12, 12, 12, 96),
-    "GPT-3": (12288, 96, 96, 96, 116622),
-    "Llama 2 7B": (4096, 32, 32, 32, 4591),
-    "Llama 2 70B": (8192, 64, 8, 80, 56897),
+    "GPT-2 small": (768, 12, 12, 12, 96), "GPT-3": (12288, 96, 96, 96, 116622),
+    "Llama 2 7B": (4096, 32, 32, 32, 4591), "Llama 2 70B": (8192, 64, 8, 80, 56897),
     "Mistral 7B": (4096, 32, 8, 32, 5900),
-}
+}  # fmt: skip
 SIZES = ("embed_dim", "num_heads", "num_kv_heads", "num_layers", "other_millions")
 # The whole models, on the meta device: vocabulary, hidden width and, for GPT, positions.
 WHOLE = {

@@ -52,10 +52,8 @@ KEPT = """localStorage.setItem("mha-course/typed-answer/a", '{"attempts": [5]}')
 
 # These are in a picture, where no number can be read; what the browser reports holds them all.
 DRAWN_AS_PIXELS = {
-    "AblationLab": {"maps"},
-    "HeadExplorer": {"weights"},
-    "HeadTraining": {"start_maps", "first_loss"},
-}
+    "AblationLab": {"maps"}, "HeadExplorer": {"weights"}, "HeadTraining": {"start_maps", "first_loss"},
+}  # fmt: skip
 
 
 def settings_of(widget):

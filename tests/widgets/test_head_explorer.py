@@ -322,14 +322,9 @@ def test_a_stored_layer_may_be_cut_and_lack_positions():
 def test_a_stored_example_that_cannot_be_shown_is_refused(changes, error, rule):
     tokens, targets = pointer_batch(1, generator=torch.Generator().manual_seed(17))
     arguments = {
-        "models": {2: ("two_pointers", "linear, 2 heads", 0)},
-        "tokens": tokens[0],
-        "words": WORDS,
-        "tasks": ("previous", "mirrored"),
-        "targets": targets[0],
-        "measure": "both right",
-        **changes,
-    }
+        "models": {2: ("two_pointers", "linear, 2 heads", 0)}, "tokens": tokens[0], "words": WORDS,
+        "tasks": ("previous", "mirrored"), "targets": targets[0], "measure": "both right", **changes,
+    }  # fmt: skip
     with pytest.raises(error, match=rule):
         HeadExample.stored("a", **arguments)
 

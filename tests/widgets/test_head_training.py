@@ -271,11 +271,9 @@ def test_start_leaves_torchs_random_numbers_alone():
 
 # Where the ten seeds end: how many have all places right, and how many are at 13/48.
 ENDS = {
-    (1, "linear", 0.03): (0, 10),
-    (2, "linear", 0.03): (9, 1),
-    (2, "linear", 0.01): (10, 0),
+    (1, "linear", 0.03): (0, 10), (2, "linear", 0.03): (9, 1), (2, "linear", 0.01): (10, 0),
     (1, "MLP", 0.03): (10, 0),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("num_heads", "read_out", "lr"), ENDS)
@@ -587,11 +585,9 @@ def test_single_steps_that_wait_are_forgotten_if_the_reader_does_something_else(
 
 
 CHANGES = {
-    "heads": "input[type=radio][value='4']",
-    "read-out": "input[type=radio][value=MLP]",
-    "the same heads": "input[type=radio][value='1']",
-    "reset": ".mha-reset",
-}
+    "heads": "input[type=radio][value='4']", "read-out": "input[type=radio][value=MLP]",
+    "the same heads": "input[type=radio][value='1']", "reset": ".mha-reset",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES)

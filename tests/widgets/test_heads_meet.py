@@ -480,11 +480,9 @@ def test_one_number_of_the_sum_is_written_out(show):
 
     def assert_written(coordinate):
         rows = [
-            numbers["contributions"][0],
-            numbers["contributions"][2],
-            numbers["residual"],
+            numbers["contributions"][0], numbers["contributions"][2], numbers["residual"],
             numbers["bias"],
-        ]
+        ]  # fmt: skip
         index, summands, total = written(host)
         assert index == coordinate
         assert summands == pytest.approx([float(row[coordinate]) for row in rows], abs=0.0051)

@@ -81,12 +81,9 @@ def test_python_accepts_the_declared_orders_and_no_other(name):
 
 def mean(**changes):
     arguments = {
-        "task": "Compute the mean.",
-        "lines": MEAN,
-        "distractors": [LARGEST],
-        "orders": [SWAPPED],
+        "task": "Compute the mean.", "lines": MEAN, "distractors": [LARGEST], "orders": [SWAPPED],
         "test": CHECK_MEAN,
-    }
+    }  # fmt: skip
     return LineOrder(**{**arguments, **changes})
 
 
@@ -202,19 +199,11 @@ START = {"lines": [], "failed": 0, "helped": 0, "solved": False}
 
 
 @pytest.mark.parametrize(("changes", "error"), [
-    ({"lines": [[5, 0]]}, ValueError),
-    ({"lines": [[0, 0], [0, 1]]}, ValueError),
-    ({"lines": [[0, 4]]}, ValueError),
-    ({"lines": [[0, -1]]}, ValueError),
-    ({"lines": [[0]]}, ValueError),
-    ({"lines": [[0, 1.0]]}, TypeError),
-    ({"lines": [0]}, TypeError),
-    ({"lines": None}, TypeError),
-    ({"failed": -1}, ValueError),
-    ({"failed": True}, TypeError),
-    ({"helped": 5}, ValueError),
-    ({"helped": "1"}, TypeError),
-    ({"solved": 1}, TypeError),
+    ({"lines": [[5, 0]]}, ValueError), ({"lines": [[0, 0], [0, 1]]}, ValueError),
+    ({"lines": [[0, 4]]}, ValueError), ({"lines": [[0, -1]]}, ValueError),
+    ({"lines": [[0]]}, ValueError), ({"lines": [[0, 1.0]]}, TypeError), ({"lines": [0]}, TypeError),
+    ({"lines": None}, TypeError), ({"failed": -1}, ValueError), ({"failed": True}, TypeError),
+    ({"helped": 5}, ValueError), ({"helped": "1"}, TypeError), ({"solved": 1}, TypeError),
     ({"more": 1}, ValueError),
 ])  # fmt: skip
 def test_python_refuses_an_answer_that_cannot_be(changes, error):
@@ -613,11 +602,8 @@ def test_a_mouse_drags_lines_in_out_and_sideways(board):
     assert seen.rows()[1] == (1, "count = len(x)"), "indented as in an editor, after the colon"
     drag("total = sum(x)", *over("count = len(x)", 0.8))
     assert [text for _, text in seen.rows()] == [
-        "def mean(x):",
-        "count = len(x)",
-        "total = sum(x)",
-        "return total / count",
-    ]
+        "def mean(x):", "count = len(x)", "total = sum(x)", "return total / count",
+    ]  # fmt: skip
     box = seen.line("return total / count").bounding_box()
     drag("return total / count", middle(box)[0] + 33, middle(box)[1])
     assert seen.rows()[3] == (1, "return total / count")

@@ -201,10 +201,8 @@ def test_the_truth_takes_the_place_of_the_prediction_and_gives_it_back(show):
     button = host.get_by_role("button", name="Show the truth")
     button.click()
     assert symbols(host) == [
-        ["●", "●", "●", "○✗", "○"],
-        ["●", "●", "●", "●", "○"],
-        ["●✗", "●", "●", "●", "●"],
-    ]
+        ["●", "●", "●", "○✗", "○"], ["●", "●", "●", "●", "○"], ["●✗", "●", "●", "●", "●"],
+    ]  # fmt: skip
     assert (colours(host, 1, 0), colours(host, 1, 4)) == before, "the colours of the states, not of verdicts"
     ring = lambda *place: cell(host, *place).evaluate("node => getComputedStyle(node).boxShadow")  # noqa: E731
     assert ring(0, 3) == ring(2, 0) != "none"
@@ -373,12 +371,9 @@ def test_a_prediction_comes_back(show, over):
     assert stored(host.page) == {}
     mark(host, [(0, 0), (2, 4)])
     expected = {
-        "question": "Which keys does each *query* see?",
-        "rows": ROWS,
-        "columns": COLUMNS,
-        "marked": "10000 00000 00001",
-        "seen": False,
-    }
+        "question": "Which keys does each *query* see?", "rows": ROWS, "columns": COLUMNS,
+        "marked": "10000 00000 00001", "seen": False,
+    }  # fmt: skip
     assert stored(host.page) == {"map-prediction/ch2.causal": expected}
     reload(host.page)
     assert symbols(host) == [["●", *"○○○○"], list("○○○○○"), list("○○○○●")]

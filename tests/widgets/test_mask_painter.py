@@ -442,11 +442,9 @@ def test_paper_and_results_are_on_one_screen_of_a_phone(show):
     paper(host).evaluate("node => node.scrollIntoView({ block: 'start' })")
     cell(host, 0, 0).click()
     for seen in (
-        cell(host, 0, 0),
-        cell(host, 4, 4),
-        host.locator("tbody tr").last,
+        cell(host, 0, 0), cell(host, 4, 4), host.locator("tbody tr").last,
         host.locator(".mha-mask-summary"),
-    ):
+    ):  # fmt: skip
         box = seen.bounding_box()
         assert box["y"] >= 0
         assert box["y"] + box["height"] <= 640

@@ -163,21 +163,13 @@ def test_arrays_have_the_shapes_and_dtypes_that_libraries_take():
     numbers = MaskTranslator(visible="11100 11100").numbers()
     kinds = {name: (str(array.dtype)[6:], tuple(array.shape)) for name, array in numbers.items()}
     assert kinds == {
-        "mask": ("bool", (2, 5)),
-        "attn_mask": ("bool", (2, 5)),
-        "key_mask": ("bool", (1, 5)),
-        "valid_lens": ("int64", (1,)),
-        "sdpa_mask": ("bool", (2, 5)),
-        "sdpa_added": ("float32", (2, 5)),
-        "module_attn_mask": ("bool", (2, 5)),
-        "module_key_padding_mask": ("bool", (1, 5)),
-        "hf_attention_mask": ("int64", (1, 5)),
-        "hf_extended": ("float32", (1, 1, 2, 5)),
-        "jax_mask": ("bool", (1, 1, 2, 5)),
-        "jax_lengths": ("int32", (1,)),
-        "keras_mask": ("bool", (1, 2, 5)),
-        "onnx_mask": ("bool", (2, 5)),
-    }
+        "mask": ("bool", (2, 5)), "attn_mask": ("bool", (2, 5)), "key_mask": ("bool", (1, 5)),
+        "valid_lens": ("int64", (1,)), "sdpa_mask": ("bool", (2, 5)), "sdpa_added": ("float32", (2, 5)),
+        "module_attn_mask": ("bool", (2, 5)), "module_key_padding_mask": ("bool", (1, 5)),
+        "hf_attention_mask": ("int64", (1, 5)), "hf_extended": ("float32", (1, 1, 2, 5)),
+        "jax_mask": ("bool", (1, 1, 2, 5)), "jax_lengths": ("int32", (1,)),
+        "keras_mask": ("bool", (1, 2, 5)), "onnx_mask": ("bool", (2, 5)),
+    }  # fmt: skip
     assert MaskTranslator(visible="10000 11100").numbers()["valid_lens"].tolist() == [[1, 3]]
     lowest = STORED["masks_huggingface"]["masks"]["HuggingFace, eager"]["inside"]
     assert numbers["hf_extended"].min() == lowest["hidden"]

@@ -103,13 +103,9 @@ def test_query_that_no_key_reaches_gets_zeros():
 # Query, key and bandwidth as a reader writes them, with the key exactly one bandwidth away, on both sides. In
 # float64 the quotient lies on the wrong side of 1 for some of them.
 EXACTLY_ONE = [
-    ("2", "1.7", "0.3"),
-    ("2", "2.3", "0.3"),
-    ("1.1", "1.4", "0.3"),
-    ("0.7", "0.1", "0.6"),
-    ("4.35", "4.12", "0.23"),
-    ("3", "2", "1"),
-]
+    ("2", "1.7", "0.3"), ("2", "2.3", "0.3"), ("1.1", "1.4", "0.3"), ("0.7", "0.1", "0.6"),
+    ("4.35", "4.12", "0.23"), ("3", "2", "1"),
+]  # fmt: skip
 
 
 def test_a_key_exactly_one_bandwidth_away_is_in_the_boxcar_and_at_the_zero_of_the_others():

@@ -24,12 +24,8 @@ def loops(num_positions, embed_dim, base):
 
 
 @pytest.mark.parametrize(("num_positions", "embed_dim", "base", "position", "column"), [
-    (64, 64, 10_000.0, 63, 63),
-    (48, 32, 10_000.0, 12, 6),
-    (9, 7, 100.0, 4, 6),
-    (5, 1, 10_000.0, 3, 0),
-    (2, 2, 1.0, 1, 1),
-    (30, 5, 1_000_000.0, 0, 3),
+    (64, 64, 10_000.0, 63, 63), (48, 32, 10_000.0, 12, 6), (9, 7, 100.0, 4, 6), (5, 1, 10_000.0, 3, 0),
+    (2, 2, 1.0, 1, 1), (30, 5, 1_000_000.0, 0, 3),
 ])  # fmt: skip
 def test_numbers_follow_the_definition(num_positions, embed_dim, base, position, column):
     numbers = PositionExplorer(

@@ -134,10 +134,8 @@ def test_a_quiz_is_answered_by_keyboard(show, over):
     assert host.locator("legend code").inner_text() == "√"
     assert host.locator("em").inner_text() == "none"
     feedback, score, status = (
-        host.locator(".mha-feedback"),
-        host.locator(".mha-score"),
-        host.get_by_role("status"),
-    )
+        host.locator(".mha-feedback"), host.locator(".mha-score"), host.get_by_role("status"),
+    )  # fmt: skip
     first_check = host.get_by_role("button", name="Check question 1")
 
     first_check.focus()

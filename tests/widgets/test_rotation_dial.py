@@ -37,10 +37,8 @@ def loops(m, n, pair, head_dim, base, query_angle, key_angle):
 
 @pytest.mark.parametrize("shown_scores", ["pair", "all"])
 @pytest.mark.parametrize(("m", "n", "pair", "head_dim", "base", "angles"), [
-    (3, 5, 1, 16, 10_000.0, (20.0, 50.0)),
-    (0, 32, 0, 2, 10_000.0, (-180.0, 180.0)),
-    (32, 0, 31, 64, 1_000_000.0, (90.0, -37.5)),
-    (7, 7, 2, 6, 1.0, (0.0, 0.0)),
+    (3, 5, 1, 16, 10_000.0, (20.0, 50.0)), (0, 32, 0, 2, 10_000.0, (-180.0, 180.0)),
+    (32, 0, 31, 64, 1_000_000.0, (90.0, -37.5)), (7, 7, 2, 6, 1.0, (0.0, 0.0)),
 ])  # fmt: skip
 def test_numbers_follow_the_definition(m, n, pair, head_dim, base, angles, shown_scores):
     dial = RotationDial(

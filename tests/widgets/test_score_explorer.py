@@ -105,14 +105,10 @@ def test_points_move_by_keyboard_and_stop_at_the_edge(show):
     expect(up).to_have_attribute("aria-valuetext", "1.00")
     across.focus()
     for key, place in (
-        ("ArrowLeft", [1.4, 1.0]),
-        ("ArrowDown", [1.4, 0.9]),
-        ("Shift+ArrowUp", [1.4, 1.9]),
-        ("Shift+ArrowRight", [2.4, 1.9]),
-        ("Shift+ArrowRight", [3.4, 1.9]),
-        ("Shift+ArrowRight", [4.0, 1.9]),
-        ("ArrowRight", [4.0, 1.9]),
-    ):
+        ("ArrowLeft", [1.4, 1.0]), ("ArrowDown", [1.4, 0.9]), ("Shift+ArrowUp", [1.4, 1.9]),
+        ("Shift+ArrowRight", [2.4, 1.9]), ("Shift+ArrowRight", [3.4, 1.9]),
+        ("Shift+ArrowRight", [4.0, 1.9]), ("ArrowRight", [4.0, 1.9]),
+    ):  # fmt: skip
         host.page.keyboard.press(key)
         explorer.query = place
         assert_shows_numbers(host, explorer)

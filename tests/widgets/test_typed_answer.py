@@ -51,14 +51,8 @@ def shape(**changes):
 
 
 @pytest.mark.parametrize(("answer", "computed"), [
-    (5, 5),
-    (5, torch.tensor(5)),
-    (5, np.int64(5)),
-    (5, 5.0),
-    (0.3, 0.1 + 0.2),
-    (0.25, torch.tensor([0.25])),
-    ((2, 3), torch.zeros(2, 3).shape),
-    ((2, 3), np.zeros((2, 3)).shape),
+    (5, 5), (5, torch.tensor(5)), (5, np.int64(5)), (5, 5.0), (0.3, 0.1 + 0.2),
+    (0.25, torch.tensor([0.25])), ((2, 3), torch.zeros(2, 3).shape), ((2, 3), np.zeros((2, 3)).shape),
     ((), torch.tensor(1.0).shape),
 ])  # fmt: skip
 def test_an_answer_is_declared_and_computed(answer, computed):
@@ -204,13 +198,8 @@ def test_percent_and_units_are_read_where_they_are_unambiguous(read):
     share, unit = {"percent": "share"}, {"percent": "unit", "unit": "%"}
     values = lambda texts, how: [result.get("value") for result in read("readNumber", texts, how)]  # noqa: E731
     assert values(["75 %", "75%", "0.75", "-7.5 %", "3/4", "1/2 %"], share) == [
-        0.75,
-        0.75,
-        0.75,
-        -0.075,
-        0.75,
-        0.005,
-    ]
+        0.75, 0.75, 0.75, -0.075, 0.75, 0.005,
+    ]  # fmt: skip
     assert values(["75 %", "75%", "75", "1/2 %"], unit) == [75, 75, 75, 0.5]
     misread = {"problem": "A % sign can be misread here. Write the number without it."}
     assert read("readNumber", ["75 %", "75%"]) == [misread] * 2
