@@ -63,10 +63,8 @@ def visit(browser, roots):
         page.on("response", lambda response: page.responses.append(response))
         page.on("requestfailed", lambda request: page.complaints.append(f"failed: {request.url}"))
         page.on("pageerror", lambda error: page.complaints.append(f"exception: {error}"))
-        page.on(
-            "console",
-            lambda m: m.type == "error" and page.complaints.append(f"console: {m.text} {m.location}"),
-        )
+        complain = lambda m: page.complaints.append(f"console: {m.text} {m.location}")  # noqa: E731
+        page.on("console", lambda m: m.type == "error" and complain(m))
         page.goto(f"{roots[way]}/{page_name}", wait_until="load")
         # Widgets and fonts come up after the page has loaded.
         # Not `wait_for_function`: where it has to wait, the page's security policy forbids it.

@@ -274,12 +274,8 @@ def test_it_refuses_another_file(fresh, own_site):
 def test_it_says_that_the_book_is_out_of_reach(fresh, own_site):
     own_site.close()
     done = set_up(fresh, own_site)
-    assert_refused(
-        done,
-        fresh,
-        f"The course's package could not be installed from {own_site.address}. ",
-        "Is there a network?",
-    )
+    told = f"The course's package could not be installed from {own_site.address}. "
+    assert_refused(done, fresh, told, "Is there a network?")
 
 
 def test_it_says_that_the_book_is_not_published(fresh, own_site):
@@ -414,11 +410,8 @@ def run_notebook(site, folder, file, edit=str):
 
 
 # Before `make rosetta` has made its environments there is PyTorch alone; `make rosetta CHECK=1` runs all.
-RUNNABLE = [
-    file
-    for file in rosetta_notebooks.PROGRAMS
-    if program_of(file).environment == "book" or rosetta.ENVIRONMENTS.is_dir()
-]
+can_run = lambda file: program_of(file).environment == "book" or rosetta.ENVIRONMENTS.is_dir()  # noqa: E731
+RUNNABLE = [file for file in rosetta_notebooks.PROGRAMS if can_run(file)]
 
 
 @pytest.mark.parametrize("file", RUNNABLE)

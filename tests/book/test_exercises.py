@@ -43,11 +43,8 @@ def faults(number, cells):
     if not shown(cells["check"]).startswith(empty):
         yield f"the empty stub gets the verdict {shown(cells['check'])!r}"
     steps = re.findall(r"<details><summary>Hint (\d)</summary>\n\n.+?\n\n</details>", hints, re.S)
-    if (
-        not hints.endswith("</details>")
-        or len(steps) < 3
-        or steps != [str(step) for step in range(1, len(steps) + 1)]
-    ):
+    numbered = [str(step) for step in range(1, len(steps) + 1)]
+    if not hints.endswith("</details>") or len(steps) < 3 or steps != numbered:
         yield f"the hints are numbered {steps}"
     if not re.search(rf"^assert {name}\(", solution, re.M) or not re.search(r'"\n?\)$', solution):
         yield "the solution does not end with its check and the reason"

@@ -50,10 +50,8 @@ class Checkout:
         for name in ("Makefile", "tools/machine.py"):
             shutil.copy(ROOT / name, folder / name)
         names = ["requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt", "pyproject.toml"]
-        for name in [
-            *names, "mha_course/pyproject.toml", "_config.yml", "_toc.yml",
-            "tools/check_experiments.py",
-        ]:  # fmt: skip
+        more = ["mha_course/pyproject.toml", "_config.yml", "_toc.yml", "tools/check_experiments.py"]
+        for name in names + more:
             (folder / name).write_text("")
         own = f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n'
         scripts = {"python": own, "pip": PIP, "jupyter-book": JUPYTER_BOOK}

@@ -255,14 +255,9 @@ def sound():
         "layout": "IPY_MODEL_b",
     }
     alt = {"mystnb": {"image": {"alt": "A blue rectangle, nothing else"}}}
-    model = {
-        "model_name": "AnyModel", "model_module": "anywidget", "model_module_version": "0",
-        "state": state,
-    }  # fmt: skip
-    layout = {
-        "model_name": "LayoutModel", "model_module": "base", "model_module_version": "0",
-        "state": {"x": None},
-    }  # fmt: skip
+    of = lambda name, module: {"model_name": name, "model_module": module, "model_module_version": "0"}  # noqa: E731
+    model = of("AnyModel", "anywidget") | {"state": state}
+    layout = of("LayoutModel", "base") | {"state": {"x": None}}
     cells = [
         new_markdown_cell("# Title", id="title"),
         new_code_cell(setup_of_this_course(), id="setup", metadata=SETUP_METADATA),
@@ -446,9 +441,8 @@ def test_an_exercise_written_in_jupyterlab_gets_its_number_and_its_names():
     parts = ("task", "stub", "check", "hints", "solution")
     expected = [f"ex{number}-{part}" for number in (1, 2, 3) for part in parts]
     assert [cell.id for cell in stored.cells if cell.id.startswith("ex")] == expected
-    assert [cell.source[:5] for cell in stored.cells if cell.id.endswith("task")] == [
-        "**1 ★", "**2 ★", "**3 ★",
-    ]  # fmt: skip
+    stars = [cell.source[:5] for cell in stored.cells if cell.id.endswith("task")]
+    assert stars == ["**1 ★", "**2 ★", "**3 ★"]
     assert stored.cells[11].id == "mine"
     assert stored.cells[9].metadata.mystnb.code_prompt_show == "Show solution"
     assert normalise(stored) == stored

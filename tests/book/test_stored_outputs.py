@@ -21,17 +21,10 @@ from mha_course import plots
 
 ROOT = Path(__file__).resolve().parents[2]
 
+COLORS = ("tab:blue", "tab:orange")
 
-def curves(
-    *,
-    height=1.0,
-    colors=("tab:blue", "tab:orange"),
-    curves=(0, 1),
-    label="loss",
-    colormap="viridis",
-    shift=0,
-    guide=":",
-):
+
+def curves(*, height=1.0, colors=COLORS, curves=(0, 1), label="loss", colormap="viridis", shift=0, guide=":"):
     """A figure as chapters draw them: two curves with a legend, a map with its bar, a text."""
     figure, axes = plots.new_figure(1, 2, width=4.4, height=2.2)
     steps = np.linspace(0, 1, 53)

@@ -173,9 +173,8 @@ def check_training_a_model(mesh, folder):
 def check_samples_divided(mesh, folder):
     """DDP and FSDP2: each process has some of the samples, gradients are those of the mean over all."""
     mine = slice(mesh.get_rank() * BATCH // mesh.size(), (mesh.get_rank() + 1) * BATCH // mesh.size())
-    x, y, lens = (
-        random(BATCH, Q_LEN, EMBED_DIM), random(BATCH, K_LEN, EMBED_DIM), torch.tensor([7, 3, 1, 5]),
-    )  # fmt: skip
+    x, y = random(BATCH, Q_LEN, EMBED_DIM), random(BATCH, K_LEN, EMBED_DIM)
+    lens = torch.tensor([7, 3, 1, 5])
     for engine in (DistributedDataParallel, lambda layer: fully_shard(layer, mesh=mesh)):
         for need_weights in (True, False):
             reference = make_layer(num_kv_heads=KV_HEADS)

@@ -79,11 +79,8 @@ def test_layers_of_both_libraries_agree_in_both_directions(batch_first, bias, wi
         gradients = torch.autograd.grad(output, [*inputs, *parameters.values()], upstream)
         return output, weights, gradients[:3], dict(zip(parameters, gradients[3:], strict=True))
 
-    theirs = {
-        "attn_mask": ~CROSS_MASK,
-        "key_padding_mask": hidden(MEMORY_LENS, K_LEN),
-        "average_attn_weights": False,
-    }
+    theirs = {"attn_mask": ~CROSS_MASK, "key_padding_mask": hidden(MEMORY_LENS, K_LEN)}
+    theirs["average_attn_weights"] = False
     mine = run(ours, False, attn_mask=CROSS_MASK, key_mask=~hidden(MEMORY_LENS, K_LEN))
     for layer in (source, back):
         other = run(layer, not layer.batch_first, **theirs)
@@ -121,9 +118,8 @@ def test_a_round_trip_of_the_layer_changes_nothing(training, dtype, widths):
 def test_frozen_parameters_stay_frozen(widths):
     theirs = torch_layer(batch_first=True, **widths)
     first = "in_proj_weight" if not widths else "q_proj_weight"
-    for frozen in (
-        [first], ["out_proj.bias", "in_proj_bias"], [name for name, _ in theirs.named_parameters()],
-    ):  # fmt: skip
+    every = [name for name, _ in theirs.named_parameters()]
+    for frozen in ([first], ["out_proj.bias", "in_proj_bias"], every):
         theirs.requires_grad_(True)
         for name in frozen:
             theirs.get_parameter(name).requires_grad_(False)

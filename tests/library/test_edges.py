@@ -266,9 +266,7 @@ def test_a_cache_moves_to_another_dtype_and_device():
     _, cache, _ = filled(lens=torch.tensor([6, 3]))
     keys = cache.keys
     assert cache.to("cpu", torch.bfloat16) is cache
-    assert (cache.keys.dtype, cache.values.dtype, cache.visible.dtype) == (torch.bfloat16,) * 2 + (
-        torch.bool,
-    )
+    assert cache.keys.dtype == cache.values.dtype == torch.bfloat16 and cache.visible.dtype == torch.bool
     torch.testing.assert_close(cache.keys, keys.bfloat16())
     assert {part.device.type for part in (cache.to("meta").keys, cache.visible)} == {"meta"}
     assert len(KeyValueCache().to("meta")) == 0

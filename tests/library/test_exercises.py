@@ -333,13 +333,9 @@ def test_right_layer_of_another_kind_is_accepted(name, tmp_path):
 
 
 def test_names_of_others_are_found_by_a_mapping(tmp_path):
-    edits = [
-        (f"self.{name} = nn", f"self.inner.{name[0]} = nn")
-        for name in ("q_proj", "k_proj", "v_proj", "out_proj")
-    ]
-    edits += [
-        (f"self.{name}(", f"self.inner.{name[0]}(") for name in ("q_proj", "k_proj", "v_proj", "out_proj")
-    ]
+    names = ("q_proj", "k_proj", "v_proj", "out_proj")
+    edits = [(f"self.{name} = nn", f"self.inner.{name[0]} = nn") for name in names]
+    edits += [(f"self.{name}(", f"self.inner.{name[0]}(") for name in names]
     made = ("super().__init__()", "super().__init__()\n        self.inner = nn.Module()")
     layer = layer_of(tmp_path, AT_ONCE, made, *edits)
     paths = {"q_proj": "inner.q", "k_proj": "inner.k", "v_proj": "inner.v.weight", "out_proj": "inner.o"}

@@ -158,10 +158,8 @@ def turned_column_by_column(x, angles):
     columns = []
     for i in range(x.shape[-1] // 2):
         cos, sin = angles[:, i].cos(), angles[:, i].sin()
-        columns += [
-            x[..., 2 * i] * cos - x[..., 2 * i + 1] * sin,
-            x[..., 2 * i] * sin + x[..., 2 * i + 1] * cos,
-        ]
+        even, odd = x[..., 2 * i], x[..., 2 * i + 1]
+        columns += [even * cos - odd * sin, even * sin + odd * cos]
     return torch.stack(columns, dim=-1)
 
 

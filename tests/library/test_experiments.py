@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from random_tensors import generator
 from torch.testing import assert_close
 
 import mha_course.experiments
@@ -156,10 +157,7 @@ def test_an_unknown_arm_measure_or_seed_is_named(folder):
 
 def curves(kind, *, records=40, noise=0.01):
     """Five learning curves as `fit` records them, (5, records), under a rate that ends at 0."""
-    time, log = (
-        torch.linspace(0, 1, records),
-        torch.randn(5, records, generator=torch.Generator().manual_seed(7)),
-    )
+    time, log = torch.linspace(0, 1, records), torch.randn(5, records, generator=generator(7))
     plateau = torch.ones(5, 1) * (0.4 + 1.6 * torch.exp(-12 * time))
     shapes = {
         "at a floor": plateau,

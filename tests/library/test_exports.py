@@ -28,11 +28,8 @@ def modules_of(package):
 
 LIBRARY = modules_of(mha_lib)
 # test_types.py tries the widgets; pictures take the numbers of their pages, which draw them.
-SUPPORT = [
-    name
-    for name in modules_of(mha_course)
-    if not re.search(r"\.(widgets|exercises|questions|pictures)", name)
-]
+OTHERS = re.compile(r"\.(widgets|exercises|questions|pictures)")
+SUPPORT = [name for name in modules_of(mha_course) if not OTHERS.search(name)]
 MODULES = (*LIBRARY, *SUPPORT)
 
 # What other people's code relies on. Annotations are left out; `self` too.
@@ -277,10 +274,8 @@ def test_everything_public_has_an_example():
         "mha_course.training.History", "mha_course.experiments.Experiment",
     }  # fmt: skip
     assert set(PUBLIC) - containers <= with_own
-    assert {
-        f"mha_lib.multi_head.MultiHeadAttention.{name}"
-        for name in ("split_heads", "merge_heads", "from_torch")
-    } <= with_own
+    methods = ("split_heads", "merge_heads", "from_torch")
+    assert {f"mha_lib.multi_head.MultiHeadAttention.{name}" for name in methods} <= with_own
 
 
 def run_python(code):

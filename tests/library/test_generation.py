@@ -143,14 +143,8 @@ def test_draws_are_those_of_transformers(kind, options):
         torch.manual_seed(seed)
         found, _ = generate(ours, PROMPTS, prompt_lens=LENS, max_new=NEW, **options)
         assert torch.equal(found[:, 0], expected)
-        seeded, _ = generate(
-            ours,
-            PROMPTS,
-            prompt_lens=LENS,
-            max_new=NEW,
-            generator=torch.Generator().manual_seed(seed),
-            **options,
-        )
+        draw = generator(seed)
+        seeded, _ = generate(ours, PROMPTS, prompt_lens=LENS, max_new=NEW, generator=draw, **options)
         assert torch.equal(seeded, found)
 
 
@@ -160,9 +154,7 @@ def test_draws_have_the_probabilities_of_the_model():
         for parameter in model.parameters():
             parameter.mul_(0.3)
     prompt = PROMPTS[:1].expand(20_000, -1)
-    answers, log_probs = generate(
-        model, prompt, max_new=1, temperature=1.0, generator=torch.Generator().manual_seed(0)
-    )
+    answers, log_probs = generate(model, prompt, max_new=1, temperature=1.0, generator=generator())
     expected = log_probs_of(model, PROMPTS[:1])[0, -1]
     shares = answers.flatten().bincount(minlength=VOCAB) / len(prompt)
     # Four standard deviations of the least certain share.

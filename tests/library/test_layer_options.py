@@ -76,10 +76,8 @@ def test_gradients_of_both_paths_agree(option, hide):
 @BOTH_PATHS
 @EACH_OPTION
 def test_decoding_with_a_cache_equals_one_call(option, need_weights):
-    layer, x = (
-        layer_of(**OPTIONS[option], rotary=RotaryPositionalEncoding(HEAD_DIM)),
-        random(2, LENGTH, WIDTH),
-    )
+    layer = layer_of(**OPTIONS[option], rotary=RotaryPositionalEncoding(HEAD_DIM))
+    x = random(2, LENGTH, WIDTH)
     cache = KeyValueCache()
     steps = [layer(part, is_causal=True, cache=cache, need_weights=need_weights)[0] for part in x.split(2, 1)]
     torch.testing.assert_close(torch.cat(steps, 1), layer(x, is_causal=True)[0])
@@ -187,11 +185,8 @@ ONE = {
     "length": {"valid_lens": torch.tensor(3)},
     "lengths of queries": {"valid_lens": torch.tensor([1, 5, 2, 3, 0])},
 }
-MEMORY = {
-    "memory_mask": bools(LENGTH, 8),
-    "memory_key_mask": bools(8, seed=1),
-    "memory_valid_lens": torch.tensor(6),
-}
+MEMORY = {"memory_mask": bools(LENGTH, 8), "memory_key_mask": bools(8, seed=1)}
+MEMORY["memory_valid_lens"] = torch.tensor(6)
 
 
 @pytest.mark.parametrize("kind", [EncoderBlock, TransformerEncoder, DecoderBlock, TransformerDecoder])

@@ -192,10 +192,8 @@ def test_dots_of_models_that_were_still_learning_are_hollow():
 
 
 def test_seeds_are_single_dots():
-    results = {
-        "linear": {"1": torch.tensor([0.1, 0.3]), "2": torch.tensor([0.9])},
-        "MLP": {"1": torch.tensor([1.0])},
-    }
+    linear = {"1": torch.tensor([0.1, 0.3]), "2": torch.tensor([0.9])}
+    results = {"linear": linear, "MLP": {"1": torch.tensor([1.0])}}
     figure = plots.plot_seeds(results, xlabel="heads", chance=0.125)
     draw(figure)
     (axis,) = figure.axes

@@ -126,10 +126,8 @@ def test_what_no_query_may_see_never_matters_inside_vmap(need_weights):
     """Inside `vmap` the code cannot check whether all numbers are finite."""
     lens, results = torch.tensor([4, 7]), []
     for filler in (0.0, torch.nan):
-        query, key, value = (
-            random(3, BATCH, Q_LEN, DIM),
-            *(random(3, BATCH, K_LEN, DIM, seed=i) for i in (1, 2)),
-        )
+        query = random(3, BATCH, Q_LEN, DIM)
+        key, value = (random(3, BATCH, K_LEN, DIM, seed=i) for i in (1, 2))
         key[:, 0, 4:] = value[:, 0, 4:] = filler
         attend = torch.func.vmap(
             lambda *qkv: dot_product_attention(*qkv, valid_lens=lens, need_weights=need_weights)[0]

@@ -261,13 +261,8 @@ def test_masks_of_the_memory_with_a_cache_are_those_of_each_call():
     cache = model.new_cache()
     for i in range(Q_LEN):
         now = slice(i, i + 1)
-        output = model(
-            X[:, now],
-            MEMORY,
-            memory_mask=HEAD_CROSS_MASK[:, :, now],
-            memory_valid_lens=lens[:, now],
-            cache=cache,
-        )
+        masks = {"memory_mask": HEAD_CROSS_MASK[:, :, now], "memory_valid_lens": lens[:, now]}
+        output = model(X[:, now], MEMORY, cache=cache, **masks)
         close(output, whole[:, now])
 
 
@@ -329,9 +324,8 @@ def test_a_gate_is_a_layer_of_its_own():
 def test_torchs_layers_cannot_hold_other_activations(kind):
     for activation in ("gelu_tanh", "silu", "swiglu"):
         stack, _ = make(kind, activation=activation)
-        with pytest.raises(
-            ValueError, match=f"activation must be relu or the exact gelu, got '{activation}'"
-        ):
+        rule = f"activation must be relu or the exact gelu, got '{activation}'"
+        with pytest.raises(ValueError, match=rule):
             stack.to_torch()
 
 
@@ -481,10 +475,8 @@ def test_rms_norms_replace_layer_norms_everywhere(kind):
     norms = {name: part for name, part in model.named_modules() if name.endswith("norm")}
     assert all(type(norm) is RMSNorm and norm.eps == EPS for norm in norms.values())
     assert not any("bias" in name for name in model.state_dict())
-    close(
-        model(*inputs, **({} if "decoder" in kind else {"is_causal": True})),
-        by_hand(model, *inputs, is_causal=True),
-    )
+    causal = {} if "decoder" in kind else {"is_causal": True}
+    close(model(*inputs, **causal), by_hand(model, *inputs, is_causal=True))
 
 
 # Projections that were replaced

@@ -518,10 +518,8 @@ def test_the_ring_is_where_the_curves_meet(open_calculator, num_kv_heads):
     places = [(meet, meet * projections / 50), (50, projections), (50, attention)]
     for (x, y, _), (length, flops) in zip(plane.dots("mha-points"), places, strict=True):
         assert (x, y) == (pytest.approx(length, abs=1), pytest.approx(flops / unit, abs=close))
-    for kind, flops in (
-        ("truth", lambda n: projections * n / 50),
-        ("solid", lambda n: attention * (n / 50) ** 2),
-    ):
+    lines = ("truth", lambda n: projections * n / 50), ("solid", lambda n: attention * (n / 50) ** 2)
+    for kind, flops in lines:
         points = plane.curve(f"mha-{kind}")
         assert len(points) == 17
         assert [y for _, y in points] == pytest.approx([flops(x) / unit for x, _ in points], abs=close)

@@ -273,10 +273,8 @@ def test_stored_models_answer_as_by_loops(num_heads, valid_len, is_causal):
     numbers = explorer.numbers()
     assert numbers["answers"].tolist() == answers_by_loops(num_heads, tokens, valid_len, is_causal)
     stored = load_experiment("two_pointers")
-    shares = [
-        stored.results(arm, "both right")[3]
-        for arm in ("linear, 1 head", "linear, 2 heads", "linear, 8 heads")
-    ]
+    arms = "linear, 1 head", "linear, 2 heads", "linear, 8 heads"
+    shares = [stored.results(arm, "both right")[3] for arm in arms]
     torch.testing.assert_close(numbers["shares"].float(), torch.stack(shares))
     assert abs(numbers["shares"][0] - 13 / 48) < 0.01, "one head is right where both answers are the same"
 
@@ -722,11 +720,8 @@ def test_a_cell_is_read_by_pointer_and_by_keyboard(show):
     for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp", "End", "ArrowRight"):
         page.keyboard.press(key)
     focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
-    assert (
-        readout.inner_text()
-        == focused
-        == "query 'or' at 2 → key 'be' at 4: 0.0000, hidden by the padding mask"
-    )
+    assert readout.inner_text() == focused
+    assert focused == "query 'or' at 2 → key 'be' at 4: 0.0000, hidden by the padding mask"
     page.keyboard.press("ArrowLeft")
     assert readout.inner_text() == "query 'or' at 2 → key 'not' at 3: 0.0000, hidden by the causal mask"
     assert host.locator("[role=gridcell][tabindex='0']").count() == 1, "one stop for the Tab key"
@@ -759,9 +754,8 @@ def test_it_shows_what_the_heads_buy(show):
     slider = host.get_by_role("slider", name="num_heads")
     table = host.get_by_role("table")
     stored = load_experiment("two_pointers")
-    shares = {
-        n: stored.results(f"linear, {n} head{'s' * (n > 1)}", "both right")[3].item() for n in (1, 2, 8)
-    }
+    arm = lambda n: f"linear, {n} head{'s' * (n > 1)}"  # noqa: E731
+    shares = {n: stored.results(arm(n), "both right")[3].item() for n in (1, 2, 8)}
     for num_heads in (1, 2, 8):
         expect(slider).to_have_attribute("aria-valuetext", re.compile(rf"^{num_heads} head"))
         answers = answers_by_loops(num_heads, tokens)

@@ -186,10 +186,8 @@ def test_run_of_a_seed_is_the_same_in_python(math_page, num_heads, read_out, see
     )  # fmt: skip
     losses = torch.tensor([record["loss"] for record in found[1:]])
     torch.testing.assert_close(losses, torch.tensor(expected), atol=1e-9, rtol=1e-9)
-    for record, numbers in (
-        (found[0], head_training.measure(widget.model())),
-        (found[-1], head_training.measure(model)),
-    ):
+    ends = (found[0], widget.model()), (found[-1], model)
+    for record, numbers in ((record, head_training.measure(own)) for record, own in ends):
         for name, number in zip(("bothRight", "roles", "maps"), numbers, strict=True):
             assert torch.allclose(torch.tensor(record[name]), number.flatten().float(), atol=1e-6), name
 
@@ -199,10 +197,8 @@ def test_run_of_a_seed_is_the_same_in_python(math_page, num_heads, read_out, see
 
 def test_first_output_of_the_published_generator(math_page):
     """Numbers that mulberry32(0) is known for (github.com/bryc/code, PRNGs.md)."""
-    found = in_browser(
-        math_page,
-        "const random = m.randomNumbers(0, 0); return [0, 1, 2].map(() => random.uniform() * 2 ** 32);",
-    )
+    run = "const random = m.randomNumbers(0, 0); return [0, 1, 2].map(() => random.uniform() * 2 ** 32);"
+    found = in_browser(math_page, run)
     assert found == [1144304738, 1416247, 958946056]
 
 

@@ -388,10 +388,8 @@ def test_the_sum_and_the_answers_follow_a_switch_at_once(show, trained, held_out
         names = host.locator(".mha-meet-rows .mha-meet-name").all_inner_texts()
         assert [name.endswith("off") for name in names] == [gate == 0 for gate in gates]
         assert len(stacked(host)) == sum(gates) if any(gates) else True
-        faded = [
-            float(curve["opacity"]) < 0.2
-            for curve in host.locator(".mha-meet-curves path").evaluate_all(CURVES)
-        ]
+        curves = host.locator(".mha-meet-curves path").evaluate_all(CURVES)
+        faded = [float(curve["opacity"]) < 0.2 for curve in curves]
         assert faded == [gates[index // 12] == 0 for index in range(48)]
 
 
@@ -479,10 +477,8 @@ def test_one_number_of_the_sum_is_written_out(show):
     numbers = meet.numbers()
 
     def assert_written(coordinate):
-        rows = [
-            numbers["contributions"][0], numbers["contributions"][2], numbers["residual"],
-            numbers["bias"],
-        ]  # fmt: skip
+        parts = numbers["contributions"]
+        rows = [parts[0], parts[2], numbers["residual"], numbers["bias"]]
         index, summands, total = written(host)
         assert index == coordinate
         assert summands == pytest.approx([float(row[coordinate]) for row in rows], abs=0.0051)
@@ -535,10 +531,7 @@ def test_a_sentence_of_fifteen_long_words_fits_320_pixels(show, trained, held_ou
     host = show(chapter_meet(trained, held_out, text=text), width=320)
     assert host.page.evaluate("document.documentElement.scrollWidth") <= 320
     for row in host.locator(".mha-meet-row").all():
-        name, bars = (
-            row.locator(".mha-meet-name").bounding_box(),
-            row.locator(".mha-meet-bars").bounding_box(),
-        )
+        name, bars = (row.locator(f".mha-meet-{part}").bounding_box() for part in ("name", "bars"))
         assert row.locator(".mha-meet-name").evaluate("node => node.scrollWidth <= node.clientWidth")
         assert name["x"] + name["width"] <= bars["x"] + 1
     # A finger can hit every word and every switch.

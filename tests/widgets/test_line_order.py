@@ -496,13 +496,11 @@ def test_help_grows_after_three_failed_checks(board):
 
     for number, fault in enumerate(faults):
         help_.click()
-        assert (
-            did.locator("li").nth(number).inner_text()
-            == f"Help took away {fault.text}. {plain(fault.because)}"
-        )
+        told = f"Help took away {fault.text}. {plain(fault.because)}"
+        assert did.locator("li").nth(number).inner_text() == told
         texts = [text for _, text in seen.rows("Lines") + seen.rows()]
         assert sorted(texts) == sorted([f.text for f in faults[number + 1 :]] + [text for _, text in rows])
-        expect(seen.status).to_have_text(f"Help took away {fault.text}. {plain(fault.because)}")
+        expect(seen.status).to_have_text(told)
     assert {depth for depth, _ in seen.rows("Lines") + seen.rows()} == {0}
 
     help_.click()
@@ -601,9 +599,8 @@ def test_a_mouse_drags_lines_in_out_and_sideways(board):
     drag("count = len(x)", *over("return total / count", 0.2))
     assert seen.rows()[1] == (1, "count = len(x)"), "indented as in an editor, after the colon"
     drag("total = sum(x)", *over("count = len(x)", 0.8))
-    assert [text for _, text in seen.rows()] == [
-        "def mean(x):", "count = len(x)", "total = sum(x)", "return total / count",
-    ]  # fmt: skip
+    order = [text for _, text in seen.rows()]
+    assert order == ["def mean(x):", "count = len(x)", "total = sum(x)", "return total / count"]
     box = seen.line("return total / count").bounding_box()
     drag("return total / count", middle(box)[0] + 33, middle(box)[1])
     assert seen.rows()[3] == (1, "return total / count")

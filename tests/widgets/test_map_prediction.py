@@ -200,9 +200,8 @@ def test_the_truth_takes_the_place_of_the_prediction_and_gives_it_back(show):
     judged = symbols(host)
     button = host.get_by_role("button", name="Show the truth")
     button.click()
-    assert symbols(host) == [
-        ["●", "●", "●", "○✗", "○"], ["●", "●", "●", "●", "○"], ["●✗", "●", "●", "●", "●"],
-    ]  # fmt: skip
+    now = [["●", "●", "●", "○✗", "○"], ["●", "●", "●", "●", "○"], ["●✗", "●", "●", "●", "●"]]
+    assert symbols(host) == now
     assert (colours(host, 1, 0), colours(host, 1, 4)) == before, "the colours of the states, not of verdicts"
     ring = lambda *place: cell(host, *place).evaluate("node => getComputedStyle(node).boxShadow")  # noqa: E731
     assert ring(0, 3) == ring(2, 0) != "none"

@@ -61,10 +61,8 @@ def slow_numbers(painter):
     }
     if painter.is_trained:
         # With W as the identity, the gradient of the sum of (b W)_i ** 2 is 2 b_i b_j.
-        for name, takes_part in (
-            ("step_of_seeing", any),
-            ("step_of_empty", lambda visible: not any(visible)),
-        ):
+        none = lambda visible: not any(visible)  # noqa: E731
+        for name, takes_part in (("step_of_seeing", any), ("step_of_empty", none)):
             rows = [b for b, visible in zip(outputs, mask, strict=True) if takes_part(visible)]
             numbers[name] = [[-0.1 * 2 * sum(b[i] * b[j] for b in rows) for j in dims] for i in dims]
         for i, j in itertools.product(dims, dims):
@@ -375,10 +373,8 @@ VERDICTS = {
 def test_one_training_step_under_each_policy(show):
     painter = MaskPainter(SCORES / 3, VALUE, painted="1110 0000 1111")
     host = show(painter)
-    step, result = (
-        host.get_by_role("button", name="One training step"),
-        host.locator(".mha-training .mha-title"),
-    )
+    step = host.get_by_role("button", name="One training step")
+    result = host.locator(".mha-training .mha-title")
     expect(result).to_have_text("Predict: which numbers of W will change, and which will be lost?")
     expect(step).to_have_attribute("aria-pressed", "false")
     for is_trained in (False, True):
@@ -441,10 +437,8 @@ def test_paper_and_results_are_on_one_screen_of_a_phone(show):
     page.set_viewport_size({"width": 360, "height": 640})
     paper(host).evaluate("node => node.scrollIntoView({ block: 'start' })")
     cell(host, 0, 0).click()
-    for seen in (
-        cell(host, 0, 0), cell(host, 4, 4), host.locator("tbody tr").last,
-        host.locator(".mha-mask-summary"),
-    ):  # fmt: skip
+    parts = host.locator("tbody tr").last, host.locator(".mha-mask-summary")
+    for seen in (cell(host, 0, 0), cell(host, 4, 4), *parts):
         box = seen.bounding_box()
         assert box["y"] >= 0
         assert box["y"] + box["height"] <= 640

@@ -429,10 +429,8 @@ def test_the_cards_show_each_array_or_why_there_is_none(hand):
 
 def test_cards_say_what_true_means(hand):
     cards = shown_cards(hand.host)
-    meanings = {
-        name: next(line for line in card["lines"] if ": " in line or "how many" in line)
-        for name, card in cards.items()
-    }
+    first = lambda lines: next(line for line in lines if ": " in line or "how many" in line)  # noqa: E731
+    meanings = {name: first(card["lines"]) for name, card in cards.items()}
     assert {name for name, text in meanings.items() if text == "T: hidden"} == {
         *("module_attn_mask", "module_key_padding_mask")
     }

@@ -37,11 +37,8 @@ def count_misplaced(axes, table, length, num_heads):
     head_dim = width // num_heads
     count = 0
     for token, head, place in np.ndindex(length, num_heads, head_dim):
-        index = {
-            "te": (token, head * head_dim + place),
-            "thd": (token, head, place),
-            "htd": (head, token, place),
-        }[axes]
+        own = head * head_dim + place
+        index = {"te": (token, own), "thd": (token, head, place), "htd": (head, token, place)}[axes]
         count += table[index] != token * width + head * head_dim + place
     return count
 
@@ -164,10 +161,8 @@ def test_the_first_questions_have_different_answers_and_wrong_calls_give_others(
         if axes == "htd":
             assert [t[place] for a, t in wrong if a == "htd"] != answers[-1:]
         if axes == "te":
-            others = [
-                in_numpy(*way, 3, 2)[-1][1][place]
-                for way in (("view", "transpose"), ("transpose", "reshape"))
-            ]
+            ways = ("view", "transpose"), ("transpose", "reshape")
+            others = [in_numpy(*way, 3, 2)[-1][1][place] for way in ways]
             assert answers[-1] not in others
         host.locator(".mha-answers button").get_by_text(str(answers[-1]), exact=True).click()
         expect(host.locator(".mha-verdict")).to_contain_text("✓ Right")

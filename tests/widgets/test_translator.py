@@ -143,10 +143,8 @@ def test_what_an_answer_contradicts_is_said(math_page, text, answer, doubt):
 
 def test_no_right_answer_to_a_written_date_is_doubted(math_page):
     dates = held_out(400)
-    pairs = [
-        [text, date_data.decode_target(target)]
-        for text, target in zip(dates.texts, dates.target, strict=True)
-    ]
+    answers = map(date_data.decode_target, dates.target)
+    pairs = [list(pair) for pair in zip(dates.texts, answers, strict=True)]
     found = in_browser(
         math_page, "return pairs.map(([text, answer]) => dateDoubt(text, answer))", pairs=pairs
     )
@@ -460,9 +458,8 @@ def test_a_reader_types_dates_and_sees_what_torch_computes(show, models, over):
     host = show(shown_now, over=over)
     field = host.get_by_role("textbox", name="date")
     assert_seen(host, shown_now)
-    for text in (
-        "2021年3月3日", "miércoles 3 de marzo", "  WEDNESDAY,  3 March ２０２１", "среда, 3 марта 2021",
-    ):  # fmt: skip
+    texts = ("2021年3月3日", "miércoles 3 de marzo", "  WEDNESDAY,  3 March ２０２１", "среда, 3 марта 2021")
+    for text in texts:
         field.fill(text)
         shown_now.text = text
         assert_seen(host, shown_now)

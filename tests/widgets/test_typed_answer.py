@@ -197,9 +197,8 @@ def test_what_is_no_number_is_asked_for_again(read):
 def test_percent_and_units_are_read_where_they_are_unambiguous(read):
     share, unit = {"percent": "share"}, {"percent": "unit", "unit": "%"}
     values = lambda texts, how: [result.get("value") for result in read("readNumber", texts, how)]  # noqa: E731
-    assert values(["75 %", "75%", "0.75", "-7.5 %", "3/4", "1/2 %"], share) == [
-        0.75, 0.75, 0.75, -0.075, 0.75, 0.005,
-    ]  # fmt: skip
+    shares = [0.75, 0.75, 0.75, -0.075, 0.75, 0.005]
+    assert values(["75 %", "75%", "0.75", "-7.5 %", "3/4", "1/2 %"], share) == shares
     assert values(["75 %", "75%", "75", "1/2 %"], unit) == [75, 75, 75, 0.5]
     misread = {"problem": "A % sign can be misread here. Write the number without it."}
     assert read("readNumber", ["75 %", "75%"]) == [misread] * 2
@@ -252,11 +251,8 @@ def plain_numbers(draw):
         text += f".{digits}"
     if draw(st.booleans()):
         power = draw(st.integers(-7, 7))
-        text += (
-            draw(st.sampled_from("eE"))
-            + draw(st.sampled_from(["+", ""] if power >= 0 else [""]))
-            + str(power)
-        )
+        sign = draw(st.sampled_from(["+", ""] if power >= 0 else [""]))
+        text += draw(st.sampled_from("eE")) + sign + str(power)
         value *= Fraction(10) ** power
     return text, value
 
@@ -392,10 +388,8 @@ def test_a_wrong_shape_is_told_its_cause_or_its_axes(show):
     assert say(host, "()") == "Not quite. Your shape has 0 axes; the right one has more."
     assert say(host, "2,3,7,5,1") == "Not quite. Your shape has 5 axes; the right one has fewer."
     assert say(host, "2,3,7,6") == "Not quite. The number of axes is right. Counted from 0, axis 3 is not."
-    assert (
-        say(host, "2,4,8,5")
-        == "Not quite. The number of axes is right. Counted from 0, axes 1 and 2 are not."
-    )
+    told = "Not quite. The number of axes is right. Counted from 0, axes 1 and 2 are not."
+    assert say(host, "2,4,8,5") == told
     assert say(host, "1,1,1,1").endswith("Counted from 0, axes 0, 1, 2 and 3 are not.")
     assert say(host, "(3, 2, 7, 5)") == "Not quite. All sizes are right, but their order is not."
     assert say(host, "seven").startswith("That cannot be read as a shape. Type the sizes of all axes")

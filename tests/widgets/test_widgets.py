@@ -62,10 +62,8 @@ def test_a_composed_module_needs_no_other_file():
         # An SVG element's namespace is a name, no address.
         asked = re.search(r"\b(fetch|XMLHttpRequest|https?:(?!//www\.w3\.org/2000/svg\"))", code)
         assert not asked, "nothing is asked from the network"
-    assert (
-        widget_sources()["mha_course.widgets.head_explorer.HeadExplorer"]["_esm"].count("function splitHeads")
-        == 1
-    )
+    source = widget_sources()["mha_course.widgets.head_explorer.HeadExplorer"]["_esm"]
+    assert source.count("function splitHeads") == 1
 
 
 def test_an_import_that_cannot_be_composed_is_refused(tmp_path, monkeypatch):

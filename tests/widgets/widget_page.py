@@ -98,11 +98,8 @@ class ByHand:
     """A widget that the test hosts itself, as anywidget would: its model can be read and changed."""
 
     def __init__(self, page, widget):
-        state = {
-            name: value
-            for name, value in widget.get_state().items()
-            if not name.startswith("_model") and name != "layout"
-        }
+        state = widget.get_state()
+        state = {name: state[name] for name in state if name != "layout" and not name.startswith("_model")}
         self.name = type(widget).__name__
         self.page, self.kept = page, page.evaluate_handle(BY_HAND, [self.name, state])
         self.host = page.locator(f".by-hand[data-name={self.name}]")
