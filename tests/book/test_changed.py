@@ -9,10 +9,8 @@ import pytest
     (["mha_course/widgets/js/quiz.css"], "quiz", "head_explorer"),
     (["mha_course/widgets/js/attention_math.js"], "head_explorer", "quiz"),
     (["tests/widgets/test_quiz.py"], "quiz", "head_explorer"),
-    (["mha_course/widgets/js/frame.js"], "quiz", None),
-    (["tests/widgets/seen.py"], "quiz", None),
-    (["mha_lib/attention.py"], "head_explorer", None),
-    (["README.md"], None, "quiz"),
+    (["mha_course/widgets/js/frame.js"], "quiz", None), (["tests/widgets/seen.py"], "quiz", None),
+    (["mha_lib/attention.py"], "head_explorer", None), (["README.md"], None, "quiz"),
     ([], "quiz", None),
 ])  # fmt: skip
 def test_changed_widgets_are_tested(monkeypatch, files, tested, not_tested):

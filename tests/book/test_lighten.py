@@ -141,15 +141,12 @@ def test_scripts_stay_where_they_are_needed():
 
 
 @pytest.mark.parametrize(("css", "expected"), [
-    (".used{a:b}.unused{a:b}", ".used{a:b}"),
-    (".used,.unused,p{a:b}", ".used,p{a:b}"),
+    (".used{a:b}.unused{a:b}", ".used{a:b}"), (".used,.unused,p{a:b}", ".used,p{a:b}"),
     ("p:not(.unused){a:b}", "p:not(.unused){a:b}"),
-    (".used:is(.unused,.x) i{a:b}", ".used:is(.unused,.x) i{a:b}"),
-    (".used.unused{a:b}", ""),
+    (".used:is(.unused,.x) i{a:b}", ".used:is(.unused,.x) i{a:b}"), (".used.unused{a:b}", ""),
     ('[data-x=".unused"]{a:b}', '[data-x=".unused"]{a:b}'),
     ("@media print{.unused{a:b}.used{a:b}}", "@media print{.used{a:b}}"),
-    ("@media print{.unused{a:b}}", ""),
-    (".bs-tooltip-end{a:b}", ".bs-tooltip-end{a:b}"),
+    ("@media print{.unused{a:b}}", ""), (".bs-tooltip-end{a:b}", ".bs-tooltip-end{a:b}"),
     ("@font-face{src:url(a.b)}", "@font-face{src:url(a.b)}"),
     ('@charset "UTF-8";:root{--a:b,c}', '@charset "UTF-8";:root{--a:b,c}'),
     ("@keyframes unused{from{a:b}}", "@keyframes unused{from{a:b}}"),

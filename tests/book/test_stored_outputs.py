@@ -43,13 +43,10 @@ def curves(*, height=1.0, colors=COLORS, curves=(0, 1), label="loss", colormap="
 
 
 CHANGES = {
-    "a curve at half height": {"height": 0.5},
-    "one series erased": {"curves": (0,)},
-    "two series swapped": {"colors": ("tab:orange", "tab:blue")},
-    "a label changed": {"label": "lass"},
-    "a colour map reversed": {"colormap": "viridis_r"},
-    "a pale dotted line erased": {"guide": "none"},
-}
+    "a curve at half height": {"height": 0.5}, "one series erased": {"curves": (0,)},
+    "two series swapped": {"colors": ("tab:orange", "tab:blue")}, "a label changed": {"label": "lass"},
+    "a colour map reversed": {"colormap": "viridis_r"}, "a pale dotted line erased": {"guide": "none"},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -65,10 +65,8 @@ def test_a_text_is_found_however_it_is_broken_into_lines(function, old, new, lin
 @pytest.mark.parametrize(("function", "old", "message"), [
     ("backward", "x", "backward is defined 0 times"),
     ("Layer.backward", "x", "Layer.backward is defined 0 times"),
-    ("forward", "mask", "'mask' stands 0 times in forward"),
-    ("forward", "eturn x", "stands 0 times"),
-    ("Layer.twice", "forward", "stands 2 times"),
-    ("LIMIT", "return", "stands 0 times in LIMIT"),
+    ("forward", "mask", "'mask' stands 0 times in forward"), ("forward", "eturn x", "stands 0 times"),
+    ("Layer.twice", "forward", "stands 2 times"), ("LIMIT", "return", "stands 0 times in LIMIT"),
 ])  # fmt: skip
 def test_a_text_without_its_place_is_refused(function, old, message):
     with pytest.raises(NotFoundError, match=re.escape(message)):

@@ -236,9 +236,7 @@ UNKNOWN = {
     "no result carries a gradient: was it detached": (AT_ONCE,
         (RETURN, "return self.out_proj(output).detach(), weights")),
     "a hidden key has weight": (
-        AT_ONCE,
-        (FILL, "pass"),
-        (ZEROES, "            weights = weights.masked_fill(mask == 0, 0.01)"),
+        AT_ONCE, (FILL, "pass"), (ZEROES, "            weights = weights.masked_fill(mask == 0, 0.01)"),
     ),
     "it changes its argument `query` in place": (AT_ONCE,
         ("q = self.split", "query *= 2\n        q = self.split")),

@@ -837,20 +837,14 @@ def test_a_refused_call_leaves_no_hook():
 def test_the_guard_itself_works():
     """Each kind of computation that comes after the checks is noticed when it happens."""
     computations = [
-        lambda: scores.dot_product_score(QUERY, KEY),
-        lambda: scores.cosine_score(QUERY, KEY),
-        lambda: scores.gaussian_score(QUERY, KEY),
-        lambda: masked_softmax(SCORES),
+        lambda: scores.dot_product_score(QUERY, KEY), lambda: scores.cosine_score(QUERY, KEY),
+        lambda: scores.gaussian_score(QUERY, KEY), lambda: masked_softmax(SCORES),
         lambda: dot_product_attention(QUERY, KEY, VALUE, need_weights=False),
-        lambda: LAYER(X, MEMORY, MEMORY),
-        lambda: MultiHeadAttention(6, 3),
-        lambda: sinusoidal_encoding(3, 4),
-        lambda: SinusoidalPositionalEncoding(HEAD_DIM)(TOKENS),
-        lambda: LearnedPositionalEncoding(4),
-        lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 2)),
-        lambda: data.pointer_batch(2),
-        lambda: data.noisy_curve(),
-    ]
+        lambda: LAYER(X, MEMORY, MEMORY), lambda: MultiHeadAttention(6, 3),
+        lambda: sinusoidal_encoding(3, 4), lambda: SinusoidalPositionalEncoding(HEAD_DIM)(TOKENS),
+        lambda: LearnedPositionalEncoding(4), lambda: apply_rotary(torch.ones(5, 4), torch.ones(5, 2)),
+        lambda: data.pointer_batch(2), lambda: data.noisy_curve(),
+    ]  # fmt: skip
     for compute in computations:
         with NothingComputed(), pytest.raises(AssertionError, match="ran before the check"):
             compute()

@@ -24,13 +24,10 @@ ATTN_MASKS = {
     "1 h 1 k": bools(1, HEADS, 1, K_LEN),
 }  # fmt: skip
 VALID_LENS = {
-    "none": None,
-    "a sample": torch.tensor([3, 7]),
-    "a hidden sample": torch.tensor([0, 4]),
-    "a query": torch.tensor([[0, 1, 2, 3, 4], [7, 6, 5, 0, 3]]),
-    "one sample": torch.tensor([4]),
+    "none": None, "a sample": torch.tensor([3, 7]), "a hidden sample": torch.tensor([0, 4]),
+    "a query": torch.tensor([[0, 1, 2, 3, 4], [7, 6, 5, 0, 3]]), "one sample": torch.tensor([4]),
     "b 1": torch.tensor([[2], [6]]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64], ids=str)

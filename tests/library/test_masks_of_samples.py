@@ -36,11 +36,8 @@ def test_a_key_mask_combines_with_lengths_and_masks():
 
 @BOTH_PATHS
 @pytest.mark.parametrize("hide", [
-    {},
-    {"attn_mask": bools(Q_LEN, K_LEN)},
-    {"attn_mask": bools(HEADS, Q_LEN, K_LEN)},
-    {"key_mask": bools(K_LEN)},
-    {"valid_lens": torch.tensor(4)},
+    {}, {"attn_mask": bools(Q_LEN, K_LEN)}, {"attn_mask": bools(HEADS, Q_LEN, K_LEN)},
+    {"key_mask": bools(K_LEN)}, {"valid_lens": torch.tensor(4)},
     {"valid_lens": torch.tensor([1, 2, 3, 4, 7]), "is_causal": True},
     {"attn_bias": random(HEADS, Q_LEN, K_LEN, seed=4)},
 ], ids=lambda hide: " ".join(hide))  # fmt: skip

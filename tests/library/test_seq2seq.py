@@ -3,7 +3,7 @@
 Every axis has a different prime size.
 """
 
-import itertools
+from itertools import product
 
 import oracles
 import pytest
@@ -137,10 +137,7 @@ def test_a_wide_beam_finds_the_best_answers_of_all():
     )
     for b in range(BATCH):
         source = SOURCE[b : b + 1, : LENS[b]]
-        every = {
-            (first, end if first == end else second)
-            for first, second in itertools.product(range(11), repeat=2)
-        }
+        every = {(first, end if first == end else second) for first, second in product(range(11), repeat=2)}
         best = sorted(((log_prob(model, source, answer, end), answer) for answer in every), reverse=True)
         assert [tuple(answer) for answer in answers[b].tolist()] == [answer for _, answer in best[:11]]
         close(log_probs[b], torch.tensor([value for value, _ in best[:11]], dtype=torch.float64))
@@ -156,7 +153,7 @@ def test_probabilities_of_a_beam_are_those_of_its_answers(beam_size):
     )
     assert answers.shape[:2] == (BATCH, beam_size)
     assert log_probs.diff(dim=1).le(0).all()
-    for b, k in itertools.product(range(BATCH), range(beam_size)):
+    for b, k in product(range(BATCH), range(beam_size)):
         source, answer = SOURCE[b : b + 1, : LENS[b]], answers[b, k].tolist()
         assert log_probs[b, k].item() == pytest.approx(log_prob(model, source, answer), rel=1e-9)
     assert len({tuple(answer) for answer in answers[0].tolist()}) == beam_size

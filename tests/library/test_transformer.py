@@ -281,14 +281,12 @@ def test_a_cache_that_does_not_fit_is_unchanged():
     cache = model.new_cache()
     model(x[:, :2], memory, cache=cache)
     for change in (
-        lambda: model(x, memory[:, 1:], cache=cache),
-        lambda: model(x[1:], memory[1:], cache=cache),
-        lambda: model(x, memory, cache=cache[1:]),
-        lambda: model(x, memory, cache=cache[:1] * LAYERS),
+        lambda: model(x, memory[:, 1:], cache=cache), lambda: model(x[1:], memory[1:], cache=cache),
+        lambda: model(x, memory, cache=cache[1:]), lambda: model(x, memory, cache=cache[:1] * LAYERS),
         lambda: model(x, memory, memory_valid_lens=LENS + K_LEN, cache=cache),
         lambda: model(x, memory, memory_mask=CROSS_MASK[1:], cache=cache),
         lambda: model(x, memory, SELF_MASK, cache=cache),
-    ):
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="must"):
             change()
         assert [(len(own), len(own.cross_attention)) for own in cache] == [(2, K_LEN)] * LAYERS

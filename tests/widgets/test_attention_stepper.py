@@ -482,13 +482,11 @@ def test_refused_sentences(opened):
     field = host.get_by_label("sentence", exact=True)
     remark = host.locator(".mha-remark")
     for sentence, message in [
-        ("", "Type at least one word."),
-        (" \u200b ", "Type at least one word."),
+        ("", "Type at least one word."), (" \u200b ", "Type at least one word."),
         (13 * "we ", "13 words are too many: up to 12 fit here."),
         (201 * "🙂", "201 characters are too many: up to 200 fit here."),
-        ("we like coffee", "“coffee” has no vector."),
-        ("constructor", "“constructor” has no vector."),
-    ]:
+        ("we like coffee", "“coffee” has no vector."), ("constructor", "“constructor” has no vector."),
+    ]:  # fmt: skip
         with pytest.raises(ValueError, match="sentence must"):
             AttentionStepper(sentence=sentence)
         field.fill(sentence)

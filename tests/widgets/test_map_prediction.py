@@ -21,13 +21,10 @@ WHY = {"`q` 0": "The mask is aligned at the *end*.", "q 2": "The last query sees
 
 def causal(**changes):
     given = {
-        "text": "Which keys does each *query* see?",
-        "rows": ROWS,
-        "columns": COLUMNS,
-        "truth": [[key <= query + 2 for key in range(5)] for query in range(3)],
-        "computed": TRUTH,
+        "text": "Which keys does each *query* see?", "rows": ROWS, "columns": COLUMNS,
+        "truth": [[key <= query + 2 for key in range(5)] for query in range(3)], "computed": TRUTH,
         "feedback": WHY,
-    }
+    }  # fmt: skip
     return MapPrediction(**(given | changes))
 
 
@@ -118,10 +115,8 @@ def cell(host, row, column):
 
 def symbols(host):
     """What is written in the cells, row by row."""
-    rows = host.get_by_role("row").all()[1:]
-    return [
-        [text.replace("\n", "") for text in row.get_by_role("gridcell").all_inner_texts()] for row in rows
-    ]
+    texts = [row.get_by_role("gridcell").all_inner_texts() for row in host.get_by_role("row").all()[1:]]
+    return [[text.replace("\n", "") for text in row] for row in texts]
 
 
 def colours(host, row, column):
@@ -142,6 +137,7 @@ def mark(host, places):
 
 
 EMPTY = [["○"] * 5] * 3
+IS_WHOLE = "n => n.scrollWidth <= n.clientWidth + 1 && n.scrollHeight <= n.clientHeight + 1"
 
 
 @pytest.mark.parametrize("over", ["http", "disk"])
@@ -276,20 +272,19 @@ def middle(host, row, column):
 def test_a_stroke_of_the_mouse_leaves_one_state(show):
     host = show(causal())
     mouse = host.page.mouse
+
+    def drag(start, *places):
+        mouse.move(*middle(host, *start))
+        mouse.down()
+        for place in places:
+            mouse.move(*middle(host, *place))
+        mouse.up()
+
     mark(host, [(0, 2)])
-    mouse.move(*middle(host, 0, 0))
-    mouse.down()
-    for column in range(1, 5):
-        mouse.move(*middle(host, 0, column))
-    mouse.move(*middle(host, 1, 4))
-    mouse.up()
+    drag((0, 0), *((0, column) for column in range(1, 5)), (1, 4))
     mouse.move(*middle(host, 2, 4))
     assert symbols(host) == [list("●●●●●"), list("○○○○●"), list("○○○○○")], "what was marked stays marked"
-    mouse.move(*middle(host, 0, 4))
-    mouse.down()
-    mouse.move(*middle(host, 0, 3))
-    mouse.move(*middle(host, 1, 3))
-    mouse.up()
+    drag((0, 4), (0, 3), (1, 3))
     assert symbols(host) == [list("●●●○○"), list("○○○○●"), list("○○○○○")]
     mouse.move(*middle(host, 2, 0))
     mouse.down(button="right")
@@ -310,9 +305,7 @@ def test_nine_by_thirteen_cells_are_usable_on_a_phone(show, width):
         assert 0 <= line[0]["x"] < line[-1]["x"] + line[-1]["width"] <= width
         assert all(a["x"] + a["width"] <= b["x"] for a, b in pairwise(line))
     for header in host.locator("[role=rowheader], [role=columnheader]").all()[1:]:
-        assert header.evaluate(
-            "n => n.scrollWidth <= n.clientWidth + 1 && n.scrollHeight <= n.clientHeight + 1"
-        )
+        assert header.evaluate(IS_WHOLE)
 
     page.add_style_tag(content="body { padding-block: 900px }")
     cell(host, 4, 6).evaluate("node => node.scrollIntoView({ block: 'center' })")
@@ -322,19 +315,15 @@ def test_nine_by_thirteen_cells_are_usable_on_a_phone(show, width):
     for row, column in ((3, 3), (3, 4), (4, 4), (5, 4)):
         touch("touchMove", *middle(host, row, column))
     touch("touchEnd")
-    marked = {
-        (row, column) for row, line in enumerate(symbols(host)) for column, s in enumerate(line) if s == "●"
-    }
-    assert marked == {(3, 2), (3, 3), (3, 4), (4, 4), (5, 4)}
+    marked = np.argwhere(np.array(symbols(host)) == "●").tolist()
+    assert marked == [[3, 2], [3, 3], [3, 4], [4, 4], [5, 4]]
     assert page.evaluate("scrollY") == scrolled, "the page stays where it is under the finger"
 
 
 def test_labels_are_not_cut_where_there_is_room(show):
     host = show(big(), width=1280)
     for header in host.locator("[role=rowheader], [role=columnheader]").all()[1:]:
-        assert header.evaluate(
-            "n => n.scrollWidth <= n.clientWidth + 1 && n.scrollHeight <= n.clientHeight + 1"
-        )
+        assert header.evaluate(IS_WHOLE)
     first, label = cell(host, 0, 0).bounding_box(), host.get_by_role("rowheader").first.bounding_box()
     assert label["x"] + label["width"] <= first["x"], "a label stands beside its row"
     place = cell(host, 4, 6).bounding_box()

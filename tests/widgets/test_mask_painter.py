@@ -293,12 +293,9 @@ def test_a_cell_says_what_hides_it(show):
     painter = MaskPainter(SCORES, VALUE, valid_len=3, is_causal=True)
     host = show(painter)
     for query, key, words in (
-        (2, 0, "score 1.00"),
-        (1, 0, "hidden by the painted mask"),
-        (0, 2, "hidden by is_causal"),
-        (2, 3, "hidden by valid_len"),
-        (1, 3, "hidden by the painted mask and valid_len and is_causal"),
-    ):
+        (2, 0, "score 1.00"), (1, 0, "hidden by the painted mask"), (0, 2, "hidden by is_causal"),
+        (2, 3, "hidden by valid_len"), (1, 3, "hidden by the painted mask and valid_len and is_causal"),
+    ):  # fmt: skip
         expect(cell(host, query, key)).to_have_accessible_name(f"query {query} → key {key}: {words}")
     # Hatched is what no paint can show.
     hatched = paper(host).locator(".mha-hidden")

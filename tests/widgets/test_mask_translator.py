@@ -555,17 +555,13 @@ def expected_patterns(q_len, k_len):
     hole[:, k_len // 2] = False
     blind[q_len // 2] = False
     return {
-        "every key": ones,
-        "1 padding key": padded[1],
-        "2 padding keys": padded[2],
-        "3 padding keys": padded[3],
-        "2 padding keys on the left": ones & (torch.arange(k_len) > 1),
+        "every key": ones, "1 padding key": padded[1], "2 padding keys": padded[2],
+        "3 padding keys": padded[3], "2 padding keys on the left": ones & (torch.arange(k_len) > 1),
         "causal": causal_mask(q_len, k_len),
         "causal, 2 padding keys": causal_mask(q_len, k_len) & padded[2],
-        "sliding, 2 tokens": sliding_window_mask(q_len, k_len, left=1),
-        "a hole in the middle": hole,
+        "sliding, 2 tokens": sliding_window_mask(q_len, k_len, left=1), "a hole in the middle": hole,
         "a query without a key": blind,
-    }
+    }  # fmt: skip
 
 
 def test_patterns_and_lengths(show):

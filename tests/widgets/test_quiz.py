@@ -64,14 +64,9 @@ def test_a_question_that_cannot_be_asked_is_refused(changes, error, rule):
 
 @pytest.fixture
 def quiz():
-    return Quiz(
-        [
-            Question(
-                "Is `a < b` *always* true?", ["no & never", "yes"], 1, ["Look `<here>`.", "Right: 2 * 3 * 4."]
-            ),
-            Question("How many?", [16, 32], 2**4, "Count them."),
-        ]
-    )
+    answers = {"no & never": "Look `<here>`.", "yes": "Right: 2 * 3 * 4."}
+    first = Question("Is `a < b` *always* true?", answers, 1)
+    return Quiz([first, Question("How many?", [16, 32], 2**4, "Count them.")])
 
 
 def test_the_score_counts_right_answers(quiz):
@@ -113,17 +108,9 @@ def test_a_quiz_can_be_read_without_scripts(quiz):
 
 
 def make_quiz():
-    return Quiz(
-        [
-            Question(
-                "Which width is under the `√`?",
-                ["`embed_dim`", "`head_dim`", "*none*"],
-                1,
-                ["Too wide.", "Yes.", "No."],
-            ),
-            Question("How many parameters?", [64, 256], 4 * 8**2, "Four matrices of 8 · 8."),
-        ]
-    )
+    widths = {"`embed_dim`": "Too wide.", "`head_dim`": "Yes.", "*none*": "No."}
+    first = Question("Which width is under the `√`?", widths, 1)
+    return Quiz([first, Question("How many parameters?", [64, 256], 4 * 8**2, "Four matrices of 8 · 8.")])
 
 
 @pytest.mark.parametrize("over", ["http", "disk"])
@@ -184,8 +171,7 @@ def make_named():
 @pytest.mark.parametrize("over", ["http", "disk"])
 def test_a_quiz_with_a_name_keeps_what_was_checked(show, over):
     host = show(make_named(), over=over)
-    page = host.page
-    feedback = host.locator(".mha-feedback")
+    page, feedback = host.page, host.locator(".mha-feedback")
     assert stored(page) == {}, "an unanswered quiz is no answer"
     host.get_by_role("radio", name="none").check()
     host.get_by_role("button", name="Check question 1").click()
@@ -211,14 +197,9 @@ def test_an_answer_belongs_to_its_texts(reader, tmp_path):
     for number, choice in ((1, "none"), (2, "256")):
         tab.host().get_by_role("radio", name=choice).check()
         tab.host().get_by_role("button", name=f"Check question {number}").click()
-    moved = Quiz(
-        [
-            Question("How many parameters?", [64, 512, 1024], 64),
-            Question("Which width is under the `√`?", ["*none*", "`embed_dim`", "`head_dim`"], 2),
-        ],
-        name="chapter-3.widths",
-    )
-    write_page(tmp_path, [moved])
+    moved = Question("Which width is under the `√`?", ["*none*", "`embed_dim`", "`head_dim`"], 2)
+    other = Question("How many parameters?", [64, 512, 1024], 64)
+    write_page(tmp_path, [Quiz([other, moved], name="chapter-3.widths")])
     reload(page)
     assert tab.host().locator(":checked").count() == 1
     assert tab.host().get_by_role("radio", name="none").is_checked()
