@@ -9,16 +9,11 @@ import numpy as np
 import pytest
 import torch
 from playwright.sync_api import expect
+from random_tensors import generator
 from seen import CELLS, assert_color_bar, assert_colors, map_pixels
 from test_every_widget import too_wide
 from widget_looks import contrast
-from widget_page import (
-    assert_copied_code_gives,
-    assert_shows_numbers,
-    copied_code,
-    run_copied_code,
-    write_page,
-)
+from widget_page import assert_copied_code_gives, assert_shows_numbers, copied_code, run_copied_code
 
 from mha_course.data import pointer_batch
 from mha_course.experiments import load_experiment
@@ -35,18 +30,15 @@ def layer(num_heads=2, embed_dim=12, **options):
 
 @pytest.fixture
 def sentence():
-    return HeadExample(
-        "sentence", TOKENS, torch.randn(5, 12, generator=torch.Generator().manual_seed(0)), layer()
-    )
+    return HeadExample("sentence", TOKENS, torch.randn(5, 12, generator=generator()), layer())
 
 
 @pytest.fixture
 def trained():
-    generator = torch.Generator().manual_seed(1)
-    x = {heads: torch.randn(7, 12, generator=generator) for heads in (1, 2, 4)}
-    return HeadExample(
-        "trained", list("abcdefg"), x, {heads: layer(heads, bias=True) for heads in x}, "a *note*"
-    )
+    draw = generator(1)
+    x = {heads: torch.randn(7, 12, generator=draw) for heads in (1, 2, 4)}
+    layers = {heads: layer(heads, bias=True) for heads in x}
+    return HeadExample("trained", list("abcdefg"), x, layers, "a *note*")
 
 
 @pytest.fixture
@@ -66,10 +58,8 @@ def weights_by_loops(layer, x, num_heads, valid_len, is_causal):
         for i in range(len(x)):
             seen = [j for j in range(valid_len) if not is_causal or j <= i]
             score = {j: sum(a * b for a, b in zip(query[i][own], key[j][own], strict=True)) for j in seen}
-            total = sum(math.exp(s / math.sqrt(width)) for s in score.values())
-            rows.append(
-                [math.exp(score[j] / math.sqrt(width)) / total if j in score else 0.0 for j in range(len(x))]
-            )
+            power = {j: math.exp(s / math.sqrt(width)) for j, s in score.items()}
+            rows.append([power.get(j, 0.0) / sum(power.values()) for j in range(len(x))])
         maps.append(rows)
     return torch.tensor(maps, dtype=torch.float64)
 
@@ -145,9 +135,8 @@ def test_a_change_from_the_browser_arrives_as_one(explorer):
 @pytest.mark.parametrize("stage", ["scores", "masked", "weights", "output"])
 @pytest.mark.parametrize("view", ["one", "both", "difference"])
 def test_the_numbers_of_the_page_by_loops(sentence, stage, view):
-    explorer = HeadExplorer(
-        [sentence], num_heads=3, valid_len=4, is_causal=True, stage=stage, view=view, head=2, other=0
-    )
+    shown = {"stage": stage, "view": view, "head": 2, "other": 0}
+    explorer = HeadExplorer([sentence], num_heads=3, valid_len=4, is_causal=True, **shown)
     project = lambda linear: (sentence.x.double() @ linear.weight.double().T).tolist()  # noqa: E731
     layer = sentence.layers
     query, key, value = map(project, (layer.q_proj, layer.k_proj, layer.v_proj))
@@ -222,10 +211,9 @@ def test_the_two_sharpest_heads_are_shown_first(sentence):
         order = sharpest_first(sentence.layers, sentence.x, num_heads)
         assert list(sentence.order(num_heads)) == order
         assert heads(HeadExplorer([sentence], num_heads=num_heads)) == order[:2]
-        assert heads(HeadExplorer([sentence], num_heads=num_heads, head=order[2 % num_heads])) == [
-            order[2 % num_heads],
-            order[num_heads == 2],
-        ]
+        third = order[2 % num_heads]
+        shown = heads(HeadExplorer([sentence], num_heads=num_heads, head=third))
+        assert shown == [third, order[num_heads == 2]]
     explorer = HeadExplorer([sentence], num_heads=6, head=5, other=4)
     assert heads(explorer) == [5, 4]
     for explorer.num_heads in (3, 2):
@@ -243,7 +231,7 @@ WORDS = list("ABCDEFGH")
 
 
 def stored_example(counts=(1, 2, 8), seed=3, **options):
-    tokens, targets = pointer_batch(1, generator=torch.Generator().manual_seed(17))
+    tokens, targets = pointer_batch(1, generator=generator(17))
     models = {n: ("two_pointers", f"linear, {n} head{'s' * (n > 1)}", seed) for n in counts}
     options = {"tasks": ("previous", "mirrored"), "targets": targets[0], "measure": "both right", **options}
     return HeadExample.stored("stored", models, tokens[0], WORDS, **options), tokens[0], targets[0]
@@ -318,7 +306,7 @@ def test_a_stored_layer_may_be_cut_and_lack_positions():
     ({"positions": 1}, TypeError, "positions must be"),
 ])  # fmt: skip
 def test_a_stored_example_that_cannot_be_shown_is_refused(changes, error, rule):
-    tokens, targets = pointer_batch(1, generator=torch.Generator().manual_seed(17))
+    tokens, targets = pointer_batch(1, generator=generator(17))
     arguments = {
         "models": {2: ("two_pointers", "linear, 2 heads", 0)}, "tokens": tokens[0], "words": WORDS,
         "tasks": ("previous", "mirrored"), "targets": targets[0], "measure": "both right", **changes,
@@ -328,7 +316,7 @@ def test_a_stored_example_that_cannot_be_shown_is_refused(changes, error, rule):
 
 
 def test_long_sequences_keep_their_report_small():
-    x = torch.randn(256, 128, generator=torch.Generator().manual_seed(2))
+    x = torch.randn(256, 128, generator=generator(2))
     tokens = [str(place) for place in range(256)]
     example = HeadExample("long", tokens, x, layer(8, embed_dim=128))
     explorer = HeadExplorer([example], view="both")
@@ -397,17 +385,16 @@ def test_where_a_widget_cannot_run_its_settings_are_named(explorer):
 
 
 def make_explorer(**traits):
-    generator = torch.Generator().manual_seed(5)
-    sentence = HeadExample(
-        "sentence", TOKENS, 2 * torch.randn(5, 12, generator=generator), layer(2), "See `head_dim`."
-    )
-    x = {heads: 2 * torch.randn(7, 12, generator=generator) for heads in (1, 2, 4)}
+    draw = generator(5)
+    x = 2 * torch.randn(5, 12, generator=draw)
+    sentence = HeadExample("sentence", TOKENS, x, layer(2), "See `head_dim`.")
+    x = {heads: 2 * torch.randn(7, 12, generator=draw) for heads in (1, 2, 4)}
     trained = HeadExample("trained", list("abcdefg"), x, {heads: layer(heads, bias=True) for heads in x})
     return HeadExplorer([sentence, trained], **traits)
 
 
 def make_long_explorer(length=64, **traits):
-    x = 2 * torch.randn(length, 16, generator=torch.Generator().manual_seed(7))
+    x = 2 * torch.randn(length, 16, generator=generator(7))
     tokens = [f"t{place}" for place in range(length)]
     return HeadExplorer([HeadExample("long", tokens, x, layer(8, embed_dim=16))], **traits)
 
@@ -493,9 +480,8 @@ def test_two_heads_are_compared(show):
     a, b = (maps_of(explorer)[head][2, 1].item() for head in (2, 3))
     host.get_by_role("gridcell").nth(2 * 3 + 1).hover()
     text = f"{abs(a - b):.4f} (head 2: {a:.4f}, head 3: {b:.4f})".replace("-", "−")
-    expect(host.locator(".mha-readout")).to_have_text(
-        f"query 'or' at 2 → number 1 of each head's output: {text}"
-    )
+    told = f"query 'or' at 2 → number 1 of each head's output: {text}"
+    expect(host.locator(".mha-readout")).to_have_text(told)
     # Another number of heads: the sharpest two are shown.
     host.get_by_role("slider", name="num_heads").focus()
     page.keyboard.press("ArrowLeft")
@@ -521,16 +507,15 @@ def test_each_trained_layer_shows_its_own_numbers(show):
     assert_copied_code_gives(host, explorer)
 
 
-def test_small_maps_have_their_numbers_in_the_cells(reader, tmp_path):
+def test_small_maps_have_their_numbers_in_the_cells(show):
     explorer = make_explorer(valid_len=3)
-    tab = reader()
-    tab.open(write_page(tmp_path, [explorer, make_long_explorer(16)]), 2)
-    texts = tab.host(0).get_by_role("gridcell").all_inner_texts()
+    small, large = show(explorer, make_long_explorer(16), over="http")
+    texts = small.get_by_role("gridcell").all_inner_texts()
     weights = explorer.weights()[explorer.head].flatten()
     assert texts == [f"{weight:.2f}" for weight in weights.tolist()]
-    tab.host(0).locator("input[value=masked]").check(force=True)
-    assert tab.host(0).get_by_role("gridcell").nth(4).inner_text() == "−∞"
-    assert set(tab.host(1).get_by_role("gridcell").all_inner_texts()) == {""}
+    small.locator("input[value=masked]").check(force=True)
+    assert small.get_by_role("gridcell").nth(4).inner_text() == "−∞"
+    assert set(large.get_by_role("gridcell").all_inner_texts()) == {""}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -567,9 +552,8 @@ def test_the_colour_bar_and_the_pattern_follow_the_stage(show):
         is_signed = explorer.stage != "weights"
         most = maps[maps.isfinite()].abs().max().item()
         assert_color_bar(host.locator(".mha-bar"), most, is_signed=is_signed)
-        grounds = host.locator(".mha-maps canvas").evaluate_all(
-            "all => all.map((node) => getComputedStyle(node).backgroundImage)"
-        )
+        image = "nodes => nodes.map((node) => getComputedStyle(node).backgroundImage)"
+        grounds = host.locator(".mha-maps canvas").evaluate_all(image)
         patterned = [ground.startswith("repeating-linear-gradient") for ground in grounds]
         assert patterned == [explorer.stage == "masked"] * 3
 
@@ -587,7 +571,7 @@ def test_scores_of_one_sign_keep_the_map_of_signed_numbers(show, stage, sign):
     one.requires_grad_(False)
     for name, scale in (("q_proj", 1), ("k_proj", sign), ("v_proj", sign)):
         getattr(one, name).weight.copy_(scale * torch.eye(4))
-    x = torch.rand(5, 4, generator=torch.Generator().manual_seed(3)) + 0.5
+    x = torch.rand(5, 4, generator=generator(3)) + 0.5
     explorer = HeadExplorer([HeadExample("one sign", TOKENS, x, one)], stage=stage)
     numbers = maps_of(explorer)[0]
     assert (sign * numbers > 0).all()
@@ -614,11 +598,9 @@ def test_a_difference_starts_at_zero(show):
 @pytest.mark.parametrize("stage", ["scores", "masked", "output"])
 def test_the_pixels_of_signed_numbers_are_red_and_blue(show, stage):
     explorer = make_long_explorer(40, stage=stage, valid_len=20)
-    host = show(explorer)
+    drawn = map_pixels(show(explorer).locator(".mha-pixels canvas"))
     maps = maps_of(explorer)
-    shown = maps[explorer.head]
-    drawn = map_pixels(host.locator(".mha-pixels canvas"))
-    seen = shown.isfinite()
+    shown, seen = maps[explorer.head], maps[explorer.head].isfinite()
     assert torch.equal(drawn[..., 3] == 255, seen)
     assert_colors(drawn[seen], shown[seen], maps[maps.isfinite()].abs().max().item(), is_signed=True)
 
@@ -670,9 +652,8 @@ def test_a_long_sequence_is_drawn_in_pixels(show, length):
     assert map_pixels(host.locator(".mha-pixels canvas")).shape == (length, 2, 4)
     cell.focus()
     page.keyboard.press("Home")
-    text = (
-        f"query 't0' → number {2 * explorer.head} of the output: {maps_of(explorer)[explorer.head][0, 0]:.4f}"
-    )
+    value = maps_of(explorer)[explorer.head][0, 0]
+    text = f"query 't0' → number {2 * explorer.head} of the output: {value:.4f}"
     expect(readout).to_contain_text(text.replace("-", "−"))
     variables = run_copied_code(host)
     torch.testing.assert_close(variables["weights"].float(), explorer.weights(), atol=1e-6, rtol=1e-5)
@@ -691,19 +672,16 @@ def test_the_compact_one_has_the_slider_and_the_maps(show):
     assert_shows_numbers(host, explorer)
     # On a phone the slider and the small maps come first.
     page.set_viewport_size({"width": 360, "height": 740})
-    heights = [
-        host.locator(selector).first.bounding_box()["y"]
-        for selector in (".mha-kept-in-view input", ".mha-maps", ".mha-grid")
-    ]
+    parts = (".mha-kept-in-view input", ".mha-maps", ".mha-grid")
+    heights = [host.locator(part).first.bounding_box()["y"] for part in parts]
     assert heights == sorted(heights)
     assert heights[1] < 250
 
 
-def test_a_menu_of_one_example_is_not_shown(reader, tmp_path):
+def test_a_menu_of_one_example_is_not_shown(show):
     example = HeadExample("alone", ["a", "b"], torch.randn(2, 12), layer(2))
-    tab = reader()
-    tab.open(write_page(tmp_path, [HeadExplorer([example]), make_explorer()]), 2)
-    assert [tab.host(i).get_by_role("combobox").count() for i in range(2)] == [0, 1]
+    hosts = show(HeadExplorer([example]), make_explorer(), over="http")
+    assert [host.get_by_role("combobox").count() for host in hosts] == [0, 1]
 
 
 def test_a_cell_is_read_by_pointer_and_by_keyboard(show):
@@ -775,17 +753,14 @@ def test_it_shows_what_the_heads_buy(show):
         heads = table.get_by_role("columnheader").all_inner_texts()
         assert heads == [WORDS[token] for token in tokens.tolist()]
         bars = host.locator(".mha-bars li")
-        texts = ["1 head\n0.27", "2 heads\n1.00", "8 heads\n1.00"]
-        assert [re.sub(r"\s+", " ", text) for text in bars.all_inner_texts()] == [
-            text.replace("\n", " ") for text in texts
-        ]
+        texts = [re.sub(r"\s+", " ", text) for text in bars.all_inner_texts()]
+        assert texts == ["1 head 0.27", "2 heads 1.00", "8 heads 1.00"]
         widths = bars.locator("i").evaluate_all(
             "bars => bars.map(bar => bar.getBoundingClientRect().width / bar.parentNode.clientWidth)"
         )
         assert widths == pytest.approx(list(shares.values()), abs=0.01)
-        now = bars.evaluate_all(
-            "bars => bars.map(bar => getComputedStyle(bar.lastChild).fontWeight === '700')"
-        )
+        is_bold = "bars => bars.map(bar => getComputedStyle(bar.lastChild).fontWeight === '700')"
+        now = bars.evaluate_all(is_bold)
         assert now == [n == num_heads for n in (1, 2, 8)]
         explorer.num_heads = num_heads
         assert_shows_numbers(host, explorer)
@@ -795,31 +770,26 @@ def test_it_shows_what_the_heads_buy(show):
     # The answers follow the mask.
     host.get_by_role("checkbox", name="Causal mask").check()
     causal = answers_by_loops(8, tokens, is_causal=True)
-    expect(table.get_by_role("row", name="mirrored").get_by_role("cell").first).to_contain_text(
-        WORDS[causal[1][0]]
-    )
+    mirrored = table.get_by_role("row", name="mirrored").get_by_role("cell")
+    expect(mirrored.first).to_contain_text(WORDS[causal[1][0]])
     right = sum(all(causal[t][p] == targets[p, t] for t in range(2)) for p in range(12))
     assert right < 12
     expect(host.get_by_role("status")).to_contain_text(f"All answers right at {right} of 12 places.")
 
 
-def test_the_program_of_a_stored_model_is_short_and_names_it(reader, tmp_path):
+def test_the_program_of_a_stored_model_is_short_and_names_it(show):
     example, *_ = stored_example()
     one = HeadExample.stored("cut", ("two_pointers", "linear, 4 heads", 1), torch.arange(5), WORDS)
-    tab = reader()
-    tab.open(
-        write_page(tmp_path, [HeadExplorer([example], num_heads=8), HeadExplorer([one], num_heads=16)]), 2
-    )
-    for index, model in enumerate(
-        ('["two_pointers", "linear, 8 heads", 3]', '["two_pointers", "linear, 4 heads", 1]')
-    ):
-        code = copied_code(tab.host(index))
+    explorer = HeadExplorer([one], num_heads=16)
+    hosts = show(HeadExplorer([example], num_heads=8), explorer, over="http")
+    models = ('["two_pointers", "linear, 8 heads", 3]', '["two_pointers", "linear, 4 heads", 1]')
+    for host, model in zip(hosts, models, strict=True):
+        code = copied_code(host)
         assert model in code
         assert "base64" not in code
         assert len(code.splitlines()) < 58
         assert max(map(len, code.splitlines())) <= 110
-    explorer = HeadExplorer([one], num_heads=16)
-    assert_copied_code_gives(tab.host(1), explorer)
+    assert_copied_code_gives(hosts[1], explorer)
 
 
 def test_the_heads_are_in_the_order_of_their_sharpness(show):
@@ -834,9 +804,8 @@ def test_the_heads_are_in_the_order_of_their_sharpness(show):
         expect(slider).to_have_attribute("aria-valuetext", f"{num_heads} heads, head_dim {32 // num_heads}")
         labels = host.locator(".mha-maps label")
         assert labels.all_inner_texts() == [str(head) for head in order]
-        places = labels.evaluate_all(
-            "nodes => nodes.map(n => [n.getBoundingClientRect().y, n.getBoundingClientRect().x])"
-        )
+        boxes = [label.bounding_box() for label in labels.all()]
+        places = [(box["y"], box["x"]) for box in boxes]
         assert places == sorted(places), "read as they are seen"
         expect(host.locator(".mha-title").first).to_have_text(f"Head {order[0]}: weights")
         page.keyboard.press("ArrowRight")
