@@ -86,9 +86,8 @@ class Studio:
 
     def __init__(self, browser, book):
         self.book, self.shell = book, empty_page(book)
-        context = browser.new_context(
-            device_scale_factor=1, reduced_motion="reduce", locale="en-US", timezone_id="UTC"
-        )
+        options = {"reduced_motion": "reduce", "locale": "en-US", "timezone_id": "UTC"}
+        context = browser.new_context(device_scale_factor=1, **options)
         context.route("**/*", self.answer)
         self.page = context.new_page()
         self.page.set_default_timeout(PATIENCE)

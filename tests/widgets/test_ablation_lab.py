@@ -62,10 +62,8 @@ def logits_by_loop(model, tokens, gates):
     width, head_dim = layer.embed_dim, layer.head_dim
     weight = {name: p.tolist() for name, p in model.named_parameters()}
     encoding = model.positions(torch.zeros(1, 12, width))[0].tolist()
-    x = [
-        [a + b for a, b in zip(weight["embedding.weight"][t], encoding[i], strict=True)]
-        for i, t in enumerate(tokens.tolist())
-    ]
+    summands = [(weight["embedding.weight"][t], encoding[i]) for i, t in enumerate(tokens.tolist())]
+    x = [[a + b for a, b in zip(*pair, strict=True)] for pair in summands]
 
     def linear(name, row):
         bias = weight.get(f"{name}.bias", [0.0] * len(weight[f"{name}.weight"]))
@@ -279,9 +277,8 @@ def test_the_challenge_is_met_by_the_right_pair_alone(show, pointers):
     for head in (1, 2, 4):
         switches(host).nth(head).press("Space")
     share = right_without(models[3], (1, 2, 4), tokens, targets)
-    expect(verdict).to_contain_text(
-        f"Met! Without heads 1, 2 and 4, both answers are right in {100 * share:.1f} %"
-    )
+    told = f"Met! Without heads 1, 2 and 4, both answers are right in {100 * share:.1f} %"
+    expect(verdict).to_contain_text(told)
     expect(verdict).to_contain_text("How many more can go?")
     # One head and two heads have none to spare, each for its own reason.
     slider.press("Home")
@@ -395,9 +392,8 @@ def test_bars_texts_and_the_rate_of_guessing(show, models):
     assert shares_of_bars(rows) == pytest.approx(accuracy.tolist(), abs=0.01)
     assert len({f"{number:.3f}" for number in accuracy}) == 3
     # The batch has eight tokens, and each of them may be the answer.
-    expect(host.get_by_text("Guessing one of 8 answers")).to_have_text(
-        "Guessing one of 8 answers gives accuracy 0.125 on each task."
-    )
+    told = "Guessing one of 8 answers gives accuracy 0.125 on each task."
+    expect(host.get_by_text("Guessing one of 8 answers")).to_have_text(told)
     states = host.locator(".mha-switch .mha-hint:visible").all_inner_texts()
     assert states == ["on", "off", "on", "on"]
     assert_maps(host, lab)

@@ -77,9 +77,8 @@ def assert_numbers(stepper, expected):
     found = stepper.numbers()
     assert found.keys() == expected.keys()
     for name, numbers in expected.items():
-        torch.testing.assert_close(
-            found[name], torch.tensor(numbers, dtype=torch.float64), atol=1e-9, rtol=1e-9
-        )
+        wanted = torch.tensor(numbers, dtype=torch.float64)
+        torch.testing.assert_close(found[name], wanted, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -241,17 +240,17 @@ def assert_arithmetic_holds(host, stepper):
         return
     else:
         rows = host.locator(".mha-pane:visible table").first.locator("tbody tr")
-        texts = rows.evaluate_all(
+        cells = (
             "rows => rows.map((row) => Array.from(row.querySelectorAll('td'), (cell) => cell.textContent))"
         )
+        texts = rows.evaluate_all(cells)
         cells = [[evaluate(text) for text in row] for row in texts]
         columns = [sum(column) for column in zip(*cells[:-1], strict=True)]
         assert columns == pytest.approx(cells[-1], abs=5e-4)
         assert cells[-1] == pytest.approx(found["output"][row].tolist(), abs=5e-5)
         return
-    assert [word for word, _ in lines if word != "sum"] == (
-        stepper.words if stepper.step > 1 else [word for word, _ in lines]
-    )
+    words = [word for word, _ in lines if word != "sum"]
+    assert words == (stepper.words if stepper.step > 1 else [word for word, _ in lines])
     assert len(sides) == len(expected)
     for line, number in zip(sides, expected, strict=True):
         for side in filter(None, line):
@@ -323,9 +322,8 @@ def test_trained_vectors_are_seen_in_colour(opened):
     strip = host.locator(".mha-strips .mha-strip:visible").nth(4 * 2 + 3)  # the value of the third word
     width = strip.bounding_box()["width"]
     strip.hover(position={"x": width * 4.5 / 12, "y": 5})
-    expect(host.locator(".mha-pane:visible .mha-readout")).to_have_text(
-        f"v of friends, entry 5 of 12: {minus(found['value'][2][4])}"
-    )
+    told = f"v of friends, entry 5 of 12: {minus(found['value'][2][4])}"
+    expect(host.locator(".mha-pane:visible .mha-readout")).to_have_text(told)
 
 
 def minus(number):
@@ -592,18 +590,15 @@ def test_the_map_of_weights_and_its_sentence_are_those_of_the_query(opened, quer
             getComputedStyle(cell).backgroundColor]))"""
     )
     assert [row[0][0] for row in found] == words
-    assert [[text for text, *_ in row[1:]] for row in found] == [
-        [f"{number:.2f}" for number in row] for row in weights.tolist()
-    ]
+    texts = [[text for text, *_ in row[1:]] for row in found]
+    assert texts == [[f"{number:.2f}" for number in row] for row in weights.tolist()]
     assert [row[0][1] == "700" for row in found] == [place == query for place in range(len(words))]
-    colors = torch.tensor(
-        [[[int(part) for part in re.findall(r"\d+", color)[:3]] for *_, color in row[1:]] for row in found]
-    )
+    rgb = lambda color: [int(part) for part in re.findall(r"\d+", color)[:3]]  # noqa: E731
+    colors = torch.tensor([[rgb(color) for *_, color in row[1:]] for row in found])
     assert_colors(colors, weights, 1, is_signed=False)
     assert_color_bar(host.locator(".mha-pane:visible .mha-bar"), 1, is_signed=False)
     best = int(weights[query].argmax())
-    expect(host.locator(".mha-finding:visible")).to_contain_text(
-        f"gives most weight, {weights[query, best]:.2f}, to “"
-    )
+    told = f"gives most weight, {weights[query, best]:.2f}, to “"
+    expect(host.locator(".mha-finding:visible")).to_contain_text(told)
     said = re.sub("[\u2066-\u2069]", "", host.locator(".mha-finding:visible").inner_text())
     assert said == (f"“{words[query]}” gives most weight, {weights[query, best]:.2f}, to “{words[best]}”.")

@@ -351,9 +351,8 @@ def test_bar_legend_and_answer_are_the_bytes_of_the_formulas(open_calculator, st
         assert read_amount(more.removesuffix("→")) == pytest.approx(model + scores + user, rel=0.006)
     # The products in the legend give the same bytes.
     products = host.locator(".mha-part .mha-hint").all_inner_texts()
-    count, unit, size = re.match(
-        r"([\d.,]+)(?: (million|billion))? parameters · (\d+) B", products[0]
-    ).groups()
+    pattern = r"([\d.,]+)(?: (million|billion))? parameters · (\d+) B"
+    count, unit, size = re.match(pattern, products[0]).groups()
     scale = {None: 1, "million": 1e6, "billion": 1e9}[unit]
     assert float(count.replace(",", "")) * scale * int(size) == pytest.approx(model, rel=0.006)
     factors = [int(number) for number in re.findall(r"\d+", products[2].replace(",", ""))]
@@ -372,9 +371,8 @@ def test_the_legend_has_the_colours_of_the_bar(open_calculator):
     for theme in ("light", "dark"):
         host.page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
         parts = host.evaluate(READ_BAR)["parts"]
-        swatches = host.locator(".mha-part i").evaluate_all(
-            "nodes => nodes.map((node) => getComputedStyle(node).backgroundImage)"
-        )
+        image = "nodes => nodes.map((node) => getComputedStyle(node).backgroundImage)"
+        swatches = host.locator(".mha-part i").evaluate_all(image)
         color = r"(?:rgb|color)\([^)]*\)"
         seen = [re.findall(color, text) for text in swatches]
         expected = [["model"] * 2, ["scores"] * 2, ["keys", "values"]]
@@ -417,9 +415,8 @@ def test_from_mha_over_gqa_to_mqa_in_one_drag(open_calculator):
         # The library's query head h reads the key head h // group.
         group = 32 // calculator.num_kv_heads
         expected = [(head + 0.5, drawn["keys"][head // group]) for head in range(32)]
-        assert [n for link in drawn["links"] for n in link] == pytest.approx(
-            [n for link in expected for n in link]
-        )
+        ends = [n for link in expected for n in link]
+        assert [n for link in drawn["links"] for n in link] == pytest.approx(ends)
         kind = {1: "multi-head", 32: "multi-query"}.get(group, "grouped-query")
         expect(host.locator(".mha-sharing .mha-hint")).to_contain_text(f"{kind} attention")
         expect(host.locator(".mha-sharing .mha-hint")).to_contain_text("32 query heads (top)")
@@ -427,9 +424,8 @@ def test_from_mha_over_gqa_to_mqa_in_one_drag(open_calculator):
     assert texts == ["32 · MHA", "16 · GQA", "8 · GQA", "4 · GQA", "2 · GQA", "1 · MQA"]
     assert users == sorted(users)
     assert (users[0], users[2], users[-1]) == (30, 124, 1006)
-    expect(host.get_by_role("status")).to_contain_text(
-        "1,006 users: model 11.4 GB, scores 1.07 GB, cache 67.1 MB"
-    )
+    told = "1,006 users: model 11.4 GB, scores 1.07 GB, cache 67.1 MB"
+    expect(host.get_by_role("status")).to_contain_text(told)
 
 
 def test_without_the_table_of_scores_longer_texts_fit(open_calculator):

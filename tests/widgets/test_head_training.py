@@ -53,10 +53,8 @@ def torch_loss(parameters, tokens, targets, sizes):
     """The model in torch's own functions; none of the library's code is used."""
     p = parameters
     x = p["embedding.weight"][tokens] + p["positions.encoding"]
-    q, k, v = (
-        F.linear(x, p[f"attention.{kind}_proj.weight"]).unflatten(-1, (sizes["numHeads"], -1)).transpose(1, 2)
-        for kind in "qkv"
-    )
+    split = lambda y: y.unflatten(-1, (sizes["numHeads"], -1)).transpose(1, 2)  # noqa: E731
+    q, k, v = (split(F.linear(x, p[f"attention.{kind}_proj.weight"])) for kind in "qkv")
     heads = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
     y = F.linear(heads, p["attention.out_proj.weight"])
     if sizes["readOut"] == "MLP":
@@ -89,9 +87,8 @@ def test_gradient_is_that_of_autograd(math_page, read_out, num_heads, head_dim, 
     sizes = {"numHeads": num_heads, "embedDim": num_heads * head_dim, "length": length,
              "vocabSize": vocab, "hiddenDim": hidden, "readOut": read_out}  # fmt: skip
     parameters = draw_parameters(sizes, seed=batch)
-    tokens, targets = pointer_batch(
-        batch, vocab_size=vocab, length=length, generator=torch.Generator().manual_seed(1)
-    )
+    draw = torch.Generator().manual_seed(1)
+    tokens, targets = pointer_batch(batch, vocab_size=vocab, length=length, generator=draw)
     for parameter in parameters.values():
         parameter.requires_grad_(True)
     loss = torch_loss(parameters, tokens, targets, sizes)
@@ -205,10 +202,8 @@ def test_first_output_of_the_published_generator(math_page):
 def test_starts_are_distributed_as_torch_draws_them(math_page, experiment):
     """Each kind of parameter over ten seeds is distributed as in torch's models, by Kolmogorov's test."""
     for read_out in ("linear", "MLP"):
-        starts = [
-            in_browser(math_page, "return m.startParameters(plan);", plan=plan(seed=seed, readOut=read_out))
-            for seed in range(10)
-        ]
+        plans = [plan(seed=seed, readOut=read_out) for seed in range(10)]
+        starts = [in_browser(math_page, "return m.startParameters(plan);", plan=one) for one in plans]
         torch.manual_seed(0)
         models = [experiment.PointerModel(2, 2, read_out) for _ in range(10)]
         for name, parameter in models[0].named_parameters():
@@ -598,9 +593,8 @@ def test_a_change_starts_anew_and_late_answers_are_ignored(show, change):
     control = host.locator(CHANGES[change])
     if change == "the same heads":
         # A slider that is let go where it was sends an event, but its setting stays.
-        host.get_by_role("slider", name="seed").evaluate(
-            "node => node.dispatchEvent(new Event('input', { bubbles: true }))"
-        )
+        event = "node => node.dispatchEvent(new Event('input', { bubbles: true }))"
+        host.get_by_role("slider", name="seed").evaluate(event)
     else:
         control.evaluate("node => node.click()")
     expect(host.locator(".mha-play")).to_have_text("▶ Play")

@@ -43,9 +43,8 @@ def make_sentence(length, seed=0):
 def make_meet(size=SIZES[0], **settings):
     *sizes, residual = size
     sentences = [make_sentence(sizes[2], 0), make_sentence(sizes[2] - 2, 1), "we like tea"]
-    return HeadsMeet(
-        make_model(*sizes), sentences, words=WORDS, tasks=("who", "what"), residual=residual, **settings
-    )
+    settings = {"words": WORDS, "tasks": ("who", "what"), "residual": residual, **settings}
+    return HeadsMeet(make_model(*sizes), sentences, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +79,9 @@ def numbers_by_loop(model, tokens, query, gates, residual):
     layer = model.attention
     width, head_dim = layer.embed_dim, layer.head_dim
     weight = {name: p.double().tolist() for name, p in model.named_parameters()}
-    x = [
-        [a + b for a, b in zip(weight["embedding.weight"][t], weight["positions.encoding"][i], strict=True)]
-        for i, t in enumerate(tokens)
-    ]
+    encoding = weight["positions.encoding"]
+    summands = [(weight["embedding.weight"][t], encoding[i]) for i, t in enumerate(tokens)]
+    x = [[a + b for a, b in zip(*pair, strict=True)] for pair in summands]
 
     def linear(name, row):
         rows = weight[f"{name}.weight"]
@@ -180,9 +178,8 @@ def test_wrong_models_and_sentences_are_refused():
     refused(ValueError, "finite", damaged)
     refused(ValueError, "at most 8 heads .*, got 11 and 33", make_model(11, 3, 7, True))
     refused(ValueError, r"model.embedding must have shape \(11, 15\)", make_model(3, 5, 7, True, words=13))
-    refused(
-        ValueError, r"model.read_out.weight must have shape \(22, 15\)", make_model(3, 5, 7, True, tasks=3)
-    )
+    rule = r"model.read_out.weight must have shape \(22, 15\)"
+    refused(ValueError, rule, make_model(3, 5, 7, True, tasks=3))
     refused(ValueError, "own for each head", make_model(4, 5, 7, True, num_kv_heads=2))
     plain = "scaled dot product alone"
     refused(ValueError, plain, make_model(3, 5, 7, True, score=cosine_score))
@@ -199,9 +196,8 @@ def test_wrong_models_and_sentences_are_refused():
     refused(ValueError, "tasks must hold 1 to 6 str, got 0", tasks=())
     refused(ValueError, "tasks must not hold an empty str", tasks=("", "b"))
     refused(ValueError, "sentences must hold 1 to 24 str, got 0", sentences=())
-    refused(
-        ValueError, r"sentences\[1\] must hold words of the model, .* got 'tee'", sentences=("tea", "tee")
-    )
+    rule = r"sentences\[1\] must hold words of the model, .* got 'tee'"
+    refused(ValueError, rule, sentences=("tea", "tee"))
     refused(ValueError, "blank must be one of words, got ''", blank="")
     refused(TypeError, "blank must be a str", blank=3)
     refused(TypeError, "residual must be a bool", residual=1)
@@ -221,9 +217,7 @@ def boxes(path):
     found = re.findall(r"M([\d.]+) (-?[\d.]+)V(-?[\d.]+)h([\d.]+)V(-?[\d.]+)z", path)
     assert found
     assert all(start == back for _, start, _, _, back in found)
-    assert [float(x) // 1 for x, *_ in found] == list(range(len(found))), (
-        "one box per column, from left to right"
-    )
+    assert [float(x) // 1 for x, *_ in found] == list(range(len(found))), "one box per column, in order"
     return -torch.tensor([[float(start), float(end)] for _, start, end, _, _ in found], dtype=torch.float64)
 
 
@@ -279,9 +273,8 @@ def test_bars_stack_to_the_output(show, size):
     summands = torch.cat((numbers["contributions"], *fixed))
     torch.testing.assert_close(expected=summands, **seen(bars_of(host)))
     names = host.locator(".mha-meet-rows .mha-meet-name").all_inner_texts()
-    wanted = (
-        [f"head {head} · W{head}O" for head in range(size[0])] + ["residual"] * size[4] + ["bias"] * size[3]
-    )
+    wanted = [f"head {head} · W{head}O" for head in range(size[0])]
+    wanted += ["residual"] * size[4] + ["bias"] * size[3]
     assert ["".join(name.split("\n")) for name in names] == wanted
     pieces = stacked(host)
     assert len(pieces) == len(summands)

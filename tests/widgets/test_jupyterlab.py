@@ -55,9 +55,8 @@ ALIBI, HEADS = 0, 1  # in the order of the cells that show them
 def jupyterlab(tmp_path_factory):
     """The address of a notebook in a JupyterLab that runs on a free port, with a token of its own."""
     home = tmp_path_factory.mktemp("jupyterlab")
-    folders = {
-        name: home / name for name in ("config", "data", "runtime", "settings", "workspaces", "ipython")
-    }
+    names = "config data runtime settings workspaces ipython".split()
+    folders = {name: home / name for name in names}
     notification = folders["settings"] / "@jupyterlab" / "apputils-extension"
     for folder in (*folders.values(), notification):
         folder.mkdir(parents=True)

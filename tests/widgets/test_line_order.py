@@ -50,9 +50,8 @@ def test_the_puzzles_are_those_of_the_course():
         assert 5 <= len(rows_of(name)) <= 9
         assert 2 <= len(PUZZLES[name]["distractors"]) <= 4
         assert set(PUZZLES[name]) <= {"task", "lines", "distractors", "orders", "test"}
-        assert len({fault.because for fault in PUZZLES[name]["distractors"]}) == len(
-            PUZZLES[name]["distractors"]
-        )
+        reasons = [fault.because for fault in PUZZLES[name]["distractors"]]
+        assert len(set(reasons)) == len(reasons)
     assert repr(puzzle("cut into heads")) == "LineOrder(5 lines, 3 distractors)"
 
 
@@ -282,9 +281,8 @@ def test_a_check_finds_the_first_line_that_stands_wrong(math_page, name):
         elif "uses `" in verdict["text"]:
             missing = re.search(r"uses `(\w+)`, which no line above it defines\.", verdict["text"])[1]
             assert re.search(rf"\b{missing}\b", rows[index][1])
-            assert not any(
-                re.match(rf"(def .*)?[\w, \[\]:]*\b{missing}\b.*(=|:$)", rows[i][1]) for i, _ in lines[:place]
-            )
+            defines = rf"(def .*)?[\w, \[\]:]*\b{missing}\b.*(=|:$)"
+            assert not any(re.match(defines, rows[i][1]) for i, _ in lines[:place])
         elif "too early" in verdict["text"]:
             needed = re.search(r"`([^`]*)` belongs above it\.", verdict["text"])[1]
             assert needed in [text for _, text in rows]
@@ -365,9 +363,8 @@ def test_every_puzzle_is_solved_by_keyboard_alone(board, name):
     seen = board(puzzle(name))
     page, press = seen.page, seen.page.keyboard.press
     rows, faults = rows_of(name), PUZZLES[name]["distractors"]
-    assert sorted(text for _, text in seen.rows("Lines")) == sorted(
-        [text for _, text in rows] + [fault.text for fault in faults]
-    )
+    texts = [text for _, text in rows] + [fault.text for fault in faults]
+    assert sorted(text for _, text in seen.rows("Lines")) == sorted(texts)
     assert seen.rows() == []
     focused = lambda: page.evaluate("document.activeElement.querySelector('.mha-text')?.innerText")  # noqa: E731
     press("Tab")
@@ -722,9 +719,10 @@ def test_what_happens_is_announced(board):
     expect(line).to_have_accessible_name(f"Not used, {place} of 5: total = sum(x)")
     line.focus()
     press("Space")
-    expect(seen.status).to_have_text(
+    told = (
         f"Picked up total = sum(x), not used, {place} of 5. → puts it into the solution, Escape puts it down."
     )
+    expect(seen.status).to_have_text(told)
     expect(line).to_have_attribute("aria-pressed", "true")
     press("ArrowUp")
     expect(seen.status).to_have_text("Add puts the line into the solution, and so does →.")
@@ -733,9 +731,8 @@ def test_what_happens_is_announced(board):
     press("ArrowUp")
     expect(seen.status).to_have_text("total = sum(x) is already the first line.")
     press("ArrowLeft")
-    expect(seen.status).to_have_text(
-        "total = sum(x) is at the margin. Remove, or the Delete key, takes it out."
-    )
+    told = "total = sum(x) is at the margin. Remove, or the Delete key, takes it out."
+    expect(seen.status).to_have_text(told)
     for words in ("once", "twice", "3 times"):
         press("ArrowRight")
         expect(seen.status).to_have_text(f"total = sum(x) is line 1 of 1, indented {words}.")

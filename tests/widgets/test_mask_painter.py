@@ -110,9 +110,8 @@ def test_numbers_are_those_of_the_definitions():
             painter = MaskPainter(scores, value, is_causal=is_causal, policy=policy)
             for valid_len in range(k_len + 1):
                 painter.valid_len, painter.is_trained = valid_len, bool(valid_len % 2)
-                painter.painted = " ".join(
-                    "".join(draw.choice("01") for _ in range(k_len)) for _ in range(q_len)
-                )
+                rows = (draw.choices("01", k=k_len) for _ in range(q_len))
+                painter.painted = " ".join(map("".join, rows))
                 assert_right(painter.numbers(), painter)
 
 
@@ -264,9 +263,8 @@ def test_by_keyboard(show):
     painter = MaskPainter(SCORES, VALUE)
     host = show(painter)
     assert_shows(host, painter)
-    expect(host.locator(".mha-mask-summary")).to_have_text(
-        "Query 1 sees no key: only there do the weights depend on the policy."
-    )
+    told = "Query 1 sees no key: only there do the weights depend on the policy."
+    expect(host.locator(".mha-mask-summary")).to_have_text(told)
     # Through all cells, turning every second one, with Space and Enter.
     cell(host, 0, 0).focus()
     for query in range(3):
@@ -332,9 +330,8 @@ def test_a_stroke_paints_what_its_first_cell_became(show):
     mouse.up()
     painter.painted = turned(painter.painted, (2, 0), (2, 1), (3, 2))
     assert_shows(host, painter)
-    expect(host.locator(".mha-mask-summary")).to_have_text(
-        "Every query sees a key, so the three policies agree."
-    )
+    told = "Every query sees a key, so the three policies agree."
+    expect(host.locator(".mha-mask-summary")).to_have_text(told)
     assert_copied_code_gives(host, painter)
 
     host.get_by_role("button", name="Invert").click()
@@ -416,9 +413,8 @@ def test_the_three_way_switch_by_keyboard(show):
     about = host.locator(".mha-policy > p")
     expect(about).to_have_text("masked_softmax: a query without a key gives no weight to any value.")
     host.get_by_role("radio", name="Zeros").press("ArrowRight")
-    expect(about).to_have_text(
-        "Hidden scores are filled with −∞, so the softmax of a query without a key is 0 / 0."
-    )
+    told = "Hidden scores are filled with −∞, so the softmax of a query without a key is 0 / 0."
+    expect(about).to_have_text(told)
     expect(host.get_by_role("radio", name="NaN")).to_be_checked()
     host.get_by_role("radio", name="NaN").press("ArrowRight")
     expect(about).to_have_text(

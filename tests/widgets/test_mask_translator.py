@@ -100,10 +100,8 @@ def of_onnx(query, key, value, mask):
     arrays = {"Q": query, "K": key, "V": value}
     given = {name: x[None, None].numpy() for name, x in arrays.items()}
     given["attn_mask"] = mask.numpy() if isinstance(mask, torch.Tensor) else mask
-    inputs = [
-        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
-        for name, x in given.items()
-    ]
+    kind = onnx.helper.np_dtype_to_tensor_dtype
+    inputs = [onnx.helper.make_tensor_value_info(n, kind(x.dtype), x.shape) for n, x in given.items()]
     node = onnx.helper.make_node("Attention", list(given), ["Y"])
     output = onnx.helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, [None] * 4)
     graph = onnx.helper.make_graph([node], "attention", inputs, [output])
@@ -421,9 +419,8 @@ def test_the_cards_show_each_array_or_why_there_is_none(hand):
             exec(card["code"], variables)  # noqa: S102, what a reader does with it
             made = torch.as_tensor(variables[argument])
             assert torch.equal(made, array) and made.dtype == array.dtype
-        expect(hand.host.locator(".mha-about .mha-title")).to_have_text(
-            f"{len(numbers) - 1} of 13 conventions can express this mask."
-        )
+        told = f"{len(numbers) - 1} of 13 conventions can express this mask."
+        expect(hand.host.locator(".mha-about .mha-title")).to_have_text(told)
     assert impossible > 100
 
 
@@ -431,9 +428,8 @@ def test_cards_say_what_true_means(hand):
     cards = shown_cards(hand.host)
     first = lambda lines: next(line for line in lines if ": " in line or "how many" in line)  # noqa: E731
     meanings = {name: first(card["lines"]) for name, card in cards.items()}
-    assert {name for name, text in meanings.items() if text == "T: hidden"} == {
-        *("module_attn_mask", "module_key_padding_mask")
-    }
+    hidden = {name for name, text in meanings.items() if text == "T: hidden"}
+    assert hidden == {"module_attn_mask", "module_key_padding_mask"}
     for name in ("attn_mask", "key_mask", "sdpa_mask", "jax_mask", "keras_mask", "onnx_mask"):
         assert meanings[name] == "T: may attend"
     assert meanings["sdpa_added"] == "0: may attend, −∞: hidden"
@@ -567,9 +563,8 @@ def expected_patterns(q_len, k_len):
 def test_patterns_and_lengths(show):
     translator = MaskTranslator()
     host = show(translator)
-    queries, keys, pattern = (
-        host.get_by_role("combobox", name=name, exact=True) for name in ("queries", "keys", "pattern")
-    )
+    combobox = lambda name: host.get_by_role("combobox", name=name, exact=True)  # noqa: E731
+    queries, keys, pattern = map(combobox, ("queries", "keys", "pattern"))
     chosen = "node => node.selectedOptions[0].text"
     for q_len, k_len in ((4, 6), (5, 3)):
         queries.select_option(str(q_len))
@@ -607,9 +602,8 @@ def test_the_two_views(show):
     host.get_by_role("radio", name="Passed untranslated").check()
     expect(cards).to_be_hidden()
     expect(pair).to_be_visible()
-    source, target = (
-        host.get_by_role("combobox", name=name, exact=True) for name in ("written for", "passed to")
-    )
+    combobox = lambda name: host.get_by_role("combobox", name=name, exact=True)  # noqa: E731
+    source, target = map(combobox, ("written for", "passed to"))
     for menu, count in ((source, len(SOURCES)), (target, len(TARGETS))):
         texts = menu.locator("option").all_text_contents()
         assert len(texts) == len(set(texts)) == count
@@ -622,9 +616,8 @@ def test_the_two_views(show):
     images = pair.get_by_role("img")
     expect(images.nth(0)).to_have_accessible_name(f"as it is written: {'; '.join(['1 1 1 1 0 0'] * 4)}")
     row = "sees keys 0, 1, 2, 3, 4 and 5, wrong at 4 and 5"
-    expect(images.nth(1)).to_have_accessible_name(
-        f"as it is read: {'; '.join(f'query {query} {row}' for query in range(4))}"
-    )
+    rows = "; ".join(f"query {query} {row}" for query in range(4))
+    expect(images.nth(1)).to_have_accessible_name(f"as it is read: {rows}")
     target.select_option("JAX: mask")
     expect(host.get_by_role("status")).to_have_text("The call fails: ValueError. No cell is read wrongly.")
     assert set(run_copied_code(host)) >= {"mask", "written"}

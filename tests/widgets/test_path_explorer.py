@@ -163,9 +163,8 @@ def test_drawing(show, n, k, source, target):
             signal[..., source] = 1
             for layer in range(depth - 1):
                 spacing = ((k + 1) // 2) ** layer if kind == "dilated" else 1
-                signal = torch.conv1d(
-                    signal, torch.ones(1, 1, k), padding=spacing * (k // 2), dilation=spacing
-                )
+                padding = spacing * (k // 2)
+                signal = torch.conv1d(signal, torch.ones(1, 1, k), padding=padding, dilation=spacing)
                 signal = (signal > 0).float()
                 y = 94 - 88 * (layer + 1) / depth
                 expected += [(100 * (token + 0.5) / n, y) for token in signal[0, 0].nonzero()[:, 0].tolist()]

@@ -37,10 +37,8 @@ def in_bandwidths(query, key, bandwidth):
 
 def pool_by_hand(query, keys, values, kernel, bandwidth, left_out=None):
     """Output and weights of one query; zeros where no key is within reach."""
-    heights = [
-        0.0 if i == left_out else kernel_by_hand(kernel, in_bandwidths(query, key, bandwidth))
-        for i, key in enumerate(keys)
-    ]
+    heights = [kernel_by_hand(kernel, in_bandwidths(query, key, bandwidth)) for key in keys]
+    heights = [0.0 if i == left_out else height for i, height in enumerate(heights)]
     total = sum(heights)
     weights = [height / total if total else 0.0 for height in heights]
     return sum(w * v for w, v in zip(weights, values, strict=True)), weights
@@ -309,9 +307,8 @@ def test_by_pointer(show):
 @pytest.mark.parametrize("kernel", KERNELS[1:])
 def test_at_exactly_one_bandwidth_picture_and_numbers_agree(show, kernel):
     """The window ends at the keys; the boxcar answers there with their mean, and the others with nothing."""
-    explorer = PoolingExplorer(
-        key=[1.7, 2.3], value=[3.0, 8.0], query=2.0, bandwidth=0.3, kernel=kernel, key_range=(0.0, 5.0)
-    )
+    data = {"key": [1.7, 2.3], "value": [3.0, 8.0], "key_range": (0.0, 5.0)}
+    explorer = PoolingExplorer(**data, query=2.0, bandwidth=0.3, kernel=kernel)
     host = show(explorer)
     fact = host.locator(".mha-facts > p").first
     plane = Plane(host.locator(".mha-stems"))

@@ -60,9 +60,8 @@ def test_tables_equal_numpy(split, merge, length, num_heads):
 
 
 def test_each_wrong_way_is_found_or_hides():
-    last = {
-        way: ReshapeStepper(split=way[0], merge=way[1], step=len(in_numpy(*way, 3, 2)) - 1) for way in WAYS
-    }
+    ends = {way: len(in_numpy(*way, 3, 2)) - 1 for way in WAYS}
+    last = {way: ReshapeStepper(split=way[0], merge=way[1], step=end) for way, end in ends.items()}
     misplaced = {way: int(s.numbers()["misplaced"]) for way, s in last.items()}
     assert misplaced == {
         ("transpose", "transpose"): 0,
@@ -193,9 +192,8 @@ def test_wrong_places_are_marked(show):
     stepper = ReshapeStepper(merge="reshape", step=3)
     host = show(stepper)
     table, right = stepper.numbers()["table"].flatten(), torch.arange(12)
-    marked = host.locator(".mha-tables .mha-cell").evaluate_all(
-        "cells => cells.map(cell => cell.classList.contains('mha-misplaced'))"
-    )
+    is_marked = "cells => cells.map(cell => cell.classList.contains('mha-misplaced'))"
+    marked = host.locator(".mha-tables .mha-cell").evaluate_all(is_marked)
     assert marked == (table != right).tolist()
     assert "tokens are mixed" in host.inner_text()
 
@@ -235,9 +233,8 @@ def test_a_verdict_gives_the_strides_or_says_what_was_copied(show):
             )  # fmt: skip
             names = {"te": ("token",), "thd": ("token", "head"), "htd": ("head", "token")}[axes]
             where = ", ".join([f"{n} {i}" for n, i in zip(names, place, strict=False)] + [str(place[-1])])
-            expect(host.locator(".mha-verdict")).to_have_text(
-                f"✓ Right: {table[place]} is at [{where}]. {reason}"
-            )
+            told = f"✓ Right: {table[place]} is at [{where}]. {reason}"
+            expect(host.locator(".mha-verdict")).to_have_text(told)
     assert copies == 2
 
 

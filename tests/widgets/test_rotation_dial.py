@@ -55,9 +55,8 @@ def test_numbers_follow_the_definition(m, n, pair, head_dim, base, angles, shown
     expected = loops(m, n, pair, head_dim, base, *angles)
     curve = "pair_score" if shown_scores == "pair" else "score"
     for kind in ("rotary", "added"):
-        expected[f"{kind}_by_offset"] = [
-            loops(m, k, pair, head_dim, base, *angles)[f"{kind}_{curve}"] for k in range(33)
-        ]
+        scores = (loops(m, k, pair, head_dim, base, *angles) for k in range(33))
+        expected[f"{kind}_by_offset"] = [one[f"{kind}_{curve}"] for one in scores]
     assert numbers.keys() == expected.keys()
     for name, value in expected.items():
         value = torch.tensor(value, dtype=torch.float64)
@@ -215,9 +214,8 @@ def test_arcs_texts_and_scores_are_the_turns_of_the_positions(show):
             wanted = math.radians(angle) + share * turn
             assert math.cos(way - wanted) == pytest.approx(1, abs=1e-3)
     assert 11 * frequency % (2 * math.pi) > math.pi > 5 * frequency % math.pi  # a long and a short one
-    expect(host.locator(".mha-speed")).to_have_text(
-        f"Pair 1, columns 2 and 3: {math.degrees(frequency):.2f}° per position, offset −6."
-    )
+    told = f"Pair 1, columns 2 and 3: {math.degrees(frequency):.2f}° per position, offset −6."
+    expect(host.locator(".mha-speed")).to_have_text(told)
     expected = loops(11, 5, 1, 6, 10, 20, 50)
     for place, kind in enumerate(("rotary", "added")):
         scores = host.locator(".mha-dial-scores").nth(place)

@@ -80,9 +80,8 @@ def test_texts_are_normalized_as_in_python(math_page):
     texts += ["".join(f"{index}{space}" for index, space in enumerate(spaces))]
     dates = held_out(300, locales=("el", "vi", "tr", "ja", "ko", "hu", *date_data.NEW_LOCALES))
     texts += [text.upper().replace(" ", "\u00a0 ") for text in dates.texts]
-    assert in_browser(math_page, "return texts.map(normalizeDate)", texts=texts) == [
-        date_data.normalize_date(text) for text in texts
-    ]
+    wanted = [date_data.normalize_date(text) for text in texts]
+    assert in_browser(math_page, "return texts.map(normalizeDate)", texts=texts) == wanted
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
@@ -145,9 +144,8 @@ def test_no_right_answer_to_a_written_date_is_doubted(math_page):
     dates = held_out(400)
     answers = map(date_data.decode_target, dates.target)
     pairs = [list(pair) for pair in zip(dates.texts, answers, strict=True)]
-    found = in_browser(
-        math_page, "return pairs.map(([text, answer]) => dateDoubt(text, answer))", pairs=pairs
-    )
+    run = "return pairs.map(([text, answer]) => dateDoubt(text, answer))"
+    found = in_browser(math_page, run, pairs=pairs)
     assert found == [""] * 400
 
 
@@ -210,9 +208,8 @@ def compare_with_torch(page, model, dates, gates=None):
     rounded = unpack_model(packed)
     assert rounded.output.weight.dtype == torch.float32
     flat = all_gates(model, gates)
-    answers = in_browser(
-        page, RUN, stored=packed, texts=list(dates.texts), task=TASK, gates=nested(flat, model)
-    )
+    given = {"texts": list(dates.texts), "task": TASK, "gates": nested(flat, model)}
+    answers = in_browser(page, RUN, stored=packed, **given)
     lens = (dates.source != 0).sum(-1)
     for precision, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-10)):
         rounded = rounded.to(precision)
@@ -300,9 +297,8 @@ def test_beams_equal_torch(math_page, beam_size):
         )  # fmt: skip
         rounded = unpack_model(packed).double()
         lens = (dates.source != 0).sum(-1)
-        tokens, log_probs = beam_decode(
-            rounded, dates.source, source_lens=lens, beam_size=beam_size, **LIMITS
-        )
+        options = {"source_lens": lens, "beam_size": beam_size, **LIMITS}
+        tokens, log_probs = beam_decode(rounded, dates.source, **options)
         lengths = set()
         for row, answers in enumerate(found):
             for place, answer in enumerate(answers):
@@ -386,14 +382,11 @@ def test_exact_match_counts_right_answers(models):
     shown = Translator(models, gates=[0] * 12)
     model, dates = shown.model().double(), translator._held_out()
     with gated(model.float(), [0.0] * 12):
-        answers = [
-            greedy_decode(model, source[None, : int((source != 0).sum())], **LIMITS)[0]
-            for source in dates.source
-        ]
-    right = sum(
-        date_data.decode_target(a) == date_data.decode_target(b)
-        for a, b in zip(answers, dates.target, strict=True)
-    )
+        counts = (dates.source != 0).sum(-1)
+        rows = [row[None, :count] for row, count in zip(dates.source, counts, strict=True)]
+        answers = [greedy_decode(model, row, **LIMITS)[0] for row in rows]
+    pairs = zip(answers, dates.target, strict=True)
+    right = sum(date_data.decode_target(a) == date_data.decode_target(b) for a, b in pairs)
     assert shown.exact_match() == right / 200
     # A model that knows a right answer is right exactly there.
     text = dates.texts[0]
@@ -437,9 +430,8 @@ def assert_seen(host, widget):
         expected = map_colors(weight, 1, is_signed=False).round()
         assert (torch.tensor(channels(background)) - expected).abs().max() <= 6
         assert contrast(channels(background), channels(ink)) >= 4.5
-    assert [cell[1] for cell in [*read[len(reading) :], *plain]] == [""] * (
-        len(read) - len(reading) + len(plain)
-    )
+    others = [*read[len(reading) :], *plain]
+    assert [cell[1] for cell in others] == [""] * len(others)
     bars = host.locator(".mha-bars li b").all_inner_texts()
     assert bars == [f"{p:.3f}" for p in numbers["probabilities"].tolist()]
     told = host.locator(".mha-told").inner_text()
@@ -782,9 +774,8 @@ def test_the_build_puts_the_files_where_pages_ask_for_them(tmp_path, stored_mode
     assert names == set(translator.model_files())
     assert (static / min(names)).read_text(encoding="utf-8") == translator.model_files()[min(names)]
     page = tmp_path / "chapters" / "page.html"
-    page.write_text(
-        page.read_text(encoding="utf-8").replace(min(names)[:14], "translator-1-f"), encoding="utf-8"
-    )
+    text = page.read_text(encoding="utf-8").replace(min(names)[:14], "translator-1-f")
+    page.write_text(text, encoding="utf-8")
     warned = []
     extension.logger = SimpleNamespace(warning=lambda *given: warned.append(given))
     extension.write_models(app, None)
@@ -804,9 +795,8 @@ def test_the_compact_one_has_the_field_the_strips_and_the_steps(show, models):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("attention", translator.ATTENTIONS)
 def test_eight_heads_and_forty_letters_fit_a_phone(show, models, theme, attention):
-    widget = Translator(
-        models[3], text="wednesday, the 30th of September 1999 ad", attention=attention, beam_size=5
-    )
+    text = "wednesday, the 30th of September 1999 ad"
+    widget = Translator(models[3], text=text, attention=attention, beam_size=5)
     host = show(widget, width=360, theme=theme)
     assert too_wide(host.page) == []
     assert_seen(host, widget)
@@ -825,9 +815,8 @@ def test_what_is_read_is_said(show, models):
     letter = {" ": "space"}.get("3 may 2021"[best], f"“{'3 may 2021'[best]}”")
     symbol = date_data.ISO_SYMBOLS[int(widget.numbers()["tokens"][1])]
     caption = host.locator(".mha-caption")
-    expect(caption).to_contain_text(
-        f"To write {({'[end]': 'the end'}).get(symbol, f'“{symbol}”')}, head 0 of layer 1"
-    )
+    written = "the end" if symbol == "[end]" else f"“{symbol}”"
+    expect(caption).to_contain_text(f"To write {written}, head 0 of layer 1")
     expect(caption).to_contain_text(f"reads most: {letter} {weights[best]:.2f}, ")
     host.get_by_role("button", name="Next").click()
     expect(host.locator("[role=status]")).to_contain_text("reads most: ")
@@ -841,14 +830,12 @@ def test_the_large_map_has_the_labels_colours_and_numbers_of_its_letters(show, m
     letters = list(date_data.normalize_date(widget.text).replace(" ", "␣"))
     assert chosen.get_by_role("rowheader").all_inner_texts() == letters
     assert chosen.get_by_role("columnheader").all_inner_texts()[1:] == letters
-    colors = chosen.get_by_role("gridcell").evaluate_all(
-        "cells => cells.map((cell) => getComputedStyle(cell).backgroundColor)"
-    )
+    ground = "cells => cells.map((cell) => getComputedStyle(cell).backgroundColor)"
+    colors = chosen.get_by_role("gridcell").evaluate_all(ground)
     found = torch.tensor([channels(color) for color in colors]).view(*weights.shape, 3)
     assert (found - map_colors(weights, 1, is_signed=False)).abs().max() < 7
     row, column = 6, 3
     chosen.get_by_role("gridcell").nth(row * weights.shape[1] + column).hover()
     expect(chosen.locator(".mha-readout")).to_contain_text(f"{weights[row, column]:.4f}")
-    expect(chosen.locator(".mha-readout")).to_contain_text(
-        f"{letters[row]} ({row + 1}) reads {letters[column]} ({column + 1})"
-    )
+    told = f"{letters[row]} ({row + 1}) reads {letters[column]} ({column + 1})"
+    expect(chosen.locator(".mha-readout")).to_contain_text(told)

@@ -46,9 +46,8 @@ def test_the_palette_is_that_of_the_figures():
 
 def test_a_widget_stores_the_code_that_the_package_has_now():
     states = [make().get_state() for make in SAMPLES.values()]
-    assert widget_sources() == {
-        state["_anywidget_id"]: {"_esm": state["_esm"], "_css": state["_css"]} for state in states
-    }
+    texts = {state["_anywidget_id"]: {name: state[name] for name in ("_esm", "_css")} for state in states}
+    assert widget_sources() == texts
 
 
 def test_a_composed_module_needs_no_other_file():
@@ -78,10 +77,8 @@ def test_an_import_that_cannot_be_composed_is_refused(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=r"widget\.js may only import"):
             _base.compose_module("widget.js")
     (tmp_path / "widget.js").write_text('import { a } from "./shared.js";\n// why\nexport default { a };\n')
-    assert (
-        _base.compose_module("widget.js")
-        == "// shared.js\nexport const a = 1;\n\n// widget.js\nexport default { a };\n"
-    )
+    whole = "// shared.js\nexport const a = 1;\n\n// widget.js\nexport default { a };\n"
+    assert _base.compose_module("widget.js") == whole
 
 
 def test_the_styles_of_one_widget_reach_no_other():

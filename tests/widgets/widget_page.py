@@ -297,9 +297,8 @@ def assert_shows_numbers(host, explorer, names=None):
 
 def assert_shows(host, name, expected):
     """The widget shows these numbers under this name, in reading order; NaN only where torch has it."""
-    torch.testing.assert_close(
-        *(shown(host, name), expected.double().flatten()), atol=1e-6, rtol=1e-6, equal_nan=True
-    )
+    found, wanted = shown(host, name), expected.double().flatten()
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-6, equal_nan=True)
 
 
 def copied_code(host):
