@@ -72,9 +72,8 @@ def open_page(browser):
     pages = []
 
     def open_address(address, width, scheme="light"):
-        page = browser.new_page(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
-        )
+        options = {"color_scheme": scheme, "reduced_motion": "reduce"}
+        page = browser.new_page(viewport={"width": width, "height": 900}, **options)
         pages.append(page)
         page.goto(address, wait_until="load")
         expect(page.locator(HOST)).to_have_count(page.locator(VIEW).count())

@@ -15,9 +15,8 @@ from mha_course.widgets import widget_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-PAGES = [f"{TOC['root']}.html"] + [
-    f"{entry['file']}.html" for part in TOC["parts"] for entry in part["chapters"]
-]
+PAGES = [TOC["root"], *(entry["file"] for part in TOC["parts"] for entry in part["chapters"])]
+PAGES = [f"{page}.html" for page in PAGES]
 CHAPTERS = [page for page in PAGES if (ROOT / page).with_suffix(".ipynb").exists()]
 
 # Of a page with everything that it loads: as it is, and gzipped where a server would.

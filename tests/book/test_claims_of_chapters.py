@@ -70,9 +70,8 @@ def test_positions_along_the_batch_know_no_order(positional):
 
     set_seed(0)
     tokens, order = torch.randint(8, (3, 12)), torch.randperm(12)
-    wrong, right = (
-        positional["OneLayer"](make(32, 48)) for make in (OnTheBatchAxis, SinusoidalPositionalEncoding)
-    )
+    kinds = OnTheBatchAxis, SinusoidalPositionalEncoding
+    wrong, right = (positional["OneLayer"](make(32, 48)) for make in kinds)
     assert_close(wrong(tokens[:, order]), wrong(tokens)[:, order])
     assert not torch.allclose(wrong(tokens)[2], wrong(tokens[2:])[0], atol=1e-2)
     fit(right, load_script("positions").mirrored, steps=150, lr=2e-2)  # as the chapter does

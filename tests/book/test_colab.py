@@ -229,9 +229,8 @@ def test_another_file_under_the_name_of_a_package_is_not_installed(tmp_path, own
     links = tmp_path / "links"
     links.mkdir()
     for package in NOT_ON_COLAB[2:]:
-        [version] = re.findall(
-            rf"(?m)^{package.replace('_', '-')}==(\S+)", (ROOT / "requirements.txt").read_text("utf-8")
-        )
+        pins = (ROOT / "requirements.txt").read_text("utf-8")
+        [version] = re.findall(rf"(?m)^{package.replace('_', '-')}==(\S+)", pins)
         name = f"{package}-{version}"
         with zipfile.ZipFile(links / f"{name}-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{package}/__init__.py", "raise SystemExit('somebody else')")
@@ -266,9 +265,8 @@ def test_a_copy_that_names_no_files_says_where_one_is_that_does(fresh, own_site)
 def test_it_refuses_another_file(fresh, own_site):
     own_site.damage()
     done = set_up(fresh, own_site)
-    assert_refused(
-        done, fresh, "The course's package is not the one of this notebook: open it again from http"
-    )
+    told = "The course's package is not the one of this notebook: open it again from http"
+    assert_refused(done, fresh, told)
 
 
 def test_it_says_that_the_book_is_out_of_reach(fresh, own_site):
@@ -394,9 +392,7 @@ def run_notebook(site, folder, file, edit=str):
     sites = [PACKAGES]
     if program.environment != "book":
         environment = rosetta.ENVIRONMENTS / program.environment
-        assert (environment / "ready").is_file(), (
-            f"`make rosetta` makes the environment {program.environment}"
-        )
+        assert (environment / "ready").is_file(), f"`make rosetta` makes {program.environment}"
         [own] = environment.glob("lib/python*/site-packages")
         sites = [own, *sites] if (own / "book.pth").is_file() else [own]
     colab, (name, branch) = Colab(folder, site, sites), read_address()

@@ -43,9 +43,8 @@ def test_a_file_is_stored_once_and_nothing_is_lost():
     style = "/* frame.css */\n.x {}\n\n/* a.css */\n.y {}\n"
     state = page_state((FRAME + A, style), (FRAME + B, style), (FRAME + A, style))
     shared = lighten.share_texts(copy.deepcopy(state))
-    assert sorted(shared["texts"]) == sorted(
-        [FRAME, A, B, "/* frame.css */\n.x {}\n\n", "/* a.css */\n.y {}\n"]
-    )
+    texts = [FRAME, A, B, "/* frame.css */\n.x {}\n\n", "/* a.css */\n.y {}\n"]
+    assert sorted(shared["texts"]) == sorted(texts)
     assert put_together(shared) == state
     # Once more changes nothing.
     assert lighten.share_texts(copy.deepcopy(shared)) == shared
@@ -127,10 +126,8 @@ def test_a_script_in_a_state_cannot_end_the_page():
 
 
 def test_scripts_stay_where_they_are_needed():
-    scripts = "".join(
-        f'<script src="../_static/{name}.js?v=1"></script>\n'
-        for name in ("searchtools", "language_data", "clipboard.min")
-    )
+    names = ("searchtools", "language_data", "clipboard.min")
+    scripts = "".join(f'<script src="../_static/{name}.js?v=1"></script>\n' for name in names)
     scripts += '<script defer src="_static/scripts/fontawesome.js?digest=1"></script>\n'
 
     def left(html, **kwargs):

@@ -207,11 +207,8 @@ def test_address_of_the_book_works_with_a_space(checkout):
 
 # What a machine lacks
 
-RELEASES = {
-    "debian": 'ID=debian\nVERSION_ID="12"\n',
-    "ubuntu": "NAME=Ubuntu\nID=ubuntu\nID_LIKE=debian\n",
-    "fedora": "ID=fedora\n",
-}
+RELEASES = {"debian": 'ID=debian\nVERSION_ID="12"\n', "ubuntu": "NAME=Ubuntu\nID=ubuntu\nID_LIKE=debian\n"}
+RELEASES["fedora"] = "ID=fedora\n"
 LIKE = {
     "ubuntu": 'ID=linuxmint\nID_LIKE="ubuntu debian"\n',
     "debian": "ID=raspbian\nID_LIKE=debian\n",

@@ -171,9 +171,8 @@ def names_something(expression):
 
 
 def conventions(notebook):
-    headings = re.findall(
-        r"^#+ .*", "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown"), re.M
-    )
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    headings = re.findall(r"^#+ .*", text, re.M)
     if [h.startswith("# ") for h in headings[:1]] != [True] or sum(h.startswith("# ") for h in headings) != 1:
         yield "a chapter has one title, and begins with it"
     for heading in headings:

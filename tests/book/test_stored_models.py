@@ -120,9 +120,8 @@ def test_the_maps_and_answers_of_the_head_explorer(opened, page_name, counts):
         if "task" in example:
             classes = len(example["task"]["words"])
             read_out = unpacked(version["read_out"], -1, example["embed_dim"])
-            logits = linear(
-                merged(query, key, value, num_heads), read_out, unpacked(version["read_out_bias"], -1)
-            )
+            bias = unpacked(version["read_out_bias"], -1)
+            logits = linear(merged(query, key, value, num_heads), read_out, bias)
             answers = logits.unflatten(-1, (-1, classes)).argmax(-1)
             rows = host.get_by_role("table").get_by_role("row").all()[1:]
             for row, column in zip(rows, answers.T.tolist(), strict=True):
@@ -142,9 +141,8 @@ def test_the_ablation_lab_without_each_head(opened):
     x = weights["embedding"][tokens] + weights["positions"][: shape[1]]
     query, key, value = (linear(x, weights[f"{name}_proj.weight"]) for name in "qkv")
     maps = weights_of(query, key, model["num_heads"])
-    for canvas, expected in zip(
-        host.locator(".mha-heads canvas:visible").all(), maps[state["sample"]], strict=True
-    ):
+    canvases = host.locator(".mha-heads canvas:visible").all()
+    for canvas, expected in zip(canvases, maps[state["sample"]], strict=True):
         assert_colors(map_pixels(canvas), expected, 1, is_signed=False)
     switches = host.locator(".mha-switch input")
     for off in (None, *range(model["num_heads"])):

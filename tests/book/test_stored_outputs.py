@@ -172,18 +172,15 @@ def nbval(notebook, folder):
     arguments = ["--nbval", "--nbval-current-env", "--junitxml", folder / "result.xml", folder]
     done = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=240)
     cases = ElementTree.parse(folder / "result.xml").iter("testcase")
-    return done.stdout, [
-        (case.get("name"), "passed" if case.find("failure") is None else "failed") for case in cases
-    ]
+    outcome = lambda case: "passed" if case.find("failure") is None else "failed"  # noqa: E731
+    return done.stdout, [(case.get("name"), outcome(case)) for case in cases]
 
 
 @pytest.mark.slow
 def test_nbval_compares_texts_and_figures(tmp_path):
     """Each cell stores an output; its name says what nbval must find when it runs the cell again."""
-    draw = (
-        "import base64\nfrom IPython.display import display\n"
-        f"display({{'image/png': base64.b64decode('{picture()}')}}, raw=True)"
-    )
+    draw = "import base64\nfrom IPython.display import display\n"
+    draw += f"display({{'image/png': base64.b64decode('{picture()}')}}, raw=True)"
     exempt = {"metadata": {"tags": ["nbval-ignore-output"]}}
 
     def figure(**changes):

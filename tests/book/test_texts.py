@@ -22,9 +22,8 @@ IN_CODE = {
 def said_by(entry):
     """All that a question says."""
     parts = [part for own in (entry, *entry.parts.values()) for part in (own.text, own.solution, *own.hints)]
-    choices = [
-        item for own in (entry, *entry.parts.values()) for pair in own.choices.items() for item in pair
-    ]
+    pairs = [pair for own in (entry, *entry.parts.values()) for pair in own.choices.items()]
+    choices = [item for pair in pairs for item in pair]
     return {text for text in (*parts, *choices) if text}
 
 

@@ -45,9 +45,8 @@ def test_a_fault_has_its_place_and_its_test(kind, fault):
 
 def test_no_fault_is_planted_twice():
     names = Counter(fault.what for fault in runner.FAULTS)
-    copies = Counter(
-        (kind.path_of(fault), runner.spoilt(kind, fault)) for kind in runner.KINDS for fault in kind.faults
-    )
+    each = [(kind, fault) for kind in runner.KINDS for fault in kind.faults]
+    copies = Counter((kind.path_of(fault), runner.spoilt(kind, fault)) for kind, fault in each)
     assert max(names.values()) == max(copies.values()) == 1
 
 

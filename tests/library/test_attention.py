@@ -106,10 +106,9 @@ def test_attention_without_batch(need_weights):
 @pytest.mark.parametrize("laid_out", [transposed, every_other, offset, heads_last])
 @pytest.mark.parametrize("asked", ["nothing", "bias, hidden rows", "causal"])
 def test_the_layout_in_memory_does_not_matter(asked, laid_out, need_weights):
-    parts = {
-        name: laid_out(part.double()).to(part.dtype) if name == "attn_bias" else part
-        for name, part in ASKED[asked].items()
-    }
+    parts = dict(ASKED[asked])
+    if (bias := parts.get("attn_bias")) is not None:
+        parts["attn_bias"] = laid_out(bias.double()).to(bias.dtype)
     given = qkv()
     plain = differentiable(given)
     expected, _ = dot_product_attention(*plain, need_weights=need_weights, **ASKED[asked])
@@ -137,9 +136,8 @@ def test_expanded_inputs(need_weights):
     torch.testing.assert_close(output, expected.expand_as(output))
     alone = differentiable((query, key, value, bias))
     single, _ = dot_product_attention(*alone[:3], mask, attn_bias=alone[3])
-    for own, one in zip(
-        torch.autograd.grad(output.sum(), small), torch.autograd.grad(single.sum(), alone), strict=True
-    ):
+    of_all, of_one = torch.autograd.grad(output.sum(), small), torch.autograd.grad(single.sum(), alone)
+    for own, one in zip(of_all, of_one, strict=True):
         torch.testing.assert_close(own, one * BATCH * HEADS)
 
 
@@ -152,9 +150,8 @@ def test_dropout_has_the_same_statistics_on_both_paths(dropout_p, need_weights):
     query, key = random(BATCH, HEADS, length, 5), random(BATCH, HEADS, length, 5, seed=1)  # fmt: skip
     identity = torch.eye(length, dtype=torch.float64).expand(BATCH, HEADS, -1, -1)
     for hide in ({}, {"is_causal": True}):
-        used, _ = dot_product_attention(
-            query, key, identity, dropout_p=dropout_p, need_weights=need_weights, **hide
-        )
+        options = {"dropout_p": dropout_p, "need_weights": need_weights}
+        used, _ = dot_product_attention(query, key, identity, **options, **hide)
         _, plain = dot_product_attention(query, key, identity, **hide)
         visible = plain > 0
         dropped = (used == 0) & visible

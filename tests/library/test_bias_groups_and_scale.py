@@ -32,9 +32,8 @@ def test_a_bias_is_added_to_the_scores(bias, hide, need_weights):
 def test_a_bias_without_heads(need_weights):
     query, key, value = (x[:, 0] for x in qkv())
     for bias in (BIAS[:, 0], BIAS[:1, 0], BIAS[0, 0]):
-        output, _ = dot_product_attention(
-            query, key, value, attn_bias=bias, is_causal=True, need_weights=need_weights
-        )
+        asked = {"attn_bias": bias, "is_causal": True, "need_weights": need_weights}
+        output, _ = dot_product_attention(query, key, value, **asked)
         with_heads = bias[:, None] if bias.ndim == 3 else bias
         expected, _ = oracles.attention(
             query[:, None], key[:, None], value[:, None], attn_bias=with_heads, is_causal=True
@@ -55,9 +54,8 @@ def test_both_paths_have_the_same_gradient_of_a_bias(bias, hide):
         upstream = random(*output.shape, seed=3)
         gradients.append(torch.autograd.grad(output, given, upstream))
     torch.testing.assert_close(*gradients)
-    anyone = visible.sum_to_size((1,) * (4 - BIASES[bias].ndim) + BIASES[bias].shape).reshape(
-        BIASES[bias].shape
-    )
+    axes = BIASES[bias].shape
+    anyone = visible.sum_to_size((1,) * (4 - len(axes)) + axes).reshape(axes)
     for gradient in gradients:
         assert (gradient[3][anyone == 0] == 0).all()
         assert (gradient[3][anyone > 0] != 0).any()

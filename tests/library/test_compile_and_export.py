@@ -71,9 +71,8 @@ def test_decoding_can_be_compiled(need_weights):
     x = random(BATCH, K_LEN, EVEN_DIM)
     whole, _ = layer(x, x, x, is_causal=True)
     cache = KeyValueCache()
-    steps = [
-        traced(t, t, t, is_causal=True, cache=cache, need_weights=need_weights)[0] for t in x.split(1, dim=1)
-    ]
+    options = {"is_causal": True, "cache": cache, "need_weights": need_weights}
+    steps = [traced(t, t, t, **options)[0] for t in x.split(1, dim=1)]
     torch.testing.assert_close(torch.cat(steps, dim=1), whole)
     assert len(cache) == K_LEN
 

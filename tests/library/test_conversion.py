@@ -289,9 +289,8 @@ def test_values_and_gradients_are_torchs_in_both_directions(kind, hide, options)
 def test_a_round_trip_changes_nothing(kind, training, with_norm):
     """Also if a stack of pre-norm blocks has no final norm, or a stack of post-norm blocks has one."""
     for norm_first, bias in ((True, True), (False, True), (True, False)):
-        theirs = torch_module(
-            kind, with_norm=with_norm, norm_first=norm_first, bias=bias, activation="gelu", dropout=0.25
-        )
+        options = {"norm_first": norm_first, "bias": bias, "activation": "gelu", "dropout": 0.25}
+        theirs = torch_module(kind, with_norm=with_norm, **options)
         theirs.train(training)
         state = torch.random.get_rng_state()
         ours = ours_of(kind, theirs)

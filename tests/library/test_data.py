@@ -22,9 +22,8 @@ def test_pointer_targets_are_where_the_task_points(length):
         "opposite": lambda i: (i - length // 2) % length,
     }
     assert places.keys() == data.POINTER_TASKS.keys()
-    tokens, targets = data.pointer_batch(
-        7, tasks=tuple(places), length=length, vocab_size=11, generator=generator()
-    )
+    sizes = {"length": length, "vocab_size": 11}
+    tokens, targets = data.pointer_batch(7, tasks=tuple(places), **sizes, generator=generator())
     assert tokens.shape == (7, length)
     assert targets.shape == (7, length, 4)
     assert tokens.dtype == targets.dtype == torch.int64
@@ -144,9 +143,8 @@ def parsed(sentences):
 
 
 def test_sentences_are_english_and_a_reader_finds_their_answers():
-    for text, found, (verb, owner, neighbour, place), sources in parsed(
-        data.sentence_batch(500, generator=generator())
-    ):
+    batch = data.sentence_batch(500, generator=generator())
+    for text, found, (verb, owner, neighbour, place), sources in parsed(batch):
         assert (found["front"] is None) != (found["back"] is None)
         assert verb == ("are" if found["subject"].endswith("s") else "is")
         assert owner == found["owner"]
@@ -211,13 +209,10 @@ def test_patches_put_together_are_the_image(patch):
         place = images[:, row * patch : (row + 1) * patch, column * patch : (column + 1) * patch]
         place.copy_(tokens[:, row * side + column].view(-1, patch, patch))
     # Every image with its label, each exactly once, whatever the order.
-    ours = sorted(
-        (image.flatten().tolist(), label) for image, label in zip(images, labels.tolist(), strict=True)
-    )
-    theirs = sorted(
-        ((image / 16).flatten().tolist(), int(label))
-        for image, label in zip(digits.images, digits.target, strict=True)
-    )
+    pairs = zip(images, labels.tolist(), strict=True)
+    ours = sorted((image.flatten().tolist(), label) for image, label in pairs)
+    pairs = zip(digits.images, digits.target, strict=True)
+    theirs = sorted(((image / 16).flatten().tolist(), int(label)) for image, label in pairs)
     assert ours == theirs
 
 

@@ -174,9 +174,8 @@ def test_the_error_about_a_wrapper_names_what_it_is():
 
     layer = MultiHeadAttention(6, 3)
     layer.q_proj = Linear(6, 6, bias=False)
-    with pytest.raises(
-        ValueError, match=r"q_proj must be a Linear, got Linear of .*test_edges; merge or remove"
-    ):
+    rule = r"q_proj must be a Linear, got Linear of .*test_edges; merge or remove"
+    with pytest.raises(ValueError, match=rule):
         layer.to_torch()
 
 

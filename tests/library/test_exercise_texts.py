@@ -68,9 +68,8 @@ def test_an_exercise_is_made_from_its_text(tmp_path, monkeypatch):
     assert list(check.cases) == ["five numbers", "a table of 2 rows"]
     assert len(check.wrong) == 5
     for often in (4, 5):
-        assert (
-            check(lambda x, n=often: n * x).message == "Not yet: x is added too often. Twice means two times."
-        )
+        told = "Not yet: x is added too often. Twice means two times."
+        assert check(lambda x, n=often: n * x).message == told
     assert check(lambda x: x + 1).message == "Not yet: x is added to 1. Begin with 0."
     assert torch.equal(check.reference(torch.ones(1)), torch.full((1,), 2.0)), "the reference is as it was"
 

@@ -112,9 +112,8 @@ def test_bad_answer_gets_its_sentence(sentence):
 
 def test_known_wrong_answers_are_named_and_right_ones_accepted():
     assert POOLING.audit() == []
-    assert repr(POOLING(lambda s, v: torch.softmax(s, 0) @ v)) == (
-        "Not yet: the softmax runs over the queries. Use `dim=-1`."
-    )
+    told = "Not yet: the softmax runs over the queries. Use `dim=-1`."
+    assert repr(POOLING(lambda s, v: torch.softmax(s, 0) @ v)) == told
     verdict = POOLING(right)
     assert verdict
     assert verdict.right
@@ -150,20 +149,16 @@ def test_one_of_several_conventions_is_enough():
 
 
 def test_results_may_be_numbers_and_words():
-    check = Exercise(
-        reference=lambda: (16, "more"), returns=("width", "answer"), cases={"any width": lambda g: ()}
-    )
+    cases = {"any width": lambda g: ()}
+    check = Exercise(reference=lambda: (16, "more"), returns=("width", "answer"), cases=cases)
     assert check(lambda: (16.0, "more"))
     assert "`width` is 4 times what is expected" in check(lambda: (64, "more")).message
     assert "`answer` is 'less'" in check(lambda: [16, "less"]).message
 
 
 def test_properties_come_before_general_differences():
-    check = Exercise(
-        reference=lambda s: s.softmax(-1),
-        cases={"five keys": lambda g: randn(g, 3, 5)},
-        properties=[rows_sum_to_one()],
-    )
+    five = {"five keys": lambda g: randn(g, 3, 5)}
+    check = Exercise(reference=lambda s: s.softmax(-1), cases=five, properties=[rows_sum_to_one()])
     message = check(lambda s: s.sigmoid()).message
     assert "its rows should add up to 1, and row [0] adds up to" in message
 

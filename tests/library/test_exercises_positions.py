@@ -38,15 +38,11 @@ def in_place(layer):
     return layer
 
 
-test_another_right_answer_is_accepted = accepts(
-    {
-        "check_learned_start": [replaced],
-        "check_slopes": [mha_lib.alibi_slopes],
-        "check_distance_bias": [with_the_future],
-        "check_ntk_base": [lambda d, base, s: math.exp(math.log(base) + math.log(s) * d / (d - 2))],
-        "check_to_halves": [with_permuted_values],
-    }
-)
+test_another_right_answer_is_accepted = accepts({
+    "check_learned_start": [replaced], "check_slopes": [mha_lib.alibi_slopes],
+    "check_distance_bias": [with_the_future], "check_to_halves": [with_permuted_values],
+    "check_ntk_base": [lambda d, base, s: math.exp(math.log(base) + math.log(s) * d / (d - 2))],
+})  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "answer", "problem"), [

@@ -68,11 +68,8 @@ def test_other_right_answers_are_accepted():
     (lambda layer, x: by_one_change(layer, x, outputs=slice(1)), "it looks only at output 0. "),
     (lambda layer, x: by_one_change(layer, x, [x.shape[1] - 1], slice(1)),
      "it looks only at output 0 and the last input. "),
-    (
-        lambda layer, x: by_one_change(layer, x, [1]),
-        "wrong for a mask in which output 0 sees input 3 (x (1, 5, 6)): "
-            "`leaks` is False, where True is expected",
-    ),
+    (lambda layer, x: by_one_change(layer, x, [1]),
+     "which output 0 sees input 3 (x (1, 5, 6)): `leaks` is False, where True is expected"),
     (lambda layer, x: x.shape[1] == 7 or by_changes(layer, x),
      "wrong for a recurrent layer (x (1, 7, 2)): `leaks` is True, where False is expected"),
 ])  # fmt: skip

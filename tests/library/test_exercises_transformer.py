@@ -87,19 +87,12 @@ def loss_again(logits, twice):
 
 RIGHT = {
     "check_decoder_parameters": [counted, lambda e, _, h: 8 * e * e + 2 * e * h + 15 * e + h],
-    "check_post_norm": [TorchPostNorm],
-    "check_smooth_loss": [torch_loss, loss_by_targets],
-    "check_tied": [tied_the_other_way],
-    "check_beam": [beam_search],
-    "check_one_head_left": [gates],
-    "check_mixed_memory": [written],
-    "check_wide_tokens": [wide],
+    "check_post_norm": [TorchPostNorm], "check_smooth_loss": [torch_loss, loss_by_targets],
+    "check_tied": [tied_the_other_way], "check_beam": [beam_search], "check_one_head_left": [gates],
+    "check_mixed_memory": [written], "check_wide_tokens": [wide],
     "check_gpt2_parameters": [parameters_of_gpt2],
-    "check_gated_width": [lambda width: round(width * 8 / 3)],
-    "check_loss_again": [loss_again],
-}
-
-
+    "check_gated_width": [lambda width: round(width * 8 / 3)], "check_loss_again": [loss_again],
+}  # fmt: skip
 test_other_right_answers_are_accepted = accepts(RIGHT)
 
 

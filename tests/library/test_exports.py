@@ -175,11 +175,8 @@ def public(module):
     }
 
 
-PUBLIC = {
-    f"{module}.{name}": thing
-    for module in MODULES
-    for name, thing in public(importlib.import_module(module)).items()
-}
+FOUND = {module: public(importlib.import_module(module)) for module in MODULES}
+PUBLIC = {f"{module}.{name}": thing for module in MODULES for name, thing in FOUND[module].items()}
 METHODS = {
     f"{path}.{name}": getattr(thing, name)
     for path, thing in PUBLIC.items()
@@ -285,9 +282,8 @@ def run_python(code):
 def test_importing_the_library_loads_nothing_large():
     """A reader who imports the layers waits for torch and little else."""
     heavy = "matplotlib sklearn IPython anywidget ipywidgets pandas scipy tokenizers safetensors mha_course"
-    done = run_python(
-        f"import sys, mha_lib; print([name for name in {heavy.split()} if name in sys.modules])"
-    )
+    seen = f"[name for name in {heavy.split()} if name in sys.modules]"
+    done = run_python(f"import sys, mha_lib; print({seen})")
     assert done.stdout.strip() == "[]", done.stderr
 
 

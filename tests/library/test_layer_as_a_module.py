@@ -206,9 +206,8 @@ def test_the_same_answer_in_every_mode(dtype, hide, kind):
     by_path = []
     for need_weights in (True, False):
         outputs = []
-        for training, mode in itertools.product(
-            (True, False), (torch.enable_grad, torch.no_grad, torch.inference_mode)
-        ):
+        modes = (torch.enable_grad, torch.no_grad, torch.inference_mode)
+        for training, mode in itertools.product((True, False), modes):
             layer.train(training)
             with mode():
                 output, weights = layer(*given, need_weights=need_weights, **hide)

@@ -60,10 +60,9 @@ def test_one_sample_needs_no_batch_axis(hide, need_weights):
 @pytest.mark.parametrize("softcap", [None, 0.1])
 def test_a_scale_takes_the_place_of_the_root_of_d(softcap, scale, need_weights):
     layer = layer_of(scale=scale, softcap=softcap)
-    query, key, value = (
-        layer.split_heads(proj(x))
-        for proj, x in zip((layer.q_proj, layer.k_proj, layer.v_proj), inputs(), strict=True)
-    )
+    projections = layer.q_proj, layer.k_proj, layer.v_proj
+    pairs = zip(projections, inputs(), strict=True)
+    query, key, value = (layer.split_heads(proj(x)) for proj, x in pairs)
     scores = query @ key.transpose(-2, -1) * (layer.head_dim**-0.5 if scale is None else scale)
     weights = (scores if softcap is None else softcap_scores(scores, softcap)).softmax(-1)
     output, found = layer(*inputs(), need_weights=need_weights)

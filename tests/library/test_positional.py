@@ -434,9 +434,8 @@ def test_positions_compile_as_one_graph():
         return score(query, key) + bias(*lengths) + extra
 
     arguments = (*SHAW, torch.arange(2, 7).expand(BATCH, -1))
-    torch.testing.assert_close(
-        torch.compile(scores, fullgraph=True, backend="aot_eager")(*arguments), scores(*arguments)
-    )
+    traced = torch.compile(scores, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(traced(*arguments), scores(*arguments))
 
 
 # scaled rotary

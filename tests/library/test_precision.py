@@ -127,11 +127,8 @@ def test_gradients_are_at_most_twice_as_inaccurate(size, is_causal, dtype):
     expected = gradients(usual(*wide), wide)
     allowed = [2 * error for error in errors(usual)]
     for need_weights in (True, False):
-        own = errors(
-            lambda *qkv, way=need_weights: dot_product_attention(*qkv, is_causal=is_causal, need_weights=way)[
-                0
-            ]
-        )
+        rest = {"is_causal": is_causal, "need_weights": need_weights}
+        own = errors(lambda *qkv, rest=rest: dot_product_attention(*qkv, **rest)[0])
         assert all(error <= most for error, most in zip(own, allowed, strict=True))
 
 

@@ -79,10 +79,8 @@ class Call:
 
     def run(self, query=None, key=None, value=None, **other):
         """Call with some of the arguments replaced: (output, weights)."""
-        tensors = [
-            own if new is None else new
-            for own, new in ((self.query, query), (self.key, key), (self.value, value))
-        ]
+        pairs = (self.query, query), (self.key, key), (self.value, value)
+        tensors = [own if new is None else new for own, new in pairs]
         return dot_product_attention(*tensors, **self.asked() | other)
 
     def seen_by_group(self):

@@ -210,9 +210,8 @@ def test_choice_is_computed_as_text_number_or_index(page):
 def test_quiz_refuses_what_the_cell_does_not_compute(page, name, computed, words):
     path = page(SOUND)
     line = SOUND.splitlines().index(f"## {name.partition('/')[2]}") + 1
-    with pytest.raises(
-        ValueError, match=f"{re.escape(words)}.*{re.escape(f'the question at {path}:{line}')}$"
-    ):
+    place = re.escape(f"the question at {path}:{line}")
+    with pytest.raises(ValueError, match=f"{re.escape(words)}.*{place}$"):
         quiz(name, computed=computed)
 
 

@@ -35,9 +35,8 @@ def test_softmax_in_every_dtype(dtype):
     # Half precision is rounded once, at the end: half a unit in the last place, of the smallest numbers too.
     info = torch.finfo(dtype)
     error = {torch.float64: 1e-15, torch.float32: 1e-6}.get(dtype, 0.51 * info.eps)
-    np.testing.assert_allclose(
-        oracles.doubles(weights), exact, rtol=error, atol=info.smallest_normal * info.eps
-    )
+    least = info.smallest_normal * info.eps
+    np.testing.assert_allclose(oracles.doubles(weights), exact, rtol=error, atol=least)
 
 
 @pytest.mark.parametrize(("dtype", "visible"), [

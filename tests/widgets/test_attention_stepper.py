@@ -240,10 +240,9 @@ def assert_arithmetic_holds(host, stepper):
         return
     else:
         rows = host.locator(".mha-pane:visible table").first.locator("tbody tr")
-        cells = (
+        texts = rows.evaluate_all(
             "rows => rows.map((row) => Array.from(row.querySelectorAll('td'), (cell) => cell.textContent))"
         )
-        texts = rows.evaluate_all(cells)
         cells = [[evaluate(text) for text in row] for row in texts]
         columns = [sum(column) for column in zip(*cells[:-1], strict=True)]
         assert columns == pytest.approx(cells[-1], abs=5e-4)
