@@ -47,3 +47,6 @@ def offset(x):
 def heads_last(x):
     """As they come from a projection: (batch, len, heads, width), seen with the heads in front."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+LAYOUTS = [transposed, every_other, offset, heads_last]

@@ -13,16 +13,7 @@ import torch
 from attention_cases import ASKED, BIAS, HIDING, HIDING_HEADS, exact, hidden_rows, qkv
 from attention_marks import BOTH_PATHS
 from attention_sizes import BATCH, HEAD_DIM, HEADS, K_LEN, Q_LEN, VALUE_DIM
-from random_tensors import (
-    bools,
-    differentiable,
-    every_other,
-    gradients,
-    heads_last,
-    offset,
-    random,
-    transposed,
-)
+from random_tensors import LAYOUTS, bools, differentiable, gradients, random
 
 from mha_lib import dot_product_attention
 
@@ -103,7 +94,7 @@ def test_attention_without_batch(need_weights):
 
 
 @BOTH_PATHS
-@pytest.mark.parametrize("laid_out", [transposed, every_other, offset, heads_last])
+@pytest.mark.parametrize("laid_out", LAYOUTS)
 @pytest.mark.parametrize("asked", ["nothing", "bias, hidden rows", "causal"])
 def test_the_layout_in_memory_does_not_matter(asked, laid_out, need_weights):
     parts = dict(ASKED[asked])

@@ -175,11 +175,8 @@ def test_held_out_sentences_speak_of_other_people():
         first = data.SENTENCE_WORDS.index("doctor")
         of_owner = len(data.PEOPLE) * 2
         subject = sentences.tokens.gather(1, sentences.sources[:, :1])[:, 0]
-        numbers = (
-            subject - first,
-            sentences.targets[:, 1] - first - of_owner,
-            sentences.targets[:, 2] - first,
-        )
+        targets = sentences.targets
+        numbers = (subject - first, targets[:, 1] - first - of_owner, targets[:, 2] - first)
         return {tuple(row) for row in (torch.stack(numbers, 1) // 2).tolist()}
 
     training, test = people(False), people(True)

@@ -19,7 +19,6 @@ KNOWN = {
 
 
 def days():
-    """Every day that can be drawn."""
     first, last = dates.FIRST_DAY.toordinal(), dates.LAST_DAY.toordinal()
     return [datetime.date.fromordinal(n) for n in range(first, last + 1)]
 

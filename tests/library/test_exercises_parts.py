@@ -11,14 +11,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mha_course.exercises import (
-    Exercise,
-    check_cache,
-    check_masked_softmax,
-    check_positions,
-    check_rotary,
-    softmax_positions_cache,
-)
+from mha_course.exercises import Exercise, check_cache, check_masked_softmax, check_positions, check_rotary
+from mha_course.exercises import softmax_positions_cache as checkers
 
 LOWEST = torch.finfo(torch.float32).min
 
@@ -297,8 +291,6 @@ def test_answer_that_is_wrong_in_another_way_gets_a_sentence(check, sentence, an
     assert sentence in verdict.message
 
 
-@pytest.mark.parametrize(
-    "exercise", [one for one in vars(softmax_positions_cache).values() if isinstance(one, Exercise)]
-)
+@pytest.mark.parametrize("exercise", [one for one in vars(checkers).values() if isinstance(one, Exercise)])
 def test_an_exercise_tells_its_known_mistakes_apart(exercise):
     assert exercise.audit() == []

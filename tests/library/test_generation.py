@@ -104,10 +104,8 @@ def pair_of_models(kind):
         )
         theirs = transformers.GPT2LMHeadModel(config)
     else:
-        sizes = {
-            "hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 2,
-            "intermediate_size": 17,
-        }  # fmt: skip
+        sizes = {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 2}
+        sizes["intermediate_size"] = 17
         sizes |= {"vocab_size": VOCAB, "num_hidden_layers": 2, "max_position_embeddings": MAX_LEN}
         config = transformers.LlamaConfig(**sizes, **none)
         theirs = transformers.LlamaForCausalLM(config)

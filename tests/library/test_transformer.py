@@ -16,17 +16,9 @@ from attention_marks import slow
 from random_tensors import bools, random
 from torch import nn
 
-from mha_lib import RotaryPositionalEncoding, capture_attention, masking
+from mha_lib import EncoderBlock, FeedForward, RMSNorm, RotaryPositionalEncoding, capture_attention, masking
 from mha_lib.cache import KeyValueCache
-from mha_lib.transformer import (
-    DecoderBlock,
-    DecoderBlockCache,
-    EncoderBlock,
-    FeedForward,
-    RMSNorm,
-    TransformerDecoder,
-    TransformerEncoder,
-)
+from mha_lib.transformer import DecoderBlock, DecoderBlockCache, TransformerDecoder, TransformerEncoder
 
 LAYERS = 2
 HEAD_DIM, BATCH, HEADS, Q_LEN, K_LEN, HIDDEN_DIM = 2, 3, 5, 7, 11, 17
@@ -375,10 +367,8 @@ def by_hand(model, x, *memory, **hide):
     return model.norm(x) if hasattr(model, "blocks") else x
 
 
-SETTINGS = {
-    "window": (2, 1), "scale": 0.3, "softcap": 1.5,
-    "rotary": lambda x, positions: x * positions[:, None],
-}  # fmt: skip
+SETTINGS = {"window": (2, 1), "scale": 0.3, "softcap": 1.5}
+SETTINGS["rotary"] = lambda x, positions: x * positions[:, None]
 
 
 @KINDS

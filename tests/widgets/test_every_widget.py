@@ -12,17 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import widget_looks
 from playwright.sync_api import expect
-from widget_looks import (
-    empty_frames,
-    looks_of,
-    lost_choices,
-    lost_lines,
-    lost_marks,
-    merged_states,
-    photograph,
-    unreadable,
-)
 from widget_page import (
     ByHand,
     assert_gives,
@@ -802,20 +793,20 @@ def test_forced_colours_leave_maps_bars_legends_and_what_is_selected(show, name,
     for state in in_states(host):
         set_theme(page, "light")
         page.emulate_media(forced_colors="none", color_scheme="light", reduced_motion="reduce")
-        before, photo_before = looks_of(host), photograph(page)
+        before, photo_before = widget_looks.looks_of(host), widget_looks.photograph(page)
         set_theme(page, theme)
         page.emulate_media(forced_colors="active", color_scheme=forced)
-        after, photo_after = looks_of(host), photograph(page)
+        after, photo_after = widget_looks.looks_of(host), widget_looks.photograph(page)
         # Text and ground are the reader's.
         black, white = "rgb(0, 0, 0)", "rgb(255, 255, 255)"
         ground, text = (black, white) if forced == "dark" else (white, black)
         expect(host.locator(".mha-widget")).to_have_css("background-color", ground)
         expect(host.locator(".mha-widget")).to_have_css("color", text)
-        assert unreadable(after) == [], state
-        assert lost_marks(before, photo_before, after, photo_after) == [], state
-        assert lost_lines(before, after) == [], state
-        assert merged_states(before, after) == [], state
-        assert lost_choices(before, after) == [], state
+        assert widget_looks.unreadable(after) == [], state
+        assert widget_looks.lost_marks(before, photo_before, after, photo_after) == [], state
+        assert widget_looks.lost_lines(before, after) == [], state
+        assert widget_looks.merged_states(before, after) == [], state
+        assert widget_looks.lost_choices(before, after) == [], state
 
 
 NUMBERS_SEEN = """root => [...root.querySelectorAll(".mha-body [data-number]")]
@@ -833,7 +824,7 @@ def test_paper_shows_the_readers_state_in_dark_ink_and_no_empty_frame(show, name
         page.emulate_media(media="screen", color_scheme="light")
         set_theme(page, "light")
         seen = [host.evaluate(what) for what in (NUMBERS_SEEN, CHOICES_SEEN)]
-        on_screen, photo_of_screen = looks_of(host), photograph(page)
+        on_screen, photo_of_screen = widget_looks.looks_of(host), widget_looks.photograph(page)
         # A dark page becomes white paper.
         set_theme(page, "dark")
         page.emulate_media(media="print")
@@ -841,12 +832,12 @@ def test_paper_shows_the_readers_state_in_dark_ink_and_no_empty_frame(show, name
         expect(host).to_be_visible()
         expect(page.locator(".widget-still")).to_be_hidden()
         assert [host.evaluate(what) for what in (NUMBERS_SEEN, CHOICES_SEEN)] == seen, state
-        on_paper, photo_of_paper = looks_of(host), photograph(page)
+        on_paper, photo_of_paper = widget_looks.looks_of(host), widget_looks.photograph(page)
         kept = [(old if new else None, new) for old, new in zip(on_screen, on_paper, strict=True)]
-        lost = lost_marks(*column(kept, 0, photo_of_screen), *column(kept, 1, photo_of_paper))
+        lost = widget_looks.lost_marks(*column(kept, 0, photo_of_screen), *column(kept, 1, photo_of_paper))
         assert lost == [], state
-        assert unreadable(on_paper) == [], state
-        assert empty_frames(on_paper, photo_of_paper) == [], state
+        assert widget_looks.unreadable(on_paper) == [], state
+        assert widget_looks.empty_frames(on_paper, photo_of_paper) == [], state
         assert too_wide(page) == []
         expect(host.locator(".mha-footer")).to_have_count(host.locator(".mha-footer:not(:visible)").count())
 

@@ -121,9 +121,8 @@ def symbols(host):
 
 def colours(host, row, column):
     """The background and the ink of a cell."""
-    return cell(host, row, column).evaluate(
-        "node => ['backgroundColor', 'color'].map((name) => getComputedStyle(node)[name])"
-    )
+    both = "node => ['backgroundColor', 'color'].map((name) => getComputedStyle(node)[name])"
+    return cell(host, row, column).evaluate(both)
 
 
 def see(host):

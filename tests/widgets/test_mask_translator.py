@@ -304,9 +304,8 @@ def test_what_is_read_is_what_the_libraries_read():
 
 def test_a_mask_of_another_torch_layer_is_read_upside_down():
     translator = MaskTranslator(visible="110 100", shown="mistake")
-    assert repr(translator) == (
-        "MaskTranslator(visible='110 100', shown='mistake', source='module_attn_mask', target='sdpa_mask')"
-    )
+    told = "visible='110 100', shown='mistake', source='module_attn_mask', target='sdpa_mask'"
+    assert repr(translator) == f"MaskTranslator({told})"
     numbers = translator.numbers()
     assert numbers["written"].int().tolist() == numbers["read"].int().tolist() == [[0, 0, 1], [0, 1, 1]]
     assert numbers["wrong"].all()

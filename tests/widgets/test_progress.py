@@ -102,9 +102,8 @@ def test_answers_are_removed_only_after_a_question(reader, tmp_path):
     page.evaluate("others => others.forEach((item) => localStorage.setItem(...item))", others)
     clear.click()
     progress.get_by_role("button", name="Remove them").click()
-    after = (
-        "No answer is kept in this browser. A page that is open shows its answers until you load it again."
-    )
+    after = "No answer is kept in this browser. "
+    after += "A page that is open shows its answers until you load it again."
     assert count.inner_text() == after
     assert focused() == after, "the focus is not lost"
     expect(progress.get_by_role("status")).to_have_text(after)
