@@ -59,7 +59,8 @@ def weights_by_loops(layer, x, num_heads, valid_len, is_causal):
             seen = [j for j in range(valid_len) if not is_causal or j <= i]
             score = {j: sum(a * b for a, b in zip(query[i][own], key[j][own], strict=True)) for j in seen}
             power = {j: math.exp(s / math.sqrt(width)) for j, s in score.items()}
-            rows.append([power.get(j, 0.0) / sum(power.values()) for j in range(len(x))])
+            total = sum(power.values())
+            rows.append([power[j] / total if j in power else 0.0 for j in range(len(x))])
         maps.append(rows)
     return torch.tensor(maps, dtype=torch.float64)
 

@@ -200,9 +200,8 @@ ARCS = """nodes => nodes.map((path) => {
 
 
 def test_arcs_texts_and_scores_are_the_turns_of_the_positions(show):
-    dial = RotationDial(
-        query_position=11, key_position=5, pair=1, head_dim=6, base=10, query_angle=20, key_angle=50
-    )
+    angles = {"query_angle": 20, "key_angle": 50}
+    dial = RotationDial(query_position=11, key_position=5, pair=1, head_dim=6, base=10, **angles)
     host = show(dial)
     frequency = 10 ** (-2 / 6)
     arcs = host.locator("path.mha-by-position[d*=A]").evaluate_all(ARCS)
