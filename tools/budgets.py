@@ -31,7 +31,7 @@ AREAS = {
     "course support": (2_230, 1_900, ["mha_course/*.py", "mha_course/data/*.py"]),
     "tests": (36_000, 35_600, ["tests/*.py"]),
     "the rest": (
-        11_340,
+        11_660,
         9_900,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
     ),
