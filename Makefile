@@ -112,7 +112,7 @@ experiments: .venv/ready ## train what the pages quote and store it, an hour; ON
 # The same layer in every framework, each in an environment of its own. The results go into the page, which is stored
 # again with them; the book and the tests need none of the frameworks. CHECK=1 also runs those notebooks for Colab that
 # need more than the book's environment.
-ROSETTA_PAGES := chapters/appendix_framework_rosetta.ipynb chapters/appendix_mask_rosetta.ipynb
+ROSETTA_PAGES := $(addprefix chapters/appendix_,framework_rosetta.ipynb mask_rosetta.ipynb is_my_attention_right.ipynb)
 rosetta: .venv/ready ## run the layer in every framework and store what was found; 3 GB, eight minutes (ONLY="jax paddle", CHECK=1)
 	$(BIN)/python tools/rosetta.py --jobs $(JOBS) $(if $(CHECK),--check) $(if $(ONLY),--only $(ONLY))
 	$(if $(CHECK),$(BIN)/pytest -q -rs -n $(JOBS) tests/book/test_colab.py -k "framework_runs and not pytorch", \

@@ -95,6 +95,16 @@ def test_a_wide_beam_finds_the_best_of_all_answers(kind, stop):
         torch.testing.assert_close(scores.tolist(), [known[one] for one in best])
 
 
+@KINDS
+def test_a_beam_with_a_cache_is_one_without(kind):
+    """Answers change places at each step, and their caches must follow."""
+    found = [
+        generate(made(kind), PROMPTS, prompt_lens=LENS, max_new=5, beam_size=3, use_cache=use_cache)
+        for use_cache in (True, False)
+    ]
+    torch.testing.assert_close(*found)
+
+
 def pair_of_models(kind):
     """One of transformers' models, and ours with its weights, in float64."""
     none = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
