@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # once, when the suite that judges anybody's attention joined it. Each file counts for the first area that
 # has it; a star also stands for folders.
 AREAS = {
-    "layers and models": (7_990, 7_000, ["mha_lib/*.py"]),
+    "layers and models": (7_440, 7_000, ["mha_lib/*.py"]),
     "exercises": (6_000, 6_000, ["mha_course/exercises/*"]),
     "widgets, Python": (6_200, 6_200, ["mha_course/widgets/*.py"]),
     "widgets, JavaScript and styles": (18_900, 18_900, ["mha_course/widgets/js/*"]),
@@ -28,10 +28,10 @@ AREAS = {
         4_000,
         ["mha_course/pictures/*.py", "mha_course/questions/*.py"],
     ),
-    "course support": (2_300, 1_900, ["mha_course/*.py", "mha_course/data/*.py"]),
-    "tests": (37_240, 35_600, ["tests/*.py"]),
+    "course support": (2_230, 1_900, ["mha_course/*.py", "mha_course/data/*.py"]),
+    "tests": (36_000, 35_600, ["tests/*.py"]),
     "the rest": (
-        12_670,
+        11_660,
         9_900,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
     ),
@@ -45,7 +45,7 @@ MODULES = {
     "masking": 160,
     "attention": 150,
     "multi_head": 190,
-    "cache": 123,  # 120 is the aim
+    "cache": 120,
     "_fast": 150,
     "_checks": 250,
     "positional": 80,

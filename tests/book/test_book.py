@@ -15,9 +15,8 @@ from mha_course.widgets import widget_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-PAGES = [f"{TOC['root']}.html"] + [
-    f"{entry['file']}.html" for part in TOC["parts"] for entry in part["chapters"]
-]
+PAGES = [TOC["root"], *(entry["file"] for part in TOC["parts"] for entry in part["chapters"])]
+PAGES = [f"{page}.html" for page in PAGES]
 CHAPTERS = [page for page in PAGES if (ROOT / page).with_suffix(".ipynb").exists()]
 
 # Of a page with everything that it loads: as it is, and gzipped where a server would.
@@ -63,10 +62,8 @@ def visit(browser, roots):
         page.on("response", lambda response: page.responses.append(response))
         page.on("requestfailed", lambda request: page.complaints.append(f"failed: {request.url}"))
         page.on("pageerror", lambda error: page.complaints.append(f"exception: {error}"))
-        page.on(
-            "console",
-            lambda m: m.type == "error" and page.complaints.append(f"console: {m.text} {m.location}"),
-        )
+        complain = lambda m: page.complaints.append(f"console: {m.text} {m.location}")  # noqa: E731
+        page.on("console", lambda m: m.type == "error" and complain(m))
         page.goto(f"{roots[way]}/{page_name}", wait_until="load")
         # Widgets and fonts come up after the page has loaded.
         # Not `wait_for_function`: where it has to wait, the page's security policy forbids it.
@@ -130,8 +127,7 @@ def test_page_loads_nothing_that_it_does_not_use(visit, page_name):
     loaded = {Path(urlsplit(url).path).name for url in page.requests}
     assert not loaded & {"fontawesome.js", "searchindex.js", "fa-solid-900.woff2"}
     assert not any("mathjax" in url and url.endswith(".js") for url in page.requests)
-    has_equations = page.locator(".math").count() > 0
-    assert ("equations.css" in loaded) == has_equations
+    assert ("equations.css" in loaded) == (page.locator(".math").count() > 0)
     assert ("widget_loader.js" in loaded) == (page.locator(VIEW).count() > 0)
 
 
@@ -226,8 +222,7 @@ def test_links_inside_the_book_lead_somewhere(book):
     missing = []
     for page_name in PAGES:
         page = book / page_name
-        html = page.read_text(encoding="utf-8")
-        for target in re.findall(r'(?:href|src)="([^"]+)"', html):
+        for target in re.findall(r'(?:href|src)="([^"]+)"', page.read_text(encoding="utf-8")):
             parts = urlsplit(target)
             if parts.scheme or parts.netloc:
                 continue

@@ -50,13 +50,8 @@ class Checkout:
         for name in ("Makefile", "tools/machine.py"):
             shutil.copy(ROOT / name, folder / name)
         names = ["requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt", "pyproject.toml"]
-        for name in [
-            *names,
-            "mha_course/pyproject.toml",
-            "_config.yml",
-            "_toc.yml",
-            "tools/check_experiments.py",
-        ]:
+        more = ["mha_course/pyproject.toml", "_config.yml", "_toc.yml", "tools/check_experiments.py"]
+        for name in names + more:
             (folder / name).write_text("")
         own = f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n'
         scripts = {"python": own, "pip": PIP, "jupyter-book": JUPYTER_BOOK}
@@ -89,7 +84,6 @@ def checkout(tmp_path):
     return Checkout(tmp_path / "my course")
 
 
-# --------------------------------------------------------------------------------
 # The environment
 
 
@@ -180,7 +174,6 @@ def test_wrong_python_is_refused_before_anything_is_downloaded(checkout):
     assert checkout.log == []
 
 
-# --------------------------------------------------------------------------------
 # The book
 
 
@@ -207,20 +200,15 @@ def test_book_that_did_not_change_is_not_touched(checkout):
 
 
 def test_address_of_the_book_works_with_a_space(checkout):
-    done = checkout.make("book")
-    [address] = [word for word in done.stdout.split() if word.startswith("file:")]
+    [address] = [word for word in checkout.make("book").stdout.split() if word.startswith("file:")]
     assert address.endswith("/my%20course/_build/html/index.html")
     assert Path(urllib.parse.unquote(urllib.parse.urlsplit(address).path)).is_file()
 
 
-# --------------------------------------------------------------------------------
 # What a machine lacks
 
-RELEASES = {
-    "debian": 'ID=debian\nVERSION_ID="12"\n',
-    "ubuntu": "NAME=Ubuntu\nID=ubuntu\nID_LIKE=debian\n",
-    "fedora": "ID=fedora\n",
-}
+RELEASES = {"debian": 'ID=debian\nVERSION_ID="12"\n', "ubuntu": "NAME=Ubuntu\nID=ubuntu\nID_LIKE=debian\n"}
+RELEASES["fedora"] = "ID=fedora\n"
 LIKE = {
     "ubuntu": 'ID=linuxmint\nID_LIKE="ubuntu debian"\n',
     "debian": "ID=raspbian\nID_LIKE=debian\n",
@@ -261,14 +249,11 @@ def bare(monkeypatch, tmp_path):
     return make
 
 
-@pytest.mark.parametrize(
-    ("kind", "command"),
-    [
-        ("debian", "sudo apt-get install git libatomic1 chromium-headless-shell fonts-dejavu-core"),
-        ("fedora", "sudo dnf install git libatomic chromium dejavu-sans-fonts"),
-        (None, "ask your system's package manager"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "command"), [
+    ("debian", "sudo apt-get install git libatomic1 chromium-headless-shell fonts-dejavu-core"),
+    ("fedora", "sudo dnf install git libatomic chromium dejavu-sans-fonts"),
+    (None, "ask your system's package manager"),
+])  # fmt: skip
 def test_what_is_missing_is_said_with_the_command_that_installs_it(bare, capsys, kind, command):
     bare(kind)
     assert machine.main(["test"]) == 1

@@ -10,12 +10,8 @@ from mha_course.exercises import Exercise
 PAGES = [path.stem for path in sorted(CHAPTERS.glob("*.ipynb"))]
 # These solutions run the detectors of the bug zoo, which only its page makes, and there they are checked.
 IN_THE_ZOO = {"check_one_head", "check_escape"}
-SOLVED = [
-    (page, number)
-    for page in PAGES
-    for number, name in enumerate(checkers_of(page), 1)
-    if name not in IN_THE_ZOO
-]
+SOLVED = [(page, number) for page in PAGES for number, name in enumerate(checkers_of(page), 1)
+          if name not in IN_THE_ZOO]  # fmt: skip
 EXERCISES = [name for name, check in CHECKS.items() if isinstance(check, Exercise)]
 
 

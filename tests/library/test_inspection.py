@@ -418,14 +418,11 @@ class LowRank(nn.Module):
         return self.linear(x)
 
 
-@pytest.mark.parametrize(
-    ("wrap", "found"),
-    [
-        (LowRank, "LowRank"),
-        (lambda linear: nn.utils.parametrizations.weight_norm(linear), "ParametrizedLinear"),
-        (lambda linear: prune.random_unstructured(linear, "weight", 0.5), "Linear without a weight"),
-    ],
-)
+@pytest.mark.parametrize(("wrap", "found"), [
+    (LowRank, "LowRank"),
+    (lambda linear: nn.utils.parametrizations.weight_norm(linear), "ParametrizedLinear"),
+    (lambda linear: prune.random_unstructured(linear, "weight", 0.5), "Linear without a weight"),
+])  # fmt: skip
 @pytest.mark.parametrize("name", ["k_proj", "out_proj"])
 def test_a_projection_that_was_replaced_is_named_when_heads_are_pruned(wrap, found, name):
     layer = make_layer()

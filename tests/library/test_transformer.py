@@ -16,17 +16,9 @@ from attention_marks import slow
 from random_tensors import bools, random
 from torch import nn
 
-from mha_lib import RotaryPositionalEncoding, capture_attention, masking
+from mha_lib import EncoderBlock, FeedForward, RMSNorm, RotaryPositionalEncoding, capture_attention, masking
 from mha_lib.cache import KeyValueCache
-from mha_lib.transformer import (
-    DecoderBlock,
-    DecoderBlockCache,
-    EncoderBlock,
-    FeedForward,
-    RMSNorm,
-    TransformerDecoder,
-    TransformerEncoder,
-)
+from mha_lib.transformer import DecoderBlock, DecoderBlockCache, TransformerDecoder, TransformerEncoder
 
 LAYERS = 2
 HEAD_DIM, BATCH, HEADS, Q_LEN, K_LEN, HIDDEN_DIM = 2, 3, 5, 7, 11, 17
@@ -261,13 +253,8 @@ def test_masks_of_the_memory_with_a_cache_are_those_of_each_call():
     cache = model.new_cache()
     for i in range(Q_LEN):
         now = slice(i, i + 1)
-        output = model(
-            X[:, now],
-            MEMORY,
-            memory_mask=HEAD_CROSS_MASK[:, :, now],
-            memory_valid_lens=lens[:, now],
-            cache=cache,
-        )
+        masks = {"memory_mask": HEAD_CROSS_MASK[:, :, now], "memory_valid_lens": lens[:, now]}
+        output = model(X[:, now], MEMORY, cache=cache, **masks)
         close(output, whole[:, now])
 
 
@@ -286,14 +273,12 @@ def test_a_cache_that_does_not_fit_is_unchanged():
     cache = model.new_cache()
     model(x[:, :2], memory, cache=cache)
     for change in (
-        lambda: model(x, memory[:, 1:], cache=cache),
-        lambda: model(x[1:], memory[1:], cache=cache),
-        lambda: model(x, memory, cache=cache[1:]),
-        lambda: model(x, memory, cache=cache[:1] * LAYERS),
+        lambda: model(x, memory[:, 1:], cache=cache), lambda: model(x[1:], memory[1:], cache=cache),
+        lambda: model(x, memory, cache=cache[1:]), lambda: model(x, memory, cache=cache[:1] * LAYERS),
         lambda: model(x, memory, memory_valid_lens=LENS + K_LEN, cache=cache),
         lambda: model(x, memory, memory_mask=CROSS_MASK[1:], cache=cache),
         lambda: model(x, memory, SELF_MASK, cache=cache),
-    ):
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="must"):
             change()
         assert [(len(own), len(own.cross_attention)) for own in cache] == [(2, K_LEN)] * LAYERS
@@ -329,9 +314,8 @@ def test_a_gate_is_a_layer_of_its_own():
 def test_torchs_layers_cannot_hold_other_activations(kind):
     for activation in ("gelu_tanh", "silu", "swiglu"):
         stack, _ = make(kind, activation=activation)
-        with pytest.raises(
-            ValueError, match=f"activation must be relu or the exact gelu, got '{activation}'"
-        ):
+        rule = f"activation must be relu or the exact gelu, got '{activation}'"
+        with pytest.raises(ValueError, match=rule):
             stack.to_torch()
 
 
@@ -383,12 +367,8 @@ def by_hand(model, x, *memory, **hide):
     return model.norm(x) if hasattr(model, "blocks") else x
 
 
-SETTINGS = {
-    "window": (2, 1),
-    "scale": 0.3,
-    "softcap": 1.5,
-    "rotary": lambda x, positions: x * positions[:, None],
-}
+SETTINGS = {"window": (2, 1), "scale": 0.3, "softcap": 1.5}
+SETTINGS["rotary"] = lambda x, positions: x * positions[:, None]
 
 
 @KINDS
@@ -483,10 +463,8 @@ def test_rms_norms_replace_layer_norms_everywhere(kind):
     norms = {name: part for name, part in model.named_modules() if name.endswith("norm")}
     assert all(type(norm) is RMSNorm and norm.eps == EPS for norm in norms.values())
     assert not any("bias" in name for name in model.state_dict())
-    close(
-        model(*inputs, **({} if "decoder" in kind else {"is_causal": True})),
-        by_hand(model, *inputs, is_causal=True),
-    )
+    causal = {} if "decoder" in kind else {"is_causal": True}
+    close(model(*inputs, **causal), by_hand(model, *inputs, is_causal=True))
 
 
 # Projections that were replaced
