@@ -16,7 +16,7 @@ from attention_marks import slow
 from random_tensors import bools, random
 from torch import nn
 
-from mha_lib import RotaryPositionalEncoding, capture_attention, masking
+from mha_lib import GPT2, EncoderDecoder, RotaryPositionalEncoding, capture_attention, masking
 from mha_lib.cache import KeyValueCache
 from mha_lib.transformer import (
     DecoderBlock,
@@ -182,6 +182,26 @@ def test_no_dropout_in_evaluation(kind):
     state = torch.get_rng_state()
     assert torch.equal(dropping(*inputs), plain(*inputs))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+MODELS = {
+    "GPT-2": (lambda p: GPT2(19, 12, 3, 7, 2, max_len=5, dropout=p), 1 + 2 * 3),
+    "encoder and decoder": (lambda p: EncoderDecoder(19, 19, 12, 3, 7, 2, dropout=p), 2 + 2 * (3 + 4)),
+}
+
+
+@pytest.mark.parametrize(("make_model", "drops"), MODELS.values(), ids=MODELS)
+def test_embeddings_hidden_layers_and_residuals_are_dropped_once_each(make_model, drops):
+    """Where everything is dropped, nothing of the tokens is left."""
+    model, dropped = make_model(1.0).train(), []
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.register_forward_hook(lambda part, _, output: dropped.append(output.abs().max().item()))
+    inputs = [torch.tensor([[1, 2, 3], [4, 5, 6]])] * ("decoder" in dir(model)) + [torch.arange(6).view(2, 3)]
+    output = model(*inputs)
+    logits = output[1] if isinstance(output, tuple) else output
+    assert dropped == [0.0] * drops
+    assert torch.equal(logits, logits[:1, :1].expand_as(logits))
 
 
 # The cache
