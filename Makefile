@@ -132,8 +132,10 @@ notebooks: machine
 	$(BIN)/python tools/set_repository.py
 	$(BIN)/python tools/run_notebooks.py --jobs $(JOBS) $(CHAPTERS)
 
-# Numbers in the text name what prints them; a changed sentence is noted again after somebody has read it.
+# Numbers in the text name what prints them; a changed sentence is noted again after somebody has read it, and so is each
+# text that nothing can run: beside what it is about.
 claims: .venv/ready
+	$(BIN)/python tools/beside.py --write
 	$(BIN)/python tools/claims.py --write
 
 # What trains longer than a page may. One experiment is one process with one thread, so JOBS of them run at a time. After

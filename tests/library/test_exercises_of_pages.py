@@ -5,7 +5,7 @@ import time
 import pytest
 from exercise_cells import CHAPTERS, CHECKS, checkers_of, solution_of, solved
 
-from mha_course.exercises import Exercise
+from mha_course.exercises import Exercise, multi_head
 
 PAGES = [path.stem for path in sorted(CHAPTERS.glob("*.ipynb"))]
 # These solutions run the detectors of the bug zoo, which only its page makes, and there they are checked.
@@ -45,3 +45,10 @@ def test_a_checker_tells_its_known_mistakes_apart(name):
     assert not verdict
     if check.takes == "function":
         assert "the function returns None. Write the missing lines" in verdict.message
+
+
+def test_no_case_is_dropped_unnoticed():
+    counts = sorted(len(CHECKS[name].cases) for name in EXERCISES)
+    assert counts[:2] == [1, 2]  # the one is a set, which has no sizes
+    assert sum(counts) == 220
+    assert len({**multi_head._CASES, **multi_head._CAUSAL}) == 13

@@ -289,7 +289,9 @@ def test_everything_public_has_an_example():
 
 def test_docstrings_state_the_corner_of_the_causal_mask_that_the_code_has():
     """Queries and keys end together; whatever hides the future says so, or names the function that does."""
-    stated = "The two sequences end together (bottom-right alignment): the last of `q_len` queries sees every one"
+    stated = (
+        "The two sequences end together (bottom-right alignment): the last of `q_len` queries sees every one"
+    )
     assert stated in " ".join(mha_lib.causal_mask.__doc__.split())
     assert mha_lib.causal_mask(2, 4).tolist() == [[True, True, True, False], [True] * 4]
     for path, thing in (PUBLIC | METHODS).items():

@@ -367,7 +367,7 @@ GROUPED = {"num_kv_heads": 3}
         {"rotary": RotaryPositionalEncoding(8)},
         {"score": cosine_score},
     ],
-    ids=["plain", "window and softcap", "scale per head", "learned scale", "frozen", "scale", "rotary", "score"],
+    ids="plain, window and softcap, scale per head, learned scale, frozen, scale, rotary, score".split(", "),
 )
 @pytest.mark.parametrize("off", [[2, 3], [5, 0, 1, 4], []], ids=str)
 def test_query_heads_that_share_keys_are_pruned_together(options, off):

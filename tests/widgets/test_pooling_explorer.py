@@ -259,6 +259,30 @@ def test_keys_and_values_move_apart_by_keyboard(show):
         expect(status).to_contain_text("Weights changed, output changed")
 
 
+def test_each_move_is_told_from_before_to_after(show):
+    host = show(PoolingExplorer())
+    moves = {
+        "bandwidth": lambda: control(host, "bandwidth").press("ArrowRight"),
+        "key": lambda: handle(host, "key").press("ArrowRight"),
+        "value": lambda: handle(host, "value").press("ArrowUp"),
+        "query": lambda: handle(host, "query").press("ArrowRight"),
+        "kernel": lambda: control(host, "kernel").select_option("boxcar"),
+    }
+
+    def setting(name):
+        if name in ("kernel", "bandwidth"):
+            return control(host, name).evaluate("node => node.ariaValueText ?? node.value")
+        return handle(host, name).get_attribute("aria-valuetext")
+
+    for name, move in moves.items():
+        before, output = setting(name), shown(host, "output").item()
+        move()
+        now = shown(host, "output").item()
+        assert f"{before} → {setting(name)}." in move_text(host)
+        assert f"Output changed: {output:.3f} → {now:.3f}" in move_text(host)
+        assert output != now
+
+
 def drag(node, across, up):
     box, mouse = node.bounding_box(), node.page.mouse
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
