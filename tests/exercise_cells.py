@@ -56,6 +56,16 @@ def cells_of(page):
     return found
 
 
+@cache
+def pieces_of(page):
+    """Name of each piece of the reader's own layer that the page lets them write -> part -> cell."""
+    found = {}
+    for cell in read(page):
+        if match := re.fullmatch(r"write-(\w+)-(\w+)", cell.id):
+            found.setdefault(match[1], {})[match[2]] = cell
+    return found
+
+
 def checker_of(exercise):
     """Names of the checker and of what it checks, as in `check_mean(my_mean)`."""
     call = re.search(r"^(check_\w+)\(\s*(\w+)", exercise["check"].source, re.MULTILINE)

@@ -29,14 +29,15 @@ AREAS = {
         ["mha_course/pictures/*.py", "mha_course/questions/*.py"],
     ),
     "course support": (2_300, 1_900, ["mha_course/*.py", "mha_course/data/*.py"]),
-    "tests": (37_050, 35_600, ["tests/*.py"]),
+    "tests": (37_240, 35_600, ["tests/*.py"]),
     "the rest": (
-        12_470,
+        12_590,
         9_900,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
     ),
 }
 MORE = ["Makefile", ".ci/run"]  # files of the rest whose names have no ending
+MADE = "mha_course/built.py"  # from the pages, whose code is counted there
 
 # Lines of code, without docstrings, comments and blank lines.
 MODULES = {
@@ -56,7 +57,7 @@ MODULES = {
 
 # Lines of code in a notebook: all, and those that are neither shown nor a solution. Some pages are to follow.
 NOTEBOOK, HIDDEN = 900, 350
-LONGER = {"chapters/05_positional_encoding.ipynb": (920, 350)}
+LONGER = {"chapters/05_positional_encoding.ipynb": (940, 350)}
 HIDES = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 
 
@@ -78,6 +79,8 @@ def area_of(name):
     """Return the area that counts a file, or None."""
     if name in MORE:
         return "the rest"
+    if name == MADE:
+        return None
     ours = name.startswith(("mha_lib/", "mha_course/", "tests/"))
     for area, (_, _, patterns) in AREAS.items():
         if area == "the rest" and ours and not name.endswith(".toml"):

@@ -20,6 +20,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import built
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
@@ -31,6 +32,9 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 REFERENCE = "IPY_MODEL_"  # how the state of one widget model names another
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 # The first line of an exercise: its number, its stars and its minutes.
+PIECE = re.compile(
+    r"^\*\*Write `(\w+)`\.\*\*", re.MULTILINE
+)  # a part of the reader's own layer
 TASK = re.compile(r"(\W*(?:Exercise )?)\d+\b(.*★{1,3}.*\b\d+ minutes)")
 SOLUTION = {"code_prompt_show": "Show solution", "code_prompt_hide": "Hide solution"}
 # A progress bar would stay in the stored output, as text, although it has disappeared from the screen.
@@ -52,6 +56,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     paths = options.notebooks or notebooks()
 
+    built.main([])  # later pages import from it what earlier ones define
     with ThreadPoolExecutor(options.jobs) as pool:
         failed = [
             path
@@ -157,17 +162,20 @@ def normalise(notebook):
 def name_exercises(cells):
     """Number the exercises of a page in their order, and give their five cells the ids that tests look for.
 
-    What an author writes in JupyterLab tells which cells they are: a task with stars, a stub to fill in, a
-    call of a checker, hints, and a folded solution.
+    What an author writes in JupyterLab tells which cells they are: a task with stars, or with the name of the
+    piece that a reader writes; a stub to fill in, a call of a checker, hints, and a folded solution.
     """
-    number, parts = 0, []
+    number, name, parts = 0, "", []
     for cell in cells:
         if cell.cell_type == "markdown" and TASK.match(cell.source):
             number, parts = number + 1, ["stub", "check", "hints", "solution"]
-            cell.id = f"ex{number}-task"
+            name = f"ex{number}"
+            cell.id = f"{name}-task"
             cell.source = TASK.sub(rf"\g<1>{number}\2", cell.source, count=1)
+        elif cell.cell_type == "markdown" and (piece := PIECE.search(cell.source)):
+            name, parts = f"write-{piece[1]}", ["stub", "check", "hints", "solution"]
         elif parts and is_part(parts[0], cell):
-            cell.id = f"ex{number}-{parts.pop(0)}"
+            cell.id = f"{name}-{parts.pop(0)}"
             if not parts:
                 cell.metadata["mystnb"] = cell.metadata.get("mystnb", {}) | SOLUTION
 

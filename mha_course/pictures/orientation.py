@@ -7,13 +7,14 @@ from typing import Any
 
 from IPython.display import HTML
 
+STYLE = (
+    "<style>html[data-theme] .cell_output .text_html:has(.cards)"
+    "{background:none!important;color:inherit!important;padding:0!important}</style>"
+)
+
 
 def _cards(size: int, items: Iterable[tuple[str, str]]) -> Any:
     """Boxes in a row, each with a title above a note; on a narrow screen they wrap."""
-    style = (
-        "<style>html[data-theme] .cell_output .text_html:has(.cards)"
-        "{background:none!important;color:inherit!important;padding:0!important}</style>"
-    )
     row = "display:flex;flex-wrap:wrap;gap:10px;margin:8px 0;padding:0;list-style:none"
     box = (
         "flex:1 1 180px;border:1px solid #7a8794;border-radius:8px;padding:8px 10px;margin:0;"
@@ -23,7 +24,7 @@ def _cards(size: int, items: Iterable[tuple[str, str]]) -> Any:
         f'<li style="{box}"><div style="font-size:{size}px;font-weight:600">{title}</div>{note}</li>'
         for title, note in items
     ]
-    return HTML(f'{style}<ol class="cards" style="{row}">{"".join(parts)}</ol>')
+    return HTML(f'{STYLE}<ol class="cards" style="{row}">{"".join(parts)}</ol>')
 
 
 def formula() -> Any:
@@ -61,4 +62,30 @@ def chapters() -> Any:
             ("7 The Transformer", "all parts, and a model that writes dates"),
             ("8 Inside it", "what its heads do, and where it fails"),
         ],
+    )
+
+
+WAY = ("pool", "score", "mask", "head", "heads", "layer", "order", "block", "model")
+
+
+def way(written: int, here: int = 0) -> Any:
+    """The parts on the way to a model: those that are written already, and those that this page is about.
+
+    Args:
+        written: how many of them earlier pages have written.
+        here: how many this page adds.
+    """
+    row = "display:flex;flex-wrap:wrap;gap:6px;margin:8px 0;padding:0;list-style:none"
+    box = "border:1px solid #7a8794;border-radius:12px;padding:2px 10px;margin:0;font-size:14px"
+    filled = ";background:#4c78a8;border-color:#4c78a8;color:#fff"
+    parts = []
+    for number, name in enumerate(WAY):
+        done, now = number < written, written <= number < written + here
+        mark = " ✓" if done else ""
+        look = filled if done else ";border-width:2px;font-weight:600" * now
+        current = ' aria-current="step"' * now
+        parts.append(f'<li style="{box}{look}"{current}>{name}{mark}</li>')
+    label = "The way to a model: what is written already is filled"
+    return HTML(
+        f'{STYLE}<ol class="cards" aria-label="{label}" style="{row}">{"".join(parts)}</ol>'
     )

@@ -1,16 +1,16 @@
-"""What the reader builds in chapters 1 to 3 runs without `mha_lib`, and is multi-head attention.
+"""What the reader builds runs without `mha_lib`, and is multi-head attention.
 
-The cells tagged `build` are taken out of the three notebooks, in their order, and run in a process of their
-own in which `mha_lib` cannot be imported. What they define is held against torch's layer, with its weights.
+`mha_course/built.py`, made from the cells tagged `build`, runs in a process of its own in which `mha_lib`
+cannot be imported. What it defines is held against torch's layer, with its weights.
 """
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
+import built
+
 ROOT = Path(__file__).resolve().parents[2]
-CHAPTERS = ("01_attention_pooling", "02_scoring_functions", "03_multi_head_attention")
 
 BLOCKED = """
 import sys
@@ -75,39 +75,31 @@ print("all equal")
 """
 
 
-def cells(chapter):
-    notebook = json.loads((ROOT / "chapters" / f"{chapter}.ipynb").read_text(encoding="utf-8"))
-    return [
-        "".join(cell["source"])
-        for cell in notebook["cells"]
-        if cell["cell_type"] == "code" and "build" in cell["metadata"].get("tags", [])
-    ]
-
-
 def run(source, folder):
     command = [sys.executable, "-I", "-c", source]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
 
 
-def built():
-    return "\n\n".join(cell for chapter in CHAPTERS for cell in cells(chapter))
+BUILT = (ROOT / "mha_course" / "built.py").read_text(encoding="utf-8")
 
 
-def test_each_chapter_builds_something():
-    assert all(cells(chapter) for chapter in CHAPTERS)
+def test_the_module_is_what_the_pages_build(capsys, monkeypatch):
+    assert built.main(["--check"]) == 0
+    monkeypatch.setattr(built, "TARGET", ROOT / "README.md")
+    assert built.main(["--check"]) == 1
+    assert "run python tools/built.py" in capsys.readouterr().out
 
 
 def test_what_the_reader_built_equals_torchs_layer(tmp_path):
-    found = run(BLOCKED + built() + CHECK, tmp_path)
+    found = run(BLOCKED + BUILT + CHECK, tmp_path)
     assert found.stdout.endswith("all equal\n"), found.stderr
 
 
 def test_a_fault_in_what_the_reader_built_is_noticed(tmp_path):
     """The comparison can fail: a missing scale, and a mask that means the opposite."""
-    sound = built()
     for old, new in ((".softmax(-1)", ".softmax(-2)"), ("sqrt(", "abs(")):
-        assert old in sound
-        found = run(BLOCKED + sound.replace(old, new) + CHECK, tmp_path)
+        assert old in BUILT
+        found = run(BLOCKED + BUILT.replace(old, new) + CHECK, tmp_path)
         assert "all equal" not in found.stdout, (old, new)
         assert "AssertionError" in found.stderr, found.stderr
 

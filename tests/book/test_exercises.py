@@ -4,9 +4,10 @@ import copy
 import re
 
 import pytest
-from exercise_cells import CHAPTERS, CHECKS, PARTS, cells_of, checker_of, read
+from exercise_cells import CHAPTERS, CHECKS, PARTS, cells_of, checker_of, pieces_of, read
 
 PAGES = [path.stem for path in sorted(CHAPTERS.glob("*.ipynb")) if cells_of(path.stem)]
+PIECES = [(path.stem, name) for path in sorted(CHAPTERS.glob("*.ipynb")) for name in pieces_of(path.stem)]
 EXERCISES = [(page, number) for page in PAGES for number in cells_of(page)]
 SOLUTION = {"code_prompt_show": "Show solution", "code_prompt_hide": "Hide solution"}
 
@@ -25,12 +26,41 @@ def faults(number, cells):
     if tuple(cells) != PARTS:
         yield f"its cells are {tuple(cells)}"
         return
-    task, stub, check, hints, solution = (cells[part].source for part in PARTS)
+    task, solution = cells["task"].source, cells["solution"].source
     if not re.match(rf"\W*(?:Exercise )?{number}\b.*★{{1,3}}.*\b\d+ minutes", task):
         yield "the task does not name its number, its stars and its minutes"
+    name, answer = checker_of(cells)
+    yield from lacking(name, answer, cells)
+    if not re.search(rf"^assert {name}\(", solution, re.M) or not re.search(r'"\n?\)$', solution):
+        yield "the solution does not end with its check and the reason"
+    if re.search(rf"^(?:def|class) {answer}\b", solution, re.M):
+        yield "the solution replaces the reader's answer"
+    if "Why the tempting answer fails" not in shown(cells["solution"]):
+        yield "the solution does not say why the tempting answer fails"
+    if "tempting answer" in task + cells["hints"].source:
+        yield "the tempting answer is explained openly"
+
+
+def faults_of_piece(answer, cells):
+    """What a piece of the reader's own layer lacks."""
+    if not {*PARTS[1:]} <= cells.keys():
+        yield f"its cells are {tuple(cells)}"
+        return
+    name, checked = checker_of(cells)
+    yield from lacking(name, answer, cells)
+    if checked != answer:
+        yield f"the check is of {checked}"
+    if not re.search(rf"^@solution\({name}\)\n(?:def|class) {answer}\b", cells["solution"].source, re.M):
+        yield "the solution does not leave the reader's answer in its place"
+    if "build" not in cells["solution"].metadata.get("tags", []):
+        yield "the solution is not collected"
+
+
+def lacking(name, answer, cells):
+    """What the stub, the check, the hints or the fold lack."""
+    stub, check, hints = (cells[part].source for part in PARTS[1:4])
     if not re.search(r"\n +# .*\n +\.\.\.$", stub):
         yield "the stub does not end with its purpose and a line to fill in"
-    name, answer = checker_of(cells)
     if name not in CHECKS:
         yield "the check calls no checker"
         return
@@ -39,7 +69,11 @@ def faults(number, cells):
     if f"import {name}" not in check and name not in stub:
         yield "the checker is not imported"
     # What a class lacks is said in other words.
-    empty = "Not yet: the function returns None" if stub.split(answer)[0][-4:] == "def " else "Not yet: "
+    empty = (
+        "Not yet: the function returns None"
+        if re.split(rf"\b{answer}\b", stub)[0][-4:] == "def "
+        else "Not yet: "
+    )
     if not shown(cells["check"]).startswith(empty):
         yield f"the empty stub gets the verdict {shown(cells['check'])!r}"
     steps = re.findall(r"<details><summary>Hint (\d)</summary>\n\n.+?\n\n</details>", hints, re.S)
@@ -49,14 +83,6 @@ def faults(number, cells):
         or steps != [str(step) for step in range(1, len(steps) + 1)]
     ):
         yield f"the hints are numbered {steps}"
-    if not re.search(rf"^assert {name}\(", solution, re.M) or not re.search(r'"\n?\)$', solution):
-        yield "the solution does not end with its check and the reason"
-    if re.search(rf"^(?:def|class) {answer}\b", solution, re.M):
-        yield "the solution replaces the reader's answer"
-    if "Why the tempting answer fails" not in shown(cells["solution"]):
-        yield "the solution does not say why the tempting answer fails"
-    if "tempting answer" in task + hints:
-        yield "the tempting answer is explained openly"
     data = cells["solution"].metadata
     if "hide-cell" not in data.get("tags", []) or not data.get("mystnb", {}).items() >= SOLUTION.items():
         yield "the solution is not folded"
@@ -82,8 +108,17 @@ def test_exercises_are_numbered_in_order_and_their_cells_stand_together(page):
     assert len(re.findall(r"^(?:#+|\*\*).*\d.*★.*\b\d+ minutes", text, re.M)) == len(numbers)
 
 
+@pytest.mark.parametrize(("page", "name"), PIECES)
+def test_a_piece_of_the_readers_layer_is_complete(page, name):
+    assert list(faults_of_piece(name, pieces_of(page)[name])) == []
+    ids = [cell.id for cell in read(page)]
+    first = ids.index(f"write-{name}-stub")
+    assert ids[first : first + 4] == [f"write-{name}-{part}" for part in PARTS[1:]]
+    assert f"**Write `{name}`.**" in read(page)[first - 1].source
+
+
 def test_there_are_exercises_on_most_pages():
-    assert len(EXERCISES) >= 73
+    assert len(EXERCISES) + len(PIECES) >= 82
     assert len(PAGES) >= 13
 
 
@@ -116,3 +151,17 @@ def test_planted_fault_is_found(fault):
     assert list(faults(1, cells)) == []
     PLANTED[fault](cells)
     assert any(fault in found for found in faults(1, cells))
+
+
+def test_planted_fault_of_a_piece_is_found():
+    """What only pieces can lack; the rest is planted above."""
+    name = "my_lens_mask"
+    for plant, fault in (
+        (replace("solution", "@solution(check_lens_mask)\n", ""), "does not leave"),
+        (replace("check", "my_lens_mask", "my_causal_mask"), "the check is of"),
+        (lambda cells: cells["solution"].metadata.tags.remove("build"), "not collected"),
+    ):
+        cells = copy.deepcopy(pieces_of("02_scoring_functions")[name])
+        assert list(faults_of_piece(name, cells)) == []
+        plant(cells)
+        assert any(fault in found for found in faults_of_piece(name, cells)), fault

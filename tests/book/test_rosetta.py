@@ -244,7 +244,7 @@ def printed():
 
 @pytest.mark.parametrize("name", ["numpy", "pytorch"])
 def test_programs_of_the_book_are_still_as_stored(name):
-    """What the page says of our own layer, its signature too, changes with the library and with no file here."""
+    """What the page says of our own layer, its signature too, changes with the library alone."""
     found, before = rosetta.measure_or_say(name), rosetta.load_stored()["programs"]
     says, good = rosetta.verdict(name, found, before, check=True)
     assert good, says

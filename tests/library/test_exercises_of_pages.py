@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from exercise_cells import CHAPTERS, CHECKS, checkers_of, solution_of, solved
+from exercise_cells import CHAPTERS, CHECKS, checker_of, checkers_of, pieces_of, solution_of, solved
 
 from mha_course.exercises import Exercise, multi_head
 
@@ -21,6 +21,7 @@ EXERCISES = [name for name, check in CHECKS.items() if isinstance(check, Exercis
 
 def test_every_checker_is_used_on_one_page():
     used = [name for page in PAGES for name in checkers_of(page)]
+    used += [checker_of(piece)[0] for page in PAGES for piece in pieces_of(page).values()]
     assert set(used) <= set(CHECKS)
     assert all(used.count(name) == 1 for name in EXERCISES)
 

@@ -27,11 +27,12 @@ def modules_of(package):
 
 
 LIBRARY = modules_of(mha_lib)
-# test_types.py tries the widgets; pictures take the numbers of their pages, which draw them.
+# test_types.py tries the widgets; pictures take the numbers of their pages, which draw them; pages explain
+# what they build.
 SUPPORT = [
     name
     for name in modules_of(mha_course)
-    if not re.search(r"\.(widgets|exercises|questions|pictures)", name)
+    if not re.search(r"\.(widgets|exercises|questions|pictures|built)", name)
 ]
 MODULES = (*LIBRARY, *SUPPORT)
 

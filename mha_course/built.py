@@ -1,0 +1,221 @@
+"""What the reader of this course builds, chapter by chapter; nothing here uses `mha_lib`.
+
+`make notebooks` writes this file from the cells tagged `build`: change it there.
+"""
+
+import math
+from math import sqrt
+
+import torch
+from torch import nn
+
+# 01_attention_pooling
+
+
+def my_pooling(query, key, value):
+    """Attention with dot products as scores: the output and the weights."""
+    scores = query @ key.T  # (q_len, k_len): every query with every key
+    weights = scores.softmax(-1)  # each row sums to 1
+    return weights @ value, weights  # (q_len, value_dim): one mean for each query
+
+
+# 02_scoring_functions
+
+
+def my_masked_softmax(scores, mask=None):
+    """Softmax over the keys that the mask shows; a row that sees none is zeros."""
+    if mask is None:
+        return scores.softmax(-1)
+    shown = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return shown.softmax(-1) * mask
+
+
+def my_lens_mask(valid_lens, k_len):
+    """Show the first keys: (batch, 1, k_len) or (batch, q_len, k_len)."""
+    visible = torch.arange(k_len) < valid_lens[..., None]
+    return visible[:, None, :] if valid_lens.ndim == 1 else visible
+
+
+def my_causal_mask(q_len, k_len=None):
+    """Show each query its own place and all earlier ones, (q_len, k_len)."""
+    k_len = q_len if k_len is None else k_len
+    place = torch.arange(q_len)[:, None] + (k_len - q_len)
+    return torch.arange(k_len) <= place
+
+
+def my_attention(query, key, value, mask=None):
+    """Scaled dot-product attention: the output and the weights."""
+    width = query.shape[-1]
+    scores = query @ key.transpose(-2, -1) / sqrt(width)  # (..., q_len, k_len)
+    weights = my_masked_softmax(scores, mask)  # (..., q_len, k_len)
+    return weights @ value, weights  # (..., q_len, value_dim)
+
+
+# 03_multi_head_attention
+
+
+class MyHead(nn.Module):
+    """One head: three projections of its own, then attention."""
+
+    def __init__(self, embed_dim, head_dim, kdim=None, vdim=None):
+        super().__init__()
+        self.q_proj = nn.Linear(embed_dim, head_dim, bias=False)
+        self.k_proj = nn.Linear(kdim or embed_dim, head_dim, bias=False)
+        self.v_proj = nn.Linear(vdim or embed_dim, head_dim, bias=False)
+
+    def forward(self, query, key, value, mask=None):
+        q = self.q_proj(query)  # (batch, q_len, head_dim)
+        k = self.k_proj(key)  # (batch, k_len, head_dim)
+        v = self.v_proj(value)  # (batch, k_len, head_dim)
+        # (batch, q_len, head_dim), and weights (batch, q_len, k_len)
+        return my_attention(q, k, v, mask)
+
+
+class MyHeadLoop(nn.Module):
+    """Multi-head attention, one head after another."""
+
+    def __init__(self, embed_dim, num_heads, kdim=None, vdim=None):
+        super().__init__()
+        head_dim = embed_dim // num_heads
+        heads = [MyHead(embed_dim, head_dim, kdim, vdim) for _ in range(num_heads)]
+        self.heads = nn.ModuleList(heads)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=False)
+
+    def forward(self, query, key, value, mask=None):
+        results = [head(query, key, value, mask) for head in self.heads]
+        outputs, weights = zip(*results, strict=True)
+        outputs = torch.cat(outputs, dim=-1)  # (batch, q_len, embed_dim)
+        weights = torch.stack(weights, dim=1)  # (batch, num_heads, q_len, k_len)
+        return self.out_proj(outputs), weights
+
+
+def split_heads(x, num_heads):
+    x = x.unflatten(-1, (num_heads, -1))  # (batch, len, num_heads, head_dim)
+    return x.transpose(1, 2)  # (batch, num_heads, len, head_dim)
+
+
+def merge_heads(x):
+    x = x.transpose(1, 2)  # (batch, len, num_heads, head_dim)
+    return x.flatten(-2)  # (batch, len, embed_dim)
+
+
+class MyMultiHead(nn.Module):
+    """Multi-head attention, all heads at once."""
+
+    def __init__(self, embed_dim, num_heads, kdim=None, vdim=None, bias=False):
+        super().__init__()
+        self.num_heads = num_heads
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        self.k_proj = nn.Linear(kdim or embed_dim, embed_dim, bias=bias)
+        self.v_proj = nn.Linear(vdim or embed_dim, embed_dim, bias=bias)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+
+    def forward(self, query, key, value, mask=None):
+        q = self.q_proj(query)  # (batch, q_len, embed_dim)
+        k = self.k_proj(key)  # (batch, k_len, embed_dim)
+        v = self.v_proj(value)  # (batch, k_len, embed_dim)
+        q = split_heads(q, self.num_heads)  # (batch, num_heads, q_len, head_dim)
+        k = split_heads(k, self.num_heads)  # (batch, num_heads, k_len, head_dim)
+        v = split_heads(v, self.num_heads)  # (batch, num_heads, k_len, head_dim)
+        if mask is not None and mask.ndim == 3:
+            mask = mask.unsqueeze(1)  # (batch, 1, 1 or q_len, k_len)
+        heads, weights = my_attention(q, k, v, mask)  # heads: shaped as q
+        output = merge_heads(heads)  # (batch, q_len, embed_dim)
+        return self.out_proj(output), weights  # (batch, q_len, embed_dim)
+
+
+# 05_positional_encoding
+
+
+def encoding_by_loops(num_positions, embed_dim, base=10_000.0):
+    table = torch.zeros(num_positions, embed_dim)
+    for p in range(num_positions):
+        for c in range(embed_dim):
+            i = c // 2
+            angle = p * base ** (-2 * i / embed_dim)
+            table[p, c] = math.sin(angle) if c % 2 == 0 else math.cos(angle)
+    return table
+
+
+class MyPositions(nn.Module):
+    """Add row p of the table to token p."""
+
+    def __init__(self, embed_dim, max_len):
+        super().__init__()
+        table = encoding_by_loops(max_len, embed_dim)
+        # A buffer moves with the module to another device, and is not trained.
+        self.register_buffer("encoding", table, persistent=False)
+
+    def forward(self, x):  # (batch, len, embed_dim)
+        return x + self.encoding[: x.shape[1]]
+
+
+# 07_transformer
+
+
+def my_layer_norm(x, weight, bias, eps=1e-5):
+    centred = x - x.mean(-1, keepdim=True)
+    variance = centred.square().mean(-1, keepdim=True)
+    return centred / torch.sqrt(variance + eps) * weight + bias
+
+
+class MyFeedForward(nn.Module):
+    def __init__(self, embed_dim, hidden_dim):
+        super().__init__()
+        self.up_proj = nn.Linear(embed_dim, hidden_dim)
+        self.down_proj = nn.Linear(hidden_dim, embed_dim)
+
+    def forward(self, x):
+        return self.down_proj(torch.relu(self.up_proj(x)))
+
+
+class MyEncoderBlock(nn.Module):
+    def __init__(self, embed_dim, num_heads, hidden_dim):
+        super().__init__()
+        self.self_attention = MyMultiHead(embed_dim, num_heads, bias=True)
+        self.self_attention_norm = nn.LayerNorm(embed_dim)
+        self.feed_forward = MyFeedForward(embed_dim, hidden_dim)
+        self.feed_forward_norm = nn.LayerNorm(embed_dim)
+
+    def forward(self, x, mask=None):  # (batch, len, embed_dim)
+        y = self.self_attention_norm(x)
+        x = x + self.self_attention(y, y, y, mask)[0]
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class MyDecoderBlock(nn.Module):
+    def __init__(self, embed_dim, num_heads, hidden_dim):
+        super().__init__()
+        self.self_attention = MyMultiHead(embed_dim, num_heads, bias=True)
+        self.self_attention_norm = nn.LayerNorm(embed_dim)
+        self.cross_attention = MyMultiHead(embed_dim, num_heads, bias=True)
+        self.cross_attention_norm = nn.LayerNorm(embed_dim)
+        self.feed_forward = MyFeedForward(embed_dim, hidden_dim)
+        self.feed_forward_norm = nn.LayerNorm(embed_dim)
+
+    def forward(self, x, memory, memory_mask=None):
+        y = self.self_attention_norm(x)
+        x = x + self.self_attention(y, y, y, my_causal_mask(x.shape[1]))[0]
+        y = self.cross_attention_norm(x)
+        x = x + self.cross_attention(y, memory, memory, memory_mask)[0]
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+__all__ = [
+    "MyDecoderBlock",
+    "MyEncoderBlock",
+    "MyFeedForward",
+    "MyHead",
+    "MyHeadLoop",
+    "MyMultiHead",
+    "MyPositions",
+    "encoding_by_loops",
+    "merge_heads",
+    "my_attention",
+    "my_causal_mask",
+    "my_layer_norm",
+    "my_lens_mask",
+    "my_masked_softmax",
+    "my_pooling",
+    "split_heads",
+]

@@ -1,0 +1,121 @@
+"""What a reader wrote stays theirs: `solution` does not replace it, and an error names what it came from."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from IPython import get_ipython
+
+from mha_lib import _checks
+from mha_lib._judging import Verdict
+
+Piece = TypeVar("Piece", bound=Callable[..., Any])
+_OURS = "_is_the_courses"  # an attribute of solutions
+
+
+def solution(check: Callable[..., Verdict]) -> Callable[[Piece], Piece]:
+    """Keep what the reader wrote under the same name, if `check` accepts it; else define the solution.
+
+    So the folded solution of a page can be run in any case, and the cells below use whichever is there.
+
+    Raises:
+        TypeError: `check` is not callable.
+
+    Example:
+        >>> from mha_course.exercises import check_split_heads
+        >>> def split_heads(x, num_heads):  # the reader's
+        ...     return x.view(*x.shape[:2], num_heads, -1).transpose(1, 2)
+        >>> @solution(check_split_heads)
+        ... def split_heads(x, num_heads):
+        ...     return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+        Your `split_heads` was accepted, so the page goes on with it.
+    """
+    if not callable(check):
+        raise _checks.wrong_type("check", "callable", check)
+    names = sys._getframe(1).f_globals
+
+    def choose(ours: Piece) -> Piece:
+        name = ours.__name__
+        own: Piece | None = names.get(name)
+        if own is None or hasattr(own, _OURS) or not check(own):
+            setattr(ours, _OURS, True)
+            return ours
+        print(f"Your `{name}` was accepted, so the page goes on with it.")
+        return own
+
+    return choose
+
+
+def explain_error(result: Any) -> None:
+    """After a cell that failed, name the reader's pieces that it used, and offer the course's.
+
+    IPython calls it after each cell; `result` says which error there was, and what the cell was.
+    """
+    error = getattr(result, "error_in_exec", None)
+    if error is None:
+        return
+    from mha_course import built
+
+    names = get_ipython().user_ns
+    used, trace = set(), error.__traceback__
+    while trace is not None:
+        used.add(trace.tb_frame.f_code)
+        trace = trace.tb_next
+    words = {
+        node.id
+        for node in ast.walk(_parsed(result.info.raw_cell))
+        if isinstance(node, ast.Name)
+    }
+    for name in built.__all__:
+        own = names.get(name)
+        course = f"`from mha_course.built import {name}`"
+        if own is None:
+            if getattr(error, "name", None) == name:
+                print(
+                    f"`{name}` is written in a cell that was not run. Run it, or go on with {course}."
+                )
+        elif own is not getattr(built, name) and not hasattr(own, _OURS):
+            if name not in words and not used & _codes(own):
+                continue
+            if _is_stub(own):
+                print(
+                    f"`{name}` is still a stub: write it, or run the folded solution below its check."
+                )
+            else:
+                print(
+                    f"Your `{name}` took part in this. To go on with the course's: {course}."
+                )
+
+
+def _parsed(cell: str) -> ast.Module:
+    try:
+        return ast.parse(cell)
+    except SyntaxError:  # a magic command
+        return ast.Module([], [])
+
+
+def _codes(thing: Any) -> set[types.CodeType]:
+    """The code of a function, or of the methods of a class."""
+    functions = [thing, *vars(thing).values()] if inspect.isclass(thing) else [thing]
+    return {one.__code__ for one in functions if inspect.isfunction(one)}
+
+
+def _is_stub(thing: Any) -> bool:
+    """Whether the source of a function or class still holds a line of dots."""
+    try:
+        tree = ast.parse(inspect.cleandoc("\n" + inspect.getsource(thing)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    return any(
+        isinstance(node, ast.Expr) and getattr(node.value, "value", None) is ...
+        for node in ast.walk(tree)
+    )
+
+
+if (shell := get_ipython()) is not None:
+    shell.events.register("post_run_cell", explain_error)

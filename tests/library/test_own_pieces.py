@@ -1,0 +1,137 @@
+"""What a reader wrote is used by the page, in any style, and an error says whose code took part."""
+
+import pytest
+import torch
+from exercise_cells import CHAPTERS, pieces_of
+from IPython.core.interactiveshell import InteractiveShell
+
+from mha_course import built
+from mha_course.exercises import own
+
+PIECES = {name: page.stem for page in sorted(CHAPTERS.glob("*.ipynb")) for name in pieces_of(page.stem)}
+# Right answers in other styles than that of the solution.
+OTHERS = {
+    "my_pooling": """
+def my_pooling(query, key, value):
+    weights = torch.nn.functional.softmax(torch.einsum("qd,kd->qk", query, key), dim=1)
+    return torch.einsum("qk,kv->qv", weights, value), weights""",
+    "my_masked_softmax": """
+def my_masked_softmax(scores, mask=None):
+    if mask is None:
+        mask = torch.ones_like(scores, dtype=torch.bool)
+    weights = torch.where(mask, scores, torch.finfo(scores.dtype).min).softmax(dim=-1)
+    return torch.where(mask, weights, 0)""",
+    "my_lens_mask": """
+def my_lens_mask(valid_lens, k_len):
+    lens = valid_lens.view(len(valid_lens), -1)
+    rows = [[[j < int(n) for j in range(k_len)] for n in sample] for sample in lens]
+    return torch.tensor(rows)""",
+    "my_causal_mask": """
+def my_causal_mask(q_len, k_len=None):
+    k_len = k_len or q_len
+    return torch.ones(q_len, k_len).tril(k_len - q_len).bool()""",
+    "my_attention": """
+def my_attention(query, key, value, mask=None):
+    scores = torch.einsum("...qd,...kd->...qk", query / query.shape[-1] ** 0.5, key)
+    weights = my_masked_softmax(scores, mask)
+    return torch.einsum("...qk,...kv->...qv", weights, value), weights""",
+    "MyHead": """
+class MyHead(torch.nn.Module):
+    def __init__(self, embed_dim, head_dim, kdim=None, vdim=None):
+        super().__init__()
+        for name, width in (("q", embed_dim), ("k", kdim or embed_dim), ("v", vdim or embed_dim)):
+            setattr(self, name + "_proj", torch.nn.Linear(width, head_dim, False))
+    def forward(self, query, key, value, mask=None):
+        return my_attention(self.q_proj(query), self.k_proj(key), self.v_proj(value), mask)""",
+    "split_heads": """
+def split_heads(x, num_heads):
+    return torch.stack(x.chunk(num_heads, dim=-1), dim=1)""",
+    "merge_heads": """
+def merge_heads(x):
+    return torch.cat(list(x.unbind(1)), dim=-1)""",
+    "MyMultiHead": """
+class MyMultiHead(torch.nn.Module):
+    def __init__(self, embed_dim, num_heads, kdim=None, vdim=None, bias=False):
+        super().__init__()
+        widths = {"q": embed_dim, "k": kdim or embed_dim, "v": vdim or embed_dim, "out": embed_dim}
+        for name, width in widths.items():
+            setattr(self, name + "_proj", torch.nn.Linear(width, embed_dim, bias=bias))
+        self.num_heads = num_heads
+    def forward(self, query, key, value, mask=None):
+        parts = self.q_proj(query), self.k_proj(key), self.v_proj(value)
+        pairs = []
+        for q, k, v in zip(*(part.chunk(self.num_heads, -1) for part in parts)):
+            pairs.append(my_attention(q, k, v, mask))
+        heads, weights = zip(*pairs)
+        return self.out_proj(torch.cat(heads, -1)), torch.stack(weights, 1)""",
+    "MyPositions": """
+class MyPositions(torch.nn.Module):
+    def __init__(self, embed_dim, max_len):
+        super().__init__()
+        self.rows = torch.nn.Embedding.from_pretrained(encoding_by_loops(max_len, embed_dim))
+    def forward(self, x):
+        return x + self.rows(torch.arange(x.shape[1], device=x.device))""",
+}
+
+
+def space():
+    """The names that a page has when a piece is written: torch, and the pieces before it."""
+    return {"torch": torch, "nn": torch.nn} | {name: getattr(built, name) for name in built.__all__}
+
+
+def run_solution(name, names):
+    exec(pieces_of(PIECES[name])[name]["stub"].source.split("\n\n\n")[0], names)  # noqa: S102, its imports
+    if "solution" not in names:
+        names["solution"] = own.solution
+    exec(pieces_of(PIECES[name])[name]["solution"].source, names)  # noqa: S102
+    return names[name]
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_an_accepted_answer_is_not_replaced_and_a_stub_is(name, capsys):
+    names = space()
+    exec(OTHERS[name], names)  # noqa: S102
+    mine = names[name]
+    assert run_solution(name, names) is mine
+    assert "was accepted" in capsys.readouterr().out
+    names = space()
+    exec(pieces_of(PIECES[name])[name]["stub"].source, names)  # noqa: S102
+    stub = names[name]
+    solved = run_solution(name, names)
+    assert solved is not stub
+    assert run_solution(name, names) is not solved  # the page's own is defined again
+    assert capsys.readouterr().out == ""
+
+
+@pytest.fixture
+def shell():
+    """An IPython without a terminal, which tells of errors as a page does."""
+    shell = InteractiveShell.instance()
+    shell.events.register("post_run_cell", own.explain_error)
+    shell.user_ns.update(space())
+    yield shell
+    shell.events.unregister("post_run_cell", own.explain_error)
+    InteractiveShell.clear_instance()
+
+
+def said(shell, capsys, *cells):
+    for cell in cells:
+        shell.run_cell(cell)
+    return [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if "mha_course.built" in line or "still a stub" in line
+    ]
+
+
+def test_a_cell_that_fails_says_which_piece_it_used(shell, capsys):
+    stub = pieces_of("02_scoring_functions")["my_attention"]["stub"].source
+    [line] = said(shell, capsys, stub, "output, weights = my_attention(*3 * [torch.ones(2, 3)])")
+    assert line.startswith("`my_attention` is still a stub")
+    wrong = "def my_attention(query, key, value, mask=None):\n    return query @ key"
+    within = "def mine(x):\n    return my_attention(x, x, x)"
+    [line] = said(shell, capsys, wrong, within, "mine(torch.ones(2, 3))")
+    assert line.startswith("Your `my_attention` took part in this.")
+    [line] = said(shell, capsys, "del my_attention", "my_attention(1, 2, 3)")
+    assert line.startswith("`my_attention` is written in a cell that was not run.")
+    assert said(shell, capsys, "1 / 0", "1 / 1", "this is no Python") == []

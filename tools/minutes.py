@@ -1,0 +1,80 @@
+"""Measure how long each page takes: its path, its exercises, and what goes deeper.
+
+    python tools/minutes.py
+
+180 words of prose a minute, 1 minute for a visible cell, 3/4 for a question, 2 1/2 for a widget, 1/2 for a
+figure or a displayed equation. What is folded does not count: set-up, solutions, hints. The head of a page
+says these minutes, and a test compares.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORDS, CELL, QUESTION, WIDGET, FIGURE = 180, 1, 0.75, 2.5, 0.5
+HIDDEN = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
+VIEW = "application/vnd.jupyter.widget-view+json"
+# Sections that are not the path; any other heading of their level ends them.
+ASIDE = {"Exercises": "exercises", "Going deeper": "deeper"}
+
+
+def minutes(path):
+    """Return the minutes of a page by part: path, exercises, deeper."""
+    spent, part = {"path": 0.0, "exercises": 0.0, "deeper": 0.0}, "path"
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "code":
+            spent[part] += of_code(cell)
+            continue
+        for section in re.split(r"^(?=## )", source, flags=re.MULTILINE):
+            if heading := re.match(r"## (.*)", section):
+                part = ASIDE.get(heading[1].strip(), "path")
+            spent[part] += of_text(section)
+    return spent
+
+
+def of_text(text):
+    """Return the minutes of prose, with its displayed equations."""
+    text = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
+    equations = re.findall(r"\$\$.*?\$\$", text, flags=re.DOTALL)
+    for equation in equations:
+        text = text.replace(equation, "")
+    text = re.sub(r"\]\([^)]*\)|\{[\w:]+\}`[^`]*`|\$[^$]*\$|[|#*>-]", " ", text)
+    return len(re.findall(r"\w[\w'’]*", text)) / WORDS + FIGURE * len(equations)
+
+
+def of_code(cell):
+    """Return the minutes of a cell: its code if it is visible, and what it shows."""
+    tags = set(cell["metadata"].get("tags", []))
+    if tags & {"hide-cell", "remove-cell"} or cell["id"] == "setup":
+        return 0.0
+    spent = float(CELL * (not tags & HIDDEN))
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        text = "".join(data.get("text/plain", []))
+        if asked := re.match(r"Quiz\((\d+) question", text):
+            spent += QUESTION * int(asked[1])
+        elif VIEW in data:
+            spent += WIDGET
+        elif "image/png" in data or "<svg" in "".join(data.get("text/html", [])):
+            spent += FIGURE
+    return spent
+
+
+def pages():
+    """Return the pages with code, in the order of their names."""
+    return [ROOT / "index.ipynb", *sorted(ROOT.glob("chapters/*.ipynb"))]
+
+
+def main():
+    """Print the minutes of each page."""
+    print("path  exercises  deeper")
+    for path in pages():
+        spent = [round(n) for n in minutes(path).values()]
+        print("{:4} {:10} {:7}  {}".format(*spent, path.stem))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
