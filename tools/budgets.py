@@ -29,9 +29,9 @@ AREAS = {
         ["mha_course/pictures/*.py", "mha_course/questions/*.py"],
     ),
     "course support": (2_300, 1_900, ["mha_course/*.py", "mha_course/data/*.py"]),
-    "tests": (37_240, 35_600, ["tests/*.py"]),
+    "tests": (37_490, 35_600, ["tests/*.py"]),
     "the rest": (
-        12_590,
+        12_860,
         9_900,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
     ),
