@@ -46,7 +46,7 @@ def test_one_call_goes_through_few_functions(need_weights):
         layer(x, x, x, valid_lens=torch.tensor([3, 5]), is_causal=True, need_weights=need_weights)
     assert len(set(called.names)) <= 14, sorted(set(called.names))
     again = {name for name in called.names if called.names.count(name) > 1}
-    assert again <= {"split_heads"}, called.names
+    assert again <= {"_split"}, called.names
 
 
 def test_the_readable_path_is_what_the_chapters_teach():
