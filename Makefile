@@ -98,8 +98,10 @@ notebooks: machine ## run the pages with code and store their outputs (CHAPTERS=
 	$(BIN)/python tools/set_repository.py
 	$(BIN)/python tools/run_notebooks.py --jobs $(JOBS) $(CHAPTERS)
 
-# Numbers in the text name what prints them; a changed sentence is noted again after somebody has read it.
+# Numbers in the text name what prints them; a changed sentence is noted again after somebody has read it, and so is each
+# text that nothing can run: beside what it is about.
 claims: .venv/ready ## write beside each number of a page where it comes from, and say which ones need an author
+	$(BIN)/python tools/beside.py --write
 	$(BIN)/python tools/claims.py --write
 
 # What trains longer than a page may. One experiment is one process with one thread, so JOBS of them run at a time. After

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import urllib.parse
 from pathlib import Path
 
@@ -34,8 +35,9 @@ JUPYTER_BOOK = """\
 #!/usr/bin/env bash
 echo "jupyter-book" >>log
 out="$4/_build/html"
-mkdir -p "$out"
+mkdir -p "$out/wheel"
 cp content "$out/index.html"
+cp content "$out/wheel/course.whl"
 [ ! -e fail ]
 """
 
@@ -197,6 +199,22 @@ def test_book_that_did_not_change_is_not_touched(checkout):
     before = (checkout.folder / "_build" / "html").stat().st_ino
     checkout.make("book")
     assert (checkout.folder / "_build" / "html").stat().st_ino == before
+
+
+def test_a_release_holds_the_built_book_and_nothing_else(checkout):
+    for name in ("dist/old.whl", "wheel/other.whl", "_build/html.old/index.html"):
+        (checkout.folder / name).parent.mkdir(parents=True)
+        (checkout.folder / name).write_text("other")
+    assert checkout.make("dist").returncode == 0
+    dist, book = checkout.folder / "dist", checkout.folder / "_build" / "html"
+    assert {path.name for path in dist.iterdir()} == {"book.tar.gz", "course.whl", "SHA256SUMS"}
+    assert (dist / "course.whl").read_text() == "first"
+    with tarfile.open(dist / "book.tar.gz") as packed:
+        files = {one.name: packed.extractfile(one).read() for one in packed if one.isfile()}
+    names = ("index.html", "wheel/course.whl")
+    assert files == {f"html/{name}": (book / name).read_bytes() for name in names}
+    check = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=dist, capture_output=True)
+    assert check.returncode == 0 and check.stdout.count(b": OK") == 2
 
 
 def test_address_of_the_book_works_with_a_space(checkout):

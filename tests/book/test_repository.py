@@ -110,6 +110,44 @@ def test_links_to_colab_lead_to_the_published_copies():
     assert found == {PUBLISHED}
 
 
+def pages_by_name():
+    """What a link may call a page, in small letters -> its file: title, words of the file's name, chapter."""
+    for page in notebooks():
+        title = nbformat.read(page, as_version=4).cells[0].source.splitlines()[0].strip("# ")
+        kind, _, words = page.stem.partition("_")
+        for name in (title.lower().removeprefix("the "), words.replace("_", " ")):
+            yield name, page.stem
+        if kind.isdigit():
+            yield f"chapter {int(kind)}", page.stem
+
+
+def misleading(text, pages):
+    """The links of a text that name a page, or a chapter, and lead to another."""
+    for said, target in re.findall(r"(?<!!)\[([^]\[]+)\]\(([^)\s]+)\)", text):
+        said = " ".join(said.lower().split())
+        named = [re.sub(r"^(the|appendix on|\d) ", "", said), *re.findall(r"chapter \d\b", said)]
+        named += [f"chapter {number}" for number in re.findall(r"^(\d) ", said)]
+        if {pages.get(name) for name in named} - {Path(target.partition("#")[0]).stem, None}:
+            yield said
+
+
+def test_what_names_a_page_leads_to_it():
+    pages = dict(pages_by_name())
+    texts = [text_of(path) for path in FILES if path.suffix == ".md"]
+    texts += [cell.source for path in notebooks() for cell in nbformat.read(path, as_version=4).cells]
+    assert [said for text in texts for said in misleading(text, pages)] == []
+    elsewhere = [said for text in texts for said in misleading(re.sub(r"\]\(\S+\)", "](x)", text), pages)]
+    assert len(elsewhere) > 100
+    assert {"8 inside a trained transformer", "bug zoo", "what heads learn"} <= {*elsewhere}
+
+
+def test_the_year_of_a_reference_is_in_its_name():
+    text = text_of(ROOT / "chapters" / "references.bib")
+    years = dict(re.findall(r"(?m)^@\w+\{(\w+), .*\byear=\{(\d+)\}", text))
+    assert len(years) == text.count("\n@") + 1
+    assert [key for key, year in years.items() if re.findall(r"(?:18|19|20)\d\d", key) != [year]] == []
+
+
 def test_nothing_derived_is_in_git():
     """A hash of what the build makes would change with each line of the packages."""
     digests = [file.sha256 for file in course_files.of_this_course()]

@@ -332,8 +332,10 @@ def test_names_of_others_are_found_by_a_mapping(tmp_path):
     edits = [(f"self.{name} = nn", f"self.inner.{name[0]} = nn") for name in names]
     edits += [(f"self.{name}(", f"self.inner.{name[0]}(") for name in names]
     made = ("super().__init__()", "super().__init__()\n        self.inner = nn.Module()")
+    # One of them in a plain list, of which torch knows nothing.
+    made = (made[0], f"{made[1]}\n        self.several = [None, self.inner]")
     layer = layer_of(tmp_path, AT_ONCE, made, *edits)
-    paths = {"q_proj": "inner.q", "k_proj": "inner.k", "v_proj": "inner.v.weight", "out_proj": "inner.o"}
+    paths = {"q_proj": "inner.q", "k_proj": "several.1.k", "v_proj": "inner.v.weight", "out_proj": "inner.o"}
     assert check_multi_head(layer, adapter=paths)
     lost = check_multi_head(layer, adapter=paths | {"q_proj": "inner.query"})
     assert "were not found ('Module' object has no attribute 'query')" in lost.message

@@ -276,6 +276,19 @@ def test_everything_public_has_an_example():
     assert {f"mha_lib.multi_head.MultiHeadAttention.{name}" for name in methods} <= with_own
 
 
+def test_docstrings_state_the_corner_of_the_causal_mask_that_the_code_has():
+    """Queries and keys end together; whatever hides the future says so, or names the function that does."""
+    stated = (
+        "The two sequences end together (bottom-right alignment): the last of `q_len` queries sees every one"
+    )
+    assert stated in " ".join(mha_lib.causal_mask.__doc__.split())
+    assert mha_lib.causal_mask(2, 4)[-1].all() and not mha_lib.causal_mask(2, 4)[0].all()
+    for path, thing in (PUBLIC | METHODS).items():
+        text = " ".join((inspect.getdoc(thing) or "").split())
+        assert not re.search(r"(begin|start)s? together|(top|upper)[- ]left|bottom-left", text), path
+        assert "hide the future" not in text or "`causal_mask`" in text, path
+
+
 def run_python(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 

@@ -16,7 +16,16 @@ from attention_marks import slow
 from random_tensors import bools, random
 from torch import nn
 
-from mha_lib import EncoderBlock, FeedForward, RMSNorm, RotaryPositionalEncoding, capture_attention, masking
+from mha_lib import (
+    GPT2,
+    EncoderBlock,
+    EncoderDecoder,
+    FeedForward,
+    RMSNorm,
+    RotaryPositionalEncoding,
+    capture_attention,
+    masking,
+)
 from mha_lib.cache import KeyValueCache
 from mha_lib.transformer import DecoderBlock, DecoderBlockCache, TransformerDecoder, TransformerEncoder
 
@@ -174,6 +183,25 @@ def test_no_dropout_in_evaluation(kind):
     state = torch.get_rng_state()
     assert torch.equal(dropping(*inputs), plain(*inputs))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+MODELS = {
+    "GPT-2": (lambda p: GPT2(19, 12, 3, 7, 2, max_len=5, dropout=p), 1 + 2 * 3),
+    "encoder and decoder": (lambda p: EncoderDecoder(19, 19, 12, 3, 7, 2, dropout=p), 2 + 2 * (3 + 4)),
+}
+
+
+@pytest.mark.parametrize(("make_model", "drops"), MODELS.values(), ids=MODELS)
+def test_embeddings_hidden_layers_and_residuals_are_dropped_once_each(make_model, drops):
+    """Where everything is dropped, nothing of the tokens is left."""
+    model, dropped = make_model(1.0).train(), []
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.register_forward_hook(lambda part, _, output: dropped.append(output.abs().max().item()))
+    tokens = torch.arange(6).view(2, 3)
+    logits = model(tokens, tokens) if isinstance(model, EncoderDecoder) else model(tokens)[1]
+    assert dropped == [0.0] * drops
+    assert torch.equal(logits, logits[:1, :1].expand_as(logits))
 
 
 # The cache

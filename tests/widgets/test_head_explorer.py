@@ -523,7 +523,7 @@ def test_small_maps_have_their_numbers_in_the_cells(show):
 @pytest.mark.parametrize("stage", ["scores", "masked", "weights", "output"])
 def test_signed_numbers_are_red_and_blue_and_weights_are_not(show, stage, theme):
     """Cells, small maps and colour bar have one map, and the numbers in the cells can be read on it."""
-    explorer = make_explorer(stage=stage, valid_len=3, num_heads=3)
+    explorer = make_explorer(stage=stage, valid_len=3, num_heads=12)
     host = show(explorer, theme=theme)
     maps, is_signed = maps_of(explorer), stage != "weights"
     most = maps[maps.isfinite()].abs().max().item()

@@ -243,6 +243,21 @@ def test_keys_and_values_move_apart_by_keyboard(show):
         expect(status).to_contain_text("Weights changed, output changed")
 
 
+def test_each_move_is_told_from_before_to_after(show):
+    host = show(PoolingExplorer())
+    nodes = {name: control(host, name) for name in ("bandwidth", "kernel")}
+    nodes |= {name: handle(host, name) for name in ("query", "key", "value")}
+    for name in ("bandwidth", "query", "key", "value", "kernel"):
+        was, output = setting_of(nodes[name]), shown(host, "output").item()
+        nodes[name].select_option("boxcar") if name == "kernel" else nodes[name].press("ArrowRight")
+        assert f"{was} → {setting_of(nodes[name])}." in move_text(host)
+        assert f"Output changed: {output:.3f} → {shown(host, 'output').item():.3f}" in move_text(host)
+
+
+def setting_of(node):
+    return node.evaluate("node => node.ariaValueText ?? node.value")
+
+
 def drag(node, across, up):
     box, mouse = node.bounding_box(), node.page.mouse
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2

@@ -201,3 +201,64 @@ def test_the_loader_keeps_the_contract_of_front_end_modules(reader, tmp_path):
     tab.host(0).click()
     assert [tab.host(i).inner_text() for i in range(3)] == ["2 2", "1 1", "0 undefined"]
     assert page.locator("[data-widget=ready]").count() == 3
+
+
+# --------------------------------------------------------------------------------
+# Legends
+
+# What the legend of a sample says, and the line, dot or cell that it means.
+LEGENDS = {
+    "PoolingExplorer": {
+        "pairs: a larger dot has more weight": ".mha-fit .mha-dots.mha-key > span",
+        "true curve": ".mha-fit .mha-curve.mha-truth",
+        "fit": ".mha-fit .mha-curve[class='mha-curve mha-query']",
+        "no key within reach: output 0": ".mha-fit .mha-curve.mha-nothing",
+    },
+    "PositionExplorer": {
+        "column 0, sin": ".mha-curve.mha-sine",
+        "1, cos": ".mha-curve.mha-cosine",
+        "2, sin of pair 1": ".mha-curve.mha-next",
+    },
+    "MaskTranslator": {
+        "may attend": "[role=gridcell][aria-label$='may attend']",
+        "hidden. Colours mean the same in all panels; the entries do not.":
+            "[role=gridcell][aria-label$=hidden]",
+    },
+}  # fmt: skip
+# The colour of a swatch, a line, a dot or a cell, and whether it is solid, dashed or dotted.
+LOOK = """(node) => {
+  const { stroke, strokeDasharray, borderTopStyle, borderTopColor, backgroundColor } = getComputedStyle(node);
+  const opaque = (color) => {
+    const parts = color.match(/[\\d.]+/g).slice(0, 3).map(Number);
+    return parts.map((part) => Math.round(color.startsWith("color") ? 255 * part : part)).join();
+  };
+  if (node instanceof SVGElement) {
+    const [dash] = strokeDasharray.split("px");
+    return [opaque(stroke), dash === "none" ? "solid" : Number(dash) > 2 ? "dashed" : "dotted"];
+  }
+  const isLine = node.matches("i:not(.mha-swatch)") && borderTopStyle !== "none";
+  return [opaque(isLine ? borderTopColor : backgroundColor), isLine ? borderTopStyle : "solid"];
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", LEGENDS)
+def test_what_a_legend_names_looks_like_its_sign(show, name, theme):
+    host = show(SAMPLES[name]())
+    host.page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
+    swatches = host.locator(".mha-legend i")
+    words = swatches.evaluate_all("all => all.map((node) => node.nextSibling.textContent.trim())")
+    assert words == list(LEGENDS[name])
+    signs = [swatch.evaluate(LOOK) for swatch in swatches.all()]
+    assert signs == [host.locator(drawn).first.evaluate(LOOK) for drawn in LEGENDS[name].values()]
+    assert len(set(map(tuple, signs))) == len(signs)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_paths_have_the_colours_that_their_legend_names(show, theme):
+    host = show(SAMPLES["PathExplorer"]())
+    host.page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
+    assert "Orange: the tokens. Blue: the outputs." in host.locator(".mha-legend").inner_text()
+    for drawn, most in ((".mha-inputs", 0), (".mha-outputs", 2)):
+        color = [int(part) for part in host.locator(drawn).first.evaluate(LOOK)[0].split(",")]
+        assert color[most] == max(color)
