@@ -121,7 +121,7 @@ def words(sentence: Sequence[str], tokens: Sequence[int], rows: Tensor) -> Any:
         parts.append(text(119, y, str(token), size=12))
         parts.append(arrow(134, y - 4, 150, y - 4))
     parts.append(matrix(152, 24, rows.tolist(), 16, 18, -3, 3))
-    alt = "Twelve words, their tokens and coloured rows of twelve numbers; the three rows of the are equal."
+    alt = "Twelve words, their tokens, and for each a coloured row of twelve numbers; equal words, equal rows"
     return picture(350, 242, alt, *parts, most=400)
 
 
