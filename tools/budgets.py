@@ -29,9 +29,9 @@ AREAS = {
         ["mha_course/pictures/*.py", "mha_course/questions/*.py"],
     ),
     "course support": (2_230, 1_900, ["mha_course/*.py", "mha_course/data/*.py"]),
-    "tests": (36_000, 35_600, ["tests/*.py"]),
+    "tests": (36_300, 35_600, ["tests/*.py"]),
     "the rest": (
-        11_660,
+        11_800,
         9_900,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
     ),
