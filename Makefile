@@ -1,13 +1,6 @@
 # Two commands are enough: `make book` builds the book, `make test` checks everything. Each sets up what it needs.
 
 PYTHON ?= python3
-URL ?=
-CHAPTERS ?=
-ONLY ?=
-CONFIRM ?=
-TORCH_INDEX ?=
-UPGRADE ?=
-CHECK ?=
 JOBS ?= 2
 PORT ?= 8000
 
@@ -19,7 +12,6 @@ SHELL := bash
 export OMP_NUM_THREADS := 1
 
 # What to run instead of everything: tests, as pytest names them, and notebooks.
-ONLY ?=
 TESTS := $(if $(ONLY),$(filter-out %.ipynb,$(ONLY)),tests)
 NOTEBOOKS := $(if $(ONLY),$(filter %.ipynb,$(ONLY)),index.ipynb chapters)
 
@@ -34,40 +26,17 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help lock needs made-elsewhere book dist serve notebooks claims experiments rosetta rosetta-changed test test-all weekly faults oldest check bench bench-rosetta bench-transformer bench-widgets heights machine pictures repository clean
+.PHONY: help lock needs made-elsewhere book dist serve notebooks claims experiments rosetta rosetta-changed test test-all weekly faults oldest check bench bench-rosetta bench-widgets heights machine pictures repository clean
 
+# What follows two number signs is what `make` says of a command.
 help:
-	@echo 'make book        build the book from the stored notebooks into $(BOOK)'
-	@echo 'make dist        put the wheels, the book and their hashes into dist/'
-	@echo 'make serve       build it and serve it on http://127.0.0.1:$(PORT)'
-	@echo 'make notebooks   run the pages with code and store their outputs (CHAPTERS="chapters/03_*.ipynb" for some)'
-	@echo 'make claims      write beside each number of a page where it comes from, and say which ones need an author'
-	@echo 'make experiments train what the pages quote and store it, an hour; ONLY=two_pointers for one (CONFIRM=1: compare only)'
-	@echo 'make rosetta     run the layer in every framework of chapters/rosetta and store what was found; 3 GB, eight minutes'
-	@echo '                 (ONLY="jax paddle" for some, CHECK=1: compare only)'
-	@echo 'make test        library, chapters and the book in a browser; about six minutes on two cores'
-	@echo '                 (ONLY="tests/library/test_cache.py chapters/02_scoring_functions.ipynb" for some)'
-	@echo 'make test-all    what else a change may break: accessibility, stored models, shapes, each changed widget'
-	@echo 'make weekly      all that is slow: planted faults, every chapter on Colab, pictures, frameworks, the oldest torch'
-	@echo 'make faults      plant known faults in library, widgets and pages and print which test catches each'
-	@echo 'make pictures    store how widgets and diagrams look, where that changed (ONLY="Quiz 04_*" for some); two minutes'
-	@echo 'make check       format, lint and types of Python, JavaScript and the workflows; the budgets of lines'
-	@echo 'make bench       measure time and memory, for the appendix on efficiency; about eight minutes'
-	@echo 'make bench-rosetta   measure each framework, the layer from nothing and its own; about three minutes'
-	@echo 'make bench-transformer   measure our encoder against BERT of transformers and that of torch; two minutes'
-	@echo 'make bench-widgets   measure widgets and pages in a browser; about five minutes'
-	@echo 'make heights     measure the room that pages keep for their widgets'
-	@echo 'make oldest      the tests of the library with the oldest torch that it admits; several gigabytes'
-	@echo 'make repository URL=https://github.com/OWNER/NAME   change the address everywhere'
-	@echo 'make lock        pin again what requirements.in names, with hashes (UPGRADE=1: newest versions)'
-	@echo 'make clean       remove what was built, the environment too'
+	@sed -n 's/^\([a-z-]*\):.* ## /\1|/p' Makefile | while IFS='|' read -r name text; do printf 'make %-15s %s\n' "$$name" "$$text"; done
 
 # The environment, made again when the pins change, and from nothing when it is not usable: it holds its own path, so it
 # cannot be moved, and a link to a Python that may be gone. `ready` says where it was made. Debian keeps venv in a package
 # of its own. Every file that pip takes is known by its hash; TORCH_INDEX serves torch and nothing else. Where no index has
 # torch for CPUs, PyPI's build for GPUs is taken. The last but one line builds matplotlib's font cache now: later it would
 # write a notice into some notebook's output.
-HERE := $(shell pwd -P)
 USABLE = [ "$$(cat .venv/ready 2>/dev/null)" = "$$(pwd -P)" ] && $(BIN)/python -c '' 2>/dev/null
 ifneq ($(wildcard .venv),)
 ifneq ($(shell $(USABLE) && echo yes),yes)
@@ -101,14 +70,11 @@ needs:
 	@command -v $(PYTHON) >/dev/null || { echo '$(NO_PYTHON)'; exit 1; }
 	@$(PYTHON) tools/machine.py test
 
-lock: .venv/ready
-	$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
-
 # The new book is built beside the old one, which stays until the new one is whole. Sphinx builds only pages that changed.
 # Everything is built again where that is not enough: after a change of settings or styles, which it would not copy, and
 # after a warning, which it would not repeat.
 NEXT := _build/next
-book: .venv/ready
+book: .venv/ready ## build the book from the stored notebooks into _build/html
 	@$(BIN)/python tools/check_experiments.py
 	@[ -z "$$(find _config.yml _toc.yml _ext _static -newer $(NEXT)/built 2>/dev/null)" ] || rm -rf $(NEXT)
 	@$(BIN)/jupyter-book build . --path-output $(NEXT) -q -W --keep-going >/dev/null || { rm -rf $(NEXT); exit 1; }
@@ -119,35 +85,37 @@ book: .venv/ready
 	  pathlib.Path("$(BOOK)/index.html").resolve().as_uri() + " or run: make serve")'
 
 # What a release consists of: the wheels that the book serves, the book, and the hashes of all.
-dist: book
+dist: book ## put the wheels, the book and their hashes into dist/
 	rm -rf dist && mkdir dist
 	cp $(BOOK)/wheel/*.whl dist
 	tar -C _build -czf dist/book.tar.gz html
 	cd dist && sha256sum * >SHA256SUMS
 
-serve: book
+serve: book ## build it and serve it on http://127.0.0.1:8000 (or PORT)
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(BOOK)
 
-notebooks: machine
+notebooks: machine ## run the pages with code and store their outputs (CHAPTERS="chapters/03_*.ipynb" for some)
 	$(BIN)/python tools/set_repository.py
 	$(BIN)/python tools/run_notebooks.py --jobs $(JOBS) $(CHAPTERS)
 
-# Numbers in the text name what prints them; a changed sentence is noted again after somebody has read it.
-claims: .venv/ready
+# Numbers in the text name what prints them; a changed sentence is noted again after somebody has read it, and so is each
+# text that nothing can run: beside what it is about.
+claims: .venv/ready ## write beside each number of a page where it comes from, and say which ones need an author
+	$(BIN)/python tools/beside.py --write
 	$(BIN)/python tools/claims.py --write
 
 # What trains longer than a page may. One experiment is one process with one thread, so JOBS of them run at a time. After
 # code was rewritten that does what it did, CONFIRM=1 trains a little of each arm and keeps the stored results if it can.
 EXPERIMENTS := $(filter-out common,$(notdir $(basename $(wildcard experiments/*.py))))
-experiments: .venv/ready
+experiments: .venv/ready ## train what the pages quote and store it, an hour; ONLY=two_pointers for one (CONFIRM=1: compare only)
 	@printf '%s\n' $(or $(ONLY),$(EXPERIMENTS)) | \
-	  xargs -P $(JOBS) -I NAME $(BIN)/python experiments/NAME.py $(if $(CONFIRM),--confirm)
+	  xargs -P $(JOBS) -I NAME $(BIN)/python experiments/common.py NAME $(if $(CONFIRM),--confirm)
 
 # The same layer in every framework, each in an environment of its own. The results go into the page, which is stored
 # again with them; the book and the tests need none of the frameworks. CHECK=1 also runs those notebooks for Colab that
 # need more than the book's environment.
-ROSETTA_PAGES := chapters/appendix_framework_rosetta.ipynb chapters/appendix_mask_rosetta.ipynb
-rosetta: .venv/ready
+ROSETTA_PAGES := $(addprefix chapters/appendix_,framework_rosetta.ipynb mask_rosetta.ipynb is_my_attention_right.ipynb)
+rosetta: .venv/ready ## run the layer in every framework and store what was found; 3 GB, eight minutes (ONLY="jax paddle", CHECK=1)
 	$(BIN)/python tools/rosetta.py --jobs $(JOBS) $(if $(CHECK),--check) $(if $(ONLY),--only $(ONLY))
 	$(if $(CHECK),$(BIN)/pytest -q -rs -n $(JOBS) tests/book/test_colab.py -k "framework_runs and not pytorch", \
 	  $(MAKE) -o .venv/ready notebooks CHAPTERS="$(ROSETTA_PAGES)")
@@ -165,22 +133,22 @@ machine: .venv/ready
 	elif ! $(BIN)/python tools/machine.py browser; then \
 	  $(BIN)/playwright install --only-shell chromium; fi
 
-# The library, the book in a browser, and every output of the chapters: minutes. ONLY may also name what is slow.
-test: needs book machine
+# ONLY may also name what is slow.
+test: needs book machine ## library, chapters and the book in a browser; six minutes on two cores (ONLY="tests/x.py chapters/y.ipynb")
 	@$(BEGIN); \
 	$(if $(TESTS),echo '== tests'; $(if $(ONLY),,SHAPE_CHECKS=off) $(PYTEST) $(if $(ONLY),,-m 'not slow') $(TESTS) || status=1;) \
 	$(if $(NOTEBOOKS),echo '== notebooks: every output as stored'; $(NBVAL) $(NOTEBOOKS) || status=1;) \
 	$(END)
 
 # What else a change may break; tests/conftest.py says by which rule.
-test-all: needs book machine
+test-all: needs book machine ## what else a change may break: accessibility, stored models, shapes, each changed widget
 	@$(BEGIN); \
 	echo '== slow tests'; $(PYTEST) -m 'slow and not weekly' tests || status=1; \
 	echo '== the library, its shapes checked'; $(PYTEST) -m 'not slow' tests/library || status=1; \
 	$(END)
 
 # All that is slow, hours: run it before a release. How a picture looks is a report, because it is for eyes to judge.
-weekly: needs book machine
+weekly: needs book machine ## all that is slow: planted faults, every chapter on Colab, pictures, frameworks, the oldest torch
 	@$(BEGIN); \
 	echo '== slow tests, planted faults, every chapter as on Colab'; \
 	$(PYTEST) -m slow tests --ignore tests/pictures || status=1; \
@@ -190,19 +158,18 @@ weekly: needs book machine
 	echo '== the oldest torch'; $(MAKE) oldest || status=1; \
 	$(END)
 
-# Each known fault is planted in a copy of the library or the widgets; the table says which test caught it.
-faults: machine
+faults: machine ## plant known faults in library, widgets and pages and print which test catches each
 	$(BIN)/python tests/faults/runner.py --jobs $(JOBS)
 
 # What the tests compare with: each widget and each diagram, light and dark, wide and narrow. Look at what changed.
-pictures: book machine
+pictures: book machine ## store how widgets and diagrams look, where that changed (ONLY="Quiz 04_*" for some); two minutes
 	set -f; $(BIN)/python tests/pictures/refresh.py $(if $(ONLY),--only $(ONLY))
 
 # What says, without a browser, which part of an exercise, a page or a module is missing.
 WHOLE := tests/book/test_exercises.py tests/book/test_notebooks.py::test_chapter_is_stored_as_it_should \
   tests/library/test_direction.py
 
-check: .venv/ready node_modules/.package-lock.json
+check: .venv/ready node_modules/.package-lock.json ## format, lint and types of Python, JavaScript and the workflows; the budgets of lines
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -219,40 +186,38 @@ node_modules/.package-lock.json: package.json package-lock.json | .venv/ready
 	touch $@
 
 # The results go into the page of measurements, which is stored again with them.
-bench: .venv/ready
+bench: .venv/ready ## measure time and memory, for the page of measurements; about eight minutes
 	$(BIN)/python benchmarks/bench_attention.py --output benchmarks/results.json \
 	  --notebook chapters/appendix_measurements.ipynb
 	$(MAKE) notebooks CHAPTERS=chapters/appendix_measurements.ipynb
 
 # The same for the appendix on frameworks, which must be there: `make rosetta` makes their environments.
-bench-rosetta: .venv/ready
+bench-rosetta: .venv/ready ## measure each framework, the layer from nothing and its own; about three minutes
 	$(BIN)/python benchmarks/bench_rosetta.py --output benchmarks/results_rosetta.json \
 	  --notebook chapters/appendix_framework_rosetta.ipynb
 	$(MAKE) -o .venv/ready notebooks CHAPTERS=chapters/appendix_framework_rosetta.ipynb
 
-# Our encoder against the same one of transformers and of torch.
-bench-transformer: .venv/ready
-	$(BIN)/python benchmarks/bench_transformer.py --output benchmarks/results_transformer.json
+bench-widgets: book machine ## measure, in a browser, steps of the widgets and what the pages weigh; about three minutes
+	$(BIN)/python benchmarks/bench_widgets.py
 
-# Widgets and pages in a browser. The heights of the widgets are what the pages keep room for: measure them again when
-# a widget or its place changed, and build the book again.
-bench-widgets: book machine
-	$(BIN)/python benchmarks/bench_widgets.py --output benchmarks/results_widgets.json
-
-heights: book machine
+# Measure them again when a widget or its place changed, and build the book again.
+heights: book machine ## measure the room that pages keep for their widgets
 	$(BIN)/python benchmarks/bench_widgets.py --heights _ext/widget_heights.json
 
 # An old torch brings its own sympy, and on Linux its packages for GPUs. Only the tests of the library depend on it.
 OLD_TORCH := 2.6.0
-oldest:
+oldest: ## the tests of the library with the oldest torch that it admits; several gigabytes
 	$(PYTHON) -m venv .venv-oldest
 	sed -n 's/^\([^ ]*==[^ ]*\).*/\1/p' requirements.txt | grep -v '^sympy==' > .venv-oldest/pins.txt
 	.venv-oldest/bin/pip install --quiet torch==$(OLD_TORCH) -r .venv-oldest/pins.txt
 	PYTHONPATH=. .venv-oldest/bin/pytest -n $(JOBS) --dist loadfile tests/library --ignore tests/library/test_types.py
 
-repository: .venv/ready
+lock: .venv/ready ## pin again what requirements.in names, with hashes (UPGRADE=1: newest versions)
+	$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
+
+repository: .venv/ready ## change the address everywhere: URL=https://github.com/OWNER/NAME
 	$(BIN)/python tools/set_repository.py $(URL)
 
-clean:
+clean: ## remove what was built, the environment too
 	rm -rf _build .failed-* .venv .venv-oldest .venv-rosetta node_modules dist .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

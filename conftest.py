@@ -8,22 +8,14 @@ import json
 import os
 
 import pytest
+import stored_outputs as stored
 from nbval.plugin import IPyNbCell, IPyNbFile
-from stored_outputs import (
-    figure_faults,
-    figures_of,
-    state_faults,
-    state_of_run,
-    stored_state,
-    text_faults,
-)
 
 # Where the Makefile collects what failed. Only this run of pytest writes there, not one that a test starts.
 FAILED = os.environ.pop("FAILED", None)
 
-EXEMPT = (
-    "nbval-ignore-output"  # tag of a cell that trains: its numbers may differ a little
-)
+# The tag of a cell that trains: its numbers may differ a little.
+EXEMPT = "nbval-ignore-output"
 
 READ_STATES = """
 import json
@@ -39,12 +31,11 @@ def compare_outputs(self, test, ref, skip_compare=None):
     """Compare a cell's new outputs with the stored ones: texts, then figures."""
     tags = self.cell.metadata.get("tags", [])
     if EXEMPT in tags:
-        self.comparison_traceback = list(text_faults(test, ref))
+        self.comparison_traceback = list(stored.text_faults(test, ref))
     elif not compare_texts(self, test, ref, skip_compare):
         return False
-    self.comparison_traceback += figure_faults(
-        figures_of(test), figures_of(ref), trained=EXEMPT in tags
-    )
+    figures = (stored.figures_of(test), stored.figures_of(ref))
+    self.comparison_traceback += stored.figure_faults(*figures, trained=EXEMPT in tags)
     return not self.comparison_traceback
 
 
@@ -60,7 +51,7 @@ def collect(self):
         cell.cell.execution_count = 1
         cells.append(cell)
         yield cell
-    if stored_state(self.nb):
+    if stored.stored_state(self.nb):
         yield WidgetState.from_parent(self, name="Widgets", cells=cells)
 
 
@@ -76,8 +67,8 @@ class WidgetState(pytest.Item):
         outputs = {item.cell.id: item.test_outputs for item in self.cells}
         if None in outputs.values():
             pytest.skip("cells of this notebook did not run")
-        new = state_of_run(self.parent.nb, outputs, self.read_states())
-        faults = list(state_faults(new, stored_state(self.parent.nb)))
+        new = stored.state_of_run(self.parent.nb, outputs, self.read_states())
+        faults = list(stored.state_faults(new, stored.stored_state(self.parent.nb)))
         assert not faults, "\n".join(faults[:20])
 
     def read_states(self):
@@ -112,19 +103,15 @@ IPyNbFile.collect = collect
 def pytest_terminal_summary(terminalreporter):
     """Say at the end, in one line, how to run just what failed; under `make`, the Makefile says it."""
     yield
-    reports = [
-        report
-        for kind in ("failed", "error")
-        for report in terminalreporter.stats.get(kind, [])
-    ]
+    stats = terminalreporter.stats
+    reports = [*stats.get("failed", []), *stats.get("error", [])]
     again = sorted({runs_again(report.nodeid) for report in reports})
     if FAILED:
         with open(FAILED, "a", encoding="utf-8") as collected:
             collected.writelines(f"{name}\n" for name in again)
     elif again:
-        terminalreporter.write_line(
-            f'To run just what failed: make test ONLY="{" ".join(again)}"'
-        )
+        text = f'To run just what failed: make test ONLY="{" ".join(again)}"'
+        terminalreporter.write_line(text)
 
 
 def runs_again(nodeid):

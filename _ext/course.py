@@ -17,7 +17,12 @@ from sphinx.util.nodes import make_refnode
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+from equations import set_all_equations  # noqa: E402
+from lighten import lighten_site  # noqa: E402
+from rosetta_notebooks import write_notebooks  # noqa: E402
+from security import secure_pages  # noqa: E402
 from set_repository import PUBLISHED  # noqa: E402
+from translator_models import write_models  # noqa: E402
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -54,11 +59,14 @@ class KeepStill(SphinxPostTransform):
 
 def load_widgets_only_where_they_are(app, config):
     """Remove the widgets' scripts that Jupyter Book puts on every page; MyST-NB adds them where needed."""
-    config.html_js_files = [
-        script
-        for script in config.html_js_files
-        if script not in config.nb_ipywidgets_js
-    ]
+    own = [file for file in config.html_js_files if file not in config.nb_ipywidgets_js]
+    config.html_js_files = own
+
+
+def sig_lines(match):
+    """Return the arguments of a signature as lines."""
+    lines = re.sub(r"(</?)dd>", r"\1div>", match[1])
+    return f'<div class="sig-lines">\n{lines}</div>'
 
 
 # HTML from the tools that would be an obstacle to some readers, and what replaces it.
@@ -68,14 +76,7 @@ REPAIRS_OF_BODY = [
     # A reference is an item of its list; ARIA has deprecated the role doc-biblioentry.
     (r'(<div class="citation" id="[^"]*" role=)"doc-biblioentry"', r'\1"listitem"'),
     # The arguments of a signature, one per line, are not a definition list: nothing is defined there.
-    (
-        r'<dl>\n((?:<dd><em class="sig-param.*</dd>\n)+)</dl>',
-        lambda match: (
-            '<div class="sig-lines">\n'
-            + re.sub(r"(</?)dd>", r"\1div>", match[1])
-            + "</div>"
-        ),
-    ),
+    (r'<dl>\n((?:<dd><em class="sig-param.*</dd>\n)+)</dl>', sig_lines),
     # An empty cell above a column is not a header.
     (r"<th( class=\"[^\"]*\")?>(?:<p></p>)?\s*</th>", r"<td\1></td>"),
 ]
@@ -108,9 +109,8 @@ def link_to_published(html, options):
     """
     repository = options["repository_url"].removeprefix("https://github.com/")
     start = f"{options['launch_buttons']['colab_url']}/github/{repository}/blob"
-    return html.replace(
-        f"{start}/{options['repository_branch']}/", f"{start}/{PUBLISHED}/"
-    )
+    branch = options["repository_branch"]
+    return html.replace(f"{start}/{branch}/", f"{start}/{PUBLISHED}/")
 
 
 def complete_page(app, pagename, templatename, context, doctree):
@@ -121,18 +121,14 @@ def complete_page(app, pagename, templatename, context, doctree):
         options = app.config.html_theme_options
         repository = options["repository_url"].removeprefix("https://github.com/")
         notebook = f"{repository}/blob/{PUBLISHED}/{pagename}.ipynb"
-        link = (
-            f'<p class="open-in-colab"><a href="{options["launch_buttons"]["colab_url"]}/github/{notebook}">'
-            "Open in Colab</a></p>"
-        )
+        address = f"{options['launch_buttons']['colab_url']}/github/{notebook}"
+        link = f'<p class="open-in-colab"><a href="{address}">Open in Colab</a></p>'
         body = body.replace("</h1>", f"</h1>\n{link}", 1)
     context["body"] = body
 
 
-def repair_pages(app, exception):
+def repair_pages(app):
     """Repair what the theme's templates write around the text of each page."""
-    if exception or app.builder.format != "html":
-        return
     for path in Path(app.outdir).rglob("*.html"):
         html = whole = path.read_text(encoding="utf-8")
         if 'aria-label="Book"' not in html and "pst-primary-sidebar" in html:
@@ -157,9 +153,8 @@ def complete_signature(app, what, name, obj, options, signature, returns):
     """Show the arguments of a widget's constructor, which traitlets hides, and no private type of options."""
     if what == "class" and "*args" in (signature or "") and "__init__" in vars(obj):
         own = read_signature(obj.__init__, bound_method=True)
-        signature = stringify_signature(
-            own, show_return_annotation=False, unqualified_typehints=True
-        )
+        short = {"show_return_annotation": False, "unqualified_typehints": True}
+        signature = stringify_signature(own, **short)
     signature = re.sub(r"(\*\*\w+): [~\w.]*Unpack\[[^]]*\]", r"\1", signature or "")
     # A default that a factory makes for each object has no text that Sphinx can parse.
     return signature.replace("<factory>", "..."), returns
@@ -177,12 +172,9 @@ def find_by_short_name(app, env, node, content):
     """Let a docstring or a chapter name a function or class of the library without its module."""
     if node.get("refdomain") != "py":
         return None
-    found = [
-        entry
-        for name, entry in env.get_domain("py").objects.items()
-        if entry.objtype in ("function", "class")
-        and name.endswith(f".{node['reftarget']}")
-    ]
+    ending, known = f".{node['reftarget']}", env.get_domain("py").objects.items()
+    found = [entry for name, entry in known if name.endswith(ending)]
+    found = [entry for entry in found if entry.objtype in ("function", "class")]
     if len(found) != 1:
         return None
     source, [target] = node["refdoc"], found
@@ -199,6 +191,15 @@ def put_code_below(app, doctree, docname):
             cell.children.reverse()
 
 
+def finish(app, exception):
+    """Change the finished pages. The policy of a page names its scripts, so nothing changes them after it."""
+    if not exception and app.builder.format == "html":
+        for step in (set_all_equations, repair_pages, write_notebooks, lighten_site):
+            step(app)
+        secure_pages(app)
+        write_models(app)  # after lighten_site, which reads all scripts
+
+
 def setup(app):
     """Register the above with Sphinx."""
     app.add_post_transform(KeepStill)
@@ -210,5 +211,6 @@ def setup(app):
     app.connect("doctree-resolved", put_code_below)
     app.connect("config-inited", load_widgets_only_where_they_are)
     app.connect("html-page-context", complete_page, priority=900)
-    app.connect("build-finished", repair_pages)
+    # This runs after the theme, which writes its colours of code at the same event.
+    app.connect("build-finished", finish, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

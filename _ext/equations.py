@@ -41,9 +41,13 @@ mjx-assistive-mml[display="block"] { width: 100%; }
 def read_equation(match):
     """Return the TeX, and whether it is displayed."""
     is_display = match["display"] is not None
-    return html.unescape(
-        match["display"] if is_display else match["inline"]
-    ), is_display
+    return html.unescape(match["display" if is_display else "inline"]), is_display
+
+
+def mathjax():
+    """Return the folder of MathJax."""
+    [package] = find_spec("sphinx-mathjax-offline").submodule_search_locations
+    return Path(package, "static", "mathjax")
 
 
 def set_equations(equations):
@@ -52,33 +56,22 @@ def set_equations(equations):
     Raises:
         ExtensionError: MathJax does not understand one of them.
     """
-    [package] = find_spec("sphinx-mathjax-offline").submodule_search_locations
-    done = subprocess.run(
-        [
-            shutil.which("node", path=Path(sys.executable).parent) or "node",
-            Path(__file__).with_suffix(".cjs"),
-            Path(package, "static", "mathjax"),
-            "mathjax",
-        ],
-        input=json.dumps(equations),
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-    )
+    node = shutil.which("node", path=Path(sys.executable).parent) or "node"
+    command = [node, Path(__file__).with_suffix(".cjs"), mathjax(), "mathjax"]
+    options = {"capture_output": True, "text": True, "encoding": "utf-8"}
+    done = subprocess.run(command, input=json.dumps(equations), **options)
     if done.returncode:
         raise ExtensionError(done.stderr)
     result = json.loads(done.stdout)
     return result["equations"], result["style"]
 
 
-def set_all_equations(app, exception):
+def set_all_equations(app):
     """Set the equations of all pages.
 
     The style sheet holds the characters that occur anywhere in the book. Sphinx writes only the pages that
     changed, so the equations of earlier builds are stored beside Sphinx's own notes.
     """
-    if exception or app.builder.format != "html":
-        return
     out = Path(app.outdir)
     pages = {}
     for path in sorted(out.rglob("*.html")):
@@ -89,11 +82,8 @@ def set_all_equations(app, exception):
                 raise ExtensionError(f"{path} has an equation of an unknown form")
     notes = Path(app.doctreedir, "equations.json")
     before = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else []
-    found = [
-        read_equation(match)
-        for page in pages.values()
-        for match in EQUATION.finditer(page)
-    ]
+    matches = [match for page in pages.values() for match in EQUATION.finditer(page)]
+    found = map(read_equation, matches)
     equations = list(dict.fromkeys([*map(tuple, before), *found]))
     if not equations:
         return
@@ -102,20 +92,11 @@ def set_all_equations(app, exception):
     setting = dict(zip(equations, as_html, strict=True))
     for path, page in pages.items():
         root = "../" * len(path.relative_to(out).parents[1:])
-        text = EQUATION.sub(
-            lambda match: match[1] + setting[read_equation(match)], page
-        )
+        text = EQUATION.sub(lambda m: m[1] + setting[read_equation(m)], page)
         link = f'<link rel="stylesheet" href="{root}_static/{STYLE}" />\n'
         if 'class="math' in text:
             text = text.replace("</head>", f"{link}</head>", 1)
         path.write_text(LOADS_MATHJAX.sub("", text), encoding="utf-8")
     Path(out, "_static", STYLE).write_text(style + MORE_STYLE, encoding="utf-8")
-    [package] = find_spec("sphinx-mathjax-offline").submodule_search_locations
-    fonts = Path(package, "static/mathjax/output/chtml/fonts/woff-v2")
+    fonts = mathjax() / "output" / "chtml" / "fonts" / "woff-v2"
     shutil.copytree(fonts, out / "_static" / "mathjax", dirs_exist_ok=True)
-
-
-def setup(app):
-    """Register the above with Sphinx."""
-    app.connect("build-finished", set_all_equations, priority=400)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

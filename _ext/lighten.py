@@ -45,8 +45,6 @@ ONLY_FOR_SEARCH = ["searchtools.js", "language_data.js", "searchindex.js"]
 NEVER = ["fontawesome.js"]
 
 SHEETS = ["styles/pydata-sphinx-theme.css", "sphinx-design.min.css"]
-# Bootstrap's scripts build class names from `bs-` and the name of the component.
-NAMED_BY_SCRIPTS = ("bs-",)
 
 
 def share_texts(state):
@@ -137,38 +135,26 @@ def used_rules(css, names):
 
     def is_used(selector):
         # A selector may match even if a class inside :not(...) or :is(...) is missing, and what looks like a
-        # class inside [...] is not one.
+        # class inside [...] is not one. Bootstrap's scripts build names from `bs-` and that of the component.
         outside = re.sub(r"\[[^]]*\]", "", selector)
         outside = re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)", "", outside)
         classes = re.findall(r"\.(-?[A-Za-z_][\w-]*)", outside)
-        return all(
-            name in names or name.startswith(NAMED_BY_SCRIPTS) for name in classes
-        )
+        return all(name in names or name.startswith("bs-") for name in classes)
 
     def clean(rules):
         kept = []
         for rule in rules:
             if rule.type == "qualified-rule":
-                groups, group = [], []
+                groups = [[]]
                 for token in rule.prelude:
                     if token.type == "literal" and token.value == ",":
-                        groups.append(group)
-                        group = []
+                        groups.append([])
                     else:
-                        group.append(token)
-                used = [
-                    text
-                    for part in [*groups, group]
-                    if is_used(text := tinycss2.serialize(part).strip())
-                ]
-                if used:
-                    kept.append(
-                        f"{','.join(used)}{{{tinycss2.serialize(rule.content)}}}"
-                    )
-            elif rule.type == "at-rule" and rule.lower_at_keyword in (
-                "media",
-                "supports",
-            ):
+                        groups[-1].append(token)
+                selectors = [tinycss2.serialize(group).strip() for group in groups]
+                if used := ",".join(filter(is_used, selectors)):
+                    kept.append(f"{used}{{{tinycss2.serialize(rule.content)}}}")
+            elif getattr(rule, "lower_at_keyword", "") in ("media", "supports"):
                 inside = clean(tinycss2.parse_rule_list(rule.content, True, True))
                 if inside:
                     head = tinycss2.serialize(rule.prelude)
@@ -198,22 +184,15 @@ def subset_icons(source, characters):
 def lighten_styles(static, pages):
     """Reduce the theme's style sheets to what the pages use, and its icon font to what the sheets name."""
     scripts = [script.read_text(encoding="utf-8") for script in static.rglob("*.js")]
-    attributes = [
-        value for page in pages for value in re.findall(r'class="([^"]*)"', page)
-    ]
-    names = set(re.findall(r"[\w-]+", " ".join([*attributes, *scripts])))
-    for sheet in SHEETS:
-        path = static / sheet
-        path.write_text(
-            used_rules(path.read_text(encoding="utf-8"), names), encoding="utf-8"
-        )
+    classes = re.findall(r'class="([^"]*)"', "".join(pages))
+    names = set(re.findall(r"[\w-]+", " ".join([*classes, *scripts])))
+    for path in (static / sheet for sheet in SHEETS):
+        rules = used_rules(path.read_text(encoding="utf-8"), names)
+        path.write_text(rules, encoding="utf-8")
 
     sheets = [path.read_text(encoding="utf-8") for path in static.rglob("*.css")]
-    characters = {
-        int(code, 16)
-        for sheet in sheets
-        for code in re.findall(r"\\(?:00)?(f[0-9a-f]{3})\b", sheet)
-    }
+    codes = re.findall(r"\\(?:00)?(f[0-9a-f]{3})\b", "\n".join(sheets))
+    characters = {int(code, 16) for code in codes}
     fonts = static / "vendor" / "fontawesome" / "webfonts"
     icons = subset_icons(fonts / "fa-solid-900.ttf", characters)
     (fonts / "fa-solid-900.woff").write_bytes(icons)
@@ -225,14 +204,10 @@ def lighten_styles(static, pages):
     theme.write_text(addresses.sub(r'\1woff) format("woff")', text), encoding="utf-8")
 
 
-def lighten_site(app, exception):
+def lighten_site(app):
     """Lighten all pages, style sheets and scripts of a finished build."""
-    if exception or app.builder.format != "html":
-        return
     static = Path(app.outdir, "_static")
-    heights = (
-        json.loads(HEIGHTS.read_text(encoding="utf-8")) if HEIGHTS.is_file() else {}
-    )
+    heights = json.loads(HEIGHTS.read_text(encoding="utf-8"))
     plain = plain_tokens((static / "pygments.css").read_text(encoding="utf-8"))
     pages = []
     for path in sorted(Path(app.outdir).rglob("*.html")):
@@ -241,22 +216,11 @@ def lighten_site(app, exception):
         html = path.read_text(encoding="utf-8")
         if DONE not in html:
             name = path.relative_to(app.outdir).as_posix()
-            html = lighten_page(
-                html,
-                searches=name == "search.html",
-                heights=heights.get(name),
-                plain=plain,
-            )
+            options = {"heights": heights.get(name), "plain": plain}
+            html = lighten_page(html, searches=name == "search.html", **options)
             html = size_images(html, path.parent)
             path.write_text(f"{html}\n{DONE}\n", encoding="utf-8")
         pages.append(html)
     for unused in [static / "scripts" / "fontawesome.js", *static.rglob("*.map")]:
         unused.unlink(missing_ok=True)
     lighten_styles(static, pages)
-
-
-def setup(app):
-    """Register the above with Sphinx."""
-    # This runs after the theme, which writes its colours of code at the same event.
-    app.connect("build-finished", lighten_site, priority=900)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -25,12 +25,10 @@ from set_repository import book_address, publish, setup_cell  # noqa: E402
 
 FOLDER = ROOT / "chapters" / "rosetta"
 # The programs whose frameworks Colab has installed.
-PROGRAMS = [
-    f"attention_{name}.py" for name in ("pytorch", "jax", "tensorflow", "keras")
-]
-HEADING = re.compile(
-    r"^# (From nothing|The framework's own layer|The program)\n", re.MULTILINE
-)
+NAMES = ("pytorch", "jax", "tensorflow", "keras")
+PROGRAMS = [f"attention_{name}.py" for name in NAMES]
+PARTS = "From nothing|The framework's own layer|The program"
+HEADING = re.compile(rf"^# ({PARTS})\n", re.MULTILINE)
 
 INTRODUCTION = """\
 # {title}
@@ -65,6 +63,11 @@ if "google.colab" in sys.modules and not course.is_dir():
         raise RuntimeError(f"The course's programs {{reason}}")
     zipfile.ZipFile(io.BytesIO(archive)).extractall(course)
 sys.path[:0] = [str(course / part) for part in ("chapters/rosetta", "tools")]"""
+ALL_CASES = """\
+## All cases
+
+The answers come from loops over single numbers in float64. \
+An error names the first case that differs; the numbers are the largest differences."""
 COMPARE = """\
 import rosetta
 
@@ -89,11 +92,8 @@ def notebook_of(path, address, branch, files):
     *wheels, programs = files
     repository = address.removeprefix("https://github.com/")
     names = {"file": path.name, "address": address, "branch": branch}
-    names |= {
-        "book": book_address(repository),
-        "programs": f"{course_files.FOLDER}/{programs.name}",
-        "sha256": programs.sha256,
-    }
+    names |= {"book": book_address(repository), "sha256": programs.sha256}
+    names |= {"programs": f"{course_files.FOLDER}/{programs.name}"}
     text = path.read_text(encoding="utf-8").partition('\nif __name__ == "__main__":')[0]
     _, title, text = text.split('"""', 2)
     imports, *parts = HEADING.split(text)
@@ -109,44 +109,25 @@ def notebook_of(path, address, branch, files):
     for heading, part in zip(parts[::2], parts[1::2], strict=True):
         cells.append(markdown(f"## {heading}"))
         cells += [code(definition) for definition in part.strip().split("\n\n\n")]
-    cells += [
-        markdown(
-            "## All cases\n\nThe answers come from loops over single numbers in float64. "
-            "An error names the first case that differs; the numbers are the largest differences."
-        ),
-        code(COMPARE),
-    ]
+    cells += [markdown(ALL_CASES), code(COMPARE)]
     for number, cell in enumerate(cells):
         cell.id = f"cell{number:02}"
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     return new_notebook(cells=cells, metadata=kernel)
 
 
-def write_notebooks(app, exception):
+def write_notebooks(app):
     """Write what Colab fetches, and the notebooks that name it, into the finished book."""
-    if exception or app.builder.format != "html":
-        return
     options, book = app.config.html_theme_options, Path(app.outdir)
     *wheels, programs = course_files.write(book / course_files.FOLDER)
     for page in (book / "_sources").rglob("*.ipynb"):
         # Sphinx copies only pages that changed; the wheels may have changed since.
-        notebook = nbformat.read(
-            Path(app.srcdir) / page.relative_to(book / "_sources"), as_version=4
-        )
+        stored = Path(app.srcdir) / page.relative_to(book / "_sources")
+        notebook = nbformat.read(stored, as_version=4)
         publish(notebook, wheels)
         nbformat.write(notebook, page)
     (book / "colab").mkdir(exist_ok=True)
+    source = (options["repository_url"], options["repository_branch"])
     for name in PROGRAMS:
-        notebook = notebook_of(
-            FOLDER / name,
-            options["repository_url"],
-            options["repository_branch"],
-            [*wheels, programs],
-        )
+        notebook = notebook_of(FOLDER / name, *source, [*wheels, programs])
         nbformat.write(notebook, (book / "colab" / name).with_suffix(".ipynb"))
-
-
-def setup(app):
-    """Register the above with Sphinx."""
-    app.connect("build-finished", write_notebooks)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

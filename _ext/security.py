@@ -65,17 +65,14 @@ def name_actions(html):
 
     def name(match):
         if match[2] not in ACTIONS:
-            raise CodeInAttributeError(
-                f"{match[2]!r} has no name in _ext/security.py, at {match[1]!r}"
-            )
+            fault = f"{match[2]!r} has no name in _ext/security.py, at {match[1]!r}"
+            raise CodeInAttributeError(fault)
         return f'{match[1]}data-action="{ACTIONS[match[2]]}"'
 
     # Only markup: what the scripts of a page hold is no attribute.
     parts = re.split(r"(<script\b.*?</script\s*>)", html, flags=re.DOTALL)
-    return "".join(
-        part if number % 2 else ATTRIBUTE.sub(name, part)
-        for number, part in enumerate(parts)
-    )
+    parts[::2] = [ATTRIBUTE.sub(name, part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def policy_of(html):
@@ -92,10 +89,8 @@ def secure(html):
     return before + charset + META.format(policy_of(html)) + after
 
 
-def secure_pages(app, exception):
+def secure_pages(app):
     """Write the policy into all pages of a finished build."""
-    if exception or app.builder.format != "html":
-        return
     outdir = Path(app.outdir)
     for path in outdir.rglob("*.html"):
         if outdir / "_static" in path.parents:
@@ -104,10 +99,3 @@ def secure_pages(app, exception):
         secured = secure(html)
         if secured != html:
             path.write_text(secured, encoding="utf-8")
-
-
-def setup(app):
-    """Register the above with Sphinx."""
-    # After everything else that changes pages.
-    app.connect("build-finished", secure_pages, priority=950)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

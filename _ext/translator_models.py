@@ -25,10 +25,8 @@ def names_in_pages(folder):
     }
 
 
-def write_models(app, exception):
+def write_models(app):
     """Write the files, and warn of names that the stored experiment does not have."""
-    if exception or app.builder.format != "html":
-        return
     wanted = names_in_pages(Path(app.outdir))
     static = Path(app.outdir, "_static")
     for old in static.glob("translator-*.js"):
@@ -45,14 +43,5 @@ def write_models(app, exception):
         if name in files:
             (static / name).write_text(files[name], encoding="utf-8")
         else:
-            page = wanted[name]
-            logger.warning(
-                "%s asks for %s, an older model: run make notebooks for it", page, name
-            )
-
-
-def setup(app):
-    """Register the above with Sphinx."""
-    # After _ext/lighten.py, which reads all scripts.
-    app.connect("build-finished", write_models, priority=950)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+            text = "%s asks for %s, an older model: run make notebooks for it"
+            logger.warning(text, wanted[name], name)

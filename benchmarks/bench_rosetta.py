@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,26 +28,18 @@ TINY_SIZES = ((2, 4, 12, 3),)
 ROUNDS, LEAST_SECONDS = 31, 0.02  # rounds of calls that take at least so long together
 NOTHING, OWN, PLAIN = "from nothing", "own layer", "own layer, no weights"
 ONE_THREAD = {
-    **dict.fromkeys(
-        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
-    ),
-    **dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1"),
+    **{f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")},
+    **{f"TF_NUM_{kind}_THREADS": "1" for kind in ("INTRAOP", "INTEROP")},
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
 # The frameworks that have something of their own, and the modules that they run.
-MODULES = {
-    "pytorch": "attention_pytorch",
-    "jax": "attention_jax",
-    "tensorflow": "attention_tensorflow",
-    "keras_jax": "attention_keras",
-    "keras_torch": "attention_keras",
-    "paddle": "attention_paddle",
-    "mxnet": "attention_mxnet",
-}
+NAMES = "pytorch jax tensorflow keras_jax keras_torch paddle mxnet".split()
+MODULES = {name: f"attention_{name.partition('_')[0]}" for name in NAMES}
 
 
 # --------------------------------------------------------------------------------
-# In the framework's process. Each function returns {name: call without arguments that returns a numpy array}.
+# In the framework's process. Each function returns calls without arguments, whose results are
+# outputs or begin with one.
 
 
 def make_case(size, kind):
@@ -59,16 +52,6 @@ def make_case(size, kind):
     return kind("speed", heads, x, x, x, None, False, weights, x)
 
 
-def without(no_grad, call, *inputs):
-    """A call that keeps nothing for gradients and returns its result as numpy has it."""
-
-    def run():
-        with no_grad():
-            return call(*inputs).numpy()
-
-    return run
-
-
 def pytorch(module, case):
     """Eager torch."""
     import torch
@@ -77,13 +60,12 @@ def pytorch(module, case):
     inputs = [torch.tensor(x) for x in case.inputs("float32")]
     _, nothing = module.layer_from_nothing(case, torch.float32)
     layer, own = module.torch_layer(case, torch.float32)
-    calls = {
-        NOTHING: lambda: nothing(*inputs, None, False)[0],
-        OWN: lambda: own(*inputs, None, False)[0],
-        PLAIN: lambda: layer(*inputs, need_weights=False)[0],
+    torch.set_grad_enabled(False)
+    return {
+        NOTHING: lambda: nothing(*inputs, None, False),
+        OWN: lambda: own(*inputs, None, False),
+        PLAIN: lambda: layer(*inputs, need_weights=False),
     }
-
-    return {name: without(torch.no_grad, call) for name, call in calls.items()}
 
 
 def jax(module, case):
@@ -94,13 +76,8 @@ def jax(module, case):
 
     def compiled(layer, call):
         graph, state = nnx.split(layer)
-
-        @module.jax.jit
-        def run(state, *inputs):
-            output = call(nnx.merge(graph, state), *inputs)
-            return output[0] if isinstance(output, tuple) else output
-
-        return lambda: np.asarray(run(state, *inputs))
+        run = module.jax.jit(lambda state, *x: call(nnx.merge(graph, state), *x))
+        return lambda: run(state, *inputs)
 
     layer, nothing = module.layer_from_nothing(case, "float32")
     own_layer, own = module.flax_layer(case, "float32")
@@ -111,26 +88,8 @@ def jax(module, case):
     }
 
 
-def tensorflow(module, case):
-    """Compiled with `tf.function`."""
-    tf = module.tf
-    inputs = [tf.constant(x) for x in case.inputs("float32")]
-    _, nothing = module.layer_from_nothing(case, "float32")
-    layer, own = module.keras_layer(case, "float32")
-    calls = {
-        NOTHING: tf.function(lambda *x: nothing(*x)[0]),
-        OWN: tf.function(lambda *x: own(*x, None, False)[0]),
-        PLAIN: tf.function(lambda query, key, value: layer(query, value, key)),
-    }
-    return {
-        name: lambda call=call: call(*inputs).numpy() for name, call in calls.items()
-    }
-
-
-def keras(module, case):
-    """Compiled with `jax.jit` on JAX, eager on torch."""
-    ops, backend = module.ops, module.BACKEND
-    inputs = [ops.convert_to_tensor(x) for x in case.inputs("float32")]
+def of_keras(module, case, inputs, compiled):
+    """The layer from nothing and Keras's, compiled; its own order is query, value, key."""
     _, nothing = module.layer_from_nothing(case, "float32")
     layer, own = module.keras_layer(case, "float32")
     calls = {
@@ -138,15 +97,21 @@ def keras(module, case):
         OWN: lambda *x: own(*x, None, False)[0],
         PLAIN: lambda query, key, value: layer(query, value, key),
     }
-    if backend == "jax":
-        calls = {name: module.jax.jit(call) for name, call in calls.items()}
-        return {
-            name: lambda call=call: np.asarray(call(*inputs))
-            for name, call in calls.items()
-        }
+    return {name: partial(compiled(call), *inputs) for name, call in calls.items()}
 
-    no_grad = module.torch.no_grad
-    return {name: without(no_grad, call, *inputs) for name, call in calls.items()}
+
+def tensorflow(module, case):
+    """Compiled with `tf.function`."""
+    inputs = [module.tf.constant(x) for x in case.inputs("float32")]
+    return of_keras(module, case, inputs, module.tf.function)
+
+
+def keras(module, case):
+    """Compiled with `jax.jit` on JAX, eager on torch."""
+    inputs = [module.ops.convert_to_tensor(x) for x in case.inputs("float32")]
+    on_jax = module.BACKEND == "jax"
+    compiled = module.jax.jit if on_jax else module.torch.no_grad()
+    return of_keras(module, case, inputs, compiled)
 
 
 keras_jax = keras_torch = keras
@@ -157,12 +122,11 @@ def paddle(module, case):
     inputs = [module.paddle.to_tensor(x) for x in case.inputs("float32")]
     _, nothing = module.layer_from_nothing(case, "float32")
     _, own = module.paddle_layer(case, "float32")
-    calls = {
-        NOTHING: lambda: nothing(*inputs, None, False)[0],
-        OWN: lambda: own(*inputs, None, False)[0],
+    module.paddle.set_grad_enabled(False)
+    return {
+        NOTHING: lambda: nothing(*inputs, None, False),
+        OWN: lambda: own(*inputs, None, False),
     }
-    no_grad = module.paddle.no_grad
-    return {name: without(no_grad, call) for name, call in calls.items()}
 
 
 def mxnet(module, case):
@@ -173,20 +137,26 @@ def mxnet(module, case):
     layer.initialize()
     layer(query, query, query)
     for name, weight in case.weights.items():
-        getattr(layer, name.partition(".")[0]).weight.set_data(
-            array(weight, dtype="float32")
-        )
+        owner = getattr(layer, name.partition(".")[0])
+        owner.weight.set_data(array(weight, dtype="float32"))
     stacked = module.convert(case.weights, "mha_lib", "mxnet", case.num_heads)
-    parameters = {
-        name: module.mxnet.nd.array(w, dtype="float32") for name, w in stacked.items()
-    }
+    as_array = partial(module.mxnet.nd.array, dtype="float32")
+    parameters = {name: as_array(weight) for name, weight in stacked.items()}
     keep = module.build_mask(*query.shape[1:2] * 2)
     return {
-        NOTHING: lambda: layer(query, query, query)[0].asnumpy(),
-        OWN: lambda: module.interleaved(parameters, query, keep, case.num_heads)[
-            0
-        ].asnumpy(),
+        NOTHING: lambda: layer(query, query, query),
+        OWN: lambda: module.interleaved(parameters, query, keep, case.num_heads),
     }
+
+
+def as_numpy(call):
+    """The output of a call as numpy has it, which no framework gives before it is computed."""
+    output = call()
+    output = output[0] if isinstance(output, (tuple, list)) else output
+    for method in ("asnumpy", "numpy"):
+        if hasattr(output, method):
+            return getattr(output, method)()
+    return np.asarray(output)
 
 
 def measure(name, sizes, least):
@@ -198,20 +168,18 @@ def measure(name, sizes, least):
     kind = importlib.import_module("program").Case
     rows = []
     for size in sizes:
-        calls = globals()[name](module, make_case(size, kind))
+        made = globals()[name](module, make_case(size, kind))
+        calls = {way: partial(as_numpy, call) for way, call in made.items()}
         outputs = {way: call() for way, call in calls.items()}
         for way, output in outputs.items():
             difference = np.abs(output - outputs[NOTHING]).max()
             if not difference < 1e-4:
                 raise ValueError(f"{name}, {size}: {way} differs by {difference:.1g}")
         rounds = rounds_of(calls, seconds=0, least=least, shortest=LEAST_SECONDS)
-        ratios = {
-            way: [
-                rounded(r, 3) for r in ratio_of_medians(rounds, way, NOTHING).values()
-            ]
-            for way in calls
-            if way != NOTHING
-        }
+        ratios = {}
+        for way in [way for way in calls if way != NOTHING]:
+            found = ratio_of_medians(rounds, way, NOTHING).values()
+            ratios[way] = [rounded(number, 3) for number in found]
         rows.append({"size": size, "ms": medians(rounds, 3), "ratios": ratios})
     return rows
 
@@ -246,23 +214,15 @@ def run_all(only, quick):
         versions = stored[name].get("versions", {})
         found[name] = {"title": program.title, "versions": versions, "rows": rows}
         print(f"{name}: {[row['ratios'] for row in rows]}", flush=True)
-    return {
-        "machine": {
-            "processor": processor(),
-            "cores": os.cpu_count(),
-            "threads": 1,
-            "date": datetime.date.today().isoformat(),
-        },
-        "programs": found,
-    }
+    machine = {"processor": processor(), "cores": os.cpu_count(), "threads": 1}
+    machine |= {"date": datetime.date.today().isoformat()}
+    return {"machine": machine, "programs": found}
 
 
 def speed_cell(results):
     """Source of the cell that carries the results into the page, which must run without this repository."""
-    lines = ",\n".join(
-        f"{json.dumps(name)}: {json.dumps(found)}"
-        for name, found in results["programs"].items()
-    )
+    rows = [(json.dumps(n), json.dumps(x)) for n, x in results["programs"].items()]
+    lines = ",\n".join(map(": ".join, rows))
     return (
         "# `make bench-rosetta` writes this cell from benchmarks/results_rosetta.json. Do not edit it.\n"
         f'SPEED = json.loads(r"""{{"machine": {json.dumps(results["machine"])}, "programs": {{\n'
@@ -273,16 +233,10 @@ def speed_cell(results):
 def main(arguments=None):
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="tiny sizes and few rounds, to see that it runs",
-    )
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run?")
     parser.add_argument("--only", nargs="+", choices=MODULES, default=list(MODULES))
-    parser.add_argument("--output", type=Path, help="where to store the results")
-    parser.add_argument(
-        "--notebook", type=Path, help='whose cell "speed" is written too'
-    )
+    parser.add_argument("--output", type=Path, help="where the results go")
+    parser.add_argument("--notebook", type=Path, help="whose speed cell is written")
     parser.add_argument("--child", choices=MODULES, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:

@@ -5,36 +5,23 @@ machine does hits all of them. What counts is the ratio of two medians over the 
 from 1000 bootstrap samples of these rounds.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-BOOTSTRAP = 1000
-Rounds = dict[str, list[float]]
+BOOTSTRAP, MOST = 1000, 400  # samples, rounds
 
 
-def rounds_of(
-    calls: dict[str, Callable[[], Any]],
-    *,
-    clock: Callable[[], float] = time.process_time,
-    seconds: float,
-    least: int,
-    most: int = 400,
-    shortest: float = 2e-3,
-) -> Rounds:
+def rounds_of(calls, *, clock=time.process_time, seconds, least, shortest=2e-3):
     """Time each call once a round until `seconds` are over: milliseconds a call, one number a round.
 
     A call too short for the clock is repeated within its turn until that takes `shortest` seconds.
     """
 
-    def timed(call: Callable[[], Any], repeats: int) -> float:
+    def timed(call, repeats):
         start = clock()
         for _ in range(repeats):
             call()
@@ -46,13 +33,13 @@ def rounds_of(
         # The very first calls are not typical yet.
         once = min(timed(call, 1) for _ in range(5 if timed(call, 1) < shortest else 1))
         repeats[name] = max(1, math.ceil(shortest / max(once, 1e-9)))
-    found: Rounds = {name: [] for name in names}
+    found = {name: [] for name in names}
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         start = time.perf_counter()
-        for number in range(most):
+        for number in range(MOST):
             if number >= least and time.perf_counter() - start > seconds:
                 break
             # Each contestant comes first, second, ... equally often, and after each other one.
@@ -67,12 +54,12 @@ def rounds_of(
     return found
 
 
-def medians(rounds: Rounds, digits: int = 4) -> dict[str, float]:
+def medians(rounds, digits=4):
     """The median of each contestant in milliseconds, without digits that mean nothing."""
     return {name: rounded(np.median(times), digits) for name, times in rounds.items()}
 
 
-def ratio_of_medians(rounds: Rounds, above: str, below: str) -> dict[str, float]:
+def ratio_of_medians(rounds, above, below):
     """Median over median, with an interval of 95 % from bootstrap samples of whole rounds."""
     top, bottom = np.array(rounds[above]), np.array(rounds[below])
     drawn = np.random.default_rng(3).integers(0, len(top), (BOOTSTRAP, len(top)))
@@ -82,12 +69,12 @@ def ratio_of_medians(rounds: Rounds, above: str, below: str) -> dict[str, float]
     return {name: round(float(number), 3) for name, number in found.items()}
 
 
-def rounded(number: Any, digits: int = 4) -> float:
+def rounded(number, digits=4):
     """A measured number without digits that mean nothing."""
     return float(f"{number:.{digits}g}")
 
 
-def processor() -> str:
+def processor():
     """The name of the processor, as far as the system tells it."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
@@ -97,7 +84,7 @@ def processor() -> str:
     return names[0].partition(":")[2].strip() if names else "unknown"
 
 
-def write_cell(path: Path, name: str, source: str) -> None:
+def write_cell(path, name, source):
     """Put results into the cell of that name of a notebook."""
     import nbformat  # here, because the frameworks' environments have none
 

@@ -4,7 +4,6 @@ In that experiment, steeper slopes do better with the same number of steps. This
 slopes themselves cause the difference, or only too few steps?
 """
 
-from common import run_script
 from positions import BOUNDS as BY_TASK
 from positions import LONG, arm
 
@@ -14,7 +13,3 @@ ARMS = {
     for slopes in (1, 2, 4)
 }
 BOUNDS = {name: values[TASK] for name, values in BY_TASK.items()}
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

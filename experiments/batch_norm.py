@@ -10,7 +10,7 @@ statistics (evaluation mode).
 from functools import partial
 
 import torch
-from common import Arm, one_rate, run_script
+from common import Arm, one_rate
 from torch import nn
 
 from mha_lib import FeedForward, LearnedPositionalEncoding, MultiHeadAttention
@@ -203,7 +203,3 @@ ARMS = {
     for norm in norms
 }
 BOUNDS = {"guessing": 1 / SYMBOLS}
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

@@ -11,10 +11,10 @@ The floor is exact: the most frequent of the visible tokens.
 import copy
 import math
 from functools import partial
+from statistics import fmean
 
-import numpy as np
 import torch
-from common import Arm, one_rate, run_script
+from common import Arm, largest_shares, one_rate
 from torch import nn
 
 from mha_course.training import fit, predict, seeded
@@ -162,55 +162,22 @@ def measure(base, tune, models):
     return found
 
 
-def arm(base, steps, tune=False):
-    return Arm(
-        partial(TwoLayers, base),
+ARMS = {
+    f"base {base}, {steps} steps": Arm(
+        partial(TwoLayers, float(base)),
         batch,
-        partial(measure, base, tune),
+        partial(measure, float(base), base == 10_000 and steps == STEPS),
         steps,
         **one_rate(LR),
-    )
-
-
-ARMS = {
-    f"base {base}, {steps} steps": arm(
-        float(base), steps, base == 10_000 and steps == STEPS
     )
     for base in (10_000, 100, 500_000)
     for steps in (SHORT, STEPS)
 }
-
-
-def largest_shares(most):
-    """Expected share of the most frequent letter among 0 to `most` uniform ones, as in positions.py."""
-    inverse = np.array([1 / math.factorial(k) for k in range(most + 1)])
-    expected, below = np.zeros(most + 1), np.zeros(most + 1)
-    for m in range(1, most + 1):
-        power = inverse[: m + 1]
-        for _ in range(3):  # the eighth power, for eight letters
-            power = np.convolve(power, power)[: most + 1]
-        power = np.pad(power, (0, most + 1 - len(power)))
-        at_most = np.array(
-            [power[n] * math.factorial(n) / LETTERS**n for n in range(most + 1)]
-        )
-        expected += m * np.where(np.arange(most + 1) >= m, at_most - below, 0.0)
-        below = at_most
-    return (expected / np.maximum(np.arange(most + 1), 1)).tolist()
-
-
-def mean(values):
-    return sum(values) / len(values)
-
-
-BAG = largest_shares(FAR - 1)
+BAG = largest_shares(FAR - 1, LETTERS)
 BOUNDS = {
     "guessing": 1 / LETTERS,
     "most frequent of the visible tokens": {
-        f"length {2 * LENGTH}": mean(BAG[LENGTH : 2 * LENGTH]),
-        f"length {FAR}": mean(BAG[FAR // 2 :]),
+        f"length {2 * LENGTH}": fmean(BAG[LENGTH : 2 * LENGTH]),
+        f"length {FAR}": fmean(BAG[FAR // 2 :]),
     },
 }
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

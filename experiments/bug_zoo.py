@@ -4,7 +4,7 @@ from functools import partial
 from math import sqrt
 
 import torch
-from common import Arm, one_rate, run_script
+from common import Arm, one_rate
 from torch import nn
 
 from mha_course.data import pointer_batch
@@ -213,7 +213,3 @@ for name, task in (
 BOUNDS = {
     "guessing": {"copy": 1 / 8, "copy with padding": 1 / 8, "two pointers": 1 / 64}
 }
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

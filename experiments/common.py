@@ -1,7 +1,7 @@
 """What all experiments share: train the arms with several seeds, store results, curves and models.
 
 A script names its settings at the top, its arms in `ARMS` and what is computed rather than trained in
-`BOUNDS`, and ends with `run_script(__file__, ARMS, BOUNDS)`.
+`BOUNDS`. This file runs it: python experiments/common.py NAME [--confirm].
 Results do not depend on the number of processors: each experiment is one process with one thread.
 """
 
@@ -11,20 +11,21 @@ import argparse
 import hashlib
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from mha_course.experiments import digest, hashes_of, stored_results
+from mha_course.experiments import digest, hashes_of, load_script, stored_results
 from mha_course.training import History, cross_entropy, fit, predict, seeded
-from mha_lib import LearnedPositionalEncoding, MultiHeadAttention
+from mha_lib import LearnedPositionalEncoding, MultiHeadAttention, gate_heads
 
 Batch = tuple[Tensor, Tensor]
 # A short training of one seed, which is stored with the long one and repeated by a test.
@@ -79,14 +80,7 @@ class Arm:
                 'comparison says in words why: because="..."'
             )
 
-    def fit(
-        self,
-        models: list[nn.Module],
-        make_batch: Callable[[torch.Generator], Batch],
-        steps: int,
-        records: int,
-        lr: float,
-    ) -> History:
+    def fit(self, models, make_batch, steps, records, lr) -> History:
         """Train models for a number of steps, with the settings of this arm."""
         options = {name: getattr(self, name) for name in ("loss", "warmup", "clip")}
         return fit(models, make_batch, steps=steps, records=records, lr=lr, **options)
@@ -98,20 +92,15 @@ class Arm:
         of the loss; in double precision they stay below the digits that are stored.
         """
 
-        def make_double_batch(generator: torch.Generator) -> Batch:
-            inputs, targets = (
-                x.double() if x.is_floating_point() else x
-                for x in self.make_batch(generator)
-            )
-            return inputs, targets
+        def make_double_batch(generator: torch.Generator) -> Any:
+            batch = self.make_batch(generator)
+            return [x.double() if x.is_floating_point() else x for x in batch]
 
         usual = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            models = seeded(self.make_model, 1)
-            history = self.fit(
-                models, make_double_batch, CHECK_STEPS, CHECK_RECORDS, self.rates[0]
-            )
+            models, settings = seeded(self.make_model, 1), (CHECK_STEPS, CHECK_RECORDS)
+            history = self.fit(models, make_double_batch, *settings, self.rates[0])
         finally:
             torch.set_default_dtype(usual)
         return rounded(history.losses[0])
@@ -128,7 +117,7 @@ class Arm:
 
     def run(self) -> tuple[dict[str, Any], list[nn.Module]]:
         """Train at each rate and measure; return what is stored, and the models of the best rate."""
-        runs, by_rate = {}, {}
+        runs, by_rate, losses = {}, {}, {}
         for lr in self.rates:
             models = seeded(self.make_model, self.seeds)
             history = self.fit(models, self.make_batch, self.steps, 40, lr)
@@ -139,23 +128,14 @@ class Arm:
                 first, found = next(iter(runs[lr][2].items()))
                 held_out = self.held_out_loss(models)
                 by_rate[str(lr)] = {"held-out loss": held_out, first: found}
-        best = min(
-            self.rates,
-            key=lambda lr: by_rate[str(lr)]["held-out loss"].mean() if by_rate else lr,
-        )
+                losses[lr] = held_out.mean()
+        best = min(losses, key=losses.__getitem__, default=self.rates[0])
         models, history, results = runs[best]
-        content = {
-            "parameters": sum(p.numel() for p in models[0].parameters()),
-            "steps": self.steps,
-            "lr": best,
-            "seeds": self.seeds,
-            "results": rounded(results),
-            "curve": {
-                "steps": history.steps.tolist(),
-                "losses": rounded(history.losses),
-            },
-            "check": self.check(),
-        }
+        curve = {"steps": history.steps.tolist(), "losses": rounded(history.losses)}
+        number = sum(p.numel() for p in models[0].parameters())
+        content = {"parameters": number, "steps": self.steps, "lr": best}
+        content |= {"seeds": self.seeds, "results": rounded(results), "curve": curve}
+        content |= {"check": self.check()}
         return content | ({"rates": rounded(by_rate)} if by_rate else {}), models
 
 
@@ -196,6 +176,45 @@ def read_out_of(kind: str, width: int, hidden: int, answers: int) -> nn.Module:
 def heads(number: int) -> str:
     """The number of heads as text for a label."""
     return "1 head" if number == 1 else f"{number} heads"
+
+
+def three_back(generator, batch_size=32, length=12):
+    """Tokens 0..7, and for each the token three places before; there is none for the first three."""
+    tokens = torch.randint(8, (batch_size, length), generator=generator)
+    targets = tokens.roll(3, -1)
+    targets[:, :3] = -100
+    return tokens, targets
+
+
+def largest_shares(most: int, letters: int) -> list[float]:
+    """Expected share of the most frequent letter among 0, 1, ... `most` uniform ones; `letters` is 4 or 8.
+
+    The chance that no letter occurs more than m times in n draws is n! / letters^n times the coefficient of
+    x^n in (1 + x + x^2/2! + ... + x^m/m!)^letters.
+    """
+    draws = np.arange(most + 1)
+    factorials = np.array([float(math.factorial(n)) for n in draws])
+    expected, below = np.zeros(most + 1), np.zeros(most + 1)
+    for m in range(1, most + 1):
+        power = 1 / factorials[: m + 1]
+        for _ in range(letters.bit_length() - 1):
+            power = np.convolve(power, power)[: most + 1]
+        power = np.pad(power, (0, most + 1 - len(power)))
+        at_most = power * factorials / float(letters) ** draws
+        expected += m * np.where(draws >= m, at_most - below, 0.0)
+        below = at_most
+    return (expected / np.maximum(draws, 1)).tolist()
+
+
+def without_each_head(
+    layer: MultiHeadAttention, measure: Callable[[], Tensor]
+) -> Tensor:
+    """What `measure` gives while each head of a layer in turn is switched off, (heads, ...)."""
+    found = []
+    for gates in 1 - torch.eye(layer.num_heads):
+        with gate_heads(layer, gates), torch.no_grad():
+            found.append(measure())
+    return torch.stack(found)
 
 
 def rounded(value: Any) -> Any:
@@ -239,9 +258,7 @@ def check_comparison(arms: Mapping[str, Arm]) -> None:
                 )
 
 
-def run_arms(
-    script: Path | str, arms: Mapping[str, Arm], bounds: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def run_arms(script: Path | str, arms: Mapping[str, Arm], bounds: Mapping[str, Any]):
     """Train all arms of a script. Return what is stored, and the parameters that are kept."""
     check_comparison(arms)
     torch.set_num_threads(1)  # makes sums the same on every machine
@@ -255,9 +272,7 @@ def run_arms(
                 tensors[f"{label}/{seed}/{name}"] = tensor.contiguous()
         done = f"{number} of {len(arms)}, {time.perf_counter() - start:5.0f} s"
         found = contents[label]["results"].items()
-        short = {
-            name: row for name, row in found if not isinstance(row[0], list | dict)
-        }
+        short = {n: row for n, row in found if not isinstance(row[0], list | dict)}
         print(f"{script.stem}: {done}: {label}: {short}", flush=True)
     content = {
         "name": script.stem,
@@ -270,9 +285,7 @@ def run_arms(
     return content, tensors
 
 
-def store(
-    script: Path | str, content: dict[str, Any], tensors: dict[str, Tensor]
-) -> None:
+def store(script: Path | str, content: dict, tensors: dict[str, Tensor]) -> None:
     """Write results and models where `load_experiment` reads them."""
     path = stored_results(Path(script))
     path.parent.mkdir(exist_ok=True)
@@ -281,21 +294,6 @@ def store(
     models.write_bytes(data) if tensors else models.unlink(missing_ok=True)
     content = {**content, "models": hashlib.sha256(data).hexdigest() if data else ""}
     write(path, content)
-
-
-def run_script(script: str, arms: Mapping[str, Arm], bounds: Mapping[str, Any]) -> None:
-    """Entry point of a script: run and store, or with --confirm only compare."""
-    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
-    parser.add_argument(
-        "--confirm",
-        action="store_true",
-        help="after code was rewritten but not changed in what it does: train one seed of each arm for some "
-        "steps, and keep the stored results if the losses are the same",
-    )
-    if parser.parse_args().confirm:
-        confirm(Path(script), arms)
-    else:
-        store(script, *run_arms(script, arms, bounds))
 
 
 def confirm(script: Path, arms: Mapping[str, Arm]) -> None:
@@ -310,13 +308,9 @@ def confirm(script: Path, arms: Mapping[str, Arm]) -> None:
         rates = tuple(float(lr) for lr in stored.get("rates", [stored["lr"]]))
         settings = (arm.steps, arm.seeds, arm.rates)
         assert settings == (stored["steps"], stored["seeds"], rates), label
-        torch.testing.assert_close(
-            torch.tensor(arm.check()),
-            torch.tensor(stored["check"]),
-            rtol=CHECK_TOLERANCE,
-            atol=0.0,
-            msg=lambda text, label=label: f"{label}: {text}",
-        )
+        found, before = torch.tensor(arm.check()), torch.tensor(stored["check"])
+        close = partial(torch.testing.assert_close, rtol=CHECK_TOLERANCE, atol=0.0)
+        close(found, before, msg=lambda text, label=label: f"{label}: {text}")
         print(f"{script.stem}: {label}: the same")
     content["code"], content["data"] = hashes_of(script)
     del content["digest"]
@@ -328,3 +322,22 @@ def write(path: Path, content: dict[str, Any]) -> None:
     text = json.dumps({**content, "digest": digest(content)}, ensure_ascii=False)
     text = text.replace('}, "', '},\n"').replace('"results": ', '\n"results": ')
     path.write_text(text + "\n", encoding="utf-8")
+
+
+def main():
+    """Run a script and store its results, or with --confirm only compare."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("name", help="of the script, such as two_pointers")
+    help_text = "after code was only rewritten: train a little, keep the results"
+    parser.add_argument("--confirm", action="store_true", help=help_text)
+    options = parser.parse_args()
+    script = Path(__file__).with_name(f"{options.name}.py")
+    module = load_script(script)
+    if options.confirm:
+        confirm(script, module.ARMS)
+    else:
+        store(script, *run_arms(script, module.ARMS, module.BOUNDS))
+
+
+if __name__ == "__main__":
+    main()

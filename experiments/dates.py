@@ -9,7 +9,7 @@ the month and the day are written.
 from functools import partial
 
 import torch
-from common import Arm, heads, one_rate, run_script
+from common import Arm, heads, one_rate, without_each_head
 from torch.nn import functional as F
 
 from mha_course.data.dates import (
@@ -22,7 +22,7 @@ from mha_course.data.dates import (
     TARGET_LENGTH,
     date_batch,
 )
-from mha_lib import MultiHeadAttention, capture_attention, gate_heads, head_importance
+from mha_lib import MultiHeadAttention, capture_attention, head_importance
 from mha_lib.generation import greedy_decode
 from mha_lib.seq2seq import EncoderDecoder
 
@@ -36,16 +36,8 @@ class DateModel(EncoderDecoder):
     """A Transformer whose input is a source and the target so far, side by side in one tensor."""
 
     def __init__(self, num_heads):
-        super().__init__(
-            1 + len(DATE_LETTERS),
-            len(ISO_SYMBOLS),
-            WIDTH,
-            num_heads,
-            HIDDEN,
-            LAYERS,
-            max_len=SOURCE_LENGTH,
-            bias=True,
-        )
+        sizes = (1 + len(DATE_LETTERS), len(ISO_SYMBOLS), WIDTH, num_heads, HIDDEN)
+        super().__init__(*sizes, LAYERS, max_len=SOURCE_LENGTH, bias=True)
 
     def forward(self, both):
         source, target = both[:, :SOURCE_LENGTH], both[:, SOURCE_LENGTH:]
@@ -83,9 +75,8 @@ def exact(answers, target):
 def parts_right(answers, target):
     """Share of answers whose year, month and day are right, (3,)."""
     right = answers == target
-    return torch.stack(
-        [right[:, part].all(-1).float().mean() for part in PARTS.values()]
-    )
+    found = [right[:, part].all(-1).float().mean() for part in PARTS.values()]
+    return torch.stack(found)
 
 
 def measure_answers(models):
@@ -93,29 +84,19 @@ def measure_answers(models):
     seen = fresh(2000, 97)
     test = fresh(2000, 99, held_out=True)
     new = fresh(2000, 98, held_out=True, locales=NEW_LOCALES)
-    found = {
-        "held-out dates": [],
-        "dates of training": [],
-        "new languages": [],
-        "new languages, by language": [],
-        "new languages: year, month, day": [],
-    }
+    rows = [torch.tensor([name == own for name in new.locales]) for own in NEW_LOCALES]
+    found = {}
     for model in models:
         answers = model.answer(new.source)
-        rows = {
-            locale: torch.tensor([name == locale for name in new.locales])
-            for locale in NEW_LOCALES
-        }
-        by_language = [
-            exact(answers[these], new.target[these]) for these in rows.values()
-        ]
-        found["held-out dates"].append(exact(model.answer(test.source), test.target))
-        found["dates of training"].append(exact(model.answer(seen.source), seen.target))
-        found["new languages"].append(exact(answers, new.target))
-        found["new languages, by language"].append(torch.stack(by_language))
-        found["new languages: year, month, day"].append(
-            parts_right(answers, new.target)
-        )
+        by_language = [exact(answers[these], new.target[these]) for these in rows]
+        for name, value in (
+            ("held-out dates", exact(model.answer(test.source), test.target)),
+            ("dates of training", exact(model.answer(seen.source), seen.target)),
+            ("new languages", exact(answers, new.target)),
+            ("new languages, by language", torch.stack(by_language)),
+            ("new languages: year, month, day", parts_right(answers, new.target)),
+        ):
+            found.setdefault(name, []).append(value)
     return {name: torch.stack(values) for name, values in found.items()}
 
 
@@ -130,15 +111,13 @@ def measure(models):
     inputs = both_sides(test.source, test.target)
     ablated, importance, reading = [], [], []
     for model in models:
-        without = []
-        for layer in layers_of(model):
-            for head in range(layer.num_heads):
-                gates = torch.ones(layer.num_heads)
-                gates[head] = 0.0
-                with gate_heads(layer, gates):
-                    without.append(parts_right(model.answer(test.source), test.target))
-        shape = (len(layers_of(model)), -1, len(PARTS))
-        ablated.append(torch.stack(without).reshape(shape))
+        layers = layers_of(model)
+
+        def right(model=model):
+            return parts_right(model.answer(test.source), test.target)
+
+        without = [without_each_head(layer, right) for layer in layers]
+        ablated.append(torch.stack(without))
         importance.append(importance_of(model, inputs, test.target))
         reading.append(where_it_reads(model))
     return {
@@ -153,9 +132,8 @@ def importance_of(model, inputs, target):
     """How much the loss depends on each head, (layers, heads)."""
 
     def loss():
-        return F.cross_entropy(
-            model(inputs).transpose(1, 2), target, reduction="none"
-        ).mean(1)
+        logits = model(inputs).transpose(1, 2)
+        return F.cross_entropy(logits, target, reduction="none").mean(1)
 
     return torch.stack([head_importance(layer, loss) for layer in layers_of(model)])
 
@@ -193,7 +171,3 @@ ARMS = {
     for number in (1, 2, 4, 8)
 }
 BOUNDS = {"guessing": 1 / 73049}
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

@@ -6,7 +6,7 @@ encoder. Two learning rates are tried.
 """
 
 import torch
-from common import Arm, one_rate, run_script
+from common import Arm, one_rate
 from dates import STEPS, batch, measure_answers
 from torch import nn
 
@@ -29,10 +29,8 @@ class Cell(nn.Module):
 
     def __init__(self, width, state):
         super().__init__()
-        self.from_input, self.from_state = (
-            nn.Linear(width, 3 * state),
-            nn.Linear(state, 3 * state),
-        )
+        self.from_input = nn.Linear(width, 3 * state)
+        self.from_state = nn.Linear(state, 3 * state)
 
     def forward(self, x, state):
         new = self.from_input(x).chunk(3, -1)
@@ -57,13 +55,10 @@ class RecurrentDates(nn.Module):
     def read(self, source):
         """The states of both directions side by side, (batch, len, 192); padding leaves a state as it is."""
         x, real = self.source_embedding(source), (source != 0).unsqueeze(-1)
-        both = []
-        for cell, order in (
-            (self.forwards, range(source.shape[1])),
-            (self.backwards, reversed(range(source.shape[1]))),
-        ):
+        places, both = range(source.shape[1]), []
+        for cell, order in ((self.forwards, places), (self.backwards, places[::-1])):
             state = x.new_zeros(x.shape[0], STATE)
-            states = [state] * source.shape[1]
+            states = [state] * len(places)
             for t in order:
                 state = torch.where(real[:, t], cell(x[:, t], state), state)
                 states[t] = state
@@ -74,9 +69,8 @@ class RecurrentDates(nn.Module):
         """One symbol: the logits of the next one, and the new state."""
         scores = self.score(state.unsqueeze(1), memory)
         context = attention_pooling(scores, memory, mask)[0].squeeze(1)
-        state = self.cell(
-            torch.cat((self.target_embedding(token), context), dim=-1), state
-        )
+        x = torch.cat((self.target_embedding(token), context), dim=-1)
+        state = self.cell(x, state)
         return self.output(torch.cat((state, context), dim=-1)), state
 
     def forward(self, both):
@@ -116,7 +110,3 @@ ARMS = {
     for lr in RATES
 }
 BOUNDS = {"guessing": 1 / 73049}
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

@@ -8,7 +8,7 @@ setting has four heads and no positions. All settings run for 250 steps and agai
 from functools import partial
 
 import torch
-from common import Arm, one_rate, run_script
+from common import Arm, one_rate
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
@@ -26,11 +26,9 @@ class DigitModel(nn.Module):
     def __init__(self, num_heads, positions=True, embed_dim=32):
         super().__init__()
         self.embedding = nn.Linear(4, embed_dim)
-        self.positions = (
-            LearnedPositionalEncoding(embed_dim, max_len=16)
-            if positions
-            else nn.Identity()
-        )
+        self.positions = nn.Identity()
+        if positions:
+            self.positions = LearnedPositionalEncoding(embed_dim, max_len=16)
         self.attention = MultiHeadAttention(embed_dim, num_heads)
         self.read_out = nn.Linear(embed_dim, 10)
 
@@ -78,7 +76,3 @@ ARMS = {
 }
 
 BOUNDS = {"guessing": 1 / 10, "logistic regression on the pixels": pixels_alone()}
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

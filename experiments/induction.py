@@ -7,7 +7,7 @@ ceiling of a bag, for a model that knows which letters it has seen and how often
 from functools import partial
 
 import torch
-from common import Arm, one_rate, run_script
+from common import Arm, one_rate
 from torch import nn
 
 from mha_course.training import predict
@@ -97,7 +97,3 @@ BOUNDS = {
     "bag of visible letters": bag_of_letters(),
     "one letter of those seen": sum(1 / p for p in range(6, 13)) / 7,
 }
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import combinations
 
 import torch
-from common import Arm, one_rate, run_script
+from common import Arm, one_rate
 from torch import nn
 from torch.nn import functional as F
 
@@ -39,16 +39,6 @@ UNKNOWN = -100
 BLOCK, LONG, BLOCKS = 30, 60, 50
 ORDERS = ("unigram", "bigram", "trigram", "4-gram", "5-gram")
 DISCOUNTS = (0.6, 0.7, 0.8, 0.85, 0.9, 0.95)
-MEASURES = (
-    "test loss",
-    "validation loss",
-    "said first and again",
-    "induction",
-    "previous token",
-    "without one head",
-    "without heads of the last layer",
-    "by place",
-)
 
 
 def passage_loss(outputs, targets):
@@ -163,22 +153,17 @@ def damage(model):
 
 def without_subsets(model, layer):
     """The damage without 1, 2, ... heads of a layer, the mean over all choices, (HEADS, 5)."""
-    return torch.stack(
-        [
-            torch.stack(
-                [
-                    without_heads(model, [(layer, head) for head in chosen], damage)
-                    for chosen in combinations(range(HEADS), number)
-                ]
-            ).mean(0)
-            for number in range(1, HEADS + 1)
-        ]
-    )
+    rows = []
+    for number in range(1, HEADS + 1):
+        choices = combinations([(layer, head) for head in range(HEADS)], number)
+        found = [without_heads(model, chosen, damage) for chosen in choices]
+        rows.append(torch.stack(found).mean(0))
+    return torch.stack(rows)
 
 
 def measure(models):
     """The losses, the heads' scores, and the losses while heads are switched off."""
-    found = {name: [] for name in MEASURES}
+    found = {}
     for model in models:
         layers = len(model.encoder.blocks)
         said = [repeat_losses(model, block) for block in blocks("test").values()]
@@ -192,18 +177,18 @@ def measure(models):
             for head in range(HEADS)
         ]
         induction, previous = torch.stack(scores, dim=1)
-        values = (
-            book_loss(model),
-            book_loss(model, "validation"),
-            torch.stack(said),
-            induction,
-            previous,
-            torch.stack(single).unflatten(0, (layers, HEADS)),
-            without_subsets(model, layers - 1),
-            by_place(model),
-        )
-        for name, value in zip(MEASURES, values, strict=True):
-            found[name].append(value)
+        single = torch.stack(single).unflatten(0, (layers, HEADS))
+        for name, value in (
+            ("test loss", book_loss(model)),
+            ("validation loss", book_loss(model, "validation")),
+            ("said first and again", torch.stack(said)),
+            ("induction", induction),
+            ("previous token", previous),
+            ("without one head", single),
+            ("without heads of the last layer", without_subsets(model, layers - 1)),
+            ("by place", by_place(model)),
+        ):
+            found.setdefault(name, []).append(value)
     return {name: torch.stack(values) for name, values in found.items()}
 
 
@@ -221,17 +206,9 @@ def make_gpt2(layers):
 
 
 def arm(design, model, batch, loss, keep=0):
-    return Arm(
-        model,
-        partial(batch, PASSAGES[design]),
-        measure,
-        steps=STEPS[design],
-        **one_rate(LR[design]),
-        keep=keep,
-        loss=loss,
-        warmup=WARMUP,
-        clip=CLIP,
-    )
+    options = {"steps": STEPS[design], **one_rate(LR[design]), "keep": keep}
+    options |= {"loss": loss, "warmup": WARMUP, "clip": CLIP}
+    return Arm(model, partial(batch, PASSAGES[design]), measure, **options)
 
 
 ARMS = {
@@ -279,15 +256,11 @@ class Ngrams:
     def loss(self, part, discount):
         """Mean loss in nats, of the tokens that `book_loss` scores."""
         tokens = book_tokens(part).tolist()
-        scored = range(*scored_tokens(part))
-        return -sum(
-            math.log(
-                self.probability(
-                    tokens[end], tuple(tokens[end - self.order + 1 : end]), discount
-                )
-            )
-            for end in scored
-        ) / len(scored)
+        scored, total = range(*scored_tokens(part)), 0.0
+        for end in scored:
+            context = tuple(tokens[end - self.order + 1 : end])
+            total -= math.log(self.probability(tokens[end], context, discount))
+        return total / len(scored)
 
 
 def scored_tokens(part):
@@ -314,7 +287,3 @@ BOUNDS = {
     **{name: ngram_loss(order) for order, name in enumerate(ORDERS, start=1)},
     "tokens per character": tokens_per_character(),
 }
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

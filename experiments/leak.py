@@ -8,7 +8,7 @@ import math
 from functools import partial
 
 import torch
-from common import Arm, one_rate, run_script
+from common import Arm, one_rate
 from torch import nn
 
 from mha_course.data import markov_batch, markov_entropy, markov_transition
@@ -81,13 +81,9 @@ def measure(models):
 
 
 def arm(mask, is_last_scored=True):
-    return Arm(
-        partial(NextToken, MASKS[mask]),
-        partial(batch, is_last_scored=is_last_scored),
-        measure,
-        steps=STEPS,
-        **one_rate(LR),
-    )
+    make_batch = partial(batch, is_last_scored=is_last_scored)
+    make_model = partial(NextToken, MASKS[mask])
+    return Arm(make_model, make_batch, measure, steps=STEPS, **one_rate(LR))
 
 
 ARMS = {
@@ -108,7 +104,3 @@ def bounds():
 
 
 BOUNDS = bounds()
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from common import Arm, one_rate, run_script
+from common import Arm, one_rate
 from torch import nn
 
 from mha_course.training import cross_entropy, predict, seeded
@@ -40,9 +40,8 @@ class Reverser(nn.Module):
         self.embed = nn.Embedding(SYMBOLS, WIDTH)
         self.positions = LearnedPositionalEncoding(WIDTH, max_len=LENGTH)
         nn.init.normal_(self.positions.encoding)
-        self.encoder = TransformerEncoder(
-            depth, WIDTH, HEADS, HIDDEN, norm_first=norm_first, bias=True
-        )
+        sizes = (depth, WIDTH, HEADS, HIDDEN)
+        self.encoder = TransformerEncoder(*sizes, norm_first=norm_first, bias=True)
         self.read_out = nn.Linear(WIDTH, SYMBOLS)
 
     def states(self, tokens):
@@ -88,10 +87,7 @@ def measure(make_model, models):
         "test loss": torch.stack([cross_entropy(part, targets) for part in logits]),
     }
     for when, group in (("at the start", fresh), ("trained", models)):
-        mix, loss = (
-            torch.stack(part)
-            for part in zip(*(gradients(model) for model in group), strict=True)
-        )
+        mix, loss = map(torch.stack, zip(*map(gradients, group), strict=True))
         found[f"gradient by block {when}"] = mix
         found[f"gradient of the loss by block {when}"] = loss
         alike = [likeness(model, tokens) for model in group]
@@ -101,16 +97,8 @@ def measure(make_model, models):
 
 def arm(norm, lr, warmup, clip=None, steps=STEPS):
     make_model = partial(Reverser, norm == "pre-norm")
-    measure_arm = partial(measure, make_model)
-    return Arm(
-        make_model,
-        batch,
-        measure_arm,
-        steps=steps,
-        **one_rate(lr),
-        warmup=warmup,
-        clip=clip,
-    )
+    options = {"steps": steps, **one_rate(lr), "warmup": warmup, "clip": clip}
+    return Arm(make_model, batch, partial(measure, make_model), **options)
 
 
 WARMUPS = {"warm-up": 0.1, "no warm-up": 0.0}
@@ -130,7 +118,3 @@ ARMS |= {
 }
 
 BOUNDS = {"guessing": 1 / SYMBOLS, "loss of guessing": math.log(SYMBOLS)}
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

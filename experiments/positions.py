@@ -5,12 +5,12 @@ a bag, without their order. ALiBi runs again with its slopes doubled and quadrup
 slopes are too flat for this length". Two arms that fail run again with four times the steps.
 """
 
-from fractions import Fraction
 from functools import partial
-from math import comb, factorial
+from math import comb
+from statistics import fmean
 
 import torch
-from common import Arm, one_rate, run_script
+from common import Arm, largest_shares, one_rate, three_back
 from torch import nn
 
 from mha_course.data import pointer_batch
@@ -18,13 +18,11 @@ from mha_course.training import predict
 from mha_lib import (
     LearnedPositionalEncoding,
     MultiHeadAttention,
+    RotaryPositionalEncoding,
     ShawScore,
     SinusoidalPositionalEncoding,
     T5RelativeBias,
     alibi_bias,
-    apply_rotary,
-    dot_product_attention,
-    rotary_angles,
 )
 
 STEPS, LONG = 500, 2000
@@ -38,13 +36,6 @@ def mirrored(generator, batch_size=BATCH, length=LENGTH):
         batch_size, tasks=["mirrored"], length=length, generator=generator
     )
     return tokens, targets[..., 0]
-
-
-def three_back(generator, batch_size=BATCH, length=LENGTH):
-    tokens = torch.randint(LETTERS, (batch_size, length), generator=generator)
-    targets = tokens.roll(3, -1)
-    targets[:, :3] = -100
-    return tokens, targets
 
 
 def latest_capital(generator, batch_size=BATCH, length=LENGTH):
@@ -67,30 +58,20 @@ class OneLayer(nn.Module):
             "learned": lambda: LearnedPositionalEncoding(WIDTH, FAR),
         }.get(encoding, nn.Identity)()
         score = ShawScore(HEAD_DIM, max_distance=8) if encoding == "Shaw" else None
-        self.attention = MultiHeadAttention(WIDTH, HEADS, bias=False, score=score)
+        rotary = RotaryPositionalEncoding(HEAD_DIM) if encoding == "rotary" else None
+        options = {"bias": False, "score": score, "rotary": rotary}
+        self.attention = MultiHeadAttention(WIDTH, HEADS, **options)
         if encoding == "T5":
             self.bias = T5RelativeBias(HEADS, bidirectional=not is_causal)
         self.read_out = nn.Linear(WIDTH, LETTERS)
 
     def forward(self, tokens):
-        x, layer = self.positions(self.embedding(tokens)), self.attention
-        if self.encoding == "rotary":
-            angles = rotary_angles(x.shape[1], HEAD_DIM)
-            query, key, value = (
-                layer.split_heads(proj(x))
-                for proj in (layer.q_proj, layer.k_proj, layer.v_proj)
-            )
-            query, key = apply_rotary(query, angles), apply_rotary(key, angles)
-            attended, _ = dot_product_attention(
-                query, key, value, is_causal=self.is_causal
-            )
-            return self.read_out(layer.out_proj(layer.merge_heads(attended)))
-        bias = None
+        x, bias = self.positions(self.embedding(tokens)), None
         if self.encoding == "T5":
             bias = self.bias(x.shape[1])
         if self.encoding == "ALiBi":
             bias = self.slopes * alibi_bias(HEADS, x.shape[1])[None]
-        output, _ = layer(x, x, x, attn_bias=bias, is_causal=self.is_causal)
+        output, _ = self.attention(x, x, x, attn_bias=bias, is_causal=self.is_causal)
         return self.read_out(output)
 
 
@@ -121,14 +102,9 @@ def measure(task, models):
 
 def arm(encoding, task, steps=STEPS, slopes=1.0, keep=0):
     make_batch, is_causal, _ = TASKS[task]
-    return Arm(
-        partial(OneLayer, encoding, is_causal, slopes),
-        make_batch,
-        partial(measure, task),
-        steps=steps,
-        **one_rate(LR),
-        keep=keep,
-    )
+    make_model = partial(OneLayer, encoding, is_causal, slopes)
+    options = {"steps": steps, **one_rate(LR), "keep": keep}
+    return Arm(make_model, make_batch, partial(measure, task), **options)
 
 
 ENCODINGS = ("none", "sinusoidal", "learned", "rotary", "ALiBi", "T5", "Shaw")
@@ -145,63 +121,35 @@ for encoding, task in (("rotary", "mirrored"), ("ALiBi", "three back")):
     ARMS[f"{task}, {encoding}, {LONG} steps"] = arm(encoding, task, LONG)
 
 
-def largest_share(draws, letters):
-    """Expected share of the most frequent letter among `draws` uniform letters, computed exactly.
-
-    The chance that no letter occurs more than m times is draws! / letters^draws times the coefficient of
-    x^draws in (1 + x + x^2/2! + ... + x^m/m!)^letters.
-    """
-    total, below = Fraction(0), Fraction(0)
-    for most in range(1, draws + 1):
-        power = [Fraction(1)] + [Fraction(0)] * draws
-        for _ in range(letters):
-            power = [
-                sum(
-                    (power[n - k] / factorial(k) for k in range(min(most, n) + 1)),
-                    Fraction(0),
-                )
-                for n in range(draws + 1)
-            ]
-        at_most = power[draws] * factorial(draws) / Fraction(letters) ** draws
-        total, below = total + most * (at_most - below), at_most
-    return total / draws
-
-
-def bag_three_back(place):
-    """The token three back is any of the `place` earlier tokens, with equal chance."""
-    return float(largest_share(place, LETTERS))
+EIGHT, FOUR = largest_shares(LENGTH, LETTERS), largest_shares(LENGTH, CAPITALS)
+# The token three back is any of the earlier tokens, with equal chance.
+BAG_THREE_BACK = EIGHT[3:LENGTH]
 
 
 def bag_latest_capital(place):
     """A capital is its own answer; otherwise the latest is any of the capitals so far, with equal chance."""
     if place == 0:
         return 1.0
-    shares = [largest_share(1 + more, CAPITALS) for more in range(place)]
-    chances = [
-        comb(place - 1, more) * CHANCE**more * (1 - CHANCE) ** (place - 1 - more)
+    small = sum(
+        FOUR[1 + more]
+        * comb(place - 1, more)
+        * CHANCE**more
+        * (1 - CHANCE) ** (place - 1 - more)
         for more in range(place)
-    ]
-    small = sum(chance * float(s) for chance, s in zip(chances, shares, strict=True))
+    )
     return CHANCE + (1 - CHANCE) * small
 
 
-def mean(values):
-    return sum(values) / len(values)
-
-
+BAG_LATEST_CAPITAL = [bag_latest_capital(place) for place in range(LENGTH)]
 BOUNDS = {
     "guessing": {"mirrored": 1 / 8, "three back": 1 / 8, "latest capital": 1 / 4},
     "bag of visible tokens": {
-        "mirrored": float(largest_share(LENGTH - 1, LETTERS)),
-        "three back": mean([bag_three_back(i) for i in range(3, LENGTH)]),
-        "latest capital": mean([bag_latest_capital(i) for i in range(LENGTH)]),
+        "mirrored": EIGHT[LENGTH - 1],
+        "three back": fmean(BAG_THREE_BACK),
+        "latest capital": fmean(BAG_LATEST_CAPITAL),
     },
     "bag of visible tokens, by place": {
-        "three back": [bag_three_back(i) for i in range(3, LENGTH)],
-        "latest capital": [bag_latest_capital(i) for i in range(LENGTH)],
+        "three back": BAG_THREE_BACK,
+        "latest capital": BAG_LATEST_CAPITAL,
     },
 }
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

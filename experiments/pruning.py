@@ -8,7 +8,7 @@ import copy
 from functools import partial
 
 import torch
-from common import Arm, PointerModel, heads, one_rate, run_script
+from common import Arm, PointerModel, heads, one_rate
 from torch.nn.functional import cross_entropy
 
 from mha_course.data import pointer_batch
@@ -66,23 +66,18 @@ def measure(models):
             for _ in range(RANDOM_ORDERS)
         ]
         for way, lists in orders.items():
-            rows = torch.tensor(
-                [[without(model, o[:k], TEST) for k in range(HEADS)] for o in lists]
-            ).mean(0)
-            found.setdefault(f"{way}: loss", []).append(rows[:, 0])
-            found.setdefault(f"{way}: both right", []).append(rows[:, 1])
-        found.setdefault("same heads kept", []).append(
-            [
-                set(orders["once"][0][:k]) == set(orders["greedy"][0][:k])
-                for k in range(HEADS)
-            ]
-        )
+            rows = [[without(model, o[:k], TEST) for k in range(HEADS)] for o in lists]
+            loss, right = torch.tensor(rows).mean(0).unbind(1)
+            found.setdefault(f"{way}: loss", []).append(loss)
+            found.setdefault(f"{way}: both right", []).append(right)
+        [first], [other] = orders["once"], orders["greedy"]
+        same = [set(first[:k]) == set(other[:k]) for k in range(HEADS)]
+        found.setdefault("same heads kept", []).append(same)
     for keep in (2, 1):
         tuned = copy.deepcopy(models)
         for model in tuned:
-            model.attention = prune_heads(
-                model.attention, greedy(model)[: HEADS - keep]
-            )
+            off = greedy(model)[: HEADS - keep]
+            model.attention = prune_heads(model.attention, off)
         fit(tuned, batch, steps=TUNING, lr=1e-2, seed=50)
         tokens, targets = TEST
         right = (predict(tuned, tokens).argmax(-1) == targets).all(-1)
@@ -102,7 +97,3 @@ ARMS = {
     for steps in (SHORT, STEPS)
 }
 BOUNDS = {"guessing": 1 / 64, "both answers are the same token": 13 / 48}
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from common import Arm, run_script
+from common import Arm, read_out_of
 from torch import nn
 
 from mha_course.training import predict
@@ -96,9 +96,7 @@ class Recall(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(LETTERS + PLACES, WIDTH)
         self.reader = reader(WIDTH)
-        self.read_out = nn.Sequential(
-            nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, LETTERS)
-        )
+        self.read_out = read_out_of("MLP", WIDTH, 64, LETTERS)
 
     def forward(self, tokens):
         return self.read_out(self.reader(self.embed(tokens))[:, -1])
@@ -133,7 +131,3 @@ ARMS = {
 }
 
 BOUNDS = {"guessing": 1 / LETTERS, "reach of the convolutions": 6}
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

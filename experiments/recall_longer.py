@@ -5,8 +5,8 @@ They are trained on the same data, the simple network at the best rate of `recal
 
 from dataclasses import replace
 
-from common import one_rate, run_script
-from recall import BOUNDS, STEPS, GatedReader, RecurrentReader, arm
+from common import one_rate
+from recall import STEPS, GatedReader, RecurrentReader, arm
 
 LONG = 4 * STEPS
 
@@ -17,7 +17,3 @@ ARMS = {
         ("gated", GatedReader, 1e-2),
     )
 }
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

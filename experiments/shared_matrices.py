@@ -8,7 +8,7 @@ scores are symmetric before the softmax, and a token's score with itself is its 
 from functools import partial
 
 import torch
-from common import Arm, one_rate, run_script
+from common import Arm, one_rate, three_back
 from torch import nn
 
 from mha_course.data import pointer_batch
@@ -52,13 +52,6 @@ def pointed(task, generator, batch_size=BATCH):
     return tokens, targets[..., 0]
 
 
-def three_back(generator, batch_size=BATCH):
-    tokens = torch.randint(LETTERS, (batch_size, LENGTH), generator=generator)
-    targets = tokens.roll(3, -1)
-    targets[:, :3] = -100
-    return tokens, targets
-
-
 TASKS = {
     "mirrored": (partial(pointed, "mirrored"), False),
     "three back": (three_back, True),
@@ -87,7 +80,3 @@ ARMS = {
     for is_shared in (False, True)
 }
 BOUNDS = {"guessing": 1 / LETTERS}
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

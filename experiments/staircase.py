@@ -6,7 +6,7 @@ Two arms that do not solve the task run again with four times the steps.
 from functools import partial
 
 import torch
-from common import Arm, PointerModel, heads, one_rate, run_script
+from common import Arm, PointerModel, heads, one_rate
 
 from mha_course.data import pointer_batch
 from mha_course.training import predict
@@ -55,7 +55,3 @@ def all_four_equal():
 
 
 BOUNDS = {"guessing": 8.0**-4, "all four answers are the same token": all_four_equal()}
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

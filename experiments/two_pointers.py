@@ -8,7 +8,7 @@ run again with four times the steps.
 from functools import partial
 
 import torch
-from common import Arm, PointerModel, heads, one_rate, run_script
+from common import Arm, PointerModel, heads, one_rate
 
 from mha_course.data import pointer_batch
 from mha_course.training import predict
@@ -36,10 +36,8 @@ def measure(models):
         with capture_attention(model) as captured, torch.no_grad():
             model(tokens[:500])
         maps = captured["attention"].mean(0)
-        to_places = [
-            maps[:, apart, target[apart]].mean(-1)
-            for target in (place.roll(1), place.flip(0))
-        ]
+        pointed = (place.roll(1)[apart], place.flip(0)[apart])
+        to_places = [maps[:, apart, target].mean(-1) for target in pointed]
         weights.append(torch.stack(to_places, dim=-1))
     return {
         "both right": right.all(-1).float().mean((1, 2)),
@@ -90,7 +88,3 @@ BOUNDS = {
     # best d is 5: 28 + 15 of 64 pairs, and 5 of 8 where the pointers coincide.
     "one mixture, at most": (10 * 43 / 64 + 2 * 5 / 8) / 12,
 }
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

@@ -10,7 +10,7 @@ attends from the blank, and which answers are lost without it.
 from functools import partial
 
 import torch
-from common import Arm, heads, one_rate, read_out_of, run_script
+from common import Arm, heads, one_rate, read_out_of, without_each_head
 from torch import nn
 
 from mha_course.data import (
@@ -20,12 +20,7 @@ from mha_course.data import (
     sentence_batch,
 )
 from mha_course.training import predict
-from mha_lib import (
-    LearnedPositionalEncoding,
-    MultiHeadAttention,
-    capture_attention,
-    gate_heads,
-)
+from mha_lib import LearnedPositionalEncoding, MultiHeadAttention, capture_attention
 
 STEPS, LONG = 1500, 4500
 RATES, BATCH = (3e-3, 1e-2), 32
@@ -75,18 +70,14 @@ def measure(models):
         with capture_attention(model) as captured, torch.no_grad():
             model(tokens[few])
         rows = captured["attention"][torch.arange(1000), :, blanks]
-        to_sources = rows.gather(
-            -1, sources[few].unsqueeze(1).expand(-1, rows.shape[1], -1)
-        )
+        to_sources = rows.take_along_dim(sources[few].unsqueeze(1), dim=-1)
         weights.append(to_sources.mean(0))
-        without = []
-        for head in range(model.attention.num_heads):
-            gates = torch.ones(model.attention.num_heads)
-            gates[head] = 0.0
-            with gate_heads(model.attention, gates), torch.no_grad():
-                hits = model(tokens[few]).argmax(-1) == targets[few]
-            without.append(hits.float().mean(0))
-        ablated.append(torch.stack(without))
+
+        def hits(model=model):
+            right = model(tokens[few]).argmax(-1) == targets[few]
+            return right.float().mean(0)
+
+        ablated.append(without_each_head(model.attention, hits))
     return {
         "all four right": right.all(-1).float().mean(-1),
         "each right": right.float().mean(1),
@@ -119,7 +110,3 @@ BOUNDS = {
     "bag of words, all four": 1 / 2,
     "bag of words, each": [3 / 4, 1, 1 / 2, 1],
 }
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

@@ -4,8 +4,7 @@ In the experiment `words` some runs with one head get stuck. This experiment giv
 with a linear read-out and with an MLP.
 """
 
-from common import run_script
-from words import BOUNDS, LONG, arm
+from words import LONG, arm
 
 RATE = 1e-3
 
@@ -13,7 +12,3 @@ ARMS = {
     "1 head, lr 0.001": arm(1, RATE, steps=LONG, keep=1),
     "1 head, MLP, lr 0.001": arm(1, RATE, "MLP", steps=LONG),
 }
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

@@ -6,8 +6,8 @@ learning rates, and one head again for three and ten times the steps.
 
 from functools import partial
 
-from common import Arm, heads, run_script
-from words import BOUNDS, LONG, STEPS, FillIn, batch, measure
+from common import Arm, heads
+from words import LONG, STEPS, FillIn, batch, measure
 
 RATES, LONGEST = (1e-3, 3e-3, 1e-2), 15_000
 RUNS = ((4, STEPS), (1, STEPS), (1, LONG), (1, LONGEST))
@@ -23,7 +23,3 @@ ARMS = {
     )
     for number, steps in RUNS
 }
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)

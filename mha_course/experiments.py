@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from mha_course.still_learning import Measured, is_still_learning
 from mha_course.training import History
-from mha_lib._checks import check_int, check_type, refusal
+from mha_lib._checks import check_choice, check_int, check_type, refusal
 
 _PACKAGE = Path(__file__).parent
 _OURS = "mha_course."
@@ -65,7 +65,7 @@ class Experiment:
             ValueError: the experiment has no such arm, or the arm has no such measure.
         """
         found = self._arm(arm)["results"]
-        _check_known("measure", measure, found)
+        check_choice("measure", measure, found)
         return self._measured(arm, found[measure])
 
     def still_learning(self, arm: str) -> bool:
@@ -105,16 +105,12 @@ class Experiment:
         """
         self._arm(arm)
         prefix = f"{arm}/{check_int('seed', seed)}/"
-        state = {
-            name.removeprefix(prefix): tensor
-            for name, tensor in self.tensors.items()
-            if name.startswith(prefix)
-        }
-        if not state:
+        found = {n: x for n, x in self.tensors.items() if n.startswith(prefix)}
+        if not found:
             kept = sorted({name.rsplit("/", 1)[0] for name in self.tensors})
             rule = f"be that of a model that was kept, one of {kept}"
             raise refusal("seed", rule, f"{arm}/{seed}")
-        return state
+        return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
 
     def model(self, arm: str, seed: int = 0) -> nn.Module:
         """One trained model of the course's own experiments, as its script makes it.
@@ -133,7 +129,7 @@ class Experiment:
         return model
 
     def _arm(self, arm: str) -> Mapping[str, Any]:
-        _check_known("arm", arm, self.arms)
+        check_choice("arm", arm, self.arms)
         return self.arms[arm]
 
 
@@ -157,10 +153,9 @@ def load_experiment(
         >>> load_experiment("two_pointers").results("linear, 2 heads", "both right").shape
         torch.Size([5])
     """
-    check_type("name", name, str)
     check_type("rerun", rerun, bool)
     folder = _own_folder() if folder is None else folder
-    _check_known("name", name, experiment_names(folder))
+    check_choice("name", name, experiment_names(folder))
     script = folder / f"{name}.py"
     if rerun:
         module, common = load_script(script), load_script(script.with_name("common.py"))
@@ -295,11 +290,6 @@ def hashes_of(script: Path) -> tuple[str, str]:
     return digest([[_plain(_bare(tree)) for tree in scripts], code]), digest(data)
 
 
-def _check_known(argument: str, value: str, known: Any) -> None:
-    if value not in known:
-        raise refusal(argument, f"be one of {sorted(known)}", repr(value))
-
-
 def _read(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -332,9 +322,8 @@ def _says_nothing(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.ImportFrom):
         return (statement.module or "").startswith(("mha_lib", _OURS, "__future__"))
     if isinstance(statement, ast.If):
-        return not statement.orelse and all(
-            isinstance(part, ast.Raise) for part in statement.body
-        )
+        raises = [isinstance(part, ast.Raise) for part in statement.body]
+        return not statement.orelse and all(raises)
     if not isinstance(statement, ast.Expr):
         return False
     value = statement.value
@@ -348,14 +337,10 @@ def _with_imported(script: Path) -> list[Path]:
     found, waiting = [], [script]
     while waiting:
         path = waiting.pop()
-        if path in found or not path.is_file():
-            continue
-        found.append(path)
-        waiting += [
-            script.with_name(f"{node.module}.py")
-            for node in ast.walk(_read(path))
-            if isinstance(node, ast.ImportFrom)
-        ]
+        if path not in found and path.is_file():
+            found.append(path)
+            nodes = [n for n in ast.walk(_read(path)) if isinstance(n, ast.ImportFrom)]
+            waiting += [script.with_name(f"{node.module}.py") for node in nodes]
     return [script, *sorted(set(found) - {script})]
 
 

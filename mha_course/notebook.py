@@ -64,14 +64,12 @@ def _source(thing: Any) -> str:
         kinds = "functions, methods or classes with Python source"
         raise wrong_type("objects", kinds, thing) from None
     text = textwrap.dedent(text)
-    drop: set[int] = set()
+    lines, drop = text.splitlines(), set[int]()
     for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            continue
-        if ast.get_docstring(node) is not None:
-            first = node.body[0]
-            drop.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
-    lines = text.splitlines()
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            first, said = node.body[0], ast.get_docstring(node) is not None
+            last = (first.end_lineno or first.lineno) if said else 0
+            drop |= {*range(first.lineno, last + 1)}
     # A blank line that only separated the docstring is removed with it.
     drop |= {i + 1 for i in drop if i < len(lines) and not lines[i].strip()}
     return "\n".join(line for i, line in enumerate(lines, 1) if i not in drop)
@@ -98,8 +96,7 @@ def why(name: str) -> Markdown:
     parts = re.split(r"^## (\S+)\n", text, flags=re.MULTILINE)[1:]
     names, reasons = parts[::2], parts[1::2]
     if names.count(own) != 1:
-        rule = f"be one heading of {path.name}, {names}"
-        raise refusal("name", rule, repr(name))
+        raise refusal("name", f"be one heading of {path.name}, {names}", repr(name))
     summary = "<details><summary>Why the tempting answer fails</summary>"
     reason = reasons[names.index(own)].strip()
     return Markdown(f"{summary}\n\n{reason}\n\n</details>")

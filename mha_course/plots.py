@@ -121,13 +121,10 @@ def plot_weights(
     count, q_len, k_len = maps.shape
     if titles is None:
         titles = [f"head {i}" for i in range(count)] if weights.ndim == 3 else [""]
-    for name, labels, expected in (
-        ("query_labels", query_labels, q_len),
-        ("key_labels", key_labels, k_len),
-        ("titles", titles, count),
-    ):
-        if labels is not None and len(labels) != expected:
-            raise refusal(name, f"have {expected} entries", len(labels))
+    labels = {"query_labels": query_labels, "key_labels": key_labels, "titles": titles}
+    for (name, texts), n in zip(labels.items(), (q_len, k_len, count), strict=True):
+        if texts is not None and len(texts) != n:
+            raise refusal(name, f"have {n} entries", len(texts))
     values = q_len * k_len <= 36 if values is None else values
     # NaN and infinities, which chapters show on purpose, have no place on a colour scale.
     finite = maps.where(maps.isfinite(), 0.0)
@@ -136,10 +133,8 @@ def plot_weights(
 
     smallest = 0.31 if values else 0.12 if query_labels or key_labels else 0.0
     # A width in inches is a little too large rather than too small.
-    texts = [
-        0.08 * max(map(len, t or [""])) for t in (titles, query_labels, key_labels)
-    ]
-    figure, axes = _start_maps((count, q_len, k_len), columns, smallest, *texts)
+    widths = [0.08 * max(map(len, texts or [""])) for texts in labels.values()]
+    figure, axes = _start_maps((count, q_len, k_len), columns, smallest, *widths)
     columns = axes.shape[1]
     for axis in axes.flat[count:]:
         axis.axis("off")
@@ -163,9 +158,9 @@ def _start_maps(
 ) -> tuple[Figure, Any]:
     """Start a figure for (count, q_len, k_len) maps, no wider than WIDTH, at most so many in a row.
 
-    Cells are no smaller than asked; `texts` are the widths of the longest title, query label and key label.
+    Cells are no smaller than asked; `texts` are the widths of the longest query label, key label and title.
     """
-    (count, q_len, k_len), (title, query_label, key_label) = shape, texts
+    (count, q_len, k_len), (query_label, key_label, title) = shape, texts
     sides = query_label + 1.0  # what is left and right of the maps: labels, colour bar
     for columns in range(min(most, count), 0, -1):
         room = (WIDTH - sides) / columns - 0.1
@@ -188,10 +183,8 @@ def _label_axis(
     axis.spines[:].set_visible(False)
     axis.set(xticks=[], yticks=[])
     if key_labels is not None:
-        upright = max(map(len, key_labels)) > 2
-        axis.set_xticks(
-            range(len(key_labels)), key_labels, rotation=90 if upright else 0
-        )
+        turn = 90 if max(map(len, key_labels)) > 2 else 0
+        axis.set_xticks(range(len(key_labels)), key_labels, rotation=turn)
     if query_labels is not None:
         axis.set_yticks(range(len(query_labels)), query_labels)
     axis.tick_params(length=0)
@@ -300,16 +293,10 @@ def plot_seeds(
             seeds = seeds.detach().flatten()
             reach = 0.06 if len(seeds) > 1 else 0.0
             spread = torch.linspace(-reach, reach, len(seeds))
-            axis.plot(
-                settings.index(setting) + offset + spread,
-                seeds,
-                "os^D"[i % 4],
-                color=head_color(i),
-                markersize=4.5,
-                alpha=0.8,
-                fillstyle=fill_of(seeds),
-                label=label if j == 0 else None,
-            )
+            places = settings.index(setting) + offset + spread
+            style = {"color": head_color(i), "markersize": 4.5, "alpha": 0.8}
+            (dots,) = axis.plot(places, seeds, "os^D"[i % 4], **style)
+            dots.set(fillstyle=fill_of(seeds), label=label if j == 0 else None)
     say_hollow(axis, chain(*(series.values() for series in results.values())))
     if chance is not None:
         axis.axhline(chance, color="black", ls="--", lw=1, label="guessing")

@@ -119,10 +119,9 @@ def _notes_of(value: Any) -> dict[str, int]:
     """The notes of all tensors in nested arguments."""
     if isinstance(value, Measured):
         return getattr(value, "notes", {})
-    parts = value.values() if isinstance(value, dict) else value
     found: dict[str, int] = {}
     if isinstance(value, (dict, list, tuple)):
-        for part in parts:
+        for part in value.values() if isinstance(value, dict) else value:
             found |= _notes_of(part)
     return found
 

@@ -143,24 +143,11 @@ def _one_cycle(
     optimizer: torch.optim.Optimizer, steps: int, lr: float, warmup: float
 ) -> torch.optim.lr_scheduler.LRScheduler:
     """The schedule of the learning rate, which rises for the share `warmup` of the steps and then falls."""
-    total_steps = max(steps, 2)
+    total = max(steps, 2)
     # A warm-up takes at least one and a half steps, since torch divides by its length.
-    rising = max(warmup, 1.5 / total_steps) if warmup else 0.0
-    return torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, lr, total_steps=total_steps, pct_start=rising
-    )
-
-
-def _check_settings(
-    steps: object, records: object, lr: object, warmup: object, clip: object
-) -> None:
-    check_sizes(steps=steps, records=records)
-    check_positive("lr", lr)
-    check_probability("warmup", warmup)
-    if warmup == 1:
-        raise refusal("warmup", "be less than 1, or the rate never falls", warmup)
-    if clip is not None:
-        check_positive("clip", clip)
+    rising = max(warmup, 1.5 / total) if warmup else 0.0
+    one_cycle = torch.optim.lr_scheduler.OneCycleLR
+    return one_cycle(optimizer, lr, total_steps=total, pct_start=rising)
 
 
 def _check_alike(models: Sequence[nn.Module]) -> None:
@@ -218,15 +205,20 @@ def fit(
         >>> round(model.weight.item(), 2)
         3.0
     """
-    _check_settings(steps, records, lr, warmup, clip)
+    check_sizes(steps=steps, records=records)
+    check_positive("lr", lr)
+    check_probability("warmup", warmup)
+    if warmup == 1:
+        raise refusal("warmup", "be less than 1, or the rate never falls", warmup)
+    if clip is not None:
+        check_positive("clip", clip)
     check_type("progress", progress, bool)
     check_seed("seed", seed)
     models = _as_list(models)
     _check_alike(models)
     records = min(records, steps)
-    # All models become one: each parameter gets a leading axis, and `vmap` runs the
-    # architecture once over it. Adam works entry by entry, so that the sum of the
-    # losses updates each model as its own loss would.
+    # All models become one: each parameter gets a leading axis, and `vmap` runs the architecture once.
+    # Adam works entry by entry, so that the sum of the losses updates each model as its own loss would.
     parameters, buffers = stack_module_state(models)
     architecture = copy.deepcopy(models[0]).to("meta")
 
@@ -246,8 +238,7 @@ def fit(
         inputs, targets = (torch.stack(part) for part in zip(*batches, strict=True))
         optimizer.zero_grad()
         with warnings.catch_warnings():
-            # The fused attention kernel has no batched form: torch runs it model by
-            # model, which is no slower here.
+            # The fused attention kernel has no batched form: torch runs it model by model, no slower here.
             warnings.filterwarnings("ignore", message="There is a performance drop")
             losses = all_losses((parameters, buffers), inputs, targets)
             losses.sum().backward()

@@ -74,66 +74,26 @@ class _NotHere:
     """The last to be asked for a module: one that is not in the library may be the course's."""
 
     @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:  # noqa: ARG004
+    def find_spec(name: str, *_: object) -> None:
         if name.startswith("mha_lib."):
-            course = (
-                "what makes the course's pages is in mha_course, as mha_course.widgets"
-            )
-            raise ModuleNotFoundError(f"No module named {name!r}; {course}", name=name)
+            course = "what makes the course's pages is in mha_course, as"
+            message = f"No module named {name!r}; {course} mha_course.widgets"
+            raise ModuleNotFoundError(message, name=name)
 
 
 sys.meta_path.append(_NotHere)
 
 __all__ = [
-    "GPT2",
-    "AdditiveScore",
-    "Bert",
-    "BilinearScore",
-    "DecoderBlock",
-    "DecoderBlockCache",
-    "EncoderBlock",
-    "EncoderDecoder",
-    "FeedForward",
-    "KeyValueCache",
-    "LearnedPositionalEncoding",
-    "Llama",
-    "MultiHeadAttention",
-    "RMSNorm",
-    "RotaryPositionalEncoding",
-    "RotaryScaling",
-    "ShawScore",
-    "SinusoidalPositionalEncoding",
-    "T5RelativeBias",
-    "TransformerDecoder",
-    "TransformerEncoder",
-    "__version__",
-    "alibi_bias",
-    "alibi_slopes",
-    "align_bias",
-    "align_mask",
-    "apply_rotary",
-    "attention_pooling",
-    "beam_decode",
-    "build_mask",
-    "capture_attention",
-    "causal_mask",
-    "cosine_score",
-    "dot_product_attention",
-    "dot_product_score",
-    "gate_heads",
-    "gaussian_score",
-    "generate",
-    "greedy_decode",
-    "head_importance",
-    "mask_from_additive",
-    "masked_softmax",
-    "prune_heads",
-    "rotary_angles",
-    "scaled_dot_product_score",
-    "shard_heads",
-    "sinusoidal_encoding",
-    "sliding_window_mask",
-    "softcap_scores",
-    "t5_buckets",
-    "valid_lens_mask",
-]
+    "GPT2", "AdditiveScore", "Bert", "BilinearScore", "DecoderBlock",
+    "DecoderBlockCache", "EncoderBlock", "EncoderDecoder", "FeedForward",
+    "KeyValueCache", "LearnedPositionalEncoding", "Llama", "MultiHeadAttention",
+    "RMSNorm", "RotaryPositionalEncoding", "RotaryScaling", "ShawScore",
+    "SinusoidalPositionalEncoding", "T5RelativeBias", "TransformerDecoder",
+    "TransformerEncoder", "__version__", "alibi_bias", "alibi_slopes", "align_bias",
+    "align_mask", "apply_rotary", "attention_pooling", "beam_decode", "build_mask",
+    "capture_attention", "causal_mask", "cosine_score", "dot_product_attention",
+    "dot_product_score", "gate_heads", "gaussian_score", "generate", "greedy_decode",
+    "head_importance", "mask_from_additive", "masked_softmax", "prune_heads",
+    "rotary_angles", "scaled_dot_product_score", "shard_heads", "sinusoidal_encoding",
+    "sliding_window_mask", "softcap_scores", "t5_buckets", "valid_lens_mask",
+]  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mha_lib.masking import _fit_bias, _hide_future
+from mha_lib.masking import _hide_future
 
 if TYPE_CHECKING:
     from mha_lib.attention import _Call
@@ -49,6 +49,15 @@ def finite(*tensors: Tensor) -> bool:
     return False
 
 
+def fit_bias(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """Cast the bias to another dtype; what is too large becomes the largest number, not infinity."""
+    if bias.dtype == dtype:
+        return bias
+    limits = torch.finfo(dtype)
+    wide = bias.to(torch.promote_types(bias.dtype, dtype))
+    return wide.clamp(limits.min, limits.max).to(dtype)
+
+
 def attend(query: Tensor, key: Tensor, value: Tensor, call: _Call) -> Tensor:
     """Compute the output of attention with torch's kernel, without weights."""
     if call.sink is not None:
@@ -69,7 +78,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, call: _Call) -> Tensor:
     if bias is not None:
         # On a CPU the kernel accepts a float32 bias for queries in half precision.
         half = query.dtype in (torch.float16, torch.bfloat16)
-        bias = _fit_bias(bias, torch.float32 if half and query.is_cpu else query.dtype)
+        bias = fit_bias(bias, torch.float32 if half and query.is_cpu else query.dtype)
         mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
     if is_causal and (mask is not None or query.shape[-2] != key.shape[-2]):
         output = _causal_by_blocks(kernel, (query, key, value), mask)
@@ -177,16 +186,6 @@ def _explain_second_derivative(gradients: tuple[Any, ...], _: object) -> Any:
         return None
     once: Any = _OnlyOnce.apply
     return tuple(x if x is None else once(x) for x in gradients)
-
-
-def without_autocast(attend: Callable[..., Any], *inputs: Any) -> Any:
-    """Cast query, key and value as autocast does, then switch it off: it would round the scores too."""
-    *tensors, call = inputs
-    device = tensors[0].device.type
-    dtype = torch.get_autocast_dtype(device)
-    narrow = (x if x.dtype == torch.float64 else x.to(dtype) for x in tensors)
-    with torch.autocast(device, enabled=False):
-        return attend(*narrow, call)
 
 
 def clear_unseen(

@@ -27,7 +27,7 @@ import inspect
 import linecache
 import re
 import sysconfig
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,13 +49,9 @@ _NOT_THE_READERS = (*_INSTALLED, str(Path(torch.__file__).parent), "<frozen")
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """The answer of a checker: whether it is right, and a sentence that says why.
+    """The answer of a checker: whether it is `right`, and why, a `message` that begins "Right" or "Not yet".
 
     It is true where the answer is right, and a notebook shows its sentence.
-
-    Args:
-        right: whether the answer is right.
-        message: begins with "Right" or "Not yet".
 
     Raises:
         TypeError: `right` is not a bool, or `message` not a str.
@@ -81,11 +77,8 @@ class Verdict:
 
     def _repr_markdown_(self) -> str:
         """The same sentence; outside code, nothing in it is taken for formatting."""
-        parts = re.split(r"(`[^`]*`)", self.message)
-        plain = (re.sub(r"([\\*_<>$\[\]])", r"\\\1", part) for part in parts[::2])
-        return "".join(
-            text + code for text, code in zip(plain, [*parts[1::2], ""], strict=True)
-        )
+        code_or_sign = r"(`[^`]*`)|([\\*_<>$\[\]])"
+        return re.sub(code_or_sign, lambda at: at[1] or f"\\{at[2]}", self.message)
 
 
 @dataclass(frozen=True)
@@ -128,10 +121,9 @@ class _Outcome:
         """Whether both raised the same kind of exception, or returned the same numbers."""
         if self.trouble or other.trouble:
             return self.error == other.error != ""
-        return len(self.results) == len(other.results) and all(
-            _same(mine, theirs, atol, rtol)
-            for mine, theirs in zip(self.results, other.results, strict=True)
-        )
+        pairs = zip(self.results, other.results, strict=False)
+        same = (_same(mine, theirs, atol, rtol) for mine, theirs in pairs)
+        return len(self.results) == len(other.results) and all(same)
 
 
 @dataclass(frozen=True)
@@ -194,15 +186,11 @@ class Exercise:
     def __post_init__(self) -> None:
         if not self.cases:
             raise ValueError(f"cases must hold at least one case, got {self.cases!r}")
-        several: dict[str, Iterable[object]] = {
-            "reference": (self.reference,),
-            "cases": self.cases.values(),
-            "accept": self.accept,
-            "properties": self.properties,
-            "run": (self.run or self.reference,),
-        }
-        for name, functions in several.items():
-            for function in functions:
+        _check_callable("reference", self.reference)
+        _check_callable("run", self.run or self.reference)
+        for name in ("accept", "properties", "cases"):
+            functions = getattr(self, name)
+            for function in functions.values() if name == "cases" else functions:
                 _check_callable(name, function)
         for one in self.wrong:
             _checks.check_type("wrong", one, Wrong)
@@ -216,19 +204,17 @@ class Exercise:
             )
         with torch.random.fork_rng(devices=[]):
             outcomes = self._tried(answer)
-            blunder = self._blunder(answer, outcomes)
-            if blunder:
+            if blunder := self._blunder(answer, outcomes):
                 return _not_yet(blunder)
             problems = self._problems(outcomes, self.reference)
             for right in (self.reference, *self.accept):
-                if not any(self._problems(outcomes, right)):
+                if not any(self._problems(outcomes, right).values()):
                     return self._judge_gradients(answer, right)
-            raised = next((one.trouble for one in outcomes if one.error), "")
+            raised = next((one.trouble for one in outcomes.values() if one.error), "")
             note = f" ({raised[0].upper()}{raised[1:]}.)" if raised else ""
             # Where no case gives a number, too many would agree.
-            if not all(outcome.trouble for outcome in outcomes):
-                found = zip(range(len(outcomes)), outcomes, problems, strict=True)
-                for wrong in self._known(found, self._try):
+            if not all(outcome.trouble for outcome in outcomes.values()):
+                for wrong in self._known(outcomes, problems, self._try):
                     return _not_yet(f"{wrong.name}. {wrong.cause}{note}")
             return _not_yet(self._unknown(problems))
 
@@ -243,11 +229,11 @@ class Exercise:
         return found
 
     # ------------------------------------------------------------------ running an answer
-
-    def _arguments(self, number: int) -> tuple[Any, ...]:
+    def _arguments(self, case: str) -> tuple[Any, ...]:
         """New arguments of a case, the same each time."""
+        number = list(self.cases).index(case)
         _seed(number)
-        made = list(self.cases.values())[number](torch.Generator().manual_seed(number))
+        made = self.cases[case](torch.Generator().manual_seed(number))
         return made if isinstance(made, tuple) else (made,)
 
     def _named(self, arguments: Sequence[Any]) -> dict[str, Any]:
@@ -258,24 +244,28 @@ class Exercise:
         return dict(zip(names, arguments, strict=False))
 
     def _call(self, answer: Answer, arguments: tuple[Any, ...]) -> Any:
-        return answer(*arguments) if self.run is None else self.run(answer, *arguments)
-
-    def _tried(self, answer: Answer) -> list[_Outcome]:
-        return [self._try(answer, number) for number in range(len(self.cases))]
-
-    def _try(self, answer: Answer, number: int, *, seed: int = 0) -> _Outcome:
-        """Use an answer in one case; `seed` is that of what it draws itself."""
-        arguments = self._arguments(number)
-        _seed(seed)
+        """What an answer returns, or an outcome that says what it raises."""
+        called = answer if self.run is None else partial(self.run, answer)
         try:
-            returned = self._call(answer, arguments)
+            return called(*arguments)
         except NotImplementedError as error:
             unfinished = f"the {self.takes} is not finished: {_raised(error)}"
             return _Outcome(trouble=unfinished, hopeless=True)
         # A KeyboardInterrupt is not caught, so that a reader may stop an endless loop.
         except (Exception, SystemExit) as error:
             return _Outcome(trouble=_raised(error), error=type(error).__name__)
-        trouble = self._changed(arguments, self._arguments(number))
+
+    def _tried(self, answer: Answer) -> dict[str, _Outcome]:
+        return {case: self._try(answer, case) for case in self.cases}
+
+    def _try(self, answer: Answer, case: str, *, seed: int = 0) -> _Outcome:
+        """Use an answer in one case; `seed` is that of what it draws itself."""
+        arguments = self._arguments(case)
+        _seed(seed)
+        returned = self._call(answer, arguments)
+        if isinstance(returned, _Outcome):
+            return returned
+        trouble = self._changed(arguments, self._arguments(case))
         if returned is None and not trouble:
             trouble = f"the {self.takes} returns None. Write the missing lines, and return the result"
         if trouble:
@@ -286,14 +276,12 @@ class Exercise:
             many = many or any(isinstance(one, Tensor) for one in returned)
             returned = tuple(returned) if many else returned
         results: list[Any] = []
-        for position, one in enumerate(
-            returned if isinstance(returned, tuple) else (returned,)
-        ):
-            try:
+        try:
+            for one in returned if isinstance(returned, tuple) else (returned,):
                 results.append(_as_tensor(one, self.arrays))
-            except TypeError as error:
-                trouble = f"{self._title(position)[0]} is {error}"
-                return _Outcome(trouble=trouble, hopeless=True)
+        except TypeError as error:
+            trouble = f"{self._title(len(results))[0]} is {error}"
+            return _Outcome(trouble=trouble, hopeless=True)
         return _Outcome(tuple(results))
 
     def _changed(self, used: tuple[Any, ...], fresh: tuple[Any, ...]) -> str:
@@ -310,14 +298,14 @@ class Exercise:
                 )
         return ""
 
-    def _blunder(self, answer: Answer, outcomes: list[_Outcome]) -> str:
+    def _blunder(self, answer: Answer, outcomes: Mapping[str, _Outcome]) -> str:
         """What makes a closer look useless, as a sentence."""
-        for number, outcome in enumerate(outcomes):
+        troubles = {outcome.trouble for outcome in outcomes.values()}
+        for case, outcome in outcomes.items():
             if outcome.hopeless:
-                everywhere = all(one.trouble == outcome.trouble for one in outcomes)
-                where = "" if everywhere else f"for {self._label(number)}, "
+                where = f"for {case}, " if len(troubles) > 1 else ""
                 return where + outcome.trouble
-        fine = [n for n, outcome in enumerate(outcomes) if not outcome.trouble]
+        fine = [case for case, outcome in outcomes.items() if not outcome.trouble]
         # The last case: it is seldom the simplest one, and a state that was kept has grown by then.
         if not fine or outcomes[fine[-1]].agrees(
             self._try(answer, fine[-1], seed=1), self.atol, self.rtol
@@ -329,19 +317,17 @@ class Exercise:
         )
 
     # ------------------------------------------------------------------ judging the results
-
-    def _problems(self, outcomes: list[_Outcome], right: Answer) -> list[str]:
+    def _problems(
+        self, outcomes: Mapping[str, _Outcome], right: Answer
+    ) -> dict[str, str]:
         """A clause for each case, "" where the outcome is right."""
-        return [
-            got.trouble or self._problem(number, got.results, wanted.results)
-            for number, (got, wanted) in enumerate(
-                zip(outcomes, self._tried(right), strict=True)
-            )
-        ]
+        wanted = self._tried(right)
+        return {
+            case: got.trouble or self._problem(case, got.results, wanted[case].results)
+            for case, got in outcomes.items()
+        }
 
-    def _problem(
-        self, number: int, got: tuple[Any, ...], wanted: tuple[Any, ...]
-    ) -> str:
+    def _problem(self, case: str, got: tuple[Any, ...], wanted: tuple[Any, ...]) -> str:
         if len(got) != len(wanted):
             names = ", ".join(self._title(n)[0] for n in range(len(wanted)))
             are = "is" if len(wanted) == 1 else "are"
@@ -349,13 +335,12 @@ class Exercise:
                 f"it returns {_results(len(got))}, where {_results(len(wanted))} ({names}) "
                 f"{are} expected"
             )
-        differences = (
-            self._difference(number, n, got, right) for n, right in enumerate(wanted)
-        )
+        numbered = enumerate(wanted)
+        differences = (self._difference(case, n, got, right) for n, right in numbered)
         return next(filter(None, differences), "")
 
     def _difference(
-        self, number: int, position: int, results: tuple[Any, ...], right: Any
+        self, case: str, position: int, results: tuple[Any, ...], right: Any
     ) -> str:
         """What is wrong with one result, "" if nothing is."""
         (name, axes), mine = self._title(position), results[position]
@@ -376,69 +361,63 @@ class Exercise:
         stray = (mine.isnan() & ~right.isnan()).nonzero().tolist()
         if stray:
             return f"{name} holds NaN, first at {stray[0]}"
-        arguments = self._arguments(number)
+        arguments = self._arguments(case)
         for test in self.properties:
             if problem := test(arguments, results):
                 return problem
         return f"{name} {_compare(axes, mine, right, self.atol, self.rtol)}"
 
     def _known(
-        self, found: Iterable[tuple[int, _Outcome, str]], probe: Answer
+        self, found: Mapping[str, _Outcome], problems: Mapping[str, str], probe: Answer
     ) -> Iterator[Wrong]:
-        """The known wrong answers with these outcomes; each comes with its case and what is wrong with it."""
+        """The known wrong answers with these outcomes."""
         # Most known answers differ in the cases that fail, so these are compared first.
-        order = sorted(found, key=lambda one: not one[2])
+        order = sorted(found, key=lambda case: not problems[case])
         for wrong in self.wrong:
-            if all(
-                outcome.agrees(probe(wrong.answer, case), self.atol, self.rtol)
-                for case, outcome, _ in order
-            ):
+            probed = ((found[case], probe(wrong.answer, case)) for case in order)
+            if all(one.agrees(other, self.atol, self.rtol) for one, other in probed):
                 yield wrong
 
-    def _unknown(self, problems: list[str]) -> str:
+    def _unknown(self, problems: Mapping[str, str]) -> str:
         """The first case that fails, and those that do not."""
-        fails = next(number for number, problem in enumerate(problems) if problem)
-        passed = [self._label(n) for n, problem in enumerate(problems) if not problem]
+        fails = next(case for case in problems if problems[case])
+        passed = [case for case in problems if not problems[case]]
         start = f"right for {_list(passed[:3])}, wrong" if passed else "wrong"
         return f"{start} for {self._place(fails)}: {problems[fails]}"
 
     # ------------------------------------------------------------------ gradients
-
     def _judge_gradients(self, answer: Answer, reference: Answer) -> Verdict:
         """The verdict on an answer whose numbers agree with those of a reference."""
         if not self.gradients:
             return Verdict(True, self._praise(""))
         labels = self.cases if self.gradients is True else self.gradients
-        tried = [n for n in range(len(self.cases)) if self._label(n) in labels]
-        mine = [self._gradients(answer, number) for number in tried]
-        if self.detached and all(got.error == "detached" for got in mine):
+        tried = [case for case in self.cases if case in labels]
+        found = {case: self._gradients(answer, case) for case in tried}
+        if self.detached and all(got.error == "detached" for got in found.values()):
             return Verdict(True, self._praise(", without gradients"))
-        problems = [
-            got.trouble or self._gradient_problem(number, got, reference)
-            for number, got in zip(tried, mine, strict=True)
-        ]
-        if not any(problems):
+        problems = {
+            case: got.trouble or self._gradient_problem(case, got, reference)
+            for case, got in found.items()
+        }
+        if not any(problems.values()):
             return Verdict(True, self._praise(", with the right gradients"))
-        found = zip(tried, mine, problems, strict=True)
-        for wrong in self._known(found, self._gradients):
-            if not any(self._problems(self._tried(wrong.answer), reference)):
+        for wrong in self._known(found, problems, self._gradients):
+            numbers = self._problems(self._tried(wrong.answer), reference)
+            if not any(numbers.values()):
                 return _not_yet(f"{wrong.name}. {wrong.cause}")
-        first = next(i for i, problem in enumerate(problems) if problem)
-        where = f", for {self._place(tried[first])}"
-        return _not_yet(
-            f"the numbers are right, but not the gradients{where}: {problems[first]}"
-        )
+        case, problem = next(pair for pair in problems.items() if pair[1])
+        where = f"but not the gradients, for {self._place(case)}: {problem}"
+        return _not_yet(f"the numbers are right, {where}")
 
-    def _gradients(self, answer: Answer, number: int) -> _Outcome:
+    def _gradients(self, answer: Answer, case: str) -> _Outcome:
         """The gradients of the first result for all floating-point arguments."""
-        arguments = self._arguments(number)
+        arguments = self._arguments(case)
         leaves = self._leaves(arguments)
         for _, leaf in leaves:
             leaf.requires_grad_()
-        try:
-            returned = self._call(answer, arguments)
-        except (Exception, SystemExit) as error:
-            return _Outcome(trouble=_raised(error), error=type(error).__name__)
+        returned = self._call(answer, arguments)
+        if isinstance(returned, _Outcome):
+            return returned
         first = returned[0] if isinstance(returned, (tuple, list)) else returned
         if not isinstance(first, Tensor) or not first.requires_grad:
             causes = "`.detach()`, `.data`, `.item()`, NumPy, `no_grad`"
@@ -448,9 +427,7 @@ class Exercise:
         ramp = torch.linspace(0.5, 1.5, first.numel()).to(first).view(first.shape)
         total, inputs = (first * ramp).sum(), [leaf for _, leaf in leaves]
         try:
-            found = torch.autograd.grad(
-                total, inputs, allow_unused=True, materialize_grads=True
-            )
+            found = torch.autograd.grad(total, inputs, materialize_grads=True)
         except RuntimeError as error:
             return _Outcome(trouble=_no_way_back(error), error="no way back")
         return _Outcome(found)
@@ -464,9 +441,9 @@ class Exercise:
             if tensor.is_floating_point()
         ]
 
-    def _gradient_problem(self, number: int, got: _Outcome, reference: Answer) -> str:
-        names = [name for name, _ in self._leaves(self._arguments(number))]
-        wanted = self._gradients(reference, number).results
+    def _gradient_problem(self, case: str, got: _Outcome, reference: Answer) -> str:
+        names = [name for name, _ in self._leaves(self._arguments(case))]
+        wanted = self._gradients(reference, case).results
         for name, mine, right in zip(names, got.results, wanted, strict=True):
             if _same(mine, right, self.atol, self.rtol):
                 continue
@@ -480,18 +457,14 @@ class Exercise:
         return ""
 
     # ------------------------------------------------------------------ words
-
-    def _label(self, number: int) -> str:
-        return list(self.cases)[number]
-
-    def _place(self, number: int) -> str:
+    def _place(self, case: str) -> str:
         """A case with the sizes of its arguments."""
         shapes = [
             f"{name} {tuple(one.shape)}"
-            for name, one in self._named(self._arguments(number)).items()
+            for name, one in self._named(self._arguments(case)).items()
             if isinstance(one, Tensor)
         ]
-        return self._label(number) + (f" ({', '.join(shapes)})" if shapes else "")
+        return case + (f" ({', '.join(shapes)})" if shapes else "")
 
     def _title(self, position: int) -> tuple[str, tuple[str, ...]]:
         """Name and axes of a result."""
@@ -516,8 +489,7 @@ def randn(generator: torch.Generator, *sizes: int) -> Float[Tensor, "..."]:
     """Standard normal float32 numbers of these sizes from a generator; every case needs it.
 
     Raises:
-        TypeError: a size is not an int.
-        ValueError: a size is not positive.
+        TypeError, ValueError: a size is not an int, or not positive.
 
     Example:
         >>> randn(torch.Generator().manual_seed(0), 2, 3).shape
@@ -555,8 +527,6 @@ def rows_sum_to_one(
 
 
 # ------------------------------------------------------------------ small parts
-
-
 def _check_callable(name: str, value: object) -> None:
     if not callable(value):
         raise _checks.wrong_type(name, "callable", value)
@@ -622,9 +592,8 @@ def _as_tensor(value: Any, arrays: bool) -> Any:
         if value.is_meta:
             raise TypeError("a tensor on the device `meta`, which holds no numbers")
         if value.is_nested or value.layout != torch.strided:
-            raise TypeError(
-                "a sparse or nested tensor, where an ordinary one is expected"
-            )
+            unusual = "a sparse or nested tensor, where an ordinary one is expected"
+            raise TypeError(unusual)
         return value.detach().clone()
     if isinstance(value, str) and arrays:
         return value

@@ -49,17 +49,14 @@ _GIVEN |= {"ceil": ceil, "sqrt": sqrt, "partial": partial}
 _EDIT = re.compile(r"(`+)(.+?)\1 → (.+)")
 _NEW = re.compile(r"(`+)(.*?)\1(?: or |$)")
 _ANSWER = re.compile(r"(`+)(.+)\1")
-# What an item is called, how it is written, and this in words.
-_MISTAKE = (
-    "mistakes",
-    r"\*\*(.+?)\.\*\*\s*(\S.*)",
-    "a mistake is `**its name.** its cause`",
-)
-_CASE = (
-    "cases",
-    r"(.+?): (`+)(.+)\2",
-    "a case is a label, a colon, and arguments as code",
-)
+# How an item is written, and this in words.
+_FORMS = {
+    "mistakes": (r"\*\*(.+?)\.\*\*\s*(\S.*)", "a mistake is `**its name.** its cause`"),
+    "cases": (
+        r"(.+?): (`+)(.+)\2",
+        "a case is a label, a colon, and arguments as code",
+    ),
+}
 
 
 @dataclass
@@ -115,7 +112,7 @@ class Texts:
         known = self._names(names)
         return {
             match[1]: self._value(item.line, f"lambda g: ({match[3]})", known)
-            for item, match in self._items(name, *_CASE)
+            for item, match in self._items(name, "cases")
         }
 
     def mistakes(
@@ -125,17 +122,16 @@ class Texts:
         known = self._names(names)
         return tuple(
             Wrong(match[1], match[2], answer)
-            for item, match in self._items(name, *_MISTAKE)
+            for item, match in self._items(name, "mistakes")
             for answer in self._answers(item, reference, known)
         )
 
     def _names(self, more: _Names | None) -> _Names:
         return {**_GIVEN, **self._module, **(more or {})}
 
-    def _items(
-        self, name: str, kind: str, pattern: str, form: str
-    ) -> Iterator[tuple[_Item, re.Match[str]]]:
+    def _items(self, name: str, kind: str) -> Iterator[tuple[_Item, re.Match[str]]]:
         """The mistakes of a section, which begin with bold text, or its cases."""
+        pattern, form = _FORMS[kind]
         if name not in self._sections:
             raise self._error(1, f"there is no section `## {name}`")
         self.unused.discard(name)
@@ -161,10 +157,8 @@ class Texts:
                 [(one.line, edit[2], new[2]) for new in _NEW.finditer(edit[3])]
                 for one, edit in zip(item.below, edits, strict=True)
             ]
-            return [
-                self._edited(item.line, reference, several, names)
-                for several in product(*choices)
-            ]
+            made = partial(self._edited, item.line, reference, names)
+            return [made(several) for several in product(*choices)]
         answers = []
         for one in item.below:
             match = _ANSWER.fullmatch(one.text)
@@ -175,7 +169,7 @@ class Texts:
         return answers
 
     def _edited(
-        self, line: int, reference: Any, edits: Iterable[_Edit], names: _Names
+        self, line: int, reference: Any, names: _Names, edits: Iterable[_Edit]
     ) -> Answer:
         """The reference with other text in its source."""
         if reference is None:
@@ -184,9 +178,9 @@ class Texts:
         source = _source(reference, [])
         for number, old, new in edits:
             old, new = old.replace(r"\n", "\n"), new.replace(r"\n", "\n")
-            if source.count(old) != 1:
-                found = f"stands {source.count(old)} times in the reference"
-                raise self._error(number, f"`{old}` {found}, not once")
+            if (count := source.count(old)) != 1:
+                found = f"`{old}` stands {count} times in the reference, not once"
+                raise self._error(number, found)
             source = source.replace(old, new)
         space = names | vars(sys.modules[reference.__module__])
         try:

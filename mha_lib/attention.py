@@ -27,7 +27,7 @@ def _read(query: Tensor, key: Tensor, value: Tensor, call: _Call) -> _Pair:
     score = call.rule or partial(_scaled_dot_product, scale=call.scale)
     scores = score(query, key)
     if call.bias is not None:
-        scores = scores + masking._fit_bias(call.bias, scores.dtype)
+        scores = scores + _fast.fit_bias(call.bias, scores.dtype)
     softmax = partial(_softmax, sink=call.sink)
     # Where no other code holds these scores. A compiler manages memory itself.
     own = call.rule is None and call.sink is None
@@ -82,8 +82,12 @@ def _attend(
     """Attention on either path."""
     rule, mask, device = call.rule, call.mask, query.device.type
     if rule is None and device != "meta" and torch.is_autocast_enabled(device):
-        output, weights = _fast.without_autocast(_attend, query, key, value, call)
-        return output, weights
+        # Cast as autocast does, then switch it off: it would round the scores too.
+        dtype, inputs = torch.get_autocast_dtype(device), (query, key, value)
+        narrow = (x if x.dtype == torch.float64 else x.to(dtype) for x in inputs)
+        query, key, value = narrow
+        with torch.autocast(device, enabled=False):
+            return _attend(query, key, value, call)
     if mask is not None and not _fast.finite(key, value):
         key, value = _fast.clear_unseen(key, value, mask, call.is_causal)
     if rule is None and not call.need_weights and _fast.KERNEL:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int, Integer, Shaped
@@ -13,6 +13,8 @@ from torch import Tensor
 from mha_lib import _checks
 from mha_lib._checks import Device, DType, Positions
 from mha_lib.masking import valid_lens_mask
+
+_Held: TypeAlias = tuple[Tensor, Tensor, Tensor | None]  # keys, values, visible
 
 
 class KeyValueCache:
@@ -201,18 +203,26 @@ class KeyValueCache:
             ValueError: the shapes do not fit each other or the cache, another device, or a length outside
                 0..new. The cache is then unchanged.
         """
-        _checks.check_chunk(keys, values, (self.keys, self.values))
-        self.check_fits(keys.shape, valid_lens)
-        past, new, visible = len(self), keys.shape[2], self.visible
+        _checks.check_chunk(keys, values, self._held)
+        visible = self._seen(keys.shape, valid_lens, keys.device)
+        return self._extend(keys, values, visible)
+
+    def _seen(self, sizes: Sequence[int], lens: Any, device: Device) -> Tensor | None:
+        """Check a chunk with keys of `sizes`; return what is `visible` once it is appended."""
+        self.check_fits(sizes, lens)
+        past, new, visible = len(self), sizes[2], self.visible
+        if visible is not None:
+            visible = torch.cat((visible, visible.new_ones(sizes[0], new)), dim=1)
+        if lens is not None:
+            real = torch.arange(-past, new, device=device) < lens.to(device)[:, None]
+            visible = real if visible is None else visible & real
+        return visible
+
+    def _extend(self, keys: Tensor, values: Tensor, visible: Tensor | None) -> _Held:
+        """Append a chunk that was checked."""
         if self.keys is not None and self.values is not None:
             keys = torch.cat((self.keys, keys), dim=2)
             values = torch.cat((self.values, values), dim=2)
-        if visible is not None:
-            visible = torch.cat((visible, visible.new_ones(keys.shape[0], new)), dim=1)
-        if valid_lens is not None:
-            lens = valid_lens.to(keys.device).unsqueeze(1)
-            real = torch.arange(-past, new, device=keys.device) < lens
-            visible = real if visible is None else visible & real
         self._held = keys, values, visible
         return keys, values, visible
 
@@ -235,16 +245,6 @@ class KeyValueCache:
                 got = f"{tuple(valid_lens.shape)} for batch={sizes[0]}"
                 raise _checks.refusal("valid_lens", rule, got)
             valid_lens_mask(valid_lens, sizes[2])
-
-    def _check_call(self, layer: Any, query: Tensor, key: Tensor, lens: Any) -> int:
-        """Check a layer's call before anything is projected; return the number of slots in use."""
-        _checks.check_type("cache", self, KeyValueCache)
-        (batch, q_len, _), new = query.shape, key.shape[1]
-        self.check_fits((batch, layer.num_kv_heads, new, layer.head_dim), lens)
-        if q_len > (total := len(self) + new) and layer.rotary is not None:
-            rule = "not be longer than all keys where rotary is used with a cache"
-            raise _checks.refusal("query", rule, f"q_len={q_len}, k_len={total}")
-        return len(self)
 
 
 def _new_positions(

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mha_lib._checks import check_choice, check_type, refusal
+from mha_lib._checks import check_choice, check_type, refusal, wrong_type
 from mha_lib._families import ACTIVATIONS, FAMILIES, UNSUPPORTED, Family, Model
 from mha_lib.language_models import GPT2, Bert, Llama
 from mha_lib.rotary_scaling import _KINDS, RotaryScaling
@@ -39,7 +39,8 @@ def load_checkpoint(
 
     The network is used only if `revision` is given: then `source` is a name on the Hugging Face hub. Of BERT,
     the classifier for pairs of sentences is left out. Files of a bare `BertModel` or `LlamaModel` give a
-    model with `head=False`, whose logits are None. Dropout is not carried over. Where rotary positions are
+    model with `head=False`, whose logits are None. The model, a `Llama` also for Mistral and Qwen, is in eval
+    mode, with parameters of the dtype of the file. Dropout is not carried over. Where rotary positions are
     scaled to longer texts, `max_len` is the length that they are scaled to. Relative positions, windows in
     some of the layers and quantized weights are refused.
 
@@ -52,10 +53,6 @@ def load_checkpoint(
             as "main", which may change.
         sha256: the digest of `model.safetensors`, or a dict from file names to digests, which must name every
             file of weights and may name others. Digests are compared before any of these files is parsed.
-
-    Returns:
-        A `Bert`, `GPT2` or `Llama` (also for Mistral and Qwen) in eval mode, with parameters of the dtype of
-        the file.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -105,9 +102,8 @@ def load_checkpoint(
 def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
     """Write a model as the files of its family, which `load_checkpoint` and HuggingFace's transformers read.
 
-    Args:
-        model: a `Bert`, `GPT2` or `Llama`. Its dropout is not written.
-        folder: where `config.json` and `model.safetensors` are written; made if it does not exist.
+    They are `config.json` and `model.safetensors` in `folder`, which is made if it does not exist. The
+    model's dropout is not written.
 
     Raises:
         TypeError: `model` is of another class, or `folder` is not a path.
@@ -125,9 +121,7 @@ def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
     save_file = _safetensors().torch.save_file
     kinds = [name for name in FAMILIES if FAMILIES[name].model is type(model)]
     if not kinds:
-        raise TypeError(
-            f"model must be a Bert, GPT2 or Llama, got {type(model).__name__}"
-        )
+        raise wrong_type("model", "a Bert, GPT2 or Llama", model)
     _check_path("folder", folder)
     described = ((kind, _describe(FAMILIES[kind], model)) for kind in kinds)
     kind, entries = next((pair for pair in described if pair[1]), ("", {}))
@@ -155,18 +149,16 @@ def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
 
 def _names(family: Family, model: Model) -> dict[str, list[str]]:
     """Each tensor that the files must hold -> the parameters of ours whose rows it consists of."""
-    pairs = dict(family.names)
+    names, blocks = dict(family.layers), "encoder.blocks"
     for i in range(len(model.encoder.blocks)):
-        for theirs, ours in family.block.items():
-            parts = (f"encoder.blocks.{i}.{part}" for part in ours.split())
-            pairs[f"{family.blocks}.{i}.{theirs}"] = " ".join(parts)
+        for ours, theirs in family.block.items():
+            names[f"{blocks}.{i}.{ours}"] = f"{family.layers[blocks]}.{i}.{theirs}"
     own = dict(model.named_parameters())
-    found = {}
-    for theirs, ours in pairs.items():
+    found: dict[str, list[str]] = {}
+    for ours, theirs in names.items():
         for kind in ("", ".weight", ".bias"):
-            parameters = [part + kind for part in ours.split()]
-            if all(name in own for name in parameters):
-                found[theirs + kind] = parameters
+            if ours + kind in own:
+                found.setdefault(theirs + kind, []).append(ours + kind)
     return found
 
 
@@ -482,9 +474,7 @@ def _check_digests(sha256: object) -> dict[str, str]:
         return {}
     digests = {_WEIGHTS: sha256} if isinstance(sha256, str) else sha256
     if not isinstance(digests, Mapping):
-        raise TypeError(
-            f"sha256 must be a str or a dict, got {type(sha256).__name__}: {sha256!r}"
-        )
+        raise wrong_type("sha256", "a str or a dict", sha256)
     for name, digest in digests.items():
         check_type("a name in sha256", name, str)
         check_type("a digest in sha256", digest, str)

@@ -19,9 +19,9 @@ faults as edits of the formula below, stand in `conformance.md`.
 from __future__ import annotations
 
 import argparse
-import importlib
 import inspect
 import json
+import pkgutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -71,8 +71,6 @@ _texts = Texts(__name__, few=True)
 
 
 # ------------------------------------------------------------------ the formula
-
-
 def _attention(
     query: Tensor,
     key: Tensor,
@@ -126,9 +124,8 @@ def _layer(
     """The formula between the projections of a layer, which are in float64."""
     inputs = zip(NAMES[:3], (query, key, value), strict=True)
     projected = [F.linear(x.double(), *linear[name]) for name, x in inputs]
-    query, key, value = (
-        x.unflatten(-1, (-1, head_dim)).transpose(1, 2) for x in projected
-    )
+    split = (x.unflatten(-1, (-1, head_dim)).transpose(1, 2) for x in projected)
+    query, key, value = split
     heads = _attention(query, key, value, mask, is_causal)
     merged = heads.transpose(1, 2).flatten(-2)
     return F.linear(merged, *linear["out_proj"])
@@ -170,8 +167,6 @@ class _Decoder:
 
 
 # ------------------------------------------------------------------ cases
-
-
 def _inputs(
     g: Generator,
     q_len: int = Q_LEN,
@@ -222,14 +217,11 @@ def _blind(g: Generator, queries: int | slice = slice(None)) -> Bool[Tensor, "b 
 
 
 # ------------------------------------------------------------------ what is judged
-
-
 @dataclass(frozen=True)
 class Report:
     """What was found, aspect by aspect; true if nothing that was tried is wrong.
 
-    Attributes:
-        findings: aspect -> its `Verdict`, or why it was not tried.
+    The `findings` are, for each aspect, its `Verdict`, or why it was not tried.
 
     Example:
         >>> Report({"scores": Verdict(True, "Right."), "causal": "it takes no `is_causal`"})
@@ -292,8 +284,11 @@ class _Subject:
         """Why an aspect cannot be tried, or ""."""
         if aspect == "gradients" and self.arrays == "numpy":
             return "NumPy has no gradients"
-        if aspect == "shared keys" and self._refuses_shared_keys():
-            return "it takes as many key heads as query heads"
+        if aspect == "shared keys":
+            try:
+                self(*_inputs(Generator(), heads=(6, 2)))
+            except (Exception, SystemExit):
+                return "it takes as many key heads as query heads"
         option = _OPTIONS.get(aspect, "")
         called = getattr(self.attention, "forward", self.attention)  # of a module
         try:
@@ -307,13 +302,6 @@ class _Subject:
         if not takes_mask and "masks" in (aspect, *_BUILDS_ON[aspect]):
             return "it takes no mask as a fourth argument"
         return f"it takes no `{option}`" if option and option not in parameters else ""
-
-    def _refuses_shared_keys(self) -> bool:
-        try:
-            self(*_inputs(Generator(), heads=(6, 2)))
-        except Exception:
-            return True
-        return False
 
 
 def _first(returned: Any) -> Any:
@@ -382,6 +370,8 @@ def check(
     A layer is called with query (batch, q_len, embed_dim), key (batch, k_len, kdim) and value
     (batch, k_len, vdim), and the mask. Its own projections are read, and the whole of it is compared.
 
+    The `Report` says aspect by aspect "right", "wrong" with the fault and its cause, or "not tried".
+
     Args:
         attention: a function, a module with `q_proj`, `k_proj`, `v_proj`, `out_proj` and `num_heads`, or an
             `nn.MultiheadAttention`.
@@ -395,14 +385,9 @@ def check(
         arrays: "torch" or "numpy", which also serves JAX, TensorFlow and MLX: what they return is converted.
         tries: which of `ASPECTS` to try; default all that the signature allows.
 
-    Returns:
-        The `Report`: aspect by aspect "right", "wrong" with the fault and its cause, or "not tried". It is
-        true if nothing is wrong.
-
     Raises:
         TypeError: `attention` cannot be called.
-        ValueError: an option is none of its choices, or a layer's projections or number of heads were not
-            found.
+        ValueError: an option is none of its choices, or a layer lacks projections or a number of heads.
 
     Example:
         >>> def mine(query, key, value, mask=None):
@@ -454,12 +439,9 @@ def _evaluating(attention: object) -> Iterator[None]:
 
 def _bound(exercise: Exercise, given: Mapping[str, Any]) -> Exercise:
     """The exercise whose right and wrong answers get these arguments beside those of the cases."""
-    wrong = [
-        replace(one, answer=partial(one.answer, **given)) for one in exercise.wrong
-    ]
-    return replace(
-        exercise, reference=partial(exercise.reference, **given), wrong=wrong
-    )
+    right, known = partial(exercise.reference, **given), exercise.wrong
+    wrong = [replace(one, answer=partial(one.answer, **given)) for one in known]
+    return replace(exercise, reference=right, wrong=wrong)
 
 
 def _aspect(name: str, layer: Layer | None = None, num_heads: int = HEADS) -> Exercise:
@@ -473,10 +455,8 @@ def _aspect(name: str, layer: Layer | None = None, num_heads: int = HEADS) -> Ex
             more["also"] = _texts.mistakes("layer", _layer)
     more["names"] = {"_inputs": partial(_inputs, widths=widths), "num_heads": num_heads}
     more |= {"returns": f"output ({axes})", "gradients": name == "gradients"}
-    exercise = _texts(name, takes="attention", atol=2e-5, **more)
-    return _bound(
-        exercise, dict(zip(("linear", "head_dim"), layer or (), strict=False))
-    )
+    given = dict(zip(("linear", "head_dim"), layer or (), strict=False))
+    return _bound(_texts(name, takes="attention", atol=2e-5, **more), given)
 
 
 def _judge(subject: _Subject, tries: Collection[str] | None, *layer: Any) -> Report:
@@ -492,22 +472,14 @@ def _judge(subject: _Subject, tries: Collection[str] | None, *layer: Any) -> Rep
 
 
 # ------------------------------------------------------------------ rotary positions, and decoding
-
-
 def check_rotary(
     rotate: Callable[..., Any], *, base: float = 10_000.0, interleaved: bool = True
 ) -> Verdict:
     """Check a function that rotates queries or keys by their positions (Su et al., 2021), and name its fault.
 
-    Args:
-        rotate: function of x (batch, num_heads, len, head_dim) and positions (len,), integers; returns x
-            rotated.
-        base: of the angles, position * base^(-2i / head_dim).
-        interleaved: columns 2i and 2i + 1 are a pair; otherwise the columns of a pair lie half of the width
-            apart.
-
-    Returns:
-        A `Verdict`, which is true if the function is right.
+    The function `rotate` takes x (batch, num_heads, len, head_dim) and positions (len,), integers; it returns
+    x, rotated by the angles position * base^(-2i / head_dim). If `interleaved`, columns 2i and 2i + 1 are a
+    pair; otherwise the columns of a pair lie half of the width apart.
 
     Raises:
         TypeError: `rotate` cannot be called, `base` is not a number, or `interleaved` not a bool.
@@ -522,13 +494,10 @@ def check_rotary(
     check_callable("rotate", rotate)
     _checks.check_positive("base", base)
     _checks.check_type("interleaved", interleaved, bool)
-    exercise = _texts(
-        "rotary",
-        reference=_rotary,
-        returns="rotated (batch, num_heads, len, head_dim)",
-        atol=1e-3,  # in float32, an angle of 1,000 has three digits behind the point
-        rtol=1e-3,
-    )
+    returns = "rotated (batch, num_heads, len, head_dim)"
+    # In float32, an angle of 1,000 has three digits behind the point.
+    near: Any = {"atol": 1e-3, "rtol": 1e-3}
+    exercise = _texts("rotary", reference=_rotary, returns=returns, **near)
     return _bound(exercise, {"base": base, "interleaved": interleaved})(rotate)
 
 
@@ -541,21 +510,10 @@ def check_decoding(
 ) -> Verdict:
     """Check causal attention that decodes with a cache, token by token and in chunks, and name its fault.
 
-    Args:
-        start: function without arguments that begins a sequence, with an empty cache. It returns a function
-            of query, key and value of the new tokens, each (batch, num_heads, new, head_dim), that returns
-            their output.
-        rotary: queries and keys are rotated by their positions inside; see `check_rotary` for `base` and
-            `interleaved`.
-        base: of the angles.
-        interleaved: which columns are a pair.
-
-    Returns:
-        A `Verdict`, which is true if all is right.
-
-    Raises:
-        TypeError: `start` cannot be called, `base` is not a number, or a flag is not a bool.
-        ValueError: `base` is not positive.
+    The function `start` has no arguments and begins a sequence, with an empty cache. It returns a function of
+    query, key and value of the new tokens, each (batch, num_heads, new, head_dim), that returns their output.
+    With `rotary`, queries and keys are rotated by their positions inside.
+    Arguments and errors are those of `conformance.check_rotary`, which explains `base` and `interleaved`.
 
     Example:
         >>> def start():  # a decoder that keeps nothing
@@ -589,8 +547,6 @@ def check_decoding(
 
 
 # ------------------------------------------------------------------ other languages, and the shell
-
-
 def _plain(value: Any) -> Any:
     """A tensor as nested lists, with "NaN" for what JSON lacks."""
     if isinstance(value, Tensor):
@@ -603,10 +559,8 @@ def _plain(value: Any) -> Any:
 def vectors() -> dict[str, Any]:
     """The cases of a function as what JSON can hold, for attention in another language.
 
-    Returns:
-        {"format", "cases"}: each case names its aspect and holds `query`, `key` and `value` (batch,
-        num_heads, len, head_dim), `mask` (True = may attend; or None), `is_causal` and `sink`. NaN is the
-        string "NaN".
+    Of {"format", "cases"}, each case names its aspect and holds `query`, `key` and `value` (batch, num_heads,
+    len, head_dim), `mask` (True = may attend; or None), `is_causal` and `sink`. NaN is the string "NaN".
 
     Example:
         >>> vectors()["cases"][0]["aspect"]
@@ -624,12 +578,8 @@ def vectors() -> dict[str, Any]:
 def check_results(results: Sequence[Any]) -> Report:
     """Judge what an attention in another language made of `vectors`.
 
-    Args:
-        results: for each case its output (batch, num_heads, q_len, head_dim) as nested lists, "NaN" or NaN
-            where it is none, or None where the attention cannot do what the case asks.
-
-    Returns:
-        The `Report`; an aspect with a missing result is not tried.
+    The `results` hold for each case its output (batch, num_heads, q_len, head_dim) as nested lists, "NaN" or
+    NaN where it is none; or None where the attention cannot do what the case asks, whose aspect is not tried.
 
     Raises:
         TypeError: `results` is not a list or tuple.
@@ -652,37 +602,31 @@ def check_results(results: Sequence[Any]) -> Report:
     for aspect, mine in outputs.items():
         # An exercise calls its answer on every case in turn, and on the last one again.
         replies = iter([*mine, mine[-1]])
-        findings[aspect] = (
-            "there is no result"
-            if any(one is None for one in mine)
-            else _aspect(aspect)(lambda *_, replies=replies: next(replies))
-        )
+        findings[aspect] = "there is no result"
+        if not any(one is None for one in mine):
+            findings[aspect] = _aspect(aspect)(lambda *_, of=replies: next(of))
     return Report(findings)
 
 
 def _read(number: int, result: Any) -> Tensor | None:
-    def numbers(value: Any) -> Any:
-        return (
-            [numbers(one) for one in value] if isinstance(value, list) else float(value)
-        )
-
     if result is None:
         return None
     try:
-        return torch.tensor(numbers(result), dtype=torch.float64)
+        return torch.tensor(_numbers(result), dtype=torch.float64)
     except (TypeError, ValueError) as error:
         rule = f"hold numbers in entry {number}"
         raise _checks.refusal("results", rule, str(error)) from None
 
 
+def _numbers(value: Any) -> Any:
+    """Nested lists of numbers, of lists in which a string such as "NaN" may stand for one."""
+    return [_numbers(one) for one in value] if isinstance(value, list) else float(value)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from a shell, see `--help`; return the exit status.
+    """Run with the `arguments` of a command line, by default the present one; see `--help`.
 
-    Args:
-        arguments: of the command line.
-
-    Returns:
-        0 if all is right, 1 if something is wrong, 2 if it could not be tried.
+    The exit status is 0 if all is right, 1 if something is wrong, 2 if it could not be tried.
 
     Raises:
         SystemExit: the arguments do not fit.
@@ -710,17 +654,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.results:
             report = check_results(json.loads(Path(given.results).read_text("utf-8")))
         else:
-            module, _, name = (given.attention or "").partition(":")
-            if not name:
+            if not (given.attention or "").partition(":")[2]:
                 parser.error("an attention is needed, as module:function")
             sys.path.insert(0, "")  # as `python -m` finds modules
-            attention: Any = importlib.import_module(module)
-            for part in name.split("."):
-                attention = getattr(attention, part)
-            options = {
-                option: getattr(given, option) for option in (*_CHOICES, "tries")
-            }
-            report = check(attention, **options)
+            options = {name: getattr(given, name) for name in (*_CHOICES, "tries")}
+            report = check(pkgutil.resolve_name(given.attention), **options)
     except (ImportError, AttributeError, OSError, TypeError, ValueError) as error:
         print(f"could not be tried: {error}", file=sys.stderr)
         return 2

@@ -33,13 +33,7 @@ def mask_from_additive(mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]
     dtype, or another number of at most -10,000 where it may not (torch's float masks, HuggingFace's extended
     masks). The other holds 1 where a query may attend and 0 where it may not (HuggingFace's
     `attention_mask`). A mask of floats that are all 0 counts as the first kind and hides nothing; a mask of
-    integers always counts as the second.
-
-    Args:
-        mask: numbers, any shape.
-
-    Returns:
-        Bool mask of the same shape. Pass a mask of shape (batch, k_len) as `key_mask`.
+    integers always counts as the second. Any shape is kept; pass one of (batch, k_len) as `key_mask`.
 
     Raises:
         TypeError: `mask` is not a tensor, or is already bool: torch's own bool masks mean the opposite of
@@ -54,9 +48,8 @@ def mask_from_additive(mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]
     """
     check_type("mask", mask, Tensor)
     if mask.dtype == torch.bool:
-        raise TypeError(
-            "mask must hold numbers, got dtype torch.bool; where True hides a key, as in torch, write ~mask"
-        )
+        inverted = "where True hides a key, as in torch, write ~mask"
+        raise TypeError(f"mask must hold numbers, got dtype torch.bool; {inverted}")
     ones = mask == 1
     zeros = mask == 0
     hidden = mask <= _HIDDEN
@@ -73,9 +66,8 @@ def _layer_from_torch(cls: type[_Layer], layer: nn.MultiheadAttention) -> _Layer
     """See `MultiHeadAttention.from_torch`."""
     check_type("layer", layer, nn.MultiheadAttention)
     if layer.bias_k is not None or layer.bias_v is not None or layer.add_zero_attn:
-        raise ValueError(
-            "layer must have add_bias_kv=False and add_zero_attn=False, got one that is True"
-        )
+        rule = "have add_bias_kv=False and add_zero_attn=False"
+        raise refusal("layer", rule, "one that is True")
     ours: _Layer = _made_like(layer, cls)
     for targets, source in _pairs(ours, layer):
         _copy(targets, source)
@@ -84,18 +76,14 @@ def _layer_from_torch(cls: type[_Layer], layer: nn.MultiheadAttention) -> _Layer
 
 def _layer_to_torch(layer: MultiHeadAttention) -> nn.MultiheadAttention:
     """See `MultiHeadAttention.to_torch`."""
-    extras = {
-        "num_kv_heads": layer.num_kv_heads != layer.num_heads,
-        "pruned heads or another head_dim": layer.num_heads * layer.head_dim
-        != layer.embed_dim,
-        **{
-            name: getattr(layer, name) is not None
-            for name in ("scale", "softcap", "window", "score", "rotary", "sink")
-        },
-        "qk_norm": layer.q_norm is not None,
-    }
-    if any(extras.values()):
-        found = ", ".join(name for name, there in extras.items() if there)
+    names = ("scale", "softcap", "window", "score", "rotary", "sink", "q_norm")
+    extras = [name for name in names if getattr(layer, name) is not None]
+    if layer.num_kv_heads != layer.num_heads:
+        extras.append("num_kv_heads")
+    if layer.num_heads * layer.head_dim != layer.embed_dim:
+        extras.append("pruned heads or another head_dim")
+    if extras:
+        found = ", ".join(extras).replace("q_norm", "qk_norm")
         rule = "have no settings that torch's layer lacks"
         raise refusal("layer", rule, f"one with {found}")
     _check_biases({name: _plain(name, getattr(layer, name)) for name in _PROJECTIONS})
@@ -121,10 +109,8 @@ def _pairs(
     """Tensors of our layer, each with the tensor of torch's layer that holds their rows."""
     projections = (ours.q_proj, ours.k_proj, ours.v_proj)
     weights = [proj.weight for proj in projections]
-    pairs: list[tuple[list[Tensor], Any]]
-    if theirs._qkv_same_embed_dim:
-        pairs = [(weights, theirs.in_proj_weight)]
-    else:
+    pairs: list[tuple[list[Tensor], Any]] = [(weights, theirs.in_proj_weight)]
+    if not theirs._qkv_same_embed_dim:
         separate = (theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight)
         pairs = [([own], other) for own, other in zip(weights, separate, strict=True)]
     pairs.append(([ours.out_proj.weight], theirs.out_proj.weight))
@@ -136,17 +122,15 @@ def _pairs(
 
 def _copy(targets: list[Tensor], *sources: Tensor) -> None:
     """Copy the rows of the sources into the targets, which are trainable if the sources are."""
-    trained = {source.requires_grad for source in sources}
-    if len(trained) > 1:
-        found = [source.requires_grad for source in sources]
-        raise ValueError(
-            "q_proj, k_proj and v_proj must all be trained or all be frozen, since torch's layer holds "
-            f"them as one parameter, got requires_grad={found}"
-        )
+    trained = [source.requires_grad for source in sources]
+    if len(set(trained)) > 1:
+        rule = "all be trained or all be frozen, since torch's layer holds them as one parameter"
+        got = f"requires_grad={trained}"
+        raise refusal("q_proj, k_proj and v_proj", rule, got)
     rows = torch.cat([source.detach() for source in sources])
     parts = rows.split([len(target) for target in targets])
     for target, part in zip(targets, parts, strict=True):
-        target.requires_grad_(trained == {True})
+        target.requires_grad_(trained[0])
         with torch.no_grad():
             target.copy_(part)
 
@@ -154,9 +138,8 @@ def _copy(targets: list[Tensor], *sources: Tensor) -> None:
 def _plain(name: str, part: Any) -> Any:
     """Return `part` if it is a plain linear layer or, if `name` is that of a norm, a plain layer norm."""
     kind = nn.LayerNorm if "norm" in name else nn.Linear
-    # A wrapper may be a subclass that computes something else.
+    # A wrapper may be a subclass that computes something else, and bear the name of what it wraps.
     if not isinstance(part, kind) or type(part).forward is not kind.forward:
-        # An adapter may bear the name of what it wraps.
         found = f"{type(part).__name__} of {type(part).__module__}; merge or remove a wrapper first"
         raise refusal(name, f"be a {kind.__name__}", found)
     return part
@@ -169,14 +152,11 @@ def _check_plain_linear(attention: MultiHeadAttention) -> None:
         # Weight norm removes the parameter but keeps the class; sharding and torchao change its class.
         weight = proj._parameters.get("weight")
         if type(proj) is not nn.Linear or type(weight) is not nn.Parameter:
-            kind = type(weight).__name__
-            held = (
-                "out a weight of its own" if weight is None else f" a weight of {kind}"
-            )
-            raise TypeError(
-                f"attention.{name} must be a plain Linear, so that its matrix can be cut into heads, "
-                f"got {type(proj).__name__} with{held}"
-            )
+            held = f"with a weight of {type(weight).__name__}"
+            held = "without a weight of its own" if weight is None else held
+            rule = "be a plain Linear, so that its matrix can be cut into heads"
+            got = f"{type(proj).__name__} {held}"
+            raise TypeError(f"attention.{name} must {rule}, got {got}")
 
 
 def _check_biases(parts: dict[str, Any]) -> None:
@@ -196,7 +176,7 @@ def _one_dropout(module: nn.Module, names: Iterable[str]) -> float:
         of_attention = getattr(part, "dropout", 0.0)
         found[name] = getattr(part, "p", of_attention)
     if len(set(found.values())) > 1:
-        raise ValueError(f"dropout must be the same everywhere, got {found}")
+        raise refusal("dropout", "be the same everywhere", found)
     return next(iter(found.values()))
 
 
@@ -219,12 +199,9 @@ def _torch_kind(decodes: bool, what: str) -> Any:
 def _names(decodes: bool) -> tuple[dict[str, str], dict[str, str]]:
     """Our names -> torch's names, for the attentions and the other layers of a block."""
     attentions = {"self_attention": "self_attn"}
-    parts = {
-        "self_attention_norm": "norm1",
-        "feed_forward.up_proj": "linear1",
-        "feed_forward.down_proj": "linear2",
-        "feed_forward_norm": "norm3" if decodes else "norm2",
-    }
+    parts = {"feed_forward.up_proj": "linear1", "feed_forward.down_proj": "linear2"}
+    parts["self_attention_norm"] = "norm1"
+    parts["feed_forward_norm"] = "norm3" if decodes else "norm2"
     if decodes:
         attentions["cross_attention"] = "multihead_attn"
         parts["cross_attention_norm"] = "norm2"
@@ -234,8 +211,7 @@ def _names(decodes: bool) -> tuple[dict[str, str], dict[str, str]]:
 class _TorchTwin(nn.Module):
     """Base class of blocks and stacks: conversion from torch's module of the same kind, and back."""
 
-    _attention: ClassVar[type[MultiHeadAttention]]
-    """The class of a block's attentions."""
+    _attention: ClassVar[type[MultiHeadAttention]]  # of a block
 
     @classmethod
     def from_torch(cls: type[_Own], module: nn.Module) -> _Own:
@@ -248,14 +224,8 @@ class _TorchTwin(nn.Module):
         The result takes (batch, len, embed_dim) whatever `batch_first` is, and our masks: True = may attend,
         the inverse of torch's. Our decoders are always causal, torch's only with a `tgt_mask`. The final norm
         of a stack is kept as it is: a stack without one gets none, even after pre-norm layers, and a stack of
-        post-norm layers that has one, as in `nn.Transformer`, keeps it.
-
-        Args:
-            module: torch's block or stack.
-
-        Returns:
-            A block or stack with its own copy of the weights, of the same dtype, device and mode; what is
-            frozen stays frozen.
+        post-norm layers that has one, as in `nn.Transformer`, keeps it. The result has its own copy of the
+        weights, of the same dtype, device and mode; what is frozen stays frozen.
 
         Raises:
             TypeError: `module`, or a layer of a stack, is not torch's module of this kind.
@@ -279,9 +249,7 @@ class _TorchTwin(nn.Module):
         """Copy this module into torch's own of the same kind, see `from_torch`, with `batch_first=True`.
 
         Torch's masks are inverted: True hides a key. Torch's decoders are causal only with a `tgt_mask`.
-
-        Returns:
-            Torch's block or stack, of the same dtype, device and mode; what is frozen here is frozen there.
+        Dtype, device and mode are the same, and what is frozen here is frozen there.
 
         Raises:
             TypeError: an attention or feed-forward layer was replaced by another module.
@@ -315,15 +283,10 @@ def _block_from_torch(cls: Any, layer: Any) -> Any:
             raise refusal(f"kdim and vdim of {theirs}", rule, f"{kdim} and {vdim}")
     for ours, theirs in parts.items():
         copies[ours] = copy.deepcopy(_plain(theirs, getattr(layer, theirs)))
-    block = cls(
-        width,
-        layer.self_attn.num_heads,
-        layer.linear1.out_features,
-        dropout=_one_dropout(layer, dropouts),
-        norm_first=layer.norm_first,
-        activation=_activation_name(layer.activation),
-        device="meta",
-    ).train(layer.training)
+    sizes = (width, layer.self_attn.num_heads, layer.linear1.out_features)
+    options = {"dropout": _one_dropout(layer, dropouts), "norm_first": layer.norm_first}
+    options |= {"activation": _activation_name(layer.activation), "device": "meta"}
+    block = cls(*sizes, **options).train(layer.training)
     for name, part in copies.items():
         block.set_submodule(name, part)
     return block
@@ -343,17 +306,15 @@ def _block_to_torch(block: Any) -> Any:
     for ours, theirs in attentions.items():
         check_type(ours, getattr(block, ours), block._attention)
         copies[theirs] = getattr(block, ours).to_torch()
-    layer = _torch_kind(decodes, "Layer")(
-        block.embed_dim,
-        block.self_attention.num_heads,
-        copies["linear1"].out_features,
-        dropout=_one_dropout(block, [*attentions, "feed_forward.dropout", "dropout"]),
-        activation=activation,
-        batch_first=True,
-        norm_first=block.norm_first,
-        bias=copies["linear1"].bias is not None,
-        device="meta",
-    ).train(block.training)
+    linear, dropouts = (
+        copies["linear1"],
+        [*attentions, "feed_forward.dropout", "dropout"],
+    )
+    sizes = (block.embed_dim, block.self_attention.num_heads, linear.out_features)
+    options = {"dropout": _one_dropout(block, dropouts), "activation": activation}
+    options |= {"norm_first": block.norm_first, "bias": linear.bias is not None}
+    options |= {"batch_first": True, "device": "meta"}
+    layer = _torch_kind(decodes, "Layer")(*sizes, **options).train(block.training)
     for name, part in copies.items():
         layer.set_submodule(name, part)
     return layer

@@ -111,8 +111,7 @@ class RMSNorm(nn.Module):
     subtracts no mean and adds no bias. Half precision is computed in float32 and returned in its own dtype.
 
     Raises:
-        TypeError: `embed_dim` is not an int, or `eps` not a number.
-        ValueError: one of them is not positive.
+        TypeError, ValueError: `embed_dim` is not an int or `eps` not a number, or one is not positive.
 
     Example:
         >>> RMSNorm(2)(torch.tensor([[3.0, 4.0]])).square().mean().round(decimals=4).item()
@@ -140,12 +139,7 @@ class RMSNorm(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch embed_dim"]
     ) -> Float[Tensor, "*batch embed_dim"]:
-        """Scale each token of `x` (..., embed_dim).
-
-        Raises:
-            TypeError: `x` is not a floating-point tensor, or not of the norm's dtype.
-            ValueError: `x` has another width.
-        """
+        """Scale each token of `x`. Arguments and errors are those of `FeedForward.forward`."""
         _checks.check_width("x", x, self.embed_dim, axes="..., embed_dim")
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         mean_square = wide.square().mean(-1, keepdim=True)

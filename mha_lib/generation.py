@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,10 +11,8 @@ from jaxtyping import Float, Int64, Integer
 from torch import Tensor
 
 from mha_lib import _checks
-from mha_lib.cache import KeyValueCache
 from mha_lib.language_models import GPT2, Llama
-from mha_lib.seq2seq import EncoderDecoder, _check_ids
-from mha_lib.transformer import DecoderBlockCache
+from mha_lib.seq2seq import EncoderDecoder, _check_ids, _check_lens
 
 
 class _Writing(NamedTuple):
@@ -26,18 +25,12 @@ class _Writing(NamedTuple):
 def _write(
     model: _Writing,
     first: Tensor,
-    *,
-    batch: int,
-    beam_size: int,
-    max_new: int,
+    sizes: tuple[int, int, int],
     stops: Sequence[int],
     choose: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """Continue every row until all have stopped.
-
-    Returns:
-        (tokens, log_probs): (batch, beam_size, new) and (batch, beam_size), the most probable beam first.
-    """
+    """Continue rows until all stop: tokens (batch, beam_size, new), and their log-probabilities."""
+    batch, beam_size, max_new = sizes
     tokens = first.new_empty((batch, beam_size, 0))
     newest, log_probs, ended = first, torch.zeros(()), torch.zeros(())
     stop = torch.tensor(stops, device=first.device)
@@ -76,12 +69,23 @@ def _write(
 
 
 def _choice(
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    generator: torch.Generator | None,
+    temperature: float, top_k: int | None, top_p: float | None, generator: Any
 ) -> Callable[[Tensor], Tensor]:
-    """How a token is chosen from logits (batch, vocab): the most probable one, or drawn."""
+    """After checks, how a token is chosen from logits (batch, vocab): the most probable one, or drawn."""
+    if _checks.check_number("temperature", temperature) < 0:
+        raise _checks.refusal("temperature", "not be negative", temperature)
+    if top_k is not None:
+        _checks.check_positive_int("top_k", top_k)
+    if top_p is not None:
+        _checks.check_probability("top_p", top_p)
+        if top_p == 0:
+            raise _checks.refusal("top_p", "be above 0", top_p)
+    if generator is not None:
+        _checks.check_type("generator", generator, torch.Generator)
+    for name, value in {"top_k": top_k, "top_p": top_p}.items():
+        if value is not None and temperature == 0:
+            rule = "be None without a temperature, which draws tokens"
+            raise _checks.refusal(name, rule, value)
 
     def choose(logits: Tensor) -> Tensor:
         if temperature == 0:
@@ -103,7 +107,7 @@ def _choice(
 
 def _continuing(model: GPT2 | Llama, lens: Tensor | None, use_cache: bool) -> _Writing:
     """A decoder-only model; `lens` are those of the first tokens, which are padded on the right."""
-    cache: list[KeyValueCache] | None = model.new_cache() if use_cache else None
+    cache = model.new_cache() if use_cache else None
     held: list[Tensor] = []  # without a cache: all tokens, each row's at its beginning
     sizes: list[Tensor] = []
 
@@ -135,19 +139,10 @@ def _continuing(model: GPT2 | Llama, lens: Tensor | None, use_cache: bool) -> _W
 
 
 def _answering(
-    model: EncoderDecoder,
-    source: Tensor,
-    source_lens: Tensor | None,
-    beam_size: int,
-    use_cache: bool,
+    model: EncoderDecoder, memory: Tensor, lens: Tensor | None, use_cache: bool
 ) -> _Writing:
-    """An encoder-decoder. Every answer of a beam reads the same memory: the beam is folded into the batch."""
-    memory = model.encode(source, source_lens=source_lens)
-    memory = memory.repeat_interleave(beam_size, dim=0)
-    lens = None if source_lens is None else source_lens.repeat_interleave(beam_size)
-    cache: list[DecoderBlockCache] | None = (
-        model.decoder.new_cache() if use_cache else None
-    )
+    """An encoder-decoder; `lens` are those of the sources."""
+    cache = model.decoder.new_cache() if use_cache else None
     held: list[Tensor] = []
 
     def logits(new: Tensor) -> Tensor:
@@ -158,8 +153,8 @@ def _answering(
     def follow(rows: Tensor) -> None:
         held[0] = held[0][rows]
         for block in cache or ():
-            for part in (block.self_attention, block.cross_attention):
-                part.reorder(rows)
+            block.self_attention.reorder(rows)
+            block.cross_attention.reorder(rows)
 
     return _Writing(logits, follow)
 
@@ -212,7 +207,8 @@ def generate(
         TypeError: `model` is of another class, a number is not an int or float, `tokens` not int64, or
             `generator` no generator.
         ValueError: a number, token or length is out of range, a shape does not fit, prompt and answer
-            together are longer than the model's `max_len`, or options contradict each other.
+            together are longer than the model's `max_len`, `beam_size` is larger than the vocabulary, or
+            options contradict each other.
 
     Example:
         >>> model = GPT2(7, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2, max_len=9).eval()
@@ -226,26 +222,27 @@ def generate(
     """
     stops = [stop] if isinstance(stop, int) else list(stop)
     vocab = _check_generation(model, tokens, source, prompt_lens, stops, max_new)
-    _check_drawing(temperature, top_k, top_p, beam_size, generator)
+    choose = _choice(temperature, top_k, top_p, generator)
+    _checks.check_positive_int("beam_size", beam_size)
     if beam_size > vocab:
         rule = f"be at most the vocabulary, {vocab}"
         raise _checks.refusal("beam_size", rule, beam_size)
+    if beam_size > 1 and temperature != 0:
+        rule = "be 0 with a beam, which draws nothing"
+        raise _checks.refusal("temperature", rule, temperature)
     _checks.check_type("use_cache", use_cache, bool)
-    lens = None if prompt_lens is None else prompt_lens.repeat_interleave(beam_size)
+    # The beam is folded into the batch: all its answers read the same prompt and the same memory.
+    fold = partial(torch.repeat_interleave, repeats=beam_size, dim=0)
     if isinstance(model, EncoderDecoder):
         assert source is not None
-        writing = _answering(model, source, source_lens, beam_size, use_cache)
+        memory = model.encode(source, source_lens=source_lens)
+        lens = None if source_lens is None else fold(source_lens)
+        writing = _answering(model, fold(memory), lens, use_cache)
     else:
+        lens = None if prompt_lens is None else fold(prompt_lens)
         writing = _continuing(model, lens, use_cache)
-    return _write(
-        writing,
-        tokens.repeat_interleave(beam_size, dim=0),
-        batch=len(tokens),
-        beam_size=beam_size,
-        max_new=max_new,
-        stops=stops,
-        choose=_choice(temperature, top_k, top_p, generator),
-    )
+    sizes = (len(tokens), beam_size, max_new)
+    return _write(writing, fold(tokens), sizes, stops, choose)
 
 
 def greedy_decode(
@@ -260,22 +257,10 @@ def greedy_decode(
 ) -> Int64[Tensor, "batch answer_len"]:
     """Write one answer to each source, at each step the most probable token.
 
-    Args:
-        model: see `EncoderDecoder`; call `model.eval()` first.
-        source: tokens (batch, source_len).
-        start: the token that starts each answer; it is not returned.
-        end: the token that ends an answer; after it, an answer holds `end` only.
-        max_len: greatest number of tokens of an answer.
-        source_lens: integers (batch,), how many tokens of each source are real; default all.
-        use_cache: compute only the newest token at each step. The answer is the same without it.
-
-    Returns:
-        Tokens (batch, answer_len), at most `max_len` of them.
-
-    Raises:
-        TypeError: `model` is not an `EncoderDecoder`, a number not an int, or what `encode` raises.
-        ValueError: `max_len` is not positive or above the model's, `start` or `end` out of range, or what
-            `encode` raises.
+    Arguments and errors are those of `generate` for an `EncoderDecoder`, but for these: the token `start`
+    starts each answer and is not returned; the token `end` ends it, and after it, an answer holds `end` only;
+    an answer has at most `max_len` tokens, which may not exceed the model's own. The result holds tokens,
+    (batch, answer_len).
 
     Example:
         >>> model = EncoderDecoder(7, 5, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=1)
@@ -302,17 +287,9 @@ def beam_decode(
     kept. Like every beam, it may miss the most probable answer of all. Probabilities are those of whole
     answers; lengths are not rewarded.
 
-    The arguments are those of `greedy_decode`, and `beam_size`, the number of answers; with 1 the answer is
-    that of `greedy_decode`.
-
-    Returns:
-        (answers, log_probs): tokens (batch, beam_size, answer_len) and the logarithms of their probabilities
-        (batch, beam_size), in nats, the most probable first.
-
-    Raises:
-        TypeError: `model` is not an `EncoderDecoder`, a number not an int, or what `encode` raises.
-        ValueError: a number is not positive or out of range, `beam_size` is larger than the vocabulary, or
-            what `encode` raises.
+    Arguments and errors are those of `greedy_decode`, and of `generate` for `beam_size`, the number of
+    answers; with 1 the answer is that of `greedy_decode`. The results are tokens, (batch, beam_size,
+    answer_len), and the logarithms of their probabilities, (batch, beam_size), in nats, the best first.
 
     Example:
         >>> model = EncoderDecoder(7, 5, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=1)
@@ -332,7 +309,7 @@ def _decode(
     start: int,
     end: int,
     max_len: int,
-    **options: Any,
+    **how: Any,
 ) -> tuple[Tensor, Tensor]:
     """Generate from `start`, after the checks of arguments that `generate` names differently."""
     _checks.check_type("model", model, EncoderDecoder)
@@ -345,15 +322,14 @@ def _decode(
         if not 0 <= _checks.check_int(name, token) < vocab:
             raise _checks.refusal(name, f"lie in 0..{vocab - 1}", token)
     first = source.new_full((len(source), 1), start)
-    options |= {"source": source, "max_new": max_len, "stop": end}
-    return generate(model, first, **options)
+    return generate(model, first, source=source, max_new=max_len, stop=end, **how)
 
 
 def _check_generation(
     model: object,
     tokens: Tensor,
     source: object,
-    prompt_lens: Tensor | None,
+    prompt_lens: object,
     stops: list[int],
     max_new: int,
 ) -> int:
@@ -377,41 +353,8 @@ def _check_generation(
     if length + max_new - 1 > longest:
         rule = f"leave room for {length} tokens within max_len={longest}"
         raise _checks.refusal("max_new", rule, max_new)
-    if prompt_lens is not None:
-        rule, shape = f"lie in 1..{length}", f"({len(tokens)},)"
-        lens = _checks.check_numbers(
-            "prompt_lens", prompt_lens, 1, length, rule, integers=shape
-        )
-        if tuple(lens.shape) != (len(tokens),):
-            raise _checks.refusal("prompt_lens", f"have shape {shape}", lens)
+    _check_lens("prompt_lens", prompt_lens, 1, tokens)
     for one in stops:
         if not 0 <= _checks.check_int("stop", one) < vocab:
             raise _checks.refusal("stop", f"lie in 0..{vocab - 1}", one)
     return vocab
-
-
-def _check_drawing(
-    temperature: object,
-    top_k: object,
-    top_p: object,
-    beam_size: object,
-    generator: object,
-) -> None:
-    if _checks.check_number("temperature", temperature) < 0:
-        raise _checks.refusal("temperature", "not be negative", temperature)
-    _checks.check_positive_int("beam_size", beam_size)
-    if top_k is not None:
-        _checks.check_positive_int("top_k", top_k)
-    if top_p is not None:
-        _checks.check_probability("top_p", top_p)
-        if top_p == 0:
-            raise _checks.refusal("top_p", "be above 0", top_p)
-    if generator is not None:
-        _checks.check_type("generator", generator, torch.Generator)
-    for name, value in {"top_k": top_k, "top_p": top_p}.items():
-        if value is not None and temperature == 0:
-            rule = "be None without a temperature, which draws tokens"
-            raise _checks.refusal(name, rule, value)
-    if beam_size != 1 and temperature != 0:
-        rule = "be 0 with a beam, which draws nothing"
-        raise _checks.refusal("temperature", rule, temperature)

@@ -31,20 +31,13 @@ def capture_attention(
 ) -> Iterator[dict[str, Float[Tensor, "batch num_heads q_len k_len"]]]:
     """Collect the weights of every `MultiHeadAttention` in `model` while the block runs.
 
-    The layers compute their weights even where the model does not ask for them; the model and its hooks get
-    only what the model asked for. Compiled models run eagerly while the block runs. Several threads may call
-    the model at the same time.
-
-    Args:
-        model: any module, compiled or not; may itself be a `MultiHeadAttention`, whose name is then "".
-
-    Yields:
-        A dict from the layer's name in `model.named_modules()` to the weights of its latest call in any
-        thread, (batch, num_heads, q_len, k_len), detached.
+    The dict that is yielded leads from a layer's name in `model.named_modules()`, "" for `model` itself, to
+    the weights of its latest call in any thread, (batch, num_heads, q_len, k_len), detached. The layers
+    compute their weights even where the model does not ask for them; the model, compiled or not, and its
+    hooks get only what the model asked for. Several threads may call the model at the same time.
 
     Raises:
-        TypeError: `model` is not a module.
-        ValueError: `model` contains no `MultiHeadAttention`.
+        TypeError, ValueError: `model` is not a module, or contains no `MultiHeadAttention`.
 
     Example:
         >>> attention = MultiHeadAttention(6, 3)
@@ -54,7 +47,12 @@ def capture_attention(
         >>> weights[""].shape, nothing
         (torch.Size([2, 3, 5, 5]), None)
     """
-    layers = _attention_layers(model)
+    check_type("model", model, nn.Module)
+    modules = model.named_modules()
+    layers = {at: one for at, one in modules if isinstance(one, MultiHeadAttention)}
+    if not layers:
+        found = f"a {type(model).__name__} without one"
+        raise refusal("model", "contain a MultiHeadAttention", found)
     captured: dict[str, Tensor] = {}
     with ExitStack() as stack:
         stack.enter_context(_eager())
@@ -146,12 +144,8 @@ def gate_heads(
 ) -> Iterator[None]:
     """Multiply the output of each head by its gate while the block runs: 0 switches a head off, 1 keeps it.
 
-    Compiled models run eagerly while the block runs.
-
-    Args:
-        attention: the layer; the model around it, or the layer itself, may be compiled.
-        gates: (num_heads,), floating-point. Gates that require grad receive the gradient from which
-            `head_importance` is computed.
+    The `gates` are (num_heads,), floating-point; those that require grad receive the gradient from which
+    `head_importance` is computed. The layer, or the model around it, may be compiled.
 
     Raises:
         TypeError: `attention` is not a `MultiHeadAttention`, or `gates` is not a floating-point tensor.
@@ -183,8 +177,7 @@ def _scaled_heads(
         heads = args[0].unflatten(-1, (attention.num_heads, -1))
         return ((heads * gates_for(args[0]).unsqueeze(-1)).flatten(-2),)
 
-    # Where heads are divided over processes, torch's own hook turns the heads into a
-    # DTensor; this hook must run before it.
+    # Where processes divide the heads, torch's own hook, which makes a DTensor, must run after this one.
     handle = attention.out_proj.register_forward_pre_hook(scale, prepend=True)
     try:
         with _eager():
@@ -198,18 +191,13 @@ def head_importance(
 ) -> Float[Tensor, " {attention.num_heads}"]:
     """Expected sensitivity of the loss to each head, |dL/dgate| at gate 1 (Michel et al., 2019, equation 2).
 
-    A first-order estimate of what switching a head off would cost, for all heads and samples in one backward
-    pass. The `grad` of the parameters is not touched. The function also works under `torch.no_grad()` and
-    `torch.inference_mode()`; compiled models run eagerly meanwhile.
+    A first-order estimate, (num_heads,), of what switching a head off would cost, for all heads and samples
+    in one backward pass. The `grad` of the parameters is not touched. The function also works under
+    `torch.no_grad()` and `torch.inference_mode()`; compiled models run eagerly meanwhile.
 
-    Args:
-        attention: the layer, inside the model that `loss` runs.
-        loss: a function without arguments that runs the model and returns one loss for each sample that the
-            layer sees, shape (batch,), or a scalar. The absolute value is taken for each sample before the
-            mean; a sample's loss must not depend on the other samples.
-
-    Returns:
-        Importance (num_heads,), at least 0.
+    The function `loss` has no arguments; it runs the model that `attention` is in, and returns one loss for
+    each sample that the layer sees, shape (batch,), or a scalar. The absolute value is taken for each sample
+    before the mean; a sample's loss must not depend on the other samples.
 
     Raises:
         TypeError: `attention` is not a `MultiHeadAttention`, or `loss()` is not a tensor.
@@ -241,8 +229,7 @@ def head_importance(
             f"it needs gradients, got: {error}"
         ) from error
     _check_losses(losses, gates)
-    # A sample's loss depends on its own gates only, so the gradient of the sum holds the
-    # gradients of all samples.
+    # A sample's loss depends on its own gates only, so the gradient of the sum holds those of all samples.
     with torch.inference_mode(False):
         ones = torch.ones_like(losses)
         gradients = torch.autograd.grad(losses, gates, ones, allow_unused=True)
@@ -259,8 +246,7 @@ def _check_losses(losses: Tensor, gates: Sequence[Tensor]) -> None:
     """Raise unless a loss for each sample, or one for all, depends on the gates."""
     check_type("the result of loss()", losses, Tensor)
     if losses.ndim > 1:
-        got = f"shape {tuple(losses.shape)}"
-        raise refusal("loss()", "return a scalar or one loss for each sample", got)
+        raise refusal("loss()", "return a scalar or one loss for each sample", losses)
     if not gates or not losses.requires_grad:
         rule = "depend on the heads of attention, and leave gradients switched on"
         raise refusal("loss()", rule, f"{losses.tolist()}, which does not")
@@ -276,15 +262,9 @@ def prune_heads(
 
     The output is that of `gate_heads` with gates 0 for these heads, at a lower cost. `embed_dim` and
     `head_dim` stay the same, masks and biases per head have one entry for each remaining head, and frozen
-    parameters stay frozen.
-
-    Args:
-        attention: the layer; it is not changed.
-        heads: indices of the heads to remove, each once; at least one head must stay. Query heads that share
-            a key and value head are removed together with it, so all of them must be named.
-
-    Returns:
-        A new layer with `num_heads - len(heads)` heads.
+    parameters stay frozen; `attention` itself is not changed. Of `heads`, the indices of the heads to remove,
+    each is named once, and at least one head must stay. Query heads that share a key and value head are
+    removed together with it, so all of them must be named.
 
     Raises:
         TypeError: `attention` is not a `MultiHeadAttention`, an index is not an int, or a projection is not a
@@ -293,14 +273,9 @@ def prune_heads(
             that share a key and value head are named.
 
     Example:
-        >>> prune_heads(MultiHeadAttention(6, 3), [1])
-        MultiHeadAttention(
-          embed_dim=6, num_heads=2, head_dim=2
-          (q_proj): Linear(in_features=6, out_features=4, bias=False)
-          (k_proj): Linear(in_features=6, out_features=4, bias=False)
-          (v_proj): Linear(in_features=6, out_features=4, bias=False)
-          (out_proj): Linear(in_features=4, out_features=6, bias=False)
-        )
+        >>> smaller = prune_heads(MultiHeadAttention(6, 3), [1])
+        >>> smaller.num_heads, smaller.q_proj
+        (2, Linear(in_features=6, out_features=4, bias=False))
     """
     attention = _bare_layer(attention)
     group = _check_heads(attention, heads)
@@ -336,22 +311,21 @@ def prune_heads(
 def _check_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> int:
     """Raise unless these heads can be removed; return how many query heads share a key and value head."""
     check_type("heads", heads, Sequence)
+    count, shared = attention.num_heads, attention.num_kv_heads
     for head in heads:
-        check_int("a head in heads", head)
-        if not 0 <= head < attention.num_heads:
-            rule = f"lie in 0..num_heads-1={attention.num_heads - 1}"
-            raise refusal("heads", rule, head)
+        if not 0 <= check_int("a head in heads", head) < count:
+            raise refusal("heads", f"lie in 0..num_heads-1={count - 1}", head)
     if len(set(heads)) != len(heads):
         raise refusal("heads", "name each head once", list(heads))
-    if len(heads) == attention.num_heads:
-        raise refusal("heads", "leave at least one head", f"all {attention.num_heads}")
-    group = attention.num_heads // attention.num_kv_heads
-    for first in range(0, attention.num_heads, group):
+    if len(heads) == count:
+        raise refusal("heads", "leave at least one head", f"all {count}")
+    group = count // shared
+    for first in range(0, count, group):
         sharing = range(first, first + group)
         named = [head for head in sharing if head in heads]
         if 0 < len(named) < group:
             rule = f"name all of the query heads {list(sharing)}, which share key and value head "
-            rule += f"{first // group} (num_kv_heads={attention.num_kv_heads}), or none of them"
+            rule += f"{first // group} (num_kv_heads={shared}), or none of them"
             raise refusal("heads", rule, named)
     return group
 
@@ -359,19 +333,6 @@ def _check_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> int:
 def _cut(parameter: Tensor, where: Any) -> nn.Parameter:
     """A part of a parameter as a new parameter, frozen if the whole is."""
     return nn.Parameter(parameter.detach()[where], parameter.requires_grad)
-
-
-def _attention_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
-    check_type("model", model, nn.Module)
-    layers = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, MultiHeadAttention)
-    }
-    if not layers:
-        rule = "contain a MultiHeadAttention"
-        raise refusal("model", rule, f"a {type(model).__name__} without one")
-    return layers
 
 
 def _bare_layer(attention: nn.Module) -> MultiHeadAttention:

@@ -165,36 +165,19 @@ class _DecoderOnly(_LanguageModel):
 class GPT2(_DecoderOnly):
     """GPT-2 (Radford et al., 2019, §2.3): causal pre-norm blocks, learned positions, output tied to input.
 
-    Args:
-        vocab_size: number of different tokens.
-        embed_dim: width of a token.
-        num_heads: number of heads of each attention; divides `embed_dim`.
-        hidden_dim: width inside the feed-forward layers; four times `embed_dim` in GPT-2.
-        num_layers: number of blocks.
-        max_len: number of positions, and so the greatest length.
-        activation: of the feed-forward layers, see `FeedForward`; not "swiglu".
-        layer_norm_eps: what the layer norms add under the root.
-        tied: the output matrix is the embedding, as in GPT-2, not a matrix of its own.
-        dropout: probability of all dropouts, in training only.
-        device: where the parameters are made.
-        dtype: of the parameters; default torch's default dtype.
-
-    Raises:
-        TypeError: a size is not an int, or another argument is of the wrong type.
-        ValueError: a size is not positive, `activation` is "swiglu", or what `EncoderBlock` raises.
+    Arguments and errors are those of `TransformerEncoder`, but for these: `vocab_size`, positive, is the
+    number of different tokens; `max_len`, positive, is the number of positions, and so the greatest length;
+    `activation` must not be "swiglu"; and `tied` says whether the output matrix is the embedding, as in
+    GPT-2, or a matrix of its own. In GPT-2, `hidden_dim` is four times `embed_dim`.
 
     Example:
         >>> model = GPT2(7, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2, max_len=5)
-        >>> tokens = torch.tensor([[1, 2, 3, 0]])
+        >>> tokens, cache = torch.tensor([[1, 2, 3, 0]]), model.new_cache()
         >>> hidden, logits = model(tokens)
         >>> hidden.shape, logits.shape
         (torch.Size([1, 4, 6]), torch.Size([1, 4, 7]))
-
-        Reading token by token gives the same:
-
-        >>> cache = model.new_cache()
         >>> steps = [model(token, cache=cache)[1] for token in tokens.split(1, dim=1)]
-        >>> torch.allclose(torch.cat(steps, dim=1), logits, atol=1e-5)
+        >>> torch.allclose(torch.cat(steps, dim=1), logits, atol=1e-5)  # token by token gives the same
         True
     """
 
@@ -237,9 +220,9 @@ class Llama(_DecoderOnly):
     Llama's authors neighbours are a pair; they need other rows of `q_proj` and `k_proj`. Large models share
     keys and values between heads (Touvron et al., 2023b, appendix A.2.1).
 
-    Arguments and errors are those of `GPT2`, but for these: `num_kv_heads` is that of `MultiHeadAttention`,
-    and `base` and `scaling` are those of `RotaryPositionalEncoding`; `layer_norm_eps` is what the RMS norms
-    add; and the output matrix is the embedding only if `tied`. The width of a head must be even.
+    Arguments and errors are those of `GPT2`, but for these: `num_kv_heads` is that of `MultiHeadAttention`;
+    `base` and `scaling`, and their errors, are those of `RotaryPositionalEncoding`; `layer_norm_eps` is what
+    the RMS norms add; the output matrix is the embedding only if `tied`. The width of a head must be even.
 
     Later models differ in one setting each. `window` is that of Mistral (Jiang et al., 2023, §2), whose
     sliding window of w tokens is (w - 1, 0) here; Qwen2 (Yang et al., 2024, §2.2) has `attention_bias` for
@@ -247,10 +230,6 @@ class Llama(_DecoderOnly):
     `MultiHeadAttention`, also for their defaults. `mlp_bias` adds biases in the feed-forward layers.
 
     Without a `head`, there is no output matrix, and the logits are None.
-
-    Raises:
-        TypeError: a size is not an int, or another argument is of the wrong type.
-        ValueError: a size is not positive, or what `EncoderBlock` or `RotaryPositionalEncoding` raises.
 
     Example:
         >>> model = Llama(
@@ -310,10 +289,6 @@ class Bert(_LanguageModel):
     as the two sentences of a pair, and `head`: without it there is no output, and the logits are None. The
     activation is also that of the output.
 
-    Raises:
-        TypeError: a size is not an int, or another argument is of the wrong type.
-        ValueError: a size is not positive, `activation` is "swiglu", or what `EncoderBlock` raises.
-
     Example:
         >>> model = Bert(7, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2, max_len=5)
         >>> hidden, logits = model(torch.tensor([[1, 2, 3, 0]]), valid_lens=torch.tensor([3]))
@@ -371,17 +346,9 @@ class Bert(_LanguageModel):
     ]:
         """Predict which token belongs in each place; each prediction sees all visible tokens.
 
-        `segments`, int64 (batch, len), is the segment of each token; default 0. The other arguments are those
-        of `GPT2.forward`.
-
-        Returns:
-            (hidden, logits): the last block's output, (batch, len, embed_dim), and logits
-            (batch, len, vocab_size). Rows of hidden tokens are meaningless.
-
-        Raises:
-            TypeError: `tokens` or `segments` is not an int64 tensor, or a mask or length of the wrong type.
-            ValueError: a shape does not fit, a token, segment or length is out of range, or the tokens are
-                more than `max_len`.
+        Arguments and errors are those of `GPT2.forward`, and `segments`, int64 (batch, len), the segment of
+        each token; default 0. The results are the last block's output, (batch, len, embed_dim), and logits
+        (batch, len, vocab_size), in which rows of hidden tokens are meaningless.
         """
         places, hide = self._check_call(tokens, key_mask, valid_lens, None, positions)
         segments = torch.zeros_like(tokens) if segments is None else segments

@@ -6,6 +6,8 @@ would raise no error.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -151,12 +153,11 @@ def sliding_window_mask(
     return visible if right is None else visible & (distance <= right)
 
 
-def _add_window(mask: Tensor | None, window: Any, *sizes: int, **where: Any) -> Tensor:
-    """Hide in the mask of a layer what its window (left, right) hides, with all else as in that function."""
+def _near(window: Any, *sizes: int, **where: Any) -> Tensor:
+    """The mask of a layer's window (left, right), the same for all heads."""
     left, right = window
     near = sliding_window_mask(*sizes, left=left, right=right, **where)
-    near = near.unsqueeze(1) if near.ndim == 3 else near  # the same for all heads
-    return near if mask is None else mask & near
+    return near.unsqueeze(1) if near.ndim == 3 else near
 
 
 def build_mask(
@@ -212,17 +213,21 @@ def _combine_masks(
     attn_mask: Tensor | None,
     key_mask: Tensor | None,
     valid_lens: Tensor | None,
+    slots: Tensor | None = None,  # visible in a layer's cache, (batch, k_len)
+    near: Tensor | None = None,  # the mask of its window
 ) -> Tensor | None:
     """Combine the masks over scores of `shape` into one that broadcasts to it; None if none is given."""
-    heads = (1,) * (len(shape) - 3)
-    mask = None if attn_mask is None else align_mask(attn_mask, shape, name="attn_mask")
+    heads, masks = (1,) * (len(shape) - 3), [] if near is None else [near]
+    if attn_mask is not None:
+        masks.append(align_mask(attn_mask, shape, name="attn_mask"))
     if key_mask is not None:
         _check_bool("key_mask", key_mask)
         if len(shape) < 3 or tuple(key_mask.shape) != (shape[0], shape[-1]):
             rule = f"have shape (batch, k_len) for scores of shape {tuple(shape)}"
             raise refusal("key_mask", rule, key_mask)
-        rows = key_mask.view(shape[0], *heads, 1, shape[-1])
-        mask = rows if mask is None else mask & rows
+    for keys in (key_mask, slots):
+        if keys is not None:
+            masks.append(keys.view(shape[0], *heads, 1, shape[-1]))
     if valid_lens is not None:
         rows = valid_lens_mask(valid_lens, shape[-1])
         fitting = rows.shape[0] == shape[0] and rows.shape[1] in (1, shape[-2])
@@ -230,9 +235,8 @@ def _combine_masks(
             rule = "have shape (batch,) or (batch, q_len)"
             rule += f" for scores of shape {tuple(shape)}"
             raise refusal("valid_lens", rule, valid_lens)
-        rows = rows.unsqueeze(1) if heads else rows
-        mask = rows if mask is None else mask & rows
-    return mask
+        masks.append(rows.unsqueeze(1) if heads else rows)
+    return functools.reduce(operator.and_, masks) if masks else None
 
 
 def align_mask(
@@ -301,12 +305,3 @@ def align_bias(
     limits = torch.finfo(bias.dtype)
     _checks.check_numbers(name, bias, limits.min / 2, limits.max, rule)
     return bias
-
-
-def _fit_bias(bias: Tensor, dtype: torch.dtype) -> Tensor:
-    """Cast the bias to another dtype; what is too large becomes the largest number, not infinity."""
-    if bias.dtype == dtype:
-        return bias
-    limits = torch.finfo(dtype)
-    wide = bias.to(torch.promote_types(bias.dtype, dtype))
-    return wide.clamp(limits.min, limits.max).to(dtype)

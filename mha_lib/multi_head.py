@@ -21,6 +21,10 @@ _SHOWN = "embed_dim num_heads num_kv_heads head_dim scale softcap window score".
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 
+def _split(x: Tensor, dim: int) -> Tensor:
+    return x.view(*x.shape[:2], x.shape[2] // dim, dim).transpose(1, 2)
+
+
 class MultiHeadAttention(nn.Module):
     """Several attentions side by side, each in its own subspace (Vaswani et al., 2017, §3.2.2).
 
@@ -199,57 +203,55 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         _checks.check_layer(self, query, key, value, is_causal)
+        hidden: Any = (attn_mask, attn_bias, key_mask, valid_lens)
         if one := query.ndim == 2:  # as a batch of this sample
             query, key, value = query[None], key[None], value[None]
-            attn_mask, attn_bias, key_mask, valid_lens = masking._of_one_sample(
-                attn_mask, attn_bias, key_mask, valid_lens
-            )
-        past, lens = 0, valid_lens
-        if cache is not None:  # which hides its own padding
-            past, lens = KeyValueCache._check_call(cache, self, query, key, lens), None
-        shape = (query.shape[0], self.num_heads, query.shape[1], past + key.shape[1])
-        mask = masking._combine_masks(shape, attn_mask, key_mask, lens)
-        bias = None if attn_bias is None else masking.align_bias(attn_bias, shape)
-        rule = None
-        if (self.window, self.score, self.softcap) != (None, None, None):
-            mask, rule = self._add_settings(mask, query, shape[3], cache)
+            hidden = masking._of_one_sample(*hidden)
+        mask, bias, rule, visible = self._see(query, key, hidden, cache)
 
-        queries = self.split_heads(self.q_proj(query))
-        keys = self.split_heads(self.k_proj(key))
-        values = self.split_heads(self.v_proj(value))
+        queries = _split(self.q_proj(query), self.head_dim)
+        keys = _split(self.k_proj(key), self.head_dim)
+        values = _split(self.v_proj(value), self.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         if self.rotary is not None:
             at = _new_positions(cache, query.shape[1], key.shape[1], query.device)
             queries, keys = self.rotary(queries, at[0]), self.rotary(keys, at[1])
         if cache is not None:
-            keys, values, visible = cache.append(keys, values, valid_lens=valid_lens)
-            if visible is not None:
-                visible = visible[:, None, None]
-                mask = visible if mask is None else mask & visible
+            _checks.check_chunk(keys, values, cache._held)
+            keys, values, _ = cache._extend(keys, values, visible)
         how = (self.dropout * self.training, need_weights, rule, self.scale, self.sink)
         call = _Call(mask, bias, is_causal, *how)
         heads, weights = _attend(queries, keys, values, call)
-        output = self.out_proj(self.merge_heads(heads))
+        output = self.out_proj(heads.transpose(1, 2).flatten(2))
         if one:
             return output[0], None if weights is None else weights[0]
         return output, weights
 
-    def _add_settings(
-        self,
-        mask: Tensor | None,
-        query: Tensor,
-        k_len: int,
-        cache: KeyValueCache | None,
-    ) -> tuple[Tensor | None, ScoringRule | None]:
-        """Add the window to the mask; also return the scoring rule, or None for that of torch's kernel."""
-        sizes, positions = (query.shape[1], k_len), None
-        if cache is not None and cache.visible is not None:  # slots are not positions
-            positions = cache.positions(sizes[0], k_len - len(cache))
+    def _see(self, query: Tensor, key: Tensor, hidden: Any, cache: Any) -> Any:
+        """Check what queries may see; return mask, bias, rule, and what the cache then shows."""
+        attn_mask, attn_bias, key_mask, lens = hidden
+        (batch, q_len, _), k_len = query.shape, key.shape[1]
+        score = visible = positions = near = None
+        if cache is not None:
+            _checks.check_type("cache", cache, KeyValueCache)
+            sizes = (batch, self.num_kv_heads, k_len, self.head_dim)
+            visible, lens = cache._seen(sizes, lens, key.device), None
+            k_len += len(cache)
+            if q_len > k_len and self.rotary is not None:
+                rule = "not be longer than all keys where rotary is used with a cache"
+                raise refusal("query", rule, f"q_len={q_len}, k_len={k_len}")
+            if cache.visible is not None and (self.window, self.score) != (None, None):
+                positions = cache.positions(q_len, key.shape[1])
         if self.window is not None:
             where: Any = {"positions": positions, "device": query.device}
-            mask = masking._add_window(mask, self.window, *sizes, **where)
-        return mask, _compose_rule(self.score, self.scale, self.softcap, positions)
+            near = masking._near(self.window, q_len, k_len, **where)
+        shape = (batch, self.num_heads, q_len, k_len)
+        mask = masking._combine_masks(shape, attn_mask, key_mask, lens, visible, near)
+        bias = None if attn_bias is None else masking.align_bias(attn_bias, shape)
+        if (self.score, self.softcap) != (None, None):
+            score = _compose_rule(self.score, self.scale, self.softcap, positions)
+        return mask, bias, score, visible
 
     def split_heads(
         self, x: Shaped[Tensor, "batch len width"]
@@ -269,7 +271,7 @@ class MultiHeadAttention(nn.Module):
             _checks.check_type("x", x, Tensor)
             rule = f"have shape (batch, len, heads * head_dim), head_dim={dim}"
             raise refusal("x", rule, x)
-        return x.view(*x.shape[:2], x.shape[2] // dim, dim).transpose(1, 2)
+        return _split(x, dim)
 
     def merge_heads(
         self, x: Shaped[Tensor, "batch heads len head_dim"]

@@ -40,12 +40,9 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
     layer receives on each process only the gradient of that process's heads.
 
     Args:
-        attention: the layer, which is changed.
+        attention: the layer, which is changed and returned.
         mesh: processes in one dimension, as `torch.distributed.init_device_mesh("cpu", (2,))` makes them, or
             one dimension of a larger mesh, `mesh["heads"]`.
-
-    Returns:
-        `attention`.
 
     Raises:
         TypeError: `attention` is not a `MultiHeadAttention`, `mesh` is not a `DeviceMesh`, or a projection is
@@ -72,19 +69,17 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
     check_type("attention", attention, MultiHeadAttention)
     check_type("mesh", mesh, DeviceMesh)
     if mesh.ndim != 1:
-        raise ValueError(
-            "mesh must have one dimension, of the processes that divide the heads, such as "
-            f'mesh["heads"], got {mesh.ndim}: {mesh.mesh_dim_names or tuple(mesh.mesh.shape)}'
-        )
+        rule = 'have one dimension, of the processes that divide the heads, such as mesh["heads"]'
+        got = f"{mesh.ndim}: {mesh.mesh_dim_names or tuple(mesh.mesh.shape)}"
+        raise refusal("mesh", rule, got)
     _check_plain_linear(attention)
     for name in ("num_heads", "num_kv_heads"):
         check_divisible(**{name: getattr(attention, name), "mesh.size()": mesh.size()})
     scale = attention.scale
     if isinstance(scale, Tensor) and (scale.numel() > 1 or scale.requires_grad):
-        raise ValueError(
-            "attention.scale must be a number, or a tensor of one that is not learned, where heads are "
-            f"divided, got shape {tuple(scale.shape)}, requires_grad={scale.requires_grad}"
-        )
+        rule = "be a number, or a tensor of one that is not learned, where heads are divided"
+        got = f"shape {tuple(scale.shape)}, requires_grad={scale.requires_grad}"
+        raise refusal("attention.scale", rule, got)
     shared = ("score", "rotary", "q_norm", "k_norm", "sink")
     for name, _ in attention.named_parameters():
         part = name.partition(".")[0]
@@ -92,16 +87,15 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
             rule = "have no parameters where heads are divided"
             raise refusal(f"attention.{part}", rule, f"the parameter {name}")
 
-    # These imports take a second, so only a call of this function makes them.
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
+    # This import takes a second, so only a call of this function makes it.
+    from torch.distributed.tensor import parallel
 
     trained = {name: p.requires_grad for name, p in attention.named_parameters()}
-    plan = {name: ColwiseParallel() for name in ("q_proj", "k_proj", "v_proj")}
-    parallelize_module(attention, mesh, {**plan, "out_proj": RowwiseParallel()})
+    plan: dict[str, parallel.ParallelStyle] = {"out_proj": parallel.RowwiseParallel()}
+    plan |= {
+        name: parallel.ColwiseParallel() for name in ("q_proj", "k_proj", "v_proj")
+    }
+    parallel.parallelize_module(attention, mesh, plan)
     attention.num_heads //= mesh.size()
     attention.num_kv_heads //= mesh.size()
     # Older versions of torch forget here which parameters are frozen.

@@ -36,9 +36,8 @@ def _distances(
         here = torch.arange(k_len - q_len, k_len, device=device)
     else:
         if not isinstance(positions, (tuple, list)) or len(positions) != 2:
-            raise TypeError(
-                "positions must be a pair of tensors, for queries and keys, "
-                f"got {type(positions).__name__}"
+            raise _checks.wrong_type(
+                "positions", "a pair of tensors, for queries and keys", positions
             )
         here, there = positions
         for what, own, length in (("queries", here, q_len), ("keys", there, k_len)):
@@ -121,10 +120,8 @@ class SinusoidalPositionalEncoding(_PositionalEncoding):
     The table is a buffer: it moves with the module to another device and is not trained. It is not stored in
     the state dict, since it can be recomputed.
 
-    Args:
-        embed_dim, max_len: width of a token, even or odd, and number of positions in the table.
-        dropout: probability that an entry of the sum is dropped, in training only.
-        device, dtype: of the table; default dtype float32.
+    `embed_dim` is the width of a token, even or odd, and `max_len` the number of positions in the table,
+    float32 by default; `dropout` is the probability that an entry of the sum is dropped, in training only.
 
     Raises:
         TypeError: a size is not an int, `dropout` not a number.
@@ -144,10 +141,6 @@ class LearnedPositionalEncoding(_PositionalEncoding):
     """Add a learned vector for each position to the tokens (Gehring et al., 2017; Devlin et al., 2019).
 
     Arguments and errors are those of `SinusoidalPositionalEncoding`; the table is a parameter.
-
-    Raises:
-        TypeError: a size is not an int, `dropout` not a number.
-        ValueError: a size is not positive, `dropout` outside 0..1.
 
     Example:
         >>> encoding = LearnedPositionalEncoding(embed_dim=4, max_len=10)

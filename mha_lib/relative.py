@@ -50,19 +50,9 @@ def alibi_bias(
     """Penalty on distance to add to the scores, -slope * |distance| (Press et al., 2022, §3).
 
     The bias, float32 and at most 0, is (num_heads, q_len, k_len), or (batch, num_heads, q_len, k_len) with
-    `positions`. Queries and keys end together, as in `causal_mask`. As the `attn_bias` of an attention layer
-    the result needs a batch axis: `alibi_bias(...)[None]`.
-
-    Args:
-        num_heads: number of heads, each with its own slope.
-        q_len: number of queries.
-        k_len: number of keys; default `q_len`.
-        positions: as in `sliding_window_mask`.
-        device: where the bias is made; with `positions`, it is made on their device.
-
-    Raises:
-        TypeError: a size is not an int, or a position is not an integer tensor.
-        ValueError: a size is not positive, or `positions` have the wrong shape.
+    `positions`; each head has its own slope. Arguments and errors are those of `sliding_window_mask`, where
+    queries and keys end together, and `num_heads`, positive like the lengths. As the `attn_bias` of an
+    attention layer the result needs a batch axis: `alibi_bias(...)[None]`.
 
     Example:
         >>> alibi_bias(1, 1, 3).tolist()
@@ -102,21 +92,18 @@ def t5_buckets(
 
     Of the n buckets per side, the first m = n // 2 hold one distance each; a distance r of m or more falls
     into bucket m + floor((n - m) log(r / m) / log(max_distance / m)), at most n - 1, as in the authors' code.
-    It is evaluated in integers, so no rounding moves a distance to another bucket. Queries and keys end
-    together, as in `causal_mask`.
+    It is evaluated in integers, so no rounding moves a distance to another bucket. The buckets, int64 in
+    0..num_buckets - 1, are (q_len, k_len), or (batch, q_len, k_len) with `positions`.
 
     Args:
         q_len: number of queries.
-        k_len: number of keys; default `q_len`.
+        k_len: number of keys; default `q_len`. They end together, as in `causal_mask`.
         num_buckets: number of buckets; even if bidirectional.
         max_distance: the last bucket takes every distance from here on, and some before it.
         bidirectional: half of the buckets are for keys at or before the query, half for those after it.
             Otherwise all are for keys at or before it, and every key after the query falls into bucket 0.
         positions: as in `sliding_window_mask`.
         device: where the buckets are made; with `positions`, they are made on their device.
-
-    Returns:
-        int64 buckets (q_len, k_len), or (batch, q_len, k_len) with `positions`, in 0..num_buckets - 1.
 
     Raises:
         TypeError: a size is not an int, `bidirectional` not a bool, or a position not an integer tensor.
@@ -162,12 +149,8 @@ class T5RelativeBias(_DistanceTable):
 
     In T5 all layers share one such table, and scores are not divided by √d: for a T5 checkpoint, also pass
     `score=dot_product_score` to the layer. `table` (num_buckets, num_heads) is what HuggingFace calls
-    `relative_attention_bias.weight`. It is drawn as in T5X, the authors' later code. The other arguments are
-    those of `t5_buckets`; `bidirectional` is False for causal attention.
-
-    Raises:
-        TypeError: a size is not an int, or `bidirectional` is not a bool.
-        ValueError: a size is not positive, or the sizes do not fit, see `t5_buckets`.
+    `relative_attention_bias.weight`. It is drawn as in T5X, the authors' later code.
+    Arguments and errors are those of `t5_buckets`; `bidirectional` is False for causal attention.
 
     Example:
         >>> bias = T5RelativeBias(num_heads=3)
@@ -202,10 +185,7 @@ class T5RelativeBias(_DistanceTable):
     ) -> Float[Tensor, "batch {self.num_heads} {q_len} _"]:
         """Return the `attn_bias`, (1, num_heads, q_len, k_len), or (batch, ...) with `positions`.
 
-        It has the dtype of the table. The arguments are those of `t5_buckets`.
-
-        Raises:
-            TypeError, ValueError: a length is not an int, or not positive.
+        It has the dtype of the table. Arguments and errors are those of `t5_buckets`.
         """
         how: Any = {name: getattr(self, name) for name in self._settings[1:]}
         device = self.table.device
@@ -261,11 +241,8 @@ class ShawScore(_DistanceTable):
     ) -> Float[Tensor, "*batch q_len k_len"]:
         """Score (..., q_len, head_dim) against (..., k_len, head_dim): (..., q_len, k_len).
 
-        `positions`: as in `sliding_window_mask`; query and key are then (batch, num_heads, len, head_dim).
-
-        Raises:
-            TypeError: not floating-point tensors of one dtype, that of the table.
-            ValueError: a width is wrong, or the leading axes do not broadcast.
+        Arguments and errors are those of `dot_product_score`, with the table's own width and dtype, and
+        `positions` those of `sliding_window_mask`: query and key then are (batch, num_heads, len, head_dim).
         """
         _checks.check_vectors(query, key, (self.head_dim,) * 2)
         q_len, k_len = query.shape[-2], key.shape[-2]

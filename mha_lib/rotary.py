@@ -26,15 +26,12 @@ def rotary_angles(
 ) -> Float[Tensor, "*batch len {head_dim//2}"]:
     """Angles by which rotary encoding rotates each pair of columns (Su et al., 2021, §3.2.2).
 
-    Args:
-        num_positions: number of positions, counted from 0; or the positions themselves, integers (len,), or
-            (batch, len) if the samples of a batch have different positions.
-        head_dim: number of columns to rotate in pairs: the even width of a head, or of a part of it.
-        base: as in `sinusoidal_encoding`.
+    They are position * base^(-2i / head_dim), in radians, computed in float64 and returned as float32,
+    (len, head_dim / 2) or (batch, len, head_dim / 2).
 
-    Returns:
-        Angles in radians, position * base^(-2i / head_dim), computed in float64: float32,
-        (len, head_dim / 2) or (batch, len, head_dim / 2).
+    Positions are counted from 0 if `num_positions` is their number; or it holds the positions themselves,
+    integers (len,), or (batch, len) if the samples of a batch have different positions. `head_dim` columns
+    are rotated in pairs: the even width of a head, or of a part of it. `base` is as in `sinusoidal_encoding`.
 
     Raises:
         TypeError: a size is not an int, positions are not integers, or `base` is not a number.
@@ -60,14 +57,11 @@ def _check_rotary(x: Tensor, angles: Tensor) -> None:
     _checks.check_float_tensor("x", x, axes="..., len, head_dim")
     _checks.check_float_tensor("angles", angles, axes="..., len, pairs")
     if angles.dtype not in (torch.float32, torch.float64):
-        raise TypeError(
-            "angles must be float32 or float64, since half precision mixes up far positions, "
-            f"got {angles.dtype}"
-        )
+        why = "since half precision mixes up far positions"
+        raise TypeError(f"angles must be float32 or float64, {why}, got {angles.dtype}")
     length, head_dim = x.shape[-2:]
     if head_dim % 2:
-        got = f"shape {tuple(x.shape)}"
-        raise _checks.refusal("head_dim, the last axis of x,", "be even", got)
+        raise _checks.refusal("head_dim, the last axis of x,", "be even", x)
     pairs = angles.shape[-1]
     if angles.ndim > 3 or angles.shape[-2] != length or not 0 < 2 * pairs <= head_dim:
         rule = f"have shape (len, pairs) or (batch, len, pairs) with len={length}"
@@ -77,11 +71,9 @@ def _check_rotary(x: Tensor, angles: Tensor) -> None:
     if angles.ndim == 3 and (
         x.ndim not in (3, 4) or angles.shape[0] not in (1, x.shape[0])
     ):
-        raise ValueError(
-            "angles (batch, len, pairs) go with x (batch, len, head_dim) or "
-            "(batch, num_heads, len, head_dim) of the same batch, got angles of shape "
-            f"{tuple(angles.shape)} and x of shape {tuple(x.shape)}"
-        )
+        rule = "go with x (batch, len, head_dim) or (batch, num_heads, len, head_dim) of the same batch"
+        got = f"angles of shape {tuple(angles.shape)} and x of shape {tuple(x.shape)}"
+        raise _checks.refusal("angles (batch, len, pairs)", rule, got)
     _checks.check_same("device", ("x", "angles"), (x.device, angles.device))
 
 
@@ -99,15 +91,11 @@ def apply_rotary(
     pairing are wrong for the other.
 
     If there are fewer angles than pairs, only the first columns are rotated, and the others are unchanged
-    (partial width, as in GPT-J and GPT-NeoX). Half precision is rotated in float32.
+    (partial width, as in GPT-J and GPT-NeoX). Half precision is rotated in float32. The result has the shape
+    and dtype of `x`; the lengths of the vectors do not change.
 
-    Args:
-        x: (..., len, head_dim).
-        angles: (len, pairs) or (batch, len, pairs), from `rotary_angles`; row p belongs to token p.
-        interleaved: how columns are paired.
-
-    Returns:
-        A tensor of the shape and dtype of `x`; the lengths of the vectors do not change.
+    The angles, (len, pairs) or (batch, len, pairs), are from `rotary_angles`; row p belongs to token p of
+    `x`, (..., len, head_dim).
 
     Raises:
         TypeError: `x` is not a floating-point tensor, `angles` is not float32 or float64 (in half precision,
@@ -146,12 +134,9 @@ class RotaryPositionalEncoding(nn.Module):
     angles are computed in each call for the positions given, in float32 whatever the dtype of the model, so
     there is no maximum length.
 
-    Args:
-        head_dim: width of a head, even.
-        base: as in `sinusoidal_encoding`.
-        rotary_dim: how many columns are rotated, counted from the first; even. Default `head_dim`.
-        interleaved: as in `apply_rotary`.
-        scaling: how pairs turn more slowly for texts longer than those of training.
+    Of the `head_dim` columns of a head, the first `rotary_dim` are rotated, by default all; both are even.
+    `base` is as in `sinusoidal_encoding`, `interleaved` as in `apply_rotary`; `scaling` says how pairs turn
+    more slowly for texts longer than those of training.
 
     Raises:
         TypeError: a width is not an int, `base` is not a number, `interleaved` not a bool, `scaling` not a
@@ -230,8 +215,6 @@ class RotaryPositionalEncoding(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the settings in the printed module."""
-        text = (
-            f"head_dim={self.head_dim}, rotary_dim={self.rotary_dim}, "
-            f"base={self.base:g}, interleaved={self.interleaved}"
-        )
+        text = f"head_dim={self.head_dim}, rotary_dim={self.rotary_dim}, "
+        text += f"base={self.base:g}, interleaved={self.interleaved}"
         return text if self.scaling is None else f"{text}, scaling={self.scaling}"

@@ -55,13 +55,9 @@ def scaled_dot_product_score(
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Dot product divided by √d, q·k / √d (Vaswani et al., 2017, equation 1).
 
-    Shapes are those of `dot_product_score`. For independent unit-variance entries the standard deviation of
-    the scores is 1, whatever d is. `scale`, a positive number, or a tensor of shape () or (num_heads, 1, 1),
-    which may be learned, replaces 1/√d.
-
-    Raises:
-        TypeError: not floating-point tensors of one dtype, or `scale` is not a number or tensor.
-        ValueError: `d` differs, leading axes do not broadcast, `scale` is not positive or has another shape.
+    Arguments and errors are those of `dot_product_score`, and `scale`, which replaces 1/√d: a number, which
+    must be positive, or a tensor, which must have shape () or (num_heads, 1, 1) and may be learned. For
+    independent unit-variance entries the standard deviation of the scores is 1, whatever d is.
 
     Example:
         >>> scaled_dot_product_score(torch.tensor([[1.0, 2.0, 2.0, 4.0]]), torch.ones(1, 4)).tolist()
@@ -112,9 +108,7 @@ def cosine_score(
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Cosine of the angle between query and key, in -1..1; a zero vector scores 0.
 
-    Raises:
-        TypeError: not floating-point tensors of one dtype.
-        ValueError: `d` differs, or the leading axes do not broadcast.
+    Arguments and errors are those of `dot_product_score`.
 
     Example:
         >>> cosine_score(torch.tensor([[2.0, 0.0]]), torch.tensor([[5.0, 0.0], [0.0, 3.0]])).tolist()
@@ -140,13 +134,9 @@ def gaussian_score(
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Logarithm of the Gaussian kernel, -|q - k|² / (2 bandwidth²).
 
-    The softmax of this score is Nadaraya-Watson kernel regression (Nadaraya, 1964; Watson, 1964). Shapes are
-    those of `dot_product_score`. `bandwidth`, the width of the kernel in the units of query and key, is
-    positive; a tensor that requires grad is learned.
-
-    Raises:
-        TypeError: not floating-point tensors of one dtype.
-        ValueError: `d` differs, the leading axes do not broadcast, or `bandwidth` is not positive.
+    The softmax of this score is Nadaraya-Watson kernel regression (Nadaraya, 1964; Watson, 1964).
+    Arguments and errors are those of `dot_product_score`, and `bandwidth`, the width of the kernel in the
+    units of query and key, which must be positive; a tensor that requires grad is learned.
 
     Example:
         >>> gaussian_score(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]), bandwidth=5.0).tolist()
@@ -194,9 +184,7 @@ class AdditiveScore(nn.Module):
     ) -> Float[Tensor, "*batch q_len k_len"]:
         """Score (..., q_len, query_dim) against (..., k_len, key_dim): (..., q_len, k_len).
 
-        Raises:
-            TypeError: not floating-point tensors of one dtype, that of the weights.
-            ValueError: a width is wrong, or the leading axes do not broadcast.
+        Arguments and errors are those of `dot_product_score`, with the layer's own widths and dtype.
         """
         dims = self.query_proj.in_features, self.key_proj.in_features
         _checks.check_vectors(query, key, dims)
@@ -238,9 +226,7 @@ class BilinearScore(nn.Module):
     ) -> Float[Tensor, "*batch q_len k_len"]:
         """Score (..., q_len, query_dim) against (..., k_len, key_dim): (..., q_len, k_len).
 
-        Raises:
-            TypeError: not floating-point tensors of one dtype, that of the weights.
-            ValueError: a width is wrong, or the leading axes do not broadcast.
+        Arguments and errors are those of `dot_product_score`, with the layer's own widths and dtype.
         """
         dims = self.key_proj.out_features, self.key_proj.in_features
         _checks.check_vectors(query, key, dims)

@@ -25,20 +25,9 @@ class EncoderDecoder(nn.Module):
     decoder turns the target into tokens that attend to their own past and to the memory; a linear layer gives
     the logits of the token that follows each.
 
-    Args:
-        source_vocab: number of different tokens in sources.
-        target_vocab: number of different tokens in targets.
-        embed_dim: width of a token.
-        num_heads: number of heads of each attention; divides `embed_dim`.
-        hidden_dim: width inside the feed-forward layers.
-        num_layers: number of blocks in the encoder, and in the decoder.
-        max_len: greatest length of a source and of a target.
-        dropout: probability of all dropouts, in training only.
-        options: further keyword arguments of `EncoderBlock` and `DecoderBlock`, the same for all blocks.
-
-    Raises:
-        TypeError: a size is not an int, or an option is unknown.
-        ValueError: a size is not positive, or what `EncoderBlock` raises.
+    Arguments and errors are those of `TransformerEncoder`, for both stacks, but for these: `source_vocab` and
+    `target_vocab`, positive, are the numbers of different tokens in sources and in targets, and `max_len`,
+    positive, is the greatest length of a source and of a target.
 
     Example:
         >>> model = EncoderDecoder(7, 5, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2)
@@ -79,14 +68,10 @@ class EncoderDecoder(nn.Module):
         *,
         source_lens: Integer[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch source_len embed_dim"]:
-        """Read sources: the memory for `decode`.
+        """Read sources: the memory for `decode`, (batch, source_len, embed_dim).
 
-        Args:
-            source: tokens (batch, source_len).
-            source_lens: integers (batch,), how many tokens of each source are real; default all.
-
-        Returns:
-            The memory, (batch, source_len, embed_dim). Its rows beyond `source_lens` are meaningless.
+        `source` holds tokens (batch, source_len). `source_lens`, integers (batch,), says how many tokens of
+        each source are real, default all; the rows of the memory beyond it are meaningless.
 
         Raises:
             TypeError: `source` is not an int64 tensor, or `source_lens` does not hold integers.
@@ -94,7 +79,7 @@ class EncoderDecoder(nn.Module):
         """
         max_len = len(self.positions.encoding)
         _check_ids("source", source, self.source_embedding, max_len)
-        _check_source_lens(source_lens, *source.shape)
+        _check_lens("source_lens", source_lens, 0, source)
         x = self.positions(self.source_embedding(source))
         memory: Tensor = self.encoder(x, valid_lens=source_lens)
         return memory
@@ -109,26 +94,17 @@ class EncoderDecoder(nn.Module):
     ) -> Float[Tensor, "batch new target_vocab"]:
         """Predict what follows each token of the targets; no prediction sees a later token.
 
-        Args:
-            target: all tokens so far, (batch, target_len).
-            memory: from `encode`.
-            source_lens: as in `encode`.
-            cache: from `decoder.new_cache()`, one per batch: only tokens that it does not hold are computed.
-
-        Returns:
-            Logits (batch, new, target_vocab): one row for each token that the cache did not hold.
-
-        Raises:
-            TypeError: `target` is not an int64 tensor, or a wrong dtype elsewhere.
-            ValueError: wrong shape, a token or a length out of range, a target longer than `max_len`, or one
-                that the cache holds whole.
+        Arguments and errors are those of `EncoderDecoder.encode`, which makes the `memory`, and likewise for
+        `target`, all tokens so far, (batch, target_len). With a `cache` from `decoder.new_cache()`, one per
+        batch, only tokens that it does not hold are computed, and there must be some. The result has one row
+        of logits for each of these: (batch, new, target_vocab).
         """
         max_len = len(self.positions.encoding)
         _check_ids("target", target, self.target_embedding, max_len)
         axes = "batch, source_len, embed_dim"
         _checks.check_width("memory", memory, self.decoder.embed_dim, axes=axes)
         _checks.check_same("batch", ("target", "memory"), (len(target), len(memory)))
-        _check_source_lens(source_lens, *memory.shape[:2])
+        _check_lens("source_lens", source_lens, 0, memory)
         if cache is not None:
             _check_caches(cache, DecoderBlockCache, len(self.decoder.blocks))
         past = 0 if cache is None else len(cache[0])
@@ -149,15 +125,9 @@ class EncoderDecoder(nn.Module):
     ) -> Float[Tensor, "batch target_len target_vocab"]:
         """Predict what follows each token of given targets, as training does (teacher forcing).
 
-        The arguments are those of `encode`, and `target`, tokens (batch, target_len), the first of which
-        starts the answer.
-
-        Returns:
-            Logits (batch, target_len, target_vocab): row t is the prediction of target t + 1.
-
-        Raises:
-            TypeError: a sequence is not an int64 tensor, or `source_lens` does not hold integers.
-            ValueError: wrong shape, a token or length out of range, or a sequence longer than `max_len`.
+        Arguments and errors are those of `EncoderDecoder.encode`, and likewise for `target`, tokens
+        (batch, target_len), the first of which starts the answer. Row t of the logits,
+        (batch, target_len, target_vocab), is the prediction of target t + 1.
         """
         max_len = len(self.positions.encoding)
         _check_ids("target", target, self.target_embedding, max_len)
@@ -187,12 +157,11 @@ def _check_ids(name: str, tokens: object, embedding: nn.Module, max_len: int) ->
     _checks.check_numbers(name, tokens, 0, size - 1, f"lie in 0..{size - 1}")
 
 
-def _check_source_lens(lens: object, batch: int, source_len: int) -> None:
-    if lens is None:
-        return
-    rule = f"lie in 0..{source_len}"
-    lens = _checks.check_numbers(
-        "source_lens", lens, 0, source_len, rule, integers="(batch,)"
-    )
-    if len(lens) != batch:
-        raise ValueError(f"source_lens must have shape ({batch},), got ({len(lens)},)")
+def _check_lens(name: str, lens: object, least: int, tokens: Tensor) -> None:
+    """Raise unless `lens` is None or says how many tokens of each sample, at least `least`, are real."""
+    if lens is not None:
+        batch, length = tokens.shape[:2]
+        rule, axes = f"lie in {least}..{length}", f"({batch},)"
+        lens = _checks.check_numbers(name, lens, least, length, rule, integers=axes)
+        if len(lens) != batch:
+            raise _checks.refusal(name, f"have shape {axes}", lens)

@@ -34,8 +34,7 @@ class _Block(_TorchTwin):
     """Base class of both kinds of block: their layers, with a residual connection and a norm around each."""
 
     _attention = MultiHeadAttention
-    _has_memory: ClassVar[bool]
-    """Whether the block attends to a memory as well."""
+    _has_memory: ClassVar[bool]  # whether the block attends to a memory as well
 
     def __init__(
         self,
@@ -58,11 +57,10 @@ class _Block(_TorchTwin):
     ) -> None:
         super().__init__()
         for name in options.keys() - set(_OF_EVERY_ATTENTION):
-            known = ", ".join([*inspect.signature(_Block).parameters][:-1])
-            known += ", " + ", ".join(_OF_EVERY_ATTENTION)
-            raise TypeError(
-                f"{type(self).__name__} has no option {name!r}, only {known}"
-            )
+            named = [*inspect.signature(_Block).parameters][:-1]
+            known = ", ".join(named + _OF_EVERY_ATTENTION)
+            unknown = f"{type(self).__name__} has no option {name!r}"
+            raise TypeError(f"{unknown}, only {known}")
         # The attention checks its own arguments; all checks come before any weight is drawn.
         _checks.check_positive_int("hidden_dim", hidden_dim)
         _checks.check_choice("activation", activation, _ACTIVATIONS)
@@ -79,9 +77,8 @@ class _Block(_TorchTwin):
                 return RMSNorm(embed_dim, eps=layer_norm_eps, **place)
             return nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias, **place)
 
-        self.self_attention = MultiHeadAttention(
-            embed_dim, num_heads, window=window, rotary=rotary, **heads
-        )
+        own: Any = {"window": window, "rotary": rotary}
+        self.self_attention = MultiHeadAttention(embed_dim, num_heads, **own, **heads)
         self.self_attention_norm = new_norm()
         if self._has_memory:
             self.cross_attention = MultiHeadAttention(embed_dim, num_heads, **heads)
@@ -160,13 +157,9 @@ class EncoderBlock(_Block):
     ) -> Float[Tensor, "*batch len embed_dim"]:
         """Let the tokens attend to each other, then transform each token.
 
-        The arguments after `x`, (batch, len, embed_dim), are those of `MultiHeadAttention.forward`, with `x`
-        as query, key and value. One sample, (len, embed_dim), needs no batch axis, here as there. The result
-        has the shape of `x`.
-
-        Raises:
-            TypeError: wrong dtype of a tensor or mask, or `cache` is not a `KeyValueCache`.
-            ValueError: shapes do not fit, or a length lies outside 0..len.
+        Arguments and errors are those of `MultiHeadAttention.forward`, with `x`, (batch, len, embed_dim), as
+        query, key and value. One sample, (len, embed_dim), needs no batch axis, here as there. The result has
+        the shape of `x`.
         """
         if cache is not None:
             _checks.check_type("cache", cache, KeyValueCache)
@@ -208,11 +201,6 @@ class DecoderBlock(_Block):
     Arguments and errors are those of `EncoderBlock`. `window` and `rotary` are for the self-attention only,
     since positions in the memory are those of another sequence.
 
-    Raises:
-        TypeError: a width or count is not an int, or another argument is of the wrong type.
-        ValueError: a width or count is not positive, `num_heads` does not divide `embed_dim`, `dropout` is
-            outside 0..1, `activation` or `norm` is unknown, or what `MultiHeadAttention` raises.
-
     Example:
         >>> block = DecoderBlock(embed_dim=6, num_heads=3, hidden_dim=24)
         >>> x, memory = torch.rand(2, 5, 6), torch.rand(2, 7, 6)
@@ -238,15 +226,11 @@ class DecoderBlock(_Block):
     ) -> Float[Tensor, "*batch len embed_dim"]:
         """Let the tokens attend to earlier tokens, then to the memory, then transform each token.
 
-        Mask, bias, key mask and lengths are those of `EncoderBlock.forward`, for the self-attention and in
-        addition to its causal mask, which always applies. `memory_mask`, `memory_key_mask` and
-        `memory_valid_lens` hide parts of `memory`, (batch, memory_len, embed_dim), in the same way. `cache`
-        grows by `x`. The memory is projected only in the first call; pass the same memory, and its mask or
-        lengths, each time. The result has the shape of `x`, (batch, len, embed_dim).
-
-        Raises:
-            TypeError: wrong dtype of a tensor or mask, or `cache` is not a `DecoderBlockCache`.
-            ValueError: shapes or lengths do not fit, or `cache` holds a memory of another length.
+        Arguments and errors are those of `EncoderBlock.forward`, for the self-attention and in addition to
+        its causal mask, which always applies. `memory_mask`, `memory_key_mask` and `memory_valid_lens` hide
+        parts of `memory`, (batch, memory_len, embed_dim), in the same way. The `cache`, a
+        `DecoderBlockCache`, grows by `x`. The memory is projected only in the first call; pass the same
+        memory, of the same length, and its mask or lengths, each time. The result has the shape of `x`.
         """
         own, projected = None, None
         if cache is not None:
@@ -304,13 +288,8 @@ class TransformerEncoder(_Stack):
     """A stack of encoder blocks (Vaswani et al., 2017, §3.1); with `is_causal=True`, a decoder-only model.
 
     A final norm follows pre-norm blocks, which do not normalize their output. There are no embeddings and no
-    positions.
-
-    The arguments after `num_layers`, the number of blocks, are those of `EncoderBlock`, for all blocks.
-
-    Raises:
-        TypeError: a width or count is not an int, or an option is unknown.
-        ValueError: a width or count is not positive, or what `EncoderBlock` raises.
+    positions. Arguments and errors are those of `EncoderBlock`, for all blocks, after `num_layers`, the
+    number of blocks.
 
     Example:
         >>> encoder = TransformerEncoder(2, embed_dim=6, num_heads=3, hidden_dim=24, dropout=0.1).eval()
@@ -335,14 +314,10 @@ class TransformerEncoder(_Stack):
     ) -> Float[Tensor, "*batch len embed_dim"]:
         """Run `x` through all blocks, each with the same mask.
 
-        The arguments are those of `EncoderBlock.forward`, for all blocks. Without `is_causal`, decoding in
-        chunks does not give the same as one call. `cache` is from `new_cache`, one per batch; it grows by
-        `x`. Mask and bias then span all its slots; `valid_lens`, (batch,), counts the tokens of `x`. The
-        result has the shape of `x`, (batch, len, embed_dim); tokens beyond `valid_lens` are meaningless.
-
-        Raises:
-            TypeError: wrong dtype of a tensor or mask, or `cache` holds no `KeyValueCache`.
-            ValueError: shapes do not fit, a length lies outside 0..len, or `cache` is not from this stack.
+        Arguments and errors are those of `EncoderBlock.forward`, for all blocks. Without `is_causal`,
+        decoding in chunks does not give the same as one call. `cache` must be from `new_cache`, one per
+        batch; it grows by `x`. Mask and bias then span all its slots; `valid_lens`, (batch,), counts the
+        tokens of `x`. The result has the shape of `x`; tokens beyond `valid_lens` are meaningless.
         """
         caches = _check_caches(cache, KeyValueCache, len(self.blocks))
         hidden = (attn_mask, attn_bias, key_mask, valid_lens)
@@ -360,12 +335,8 @@ class TransformerEncoder(_Stack):
 class TransformerDecoder(_Stack):
     """A stack of decoder blocks that all attend to the same memory (Vaswani et al., 2017, §3.1).
 
-    The final norm is as in `TransformerEncoder`. Arguments and errors are those of `TransformerEncoder`, with
-    the `options` of a `DecoderBlock`.
-
-    Raises:
-        TypeError: a width or count is not an int, or an option is unknown.
-        ValueError: a width or count is not positive, or what `DecoderBlock` raises.
+    The final norm is as in `TransformerEncoder`. Arguments and errors are those of `EncoderBlock`, for all
+    blocks, after `num_layers`, the number of blocks.
 
     Example:
         >>> decoder = TransformerDecoder(2, embed_dim=6, num_heads=3, hidden_dim=24)
@@ -394,12 +365,9 @@ class TransformerDecoder(_Stack):
     ) -> Float[Tensor, "*batch len embed_dim"]:
         """Run `x` through all blocks; none of them sees the future, in training and evaluation alike.
 
-        The arguments are those of `DecoderBlock.forward`, for all blocks. `cache` is from `new_cache`, one
-        per batch, and the result has the shape of `x`, both as in `TransformerEncoder.forward`.
-
-        Raises:
-            TypeError: wrong dtype of a tensor or mask, or `cache` holds no `DecoderBlockCache`.
-            ValueError: shapes or lengths do not fit, or `cache` is not from this stack and memory.
+        Arguments and errors are those of `DecoderBlock.forward`, for all blocks. `cache` must be from
+        `new_cache`, one per batch, and the result has the shape of `x`, both as in
+        `TransformerEncoder.forward`.
         """
         caches = _check_caches(cache, DecoderBlockCache, len(self.blocks))
         hidden = (attn_mask, attn_bias, key_mask, valid_lens)

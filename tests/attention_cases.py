@@ -10,8 +10,6 @@ from random_tensors import bools, random
 
 from mha_lib.masking import sliding_window_mask
 
-# masks
-
 
 def all_but(mask, *row):
     """The same mask with one row hidden altogether."""
@@ -61,19 +59,12 @@ def hidden_rows(lead, q_len=Q_LEN, k_len=K_LEN, **hide):
     return torch.from_numpy(~visible.any(-1)).reshape(*lead, q_len)
 
 
-# biases, and all that may be asked for
-
 BIAS = random(BATCH, HEADS, Q_LEN, K_LEN, seed=7)
 BIASES = {
-    "of pairs": BIAS[0, 0],
-    "of keys": BIAS[0, 0, :1],
-    "of queries": BIAS[0, 0, :, :1],
-    "of everything": BIAS,
-    "of heads": BIAS[:1],
-    "of samples": BIAS[:, :1],
-    "of keys of heads": BIAS[:1, :, :1],
-    "large": 1e4 * BIAS,
-}
+    "of pairs": BIAS[0, 0], "of keys": BIAS[0, 0, :1], "of queries": BIAS[0, 0, :, :1],
+    "of everything": BIAS, "of heads": BIAS[:1], "of samples": BIAS[:, :1],
+    "of keys of heads": BIAS[:1, :, :1], "large": 1e4 * BIAS,
+}  # fmt: skip
 # Beside queries, keys and values.
 ASKED = {
     "nothing": {},

@@ -285,9 +285,8 @@ def book(tmp_path_factory):
             return ROOT / "_build" / "html"
         built = shared / f"book-of-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
         if not built.exists():
-            done = subprocess.run(
-                ["make", "-o", ".venv/ready", "book"], cwd=ROOT, capture_output=True, text=True, timeout=600
-            )
+            options = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 600}
+            done = subprocess.run(["make", "-o", ".venv/ready", "book"], **options)
             assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
             built.touch()
     return ROOT / "_build" / "html"

@@ -81,8 +81,6 @@ def reachable(graph, start):
 
 def circles(graph):
     """The groups of modules that need each other, each group sorted."""
-    groups = {
-        tuple(sorted(other for other in reachable(graph, name) if name in reachable(graph, other)))
-        for name in graph
-    }
+    needed = {name: reachable(graph, name) for name in graph}
+    groups = {tuple(sorted(other for other in needed[name] if name in needed[other])) for name in graph}
     return sorted(group for group in groups if len(group) > 1)

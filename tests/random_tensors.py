@@ -29,9 +29,6 @@ def gradients(output, tensors):
     return torch.autograd.grad(output, tensors, factors.reshape(output.shape))
 
 
-# the same numbers, laid out otherwise in memory
-
-
 def transposed(x):
     return x.mT.contiguous().mT
 
@@ -44,10 +41,12 @@ def every_other(x):
 def offset(x):
     """The same numbers inside a larger tensor."""
     padded = x.new_full([size + 2 for size in x.shape], 99)
-    inner = padded[(slice(1, -1),) * x.ndim]
-    return inner.copy_(x)
+    return padded[(slice(1, -1),) * x.ndim].copy_(x)
 
 
 def heads_last(x):
     """As they come from a projection: (batch, len, heads, width), seen with the heads in front."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+LAYOUTS = [transposed, every_other, offset, heads_last]

@@ -171,11 +171,8 @@ def state_faults(new, stored, path="") -> Iterator[str]:
 
 def same_numbers(new, stored):
     """Whether two different values are numbers, or numbers packed as widgets do, and nearly equal."""
-    if (
-        isinstance(new, bool)
-        or isinstance(stored, bool)
-        or (isinstance(new, int) and isinstance(stored, int))
-    ):
+    either = isinstance(new, bool) or isinstance(stored, bool)
+    if either or (isinstance(new, int) and isinstance(stored, int)):
         return False  # a count is another one
     if isinstance(new, str) and isinstance(stored, str):
         new, stored = unpacked(new), unpacked(stored)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # once, when the suite that judges anybody's attention joined it. Each file counts for the first area that
 # has it; a star also stands for folders.
 AREAS = {
-    "layers and models": (7_990, 7_000, ["mha_lib/*.py"]),
+    "layers and models": (7_440, 7_000, ["mha_lib/*.py"]),
     "exercises": (6_000, 6_000, ["mha_course/exercises/*"]),
     "widgets, Python": (6_200, 6_200, ["mha_course/widgets/*.py"]),
     "widgets, JavaScript and styles": (18_900, 18_900, ["mha_course/widgets/js/*"]),
@@ -28,10 +28,10 @@ AREAS = {
         4_000,
         ["mha_course/pictures/*.py", "mha_course/questions/*.py"],
     ),
-    "course support": (2_300, 1_900, ["mha_course/*.py", "mha_course/data/*.py"]),
-    "tests": (37_240, 35_600, ["tests/*.py"]),
+    "course support": (2_230, 1_900, ["mha_course/*.py", "mha_course/data/*.py"]),
+    "tests": (36_300, 35_600, ["tests/*.py"]),
     "the rest": (
-        12_590,
+        11_800,
         9_900,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
     ),
@@ -45,7 +45,7 @@ MODULES = {
     "masking": 160,
     "attention": 150,
     "multi_head": 190,
-    "cache": 123,  # 120 is the aim
+    "cache": 120,
     "_fast": 150,
     "_checks": 250,
     "positional": 80,
@@ -58,6 +58,7 @@ MODULES = {
 # Lines of code in a notebook: all, and those that are neither shown nor a solution. Some pages are to follow.
 NOTEBOOK, HIDDEN = 900, 350
 LONGER = {"chapters/05_positional_encoding.ipynb": (940, 350)}
+ON_EVERY_PAGE = {"setup", "way"}
 HIDES = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 
 
@@ -128,7 +129,7 @@ def lines_of_notebook(path):
     """Count the lines of a notebook's code, and of those that are hidden and no solution."""
     total = hidden = 0
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        if cell["cell_type"] == "code" and cell["id"] != "setup":
+        if cell["cell_type"] == "code" and cell["id"] not in ON_EVERY_PAGE:
             lines = len("".join(cell["source"]).splitlines())
             total += lines
             prompt = cell["metadata"].get("mystnb", {}).get("code_prompt_show", "")

@@ -61,18 +61,16 @@ def unsupported(pages) -> Iterator[str]:
             for sentence, arms in spoken_of(cell, page, noted, before):
                 if STRONG.search(sentence) and not allowed(sentence, cell, arms):
                     names = "; ".join(f"{arm} ({n} steps)" for arm, n in arms.items())
-                    yield (
-                        f"{page}, cell {cell.id}: {sentence!r} is said of models that were still learning: "
-                        f"{names}. Name the steps, prove it, or train on"
-                    )
+                    fault = f"{sentence!r} is said of models that were still learning"
+                    remedy = "Name the steps, prove it, or train on"
+                    yield f"{page}, cell {cell.id}: {fault}: {names}. {remedy}"
 
 
 def notes_of(cell) -> dict[str, str]:
     """The arms that were still learning of which a cell shows a number: arm -> steps, as in "4,500"."""
     shown = "\n".join(output.get("text", "") for output in cell.get("outputs", []))
-    return {
-        arm: steps for steps, arms in STILL.findall(shown) for arm in arms.split("; ")
-    }
+    found = STILL.findall(shown)
+    return {arm: steps for steps, arms in found for arm in arms.split("; ")}
 
 
 def spoken_of(cell, page, noted, before) -> Iterator[tuple[str, dict[str, str]]]:
@@ -90,11 +88,10 @@ def spoken_of(cell, page, noted, before) -> Iterator[tuple[str, dict[str, str]]]
 def allowed(sentence: str, cell, arms: dict[str, str]) -> bool:
     """Whether a sentence states the budget of one of these arms, or the metadata what settles it."""
     named = any(re.search(rf"\b{n}\b[^.]*\bsteps\b", sentence) for n in arms.values())
+    entries = [entry.partition(": ") for entry in cell.metadata.get("settled", [])]
     settled = any(
         len(reason) > 8 and len(words) > 8 and sentence.startswith(words)
-        for words, _, reason in (
-            entry.partition(": ") for entry in cell.metadata.get("settled", [])
-        )
+        for words, _, reason in entries
     )
     return "still learning" in sentence or named or settled
 

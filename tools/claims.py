@@ -38,9 +38,8 @@ from run_notebooks import ROOT, notebooks
 
 WHOLE = r"\d+(?:,\d{3})*"
 # What looks like a number in a text and is none: code, references, addresses.
-NO_PROSE = re.compile(
-    r"```.*?```|\{[a-z:]+\}`[^`]*`|`[^`]*`|\]\([^)]*\)|https?://\S+", re.DOTALL
-)
+CODE = r"```.*?```|\{[a-z:]+\}`[^`]*`|`[^`]*`"
+NO_PROSE = re.compile(rf"{CODE}|\]\([^)]*\)|https?://\S+", re.DOTALL)
 FORMULA = re.compile(r"\$\$.*?\$\$|\$[^$]*\$", re.DOTALL)
 STATED = re.compile(
     rf"(?<![\w./])(?<!\d,)[-−+]?(?:{WHOLE}/{WHOLE}(?![\w/.]*\d)|{WHOLE} of {WHOLE}"
@@ -75,11 +74,9 @@ def page_faults(notebook, page: str) -> Iterator[str]:
         stated = statements(cell)
         named = entries(cell)
         at = f"{page}, cell {cell.id}"
-        if [number for number, _ in stated] != [number for number, _ in named]:
-            yield (
-                f"{at}: the text has {[number for number, _ in stated]}, its metadata "
-                f"{[number for number, _ in named]}: {texts(stated)}"
-            )
+        said, noted = ([number for number, _ in pairs] for pairs in (stated, named))
+        if said != noted:
+            yield f"{at}: the text has {said}, its metadata {noted}: {texts(stated)}"
         elif stated and cell.metadata["numbers"].get("read") != fingerprint(stated):
             yield f"{at}: the words changed since they were read: {texts(stated)}"
         for number, source in named:
@@ -178,13 +175,8 @@ def fingerprint(stated) -> str:
     return hashlib.sha256(texts(stated).encode()).hexdigest()[:8]
 
 
-OPERATIONS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: operator.pow,
-}
+OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+OPERATIONS |= {ast.Div: operator.truediv, ast.Pow: operator.pow}
 
 
 def computed(node: ast.AST) -> float:
@@ -230,9 +222,8 @@ def lines_at(where: str, notebook) -> tuple[list[str], list[str]]:
     page, _, cell_id = where.rpartition("/")
     if page:
         path = ROOT / "chapters" / f"{page}.ipynb"
-        notebook = (
-            nbformat.read(path, as_version=4) if path.exists() else new_notebook()
-        )
+        found = path.exists()
+        notebook = nbformat.read(path, as_version=4) if found else new_notebook()
     cells = [cell for cell in notebook.cells if cell.id == cell_id]
     return (shown_lines(cells[0]), code_lines(cells[0].source)) if cells else ([], [])
 
@@ -277,9 +268,8 @@ def the_one(number: str, found: list[str], sentence: str) -> str:
     It is one place alone, its label shares a word with the sentence, and the number has two digits.
     """
     label = found[0].partition(": ")[2] if len(found) == 1 else ""
-    words, said = (
-        set(re.findall(r"[^\W\d_]{3,}", text.lower())) for text in (label, sentence)
-    )
+    form = r"[^\W\d_]{3,}"
+    words, said = ({*re.findall(form, x.lower())} for x in (label, sentence))
     digits = re.sub(r"\D", "", number).lstrip("0")
     return found[0] if words & said and len(digits) > 1 else UNKNOWN
 
@@ -293,12 +283,8 @@ def name_of(number: re.Match, line: str, at: int, lines: list[str]) -> str:
     """A label for a number of a line: the words before it, or before the numbers in front of it."""
     spans = [match.span() for match in SHOWN.finditer(line[: number.end()])]
     befores = [0, *(end for _, end in spans)]
-    words = [
-        (line[end:start], back)
-        for end, (start, _), back in zip(
-            befores, spans, range(len(spans), 0, -1), strict=False
-        )
-    ]
+    steps = zip(befores, spans, range(len(spans), 0, -1), strict=False)
+    words = [(line[end:start], back) for end, (start, _), back in steps]
     fronts = [(line[:start], len(spans) - at) for at, (start, _) in enumerate(spans)]
     for text, back in [*reversed(words), *fronts]:
         label = text.strip(" ,;:=|([")

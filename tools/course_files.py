@@ -22,13 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "wheel"  # of the built book
 DATE = (2020, 2, 2, 0, 0, 0)  # the one that hatchling gives to files
 # What the notebooks of the frameworks need beside their own cells, to compare with loops.
-PROGRAMS = [
-    "chapters/rosetta/*.py",
-    "chapters/rosetta/vectors.json",
-    "tests/oracles.py",
-    "tests/rosetta_cases.py",
-    "tools/rosetta.py",
-]
+PROGRAMS = """chapters/rosetta/*.py chapters/rosetta/vectors.json tests/oracles.py
+    tests/rosetta_cases.py tools/rosetta.py""".split()
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,16 @@
 """Write the book's prose to one file, and a tokenizer for it: what the course's small language model reads.
 
-The text is frozen on purpose: the book goes on, and the stored experiment belongs to one text. `--check` only
-says how far the book has moved since; no test calls it. After freezing again, copy the two digests that are
-printed to `mha_course/data/book_text.py` and run `make experiments ONLY=language_model`.
+The text is frozen on purpose: the book goes on, and the stored experiment belongs to one text. After freezing
+again, copy the two digests that are printed to `mha_course/data/book_text.py` and run `make experiments
+ONLY=language_model`.
 
 The text holds the Markdown of the landing page, the chapters, the appendices and the glossary. Cells of code,
 their outputs, HTML tags and the translations of the glossary are left out.
 """
 
-import argparse
-import difflib
 import hashlib
 import json
 import re
-import sys
 from pathlib import Path
 
 import yaml
@@ -44,10 +41,8 @@ def prose_of(name):
     notebook = ROOT / f"{name}.ipynb"
     if notebook.is_file():
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        parts = [
-            "".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"
-        ]
-        text = "\n\n".join(parts)
+        parts = [cell["source"] for cell in cells if cell["cell_type"] == "markdown"]
+        text = "\n\n".join(map("".join, parts))
     else:
         text = (ROOT / f"{name}.md").read_text(encoding="utf-8")
     text = re.sub(r' *<span class="translations">.*$', "", text, flags=re.M)
@@ -66,35 +61,21 @@ def tokenizer_for(text):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    settings = {"vocab_size": VOCAB_SIZE, "show_progress": False}
+    settings["initial_alphabet"] = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(**settings)
     tokenizer.train_from_iterator(split_text(text)["train"], trainer)
     return tokenizer.to_str()
 
 
 def main():
-    """Freeze, or compare; the exit status of a comparison is always 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="only say how far the book has moved on"
-    )
+    """Freeze."""
     text = book()
-    if parser.parse_args().check:
-        frozen = TEXT_FILE.read_text(encoding="utf-8").splitlines()
-        changes = [line[0] for line in difflib.ndiff(frozen, text.splitlines())]
-        print(
-            f"of {len(frozen)} frozen lines, {changes.count('-')} are gone, {changes.count('+')} are new"
-        )
-        return 0
     for path, content in ((TEXT_FILE, text), (TOKENIZER_FILE, tokenizer_for(text))):
         path.write_text(content, encoding="utf-8")
         digest = hashlib.sha256(content.encode()).hexdigest()
         print(f"{path.name}: {len(content.encode())} bytes, SHA-256 {digest}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -97,14 +97,10 @@ def resolve(pinned, upgrade):
 def main(arguments=None):
     """Run from the command line; the exit status is 1 where the hashes of a new torch cannot be had."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--upgrade", action="store_true", help="take the newest versions"
-    )
+    parser.add_argument("--upgrade", action="store_true", help="newest versions")
     upgrade = parser.parse_args(arguments).upgrade
     files = [ROOT / name for name in NAMES]
-    before = [
-        path.read_text(encoding="utf-8") if path.is_file() else "" for path in files
-    ]
+    before = [path.read_text("utf-8") if path.is_file() else "" for path in files]
     lock = resolve("".join(before[:1] + before[2:]), upgrade)
     version = version_of(lock)
     try:

@@ -23,38 +23,21 @@ LIBRARIES = """libasound.so.2 libatk-1.0.so.0 libatk-bridge-2.0.so.0 libatspi.so
     libXext.so.6 libXfixes.so.3 libxkbcommon.so.0 libXrandr.so.2""".split()
 DRIVER = "libatomic.so.1"  # Node, which Playwright's driver and `make check` run on, loads it
 
-# How each kind of system gets what it lacks. Ubuntu's chromium is a snap, which starts no browser for tests.
+DEBIAN, FEDORA = (
+    "chromium-headless-shell fonts-dejavu-core",
+    "chromium dejavu-sans-fonts",
+)
+# Ubuntu's chromium is a snap, which starts no browser for tests: what Playwright's needs.
+UBUNTU = """libasound2t64 libatk-bridge2.0-0 libgbm1 libnss3 libxcomposite1 libxdamage1 libxkbcommon0
+    libxrandr2 fonts-dejavu-core"""
+# How each kind of system gets what it lacks: the command, then the packages.
 INSTALL = {
-    "debian": {
-        "install": "sudo apt-get install",
-        "venv": "python3-venv",
-        "git": "git",
-        "browser": "chromium-headless-shell fonts-dejavu-core",
-        "driver": "libatomic1",
-    },
-    "ubuntu": {
-        "install": "sudo apt-get install",
-        "venv": "python3-venv",
-        "git": "git",
-        "browser": "libasound2t64 libatk-bridge2.0-0 libgbm1 libnss3 libxcomposite1 libxdamage1 "
-        "libxkbcommon0 libxrandr2 fonts-dejavu-core",
-        "driver": "libatomic1",
-    },
-    "fedora": {
-        "install": "sudo dnf install",
-        "venv": "python3",
-        "git": "git",
-        "browser": "chromium dejavu-sans-fonts",
-        "driver": "libatomic",
-    },
-    "macos": {
-        "install": "brew install",
-        "venv": "python@3.13",
-        "git": "git",
-        "browser": "chromium",
-        "driver": "gcc",
-    },
+    "debian": ("sudo apt-get install", "python3-venv", DEBIAN, "libatomic1"),
+    "ubuntu": ("sudo apt-get install", "python3-venv", UBUNTU, "libatomic1"),
+    "fedora": ("sudo dnf install", "python3", FEDORA, "libatomic"),
+    "macos": ("brew install", "python@3.13", "chromium", "gcc"),
 }
+KINDS = ("install", "venv", "browser", "driver")
 
 
 def system(release="/etc/os-release", platform=sys.platform):
@@ -76,11 +59,8 @@ def python_fault(version=None):
     version = tuple(version or sys.version_info)[:3]
     if OLDEST <= version[:2] <= NEWEST:
         return None
-    bounds = [".".join(map(str, bound)) for bound in (OLDEST, NEWEST)]
-    return (
-        f"Python {bounds[0]} to {bounds[1]}. This is Python {'.'.join(map(str, version))}; "
-        f"with another one: make PYTHON=python{bounds[1]} …"
-    )
+    old, new, own = (".".join(map(str, v)) for v in (OLDEST, NEWEST, version))
+    return f"Python {old} to {new}. This is Python {own}; with another one: make PYTHON=python{new} …"
 
 
 def browser():
@@ -130,9 +110,8 @@ def missing(command):
             found.append(("driver", f"the library {DRIVER}, for Node"))
         absent = [name for name in LIBRARIES if lacks(name)]
         if not browser() and sys.platform == "linux" and absent:
-            found.append(
-                ("browser", f"a browser. Playwright's lacks {', '.join(absent)}")
-            )
+            lacking = f"a browser. Playwright's lacks {', '.join(absent)}"
+            found.append(("browser", lacking))
     return found
 
 
@@ -141,12 +120,12 @@ def report(found, kind):
     lines = [f"  needed: {sentence}" for _, sentence in found]
     names = [name for name, _ in found if name]
     if names and kind:
-        packages = " ".join(INSTALL[kind][name] for name in names)
-        lines.append(f"  to get it: {INSTALL[kind]['install']} {packages}")
+        known = dict(zip(KINDS, INSTALL[kind]), git="git")  # noqa: B905, an old Python has no strict
+        packages = " ".join(" ".join(known[name].split()) for name in names)
+        lines.append(f"  to get it: {known['install']} {packages}")
     elif names:
-        lines.append(
-            "  to get it: ask your system's package manager, then run this again"
-        )
+        text = "ask your system's package manager, then run this again"
+        lines.append(f"  to get it: {text}")
     return lines
 
 
@@ -163,10 +142,8 @@ def main(arguments):
         print("\n".join(report(found, system())))
         return 1
     if command == "test" and not browser() and not may_install():
-        print(
-            "There is no browser here; Playwright's own (100 MB) goes into your cache.",
-            flush=True,
-        )
+        size = "Playwright's own (100 MB) goes into your cache."
+        print(f"There is no browser here; {size}", flush=True)
     return 0
 
 

@@ -25,9 +25,8 @@ def run(path):
     notebook.cells.insert(0, nbformat.v4.new_code_cell(LIKE_COLAB))
     with tempfile.TemporaryDirectory() as folder:
         resources = {"metadata": {"path": folder}}
-        client = NotebookClient(
-            notebook, kernel_name="python3", timeout=1800, resources=resources
-        )
+        options = {"kernel_name": "python3", "timeout": 1800, "resources": resources}
+        client = NotebookClient(notebook, **options)
         try:
             client.execute()
         except CellExecutionError as error:
@@ -38,11 +37,8 @@ def run(path):
 def main(arguments):
     """Run from the command line; the exit status is 1 if any notebook fails."""
     [folder] = map(Path, arguments)
-    paths = [
-        *sorted(folder.glob("*.ipynb")),
-        *sorted(folder.glob("chapters/*.ipynb")),
-        folder / "colab" / "attention_pytorch.ipynb",
-    ]
+    paths = [*sorted(folder.glob("*.ipynb")), *sorted(folder.glob("chapters/*.ipynb"))]
+    paths.append(folder / "colab" / "attention_pytorch.ipynb")
     failed = []
     for path in paths:
         error = run(path)

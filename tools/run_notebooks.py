@@ -12,6 +12,7 @@ import base64
 import copy
 import hashlib
 import io
+import json
 import os
 import re
 import sys
@@ -29,7 +30,8 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-REFERENCE = "IPY_MODEL_"  # how the state of one widget model names another
+# How the state of a widget model names another.
+REFERENCE = re.compile('"IPY_MODEL_([^"]+)"')
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 # The first line of an exercise: its number, its stars and its minutes.
 PIECE = re.compile(
@@ -39,31 +41,23 @@ TASK = re.compile(r"(\W*(?:Exercise )?)\d+\b(.*★{1,3}.*\b\d+ minutes)")
 SOLUTION = {"code_prompt_show": "Show solution", "code_prompt_hide": "Hide solution"}
 # A progress bar would stay in the stored output, as text, although it has disappeared from the screen.
 NO_BARS = {"TQDM_DISABLE": "1"}
-NO_NETWORK = dict.fromkeys(
-    ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9"
-)
+PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+NO_NETWORK = dict.fromkeys(PROXIES, "http://127.0.0.1:9")
+KEPT = ("tags", "mystnb", "numbers", "settled")  # of the metadata of a cell
 
 
 def main(arguments=None):
     """Run the notebooks named on the command line; the exit status is 1 if any of them fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "notebooks", nargs="*", type=Path, help="default: index.ipynb and chapters/"
-    )
-    parser.add_argument(
-        "--jobs", type=int, default=2, help="how many notebooks run at the same time"
-    )
+    parser.add_argument("notebooks", nargs="*", type=Path, help="default: all")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     options = parser.parse_args(arguments)
     paths = options.notebooks or notebooks()
 
     built.main([])  # later pages import from it what earlier ones define
     with ThreadPoolExecutor(options.jobs) as pool:
-        failed = [
-            path
-            for path, ok in zip(paths, pool.map(run_and_store, paths), strict=True)
-            if not ok
-        ]
-    return 1 if failed or not paths else 0
+        good = list(pool.map(run_and_store, paths))
+    return 0 if good and all(good) else 1
 
 
 def notebooks():
@@ -96,20 +90,14 @@ class RunError(Exception):
 
 def run(notebook, *, timeout=300):
     """Execute a notebook in place. Raises CellExecutionError or RunError."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        tempfile.TemporaryDirectory() as settings,
-    ):
+    temporary = tempfile.TemporaryDirectory
+    with temporary() as folder, temporary() as settings:
         # The author's own IPython start-up files must not reach the stored outputs.
         environment = os.environ | NO_NETWORK | NO_BARS | {"IPYTHONDIR": settings}
-        client = NotebookClient(
-            notebook,
-            kernel_name="python3",
-            extra_arguments=["--log-level=ERROR"],
-            timeout=timeout,
-            record_timing=False,
-            resources={"metadata": {"path": folder}},
-        )
+        options = {"kernel_name": "python3", "timeout": timeout, "record_timing": False}
+        options["extra_arguments"] = ["--log-level=ERROR"]
+        options["resources"] = {"metadata": {"path": folder}}
+        client = NotebookClient(notebook, **options)
         # Not client.execute, which leaves the event loop of each run open.
         asyncio.run(client.async_execute(env=environment))
         left_behind = sorted(os.listdir(folder))
@@ -118,9 +106,8 @@ def run(notebook, *, timeout=300):
     for number, cell in enumerate(notebook.cells):
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":
-                raise RunError(
-                    f"cell {number} writes to stderr:\n{cell.source}\n----\n{output.text}"
-                )
+                said = f"{cell.source}\n----\n{output.text}"
+                raise RunError(f"cell {number} writes to stderr:\n{said}")
 
 
 def normalise(notebook):
@@ -137,13 +124,8 @@ def normalise(notebook):
     for cell in notebook.cells:
         cell.id = cell.get("id") or hashlib.sha256(cell.source.encode()).hexdigest()[:8]
         cell.source = cell.source.rstrip()
-        cell.metadata = nbformat.from_dict(
-            {
-                k: v
-                for k, v in cell.metadata.items()
-                if k in ("tags", "mystnb", "numbers", "settled")
-            }
-        )
+        kept = {k: v for k, v in cell.metadata.items() if k in KEPT}
+        cell.metadata = nbformat.from_dict(kept)
         fold(cell)
         if cell.cell_type == "code":
             normalise_outputs(cell, names)
@@ -229,11 +211,8 @@ def merge_streams(outputs):
     merged = []
     for output in outputs:
         last = merged[-1] if merged else None
-        if (
-            last
-            and output.output_type == "stream" == last.output_type
-            and output.name == last.name
-        ):
+        same = last and output.output_type == "stream" == last.output_type
+        if same and output.name == last.name:
             last.text += output.text
         else:
             merged.append(output)
@@ -248,10 +227,8 @@ def shrink_figure(png):
     image = Image.open(io.BytesIO(base64.b64decode(png)))
     if image.mode == "P" or image.convert("RGBA").getextrema()[3] != (255, 255):
         return png  # done before, or transparent
-    small = io.BytesIO()
-    palette = image.convert("RGB").quantize(
-        256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
-    )
+    small, colors = io.BytesIO(), (256, Image.Quantize.MAXCOVERAGE)
+    palette = image.convert("RGB").quantize(*colors, dither=Image.Dither.NONE)
     palette.save(small, format="PNG", optimize=True)
     return base64.b64encode(small.getvalue()).decode("ascii")
 
@@ -267,38 +244,18 @@ def shown_models(states, names):
         old = waiting.pop(0)
         if old not in states:
             continue  # a view of a model that is not stored; the tests report it
-        for number, other in enumerate(references(states[old]["state"]), start=1):
+        text = json.dumps(states[old]["state"])
+        for number, other in enumerate(REFERENCE.findall(text), start=1):
             if other not in names:
                 names[other] = f"{names[old]}/{number}"
                 waiting.append(other)
-        model = dict(states[old])
-        model["state"] = rename_references(model["state"], names)
+        renamed = REFERENCE.sub(lambda m: f'"IPY_MODEL_{names[m[1]]}"', text)
+        model = states[old] | {"state": json.loads(renamed)}
         if model.get("model_name") == "LayoutModel":
-            model["state"] = {
-                key: value for key, value in model["state"].items() if value is not None
-            }
+            state = model["state"].items()
+            model["state"] = {key: value for key, value in state if value is not None}
         shown[names[old]] = model
     return shown
-
-
-def references(value):
-    """Yield the ids of the models that a state refers to."""
-    if isinstance(value, str) and value.startswith(REFERENCE):
-        yield value.removeprefix(REFERENCE)
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from references(item)
-
-
-def rename_references(value, names):
-    """Return a state in which models go by their new ids."""
-    if isinstance(value, str) and value.startswith(REFERENCE):
-        return REFERENCE + names[value.removeprefix(REFERENCE)]
-    if isinstance(value, list):
-        return [rename_references(item, names) for item in value]
-    if isinstance(value, dict):
-        return {key: rename_references(item, names) for key, item in value.items()}
-    return value
 
 
 if __name__ == "__main__":

@@ -16,16 +16,8 @@ import nbformat
 from course_files import FOLDER
 
 ROOT = Path(__file__).resolve().parent.parent
-PLACES = [
-    "*.md",
-    "pyproject.toml",
-    "mha_course/pyproject.toml",
-    "chapters/*.md",
-    "chapters/*.bib",
-    "index.ipynb",
-    "chapters/*.ipynb",
-    ".github/workflows/*.yml",
-]
+PLACES = """*.md pyproject.toml mha_course/pyproject.toml chapters/*.md chapters/*.bib index.ipynb
+    chapters/*.ipynb .github/workflows/*.yml""".split()
 # Where Colab opens notebooks: the branch to which continuous integration pushes what the build has made.
 PUBLISHED = "published"
 OPENED = re.compile(
@@ -120,10 +112,8 @@ def set_repository(new=None, root=ROOT):
     old, _ = read_address(root)
     new = new or old
     config = root / "_config.yml"
-    config.write_text(
-        ADDRESS.sub(rf"\g<1>https://github.com/{new}", config.read_text("utf-8")),
-        "utf-8",
-    )
+    renamed = ADDRESS.sub(rf"\g<1>https://github.com/{new}", config.read_text("utf-8"))
+    config.write_text(renamed, "utf-8")
     paths = sorted(path for place in PLACES for path in root.glob(place))
     for path in paths:
         text = path.read_text(encoding="utf-8")
@@ -143,12 +133,9 @@ def write_setup_cell(notebook, source):
     """Put the set-up into the cell named "setup", or into a new one before the first code cell."""
     named = [cell for cell in notebook.cells if cell.id == "setup"]
     if not named:
-        first = next(
-            (n for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"),
-            len(notebook.cells),
-        )
+        kinds = [*(cell.cell_type for cell in notebook.cells), "code"]
         named = [nbformat.v4.new_code_cell(id="setup")]
-        notebook.cells.insert(first, named[0])
+        notebook.cells.insert(kinds.index("code"), named[0])
     named[0].source = source
     if "remove-input" not in named[0].metadata.get("tags", []):  # not shown at all
         named[0].metadata = nbformat.from_dict(SETUP_METADATA)
@@ -158,13 +145,11 @@ def main(arguments):
     """Run from the command line; the exit status is 2 for an address that is none."""
     new = None
     if arguments:
-        match = re.fullmatch(
-            r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", arguments[0]
-        )
+        form = r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?"
+        match = re.fullmatch(form, arguments[0])
         if not match:
-            print(
-                f"URL must be https://github.com/OWNER/NAME, as Colab opens GitHub only, got {arguments[0]!r}"
-            )
+            rule = "be https://github.com/OWNER/NAME, as Colab opens GitHub only"
+            print(f"URL must {rule}, got {arguments[0]!r}")
             return 2
         new = match[1]
     set_repository(new)

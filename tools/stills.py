@@ -106,9 +106,8 @@ def add_stills(notebook):
     if not shown:
         return
     with open_browser() as browser:
-        page = browser.new_page(
-            viewport={"width": WIDTH, "height": 2400}, reduced_motion="reduce"
-        )
+        viewport = {"width": WIDTH, "height": 2400}
+        page = browser.new_page(viewport=viewport, reduced_motion="reduce")
         page.set_default_timeout(PATIENCE)
         for data in shown:
             png = base64.b64encode(still(page, data[WIDGET_VIEW], stored))
@@ -117,10 +116,8 @@ def add_stills(notebook):
 
 def still(page, view, states):
     """A picture of one widget as a PNG file; `states` are those of all widgets of its notebook."""
-    html = PAGE.format(
-        view=json.dumps(view),
-        state=json.dumps(states).replace("</script>", r"<\/script>"),
-    )
+    state = json.dumps(states).replace("</script>", r"<\/script>")
+    html = PAGE.format(view=json.dumps(view), state=state)
     answers = {
         "": {"body": html, "content_type": "text/html; charset=utf-8"},
         "widget_loader.js": {"path": ROOT / "_static" / "widget_loader.js"},

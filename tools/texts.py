@@ -20,13 +20,8 @@ from babel.messages.catalog import Catalog
 from babel.messages.pofile import write_po
 from run_notebooks import ROOT, notebooks
 
-SOURCES = (
-    "mha_course/questions/**/*.md",
-    "mha_course/exercises/*.md",
-    "mha_course/pictures/*.md",
-    "mha_course/widgets/*.md",
-    "mha_lib/conformance.md",
-)
+SOURCES = """mha_course/questions/**/*.md mha_course/exercises/*.md mha_course/pictures/*.md
+    mha_course/widgets/*.md mha_lib/conformance.md""".split()
 CODE = ("mha_course/**/*.py", "mha_course/widgets/js/*.js")
 # What introduces an item of a list, a quotation, a heading; it is no text.
 MARKER = re.compile(r"(?:[-*] (?:\[[ x]\] )?|\d+\. |> |#{1,6} |= )")
@@ -48,9 +43,8 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
             held = []
         if line.startswith("|"):
             cells = [cell.strip() for cell in line.strip("| ").split("|")]
-            yield from (
-                (number, cell) for cell in cells if re.search(r"[^\W_]{2}", cell)
-            )
+            words = [cell for cell in cells if re.search(r"[^\W_]{2}", cell)]
+            yield from ((number, cell) for cell in words)
         elif words:
             first, deeper = (first, deeper) if held else (number, indented)
             marker = MARKER.match(line)
@@ -75,15 +69,11 @@ def sentences_in(source: str) -> Iterator[str]:
             silent |= set(ast.walk(node))
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             silent.add(node.value)
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and node not in silent
-        ):
-            yield from (
-                part for part in node.value.splitlines() if SENTENCE.match(part.strip())
-            )
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    for node in strings:
+        if isinstance(node.value, str) and node not in silent:
+            lines = node.value.splitlines()
+            yield from (line for line in lines if SENTENCE.match(line.strip()))
 
 
 def left_in_code() -> dict[str, list[str]]:
@@ -101,10 +91,8 @@ def left_in_code() -> dict[str, list[str]]:
             found[path.relative_to(ROOT).as_posix()] = own
     for path in notebooks():
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        code = [
-            "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"
-        ]
-        own = [sentence for source in code for sentence in sentences_in(source)]
+        code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
+        own = [part for source in code for part in sentences_in("".join(source))]
         if own:
             found[path.relative_to(ROOT).as_posix()] = own
     return found

@@ -61,17 +61,10 @@ def pointer_batch(
         >>> tokens.tolist(), targets[0, :, 0].tolist(), targets[0, :, 1].tolist()
         ([[4, 7, 5]], [5, 4, 7], [5, 7, 4])
     """
-    for name, size in (
-        ("batch_size", batch_size),
-        ("vocab_size", vocab_size),
-        ("length", length),
-    ):
-        check_positive_int(name, size)
-    unknown = [task for task in tasks if task not in POINTER_TASKS]
-    if unknown or not tasks:
-        raise refusal(
-            "tasks", f"be names from {list(POINTER_TASKS)}, at least one", list(tasks)
-        )
+    check_sizes(batch_size=batch_size, vocab_size=vocab_size, length=length)
+    if not tasks or set(tasks) - set(POINTER_TASKS):
+        rule = f"be names from {list(POINTER_TASKS)}, at least one"
+        raise refusal("tasks", rule, list(tasks))
     tokens = torch.randint(vocab_size, (batch_size, length), generator=generator)
     return tokens, torch.stack([POINTER_TASKS[task](tokens) for task in tasks], dim=-1)
 
@@ -79,14 +72,8 @@ def pointer_batch(
 # The small English of `sentence_batch`. A word's token is its index in `SENTENCE_WORDS`.
 PEOPLE = ("doctor", "teacher", "singer", "farmer", "baker", "sailor", "friend", "guest")
 PLACES = (
-    "kitchen",
-    "garden",
-    "station",
-    "library",
-    "harbour",
-    "market",
-    "school",
-    "theatre",
+    *("kitchen", "garden", "station", "library"),
+    *("harbour", "market", "school", "theatre"),
 )
 SENTENCE_WORDS: tuple[str, ...] = (
     *("[padding]", "___", "today", "in", "near", "the", "is", "are"),
@@ -183,12 +170,8 @@ def sentence_batch(
 
 def _people(held_out: bool) -> Int64[Tensor, "triples 3"]:
     """Subject, owner and neighbour, all different; the sum of their indices tells the two kinds apart."""
-    triples = [
-        people
-        for people in itertools.permutations(range(len(PEOPLE)), 3)
-        if (sum(people) % 5 == 0) == held_out
-    ]
-    return torch.tensor(triples)
+    triples = itertools.permutations(range(len(PEOPLE)), 3)
+    return torch.tensor([t for t in triples if (sum(t) % 5 == 0) == held_out])
 
 
 def sentence_text(tokens: Int64[Tensor, " words"]) -> str:
@@ -231,9 +214,8 @@ def markov_transition(
     check_seed("seed", seed)
     import numpy as np
 
-    rows = np.random.default_rng(seed).dirichlet(
-        [concentration] * vocab_size, size=vocab_size
-    )
+    draw = np.random.default_rng(seed).dirichlet
+    rows = draw([concentration] * vocab_size, size=vocab_size)
     return torch.from_numpy(rows / rows.sum(-1, keepdims=True))
 
 
@@ -388,14 +370,11 @@ def digit_tokens(
 
     digits = load_digits()
     pixels = torch.tensor(digits.images, dtype=torch.float32) / 16
-    tokens = (
-        pixels.unfold(1, patch, patch).unfold(2, patch, patch).flatten(3).flatten(1, 2)
-    )
+    rows = pixels.unfold(1, patch, patch)
+    tokens = rows.unfold(2, patch, patch).flatten(3).flatten(1, 2)
     labels = torch.tensor(digits.target)
+    options = {"test_size": test_fraction, "random_state": seed}
     train, test = train_test_split(
-        range(len(labels)),
-        test_size=test_fraction,
-        random_state=seed,
-        stratify=digits.target,
+        range(len(labels)), stratify=digits.target, **options
     )
     return Split(tokens[train], labels[train], tokens[test], labels[test])

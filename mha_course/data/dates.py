@@ -103,9 +103,8 @@ def _locale(name: str) -> Any:
     try:
         return Locale.parse(name)
     except (ValueError, UnknownLocaleError):
-        raise ValueError(
-            f"locale must be one that Babel knows, such as {LOCALES[0]!r}, got {name!r}"
-        ) from None
+        rule = f"be one that Babel knows, such as {LOCALES[0]!r}"
+        raise refusal("locale", rule, repr(name)) from None
 
 
 def is_held_out(day: datetime.date) -> bool:
@@ -147,15 +146,12 @@ def encode_source(texts: Sequence[str]) -> Int64[Tensor, "texts 40"]:
     tokens = torch.zeros(len(texts), SOURCE_LENGTH, dtype=torch.long)
     for row, text in zip(tokens, texts, strict=True):
         normal = normalize_date(text)
-        unknown = sorted(set(normal) - _LETTER.keys())
-        if unknown:
-            raise ValueError(
-                f"texts must use the letters of DATE_LETTERS, got {''.join(unknown)!r} in {text!r}"
-            )
+        if unknown := "".join(sorted(set(normal) - _LETTER.keys())):
+            got = f"{unknown!r} in {text!r}"
+            raise refusal("texts", "use the letters of DATE_LETTERS", got)
         if not 1 <= len(normal) <= SOURCE_LENGTH:
-            raise ValueError(
-                f"texts must have 1 to {SOURCE_LENGTH} letters, got {len(normal)} in {text!r}"
-            )
+            got = f"{len(normal)} in {text!r}"
+            raise refusal("texts", f"have 1 to {SOURCE_LENGTH} letters", got)
         row[: len(normal)] = torch.tensor([_LETTER[letter] for letter in normal])
     return tokens
 
@@ -190,9 +186,7 @@ def decode_target(tokens: Int64[Tensor, " symbols"]) -> str:
         >>> decode_target(torch.tensor([4, 2, 4, 3, 1, 1]))
         '2021'
     """
-    highest = len(ISO_SYMBOLS) - 1
-    rule = f"lie in 0..{highest}"
-    check_numbers("tokens", tokens, 0, highest, rule, integers="(symbols,)")
+    check_numbers("tokens", tokens, 0, 12, "lie in 0..12", integers="(symbols,)")
     numbers = tokens.tolist()
     shown = numbers[: numbers.index(END)] if END in numbers else numbers
     return "".join(ISO_SYMBOLS[number] for number in shown)
@@ -235,7 +229,6 @@ def date_batch(
         return [choices[pick] for pick in picks.tolist()]
 
     days, names = draw(_days(held_out)), draw(locales)
-    written = zip(days, names, draw(forms), strict=True)
-    texts = [write_date(*one) for one in written]
+    texts = tuple(map(write_date, days, names, draw(forms)))
     target = encode_target([day.isoformat() for day in days])
-    return WrittenDates(encode_source(texts), target, tuple(texts), tuple(names))
+    return WrittenDates(encode_source(texts), target, texts, tuple(names))

@@ -201,8 +201,10 @@ def own_keys(itself: Tensor, left_out: Tensor) -> Figure:
     return figure
 
 
-def failures(points: Points, truth: Points, estimates: Mapping[str, Tensor]) -> Figure:
-    """Three estimates that are wrong."""
+def three_fits(
+    points: Points, truth: Points, estimates: Mapping[str, Tensor]
+) -> Figure:
+    """Three estimates of a curve, side by side."""
     figure, axes = new_figure(1, 3, height=1.9)
     for axis, (name, estimate) in zip(axes, estimates.items(), strict=True):
         _fit(axis, points, truth, estimate, 1.3)
@@ -224,7 +226,7 @@ def kernels(places: Tensor, heights: Mapping[str, Tensor]) -> Figure:
     for axis in axes[1]:
         axis.set_xlabel("query − key")
     for axis in axes[:, 0]:
-        axis.set_ylabel("$K$")
+        axis.set_ylabel("$g$")
     return figure
 
 

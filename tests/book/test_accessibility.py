@@ -72,9 +72,8 @@ def open_page(browser):
     pages = []
 
     def open_address(address, width, scheme="light"):
-        page = browser.new_page(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
-        )
+        options = {"color_scheme": scheme, "reduced_motion": "reduce"}
+        page = browser.new_page(viewport={"width": width, "height": 900}, **options)
         pages.append(page)
         page.goto(address, wait_until="load")
         expect(page.locator(HOST)).to_have_count(page.locator(VIEW).count())
@@ -103,16 +102,14 @@ def test_page_has_no_violation_and_enough_contrast(open_page, book, page_name):
 
 @every_page
 def test_page_has_no_violation_on_a_phone(open_page, book, page_name):
-    page = open_page((book / page_name).as_uri(), 360)
-    assert page.evaluate(CHECK, MORE_RULES) == []
+    assert open_page((book / page_name).as_uri(), 360).evaluate(CHECK, MORE_RULES) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", SAMPLES)
 def test_widget_has_no_violation(open_page, tmp_path, name, scheme):
     """By itself, too: what a page hides or names round it may not be there in a notebook."""
-    path = write_page(tmp_path, [SAMPLES[name]()], theme=scheme)
-    page = open_page(path.as_uri(), 1280, scheme)
+    page = open_page(write_page(tmp_path, [SAMPLES[name]()], theme=scheme).as_uri(), 1280, scheme)
     if scheme == "dark":
         page.add_style_tag(content="body { background: #121212; color: #ced6dd }")
     # A page of nothing but a widget has neither heading nor landmark.

@@ -73,10 +73,8 @@ def test_docstrings_are_rendered_without_leftovers(page):
 
 
 def test_names_in_docstrings_lead_to_their_entries(page, signatures):
-    links = {
-        link["href"].removeprefix("#")
-        for link in page.select("dl.py > dd a.reference.internal:has(code.xref)")
-    }
+    found = page.select("dl.py > dd a.reference.internal:has(code.xref)")
+    links = {link["href"].removeprefix("#") for link in found}
     assert links <= set(signatures)
     # In the same module, and in another one.
     assert {"mha_lib.scaled_dot_product_score", "mha_course.training.seeded"} <= links

@@ -4,23 +4,15 @@ import budgets
 import pytest
 
 
-@pytest.mark.parametrize(
-    ("name", "area"),
-    [
-        ("mha_lib/scores.py", "layers and models"),
-        ("mha_course/plots.py", "course support"),
-        ("mha_course/data/dates.py", "course support"),
-        ("mha_course/exercises/masks.py", "exercises"),
-        ("mha_course/widgets/quiz.py", "widgets, Python"),
-        ("mha_course/widgets/js/quiz.css", "widgets, JavaScript and styles"),
-        ("tests/library/test_scores.py", "tests"),
-        ("tools/budgets.py", "the rest"),
-        (".github/workflows/ci.yml", "the rest"),
-        ("Makefile", "the rest"),
-        ("mha_course/stored/dates.json", None),
-        ("chapters/references.bib", None),
-    ],
-)
+@pytest.mark.parametrize(("name", "area"), [
+    ("mha_lib/scores.py", "layers and models"), ("mha_course/plots.py", "course support"),
+    ("mha_course/data/dates.py", "course support"), ("mha_course/exercises/masks.py", "exercises"),
+    ("mha_course/widgets/quiz.py", "widgets, Python"),
+    ("mha_course/widgets/js/quiz.css", "widgets, JavaScript and styles"),
+    ("tests/library/test_scores.py", "tests"), ("tools/budgets.py", "the rest"),
+    (".github/workflows/ci.yml", "the rest"), ("Makefile", "the rest"),
+    ("mha_course/stored/dates.json", None), ("chapters/references.bib", None),
+])  # fmt: skip
 def test_each_file_counts_once(name, area):
     assert budgets.area_of(name) == area
 

@@ -105,5 +105,4 @@ def test_a_fault_in_what_the_reader_built_is_noticed(tmp_path):
 
 
 def test_nothing_built_leans_on_the_library(tmp_path):
-    found = run(BLOCKED + "import mha_lib", tmp_path)
-    assert "ModuleNotFoundError" in found.stderr
+    assert "ModuleNotFoundError" in run(BLOCKED + "import mha_lib", tmp_path).stderr

@@ -4,20 +4,15 @@ import changed
 import pytest
 
 
-@pytest.mark.parametrize(
-    ("files", "tested", "not_tested"),
-    [
-        (["mha_course/widgets/quiz.py"], "quiz", "head_explorer"),
-        (["mha_course/widgets/js/quiz.css"], "quiz", "head_explorer"),
-        (["mha_course/widgets/js/attention_math.js"], "head_explorer", "quiz"),
-        (["tests/widgets/test_quiz.py"], "quiz", "head_explorer"),
-        (["mha_course/widgets/js/frame.js"], "quiz", None),
-        (["tests/widgets/seen.py"], "quiz", None),
-        (["mha_lib/attention.py"], "head_explorer", None),
-        (["README.md"], None, "quiz"),
-        ([], "quiz", None),
-    ],
-)
+@pytest.mark.parametrize(("files", "tested", "not_tested"), [
+    (["mha_course/widgets/quiz.py"], "quiz", "head_explorer"),
+    (["mha_course/widgets/js/quiz.css"], "quiz", "head_explorer"),
+    (["mha_course/widgets/js/attention_math.js"], "head_explorer", "quiz"),
+    (["tests/widgets/test_quiz.py"], "quiz", "head_explorer"),
+    (["mha_course/widgets/js/frame.js"], "quiz", None), (["tests/widgets/seen.py"], "quiz", None),
+    (["mha_lib/attention.py"], "head_explorer", None), (["README.md"], None, "quiz"),
+    ([], "quiz", None),
+])  # fmt: skip
 def test_changed_widgets_are_tested(monkeypatch, files, tested, not_tested):
     monkeypatch.setattr(changed, "changed_files", lambda: set(files))
     assert tested is None or changed.may_be_broken(f"test_{tested}")

@@ -70,9 +70,8 @@ def test_positions_along_the_batch_know_no_order(positional):
 
     set_seed(0)
     tokens, order = torch.randint(8, (3, 12)), torch.randperm(12)
-    wrong, right = (
-        positional["OneLayer"](make(32, 48)) for make in (OnTheBatchAxis, SinusoidalPositionalEncoding)
-    )
+    kinds = OnTheBatchAxis, SinusoidalPositionalEncoding
+    wrong, right = (positional["OneLayer"](make(32, 48)) for make in kinds)
     assert_close(wrong(tokens[:, order]), wrong(tokens)[:, order])
     assert not torch.allclose(wrong(tokens)[2], wrong(tokens[2:])[0], atol=1e-2)
     fit(right, load_script("positions").mirrored, steps=150, lr=2e-2)  # as the chapter does
@@ -208,12 +207,10 @@ def test_encodings_beyond_the_trained_length(positions):
     assert near.max() < 0.9
     assert far.max() < 0.6
     for task, encoding, least in (
-        ("three back", "Shaw", 0.99),
-        ("latest capital", "ALiBi", 0.94),
-        ("latest capital", "Shaw", 0.96),
-        ("latest capital", "ALiBi, slopes x2", 0.99),
+        ("three back", "Shaw", 0.99), ("latest capital", "ALiBi", 0.94),
+        ("latest capital", "Shaw", 0.96), ("latest capital", "ALiBi, slopes x2", 0.99),
         ("latest capital", "ALiBi, slopes x4", 0.99),
-    ):
+    ):  # fmt: skip
         assert min(shares.min() for shares in beyond(task, encoding)) > least
 
 
@@ -325,11 +322,9 @@ def test_one_matrix_or_two():
     assert {run["steps"] for run in runs.arms.values()} == {500}
     guess = runs.bounds["guessing"]
     for task, elsewhere in (
-        ("mirrored, one matrix, itself visible", 6),
-        ("mirrored, one matrix, itself hidden", 0),
-        ("three back, one matrix, itself visible", 0),
-        ("three back, one matrix, itself hidden", 0),
-    ):
+        ("mirrored, one matrix, itself visible", 6), ("mirrored, one matrix, itself hidden", 0),
+        ("three back, one matrix, itself visible", 0), ("three back, one matrix, itself hidden", 0),
+    ):  # fmt: skip
         bound = 1 - elsewhere / 12 * (1 - guess)
         assert runs.results(task, "right").min() > 0.99 * bound
 

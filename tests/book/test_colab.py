@@ -210,7 +210,6 @@ def test_the_simulation_is_like_colab(fresh):
     assert {canonicalize_name(name) for name in MAY_BE_INSTALLED} == needed
 
 
-# --------------------------------------------------------------------------------
 # The set-up cell
 
 
@@ -230,9 +229,8 @@ def test_another_file_under_the_name_of_a_package_is_not_installed(tmp_path, own
     links = tmp_path / "links"
     links.mkdir()
     for package in NOT_ON_COLAB[2:]:
-        [version] = re.findall(
-            rf"(?m)^{package.replace('_', '-')}==(\S+)", (ROOT / "requirements.txt").read_text("utf-8")
-        )
+        pins = (ROOT / "requirements.txt").read_text("utf-8")
+        [version] = re.findall(rf"(?m)^{package.replace('_', '-')}==(\S+)", pins)
         name = f"{package}-{version}"
         with zipfile.ZipFile(links / f"{name}-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{package}/__init__.py", "raise SystemExit('somebody else')")
@@ -267,20 +265,15 @@ def test_a_copy_that_names_no_files_says_where_one_is_that_does(fresh, own_site)
 def test_it_refuses_another_file(fresh, own_site):
     own_site.damage()
     done = set_up(fresh, own_site)
-    assert_refused(
-        done, fresh, "The course's package is not the one of this notebook: open it again from http"
-    )
+    told = "The course's package is not the one of this notebook: open it again from http"
+    assert_refused(done, fresh, told)
 
 
 def test_it_says_that_the_book_is_out_of_reach(fresh, own_site):
     own_site.close()
     done = set_up(fresh, own_site)
-    assert_refused(
-        done,
-        fresh,
-        f"The course's package could not be installed from {own_site.address}. ",
-        "Is there a network?",
-    )
+    told = f"The course's package could not be installed from {own_site.address}. "
+    assert_refused(done, fresh, told, "Is there a network?")
 
 
 def test_it_says_that_the_book_is_not_published(fresh, own_site):
@@ -326,7 +319,6 @@ def test_beside_the_versions_of_colab_only_what_is_missing_is_installed(site, tm
     assert pip_would_install(tmp_path / "venv" / "bin" / "python", site) == MAY_BE_INSTALLED
 
 
-# --------------------------------------------------------------------------------
 # The chapters
 
 
@@ -378,7 +370,6 @@ def test_package_that_was_installed_is_whole(colab):
     assert where.count(str(colab.site)) == 2
 
 
-# --------------------------------------------------------------------------------
 # The frameworks of chapters/rosetta
 
 
@@ -401,9 +392,7 @@ def run_notebook(site, folder, file, edit=str):
     sites = [PACKAGES]
     if program.environment != "book":
         environment = rosetta.ENVIRONMENTS / program.environment
-        assert (environment / "ready").is_file(), (
-            f"`make rosetta` makes the environment {program.environment}"
-        )
+        assert (environment / "ready").is_file(), f"`make rosetta` makes {program.environment}"
         [own] = environment.glob("lib/python*/site-packages")
         sites = [own, *sites] if (own / "book.pth").is_file() else [own]
     colab, (name, branch) = Colab(folder, site, sites), read_address()
@@ -417,11 +406,8 @@ def run_notebook(site, folder, file, edit=str):
 
 
 # Before `make rosetta` has made its environments there is PyTorch alone; `make rosetta CHECK=1` runs all.
-RUNNABLE = [
-    file
-    for file in rosetta_notebooks.PROGRAMS
-    if program_of(file).environment == "book" or rosetta.ENVIRONMENTS.is_dir()
-]
+can_run = lambda file: program_of(file).environment == "book" or rosetta.ENVIRONMENTS.is_dir()  # noqa: E731
+RUNNABLE = [file for file in rosetta_notebooks.PROGRAMS if can_run(file)]
 
 
 @pytest.mark.parametrize("file", RUNNABLE)

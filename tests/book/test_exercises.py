@@ -77,11 +77,8 @@ def lacking(name, answer, cells):
     if not shown(cells["check"]).startswith(empty):
         yield f"the empty stub gets the verdict {shown(cells['check'])!r}"
     steps = re.findall(r"<details><summary>Hint (\d)</summary>\n\n.+?\n\n</details>", hints, re.S)
-    if (
-        not hints.endswith("</details>")
-        or len(steps) < 3
-        or steps != [str(step) for step in range(1, len(steps) + 1)]
-    ):
+    numbered = [str(step) for step in range(1, len(steps) + 1)]
+    if not hints.endswith("</details>") or len(steps) < 3 or steps != numbered:
         yield f"the hints are numbered {steps}"
     data = cells["solution"].metadata
     if "hide-cell" not in data.get("tags", []) or not data.get("mystnb", {}).items() >= SOLUTION.items():

@@ -43,25 +43,21 @@ def test_a_file_is_stored_once_and_nothing_is_lost():
     style = "/* frame.css */\n.x {}\n\n/* a.css */\n.y {}\n"
     state = page_state((FRAME + A, style), (FRAME + B, style), (FRAME + A, style))
     shared = lighten.share_texts(copy.deepcopy(state))
-    assert sorted(shared["texts"]) == sorted(
-        [FRAME, A, B, "/* frame.css */\n.x {}\n\n", "/* a.css */\n.y {}\n"]
-    )
+    texts = [FRAME, A, B, "/* frame.css */\n.x {}\n\n", "/* a.css */\n.y {}\n"]
+    assert sorted(shared["texts"]) == sorted(texts)
     assert put_together(shared) == state
     # Once more changes nothing.
     assert lighten.share_texts(copy.deepcopy(shared)) == shared
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "export default {};",  # no marker
-        "let a = 1; // a.js\n",  # not at the beginning of a line
-        "  // a.js\nlet a;\n",
-        "before\n// a.js\nafter",  # begins without one
-        "// a.js\n// b.js\n",
-        "// not a file\nlet a;",
-    ],
-)
+@pytest.mark.parametrize("module", [
+    "export default {};",  # no marker
+    "let a = 1; // a.js\n",  # not at the beginning of a line
+    "  // a.js\nlet a;\n",
+    "before\n// a.js\nafter",  # begins without one
+    "// a.js\n// b.js\n",
+    "// not a file\nlet a;",
+])  # fmt: skip
 def test_a_module_of_any_form_comes_back(module):
     state = page_state((module, ""), (module, "p { }"))
     shared = lighten.share_texts(copy.deepcopy(state))
@@ -100,8 +96,7 @@ def test_widgets_of_a_lightened_page_show_the_same(reader, tmp_path, markers):
             assert len(lean) < len(html) * (0.6 if markers else 1.01)
             assert lean.count("// frame.js") <= 1
             path.write_text(lean, encoding="utf-8")
-        tab = reader(over)
-        page = tab.open(path, len(widgets))
+        page = reader(over).open(path, len(widgets))
         hosts = page.locator(".widget-host[data-widget=ready]")
         expect(hosts).to_have_count(len(widgets))
         assert page.locator(".widget-host").count() == len(widgets)
@@ -131,10 +126,8 @@ def test_a_script_in_a_state_cannot_end_the_page():
 
 
 def test_scripts_stay_where_they_are_needed():
-    scripts = "".join(
-        f'<script src="../_static/{name}.js?v=1"></script>\n'
-        for name in ("searchtools", "language_data", "clipboard.min")
-    )
+    names = ("searchtools", "language_data", "clipboard.min")
+    scripts = "".join(f'<script src="../_static/{name}.js?v=1"></script>\n' for name in names)
     scripts += '<script defer src="_static/scripts/fontawesome.js?digest=1"></script>\n'
 
     def left(html, **kwargs):
@@ -144,24 +137,18 @@ def test_scripts_stay_where_they_are_needed():
     assert left(scripts, searches=True) == ["searchtools", "language_data", "clipboard"]
 
 
-@pytest.mark.parametrize(
-    ("css", "expected"),
-    [
-        (".used{a:b}.unused{a:b}", ".used{a:b}"),
-        (".used,.unused,p{a:b}", ".used,p{a:b}"),
-        ("p:not(.unused){a:b}", "p:not(.unused){a:b}"),
-        (".used:is(.unused,.x) i{a:b}", ".used:is(.unused,.x) i{a:b}"),
-        (".used.unused{a:b}", ""),
-        ('[data-x=".unused"]{a:b}', '[data-x=".unused"]{a:b}'),
-        ("@media print{.unused{a:b}.used{a:b}}", "@media print{.used{a:b}}"),
-        ("@media print{.unused{a:b}}", ""),
-        (".bs-tooltip-end{a:b}", ".bs-tooltip-end{a:b}"),
-        ("@font-face{src:url(a.b)}", "@font-face{src:url(a.b)}"),
-        ('@charset "UTF-8";:root{--a:b,c}', '@charset "UTF-8";:root{--a:b,c}'),
-        ("@keyframes unused{from{a:b}}", "@keyframes unused{from{a:b}}"),
-        ('.used::before{content:"\\f107"}', '.used::before{content:"\\00f107"}'),
-    ],
-)
+@pytest.mark.parametrize(("css", "expected"), [
+    (".used{a:b}.unused{a:b}", ".used{a:b}"), (".used,.unused,p{a:b}", ".used,p{a:b}"),
+    ("p:not(.unused){a:b}", "p:not(.unused){a:b}"),
+    (".used:is(.unused,.x) i{a:b}", ".used:is(.unused,.x) i{a:b}"), (".used.unused{a:b}", ""),
+    ('[data-x=".unused"]{a:b}', '[data-x=".unused"]{a:b}'),
+    ("@media print{.unused{a:b}.used{a:b}}", "@media print{.used{a:b}}"),
+    ("@media print{.unused{a:b}}", ""), (".bs-tooltip-end{a:b}", ".bs-tooltip-end{a:b}"),
+    ("@font-face{src:url(a.b)}", "@font-face{src:url(a.b)}"),
+    ('@charset "UTF-8";:root{--a:b,c}', '@charset "UTF-8";:root{--a:b,c}'),
+    ("@keyframes unused{from{a:b}}", "@keyframes unused{from{a:b}}"),
+    ('.used::before{content:"\\f107"}', '.used::before{content:"\\00f107"}'),
+])  # fmt: skip
 def test_rules_without_a_user_go_and_all_others_stay(css, expected):
     assert lighten.used_rules(css, {"used"}) == expected
 
@@ -204,10 +191,8 @@ def test_code_of_the_book_reads_the_same(book):
 def test_pictures_say_how_large_they_are(tmp_path):
     (tmp_path / "_images").mkdir()
     Image.new("RGB", (7, 5)).save(tmp_path / "_images" / "a.png")
-    before = (
-        '<img alt="a" src="../_images/a.png" />'
-        '<img src="_static/b.png"><img width="3" src="../_images/a.png">'
-    )
+    before = '<img alt="a" src="../_images/a.png" />'
+    before += '<img src="_static/b.png"><img width="3" src="../_images/a.png">'
     (tmp_path / "chapters").mkdir()
     assert lighten.size_images(before, tmp_path / "chapters") == (
         '<img alt="a" src="../_images/a.png" width="7" height="5" />'

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import urllib.parse
 from pathlib import Path
 
@@ -34,8 +35,9 @@ JUPYTER_BOOK = """\
 #!/usr/bin/env bash
 echo "jupyter-book" >>log
 out="$4/_build/html"
-mkdir -p "$out"
+mkdir -p "$out/wheel"
 cp content "$out/index.html"
+cp content "$out/wheel/course.whl"
 [ ! -e fail ]
 """
 
@@ -50,13 +52,8 @@ class Checkout:
         for name in ("Makefile", "tools/machine.py"):
             shutil.copy(ROOT / name, folder / name)
         names = ["requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt", "pyproject.toml"]
-        for name in [
-            *names,
-            "mha_course/pyproject.toml",
-            "_config.yml",
-            "_toc.yml",
-            "tools/check_experiments.py",
-        ]:
+        more = ["mha_course/pyproject.toml", "_config.yml", "_toc.yml", "tools/check_experiments.py"]
+        for name in names + more:
             (folder / name).write_text("")
         own = f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n'
         scripts = {"python": own, "pip": PIP, "jupyter-book": JUPYTER_BOOK}
@@ -89,7 +86,6 @@ def checkout(tmp_path):
     return Checkout(tmp_path / "my course")
 
 
-# --------------------------------------------------------------------------------
 # The environment
 
 
@@ -180,7 +176,6 @@ def test_wrong_python_is_refused_before_anything_is_downloaded(checkout):
     assert checkout.log == []
 
 
-# --------------------------------------------------------------------------------
 # The book
 
 
@@ -206,21 +201,32 @@ def test_book_that_did_not_change_is_not_touched(checkout):
     assert (checkout.folder / "_build" / "html").stat().st_ino == before
 
 
+def test_a_release_holds_the_built_book_and_nothing_else(checkout):
+    for name in ("dist/old.whl", "wheel/other.whl", "_build/html.old/index.html"):
+        (checkout.folder / name).parent.mkdir(parents=True)
+        (checkout.folder / name).write_text("other")
+    assert checkout.make("dist").returncode == 0
+    dist, book = checkout.folder / "dist", checkout.folder / "_build" / "html"
+    assert {path.name for path in dist.iterdir()} == {"book.tar.gz", "course.whl", "SHA256SUMS"}
+    assert (dist / "course.whl").read_text() == "first"
+    with tarfile.open(dist / "book.tar.gz") as packed:
+        files = {one.name: packed.extractfile(one).read() for one in packed if one.isfile()}
+    names = ("index.html", "wheel/course.whl")
+    assert files == {f"html/{name}": (book / name).read_bytes() for name in names}
+    check = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=dist, capture_output=True)
+    assert check.returncode == 0 and check.stdout.count(b": OK") == 2
+
+
 def test_address_of_the_book_works_with_a_space(checkout):
-    done = checkout.make("book")
-    [address] = [word for word in done.stdout.split() if word.startswith("file:")]
+    [address] = [word for word in checkout.make("book").stdout.split() if word.startswith("file:")]
     assert address.endswith("/my%20course/_build/html/index.html")
     assert Path(urllib.parse.unquote(urllib.parse.urlsplit(address).path)).is_file()
 
 
-# --------------------------------------------------------------------------------
 # What a machine lacks
 
-RELEASES = {
-    "debian": 'ID=debian\nVERSION_ID="12"\n',
-    "ubuntu": "NAME=Ubuntu\nID=ubuntu\nID_LIKE=debian\n",
-    "fedora": "ID=fedora\n",
-}
+RELEASES = {"debian": 'ID=debian\nVERSION_ID="12"\n', "ubuntu": "NAME=Ubuntu\nID=ubuntu\nID_LIKE=debian\n"}
+RELEASES["fedora"] = "ID=fedora\n"
 LIKE = {
     "ubuntu": 'ID=linuxmint\nID_LIKE="ubuntu debian"\n',
     "debian": "ID=raspbian\nID_LIKE=debian\n",
@@ -261,14 +267,11 @@ def bare(monkeypatch, tmp_path):
     return make
 
 
-@pytest.mark.parametrize(
-    ("kind", "command"),
-    [
-        ("debian", "sudo apt-get install git libatomic1 chromium-headless-shell fonts-dejavu-core"),
-        ("fedora", "sudo dnf install git libatomic chromium dejavu-sans-fonts"),
-        (None, "ask your system's package manager"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "command"), [
+    ("debian", "sudo apt-get install git libatomic1 chromium-headless-shell fonts-dejavu-core"),
+    ("fedora", "sudo dnf install git libatomic chromium dejavu-sans-fonts"),
+    (None, "ask your system's package manager"),
+])  # fmt: skip
 def test_what_is_missing_is_said_with_the_command_that_installs_it(bare, capsys, kind, command):
     bare(kind)
     assert machine.main(["test"]) == 1

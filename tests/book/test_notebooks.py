@@ -171,9 +171,8 @@ def names_something(expression):
 
 
 def conventions(notebook):
-    headings = re.findall(
-        r"^#+ .*", "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown"), re.M
-    )
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    headings = re.findall(r"^#+ .*", text, re.M)
     if [h.startswith("# ") for h in headings[:1]] != [True] or sum(h.startswith("# ") for h in headings) != 1:
         yield "a chapter has one title, and begins with it"
     for heading in headings:
@@ -232,10 +231,6 @@ def test_chapter_is_stored_as_it_should(path):
     assert faults(nbformat.read(path, as_version=4)) == []
 
 
-# --------------------------------------------------------------------------------
-# The checks find what they are there for.
-
-
 def picture(colour=(31, 119, 180), size=(40, 30), speck=0, dust=None):
     """A PNG of one colour in base64, the first `speck` pixels black, and each `dust`-th a little darker."""
     pixels = np.full((size[1], size[0], 3), colour, dtype=np.uint8)
@@ -259,18 +254,9 @@ def sound():
         "layout": "IPY_MODEL_b",
     }
     alt = {"mystnb": {"image": {"alt": "A blue rectangle, nothing else"}}}
-    model = {
-        "model_name": "AnyModel",
-        "model_module": "anywidget",
-        "model_module_version": "0",
-        "state": state,
-    }
-    layout = {
-        "model_name": "LayoutModel",
-        "model_module": "base",
-        "model_module_version": "0",
-        "state": {"x": None},
-    }
+    of = lambda name, module: {"model_name": name, "model_module": module, "model_module_version": "0"}  # noqa: E731
+    model = of("AnyModel", "anywidget") | {"state": state}
+    layout = of("LayoutModel", "base") | {"state": {"x": None}}
     cells = [
         new_markdown_cell("# Title", id="title"),
         new_code_cell(setup_of_this_course(), id="setup", metadata=SETUP_METADATA),
@@ -454,11 +440,8 @@ def test_an_exercise_written_in_jupyterlab_gets_its_number_and_its_names():
     parts = ("task", "stub", "check", "hints", "solution")
     expected = [f"ex{number}-{part}" for number in (1, 2, 3) for part in parts]
     assert [cell.id for cell in stored.cells if cell.id.startswith("ex")] == expected
-    assert [cell.source[:5] for cell in stored.cells if cell.id.endswith("task")] == [
-        "**1 ★",
-        "**2 ★",
-        "**3 ★",
-    ]
+    stars = [cell.source[:5] for cell in stored.cells if cell.id.endswith("task")]
+    assert stars == ["**1 ★", "**2 ★", "**3 ★"]
     assert stored.cells[11].id == "mine"
     assert stored.cells[9].metadata.mystnb.code_prompt_show == "Show solution"
     assert normalise(stored) == stored
@@ -475,15 +458,12 @@ def test_a_run_leaves_nothing_open(tmp_path):
     assert [str(warning.message) for warning in caught] == []
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("import warnings\nwarnings.warn('careful')", "stderr"),
-        ("1 / 0", "ZeroDivisionError"),
-        ("open('left.txt', 'w').write('x')", "left.txt"),
-        ("import urllib.request\nurllib.request.urlopen('http://example.com')", "URLError"),
-    ],
-)
+@pytest.mark.parametrize(("source", "message"), [
+    ("import warnings\nwarnings.warn('careful')", "stderr"),
+    ("1 / 0", "ZeroDivisionError"),
+    ("open('left.txt', 'w').write('x')", "left.txt"),
+    ("import urllib.request\nurllib.request.urlopen('http://example.com')", "URLError"),
+])  # fmt: skip
 def test_chapter_that_misbehaves_is_not_stored(tmp_path, capsys, source, message):
     path = write_notebook(tmp_path / "chapter.ipynb", source)
     before = path.read_bytes()

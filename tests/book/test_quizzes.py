@@ -160,8 +160,7 @@ def test_every_choice_is_answered_with_its_own_feedback(book, serve, browser, pa
     context = browser.new_context()
     page = context.new_page()
     page.goto(f"{serve(book)}/{path.relative_to(ROOT).with_suffix('.html')}", wait_until="load")
-    groups = page.locator(".mha-questions fieldset")
-    expect(groups).to_have_count(len(ASKED[path]))
+    expect(page.locator(".mha-questions fieldset")).to_have_count(len(ASKED[path]))
     correct = [list(choices).index(key) for _, choices, key in ASKED[path]]
     seen = page.evaluate(ANSWER_EVERYTHING, correct)
     for (asked, choices, key), (legend, answers) in zip(ASKED[path], seen, strict=True):

@@ -57,7 +57,6 @@ def test_no_page_is_written_and_then_forgotten():
     assert {path.relative_to(ROOT).with_suffix("").as_posix() for path in written} == pages
 
 
-# --------------------------------------------------------------------------------
 # The address
 
 
@@ -95,9 +94,8 @@ def test_one_command_changes_the_address_everywhere(copy):
     ]
     assert left == []
     chapters = [path for path in FILES if path.suffix == ".ipynb"]
-    assert {ROOT / "_config.yml", ROOT / "README.md", ROOT / "pyproject.toml", *chapters} <= set(
-        changed_files(copy)
-    )
+    named = {ROOT / name for name in ("_config.yml", "README.md", "pyproject.toml")}
+    assert {*named, *chapters} <= set(changed_files(copy))
     for path in [*copy.glob("chapters/*.ipynb"), copy / "index.ipynb"]:  # a fork has its own book
         assert '\\"https://somebody.github.io/else\\"' in path.read_text(encoding="utf-8"), path
 
@@ -112,6 +110,44 @@ def test_links_to_colab_lead_to_the_published_copies():
     assert found == {PUBLISHED}
 
 
+def pages_by_name():
+    """What a link may call a page, in small letters -> its file: title, words of the file's name, chapter."""
+    for page in notebooks():
+        title = nbformat.read(page, as_version=4).cells[0].source.splitlines()[0].strip("# ")
+        kind, _, words = page.stem.partition("_")
+        for name in (title.lower().removeprefix("the "), words.replace("_", " ")):
+            yield name, page.stem
+        if kind.isdigit():
+            yield f"chapter {int(kind)}", page.stem
+
+
+def misleading(text, pages):
+    """The links of a text that name a page, or a chapter, and lead to another."""
+    for said, target in re.findall(r"(?<!!)\[([^]\[]+)\]\(([^)\s]+)\)", text):
+        said = " ".join(said.lower().split())
+        named = [re.sub(r"^(the|appendix on|\d) ", "", said), *re.findall(r"chapter \d\b", said)]
+        named += [f"chapter {number}" for number in re.findall(r"^(\d) ", said)]
+        if {pages.get(name) for name in named} - {Path(target.partition("#")[0]).stem, None}:
+            yield said
+
+
+def test_what_names_a_page_leads_to_it():
+    pages = dict(pages_by_name())
+    texts = [text_of(path) for path in FILES if path.suffix == ".md"]
+    texts += [cell.source for path in notebooks() for cell in nbformat.read(path, as_version=4).cells]
+    assert [said for text in texts for said in misleading(text, pages)] == []
+    elsewhere = [said for text in texts for said in misleading(re.sub(r"\]\(\S+\)", "](x)", text), pages)]
+    assert len(elsewhere) > 100
+    assert {"8 inside a trained transformer", "bug zoo", "what heads learn"} <= {*elsewhere}
+
+
+def test_the_year_of_a_reference_is_in_its_name():
+    text = text_of(ROOT / "chapters" / "references.bib")
+    years = dict(re.findall(r"(?m)^@\w+\{(\w+), .*\byear=\{(\d+)\}", text))
+    assert len(years) == text.count("\n@") + 1
+    assert [key for key, year in years.items() if re.findall(r"(?:18|19|20)\d\d", key) != [year]] == []
+
+
 def test_nothing_derived_is_in_git():
     """A hash of what the build makes would change with each line of the packages."""
     digests = [file.sha256 for file in course_files.of_this_course()]
@@ -122,14 +158,11 @@ def test_nothing_derived_is_in_git():
     assert {path.parent.relative_to(ROOT).as_posix() for path in notebooks} == {".", "chapters"}
 
 
-@pytest.mark.parametrize(
-    ("repository", "address"),
-    [
-        ("somebody/else", "https://somebody.github.io/else"),
-        ("Some-Body/Course_2", "https://some-body.github.io/Course_2"),
-        ("Some-Body/some-body.github.io", "https://some-body.github.io"),
-    ],
-)
+@pytest.mark.parametrize(("repository", "address"), [
+    ("somebody/else", "https://somebody.github.io/else"),
+    ("Some-Body/Course_2", "https://some-body.github.io/Course_2"),
+    ("Some-Body/some-body.github.io", "https://some-body.github.io"),
+])  # fmt: skip
 def test_address_of_the_book_is_the_one_of_github_pages(repository, address):
     assert book_address(repository) == address
 
@@ -142,7 +175,6 @@ def test_address_that_colab_cannot_open_is_refused(url, capsys):
     assert url in capsys.readouterr().out
 
 
-# --------------------------------------------------------------------------------
 # What is installed
 
 
@@ -189,9 +221,8 @@ def test_every_requirement_has_hashes_and_comes_from_what_is_asked_for():
         whole = "".join(lock.packages(text))
         assert whole == "".join(f"{line}\n" for line in text.splitlines() if not line.startswith("#"))
     asked = {canonicalize_name(pin.name): pin.specifier for pin in pins("requirements.in")}
-    locked = {
-        canonicalize_name(pin.name): pin.specifier for pin in pins("requirements.txt", "requirements-gpu.txt")
-    }
+    files = "requirements.txt", "requirements-gpu.txt"
+    locked = {canonicalize_name(pin.name): pin.specifier for pin in pins(*files)}
     assert {name: locked[name] for name in asked} == asked
 
 
@@ -346,11 +377,8 @@ def test_published_page_names_the_wheels_that_the_same_build_serves(book, path):
 def packed_by(project):
     """What a wheel must carry: every file of the package but its settings, and what belongs to it."""
     package = project.replace("-", "_")
-    ours = {
-        path.relative_to(ROOT).as_posix()
-        for path in FILES
-        if path.is_relative_to(ROOT / package) and path.name != "pyproject.toml"
-    }
+    ours = [path for path in FILES if path.is_relative_to(ROOT / package) and path.name != "pyproject.toml"]
+    ours = {path.relative_to(ROOT).as_posix() for path in ours}
     if project == "mha-course":
         # The experiments, which pages run again where they are asked to.
         scripts = [path for path in FILES if path.is_relative_to(ROOT / "experiments")]
@@ -446,7 +474,6 @@ def test_library_needs_torch_and_jaxtyping_alone(wheels, tmp_path):
     assert not {"mha_course", "matplotlib", "sklearn", "ipywidgets", "tokenizers"} & set(done.stdout.split())
 
 
-# --------------------------------------------------------------------------------
 # Safety
 
 
@@ -490,9 +517,8 @@ def test_workflow_grants_little_and_runs_pinned_actions(path):
         if "permissions" in job:
             assert not any("checkout" in step.get("uses", "") for step in job["steps"]), name
             commands = " ".join(step.get("run", "") for step in job["steps"])
-            assert not re.search(r"\b(make|python3?|bash|sh|pip)\b|(^|\s)\./", commands), (
-                f"{name} runs our code"
-            )
+            ours = r"\b(make|python3?|bash|sh|pip)\b|(^|\s)\./"
+            assert not re.search(ours, commands), f"{name} runs our code"
     assert "EXTRA_INDEX" not in text
 
 
@@ -522,9 +548,8 @@ def test_workflows_do_what_the_course_promises():
     assert f" {PUBLISHED}\n" in runs["ci notebooks"][0] and runs["ci notebooks"][0].endswith(f" {PUBLISHED}")
     image = jobs["colab image"]["steps"]
     assert [step["with"].get("ref") for step in image if "uses" in step] == [None, PUBLISHED]
-    assert runs["colab image"][-1].endswith(
-        ' python3 "$IMAGE" /course/tools/run_as_colab.py /course/published'
-    )
+    run = ' python3 "$IMAGE" /course/tools/run_as_colab.py /course/published'
+    assert runs["colab image"][-1].endswith(run)
     assert runs["release build"] == ["make check test weekly", "make dist"]
     assert runs["release publish"][0] == "sha256sum --check SHA256SUMS"
     assert not [run for job in runs.values() for run in job if re.search(r"\|\||;|set \+e", run)]
@@ -551,9 +576,8 @@ def test_ci_runs_every_part_and_fails_with_each(tmp_path):
     for fails in ["nothing", *parts]:
         environment = os.environ | {"PATH": f"{maker.parent}:{os.environ['PATH']}", "FAILS": fails}
         (tmp_path / "asked").unlink(missing_ok=True)
-        done = subprocess.run(
-            ["bash", tmp_path / ".ci" / "run"], env=environment, capture_output=True, text=True, timeout=60
-        )
+        options = {"env": environment, "capture_output": True, "text": True, "timeout": 60}
+        done = subprocess.run(["bash", tmp_path / ".ci" / "run"], **options)
         assert (tmp_path / "asked").read_text().splitlines() == parts
         assert done.returncode == (0 if fails == "nothing" else 1), done.stdout + done.stderr
 

@@ -60,14 +60,11 @@ def test_a_paragraph_elsewhere_that_takes_a_number_from_it(between):
     assert fault.startswith("06_what, cell said: ")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "One head reaches 0.61.",
-        "One head fails within 4,500 steps.",
-        "One head fails here, but it was still learning.",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "One head reaches 0.61.",
+    "One head fails within 4,500 steps.",
+    "One head fails here, but it was still learning.",
+])  # fmt: skip
 def test_what_may_be_said(text):
     assert not list(unsupported({"03_heads": page(text)}))
 
@@ -81,15 +78,12 @@ def test_nothing_is_wrong_where_learning_had_ended():
     assert not list(unsupported({"03_heads": page("One head fails.", note="")}))
 
 
-@pytest.mark.parametrize(
-    ("settled", "faults"),
-    [
-        ("One head cannot: the mixture is the same for both", 0),
-        ("One head cannot: ", 1),  # no reason
-        (": it is proved above", 1),
-        ("Two heads cannot: the mixture is the same for both", 1),
-    ],
-)
+@pytest.mark.parametrize(("settled", "faults"), [
+    ("One head cannot: the mixture is the same for both", 0),
+    ("One head cannot: ", 1),  # no reason
+    (": it is proved above", 1),
+    ("Two heads cannot: the mixture is the same for both", 1),
+])  # fmt: skip
 def test_what_is_proved_says_by_what(settled, faults):
     pages = {"03_heads": page("One head cannot name both tokens.", settled=[settled])}
     assert len(list(unsupported(pages))) == faults

@@ -91,18 +91,11 @@ def tokens_of(words, text):
     return torch.tensor([words.index(word) for word in text.split()])
 
 
-# --------------------------------------------------------------------------------
-# Maps of heads
-
-
-@pytest.mark.parametrize(
-    ("page_name", "counts"),
-    [
-        ("index", [1, 2, 4, 8]),
-        ("chapters/03_multi_head_attention", [1, 2, 4, 8]),
-        ("chapters/04_self_attention", [4]),
-    ],
-)
+@pytest.mark.parametrize(("page_name", "counts"), [
+    ("index", [1, 2, 4, 8]),
+    ("chapters/03_multi_head_attention", [1, 2, 4, 8]),
+    ("chapters/04_self_attention", [4]),
+])  # fmt: skip
 def test_the_maps_and_answers_of_the_head_explorer(opened, page_name, counts):
     host, state = opened(page_name, "HeadExplorer")
     [example] = [e for e in state["examples"] if e["label"] == state["example"]]
@@ -127,9 +120,8 @@ def test_the_maps_and_answers_of_the_head_explorer(opened, page_name, counts):
         if "task" in example:
             classes = len(example["task"]["words"])
             read_out = unpacked(version["read_out"], -1, example["embed_dim"])
-            logits = linear(
-                merged(query, key, value, num_heads), read_out, unpacked(version["read_out_bias"], -1)
-            )
+            bias = unpacked(version["read_out_bias"], -1)
+            logits = linear(merged(query, key, value, num_heads), read_out, bias)
             answers = logits.unflatten(-1, (-1, classes)).argmax(-1)
             rows = host.get_by_role("table").get_by_role("row").all()[1:]
             for row, column in zip(rows, answers.T.tolist(), strict=True):
@@ -149,9 +141,8 @@ def test_the_ablation_lab_without_each_head(opened):
     x = weights["embedding"][tokens] + weights["positions"][: shape[1]]
     query, key, value = (linear(x, weights[f"{name}_proj.weight"]) for name in "qkv")
     maps = weights_of(query, key, model["num_heads"])
-    for canvas, expected in zip(
-        host.locator(".mha-heads canvas:visible").all(), maps[state["sample"]], strict=True
-    ):
+    canvases = host.locator(".mha-heads canvas:visible").all()
+    for canvas, expected in zip(canvases, maps[state["sample"]], strict=True):
         assert_colors(map_pixels(canvas), expected, 1, is_signed=False)
     switches = host.locator(".mha-switch input")
     for off in (None, *range(model["num_heads"])):
@@ -168,10 +159,6 @@ def test_the_ablation_lab_without_each_head(opened):
         assert shares_of_bars(rows) == pytest.approx(accuracy, abs=0.01)
         if off is not None:
             switches.nth(off).press("Space")
-
-
-# --------------------------------------------------------------------------------
-# Sentences
 
 
 def test_the_sum_and_the_answers_where_heads_meet(opened):
@@ -215,10 +202,6 @@ def test_the_trained_vectors_of_the_attention_stepper(opened):
         cells = host.locator(".mha-pane:visible .mha-map [role=gridcell]")
         grounds = [ground for ground, _ in cells.evaluate_all(CELLS)]
         assert_colors(grounds, expected[head].flatten(), 1, is_signed=False)
-
-
-# --------------------------------------------------------------------------------
-# Dates
 
 
 @pytest.mark.parametrize(

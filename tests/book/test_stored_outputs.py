@@ -21,21 +21,10 @@ from mha_course import plots
 
 ROOT = Path(__file__).resolve().parents[2]
 
-
-# --------------------------------------------------------------------------------
-# Figures
+COLORS = ("tab:blue", "tab:orange")
 
 
-def curves(
-    *,
-    height=1.0,
-    colors=("tab:blue", "tab:orange"),
-    curves=(0, 1),
-    label="loss",
-    colormap="viridis",
-    shift=0,
-    guide=":",
-):
+def curves(*, height=1.0, colors=COLORS, curves=(0, 1), label="loss", colormap="viridis", shift=0, guide=":"):
     """A figure as chapters draw them: two curves with a legend, a map with its bar, a text."""
     figure, axes = plots.new_figure(1, 2, width=4.4, height=2.2)
     steps = np.linspace(0, 1, 53)
@@ -54,13 +43,10 @@ def curves(
 
 
 CHANGES = {
-    "a curve at half height": {"height": 0.5},
-    "one series erased": {"curves": (0,)},
-    "two series swapped": {"colors": ("tab:orange", "tab:blue")},
-    "a label changed": {"label": "lass"},
-    "a colour map reversed": {"colormap": "viridis_r"},
-    "a pale dotted line erased": {"guide": "none"},
-}
+    "a curve at half height": {"height": 0.5}, "one series erased": {"curves": (0,)},
+    "two series swapped": {"colors": ("tab:orange", "tab:blue")}, "a label changed": {"label": "lass"},
+    "a colour map reversed": {"colormap": "viridis_r"}, "a pale dotted line erased": {"guide": "none"},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -90,40 +76,29 @@ def test_a_figure_drawn_again_or_in_fewer_colours_is_the_same(drawn):
     assert figure_fault(curves(shift=1e-5), drawn) is None
 
 
-# --------------------------------------------------------------------------------
-# Text after training
-
-
 def printed(text):
     return [new_output("stream", name="stdout", text=text)]
 
 
-@pytest.mark.parametrize(
-    ("new", "stored", "fault"),
-    [
-        ("loss 0.500", "loss 0.501", None),
-        ("1,000 steps, 93 %", "1,000 steps, 93 %", None),
-        ("right: 93%", "right: 94%", None),
-        ("loss −2.00", "loss -2.03", None),
-        ("0.014", "0.004", "0.014 where 0.004 is stored"),
-        ("4,100 tokens", "4,096 tokens", "4,100 where 4,096 is stored"),
-        ("loss 0.500", "loss 0.600", "0.500 where 0.600 is stored"),
-        ("right: 93%", "right: 99%", "93% where 99% is stored"),
-        ("loss -0.5", "loss 0.5", "-0.5 where 0.5 is stored"),
-        ("it rises to 0.5", "it falls to 0.5", "'it rises to #' where 'it falls to #' is stored"),
-        ("0.5", "0.5 0.5", "'#' where '# #' is stored"),
-        ("nan", "0.5", "'nan' where '#' is stored"),
-        ("torch 2.13.0+cpu", "torch 2.13.0+cpu", None),
-        ("torch 2.13.0", "torch 2.13.1", "'torch 2.13.0' where 'torch 2.13.1' is stored"),
-    ],
-)
+@pytest.mark.parametrize(("new", "stored", "fault"), [
+    ("loss 0.500", "loss 0.501", None),
+    ("1,000 steps, 93 %", "1,000 steps, 93 %", None),
+    ("right: 93%", "right: 94%", None),
+    ("loss −2.00", "loss -2.03", None),
+    ("0.014", "0.004", "0.014 where 0.004 is stored"),
+    ("4,100 tokens", "4,096 tokens", "4,100 where 4,096 is stored"),
+    ("loss 0.500", "loss 0.600", "0.500 where 0.600 is stored"),
+    ("right: 93%", "right: 99%", "93% where 99% is stored"),
+    ("loss -0.5", "loss 0.5", "-0.5 where 0.5 is stored"),
+    ("it rises to 0.5", "it falls to 0.5", "'it rises to #' where 'it falls to #' is stored"),
+    ("0.5", "0.5 0.5", "'#' where '# #' is stored"),
+    ("nan", "0.5", "'nan' where '#' is stored"),
+    ("torch 2.13.0+cpu", "torch 2.13.0+cpu", None),
+    ("torch 2.13.0", "torch 2.13.1", "'torch 2.13.0' where 'torch 2.13.1' is stored"),
+])  # fmt: skip
 def test_after_training_words_stay_and_numbers_nearly(new, stored, fault):
     found = list(text_faults(printed(new), printed(stored)))
     assert found == [] if fault is None else len(found) == 1 and fault in found[0], found
-
-
-# --------------------------------------------------------------------------------
-# Widgets
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +106,7 @@ def shown():
     """The stored states of three pages: widget's name -> its values, the first of each kind."""
     states = {}
     for page in ("index", "chapters/01_attention_pooling", "chapters/06_what_heads_learn"):
-        notebook = nbformat.read(ROOT / f"{page}.ipynb", as_version=4)
-        for model in stored_state(notebook).values():
+        for model in stored_state(nbformat.read(ROOT / f"{page}.ipynb", as_version=4)).values():
             name = str(model["state"].get("_anywidget_id", "")).rpartition(".")[2]
             states.setdefault(name, model["state"])
     return states
@@ -190,10 +164,6 @@ def test_a_state_rounded_elsewhere_is_the_same(shown):
     assert list(state_faults(rounded, shown["HeadExplorer"])) == []
 
 
-# --------------------------------------------------------------------------------
-# Through nbval
-
-
 def nbval(notebook, folder):
     """Run nbval on a notebook with the conftest.py of the repository: name of a case -> passed or failed."""
     nbformat.write(notebook, folder / "planted.ipynb")
@@ -202,18 +172,15 @@ def nbval(notebook, folder):
     arguments = ["--nbval", "--nbval-current-env", "--junitxml", folder / "result.xml", folder]
     done = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=240)
     cases = ElementTree.parse(folder / "result.xml").iter("testcase")
-    return done.stdout, [
-        (case.get("name"), "passed" if case.find("failure") is None else "failed") for case in cases
-    ]
+    outcome = lambda case: "passed" if case.find("failure") is None else "failed"  # noqa: E731
+    return done.stdout, [(case.get("name"), outcome(case)) for case in cases]
 
 
 @pytest.mark.slow
 def test_nbval_compares_texts_and_figures(tmp_path):
     """Each cell stores an output; its name says what nbval must find when it runs the cell again."""
-    draw = (
-        "import base64\nfrom IPython.display import display\n"
-        f"display({{'image/png': base64.b64decode('{picture()}')}}, raw=True)"
-    )
+    draw = "import base64\nfrom IPython.display import display\n"
+    draw += f"display({{'image/png': base64.b64decode('{picture()}')}}, raw=True)"
     exempt = {"metadata": {"tags": ["nbval-ignore-output"]}}
 
     def figure(**changes):

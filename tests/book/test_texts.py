@@ -12,24 +12,18 @@ ROOT = Path(__file__).resolve().parents[2]
 # Folder or page -> how many of its sentences stand in code: what widgets say, words of pictures, and what
 # cells print or pass to a widget. A number may only fall, and nothing may join.
 IN_CODE = {
-    "mha_course/widgets": 143,
-    "mha_course/pictures": 44,
-    "mha_course/exercises": 1,
-    "chapters/02_scoring_functions.ipynb": 2,
-    "chapters/03_multi_head_attention.ipynb": 2,
-    "chapters/04_self_attention.ipynb": 2,
-    "chapters/05_positional_encoding.ipynb": 5,
-    "chapters/appendix_efficiency.ipynb": 1,
-    "chapters/appendix_models_you_know.ipynb": 2,
-}
+    "mha_course/widgets": 143, "mha_course/pictures": 44, "mha_course/exercises": 1,
+    "chapters/02_scoring_functions.ipynb": 2, "chapters/03_multi_head_attention.ipynb": 2,
+    "chapters/04_self_attention.ipynb": 2, "chapters/05_positional_encoding.ipynb": 5,
+    "chapters/appendix_efficiency.ipynb": 1, "chapters/appendix_models_you_know.ipynb": 2,
+}  # fmt: skip
 
 
 def said_by(entry):
     """All that a question says."""
     parts = [part for own in (entry, *entry.parts.values()) for part in (own.text, own.solution, *own.hints)]
-    choices = [
-        item for own in (entry, *entry.parts.values()) for pair in own.choices.items() for item in pair
-    ]
+    pairs = [pair for own in (entry, *entry.parts.values()) for pair in own.choices.items()]
+    choices = [item for pair in pairs for item in pair]
     return {text for text in (*parts, *choices) if text}
 
 

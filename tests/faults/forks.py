@@ -45,7 +45,7 @@ def run_tests(folder, arguments, helpers):
     sys.path[:0] = [folder, *helpers]
     found = importlib.util.find_spec("mha_lib").origin
     assert found == str(Path(folder, "mha_lib", "__init__.py")), found
-    options = ["-x", "-q", "--tb=short", "-rf", "-p", "no:cacheprovider", "--import-mode=importlib"]
+    options = ["-x", "-q", "--tb=short", "-rfE", "-p", "no:cacheprovider", "--import-mode=importlib"]
     status = pytest.main([*options, *arguments])
     sys.stdout.flush()
     os._exit(status)

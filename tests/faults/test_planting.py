@@ -45,42 +45,28 @@ def test_a_fault_has_its_place_and_its_test(kind, fault):
 
 def test_no_fault_is_planted_twice():
     names = Counter(fault.what for fault in runner.FAULTS)
-    copies = Counter(
-        (kind.path_of(fault), runner.spoilt(kind, fault)) for kind in runner.KINDS for fault in kind.faults
-    )
+    each = [(kind, fault) for kind in runner.KINDS for fault in kind.faults]
+    copies = Counter((kind.path_of(fault), runner.spoilt(kind, fault)) for kind, fault in each)
     assert max(names.values()) == max(copies.values()) == 1
 
 
-@pytest.mark.parametrize(
-    ("function", "old", "new", "line"),
-    [
-        (
-            "Layer.forward",
-            "x, x, mask",
-            "x, mask",
-            "        return attend(\n            x, mask,\n        )\n",
-        ),
-        ("Layer.forward", "attend(x, x", "mix(x, x", "        return mix(x, x,\n            mask,\n"),
-        ("forward", "return x", "x = 2 * x\nreturn x", "def forward(x):\n    x = 2 * x\n    return x\n"),
-        ("Layer.twice", "if mask is None:", "if True:", "        if True:\n"),
-        ("LIMIT", "16", "15", "LIMIT = 15\n"),
-    ],
-)
+@pytest.mark.parametrize(("function", "old", "new", "line"), [
+    ("Layer.forward", "x, x, mask", "x, mask", "        return attend(\n            x, mask,\n        )\n"),
+    ("Layer.forward", "attend(x, x", "mix(x, x", "        return mix(x, x,\n            mask,\n"),
+    ("forward", "return x", "x = 2 * x\nreturn x", "def forward(x):\n    x = 2 * x\n    return x\n"),
+    ("Layer.twice", "if mask is None:", "if True:", "        if True:\n"),
+    ("LIMIT", "16", "15", "LIMIT = 15\n"),
+])  # fmt: skip
 def test_a_text_is_found_however_it_is_broken_into_lines(function, old, new, line):
     assert line in replaced(SOURCE, function, old, new)
 
 
-@pytest.mark.parametrize(
-    ("function", "old", "message"),
-    [
-        ("backward", "x", "backward is defined 0 times"),
-        ("Layer.backward", "x", "Layer.backward is defined 0 times"),
-        ("forward", "mask", "'mask' stands 0 times in forward"),
-        ("forward", "eturn x", "stands 0 times"),
-        ("Layer.twice", "forward", "stands 2 times"),
-        ("LIMIT", "return", "stands 0 times in LIMIT"),
-    ],
-)
+@pytest.mark.parametrize(("function", "old", "message"), [
+    ("backward", "x", "backward is defined 0 times"),
+    ("Layer.backward", "x", "Layer.backward is defined 0 times"),
+    ("forward", "mask", "'mask' stands 0 times in forward"), ("forward", "eturn x", "stands 0 times"),
+    ("Layer.twice", "forward", "stands 2 times"), ("LIMIT", "return", "stands 0 times in LIMIT"),
+])  # fmt: skip
 def test_a_text_without_its_place_is_refused(function, old, message):
     with pytest.raises(NotFoundError, match=re.escape(message)):
         replaced(SOURCE, function, old, "")

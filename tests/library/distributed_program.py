@@ -69,10 +69,8 @@ def calls(mesh):
     mask = random(BATCH, HEADS, Q_LEN, K_LEN, seed=5) > -0.5
     bias = random(1, HEADS, Q_LEN, 1, seed=6) * random(1, 1, 1, K_LEN, seed=7)
     yield {"valid_lens": lens, "is_causal": True}, {"valid_lens": lens, "is_causal": True}
-    yield (
-        {"attn_mask": mask, "attn_bias": bias},
-        {"attn_mask": my_heads(mask, mesh), "attn_bias": my_heads(bias, mesh)},
-    )
+    mine = {"attn_mask": my_heads(mask, mesh), "attn_bias": my_heads(bias, mesh)}
+    yield {"attn_mask": mask, "attn_bias": bias}, mine
 
 
 def check_divided_heads(mesh, folder):
@@ -173,11 +171,8 @@ def check_training_a_model(mesh, folder):
 def check_samples_divided(mesh, folder):
     """DDP and FSDP2: each process has some of the samples, gradients are those of the mean over all."""
     mine = slice(mesh.get_rank() * BATCH // mesh.size(), (mesh.get_rank() + 1) * BATCH // mesh.size())
-    x, y, lens = (
-        random(BATCH, Q_LEN, EMBED_DIM),
-        random(BATCH, K_LEN, EMBED_DIM),
-        torch.tensor([7, 3, 1, 5]),
-    )
+    x, y = random(BATCH, Q_LEN, EMBED_DIM), random(BATCH, K_LEN, EMBED_DIM)
+    lens = torch.tensor([7, 3, 1, 5])
     for engine in (DistributedDataParallel, lambda layer: fully_shard(layer, mesh=mesh)):
         for need_weights in (True, False):
             reference = make_layer(num_kv_heads=KV_HEADS)

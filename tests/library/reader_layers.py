@@ -158,11 +158,8 @@ RETURN = "return self.out_proj(output), weights"
 # code differs most from the edits by which the checker knows them; its audit tries all of those.
 WRONG = {
     "tokens and heads are exchanged": (
-        AT_ONCE,
-        ("return x.transpose(1, 2)", "return x"),
-        (MERGE, "return x.flatten(2)"),
-        ("batch, _, length, _ = x.shape\n", "\n"),
-        ("mask = mask[:, None]", "pass"),
+        AT_ONCE, ("return x.transpose(1, 2)", "return x"), (MERGE, "return x.flatten(2)"),
+        ("batch, _, length, _ = x.shape\n", "\n"), ("mask = mask[:, None]", "pass"),
     ),
     "the merge mixes the columns of the heads": (AT_ONCE,
         (MERGE, "return torch.stack(list(x.unbind(1)), dim=-1).reshape(batch, length, -1)")),
@@ -239,9 +236,7 @@ UNKNOWN = {
     "no result carries a gradient: was it detached": (AT_ONCE,
         (RETURN, "return self.out_proj(output).detach(), weights")),
     "a hidden key has weight": (
-        AT_ONCE,
-        (FILL, "pass"),
-        (ZEROES, "            weights = weights.masked_fill(mask == 0, 0.01)"),
+        AT_ONCE, (FILL, "pass"), (ZEROES, "            weights = weights.masked_fill(mask == 0, 0.01)"),
     ),
     "it changes its argument `query` in place": (AT_ONCE,
         ("q = self.split", "query *= 2\n        q = self.split")),
@@ -257,9 +252,7 @@ UNKNOWN = {
     "no layer can be made with embed_dim=7, num_heads=1: it raises NameError in line 14, "
     "`self.v_proj = nn.Linear(vdim or embed_dm": (AT_ONCE, ("vdim or embed_dim", "vdim or embed_dm")),
     "no layer can be made with embed_dim=33, num_heads=3, kdim=17, vdim=19: it raises TypeError": (
-        AT_ONCE,
-        (", kdim=None, vdim=None", ""),
-        ("kdim or embed_dim", "embed_dim"),
+        AT_ONCE, (", kdim=None, vdim=None", ""), ("kdim or embed_dim", "embed_dim"),
         ("vdim or embed_dim", "embed_dim"),
     ),
     "the projections of the layer were not found ('Layer' object has no attribute 'q_proj')": (AT_ONCE,

@@ -13,20 +13,9 @@ import torch
 from attention_cases import ASKED, BIAS, HIDING, HIDING_HEADS, exact, hidden_rows, qkv
 from attention_marks import BOTH_PATHS
 from attention_sizes import BATCH, HEAD_DIM, HEADS, K_LEN, Q_LEN, VALUE_DIM
-from random_tensors import (
-    bools,
-    differentiable,
-    every_other,
-    gradients,
-    heads_last,
-    offset,
-    random,
-    transposed,
-)
+from random_tensors import LAYOUTS, bools, differentiable, gradients, random
 
 from mha_lib import dot_product_attention
-
-# every mask
 
 
 @BOTH_PATHS
@@ -68,8 +57,7 @@ def test_forward_derivatives_equal_backward_ones(hide):
 
     _, forward = torch.func.jvp(attend, (x,), (direction,))
     jacobian = torch.autograd.functional.jacobian(attend, x)
-    wanted = torch.tensordot(jacobian, direction, dims=3)
-    torch.testing.assert_close(forward, wanted)
+    torch.testing.assert_close(forward, torch.tensordot(jacobian, direction, dims=3))
 
 
 @BOTH_PATHS
@@ -85,9 +73,6 @@ def test_a_hidden_row_does_not_change_other_samples(need_weights):
     assert (output[1] == 0).all()
     if need_weights:
         assert weights.sum(-1)[0].allclose(torch.ones(HEADS, Q_LEN))
-
-
-# sizes at the edge
 
 
 @BOTH_PATHS
@@ -108,17 +93,13 @@ def test_attention_without_batch(need_weights):
     np.testing.assert_allclose(output, expected[0, 0], rtol=1e-10)
 
 
-# how the numbers lie in memory
-
-
 @BOTH_PATHS
-@pytest.mark.parametrize("laid_out", [transposed, every_other, offset, heads_last])
+@pytest.mark.parametrize("laid_out", LAYOUTS)
 @pytest.mark.parametrize("asked", ["nothing", "bias, hidden rows", "causal"])
 def test_the_layout_in_memory_does_not_matter(asked, laid_out, need_weights):
-    parts = {
-        name: laid_out(part.double()).to(part.dtype) if name == "attn_bias" else part
-        for name, part in ASKED[asked].items()
-    }
+    parts = dict(ASKED[asked])
+    if (bias := parts.get("attn_bias")) is not None:
+        parts["attn_bias"] = laid_out(bias.double()).to(bias.dtype)
     given = qkv()
     plain = differentiable(given)
     expected, _ = dot_product_attention(*plain, need_weights=need_weights, **ASKED[asked])
@@ -146,13 +127,9 @@ def test_expanded_inputs(need_weights):
     torch.testing.assert_close(output, expected.expand_as(output))
     alone = differentiable((query, key, value, bias))
     single, _ = dot_product_attention(*alone[:3], mask, attn_bias=alone[3])
-    for own, one in zip(
-        torch.autograd.grad(output.sum(), small), torch.autograd.grad(single.sum(), alone), strict=True
-    ):
+    of_all, of_one = torch.autograd.grad(output.sum(), small), torch.autograd.grad(single.sum(), alone)
+    for own, one in zip(of_all, of_one, strict=True):
         torch.testing.assert_close(own, one * BATCH * HEADS)
-
-
-# dropout
 
 
 @BOTH_PATHS
@@ -164,9 +141,8 @@ def test_dropout_has_the_same_statistics_on_both_paths(dropout_p, need_weights):
     query, key = random(BATCH, HEADS, length, 5), random(BATCH, HEADS, length, 5, seed=1)  # fmt: skip
     identity = torch.eye(length, dtype=torch.float64).expand(BATCH, HEADS, -1, -1)
     for hide in ({}, {"is_causal": True}):
-        used, _ = dot_product_attention(
-            query, key, identity, dropout_p=dropout_p, need_weights=need_weights, **hide
-        )
+        options = {"dropout_p": dropout_p, "need_weights": need_weights}
+        used, _ = dot_product_attention(query, key, identity, **options, **hide)
         _, plain = dot_product_attention(query, key, identity, **hide)
         visible = plain > 0
         dropped = (used == 0) & visible

@@ -11,8 +11,6 @@ from random_tensors import gradients, random
 
 from mha_lib import dot_product_attention
 
-# a bias
-
 
 @BOTH_PATHS
 @pytest.mark.parametrize("hide", ["nothing", "causal", "mask of heads, lens, causal", "hidden row of a head"])
@@ -34,9 +32,8 @@ def test_a_bias_is_added_to_the_scores(bias, hide, need_weights):
 def test_a_bias_without_heads(need_weights):
     query, key, value = (x[:, 0] for x in qkv())
     for bias in (BIAS[:, 0], BIAS[:1, 0], BIAS[0, 0]):
-        output, _ = dot_product_attention(
-            query, key, value, attn_bias=bias, is_causal=True, need_weights=need_weights
-        )
+        asked = {"attn_bias": bias, "is_causal": True, "need_weights": need_weights}
+        output, _ = dot_product_attention(query, key, value, **asked)
         with_heads = bias[:, None] if bias.ndim == 3 else bias
         expected, _ = oracles.attention(
             query[:, None], key[:, None], value[:, None], attn_bias=with_heads, is_causal=True
@@ -57,15 +54,11 @@ def test_both_paths_have_the_same_gradient_of_a_bias(bias, hide):
         upstream = random(*output.shape, seed=3)
         gradients.append(torch.autograd.grad(output, given, upstream))
     torch.testing.assert_close(*gradients)
-    anyone = visible.sum_to_size((1,) * (4 - BIASES[bias].ndim) + BIASES[bias].shape).reshape(
-        BIASES[bias].shape
-    )
+    axes = BIASES[bias].shape
+    anyone = visible.sum_to_size((1,) * (4 - len(axes)) + axes).reshape(axes)
     for gradient in gradients:
         assert (gradient[3][anyone == 0] == 0).all()
         assert (gradient[3][anyone > 0] != 0).any()
-
-
-# groups of heads that share keys and values
 
 
 @BOTH_PATHS
@@ -79,9 +72,6 @@ def test_heads_of_a_group_share_keys_and_values(heads, kv_heads, hide, need_weig
     if need_weights:
         assert weights.shape == (BATCH, heads, Q_LEN, K_LEN)
         np.testing.assert_allclose(weights, expected_weights, rtol=1e-10, atol=1e-15)
-
-
-# scale and softcap
 
 
 @BOTH_PATHS
@@ -100,9 +90,6 @@ def test_another_scale_and_a_softcap(hide, asked, need_weights):
         assert (weights is not None) == need_weights
         if need_weights:
             np.testing.assert_allclose(weights, expected_weights, rtol=1e-10, atol=1e-15)  # fmt: skip
-
-
-# all of it at once
 
 
 @BOTH_PATHS

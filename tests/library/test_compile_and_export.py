@@ -19,8 +19,6 @@ from torch.export import Dim, export
 
 from mha_lib import KeyValueCache, dot_product_attention
 
-# torch.compile
-
 
 @BOTH_PATHS
 @pytest.mark.parametrize(
@@ -73,9 +71,8 @@ def test_decoding_can_be_compiled(need_weights):
     x = random(BATCH, K_LEN, EVEN_DIM)
     whole, _ = layer(x, x, x, is_causal=True)
     cache = KeyValueCache()
-    steps = [
-        traced(t, t, t, is_causal=True, cache=cache, need_weights=need_weights)[0] for t in x.split(1, dim=1)
-    ]
+    options = {"is_causal": True, "cache": cache, "need_weights": need_weights}
+    steps = [traced(t, t, t, **options)[0] for t in x.split(1, dim=1)]
     torch.testing.assert_close(torch.cat(steps, dim=1), whole)
     assert len(cache) == K_LEN
 
@@ -103,9 +100,6 @@ def test_inductor_computes_the_same():
     traced = torch.compile(layer, fullgraph=True)
     asked = {"valid_lens": LENS, "is_causal": True}
     torch.testing.assert_close(traced(*given, **asked), layer(*given, **asked))
-
-
-# torch.export
 
 
 class Decided(nn.Module):

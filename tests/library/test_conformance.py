@@ -463,8 +463,9 @@ def test_bad_input_is_named(call, error, message):
         (lambda query, key, value: torch.randn_like(query), "returns other numbers"),
     ],
 )
-def test_whatever_it_does_there_is_a_report(answer, message):
-    report = check(answer, tries=["scores"])
+@pytest.mark.parametrize("tries", [["scores"], None], ids=["scores", "all that it takes"])
+def test_whatever_it_does_there_is_a_report(answer, message, tries):
+    report = check(answer, tries=tries)
     assert not report
     assert message in " ".join(repr(report).split()), report
     assert max(map(len, repr(report).splitlines())) <= 80, "the lines are folded"

@@ -79,11 +79,8 @@ def test_layers_of_both_libraries_agree_in_both_directions(batch_first, bias, wi
         gradients = torch.autograd.grad(output, [*inputs, *parameters.values()], upstream)
         return output, weights, gradients[:3], dict(zip(parameters, gradients[3:], strict=True))
 
-    theirs = {
-        "attn_mask": ~CROSS_MASK,
-        "key_padding_mask": hidden(MEMORY_LENS, K_LEN),
-        "average_attn_weights": False,
-    }
+    theirs = {"attn_mask": ~CROSS_MASK, "key_padding_mask": hidden(MEMORY_LENS, K_LEN)}
+    theirs["average_attn_weights"] = False
     mine = run(ours, False, attn_mask=CROSS_MASK, key_mask=~hidden(MEMORY_LENS, K_LEN))
     for layer in (source, back):
         other = run(layer, not layer.batch_first, **theirs)
@@ -121,11 +118,8 @@ def test_a_round_trip_of_the_layer_changes_nothing(training, dtype, widths):
 def test_frozen_parameters_stay_frozen(widths):
     theirs = torch_layer(batch_first=True, **widths)
     first = "in_proj_weight" if not widths else "q_proj_weight"
-    for frozen in (
-        [first],
-        ["out_proj.bias", "in_proj_bias"],
-        [name for name, _ in theirs.named_parameters()],
-    ):
+    every = [name for name, _ in theirs.named_parameters()]
+    for frozen in ([first], ["out_proj.bias", "in_proj_bias"], every):
         theirs.requires_grad_(True)
         for name in frozen:
             theirs.get_parameter(name).requires_grad_(False)
@@ -147,13 +141,10 @@ def test_what_torch_holds_in_one_parameter_cannot_be_half_frozen():
 
 
 EXTRAS = {
-    "num_kv_heads": {"num_kv_heads": 1},
-    "scale": {"scale": 0.5},
-    "softcap": {"softcap": 2.0},
-    "window": {"window": (1, 0)},
-    "score": {"score": lambda q, k: q @ k.mT},
+    "num_kv_heads": {"num_kv_heads": 1}, "scale": {"scale": 0.5}, "softcap": {"softcap": 2.0},
+    "window": {"window": (1, 0)}, "score": {"score": lambda q, k: q @ k.mT},
     "rotary": {"rotary": lambda x, positions: x},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EXTRAS)
@@ -269,15 +260,11 @@ def gradients(model):
 @pytest.mark.parametrize(
     ("kind", "hide"), [(kind, hide) for kind in KINDS for hide in (DECODES if "decoder" in kind else ENCODES)]
 )
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"norm_first": True, "activation": "gelu", "batch_first": False},
-        {"norm_first": False, "activation": "relu"},
-        {"norm_first": True, "bias": False},
-    ],
-    ids=["pre, gelu, length first", "post, relu", "no biases"],
-)
+@pytest.mark.parametrize("options", [
+    {"norm_first": True, "activation": "gelu", "batch_first": False},
+    {"norm_first": False, "activation": "relu"},
+    {"norm_first": True, "bias": False},
+], ids=["pre, gelu, length first", "post, relu", "no biases"])  # fmt: skip
 def test_values_and_gradients_are_torchs_in_both_directions(kind, hide, options):
     mine, other = (DECODES if "decoder" in kind else ENCODES)[hide]
     theirs = torch_module(kind, **options).train()
@@ -302,9 +289,8 @@ def test_values_and_gradients_are_torchs_in_both_directions(kind, hide, options)
 def test_a_round_trip_changes_nothing(kind, training, with_norm):
     """Also if a stack of pre-norm blocks has no final norm, or a stack of post-norm blocks has one."""
     for norm_first, bias in ((True, True), (False, True), (True, False)):
-        theirs = torch_module(
-            kind, with_norm=with_norm, norm_first=norm_first, bias=bias, activation="gelu", dropout=0.25
-        )
+        options = {"norm_first": norm_first, "bias": bias, "activation": "gelu", "dropout": 0.25}
+        theirs = torch_module(kind, with_norm=with_norm, **options)
         theirs.train(training)
         state = torch.random.get_rng_state()
         ours = ours_of(kind, theirs)
@@ -365,21 +351,10 @@ def test_each_norm_keeps_its_epsilon():
 
 
 @ALL
-@pytest.mark.parametrize(
-    ("activation", "name"),
-    [
-        (torch.relu, "relu"),
-        (F.relu, "relu"),
-        (nn.ReLU(), "relu"),
-        (F.gelu, "gelu"),
-        (nn.GELU(), "gelu"),
-        (torch.tanh, None),
-        (F.silu, None),
-        (nn.GELU(approximate="tanh"), None),
-        (lambda x: x, None),
-    ],
-    ids=lambda part: getattr(part, "__name__", None) or str(part),
-)
+@pytest.mark.parametrize(("activation", "name"), [
+    (torch.relu, "relu"), (F.relu, "relu"), (nn.ReLU(), "relu"), (F.gelu, "gelu"), (nn.GELU(), "gelu"),
+    (torch.tanh, None), (F.silu, None), (nn.GELU(approximate="tanh"), None), (lambda x: x, None),
+], ids=lambda part: getattr(part, "__name__", None) or str(part))  # fmt: skip
 def test_activations_are_recognized_or_refused_by_name(kind, activation, name):
     if "block" not in kind:
         return
@@ -534,21 +509,17 @@ def test_masks_of_zeros_and_ones_become_ours(dtype):
     assert empty.shape == (2, 0) and empty.dtype == torch.bool
 
 
-@pytest.mark.parametrize(
-    ("mask", "error", "value"),
-    [
-        (VISIBLE, TypeError, "torch.bool; .* write ~mask"),
-        (torch.tensor([0.0, -1.5]), ValueError, "-1.5; attn_bias takes other numbers"),
-        (torch.tensor([0.0, -100.0]), ValueError, "-100.0"),
-        (torch.tensor([0.0, torch.nan]), ValueError, "nan"),
-        (torch.tensor([torch.nan, -torch.inf]), ValueError, "nan"),
-        (torch.tensor([0.0, torch.inf]), ValueError, "inf"),
-        (torch.tensor([1.0, -torch.inf]), ValueError, "-inf"),
-        (torch.tensor([0, -10_000]), ValueError, "-10000"),
-        (torch.tensor([0, 2]), ValueError, "2"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("mask", "error", "value"), [
+    (VISIBLE, TypeError, "torch.bool; .* write ~mask"),
+    (torch.tensor([0.0, -1.5]), ValueError, "-1.5; attn_bias takes other numbers"),
+    (torch.tensor([0.0, -100.0]), ValueError, "-100.0"),
+    (torch.tensor([0.0, torch.nan]), ValueError, "nan"),
+    (torch.tensor([torch.nan, -torch.inf]), ValueError, "nan"),
+    (torch.tensor([0.0, torch.inf]), ValueError, "inf"),
+    (torch.tensor([1.0, -torch.inf]), ValueError, "-inf"),
+    (torch.tensor([0, -10_000]), ValueError, "-10000"),
+    (torch.tensor([0, 2]), ValueError, "2"),
+], ids=str)  # fmt: skip
 def test_other_numbers_are_not_a_mask(mask, error, value):
     with pytest.raises(error, match=rf"^mask must hold .*, got .*{value}"):
         mask_from_additive(mask)

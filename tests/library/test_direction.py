@@ -44,17 +44,14 @@ def test_chapters_and_experiments_import_public_names(path):
     assert [name for source in sources for name in private(imported_names(source))] == []
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("from mha_lib import attention", []),
-        ("import mha_lib._fast", ["mha_lib._fast"]),
-        ("def f():\n    from mha_lib._checks import check", ["mha_lib._checks.check"]),
-        ("from mha_course.plots import _hidden", ["mha_course.plots._hidden"]),
-        ("from mha_lib import __version__", []),
-        ("from torch import _C", []),
-    ],
-)
+@pytest.mark.parametrize(("source", "found"), [
+    ("from mha_lib import attention", []),
+    ("import mha_lib._fast", ["mha_lib._fast"]),
+    ("def f():\n    from mha_lib._checks import check", ["mha_lib._checks.check"]),
+    ("from mha_course.plots import _hidden", ["mha_course.plots._hidden"]),
+    ("from mha_lib import __version__", []),
+    ("from torch import _C", []),
+])  # fmt: skip
 def test_a_private_name_is_found(source, found):
     assert private(imported_names(source)) == found
 

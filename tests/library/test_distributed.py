@@ -55,9 +55,8 @@ def test_the_layer_divided_over_processes_equals_the_layer_on_one(processes, tmp
     assert passed == [check.__name__ for check in distributed_program.CHECKS]
     for name in ("heads", "parameters"):  # what they saved is read here, on a single process
         expected = distributed_program.make_layer(num_kv_heads=distributed_program.KV_HEADS)
-        layer = MultiHeadAttention(
-            expected.embed_dim, expected.num_heads, num_kv_heads=expected.num_kv_heads, bias=True
-        )
+        sizes = expected.embed_dim, expected.num_heads
+        layer = MultiHeadAttention(*sizes, num_kv_heads=expected.num_kv_heads, bias=True)
         layer.double()
         state = layer.state_dict()
         with warnings.catch_warnings():

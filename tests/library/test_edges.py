@@ -174,9 +174,8 @@ def test_the_error_about_a_wrapper_names_what_it_is():
 
     layer = MultiHeadAttention(6, 3)
     layer.q_proj = Linear(6, 6, bias=False)
-    with pytest.raises(
-        ValueError, match=r"q_proj must be a Linear, got Linear of .*test_edges; merge or remove"
-    ):
+    rule = r"q_proj must be a Linear, got Linear of .*test_edges; merge or remove"
+    with pytest.raises(ValueError, match=rule):
         layer.to_torch()
 
 
@@ -190,7 +189,8 @@ def test_nested_tensors_are_refused_in_words():
 @pytest.mark.parametrize("kind", [EncoderBlock, TransformerEncoder, TransformerDecoder, EncoderDecoder])
 def test_an_unknown_option_is_named_with_those_there_are(kind):
     sizes = {EncoderBlock: (6, 3, 7), EncoderDecoder: (5, 5, 6, 3, 7, 1)}.get(kind, (1, 6, 3, 7))
-    with pytest.raises(TypeError, match=r"^\w+Block has no option 'nrom_first', only .*norm_first.*qk_norm"):
+    said = r"^[A-Z]\w*Block has no option 'nrom_first', only .*norm_first.*qk_norm"
+    with pytest.raises(TypeError, match=said):
         kind(*sizes, nrom_first=True)
 
 
@@ -266,28 +266,23 @@ def test_a_cache_moves_to_another_dtype_and_device():
     _, cache, _ = filled(lens=torch.tensor([6, 3]))
     keys = cache.keys
     assert cache.to("cpu", torch.bfloat16) is cache
-    assert (cache.keys.dtype, cache.values.dtype, cache.visible.dtype) == (torch.bfloat16,) * 2 + (
-        torch.bool,
-    )
+    assert cache.keys.dtype == cache.values.dtype == torch.bfloat16 and cache.visible.dtype == torch.bool
     torch.testing.assert_close(cache.keys, keys.bfloat16())
     assert {part.device.type for part in (cache.to("meta").keys, cache.visible)} == {"meta"}
     assert len(KeyValueCache().to("meta")) == 0
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (lambda cache: cache.crop(7), ValueError, r"length must lie in 0..len\(cache\)=6, got 7"),
-        (lambda cache: cache.crop(-1), ValueError, "got -1"),
-        (lambda cache: cache.crop(2.0), TypeError, "length must be an int"),
-        (lambda cache: cache.reorder(torch.tensor([2])), ValueError, r"samples must lie in 0\.\.1, got"),
-        (lambda cache: cache.reorder([0]), TypeError, "samples must be a Tensor"),
-        (lambda cache: setattr(cache, "keys", cache.keys[:, :, 2:]), ValueError,
-         r"keys must keep the 6 slots of the cache, which crop .* got \(2, 3, 4, 4\)"),
-        (lambda cache: setattr(cache, "values", cache.values[:, :, :2]), ValueError,
-         "values must keep the 6 slots"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "error", "message"), [
+    (lambda cache: cache.crop(7), ValueError, r"length must lie in 0..len\(cache\)=6, got 7"),
+    (lambda cache: cache.crop(-1), ValueError, "got -1"),
+    (lambda cache: cache.crop(2.0), TypeError, "length must be an int"),
+    (lambda cache: cache.reorder(torch.tensor([2])), ValueError, r"samples must lie in 0\.\.1, got"),
+    (lambda cache: cache.reorder([0]), TypeError, "samples must be a Tensor"),
+    (lambda cache: setattr(cache, "keys", cache.keys[:, :, 2:]), ValueError,
+     r"keys must keep the 6 slots of the cache, which crop .* got \(2, 3, 4, 4\)"),
+    (lambda cache: setattr(cache, "values", cache.values[:, :, :2]), ValueError,
+     "values must keep the 6 slots"),
+])  # fmt: skip
 def test_a_cache_is_not_cut_by_hand(change, error, message):
     _, cache, _ = filled()
     with pytest.raises(error, match=message):
@@ -328,16 +323,13 @@ def test_a_padded_gpt2_goes_on_with_a_cache():
     torch.testing.assert_close(found, wanted)
 
 
-@pytest.mark.parametrize(
-    ("kind", "positions", "error", "message"),
-    [
-        ("GPT-2", torch.arange(3), ValueError, r"positions must have shape .*\(2, 4\), got \(3,\)"),
-        ("BERT", torch.arange(12).view(3, 4), ValueError, r"got \(3, 4\)"),
-        ("GPT-2", torch.arange(4) - 1, ValueError, r"positions must lie in 0\.\.max_len-1=63, got .* -1"),
-        ("GPT-2", torch.rand(4), TypeError, "positions must hold integers"),
-        ("Llama", torch.arange(4), ValueError, "positions must be None: rotations depend on distances"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "positions", "error", "message"), [
+    ("GPT-2", torch.arange(3), ValueError, r"positions must have shape .*\(2, 4\), got \(3,\)"),
+    ("BERT", torch.arange(12).view(3, 4), ValueError, r"got \(3, 4\)"),
+    ("GPT-2", torch.arange(4) - 1, ValueError, r"positions must lie in 0\.\.max_len-1=63, got .* -1"),
+    ("GPT-2", torch.rand(4), TypeError, "positions must hold integers"),
+    ("Llama", torch.arange(4), ValueError, "positions must be None: rotations depend on distances"),
+])  # fmt: skip
 def test_positions_that_do_not_fit_are_refused(kind, positions, error, message):
     with pytest.raises(error, match=message):
         model_of(kind)(TOKENS, positions=positions)

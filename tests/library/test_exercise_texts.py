@@ -68,34 +68,27 @@ def test_an_exercise_is_made_from_its_text(tmp_path, monkeypatch):
     assert list(check.cases) == ["five numbers", "a table of 2 rows"]
     assert len(check.wrong) == 5
     for often in (4, 5):
-        assert (
-            check(lambda x, n=often: n * x).message == "Not yet: x is added too often. Twice means two times."
-        )
+        told = "Not yet: x is added too often. Twice means two times."
+        assert check(lambda x, n=often: n * x).message == told
     assert check(lambda x: x + 1).message == "Not yet: x is added to 1. Begin with 0."
     assert torch.equal(check.reference(torch.ones(1)), torch.full((1,), 2.0)), "the reference is as it was"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "line", "problem"),
-    [
-        ("## check_double", "## check_doubel", 1, "there is no section `## check_double`"),
-        ("`range(2)` → `range(4)`", "`range(3)` → `range(4)`", 12,
-         "`range(3)` stands 0 times in the reference"),
-        ("`range(2)` → `range(4)`", "`total` → `sum`", 12, "`total` stands 7 times in the reference"),
-        ("`range(2)` → `range(4)`", "`range(2)` → `range(`", 10, "the edited source is wrong"),
-        ("  - `range(2)` → `range(4)` or `range(5)`\n", "", 10,
-         "nothing below this mistake says what it does"),
-        ("too often.** Twice means\n  two times.", "too often.**", 10,
-         "a mistake is `**its name.** its cause`"),
-        ("x is added to 1", "x is added too often", 13, "two mistakes 'x is added too often'"),
-        ("a table of 2 rows", "five numbers", 8, "two cases 'five numbers'"),
-        ("- five numbers: `randn(g, 5)`", "- five numbers", 7, "a case is a label, a colon, and arguments"),
-        ("`triple`", "`quadruple`", 17, "name 'quadruple' is not defined"),
-        ("`triple`", "triple", 17, "write edits"),
-        ("- **x is added to 1.**", "**x is added to 1.**", 5, "fewer than three mistakes"),
-        ("# Twice", "## check_double", 5, "there are two sections"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("old", "new", "line", "problem"), [
+    ("## check_double", "## check_doubel", 1, "there is no section `## check_double`"),
+    ("`range(2)` → `range(4)`", "`range(3)` → `range(4)`", 12, "`range(3)` stands 0 times in the reference"),
+    ("`range(2)` → `range(4)`", "`total` → `sum`", 12, "`total` stands 7 times in the reference"),
+    ("`range(2)` → `range(4)`", "`range(2)` → `range(`", 10, "the edited source is wrong"),
+    ("  - `range(2)` → `range(4)` or `range(5)`\n", "", 10, "nothing below this mistake says what it does"),
+    ("too often.** Twice means\n  two times.", "too often.**", 10, "a mistake is `**its name.** its cause`"),
+    ("x is added to 1", "x is added too often", 13, "two mistakes 'x is added too often'"),
+    ("a table of 2 rows", "five numbers", 8, "two cases 'five numbers'"),
+    ("- five numbers: `randn(g, 5)`", "- five numbers", 7, "a case is a label, a colon, and arguments"),
+    ("`triple`", "`quadruple`", 17, "name 'quadruple' is not defined"),
+    ("`triple`", "triple", 17, "write edits"),
+    ("- **x is added to 1.**", "**x is added to 1.**", 5, "fewer than three mistakes"),
+    ("# Twice", "## check_double", 5, "there are two sections"),
+])  # fmt: skip
 def test_what_is_wrong_is_said_with_file_and_line(tmp_path, monkeypatch, old, new, line, problem):
     assert old in TEXT
 

@@ -112,9 +112,8 @@ def test_bad_answer_gets_its_sentence(sentence):
 
 def test_known_wrong_answers_are_named_and_right_ones_accepted():
     assert POOLING.audit() == []
-    assert repr(POOLING(lambda s, v: torch.softmax(s, 0) @ v)) == (
-        "Not yet: the softmax runs over the queries. Use `dim=-1`."
-    )
+    told = "Not yet: the softmax runs over the queries. Use `dim=-1`."
+    assert repr(POOLING(lambda s, v: torch.softmax(s, 0) @ v)) == told
     verdict = POOLING(right)
     assert verdict
     assert verdict.right
@@ -150,20 +149,16 @@ def test_one_of_several_conventions_is_enough():
 
 
 def test_results_may_be_numbers_and_words():
-    check = Exercise(
-        reference=lambda: (16, "more"), returns=("width", "answer"), cases={"any width": lambda g: ()}
-    )
+    cases = {"any width": lambda g: ()}
+    check = Exercise(reference=lambda: (16, "more"), returns=("width", "answer"), cases=cases)
     assert check(lambda: (16.0, "more"))
     assert "`width` is 4 times what is expected" in check(lambda: (64, "more")).message
     assert "`answer` is 'less'" in check(lambda: [16, "less"]).message
 
 
 def test_properties_come_before_general_differences():
-    check = Exercise(
-        reference=lambda s: s.softmax(-1),
-        cases={"five keys": lambda g: randn(g, 3, 5)},
-        properties=[rows_sum_to_one()],
-    )
+    five = {"five keys": lambda g: randn(g, 3, 5)}
+    check = Exercise(reference=lambda s: s.softmax(-1), cases=five, properties=[rows_sum_to_one()])
     message = check(lambda s: s.sigmoid()).message
     assert "its rows should add up to 1, and row [0] adds up to" in message
 
@@ -220,7 +215,6 @@ def test_importing_the_library_does_not_import_the_exercises():
     assert printed.stdout.strip() == "False"
 
 
-# --------------------------------------------------------------------------------
 # Known mistakes of every page, in a reader's own style: the audit sees that each edit of a reference gets its
 # sentence, and only such rows see that the sentence says what the edit does. `reader_layers` holds those of
 # whole layers, and the tests of chapters 2 and 4 and of the masks hold more.
@@ -302,7 +296,6 @@ def test_a_mistake_in_other_words_is_named(name, mistake, answer):
     assert verdict.message.startswith(f"Not yet: {mistake}. "), verdict
 
 
-# --------------------------------------------------------------------------------
 # Multi-head attention
 
 
@@ -335,16 +328,14 @@ def test_right_layer_of_another_kind_is_accepted(name, tmp_path):
 
 
 def test_names_of_others_are_found_by_a_mapping(tmp_path):
-    edits = [
-        (f"self.{name} = nn", f"self.inner.{name[0]} = nn")
-        for name in ("q_proj", "k_proj", "v_proj", "out_proj")
-    ]
-    edits += [
-        (f"self.{name}(", f"self.inner.{name[0]}(") for name in ("q_proj", "k_proj", "v_proj", "out_proj")
-    ]
+    names = ("q_proj", "k_proj", "v_proj", "out_proj")
+    edits = [(f"self.{name} = nn", f"self.inner.{name[0]} = nn") for name in names]
+    edits += [(f"self.{name}(", f"self.inner.{name[0]}(") for name in names]
     made = ("super().__init__()", "super().__init__()\n        self.inner = nn.Module()")
+    # One of them in a plain list, of which torch knows nothing.
+    made = (made[0], f"{made[1]}\n        self.several = [None, self.inner]")
     layer = layer_of(tmp_path, AT_ONCE, made, *edits)
-    paths = {"q_proj": "inner.q", "k_proj": "inner.k", "v_proj": "inner.v.weight", "out_proj": "inner.o"}
+    paths = {"q_proj": "inner.q", "k_proj": "several.1.k", "v_proj": "inner.v.weight", "out_proj": "inner.o"}
     assert check_multi_head(layer, adapter=paths)
     lost = check_multi_head(layer, adapter=paths | {"q_proj": "inner.query"})
     assert "were not found ('Module' object has no attribute 'query')" in lost.message

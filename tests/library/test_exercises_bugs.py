@@ -10,12 +10,9 @@ from mha_course.exercises import bugs
 from mha_lib import MultiHeadAttention
 
 ONE_HEAD = {
-    "merge without transpose",
-    "split without transpose",
-    "lengths in wrong order",
-    "compounded projections",
-    "scale by model width",
-}
+    "merge without transpose", "split without transpose", "lengths in wrong order",
+    "compounded projections", "scale by model width",
+}  # fmt: skip
 
 
 def ratio_of_differences(layer, *, centred=True):
@@ -78,9 +75,6 @@ def test_other_lists_of_specimens_get_the_reason_for_the_first_mistake():
     assert "no specimen is called 'no mask'" in repr(exercises.check_one_head(lambda: ["no mask"]))
 
 
-# ------------------------------------------------------------------ escape
-
-
 class Layer(MultiHeadAttention):
     """A right layer, called as those of the page."""
 
@@ -116,8 +110,7 @@ def wrong_output(layer):
 
 
 def wrong_row_sums(layer):
-    sums = layer(tokens())[1].sum(-1)
-    return not torch.allclose(sums, torch.ones(()))
+    return not torch.allclose(layer(tokens())[1].sum(-1), torch.ones(()))
 
 
 def second_call_differs(layer):
@@ -127,17 +120,14 @@ def second_call_differs(layer):
 DETECTORS = {"output": wrong_output, "row sums": wrong_row_sums}
 
 
-@pytest.mark.parametrize(
-    ("pair", "sentence"),
-    [
-        ((Remembers, second_call_differs), "Right in the case that was tried: 2 detectors."),
-        ((Doubles, second_call_differs), "your specimen is found by: output"),
-        ((Remembers, lambda layer: layer(3)), "it raises"),
-        (Remembers, "a specimen and a detector are expected, got <class"),
-        ((Remembers(15, 3), second_call_differs), "the specimen must be a class, got"),
-        (None, "the function returns None."),
-    ],
-)
+@pytest.mark.parametrize(("pair", "sentence"), [
+    ((Remembers, second_call_differs), "Right in the case that was tried: 2 detectors."),
+    ((Doubles, second_call_differs), "your specimen is found by: output"),
+    ((Remembers, lambda layer: layer(3)), "it raises"),
+    (Remembers, "a specimen and a detector are expected, got <class"),
+    ((Remembers(15, 3), second_call_differs), "the specimen must be a class, got"),
+    (None, "the function returns None."),
+])  # fmt: skip
 def test_an_escape_gets_its_verdict(pair, sentence):
     verdict = exercises.check_escape(lambda: pair, Layer, DETECTORS)
     assert sentence in verdict.message

@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from exercise_cells import solution_of
+from exercise_cells import accepts, solution_of
 
 from mha_course import exercises
 from mha_lib import MultiHeadAttention, dot_product_attention
@@ -25,6 +25,15 @@ def test_a_cache_that_is_filled_without_gradients_is_accepted():
     assert "no gradient reaches `W_k`" in frozen.message
 
 
+def by_position(query, key, value):
+    if query.shape[-2] in (1, key.shape[-2]):
+        return F.scaled_dot_product_attention(query, key, value, None, 0.0, query.shape[-2] > 1)
+    return dot_product_attention(query, key, value, is_causal=True, need_weights=False)[0]
+
+
+test_another_right_answer_is_accepted = accepts({"check_torch_causal": [by_position]})
+
+
 def test_what_is_returned_is_asked_for_in_words():
     def grows(layer, token, keys, values, t):
         keys, values = (torch.cat((x, x[:, :, :1]), 2) for x in (keys, values))
@@ -32,10 +41,8 @@ def test_what_is_returned_is_asked_for_in_words():
 
     assert "after token 0 the keys have shape (2, 3, 6, 11)" in exercises.check_slots(grows).message
     assert "should return three results" in exercises.check_slots(lambda layer, x, *_: x).message
-    assert (
-        "MultiHeadAttention, got Linear"
-        in exercises.check_share_keys(lambda layer, count: torch.nn.Linear(2, 3)).message
-    )
+    other = exercises.check_share_keys(lambda layer, count: torch.nn.Linear(2, 3))
+    assert "MultiHeadAttention, got Linear" in other.message
     assert "the layer has 6 key heads" in exercises.check_share_keys(lambda layer, count: layer).message
 
 

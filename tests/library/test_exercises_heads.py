@@ -26,12 +26,8 @@ def test_what_is_returned_is_asked_for_in_words():
     ours = MultiHeadAttention(12, 3)
     assert "should return two results" in exercises.check_to_torch(lambda *_: ours).message
     assert "should be an nn.MultiheadAttention" in exercises.check_to_torch(lambda *_: (ours, None)).message
-    assert (
-        "`parameters` is 0.5 times"
-        in exercises.check_layer_sizes(
-            lambda e, h, layers, n: (e // h, (1, h, n, n), 2 * (e**2 + e), layers * h * n**2 / 2**18)
-        ).message
-    )
+    half = lambda e, h, layers, n: (e // h, (1, h, n, n), 2 * (e**2 + e), layers * h * n**2 / 2**18)  # noqa: E731
+    assert "`parameters` is 0.5 times" in exercises.check_layer_sizes(half).message
 
 
 def test_other_right_answers_pass():
@@ -40,9 +36,8 @@ def test_other_right_answers_pass():
 
     assert exercises.check_sum_over_heads(by_concatenation)
     assert exercises.check_free_widths(lambda e, h, p, d_k, d_v: (p * h * (2 * e + d_k + d_v), 0.5 * p))
-    assert exercises.check_to_torch(
-        lambda layer, lens, n: (layer.to_torch(), ~(torch.arange(n) < lens.unsqueeze(1)))
-    )
+    visible = lambda lens, n: torch.arange(n) < lens.unsqueeze(1)  # noqa: E731
+    assert exercises.check_to_torch(lambda layer, lens, n: (layer.to_torch(), ~visible(lens, n)))
 
 
 def test_a_tolerance_for_hidden_weights_is_refused():

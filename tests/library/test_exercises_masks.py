@@ -60,7 +60,6 @@ test_an_answer_gets_its_verdict = judges(ANSWERS)
 
 @pytest.mark.no_shape_checks
 def test_an_integer_mask_is_refused_by_the_layer_and_the_verdict_says_so():
-    verdict = CHECKS["check_left_padding"](
-        lambda layer, x, mask: layer(x, x, x, mask[:, None], is_causal=True)
-    )
+    causal = lambda layer, x, mask: layer(x, x, x, mask[:, None], is_causal=True)  # noqa: E731
+    verdict = CHECKS["check_left_padding"](causal)
     assert "attn_mask must be a bool tensor" in verdict.message

@@ -5,17 +5,13 @@ import time
 import pytest
 from exercise_cells import CHAPTERS, CHECKS, checker_of, checkers_of, pieces_of, solution_of, solved
 
-from mha_course.exercises import Exercise
+from mha_course.exercises import Exercise, multi_head
 
 PAGES = [path.stem for path in sorted(CHAPTERS.glob("*.ipynb"))]
 # These solutions run the detectors of the bug zoo, which only its page makes, and there they are checked.
 IN_THE_ZOO = {"check_one_head", "check_escape"}
-SOLVED = [
-    (page, number)
-    for page in PAGES
-    for number, name in enumerate(checkers_of(page), 1)
-    if name not in IN_THE_ZOO
-]
+SOLVED = [(page, number) for page in PAGES for number, name in enumerate(checkers_of(page), 1)
+          if name not in IN_THE_ZOO]  # fmt: skip
 EXERCISES = [name for name, check in CHECKS.items() if isinstance(check, Exercise)]
 
 
@@ -46,3 +42,10 @@ def test_a_checker_tells_its_known_mistakes_apart(name):
     assert not verdict
     if check.takes == "function":
         assert "the function returns None. Write the missing lines" in verdict.message
+
+
+def test_no_case_that_stands_in_code_is_dropped_unnoticed():
+    """Those in Markdown are noted in tools/read.json."""
+    code = ("check_name_the_scale", "check_translate", "check_convention")
+    assert [len(CHECKS[name].cases) for name in code] == [9, 16, 5]
+    assert len({**multi_head._CASES, **multi_head._CAUSAL}) == 13

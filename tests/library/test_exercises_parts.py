@@ -11,18 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mha_course.exercises import (
-    Exercise,
-    check_cache,
-    check_masked_softmax,
-    check_positions,
-    check_rotary,
-    softmax_positions_cache,
-)
+from mha_course.exercises import Exercise, check_cache, check_masked_softmax, check_positions, check_rotary
+from mha_course.exercises import softmax_positions_cache as checkers
 
 LOWEST = torch.finfo(torch.float32).min
 
-# --------------------------------------------------------------------------------
 # Masked softmax
 
 
@@ -72,7 +65,6 @@ SOFTMAX_UNKNOWN = {
     "no result carries a gradient": lambda s, m: by_hand(s.detach(), m),
 }
 
-# --------------------------------------------------------------------------------
 # Sinusoidal positions
 
 
@@ -128,7 +120,6 @@ TABLE_UNKNOWN = {
     ),
 }
 
-# --------------------------------------------------------------------------------
 # Rotation
 
 
@@ -161,10 +152,8 @@ def turned_column_by_column(x, angles):
     columns = []
     for i in range(x.shape[-1] // 2):
         cos, sin = angles[:, i].cos(), angles[:, i].sin()
-        columns += [
-            x[..., 2 * i] * cos - x[..., 2 * i + 1] * sin,
-            x[..., 2 * i] * sin + x[..., 2 * i + 1] * cos,
-        ]
+        even, odd = x[..., 2 * i], x[..., 2 * i + 1]
+        columns += [even * cos - odd * sin, even * sin + odd * cos]
     return torch.stack(columns, dim=-1)
 
 
@@ -183,7 +172,6 @@ ROTARY_UNKNOWN = {
     ),
 }
 
-# --------------------------------------------------------------------------------
 # Cache
 
 
@@ -266,61 +254,43 @@ CACHE_UNKNOWN = {
     "right for one token, wrong for two tokens (x (2, 7), W_q (7, 3), W_k (7, 3), W_v (7, 5))": with_sigmoids,
 }
 
-# --------------------------------------------------------------------------------
 # Verdicts
 
-RIGHT = [
-    (check_masked_softmax, filled_with_infinity),
-    (check_masked_softmax, filled_with_the_lowest),
-    (check_masked_softmax, by_hand),
-    (check_masked_softmax, by_loops),
-    (check_masked_softmax, added_lowest),
-    (check_positions, table_by_loops),
-    (check_positions, table_by_slices),
-    (check_positions, table_by_shifted_sines),
-    (check_positions, table_in_numpy),
-    (check_positions, table_of_complex_numbers),
-    (partial(check_positions, added=True), lambda x: x + table_by_loops(*x.shape[1:])),
-    (partial(check_positions, added=True), lambda x: (x + table_by_slices(*x.shape[1:])).numpy()),
-    (check_rotary, turned_by_complex_numbers),
-    (check_rotary, turned_in_slices),
-    (check_rotary, turned_by_repeating),
-    (check_rotary, turned_by_matrices),
-    (check_rotary, turned_column_by_column),
-    (partial(check_rotary, interleaved=False), turned_halves),
-    (check_cache, decoded_from_lists),
-    (check_cache, decoded_from_slots),
-    (check_cache, decoded_by_concatenation),
-    (check_cache, decoded_online),
-    (check_cache, decoded_by_a_class),
-]
-UNKNOWN = [
-    (check, sentence, answer)
-    for check, answers in (
-        (check_masked_softmax, SOFTMAX_UNKNOWN),
-        (check_positions, TABLE_UNKNOWN),
-        (check_rotary, ROTARY_UNKNOWN),
-        (check_cache, CACHE_UNKNOWN),
-    )
-    for sentence, answer in answers.items()
-]
+TABLES = [table_by_loops, table_by_slices, table_by_shifted_sines, table_in_numpy, table_of_complex_numbers]
+TURNS = [turned_by_complex_numbers, turned_in_slices, turned_by_repeating, turned_by_matrices]
+CACHES = [decoded_from_lists, decoded_from_slots, decoded_by_concatenation, decoded_online]
+RIGHT = {
+    check_masked_softmax: [filled_with_infinity, filled_with_the_lowest, by_hand, by_loops, added_lowest],
+    check_positions: TABLES,
+    partial(check_positions, added=True): [
+        lambda x: x + table_by_loops(*x.shape[1:]), lambda x: (x + table_by_slices(*x.shape[1:])).numpy(),
+    ],
+    check_rotary: [*TURNS, turned_column_by_column],
+    partial(check_rotary, interleaved=False): [turned_halves],
+    check_cache: [*CACHES, decoded_by_a_class],
+}  # fmt: skip
+UNKNOWN = {
+    check_masked_softmax: SOFTMAX_UNKNOWN, check_positions: TABLE_UNKNOWN,
+    check_rotary: ROTARY_UNKNOWN, check_cache: CACHE_UNKNOWN,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("check", "answer"), RIGHT)
+@pytest.mark.parametrize(("check", "answer"), [(check, one) for check, all_ in RIGHT.items() for one in all_])
 def test_right_answer_is_accepted(check, answer):
     verdict = check(answer)
     assert verdict, verdict
 
 
-@pytest.mark.parametrize(("check", "sentence", "answer"), UNKNOWN)
+@pytest.mark.parametrize(
+    ("check", "sentence", "answer"),
+    [(check, *pair) for check, answers in UNKNOWN.items() for pair in answers.items()],
+)
 def test_answer_that_is_wrong_in_another_way_gets_a_sentence(check, sentence, answer):
     verdict = check(answer)
     assert not verdict
     assert sentence in verdict.message
 
 
-@pytest.mark.parametrize(
-    "exercise", [one for one in vars(softmax_positions_cache).values() if isinstance(one, Exercise)]
-)
+@pytest.mark.parametrize("exercise", [one for one in vars(checkers).values() if isinstance(one, Exercise)])
 def test_an_exercise_tells_its_known_mistakes_apart(exercise):
     assert exercise.audit() == []

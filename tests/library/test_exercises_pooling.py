@@ -50,12 +50,8 @@ def noise_by_leaving_out(y):
 def solved_line(query, key, value, bandwidth):
     """Weighted least squares by `lstsq`, one query at a time."""
     rows = []
-    for q, k, v in zip(
-        query.reshape(-1, *query.shape[-2:]),
-        key.reshape(-1, *key.shape[-2:]),
-        value.reshape(-1, *value.shape[-2:]),
-        strict=True,
-    ):
+    samples = (x.reshape(-1, *x.shape[-2:]) for x in (query, key, value))
+    for q, k, v in zip(*samples, strict=True):
         for place in q:
             root = torch.exp(-((k - place) ** 2) / (4 * bandwidth**2))
             design = torch.cat([torch.ones_like(k), k - place], dim=1)

@@ -38,25 +38,18 @@ def in_place(layer):
     return layer
 
 
-test_another_right_answer_is_accepted = accepts(
-    {
-        "check_learned_start": [replaced],
-        "check_slopes": [mha_lib.alibi_slopes],
-        "check_distance_bias": [with_the_future],
-        "check_ntk_base": [lambda d, base, s: math.exp(math.log(base) + math.log(s) * d / (d - 2))],
-        "check_to_halves": [with_permuted_values],
-    }
-)
+test_another_right_answer_is_accepted = accepts({
+    "check_learned_start": [replaced], "check_slopes": [mha_lib.alibi_slopes],
+    "check_distance_bias": [with_the_future], "check_to_halves": [with_permuted_values],
+    "check_ntk_base": [lambda d, base, s: math.exp(math.log(base) + math.log(s) * d / (d - 2))],
+})  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "answer", "problem"),
-    [
-        ("check_to_halves", in_place, "changes its argument `layer` in place"),
-        ("check_to_halves", lambda layer: torch.zeros(3), "a layer is expected as the result, got Tensor"),
-        ("check_learned_start", lambda d, n: 3, "a layer is expected as the result, got int"),
-        ("check_stored_entries", lambda d, n: [d * n] * 2, "`entries` has shape (2,), expected (2, 3)"),
-    ],
-)
+@pytest.mark.parametrize(("name", "answer", "problem"), [
+    ("check_to_halves", in_place, "changes its argument `layer` in place"),
+    ("check_to_halves", lambda layer: torch.zeros(3), "a layer is expected as the result, got Tensor"),
+    ("check_learned_start", lambda d, n: 3, "a layer is expected as the result, got int"),
+    ("check_stored_entries", lambda d, n: [d * n] * 2, "`entries` has shape (2,), expected (2, 3)"),
+])  # fmt: skip
 def test_what_no_layer_or_table_may_do_is_said(name, answer, problem):
     assert problem in CHECKS[name](answer).message

@@ -26,9 +26,8 @@ def moments(d, mu_q, mu_k, sigma_q, sigma_k):
 
 def three(valid_lens, length, window):
     places = range(length)
-    return torch.tensor(
-        [[[j < n and 0 <= i - j < window for j in places] for i in places] for n in valid_lens.tolist()]
-    )
+    near = [[0 <= i - j < window for j in places] for i in places]
+    return torch.tensor([[[j < n and row[j] for j in places] for row in near] for n in valid_lens.tolist()])
 
 
 def attention(x, valid_lens=None, is_causal=False, *, fill=None, join=all):

@@ -63,22 +63,16 @@ def test_other_right_answers_are_accepted():
     assert e.check_cross_shapes(lambda b, s, t, d, h: ([b, t, d], torch.tensor([b, h, t, s]), -1))
 
 
-@pytest.mark.parametrize(
-    ("detector", "sentence"),
-    [
-        (lambda layer, x: by_one_change(layer, x, [x.shape[1] - 1]), "it changes only the last input. "),
-        (lambda layer, x: by_one_change(layer, x, outputs=slice(1)), "it looks only at output 0. "),
-        (lambda layer, x: by_one_change(layer, x, [x.shape[1] - 1], slice(1)),
-         "it looks only at output 0 and the last input. "),
-        (
-            lambda layer, x: by_one_change(layer, x, [1]),
-            "wrong for a mask in which output 0 sees input 3 (x (1, 5, 6)): "
-            "`leaks` is False, where True is expected",
-        ),
-        (lambda layer, x: x.shape[1] == 7 or by_changes(layer, x),
-         "wrong for a recurrent layer (x (1, 7, 2)): `leaks` is True, where False is expected"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("detector", "sentence"), [
+    (lambda layer, x: by_one_change(layer, x, [x.shape[1] - 1]), "it changes only the last input. "),
+    (lambda layer, x: by_one_change(layer, x, outputs=slice(1)), "it looks only at output 0. "),
+    (lambda layer, x: by_one_change(layer, x, [x.shape[1] - 1], slice(1)),
+     "it looks only at output 0 and the last input. "),
+    (lambda layer, x: by_one_change(layer, x, [1]),
+     "which output 0 sees input 3 (x (1, 5, 6)): `leaks` is False, where True is expected"),
+    (lambda layer, x: x.shape[1] == 7 or by_changes(layer, x),
+     "wrong for a recurrent layer (x (1, 7, 2)): `leaks` is True, where False is expected"),
+])  # fmt: skip
 def test_a_detector_that_looks_at_a_part_is_refused(detector, sentence):
     verdict = e.check_leak_detector(detector)
     assert not verdict

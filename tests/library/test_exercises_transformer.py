@@ -87,19 +87,12 @@ def loss_again(logits, twice):
 
 RIGHT = {
     "check_decoder_parameters": [counted, lambda e, _, h: 8 * e * e + 2 * e * h + 15 * e + h],
-    "check_post_norm": [TorchPostNorm],
-    "check_smooth_loss": [torch_loss, loss_by_targets],
-    "check_tied": [tied_the_other_way],
-    "check_beam": [beam_search],
-    "check_one_head_left": [gates],
-    "check_mixed_memory": [written],
-    "check_wide_tokens": [wide],
+    "check_post_norm": [TorchPostNorm], "check_smooth_loss": [torch_loss, loss_by_targets],
+    "check_tied": [tied_the_other_way], "check_beam": [beam_search], "check_one_head_left": [gates],
+    "check_mixed_memory": [written], "check_wide_tokens": [wide],
     "check_gpt2_parameters": [parameters_of_gpt2],
-    "check_gated_width": [lambda width: round(width * 8 / 3)],
-    "check_loss_again": [loss_again],
-}
-
-
+    "check_gated_width": [lambda width: round(width * 8 / 3)], "check_loss_again": [loss_again],
+}  # fmt: skip
 test_other_right_answers_are_accepted = accepts(RIGHT)
 
 
@@ -107,13 +100,10 @@ def too_long(model, source, beam_size, steps):
     return [(0.0, [START] * (steps + 2))]
 
 
-@pytest.mark.parametrize(
-    ("name", "answer", "sentence"),
-    [
-        ("check_post_norm", lambda *_: 3, "it raises TypeError: the class must be an nn.Module"),
-        ("check_beam", lambda *_: 5, "it raises TypeError: the beam must be a list of pairs"),
-        ("check_beam", too_long, "it raises ValueError: an answer is longer than START and 3 symbols"),
-    ],
-)
+@pytest.mark.parametrize(("name", "answer", "sentence"), [
+    ("check_post_norm", lambda *_: 3, "it raises TypeError: the class must be an nn.Module"),
+    ("check_beam", lambda *_: 5, "it raises TypeError: the beam must be a list of pairs"),
+    ("check_beam", too_long, "it raises ValueError: an answer is longer than START and 3 symbols"),
+])  # fmt: skip
 def test_what_has_another_form_is_asked_for_in_words(name, answer, sentence):
     assert sentence in CHECKS[name](answer).message

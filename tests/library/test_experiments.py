@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from random_tensors import generator
 from torch.testing import assert_close
 
 import mha_course.experiments
@@ -29,7 +30,7 @@ TINY = '''
 """A line that learns a slope."""
 
 import torch
-from common import Arm, run_script
+from common import Arm
 from torch import nn
 
 from mha_course.data import noisy_curve
@@ -59,10 +60,6 @@ ARMS = {
     for name, lr, keep in (("fast", 0.1, 1), ("slow", 0.01, 0))
 }
 BOUNDS = {"flat": 0.5}
-
-
-if __name__ == "__main__":
-    run_script(__file__, ARMS, BOUNDS)
 '''
 
 
@@ -83,7 +80,7 @@ def folder(made, tmp_path):
 
 
 def run(folder, *options):
-    command = [sys.executable, str(folder / "tiny.py"), *options]
+    command = [sys.executable, str(folder / "common.py"), "tiny", *options]
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=FOLDER.parent)
 
 
@@ -156,10 +153,7 @@ def test_an_unknown_arm_measure_or_seed_is_named(folder):
 
 def curves(kind, *, records=40, noise=0.01):
     """Five learning curves as `fit` records them, (5, records), under a rate that ends at 0."""
-    time, log = (
-        torch.linspace(0, 1, records),
-        torch.randn(5, records, generator=torch.Generator().manual_seed(7)),
-    )
+    time, log = torch.linspace(0, 1, records), torch.randn(5, records, generator=generator(7))
     plateau = torch.ones(5, 1) * (0.4 + 1.6 * torch.exp(-12 * time))
     shapes = {
         "at a floor": plateau,
@@ -297,17 +291,14 @@ def arm(**changes):
     return COMMON.Arm(**{**settings, **changes})
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"rates": (0.01,)},
-        {"rates": (0.003, 0.01)},
-        {"rates": (0.01, 0.011, 0.012)},  # as good as one rate
-        {"rates": (0.0001, 0.01, 1.0)},
-        {"seeds": 4},
-        {"rates": (0.01,), "because": "no"},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"rates": (0.01,)},
+    {"rates": (0.003, 0.01)},
+    {"rates": (0.01, 0.011, 0.012)},  # as good as one rate
+    {"rates": (0.0001, 0.01, 1.0)},
+    {"seeds": 4},
+    {"rates": (0.01,), "because": "no"},
+])  # fmt: skip
 def test_an_arm_of_a_comparison_has_three_rates_and_five_seeds(changes):
     with pytest.raises(ValueError, match=r"^rates must be at least 3, each 2 .* at least 5 seeds, got"):
         arm(**changes)
@@ -441,31 +432,25 @@ def test_a_number_changed_by_hand_is_refused(folder):
 # what is stale
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new"),
-    [
-        ("tiny.py", "STEPS = 40", "STEPS = 50"),
-        ("tiny.py", 'return {"slope"', 'return {"slopes"'),
-        ("tiny.py", "nn.Linear(1, 1)", "nn.Linear(1, 1, bias=False)"),
-        ("common.py", "self.steps, 40", "self.steps, 20"),
-    ],
-)
+@pytest.mark.parametrize(("file", "old", "new"), [
+    ("tiny.py", "STEPS = 40", "STEPS = 50"),
+    ("tiny.py", 'return {"slope"', 'return {"slopes"'),
+    ("tiny.py", "nn.Linear(1, 1)", "nn.Linear(1, 1, bias=False)"),
+    ("common.py", "self.steps, 40", "self.steps, 20"),
+])  # fmt: skip
 def test_other_code_is_refused(folder, file, old, new):
     change(folder / file, old, new)
     assert "made by other code" in refused(folder)
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new"),
-    [
-        ("tiny.py", "STEPS = 40", "# How long.\nSTEPS = 40"),
-        ("tiny.py", '    """The slopes."""\n', ""),
-        ("tiny.py", "def batch(generator):", "def batch(generator: torch.Generator) -> tuple:"),
-        ("tiny.py", "return split.x_train, split.y_train",
-         "return (\n        split.x_train, split.y_train\n    )"),
-        ("common.py", "short training of one seed", "brief training of a single seed"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("file", "old", "new"), [
+    ("tiny.py", "STEPS = 40", "# How long.\nSTEPS = 40"),
+    ("tiny.py", '    """The slopes."""\n', ""),
+    ("tiny.py", "def batch(generator):", "def batch(generator: torch.Generator) -> tuple:"),
+    ("tiny.py", "return split.x_train, split.y_train",
+     "return (\n        split.x_train, split.y_train\n    )"),
+    ("common.py", "short training of one seed", "brief training of a single seed"),
+])  # fmt: skip
 def test_comments_docstrings_annotations_and_layout_do_not_count(folder, file, old, new):
     change(folder / file, old, new)
     load(folder)
@@ -481,13 +466,10 @@ def library(monkeypatch, tmp_path):
     return package
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("y_train = curve(x_train) + noise", "y_train = curve(x_train) - noise"),
-        ("torch.sin(2 * x) + 0.5 * x", "torch.sin(2 * x) + 0.6 * x"),  # called by what is imported
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), [
+    ("y_train = curve(x_train) + noise", "y_train = curve(x_train) - noise"),
+    ("torch.sin(2 * x) + 0.5 * x", "torch.sin(2 * x) + 0.6 * x"),  # called by what is imported
+])  # fmt: skip
 def test_another_version_of_the_data_is_refused(folder, library, old, new):
     load(folder)
     change(library / "data" / "__init__.py", old, new)
@@ -499,27 +481,21 @@ def test_another_training_loop_is_refused(folder, library):
     assert "made by other code" in refused(folder)
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new"),
-    [
-        ("data/__init__.py", "tokens.flip(-1)", "tokens.flip(-1).flip(-1)"),  # data of another experiment
-        ("data/__init__.py", '"not be negative"', '"be positive or 0"'),
-        ("training.py", 'check_positive("lr", lr)', 'check_positive("learning rate", lr)'),
-        ("training.py", "Train in place with Adam", "Train with Adam, in place"),
-    ],
-)
+@pytest.mark.parametrize(("file", "old", "new"), [
+    ("data/__init__.py", "tokens.flip(-1)", "tokens.flip(-1).flip(-1)"),  # data of another experiment
+    ("data/__init__.py", '"not be negative"', '"be positive or 0"'),
+    ("training.py", 'check_positive("lr", lr)', 'check_positive("learning rate", lr)'),
+    ("training.py", "Train in place with Adam", "Train with Adam, in place"),
+])  # fmt: skip
 def test_what_changes_no_result_does_not_count(folder, library, file, old, new):
     change(library / file, old, new)
     load(folder)
 
 
-@pytest.mark.parametrize(
-    ("new", "error"),
-    [
-        ("from mha_course.date import noisy_curve", FileNotFoundError),
-        ("from mha_course.data import noisy_curves", ValueError),
-    ],
-)
+@pytest.mark.parametrize(("new", "error"), [
+    ("from mha_course.date import noisy_curve", FileNotFoundError),
+    ("from mha_course.data import noisy_curves", ValueError),
+])  # fmt: skip
 def test_what_is_imported_must_be_found(folder, new, error):
     """A module or name that was renamed never leaves a hash of nothing."""
     change(folder / "tiny.py", "from mha_course.data import noisy_curve", new)
@@ -659,8 +635,7 @@ def test_stored_results_are_those_of_the_code_that_is_here(name):
 
 
 def test_nothing_is_stored_without_its_script():
-    stored = {path.stem for path in STORED_FOLDER.iterdir()}
-    assert stored <= set(experiment_names())
+    assert {path.stem for path in STORED_FOLDER.iterdir()} <= set(experiment_names())
     assert len(STORED) >= 5
 
 

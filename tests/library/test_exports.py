@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,9 @@ def modules_of(package):
 
 
 LIBRARY = modules_of(mha_lib)
-# test_types.py tries the widgets; pictures take the numbers of their pages, which draw them; pages explain
-# what they build.
-SUPPORT = [
-    name
-    for name in modules_of(mha_course)
-    if not re.search(r"\.(widgets|exercises|questions|pictures|built)", name)
-]
+# test_types.py tries the widgets; their pages draw the pictures, and explain what they build.
+OTHERS = re.compile(r"\.(widgets|exercises|questions|pictures|built)")
+SUPPORT = [name for name in modules_of(mha_course) if not OTHERS.search(name)]
 MODULES = (*LIBRARY, *SUPPORT)
 
 # What other people's code relies on. Annotations are left out; `self` too.
@@ -179,11 +176,8 @@ def public(module):
     }
 
 
-PUBLIC = {
-    f"{module}.{name}": thing
-    for module in MODULES
-    for name, thing in public(importlib.import_module(module)).items()
-}
+FOUND = {module: public(importlib.import_module(module)) for module in MODULES}
+PUBLIC = {f"{module}.{name}": thing for module in MODULES for name, thing in FOUND[module].items()}
 METHODS = {
     f"{path}.{name}": getattr(thing, name)
     for path, thing in PUBLIC.items()
@@ -241,8 +235,8 @@ def test_everything_public_says_what_it_takes_and_raises(path):
             assert said, f"{name} is not documented"
     source = inspect.getsource(thing.__init__ if inspect.isclass(thing) else thing)
     if "raise " in source or "check_" in source:
-        other = re.search(r"Arguments and errors are those\s+of `(\w+)`", text)
-        text = inspect.getdoc(getattr(mha_lib, other[1])) if other else text
+        while other := re.search(r"Arguments and errors are those\s+of `([\w.]+)`", text):
+            text = inspect.getdoc(attrgetter(other[1])(mha_lib))
         assert "Raises:" in text
 
 
@@ -250,8 +244,7 @@ def examples_of(module):
     """The docstrings of a module that hold examples, each once."""
     finder, module = doctest.DocTestFinder(exclude_empty=True), importlib.import_module(module)
     # Who reads an example has imported torch.
-    found = finder.find(module, extraglobs={"torch": torch})
-    return [test for test in found if test.examples]
+    return [test for test in finder.find(module, extraglobs={"torch": torch}) if test.examples]
 
 
 EXAMPLES = {
@@ -275,17 +268,25 @@ def test_everything_public_has_an_example():
     with_own = set(EXAMPLES)
     # Containers are made by the functions whose examples show them.
     containers = {
-        "mha_course.data.Split",
-        "mha_course.data.Sentences",
-        "mha_course.data.dates.WrittenDates",
-        "mha_course.training.History",
-        "mha_course.experiments.Experiment",
-    }
+        "mha_course.data.Split", "mha_course.data.Sentences", "mha_course.data.dates.WrittenDates",
+        "mha_course.training.History", "mha_course.experiments.Experiment",
+    }  # fmt: skip
     assert set(PUBLIC) - containers <= with_own
-    assert {
-        f"mha_lib.multi_head.MultiHeadAttention.{name}"
-        for name in ("split_heads", "merge_heads", "from_torch")
-    } <= with_own
+    methods = ("split_heads", "merge_heads", "from_torch")
+    assert {f"mha_lib.multi_head.MultiHeadAttention.{name}" for name in methods} <= with_own
+
+
+def test_docstrings_state_the_corner_of_the_causal_mask_that_the_code_has():
+    """Queries and keys end together; whatever hides the future says so, or names the function that does."""
+    stated = (
+        "The two sequences end together (bottom-right alignment): the last of `q_len` queries sees every one"
+    )
+    assert stated in " ".join(mha_lib.causal_mask.__doc__.split())
+    assert mha_lib.causal_mask(2, 4)[-1].all() and not mha_lib.causal_mask(2, 4)[0].all()
+    for path, thing in (PUBLIC | METHODS).items():
+        text = " ".join((inspect.getdoc(thing) or "").split())
+        assert not re.search(r"(begin|start)s? together|(top|upper)[- ]left|bottom-left", text), path
+        assert "hide the future" not in text or "`causal_mask`" in text, path
 
 
 def run_python(code):
@@ -295,9 +296,8 @@ def run_python(code):
 def test_importing_the_library_loads_nothing_large():
     """A reader who imports the layers waits for torch and little else."""
     heavy = "matplotlib sklearn IPython anywidget ipywidgets pandas scipy tokenizers safetensors mha_course"
-    done = run_python(
-        f"import sys, mha_lib; print([name for name in {heavy.split()} if name in sys.modules])"
-    )
+    seen = f"[name for name in {heavy.split()} if name in sys.modules]"
+    done = run_python(f"import sys, mha_lib; print({seen})")
     assert done.stdout.strip() == "[]", done.stderr
 
 

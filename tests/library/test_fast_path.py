@@ -18,8 +18,6 @@ from torch.utils._pytree import tree_leaves
 
 from mha_lib import _fast, causal_mask, dot_product_attention, masked_softmax
 
-# memory
-
 
 @pytest.mark.parametrize("mask", [None, bools(Q_LEN, K_LEN)], ids=["", "mask"])
 def test_scores_that_a_rule_returns_are_not_modified(mask, monkeypatch):
@@ -109,12 +107,8 @@ def test_causal_attention_in_blocks_of_queries(q_len, k_len, lens, num_kv_heads,
     wanted, _ = dot_product_attention(*inputs, **options)
     torch.testing.assert_close(found, wanted)
     upstream = random(*wanted.shape, seed=7)
-    torch.testing.assert_close(
-        torch.autograd.grad(found, inputs, upstream), torch.autograd.grad(wanted, inputs, upstream)
-    )
-
-
-# NaN
+    both = [torch.autograd.grad(output, inputs, upstream) for output in (found, wanted)]
+    torch.testing.assert_close(*both)
 
 
 def test_few_keys_get_a_mask_so_that_no_nan_is_lost(monkeypatch):
@@ -219,9 +213,6 @@ def test_nan_is_not_hidden_under_vmap(where, need_weights):
         *(x[None] for x in given)
     )[0]
     assert torch.equal(output.isnan(), nan_rows(where, is_causal=False))
-
-
-# second derivatives
 
 
 @pytest.mark.parametrize(

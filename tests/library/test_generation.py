@@ -95,6 +95,16 @@ def test_a_wide_beam_finds_the_best_of_all_answers(kind, stop):
         torch.testing.assert_close(scores.tolist(), [known[one] for one in best])
 
 
+@KINDS
+def test_a_beam_with_a_cache_is_one_without(kind):
+    """Answers change places at each step, and their caches must follow."""
+    found = [
+        generate(made(kind), PROMPTS, prompt_lens=LENS, max_new=5, beam_size=3, use_cache=use_cache)
+        for use_cache in (True, False)
+    ]
+    torch.testing.assert_close(*found)
+
+
 def pair_of_models(kind):
     """One of transformers' models, and ours with its weights, in float64."""
     none = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -104,12 +114,8 @@ def pair_of_models(kind):
         )
         theirs = transformers.GPT2LMHeadModel(config)
     else:
-        sizes = {
-            "hidden_size": 24,
-            "num_attention_heads": 6,
-            "num_key_value_heads": 2,
-            "intermediate_size": 17,
-        }
+        sizes = {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 2}
+        sizes["intermediate_size"] = 17
         sizes |= {"vocab_size": VOCAB, "num_hidden_layers": 2, "max_position_embeddings": MAX_LEN}
         config = transformers.LlamaConfig(**sizes, **none)
         theirs = transformers.LlamaForCausalLM(config)
@@ -123,12 +129,9 @@ def pair_of_models(kind):
 
 
 DRAWN = {
-    "greedy": {},
-    "temperature": {"temperature": 0.7},
-    "top_k": {"temperature": 1.3, "top_k": 3},
-    "top_p": {"temperature": 1.0, "top_p": 0.6},
-    "all": {"temperature": 1.7, "top_k": 5, "top_p": 0.8},
-}
+    "greedy": {}, "temperature": {"temperature": 0.7}, "top_k": {"temperature": 1.3, "top_k": 3},
+    "top_p": {"temperature": 1.0, "top_p": 0.6}, "all": {"temperature": 1.7, "top_k": 5, "top_p": 0.8},
+}  # fmt: skip
 
 
 @KINDS
@@ -148,14 +151,8 @@ def test_draws_are_those_of_transformers(kind, options):
         torch.manual_seed(seed)
         found, _ = generate(ours, PROMPTS, prompt_lens=LENS, max_new=NEW, **options)
         assert torch.equal(found[:, 0], expected)
-        seeded, _ = generate(
-            ours,
-            PROMPTS,
-            prompt_lens=LENS,
-            max_new=NEW,
-            generator=torch.Generator().manual_seed(seed),
-            **options,
-        )
+        draw = generator(seed)
+        seeded, _ = generate(ours, PROMPTS, prompt_lens=LENS, max_new=NEW, generator=draw, **options)
         assert torch.equal(seeded, found)
 
 
@@ -165,9 +162,7 @@ def test_draws_have_the_probabilities_of_the_model():
         for parameter in model.parameters():
             parameter.mul_(0.3)
     prompt = PROMPTS[:1].expand(20_000, -1)
-    answers, log_probs = generate(
-        model, prompt, max_new=1, temperature=1.0, generator=torch.Generator().manual_seed(0)
-    )
+    answers, log_probs = generate(model, prompt, max_new=1, temperature=1.0, generator=generator())
     expected = log_probs_of(model, PROMPTS[:1])[0, -1]
     shares = answers.flatten().bincount(minlength=VOCAB) / len(prompt)
     # Four standard deviations of the least certain share.

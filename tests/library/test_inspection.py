@@ -362,11 +362,12 @@ GROUPED = {"num_kv_heads": 3}
         {"bias": True, "window": (2, 0), "softcap": 5.0},
         {"scale": torch.linspace(0.1, 0.9, 6, dtype=torch.float64).view(6, 1, 1)},
         {"scale": nn.Parameter(torch.linspace(0.1, 0.9, 6, dtype=torch.float64).view(1, 6, 1, 1))},
+        {"scale": nn.Parameter(torch.rand(6, 1, 1, dtype=torch.float64), requires_grad=False)},
         {"scale": torch.tensor(0.3, dtype=torch.float64)},
         {"rotary": RotaryPositionalEncoding(8)},
         {"score": cosine_score},
     ],
-    ids=["plain", "window and softcap", "scale per head", "learned scale", "scale", "rotary", "score"],
+    ids="plain, window and softcap, scale per head, learned scale, frozen, scale, rotary, score".split(", "),
 )
 @pytest.mark.parametrize("off", [[2, 3], [5, 0, 1, 4], []], ids=str)
 def test_query_heads_that_share_keys_are_pruned_together(options, off):
@@ -418,14 +419,11 @@ class LowRank(nn.Module):
         return self.linear(x)
 
 
-@pytest.mark.parametrize(
-    ("wrap", "found"),
-    [
-        (LowRank, "LowRank"),
-        (lambda linear: nn.utils.parametrizations.weight_norm(linear), "ParametrizedLinear"),
-        (lambda linear: prune.random_unstructured(linear, "weight", 0.5), "Linear without a weight"),
-    ],
-)
+@pytest.mark.parametrize(("wrap", "found"), [
+    (LowRank, "LowRank"),
+    (lambda linear: nn.utils.parametrizations.weight_norm(linear), "ParametrizedLinear"),
+    (lambda linear: prune.random_unstructured(linear, "weight", 0.5), "Linear without a weight"),
+])  # fmt: skip
 @pytest.mark.parametrize("name", ["k_proj", "out_proj"])
 def test_a_projection_that_was_replaced_is_named_when_heads_are_pruned(wrap, found, name):
     layer = make_layer()

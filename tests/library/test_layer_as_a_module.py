@@ -14,8 +14,6 @@ from random_tensors import bools, gradients
 
 from mha_lib import KeyValueCache, MultiHeadAttention
 
-# saving, copying, moving
-
 
 @EACH_KIND
 def test_weights_can_be_saved_and_loaded(kind, tmp_path):
@@ -88,8 +86,7 @@ def test_a_layer_on_the_meta_device(kind, need_weights):
         assert output.is_meta and output.shape == query.shape
         if need_weights:
             assert weights.shape == (BATCH, HEADS, Q_LEN, K_LEN)
-    real = layer.to_empty(device="cpu")
-    assert real(*even_inputs(torch.float32))[0].shape == query.shape
+    assert layer.to_empty(device="cpu")(*even_inputs(torch.float32))[0].shape == query.shape
 
 
 @BOTH_PATHS
@@ -116,9 +113,6 @@ def test_repr_names_the_sizes():
         assert f"{name}={value}" in repr(MultiHeadAttention(6, 3, **settings))
 
 
-# what a call leaves behind
-
-
 def state(module):
     """Everything that a module and its parts hold: names, identities, version counters."""
     found = {}
@@ -139,11 +133,9 @@ def test_a_call_leaves_nothing_on_the_layer(training, kind, need_weights):
     layer, given = layer_of(kind).train(training), even_inputs()
     before = state(layer)
     for asked in (
-        {},
-        {"is_causal": True, "valid_lens": LENS},
-        {"attn_bias": BIAS, "attn_mask": bools(Q_LEN, K_LEN)},
-        {"cache": KeyValueCache()},
-    ):
+        {}, {"is_causal": True, "valid_lens": LENS},
+        {"attn_bias": BIAS, "attn_mask": bools(Q_LEN, K_LEN)}, {"cache": KeyValueCache()},
+    ):  # fmt: skip
         output, _ = layer(*given, need_weights=need_weights, **asked)
         assert state(layer) == before
     with pytest.raises(ValueError, match="valid_lens"):
@@ -153,9 +145,6 @@ def test_a_call_leaves_nothing_on_the_layer(training, kind, need_weights):
     for part in layer.modules():
         assert not part._forward_hooks and not part._forward_pre_hooks
         assert not part._backward_hooks and not part._buffers
-
-
-# dropout, seeds, modes
 
 
 def test_returned_weights_are_those_before_dropout():
@@ -217,9 +206,8 @@ def test_the_same_answer_in_every_mode(dtype, hide, kind):
     by_path = []
     for need_weights in (True, False):
         outputs = []
-        for training, mode in itertools.product(
-            (True, False), (torch.enable_grad, torch.no_grad, torch.inference_mode)
-        ):
+        modes = (torch.enable_grad, torch.no_grad, torch.inference_mode)
+        for training, mode in itertools.product((True, False), modes):
             layer.train(training)
             with mode():
                 output, weights = layer(*given, need_weights=need_weights, **hide)

@@ -17,26 +17,17 @@ def bools(*shape, seed=0):
 
 
 ATTN_MASKS = {
-    "none": None,
-    "q k": bools(Q_LEN, K_LEN),
-    "b q k": bools(BATCH, Q_LEN, K_LEN),
-    "b h q k": bools(BATCH, HEADS, Q_LEN, K_LEN),
-    "1 k": bools(1, K_LEN),
-    "q 1": bools(Q_LEN, 1, seed=3),
-    "b 1 k": bools(BATCH, 1, K_LEN),
-    "1 q k": bools(1, Q_LEN, K_LEN),
-    "1 h q k": bools(1, HEADS, Q_LEN, K_LEN),
-    "b 1 q k": bools(BATCH, 1, Q_LEN, K_LEN),
+    "none": None, "q k": bools(Q_LEN, K_LEN), "b q k": bools(BATCH, Q_LEN, K_LEN),
+    "b h q k": bools(BATCH, HEADS, Q_LEN, K_LEN), "1 k": bools(1, K_LEN),
+    "q 1": bools(Q_LEN, 1, seed=3), "b 1 k": bools(BATCH, 1, K_LEN), "1 q k": bools(1, Q_LEN, K_LEN),
+    "1 h q k": bools(1, HEADS, Q_LEN, K_LEN), "b 1 q k": bools(BATCH, 1, Q_LEN, K_LEN),
     "1 h 1 k": bools(1, HEADS, 1, K_LEN),
-}
+}  # fmt: skip
 VALID_LENS = {
-    "none": None,
-    "a sample": torch.tensor([3, 7]),
-    "a hidden sample": torch.tensor([0, 4]),
-    "a query": torch.tensor([[0, 1, 2, 3, 4], [7, 6, 5, 0, 3]]),
-    "one sample": torch.tensor([4]),
+    "none": None, "a sample": torch.tensor([3, 7]), "a hidden sample": torch.tensor([0, 4]),
+    "a query": torch.tensor([[0, 1, 2, 3, 4], [7, 6, 5, 0, 3]]), "one sample": torch.tensor([4]),
     "b 1": torch.tensor([[2], [6]]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64], ids=str)
@@ -118,9 +109,6 @@ def test_the_first_of_three_axes_is_the_batch_even_where_there_are_as_many_heads
         assert torch.equal(everywhere[b, h], mask[b])
 
 
-# Windows
-
-
 @pytest.mark.parametrize("right", [None, 0, 1, 9])
 @pytest.mark.parametrize("left", [None, 0, 2, 9])
 @pytest.mark.parametrize(("q_len", "k_len"), [*itertools.product([0, 1, 5, 7], repeat=2)])
@@ -140,9 +128,6 @@ def test_windows_without_a_side():
     assert sliding_window_mask(5, 7, left=2, device="meta").is_meta
 
 
-# Biases
-
-
 @pytest.mark.parametrize(
     ("bias", "scores"),
     [*((bias, (2, 3, 5, 7)) for bias in ((5, 7), (1, 7), (5, 1))),
@@ -157,15 +142,12 @@ def test_a_bias_that_fits_is_handed_back(bias, scores, dtype):
     assert torch.broadcast_shapes(aligned.shape, scores) == scores
 
 
-@pytest.mark.parametrize(
-    ("bias", "scores"),
-    [
-        *((bias, (2, 3, 5, 7)) for bias in ((3, 5, 7), (2, 5, 7), (1, 5, 7), (7, 5), (5, 6), (7,))),
-        *((bias, (2, 3, 5, 7)) for bias in ((2, 2, 5, 7), (3, 3, 5, 7), (2, 1, 3, 5, 7))),
-        ((3, 5, 7), (3, 3, 5, 7)), ((2, 3, 5, 7), (2, 5, 7)), ((2, 5, 7), (5, 7)), ((), (5, 7)),
-        ((2, 5, 7), (1, 5, 7)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("bias", "scores"), [
+    *((bias, (2, 3, 5, 7)) for bias in ((3, 5, 7), (2, 5, 7), (1, 5, 7), (7, 5), (5, 6), (7,))),
+    *((bias, (2, 3, 5, 7)) for bias in ((2, 2, 5, 7), (3, 3, 5, 7), (2, 1, 3, 5, 7))),
+    ((3, 5, 7), (3, 3, 5, 7)), ((2, 3, 5, 7), (2, 5, 7)), ((2, 5, 7), (5, 7)), ((), (5, 7)),
+    ((2, 5, 7), (1, 5, 7)),
+])  # fmt: skip
 def test_an_ambiguous_bias_is_refused(bias, scores):
     """Three axes against four: is the first that of samples, as in a mask, or of heads, as in ALiBi?"""
     with pytest.raises(ValueError, match=r"attn_bias must .* got") as caught:
@@ -189,5 +171,4 @@ def test_biases_without_numbers():
     assert align_bias(torch.ones(0, 7), (2, 3, 0, 7)).shape == (0, 7)
     learned = torch.zeros(5, 7, requires_grad=True)
     assert align_bias(learned, (2, 3, 5, 7)) is learned
-    stacked = torch.zeros(2, 5, 7)
-    assert torch.vmap(lambda b: align_bias(b, (5, 7)) + 1)(stacked).shape == (2, 5, 7)
+    assert torch.vmap(lambda b: align_bias(b, (5, 7)) + 1)(torch.zeros(2, 5, 7)).shape == (2, 5, 7)

@@ -35,19 +35,12 @@ def test_a_key_mask_combines_with_lengths_and_masks():
 
 
 @BOTH_PATHS
-@pytest.mark.parametrize(
-    "hide",
-    [
-        {},
-        {"attn_mask": bools(Q_LEN, K_LEN)},
-        {"attn_mask": bools(HEADS, Q_LEN, K_LEN)},
-        {"key_mask": bools(K_LEN)},
-        {"valid_lens": torch.tensor(4)},
-        {"valid_lens": torch.tensor([1, 2, 3, 4, 7]), "is_causal": True},
-        {"attn_bias": random(HEADS, Q_LEN, K_LEN, seed=4)},
-    ],
-    ids=lambda hide: " ".join(hide),
-)
+@pytest.mark.parametrize("hide", [
+    {}, {"attn_mask": bools(Q_LEN, K_LEN)}, {"attn_mask": bools(HEADS, Q_LEN, K_LEN)},
+    {"key_mask": bools(K_LEN)}, {"valid_lens": torch.tensor(4)},
+    {"valid_lens": torch.tensor([1, 2, 3, 4, 7]), "is_causal": True},
+    {"attn_bias": random(HEADS, Q_LEN, K_LEN, seed=4)},
+], ids=lambda hide: " ".join(hide))  # fmt: skip
 def test_one_sample_needs_no_batch_axis(hide, need_weights):
     given = [x[0] for x in inputs()]
     output, weights = layer_of()(*given, need_weights=need_weights, **hide)
@@ -67,10 +60,9 @@ def test_one_sample_needs_no_batch_axis(hide, need_weights):
 @pytest.mark.parametrize("softcap", [None, 0.1])
 def test_a_scale_takes_the_place_of_the_root_of_d(softcap, scale, need_weights):
     layer = layer_of(scale=scale, softcap=softcap)
-    query, key, value = (
-        layer.split_heads(proj(x))
-        for proj, x in zip((layer.q_proj, layer.k_proj, layer.v_proj), inputs(), strict=True)
-    )
+    projections = layer.q_proj, layer.k_proj, layer.v_proj
+    pairs = zip(projections, inputs(), strict=True)
+    query, key, value = (layer.split_heads(proj(x)) for proj, x in pairs)
     scores = query @ key.transpose(-2, -1) * (layer.head_dim**-0.5 if scale is None else scale)
     weights = (scores if softcap is None else softcap_scores(scores, softcap)).softmax(-1)
     output, found = layer(*inputs(), need_weights=need_weights)

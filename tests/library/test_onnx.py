@@ -75,8 +75,6 @@ def assert_agrees(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=TOLERANCES[expected.dtype], atol=1e-7)
 
 
-# Attention
-
 ATTENTION = load("attention", "Attention")
 NAMES = pytest.mark.parametrize("name", ATTENTION)
 
@@ -153,13 +151,9 @@ def translate(case):
         masks = torch.stack([placed(rule, offset, q_len, k_len) for offset in offsets])
         mask = both(mask, masks[0] if len(masks) == 1 else masks)
     arguments = {
-        "attn_mask": mask,
-        "attn_bias": bias,
-        "valid_lens": lens,
-        "is_causal": is_causal,
-        "scale": attributes.get("scale"),
-        "softcap": attributes.get("softcap"),
-    }
+        "attn_mask": mask, "attn_bias": bias, "valid_lens": lens, "is_causal": is_causal,
+        "scale": attributes.get("scale"), "softcap": attributes.get("softcap"),
+    }  # fmt: skip
     return query, key, value, arguments, cache
 
 
@@ -208,8 +202,6 @@ def test_attention(name, need_weights):
         assert_agrees(weights, case.outputs["qk_matmul_output"])
 
 
-# RotaryEmbedding
-
 ROTARY = load("rotaryembedding", "RotaryEmbedding")
 
 
@@ -235,9 +227,6 @@ def test_rotary_embedding(name):
     if case.inputs["X"].ndim == 3:
         turned = layer.merge_heads(turned)
     torch.testing.assert_close(turned, case.outputs["Y"], rtol=1e-5, atol=1e-6)
-
-
-# Nothing is silently left out
 
 
 # What the tests above look at; names are those of the operators' specifications.

@@ -43,9 +43,8 @@ def test_adapters_learn_everywhere_and_can_be_merged(kind, dora):
 
     model, call = model_of(kind)
     plain = call(model)
-    targets = sorted(
-        {name.rpartition(".")[2] for name, part in model.named_modules() if type(part) is nn.Linear}
-    )
+    linear = [name for name, part in model.named_modules() if type(part) is nn.Linear]
+    targets = sorted({name.rpartition(".")[2] for name in linear})
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules=targets, use_dora=dora)).eval()
     torch.testing.assert_close(call(adapted), plain, rtol=1e-4, atol=1e-4)
     call(adapted).square().sum().backward()
@@ -65,9 +64,8 @@ def test_weights_may_be_int8(kind):
     model, call = model_of(kind)
     plain = call(model)
     quantize_(model, Int8WeightOnlyConfig())
-    assert any(
-        type(part.weight.data) is not torch.Tensor for part in model.modules() if isinstance(part, nn.Linear)
-    )
+    weights = [part.weight.data for part in model.modules() if isinstance(part, nn.Linear)]
+    assert any(type(weight) is not torch.Tensor for weight in weights)
     torch.testing.assert_close(call(model), plain, rtol=0.1, atol=0.1)
 
 
@@ -94,9 +92,8 @@ def test_sharded_models_compute_in_half_precision(kind, mesh):
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     model, call = model_of(kind)
-    plain = call(
-        copy.deepcopy(model).bfloat16() if kind not in ("encoder", "decoder") else copy.deepcopy(model)
-    )
+    plain = copy.deepcopy(model)
+    plain = call(plain if kind in ("encoder", "decoder") else plain.bfloat16())
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     parts = [part for part in model.modules() if type(part).__name__.endswith("Block")]
     parts += [part for part in (getattr(model, "output", None),) if part is not None]

@@ -87,8 +87,7 @@ def test_learned_positions_are_one_parameter_that_is_stored():
 def test_dropout_of_the_sum_in_training_only(encoding):
     torch.manual_seed(0)
     module, x = (encoding(101, max_len=103, dropout=0.25), torch.full((BATCH, 103, 101), 5.0))
-    dropped = module(x) == 0
-    assert dropped.float().mean().item() == pytest.approx(0.25, abs=0.02)
+    assert (module(x) == 0).float().mean().item() == pytest.approx(0.25, abs=0.02)
     torch.testing.assert_close(module(x).mean(), (x + module.encoding).mean(), rtol=0.02, atol=0)
     module.eval()
     assert torch.equal(module(x), x + module.encoding)
@@ -162,8 +161,7 @@ def test_half_precision_distinguishes_far_positions(dtype, interleaved):
 def test_rotation_keeps_single_and_double_precision(dtype):
     x = random(LENGTH, HEAD_DIM).to(dtype)
     assert RotaryPositionalEncoding(HEAD_DIM)(x).dtype == dtype
-    angles = rotary_angles(LENGTH, HEAD_DIM).double()
-    assert apply_rotary(x, angles).dtype == dtype
+    assert apply_rotary(x, rotary_angles(LENGTH, HEAD_DIM).double()).dtype == dtype
 
 
 @pytest.mark.parametrize("interleaved", PAIRINGS)
@@ -195,8 +193,7 @@ def test_rotary_takes_views():
     rotary = RotaryPositionalEncoding(HEAD_DIM, rotary_dim=6)
     x = random(BATCH, LENGTH, HEADS, HEAD_DIM).transpose(1, 2)
     torch.testing.assert_close(rotary(x), rotary(x.contiguous()))
-    one = random(1, 1, LENGTH, HEAD_DIM)
-    expanded = one.expand(BATCH, HEADS, LENGTH, HEAD_DIM)
+    expanded = random(1, 1, LENGTH, HEAD_DIM).expand(BATCH, HEADS, LENGTH, HEAD_DIM)
     assert torch.equal(rotary(expanded), rotary(expanded.contiguous()))
     for shape in ((0, HEADS, LENGTH, HEAD_DIM), (BATCH, HEADS, 0, HEAD_DIM)):
         assert rotary(torch.zeros(shape)).shape == shape
@@ -319,8 +316,7 @@ def test_huggingface_gives_the_same_bias(causal):
     torch.nn.init.normal_(theirs.relative_attention_bias.weight)
     ours = T5RelativeBias(HEADS, bidirectional=not causal)
     ours.load_state_dict({"table": theirs.relative_attention_bias.weight})
-    expected = theirs.compute_bias(29, 151, past_seen_tokens=122)
-    assert torch.equal(ours(29, 151), expected)
+    assert torch.equal(ours(29, 151), theirs.compute_bias(29, 151, past_seen_tokens=122))
 
 
 def test_the_gradient_counts_the_pairs_of_each_bucket():
@@ -328,8 +324,7 @@ def test_the_gradient_counts_the_pairs_of_each_bucket():
     loss_of_head = torch.tensor([1.0, 10.0, 100.0])
     (layer(5, 7).sum((0, 2, 3)) * loss_of_head).sum().backward()
     pairs = t5_buckets(5, 7, num_buckets=8, max_distance=6).flatten().bincount(minlength=8)
-    expected = pairs[:, None] * loss_of_head
-    torch.testing.assert_close(layer.table.grad, expected)
+    torch.testing.assert_close(layer.table.grad, pairs[:, None] * loss_of_head)
 
 
 def test_the_tables_start_as_xavier_says():
@@ -439,9 +434,8 @@ def test_positions_compile_as_one_graph():
         return score(query, key) + bias(*lengths) + extra
 
     arguments = (*SHAW, torch.arange(2, 7).expand(BATCH, -1))
-    torch.testing.assert_close(
-        torch.compile(scores, fullgraph=True, backend="aot_eager")(*arguments), scores(*arguments)
-    )
+    traced = torch.compile(scores, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(traced(*arguments), scores(*arguments))
 
 
 # scaled rotary

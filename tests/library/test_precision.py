@@ -18,8 +18,6 @@ from random_tensors import differentiable, gradients
 
 from mha_lib import dot_product_attention, dot_product_score
 
-# dtypes
-
 
 @BOTH_PATHS
 @DTYPES
@@ -42,15 +40,11 @@ def test_attention_in_every_dtype_equals_the_loop(shapes, asked, dtype, need_wei
 
 
 @BOTH_PATHS
-@pytest.mark.parametrize(
-    ("dtype", "bias_dtype"),
-    [
-        pair
-        for pair in itertools.product((torch.float64, torch.float32, *HALVES), repeat=2)
-        if set(pair) != set(HALVES)  # these two meet in no model
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("dtype", "bias_dtype"), [
+    pair
+    for pair in itertools.product((torch.float64, torch.float32, *HALVES), repeat=2)
+    if set(pair) != set(HALVES)  # these two meet in no model
+], ids=str)  # fmt: skip
 @pytest.mark.parametrize("hide", [{}, {"is_causal": True}], ids=["", "causal"])
 def test_a_bias_of_any_dtype(hide, dtype, bias_dtype, need_weights):
     """float32 biases come from ALiBi whatever the model's dtype; the sum is not rounded to half precision."""
@@ -133,11 +127,8 @@ def test_gradients_are_at_most_twice_as_inaccurate(size, is_causal, dtype):
     expected = gradients(usual(*wide), wide)
     allowed = [2 * error for error in errors(usual)]
     for need_weights in (True, False):
-        own = errors(
-            lambda *qkv, way=need_weights: dot_product_attention(*qkv, is_causal=is_causal, need_weights=way)[
-                0
-            ]
-        )
+        rest = {"is_causal": is_causal, "need_weights": need_weights}
+        own = errors(lambda *qkv, rest=rest: dot_product_attention(*qkv, **rest)[0])
         assert all(error <= most for error, most in zip(own, allowed, strict=True))
 
 
@@ -151,9 +142,6 @@ def test_a_function_as_rule_gets_half_precision_as_float32():
     assert seen == [(torch.float32, torch.float32)]
     assert output.dtype == torch.float16
     assert output.isfinite().all()
-
-
-# numbers at the edge of what a dtype holds
 
 
 @BOTH_PATHS
@@ -212,9 +200,6 @@ def test_a_bias_beyond_what_the_scores_can_hold(low, need_weights):
     assert output.isfinite().all()
     seen = [row for row in range(Q_LEN) if row != 3]
     torch.testing.assert_close(output[:, :, seen], value[:, :, 2:3].expand(-1, -1, len(seen), -1))
-
-
-# autocast
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

@@ -79,16 +79,13 @@ class Call:
 
     def run(self, query=None, key=None, value=None, **other):
         """Call with some of the arguments replaced: (output, weights)."""
-        tensors = [
-            own if new is None else new
-            for own, new in ((self.query, query), (self.key, key), (self.value, value))
-        ]
+        pairs = (self.query, query), (self.key, key), (self.value, value)
+        tensors = [own if new is None else new for own, new in pairs]
         return dot_product_attention(*tensors, **self.asked() | other)
 
     def seen_by_group(self):
         """Which keys of each key head any query sees: bool (batch, num_kv_heads, k_len)."""
-        seen = self.visible.any(2)
-        return seen.unflatten(1, (-1, self.group)).any(2)
+        return self.visible.any(2).unflatten(1, (-1, self.group)).any(2)
 
 
 seeds = st.integers(0, 10_000)
@@ -275,11 +272,9 @@ def test_the_softmax_alone(data):
         seen = align_mask(mask, scores.shape).expand(scores.shape)
     close(masked_softmax(scores + 3, mask), weights, 10 * ERRORS[dtype])
     for wrong in (math.nan, math.inf, -math.inf, 1e30):
-        filled = scores.masked_fill(~seen, wrong)
-        assert torch.equal(masked_softmax(filled, mask), weights)
+        assert torch.equal(masked_softmax(scores.masked_fill(~seen, wrong), mask), weights)
     largest = scores.masked_fill(~seen, -math.inf).amax(-1, keepdim=True)
-    heaviest = weights.amax(-1, keepdim=True)
-    assert (weights == heaviest)[(scores == largest) & seen].all()
+    assert (weights == weights.amax(-1, keepdim=True))[(scores == largest) & seen].all()
 
 
 # The layer

@@ -181,8 +181,7 @@ def test_quiz_asks_what_the_file_declares(page):
     assert isinstance(choice, Quiz)
     assert choice.name == "page.choice"
     assert isinstance(quiz("page/two", computed={"first": "yes", "second": torch.tensor(0.5)}), Quiz)
-    shape = quiz("page/shape", computed=torch.zeros(2, 3).shape)
-    assert isinstance(shape, TypedAnswer)
+    assert isinstance(quiz("page/shape", computed=torch.zeros(2, 3).shape), TypedAnswer)
     assert isinstance(quiz("page/share", computed=131.0), TypedAnswer)  # within its tolerance
     found = quiz("page/map", computed=[[False, True], [True, True]])
     assert isinstance(found, MapPrediction)
@@ -196,27 +195,23 @@ def test_choice_is_computed_as_text_number_or_index(page):
             quiz("page/two", computed={"first": first, "second": second})
 
 
-@pytest.mark.parametrize(
-    ("name", "computed", "words"),
-    [
-        ("page/choice", None, "computed must hold the answer of ['choice'], got None"),
-        ("page/choice", 64, "must be what the cell computes, '64', got '16'"),
-        ("page/choice", "17", "'17'"),
-        ("page/two", {"first": "yes"}, "computed must be a dict with ['first', 'second']"),
-        ("page/two", "yes", "computed must be a dict with ['first', 'second'], got 'yes'"),
-        ("page/two", {"first": "yes", "second": None}, "computed must hold the answer of ['second']"),
-        ("page/shape", None, "computed must hold the answer of ['shape'], got None"),
-        ("page/shape", (3, 2), "(3, 2)"),
-        ("page/share", 263.0, "263"),
-        ("page/map", [[True, True], [True, True]], "row 'no scale' and column 'shape'"),
-    ],
-)
+@pytest.mark.parametrize(("name", "computed", "words"), [
+    ("page/choice", None, "computed must hold the answer of ['choice'], got None"),
+    ("page/choice", 64, "must be what the cell computes, '64', got '16'"),
+    ("page/choice", "17", "'17'"),
+    ("page/two", {"first": "yes"}, "computed must be a dict with ['first', 'second']"),
+    ("page/two", "yes", "computed must be a dict with ['first', 'second'], got 'yes'"),
+    ("page/two", {"first": "yes", "second": None}, "computed must hold the answer of ['second']"),
+    ("page/shape", None, "computed must hold the answer of ['shape'], got None"),
+    ("page/shape", (3, 2), "(3, 2)"),
+    ("page/share", 263.0, "263"),
+    ("page/map", [[True, True], [True, True]], "row 'no scale' and column 'shape'"),
+])  # fmt: skip
 def test_quiz_refuses_what_the_cell_does_not_compute(page, name, computed, words):
     path = page(SOUND)
     line = SOUND.splitlines().index(f"## {name.partition('/')[2]}") + 1
-    with pytest.raises(
-        ValueError, match=f"{re.escape(words)}.*{re.escape(f'the question at {path}:{line}')}$"
-    ):
+    place = re.escape(f"the question at {path}:{line}")
+    with pytest.raises(ValueError, match=f"{re.escape(words)}.*{place}$"):
         quiz(name, computed=computed)
 
 

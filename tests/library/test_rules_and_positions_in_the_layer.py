@@ -13,32 +13,18 @@ from attention_sizes import BATCH, HEAD_DIM, HEADS, K_LEN, Q_LEN
 from random_tensors import random
 from torch import nn
 
-from mha_lib import (
-    AdditiveScore,
-    BilinearScore,
-    MultiHeadAttention,
-    RotaryPositionalEncoding,
-    ShawScore,
-    cosine_score,
-    dot_product_score,
-    gaussian_score,
-    scaled_dot_product_score,
-    softcap_scores,
-)
-
-# scoring rules
-
+import mha_lib
 
 RULES = {
-    "cosine": (lambda: cosine_score, lambda _: oracles.cosine),
-    "dot": (lambda: dot_product_score, lambda _: oracles.dot),
-    "the default": (lambda: scaled_dot_product_score, lambda _: None),
+    "cosine": (lambda: mha_lib.cosine_score, lambda _: oracles.cosine),
+    "dot": (lambda: mha_lib.dot_product_score, lambda _: oracles.dot),
+    "the default": (lambda: mha_lib.scaled_dot_product_score, lambda _: None),
     "gaussian": (
-        lambda: functools.partial(gaussian_score, bandwidth=2.0),
+        lambda: functools.partial(mha_lib.gaussian_score, bandwidth=2.0),
         lambda _: lambda q, k: -oracles.dot(q - k, q - k) / 8,
     ),
-    "additive": (lambda: AdditiveScore(HEAD_DIM, HEAD_DIM, 17), oracles.additive),
-    "bilinear": (lambda: BilinearScore(HEAD_DIM, HEAD_DIM), oracles.bilinear),
+    "additive": (lambda: mha_lib.AdditiveScore(HEAD_DIM, HEAD_DIM, 17), oracles.additive),
+    "bilinear": (lambda: mha_lib.BilinearScore(HEAD_DIM, HEAD_DIM), oracles.bilinear),
 }
 
 
@@ -63,7 +49,7 @@ def test_a_layer_with_another_scoring_rule(name, hide, num_kv_heads, need_weight
 
 
 def test_a_scoring_module_belongs_to_the_layer_and_learns():
-    layer = make_layer(score=AdditiveScore(HEAD_DIM, HEAD_DIM, 17))
+    layer = make_layer(score=mha_lib.AdditiveScore(HEAD_DIM, HEAD_DIM, 17))
     names = [name for name, _ in layer.named_parameters() if name.startswith("score.")]
     assert names == [f"score.{part}_proj.weight" for part in ("query", "key", "score")]
     for need_weights in (True, False):
@@ -75,8 +61,8 @@ def test_a_scoring_module_belongs_to_the_layer_and_learns():
 @BOTH_PATHS
 def test_a_softcap_bends_the_scores_of_a_rule(need_weights):
     """The cap is applied to what the rule gives, as if it were part of the rule."""
-    capped = make_layer(score=cosine_score, softcap=0.3)
-    expected = make_layer(score=lambda query, key: softcap_scores(cosine_score(query, key), 0.3))
+    capped = make_layer(score=mha_lib.cosine_score, softcap=0.3)
+    expected = make_layer(score=lambda q, k: mha_lib.softcap_scores(mha_lib.cosine_score(q, k), 0.3))
     found, wanted = (layer(*make_inputs(), need_weights=need_weights) for layer in (capped, expected))
     torch.testing.assert_close(found, wanted)
 
@@ -86,7 +72,7 @@ def test_a_rule_sees_all_heads_at_once():
 
     def rule(query, key):
         shapes.append((tuple(query.shape), tuple(key.shape)))
-        return scaled_dot_product_score(query, key)
+        return mha_lib.scaled_dot_product_score(query, key)
 
     make_layer(score=rule, num_kv_heads=1)(*make_inputs())
     assert shapes == [((BATCH, HEADS, Q_LEN, HEAD_DIM), (BATCH, HEADS, K_LEN, HEAD_DIM))]
@@ -111,13 +97,10 @@ def test_a_rule_that_returns_no_scores_is_refused(result):
         make_layer(score=lambda q, k: result)(*make_inputs())
 
 
-# positions
-
-
 def make_rotary_layer(**options):
-    rotary = RotaryPositionalEncoding(14)
+    rotary = mha_lib.RotaryPositionalEncoding(14)
     torch.manual_seed(0)
-    layer = MultiHeadAttention(HEADS * 14, HEADS, bias=True, rotary=rotary, **options)
+    layer = mha_lib.MultiHeadAttention(HEADS * 14, HEADS, bias=True, rotary=rotary, **options)
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.3)
     return layer.double()
@@ -141,7 +124,7 @@ def test_a_layer_rotates_queries_and_keys(is_causal, q_len, k_len, num_kv_heads,
 
 def test_shaw_in_the_layer():
     """With a table of zeros the score is the scaled dot product, with another table it is not."""
-    plain, layer = make_layer(), make_layer(score=ShawScore(HEAD_DIM, 2).double())
+    plain, layer = make_layer(), make_layer(score=mha_lib.ShawScore(HEAD_DIM, 2).double())
     layer.load_state_dict(plain.state_dict(), strict=False)
     inputs = make_inputs()
     expected, _ = plain(*inputs)

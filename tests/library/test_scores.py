@@ -8,26 +8,18 @@ import pytest
 import torch
 from random_tensors import random
 
-from mha_lib import (
-    AdditiveScore,
-    BilinearScore,
-    cosine_score,
-    dot_product_score,
-    gaussian_score,
-    scaled_dot_product_score,
-    softcap_scores,
-)
+import mha_lib
 
 BATCH, HEADS, Q_LEN, K_LEN, WIDTH, KEY_WIDTH, HIDDEN = 2, 3, 5, 7, 11, 13, 17
 
 
 RULES = {
-    "dot": (dot_product_score, oracles.dot),
-    "scaled": (scaled_dot_product_score, lambda q, k: oracles.dot(q, k) / math.sqrt(len(q))),
-    "cosine": (cosine_score, oracles.cosine),
-    "gaussian": (gaussian_score, lambda q, k: -oracles.dot(q - k, q - k) / 2),
+    "dot": (mha_lib.dot_product_score, oracles.dot),
+    "scaled": (mha_lib.scaled_dot_product_score, lambda q, k: oracles.dot(q, k) / math.sqrt(len(q))),
+    "cosine": (mha_lib.cosine_score, oracles.cosine),
+    "gaussian": (mha_lib.gaussian_score, lambda q, k: -oracles.dot(q - k, q - k) / 2),
     "narrow gaussian": (
-        lambda q, k: gaussian_score(q, k, bandwidth=0.3),
+        lambda q, k: mha_lib.gaussian_score(q, k, bandwidth=0.3),
         lambda q, k: -oracles.dot(q - k, q - k) / (2 * 0.3**2),
     ),
 }
@@ -79,19 +71,19 @@ def test_scores_keep_their_dtype(name, dtype):
 def test_the_scale_comes_before_the_product():
     """In half precision q·k overflows here, q·k / √d does not."""
     query = key = torch.full((1, 64), 60.0, dtype=torch.float16)
-    assert dot_product_score(query, key).isinf().all()
-    assert scaled_dot_product_score(query, key).item() == pytest.approx(60 * 60 * 64 / 8, rel=1e-3)
+    assert mha_lib.dot_product_score(query, key).isinf().all()
+    assert mha_lib.scaled_dot_product_score(query, key).item() == pytest.approx(60 * 60 * 64 / 8, rel=1e-3)
 
 
 def test_cosine_of_a_zero_vector_is_zero():
-    scores = cosine_score(torch.zeros(1, WIDTH), torch.ones(K_LEN, WIDTH))
+    scores = mha_lib.cosine_score(torch.zeros(1, WIDTH), torch.ones(K_LEN, WIDTH))
     assert torch.equal(scores, torch.zeros(1, K_LEN))
 
 
 def test_learned_bandwidth_gets_the_gradient_of_the_formula():
     query, key = random(Q_LEN, 2), random(K_LEN, 2, seed=1)
     bandwidth = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
-    gaussian_score(query, key, bandwidth).sum().backward()
+    mha_lib.gaussian_score(query, key, bandwidth).sum().backward()
     exact = oracles.score_matrix(lambda q, k: oracles.dot(q - k, q - k) / 0.7**3, query, key).sum()
     assert bandwidth.grad.item() == pytest.approx(exact, rel=1e-12)
 
@@ -99,27 +91,23 @@ def test_learned_bandwidth_gets_the_gradient_of_the_formula():
 def test_several_bandwidths_at_once():
     query, key = random(Q_LEN, 2), random(K_LEN, 2, seed=1)
     widths = torch.tensor([0.2, 1.0, 3.0], dtype=torch.float64)
-    together = gaussian_score(query, key, widths[:, None, None])
+    together = mha_lib.gaussian_score(query, key, widths[:, None, None])
     for width, scores in zip(widths, together, strict=True):
-        torch.testing.assert_close(scores, gaussian_score(query, key, width.item()))
+        torch.testing.assert_close(scores, mha_lib.gaussian_score(query, key, width.item()))
 
 
 def test_learned_bandwidth_under_vmap():
     """Several models that train at once run under `vmap`, where the sign of a bandwidth cannot be read."""
     query, key, widths = (random(Q_LEN, 2), random(K_LEN, 2, seed=1), torch.tensor([0.2, 1.0, 3.0]).double())
-    together = torch.vmap(lambda width: gaussian_score(query, key, width))(widths)
-    torch.testing.assert_close(together, gaussian_score(query, key, widths[:, None, None]))
+    together = torch.vmap(lambda width: mha_lib.gaussian_score(query, key, width))(widths)
+    torch.testing.assert_close(together, mha_lib.gaussian_score(query, key, widths[:, None, None]))
 
 
 @pytest.mark.parametrize("lead", [(), (BATCH,), (BATCH, HEADS)], ids=str)
-@pytest.mark.parametrize(
-    ("make", "rule"),
-    [
-        (lambda: AdditiveScore(WIDTH, KEY_WIDTH, HIDDEN), oracles.additive),
-        (lambda: BilinearScore(WIDTH, KEY_WIDTH), oracles.bilinear),
-    ],
-    ids=["additive", "bilinear"],
-)
+@pytest.mark.parametrize(("make", "rule"), [
+    (lambda: mha_lib.AdditiveScore(WIDTH, KEY_WIDTH, HIDDEN), oracles.additive),
+    (lambda: mha_lib.BilinearScore(WIDTH, KEY_WIDTH), oracles.bilinear),
+], ids=["additive", "bilinear"])  # fmt: skip
 def test_scores_with_parameters_equal_the_loop(make, rule, lead):
     module = make().double()
     query, key = random(*lead, Q_LEN, WIDTH), random(*lead, K_LEN, KEY_WIDTH, seed=1)
@@ -129,15 +117,12 @@ def test_scores_with_parameters_equal_the_loop(make, rule, lead):
     np.testing.assert_allclose(scores.detach(), expected, rtol=1e-12, atol=1e-12)
 
 
-# A cap
-
-
 @pytest.mark.parametrize("shape", [(), (7,), (BATCH, HEADS, Q_LEN, K_LEN)], ids=str)
 @pytest.mark.parametrize("cap", [0.5, 3, 50.0])
 def test_capped_scores_equal_the_formula(cap, shape):
     scores = 20 * random(*shape)
     before = scores.clone()
-    capped = softcap_scores(scores, cap)
+    capped = mha_lib.softcap_scores(scores, cap)
     assert torch.equal(scores, before)
     expected = [cap * math.tanh(score / cap) for score in scores.flatten().tolist()]
     np.testing.assert_allclose(capped.flatten(), expected, rtol=1e-14)
@@ -148,17 +133,17 @@ def test_capped_scores_equal_the_formula(cap, shape):
 def test_small_scores_hardly_change_and_large_ones_keep_their_order():
     cap = 30.0
     small = torch.linspace(-1, 1, 21, dtype=torch.float64)
-    torch.testing.assert_close(softcap_scores(small, cap), small, rtol=1e-3, atol=0)
+    torch.testing.assert_close(mha_lib.softcap_scores(small, cap), small, rtol=1e-3, atol=0)
     wide = torch.linspace(-90, 90, 61, dtype=torch.float64)
-    assert (softcap_scores(wide, cap).diff() > 0).all()
-    assert softcap_scores(torch.tensor([-math.inf, math.inf]), 7.0).tolist() == [-7, 7]
-    assert softcap_scores(torch.tensor([math.nan]), 7.0).isnan().all()
+    assert (mha_lib.softcap_scores(wide, cap).diff() > 0).all()
+    assert mha_lib.softcap_scores(torch.tensor([-math.inf, math.inf]), 7.0).tolist() == [-7, 7]
+    assert mha_lib.softcap_scores(torch.tensor([math.nan]), 7.0).isnan().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)  # fmt: skip
 def test_capped_scores_keep_their_dtype(dtype):
     scores = (20 * random(BATCH, K_LEN)).to(dtype)
-    capped = softcap_scores(scores, 5)
+    capped = mha_lib.softcap_scores(scores, 5)
     assert capped.dtype == dtype
     error = 4 * torch.finfo(dtype).eps
     torch.testing.assert_close(capped.double(), 5 * torch.tanh(scores.double() / 5), rtol=error, atol=error)
@@ -166,6 +151,6 @@ def test_capped_scores_keep_their_dtype(dtype):
 
 def test_gradients_of_capped_scores():
     scores = (5 * random(3, 5)).requires_grad_()
-    assert torch.autograd.gradcheck(lambda s: softcap_scores(s, 3.0), (scores,))
-    (gradient,) = torch.autograd.grad(softcap_scores(scores, 3.0).sum(), scores)
+    assert torch.autograd.gradcheck(lambda s: mha_lib.softcap_scores(s, 3.0), (scores,))
+    (gradient,) = torch.autograd.grad(mha_lib.softcap_scores(scores, 3.0).sum(), scores)
     torch.testing.assert_close(gradient, 1 - torch.tanh(scores / 3).square())

@@ -3,7 +3,7 @@
 Every axis has a different prime size.
 """
 
-import itertools
+from itertools import product
 
 import oracles
 import pytest
@@ -107,9 +107,8 @@ def test_greedy_decoding(use_cache):
         model = make(seed=seed)
         sources = [SOURCE[b : b + 1, : LENS[b]] for b in range(BATCH)]
         for end in set(slow_greedy(model, sources[0], None, 19)):
-            answers = greedy_decode(
-                model, SOURCE, start=START, end=end, max_len=19, source_lens=LENS, use_cache=use_cache
-            )
+            options = {"start": START, "end": end, "max_len": 19, "source_lens": LENS}
+            answers = greedy_decode(model, SOURCE, use_cache=use_cache, **options)
             expected = [slow_greedy(model, source, end, 19) for source in sources]
             lengths |= {len(tokens) for tokens in expected}
             longest = max(map(len, expected))
@@ -132,15 +131,11 @@ def test_a_wide_beam_finds_the_best_answers_of_all():
     """With two steps, a beam as wide as the vocabulary misses nothing, answers of one token included."""
     model = make(target_vocab=11)
     (end,) = slow_greedy(model, SOURCE[:1], None, 1)  # a probable token, so that good answers are short
-    answers, log_probs = beam_decode(
-        model, SOURCE, start=START, end=end, max_len=2, beam_size=11, source_lens=LENS
-    )
+    options = {"start": START, "end": end, "max_len": 2, "source_lens": LENS}
+    answers, log_probs = beam_decode(model, SOURCE, beam_size=11, **options)
     for b in range(BATCH):
         source = SOURCE[b : b + 1, : LENS[b]]
-        every = {
-            (first, end if first == end else second)
-            for first, second in itertools.product(range(11), repeat=2)
-        }
+        every = {(first, end if first == end else second) for first, second in product(range(11), repeat=2)}
         best = sorted(((log_prob(model, source, answer, end), answer) for answer in every), reverse=True)
         assert [tuple(answer) for answer in answers[b].tolist()] == [answer for _, answer in best[:11]]
         close(log_probs[b], torch.tensor([value for value, _ in best[:11]], dtype=torch.float64))
@@ -151,12 +146,11 @@ def test_a_wide_beam_finds_the_best_answers_of_all():
 def test_probabilities_of_a_beam_are_those_of_its_answers(beam_size):
     """Over many steps, also after the caches of the answers were exchanged."""
     model = make(seed=2)
-    answers, log_probs = beam_decode(
-        model, SOURCE, start=START, end=END, max_len=7, beam_size=beam_size, source_lens=LENS
-    )
+    options = {"start": START, "end": END, "max_len": 7, "source_lens": LENS}
+    answers, log_probs = beam_decode(model, SOURCE, beam_size=beam_size, **options)
     assert answers.shape[:2] == (BATCH, beam_size)
     assert log_probs.diff(dim=1).le(0).all()
-    for b, k in itertools.product(range(BATCH), range(beam_size)):
+    for b, k in product(range(BATCH), range(beam_size)):
         source, answer = SOURCE[b : b + 1, : LENS[b]], answers[b, k].tolist()
         assert log_probs[b, k].item() == pytest.approx(log_prob(model, source, answer), rel=1e-9)
     assert len({tuple(answer) for answer in answers[0].tolist()}) == beam_size

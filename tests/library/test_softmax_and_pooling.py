@@ -13,8 +13,6 @@ from random_tensors import bools, random
 
 from mha_lib import attention_pooling, masked_softmax
 
-# masked_softmax
-
 
 @pytest.mark.parametrize("hide", [name for name, parts in HIDING_HEADS.items() if "is_causal" not in parts])
 def test_softmax_equals_the_loop(hide):
@@ -37,21 +35,14 @@ def test_softmax_in_every_dtype(dtype):
     # Half precision is rounded once, at the end: half a unit in the last place, of the smallest numbers too.
     info = torch.finfo(dtype)
     error = {torch.float64: 1e-15, torch.float32: 1e-6}.get(dtype, 0.51 * info.eps)
-    np.testing.assert_allclose(
-        oracles.doubles(weights), exact, rtol=error, atol=info.smallest_normal * info.eps
-    )
+    least = info.smallest_normal * info.eps
+    np.testing.assert_allclose(oracles.doubles(weights), exact, rtol=error, atol=least)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "visible"),
-    [
-        (torch.float16, -60_000),
-        (torch.bfloat16, -1e30),
-        (torch.float32, torch.finfo(torch.float32).min),
-        (torch.float64, torch.finfo(torch.float64).min),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("dtype", "visible"), [
+    (torch.float16, -60_000), (torch.bfloat16, -1e30), (torch.float32, torch.finfo(torch.float32).min),
+    (torch.float64, torch.finfo(torch.float64).min),
+], ids=str)  # fmt: skip
 def test_hidden_keys_lose_against_the_smallest_visible_score(dtype, visible):
     """A fill of -1e9 would win here, and a fill of the smallest number would share the weight."""
     scores = torch.tensor([[visible, 0.0, 5.0]], dtype=dtype)
@@ -80,9 +71,6 @@ def test_softmax_gradient_equals_finite_differences():
     scores = random(3, 5, requires_grad=True)
     assert torch.autograd.gradcheck(lambda s: masked_softmax(s, mask), (scores,))
     assert torch.autograd.gradgradcheck(lambda s: masked_softmax(s, mask), (scores,))
-
-
-# attention_pooling
 
 
 @pytest.mark.parametrize("hide", ["nothing", "mask of samples", "hidden row"])

@@ -46,7 +46,7 @@ def test_one_call_goes_through_few_functions(need_weights):
         layer(x, x, x, valid_lens=torch.tensor([3, 5]), is_causal=True, need_weights=need_weights)
     assert len(set(called.names)) <= 14, sorted(set(called.names))
     again = {name for name in called.names if called.names.count(name) > 1}
-    assert again <= {"split_heads"}, called.names
+    assert again <= {"_split"}, called.names
 
 
 def test_the_readable_path_is_what_the_chapters_teach():
@@ -103,11 +103,8 @@ def test_what_no_query_may_see_never_matters(need_weights, hide, heads, wrong, a
         monkeypatch.setattr(_fast, "finite", lambda *_: False)
     results = []
     for spoilt in ((), (1, 2), (2,)):
-        inputs = [
-            random(BATCH, HEADS, Q_LEN, DIM),
-            random(BATCH, heads, K_LEN, DIM, seed=1),
-            random(BATCH, heads, K_LEN, DIM, seed=2),
-        ]
+        keys_and_values = (random(BATCH, heads, K_LEN, DIM, seed=seed) for seed in (1, 2))
+        inputs = [random(BATCH, HEADS, Q_LEN, DIM), *keys_and_values]
         for place in (1, 2):
             inputs[place][0, :, 4:] = wrong if place in spoilt else 0.0
         for x in inputs:
@@ -124,16 +121,12 @@ def test_what_no_query_may_see_never_matters(need_weights, hide, heads, wrong, a
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_what_no_query_may_see_never_matters_inside_vmap(need_weights):
     """Inside `vmap` the code cannot check whether all numbers are finite."""
-    lens, results = torch.tensor([4, 7]), []
+    options, results = {"valid_lens": torch.tensor([4, 7]), "need_weights": need_weights}, []
     for filler in (0.0, torch.nan):
-        query, key, value = (
-            random(3, BATCH, Q_LEN, DIM),
-            *(random(3, BATCH, K_LEN, DIM, seed=i) for i in (1, 2)),
-        )
+        query = random(3, BATCH, Q_LEN, DIM)
+        key, value = (random(3, BATCH, K_LEN, DIM, seed=i) for i in (1, 2))
         key[:, 0, 4:] = value[:, 0, 4:] = filler
-        attend = torch.func.vmap(
-            lambda *qkv: dot_product_attention(*qkv, valid_lens=lens, need_weights=need_weights)[0]
-        )
+        attend = torch.func.vmap(lambda *qkv: dot_product_attention(*qkv, **options)[0])
         results.append(attend(query, key, value))
     torch.testing.assert_close(*results)
 

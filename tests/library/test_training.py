@@ -72,9 +72,8 @@ def test_several_models_at_once_learn_what_each_learns_alone(need_weights):
 def plain_loop(model, steps, *, lr=0.01, pct_start, clip=None, seed=3):
     """What `fit` does for one model, in plain torch: losses, learning rates, norms of the gradients."""
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, lr, total_steps=max(steps, 2), pct_start=pct_start
-    )
+    one_cycle = torch.optim.lr_scheduler.OneCycleLR
+    schedule = one_cycle(optimizer, lr, total_steps=max(steps, 2), pct_start=pct_start)
     generator, losses, rates, norms = torch.Generator().manual_seed(seed), [], [], []
     for _ in range(steps):
         x, target = make_batch(generator)
@@ -300,16 +299,12 @@ def test_the_two_pointer_task_is_learned():
     assert (accuracy > 0.95).all()
 
 
-# the helpers
-
-
 def test_cross_entropy_is_the_mean_over_all_places():
     logits, target = torch.randn(2, 3, 5), torch.randint(5, (2, 3))
     expected = -logits.log_softmax(-1).gather(-1, target[..., None]).mean()
     torch.testing.assert_close(cross_entropy(logits, target), expected)
-    torch.testing.assert_close(
-        cross_entropy(logits[0, 0], target[0, 0]), -logits[0, 0].log_softmax(-1)[target[0, 0]]
-    )
+    own, wanted = logits[0, 0], target[0, 0]
+    torch.testing.assert_close(cross_entropy(own, wanted), -own.log_softmax(-1)[wanted])
 
 
 def test_seeded_models_differ_and_can_be_made_again():

@@ -16,17 +16,18 @@ from attention_marks import slow
 from random_tensors import bools, random
 from torch import nn
 
-from mha_lib import RotaryPositionalEncoding, capture_attention, masking
-from mha_lib.cache import KeyValueCache
-from mha_lib.transformer import (
-    DecoderBlock,
-    DecoderBlockCache,
+from mha_lib import (
+    GPT2,
     EncoderBlock,
+    EncoderDecoder,
     FeedForward,
     RMSNorm,
-    TransformerDecoder,
-    TransformerEncoder,
+    RotaryPositionalEncoding,
+    capture_attention,
+    masking,
 )
+from mha_lib.cache import KeyValueCache
+from mha_lib.transformer import DecoderBlock, DecoderBlockCache, TransformerDecoder, TransformerEncoder
 
 LAYERS = 2
 HEAD_DIM, BATCH, HEADS, Q_LEN, K_LEN, HIDDEN_DIM = 2, 3, 5, 7, 11, 17
@@ -184,6 +185,25 @@ def test_no_dropout_in_evaluation(kind):
     assert torch.equal(torch.get_rng_state(), state)
 
 
+MODELS = {
+    "GPT-2": (lambda p: GPT2(19, 12, 3, 7, 2, max_len=5, dropout=p), 1 + 2 * 3),
+    "encoder and decoder": (lambda p: EncoderDecoder(19, 19, 12, 3, 7, 2, dropout=p), 2 + 2 * (3 + 4)),
+}
+
+
+@pytest.mark.parametrize(("make_model", "drops"), MODELS.values(), ids=MODELS)
+def test_embeddings_hidden_layers_and_residuals_are_dropped_once_each(make_model, drops):
+    """Where everything is dropped, nothing of the tokens is left."""
+    model, dropped = make_model(1.0).train(), []
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.register_forward_hook(lambda part, _, output: dropped.append(output.abs().max().item()))
+    tokens = torch.arange(6).view(2, 3)
+    logits = model(tokens, tokens) if isinstance(model, EncoderDecoder) else model(tokens)[1]
+    assert dropped == [0.0] * drops
+    assert torch.equal(logits, logits[:1, :1].expand_as(logits))
+
+
 # The cache
 
 
@@ -261,13 +281,8 @@ def test_masks_of_the_memory_with_a_cache_are_those_of_each_call():
     cache = model.new_cache()
     for i in range(Q_LEN):
         now = slice(i, i + 1)
-        output = model(
-            X[:, now],
-            MEMORY,
-            memory_mask=HEAD_CROSS_MASK[:, :, now],
-            memory_valid_lens=lens[:, now],
-            cache=cache,
-        )
+        masks = {"memory_mask": HEAD_CROSS_MASK[:, :, now], "memory_valid_lens": lens[:, now]}
+        output = model(X[:, now], MEMORY, cache=cache, **masks)
         close(output, whole[:, now])
 
 
@@ -286,14 +301,12 @@ def test_a_cache_that_does_not_fit_is_unchanged():
     cache = model.new_cache()
     model(x[:, :2], memory, cache=cache)
     for change in (
-        lambda: model(x, memory[:, 1:], cache=cache),
-        lambda: model(x[1:], memory[1:], cache=cache),
-        lambda: model(x, memory, cache=cache[1:]),
-        lambda: model(x, memory, cache=cache[:1] * LAYERS),
+        lambda: model(x, memory[:, 1:], cache=cache), lambda: model(x[1:], memory[1:], cache=cache),
+        lambda: model(x, memory, cache=cache[1:]), lambda: model(x, memory, cache=cache[:1] * LAYERS),
         lambda: model(x, memory, memory_valid_lens=LENS + K_LEN, cache=cache),
         lambda: model(x, memory, memory_mask=CROSS_MASK[1:], cache=cache),
         lambda: model(x, memory, SELF_MASK, cache=cache),
-    ):
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="must"):
             change()
         assert [(len(own), len(own.cross_attention)) for own in cache] == [(2, K_LEN)] * LAYERS
@@ -329,9 +342,8 @@ def test_a_gate_is_a_layer_of_its_own():
 def test_torchs_layers_cannot_hold_other_activations(kind):
     for activation in ("gelu_tanh", "silu", "swiglu"):
         stack, _ = make(kind, activation=activation)
-        with pytest.raises(
-            ValueError, match=f"activation must be relu or the exact gelu, got '{activation}'"
-        ):
+        rule = f"activation must be relu or the exact gelu, got '{activation}'"
+        with pytest.raises(ValueError, match=rule):
             stack.to_torch()
 
 
@@ -383,12 +395,8 @@ def by_hand(model, x, *memory, **hide):
     return model.norm(x) if hasattr(model, "blocks") else x
 
 
-SETTINGS = {
-    "window": (2, 1),
-    "scale": 0.3,
-    "softcap": 1.5,
-    "rotary": lambda x, positions: x * positions[:, None],
-}
+SETTINGS = {"window": (2, 1), "scale": 0.3, "softcap": 1.5}
+SETTINGS["rotary"] = lambda x, positions: x * positions[:, None]
 
 
 @KINDS
@@ -483,10 +491,8 @@ def test_rms_norms_replace_layer_norms_everywhere(kind):
     norms = {name: part for name, part in model.named_modules() if name.endswith("norm")}
     assert all(type(norm) is RMSNorm and norm.eps == EPS for norm in norms.values())
     assert not any("bias" in name for name in model.state_dict())
-    close(
-        model(*inputs, **({} if "decoder" in kind else {"is_causal": True})),
-        by_hand(model, *inputs, is_causal=True),
-    )
+    causal = {} if "decoder" in kind else {"is_causal": True}
+    close(model(*inputs, **causal), by_hand(model, *inputs, is_causal=True))
 
 
 # Projections that were replaced

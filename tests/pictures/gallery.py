@@ -34,10 +34,6 @@ ADDRESS = "http://book.test/"
 PATIENCE = 60_000  # milliseconds: a safety net
 
 
-# --------------------------------------------------------------------------------
-# What is drawn
-
-
 def widget(name):
     """The mark-up of a sample widget: its state, and the place where it is shown."""
     sample = SAMPLES[name]()
@@ -78,10 +74,6 @@ def markup(name):
     return DIAGRAMS[name] if name in DIAGRAMS else widget(name)
 
 
-# --------------------------------------------------------------------------------
-# The page and the browser
-
-
 @contextlib.contextmanager
 def open_studio(book):
     """A `Studio` with a browser of its own, for the folder of the built book."""
@@ -94,9 +86,8 @@ class Studio:
 
     def __init__(self, browser, book):
         self.book, self.shell = book, empty_page(book)
-        context = browser.new_context(
-            device_scale_factor=1, reduced_motion="reduce", locale="en-US", timezone_id="UTC"
-        )
+        options = {"reduced_motion": "reduce", "locale": "en-US", "timezone_id": "UTC"}
+        context = browser.new_context(device_scale_factor=1, **options)
         context.route("**/*", self.answer)
         self.page = context.new_page()
         self.page.set_default_timeout(PATIENCE)
@@ -190,10 +181,6 @@ def empty_page(book):
     style.string = ".text_html svg { translate: 0 0.0037px }"
     page.head.append(style)
     return str(page)
-
-
-# --------------------------------------------------------------------------------
-# Sheets
 
 
 def join(images):

@@ -12,9 +12,8 @@ from run_notebooks import WIDGET_VIEW, notebooks
 from stills import add_stills
 from stored_outputs import figure_fault
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="other systems draw letters in their own way"
-)
+own_letters = "other systems draw letters in their own way"
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason=own_letters)
 
 EVERYWHERE = set(gallery.VIEWS)
 DARK = {view for view in gallery.VIEWS if view[1] == "dark"}
@@ -54,10 +53,6 @@ def test_the_stills_of_a_page_are_as_it_shows_its_widgets(path):
     stored = stills(notebook)
     add_stills(notebook)
     assert not any(figure_fault(*pair) for pair in zip(stills(notebook), stored, strict=True))
-
-
-# --------------------------------------------------------------------------------
-# What would be noticed
 
 
 def css(rules):
@@ -166,9 +161,8 @@ def test_the_same_subject_looks_the_same_again(studio, sound, name):
 def test_one_digit_of_a_widget_may_be_rounded_otherwise(studio, sound):
     sheet = studio.sheet(POOLING, change("strong", NEXT_DIGIT))
     found, _ = compare.differences(sheet, sound(POOLING))
-    assert [
-        gallery.view_of(area, sheet)[1] for area in sorted(found, key=lambda area: area.left)
-    ] == gallery.VIEWS
+    found.sort(key=lambda area: area.left)
+    assert [gallery.view_of(area, sheet)[1] for area in found] == gallery.VIEWS
     assert gallery.differences(sheet, sound(POOLING), POOLING)[0] == []
     assert gallery.differences(sheet, sound(POOLING), DIAGRAM)[0] == found  # a diagram computes nothing
 

@@ -25,9 +25,8 @@ def stored(page):
 def store(page, **texts):
     """Write texts into the storage as they are, with `__` in a name for `/`."""
     for name, text in texts.items():
-        page.evaluate(
-            "([key, text]) => localStorage.setItem(key, text)", [PREFIX + name.replace("__", "/"), text]
-        )
+        given = [PREFIX + name.replace("__", "/"), text]
+        page.evaluate("([key, text]) => localStorage.setItem(key, text)", given)
 
 
 def reload(page, count=1):

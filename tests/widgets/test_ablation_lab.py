@@ -62,10 +62,8 @@ def logits_by_loop(model, tokens, gates):
     width, head_dim = layer.embed_dim, layer.head_dim
     weight = {name: p.tolist() for name, p in model.named_parameters()}
     encoding = model.positions(torch.zeros(1, 12, width))[0].tolist()
-    x = [
-        [a + b for a, b in zip(weight["embedding.weight"][t], encoding[i], strict=True)]
-        for i, t in enumerate(tokens.tolist())
-    ]
+    summands = [(weight["embedding.weight"][t], encoding[i]) for i, t in enumerate(tokens.tolist())]
+    x = [[a + b for a, b in zip(*pair, strict=True)] for pair in summands]
 
     def linear(name, row):
         bias = weight.get(f"{name}.bias", [0.0] * len(weight[f"{name}.weight"]))
@@ -108,10 +106,8 @@ def test_numbers_equal_a_slow_loop(models, index):
     torch.testing.assert_close(numbers["maps"], torch.tensor(maps, dtype=torch.float64), atol=1e-6, rtol=0)
     right = torch.stack(right).double()
     assert numbers["accuracy"].tolist() == [
-        right[..., 0].mean().item(),
-        right[..., 1].mean().item(),
-        right.prod(-1).mean().item(),
-    ]
+        right[..., 0].mean().item(), right[..., 1].mean().item(), right.prod(-1).mean().item(),
+    ]  # fmt: skip
 
 
 def test_table_holds_all_subsets_of_few_heads(models):
@@ -187,9 +183,6 @@ def test_settings_that_depend_on_each_other(models):
 def test_repr(models):
     lab = make_lab(models, num_heads=4, gates=[1, 0, 1, 0])
     assert repr(lab) == "AblationLab(num_heads=4, off=[1, 3], samples=20)"
-
-
-# In a browser
 
 
 SHOWN = ("accuracy", "subsets", "answers")  # all but the maps, which are pixels
@@ -284,9 +277,8 @@ def test_the_challenge_is_met_by_the_right_pair_alone(show, pointers):
     for head in (1, 2, 4):
         switches(host).nth(head).press("Space")
     share = right_without(models[3], (1, 2, 4), tokens, targets)
-    expect(verdict).to_contain_text(
-        f"Met! Without heads 1, 2 and 4, both answers are right in {100 * share:.1f} %"
-    )
+    told = f"Met! Without heads 1, 2 and 4, both answers are right in {100 * share:.1f} %"
+    expect(verdict).to_contain_text(told)
     expect(verdict).to_contain_text("How many more can go?")
     # One head and two heads have none to spare, each for its own reason.
     slider.press("Home")
@@ -371,8 +363,7 @@ def test_table_sets_the_switches(show, models):
     expect(host.locator(".mha-current")).to_have_text("1, 3")
     status = host.locator("[role=status]")
     expect(status).to_contain_text("Heads off: 1, 3. Accuracy: previous")
-    shares = shown(host, "accuracy")
-    torch.testing.assert_close(shown(host, "subsets")[27:30], shares)
+    torch.testing.assert_close(shown(host, "subsets")[27:30], shown(host, "accuracy"))
     host.locator(".mha-subsets [tabindex='0']").press("Home")
     for _ in range(9):
         host.locator(".mha-subsets [role=gridcell]:focus").press("ArrowUp")
@@ -390,9 +381,6 @@ def test_table_sets_the_switches(show, models):
     assert_shows_numbers(host, lab, SHOWN)
 
 
-# What is seen, turned back into data
-
-
 def test_bars_texts_and_the_rate_of_guessing(show, models):
     lab = make_lab(models, num_heads=4, gates=[1, 0, 1, 1])
     host = show(lab)
@@ -404,9 +392,8 @@ def test_bars_texts_and_the_rate_of_guessing(show, models):
     assert shares_of_bars(rows) == pytest.approx(accuracy.tolist(), abs=0.01)
     assert len({f"{number:.3f}" for number in accuracy}) == 3
     # The batch has eight tokens, and each of them may be the answer.
-    expect(host.get_by_text("Guessing one of 8 answers")).to_have_text(
-        "Guessing one of 8 answers gives accuracy 0.125 on each task."
-    )
+    told = "Guessing one of 8 answers gives accuracy 0.125 on each task."
+    expect(host.get_by_text("Guessing one of 8 answers")).to_have_text(told)
     states = host.locator(".mha-switch .mha-hint:visible").all_inner_texts()
     assert states == ["on", "off", "on", "on"]
     assert_maps(host, lab)

@@ -28,16 +28,12 @@ def needle_in(slope, length, distance, score):
     return scores[distance], math.exp(scores[distance]) / total
 
 
-# In Python
-
-
 @pytest.mark.parametrize("shown", ["bias", "weights"])
 @pytest.mark.parametrize("num_heads", SLOPES)
 @pytest.mark.parametrize(("length", "needle", "score"), [(2, 1, 3.0), (13, 7, 0.5), (211, 101, 11.0)])
 def test_numbers_follow_the_definition(num_heads, length, needle, score, shown):
-    explorer = AlibiExplorer(
-        num_heads=num_heads, length=length, needle=needle, needle_score=score, shown=shown
-    )
+    sizes = {"num_heads": num_heads, "length": length, "needle": needle}
+    explorer = AlibiExplorer(**sizes, needle_score=score, shown=shown)
     slopes = SLOPES[num_heads]
     now = [needle_in(slope, length, needle, score) for slope in slopes]
     which = 0 if shown == "bias" else 1
@@ -77,9 +73,6 @@ def test_the_chosen_head_and_the_needle_stay_where_they_can_be():
     assert (explorer.head, explorer.needle) == (2, 16)
     assert AlibiExplorer(length=2).needle == 1
     assert AlibiExplorer().needle == 4
-
-
-# In a browser
 
 
 def needle_of(host):
@@ -181,9 +174,8 @@ def test_both_pictures_show_score_and_weight_before_and_after(show):
     expect(host.get_by_text("without the bias: 6.5")).to_be_visible()
     expect(host.get_by_text("query’s own token: 0")).to_be_visible()
     assert_picture(host, explorer)
-    expect(plane).to_have_accessible_name(
-        "The needle in each head, by its distance. 23 tokens back: scores from −5.00 to 6.41."
-    )
+    name = "The needle in each head, by its distance. 23 tokens back: scores from −5.00 to 6.41."
+    expect(plane).to_have_accessible_name(name)
     host.get_by_role("radio", name="Scores").press("ArrowRight")
     explorer.shown = "weights"
     expect(host.get_by_role("status")).to_have_text("The picture shows the weights.")
@@ -304,9 +296,8 @@ def test_the_question_comes_first_and_the_answer_is_near_the_knob(show):
     needle_of(host).focus()
     for _ in range(5):
         page.keyboard.press("PageUp")
-    expect(host.locator(".mha-verdict")).to_have_text(
-        "128 tokens back: heads 0–2 have lost the needle, and 5 of 8 find it."
-    )
+    told = "128 tokens back: heads 0–2 have lost the needle, and 5 of 8 find it."
+    expect(host.locator(".mha-verdict")).to_have_text(told)
     # Not taller than the explorer was before it had a needle.
     assert host.bounding_box()["height"] < 1236
     page.set_viewport_size({"width": 1280, "height": 900})

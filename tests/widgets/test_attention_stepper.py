@@ -73,16 +73,12 @@ def trained_inputs(words, head):
     return x, matrices
 
 
-# In Python
-
-
 def assert_numbers(stepper, expected):
     found = stepper.numbers()
     assert found.keys() == expected.keys()
     for name, numbers in expected.items():
-        torch.testing.assert_close(
-            found[name], torch.tensor(numbers, dtype=torch.float64), atol=1e-9, rtol=1e-9
-        )
+        wanted = torch.tensor(numbers, dtype=torch.float64)
+        torch.testing.assert_close(found[name], wanted, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -172,9 +168,6 @@ def test_repr():
     )
 
 
-# In a browser
-
-
 @pytest.fixture
 def opened(show):
     def open_page(width=900, **settings):
@@ -255,9 +248,8 @@ def assert_arithmetic_holds(host, stepper):
         assert columns == pytest.approx(cells[-1], abs=5e-4)
         assert cells[-1] == pytest.approx(found["output"][row].tolist(), abs=5e-5)
         return
-    assert [word for word, _ in lines if word != "sum"] == (
-        stepper.words if stepper.step > 1 else [word for word, _ in lines]
-    )
+    words = [word for word, _ in lines if word != "sum"]
+    assert words == (stepper.words if stepper.step > 1 else [word for word, _ in lines])
     assert len(sides) == len(expected)
     for line, number in zip(sides, expected, strict=True):
         for side in filter(None, line):
@@ -329,9 +321,8 @@ def test_trained_vectors_are_seen_in_colour(opened):
     strip = host.locator(".mha-strips .mha-strip:visible").nth(4 * 2 + 3)  # the value of the third word
     width = strip.bounding_box()["width"]
     strip.hover(position={"x": width * 4.5 / 12, "y": 5})
-    expect(host.locator(".mha-pane:visible .mha-readout")).to_have_text(
-        f"v of friends, entry 5 of 12: {minus(found['value'][2][4])}"
-    )
+    told = f"v of friends, entry 5 of 12: {minus(found['value'][2][4])}"
+    expect(host.locator(".mha-pane:visible .mha-readout")).to_have_text(told)
 
 
 def minus(number):
@@ -462,8 +453,7 @@ def test_typed_sentences(opened, vectors, sentences):
         expect(host.locator(".mha-choices input[name=query]")).to_have_count(len(sentence.split()))
         expect(field).to_have_attribute("aria-invalid", "false")
         assert_shows_numbers(host, stepper)
-        shown = host.locator(".mha-choices bdi").all_inner_texts()
-        assert shown == sentence.split()
+        assert host.locator(".mha-choices bdi").all_inner_texts() == sentence.split()
     assert_copied_code_gives(host, stepper)
 
 
@@ -489,13 +479,11 @@ def test_refused_sentences(opened):
     field = host.get_by_label("sentence", exact=True)
     remark = host.locator(".mha-remark")
     for sentence, message in [
-        ("", "Type at least one word."),
-        (" \u200b ", "Type at least one word."),
+        ("", "Type at least one word."), (" \u200b ", "Type at least one word."),
         (13 * "we ", "13 words are too many: up to 12 fit here."),
         (201 * "🙂", "201 characters are too many: up to 200 fit here."),
-        ("we like coffee", "“coffee” has no vector."),
-        ("constructor", "“constructor” has no vector."),
-    ]:
+        ("we like coffee", "“coffee” has no vector."), ("constructor", "“constructor” has no vector."),
+    ]:  # fmt: skip
         with pytest.raises(ValueError, match="sentence must"):
             AttentionStepper(sentence=sentence)
         field.fill(sentence)
@@ -513,13 +501,10 @@ def test_refused_sentences(opened):
     expect(remark).to_have_text("Up to 12 words, each one of we, like, tea.")
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("projections", {"query": [[1]]}, "projections.query must hold rows of 4"),
-        ("given", {"we": [1, 0, 2, None], "like": [1], "tea": [1]}, "given must hold rows of 4 numbers"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "message"), [
+    ("projections", {"query": [[1]]}, "projections.query must hold rows of 4"),
+    ("given", {"we": [1, 0, 2, None], "like": [1], "tea": [1]}, "given must hold rows of 4 numbers"),
+])  # fmt: skip
 def test_vectors_of_another_size_are_named(show, name, value, message):
     host = show(AttentionStepper(), alter=lambda states: states[0].update({name: value}))
     expect(host.get_by_role("alert")).to_contain_text(message)
@@ -552,9 +537,6 @@ def test_every_step_fits_its_frame(opened, width, settings):
     words = host.locator(".mha-pane:visible th bdi")
     cut = words.evaluate_all("all => all.filter(one => one.scrollWidth > one.clientWidth + 1).length")
     assert cut == 0, "no word is cut"
-
-
-# What is seen, turned back into data
 
 
 @pytest.mark.parametrize(("step", "name"), [(2, "scores"), (3, "scaled")])
@@ -607,18 +589,15 @@ def test_the_map_of_weights_and_its_sentence_are_those_of_the_query(opened, quer
             getComputedStyle(cell).backgroundColor]))"""
     )
     assert [row[0][0] for row in found] == words
-    assert [[text for text, *_ in row[1:]] for row in found] == [
-        [f"{number:.2f}" for number in row] for row in weights.tolist()
-    ]
+    texts = [[text for text, *_ in row[1:]] for row in found]
+    assert texts == [[f"{number:.2f}" for number in row] for row in weights.tolist()]
     assert [row[0][1] == "700" for row in found] == [place == query for place in range(len(words))]
-    colors = torch.tensor(
-        [[[int(part) for part in re.findall(r"\d+", color)[:3]] for *_, color in row[1:]] for row in found]
-    )
+    rgb = lambda color: [int(part) for part in re.findall(r"\d+", color)[:3]]  # noqa: E731
+    colors = torch.tensor([[rgb(color) for *_, color in row[1:]] for row in found])
     assert_colors(colors, weights, 1, is_signed=False)
     assert_color_bar(host.locator(".mha-pane:visible .mha-bar"), 1, is_signed=False)
     best = int(weights[query].argmax())
-    expect(host.locator(".mha-finding:visible")).to_contain_text(
-        f"gives most weight, {weights[query, best]:.2f}, to “"
-    )
+    told = f"gives most weight, {weights[query, best]:.2f}, to “"
+    expect(host.locator(".mha-finding:visible")).to_contain_text(told)
     said = re.sub("[\u2066-\u2069]", "", host.locator(".mha-finding:visible").inner_text())
     assert said == (f"“{words[query]}” gives most weight, {weights[query, best]:.2f}, to “{words[best]}”.")

@@ -134,12 +134,10 @@ def test_users_are_whole_and_never_below_zero():
 
 
 PUBLISHED = {
-    "GPT-2 small": (768, 12, 12, 12, 96),
-    "GPT-3": (12288, 96, 96, 96, 116622),
-    "Llama 2 7B": (4096, 32, 32, 32, 4591),
-    "Llama 2 70B": (8192, 64, 8, 80, 56897),
+    "GPT-2 small": (768, 12, 12, 12, 96), "GPT-3": (12288, 96, 96, 96, 116622),
+    "Llama 2 7B": (4096, 32, 32, 32, 4591), "Llama 2 70B": (8192, 64, 8, 80, 56897),
     "Mistral 7B": (4096, 32, 8, 32, 5900),
-}
+}  # fmt: skip
 SIZES = ("embed_dim", "num_heads", "num_kv_heads", "num_layers", "other_millions")
 # The whole models, on the meta device: vocabulary, hidden width and, for GPT, positions.
 WHOLE = {
@@ -181,9 +179,6 @@ def test_settings_that_depend_on_each_other():
     calculator.num_kv_heads = 8
     calculator.embed_dim = 24
     assert (calculator.num_heads, calculator.num_kv_heads) == (12, 6)
-
-
-# In a browser
 
 
 @pytest.fixture
@@ -356,9 +351,8 @@ def test_bar_legend_and_answer_are_the_bytes_of_the_formulas(open_calculator, st
         assert read_amount(more.removesuffix("→")) == pytest.approx(model + scores + user, rel=0.006)
     # The products in the legend give the same bytes.
     products = host.locator(".mha-part .mha-hint").all_inner_texts()
-    count, unit, size = re.match(
-        r"([\d.,]+)(?: (million|billion))? parameters · (\d+) B", products[0]
-    ).groups()
+    pattern = r"([\d.,]+)(?: (million|billion))? parameters · (\d+) B"
+    count, unit, size = re.match(pattern, products[0]).groups()
     scale = {None: 1, "million": 1e6, "billion": 1e9}[unit]
     assert float(count.replace(",", "")) * scale * int(size) == pytest.approx(model, rel=0.006)
     factors = [int(number) for number in re.findall(r"\d+", products[2].replace(",", ""))]
@@ -377,9 +371,8 @@ def test_the_legend_has_the_colours_of_the_bar(open_calculator):
     for theme in ("light", "dark"):
         host.page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
         parts = host.evaluate(READ_BAR)["parts"]
-        swatches = host.locator(".mha-part i").evaluate_all(
-            "nodes => nodes.map((node) => getComputedStyle(node).backgroundImage)"
-        )
+        image = "nodes => nodes.map((node) => getComputedStyle(node).backgroundImage)"
+        swatches = host.locator(".mha-part i").evaluate_all(image)
         color = r"(?:rgb|color)\([^)]*\)"
         seen = [re.findall(color, text) for text in swatches]
         expected = [["model"] * 2, ["scores"] * 2, ["keys", "values"]]
@@ -422,9 +415,8 @@ def test_from_mha_over_gqa_to_mqa_in_one_drag(open_calculator):
         # The library's query head h reads the key head h // group.
         group = 32 // calculator.num_kv_heads
         expected = [(head + 0.5, drawn["keys"][head // group]) for head in range(32)]
-        assert [n for link in drawn["links"] for n in link] == pytest.approx(
-            [n for link in expected for n in link]
-        )
+        ends = [n for link in expected for n in link]
+        assert [n for link in drawn["links"] for n in link] == pytest.approx(ends)
         kind = {1: "multi-head", 32: "multi-query"}.get(group, "grouped-query")
         expect(host.locator(".mha-sharing .mha-hint")).to_contain_text(f"{kind} attention")
         expect(host.locator(".mha-sharing .mha-hint")).to_contain_text("32 query heads (top)")
@@ -432,9 +424,8 @@ def test_from_mha_over_gqa_to_mqa_in_one_drag(open_calculator):
     assert texts == ["32 · MHA", "16 · GQA", "8 · GQA", "4 · GQA", "2 · GQA", "1 · MQA"]
     assert users == sorted(users)
     assert (users[0], users[2], users[-1]) == (30, 124, 1006)
-    expect(host.get_by_role("status")).to_contain_text(
-        "1,006 users: model 11.4 GB, scores 1.07 GB, cache 67.1 MB"
-    )
+    told = "1,006 users: model 11.4 GB, scores 1.07 GB, cache 67.1 MB"
+    expect(host.get_by_role("status")).to_contain_text(told)
 
 
 def test_without_the_table_of_scores_longer_texts_fit(open_calculator):
@@ -448,8 +439,7 @@ def test_without_the_table_of_scores_longer_texts_fit(open_calculator):
 
 def test_it_opens_with_the_question_and_folds_the_rest(show):
     host = show(CostCalculator(), width=720)
-    first = host.locator(".mha-body > *").first
-    expect(first).to_have_text("How many users fit in 80 GB?")
+    expect(host.locator(".mha-body > *").first).to_have_text("How many users fit in 80 GB?")
     expect(host.get_by_role("slider")).to_have_count(2)
     expect(host.locator(".mha-groups")).to_be_hidden()
     assert host.locator(".mha-widget").bounding_box()["height"] < 600
@@ -506,8 +496,7 @@ def test_what_changes_and_what_does_not(open_calculator):
     expect(status).to_contain_text("21.2 M parameters")
     texts = titles.all_inner_texts()
     assert [text.split()[0] for text in texts] == ["changes", "changes", "changes", "the"]
-    marked = host.locator(".mha-bars .mha-now > span:first-child")
-    assert marked.all_inner_texts() == ["6"] * 4
+    assert host.locator(".mha-bars .mha-now > span:first-child").all_inner_texts() == ["6"] * 4
 
 
 @pytest.mark.parametrize("num_kv_heads", [2, 6])
@@ -525,10 +514,8 @@ def test_the_ring_is_where_the_curves_meet(open_calculator, num_kv_heads):
     places = [(meet, meet * projections / 50), (50, projections), (50, attention)]
     for (x, y, _), (length, flops) in zip(plane.dots("mha-points"), places, strict=True):
         assert (x, y) == (pytest.approx(length, abs=1), pytest.approx(flops / unit, abs=close))
-    for kind, flops in (
-        ("truth", lambda n: projections * n / 50),
-        ("solid", lambda n: attention * (n / 50) ** 2),
-    ):
+    lines = ("truth", lambda n: projections * n / 50), ("solid", lambda n: attention * (n / 50) ** 2)
+    for kind, flops in lines:
         points = plane.curve(f"mha-{kind}")
         assert len(points) == 17
         assert [y for _, y in points] == pytest.approx([flops(x) / unit for x, _ in points], abs=close)

@@ -12,17 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import widget_looks
 from playwright.sync_api import expect
-from widget_looks import (
-    empty_frames,
-    looks_of,
-    lost_choices,
-    lost_lines,
-    lost_marks,
-    merged_states,
-    photograph,
-    unreadable,
-)
 from widget_page import (
     ByHand,
     assert_gives,
@@ -52,10 +43,8 @@ KEPT = """localStorage.setItem("mha-course/typed-answer/a", '{"attempts": [5]}')
 
 # These are in a picture, where no number can be read; what the browser reports holds them all.
 DRAWN_AS_PIXELS = {
-    "AblationLab": {"maps"},
-    "HeadExplorer": {"weights"},
-    "HeadTraining": {"start_maps", "first_loss"},
-}
+    "AblationLab": {"maps"}, "HeadExplorer": {"weights"}, "HeadTraining": {"start_maps", "first_loss"},
+}  # fmt: skip
 
 
 def settings_of(widget):
@@ -129,10 +118,8 @@ def refusals(name, trait, widget):
     """Values that a state refuses to a setting, by its trait, each with the error and its whole message."""
     limits = trait.limits(widget)
     low, high, options = (limits.get(key) for key in ("low", "high", "options"))
-    refused = lambda error, rule, *values: [  # noqa: E731
-        (value, error, f"{name} must {rule}, got {value!r}") for value in values
-    ]
-    cases = []
+    cases, told = [], f"{name} must {{}}, got {{!r}}".format
+    refused = lambda error, rule, *values: [(value, error, told(rule, value)) for value in values]  # noqa: E731
     if isinstance(trait, Flag):
         cases += refused(TypeError, "be True or False", None, 1, "True", math.nan)
     elif isinstance(trait, Text):
@@ -151,9 +138,8 @@ def refusals(name, trait, widget):
             cases += refused(ValueError, f"divide {trait.limits()['divides']}={whole}", other)
     elif isinstance(trait, Number):
         cases += refused(TypeError, "be a number", None, "1", True, [])
-        cases += refused(
-            ValueError, f"be a number from {low} to {high}", low - 1, high + 1, math.nan, math.inf
-        )
+        outside = low - 1, high + 1, math.nan, math.inf
+        cases += refused(ValueError, f"be a number from {low} to {high}", *outside)
     else:
         length = limits.get("length", 2)
         cases += refused(TypeError, "be a list of numbers", None, 1.0, "11", [True] * length, ["1"] * length)
@@ -187,11 +173,10 @@ def test_an_argument_that_is_no_setting_is_refused():
 
 
 @every_widget
-def test_it_shows_the_numbers_of_torch_and_its_still_stands_by(reader, tmp_path, name):
+def test_it_shows_the_numbers_of_torch_and_its_still_stands_by(show, name):
     widget = SAMPLES[name]()
-    tab = reader("http")
-    page = tab.open(write_page(tmp_path, [widget], stills=True), 1)
-    host = tab.host()
+    host = show(widget, over="http", stills=True)
+    page = host.page
     expect(host).to_have_attribute("data-widget", "ready")
     expect(host.locator(".mha-body")).to_be_visible()
     expect(host.locator(".mha-problem")).to_be_hidden()
@@ -208,7 +193,6 @@ def test_it_shows_the_numbers_of_torch_and_its_still_stands_by(reader, tmp_path,
     expect(still).to_be_hidden()
     # A widget that has not started is replaced on paper.
     host.evaluate("node => delete node.dataset.widget")
-    still = page.locator(".widget-still")
     expect(still).to_be_visible()
     expect(page.locator(".widget-host")).to_be_hidden()
     assert still.bounding_box()["height"] > 50
@@ -420,17 +404,16 @@ RULES = [
 ]  # fmt: skip
 
 
-def test_the_page_and_python_refuse_what_breaks_a_rule_of_one_widget(reader, tmp_path):
+def test_the_page_and_python_refuse_what_breaks_a_rule_of_one_widget(show):
     def alter(states):
         for state, (_, trait, value, _) in zip(states, RULES, strict=True):
             state[trait] = value
 
     widgets = [STATES[name]() for name, *_ in RULES]
-    tab = reader("disk")
-    tab.open(write_page(tmp_path, widgets, alter=alter), len(RULES))
-    for index, (widget, (_, trait, value, message)) in enumerate(zip(widgets, RULES, strict=True)):
-        expect(tab.host(index).locator(".mha-problem")).to_contain_text(message)
-        expect(tab.host(index).locator(".mha-body")).to_be_hidden()
+    hosts = show(*widgets, alter=alter)
+    for host, widget, (_, trait, value, message) in zip(hosts, widgets, RULES, strict=True):
+        expect(host.locator(".mha-problem")).to_contain_text(message)
+        expect(host.locator(".mha-body")).to_be_hidden()
         before = getattr(widget, trait)
         with pytest.raises((TypeError, ValueError), match=trait):
             setattr(widget, trait, value)
@@ -485,16 +468,12 @@ DRAWN = {name: SAMPLES[name] for name in MODELS} | {
 
 
 @pytest.mark.parametrize("make", DRAWN.values(), ids=DRAWN)
-def test_damaged_numbers_are_named(reader, tmp_path, make):
+def test_damaged_numbers_are_named(show, make):
     """What a page stores of a model can be cut off or spoilt on its way; no widget draws half of it."""
-    widget = make()
-    paths = list(stored_numbers(widget.get_state()))
-    cases = [
-        (kind, damage, spoil)
-        for kind in sorted({path[-1] for path in paths})
-        for damage, spoil in DAMAGES.items()
-        if not (kind in BYTES and damage == "not finite")
-    ]
+    paths = list(stored_numbers(make().get_state()))
+    kinds = sorted({path[-1] for path in paths})
+    cases = [(kind, *damage) for kind in kinds for damage in DAMAGES.items()]
+    cases = [case for case in cases if not (case[0] in BYTES and case[1] == "not finite")]
 
     def alter(states):
         for state, (kind, _, spoil) in zip(states, cases, strict=True):
@@ -502,15 +481,14 @@ def test_damaged_numbers_are_named(reader, tmp_path, make):
                 place = functools.reduce(operator.getitem, parents, state)
                 place[key] = spoil(place[key])
 
-    tab = reader()
-    tab.open(write_page(tmp_path, [make() for _ in cases], alter=alter), len(cases))
-    for index, (kind, damage, _) in enumerate(cases):
-        problem = tab.host(index).locator(".mha-problem")
+    hosts = show(*(make() for _ in cases), over="http", alter=alter)
+    for host, (kind, damage, _) in zip(hosts, cases, strict=True):
+        problem = host.locator(".mha-problem")
         # Half of a matrix may be whole rows; then another part shows that some are missing.
         named = "" if damage == "half" else f"{kind} must hold "
         expect(problem).to_contain_text(f"This widget cannot show its state: {named}")
         expect(problem).to_contain_text("what the page stores is damaged.")
-        expect(tab.host(index).locator(".mha-body")).to_be_hidden()
+        expect(host.locator(".mha-body")).to_be_hidden()
 
 
 @every_widget
@@ -591,15 +569,12 @@ RENDER_AND_CLEAN_UP = """async ([state, settings, renders]) => {
 
 # Two of Progress show the same answers, and disturb each other as they should.
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "Progress"])
-def test_two_on_a_page_from_disk_do_not_disturb_each_other(reader, tmp_path, name):
+def test_two_on_a_page_from_disk_do_not_disturb_each_other(show, name):
     widgets = [SAMPLES[name](), SAMPLES[name]()]
-    tab = reader("disk")
-    page = tab.open(write_page(tmp_path, widgets), 2)
-    first, second = tab.host(0), tab.host(1)
+    first, second = show(*widgets)
     if name in EXPLORERS:
-        for host, widget in ((first, widgets[0]), (second, widgets[1])):
-            names = widget.numbers().keys() - DRAWN_AS_PIXELS.get(name, set())
-            assert_shows_numbers(host, widget, names)
+        for host, widget in zip((first, second), widgets, strict=True):
+            assert_shows_numbers(host, widget, widget.numbers().keys() - DRAWN_AS_PIXELS.get(name, set()))
     untouched = contents(second)
     assert untouched
     use_controls(first, 1)
@@ -609,7 +584,7 @@ def test_two_on_a_page_from_disk_do_not_disturb_each_other(reader, tmp_path, nam
     use_controls(second, 0)
     use_controls(second, 0.4)
     assert contents(first) == changed
-    assert page.locator(".mha-widget [id]").count() == 0, "an id would be there twice"
+    assert first.page.locator(".mha-widget [id]").count() == 0, "an id would be there twice"
 
 
 def too_wide(page):
@@ -646,11 +621,9 @@ def cut_off(host):
 
 
 @every_widget
-def test_it_fits_a_phone_in_light_and_dark_and_moves_nothing(reader, tmp_path, name):
-    tab = reader(width=360)
-    tab.page.add_init_script(KEPT)
-    page = tab.open(write_page(tmp_path, [SAMPLES[name]()]), 1)
-    host = tab.host()
+def test_it_fits_a_phone_in_light_and_dark_and_moves_nothing(show, name):
+    host = show(SAMPLES[name](), over="http", width=360, script=KEPT)
+    page = host.page
     page.emulate_media(reduced_motion="reduce")
     host.locator("details").evaluate_all("folds => folds.forEach((fold) => { fold.open = true; })")
     for theme, width in (("light", 360), ("dark", 320)):
@@ -691,26 +664,25 @@ def using(call):
 
 
 @pytest.mark.parametrize("name", using("slider(frame"))
-def test_a_slider_stays_where_it_is_while_it_moves(reader, tmp_path, name):
+def test_a_slider_stays_where_it_is_while_it_moves(show, name):
     """Numbers above it get longer and have room for that, or it would run away from under the finger."""
-    tab = reader()
-    page = tab.open(write_page(tmp_path, [SAMPLES[name]()]), 1)
-    tab.host().locator("details").evaluate_all("folds => folds.forEach((fold) => { fold.open = true; })")
+    host = show(SAMPLES[name](), over="http")
+    host.locator("details").evaluate_all("folds => folds.forEach((fold) => { fold.open = true; })")
     for width in (900, 360):
-        page.set_viewport_size({"width": width, "height": 900})
-        sliders = tab.host().locator("input[type=range]:enabled:visible").all()
+        host.page.set_viewport_size({"width": width, "height": 900})
+        sliders = host.locator("input[type=range]:enabled:visible").all()
         moves = [slider.evaluate(STROLL) for slider in sliders]
         assert sliders
         assert moves == [[]] * len(sliders)
 
 
 @pytest.mark.parametrize("name", using(".handle({"))
-def test_a_finger_drags_every_handle_and_the_page_stays(reader, tmp_path, name):
-    tab = reader(width=360)
-    page = tab.open(write_page(tmp_path, [SAMPLES[name]()]), 1)
+def test_a_finger_drags_every_handle_and_the_page_stays(show, name):
+    host = show(SAMPLES[name](), over="http", width=360)
+    page = host.page
     page.add_style_tag(content="body { padding-block: 900px }")
     touch = finger(page)
-    handles = tab.host().locator(".mha-handle:visible")
+    handles = host.locator(".mha-handle:visible")
     assert handles.count() >= 1
     for handle in handles.all():
         handle.evaluate("node => node.scrollIntoView({ block: 'center' })")
@@ -757,10 +729,8 @@ BACK_AND_FORTH = {"horizontal": ("ArrowLeft", "ArrowRight"), "vertical": ("Arrow
 
 
 @every_widget
-def test_what_moves_is_a_slider_and_sliders_are_high_enough_for_a_finger(reader, tmp_path, name):
-    tab = reader()
-    tab.open(write_page(tmp_path, [SAMPLES[name]()]), 1)
-    host = tab.host()
+def test_what_moves_is_a_slider_and_sliders_are_high_enough_for_a_finger(show, name):
+    host = show(SAMPLES[name](), over="http")
     for slider in host.locator("input[type=range]:visible").all():
         assert slider.bounding_box()["height"] >= 24
         assert slider.evaluate(IS_HIT_AT_ITS_EDGES)
@@ -817,27 +787,26 @@ def set_theme(page, theme):
 # A reader who forces dark colours on a light page and the other way round: the harder cases.
 @pytest.mark.parametrize(("theme", "forced"), [("light", "dark"), ("dark", "light")])
 @every_widget
-def test_forced_colours_leave_maps_bars_legends_and_what_is_selected(reader, tmp_path, name, theme, forced):
-    tab = reader()
-    page = tab.open(write_page(tmp_path, [SAMPLES[name]()]), 1)
-    host = tab.host()
+def test_forced_colours_leave_maps_bars_legends_and_what_is_selected(show, name, theme, forced):
+    host = show(SAMPLES[name](), over="http")
+    page = host.page
     for state in in_states(host):
         set_theme(page, "light")
         page.emulate_media(forced_colors="none", color_scheme="light", reduced_motion="reduce")
-        before, photo_before = looks_of(host), photograph(page)
+        before, photo_before = widget_looks.looks_of(host), widget_looks.photograph(page)
         set_theme(page, theme)
         page.emulate_media(forced_colors="active", color_scheme=forced)
-        after, photo_after = looks_of(host), photograph(page)
+        after, photo_after = widget_looks.looks_of(host), widget_looks.photograph(page)
         # Text and ground are the reader's.
         black, white = "rgb(0, 0, 0)", "rgb(255, 255, 255)"
         ground, text = (black, white) if forced == "dark" else (white, black)
         expect(host.locator(".mha-widget")).to_have_css("background-color", ground)
         expect(host.locator(".mha-widget")).to_have_css("color", text)
-        assert unreadable(after) == [], state
-        assert lost_marks(before, photo_before, after, photo_after) == [], state
-        assert lost_lines(before, after) == [], state
-        assert merged_states(before, after) == [], state
-        assert lost_choices(before, after) == [], state
+        assert widget_looks.unreadable(after) == [], state
+        assert widget_looks.lost_marks(before, photo_before, after, photo_after) == [], state
+        assert widget_looks.lost_lines(before, after) == [], state
+        assert widget_looks.merged_states(before, after) == [], state
+        assert widget_looks.lost_choices(before, after) == [], state
 
 
 NUMBERS_SEEN = """root => [...root.querySelectorAll(".mha-body [data-number]")]
@@ -848,15 +817,14 @@ CHOICES_SEEN = """root => [...root.querySelectorAll(".mha-body :is(input, select
 
 
 @every_widget
-def test_paper_shows_the_readers_state_in_dark_ink_and_no_empty_frame(reader, tmp_path, name):
-    tab = reader(width=700)
-    page = tab.open(write_page(tmp_path, [SAMPLES[name]()], stills=True), 1)
-    host = tab.host()
+def test_paper_shows_the_readers_state_in_dark_ink_and_no_empty_frame(show, name):
+    host = show(SAMPLES[name](), over="http", width=700, stills=True)
+    page = host.page
     for state in in_states(host):
         page.emulate_media(media="screen", color_scheme="light")
         set_theme(page, "light")
         seen = [host.evaluate(what) for what in (NUMBERS_SEEN, CHOICES_SEEN)]
-        on_screen, photo_of_screen = looks_of(host), photograph(page)
+        on_screen, photo_of_screen = widget_looks.looks_of(host), widget_looks.photograph(page)
         # A dark page becomes white paper.
         set_theme(page, "dark")
         page.emulate_media(media="print")
@@ -864,12 +832,12 @@ def test_paper_shows_the_readers_state_in_dark_ink_and_no_empty_frame(reader, tm
         expect(host).to_be_visible()
         expect(page.locator(".widget-still")).to_be_hidden()
         assert [host.evaluate(what) for what in (NUMBERS_SEEN, CHOICES_SEEN)] == seen, state
-        on_paper, photo_of_paper = looks_of(host), photograph(page)
+        on_paper, photo_of_paper = widget_looks.looks_of(host), widget_looks.photograph(page)
         kept = [(old if new else None, new) for old, new in zip(on_screen, on_paper, strict=True)]
-        lost = lost_marks(*column(kept, 0, photo_of_screen), *column(kept, 1, photo_of_paper))
+        lost = widget_looks.lost_marks(*column(kept, 0, photo_of_screen), *column(kept, 1, photo_of_paper))
         assert lost == [], state
-        assert unreadable(on_paper) == [], state
-        assert empty_frames(on_paper, photo_of_paper) == [], state
+        assert widget_looks.unreadable(on_paper) == [], state
+        assert widget_looks.empty_frames(on_paper, photo_of_paper) == [], state
         assert too_wide(page) == []
         expect(host.locator(".mha-footer")).to_have_count(host.locator(".mha-footer:not(:visible)").count())
 
@@ -884,11 +852,9 @@ NEED_A_NAME = """button checkbox combobox DisclosureTriangle grid gridcell group
 
 
 @every_widget
-def test_everything_has_a_name_and_focus_comes_and_goes_by_tab(reader, tmp_path, name):
-    tab = reader()
-    tab.page.add_init_script(KEPT)
-    page = tab.open(write_page(tmp_path, [SAMPLES[name]()]), 1)
-    host = tab.host()
+def test_everything_has_a_name_and_focus_comes_and_goes_by_tab(show, name):
+    host = show(SAMPLES[name](), over="http", script=KEPT)
+    page = host.page
     host.locator("details").evaluate_all("folds => folds.forEach((fold) => { fold.open = true; })")
     client = page.context.new_cdp_session(page)
     nodes = client.send("Accessibility.getFullAXTree")["nodes"]

@@ -9,16 +9,11 @@ import numpy as np
 import pytest
 import torch
 from playwright.sync_api import expect
+from random_tensors import generator
 from seen import CELLS, assert_color_bar, assert_colors, map_pixels
 from test_every_widget import too_wide
 from widget_looks import contrast
-from widget_page import (
-    assert_copied_code_gives,
-    assert_shows_numbers,
-    copied_code,
-    run_copied_code,
-    write_page,
-)
+from widget_page import assert_copied_code_gives, assert_shows_numbers, copied_code, run_copied_code
 
 from mha_course.data import pointer_batch
 from mha_course.experiments import load_experiment
@@ -35,18 +30,15 @@ def layer(num_heads=2, embed_dim=12, **options):
 
 @pytest.fixture
 def sentence():
-    return HeadExample(
-        "sentence", TOKENS, torch.randn(5, 12, generator=torch.Generator().manual_seed(0)), layer()
-    )
+    return HeadExample("sentence", TOKENS, torch.randn(5, 12, generator=generator()), layer())
 
 
 @pytest.fixture
 def trained():
-    generator = torch.Generator().manual_seed(1)
-    x = {heads: torch.randn(7, 12, generator=generator) for heads in (1, 2, 4)}
-    return HeadExample(
-        "trained", list("abcdefg"), x, {heads: layer(heads, bias=True) for heads in x}, "a *note*"
-    )
+    draw = generator(1)
+    x = {heads: torch.randn(7, 12, generator=draw) for heads in (1, 2, 4)}
+    layers = {heads: layer(heads, bias=True) for heads in x}
+    return HeadExample("trained", list("abcdefg"), x, layers, "a *note*")
 
 
 @pytest.fixture
@@ -66,10 +58,9 @@ def weights_by_loops(layer, x, num_heads, valid_len, is_causal):
         for i in range(len(x)):
             seen = [j for j in range(valid_len) if not is_causal or j <= i]
             score = {j: sum(a * b for a, b in zip(query[i][own], key[j][own], strict=True)) for j in seen}
-            total = sum(math.exp(s / math.sqrt(width)) for s in score.values())
-            rows.append(
-                [math.exp(score[j] / math.sqrt(width)) / total if j in score else 0.0 for j in range(len(x))]
-            )
+            power = {j: math.exp(s / math.sqrt(width)) for j, s in score.items()}
+            total = sum(power.values())
+            rows.append([power[j] / total if j in power else 0.0 for j in range(len(x))])
         maps.append(rows)
     return torch.tensor(maps, dtype=torch.float64)
 
@@ -122,8 +113,7 @@ def test_a_page_stays_small():
 def test_a_change_of_example_takes_the_nearest_setting(explorer):
     explorer.num_heads, explorer.head = 6, 5
     explorer.example = "trained"
-    sharpest = explorer._examples["trained"].order(4)[0]
-    assert (explorer.num_heads, explorer.head) == (4, sharpest)
+    assert (explorer.num_heads, explorer.head) == (4, explorer._examples["trained"].order(4)[0])
     assert explorer.valid_len == 7, "all tokens stay visible"
     explorer.valid_len = 6
     explorer.example = "sentence"
@@ -146,9 +136,8 @@ def test_a_change_from_the_browser_arrives_as_one(explorer):
 @pytest.mark.parametrize("stage", ["scores", "masked", "weights", "output"])
 @pytest.mark.parametrize("view", ["one", "both", "difference"])
 def test_the_numbers_of_the_page_by_loops(sentence, stage, view):
-    explorer = HeadExplorer(
-        [sentence], num_heads=3, valid_len=4, is_causal=True, stage=stage, view=view, head=2, other=0
-    )
+    shown = {"stage": stage, "view": view, "head": 2, "other": 0}
+    explorer = HeadExplorer([sentence], num_heads=3, valid_len=4, is_causal=True, **shown)
     project = lambda linear: (sentence.x.double() @ linear.weight.double().T).tolist()  # noqa: E731
     layer = sentence.layers
     query, key, value = map(project, (layer.q_proj, layer.k_proj, layer.v_proj))
@@ -223,10 +212,9 @@ def test_the_two_sharpest_heads_are_shown_first(sentence):
         order = sharpest_first(sentence.layers, sentence.x, num_heads)
         assert list(sentence.order(num_heads)) == order
         assert heads(HeadExplorer([sentence], num_heads=num_heads)) == order[:2]
-        assert heads(HeadExplorer([sentence], num_heads=num_heads, head=order[2 % num_heads])) == [
-            order[2 % num_heads],
-            order[num_heads == 2],
-        ]
+        third = order[2 % num_heads]
+        shown = heads(HeadExplorer([sentence], num_heads=num_heads, head=third))
+        assert shown == [third, order[num_heads == 2]]
     explorer = HeadExplorer([sentence], num_heads=6, head=5, other=4)
     assert heads(explorer) == [5, 4]
     for explorer.num_heads in (3, 2):
@@ -244,7 +232,7 @@ WORDS = list("ABCDEFGH")
 
 
 def stored_example(counts=(1, 2, 8), seed=3, **options):
-    tokens, targets = pointer_batch(1, generator=torch.Generator().manual_seed(17))
+    tokens, targets = pointer_batch(1, generator=generator(17))
     models = {n: ("two_pointers", f"linear, {n} head{'s' * (n > 1)}", seed) for n in counts}
     options = {"tasks": ("previous", "mirrored"), "targets": targets[0], "measure": "both right", **options}
     return HeadExample.stored("stored", models, tokens[0], WORDS, **options), tokens[0], targets[0]
@@ -274,10 +262,8 @@ def test_stored_models_answer_as_by_loops(num_heads, valid_len, is_causal):
     numbers = explorer.numbers()
     assert numbers["answers"].tolist() == answers_by_loops(num_heads, tokens, valid_len, is_causal)
     stored = load_experiment("two_pointers")
-    shares = [
-        stored.results(arm, "both right")[3]
-        for arm in ("linear, 1 head", "linear, 2 heads", "linear, 8 heads")
-    ]
+    arms = "linear, 1 head", "linear, 2 heads", "linear, 8 heads"
+    shares = [stored.results(arm, "both right")[3] for arm in arms]
     torch.testing.assert_close(numbers["shares"].float(), torch.stack(shares))
     assert abs(numbers["shares"][0] - 13 / 48) < 0.01, "one head is right where both answers are the same"
 
@@ -288,8 +274,7 @@ def test_only_the_places_that_are_asked_are_answered():
     asked[4], asked[9, 1] = targets[4], targets[9, 1]
     example, *_ = stored_example(targets=asked)
     answers = HeadExplorer([example], num_heads=2).numbers()["answers"]
-    everywhere = torch.tensor(answers_by_loops(2, tokens))
-    assert torch.equal(answers, everywhere[:, [4, 9]])
+    assert torch.equal(answers, torch.tensor(answers_by_loops(2, tokens))[:, [4, 9]])
 
 
 def test_a_stored_layer_may_be_cut_and_lack_positions():
@@ -303,46 +288,36 @@ def test_a_stored_layer_may_be_cut_and_lack_positions():
     assert "answers" not in HeadExplorer([example], num_heads=4).numbers()
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "rule"),
-    [
-        ({"models": {2: ("two_pointers", "linear, 2 heads")}}, TypeError,
-         r"models\[2\] must be \(experiment"),
-        ({"models": {}}, ValueError, "models must hold at least one model"),
-        ({"models": ("two_pointers", "linear, 2 heads", 0)}, ValueError,
-         "models must be a mapping where tasks"),
-        ({"models": {2: ("nothing", "linear, 2 heads", 0)}}, ValueError, "name must be one of"),
-        ({"models": {2: ("two_pointers", "linear", 0)}}, ValueError, "arm must be one of"),
-        ({"models": {2: ("two_pointers", "linear, 2 heads", 9)}}, ValueError, "seed must be that of a model"),
-        ({"tokens": torch.zeros(3)}, ValueError, r"tokens must be int64 of shape \(len,\)"),
-        ({"tokens": torch.tensor([1, 8])}, ValueError, r"tokens must lie in 0\.\.7, got \[1, 8\]"),
-        ({"tokens": [1, 2]}, TypeError, "tokens must be a torch.Tensor|tokens must be a Tensor"),
-        ({"words": "ABCDEFGH"}, TypeError, "words must be a sequence of str"),
-        ({"tasks": ("previous",)}, ValueError, r"targets must be int64 of shape \(len, tasks\)"),
-        ({"targets": None}, TypeError, "targets must be"),
-        ({"targets": torch.full((12, 2), 8)}, ValueError, r"targets must lie in -1\.\.7"),
-        ({"targets": torch.full((12, 2), -1)}, ValueError, "not all be -1"),
-        ({"measure": "all right"}, ValueError, "measure must be one of"),
-        ({"positions": 1}, TypeError, "positions must be"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "error", "rule"), [
+    ({"models": {2: ("two_pointers", "linear, 2 heads")}}, TypeError, r"models\[2\] must be \(experiment"),
+    ({"models": {}}, ValueError, "models must hold at least one model"),
+    ({"models": ("two_pointers", "linear, 2 heads", 0)}, ValueError, "models must be a mapping where tasks"),
+    ({"models": {2: ("nothing", "linear, 2 heads", 0)}}, ValueError, "name must be one of"),
+    ({"models": {2: ("two_pointers", "linear", 0)}}, ValueError, "arm must be one of"),
+    ({"models": {2: ("two_pointers", "linear, 2 heads", 9)}}, ValueError, "seed must be that of a model"),
+    ({"tokens": torch.zeros(3)}, ValueError, r"tokens must be int64 of shape \(len,\)"),
+    ({"tokens": torch.tensor([1, 8])}, ValueError, r"tokens must lie in 0\.\.7, got \[1, 8\]"),
+    ({"tokens": [1, 2]}, TypeError, "tokens must be a torch.Tensor|tokens must be a Tensor"),
+    ({"words": "ABCDEFGH"}, TypeError, "words must be a sequence of str"),
+    ({"tasks": ("previous",)}, ValueError, r"targets must be int64 of shape \(len, tasks\)"),
+    ({"targets": None}, TypeError, "targets must be"),
+    ({"targets": torch.full((12, 2), 8)}, ValueError, r"targets must lie in -1\.\.7"),
+    ({"targets": torch.full((12, 2), -1)}, ValueError, "not all be -1"),
+    ({"measure": "all right"}, ValueError, "measure must be one of"),
+    ({"positions": 1}, TypeError, "positions must be"),
+])  # fmt: skip
 def test_a_stored_example_that_cannot_be_shown_is_refused(changes, error, rule):
-    tokens, targets = pointer_batch(1, generator=torch.Generator().manual_seed(17))
+    tokens, targets = pointer_batch(1, generator=generator(17))
     arguments = {
-        "models": {2: ("two_pointers", "linear, 2 heads", 0)},
-        "tokens": tokens[0],
-        "words": WORDS,
-        "tasks": ("previous", "mirrored"),
-        "targets": targets[0],
-        "measure": "both right",
-        **changes,
-    }
+        "models": {2: ("two_pointers", "linear, 2 heads", 0)}, "tokens": tokens[0], "words": WORDS,
+        "tasks": ("previous", "mirrored"), "targets": targets[0], "measure": "both right", **changes,
+    }  # fmt: skip
     with pytest.raises(error, match=rule):
         HeadExample.stored("a", **arguments)
 
 
 def test_long_sequences_keep_their_report_small():
-    x = torch.randn(256, 128, generator=torch.Generator().manual_seed(2))
+    x = torch.randn(256, 128, generator=generator(2))
     tokens = [str(place) for place in range(256)]
     example = HeadExample("long", tokens, x, layer(8, embed_dim=128))
     explorer = HeadExplorer([example], view="both")
@@ -363,33 +338,29 @@ def test_a_pruned_layer_is_refused(sentence):
 X = torch.zeros(5, 12)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "rule"),
-    [
-        ({"label": 3}, TypeError, "label must be a str, got 3"),
-        ({"label": ""}, ValueError, "label must not be empty"),
-        ({"note": None}, TypeError, "note must be a str, got None"),
-        ({"tokens": "to be"}, TypeError, "tokens must be a sequence of str"),
-        ({"tokens": [1, 2]}, TypeError, "tokens must be a sequence of str"),
-        ({"tokens": []}, ValueError, "tokens must hold 1 to 256 labels, got 0"),
-        ({"tokens": ["a"] * 257}, ValueError, "tokens must hold 1 to 256 labels, got 257"),
-        ({"layers": torch.nn.Linear(12, 12)}, TypeError, "layers must be a MultiHeadAttention, got Linear"),
-        ({"layers": {}}, ValueError, "layers must hold at least one layer"),
-        ({"layers": {3: layer(2)}}, ValueError, r"layers\[3\] must have num_heads=3, got 2"),
-        ({"layers": {2: layer(2), 4: layer(4, embed_dim=16)}}, ValueError, r"same embed_dim, got \[12, 16\]"),
-        ({"layers": layer(4, num_kv_heads=2)}, ValueError,
-         "as many key heads .* got num_kv_heads=2, num_heads=4"),
-        ({"layers": layer(2, kdim=6)}, ValueError, r"equal embed_dim, kdim and vdim, got \(12, 6, 12\)"),
-        ({"layers": layer(2, embed_dim=130)}, ValueError, "embed_dim of at most 128, got 130"),
-        ({"x": X.tolist()}, TypeError, "x must be a torch.Tensor, got list"),
-        ({"x": X.double()}, TypeError, "dtype of its layer, torch.float32, got torch.float64"),
-        ({"x": X[:4]}, ValueError, r"x must have shape \(len=5, embed_dim=12\), got \(4, 12\)"),
-        ({"x": X[None]}, ValueError, r"got \(1, 5, 12\)"),
-        ({"x": X * math.nan}, ValueError, "x must be finite"),
-        ({"x": {3: X}, "layers": {2: layer()}}, ValueError,
-         r"x must have the keys of layers, \[2\], got \[3\]"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "error", "rule"), [
+    ({"label": 3}, TypeError, "label must be a str, got 3"),
+    ({"label": ""}, ValueError, "label must not be empty"),
+    ({"note": None}, TypeError, "note must be a str, got None"),
+    ({"tokens": "to be"}, TypeError, "tokens must be a sequence of str"),
+    ({"tokens": [1, 2]}, TypeError, "tokens must be a sequence of str"),
+    ({"tokens": []}, ValueError, "tokens must hold 1 to 256 labels, got 0"),
+    ({"tokens": ["a"] * 257}, ValueError, "tokens must hold 1 to 256 labels, got 257"),
+    ({"layers": torch.nn.Linear(12, 12)}, TypeError, "layers must be a MultiHeadAttention, got Linear"),
+    ({"layers": {}}, ValueError, "layers must hold at least one layer"),
+    ({"layers": {3: layer(2)}}, ValueError, r"layers\[3\] must have num_heads=3, got 2"),
+    ({"layers": {2: layer(2), 4: layer(4, embed_dim=16)}}, ValueError, r"same embed_dim, got \[12, 16\]"),
+    ({"layers": layer(4, num_kv_heads=2)}, ValueError,
+     "as many key heads .* got num_kv_heads=2, num_heads=4"),
+    ({"layers": layer(2, kdim=6)}, ValueError, r"equal embed_dim, kdim and vdim, got \(12, 6, 12\)"),
+    ({"layers": layer(2, embed_dim=130)}, ValueError, "embed_dim of at most 128, got 130"),
+    ({"x": X.tolist()}, TypeError, "x must be a torch.Tensor, got list"),
+    ({"x": X.double()}, TypeError, "dtype of its layer, torch.float32, got torch.float64"),
+    ({"x": X[:4]}, ValueError, r"x must have shape \(len=5, embed_dim=12\), got \(4, 12\)"),
+    ({"x": X[None]}, ValueError, r"got \(1, 5, 12\)"),
+    ({"x": X * math.nan}, ValueError, "x must be finite"),
+    ({"x": {3: X}, "layers": {2: layer()}}, ValueError, r"x must have the keys of layers, \[2\], got \[3\]"),
+])  # fmt: skip
 def test_an_example_that_cannot_be_shown_is_refused(changes, error, rule):
     arguments = {"label": "a", "tokens": TOKENS, "x": X, "layers": layer(), **changes}
     with pytest.raises(error, match=rule):
@@ -414,24 +385,19 @@ def test_where_a_widget_cannot_run_its_settings_are_named(explorer):
     assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
 
 
-# In a browser
-
-
 def make_explorer(**traits):
-    generator = torch.Generator().manual_seed(5)
-    sentence = HeadExample(
-        "sentence", TOKENS, 2 * torch.randn(5, 12, generator=generator), layer(2), "See `head_dim`."
-    )
-    x = {heads: 2 * torch.randn(7, 12, generator=generator) for heads in (1, 2, 4)}
+    draw = generator(5)
+    x = 2 * torch.randn(5, 12, generator=draw)
+    sentence = HeadExample("sentence", TOKENS, x, layer(2), "See `head_dim`.")
+    x = {heads: 2 * torch.randn(7, 12, generator=draw) for heads in (1, 2, 4)}
     trained = HeadExample("trained", list("abcdefg"), x, {heads: layer(heads, bias=True) for heads in x})
     return HeadExplorer([sentence, trained], **traits)
 
 
 def make_long_explorer(length=64, **traits):
-    x = 2 * torch.randn(length, 16, generator=torch.Generator().manual_seed(7))
+    x = 2 * torch.randn(length, 16, generator=generator(7))
     tokens = [f"t{place}" for place in range(length)]
-    example = HeadExample("long", tokens, x, layer(8, embed_dim=16))
-    return HeadExplorer([example], **traits)
+    return HeadExplorer([HeadExample("long", tokens, x, layer(8, embed_dim=16))], **traits)
 
 
 def maps_of(explorer):
@@ -515,9 +481,8 @@ def test_two_heads_are_compared(show):
     a, b = (maps_of(explorer)[head][2, 1].item() for head in (2, 3))
     host.get_by_role("gridcell").nth(2 * 3 + 1).hover()
     text = f"{abs(a - b):.4f} (head 2: {a:.4f}, head 3: {b:.4f})".replace("-", "−")
-    expect(host.locator(".mha-readout")).to_have_text(
-        f"query 'or' at 2 → number 1 of each head's output: {text}"
-    )
+    told = f"query 'or' at 2 → number 1 of each head's output: {text}"
+    expect(host.locator(".mha-readout")).to_have_text(told)
     # Another number of heads: the sharpest two are shown.
     host.get_by_role("slider", name="num_heads").focus()
     page.keyboard.press("ArrowLeft")
@@ -543,23 +508,22 @@ def test_each_trained_layer_shows_its_own_numbers(show):
     assert_copied_code_gives(host, explorer)
 
 
-def test_small_maps_have_their_numbers_in_the_cells(reader, tmp_path):
+def test_small_maps_have_their_numbers_in_the_cells(show):
     explorer = make_explorer(valid_len=3)
-    tab = reader()
-    tab.open(write_page(tmp_path, [explorer, make_long_explorer(16)]), 2)
-    texts = tab.host(0).get_by_role("gridcell").all_inner_texts()
+    small, large = show(explorer, make_long_explorer(16), over="http")
+    texts = small.get_by_role("gridcell").all_inner_texts()
     weights = explorer.weights()[explorer.head].flatten()
     assert texts == [f"{weight:.2f}" for weight in weights.tolist()]
-    tab.host(0).locator("input[value=masked]").check(force=True)
-    assert tab.host(0).get_by_role("gridcell").nth(4).inner_text() == "−∞"
-    assert set(tab.host(1).get_by_role("gridcell").all_inner_texts()) == {""}
+    small.locator("input[value=masked]").check(force=True)
+    assert small.get_by_role("gridcell").nth(4).inner_text() == "−∞"
+    assert set(large.get_by_role("gridcell").all_inner_texts()) == {""}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("stage", ["scores", "masked", "weights", "output"])
 def test_signed_numbers_are_red_and_blue_and_weights_are_not(show, stage, theme):
     """Cells, small maps and colour bar have one map, and the numbers in the cells can be read on it."""
-    explorer = make_explorer(stage=stage, valid_len=3, num_heads=3)
+    explorer = make_explorer(stage=stage, valid_len=3, num_heads=12)
     host = show(explorer, theme=theme)
     maps, is_signed = maps_of(explorer), stage != "weights"
     most = maps[maps.isfinite()].abs().max().item()
@@ -589,9 +553,8 @@ def test_the_colour_bar_and_the_pattern_follow_the_stage(show):
         is_signed = explorer.stage != "weights"
         most = maps[maps.isfinite()].abs().max().item()
         assert_color_bar(host.locator(".mha-bar"), most, is_signed=is_signed)
-        grounds = host.locator(".mha-maps canvas").evaluate_all(
-            "all => all.map((node) => getComputedStyle(node).backgroundImage)"
-        )
+        image = "nodes => nodes.map((node) => getComputedStyle(node).backgroundImage)"
+        grounds = host.locator(".mha-maps canvas").evaluate_all(image)
         patterned = [ground.startswith("repeating-linear-gradient") for ground in grounds]
         assert patterned == [explorer.stage == "masked"] * 3
 
@@ -609,7 +572,7 @@ def test_scores_of_one_sign_keep_the_map_of_signed_numbers(show, stage, sign):
     one.requires_grad_(False)
     for name, scale in (("q_proj", 1), ("k_proj", sign), ("v_proj", sign)):
         getattr(one, name).weight.copy_(scale * torch.eye(4))
-    x = torch.rand(5, 4, generator=torch.Generator().manual_seed(3)) + 0.5
+    x = torch.rand(5, 4, generator=generator(3)) + 0.5
     explorer = HeadExplorer([HeadExample("one sign", TOKENS, x, one)], stage=stage)
     numbers = maps_of(explorer)[0]
     assert (sign * numbers > 0).all()
@@ -636,11 +599,9 @@ def test_a_difference_starts_at_zero(show):
 @pytest.mark.parametrize("stage", ["scores", "masked", "output"])
 def test_the_pixels_of_signed_numbers_are_red_and_blue(show, stage):
     explorer = make_long_explorer(40, stage=stage, valid_len=20)
-    host = show(explorer)
+    drawn = map_pixels(show(explorer).locator(".mha-pixels canvas"))
     maps = maps_of(explorer)
-    shown = maps[explorer.head]
-    drawn = map_pixels(host.locator(".mha-pixels canvas"))
-    seen = shown.isfinite()
+    shown, seen = maps[explorer.head], maps[explorer.head].isfinite()
     assert torch.equal(drawn[..., 3] == 255, seen)
     assert_colors(drawn[seen], shown[seen], maps[maps.isfinite()].abs().max().item(), is_signed=True)
 
@@ -656,11 +617,9 @@ def test_a_long_sequence_is_drawn_in_pixels(show, length):
     assert image.shape == (length, length, 4)
     seen = (torch.arange(length) < 20) & torch.ones(length, length).tril().bool()
     assert torch.equal(image[..., 3] == 255, seen), "what is hidden has no colour"
-    most = explorer.weights().max().item()
-    assert_colors(image[seen], weights[seen], most, is_signed=False)
+    assert_colors(image[seen], weights[seen], explorer.weights().max().item(), is_signed=False)
 
-    grid = host.get_by_role("grid")
-    expect(grid).to_have_attribute("aria-rowcount", str(length))
+    expect(host.get_by_role("grid")).to_have_attribute("aria-rowcount", str(length))
     cell = host.get_by_role("gridcell")
     assert cell.count() == 1
     cell.focus()
@@ -672,8 +631,7 @@ def test_a_long_sequence_is_drawn_in_pixels(show, length):
         column += {"ArrowRight": 1, "ArrowLeft": -1}.get(key, 0)
         expect(readout).to_have_text(f"query 't{row}' → key 't{column}': {weights[row, column]:.4f}")
         expect(cell).to_be_focused()
-        label = readout.text_content()
-        expect(cell).to_have_attribute("aria-label", label)
+        expect(cell).to_have_attribute("aria-label", readout.text_content())
         expect(cell).to_have_attribute("aria-colindex", str(column + 1))
     value = float(cell.get_attribute("data-value"))
     assert value == pytest.approx(weights[row, column].item(), abs=1e-6)
@@ -695,9 +653,8 @@ def test_a_long_sequence_is_drawn_in_pixels(show, length):
     assert map_pixels(host.locator(".mha-pixels canvas")).shape == (length, 2, 4)
     cell.focus()
     page.keyboard.press("Home")
-    text = (
-        f"query 't0' → number {2 * explorer.head} of the output: {maps_of(explorer)[explorer.head][0, 0]:.4f}"
-    )
+    value = maps_of(explorer)[explorer.head][0, 0]
+    text = f"query 't0' → number {2 * explorer.head} of the output: {value:.4f}"
     expect(readout).to_contain_text(text.replace("-", "−"))
     variables = run_copied_code(host)
     torch.testing.assert_close(variables["weights"].float(), explorer.weights(), atol=1e-6, rtol=1e-5)
@@ -710,26 +667,22 @@ def test_the_compact_one_has_the_slider_and_the_maps(show):
     assert host.get_by_role("slider").count() == 1
     assert host.get_by_role("checkbox").count() == 0
     assert host.locator(".mha-widget").bounding_box()["height"] <= 420
-    slider = host.get_by_role("slider", name="num_heads")
-    slider.focus()
+    host.get_by_role("slider", name="num_heads").focus()
     page.keyboard.press("ArrowRight")
     explorer.num_heads = 4
     assert_shows_numbers(host, explorer)
     # On a phone the slider and the small maps come first.
     page.set_viewport_size({"width": 360, "height": 740})
-    heights = [
-        host.locator(selector).first.bounding_box()["y"]
-        for selector in (".mha-kept-in-view input", ".mha-maps", ".mha-grid")
-    ]
+    parts = (".mha-kept-in-view input", ".mha-maps", ".mha-grid")
+    heights = [host.locator(part).first.bounding_box()["y"] for part in parts]
     assert heights == sorted(heights)
     assert heights[1] < 250
 
 
-def test_a_menu_of_one_example_is_not_shown(reader, tmp_path):
+def test_a_menu_of_one_example_is_not_shown(show):
     example = HeadExample("alone", ["a", "b"], torch.randn(2, 12), layer(2))
-    tab = reader()
-    tab.open(write_page(tmp_path, [HeadExplorer([example]), make_explorer()]), 2)
-    assert [tab.host(i).get_by_role("combobox").count() for i in range(2)] == [0, 1]
+    hosts = show(HeadExplorer([example]), make_explorer(), over="http")
+    assert [host.get_by_role("combobox").count() for host in hosts] == [0, 1]
 
 
 def test_a_cell_is_read_by_pointer_and_by_keyboard(show):
@@ -738,8 +691,7 @@ def test_a_cell_is_read_by_pointer_and_by_keyboard(show):
     page = host.page
     readout = host.locator(".mha-readout")
     weights = explorer.weights()[explorer.head]
-    cells = host.get_by_role("gridcell")
-    cells.nth(2 * 5 + 1).hover()
+    host.get_by_role("gridcell").nth(2 * 5 + 1).hover()
     assert readout.inner_text() == f"query 'or' at 2 → key 'be' at 1: {weights[2, 1]:.4f}"
     page.mouse.move(0, 0)
     assert "arrow keys" in readout.inner_text()
@@ -747,11 +699,8 @@ def test_a_cell_is_read_by_pointer_and_by_keyboard(show):
     for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp", "End", "ArrowRight"):
         page.keyboard.press(key)
     focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
-    assert (
-        readout.inner_text()
-        == focused
-        == "query 'or' at 2 → key 'be' at 4: 0.0000, hidden by the padding mask"
-    )
+    assert readout.inner_text() == focused
+    assert focused == "query 'or' at 2 → key 'be' at 4: 0.0000, hidden by the padding mask"
     page.keyboard.press("ArrowLeft")
     assert readout.inner_text() == "query 'or' at 2 → key 'not' at 3: 0.0000, hidden by the causal mask"
     assert host.locator("[role=gridcell][tabindex='0']").count() == 1, "one stop for the Tab key"
@@ -784,9 +733,8 @@ def test_it_shows_what_the_heads_buy(show):
     slider = host.get_by_role("slider", name="num_heads")
     table = host.get_by_role("table")
     stored = load_experiment("two_pointers")
-    shares = {
-        n: stored.results(f"linear, {n} head{'s' * (n > 1)}", "both right")[3].item() for n in (1, 2, 8)
-    }
+    arm = lambda n: f"linear, {n} head{'s' * (n > 1)}"  # noqa: E731
+    shares = {n: stored.results(arm(n), "both right")[3].item() for n in (1, 2, 8)}
     for num_heads in (1, 2, 8):
         expect(slider).to_have_attribute("aria-valuetext", re.compile(rf"^{num_heads} head"))
         answers = answers_by_loops(num_heads, tokens)
@@ -806,17 +754,14 @@ def test_it_shows_what_the_heads_buy(show):
         heads = table.get_by_role("columnheader").all_inner_texts()
         assert heads == [WORDS[token] for token in tokens.tolist()]
         bars = host.locator(".mha-bars li")
-        texts = ["1 head\n0.27", "2 heads\n1.00", "8 heads\n1.00"]
-        assert [re.sub(r"\s+", " ", text) for text in bars.all_inner_texts()] == [
-            text.replace("\n", " ") for text in texts
-        ]
+        texts = [re.sub(r"\s+", " ", text) for text in bars.all_inner_texts()]
+        assert texts == ["1 head 0.27", "2 heads 1.00", "8 heads 1.00"]
         widths = bars.locator("i").evaluate_all(
             "bars => bars.map(bar => bar.getBoundingClientRect().width / bar.parentNode.clientWidth)"
         )
         assert widths == pytest.approx(list(shares.values()), abs=0.01)
-        now = bars.evaluate_all(
-            "bars => bars.map(bar => getComputedStyle(bar.lastChild).fontWeight === '700')"
-        )
+        is_bold = "bars => bars.map(bar => getComputedStyle(bar.lastChild).fontWeight === '700')"
+        now = bars.evaluate_all(is_bold)
         assert now == [n == num_heads for n in (1, 2, 8)]
         explorer.num_heads = num_heads
         assert_shows_numbers(host, explorer)
@@ -826,31 +771,26 @@ def test_it_shows_what_the_heads_buy(show):
     # The answers follow the mask.
     host.get_by_role("checkbox", name="Causal mask").check()
     causal = answers_by_loops(8, tokens, is_causal=True)
-    expect(table.get_by_role("row", name="mirrored").get_by_role("cell").first).to_contain_text(
-        WORDS[causal[1][0]]
-    )
+    mirrored = table.get_by_role("row", name="mirrored").get_by_role("cell")
+    expect(mirrored.first).to_contain_text(WORDS[causal[1][0]])
     right = sum(all(causal[t][p] == targets[p, t] for t in range(2)) for p in range(12))
     assert right < 12
     expect(host.get_by_role("status")).to_contain_text(f"All answers right at {right} of 12 places.")
 
 
-def test_the_program_of_a_stored_model_is_short_and_names_it(reader, tmp_path):
+def test_the_program_of_a_stored_model_is_short_and_names_it(show):
     example, *_ = stored_example()
     one = HeadExample.stored("cut", ("two_pointers", "linear, 4 heads", 1), torch.arange(5), WORDS)
-    tab = reader()
-    tab.open(
-        write_page(tmp_path, [HeadExplorer([example], num_heads=8), HeadExplorer([one], num_heads=16)]), 2
-    )
-    for index, model in enumerate(
-        ('["two_pointers", "linear, 8 heads", 3]', '["two_pointers", "linear, 4 heads", 1]')
-    ):
-        code = copied_code(tab.host(index))
+    explorer = HeadExplorer([one], num_heads=16)
+    hosts = show(HeadExplorer([example], num_heads=8), explorer, over="http")
+    models = ('["two_pointers", "linear, 8 heads", 3]', '["two_pointers", "linear, 4 heads", 1]')
+    for host, model in zip(hosts, models, strict=True):
+        code = copied_code(host)
         assert model in code
         assert "base64" not in code
         assert len(code.splitlines()) < 58
         assert max(map(len, code.splitlines())) <= 110
-    explorer = HeadExplorer([one], num_heads=16)
-    assert_copied_code_gives(tab.host(1), explorer)
+    assert_copied_code_gives(hosts[1], explorer)
 
 
 def test_the_heads_are_in_the_order_of_their_sharpness(show):
@@ -865,9 +805,8 @@ def test_the_heads_are_in_the_order_of_their_sharpness(show):
         expect(slider).to_have_attribute("aria-valuetext", f"{num_heads} heads, head_dim {32 // num_heads}")
         labels = host.locator(".mha-maps label")
         assert labels.all_inner_texts() == [str(head) for head in order]
-        places = labels.evaluate_all(
-            "nodes => nodes.map(n => [n.getBoundingClientRect().y, n.getBoundingClientRect().x])"
-        )
+        boxes = [label.bounding_box() for label in labels.all()]
+        places = [(box["y"], box["x"]) for box in boxes]
         assert places == sorted(places), "read as they are seen"
         expect(host.locator(".mha-title").first).to_have_text(f"Head {order[0]}: weights")
         page.keyboard.press("ArrowRight")
@@ -889,8 +828,7 @@ def test_on_a_phone_the_controls_stay_in_view_while_the_maps_change(show, is_com
     example, *_ = stored_example()
     explorer = HeadExplorer([example], num_heads=8, compact=is_compact)
     host = show(explorer, width=360, stills=True)
-    page = host.page
-    page.set_viewport_size({"width": 360, "height": 740})
+    host.page.set_viewport_size({"width": 360, "height": 740})
     slider = host.get_by_role("slider", name="num_heads")
     stages = [] if is_compact else host.locator(".mha-stages label").all()
     for part in (".mha-maps", ".mha-grid", ".mha-answers"):
@@ -902,5 +840,4 @@ def test_on_a_phone_the_controls_stay_in_view_while_the_maps_change(show, is_com
             on_top = "(node, [x, y]) => node.contains(document.elementFromPoint(x, y))"
             assert control.evaluate(on_top, [x, y]), "something lies over it"
     # Most of the screen is left for what changes.
-    kept = host.locator(".mha-kept-in-view").bounding_box()
-    assert kept["height"] < 0.17 * 740
+    assert host.locator(".mha-kept-in-view").bounding_box()["height"] < 0.17 * 740

@@ -53,10 +53,8 @@ def torch_loss(parameters, tokens, targets, sizes):
     """The model in torch's own functions; none of the library's code is used."""
     p = parameters
     x = p["embedding.weight"][tokens] + p["positions.encoding"]
-    q, k, v = (
-        F.linear(x, p[f"attention.{kind}_proj.weight"]).unflatten(-1, (sizes["numHeads"], -1)).transpose(1, 2)
-        for kind in "qkv"
-    )
+    split = lambda y: y.unflatten(-1, (sizes["numHeads"], -1)).transpose(1, 2)  # noqa: E731
+    q, k, v = (split(F.linear(x, p[f"attention.{kind}_proj.weight"])) for kind in "qkv")
     heads = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
     y = F.linear(heads, p["attention.out_proj.weight"])
     if sizes["readOut"] == "MLP":
@@ -89,9 +87,8 @@ def test_gradient_is_that_of_autograd(math_page, read_out, num_heads, head_dim, 
     sizes = {"numHeads": num_heads, "embedDim": num_heads * head_dim, "length": length,
              "vocabSize": vocab, "hiddenDim": hidden, "readOut": read_out}  # fmt: skip
     parameters = draw_parameters(sizes, seed=batch)
-    tokens, targets = pointer_batch(
-        batch, vocab_size=vocab, length=length, generator=torch.Generator().manual_seed(1)
-    )
+    draw = torch.Generator().manual_seed(1)
+    tokens, targets = pointer_batch(batch, vocab_size=vocab, length=length, generator=draw)
     for parameter in parameters.values():
         parameter.requires_grad_(True)
     loss = torch_loss(parameters, tokens, targets, sizes)
@@ -186,10 +183,8 @@ def test_run_of_a_seed_is_the_same_in_python(math_page, num_heads, read_out, see
     )  # fmt: skip
     losses = torch.tensor([record["loss"] for record in found[1:]])
     torch.testing.assert_close(losses, torch.tensor(expected), atol=1e-9, rtol=1e-9)
-    for record, numbers in (
-        (found[0], head_training.measure(widget.model())),
-        (found[-1], head_training.measure(model)),
-    ):
+    ends = (found[0], widget.model()), (found[-1], model)
+    for record, numbers in ((record, head_training.measure(own)) for record, own in ends):
         for name, number in zip(("bothRight", "roles", "maps"), numbers, strict=True):
             assert torch.allclose(torch.tensor(record[name]), number.flatten().float(), atol=1e-6), name
 
@@ -199,20 +194,16 @@ def test_run_of_a_seed_is_the_same_in_python(math_page, num_heads, read_out, see
 
 def test_first_output_of_the_published_generator(math_page):
     """Numbers that mulberry32(0) is known for (github.com/bryc/code, PRNGs.md)."""
-    found = in_browser(
-        math_page,
-        "const random = m.randomNumbers(0, 0); return [0, 1, 2].map(() => random.uniform() * 2 ** 32);",
-    )
+    run = "const random = m.randomNumbers(0, 0); return [0, 1, 2].map(() => random.uniform() * 2 ** 32);"
+    found = in_browser(math_page, run)
     assert found == [1144304738, 1416247, 958946056]
 
 
 def test_starts_are_distributed_as_torch_draws_them(math_page, experiment):
     """Each kind of parameter over ten seeds is distributed as in torch's models, by Kolmogorov's test."""
     for read_out in ("linear", "MLP"):
-        starts = [
-            in_browser(math_page, "return m.startParameters(plan);", plan=plan(seed=seed, readOut=read_out))
-            for seed in range(10)
-        ]
+        plans = [plan(seed=seed, readOut=read_out) for seed in range(10)]
+        starts = [in_browser(math_page, "return m.startParameters(plan);", plan=one) for one in plans]
         torch.manual_seed(0)
         models = [experiment.PointerModel(2, 2, read_out) for _ in range(10)]
         for name, parameter in models[0].named_parameters():
@@ -271,11 +262,9 @@ def test_start_leaves_torchs_random_numbers_alone():
 
 # Where the ten seeds end: how many have all places right, and how many are at 13/48.
 ENDS = {
-    (1, "linear", 0.03): (0, 10),
-    (2, "linear", 0.03): (9, 1),
-    (2, "linear", 0.01): (10, 0),
+    (1, "linear", 0.03): (0, 10), (2, "linear", 0.03): (9, 1), (2, "linear", 0.01): (10, 0),
     (1, "MLP", 0.03): (10, 0),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("num_heads", "read_out", "lr"), ENDS)
@@ -302,9 +291,6 @@ def test_as_many_seeds_reach_the_end_as_the_page_says(math_page, num_heads, read
     text = " ".join(HeadTraining.__doc__.split())
     assert "one head ends at 13/48 with all ten seeds, and two heads have every place right with nine" in text
     assert "the tenth, seed 9, ends at 13/48" in text
-
-
-# What is seen
 
 
 def curve_points(host, index, kind):
@@ -590,11 +576,9 @@ def test_single_steps_that_wait_are_forgotten_if_the_reader_does_something_else(
 
 
 CHANGES = {
-    "heads": "input[type=radio][value='4']",
-    "read-out": "input[type=radio][value=MLP]",
-    "the same heads": "input[type=radio][value='1']",
-    "reset": ".mha-reset",
-}
+    "heads": "input[type=radio][value='4']", "read-out": "input[type=radio][value=MLP]",
+    "the same heads": "input[type=radio][value='1']", "reset": ".mha-reset",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -609,9 +593,8 @@ def test_a_change_starts_anew_and_late_answers_are_ignored(show, change):
     control = host.locator(CHANGES[change])
     if change == "the same heads":
         # A slider that is let go where it was sends an event, but its setting stays.
-        host.get_by_role("slider", name="seed").evaluate(
-            "node => node.dispatchEvent(new Event('input', { bubbles: true }))"
-        )
+        event = "node => node.dispatchEvent(new Event('input', { bubbles: true }))"
+        host.get_by_role("slider", name="seed").evaluate(event)
     else:
         control.evaluate("node => node.click()")
     expect(host.locator(".mha-play")).to_have_text("▶ Play")
@@ -675,8 +658,7 @@ def test_without_workers_it_trains_in_frames(reader, tmp_path, how):
 
 def test_worker_ends_with_the_view(browser, tmp_path):
     page = browser.new_page()
-    path = write_page(tmp_path, [HeadTraining()])
-    page.goto(path.as_uri())
+    page.goto(write_page(tmp_path, [HeadTraining()]).as_uri())
     expect(page.locator("[data-widget=ready]")).to_have_count(1)
     hand = ByHand(page, HeadTraining(seed=1))
     hand.host.get_by_role("button", name="▶ Play").click()
@@ -731,8 +713,7 @@ def test_a_change_costs_the_page_one_measurement_and_one_loss(browser, tmp_path)
 
 def test_program_trains_the_run_of_the_page(show):
     """The copied program says at which loss the page's run ends, and can be changed."""
-    host = show(HeadTraining(num_heads=2, seed=7, lr=0.01))
-    code = copied_code(host)
+    code = copied_code(show(HeadTraining(num_heads=2, seed=7, lr=0.01)))
     assert "num_heads = 2\n" in code and "seed = 7\n" in code
     assert len(code.splitlines()) < 50
     variables = {}

@@ -43,9 +43,8 @@ def make_sentence(length, seed=0):
 def make_meet(size=SIZES[0], **settings):
     *sizes, residual = size
     sentences = [make_sentence(sizes[2], 0), make_sentence(sizes[2] - 2, 1), "we like tea"]
-    return HeadsMeet(
-        make_model(*sizes), sentences, words=WORDS, tasks=("who", "what"), residual=residual, **settings
-    )
+    settings = {"words": WORDS, "tasks": ("who", "what"), "residual": residual, **settings}
+    return HeadsMeet(make_model(*sizes), sentences, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +79,9 @@ def numbers_by_loop(model, tokens, query, gates, residual):
     layer = model.attention
     width, head_dim = layer.embed_dim, layer.head_dim
     weight = {name: p.double().tolist() for name, p in model.named_parameters()}
-    x = [
-        [a + b for a, b in zip(weight["embedding.weight"][t], weight["positions.encoding"][i], strict=True)]
-        for i, t in enumerate(tokens)
-    ]
+    encoding = weight["positions.encoding"]
+    summands = [(weight["embedding.weight"][t], encoding[i]) for i, t in enumerate(tokens)]
+    x = [[a + b for a, b in zip(*pair, strict=True)] for pair in summands]
 
     def linear(name, row):
         rows = weight[f"{name}.weight"]
@@ -180,9 +178,8 @@ def test_wrong_models_and_sentences_are_refused():
     refused(ValueError, "finite", damaged)
     refused(ValueError, "at most 8 heads .*, got 11 and 33", make_model(11, 3, 7, True))
     refused(ValueError, r"model.embedding must have shape \(11, 15\)", make_model(3, 5, 7, True, words=13))
-    refused(
-        ValueError, r"model.read_out.weight must have shape \(22, 15\)", make_model(3, 5, 7, True, tasks=3)
-    )
+    rule = r"model.read_out.weight must have shape \(22, 15\)"
+    refused(ValueError, rule, make_model(3, 5, 7, True, tasks=3))
     refused(ValueError, "own for each head", make_model(4, 5, 7, True, num_kv_heads=2))
     plain = "scaled dot product alone"
     refused(ValueError, plain, make_model(3, 5, 7, True, score=cosine_score))
@@ -199,9 +196,8 @@ def test_wrong_models_and_sentences_are_refused():
     refused(ValueError, "tasks must hold 1 to 6 str, got 0", tasks=())
     refused(ValueError, "tasks must not hold an empty str", tasks=("", "b"))
     refused(ValueError, "sentences must hold 1 to 24 str, got 0", sentences=())
-    refused(
-        ValueError, r"sentences\[1\] must hold words of the model, .* got 'tee'", sentences=("tea", "tee")
-    )
+    rule = r"sentences\[1\] must hold words of the model, .* got 'tee'"
+    refused(ValueError, rule, sentences=("tea", "tee"))
     refused(ValueError, "blank must be one of words, got ''", blank="")
     refused(TypeError, "blank must be a str", blank=3)
     refused(TypeError, "residual must be a bool", residual=1)
@@ -216,17 +212,12 @@ def test_repr():
     assert repr(meet) == "HeadsMeet(text='we like hot tea today', query=4, off=[1])"
 
 
-# In a browser: what a reader sees
-
-
 def boxes(path):
     """The boxes of a picture's path, as the numbers where they begin and end: (count, 2)."""
     found = re.findall(r"M([\d.]+) (-?[\d.]+)V(-?[\d.]+)h([\d.]+)V(-?[\d.]+)z", path)
     assert found
     assert all(start == back for _, start, _, _, back in found)
-    assert [float(x) // 1 for x, *_ in found] == list(range(len(found))), (
-        "one box per column, from left to right"
-    )
+    assert [float(x) // 1 for x, *_ in found] == list(range(len(found))), "one box per column, in order"
     return -torch.tensor([[float(start), float(end)] for _, start, end, _, _ in found], dtype=torch.float64)
 
 
@@ -282,9 +273,8 @@ def test_bars_stack_to_the_output(show, size):
     summands = torch.cat((numbers["contributions"], *fixed))
     torch.testing.assert_close(expected=summands, **seen(bars_of(host)))
     names = host.locator(".mha-meet-rows .mha-meet-name").all_inner_texts()
-    wanted = (
-        [f"head {head} · W{head}O" for head in range(size[0])] + ["residual"] * size[4] + ["bias"] * size[3]
-    )
+    wanted = [f"head {head} · W{head}O" for head in range(size[0])]
+    wanted += ["residual"] * size[4] + ["bias"] * size[3]
     assert ["".join(name.split("\n")) for name in names] == wanted
     pieces = stacked(host)
     assert len(pieces) == len(summands)
@@ -322,8 +312,7 @@ PIXELS_OF_ONE = (
 
 def test_all_bars_have_one_scale_and_their_columns_are_aligned(show):
     """Only then does the eye see that the pieces of the sum are as long as the bars above it."""
-    meet = make_meet()
-    host = show(meet)
+    host = show(make_meet())
     pictures = host.locator(".mha-meet-bars svg")
     scales = pictures.evaluate_all(PIXELS_OF_ONE)
     assert len(scales) == 6
@@ -392,10 +381,8 @@ def test_the_sum_and_the_answers_follow_a_switch_at_once(show, trained, held_out
         names = host.locator(".mha-meet-rows .mha-meet-name").all_inner_texts()
         assert [name.endswith("off") for name in names] == [gate == 0 for gate in gates]
         assert len(stacked(host)) == sum(gates) if any(gates) else True
-        faded = [
-            float(curve["opacity"]) < 0.2
-            for curve in host.locator(".mha-meet-curves path").evaluate_all(CURVES)
-        ]
+        curves = host.locator(".mha-meet-curves path").evaluate_all(CURVES)
+        faded = [float(curve["opacity"]) < 0.2 for curve in curves]
         assert faded == [gates[index // 12] == 0 for index in range(48)]
 
 
@@ -483,12 +470,8 @@ def test_one_number_of_the_sum_is_written_out(show):
     numbers = meet.numbers()
 
     def assert_written(coordinate):
-        rows = [
-            numbers["contributions"][0],
-            numbers["contributions"][2],
-            numbers["residual"],
-            numbers["bias"],
-        ]
+        parts = numbers["contributions"]
+        rows = [parts[0], parts[2], numbers["residual"], numbers["bias"]]
         index, summands, total = written(host)
         assert index == coordinate
         assert summands == pytest.approx([float(row[coordinate]) for row in rows], abs=0.0051)
@@ -515,8 +498,7 @@ def test_one_number_of_the_sum_is_written_out(show):
 def test_logits_are_bars_and_the_highest_is_the_answer(show, trained, held_out):
     meet = chapter_meet(trained, held_out, gates=[0, 1, 1, 1])
     host = show(meet)
-    numbers = meet.numbers()
-    for task, logits in enumerate(numbers["logits"]):
+    for task, logits in enumerate(meet.numbers()["logits"]):
         found = boxes(path_of(host.locator(".mha-meet-logits").nth(task)))[:, 1]
         torch.testing.assert_close(expected=logits, **seen(found, 1e-3))
         best = re.match(r"M(\d+) 0V(-?[\d.]+)h1V0z", path_of(host.locator(".mha-meet-best").nth(task)))
@@ -540,13 +522,9 @@ def test_the_program_loads_the_weights_by_name(show, trained, held_out):
 def test_a_sentence_of_fifteen_long_words_fits_320_pixels(show, trained, held_out):
     text = "today in the theatre the tall teachers' young teachers near the young teachers ___ happy"
     host = show(chapter_meet(trained, held_out, text=text), width=320)
-    page = host.page
-    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+    assert host.page.evaluate("document.documentElement.scrollWidth") <= 320
     for row in host.locator(".mha-meet-row").all():
-        name, bars = (
-            row.locator(".mha-meet-name").bounding_box(),
-            row.locator(".mha-meet-bars").bounding_box(),
-        )
+        name, bars = (row.locator(f".mha-meet-{part}").bounding_box() for part in ("name", "bars"))
         assert row.locator(".mha-meet-name").evaluate("node => node.scrollWidth <= node.clientWidth")
         assert name["x"] + name["width"] <= bars["x"] + 1
     # A finger can hit every word and every switch.

@@ -55,9 +55,8 @@ ALIBI, HEADS = 0, 1  # in the order of the cells that show them
 def jupyterlab(tmp_path_factory):
     """The address of a notebook in a JupyterLab that runs on a free port, with a token of its own."""
     home = tmp_path_factory.mktemp("jupyterlab")
-    folders = {
-        name: home / name for name in ("config", "data", "runtime", "settings", "workspaces", "ipython")
-    }
+    names = "config data runtime settings workspaces ipython".split()
+    folders = {name: home / name for name in names}
     notification = folders["settings"] / "@jupyterlab" / "apputils-extension"
     for folder in (*folders.values(), notification):
         folder.mkdir(parents=True)
@@ -120,8 +119,7 @@ class Notebook:
         page.on("console", self._keep_error)
         page.on("request", lambda request: self.requests.append(request.url))
         page.goto(address)
-        status = page.locator("#jp-main-statusbar")
-        expect(status).to_contain_text("(ipykernel) | Idle")
+        expect(page.locator("#jp-main-statusbar")).to_contain_text("(ipykernel) | Idle")
         self.cells = page.locator(".jp-Notebook .jp-CodeCell")
         expect(self.cells).to_have_count(4)
         self.runs = 0
@@ -138,8 +136,7 @@ class Notebook:
         cell.locator(".cm-content").first.focus()
         self.page.keyboard.press("Control+Enter")
         self.runs += 1
-        prompt = cell.locator(".jp-InputArea-prompt")
-        expect(prompt).to_have_text(f"[{self.runs}]:")
+        expect(cell.locator(".jp-InputArea-prompt")).to_have_text(f"[{self.runs}]:")
 
     def run(self, source):
         """Run a cell with this source and return what it printed."""
@@ -162,8 +159,7 @@ class Notebook:
 @pytest.fixture(scope="module")
 def notebook(browser, jupyterlab):
     page = browser.new_page(viewport={"width": 1280, "height": 900})
-    notebook = Notebook(page, jupyterlab)
-    yield notebook
+    yield Notebook(page, jupyterlab)
     page.close()
 
 
@@ -223,16 +219,13 @@ def test_a_trait_that_python_sets_changes_the_page(notebook, explorers):
     assert_shows(notebook.widget(HEADS), heads)
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("alibi.num_heads = 17", "num_heads must lie in 1..16, got 17"),
-        ("alibi.num_heads = float('nan')", "num_heads must be an int, got nan"),
-        ("alibi.head = 4", "head must lie in 0..3, got 4"),
-        ("heads.num_heads = 5", "num_heads must divide embed_dim=12"),
-        ("heads.valid_len = -1", "valid_len must lie in 0.."),
-    ],
-)
+@pytest.mark.parametrize(("source", "message"), [
+    ("alibi.num_heads = 17", "num_heads must lie in 1..16, got 17"),
+    ("alibi.num_heads = float('nan')", "num_heads must be an int, got nan"),
+    ("alibi.head = 4", "head must lie in 0..3, got 4"),
+    ("heads.num_heads = 5", "num_heads must divide embed_dim=12"),
+    ("heads.valid_len = -1", "valid_len must lie in 0.."),
+])  # fmt: skip
 def test_python_refuses_a_bad_value_and_the_page_stays(notebook, explorers, source, message):
     bodies = [notebook.widget(i).locator(".mha-body") for i in (ALIBI, HEADS)]
     before = [body.inner_text() for body in bodies]
@@ -258,8 +251,7 @@ def test_a_cell_recomputes_in_torch_what_the_browser_computed(notebook, explorer
     notebook.expect_print("alibi.browser_report['settings']['num_heads']", "16")
     notebook.expect_print("heads.browser_report['settings']['num_heads']", "12")
     for name in ("alibi", "heads"):
-        difference = notebook.run(f"print({name}.browser_difference())")
-        assert 0 <= float(difference) < 1e-6
+        assert 0 <= float(notebook.run(f"print({name}.browser_difference())")) < 1e-6
     printed = notebook.run(
         "last = mha_lib.alibi_bias(16, 10)[:, -1]\n"  # the scores of the last query, without a needle
         "needles = 8 * torch.eye(10)[:9].flip(0)\n"  # the needle lies 1, 2, … 9 tokens back

@@ -50,9 +50,8 @@ def test_the_puzzles_are_those_of_the_course():
         assert 5 <= len(rows_of(name)) <= 9
         assert 2 <= len(PUZZLES[name]["distractors"]) <= 4
         assert set(PUZZLES[name]) <= {"task", "lines", "distractors", "orders", "test"}
-        assert len({fault.because for fault in PUZZLES[name]["distractors"]}) == len(
-            PUZZLES[name]["distractors"]
-        )
+        reasons = [fault.because for fault in PUZZLES[name]["distractors"]]
+        assert len(set(reasons)) == len(reasons)
     assert repr(puzzle("cut into heads")) == "LineOrder(5 lines, 3 distractors)"
 
 
@@ -81,65 +80,56 @@ def test_python_accepts_the_declared_orders_and_no_other(name):
 
 def mean(**changes):
     arguments = {
-        "task": "Compute the mean.",
-        "lines": MEAN,
-        "distractors": [LARGEST],
-        "orders": [SWAPPED],
+        "task": "Compute the mean.", "lines": MEAN, "distractors": [LARGEST], "orders": [SWAPPED],
         "test": CHECK_MEAN,
-    }
+    }  # fmt: skip
     return LineOrder(**{**arguments, **changes})
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "rule"),
-    [
-        ({"task": 5}, TypeError, "task must be a str, got int: 5"),
-        ({"task": " "}, ValueError, "task must not be empty, got ' '"),
-        ({"name": None}, TypeError, "name must be a str, got NoneType: None"),
-        ({"lines": 5}, TypeError, "lines must be a Sequence, got int: 5"),
-        ({"lines": [*MEAN, 5]}, TypeError, r"lines\[4\] must be a str, got int: 5"),
-        ({"lines": MEAN[:2]}, ValueError, "lines must hold at least three lines, got .*'total = sum"),
-        ({"lines": [*MEAN, MEAN[1]]}, ValueError, "lines must all differ, got"),
-        ({"lines": ["a = 1", "b = 2", "  c = 3"]}, ValueError,
-         "lines must be indented by multiples of 4 spaces, got '  c = 3'"),
-        ({"lines": "if a:\n\tb = 1\nc = 2"}, ValueError, r".*by multiples of 4 spaces, got '\\tb = 1'"),
-        ({"distractors": 5}, TypeError, "distractors must be a Sequence, got int: 5"),
-        ({"distractors": ["total = 0"]}, TypeError, r"distractors\[0\] must be a Distractor, got str"),
-        ({"distractors": [Distractor("a = 1", "b = 2", "No.")]}, ValueError,
-         r"distractors\[0\] must replace one of the lines, got instead_of='b = 2'"),
-        ({"distractors": [Distractor("count = len(x)", "total = sum(x)", "No.")]}, ValueError,
-         r"distractors\[0\] must differ from all lines, got 'count = len\(x\)'"),
-        ({"distractors": [LARGEST, LARGEST]}, ValueError, r"distractors\[1\] must differ from all lines"),
-        ({"orders": 5}, TypeError, "orders must be a Sequence, got int: 5"),
-        ({"orders": [5]}, TypeError, r"orders\[0\] must be a Sequence, got int: 5"),
-        ({"orders": [(0, 1, 2, 3)]}, ValueError,
-         r"orders\[0\] must hold each number from 1 to 4 once, got \(0, 1, 2, 3\)"),
-        ({"orders": [(1, 2, 2, 4)]}, ValueError, r"orders\[0\] must hold .* once, got \(1, 2, 2, 4\)"),
-        ({"orders": [(1, 2, 3, 4)]}, ValueError, r"orders must all differ.*got \(1, 2, 3, 4\) twice"),
-        ({"orders": [SWAPPED, SWAPPED]}, ValueError, "orders must all differ"),
-        ({"test": 5}, TypeError, "test must be a str or a function, got int: 5"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "error", "rule"), [
+    ({"task": 5}, TypeError, "task must be a str, got int: 5"),
+    ({"task": " "}, ValueError, "task must not be empty, got ' '"),
+    ({"name": None}, TypeError, "name must be a str, got NoneType: None"),
+    ({"lines": 5}, TypeError, "lines must be a Sequence, got int: 5"),
+    ({"lines": [*MEAN, 5]}, TypeError, r"lines\[4\] must be a str, got int: 5"),
+    ({"lines": MEAN[:2]}, ValueError, "lines must hold at least three lines, got .*'total = sum"),
+    ({"lines": [*MEAN, MEAN[1]]}, ValueError, "lines must all differ, got"),
+    ({"lines": ["a = 1", "b = 2", "  c = 3"]}, ValueError,
+     "lines must be indented by multiples of 4 spaces, got '  c = 3'"),
+    ({"lines": "if a:\n\tb = 1\nc = 2"}, ValueError, r".*by multiples of 4 spaces, got '\\tb = 1'"),
+    ({"distractors": 5}, TypeError, "distractors must be a Sequence, got int: 5"),
+    ({"distractors": ["total = 0"]}, TypeError, r"distractors\[0\] must be a Distractor, got str"),
+    ({"distractors": [Distractor("a = 1", "b = 2", "No.")]}, ValueError,
+     r"distractors\[0\] must replace one of the lines, got instead_of='b = 2'"),
+    ({"distractors": [Distractor("count = len(x)", "total = sum(x)", "No.")]}, ValueError,
+     r"distractors\[0\] must differ from all lines, got 'count = len\(x\)'"),
+    ({"distractors": [LARGEST, LARGEST]}, ValueError, r"distractors\[1\] must differ from all lines"),
+    ({"orders": 5}, TypeError, "orders must be a Sequence, got int: 5"),
+    ({"orders": [5]}, TypeError, r"orders\[0\] must be a Sequence, got int: 5"),
+    ({"orders": [(0, 1, 2, 3)]}, ValueError,
+     r"orders\[0\] must hold each number from 1 to 4 once, got \(0, 1, 2, 3\)"),
+    ({"orders": [(1, 2, 2, 4)]}, ValueError, r"orders\[0\] must hold .* once, got \(1, 2, 2, 4\)"),
+    ({"orders": [(1, 2, 3, 4)]}, ValueError, r"orders must all differ.*got \(1, 2, 3, 4\) twice"),
+    ({"orders": [SWAPPED, SWAPPED]}, ValueError, "orders must all differ"),
+    ({"test": 5}, TypeError, "test must be a str or a function, got int: 5"),
+])  # fmt: skip
 def test_a_puzzle_that_cannot_be_asked_is_refused(changes, error, rule):
     with pytest.raises(error, match=f"^{rule}"):
         mean(**changes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "rule"),
-    [
-        ({"test": "assert mean([1, 2, 6]) == 4"},
-         r"lines must pass the test in the order \(1, 2, 3, 4\), got AssertionError"),
-        ({"orders": [SWAPPED, (1, 4, 2, 3)]}, r"in the order \(1, 4, 2, 3\), got UnboundLocalError"),
-        ({"orders": []},
-         r"orders must hold every order that passes the test, but \(1, 3, 2, 4\) passes it too"),
-        ({"distractors": [Distractor("total = sum(list(x))", "total = sum(x)", "It is the same.")]},
-         r"distractors must fail .*'total = sum\(list\(x\)\)' passes it in place of 'total = sum\(x\)'"),
-        ({"distractors": [Distractor("total = sum(x", "total = sum(x)", "A bracket is missing.")]},
-         r"distractors must fail the test, but 'total = sum\(x' is no Python"),
-        (
-            {
-                "lines": """
+@pytest.mark.parametrize(("changes", "rule"), [
+    ({"test": "assert mean([1, 2, 6]) == 4"},
+     r"lines must pass the test in the order \(1, 2, 3, 4\), got AssertionError"),
+    ({"orders": [SWAPPED, (1, 4, 2, 3)]}, r"in the order \(1, 4, 2, 3\), got UnboundLocalError"),
+    ({"orders": []}, r"orders must hold every order that passes the test, but \(1, 3, 2, 4\) passes it too"),
+    ({"distractors": [Distractor("total = sum(list(x))", "total = sum(x)", "It is the same.")]},
+     r"distractors must fail .*'total = sum\(list\(x\)\)' passes it in place of 'total = sum\(x\)'"),
+    ({"distractors": [Distractor("total = sum(x", "total = sum(x)", "A bracket is missing.")]},
+     r"distractors must fail the test, but 'total = sum\(x' is no Python"),
+    (
+        {
+            "lines": """
                     def total(x):
                         s = 0
                         for y in x:
@@ -147,14 +137,13 @@ def test_a_puzzle_that_cannot_be_asked_is_refused(changes, error, rule):
                             t = s
                         return t
                     """,
-                "distractors": [],
-                "orders": [],
-                "test": "assert total([1, 2, 6]) == 9",
-            },
-            "lines must fail the test if indented otherwise, but pass it with 't = s' indented by 1",
-        ),
-    ],
-)  # fmt: skip
+            "distractors": [],
+            "orders": [],
+            "test": "assert total([1, 2, 6]) == 9",
+        },
+        "lines must fail the test if indented otherwise, but pass it with 't = s' indented by 1",
+    ),
+])  # fmt: skip
 def test_a_puzzle_that_would_tell_an_untruth_is_refused(changes, rule):
     with pytest.raises(ValueError, match=rule):
         mean(**changes)
@@ -208,25 +197,14 @@ def test_lines_are_shuffled_by_name_and_never_right():
 START = {"lines": [], "failed": 0, "helped": 0, "solved": False}
 
 
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"lines": [[5, 0]]}, ValueError),
-        ({"lines": [[0, 0], [0, 1]]}, ValueError),
-        ({"lines": [[0, 4]]}, ValueError),
-        ({"lines": [[0, -1]]}, ValueError),
-        ({"lines": [[0]]}, ValueError),
-        ({"lines": [[0, 1.0]]}, TypeError),
-        ({"lines": [0]}, TypeError),
-        ({"lines": None}, TypeError),
-        ({"failed": -1}, ValueError),
-        ({"failed": True}, TypeError),
-        ({"helped": 5}, ValueError),
-        ({"helped": "1"}, TypeError),
-        ({"solved": 1}, TypeError),
-        ({"more": 1}, ValueError),
-    ],
-)
+@pytest.mark.parametrize(("changes", "error"), [
+    ({"lines": [[5, 0]]}, ValueError), ({"lines": [[0, 0], [0, 1]]}, ValueError),
+    ({"lines": [[0, 4]]}, ValueError), ({"lines": [[0, -1]]}, ValueError),
+    ({"lines": [[0]]}, ValueError), ({"lines": [[0, 1.0]]}, TypeError), ({"lines": [0]}, TypeError),
+    ({"lines": None}, TypeError), ({"failed": -1}, ValueError), ({"failed": True}, TypeError),
+    ({"helped": 5}, ValueError), ({"helped": "1"}, TypeError), ({"solved": 1}, TypeError),
+    ({"more": 1}, ValueError),
+])  # fmt: skip
 def test_python_refuses_an_answer_that_cannot_be(changes, error):
     widget = mean()
     assert len(widget.content["steps"]) == 4
@@ -303,9 +281,8 @@ def test_a_check_finds_the_first_line_that_stands_wrong(math_page, name):
         elif "uses `" in verdict["text"]:
             missing = re.search(r"uses `(\w+)`, which no line above it defines\.", verdict["text"])[1]
             assert re.search(rf"\b{missing}\b", rows[index][1])
-            assert not any(
-                re.match(rf"(def .*)?[\w, \[\]:]*\b{missing}\b.*(=|:$)", rows[i][1]) for i, _ in lines[:place]
-            )
+            defines = rf"(def .*)?[\w, \[\]:]*\b{missing}\b.*(=|:$)"
+            assert not any(re.match(defines, rows[i][1]) for i, _ in lines[:place])
         elif "too early" in verdict["text"]:
             needed = re.search(r"`([^`]*)` belongs above it\.", verdict["text"])[1]
             assert needed in [text for _, text in rows]
@@ -386,9 +363,8 @@ def test_every_puzzle_is_solved_by_keyboard_alone(board, name):
     seen = board(puzzle(name))
     page, press = seen.page, seen.page.keyboard.press
     rows, faults = rows_of(name), PUZZLES[name]["distractors"]
-    assert sorted(text for _, text in seen.rows("Lines")) == sorted(
-        [text for _, text in rows] + [fault.text for fault in faults]
-    )
+    texts = [text for _, text in rows] + [fault.text for fault in faults]
+    assert sorted(text for _, text in seen.rows("Lines")) == sorted(texts)
     assert seen.rows() == []
     focused = lambda: page.evaluate("document.activeElement.querySelector('.mha-text')?.innerText")  # noqa: E731
     press("Tab")
@@ -517,13 +493,11 @@ def test_help_grows_after_three_failed_checks(board):
 
     for number, fault in enumerate(faults):
         help_.click()
-        assert (
-            did.locator("li").nth(number).inner_text()
-            == f"Help took away {fault.text}. {plain(fault.because)}"
-        )
+        told = f"Help took away {fault.text}. {plain(fault.because)}"
+        assert did.locator("li").nth(number).inner_text() == told
         texts = [text for _, text in seen.rows("Lines") + seen.rows()]
         assert sorted(texts) == sorted([f.text for f in faults[number + 1 :]] + [text for _, text in rows])
-        expect(seen.status).to_have_text(f"Help took away {fault.text}. {plain(fault.because)}")
+        expect(seen.status).to_have_text(told)
     assert {depth for depth, _ in seen.rows("Lines") + seen.rows()} == {0}
 
     help_.click()
@@ -622,12 +596,8 @@ def test_a_mouse_drags_lines_in_out_and_sideways(board):
     drag("count = len(x)", *over("return total / count", 0.2))
     assert seen.rows()[1] == (1, "count = len(x)"), "indented as in an editor, after the colon"
     drag("total = sum(x)", *over("count = len(x)", 0.8))
-    assert [text for _, text in seen.rows()] == [
-        "def mean(x):",
-        "count = len(x)",
-        "total = sum(x)",
-        "return total / count",
-    ]
+    order = [text for _, text in seen.rows()]
+    assert order == ["def mean(x):", "count = len(x)", "total = sum(x)", "return total / count"]
     box = seen.line("return total / count").bounding_box()
     drag("return total / count", middle(box)[0] + 33, middle(box)[1])
     assert seen.rows()[3] == (1, "return total / count")
@@ -749,9 +719,10 @@ def test_what_happens_is_announced(board):
     expect(line).to_have_accessible_name(f"Not used, {place} of 5: total = sum(x)")
     line.focus()
     press("Space")
-    expect(seen.status).to_have_text(
+    told = (
         f"Picked up total = sum(x), not used, {place} of 5. → puts it into the solution, Escape puts it down."
     )
+    expect(seen.status).to_have_text(told)
     expect(line).to_have_attribute("aria-pressed", "true")
     press("ArrowUp")
     expect(seen.status).to_have_text("Add puts the line into the solution, and so does →.")
@@ -760,9 +731,8 @@ def test_what_happens_is_announced(board):
     press("ArrowUp")
     expect(seen.status).to_have_text("total = sum(x) is already the first line.")
     press("ArrowLeft")
-    expect(seen.status).to_have_text(
-        "total = sum(x) is at the margin. Remove, or the Delete key, takes it out."
-    )
+    told = "total = sum(x) is at the margin. Remove, or the Delete key, takes it out."
+    expect(seen.status).to_have_text(told)
     for words in ("once", "twice", "3 times"):
         press("ArrowRight")
         expect(seen.status).to_have_text(f"total = sum(x) is line 1 of 1, indented {words}.")

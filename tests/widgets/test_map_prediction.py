@@ -21,13 +21,10 @@ WHY = {"`q` 0": "The mask is aligned at the *end*.", "q 2": "The last query sees
 
 def causal(**changes):
     given = {
-        "text": "Which keys does each *query* see?",
-        "rows": ROWS,
-        "columns": COLUMNS,
-        "truth": [[key <= query + 2 for key in range(5)] for query in range(3)],
-        "computed": TRUTH,
+        "text": "Which keys does each *query* see?", "rows": ROWS, "columns": COLUMNS,
+        "truth": [[key <= query + 2 for key in range(5)] for query in range(3)], "computed": TRUTH,
         "feedback": WHY,
-    }
+    }  # fmt: skip
     return MapPrediction(**(given | changes))
 
 
@@ -38,9 +35,6 @@ def big(**changes):
     truth = torch.rand(9, 13, generator=torch.Generator().manual_seed(0)) < 0.4
     task = {"states": ("passes", "finds"), "computed": truth, "feedback": dict.fromkeys(rows, "Because.")}
     return MapPrediction("What finds what?", rows, columns, truth, **(task | changes))
-
-
-# In Python
 
 
 @pytest.mark.parametrize(
@@ -115,26 +109,20 @@ def test_the_truth_can_be_read_without_scripts():
     assert f"{row}<td>The mask is aligned at the <em>end</em>.</td></tr>" in html
 
 
-# In a browser
-
-
 def cell(host, row, column):
     return host.get_by_role("row").nth(row + 1).get_by_role("gridcell").nth(column)
 
 
 def symbols(host):
     """What is written in the cells, row by row."""
-    rows = host.get_by_role("row").all()[1:]
-    return [
-        [text.replace("\n", "") for text in row.get_by_role("gridcell").all_inner_texts()] for row in rows
-    ]
+    texts = [row.get_by_role("gridcell").all_inner_texts() for row in host.get_by_role("row").all()[1:]]
+    return [[text.replace("\n", "") for text in row] for row in texts]
 
 
 def colours(host, row, column):
     """The background and the ink of a cell."""
-    return cell(host, row, column).evaluate(
-        "node => ['backgroundColor', 'color'].map((name) => getComputedStyle(node)[name])"
-    )
+    both = "node => ['backgroundColor', 'color'].map((name) => getComputedStyle(node)[name])"
+    return cell(host, row, column).evaluate(both)
 
 
 def see(host):
@@ -148,6 +136,7 @@ def mark(host, places):
 
 
 EMPTY = [["○"] * 5] * 3
+IS_WHOLE = "n => n.scrollWidth <= n.clientWidth + 1 && n.scrollHeight <= n.clientHeight + 1"
 
 
 @pytest.mark.parametrize("over", ["http", "disk"])
@@ -206,11 +195,8 @@ def test_the_truth_takes_the_place_of_the_prediction_and_gives_it_back(show):
     judged = symbols(host)
     button = host.get_by_role("button", name="Show the truth")
     button.click()
-    assert symbols(host) == [
-        ["●", "●", "●", "○✗", "○"],
-        ["●", "●", "●", "●", "○"],
-        ["●✗", "●", "●", "●", "●"],
-    ]
+    now = [["●", "●", "●", "○✗", "○"], ["●", "●", "●", "●", "○"], ["●✗", "●", "●", "●", "●"]]
+    assert symbols(host) == now
     assert (colours(host, 1, 0), colours(host, 1, 4)) == before, "the colours of the states, not of verdicts"
     ring = lambda *place: cell(host, *place).evaluate("node => getComputedStyle(node).boxShadow")  # noqa: E731
     assert ring(0, 3) == ring(2, 0) != "none"
@@ -285,20 +271,19 @@ def middle(host, row, column):
 def test_a_stroke_of_the_mouse_leaves_one_state(show):
     host = show(causal())
     mouse = host.page.mouse
+
+    def drag(start, *places):
+        mouse.move(*middle(host, *start))
+        mouse.down()
+        for place in places:
+            mouse.move(*middle(host, *place))
+        mouse.up()
+
     mark(host, [(0, 2)])
-    mouse.move(*middle(host, 0, 0))
-    mouse.down()
-    for column in range(1, 5):
-        mouse.move(*middle(host, 0, column))
-    mouse.move(*middle(host, 1, 4))
-    mouse.up()
+    drag((0, 0), *((0, column) for column in range(1, 5)), (1, 4))
     mouse.move(*middle(host, 2, 4))
     assert symbols(host) == [list("●●●●●"), list("○○○○●"), list("○○○○○")], "what was marked stays marked"
-    mouse.move(*middle(host, 0, 4))
-    mouse.down()
-    mouse.move(*middle(host, 0, 3))
-    mouse.move(*middle(host, 1, 3))
-    mouse.up()
+    drag((0, 4), (0, 3), (1, 3))
     assert symbols(host) == [list("●●●○○"), list("○○○○●"), list("○○○○○")]
     mouse.move(*middle(host, 2, 0))
     mouse.down(button="right")
@@ -319,9 +304,7 @@ def test_nine_by_thirteen_cells_are_usable_on_a_phone(show, width):
         assert 0 <= line[0]["x"] < line[-1]["x"] + line[-1]["width"] <= width
         assert all(a["x"] + a["width"] <= b["x"] for a, b in pairwise(line))
     for header in host.locator("[role=rowheader], [role=columnheader]").all()[1:]:
-        assert header.evaluate(
-            "n => n.scrollWidth <= n.clientWidth + 1 && n.scrollHeight <= n.clientHeight + 1"
-        )
+        assert header.evaluate(IS_WHOLE)
 
     page.add_style_tag(content="body { padding-block: 900px }")
     cell(host, 4, 6).evaluate("node => node.scrollIntoView({ block: 'center' })")
@@ -331,19 +314,15 @@ def test_nine_by_thirteen_cells_are_usable_on_a_phone(show, width):
     for row, column in ((3, 3), (3, 4), (4, 4), (5, 4)):
         touch("touchMove", *middle(host, row, column))
     touch("touchEnd")
-    marked = {
-        (row, column) for row, line in enumerate(symbols(host)) for column, s in enumerate(line) if s == "●"
-    }
-    assert marked == {(3, 2), (3, 3), (3, 4), (4, 4), (5, 4)}
+    marked = np.argwhere(np.array(symbols(host)) == "●").tolist()
+    assert marked == [[3, 2], [3, 3], [3, 4], [4, 4], [5, 4]]
     assert page.evaluate("scrollY") == scrolled, "the page stays where it is under the finger"
 
 
 def test_labels_are_not_cut_where_there_is_room(show):
     host = show(big(), width=1280)
     for header in host.locator("[role=rowheader], [role=columnheader]").all()[1:]:
-        assert header.evaluate(
-            "n => n.scrollWidth <= n.clientWidth + 1 && n.scrollHeight <= n.clientHeight + 1"
-        )
+        assert header.evaluate(IS_WHOLE)
     first, label = cell(host, 0, 0).bounding_box(), host.get_by_role("rowheader").first.bounding_box()
     assert label["x"] + label["width"] <= first["x"], "a label stands beside its row"
     place = cell(host, 4, 6).bounding_box()
@@ -373,21 +352,15 @@ def test_states_can_be_told_apart_in_forced_colours_and_in_the_dark(show):
     assert len({colours(host, *place)[0] for place in places}) == 4
 
 
-# What the browser keeps
-
-
 @pytest.mark.parametrize("over", ["http", "disk"])
 def test_a_prediction_comes_back(show, over):
     host = show(causal(name="ch2.causal"), over=over)
     assert stored(host.page) == {}
     mark(host, [(0, 0), (2, 4)])
     expected = {
-        "question": "Which keys does each *query* see?",
-        "rows": ROWS,
-        "columns": COLUMNS,
-        "marked": "10000 00000 00001",
-        "seen": False,
-    }
+        "question": "Which keys does each *query* see?", "rows": ROWS, "columns": COLUMNS,
+        "marked": "10000 00000 00001", "seen": False,
+    }  # fmt: skip
     assert stored(host.page) == {"map-prediction/ch2.causal": expected}
     reload(host.page)
     assert symbols(host) == [["●", *"○○○○"], list("○○○○○"), list("○○○○●")]

@@ -61,10 +61,8 @@ def slow_numbers(painter):
     }
     if painter.is_trained:
         # With W as the identity, the gradient of the sum of (b W)_i ** 2 is 2 b_i b_j.
-        for name, takes_part in (
-            ("step_of_seeing", any),
-            ("step_of_empty", lambda visible: not any(visible)),
-        ):
+        none = lambda visible: not any(visible)  # noqa: E731
+        for name, takes_part in (("step_of_seeing", any), ("step_of_empty", none)):
             rows = [b for b, visible in zip(outputs, mask, strict=True) if takes_part(visible)]
             numbers[name] = [[-0.1 * 2 * sum(b[i] * b[j] for b in rows) for j in dims] for i in dims]
         for i, j in itertools.product(dims, dims):
@@ -112,9 +110,8 @@ def test_numbers_are_those_of_the_definitions():
             painter = MaskPainter(scores, value, is_causal=is_causal, policy=policy)
             for valid_len in range(k_len + 1):
                 painter.valid_len, painter.is_trained = valid_len, bool(valid_len % 2)
-                painter.painted = " ".join(
-                    "".join(draw.choice("01") for _ in range(k_len)) for _ in range(q_len)
-                )
+                rows = (draw.choices("01", k=k_len) for _ in range(q_len))
+                painter.painted = " ".join(map("".join, rows))
                 assert_right(painter.numbers(), painter)
 
 
@@ -141,28 +138,22 @@ def test_values_are_found_where_none_are_given():
     assert painter.painted == "111111 000000"
 
 
-@pytest.mark.parametrize(
-    ("scores", "value", "error", "message"),
-    [
-        ([[1.0]], None, TypeError, "scores must be a Tensor"),
-        (SCORES.int(), None, TypeError, "scores must have a floating-point dtype"),
-        (SCORES[0], None, ValueError, "scores must have shape"),
-        (torch.zeros(7, 4), None, ValueError, "1 to 6 rows and 1 to 6 columns"),
-        (torch.zeros(4, 7), None, ValueError, "1 to 6 rows and 1 to 6 columns"),
-        (torch.zeros(0, 4), None, ValueError, "1 to 6 rows and 1 to 6 columns"),
-        (SCORES / 0, None, ValueError, "scores must be finite"),
-        (SCORES, VALUE[:3], ValueError, r"for each of 4 keys, got shape \(3, 3\)"),
-        (SCORES, VALUE.repeat(1, 2), ValueError, "1 to 6 rows and 1 to 3 columns"),
-        (SCORES, VALUE * math.nan, ValueError, "value must be finite"),
-        (SCORES, 3, TypeError, "value must be a Tensor, got int"),
-    ],
-)
+@pytest.mark.parametrize(("scores", "value", "error", "message"), [
+    ([[1.0]], None, TypeError, "scores must be a Tensor"),
+    (SCORES.int(), None, TypeError, "scores must have a floating-point dtype"),
+    (SCORES[0], None, ValueError, "scores must have shape"),
+    (torch.zeros(7, 4), None, ValueError, "1 to 6 rows and 1 to 6 columns"),
+    (torch.zeros(4, 7), None, ValueError, "1 to 6 rows and 1 to 6 columns"),
+    (torch.zeros(0, 4), None, ValueError, "1 to 6 rows and 1 to 6 columns"),
+    (SCORES / 0, None, ValueError, "scores must be finite"),
+    (SCORES, VALUE[:3], ValueError, r"for each of 4 keys, got shape \(3, 3\)"),
+    (SCORES, VALUE.repeat(1, 2), ValueError, "1 to 6 rows and 1 to 3 columns"),
+    (SCORES, VALUE * math.nan, ValueError, "value must be finite"),
+    (SCORES, 3, TypeError, "value must be a Tensor, got int"),
+])  # fmt: skip
 def test_wrong_tensors_are_refused(scores, value, error, message):
     with pytest.raises(error, match=message):
         MaskPainter(scores, value)
-
-
-# The widget in a page
 
 
 READ = """root => {
@@ -272,9 +263,8 @@ def test_by_keyboard(show):
     painter = MaskPainter(SCORES, VALUE)
     host = show(painter)
     assert_shows(host, painter)
-    expect(host.locator(".mha-mask-summary")).to_have_text(
-        "Query 1 sees no key: only there do the weights depend on the policy."
-    )
+    told = "Query 1 sees no key: only there do the weights depend on the policy."
+    expect(host.locator(".mha-mask-summary")).to_have_text(told)
     # Through all cells, turning every second one, with Space and Enter.
     cell(host, 0, 0).focus()
     for query in range(3):
@@ -301,12 +291,9 @@ def test_a_cell_says_what_hides_it(show):
     painter = MaskPainter(SCORES, VALUE, valid_len=3, is_causal=True)
     host = show(painter)
     for query, key, words in (
-        (2, 0, "score 1.00"),
-        (1, 0, "hidden by the painted mask"),
-        (0, 2, "hidden by is_causal"),
-        (2, 3, "hidden by valid_len"),
-        (1, 3, "hidden by the painted mask and valid_len and is_causal"),
-    ):
+        (2, 0, "score 1.00"), (1, 0, "hidden by the painted mask"), (0, 2, "hidden by is_causal"),
+        (2, 3, "hidden by valid_len"), (1, 3, "hidden by the painted mask and valid_len and is_causal"),
+    ):  # fmt: skip
         expect(cell(host, query, key)).to_have_accessible_name(f"query {query} → key {key}: {words}")
     # Hatched is what no paint can show.
     hatched = paper(host).locator(".mha-hidden")
@@ -343,9 +330,8 @@ def test_a_stroke_paints_what_its_first_cell_became(show):
     mouse.up()
     painter.painted = turned(painter.painted, (2, 0), (2, 1), (3, 2))
     assert_shows(host, painter)
-    expect(host.locator(".mha-mask-summary")).to_have_text(
-        "Every query sees a key, so the three policies agree."
-    )
+    told = "Every query sees a key, so the three policies agree."
+    expect(host.locator(".mha-mask-summary")).to_have_text(told)
     assert_copied_code_gives(host, painter)
 
     host.get_by_role("button", name="Invert").click()
@@ -381,10 +367,8 @@ VERDICTS = {
 def test_one_training_step_under_each_policy(show):
     painter = MaskPainter(SCORES / 3, VALUE, painted="1110 0000 1111")
     host = show(painter)
-    step, result = (
-        host.get_by_role("button", name="One training step"),
-        host.locator(".mha-training .mha-title"),
-    )
+    step = host.get_by_role("button", name="One training step")
+    result = host.locator(".mha-training .mha-title")
     expect(result).to_have_text("Predict: which numbers of W will change, and which will be lost?")
     expect(step).to_have_attribute("aria-pressed", "false")
     for is_trained in (False, True):
@@ -429,9 +413,8 @@ def test_the_three_way_switch_by_keyboard(show):
     about = host.locator(".mha-policy > p")
     expect(about).to_have_text("masked_softmax: a query without a key gives no weight to any value.")
     host.get_by_role("radio", name="Zeros").press("ArrowRight")
-    expect(about).to_have_text(
-        "Hidden scores are filled with −∞, so the softmax of a query without a key is 0 / 0."
-    )
+    told = "Hidden scores are filled with −∞, so the softmax of a query without a key is 0 / 0."
+    expect(about).to_have_text(told)
     expect(host.get_by_role("radio", name="NaN")).to_be_checked()
     host.get_by_role("radio", name="NaN").press("ArrowRight")
     expect(about).to_have_text(
@@ -447,12 +430,8 @@ def test_paper_and_results_are_on_one_screen_of_a_phone(show):
     page.set_viewport_size({"width": 360, "height": 640})
     paper(host).evaluate("node => node.scrollIntoView({ block: 'start' })")
     cell(host, 0, 0).click()
-    for seen in (
-        cell(host, 0, 0),
-        cell(host, 4, 4),
-        host.locator("tbody tr").last,
-        host.locator(".mha-mask-summary"),
-    ):
+    parts = host.locator("tbody tr").last, host.locator(".mha-mask-summary")
+    for seen in (cell(host, 0, 0), cell(host, 4, 4), *parts):
         box = seen.bounding_box()
         assert box["y"] >= 0
         assert box["y"] + box["height"] <= 640

@@ -100,10 +100,8 @@ def of_onnx(query, key, value, mask):
     arrays = {"Q": query, "K": key, "V": value}
     given = {name: x[None, None].numpy() for name, x in arrays.items()}
     given["attn_mask"] = mask.numpy() if isinstance(mask, torch.Tensor) else mask
-    inputs = [
-        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
-        for name, x in given.items()
-    ]
+    kind = onnx.helper.np_dtype_to_tensor_dtype
+    inputs = [onnx.helper.make_tensor_value_info(n, kind(x.dtype), x.shape) for n, x in given.items()]
     node = onnx.helper.make_node("Attention", list(given), ["Y"])
     output = onnx.helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, [None] * 4)
     graph = onnx.helper.make_graph([node], "attention", inputs, [output])
@@ -163,21 +161,13 @@ def test_arrays_have_the_shapes_and_dtypes_that_libraries_take():
     numbers = MaskTranslator(visible="11100 11100").numbers()
     kinds = {name: (str(array.dtype)[6:], tuple(array.shape)) for name, array in numbers.items()}
     assert kinds == {
-        "mask": ("bool", (2, 5)),
-        "attn_mask": ("bool", (2, 5)),
-        "key_mask": ("bool", (1, 5)),
-        "valid_lens": ("int64", (1,)),
-        "sdpa_mask": ("bool", (2, 5)),
-        "sdpa_added": ("float32", (2, 5)),
-        "module_attn_mask": ("bool", (2, 5)),
-        "module_key_padding_mask": ("bool", (1, 5)),
-        "hf_attention_mask": ("int64", (1, 5)),
-        "hf_extended": ("float32", (1, 1, 2, 5)),
-        "jax_mask": ("bool", (1, 1, 2, 5)),
-        "jax_lengths": ("int32", (1,)),
-        "keras_mask": ("bool", (1, 2, 5)),
-        "onnx_mask": ("bool", (2, 5)),
-    }
+        "mask": ("bool", (2, 5)), "attn_mask": ("bool", (2, 5)), "key_mask": ("bool", (1, 5)),
+        "valid_lens": ("int64", (1,)), "sdpa_mask": ("bool", (2, 5)), "sdpa_added": ("float32", (2, 5)),
+        "module_attn_mask": ("bool", (2, 5)), "module_key_padding_mask": ("bool", (1, 5)),
+        "hf_attention_mask": ("int64", (1, 5)), "hf_extended": ("float32", (1, 1, 2, 5)),
+        "jax_mask": ("bool", (1, 1, 2, 5)), "jax_lengths": ("int32", (1,)),
+        "keras_mask": ("bool", (1, 2, 5)), "onnx_mask": ("bool", (2, 5)),
+    }  # fmt: skip
     assert MaskTranslator(visible="10000 11100").numbers()["valid_lens"].tolist() == [[1, 3]]
     lowest = STORED["masks_huggingface"]["masks"]["HuggingFace, eager"]["inside"]
     assert numbers["hf_extended"].min() == lowest["hidden"]
@@ -314,9 +304,8 @@ def test_what_is_read_is_what_the_libraries_read():
 
 def test_a_mask_of_another_torch_layer_is_read_upside_down():
     translator = MaskTranslator(visible="110 100", shown="mistake")
-    assert repr(translator) == (
-        "MaskTranslator(visible='110 100', shown='mistake', source='module_attn_mask', target='sdpa_mask')"
-    )
+    told = "visible='110 100', shown='mistake', source='module_attn_mask', target='sdpa_mask'"
+    assert repr(translator) == f"MaskTranslator({told})"
     numbers = translator.numbers()
     assert numbers["written"].int().tolist() == numbers["read"].int().tolist() == [[0, 0, 1], [0, 1, 1]]
     assert numbers["wrong"].all()
@@ -334,9 +323,6 @@ def test_a_wrong_mask_is_refused(visible):
     with pytest.raises(ValueError, match="visible must be"):
         translator.visible = visible
     assert translator.visible == MaskTranslator().visible
-
-
-# The widget in a page
 
 
 @pytest.fixture
@@ -381,8 +367,7 @@ def values_seen(rows):
 
 def colors_seen(rows):
     """Which cells of a map have the colour of what is visible."""
-    colors = {color for row in rows for _, color, _ in row}
-    assert colors <= {YELLOW, PURPLE}
+    assert {color for row in rows for _, color, _ in row} <= {YELLOW, PURPLE}
     return torch.tensor([[color == YELLOW for _, color, _ in row] for row in rows])
 
 
@@ -433,21 +418,17 @@ def test_the_cards_show_each_array_or_why_there_is_none(hand):
             exec(card["code"], variables)  # noqa: S102, what a reader does with it
             made = torch.as_tensor(variables[argument])
             assert torch.equal(made, array) and made.dtype == array.dtype
-        expect(hand.host.locator(".mha-about .mha-title")).to_have_text(
-            f"{len(numbers) - 1} of 13 conventions can express this mask."
-        )
+        told = f"{len(numbers) - 1} of 13 conventions can express this mask."
+        expect(hand.host.locator(".mha-about .mha-title")).to_have_text(told)
     assert impossible > 100
 
 
 def test_cards_say_what_true_means(hand):
     cards = shown_cards(hand.host)
-    meanings = {
-        name: next(line for line in card["lines"] if ": " in line or "how many" in line)
-        for name, card in cards.items()
-    }
-    assert {name for name, text in meanings.items() if text == "T: hidden"} == {
-        *("module_attn_mask", "module_key_padding_mask")
-    }
+    first = lambda lines: next(line for line in lines if ": " in line or "how many" in line)  # noqa: E731
+    meanings = {name: first(card["lines"]) for name, card in cards.items()}
+    hidden = {name for name, text in meanings.items() if text == "T: hidden"}
+    assert hidden == {"module_attn_mask", "module_key_padding_mask"}
     for name in ("attn_mask", "key_mask", "sdpa_mask", "jax_mask", "keras_mask", "onnx_mask"):
         assert meanings[name] == "T: may attend"
     assert meanings["sdpa_added"] == "0: may attend, −∞: hidden"
@@ -569,25 +550,20 @@ def expected_patterns(q_len, k_len):
     hole[:, k_len // 2] = False
     blind[q_len // 2] = False
     return {
-        "every key": ones,
-        "1 padding key": padded[1],
-        "2 padding keys": padded[2],
-        "3 padding keys": padded[3],
-        "2 padding keys on the left": ones & (torch.arange(k_len) > 1),
+        "every key": ones, "1 padding key": padded[1], "2 padding keys": padded[2],
+        "3 padding keys": padded[3], "2 padding keys on the left": ones & (torch.arange(k_len) > 1),
         "causal": causal_mask(q_len, k_len),
         "causal, 2 padding keys": causal_mask(q_len, k_len) & padded[2],
-        "sliding, 2 tokens": sliding_window_mask(q_len, k_len, left=1),
-        "a hole in the middle": hole,
+        "sliding, 2 tokens": sliding_window_mask(q_len, k_len, left=1), "a hole in the middle": hole,
         "a query without a key": blind,
-    }
+    }  # fmt: skip
 
 
 def test_patterns_and_lengths(show):
     translator = MaskTranslator()
     host = show(translator)
-    queries, keys, pattern = (
-        host.get_by_role("combobox", name=name, exact=True) for name in ("queries", "keys", "pattern")
-    )
+    combobox = lambda name: host.get_by_role("combobox", name=name, exact=True)  # noqa: E731
+    queries, keys, pattern = map(combobox, ("queries", "keys", "pattern"))
     chosen = "node => node.selectedOptions[0].text"
     for q_len, k_len in ((4, 6), (5, 3)):
         queries.select_option(str(q_len))
@@ -625,9 +601,8 @@ def test_the_two_views(show):
     host.get_by_role("radio", name="Passed untranslated").check()
     expect(cards).to_be_hidden()
     expect(pair).to_be_visible()
-    source, target = (
-        host.get_by_role("combobox", name=name, exact=True) for name in ("written for", "passed to")
-    )
+    combobox = lambda name: host.get_by_role("combobox", name=name, exact=True)  # noqa: E731
+    source, target = map(combobox, ("written for", "passed to"))
     for menu, count in ((source, len(SOURCES)), (target, len(TARGETS))):
         texts = menu.locator("option").all_text_contents()
         assert len(texts) == len(set(texts)) == count
@@ -640,9 +615,8 @@ def test_the_two_views(show):
     images = pair.get_by_role("img")
     expect(images.nth(0)).to_have_accessible_name(f"as it is written: {'; '.join(['1 1 1 1 0 0'] * 4)}")
     row = "sees keys 0, 1, 2, 3, 4 and 5, wrong at 4 and 5"
-    expect(images.nth(1)).to_have_accessible_name(
-        f"as it is read: {'; '.join(f'query {query} {row}' for query in range(4))}"
-    )
+    rows = "; ".join(f"query {query} {row}" for query in range(4))
+    expect(images.nth(1)).to_have_accessible_name(f"as it is read: {rows}")
     target.select_option("JAX: mask")
     expect(host.get_by_role("status")).to_have_text("The call fails: ValueError. No cell is read wrongly.")
     assert set(run_copied_code(host)) >= {"mask", "written"}

@@ -45,9 +45,6 @@ def recurrent_steps(source, target):
     return steps
 
 
-# In Python
-
-
 @pytest.mark.parametrize("k", [3, 5, 7])
 @pytest.mark.parametrize("n", [2, 3, 11])
 def test_paths_equal_derivatives(n, k):
@@ -87,8 +84,7 @@ def test_costs_equal_a_loop(n, d, k, with_projections):
         attention = sum(2 * d for _query in range(n) for _key in range(n))
         attention += sum(4 * d * d for _token in range(n)) if with_projections else 0
         convolution = sum(d * d for _token in range(n) for _neighbour in range(k))
-        recurrence = sum(d * d for _state in range(1, n))
-        return attention, convolution, recurrence
+        return attention, convolution, sum(d * d for _state in range(1, n))
 
     attention, convolution, recurrence = count(n)
     costs = [attention, convolution, convolution, recurrence]
@@ -131,9 +127,6 @@ def test_tokens_stay_inside():
         explorer.target = 4
 
 
-# The widget in a browser
-
-
 def points(host, kind, name):
     """The points of a drawn path as (x, y) in its canvas of 100 by 100."""
     drawn = host.locator(f"figure.mha-path-{kind} .mha-{name}").get_attribute("d")
@@ -170,9 +163,8 @@ def test_drawing(show, n, k, source, target):
             signal[..., source] = 1
             for layer in range(depth - 1):
                 spacing = ((k + 1) // 2) ** layer if kind == "dilated" else 1
-                signal = torch.conv1d(
-                    signal, torch.ones(1, 1, k), padding=spacing * (k // 2), dilation=spacing
-                )
+                padding = spacing * (k // 2)
+                signal = torch.conv1d(signal, torch.ones(1, 1, k), padding=padding, dilation=spacing)
                 signal = (signal > 0).float()
                 y = 94 - 88 * (layer + 1) / depth
                 expected += [(100 * (token + 0.5) / n, y) for token in signal[0, 0].nonzero()[:, 0].tolist()]
@@ -258,9 +250,6 @@ def test_no_word_of_the_table_breaks(show, width):
     assert len(seen) >= 15
     assert [word for word in words if word[1:] != [1, True]] == []
     assert not any("\u00ad" in word for word in seen)
-
-
-# What is seen, turned back into data
 
 
 def amount(text):

@@ -37,10 +37,8 @@ def in_bandwidths(query, key, bandwidth):
 
 def pool_by_hand(query, keys, values, kernel, bandwidth, left_out=None):
     """Output and weights of one query; zeros where no key is within reach."""
-    heights = [
-        0.0 if i == left_out else kernel_by_hand(kernel, in_bandwidths(query, key, bandwidth))
-        for i, key in enumerate(keys)
-    ]
+    heights = [kernel_by_hand(kernel, in_bandwidths(query, key, bandwidth)) for key in keys]
+    heights = [0.0 if i == left_out else height for i, height in enumerate(heights)]
     total = sum(heights)
     weights = [height / total if total else 0.0 for height in heights]
     return sum(w * v for w, v in zip(weights, values, strict=True)), weights
@@ -103,13 +101,9 @@ def test_query_that_no_key_reaches_gets_zeros():
 # Query, key and bandwidth as a reader writes them, with the key exactly one bandwidth away, on both sides. In
 # float64 the quotient lies on the wrong side of 1 for some of them.
 EXACTLY_ONE = [
-    ("2", "1.7", "0.3"),
-    ("2", "2.3", "0.3"),
-    ("1.1", "1.4", "0.3"),
-    ("0.7", "0.1", "0.6"),
-    ("4.35", "4.12", "0.23"),
-    ("3", "2", "1"),
-]
+    ("2", "1.7", "0.3"), ("2", "2.3", "0.3"), ("1.1", "1.4", "0.3"), ("0.7", "0.1", "0.6"),
+    ("4.35", "4.12", "0.23"), ("3", "2", "1"),
+]  # fmt: skip
 
 
 def test_a_key_exactly_one_bandwidth_away_is_in_the_boxcar_and_at_the_zero_of_the_others():
@@ -142,8 +136,7 @@ def test_weights_depend_on_keys_and_not_on_values():
     assert torch.equal(after["weights"], before["weights"])
     torch.testing.assert_close(after["output"], -before["output"] / 5)
     explorer.key = [2.2 if i == explorer.pair else key for i, key in enumerate(explorer.key)]
-    moved = explorer.numbers()["weights"] != after["weights"]
-    assert moved.all()
+    assert (explorer.numbers()["weights"] != after["weights"]).all()
 
 
 def test_own_pairs_need_no_true_curve():
@@ -159,27 +152,21 @@ def test_own_pairs_need_no_true_curve():
     assert "test_error" in line.numbers()
 
 
-# Traits
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"key": [1.0]}, ValueError, "key and value must be given together"),
-        ({"value": [1.0]}, ValueError, "key and value must be given together"),
-        ({"key": [1.0, 2.0], "value": [1.0]}, ValueError, "value must hold 2 numbers"),
-        ({"key": [], "value": []}, ValueError, "key must hold 1 to 64 numbers"),
-        ({"key": [1.0] * 65, "value": [1.0] * 65}, ValueError, "key must hold 1 to 64 numbers, got 65"),
-        ({"key": 1.0, "value": 1.0}, TypeError, "key must be a list"),
-        ({"key_range": (5.0, 0.0)}, ValueError, "key_range must begin below its end"),
-        ({"key_range": (0.0, math.inf)}, ValueError, "key_range must hold 2 numbers"),
-        ({"key_range": 5}, TypeError, "key_range must be a list of numbers"),
-        ({"key_range": (0.0, 3.0)}, ValueError, "key must hold 24 numbers from 0.0 to 3.0"),
-        ({"truth": 1.0}, TypeError, "truth must be a function or None, got 1.0"),
-        ({"truth": lambda x: x.sum()}, ValueError, "truth must map a tensor of shape"),
-        ({"truth": lambda x: x / 0}, ValueError, "truth must give numbers"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "error", "message"), [
+    ({"key": [1.0]}, ValueError, "key and value must be given together"),
+    ({"value": [1.0]}, ValueError, "key and value must be given together"),
+    ({"key": [1.0, 2.0], "value": [1.0]}, ValueError, "value must hold 2 numbers"),
+    ({"key": [], "value": []}, ValueError, "key must hold 1 to 64 numbers"),
+    ({"key": [1.0] * 65, "value": [1.0] * 65}, ValueError, "key must hold 1 to 64 numbers, got 65"),
+    ({"key": 1.0, "value": 1.0}, TypeError, "key must be a list"),
+    ({"key_range": (5.0, 0.0)}, ValueError, "key_range must begin below its end"),
+    ({"key_range": (0.0, math.inf)}, ValueError, "key_range must hold 2 numbers"),
+    ({"key_range": 5}, TypeError, "key_range must be a list of numbers"),
+    ({"key_range": (0.0, 3.0)}, ValueError, "key must hold 24 numbers from 0.0 to 3.0"),
+    ({"truth": 1.0}, TypeError, "truth must be a function or None, got 1.0"),
+    ({"truth": lambda x: x.sum()}, ValueError, "truth must map a tensor of shape"),
+    ({"truth": lambda x: x / 0}, ValueError, "truth must give numbers"),
+])  # fmt: skip
 def test_wrong_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         PoolingExplorer(**arguments)
@@ -189,9 +176,6 @@ def test_wrong_arguments_are_refused(arguments, error, message):
 def test_data_are_read_only(name):
     with pytest.raises(TypeError, match="read-only"):
         setattr(PoolingExplorer(), name, [])
-
-
-# The widget in a browser
 
 
 def handle(host, name):
@@ -259,6 +243,21 @@ def test_keys_and_values_move_apart_by_keyboard(show):
         expect(status).to_contain_text("Weights changed, output changed")
 
 
+def test_each_move_is_told_from_before_to_after(show):
+    host = show(PoolingExplorer())
+    nodes = {name: control(host, name) for name in ("bandwidth", "kernel")}
+    nodes |= {name: handle(host, name) for name in ("query", "key", "value")}
+    for name in ("bandwidth", "query", "key", "value", "kernel"):
+        was, output = setting_of(nodes[name]), shown(host, "output").item()
+        nodes[name].select_option("boxcar") if name == "kernel" else nodes[name].press("ArrowRight")
+        assert f"{was} → {setting_of(nodes[name])}." in move_text(host)
+        assert f"Output changed: {output:.3f} → {shown(host, 'output').item():.3f}" in move_text(host)
+
+
+def setting_of(node):
+    return node.evaluate("node => node.ariaValueText ?? node.value")
+
+
 def drag(node, across, up):
     box, mouse = node.bounding_box(), node.page.mouse
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
@@ -323,9 +322,8 @@ def test_by_pointer(show):
 @pytest.mark.parametrize("kernel", KERNELS[1:])
 def test_at_exactly_one_bandwidth_picture_and_numbers_agree(show, kernel):
     """The window ends at the keys; the boxcar answers there with their mean, and the others with nothing."""
-    explorer = PoolingExplorer(
-        key=[1.7, 2.3], value=[3.0, 8.0], query=2.0, bandwidth=0.3, kernel=kernel, key_range=(0.0, 5.0)
-    )
+    data = {"key": [1.7, 2.3], "value": [3.0, 8.0], "key_range": (0.0, 5.0)}
+    explorer = PoolingExplorer(**data, query=2.0, bandwidth=0.3, kernel=kernel)
     host = show(explorer)
     fact = host.locator(".mha-facts > p").first
     plane = Plane(host.locator(".mha-stems"))
@@ -405,14 +403,10 @@ def test_own_pairs_and_their_program(show, truth):
 
 
 def test_program_of_the_true_curve_names_it(show):
-    host = show(PoolingExplorer())
-    code = copied_code(host)
+    code = copied_code(show(PoolingExplorer()))
     assert "from mha_course.data import curve" in code
     assert "truth = [" not in code
     assert len(code) < 3000
-
-
-# What is seen, turned back into data
 
 
 def test_curves_dots_and_stems_are_the_data(show):

@@ -23,24 +23,13 @@ def loops(num_positions, embed_dim, base):
     return table
 
 
-# In Python
-
-
-@pytest.mark.parametrize(
-    ("num_positions", "embed_dim", "base", "position", "column"),
-    [
-        (64, 64, 10_000.0, 63, 63),
-        (48, 32, 10_000.0, 12, 6),
-        (9, 7, 100.0, 4, 6),
-        (5, 1, 10_000.0, 3, 0),
-        (2, 2, 1.0, 1, 1),
-        (30, 5, 1_000_000.0, 0, 3),
-    ],
-)
+@pytest.mark.parametrize(("num_positions", "embed_dim", "base", "position", "column"), [
+    (64, 64, 10_000.0, 63, 63), (48, 32, 10_000.0, 12, 6), (9, 7, 100.0, 4, 6), (5, 1, 10_000.0, 3, 0),
+    (2, 2, 1.0, 1, 1), (30, 5, 1_000_000.0, 0, 3),
+])  # fmt: skip
 def test_numbers_follow_the_definition(num_positions, embed_dim, base, position, column):
-    numbers = PositionExplorer(
-        num_positions=num_positions, embed_dim=embed_dim, base=base, position=position, column=column
-    ).numbers()
+    sizes = {"num_positions": num_positions, "embed_dim": embed_dim, "base": base}
+    numbers = PositionExplorer(**sizes, position=position, column=column).numbers()
     table = loops(num_positions, embed_dim, base)
     pair = column // 2
     whole = 2 * pair + 1 < embed_dim
@@ -67,9 +56,6 @@ def test_the_marked_place_stays_in_the_table():
     assert (explorer.position, explorer.column) == (3, 6)
     explorer.embed_dim = 1
     assert (explorer.position, explorer.column) == (3, 0)
-
-
-# In a browser
 
 
 def test_the_box_marks_a_row_and_a_column(show):
@@ -171,9 +157,8 @@ def test_the_position_is_dragged_on_the_curves(show):
 
     area = host.locator(".mha-area").nth(1).bounding_box()
     host.page.mouse.move(area["x"] + area["width"] * (8 + 2) / 16, area["y"] + area["height"] / 2)
-    expect(host.locator(".mha-panes")).to_contain_text(
-        f"Position 3 · position 5 (offset 2): {float(similarity[5]):.3f}"
-    )
+    told = f"Position 3 · position 5 (offset 2): {float(similarity[5]):.3f}"
+    expect(host.locator(".mha-panes")).to_contain_text(told)
 
 
 def test_the_marked_row_is_seen_on_every_colour(show):
@@ -199,9 +184,6 @@ def test_the_picture_has_the_colours_of_the_numbers(show):
     # Position 0 is (0, 1, 0, 1, ...): the white middle of the map, then its red end.
     assert pixels[0, :2, :3].tolist() == [[247, 247, 247], [103, 0, 31]]
     assert_color_bar(host.locator(".mha-bar"), 1, is_signed=True)
-
-
-# What is seen, turned back into data
 
 
 def test_curves_are_the_sine_the_cosine_and_the_dot_products(show):
@@ -240,9 +222,8 @@ def test_texts_and_marks_are_those_of_the_marked_place(show):
     assert f"{frequency:.4f} rad" in rate and f"{explorer.base:g}^(−2 · 1 / 7)" in rate
     assert f"{table[5, 3]:.4f}".replace("-", "−") in entry
     assert f"cos(5 · {frequency:.4f})" in entry
-    expect(host.locator(".mha-pair")).to_have_text(
-        f"Pair 1, position 5: ({table[5, 2]:.3f}, {table[5, 3]:.3f})".replace("-", "−")
-    )
+    told = f"Pair 1, position 5: ({table[5, 2]:.3f}, {table[5, 3]:.3f})".replace("-", "−")
+    expect(host.locator(".mha-pair")).to_have_text(told)
     legends = host.locator(".mha-legend:visible").all_inner_texts()
     assert legends[:3] == ["column 2, sin", "3, cos", "4, sin of pair 2"]
     # A similarity is read at an offset; with an odd width it is another one on the other side.

@@ -30,8 +30,7 @@ def answer(host, number, choice):
 
 @pytest.mark.parametrize("over", ["http", "disk"])
 def test_it_counts_at_once_and_again_later(reader, tmp_path, over):
-    tab = reader(over)
-    page, asked, progress = open_page(tab, tmp_path)
+    page, asked, progress = open_page(reader(over), tmp_path)
     count = progress.locator(".mha-title")
     assert count.inner_text() == "No answer is kept in this browser."
     assert progress.get_by_role("button").count() == 0, "there is nothing to export or to clear"
@@ -48,8 +47,7 @@ def test_it_counts_at_once_and_again_later(reader, tmp_path, over):
 
 
 def test_it_hears_of_answers_on_another_page(reader, tmp_path):
-    tab = reader()
-    page, _, progress = open_page(tab, tmp_path)
+    page, _, progress = open_page(reader(), tmp_path)
     # The browser tells all documents of an address but the one that stores, so a frame stands for a tab.
     page.evaluate(
         """key => document.body.appendChild(document.createElement("iframe"))
@@ -61,8 +59,7 @@ def test_it_hears_of_answers_on_another_page(reader, tmp_path):
 
 @pytest.mark.parametrize("over", ["http", "disk"])
 def test_the_exported_file_holds_every_answer(reader, tmp_path, over):
-    tab = reader(over)
-    page, asked, progress = open_page(tab, tmp_path)
+    page, asked, progress = open_page(reader(over), tmp_path)
     answer(asked, 2, "d")
     store(page, **{"typed-answer__a": '{"attempts": [5]}'})
     with page.expect_download() as caught:
@@ -79,8 +76,7 @@ def test_the_exported_file_holds_every_answer(reader, tmp_path, over):
 
 
 def test_answers_are_removed_only_after_a_question(reader, tmp_path):
-    tab = reader()
-    page, asked, progress = open_page(tab, tmp_path)
+    page, asked, progress = open_page(reader(), tmp_path)
     answer(asked, 1, "a")
     answer(asked, 2, "c")
     page.on("dialog", lambda dialog: pytest.fail(f"a window asks: {dialog.message}"))
@@ -106,9 +102,8 @@ def test_answers_are_removed_only_after_a_question(reader, tmp_path):
     page.evaluate("others => others.forEach((item) => localStorage.setItem(...item))", others)
     clear.click()
     progress.get_by_role("button", name="Remove them").click()
-    after = (
-        "No answer is kept in this browser. A page that is open shows its answers until you load it again."
-    )
+    after = "No answer is kept in this browser. "
+    after += "A page that is open shows its answers until you load it again."
     assert count.inner_text() == after
     assert focused() == after, "the focus is not lost"
     expect(progress.get_by_role("status")).to_have_text(after)
@@ -134,8 +129,7 @@ def test_a_browser_without_storage_says_so(reader, tmp_path, kind):
 
 
 def test_answers_in_a_full_storage_can_still_be_exported_and_removed(reader, tmp_path):
-    tab = reader()
-    page, asked, progress = open_page(tab, tmp_path)
+    page, asked, progress = open_page(reader(), tmp_path)
     answer(asked, 1, "a")
     page.add_init_script(UNUSABLE["full"])
     reload(page, 2)

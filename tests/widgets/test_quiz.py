@@ -33,34 +33,30 @@ def test_feedback_may_stand_beside_its_choice():
     assert Quiz([question]).questions == Quiz([Question("?", ["a", "b"], 1, ["no", "yes"])]).questions
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "rule"),
-    [
-        ({"text": None}, TypeError, "text must be a str, got None"),
-        ({"text": " "}, ValueError, "text must not be empty"),
-        ({"choices": "ab"}, TypeError, "choices must be a sequence of texts or numbers"),
-        ({"choices": [None, "a"]}, TypeError, "choices must be a sequence of texts or numbers"),
-        ({"choices": ["a"]}, ValueError, "choices must hold at least two entries"),
-        ({"choices": ["a", "a"]}, ValueError, "choices must all differ"),
-        ({"choices": ["1", 1], "answer": 1}, ValueError, "choices must all differ"),
-        ({"answer": 2}, ValueError, r"an index in 0\.\.1, as all choices are texts, got 2"),
-        ({"answer": -1}, ValueError, "got -1"),
-        ({"answer": "c"}, ValueError, r"answer must be one of the choices \['a', 'b'\], got 'c'"),
-        ({"answer": None}, TypeError, "answer must be a text, a number or an index, got None"),
-        ({"choices": [1, 2], "answer": 1.5}, ValueError,
-         r"answer must be one of the choices \[1, 2\], got 1.5"),
-        ({"choices": [1, 2], "answer": True}, ValueError, "got True"),
-        ({"feedback": ["only one"]}, ValueError, "feedback must hold 2 texts, as choices, got 1"),
-        ({"feedback": ["one", 2]}, TypeError, "feedback must be a str or a sequence of str"),
-        ({"computed": "b"}, ValueError,
-         r"answer must be what the cell computes, 'b', got 'a' for the question 'Which\?'"),
-        ({"computed": 1}, ValueError, "answer must be what the cell computes, 1, got 'a'"),
-        ({"computed": "c"}, ValueError, r"computed must be one of the choices \['a', 'b'\], got 'c'"),
-        ({"computed": [0]}, TypeError, r"computed must be a text, a number or an index, got \[0\]"),
-        ({"choices": {"a": "no", "b": 2}}, TypeError, "feedback must be a str or a sequence of str"),
-        ({"choices": {"a": "no", "b": "yes"}, "feedback": "both"}, ValueError, "got 'both' too"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "error", "rule"), [
+    ({"text": None}, TypeError, "text must be a str, got None"),
+    ({"text": " "}, ValueError, "text must not be empty"),
+    ({"choices": "ab"}, TypeError, "choices must be a sequence of texts or numbers"),
+    ({"choices": [None, "a"]}, TypeError, "choices must be a sequence of texts or numbers"),
+    ({"choices": ["a"]}, ValueError, "choices must hold at least two entries"),
+    ({"choices": ["a", "a"]}, ValueError, "choices must all differ"),
+    ({"choices": ["1", 1], "answer": 1}, ValueError, "choices must all differ"),
+    ({"answer": 2}, ValueError, r"an index in 0\.\.1, as all choices are texts, got 2"),
+    ({"answer": -1}, ValueError, "got -1"),
+    ({"answer": "c"}, ValueError, r"answer must be one of the choices \['a', 'b'\], got 'c'"),
+    ({"answer": None}, TypeError, "answer must be a text, a number or an index, got None"),
+    ({"choices": [1, 2], "answer": 1.5}, ValueError, r"answer must be one of the choices \[1, 2\], got 1.5"),
+    ({"choices": [1, 2], "answer": True}, ValueError, "got True"),
+    ({"feedback": ["only one"]}, ValueError, "feedback must hold 2 texts, as choices, got 1"),
+    ({"feedback": ["one", 2]}, TypeError, "feedback must be a str or a sequence of str"),
+    ({"computed": "b"}, ValueError,
+     r"answer must be what the cell computes, 'b', got 'a' for the question 'Which\?'"),
+    ({"computed": 1}, ValueError, "answer must be what the cell computes, 1, got 'a'"),
+    ({"computed": "c"}, ValueError, r"computed must be one of the choices \['a', 'b'\], got 'c'"),
+    ({"computed": [0]}, TypeError, r"computed must be a text, a number or an index, got \[0\]"),
+    ({"choices": {"a": "no", "b": 2}}, TypeError, "feedback must be a str or a sequence of str"),
+    ({"choices": {"a": "no", "b": "yes"}, "feedback": "both"}, ValueError, "got 'both' too"),
+])  # fmt: skip
 def test_a_question_that_cannot_be_asked_is_refused(changes, error, rule):
     with pytest.raises(error, match=rule):
         Question(**{"text": "Which?", "choices": ["a", "b"], "answer": "a", **changes})
@@ -68,14 +64,9 @@ def test_a_question_that_cannot_be_asked_is_refused(changes, error, rule):
 
 @pytest.fixture
 def quiz():
-    return Quiz(
-        [
-            Question(
-                "Is `a < b` *always* true?", ["no & never", "yes"], 1, ["Look `<here>`.", "Right: 2 * 3 * 4."]
-            ),
-            Question("How many?", [16, 32], 2**4, "Count them."),
-        ]
-    )
+    answers = {"no & never": "Look `<here>`.", "yes": "Right: 2 * 3 * 4."}
+    first = Question("Is `a < b` *always* true?", answers, 1)
+    return Quiz([first, Question("How many?", [16, 32], 2**4, "Count them.")])
 
 
 def test_the_score_counts_right_answers(quiz):
@@ -116,21 +107,10 @@ def test_a_quiz_can_be_read_without_scripts(quiz):
     assert "Look" not in html, "feedback on a wrong choice would confuse here"
 
 
-# In a browser
-
-
 def make_quiz():
-    return Quiz(
-        [
-            Question(
-                "Which width is under the `√`?",
-                ["`embed_dim`", "`head_dim`", "*none*"],
-                1,
-                ["Too wide.", "Yes.", "No."],
-            ),
-            Question("How many parameters?", [64, 256], 4 * 8**2, "Four matrices of 8 · 8."),
-        ]
-    )
+    widths = {"`embed_dim`": "Too wide.", "`head_dim`": "Yes.", "*none*": "No."}
+    first = Question("Which width is under the `√`?", widths, 1)
+    return Quiz([first, Question("How many parameters?", [64, 256], 4 * 8**2, "Four matrices of 8 · 8.")])
 
 
 @pytest.mark.parametrize("over", ["http", "disk"])
@@ -140,11 +120,8 @@ def test_a_quiz_is_answered_by_keyboard(show, over):
     assert host.get_by_role("group", name="How many parameters?").count() == 1
     assert host.locator("legend code").inner_text() == "√"
     assert host.locator("em").inner_text() == "none"
-    feedback, score, status = (
-        host.locator(".mha-feedback"),
-        host.locator(".mha-score"),
-        host.get_by_role("status"),
-    )
+    feedback, score = host.locator(".mha-feedback"), host.locator(".mha-score")
+    status = host.get_by_role("status")
     first_check = host.get_by_role("button", name="Check question 1")
 
     first_check.focus()
@@ -187,9 +164,6 @@ def test_a_quiz_with_a_wrong_state_gives_a_message(show):
     assert "chosen must hold one choice or null for each question" in host.get_by_role("alert").inner_text()
 
 
-# What the browser keeps
-
-
 def make_named():
     return Quiz(make_quiz()._questions, name="chapter-3.widths")
 
@@ -197,8 +171,7 @@ def make_named():
 @pytest.mark.parametrize("over", ["http", "disk"])
 def test_a_quiz_with_a_name_keeps_what_was_checked(show, over):
     host = show(make_named(), over=over)
-    page = host.page
-    feedback = host.locator(".mha-feedback")
+    page, feedback = host.page, host.locator(".mha-feedback")
     assert stored(page) == {}, "an unanswered quiz is no answer"
     host.get_by_role("radio", name="none").check()
     host.get_by_role("button", name="Check question 1").click()
@@ -224,28 +197,20 @@ def test_an_answer_belongs_to_its_texts(reader, tmp_path):
     for number, choice in ((1, "none"), (2, "256")):
         tab.host().get_by_role("radio", name=choice).check()
         tab.host().get_by_role("button", name=f"Check question {number}").click()
-    moved = Quiz(
-        [
-            Question("How many parameters?", [64, 512, 1024], 64),
-            Question("Which width is under the `√`?", ["*none*", "`embed_dim`", "`head_dim`"], 2),
-        ],
-        name="chapter-3.widths",
-    )
-    write_page(tmp_path, [moved])
+    moved = Question("Which width is under the `√`?", ["*none*", "`embed_dim`", "`head_dim`"], 2)
+    other = Question("How many parameters?", [64, 512, 1024], 64)
+    write_page(tmp_path, [Quiz([other, moved], name="chapter-3.widths")])
     reload(page)
     assert tab.host().locator(":checked").count() == 1
     assert tab.host().get_by_role("radio", name="none").is_checked()
 
 
-@pytest.mark.parametrize(
-    ("name", "error", "rule"),
-    [
-        (None, TypeError, "name must be a str, got NoneType: None"),
-        ("a b", ValueError, "name must hold only letters, digits, '.', '_' and '-', got 'a b'"),
-        ("a/b", ValueError, "got 'a/b'"),
-        ("é", ValueError, "got 'é'"),
-    ],
-)
+@pytest.mark.parametrize(("name", "error", "rule"), [
+    (None, TypeError, "name must be a str, got NoneType: None"),
+    ("a b", ValueError, "name must hold only letters, digits, '.', '_' and '-', got 'a b'"),
+    ("a/b", ValueError, "got 'a/b'"),
+    ("é", ValueError, "got 'é'"),
+])  # fmt: skip
 def test_a_name_that_cannot_be_a_key_is_refused(name, error, rule):
     with pytest.raises(error, match=rule):
         Quiz([Question("?", ["a", "b"], 0)], name=name)

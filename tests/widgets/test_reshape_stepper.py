@@ -37,11 +37,8 @@ def count_misplaced(axes, table, length, num_heads):
     head_dim = width // num_heads
     count = 0
     for token, head, place in np.ndindex(length, num_heads, head_dim):
-        index = {
-            "te": (token, head * head_dim + place),
-            "thd": (token, head, place),
-            "htd": (head, token, place),
-        }[axes]
+        own = head * head_dim + place
+        index = {"te": (token, own), "thd": (token, head, place), "htd": (head, token, place)}[axes]
         count += table[index] != token * width + head * head_dim + place
     return count
 
@@ -63,9 +60,8 @@ def test_tables_equal_numpy(split, merge, length, num_heads):
 
 
 def test_each_wrong_way_is_found_or_hides():
-    last = {
-        way: ReshapeStepper(split=way[0], merge=way[1], step=len(in_numpy(*way, 3, 2)) - 1) for way in WAYS
-    }
+    ends = {way: len(in_numpy(*way, 3, 2)) - 1 for way in WAYS}
+    last = {way: ReshapeStepper(split=way[0], merge=way[1], step=end) for way, end in ends.items()}
     misplaced = {way: int(s.numbers()["misplaced"]) for way, s in last.items()}
     assert misplaced == {
         ("transpose", "transpose"): 0,
@@ -92,9 +88,6 @@ def test_repr():
     stepper = ReshapeStepper(split="view", step=1)
     shape = "step=1, shape=(2, 3, 2)"
     assert repr(stepper) == f"ReshapeStepper(split='view', merge='transpose', {shape})"
-
-
-# In a browser
 
 
 def asked(walk, length, num_heads):
@@ -167,10 +160,8 @@ def test_the_first_questions_have_different_answers_and_wrong_calls_give_others(
         if axes == "htd":
             assert [t[place] for a, t in wrong if a == "htd"] != answers[-1:]
         if axes == "te":
-            others = [
-                in_numpy(*way, 3, 2)[-1][1][place]
-                for way in (("view", "transpose"), ("transpose", "reshape"))
-            ]
+            ways = ("view", "transpose"), ("transpose", "reshape")
+            others = [in_numpy(*way, 3, 2)[-1][1][place] for way in ways]
             assert answers[-1] not in others
         host.locator(".mha-answers button").get_by_text(str(answers[-1]), exact=True).click()
         expect(host.locator(".mha-verdict")).to_contain_text("✓ Right")
@@ -201,9 +192,8 @@ def test_wrong_places_are_marked(show):
     stepper = ReshapeStepper(merge="reshape", step=3)
     host = show(stepper)
     table, right = stepper.numbers()["table"].flatten(), torch.arange(12)
-    marked = host.locator(".mha-tables .mha-cell").evaluate_all(
-        "cells => cells.map(cell => cell.classList.contains('mha-misplaced'))"
-    )
+    is_marked = "cells => cells.map(cell => cell.classList.contains('mha-misplaced'))"
+    marked = host.locator(".mha-tables .mha-cell").evaluate_all(is_marked)
     assert marked == (table != right).tolist()
     assert "tokens are mixed" in host.inner_text()
 
@@ -221,9 +211,6 @@ def test_changing_the_way_keeps_the_stage_and_reset_brings_all_back(show):
     host.get_by_role("button", name="Reset").click()
     assert_shows_numbers(host, ReshapeStepper(step=2))
     expect(host.locator("[role=status]")).to_have_text("All settings are back at their initial values.")
-
-
-# What is seen, turned back into data
 
 
 def test_a_verdict_gives_the_strides_or_says_what_was_copied(show):
@@ -246,9 +233,8 @@ def test_a_verdict_gives_the_strides_or_says_what_was_copied(show):
             )  # fmt: skip
             names = {"te": ("token",), "thd": ("token", "head"), "htd": ("head", "token")}[axes]
             where = ", ".join([f"{n} {i}" for n, i in zip(names, place, strict=False)] + [str(place[-1])])
-            expect(host.locator(".mha-verdict")).to_have_text(
-                f"✓ Right: {table[place]} is at [{where}]. {reason}"
-            )
+            told = f"✓ Right: {table[place]} is at [{where}]. {reason}"
+            expect(host.locator(".mha-verdict")).to_have_text(told)
     assert copies == 2
 
 

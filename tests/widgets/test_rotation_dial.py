@@ -35,19 +35,11 @@ def loops(m, n, pair, head_dim, base, query_angle, key_angle):
     return results
 
 
-# In Python
-
-
 @pytest.mark.parametrize("shown_scores", ["pair", "all"])
-@pytest.mark.parametrize(
-    ("m", "n", "pair", "head_dim", "base", "angles"),
-    [
-        (3, 5, 1, 16, 10_000.0, (20.0, 50.0)),
-        (0, 32, 0, 2, 10_000.0, (-180.0, 180.0)),
-        (32, 0, 31, 64, 1_000_000.0, (90.0, -37.5)),
-        (7, 7, 2, 6, 1.0, (0.0, 0.0)),
-    ],
-)
+@pytest.mark.parametrize(("m", "n", "pair", "head_dim", "base", "angles"), [
+    (3, 5, 1, 16, 10_000.0, (20.0, 50.0)), (0, 32, 0, 2, 10_000.0, (-180.0, 180.0)),
+    (32, 0, 31, 64, 1_000_000.0, (90.0, -37.5)), (7, 7, 2, 6, 1.0, (0.0, 0.0)),
+])  # fmt: skip
 def test_numbers_follow_the_definition(m, n, pair, head_dim, base, angles, shown_scores):
     dial = RotationDial(
         query_position=m,
@@ -63,9 +55,8 @@ def test_numbers_follow_the_definition(m, n, pair, head_dim, base, angles, shown
     expected = loops(m, n, pair, head_dim, base, *angles)
     curve = "pair_score" if shown_scores == "pair" else "score"
     for kind in ("rotary", "added"):
-        expected[f"{kind}_by_offset"] = [
-            loops(m, k, pair, head_dim, base, *angles)[f"{kind}_{curve}"] for k in range(33)
-        ]
+        scores = (loops(m, k, pair, head_dim, base, *angles) for k in range(33))
+        expected[f"{kind}_by_offset"] = [one[f"{kind}_{curve}"] for one in scores]
     assert numbers.keys() == expected.keys()
     for name, value in expected.items():
         value = torch.tensor(value, dtype=torch.float64)
@@ -87,9 +78,6 @@ def test_the_pair_stays_in_the_head():
     dial = RotationDial(head_dim=8, pair=3)
     dial.head_dim = 4
     assert dial.pair == 1
-
-
-# In a browser
 
 
 def test_moving_both_leaves_the_rotary_score(show):
@@ -200,9 +188,6 @@ def test_arrows_end_where_the_numbers_say(show):
         torch.testing.assert_close(torch.tensor([x, -y], dtype=torch.float64), expected, atol=1e-4, rtol=0)
 
 
-# What is seen, turned back into data
-
-
 ARCS = """nodes => nodes.map((path) => {
   const total = path.getTotalLength();
   const ways = [0, 0.25, 0.5, 0.75, 1].map((share) => {
@@ -215,9 +200,8 @@ ARCS = """nodes => nodes.map((path) => {
 
 
 def test_arcs_texts_and_scores_are_the_turns_of_the_positions(show):
-    dial = RotationDial(
-        query_position=11, key_position=5, pair=1, head_dim=6, base=10, query_angle=20, key_angle=50
-    )
+    angles = {"query_angle": 20, "key_angle": 50}
+    dial = RotationDial(query_position=11, key_position=5, pair=1, head_dim=6, base=10, **angles)
     host = show(dial)
     frequency = 10 ** (-2 / 6)
     arcs = host.locator("path.mha-by-position[d*=A]").evaluate_all(ARCS)
@@ -229,9 +213,8 @@ def test_arcs_texts_and_scores_are_the_turns_of_the_positions(show):
             wanted = math.radians(angle) + share * turn
             assert math.cos(way - wanted) == pytest.approx(1, abs=1e-3)
     assert 11 * frequency % (2 * math.pi) > math.pi > 5 * frequency % math.pi  # a long and a short one
-    expect(host.locator(".mha-speed")).to_have_text(
-        f"Pair 1, columns 2 and 3: {math.degrees(frequency):.2f}° per position, offset −6."
-    )
+    told = f"Pair 1, columns 2 and 3: {math.degrees(frequency):.2f}° per position, offset −6."
+    expect(host.locator(".mha-speed")).to_have_text(told)
     expected = loops(11, 5, 1, 6, 10, 20, 50)
     for place, kind in enumerate(("rotary", "added")):
         scores = host.locator(".mha-dial-scores").nth(place)

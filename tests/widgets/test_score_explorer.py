@@ -17,9 +17,6 @@ from mha_course.widgets.score_explorer import ADDITIVE_KEY, ADDITIVE_QUERY, ADDI
 SCORES = ("dot", "cosine", "gaussian", "bilinear", "additive")
 
 
-# The numbers, each by its formula, one coordinate at a time
-
-
 def drawn_coordinates(explorer):
     """What the browser is sent: 126 coordinates beyond the plane for the query and up to six keys."""
     numbers = struct.unpack(f"<{7 * 126}f", base64.b64decode(explorer.extra))
@@ -98,9 +95,6 @@ def test_the_width_makes_scores_spread_unless_they_are_scaled():
     assert scaled["effective_keys"] > 3
 
 
-# The widget in a page
-
-
 def test_points_move_by_keyboard_and_stop_at_the_edge(show):
     explorer = ScoreExplorer(score="gaussian", d=8)
     host = show(explorer)
@@ -111,14 +105,10 @@ def test_points_move_by_keyboard_and_stop_at_the_edge(show):
     expect(up).to_have_attribute("aria-valuetext", "1.00")
     across.focus()
     for key, place in (
-        ("ArrowLeft", [1.4, 1.0]),
-        ("ArrowDown", [1.4, 0.9]),
-        ("Shift+ArrowUp", [1.4, 1.9]),
-        ("Shift+ArrowRight", [2.4, 1.9]),
-        ("Shift+ArrowRight", [3.4, 1.9]),
-        ("Shift+ArrowRight", [4.0, 1.9]),
-        ("ArrowRight", [4.0, 1.9]),
-    ):
+        ("ArrowLeft", [1.4, 1.0]), ("ArrowDown", [1.4, 0.9]), ("Shift+ArrowUp", [1.4, 1.9]),
+        ("Shift+ArrowRight", [2.4, 1.9]), ("Shift+ArrowRight", [3.4, 1.9]),
+        ("Shift+ArrowRight", [4.0, 1.9]), ("ArrowRight", [4.0, 1.9]),
+    ):  # fmt: skip
         host.page.keyboard.press(key)
         explorer.query = place
         assert_shows_numbers(host, explorer)
@@ -200,8 +190,7 @@ def test_points_and_discs_are_seen_where_the_map_is_white(show, theme):
 def test_the_handle_of_the_query_lies_on_its_place_in_the_picture(show):
     explorer = ScoreExplorer(score="gaussian", query=[-2.0, 3.0])
     host = show(explorer)
-    landscape = explorer.numbers()["landscape"]
-    assert divmod(int(landscape.argmax()), 33) == (28, 8)
+    assert divmod(int(explorer.numbers()["landscape"].argmax()), 33) == (28, 8)
     white = map_pixels(host.locator("canvas")).flip(0)[..., :3].sum(-1)
     assert white[28, 8] == white.max() == 3 * 247, "the score of the best key is 0"
     # The query's handle lies on the highest place.
@@ -224,9 +213,8 @@ def test_the_legend_covers_the_scores_of_all_keys(show, score, d):
     query = explorer.query + extra[0][: d - 2]
     keys = [explorer.key[2 * i : 2 * i + 2] + extra[1 + i][: d - 2] for i in range(5)]
     expected = [slow_score(score, query, key, d, False) for key in keys]
-    low, high = (
-        float(host.locator(".mha-bar-ends span").nth(i).inner_text().replace("−", "-")) for i in (0, 2)
-    )
+    ends = host.locator(".mha-bar-ends span").all_inner_texts()
+    low, high = (float(ends[i].replace("−", "-")) for i in (0, 2))
     assert low <= min(expected) + 0.005
     assert high >= max(expected) - 0.005
     scale = host.locator(".mha-scale").bounding_box()
@@ -248,9 +236,6 @@ def test_as_many_keys_as_there_are(show, count):
     assert_shows_numbers(host, explorer)
     expect(host.locator(".mha-handle.mha-key:visible")).to_have_count(count)
     assert_copied_code_gives(host, explorer)
-
-
-# What is seen, turned back into data
 
 
 def test_rows_bars_and_discs_show_the_scores_and_weights(show):

@@ -19,46 +19,27 @@ from torch import nn
 from widget_looks import contrast
 from widget_page import ByHand, assert_shows_numbers, in_browser, run_copied_code, shown, write_page
 
-from mha_course.data.dates import (
-    DATE_LETTERS,
-    END,
-    ISO_SYMBOLS,
-    NEW_LOCALES,
-    SOURCE_LENGTH,
-    START,
-    TARGET_LENGTH,
-    date_batch,
-    decode_target,
-    encode_source,
-    normalize_date,
-)
+from mha_course.data import dates as date_data
 from mha_course.widgets import Translator, translator
-from mha_course.widgets.translator import (
-    ATTENTIONS,
-    attention_layers,
-    model_files,
-    pack_model,
-    round_to_bytes,
-    unpack_model,
-)
+from mha_course.widgets.translator import attention_layers, pack_model, round_to_bytes, unpack_model
 from mha_lib import beam_decode, capture_attention, gate_heads, greedy_decode
 from mha_lib.seq2seq import EncoderDecoder
 
 ROOT = Path(__file__).resolve().parents[2]
 MATH = "translator_math.js"
 STORED = ROOT / "experiments" / "stored" / "dates.json"
-LIMITS = {"start": START, "end": END, "max_len": TARGET_LENGTH}
+LIMITS = {"start": date_data.START, "end": date_data.END, "max_len": date_data.TARGET_LENGTH}
 TASK = {
-    "letters": DATE_LETTERS, "symbols": list(ISO_SYMBOLS), "start": START, "end": END,
-    "source_length": SOURCE_LENGTH, "target_length": TARGET_LENGTH,
+    "letters": date_data.DATE_LETTERS, "source_length": date_data.SOURCE_LENGTH, "start": date_data.START,
+    "symbols": list(date_data.ISO_SYMBOLS), "target_length": date_data.TARGET_LENGTH, "end": date_data.END,
 }  # fmt: skip
 
 
 def make_model(num_heads=3, width=21, hidden=13, layers=2, *, bias=True, seed=0, sharp=1.7, **options):
     """A model that has learned nothing, but answers different dates differently, the sharper the more."""
     torch.manual_seed(seed)
-    sizes = (1 + len(DATE_LETTERS), len(ISO_SYMBOLS), width, num_heads, hidden, layers)
-    model = EncoderDecoder(*sizes, max_len=SOURCE_LENGTH, bias=bias, **options)
+    sizes = (1 + len(date_data.DATE_LETTERS), len(date_data.ISO_SYMBOLS), width, num_heads, hidden, layers)
+    model = EncoderDecoder(*sizes, max_len=date_data.SOURCE_LENGTH, bias=bias, **options)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
@@ -87,7 +68,7 @@ def stored_models(models, monkeypatch):
 
 
 def held_out(count=200, seed=5, **kind):
-    return date_batch(count, held_out=True, generator=torch.Generator().manual_seed(seed), **kind)
+    return date_data.date_batch(count, held_out=True, generator=torch.Generator().manual_seed(seed), **kind)
 
 
 # The mathematics
@@ -97,29 +78,25 @@ def test_texts_are_normalized_as_in_python(math_page):
     spaces = "".join(chr(point) for point in range(0x3100) if chr(point).isspace()) + "\ufeff\u200b"
     texts = ["", " ", "ΑΎΓΟΥΣΤΟΣ 3ΗΣ", "İSTANBUL", "２０２１年３月３日", "ﬁ ß ẞ Ⅳ ① ㍻", "e\u0301 é", "ΣΑΣ Σ"]
     texts += ["".join(f"{index}{space}" for index, space in enumerate(spaces))]
-    dates = held_out(300, locales=("el", "vi", "tr", "ja", "ko", "hu", *NEW_LOCALES))
+    dates = held_out(300, locales=("el", "vi", "tr", "ja", "ko", "hu", *date_data.NEW_LOCALES))
     texts += [text.upper().replace(" ", "\u00a0 ") for text in dates.texts]
-    assert in_browser(math_page, "return texts.map(normalizeDate)", texts=texts) == [
-        normalize_date(text) for text in texts
-    ]
+    wanted = [date_data.normalize_date(text) for text in texts]
+    assert in_browser(math_page, "return texts.map(normalizeDate)", texts=texts) == wanted
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "Type a date."),
-        (" \t\u00a0 ", "Type a date."),
-        ("3 März 2021!", "The model cannot read a letter that it never saw: “!”."),
-        ("3🙂 @", "The model cannot read letters that it never saw: “🙂”, “@”."),
-        ("§$%&#!", "“§”, “$”, “%”, “&”, “#” and others."),
-        ("3 " * 21, "41 letters are too many: the model reads at most 40."),
-    ],
-)
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("", "Type a date."),
+    (" \t\u00a0 ", "Type a date."),
+    ("3 März 2021!", "The model cannot read a letter that it never saw: “!”."),
+    ("3🙂 @", "The model cannot read letters that it never saw: “🙂”, “@”."),
+    ("§$%&#!", "“§”, “$”, “%”, “&”, “#” and others."),
+    ("3 " * 21, "41 letters are too many: the model reads at most 40."),
+])  # fmt: skip
 def test_what_cannot_be_read_is_refused_with_a_sentence_as_python_refuses_it(math_page, text, sentence):
     found = in_browser(math_page, "return dateProblem(text, task)", text=text, task=TASK)
     assert sentence in found
     with pytest.raises(ValueError, match="texts must"):
-        encode_source([text])
+        date_data.encode_source([text])
 
 
 def test_what_can_be_read_becomes_the_tokens_of_python(math_page):
@@ -127,7 +104,7 @@ def test_what_can_be_read_becomes_the_tokens_of_python(math_page):
     found = in_browser(math_page, "return texts.map((t) => [dateProblem(t, task), dateTokens(t, task)])",
                        texts=texts, task=TASK)  # fmt: skip
     assert [problem for problem, _ in found] == [""] * len(texts)
-    for (_, tokens), row in zip(found, encode_source(texts), strict=True):
+    for (_, tokens), row in zip(found, date_data.encode_source(texts), strict=True):
         assert tokens == row[row != 0].tolist()
 
 
@@ -148,18 +125,15 @@ def test_days_of_the_calendar_are_told_from_others(math_page):
     assert sum(fault == "" for fault in faults) == sum(366 if calendar.isleap(int(y)) else 365 for y in years)
 
 
-@pytest.mark.parametrize(
-    ("text", "answer", "doubt"),
-    [
-        ("3. März 2021", "2021-03-03", ""),
-        ("2021年3月3日", "2021-03-03", ""),
-        ("3. März 2021", "2012-03-03", "The text says 2021, the answer 2012: it is wrong."),
-        ("13. März 2021", "2021-03-31", "No number in the text is the day 31 of the answer: it is wrong."),
-        ("miércoles 3 de marzo", "2021-03-03", "The text does not say which year"),
-        ("März 2021", "2021-03-03", "The text does not say which day"),
-        ("yesterday", "2021-03-03", "The text has no number in it"),
-    ],
-)
+@pytest.mark.parametrize(("text", "answer", "doubt"), [
+    ("3. März 2021", "2021-03-03", ""),
+    ("2021年3月3日", "2021-03-03", ""),
+    ("3. März 2021", "2012-03-03", "The text says 2021, the answer 2012: it is wrong."),
+    ("13. März 2021", "2021-03-31", "No number in the text is the day 31 of the answer: it is wrong."),
+    ("miércoles 3 de marzo", "2021-03-03", "The text does not say which year"),
+    ("März 2021", "2021-03-03", "The text does not say which day"),
+    ("yesterday", "2021-03-03", "The text has no number in it"),
+])  # fmt: skip
 def test_what_an_answer_contradicts_is_said(math_page, text, answer, doubt):
     found = in_browser(math_page, "return dateDoubt(text, answer)", text=text, answer=answer)
     assert found.startswith(doubt)
@@ -168,10 +142,10 @@ def test_what_an_answer_contradicts_is_said(math_page, text, answer, doubt):
 
 def test_no_right_answer_to_a_written_date_is_doubted(math_page):
     dates = held_out(400)
-    pairs = [[text, decode_target(target)] for text, target in zip(dates.texts, dates.target, strict=True)]
-    found = in_browser(
-        math_page, "return pairs.map(([text, answer]) => dateDoubt(text, answer))", pairs=pairs
-    )
+    answers = map(date_data.decode_target, dates.target)
+    pairs = [list(pair) for pair in zip(dates.texts, answers, strict=True)]
+    run = "return pairs.map(([text, answer]) => dateDoubt(text, answer))"
+    found = in_browser(math_page, run, pairs=pairs)
     assert found == [""] * 400
 
 
@@ -220,7 +194,7 @@ def gated(model, gates):
 
 def nested(flat, model):
     """Gates as translator_math.js takes them: by attention, layer and head."""
-    return flat.view(len(ATTENTIONS), len(model.encoder.blocks), -1).tolist()
+    return flat.view(len(translator.ATTENTIONS), len(model.encoder.blocks), -1).tolist()
 
 
 def compare_with_torch(page, model, dates, gates=None):
@@ -234,15 +208,14 @@ def compare_with_torch(page, model, dates, gates=None):
     rounded = unpack_model(packed)
     assert rounded.output.weight.dtype == torch.float32
     flat = all_gates(model, gates)
-    answers = in_browser(
-        page, RUN, stored=packed, texts=list(dates.texts), task=TASK, gates=nested(flat, model)
-    )
+    given = {"texts": list(dates.texts), "task": TASK, "gates": nested(flat, model)}
+    answers = in_browser(page, RUN, stored=packed, **given)
     lens = (dates.source != 0).sum(-1)
     for precision, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-10)):
         rounded = rounded.to(precision)
         with torch.no_grad(), gated(rounded, gates):
             tokens = greedy_decode(rounded, dates.source, source_lens=lens, **LIMITS)
-            start = torch.full_like(tokens[:, :1], START)
+            start = torch.full_like(tokens[:, :1], date_data.START)
             with capture_attention(rounded) as captured:
                 memory = rounded.encode(dates.source, source_lens=lens)
                 written = torch.cat((start, tokens[:, :-1]), dim=1)
@@ -250,8 +223,8 @@ def compare_with_torch(page, model, dates, gates=None):
         maps = [captured[name] for name in layer_names(len(model.encoder.blocks))]
         pairs = []
         for row, answer in enumerate(answers):
-            length, count = int(lens[row]), int((tokens[row] != END).sum()) + 1
-            count = min(count, TARGET_LENGTH)
+            length, count = int(lens[row]), int((tokens[row] != date_data.END).sum()) + 1
+            count = min(count, date_data.TARGET_LENGTH)
             assert answer["tokens"] == tokens[row, :count].tolist()
             pairs += [(answer["states"], memory[row, :length]), (answer["logits"], logits[row, :count])]
             found = [heads for kind in answer["maps"] for heads in kind]
@@ -272,15 +245,11 @@ def layer_names(num_layers):
     return [f"{stack}.blocks.{i}.{kind}_attention" for stack, kind in stacks for i in range(num_layers)]
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        {"num_heads": 3, "width": 21, "hidden": 13, "layers": 2},
-        {"num_heads": 1, "width": 10, "hidden": 7, "layers": 3, "bias": False},
-        {"num_heads": 8, "width": 64, "hidden": 256, "layers": 2},
-    ],
-    ids=["odd sizes", "one head, no bias", "the experiment's sizes"],
-)
+@pytest.mark.parametrize("sizes", [
+    {"num_heads": 3, "width": 21, "hidden": 13, "layers": 2},
+    {"num_heads": 1, "width": 10, "hidden": 7, "layers": 3, "bias": False},
+    {"num_heads": 8, "width": 64, "hidden": 256, "layers": 2},
+], ids=["odd sizes", "one head, no bias", "the experiment's sizes"])  # fmt: skip
 def test_states_logits_and_maps_of_200_held_out_dates_equal_torch(math_page, sizes):
     answers = compare_with_torch(math_page, make_model(**sizes), held_out())
     # Letters and answers differ, and so do the answers' lengths: the comparison has seen something.
@@ -302,14 +271,14 @@ def test_the_trained_models_equal_torch(math_page, num_heads):
     model = translator._trained()[num_heads]
     dates = held_out(seed=99)
     answers = compare_with_torch(math_page, model, dates)
-    right = [decode_target(torch.tensor(answer["tokens"])) for answer in answers]
-    wanted = [decode_target(target) for target in dates.target]
+    right = [date_data.decode_target(torch.tensor(answer["tokens"])) for answer in answers]
+    wanted = [date_data.decode_target(target) for target in dates.target]
     share = sum(map(str.__eq__, right, wanted)) / len(wanted)
     shown = Translator(num_heads=num_heads)
     assert share == pytest.approx(shown.exact_match())
     assert shown.exact_match() == pytest.approx(shown.exact_match(rounded=False), abs=0.02)
-    for name in model_files():
-        assert len(gzip.compress(model_files()[name].encode())) < 300_000
+    for name in translator.model_files():
+        assert len(gzip.compress(translator.model_files()[name].encode())) < 300_000
 
 
 @pytest.mark.parametrize("beam_size", [2, 3, 5])
@@ -317,7 +286,7 @@ def test_beams_equal_torch(math_page, beam_size):
     for seed in (0, 3):
         model = make_model(seed=seed)
         with torch.no_grad():
-            model.output.bias[END] += 1.0  # some answers end early
+            model.output.bias[date_data.END] += 1.0  # some answers end early
         packed, dates = pack_model(model), held_out(30)
         found = in_browser(
             math_page,
@@ -328,14 +297,13 @@ def test_beams_equal_torch(math_page, beam_size):
         )  # fmt: skip
         rounded = unpack_model(packed).double()
         lens = (dates.source != 0).sum(-1)
-        tokens, log_probs = beam_decode(
-            rounded, dates.source, source_lens=lens, beam_size=beam_size, **LIMITS
-        )
+        options = {"source_lens": lens, "beam_size": beam_size, **LIMITS}
+        tokens, log_probs = beam_decode(rounded, dates.source, **options)
         lengths = set()
         for row, answers in enumerate(found):
             for place, answer in enumerate(answers):
                 own = tokens[row, place].tolist()
-                own = own[: own.index(END) + 1] if END in own else own
+                own = own[: own.index(date_data.END) + 1] if date_data.END in own else own
                 assert answer["tokens"] == own
                 lengths.add(len(own))
             sums = torch.tensor([answer["logProb"] for answer in answers], dtype=torch.float64)
@@ -343,14 +311,11 @@ def test_beams_equal_torch(math_page, beam_size):
         assert len(lengths) > 1
 
 
-# In Python
-
-
 def test_numbers_are_those_of_the_model_step_by_step(models):
     shown = Translator(models, text="12 June 1987", num_heads=4, step=3, layer=0, head=2)
     model = shown.model().double()
-    source = encode_source(["12 June 1987"])[:, :12]
-    tokens, memory = [START], model.encode(source)
+    source = date_data.encode_source(["12 June 1987"])[:, :12]
+    tokens, memory = [date_data.START], model.encode(source)
     for _ in range(4):
         with capture_attention(model) as captured:
             logits = model.decode(torch.tensor([tokens]), memory)[0, -1]
@@ -364,7 +329,7 @@ def test_numbers_are_those_of_the_model_step_by_step(models):
     shown.attention = "decoder"
     seen = captured["decoder.blocks.0.self_attention"][0, 2, -1]
     torch.testing.assert_close(shown.numbers()["reading"], seen)
-    assert shown.answer() == decode_target(numbers["tokens"])
+    assert shown.answer() == date_data.decode_target(numbers["tokens"])
 
 
 def test_settings_that_depend_on_each_other(models):
@@ -379,23 +344,20 @@ def test_settings_that_depend_on_each_other(models):
     assert (shown.gates, shown.head) == ([0.0] * 6, 0)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "error", "rule"),
-    [
-        (lambda: 3, TypeError, "models must be"),
-        (lambda: [3], TypeError, r"models\[0\] must be"),
-        (list, ValueError, "at least one model"),
-        (lambda: [make_model(), make_model()], ValueError, r"must differ, got \[3, 3\]"),
-        (lambda: make_model().double(), TypeError, "float32"),
-        (lambda: make_model(width=22, num_heads=11), ValueError, "at most 8 heads"),
-        (lambda: make_model(layers=5), ValueError, "at most 8 heads and 4 layers"),
-        (lambda: make_model(norm_first=False), ValueError, "pre-norm"),
-        (lambda: make_model(activation="gelu"), ValueError, "ReLU"),
-        (lambda: make_model(norm="rms"), ValueError, "layer norms"),
-        (lambda: make_model(width=24, num_heads=4, num_kv_heads=2), ValueError, "a key for each head"),
-        (lambda: EncoderDecoder(7, 12, 6, 2, 8, 1), ValueError, f"{1 + len(DATE_LETTERS)} letters"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "error", "rule"), [
+    (lambda: 3, TypeError, "models must be"),
+    (lambda: [3], TypeError, r"models\[0\] must be"),
+    (list, ValueError, "at least one model"),
+    (lambda: [make_model(), make_model()], ValueError, r"must differ, got \[3, 3\]"),
+    (lambda: make_model().double(), TypeError, "float32"),
+    (lambda: make_model(width=22, num_heads=11), ValueError, "at most 8 heads"),
+    (lambda: make_model(layers=5), ValueError, "at most 8 heads and 4 layers"),
+    (lambda: make_model(norm_first=False), ValueError, "pre-norm"),
+    (lambda: make_model(activation="gelu"), ValueError, "ReLU"),
+    (lambda: make_model(norm="rms"), ValueError, "layer norms"),
+    (lambda: make_model(width=24, num_heads=4, num_kv_heads=2), ValueError, "a key for each head"),
+    (lambda: EncoderDecoder(7, 12, 6, 2, 8, 1), ValueError, f"{1 + len(date_data.DATE_LETTERS)} letters"),
+])  # fmt: skip
 def test_models_that_compute_something_else_are_refused(wrong, error, rule):
     made = wrong()
     with pytest.raises(error, match=rule):
@@ -406,7 +368,7 @@ def test_repr_and_models_left_alone(models):
     before = {name: parameter.clone() for name, parameter in models[1].named_parameters()}
     shown = Translator(models, text="2021年3月3日", gates=[0, 1] * 6, beam_size=2)
     assert repr(shown) == "Translator(text='2021年3月3日', num_heads=2, beam_size=2, off=6)"
-    for attention in ATTENTIONS:
+    for attention in translator.ATTENTIONS:
         shown.attention = attention
         shown.numbers()
     for name, parameter in models[1].named_parameters():
@@ -420,19 +382,16 @@ def test_exact_match_counts_right_answers(models):
     shown = Translator(models, gates=[0] * 12)
     model, dates = shown.model().double(), translator._held_out()
     with gated(model.float(), [0.0] * 12):
-        answers = [
-            greedy_decode(model, source[None, : int((source != 0).sum())], **LIMITS)[0]
-            for source in dates.source
-        ]
-    right = sum(decode_target(a) == decode_target(b) for a, b in zip(answers, dates.target, strict=True))
+        counts = (dates.source != 0).sum(-1)
+        rows = [row[None, :count] for row, count in zip(dates.source, counts, strict=True)]
+        answers = [greedy_decode(model, row, **LIMITS)[0] for row in rows]
+    pairs = zip(answers, dates.target, strict=True)
+    right = sum(date_data.decode_target(a) == date_data.decode_target(b) for a, b in pairs)
     assert shown.exact_match() == right / 200
     # A model that knows a right answer is right exactly there.
     text = dates.texts[0]
-    assert shown.dates["answers"][0] == decode_target(dates.target[0])
+    assert shown.dates["answers"][0] == date_data.decode_target(dates.target[0])
     assert shown.dates["texts"][0] == text
-
-
-# What a reader sees
 
 
 def seen_strip(host, kind):
@@ -446,7 +405,7 @@ def seen_strip(host, kind):
     )
 
 
-SAID = {START: "the start is written", END: "the end is written"}
+SAID = {date_data.START: "the start is written", date_data.END: "the end is written"}
 
 
 def channels(color):
@@ -460,9 +419,9 @@ def assert_seen(host, widget):
     numbers = widget.numbers()
     step = min(widget.step, len(numbers["tokens"]) - 1)
     letters = seen_strip(host, ":not(.mha-answer)")
-    assert "".join(cell[0] for cell in letters) == normalize_date(widget.text).replace(" ", "␣")
+    assert "".join(cell[0] for cell in letters) == date_data.normalize_date(widget.text).replace(" ", "␣")
     answer = seen_strip(host, ".mha-answer")
-    signs = ["▷", *(ISO_SYMBOLS[token] for token in numbers["tokens"])]
+    signs = ["▷", *(date_data.ISO_SYMBOLS[token] for token in numbers["tokens"])]
     assert [cell[0] for cell in answer] == [{"[start]": "▷", "[end]": "■"}.get(s, s) for s in signs]
     read, plain = (answer, letters) if widget.attention == "decoder" else (letters, answer)
     reading = numbers["reading"].tolist()
@@ -471,13 +430,12 @@ def assert_seen(host, widget):
         expected = map_colors(weight, 1, is_signed=False).round()
         assert (torch.tensor(channels(background)) - expected).abs().max() <= 6
         assert contrast(channels(background), channels(ink)) >= 4.5
-    assert [cell[1] for cell in [*read[len(reading) :], *plain]] == [""] * (
-        len(read) - len(reading) + len(plain)
-    )
+    others = [*read[len(reading) :], *plain]
+    assert [cell[1] for cell in others] == [""] * len(others)
     bars = host.locator(".mha-bars li b").all_inner_texts()
     assert bars == [f"{p:.3f}" for p in numbers["probabilities"].tolist()]
     told = host.locator(".mha-told").inner_text()
-    written = SAID.get(int(numbers["tokens"][step]), ISO_SYMBOLS[numbers["tokens"][step]])
+    written = SAID.get(int(numbers["tokens"][step]), date_data.ISO_SYMBOLS[numbers["tokens"][step]])
     assert told.startswith(f"Step {step + 1} of {len(numbers['tokens'])}: ")
     assert written in told
     chances = host.locator(".mha-answers li").all_inner_texts()
@@ -492,12 +450,8 @@ def test_a_reader_types_dates_and_sees_what_torch_computes(show, models, over):
     host = show(shown_now, over=over)
     field = host.get_by_role("textbox", name="date")
     assert_seen(host, shown_now)
-    for text in (
-        "2021年3月3日",
-        "miércoles 3 de marzo",
-        "  WEDNESDAY,  3 March ２０２１",
-        "среда, 3 марта 2021",
-    ):
+    texts = ("2021年3月3日", "miércoles 3 de marzo", "  WEDNESDAY,  3 March ２０２１", "среда, 3 марта 2021")
+    for text in texts:
         field.fill(text)
         shown_now.text = text
         assert_seen(host, shown_now)
@@ -634,7 +588,7 @@ def test_small_maps_show_their_weights(show, models):
     widget = Translator(models[:2], text="3 May 2021")
     host = show(widget)
     pictures = host.locator(".mha-choose canvas").all()
-    places = itertools.product(ATTENTIONS, range(2), range(2))
+    places = itertools.product(translator.ATTENTIONS, range(2), range(2))
     for picture, (attention, layer, head) in zip(pictures, places, strict=True):
         widget.attention, widget.layer, widget.head = attention, layer, head
         weights = widget.numbers()["weights"]
@@ -667,8 +621,7 @@ def test_heads_are_switched_off_and_the_answer_changes_at_once(show, models):
 
 def test_right_answers_are_counted_in_the_page(show):
     """A model that always writes the same date is right where that is the date."""
-    model = make_model(2, width=24, seed=7)
-    widget = Translator(model)
+    widget = Translator(make_model(2, width=24, seed=7))
     wanted = widget.dates["answers"][11]
     change = lambda states: states[0]["dates"]["answers"].__setitem__(11, wrote)  # noqa: E731
     widget.text = widget.dates["texts"][11]
@@ -692,8 +645,7 @@ def test_right_answers_are_counted_in_the_page(show):
 def test_the_copied_program_of_the_count_counts(show, models, capsys):
     widget = Translator(models[:2], count_right=True, gates=[1, 0] * 6)
     host = show(widget)
-    variables = run_copied_code(host)
-    assert sum(variables["right"]) == round(200 * widget.exact_match())
+    assert sum(run_copied_code(host)["right"]) == round(200 * widget.exact_match())
     assert "of 200 held-out dates are right" in capsys.readouterr().out
 
 
@@ -701,7 +653,7 @@ def test_the_copied_program_of_the_count_counts(show, models, capsys):
 
 
 def put_files(folder, names=None):
-    for name, text in model_files().items():
+    for name, text in translator.model_files().items():
         if names is None or name in names:
             (folder / "_static" / name).write_text(text, encoding="utf-8")
 
@@ -727,7 +679,7 @@ def test_further_models_load_from_files_when_the_slider_needs_them(reader, tmp_p
         assert_seen(host, widget)
         assert_shows_numbers(host, widget)
     loaded = [url.rsplit("/", 1)[1] for url in tab.requests if "translator-" in url]
-    assert sorted(loaded) == sorted(name for name in model_files() if "translator-2-" not in name)
+    assert sorted(loaded) == sorted(name for name in translator.model_files() if "translator-2-" not in name)
     assert_seen(tab.host(1), widgets[1])
     assert page.evaluate("document.querySelectorAll('script[src*=translator-]').length") == 0
 
@@ -754,7 +706,7 @@ def test_a_model_that_cannot_be_loaded_gives_a_sentence_and_another_try(
     heads.press("ArrowRight")
     expect(notice).to_be_visible()
     # A file that was cut off hands nothing over.
-    for name, text in model_files().items():
+    for name, text in translator.model_files().items():
         (tmp_path / "_static" / name).write_text(text[: len(text) // 2], encoding="utf-8")
     host.get_by_role("button", name="Try again").click()
     expect(notice).to_contain_text(re.compile(r"the file translator-4-\S+ is damaged"))
@@ -800,8 +752,7 @@ def test_the_program_of_a_trained_model_loads_it(show, stored_models):
     assert 2 in stored_models
     widget = Translator(text="3 May 2021")
     host = show(widget)
-    variables = run_copied_code(host)
-    torch.testing.assert_close(variables["weights"], widget.numbers()["weights"])
+    torch.testing.assert_close(run_copied_code(host)["weights"], widget.numbers()["weights"])
     # The program holds functions, not the numbers of the model.
     assert len(host.locator(".mha-python pre").inner_text()) < 3100
 
@@ -814,26 +765,22 @@ def test_the_build_puts_the_files_where_pages_ask_for_them(tmp_path, stored_mode
     static = tmp_path / "_static"
     static.mkdir()
     (static / "translator-2-000000000000.js").write_text("old")
-    app = SimpleNamespace(outdir=tmp_path, builder=SimpleNamespace(format="html"))
-    extension.write_models(app, None)
+    app = SimpleNamespace(outdir=tmp_path)
+    extension.write_models(app)
     assert list(static.iterdir()) == []
     write_page(tmp_path, [Translator()])
-    extension.write_models(app, None)
+    extension.write_models(app)
     names = {path.name for path in static.glob("translator-*.js")}
-    assert names == set(model_files())
-    assert (static / min(names)).read_text(encoding="utf-8") == model_files()[min(names)]
+    assert names == set(translator.model_files())
+    assert (static / min(names)).read_text(encoding="utf-8") == translator.model_files()[min(names)]
     page = tmp_path / "chapters" / "page.html"
-    page.write_text(
-        page.read_text(encoding="utf-8").replace(min(names)[:14], "translator-1-f"), encoding="utf-8"
-    )
+    text = page.read_text(encoding="utf-8").replace(min(names)[:14], "translator-1-f")
+    page.write_text(text, encoding="utf-8")
     warned = []
     extension.logger = SimpleNamespace(warning=lambda *given: warned.append(given))
-    extension.write_models(app, None)
+    extension.write_models(app)
     assert len(warned) == 1
     assert "make notebooks" in warned[0][0]
-
-
-# Sizes and looks
 
 
 def test_the_compact_one_has_the_field_the_strips_and_the_steps(show, models):
@@ -846,14 +793,12 @@ def test_the_compact_one_has_the_field_the_strips_and_the_steps(show, models):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("attention", translator.ATTENTIONS)
 def test_eight_heads_and_forty_letters_fit_a_phone(show, models, theme, attention):
-    widget = Translator(
-        models[3], text="wednesday, the 30th of September 1999 ad", attention=attention, beam_size=5
-    )
+    text = "wednesday, the 30th of September 1999 ad"
+    widget = Translator(models[3], text=text, attention=attention, beam_size=5)
     host = show(widget, width=360, theme=theme)
-    page = host.page
-    assert too_wide(page) == []
+    assert too_wide(host.page) == []
     assert_seen(host, widget)
     small = host.locator(":is(.mha-answer button, .mha-choose, .mha-gate, .mha-buttons button)").evaluate_all(
         """nodes => nodes.map((node) => node.getBoundingClientRect())
@@ -868,11 +813,10 @@ def test_what_is_read_is_said(show, models):
     weights = shown(host, "reading")
     best = int(weights.argmax())
     letter = {" ": "space"}.get("3 may 2021"[best], f"“{'3 may 2021'[best]}”")
-    symbol = ISO_SYMBOLS[int(widget.numbers()["tokens"][1])]
+    symbol = date_data.ISO_SYMBOLS[int(widget.numbers()["tokens"][1])]
     caption = host.locator(".mha-caption")
-    expect(caption).to_contain_text(
-        f"To write {({'[end]': 'the end'}).get(symbol, f'“{symbol}”')}, head 0 of layer 1"
-    )
+    written = "the end" if symbol == "[end]" else f"“{symbol}”"
+    expect(caption).to_contain_text(f"To write {written}, head 0 of layer 1")
     expect(caption).to_contain_text(f"reads most: {letter} {weights[best]:.2f}, ")
     host.get_by_role("button", name="Next").click()
     expect(host.locator("[role=status]")).to_contain_text("reads most: ")
@@ -883,17 +827,15 @@ def test_the_large_map_has_the_labels_colours_and_numbers_of_its_letters(show, m
     host = show(widget)
     chosen = host.locator(".mha-chosen-map")
     weights = widget.numbers()["weights"]
-    letters = list(normalize_date(widget.text).replace(" ", "␣"))
+    letters = list(date_data.normalize_date(widget.text).replace(" ", "␣"))
     assert chosen.get_by_role("rowheader").all_inner_texts() == letters
     assert chosen.get_by_role("columnheader").all_inner_texts()[1:] == letters
-    colors = chosen.get_by_role("gridcell").evaluate_all(
-        "cells => cells.map((cell) => getComputedStyle(cell).backgroundColor)"
-    )
+    ground = "cells => cells.map((cell) => getComputedStyle(cell).backgroundColor)"
+    colors = chosen.get_by_role("gridcell").evaluate_all(ground)
     found = torch.tensor([channels(color) for color in colors]).view(*weights.shape, 3)
     assert (found - map_colors(weights, 1, is_signed=False)).abs().max() < 7
     row, column = 6, 3
     chosen.get_by_role("gridcell").nth(row * weights.shape[1] + column).hover()
     expect(chosen.locator(".mha-readout")).to_contain_text(f"{weights[row, column]:.4f}")
-    expect(chosen.locator(".mha-readout")).to_contain_text(
-        f"{letters[row]} ({row + 1}) reads {letters[column]} ({column + 1})"
-    )
+    told = f"{letters[row]} ({row + 1}) reads {letters[column]} ({column + 1})"
+    expect(chosen.locator(".mha-readout")).to_contain_text(told)

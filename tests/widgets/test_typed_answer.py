@@ -26,47 +26,25 @@ HINTS = ["How many projections are there?", "Each is `embed_dim` by `embed_dim`.
 def weights(**changes):
     """A question with everything that a question may have."""
     given_ = {
-        "text": "How many weights have four projections of width `64`?",
-        "answer": 16384,
-        "computed": 4 * 64**2,
-        "feedback": FEEDBACK,
-        "unit": "weights",
-        "hints": HINTS,
+        "text": "How many weights have four projections of width `64`?", "answer": 16384,
+        "computed": 4 * 64**2, "feedback": FEEDBACK, "unit": "weights", "hints": HINTS,
         "solution": "It is `4 * 64 ** 2`.",
-    }
+    }  # fmt: skip
     return TypedAnswer(**(given_ | changes))
 
 
 def shape(**changes):
-    given_ = {
-        "text": "Which shape have the heads?",
-        "answer": (2, 3, 7, 5),
-        "computed": torch.zeros(2, 3, 7, 5).shape,
-        "feedback": {
-            (2, 7, 3, 5): "The heads are still behind the length.",
-            (2, 7, 15): "Cut the last axis.",
-        },
-    }
-    return TypedAnswer(**(given_ | changes))
+    feedback_ = {(2, 7, 3, 5): "The heads are still behind the length.", (2, 7, 15): "Cut the last axis."}
+    computed = torch.zeros(2, 3, 7, 5).shape
+    given_ = {"answer": (2, 3, 7, 5), "computed": computed, "feedback": feedback_}
+    return TypedAnswer("Which shape have the heads?", **(given_ | changes))
 
 
-# In Python
-
-
-@pytest.mark.parametrize(
-    ("answer", "computed"),
-    [
-        (5, 5),
-        (5, torch.tensor(5)),
-        (5, np.int64(5)),
-        (5, 5.0),
-        (0.3, 0.1 + 0.2),
-        (0.25, torch.tensor([0.25])),
-        ((2, 3), torch.zeros(2, 3).shape),
-        ((2, 3), np.zeros((2, 3)).shape),
-        ((), torch.tensor(1.0).shape),
-    ],
-)
+@pytest.mark.parametrize(("answer", "computed"), [
+    (5, 5), (5, torch.tensor(5)), (5, np.int64(5)), (5, 5.0), (0.3, 0.1 + 0.2),
+    (0.25, torch.tensor([0.25])), ((2, 3), torch.zeros(2, 3).shape), ((2, 3), np.zeros((2, 3)).shape),
+    ((), torch.tensor(1.0).shape),
+])  # fmt: skip
 def test_an_answer_is_declared_and_computed(answer, computed):
     assert repr(TypedAnswer("?", answer, computed=computed)) == f"TypedAnswer({answer!r})"
 
@@ -135,17 +113,14 @@ def test_the_last_attempt_counts():
     assert sizes.is_right
 
 
-@pytest.mark.parametrize(
-    ("make", "trait", "value", "rule"),
-    [
-        (weights, "attempts", [[2, 3]], "attempts must hold finite numbers, got [[2, 3]]"),
-        (weights, "attempts", [float("inf")], "attempts must hold finite numbers, got [inf]"),
-        (shape, "attempts", [5], "attempts must hold a list of sizes for each shape, got [5]"),
-        (shape, "attempts", [[2, -1]], "attempts must hold a list of sizes for each shape"),
-        (weights, "opened", 4, "opened must lie in 0..3, the number of hints, got 4"),
-        (shape, "opened", 1, "opened must lie in 0..0, the number of hints, got 1"),
-    ],
-)
+@pytest.mark.parametrize(("make", "trait", "value", "rule"), [
+    (weights, "attempts", [[2, 3]], "attempts must hold finite numbers, got [[2, 3]]"),
+    (weights, "attempts", [float("inf")], "attempts must hold finite numbers, got [inf]"),
+    (shape, "attempts", [5], "attempts must hold a list of sizes for each shape, got [5]"),
+    (shape, "attempts", [[2, -1]], "attempts must hold a list of sizes for each shape"),
+    (weights, "opened", 4, "opened must lie in 0..3, the number of hints, got 4"),
+    (shape, "opened", 1, "opened must lie in 0..0, the number of hints, got 1"),
+])  # fmt: skip
 def test_a_state_that_cannot_be_is_refused(make, trait, value, rule):
     widget = make()
     before = getattr(widget, trait)
@@ -212,14 +187,8 @@ def test_what_is_no_number_is_asked_for_again(read):
 def test_percent_and_units_are_read_where_they_are_unambiguous(read):
     share, unit = {"percent": "share"}, {"percent": "unit", "unit": "%"}
     values = lambda texts, how: [result.get("value") for result in read("readNumber", texts, how)]  # noqa: E731
-    assert values(["75 %", "75%", "0.75", "-7.5 %", "3/4", "1/2 %"], share) == [
-        0.75,
-        0.75,
-        0.75,
-        -0.075,
-        0.75,
-        0.005,
-    ]
+    shares = [0.75, 0.75, 0.75, -0.075, 0.75, 0.005]
+    assert values(["75 %", "75%", "0.75", "-7.5 %", "3/4", "1/2 %"], share) == shares
     assert values(["75 %", "75%", "75", "1/2 %"], unit) == [75, 75, 75, 0.5]
     misread = {"problem": "A % sign can be misread here. Write the number without it."}
     assert read("readNumber", ["75 %", "75%"]) == [misread] * 2
@@ -228,11 +197,10 @@ def test_percent_and_units_are_read_where_they_are_unambiguous(read):
     assert values(texts, {"unit": "bytes"}) == [4096, 4096, 4096, 4096, None, None]
 
 
-@pytest.mark.parametrize(
-    ("answer", "unit", "percent"),
-    [(0.75, "", "share"), (-1.0, "", "share"), (75, "%", "unit"), (0.75, "%", "unit"), (75, "", "none"),
-     (1, "", "none"), (1.5, "", "none"), (0.75, "s", "none")],
-)  # fmt: skip
+@pytest.mark.parametrize(("answer", "unit", "percent"), [
+    (0.75, "", "share"), (-1.0, "", "share"), (75, "%", "unit"), (0.75, "%", "unit"), (75, "", "none"),
+    (1, "", "none"), (1.5, "", "none"), (0.75, "s", "none"),
+])  # fmt: skip
 def test_what_a_percent_sign_means_follows_from_the_answer(answer, unit, percent):
     assert TypedAnswer("?", answer, computed=answer, unit=unit).question["percent"] == percent
 
@@ -272,11 +240,8 @@ def plain_numbers(draw):
         text += f".{digits}"
     if draw(st.booleans()):
         power = draw(st.integers(-7, 7))
-        text += (
-            draw(st.sampled_from("eE"))
-            + draw(st.sampled_from(["+", ""] if power >= 0 else [""]))
-            + str(power)
-        )
+        sign = draw(st.sampled_from(["+", ""] if power >= 0 else [""]))
+        text += draw(st.sampled_from("eE")) + sign + str(power)
         value *= Fraction(10) ** power
     return text, value
 
@@ -366,9 +331,8 @@ def solution(host):
 @pytest.mark.parametrize("over", ["http", "disk"])
 def test_a_wrong_number_is_told_its_cause_or_its_direction(show, over):
     host = show(weights(), over=over)
-    assert host.get_by_role(
-        "textbox", name="How many weights have four projections of width 64?"
-    ).is_visible()
+    question = "How many weights have four projections of width 64?"
+    assert host.get_by_role("textbox", name=question).is_visible()
     assert host.locator(".mha-unit").inner_text() == "weights"
     assert say(host, "4096") == "Not quite. That is one projection: there are four."
     assert host.locator(".mha-feedback em").inner_text() == "four"
@@ -395,9 +359,8 @@ def test_what_cannot_be_read_is_no_attempt(show):
         assert "Correct" not in said
         assert len(said) > 40
         assert not host.locator(".mha-score").is_visible()
-    expect(host.get_by_role("status")).to_have_text(
-        "A % sign can be misread here. Write the number without it."
-    )
+    misread = "A % sign can be misread here. Write the number without it."
+    expect(host.get_by_role("status")).to_have_text(misread)
     assert say(host, "5") == "Not quite. Your number is too small."
     say(host, "many")
     assert attempts(host) == "1 attempt"
@@ -412,10 +375,8 @@ def test_a_wrong_shape_is_told_its_cause_or_its_axes(show):
     assert say(host, "()") == "Not quite. Your shape has 0 axes; the right one has more."
     assert say(host, "2,3,7,5,1") == "Not quite. Your shape has 5 axes; the right one has fewer."
     assert say(host, "2,3,7,6") == "Not quite. The number of axes is right. Counted from 0, axis 3 is not."
-    assert (
-        say(host, "2,4,8,5")
-        == "Not quite. The number of axes is right. Counted from 0, axes 1 and 2 are not."
-    )
+    told = "Not quite. The number of axes is right. Counted from 0, axes 1 and 2 are not."
+    assert say(host, "2,4,8,5") == told
     assert say(host, "1,1,1,1").endswith("Counted from 0, axes 0, 1, 2 and 3 are not.")
     assert say(host, "(3, 2, 7, 5)") == "Not quite. All sizes are right, but their order is not."
     assert say(host, "seven").startswith("That cannot be read as a shape. Type the sizes of all axes")
@@ -475,9 +436,7 @@ def test_hints_open_one_at_a_time_and_then_the_solution(show):
 
 def test_the_solution_opens_after_one_attempt(show):
     host = show(shape())
-    assert host.get_by_role("button").all_inner_texts() == ["Check", "Show the solution"], (
-        "there are no hints"
-    )
+    assert host.get_by_role("button").all_inner_texts() == ["Check", "Show the solution"]  # no hints
     host.get_by_role("button", name="Show the solution").click(force=True)
     assert feedback(host) == "First try once."
     say(host, "many")
@@ -490,22 +449,19 @@ def test_the_solution_opens_after_one_attempt(show):
 
 def test_it_is_answered_by_keyboard_and_started_again(show):
     host = show(weights())
-    page = host.page
-    page.keyboard.press("Tab")
-    page.keyboard.type("4096")
-    page.keyboard.press("Enter")
+    keyboard = host.page.keyboard
+    press = lambda *keys: [keyboard.press(key) for key in keys]  # noqa: E731
+    press("Tab")
+    keyboard.type("4096")
+    press("Enter")
     assert feedback(host) == "Not quite. That is one projection: there are four."
     expect(host.get_by_role("status")).to_have_text("Not quite. That is one projection: there are four.")
     assert host.get_by_role("textbox").evaluate("node => node === document.activeElement")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
+    press("Tab", "Tab", "Enter")
     expect(host.locator(".mha-hints li")).to_have_count(1)
-    page.keyboard.press("Tab")
-    page.keyboard.press("Space")
+    press("Tab", "Space")
     assert solution(host) is not None
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
+    press("Tab", "Enter")
     assert host.get_by_role("textbox").input_value() == ""
     assert host.get_by_role("textbox").evaluate("node => node === document.activeElement")
     assert (feedback(host), solution(host)) == ("", None)
@@ -539,9 +495,6 @@ def test_the_input_has_room_on_the_smallest_phone(show):
     assert host.page.evaluate("document.documentElement.scrollWidth") == 320
 
 
-# What the browser keeps
-
-
 @pytest.mark.parametrize("over", ["http", "disk"])
 def test_attempts_hints_and_solution_come_back(show, over):
     host = show(weights(name="ch3.weights"), over=over)
@@ -552,15 +505,11 @@ def test_attempts_hints_and_solution_come_back(show, over):
     say(host, "2^12 weights")
     host.get_by_role("button", name="Hint 1 of 3").click()
     expect(host.locator(".mha-hints li")).to_have_count(1)
-    assert stored(host.page) == {
-        "typed-answer/ch3.weights": {
-            "question": "How many weights have four projections of width `64`?",
-            "attempts": [5, 4096],
-            "typed": "2^12 weights",
-            "opened": 1,
-            "solution_shown": False,
-        }
-    }
+    kept = {
+        "question": "How many weights have four projections of width `64`?", "attempts": [5, 4096],
+        "typed": "2^12 weights", "opened": 1, "solution_shown": False,
+    }  # fmt: skip
+    assert stored(host.page) == {"typed-answer/ch3.weights": kept}
     reload(host.page)
     assert host.get_by_role("textbox").input_value() == "2^12 weights"
     assert feedback(host) == "Not quite. That is one projection: there are four."

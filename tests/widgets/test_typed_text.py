@@ -8,13 +8,9 @@ from widget_samples import SAMPLES
 FIELDS = 'input:is([type="text"], [type="search"], :not([type])), textarea, [contenteditable="true"]'
 # Each is one word, since the field of a sentence takes only a few of them.
 MARKUP = [
-    "<b>typed</b>",
-    "<img/src=x/onerror=window.injected=1>",
-    "<svg/onload=window.injected=2>",
-    "</p><i>typed</i>",
-    "&lt;u&gt;typed",
-    '"><u>typed</u>',
-]
+    "<b>typed</b>", "<img/src=x/onerror=window.injected=1>", "<svg/onload=window.injected=2>",
+    "</p><i>typed</i>", "&lt;u&gt;typed", '"><u>typed</u>',
+]  # fmt: skip
 # What none of the widgets makes itself.
 MADE = "b, i, u, img[src='x'], svg[onload], [onerror]"
 # Those that have a field today; a new one joins by itself.

@@ -14,16 +14,13 @@ from mha_course.widgets import HeadExample, HeadExplorer, Question, Quiz, _base,
 from mha_lib import MultiHeadAttention
 
 
-@pytest.mark.parametrize(
-    ("make", "argument"),
-    [
-        (lambda: HeadExplorer(5), "examples"),
-        (lambda: Quiz(5), "questions"),
-        (lambda: Question("how many?", 5, 1), "choices"),
-        (lambda: Question("how many?", [1, 2], 1, feedback=5), "feedback"),
-        (lambda: HeadExample("a", 5, torch.ones(1, 6), MultiHeadAttention(6, 3)), "tokens"),
-    ],
-)
+@pytest.mark.parametrize(("make", "argument"), [
+    (lambda: HeadExplorer(5), "examples"),
+    (lambda: Quiz(5), "questions"),
+    (lambda: Question("how many?", 5, 1), "choices"),
+    (lambda: Question("how many?", [1, 2], 1, feedback=5), "feedback"),
+    (lambda: HeadExample("a", 5, torch.ones(1, 6), MultiHeadAttention(6, 3)), "tokens"),
+])  # fmt: skip
 def test_what_is_no_sequence_is_refused_by_name(make, argument):
     with pytest.raises(TypeError, match=rf"{argument} must be .*5"):
         make()
@@ -42,17 +39,15 @@ def test_colab_is_told_of_its_widget_manager(monkeypatch):
 
 def test_the_palette_is_that_of_the_figures():
     css = _base.compose_style("head_explorer.js")
-    light = css[: css.index("html[data-theme")]
-    colors = dict(re.findall(r"--mha-([\w-]+): (#\w{6});", light))
+    colors = dict(re.findall(r"--mha-([\w-]+): (#\w{6});", css[: css.index("html[data-theme")]))
     assert [colors[role] for role in ("query", "key", "value")] == [plots.QUERY, plots.KEY, plots.VALUE]
     assert tuple(colors[f"head-{head}"] for head in range(8)) == tuple(plots.HEADS)
 
 
 def test_a_widget_stores_the_code_that_the_package_has_now():
     states = [make().get_state() for make in SAMPLES.values()]
-    assert widget_sources() == {
-        state["_anywidget_id"]: {"_esm": state["_esm"], "_css": state["_css"]} for state in states
-    }
+    texts = {state["_anywidget_id"]: {name: state[name] for name in ("_esm", "_css")} for state in states}
+    assert widget_sources() == texts
 
 
 def test_a_composed_module_needs_no_other_file():
@@ -66,28 +61,20 @@ def test_a_composed_module_needs_no_other_file():
         # An SVG element's namespace is a name, no address.
         asked = re.search(r"\b(fetch|XMLHttpRequest|https?:(?!//www\.w3\.org/2000/svg\"))", code)
         assert not asked, "nothing is asked from the network"
-    assert (
-        widget_sources()["mha_course.widgets.head_explorer.HeadExplorer"]["_esm"].count("function splitHeads")
-        == 1
-    )
+    source = widget_sources()["mha_course.widgets.head_explorer.HeadExplorer"]["_esm"]
+    assert source.count("function splitHeads") == 1
 
 
 def test_an_import_that_cannot_be_composed_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(_base, "_JS", tmp_path)
     (tmp_path / "shared.js").write_text("export const a = 1;\n")
-    for line in (
-        'import * as shared from "./shared.js";',
-        'import { a as b } from "./shared.js";',
-        'import d from "d";',
-    ):
-        (tmp_path / "widget.js").write_text(f"{line}\nexport default {{}};\n")
+    for asked in ('* as shared from "./shared.js"', '{ a as b } from "./shared.js"', 'd from "d"'):
+        (tmp_path / "widget.js").write_text(f"import {asked};\nexport default {{}};\n")
         with pytest.raises(ValueError, match=r"widget\.js may only import"):
             _base.compose_module("widget.js")
     (tmp_path / "widget.js").write_text('import { a } from "./shared.js";\n// why\nexport default { a };\n')
-    assert (
-        _base.compose_module("widget.js")
-        == "// shared.js\nexport const a = 1;\n\n// widget.js\nexport default { a };\n"
-    )
+    whole = "// shared.js\nexport const a = 1;\n\n// widget.js\nexport default { a };\n"
+    assert _base.compose_module("widget.js") == whole
 
 
 def test_the_styles_of_one_widget_reach_no_other():

@@ -21,10 +21,8 @@ def layer(num_heads, embed_dim=12, **options):
 
 def in_browser(page, expression, **arguments):
     """Evaluate an expression over the functions of attention_math.js; tensors go and come as float64."""
-    plain = {
-        name: value.tolist() if isinstance(value, torch.Tensor) else value
-        for name, value in arguments.items()
-    }
+    as_list = lambda value: value.tolist() if isinstance(value, torch.Tensor) else value  # noqa: E731
+    plain = {name: as_list(value) for name, value in arguments.items()}
     result = page.evaluate(
         """async ([expression, values]) => {
           const math = await import("/attention_math.js");
@@ -73,9 +71,7 @@ def test_softmax_and_pooling_equal_torch(math_page, scale):
     expected = masked_softmax(scores, mask)
     weights = in_browser(math_page, "maskedSoftmax(s, m)", s=scores, m=mask)
     assert_equal(weights, expected)
-    assert torch.equal(weights[3], torch.zeros(7, dtype=torch.float64)), (
-        "exact zeros where nothing is visible"
-    )
+    assert not weights[3].any(), "exact zeros where nothing is visible"
     assert torch.equal(weights[~mask], torch.zeros(int((~mask).sum()), dtype=torch.float64))
     assert_equal(in_browser(math_page, "maskedSoftmax(s)", s=scores), scores.softmax(-1))
     output = in_browser(math_page, "attentionPooling(s, v, m).output", s=scores, v=value, m=mask)
@@ -92,9 +88,8 @@ def test_all_steps_equal_the_layer(math_page, num_heads, valid_len, is_causal):
     x = normal(1, 7, 18, scale=2.0)
     with torch.no_grad():
         _, weights = attention(x, x, x, valid_lens=torch.tensor([valid_len]), is_causal=is_causal)
-        query, key, value = (
-            projection(x)[0] for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
+        projections = attention.q_proj, attention.k_proj, attention.v_proj
+        query, key, value = (projection(x)[0] for projection in projections)
         heads = weights @ attention.split_heads(value[None])
     mask = build_mask(7, 7, valid_lens=torch.tensor([valid_len]), is_causal=is_causal)[0].expand(7, 7)
     steps = "multiHeadSteps({query: q, key: k, value: v}, n, m)"
@@ -110,14 +105,11 @@ def test_float32_numbers_come_back_exactly(math_page):
     assert torch.equal(recovered, numbers.double())
 
 
-@pytest.mark.parametrize(
-    ("expression", "rule"),
-    [
-        ("splitHeads([new Float64Array(12)], 5)", "num_heads must divide embed_dim=12, got 5"),
-        ("splitHeads([new Float64Array(12)], 0)", "num_heads must divide embed_dim=12, got 0"),
-        ("validLenMask(4, 3, 3)", r"valid_len must lie in 0\.\.k_len=3, got 4"),
-    ],
-)
+@pytest.mark.parametrize(("expression", "rule"), [
+    ("splitHeads([new Float64Array(12)], 5)", "num_heads must divide embed_dim=12, got 5"),
+    ("splitHeads([new Float64Array(12)], 0)", "num_heads must divide embed_dim=12, got 0"),
+    ("validLenMask(4, 3, 3)", r"valid_len must lie in 0\.\.k_len=3, got 4"),
+])  # fmt: skip
 def test_the_mathematics_refuses_what_makes_no_sense(math_page, expression, rule):
     with pytest.raises(Exception, match=rule):
         in_browser(math_page, expression)
@@ -127,9 +119,8 @@ def test_plain_keys_stay_with_the_widget(show):
     """JupyterLab listens on the document and would take the arrow keys from a slider."""
     host = show(SAMPLES["HeadExplorer"]())
     page = host.page
-    page.evaluate(
-        "window.seen = []; document.addEventListener('keydown', event => window.seen.push(event.key))"
-    )
+    listen = "document.addEventListener('keydown', event => window.seen.push(event.key))"
+    page.evaluate(f"window.seen = []; {listen}")
     host.get_by_role("slider", name="num_heads").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Control+k")
@@ -142,9 +133,7 @@ def test_two_widgets_are_independent_and_two_views_are_one(reader, tmp_path):
     second.num_heads = 3
     tab = reader()
     page = tab.open(write_page(tmp_path, [first, second, first], loaders=2), 3)
-    assert page.locator(".widget-host").count() == 3, (
-        "the loader hosts a view once, even if it is there twice"
-    )
+    assert page.locator(".widget-host").count() == 3, "a view is hosted once, even if it is there twice"
     sliders = page.get_by_role("slider", name="num_heads")
     sliders.nth(0).focus()
     page.keyboard.press("ArrowRight")
@@ -212,3 +201,64 @@ def test_the_loader_keeps_the_contract_of_front_end_modules(reader, tmp_path):
     tab.host(0).click()
     assert [tab.host(i).inner_text() for i in range(3)] == ["2 2", "1 1", "0 undefined"]
     assert page.locator("[data-widget=ready]").count() == 3
+
+
+# --------------------------------------------------------------------------------
+# Legends
+
+# What the legend of a sample says, and the line, dot or cell that it means.
+LEGENDS = {
+    "PoolingExplorer": {
+        "pairs: a larger dot has more weight": ".mha-fit .mha-dots.mha-key > span",
+        "true curve": ".mha-fit .mha-curve.mha-truth",
+        "fit": ".mha-fit .mha-curve[class='mha-curve mha-query']",
+        "no key within reach: output 0": ".mha-fit .mha-curve.mha-nothing",
+    },
+    "PositionExplorer": {
+        "column 0, sin": ".mha-curve.mha-sine",
+        "1, cos": ".mha-curve.mha-cosine",
+        "2, sin of pair 1": ".mha-curve.mha-next",
+    },
+    "MaskTranslator": {
+        "may attend": "[role=gridcell][aria-label$='may attend']",
+        "hidden. Colours mean the same in all panels; the entries do not.":
+            "[role=gridcell][aria-label$=hidden]",
+    },
+}  # fmt: skip
+# The colour of a swatch, a line, a dot or a cell, and whether it is solid, dashed or dotted.
+LOOK = """(node) => {
+  const { stroke, strokeDasharray, borderTopStyle, borderTopColor, backgroundColor } = getComputedStyle(node);
+  const opaque = (color) => {
+    const parts = color.match(/[\\d.]+/g).slice(0, 3).map(Number);
+    return parts.map((part) => Math.round(color.startsWith("color") ? 255 * part : part)).join();
+  };
+  if (node instanceof SVGElement) {
+    const [dash] = strokeDasharray.split("px");
+    return [opaque(stroke), dash === "none" ? "solid" : Number(dash) > 2 ? "dashed" : "dotted"];
+  }
+  const isLine = node.matches("i:not(.mha-swatch)") && borderTopStyle !== "none";
+  return [opaque(isLine ? borderTopColor : backgroundColor), isLine ? borderTopStyle : "solid"];
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", LEGENDS)
+def test_what_a_legend_names_looks_like_its_sign(show, name, theme):
+    host = show(SAMPLES[name]())
+    host.page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
+    swatches = host.locator(".mha-legend i")
+    words = swatches.evaluate_all("all => all.map((node) => node.nextSibling.textContent.trim())")
+    assert words == list(LEGENDS[name])
+    signs = [swatch.evaluate(LOOK) for swatch in swatches.all()]
+    assert signs == [host.locator(drawn).first.evaluate(LOOK) for drawn in LEGENDS[name].values()]
+    assert len(set(map(tuple, signs))) == len(signs)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_paths_have_the_colours_that_their_legend_names(show, theme):
+    host = show(SAMPLES["PathExplorer"]())
+    host.page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
+    assert "Orange: the tokens. Blue: the outputs." in host.locator(".mha-legend").inner_text()
+    for drawn, most in ((".mha-inputs", 0), (".mha-outputs", 2)):
+        color = [int(part) for part in host.locator(drawn).first.evaluate(LOOK)[0].split(",")]
+        assert color[most] == max(color)

@@ -17,9 +17,6 @@ security = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(security)
 
 
-# A page as the book makes it, and what a reader does with it
-
-
 def stand_in(widget):
     """What the book shows in place of a widget where there are no scripts, as _ext/course.py makes it."""
     still = '<svg width="300" height="100"></svg>'
@@ -101,11 +98,8 @@ class ByHand:
     """A widget that the test hosts itself, as anywidget would: its model can be read and changed."""
 
     def __init__(self, page, widget):
-        state = {
-            name: value
-            for name, value in widget.get_state().items()
-            if not name.startswith("_model") and name != "layout"
-        }
+        state = widget.get_state()
+        state = {name: state[name] for name in state if name != "layout" and not name.startswith("_model")}
         self.name = type(widget).__name__
         self.page, self.kept = page, page.evaluate_handle(BY_HAND, [self.name, state])
         self.host = page.locator(f".by-hand[data-name={self.name}]")
@@ -303,9 +297,8 @@ def assert_shows_numbers(host, explorer, names=None):
 
 def assert_shows(host, name, expected):
     """The widget shows these numbers under this name, in reading order; NaN only where torch has it."""
-    torch.testing.assert_close(
-        *(shown(host, name), expected.double().flatten()), atol=1e-6, rtol=1e-6, equal_nan=True
-    )
+    found, wanted = shown(host, name), expected.double().flatten()
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-6, equal_nan=True)
 
 
 def copied_code(host):

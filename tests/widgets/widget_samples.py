@@ -118,12 +118,7 @@ SAMPLES = {
     and issubclass(cls, CourseWidget)
     and cls is not Explorer
 } | {
-    "AblationLab": ablation_lab,
-    "HeadExplorer": head_explorer,
-    "HeadsMeet": heads_meet,
-    "LineOrder": line_order,
-    "MapPrediction": map_prediction,
-    "Quiz": quiz,
-    "Translator": translator,
+    "AblationLab": ablation_lab, "HeadExplorer": head_explorer, "HeadsMeet": heads_meet,
+    "LineOrder": line_order, "MapPrediction": map_prediction, "Quiz": quiz, "Translator": translator,
     "TypedAnswer": typed_answer,
-}
+}  # fmt: skip

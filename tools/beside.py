@@ -1,0 +1,193 @@
+"""Say which texts changed since somebody read them beside what they are about.
+
+    python tools/beside.py           print each with what it is about; the exit status is 1 if there is any
+    python tools/beside.py --write   note that both were read
+
+Nothing can run a sentence. So whoever changes one of these, or what stands beside it, reads both, and
+`tools/read.json` holds eight letters that change with them:
+
+- equations, rows of tables and sentences that compare, beside what the cells of their section assert;
+- the caption and the description of a figure, beside its code, those of a diagram beside what it shows: words
+  and colours;
+- the hints of an exercise, beside its solution;
+- questions, causes of mistakes, reasons and puzzles: each section of a file of texts, where feedback stands
+  beside its choice, and a cause beside the edit that makes the mistake.
+"""
+
+import ast
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import claims
+import nbformat
+from run_notebooks import ROOT, notebooks
+from texts import SOURCES
+
+READ = ROOT / "tools" / "read.json"
+EQUATION = re.compile(r"\$\$.*?\$\$", re.DOTALL)
+RELATION = re.compile(
+    r"\$[^$]*[=<>≈∝][^$]*\$|\$[^$]*\\(?:[lg]eq?|approx|propto|sim)\b[^$]*\$"
+)
+ROW = re.compile(r"^\|.*[^\W_].*\|$", re.MULTILINE)
+COMPARES = re.compile(
+    r"\b(?:than|twice|half|best|worst|first|last|most|least|fewest|only|never|always|fails?|cannot|needs?|without"
+    r"|(?:larg|small|high|low|fast|slow|long|short|few|great|strong|weak)e(?:r|st)|better|worse|more|less"
+    r"|rises?|falls?|grows?|shrinks?|gains?|loses?|above|below|right|wrong|same|equal)\b",
+    re.IGNORECASE,
+)
+Pair = tuple[str, str]
+
+
+def pairs() -> dict[str, Pair]:
+    """The name of each text -> the text, and what it is about."""
+    paths = [path for pattern in SOURCES for path in ROOT.glob(pattern)] + notebooks()
+    found: dict[str, Pair] = {}
+    for path in sorted(paths):
+        found |= of(path, path.read_text("utf-8"))
+    return found
+
+
+def of(path: Path, content: str) -> dict[str, Pair]:
+    """Those of a file."""
+    if path.suffix == ".md":
+        return of_file(path.relative_to(ROOT).as_posix(), content)
+    return of_page(path.stem, nbformat.reads(content, as_version=4).cells)
+
+
+def of_file(name: str, text: str) -> dict[str, Pair]:
+    """The sections of a file of texts; each is about itself."""
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    return {f"{name}: {section.splitlines()[0]}": (section, "") for section in sections}
+
+
+def of_page(page: str, cells: Sequence) -> dict[str, Pair]:
+    """The texts of a page; `cells` are those of its notebook."""
+    found, solutions = {}, {cell.id: cell.source for cell in cells}
+    for section in sections_of(cells):
+        asserted = "\n".join(line for cell in section for line in asserts(cell))
+        for cell in section:
+            text, about = "", asserted
+            if cell.id.endswith("-hints"):
+                text, about = (
+                    cell.source,
+                    solutions[cell.id.replace("hints", "solution")],
+                )
+            elif cell.cell_type == "markdown":
+                text = "\n".join(claimed(cell))
+            elif words := described(cell):
+                text, about = words, "\n".join(drawn(cell))
+            if text:
+                found[f"{page}: {cell.id}"] = text, about
+    return found
+
+
+def sections_of(cells: Sequence) -> Iterator[Sequence]:
+    """The cells between two headings of the second level."""
+    starts = [0, *(at for at, cell in enumerate(cells) if claims.starts_section(cell))]
+    for start, end in zip(starts, [*starts[1:], len(cells)], strict=True):
+        yield cells[start:end]
+
+
+def asserts(cell) -> list[str]:
+    """What a cell asserts, and the answers to questions that it computes."""
+    if cell.cell_type != "code":
+        return []
+    code = claims.without_comments(cell.source)
+    computed = re.findall(r"^.*computed=.*$", code, re.MULTILINE)
+    return [match[0] for match in claims.ASSERTED.finditer(code)] + computed
+
+
+def claimed(cell) -> list[str]:
+    """The displayed equations and rows of a text, and its sentences that compare or state a formula."""
+    bare = ROW.sub("", EQUATION.sub("", cell.source))
+    sentences = [
+        " ".join(sentence.split())
+        for paragraph in re.split(r"\n\s*\n", bare)
+        for sentence in claims.ENDS.split(paragraph)
+    ]
+    return [
+        *EQUATION.findall(cell.source),
+        *ROW.findall(cell.source),
+        *(text for text in sentences if COMPARES.search(text) or RELATION.search(text)),
+    ]
+
+
+def described(cell) -> str:
+    """The caption and the description of a figure or a diagram."""
+    shown = cell.metadata.get("mystnb", {})
+    texts = [shown.get("figure", {}).get("caption"), shown.get("image", {}).get("alt")]
+    return "\n".join(
+        [*filter(None, texts), *re.findall('aria-label="([^"]*)"', diagram(cell))]
+    )
+
+
+def diagram(cell) -> str:
+    """The vector graphics that a cell shows."""
+    shown = [
+        output.get("data", {}).get("text/html", "")
+        for output in cell.get("outputs", [])
+    ]
+    return "\n".join(html for html in shown if "<svg" in html)
+
+
+def drawn(cell) -> list[str]:
+    """The colours and words of a diagram in their order, or the code of a figure.
+
+    The code is the cell and the functions of `mha_course.pictures` that it calls.
+    """
+    if svg := diagram(cell):
+        return re.findall(r'(?:fill|stroke)="[^"]*"|(?<=>)[^<>]+(?=<)', svg)
+    names = set(re.findall(r"\w+\.\w+", cell.source)) & pictures().keys()
+    return [cell.source, *(pictures()[name] for name in sorted(names))]
+
+
+@cache
+def pictures() -> Mapping[str, str]:
+    """The public functions that draw, by module and name."""
+    found = {}
+    for path in sorted(ROOT.glob("mha_course/pictures/*.py")):
+        text = path.read_text("utf-8")
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef) and node.name[0] != "_":
+                found[f"{path.stem}.{node.name}"] = (
+                    ast.get_source_segment(text, node) or ""
+                )
+    return found
+
+
+def fingerprint(pair: Pair) -> str:
+    """Eight letters that change with a text or with what it is about, but not with their line breaks."""
+    plain = "\0".join(" ".join(part.split()) for part in pair)
+    return hashlib.sha256(plain.encode()).hexdigest()[:8]
+
+
+def unread() -> dict[str, Pair]:
+    """What nobody has read since it changed, and what was read and is gone."""
+    read = json.loads(READ.read_text("utf-8")) if READ.exists() else {}
+    found = {
+        name: pair
+        for name, pair in pairs().items()
+        if read.get(name) != fingerprint(pair)
+    }
+    return found | dict.fromkeys(read.keys() - pairs().keys(), ("", ""))
+
+
+def main(arguments: list[str]) -> int:
+    """Print what nobody has read since it changed; with `--write`, note that it was read."""
+    changed = unread()
+    for name, (text, about) in changed.items():
+        print(f"{name}: read again:\n{text}\n" + f"beside:\n{about}\n" * bool(about))
+    if arguments == ["--write"]:
+        read = {name: fingerprint(pair) for name, pair in sorted(pairs().items())}
+        READ.write_text(json.dumps(read, indent=0, ensure_ascii=False) + "\n", "utf-8")
+        return 0
+    return 1 if changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
