@@ -150,6 +150,20 @@ class MyPositions(nn.Module):
         return x + self.encoding[: x.shape[1]]
 
 
+def bag_ceilings(three_back, latest_capital, num_samples=10_000, length=48):
+    """Best share of right answers at each place for a model that sees a bag."""
+    generator = torch.Generator().manual_seed(0)
+    tokens, _ = three_back(generator, num_samples, length)
+    earlier = nn.functional.one_hot(tokens, 8).cumsum(1)[:, 2:-1]
+    three = earlier.amax(-1) / torch.arange(3, length)  # m earlier tokens at place m
+    tokens, _ = latest_capital(generator, num_samples, length)
+    is_capital = tokens >= 4
+    capitals = nn.functional.one_hot(tokens % 4, 4) * is_capital[..., None]
+    capitals = capitals.cumsum(1)
+    latest = torch.where(is_capital, 1.0, capitals.amax(-1) / capitals.sum(-1))
+    return {"three back": three.mean(0), "latest capital": latest.mean(0)}
+
+
 # 07_transformer
 
 
@@ -209,6 +223,7 @@ __all__ = [
     "MyHeadLoop",
     "MyMultiHead",
     "MyPositions",
+    "bag_ceilings",
     "encoding_by_loops",
     "merge_heads",
     "my_attention",

@@ -57,7 +57,7 @@ MODULES = {
 
 # Lines of code in a notebook: all, and those that are neither shown nor a solution. Some pages are to follow.
 NOTEBOOK, HIDDEN = 900, 350
-LONGER = {"chapters/05_positional_encoding.ipynb": (940, 350)}
+LONGER = {}
 ON_EVERY_PAGE = {"setup", "way"}
 HIDES = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 

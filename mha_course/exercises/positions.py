@@ -1,4 +1,4 @@
-"""Checkers for the exercises about positions (chapter 5, and the appendix on rotary details).
+"""Checkers for the exercises about positions (chapter 5, and the appendix on positions in depth).
 
 Each is an `Exercise`: called with the reader's function, it shows a sentence.
 """

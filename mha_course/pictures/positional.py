@@ -340,18 +340,24 @@ def comparison(
 
 
 _BEYOND = {
-    "three back": (
-        "None follows the bag; sinusoidal and learned drop from 1 to about "
-        "the bag or below at place 12, the sinusoidal curve with single peaks further out.",
-        "Shaw stays at 1; rotary stays at 1 to about place 24 and then "
-        "declines; T5 declines from place 12 on; ALiBi stays near 0.3.",
-    ),
-    "latest capital": (
-        "None follows the bag; sinusoidal and learned drop from 1 to "
-        "the bag or below soon after place 12.",
-        "Shaw and ALiBi stay near 0.96; T5 falls to about 0.8; rotary "
-        "declines after about place 24.",
-    ),
+    "three back": {
+        "none": "follows the bag",
+        "sinusoidal": "drops to the bag or below at place 12, with single peaks further out",
+        "learned": "drops to the bag or below at place 12",
+        "Shaw": "stays at 1",
+        "T5": "declines from place 12 on",
+        "ALiBi": "stays near 0.3",
+        "rotary": "stays at 1 to about place 24 and then declines",
+    },
+    "latest capital": {
+        "none": "follows the bag",
+        "sinusoidal": "drops to the bag or below soon after place 12",
+        "learned": "drops to the bag or below soon after place 12",
+        "Shaw": "stays near 0.96",
+        "T5": "falls to about 0.8",
+        "ALiBi": "stays near 0.96",
+        "rotary": "declines after about place 24",
+    },
 }
 
 
@@ -365,13 +371,14 @@ def beyond(
             first = 48 - len(bag)
             places = range(first, 48)
             curves = [("bag", "#999999", "", places, bag.tolist())]
+            alt = f"{task}: accuracy at places {first} to 47, trained up to place 11."
             for i, (name, line) in enumerate(medians[task].items()):
                 if i in group:
                     dash = ("", "6 3", "2 2", "8 2 2 2")[i % 4]
                     curves.append((name, HEADS[i], dash, places, line.tolist()))
-            alt = f"{task}: accuracy at the places {first} to 47, trained up to place 11. "
+                    alt += f" {name} {_BEYOND[task][name]}."
             drawing = chart(
-                alt + _BEYOND[task][group[0] > 0],
+                alt,
                 curves,
                 x=(0, 48, (0, 12, 24, 36, 48)),
                 y=(0, 1.02, (0, 0.5, 1)),

@@ -1,4 +1,4 @@
-"""What chapters 4 and 5 say of their functions and of stored experiments, beside what their cells assert."""
+"""What chapters 4, 5 and *Positions in depth* say of functions and experiments, beside what cells assert."""
 
 import math
 
@@ -18,7 +18,7 @@ from mha_lib.masking import causal_mask
 from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.positional import SinusoidalPositionalEncoding, sinusoidal_encoding
 from mha_lib.relative import ShawScore, T5RelativeBias, alibi_bias, t5_buckets
-from mha_lib.rotary import rotary_angles
+from mha_lib.rotary import RotaryPositionalEncoding, rotary_angles
 from mha_lib.scores import scaled_dot_product_score
 
 BAG = {"mirrored", "three back", "latest capital"}
@@ -27,13 +27,13 @@ RELATIVE = ("rotary", "ALiBi", "T5", "Shaw")
 
 @pytest.fixture(scope="module")
 def positional():
-    """What the cells of chapter 5 define that write its functions out."""
+    """What the cells of chapter 5 and its appendix define that write their functions out."""
     names = {
-        "cell-6", "cell-18", "cell-32", "shaw-loops", "t5-loops", "cell-55", "cell-70", "stretch-code",
-    } | {"causal-ceiling"}  # fmt: skip
+        "cell-6", "cell-18", "cell-32", "cell-63-check", "rotary-in-layer", "cell-70", "causal-ceiling",
+    } | {"shaw-loops", "t5-loops", "stretch-code"}  # fmt: skip
     space = {"torch": torch, "nn": nn}
     space |= {rule.__name__: rule for rule in (attention_pooling, causal_mask, scaled_dot_product_score)}
-    for cell in read("05_positional_encoding"):
+    for cell in (*read("05_positional_encoding"), *read("appendix_rotary_details")):
         if cell.id in names:
             exec(cell.source, space)  # noqa: S102
             names.remove(cell.id)
@@ -58,7 +58,7 @@ def test_a_step_is_a_rotation(positional):
 
 
 def test_the_sampled_bag_is_the_counted_one(positional, positions):
-    ceilings = positional["bag_ceilings"]()
+    ceilings = positional["ceilings"]
     for task, first in positions.bounds["bag of visible tokens, by place"].items():
         assert_close(ceilings[task][: len(first)], torch.tensor(first), atol=0.01, rtol=0)
 
@@ -80,14 +80,14 @@ def test_positions_along_the_batch_know_no_order(positional):
     assert_close(right_answers[2], predict(right, tokens[2:])[0, 0], atol=1e-4, rtol=0)
 
 
-def test_attention_with_positions_is_the_layer(positional):
+def test_rotary_attention_is_the_layer_and_alibi_knows_no_direction(positional):
     set_seed(0)
-    attend, layer, x = positional["attend_with_positions"], MultiHeadAttention(32, 4), torch.randn(2, 7, 32)
-    for is_causal in (False, True):
-        assert_close(attend(layer, x, is_causal=is_causal), layer(x, x, x, is_causal=is_causal))
-    for bias in (T5RelativeBias(4)(7), alibi_bias(4, 7)[None]):
-        assert_close(layer(x, x, x, attn_bias=bias)[0], attend(layer, x, bias=bias[0])[0])
-    both_ways = [attend(layer, t, bias=alibi_bias(4, 7))[0] for t in (x, x.flip(1))]
+    attend, x = positional["attend_with_rotary"], torch.randn(2, 7, 32)
+    layer = MultiHeadAttention(32, 4, rotary=RotaryPositionalEncoding(8))
+    for mask in (None, causal_mask(7)):
+        assert_close(attend(layer, x, rotary_angles(7, 8), mask), layer(x, x, x, mask)[0])
+    layer, bias = MultiHeadAttention(32, 4), alibi_bias(4, 7)[None]
+    both_ways = [layer(t, t, t, attn_bias=bias)[0] for t in (x, x.flip(1))]
     assert_close(both_ways[1].flip(1), both_ways[0])
 
 

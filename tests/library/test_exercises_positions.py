@@ -1,4 +1,4 @@
-"""Chapter 5 and the appendix on rotary details: other right answers, and what the checkers forbid."""
+"""Chapter 5 and the appendix on positions in depth: other right answers, and what the checkers forbid."""
 
 import math
 

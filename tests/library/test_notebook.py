@@ -88,11 +88,11 @@ def test_a_browser_is_compared_with_torch(capsys):
 
 
 def test_why_by_name_says_what_the_file_says_below_the_heading():
-    found = why("05_positional_encoding/shaw-values").data
+    found = why("appendix_rotary_details/shaw-values").data
     assert found.startswith("<details>")
     assert "leaves out half of the paper" in found
     assert "##" not in found
-    with pytest.raises(ValueError, match="one heading of 05_.*'slopes'.*, got '05_positional_encoding/ex12'"):
+    with pytest.raises(ValueError, match="one heading of 05_.*'positions'.*, got '05_positional_encoding/ex12'"):
         why("05_positional_encoding/ex12")
     with pytest.raises(ValueError, match=r"one heading of no_such_page.md, \[\], got 'no_such_page/slopes'"):
         why("no_such_page/slopes")
