@@ -85,7 +85,7 @@ def solved(page, number):
 
 
 def solution_of(page, number, *plants):
-    """The solution of an exercise as a function; `plants` are pairs (old text, new text) to spoil it with.
+    """The solution of an exercise or, by its name, of a piece; `plants` are (old text, new text) to spoil it.
 
     The functions and imports of the page, up to the solution, are there for it to call.
     """
@@ -93,7 +93,7 @@ def solution_of(page, number, *plants):
     for cell in read(page):
         if cell.cell_type != "code" or cell.id == "setup":
             continue
-        last = cell.id == f"ex{number}-solution"
+        last = cell.id in (f"ex{number}-solution", f"write-{number}-solution")
         source = cell.source
         for old, new in plants if last else ():
             assert old in source, f"{old!r} is not in the solution"
@@ -103,5 +103,5 @@ def solution_of(page, number, *plants):
                 with suppress(NameError):  # a default that is a constant of the page: for figures only
                     exec(compile(ast.Module([node], []), cell.id, "exec"), space)  # noqa: S102
         if last:
-            return space[solved(page, number)[1]]
+            return space[number if number in space else solved(page, number)[1]]
     raise KeyError(number)

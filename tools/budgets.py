@@ -29,9 +29,9 @@ AREAS = {
         ["mha_course/pictures/*.py", "mha_course/questions/*.py"],
     ),
     "course support": (2_230, 1_900, ["mha_course/*.py", "mha_course/data/*.py"]),
-    "tests": (36_000, 35_600, ["tests/*.py"]),
+    "tests": (36_300, 35_600, ["tests/*.py"]),
     "the rest": (
-        11_660,
+        11_800,
         9_900,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
     ),
@@ -57,7 +57,7 @@ MODULES = {
 
 # Lines of code in a notebook: all, and those that are neither shown nor a solution. Some pages are to follow.
 NOTEBOOK, HIDDEN = 900, 350
-LONGER: dict[str, tuple[int, int]] = {}
+ON_EVERY_PAGE = {"setup", "way"}
 HIDES = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 
 
@@ -119,16 +119,15 @@ def measured():
     for path in [ROOT / "index.ipynb", *sorted(ROOT.glob("chapters/*.ipynb"))]:
         name = path.relative_to(ROOT).as_posix()
         lines, hidden = lines_of_notebook(path)
-        most, most_hidden = LONGER.get(name, (NOTEBOOK, HIDDEN))
-        yield f"{name}, all code", lines, most
-        yield f"{name}, hidden code", hidden, most_hidden
+        yield f"{name}, all code", lines, NOTEBOOK
+        yield f"{name}, hidden code", hidden, HIDDEN
 
 
 def lines_of_notebook(path):
     """Count the lines of a notebook's code, and of those that are hidden and no solution."""
     total = hidden = 0
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        if cell["cell_type"] == "code" and cell["id"] != "setup":
+        if cell["cell_type"] == "code" and cell["id"] not in ON_EVERY_PAGE:
             lines = len("".join(cell["source"]).splitlines())
             total += lines
             prompt = cell["metadata"].get("mystnb", {}).get("code_prompt_show", "")

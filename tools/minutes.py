@@ -1,10 +1,10 @@
 """Measure how long each page takes: its path, its exercises, and what goes deeper.
 
-    python tools/minutes.py
+    python tools/minutes.py [--write]
 
 180 words of prose a minute, 1 minute for a visible cell, 3/4 for a question, 2 1/2 for a widget, 1/2 for a
-figure or a displayed equation. What is folded does not count: set-up, solutions, hints. The head of a page
-says these minutes, and a test compares.
+figure or a displayed equation. What is folded does not count: set-up, solutions, hints. The heads of pages
+and the list on the landing page say these minutes; --write puts them there, and a test compares.
 """
 
 import json
@@ -16,6 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 WORDS, CELL, QUESTION, WIDGET, FIGURE = 180, 1, 0.75, 2.5, 0.5
 HIDDEN = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 VIEW = "application/vnd.jupyter.widget-view+json"
+# What the head of a page says, and a row of the landing page's list.
+HEAD = re.compile(
+    r"\*\*Time\*\*:? \d+ minutes(?: to read)?(?: on the path)?"
+    r"(?:; \d+ for the exercises)?(?:; \d+ for \*Going deeper\*)?"
+)
+ROW = re.compile(r"^(\|.*?\(chapters/(\w+\.ipynb)\).*\| *)\d+ \|$", re.MULTILINE)
 # Sections that are not the path; any other heading of their level ends them.
 ASIDE = {"Exercises": "exercises", "Going deeper": "deeper"}
 
@@ -68,12 +74,42 @@ def pages():
     return [ROOT / "index.ipynb", *sorted(ROOT.glob("chapters/*.ipynb"))]
 
 
-def main():
-    """Print the minutes of each page."""
-    print("path  exercises  deeper")
+def said(path):
+    """Return what the head of a page says, such as "50 minutes on the path; 20 for the exercises"."""
+    way, exercises, deeper = (round(n) for n in minutes(path).values())
+    more = f"; {exercises} for the exercises" * (exercises > 0)
+    more += f"; {deeper} for *Going deeper*" * (deeper > 0)
+    return f"**Time**: {way} minutes" + (" on the path" + more if more else "")
+
+
+def with_minutes(path, source):
+    """Return the text of a page with the minutes that hold now, in its head and in a list of pages."""
+    source = HEAD.sub(lambda _: said(path), source)
+
+    def row(match):
+        page = ROOT / "chapters" / match[2]
+        return f"{match[1]}{round(minutes(page)['path'])} |"
+
+    return ROW.sub(row, source)
+
+
+def main(arguments=None):
+    """Print the minutes of each page, or write them into the pages."""
+    if (sys.argv[1:] if arguments is None else arguments) != ["--write"]:
+        print("path  exercises  deeper")
+        for path in pages():
+            spent = [round(n) for n in minutes(path).values()]
+            print("{:4} {:10} {:7}  {}".format(*spent, path.stem))
+        return
     for path in pages():
-        spent = [round(n) for n in minutes(path).values()]
-        print("{:4} {:10} {:7}  {}".format(*spent, path.stem))
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "markdown":
+                text = with_minutes(path, "".join(cell["source"]))
+                cell["source"] = text.splitlines(keepends=True)
+        text = json.dumps(notebook, ensure_ascii=False, indent=1) + "\n"
+        if path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

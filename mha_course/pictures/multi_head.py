@@ -17,6 +17,7 @@ from mha_course.pictures.drawing import (
     arrow,
     box,
     curve,
+    matrix,
     picture,
     raised,
     shade,
@@ -108,6 +109,20 @@ def pointers() -> Any:
         "and one to place 3, the mirrored one."
     )
     return picture(344, 118, alt, *parts, most=360)
+
+
+def words(sentence: Sequence[str], tokens: Sequence[int], rows: Tensor) -> Any:
+    """The words of a sentence, their tokens, and the rows of the table that the tokens choose."""
+    titles = ((72, "words"), (119, "tokens"), (248, "rows of the table"))
+    parts = [text(x, 14, title, size=11, weight="bold") for x, title in titles]
+    for i, (word, token) in enumerate(zip(sentence, tokens, strict=True)):
+        y = 36 + 18 * i
+        parts.append(_word(92, y, word, 12, word == "the"))
+        parts.append(text(119, y, str(token), size=12))
+        parts.append(arrow(134, y - 4, 150, y - 4))
+    parts.append(matrix(152, 24, rows.tolist(), 16, 18, -3, 3))
+    alt = "Twelve words, their tokens, and for each a coloured row of twelve numbers; equal words, equal rows"
+    return picture(350, 242, alt, *parts, most=400)
 
 
 def loop() -> Any:

@@ -69,23 +69,18 @@ WAY = ("pool", "score", "mask", "head", "heads", "layer", "order", "block", "mod
 
 
 def way(written: int, here: int = 0) -> Any:
-    """The parts on the way to a model: those that are written already, and those that this page is about.
-
-    Args:
-        written: how many of them earlier pages have written.
-        here: how many this page adds.
-    """
-    row = "display:flex;flex-wrap:wrap;gap:6px;margin:8px 0;padding:0;list-style:none"
-    box = "border:1px solid #7a8794;border-radius:12px;padding:2px 10px;margin:0;font-size:14px"
+    """The parts on the way to a model: `written` on earlier pages, and `here`, on this one."""
+    row = "display:flex;flex-wrap:wrap;gap:4px;margin:0;padding:0;list-style:none"
+    box = "border:1px solid #7a8794;border-radius:9px;padding:0 7px;margin:0;font-size:12px;line-height:18px"
     filled = ";background:#4c78a8;border-color:#4c78a8;color:#fff"
     parts = []
     for number, name in enumerate(WAY):
         done, now = number < written, written <= number < written + here
-        mark = " ✓" if done else ""
-        look = filled if done else ";border-width:2px;font-weight:600" * now
-        current = ' aria-current="step"' * now
-        parts.append(f'<li style="{box}{look}"{current}>{name}{mark}</li>')
+        look = filled if done else ";outline:1px solid #7a8794;font-weight:600" * now
+        said = f' aria-label="{name}, written"' * done + ' aria-current="step"' * now
+        parts.append(f'<li style="{box}{look}"{said}>{name}</li>')
+    close = "<style>html .cell:has(.way),html .cell .cell_output:has(.way){margin:0!important}</style>"
     label = "The way to a model: what is written already is filled"
     return HTML(
-        f'{STYLE}<ol class="cards" aria-label="{label}" style="{row}">{"".join(parts)}</ol>'
+        f'{STYLE}{close}<ol class="cards way" aria-label="{label}" style="{row}">{"".join(parts)}</ol>'
     )

@@ -124,7 +124,7 @@ PLANTED = {
     "a part is written down": ('"embed-dim": widths[0]', '"embed-dim": 16',
         "cell c109: an answer is written down"),
     "a part is missing": ('"embed-dim": widths[0],', "",
-        "the answers are those of ['batch-heads', 'layer-width'"),
+        "the answers are those of ['output-projection', 'someone-merges'"),
     "a widget in the cell": ("quiz(", "Quiz(", "Quiz is written in the cell"),
 }  # fmt: skip
 

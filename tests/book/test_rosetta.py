@@ -324,7 +324,7 @@ def test_changes_since_the_last_run_are_named():
 
 def test_a_message_may_name_the_function_of_another_processor():
     found = rosetta.load_stored()["programs"]["tensorflow"]
-    other = json.loads(json.dumps(found).replace("__wrapped__BatchMatMulV2", "__wrapped____MklBatchMatMulV2"))
+    other = json.loads(re.sub(r"__wrapped__\w*?BatchMatMulV2", "__wrapped__Another", json.dumps(found)))
     assert other != found
     assert rosetta.changes(found, other) == []
     other = json.loads(json.dumps(found).replace("InvalidArgumentError", "ValueError"))

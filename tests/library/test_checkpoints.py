@@ -503,7 +503,7 @@ REFUSED = {
     "a window of no token": ("mistral", configured(sliding_window=0), ValueError, "window"),
     "no window named": ("mistral", configured(sliding_window=...), ValueError, "missing: sliding_window$"),
     "Gemma": (
-        "llama", configured(model_type="gemma"), ValueError, r"got 'gemma' \(its norms multiply by 1 \+ w",
+        "llama", configured(model_type="gemma"), ValueError, r"got 'gemma' \(norms multiply by 1 \+ w",
     ),
     "another gate": ("llama", configured(hidden_act="gelu"), ValueError, "hidden_act is 'gelu'"),
     "another scaling of positions": (

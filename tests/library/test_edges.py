@@ -189,7 +189,8 @@ def test_nested_tensors_are_refused_in_words():
 @pytest.mark.parametrize("kind", [EncoderBlock, TransformerEncoder, TransformerDecoder, EncoderDecoder])
 def test_an_unknown_option_is_named_with_those_there_are(kind):
     sizes = {EncoderBlock: (6, 3, 7), EncoderDecoder: (5, 5, 6, 3, 7, 1)}.get(kind, (1, 6, 3, 7))
-    with pytest.raises(TypeError, match=r"^[A-Z]\w*Block has no option 'nrom_first', only .*norm_first.*qk_norm"):
+    said = r"^[A-Z]\w*Block has no option 'nrom_first', only .*norm_first.*qk_norm"
+    with pytest.raises(TypeError, match=said):
         kind(*sizes, nrom_first=True)
 
 

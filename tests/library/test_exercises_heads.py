@@ -11,13 +11,13 @@ LAYER = "03_multi_head_attention"
 
 def test_the_layer_of_the_page_passes_and_its_faults_are_named():
     check = exercises.check_multi_head
-    assert check(solution_of(LAYER, 8))
+    assert check(solution_of(LAYER, "MyMultiHead"))
     for start, plant in {
         "the mask has no axis for the heads": ("mask = mask.unsqueeze(1)", "pass"),
-        "the output projection is forgotten": ("self.out_proj(merge_heads(heads))", "merge_heads(heads)"),
+        "the output projection is forgotten": ("self.out_proj(output), weights", "output, weights"),
         "the heads are merged without a transpose": ("merge_heads(heads)", "heads.reshape(query.shape)"),
     }.items():
-        verdict = check(solution_of(LAYER, 8, plant))
+        verdict = check(solution_of(LAYER, "MyMultiHead", plant))
         assert verdict.message.startswith(f"Not yet: {start}"), verdict
 
 

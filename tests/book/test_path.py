@@ -1,0 +1,95 @@
+"""What pages say of their minutes, and that the path leans on nothing that its reader has not seen."""
+
+import ast
+import builtins
+import json
+import re
+
+import minutes
+import pytest
+
+PATH = sorted(minutes.ROOT.glob("chapters/0[1234]_*.ipynb"))  # the others are to follow
+LIMIT = 50
+NOTHING = set(dir(builtins))
+
+
+def cells(path):
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+@pytest.mark.parametrize("path", minutes.pages(), ids=lambda path: path.stem)
+def test_a_page_says_its_minutes(path):
+    texts = ["".join(cell["source"]) for cell in cells(path) if cell["cell_type"] == "markdown"]
+    assert [minutes.with_minutes(path, text) for text in texts] == texts, (
+        "run python tools/minutes.py --write"
+    )
+    if path in PATH:
+        assert sum(len(minutes.HEAD.findall(text)) for text in texts) == 1
+
+
+@pytest.mark.parametrize("path", PATH, ids=lambda path: path.stem)
+def test_the_path_takes_at_most_fifty_minutes(path):
+    assert round(minutes.minutes(path)["path"]) <= LIMIT
+
+
+def test_minutes_are_counted_by_the_rule():
+    page = [
+        {"cell_type": "markdown", "id": "a", "source":
+            ["one two three " * 60, "\n$$\nx\n$$\n<details>hidden</details>"]},
+        {"cell_type": "code", "id": "b", "metadata": {}, "source": ["1"], "outputs": []},
+        {"cell_type": "markdown", "id": "c", "source": ["## Exercises\n"]},
+        {"cell_type": "code", "id": "d", "metadata": {"tags": ["remove-input"]}, "source": ["q"],
+         "outputs": [{"data": {"text/plain": ["Quiz(4 questions)"]}}, {"data": {"image/png": ""}}]},
+    ]  # fmt: skip
+    assert minutes.of_text("".join(page[0]["source"])) == 1 + 0.5
+    assert minutes.of_code(page[1]) == 1
+    assert minutes.of_code(page[3]) == 4 * 0.75 + 0.5
+
+
+def names(tree):
+    """The names that code binds, and those that it uses."""
+    bound, used = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+    return bound, used
+
+
+def unseen(page):
+    """Names that visible cells of the path take from hidden ones: {id of the cell: names}."""
+    seen, part, found = set(NOTHING), "path", {}
+    for cell in page:
+        source = "".join(cell["source"])
+        if cell["cell_type"] != "code":
+            for heading in re.findall(r"^## (.*)", source, re.MULTILINE):
+                part = minutes.ASIDE.get(heading.strip(), "path")
+            continue
+        tags = set(cell["metadata"].get("tags", []))
+        bound, used = names(ast.parse(source))
+        # The solution of a piece is folded, and the stub above it has its name.
+        if cell["id"] == "setup" or (tags & minutes.HIDDEN and "build" not in tags):
+            continue
+        if part == "path" and (missing := used - seen - bound):
+            found[cell["id"]] = missing
+        seen |= bound
+    return found
+
+
+@pytest.mark.parametrize("path", PATH, ids=lambda path: path.stem)
+def test_a_visible_cell_uses_only_what_is_visible(path):
+    assert unseen(cells(path)) == {}
+
+
+def test_a_name_from_a_hidden_cell_is_found():
+    hidden = {"cell_type": "code", "id": "h", "metadata": {"tags": ["hide-input"]}, "source": ["x = 1"]}
+    shown = {"cell_type": "code", "id": "s", "metadata": {}, "source": ["print(x)"]}
+    assert unseen([hidden, shown]) == {"s": {"x"}}
+    assert unseen([hidden | {"metadata": {}}, shown]) == {}
+    aside = {"cell_type": "markdown", "id": "m", "source": ["## Going deeper"]}
+    assert unseen([hidden, aside, shown]) == {}
