@@ -31,7 +31,7 @@ def positional():
     names = {
         "cell-6", "cell-18", "cell-32", "cell-63-check", "rotary-in-layer", "cell-70", "causal-ceiling",
     } | {"shaw-loops", "t5-loops", "stretch-code"}  # fmt: skip
-    space = {"torch": torch, "nn": nn}
+    space = {"torch": torch, "nn": nn, "math": math, "assert_close": assert_close}
     space |= {rule.__name__: rule for rule in (attention_pooling, causal_mask, scaled_dot_product_score)}
     for cell in (*read("05_positional_encoding"), *read("appendix_rotary_details")):
         if cell.id in names:
