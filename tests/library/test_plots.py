@@ -103,7 +103,8 @@ def test_each_map_shows_its_weights(heads):
     assert to_hex(maps[0].yaxis.label.get_color()) == plots.QUERY
     assert to_hex(maps[-1].xaxis.label.get_color()) == plots.KEY
     if heads > 1:
-        assert [to_hex(axis.title.get_color()) for axis in maps] == [plots.HEADS[h % len(plots.HEADS)] for h in range(heads)]
+        colors = [plots.HEADS[h % len(plots.HEADS)] for h in range(heads)]
+        assert [to_hex(axis.title.get_color()) for axis in maps] == colors
 
 
 def test_labels_are_at_their_rows_and_columns():
