@@ -57,7 +57,6 @@ MODULES = {
 
 # Lines of code in a notebook: all, and those that are neither shown nor a solution. Some pages are to follow.
 NOTEBOOK, HIDDEN = 900, 350
-ON_EVERY_PAGE = {"setup", "way"}
 HIDES = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 
 
@@ -127,7 +126,7 @@ def lines_of_notebook(path):
     """Count the lines of a notebook's code, and of those that are hidden and no solution."""
     total = hidden = 0
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        if cell["cell_type"] == "code" and cell["id"] not in ON_EVERY_PAGE:
+        if cell["cell_type"] == "code" and cell["id"] != "setup":
             lines = len("".join(cell["source"]).splitlines())
             total += lines
             prompt = cell["metadata"].get("mystnb", {}).get("code_prompt_show", "")

@@ -328,13 +328,11 @@ def test_a_chapter_lets_the_reader_act_within_two_screens(visit, reader, page_na
     first = page.locator(HOST).first
     page.evaluate("window.scrollTo(0, 0)")
     box = first.bounding_box()
-    # Chapter 3 begins with the sentence and two heads by hand: its first widget went deeper.
-    screens = 3.75 if "03_multi" in page_name else 2.15
-    assert box["y"] + min(box["height"], height / 2) <= screens * height
+    assert box["y"] + min(box["height"], height / 2) <= 2 * height
     controls = first.locator("button, select, input, [role=slider]").locator("visible=true").all()
     ends = [box["y"] + box["height"] for control in controls if (box := control.bounding_box())]
     assert ends
-    assert min(ends) <= screens * height
+    assert min(ends) <= 2 * height
 
 
 @pytest.mark.parametrize("page_name", CHAPTERS)

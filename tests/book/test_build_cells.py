@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 import built
+import torch
+
+import mha_lib
+from mha_course import built as pages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -106,3 +110,21 @@ def test_a_fault_in_what_the_reader_built_is_noticed(tmp_path):
 
 def test_nothing_built_leans_on_the_library(tmp_path):
     assert "ModuleNotFoundError" in run(BLOCKED + "import mha_lib", tmp_path).stderr
+
+
+def test_each_piece_equals_the_librarys():
+    """The checkers of the pieces take what is built for right, so it is held against the library here."""
+    lens, per_query = torch.tensor([3, 0, 7]), torch.tensor([[1, 2], [0, 7], [3, 3]])
+    query, key, value = torch.randn(3, 2, 5), torch.randn(3, 7, 5), torch.randn(3, 7, 11)
+    mask = pages.my_lens_mask(per_query, 7)
+    pooled = mha_lib.attention_pooling(mha_lib.dot_product_score(query[0], key[0]), value[0])
+    for mine, library in (
+        (pages.my_lens_mask(lens, 7), mha_lib.valid_lens_mask(lens, 7)),
+        (mask, mha_lib.valid_lens_mask(per_query, 7)),
+        (pages.my_causal_mask(2, 7), mha_lib.causal_mask(2, 7)),
+        (pages.my_masked_softmax(query @ key.mT, mask), mha_lib.masked_softmax(query @ key.mT, mask)),
+        (pages.my_pooling(query[0], key[0], value[0]), pooled),
+        (pages.my_attention(query, key, value, mask), mha_lib.dot_product_attention(query, key, value, mask)),
+        (pages.MyPositions(10, 13)(query.new_zeros(2, 7, 10))[1], mha_lib.sinusoidal_encoding(7, 10)),
+    ):
+        torch.testing.assert_close(mine, library)
