@@ -1,7 +1,7 @@
 """Checkers for the pieces that readers write on the way to their own layer, in the order of the chapters.
 
-The reference is the page's own solution, from `built`. Later pages use each piece, so an answer may be written
-in another style, but it must return what they need. `solution` in `own` keeps it from being replaced.
+The reference is the page's own solution, from `built`. Later pages use each piece, so an answer may have
+another style, but it must return what they need. `solution` in `own` keeps it from being replaced.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ check_lens_mask = exercise(
 )
 
 check_causal_mask = exercise(
-    "check_causal_mask",
-    reference=built.my_causal_mask,
-    returns="mask (q_len, k_len)",
+    "check_causal_mask", reference=built.my_causal_mask, returns="mask (q_len, k_len)"
 )
 
 check_attention = exercise(
