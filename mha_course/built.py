@@ -164,7 +164,7 @@ def bag_ceilings(three_back, latest_capital, num_samples=10_000, length=48):
     return {"three back": three.mean(0), "latest capital": latest.mean(0)}
 
 
-# 07_transformer
+# 06_transformer
 
 
 def my_layer_norm(x, weight, bias, eps=1e-5):
