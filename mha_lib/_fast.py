@@ -102,8 +102,8 @@ def _attend_with_sink(
     key[..., 0, -1] = 1.0
     mask = None if call.mask is None else F.pad(call.mask, (1, 0), value=True)
     bias = None if call.bias is None else F.pad(call.bias, (1, 0))
-    call = call._replace(mask=mask, bias=bias, scale=1.0, sink=None)
-    return attend(query, key, value, call)[..., :-1]
+    how = (call.is_causal, call.dropout_p, call.need_weights, call.rule, 1.0)
+    return attend(query, key, value, type(call)(mask, bias, *how))[..., :-1]
 
 
 def _causal_by_blocks(
