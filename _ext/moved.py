@@ -3,11 +3,17 @@
 import json
 from pathlib import Path
 
-# A page that was renamed -> where it is now, and which of its sections went elsewhere, by their anchors.
+# Old name -> new name, another page, and the sections that went there.
+HEADS, CONTROLS = "08_what_heads_learn", "appendix_training_and_controls"
+RENAMED = [
+    ("06_what_heads_learn", HEADS, CONTROLS, """two-things-at-once watch-it-learn four-pointers too-many-heads
+        what-one-head-gets-wrong real-data-handwritten-digits"""),
+    ("07_transformer", "06_transformer", CONTROLS, "why-not-batch-norm does-the-number-of-heads-matter-here"),
+    ("08_inside_a_transformer", CONTROLS, HEADS,
+        "where-does-the-decoder-look switch-a-head-off does-a-map-tell-what-matters"),
+]  # fmt: skip
 MOVED = {
-    "06_what_heads_learn": ("08_what_heads_learn", {}),
-    "07_transformer": ("06_transformer", {}),
-    "08_inside_a_transformer": ("appendix_training_and_controls", {}),
+    old: (new, dict.fromkeys(gone.split(), other)) for old, new, other, gone in RENAMED
 }
 PAGE = """<!DOCTYPE html>
 <html lang="en">

@@ -167,12 +167,6 @@ def bag_ceilings(three_back, latest_capital, num_samples=10_000, length=48):
 # 06_transformer
 
 
-def my_layer_norm(x, weight, bias, eps=1e-5):
-    centred = x - x.mean(-1, keepdim=True)
-    variance = centred.square().mean(-1, keepdim=True)
-    return centred / torch.sqrt(variance + eps) * weight + bias
-
-
 class MyFeedForward(nn.Module):
     def __init__(self, embed_dim, hidden_dim):
         super().__init__()
@@ -181,6 +175,12 @@ class MyFeedForward(nn.Module):
 
     def forward(self, x):
         return self.down_proj(torch.relu(self.up_proj(x)))
+
+
+def my_layer_norm(x, weight, bias, eps=1e-5):
+    centred = x - x.mean(-1, keepdim=True)
+    variance = centred.square().mean(-1, keepdim=True)
+    return centred / torch.sqrt(variance + eps) * weight + bias
 
 
 class MyEncoderBlock(nn.Module):
