@@ -12,23 +12,12 @@ RENAMED = [
     ("08_inside_a_transformer", CONTROLS, HEADS,
         "where-does-the-decoder-look switch-a-head-off does-a-map-tell-what-matters"),
 ]  # fmt: skip
-MOVED = {
-    old: (new, dict.fromkeys(gone.split(), other)) for old, new, other, gone in RENAMED
-}
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head><meta charset="utf-8" />
-<meta name="viewport" content="width=device-width, initial-scale=1" />
-<title>This page has moved</title>
-<link rel="canonical" href="{new}.html" />
-<noscript><meta http-equiv="refresh" content="0; url={new}.html" /></noscript>
-</head>
-<body><main><h1>This page has moved</h1><p><a href="{new}.html">Go to its new address.</a></p></main>
-<script>
-const {{ hash }} = location, elsewhere = {elsewhere};
-location.replace(`${{elsewhere[hash.slice(1)] ?? "{new}"}}.html${{hash}}`);
-</script></body>
-</html>
+MOVED = {a: (b, dict.fromkeys(gone.split(), c)) for a, b, c, gone in RENAMED}
+PAGE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8" /><title>This page has moved</title>
+<noscript><meta http-equiv="refresh" content="0; url={new}.html" /></noscript></head>
+<body><p><a href="{new}.html">This page has moved.</a></p>
+<script>location.replace(({elsewhere}[location.hash.slice(1)] ?? "{new}") + ".html" + location.hash);</script>
+</body></html>
 """
 
 
