@@ -3,26 +3,21 @@
 import json
 from pathlib import Path
 
-# A page that was renamed -> where it is now, and which of its sections went elsewhere, by their anchors.
-MOVED = {
-    "06_what_heads_learn": ("08_what_heads_learn", {}),
-    "07_transformer": ("06_transformer", {}),
-    "08_inside_a_transformer": ("appendix_training_and_controls", {}),
-}
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head><meta charset="utf-8" />
-<meta name="viewport" content="width=device-width, initial-scale=1" />
-<title>This page has moved</title>
-<link rel="canonical" href="{new}.html" />
-<noscript><meta http-equiv="refresh" content="0; url={new}.html" /></noscript>
-</head>
-<body><main><h1>This page has moved</h1><p><a href="{new}.html">Go to its new address.</a></p></main>
-<script>
-const {{ hash }} = location, elsewhere = {elsewhere};
-location.replace(`${{elsewhere[hash.slice(1)] ?? "{new}"}}.html${{hash}}`);
-</script></body>
-</html>
+# Old name -> new name, another page, and the sections that went there.
+HEADS, CONTROLS = "08_what_heads_learn", "appendix_training_and_controls"
+RENAMED = [
+    ("06_what_heads_learn", HEADS, CONTROLS, """two-things-at-once watch-it-learn four-pointers too-many-heads
+        what-one-head-gets-wrong real-data-handwritten-digits"""),
+    ("07_transformer", "06_transformer", CONTROLS, "why-not-batch-norm does-the-number-of-heads-matter-here"),
+    ("08_inside_a_transformer", CONTROLS, HEADS,
+        "where-does-the-decoder-look switch-a-head-off does-a-map-tell-what-matters"),
+]  # fmt: skip
+MOVED = {a: (b, dict.fromkeys(gone.split(), c)) for a, b, c, gone in RENAMED}
+PAGE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8" /><title>This page has moved</title>
+<noscript><meta http-equiv="refresh" content="0; url={new}.html" /></noscript></head>
+<body><p><a href="{new}.html">This page has moved.</a></p>
+<script>location.replace(({elsewhere}[location.hash.slice(1)] ?? "{new}") + ".html" + location.hash);</script>
+</body></html>
 """
 
 

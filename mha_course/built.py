@@ -167,12 +167,6 @@ def bag_ceilings(three_back, latest_capital, num_samples=10_000, length=48):
 # 06_transformer
 
 
-def my_layer_norm(x, weight, bias, eps=1e-5):
-    centred = x - x.mean(-1, keepdim=True)
-    variance = centred.square().mean(-1, keepdim=True)
-    return centred / torch.sqrt(variance + eps) * weight + bias
-
-
 class MyFeedForward(nn.Module):
     def __init__(self, embed_dim, hidden_dim):
         super().__init__()
@@ -181,6 +175,12 @@ class MyFeedForward(nn.Module):
 
     def forward(self, x):
         return self.down_proj(torch.relu(self.up_proj(x)))
+
+
+def my_layer_norm(x, weight, bias, eps=1e-5):
+    centred = x - x.mean(-1, keepdim=True)
+    variance = centred.square().mean(-1, keepdim=True)
+    return centred / torch.sqrt(variance + eps) * weight + bias
 
 
 class MyEncoderBlock(nn.Module):
@@ -215,6 +215,37 @@ class MyDecoderBlock(nn.Module):
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
+class MyStack(nn.Module):
+    def __init__(self, block, num_layers, *sizes):
+        super().__init__()
+        self.blocks = nn.ModuleList(block(*sizes) for _ in range(num_layers))
+        self.norm = nn.LayerNorm(sizes[0])
+
+    def forward(self, x, *others):
+        for block in self.blocks:
+            x = block(x, *others)
+        return self.norm(x)
+
+
+class MyTransformer(nn.Module):
+    def __init__(self, source_vocab, target_vocab, width, num_heads, hidden, layers):
+        super().__init__()
+        self.source_embedding = nn.Embedding(source_vocab, width)
+        self.target_embedding = nn.Embedding(target_vocab, width)
+        self.positions = MyPositions(width, max_len=40)
+        self.encoder = MyStack(MyEncoderBlock, layers, width, num_heads, hidden)
+        self.decoder = MyStack(MyDecoderBlock, layers, width, num_heads, hidden)
+        self.output = nn.Linear(width, target_vocab)
+
+    def forward(self, source, target):  # (batch, len), (batch, target_len)
+        visible = (source != 0).unsqueeze(1)  # (batch, 1, len); token 0 is padding
+        x = self.positions(self.source_embedding(source))  # (batch, len, width)
+        memory = self.encoder(x, visible)
+        y = self.positions(self.target_embedding(target))  # (batch, target_len, width)
+        y = self.decoder(y, memory, visible)
+        return self.output(y)  # (batch, target_len, target_vocab)
+
+
 __all__ = [
     "MyDecoderBlock",
     "MyEncoderBlock",
@@ -223,6 +254,8 @@ __all__ = [
     "MyHeadLoop",
     "MyMultiHead",
     "MyPositions",
+    "MyStack",
+    "MyTransformer",
     "bag_ceilings",
     "encoding_by_loops",
     "merge_heads",

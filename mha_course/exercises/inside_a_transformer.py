@@ -1,4 +1,4 @@
-"""Checkers for “Training and controls”: each is an `Exercise`, data for the engine to judge by."""
+"""Checkers for trained Transformers: each is an `Exercise`, data for the engine to judge by."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mha_lib._texts import Texts
 
 exercise = Texts(__name__)
 
-# ------------------------------------------------------------------ exercise 1
+# ------------------------------------------------------------------ chapter 8, exercise 1
 
 check_one_head_left = exercise(
     "check_one_head_left",
@@ -21,7 +21,7 @@ check_one_head_left = exercise(
     returns="gates (num_heads, num_heads)",
 )
 
-# ------------------------------------------------------------------ exercise 2
+# ------------------------------------------------------------------ training and controls, exercise 1
 
 
 def _mixed(
@@ -59,7 +59,7 @@ check_mixed_memory = exercise(
     "check_mixed_memory", reference=_mixed, returns="tokens (steps,)"
 )
 
-# ------------------------------------------------------------------ exercise 3
+# ------------------------------------------------------------------ training and controls, exercise 2
 
 
 def _wide_tokens(text: str, spaces: int) -> Tensor:
