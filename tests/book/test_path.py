@@ -9,6 +9,7 @@ import minutes
 import pytest
 
 PATH = sorted(minutes.ROOT.glob("chapters/0[1234]_*.ipynb"))  # the others are to follow
+PATH += minutes.ROOT.glob("chapters/07_gpt.ipynb")
 LIMIT = 50
 NOTHING = set(dir(builtins))
 
