@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from equations import set_all_equations  # noqa: E402
 from lighten import lighten_site  # noqa: E402
+from moved import write_moved  # noqa: E402
 from rosetta_notebooks import write_notebooks  # noqa: E402
 from security import secure_pages  # noqa: E402
 from set_repository import PUBLISHED  # noqa: E402
@@ -196,6 +197,7 @@ def finish(app, exception):
     if not exception and app.builder.format == "html":
         for step in (set_all_equations, repair_pages, write_notebooks, lighten_site):
             step(app)
+        write_moved(app)
         secure_pages(app)
         write_models(app)  # after lighten_site, which reads all scripts
 

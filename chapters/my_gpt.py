@@ -73,6 +73,30 @@ class MyMultiHead(nn.Module):
         return self.out_proj(output), weights  # (batch, q_len, embed_dim)
 
 
+class MyFeedForward(nn.Module):
+    def __init__(self, embed_dim, hidden_dim):
+        super().__init__()
+        self.up_proj = nn.Linear(embed_dim, hidden_dim)
+        self.down_proj = nn.Linear(hidden_dim, embed_dim)
+
+    def forward(self, x):
+        return self.down_proj(torch.relu(self.up_proj(x)))
+
+
+class MyEncoderBlock(nn.Module):
+    def __init__(self, embed_dim, num_heads, hidden_dim):
+        super().__init__()
+        self.self_attention = MyMultiHead(embed_dim, num_heads, bias=True)
+        self.self_attention_norm = nn.LayerNorm(embed_dim)
+        self.feed_forward = MyFeedForward(embed_dim, hidden_dim)
+        self.feed_forward_norm = nn.LayerNorm(embed_dim)
+
+    def forward(self, x, mask=None):  # (batch, len, embed_dim)
+        y = self.self_attention_norm(x)
+        x = x + self.self_attention(y, y, y, mask)[0]
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
 def my_batch(tokens, batch_size, length, generator):
     """Random windows of a text, and for each place the token that follows it."""
     starts = torch.randint(len(tokens) - length, (batch_size, 1), generator=generator)
@@ -144,30 +168,6 @@ def my_write(model, tokens, number, temperature=1.0, top_k=None, seed=0):
         drawn = torch.multinomial(chances, 1, generator=generator)
         tokens = torch.cat((tokens, drawn))
     return tokens
-
-
-class MyFeedForward(nn.Module):
-    def __init__(self, embed_dim, hidden_dim):
-        super().__init__()
-        self.up_proj = nn.Linear(embed_dim, hidden_dim)
-        self.down_proj = nn.Linear(hidden_dim, embed_dim)
-
-    def forward(self, x):
-        return self.down_proj(torch.relu(self.up_proj(x)))
-
-
-class MyEncoderBlock(nn.Module):
-    def __init__(self, embed_dim, num_heads, hidden_dim):
-        super().__init__()
-        self.self_attention = MyMultiHead(embed_dim, num_heads, bias=True)
-        self.self_attention_norm = nn.LayerNorm(embed_dim)
-        self.feed_forward = MyFeedForward(embed_dim, hidden_dim)
-        self.feed_forward_norm = nn.LayerNorm(embed_dim)
-
-    def forward(self, x, mask=None):  # (batch, len, embed_dim)
-        y = self.self_attention_norm(x)
-        x = x + self.self_attention(y, y, y, mask)[0]
-        return x + self.feed_forward(self.feed_forward_norm(x))
 
 
 WIDTH, HEADS, LAYERS, LENGTH = 64, 4, 2, 64  # larger ones learn more, and more slowly

@@ -58,7 +58,7 @@ def gradients_by_block(model, number):
 
 
 def gradients(model):
-    """Of a random combination of the encoder's outputs, as in chapter 7, and of the loss."""
+    """Of a random combination of the encoder's outputs, as in chapter 6, and of the loss."""
     generator = torch.Generator().manual_seed(97)
     tokens, targets = batch(generator)
     states = model.states(tokens)

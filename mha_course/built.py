@@ -186,6 +186,57 @@ def bag_ceilings(three_back, latest_capital, num_samples=10_000, length=48):
     return {"three back": three.mean(0), "latest capital": latest.mean(0)}
 
 
+# 06_transformer
+
+
+def my_layer_norm(x, weight, bias, eps=1e-5):
+    centred = x - x.mean(-1, keepdim=True)
+    variance = centred.square().mean(-1, keepdim=True)
+    return centred / torch.sqrt(variance + eps) * weight + bias
+
+
+class MyFeedForward(nn.Module):
+    def __init__(self, embed_dim, hidden_dim):
+        super().__init__()
+        self.up_proj = nn.Linear(embed_dim, hidden_dim)
+        self.down_proj = nn.Linear(hidden_dim, embed_dim)
+
+    def forward(self, x):
+        return self.down_proj(torch.relu(self.up_proj(x)))
+
+
+class MyEncoderBlock(nn.Module):
+    def __init__(self, embed_dim, num_heads, hidden_dim):
+        super().__init__()
+        self.self_attention = MyMultiHead(embed_dim, num_heads, bias=True)
+        self.self_attention_norm = nn.LayerNorm(embed_dim)
+        self.feed_forward = MyFeedForward(embed_dim, hidden_dim)
+        self.feed_forward_norm = nn.LayerNorm(embed_dim)
+
+    def forward(self, x, mask=None):  # (batch, len, embed_dim)
+        y = self.self_attention_norm(x)
+        x = x + self.self_attention(y, y, y, mask)[0]
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class MyDecoderBlock(nn.Module):
+    def __init__(self, embed_dim, num_heads, hidden_dim):
+        super().__init__()
+        self.self_attention = MyMultiHead(embed_dim, num_heads, bias=True)
+        self.self_attention_norm = nn.LayerNorm(embed_dim)
+        self.cross_attention = MyMultiHead(embed_dim, num_heads, bias=True)
+        self.cross_attention_norm = nn.LayerNorm(embed_dim)
+        self.feed_forward = MyFeedForward(embed_dim, hidden_dim)
+        self.feed_forward_norm = nn.LayerNorm(embed_dim)
+
+    def forward(self, x, memory, memory_mask=None):
+        y = self.self_attention_norm(x)
+        x = x + self.self_attention(y, y, y, my_causal_mask(x.shape[1]))[0]
+        y = self.cross_attention_norm(x)
+        x = x + self.cross_attention(y, memory, memory, memory_mask)[0]
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
 # 07_gpt
 
 
@@ -260,57 +311,6 @@ def my_write(model, tokens, number, temperature=1.0, top_k=None, seed=0):
         drawn = torch.multinomial(chances, 1, generator=generator)
         tokens = torch.cat((tokens, drawn))
     return tokens
-
-
-# 07_transformer
-
-
-def my_layer_norm(x, weight, bias, eps=1e-5):
-    centred = x - x.mean(-1, keepdim=True)
-    variance = centred.square().mean(-1, keepdim=True)
-    return centred / torch.sqrt(variance + eps) * weight + bias
-
-
-class MyFeedForward(nn.Module):
-    def __init__(self, embed_dim, hidden_dim):
-        super().__init__()
-        self.up_proj = nn.Linear(embed_dim, hidden_dim)
-        self.down_proj = nn.Linear(hidden_dim, embed_dim)
-
-    def forward(self, x):
-        return self.down_proj(torch.relu(self.up_proj(x)))
-
-
-class MyEncoderBlock(nn.Module):
-    def __init__(self, embed_dim, num_heads, hidden_dim):
-        super().__init__()
-        self.self_attention = MyMultiHead(embed_dim, num_heads, bias=True)
-        self.self_attention_norm = nn.LayerNorm(embed_dim)
-        self.feed_forward = MyFeedForward(embed_dim, hidden_dim)
-        self.feed_forward_norm = nn.LayerNorm(embed_dim)
-
-    def forward(self, x, mask=None):  # (batch, len, embed_dim)
-        y = self.self_attention_norm(x)
-        x = x + self.self_attention(y, y, y, mask)[0]
-        return x + self.feed_forward(self.feed_forward_norm(x))
-
-
-class MyDecoderBlock(nn.Module):
-    def __init__(self, embed_dim, num_heads, hidden_dim):
-        super().__init__()
-        self.self_attention = MyMultiHead(embed_dim, num_heads, bias=True)
-        self.self_attention_norm = nn.LayerNorm(embed_dim)
-        self.cross_attention = MyMultiHead(embed_dim, num_heads, bias=True)
-        self.cross_attention_norm = nn.LayerNorm(embed_dim)
-        self.feed_forward = MyFeedForward(embed_dim, hidden_dim)
-        self.feed_forward_norm = nn.LayerNorm(embed_dim)
-
-    def forward(self, x, memory, memory_mask=None):
-        y = self.self_attention_norm(x)
-        x = x + self.self_attention(y, y, y, my_causal_mask(x.shape[1]))[0]
-        y = self.cross_attention_norm(x)
-        x = x + self.cross_attention(y, memory, memory, memory_mask)[0]
-        return x + self.feed_forward(self.feed_forward_norm(x))
 
 
 __all__ = [

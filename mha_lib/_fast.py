@@ -45,7 +45,8 @@ def finite(*tensors: Tensor) -> bool:
         return False
     with suppress(RuntimeError):  # from `vmap`, and fake tensors, which have no numbers
         # A NaN or infinity makes the sum non-finite. A sum that overflows only costs time.
-        return all(map(math.isfinite, map(torch.sum, map(torch.detach, tensors))))
+        sums = map(Tensor.item, map(torch.sum, map(torch.detach, tensors)))
+        return all(map(math.isfinite, sums))
     return False
 
 

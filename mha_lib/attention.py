@@ -38,15 +38,15 @@ def _read(query: Tensor, key: Tensor, value: Tensor, call: _Call) -> _Pair:
 
 def _softmax(scores: Tensor, mask: Tensor | None, sink: Tensor | None = None) -> Tensor:
     """Softmax over the visible keys, and the sink of each head; a row without a visible key becomes zeros."""
-    k_len = scores.shape[-1]
     if mask is not None:
         # A row of only -inf would become NaN. Its scores are set to 0, and the mask makes its weights 0.
         fill = torch.where(mask.any(-1, keepdim=True), -torch.inf, 0.0)
         scores = torch.where(mask, scores, fill)
-    if sink is not None:  # one more score in each row, whose weight is not returned
+    if sink is None:
+        weights = scores.softmax(-1, dtype=scores.dtype)
+    else:  # one more score in each row, whose weight is not returned
         column = sink.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
-        scores = torch.cat((scores, column), dim=-1)
-    weights = scores.softmax(-1, dtype=scores.dtype)[..., :k_len]
+        weights = torch.cat((scores, column), dim=-1).softmax(-1)[..., :-1]
     return weights if mask is None else weights * mask
 
 
@@ -101,8 +101,7 @@ def _attend(
     if call.is_causal:
         sizes = (query.shape[-2], key.shape[-2])
         causal = masking._hide_future(*sizes, device=query.device)
-        mask = causal if mask is None else mask & causal
-    call = call._replace(mask=mask)
+        call = call._replace(mask=causal if mask is None else mask & causal)
     output, weights = _read(query, key.contiguous(), value, call)
     return output.to(dtype), weights.to(dtype) if call.need_weights else None
 

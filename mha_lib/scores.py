@@ -64,8 +64,9 @@ def scaled_dot_product_score(
         [[4.5]]
     """
     # Scaling the query takes q_len * d multiplications, scaling the scores q_len * k_len.
-    query = query / math.sqrt(query.shape[-1]) if scale is None else query * scale
-    return query.to(key.dtype) @ key.transpose(-2, -1)
+    if scale is None:
+        return query / math.sqrt(query.shape[-1]) @ key.transpose(-2, -1)
+    return (query * scale).to(key.dtype) @ key.transpose(-2, -1)
 
 
 @checked(_checks.check_cap)

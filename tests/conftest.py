@@ -74,12 +74,12 @@ expect.set_options(timeout=PATIENCE)
 # The longest tests come first; otherwise one worker would still run them when the others are done.
 WEEKLY = (
     "faults/test_faults.py::*",
-    "pictures/test_pictures.py::*",
+    "pictures/*::*",
     "book/test_colab.py::test_chapter_runs*",
 )
 SLOW_FILES = (
     "faults/test_faults.py", "book/test_colab.py", "book/test_accessibility.py", "book/test_stored_models.py",
-    "pictures/test_pictures.py", "library/test_onnx.py", "library/test_other_libraries.py", "widgets/*",
+    "pictures/*", "library/test_onnx.py", "library/test_other_libraries.py", "widgets/*",
 )  # fmt: skip
 FAST = (
     "widgets/test_widgets.py::*",

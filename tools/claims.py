@@ -11,7 +11,7 @@ order of the text, what each comes from:
 
 - `bandwidths: width 4[2]` is the second number after "width 4" in the only line with these words that the
   cell `bandwidths` prints or asserts, or else in the only one of its code. "line 7" counts lines instead.
-- `06_what_heads_learn/widths: one head` is on another page, `experiments/words.py: STEPS` in a script.
+- `08_what_heads_learn/widths: one head` is on another page, `experiments/words.py: STEPS` in a script.
 - `by hand: 14 / 3` is computed here.
 - `given: …` and the reason, for what is no measurement: a release, the literature, a definition.
 

@@ -1,4 +1,4 @@
-"""Checkers for chapter 8, inside a Transformer: each is an `Exercise`, data for the engine to judge by."""
+"""Checkers for “Training and controls”: each is an `Exercise`, data for the engine to judge by."""
 
 from __future__ import annotations
 

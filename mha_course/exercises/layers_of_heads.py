@@ -1,6 +1,6 @@
 """Checkers for the exercises on several heads: how the layer is built, and what its heads learn.
 
-Chapter 3 uses the first seven, chapter 6 the last two. What each checker tries, with which sizes, is the
+Chapter 3 uses the first seven, chapter 8 the last two. What each checker tries, with which sizes, is the
 dictionary `cases` of its exercise; the sizes are primes wherever one of them does not have to divide another.
 """
 
@@ -258,7 +258,7 @@ check_to_torch = exercise(
     run=_run_to_torch,
 )
 
-# ------------------------------------------------------------------ chapter 6, exercise 1
+# ------------------------------------------------------------------ chapter 8, exercise 1
 
 
 def _greedy(loss: Loss, num_heads: int, count: int) -> Order:
@@ -300,7 +300,7 @@ check_greedy_pruning = exercise(
     "check_greedy_pruning", reference=_greedy, returns="off (count)"
 )
 
-# ------------------------------------------------------------------ chapter 6, exercise 2
+# ------------------------------------------------------------------ chapter 8, exercise 2
 
 
 def _wrong_pairs(read_a: Tensor, read_b: Tensor, p: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Checkers for chapter 7, the Transformer: each is an `Exercise`, data for the engine to judge by."""
+"""Checkers for chapter 6, the Transformer: each is an `Exercise`, data for the engine to judge by."""
 
 from __future__ import annotations
 

@@ -393,8 +393,7 @@ def run_notebook(site, folder, file, edit=str):
     if program.environment != "book":
         environment = rosetta.ENVIRONMENTS / program.environment
         assert (environment / "ready").is_file(), f"`make rosetta` makes {program.environment}"
-        [own] = environment.glob("lib/python*/site-packages")
-        sites = [own, *sites] if (own / "book.pth").is_file() else [own]
+        sites = [*environment.glob("lib/python*/site-packages"), *sites]  # Colab has torch beside it
     colab, (name, branch) = Colab(folder, site, sites), read_address()
     path, address = ROOT / "chapters" / "rosetta" / file, f"https://github.com/{name}"
     notebook = rosetta_notebooks.notebook_of(path, address, branch, site.files)

@@ -131,7 +131,7 @@ def test_the_maps_and_answers_of_the_head_explorer(opened, page_name, counts):
 
 
 def test_the_ablation_lab_without_each_head(opened):
-    host, state = opened("chapters/06_what_heads_learn", "AblationLab")
+    host, state = opened("chapters/08_what_heads_learn", "AblationLab")
     batch, [model] = state["batch"], [m for m in state["models"] if m["num_heads"] == state["num_heads"]]
     shape, width = (batch["samples"], batch["length"]), model["embed_dim"]
     tokens = unpacked(batch["tokens"], *shape, dtype=torch.uint8).long()
@@ -205,7 +205,7 @@ def test_the_trained_vectors_of_the_attention_stepper(opened):
 
 
 @pytest.mark.parametrize(
-    "page_name", ["index", "chapters/07_transformer", "chapters/08_inside_a_transformer"]
+    "page_name", ["index", "chapters/06_transformer", "chapters/appendix_training_and_controls"]
 )
 def test_the_date_and_what_it_reads_of_the_translator(opened, page_name):
     host, state = opened(page_name, "Translator")

@@ -105,7 +105,7 @@ def test_after_training_words_stay_and_numbers_nearly(new, stored, fault):
 def shown():
     """The stored states of three pages: widget's name -> its values, the first of each kind."""
     states = {}
-    for page in ("index", "chapters/01_attention_pooling", "chapters/06_what_heads_learn"):
+    for page in ("index", "chapters/01_attention_pooling", "chapters/08_what_heads_learn"):
         for model in stored_state(nbformat.read(ROOT / f"{page}.ipynb", as_version=4)).values():
             name = str(model["state"].get("_anywidget_id", "")).rpartition(".")[2]
             states.setdefault(name, model["state"])

@@ -1,4 +1,4 @@
-"""Exercises of chapters 7 and 8 and of the models you know: right answers in other styles pass."""
+"""Exercises of chapter 6, of its controls and of the models you know: right answers in other styles pass."""
 
 import pytest
 import torch

@@ -5,12 +5,8 @@ import sys
 
 import compare
 import gallery
-import nbformat
 import pytest
 from PIL import Image, ImageDraw, ImageFont
-from run_notebooks import WIDGET_VIEW, notebooks
-from stills import add_stills
-from stored_outputs import figure_fault
 
 own_letters = "other systems draw letters in their own way"
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason=own_letters)
@@ -40,19 +36,6 @@ def test_it_looks_as_in_the_stored_picture(studio, name):
 def test_each_picture_belongs_to_a_widget_or_diagram_and_all_are_small():
     assert gallery.left_over() == []
     assert sum(path.stat().st_size for path in gallery.STORED.iterdir()) < 6_000_000
-
-
-def stills(notebook):
-    found = [output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])]
-    return [data["image/png"] for data in found if WIDGET_VIEW in data and "text/html" not in data]
-
-
-@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
-def test_the_stills_of_a_page_are_as_it_shows_its_widgets(path):
-    notebook = nbformat.read(path, as_version=4)
-    stored = stills(notebook)
-    add_stills(notebook)
-    assert not any(figure_fault(*pair) for pair in zip(stills(notebook), stored, strict=True))
 
 
 def css(rules):

@@ -204,7 +204,7 @@ def assert_maps(host, lab):
 
 
 class Stored(nn.Module):
-    """A stored model of the two pointers, as chapter 6 loads it."""
+    """A stored model of the two pointers, as chapter 8 loads it."""
 
     def __init__(self, num_heads):
         super().__init__()
@@ -233,7 +233,7 @@ def right_without(model, off, tokens, targets):
 
 @pytest.fixture(scope="module")
 def pointers():
-    """The models of chapter 6, and its sequences."""
+    """The models of chapter 8, and its sequences."""
     tokens, targets = pointer_batch(512, generator=torch.Generator().manual_seed(98))
     return [Stored(n) for n in (1, 2, 4, 8)], tokens[:256], targets[:256]
 

@@ -1,0 +1,20 @@
+"""The stills of a page; in a file of their own, because they are taken by a browser of their own."""
+
+import nbformat
+import pytest
+from run_notebooks import WIDGET_VIEW, notebooks
+from stills import add_stills
+from stored_outputs import figure_fault
+
+
+def stills(notebook):
+    found = [output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [data["image/png"] for data in found if WIDGET_VIEW in data and "text/html" not in data]
+
+
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
+def test_the_stills_of_a_page_are_as_it_shows_its_widgets(path):
+    notebook = nbformat.read(path, as_version=4)
+    stored = stills(notebook)
+    add_stills(notebook)
+    assert not any(figure_fault(*pair) for pair in zip(stills(notebook), stored, strict=True))
