@@ -103,3 +103,32 @@ check_my_positions = exercise(
     takes="class",
     atol=1e-4,
 )
+
+
+def _run_gpt(answer: Any, sizes: tuple[int, ...], tokens: Tensor) -> Any:
+    """Make a model of these sizes, give its parameters fixed numbers, by their names, and call it."""
+    model = answer(*sizes)
+    for name in "embedding position_embedding blocks norm output max_len".split():
+        if not hasattr(model, name):
+            raise NotImplementedError(f"`__init__` makes no `{name}`")
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for _, parameter in sorted(model.named_parameters()):
+            parameter.normal_(generator=generator)
+    return model(tokens)
+
+
+check_gpt = exercise(
+    "check_gpt",
+    reference=built.MyGPT,
+    returns="logits (batch, len, vocab_size)",
+    run=_run_gpt,
+    takes="class",
+    atol=1e-3,
+)
+
+check_probabilities = exercise(
+    "check_probabilities",
+    reference=built.my_probabilities,
+    returns="probabilities (..., vocab_size)",
+)

@@ -71,6 +71,18 @@ class MyPositions(torch.nn.Module):
         self.rows = torch.nn.Embedding.from_pretrained(encoding_by_loops(max_len, embed_dim))
     def forward(self, x):
         return x + self.rows(torch.arange(x.shape[1], device=x.device))""",
+    "MyGPT": """
+class MyGPT(MyGPT):
+    def forward(self, tokens):
+        x = self.embedding(tokens) + self.position_embedding.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x, torch.ones(2 * tokens.shape[1:]).tril().bool())
+        return torch.nn.functional.linear(self.norm(x), self.output.weight)""",
+    "my_probabilities": """
+def my_probabilities(logits, temperature=1.0, top_k=None):
+    kept = logits >= logits.sort(descending=True).values[..., (top_k or 0) - 1, None]
+    weights = (logits / temperature).exp() * kept
+    return weights / weights.sum(-1, keepdim=True)""",
 }
 
 
