@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mha_course import built
-from mha_lib._judging import rows_sum_to_one
+from mha_lib._judging import UnfinishedError, rows_sum_to_one
 from mha_lib._texts import Texts
 
 exercise = Texts(__name__)
@@ -57,7 +57,9 @@ def _run_head(
     generator = torch.Generator().manual_seed(0)
     for name in ("q_proj", "k_proj", "v_proj"):
         if (proj := getattr(head, name, None)) is None:
-            raise NotImplementedError(f"`__init__` makes no `{name}`")
+            raise UnfinishedError(
+                f"`__init__` makes no `{name}`. Write it there first, then `forward`"
+            )
         with torch.no_grad():
             proj.weight.normal_(generator=generator)
             if proj.bias is not None:
