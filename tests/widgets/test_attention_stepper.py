@@ -19,7 +19,7 @@ from mha_course.widgets import attention_stepper as module
 from mha_lib import MultiHeadAttention
 
 BY_HAND = ["we like tea", "tea", "tea we we like tea we like"]
-BLANK = "the doctor's friends near the baker ___ late in the garden"
+BLANK = "the old baker's sailors near the teacher ___ happy in the station"
 # Twelve words, which are all that fit, the longest among them.
 LONG = "in the library the teachers' sailors near the doctors ___ happy today"
 TRAINED = [BLANK, "sailor", LONG]
@@ -112,11 +112,11 @@ def test_trained_heads_are_those_of_the_layer_and_find_the_subject():
     for head in range(4):
         stepper.head = head
         torch.testing.assert_close(stepper.numbers()["weights"], weights[0, head])
-    # The question above the widget has one answer: head 0, which skips the nearer baker.
+    # The question above the widget has one answer: head 0, which skips the nearer teacher.
     words = BLANK.split()
     first = weights[0, :, words.index("___")].argmax(-1).tolist()
-    assert [head for head in range(4) if words[first[head]] == "friends"] == [0]
-    assert weights[0, 0, 6, 5] < 0.01 < 0.99 < weights[0, 0, 6, 2]
+    assert [head for head in range(4) if words[first[head]] == "sailors"] == [0]
+    assert weights[0, 0, 7, 6] < 0.01 < 0.98 < weights[0, 0, 7, 3]
 
 
 def test_settings_that_depend_on_each_other():
@@ -124,7 +124,7 @@ def test_settings_that_depend_on_each_other():
     stepper.sentence = "tea like"
     assert stepper.query == 1
     stepper.vectors = "trained"
-    assert (stepper.sentence, stepper.query, stepper.words[stepper.query]) == (BLANK, 6, "___")
+    assert (stepper.sentence, stepper.query, stepper.words[stepper.query]) == (BLANK, 7, "___")
     stepper.head = 3
     stepper.vectors = "by hand"
     assert (stepper.sentence, stepper.head, stepper.query) == ("we like tea", 0, 0)
@@ -302,26 +302,26 @@ def test_trained_vectors_are_seen_in_colour(opened):
     stepper = AttentionStepper(vectors="trained", head=2)
     host = opened(vectors="trained", head=2)
     found = {name: numbers.tolist() for name, numbers in stepper.numbers().items()}
-    weights = found["weights"][6]
+    weights = found["weights"][7]
     rows = zip(*(found[name] for name in ("x", "query", "key", "value")), strict=True)
     assert_strips(seen_strips(host), [vector for row in rows for vector in row])
     step = lambda number: host.get_by_role("button", name=f"Step {number}").click()  # noqa: E731
     step(2)
-    products = [[a * b for a, b in zip(found["query"][6], key, strict=True)] for key in found["key"]]
+    products = [[a * b for a, b in zip(found["query"][7], key, strict=True)] for key in found["key"]]
     assert_strips(seen_strips(host), products)
     step(5)
     pairs = zip(found["value"], weights, strict=True)
     assert_strips(seen_strips(host), [v for value, w in pairs for v in (value, [w * n for n in value])])
     step(6)
     strips = seen_strips(host)
-    assert_strips(strips[:12], [*found["weighted"], found["output"][6]])
+    assert_strips(strips[:12], [*found["weighted"], found["output"][7]])
     assert_strips(strips[12:], found["output"])
     # The number under the pointer is read out.
     step(1)
     strip = host.locator(".mha-strips .mha-strip:visible").nth(4 * 2 + 3)  # the value of the third word
     width = strip.bounding_box()["width"]
     strip.hover(position={"x": width * 4.5 / 12, "y": 5})
-    told = f"v of friends, entry 5 of 12: {minus(found['value'][2][4])}"
+    told = f"v of baker's, entry 5 of 12: {minus(found['value'][2][4])}"
     expect(host.locator(".mha-pane:visible .mha-readout")).to_have_text(told)
 
 
