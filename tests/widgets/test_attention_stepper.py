@@ -314,8 +314,8 @@ def test_trained_vectors_are_seen_in_colour(opened):
     assert_strips(seen_strips(host), [v for value, w in pairs for v in (value, [w * n for n in value])])
     step(6)
     strips = seen_strips(host)
-    assert_strips(strips[:12], [*found["weighted"], found["output"][7]])
-    assert_strips(strips[12:], found["output"])
+    assert_strips(strips[:13], [*found["weighted"], found["output"][7]])
+    assert_strips(strips[13:], found["output"])
     # The number under the pointer is read out.
     step(1)
     strip = host.locator(".mha-strips .mha-strip:visible").nth(4 * 2 + 3)  # the value of the third word
@@ -343,11 +343,11 @@ def test_trained_steps_of_every_head(opened):
             if step == 2:  # the three products of the largest size are written out, the largest first
                 found = stepper.numbers()
                 for (_, (sum_, _)), key in zip(visible_lines(host), found["key"], strict=True):
-                    sizes = (found["query"][6] * key).abs().sort(descending=True).values[:3]
+                    sizes = (found["query"][7] * key).abs().sort(descending=True).values[:3]
                     written = [abs(evaluate(term)) for term in sum_.split(" + ")[:3]]
                     assert written == pytest.approx(sizes.tolist(), abs=6e-4)
             if step == 4:
-                row = stepper.numbers()["weights"][6]
+                row = stepper.numbers()["weights"][7]
                 word = stepper.words[row.argmax()]
                 expect(host.locator(".mha-finding:visible")).to_have_text(
                     re.compile(f"“.?___.?” gives most weight, {row.max():.2f}, to “.?{word}.?”")
@@ -374,7 +374,7 @@ def test_the_kind_of_vectors_is_chosen_in_the_page(opened):
     stepper.vectors = "trained"
     expect(host.get_by_label("sentence", exact=True)).to_have_value(BLANK)
     expect(host.locator(".mha-head-choice label:visible")).to_have_count(4)
-    expect(host.get_by_role("radio", name="___, token 7 of 11")).to_be_checked()
+    expect(host.get_by_role("radio", name="___, token 8 of 12")).to_be_checked()
     assert_shows_numbers(host, stepper)
     host.locator(".mha-head-choice label").nth(3).click()
     stepper.head = 3
@@ -563,7 +563,7 @@ def test_step_1_says_where_the_numbers_of_a_word_come_from(opened):
             f"The numbers of “{word}” are given: x = ({numbers}). Each entry of q, k and v is the dot "
             "product of x with one column of the matrix."
         )
-    for query, word in ((4, "the"), (6, "___")):
+    for query, word in ((5, "the"), (7, "___")):
         host = opened(vectors="trained", query=query, head=query // 2, step=1)
         x = trained_inputs(BLANK.split(), 0)[0][query]
         numbers = ", ".join(f"{number:.2f}".replace("-", "−") for number in x[:4])
