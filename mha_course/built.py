@@ -7,6 +7,7 @@ import math
 from math import sqrt
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 # 01_attention_pooling
@@ -122,6 +123,27 @@ class MyMultiHead(nn.Module):
         heads, weights = my_attention(q, k, v, mask)  # heads: shaped as q
         output = merge_heads(heads)  # (batch, q_len, embed_dim)
         return self.out_proj(output), weights  # (batch, q_len, embed_dim)
+
+
+# 04_self_attention
+
+
+def sees_the_future(model, tokens, vocab_size):
+    """True if some output changes when only later tokens change.
+
+    `model` maps tokens (batch, len) to (batch, len, ...).
+    """
+    generator = torch.Generator().manual_seed(0)
+    shift = torch.randint(1, vocab_size, tokens.shape, generator=generator)
+    others = (tokens + shift) % vocab_size  # differs from `tokens` everywhere
+    with torch.no_grad():
+        before = model(tokens)
+        for i in range(tokens.shape[1] - 1):
+            past, changed_future = tokens[:, : i + 1], others[:, i + 1 :]
+            after = model(torch.cat((past, changed_future), dim=1))
+            if not torch.allclose(after[:, : i + 1], before[:, : i + 1], atol=1e-6):
+                return True
+    return False
 
 
 # 05_positional_encoding
@@ -246,10 +268,87 @@ class MyTransformer(nn.Module):
         return self.output(y)  # (batch, target_len, target_vocab)
 
 
+# 07_gpt
+
+
+def my_batch(tokens, batch_size, length, generator):
+    """Random windows of a text, and for each place the token that follows it."""
+    starts = torch.randint(len(tokens) - length, (batch_size, 1), generator=generator)
+    windows = tokens[starts + torch.arange(length + 1)]  # (batch, length + 1)
+    return windows[:, :-1], windows[:, 1:]  # both (batch, length)
+
+
+class MyGPT(nn.Module):
+    """Predict the next token at each place of a text."""
+
+    def __init__(self, vocab_size, embed_dim, num_heads, num_layers, max_len):
+        super().__init__()
+        self.max_len = max_len
+        self.embedding = nn.Embedding(vocab_size, embed_dim)
+        self.position_embedding = nn.Embedding(max_len, embed_dim)
+        sizes = embed_dim, num_heads, 4 * embed_dim
+        self.blocks = nn.ModuleList(MyEncoderBlock(*sizes) for _ in range(num_layers))
+        self.norm = nn.LayerNorm(embed_dim)
+        self.output = nn.Linear(embed_dim, vocab_size, bias=False)
+
+    def forward(self, tokens):  # (batch, len)
+        places = torch.arange(tokens.shape[1])
+        x = self.embedding(tokens) + self.position_embedding(places)
+        mask = my_causal_mask(len(places))
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.output(self.norm(x))  # (batch, len, vocab_size)
+
+
+def train_gpt(model, tokens, steps, lr=0.01, seed=0):
+    """Train in place; yield the number and the loss of each step."""
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, steps, pct_start=0.05)
+    for step in range(1, steps + 1):
+        inputs, targets = my_batch(tokens, 16, model.max_len, generator)
+        loss = F.cross_entropy(model(inputs).mT, targets)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        yield step, loss.item()
+
+
+def my_loss(model, tokens):
+    """The mean loss on a text, in windows as long as the table of positions."""
+    windows = tokens.unfold(0, model.max_len + 1, model.max_len)[:500]
+    with torch.no_grad():
+        return F.cross_entropy(model(windows[:, :-1]).mT, windows[:, 1:]).item()
+
+
+def my_probabilities(logits, temperature=1.0, top_k=None):
+    """The probabilities from which the next token is drawn, (..., vocab_size)."""
+    logits = logits / temperature
+    if top_k is not None:
+        least = logits.topk(top_k).values[..., -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    return logits.softmax(-1)
+
+
+def my_write(model, tokens, number, temperature=1.0, top_k=None, seed=0):
+    """Continue a text, (len,), by so many tokens, one after another."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(number):
+        with torch.no_grad():
+            logits = model(tokens[None, -model.max_len :])[0, -1]  # of the last place
+        chances = my_probabilities(logits, temperature, top_k)
+        drawn = torch.multinomial(chances, 1, generator=generator)
+        tokens = torch.cat((tokens, drawn))
+    return tokens
+
+
 __all__ = [
     "MyDecoderBlock",
     "MyEncoderBlock",
     "MyFeedForward",
+    "MyGPT",
     "MyHead",
     "MyHeadLoop",
     "MyMultiHead",
@@ -260,10 +359,16 @@ __all__ = [
     "encoding_by_loops",
     "merge_heads",
     "my_attention",
+    "my_batch",
     "my_causal_mask",
     "my_layer_norm",
     "my_lens_mask",
+    "my_loss",
     "my_masked_softmax",
     "my_pooling",
+    "my_probabilities",
+    "my_write",
+    "sees_the_future",
     "split_heads",
+    "train_gpt",
 ]

@@ -45,8 +45,8 @@ def finite(*tensors: Tensor) -> bool:
         return False
     with suppress(RuntimeError):  # from `vmap`, and fake tensors, which have no numbers
         # A NaN or infinity makes the sum non-finite. A sum that overflows only costs time.
-        sums = map(Tensor.item, map(torch.sum, map(torch.detach, tensors)))
-        return all(map(math.isfinite, sums))
+        sums = map(torch.sum, map(torch.detach, tensors))
+        return all(map(math.isfinite, map(Tensor.item, sums)))
     return False
 
 
@@ -94,16 +94,20 @@ def _attend_with_sink(
 ) -> Tensor:
     """Attend with one key more that every query sees: its score is the sink of the head, its value 0."""
     scale = query.shape[-1] ** -0.5 if call.scale is None else call.scale
+    k_len = key.shape[-2]
     # One more column holds the sink of the query's head, 1 in the new key, and 0 in all others.
     column = sink.to(query.dtype).view(-1, 1, 1).expand(*query.shape[:-1], 1)
     query = torch.cat(((query * scale).to(query.dtype), column), dim=-1)
     # Values as wide as keys, without which a CPU would make a tensor of all weights.
     key, value = (F.pad(x, (0, 1, 1, 0)) for x in (key, value))
     key[..., 0, -1] = 1.0
-    mask = None if call.mask is None else F.pad(call.mask, (1, 0), value=True)
-    bias = None if call.bias is None else F.pad(call.bias, (1, 0))
-    call = call._replace(mask=mask, bias=bias, scale=1.0, sink=None)
-    return attend(query, key, value, call)[..., :-1]
+    # What broadcasts along the keys must not reach the new one.
+    pair = (call.mask, call.bias)
+    mask, bias = (x if x is None else x.expand(*x.shape[:-1], k_len) for x in pair)
+    mask = mask if mask is None else F.pad(mask, (1, 0), value=True)
+    bias = bias if bias is None else F.pad(bias, (1, 0))
+    how = (call.is_causal, call.dropout_p, call.need_weights, call.rule, 1.0)
+    return attend(query, key, value, type(call)(mask, bias, *how))[..., :-1]
 
 
 def _causal_by_blocks(
@@ -208,8 +212,7 @@ def softmax(scores: Tensor, mask: Tensor | None, formula: ScoringRule) -> Tensor
     if not scores.is_cpu:
         return formula(scores, mask)
     if mask is not None:
-        sees = mask.any(-1, keepdim=True)
-        if not finite(scores) or not sees.all():
+        if not finite(scores) or not mask.any(-1).all():
             return formula(scores, mask)
         # Hidden scores need no gradient, since their weight is 0, so autograd need not see the clamp, which
         # is much faster than torch.where, but would keep a NaN.

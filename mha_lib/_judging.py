@@ -47,6 +47,10 @@ _INSTALLED = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "pla
 _NOT_THE_READERS = (*_INSTALLED, str(Path(torch.__file__).parent), "<frozen")
 
 
+class UnfinishedError(NotImplementedError):
+    """Raised by an exercise's `run`; its message says what the answer lacks."""
+
+
 @dataclass(frozen=True, repr=False)
 class Verdict:
     """The answer of a checker: whether it is `right`, and why, a `message` that begins "Right" or "Not yet".
@@ -249,7 +253,9 @@ class Exercise:
         try:
             return called(*arguments)
         except NotImplementedError as error:
-            unfinished = f"the {self.takes} is not finished: {_raised(error)}"
+            # `run` says what to write first; anything else was raised by the answer.
+            why = error if isinstance(error, UnfinishedError) else _raised(error)
+            unfinished = f"the {self.takes} is not finished: {why}"
             return _Outcome(trouble=unfinished, hopeless=True)
         # A KeyboardInterrupt is not caught, so that a reader may stop an endless loop.
         except (Exception, SystemExit) as error:

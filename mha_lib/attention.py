@@ -22,9 +22,13 @@ _HALF = (torch.float16, torch.bfloat16)
 _Pair: TypeAlias = tuple[Tensor, Tensor]  # output, weights
 
 
-def _read(query: Tensor, key: Tensor, value: Tensor, call: _Call) -> _Pair:
+def _read(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, call: _Call
+) -> _Pair:
     """Attention as the chapters teach it: score, softmax over the visible keys, mean of the values."""
-    score = call.rule or partial(_scaled_dot_product, scale=call.scale)
+    score = call.rule
+    if score is None:
+        score = partial(_scaled_dot_product, scale=call.scale)
     scores = score(query, key)
     if call.bias is not None:
         scores = scores + _fast.fit_bias(call.bias, scores.dtype)
@@ -33,7 +37,7 @@ def _read(query: Tensor, key: Tensor, value: Tensor, call: _Call) -> _Pair:
     own = call.rule is None and call.sink is None
     if own and not torch.compiler.is_compiling() and scores.numel() >= _fast.REUSE_FROM:
         softmax = partial(_fast.softmax, formula=_softmax)
-    return _pool(scores, value, call.mask, call.dropout_p, softmax)
+    return _pool(scores, value, mask, call.dropout_p, softmax)
 
 
 def _softmax(scores: Tensor, mask: Tensor | None, sink: Tensor | None = None) -> Tensor:
@@ -101,8 +105,8 @@ def _attend(
     if call.is_causal:
         sizes = (query.shape[-2], key.shape[-2])
         causal = masking._hide_future(*sizes, device=query.device)
-        call = call._replace(mask=causal if mask is None else mask & causal)
-    output, weights = _read(query, key.contiguous(), value, call)
+        mask = causal if mask is None else mask & causal
+    output, weights = _read(query, key.contiguous(), value, mask, call)
     return output.to(dtype), weights.to(dtype) if call.need_weights else None
 
 

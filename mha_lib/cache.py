@@ -67,7 +67,7 @@ class KeyValueCache:
 
     def _checked(self, name: str, tensor: Tensor) -> Tensor:
         """Return what replaces all keys or values, if it has as many slots: positions count them."""
-        if tensor.shape[2] != (held := len(self)):
+        if getattr(tensor, "shape", ())[2:3] != (held := len(self),):
             rule = f"keep the {held} slots of the cache, which crop and append change"
             raise _checks.refusal(name, rule, tensor)
         return tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mha_lib import _checks
 from mha_lib.language_models import GPT2, Llama
-from mha_lib.seq2seq import EncoderDecoder, _check_ids, _check_lens
+from mha_lib.seq2seq import EncoderDecoder, _check_ids, _check_lens, _num_embeddings
 
 
 class _Writing(NamedTuple):
@@ -72,7 +72,7 @@ def _choice(
     temperature: float, top_k: int | None, top_p: float | None, generator: Any
 ) -> Callable[[Tensor], Tensor]:
     """After checks, how a token is chosen from logits (batch, vocab): the most probable one, or drawn."""
-    if _checks.check_number("temperature", temperature) < 0:
+    if not _checks.check_number("temperature", temperature) >= 0:  # it may be NaN
         raise _checks.refusal("temperature", "not be negative", temperature)
     if top_k is not None:
         _checks.check_positive_int("top_k", top_k)
@@ -220,7 +220,7 @@ def generate(
         >>> torch.equal(answers[1:], alone)
         True
     """
-    stops = [stop] if isinstance(stop, int) else list(stop)
+    stops: list[Any] = list(stop) if isinstance(stop, (Sequence, Set)) else [stop]
     vocab = _check_generation(model, tokens, source, prompt_lens, stops, max_new)
     choose = _choice(temperature, top_k, top_p, generator)
     _checks.check_positive_int("beam_size", beam_size)
@@ -238,6 +238,8 @@ def generate(
         memory = model.encode(source, source_lens=source_lens)
         lens = None if source_lens is None else fold(source_lens)
         writing = _answering(model, fold(memory), lens, use_cache)
+    elif source_lens is not None:  # which would be ignored where prompt_lens was meant
+        raise _checks.refusal("source_lens", "be None for this model", source_lens)
     else:
         lens = None if prompt_lens is None else fold(prompt_lens)
         writing = _continuing(model, lens, use_cache)
@@ -314,7 +316,8 @@ def _decode(
     """Generate from `start`, after the checks of arguments that `generate` names differently."""
     _checks.check_type("model", model, EncoderDecoder)
     _checks.check_positive_int("max_len", max_len)
-    longest, vocab = len(model.positions.encoding), model.output.out_features
+    longest = len(model.positions.encoding)
+    vocab = _num_embeddings(model.target_embedding)
     if max_len > longest:
         rule = f"be at most the model's own, {longest}"
         raise _checks.refusal("max_len", rule, max_len)
@@ -339,17 +342,15 @@ def _check_generation(
     _checks.check_positive_int("max_new", max_new)
     if isinstance(model, EncoderDecoder):
         longest, embedding = len(model.positions.encoding), model.target_embedding
-        vocab = model.output.out_features
         if source is None or prompt_lens is not None:
             rule = "be given, and prompt_lens be None, for an EncoderDecoder"
             raise _checks.refusal("source", rule, source)
     else:
         longest, embedding = model.max_len, model.embedding
-        vocab = embedding.num_embeddings
         if source is not None:
             raise _checks.refusal("source", "be None for this model", source)
     _check_ids("tokens", tokens, embedding, longest)
-    length = tokens.shape[1]
+    vocab, length = _num_embeddings(embedding), tokens.shape[1]
     if length + max_new - 1 > longest:
         rule = f"leave room for {length} tokens within max_len={longest}"
         raise _checks.refusal("max_new", rule, max_new)

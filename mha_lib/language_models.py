@@ -58,12 +58,12 @@ class _LanguageModel(nn.Module):
         if not self.head:
             return None
         if self.output is None:
-            table = getattr(self.embedding, "weight", None)
-            if table is None or table.device != hidden.device:
-                # A wrapper, or a table that is fetched when the embedding is called.
-                vocab_size = _num_embeddings(self.embedding)
-                table = self.embedding(torch.arange(vocab_size, device=hidden.device))
-            return F.linear(hidden, table, bias)
+            embed: Any = self.embedding
+            if type(embed) is nn.Embedding and embed.weight.device == hidden.device:
+                return F.linear(hidden, embed.weight, bias)
+            # What wraps, adapts or fetches the table acts only where the embedding is called.
+            tokens = torch.arange(_num_embeddings(embed), device=hidden.device)
+            return F.linear(hidden, embed(tokens), bias)
         # Called, not only asked for its matrix: it may be a wrapper (LoRA), quantized or sharded.
         logits: Tensor = self.output(hidden)
         return logits

@@ -148,8 +148,9 @@ def _check_ids(name: str, tokens: object, embedding: nn.Module, max_len: int) ->
     """Check tokens before they are looked up, since a wrong one may crash the device."""
     _checks.check_type(name, tokens, Tensor)
     assert isinstance(tokens, Tensor)
-    if tokens.dtype != torch.int64:
-        raise TypeError(f"{name} must hold int64, got {tokens.dtype}")
+    if tokens.dtype != torch.int64 or tokens.is_nested:
+        found = "a nested tensor" if tokens.is_nested else tokens.dtype
+        raise TypeError(f"{name} must hold int64, padded to one length, got {found}")
     if tokens.ndim != 2 or not 1 <= tokens.shape[1] <= max_len:
         rule = f"have shape (batch, len) with a len in 1..max_len={max_len}"
         raise _checks.refusal(name, rule, tuple(tokens.shape))

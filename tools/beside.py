@@ -73,10 +73,8 @@ def of_page(page: str, cells: Sequence) -> dict[str, Pair]:
         for cell in section:
             text, about = "", asserted
             if cell.id.endswith("-hints"):
-                text, about = (
-                    cell.source,
-                    solutions[cell.id.replace("hints", "solution")],
-                )
+                text = cell.source
+                about = solutions[cell.id.replace("hints", "solution")]
             elif cell.cell_type == "markdown":
                 text = "\n".join(claimed(cell))
             elif words := described(cell):
@@ -121,17 +119,14 @@ def described(cell) -> str:
     """The caption and the description of a figure or a diagram."""
     shown = cell.metadata.get("mystnb", {})
     texts = [shown.get("figure", {}).get("caption"), shown.get("image", {}).get("alt")]
-    return "\n".join(
-        [*filter(None, texts), *re.findall('aria-label="([^"]*)"', diagram(cell))]
-    )
+    texts += re.findall('aria-label="([^"]*)"', diagram(cell))
+    return "\n".join(filter(None, texts))
 
 
 def diagram(cell) -> str:
     """The vector graphics that a cell shows."""
-    shown = [
-        output.get("data", {}).get("text/html", "")
-        for output in cell.get("outputs", [])
-    ]
+    found = [output.get("data", {}) for output in cell.get("outputs", [])]
+    shown = [data.get("text/html", "") for data in found]
     return "\n".join(html for html in shown if "<svg" in html)
 
 
@@ -154,9 +149,8 @@ def pictures() -> Mapping[str, str]:
         text = path.read_text("utf-8")
         for node in ast.parse(text).body:
             if isinstance(node, ast.FunctionDef) and node.name[0] != "_":
-                found[f"{path.stem}.{node.name}"] = (
-                    ast.get_source_segment(text, node) or ""
-                )
+                source = ast.get_source_segment(text, node)
+                found[f"{path.stem}.{node.name}"] = source or ""
     return found
 
 
@@ -169,12 +163,11 @@ def fingerprint(pair: Pair) -> str:
 def unread() -> dict[str, Pair]:
     """What nobody has read since it changed, and what was read and is gone."""
     read = json.loads(READ.read_text("utf-8")) if READ.exists() else {}
+    now = pairs()
     found = {
-        name: pair
-        for name, pair in pairs().items()
-        if read.get(name) != fingerprint(pair)
+        name: now[name] for name in now if read.get(name) != fingerprint(now[name])
     }
-    return found | dict.fromkeys(read.keys() - pairs().keys(), ("", ""))
+    return found | dict.fromkeys(read.keys() - now.keys(), ("", ""))
 
 
 def main(arguments: list[str]) -> int:

@@ -2,18 +2,21 @@
 
     python tools/built.py [--check]
 
-Later chapters and appendices import from it what a reader of the earlier ones has written. `make notebooks`
-writes it; with --check, nothing is written, and the exit status is 1 if the file is not what the pages say.
+Later chapters and appendices import from it what a reader of the earlier ones has written. From the same
+pieces and `tools/my_gpt.py` comes `chapters/my_gpt.py`, which readers take home. `make notebooks` writes
+both; with --check, nothing is written, and the exit status is 1 if a file is not what the pages say.
 """
 
 import ast
 import copy
 import json
+import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "mha_course" / "built.py"
+SCRIPT, HOME = ROOT / "tools" / "my_gpt.py", ROOT / "chapters" / "my_gpt.py"
 HEAD = '''"""What the reader of this course builds, chapter by chapter; nothing here uses `mha_lib`.
 
 `make notebooks` writes this file from the cells tagged `build`: change it there.
@@ -29,13 +32,13 @@ def cells(path):
             yield ast.parse(source), source, cell["metadata"].get("tags", [])
 
 
-def text(root=ROOT):
-    """Return the module: the imports that it needs, then each function and class below the name of its page.
+def collected(root=ROOT):
+    """Return the imports of the pages, {name: line}, and the pieces that their cells tagged `build` define.
 
-    What a cell tries out beside its definitions is left out, as are decorators, which are for the page. Where
-    a name is defined twice, the later one takes the place of the earlier one.
+    A piece is (page, source, names that it uses). What a cell tries out beside its definitions is left out,
+    as are decorators, which are for the page. Where a name is defined twice, the later one takes its place.
     """
-    imports, parts, used = {}, {}, set()
+    imports, parts = {}, {}
     for path in sorted(root.glob("chapters/*.ipynb")):
         for tree, source, tags in cells(path):
             for node in tree.body:
@@ -48,29 +51,50 @@ def text(root=ROOT):
                     node, ast.FunctionDef | ast.ClassDef
                 ):
                     lines = source.splitlines()[node.lineno - 1 : node.end_lineno]
-                    parts[node.name] = path.stem, "\n".join(lines)
-                    used |= {
-                        n.id
-                        for part in node.body
-                        for n in ast.walk(part)
-                        if isinstance(n, ast.Name)
-                    }
-                    used |= {
-                        n.value.id
-                        for n in getattr(node, "bases", [])
-                        if isinstance(n, ast.Attribute)
-                    }
-    needed = [imports[name] for name in used & imports.keys() - parts.keys()]
-    needed = [
-        line for line in needed if not line.startswith(("from mha_", "import mha_"))
-    ]
-    lines, last = [HEAD, *grouped(needed)], ""
-    for page, source in parts.values():
+                    node.decorator_list = []
+                    parts[node.name] = path.stem, "\n".join(lines), names_in(node)
+    ours = ("from mha_", "import mha_")
+    return {k: v for k, v in imports.items() if not v.startswith(ours)}, parts
+
+
+def names_in(tree):
+    """Return the names that a piece of syntax reads or binds."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def needed(imports, used):
+    """Return the lines of the imports that these names ask for, in the linter's order."""
+    return grouped([imports[name] for name in sorted(used & imports.keys())])
+
+
+def text(root=ROOT):
+    """Return the module: the imports that it needs, then each piece below the name of its page."""
+    imports, parts = collected(root)
+    used = set().union(*(names for _, _, names in parts.values())) - parts.keys()
+    lines, last = [HEAD, *needed(imports, used)], ""
+    for page, source, _ in parts.values():
         lines += ["", ""] if last else [""]
         lines += [f"# {page}", "", "", source] if page != last else [source]
         last = page
     names = "\n".join(f'    "{name}",' for name in sorted(parts))
     return "\n".join([*lines, "", "", f"__all__ = [\n{names}\n]", ""])
+
+
+def alone(root=ROOT):
+    """Return the file that readers take home: the script with the pieces that it imports written into it."""
+    imports, parts = collected(root)
+    script = SCRIPT.read_text(encoding="utf-8")
+    head, asked, rest = re.split(r"# .*\nfrom mha_course\.built import (.*)\n", script)
+    wanted, waiting = set(), asked.split(", ")
+    while waiting:
+        if (name := waiting.pop()) in parts.keys() - wanted:
+            wanted.add(name)
+            waiting += parts[name][2]
+    own = {line.names[0].name: ast.unparse(line) for line in ast.parse(head).body[1:]}
+    used = own.keys() | set().union(*(parts[name][2] for name in wanted))
+    pieces = [source for name, (_, source, _) in parts.items() if name in wanted]
+    top = head[: head.index("import ")] + "\n".join(needed(imports | own, used))
+    return "\n\n\n".join([top, *pieces, rest.strip()]) + "\n"
 
 
 def grouped(imports):
@@ -85,17 +109,16 @@ def grouped(imports):
 
 
 def main(arguments=None):
-    """Write the module, or compare it."""
+    """Write both files, or compare them."""
     check = "--check" in (sys.argv[1:] if arguments is None else arguments)
-    made = text()
-    if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == made:
-        return 0
-    if check:
-        print(
-            "mha_course/built.py is not what the pages build: run python tools/built.py"
-        )
-        return 1
-    TARGET.write_text(made, encoding="utf-8")
+    for target, made in ((TARGET, text()), (HOME, alone())):
+        if target.is_file() and target.read_text(encoding="utf-8") == made:
+            continue
+        if check:
+            name = target.relative_to(ROOT)
+            print(f"{name} is not what the pages build: run python tools/built.py")
+            return 1
+        target.write_text(made, encoding="utf-8")
     return 0
 
 

@@ -44,6 +44,7 @@ from mha_course.exercises.masks import (
 from mha_course.exercises.models import (
     check_gated_width,
     check_gpt2_parameters,
+    check_longest_copy,
     check_loss_again,
 )
 from mha_course.exercises.multi_head import check_multi_head
@@ -51,11 +52,13 @@ from mha_course.exercises.own import solution
 from mha_course.exercises.pieces import (
     check_attention,
     check_causal_mask,
+    check_gpt,
     check_head,
     check_lens_mask,
     check_merge_heads,
     check_my_pooling,
     check_my_positions,
+    check_probabilities,
     check_split_heads,
 )
 from mha_course.exercises.pooling import (
@@ -139,6 +142,7 @@ __all__ = [
     "check_free_widths",
     "check_from_lists",
     "check_gated_width",
+    "check_gpt",
     "check_gpt2_parameters",
     "check_greedy_pruning",
     "check_head",
@@ -156,6 +160,7 @@ __all__ = [
     "check_limits",
     "check_local_line",
     "check_local_window",
+    "check_longest_copy",
     "check_loss_again",
     "check_masked_softmax",
     "check_merge_heads",
@@ -177,6 +182,7 @@ __all__ = [
     "check_pooling_without_units",
     "check_positions",
     "check_post_norm",
+    "check_probabilities",
     "check_repaired",
     "check_rotary",
     "check_score_moments",

@@ -54,3 +54,13 @@ def _case(
 check_loss_again = exercise(
     "check_loss_again", reference=_loss_again, returns="loss ()"
 )
+
+
+def _longest_copy(sample: str, text: str) -> int:
+    cuts = range(len(sample) + 1)
+    return max(j - i for i in cuts for j in cuts if sample[i:j] in text)
+
+
+check_longest_copy = exercise(
+    "check_longest_copy", reference=_longest_copy, returns="characters"
+)

@@ -79,9 +79,13 @@ def explain_error(result: Any) -> None:
                 print(
                     f"`{name}` is written in a cell that was not run. Run it, or go on with {course}."
                 )
-        elif own is not getattr(built, name) and not hasattr(own, _OURS):
-            if name not in words and not used & _codes(own):
+        elif not hasattr(own, _OURS):
+            if name not in words and not used & {
+                one.__code__ for one in _functions(own)
+            }:
                 continue
+            if own is getattr(built, name) or _same_text(own, getattr(built, name)):
+                continue  # imported, or complete on the page and unchanged
             if _is_stub(own):
                 print(
                     f"`{name}` is still a stub: write it, or run the folded solution below its check."
@@ -99,21 +103,32 @@ def _parsed(cell: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def _codes(thing: Any) -> set[types.CodeType]:
-    """The code of a function, or of the methods of a class."""
-    functions = [thing, *vars(thing).values()] if inspect.isclass(thing) else [thing]
-    return {one.__code__ for one in functions if inspect.isfunction(one)}
+def _functions(thing: Any) -> list[types.FunctionType]:
+    """A function, or the methods of a class."""
+    parts = [thing, *vars(thing).values()] if inspect.isclass(thing) else [thing]
+    return [one for one in parts if inspect.isfunction(one)]
+
+
+def _texts(thing: Any) -> list[ast.AST]:
+    """The parsed sources of a function or of the methods of a class, as far as they are known."""
+    try:
+        sources = [inspect.getsource(one) for one in _functions(thing)]
+        return [ast.parse(inspect.cleandoc("\n" + source)) for source in sources]
+    except (OSError, TypeError, SyntaxError):
+        return []
+
+
+def _same_text(own: Any, ours: Any) -> bool:
+    texts = [ast.dump(text) for text in _texts(own)]
+    return bool(texts) and texts == [ast.dump(text) for text in _texts(ours)]
 
 
 def _is_stub(thing: Any) -> bool:
     """Whether the source of a function or class still holds a line of dots."""
-    try:
-        tree = ast.parse(inspect.cleandoc("\n" + inspect.getsource(thing)))
-    except (OSError, TypeError, SyntaxError):
-        return False
     return any(
         isinstance(node, ast.Expr) and getattr(node.value, "value", None) is ...
-        for node in ast.walk(tree)
+        for text in _texts(thing)
+        for node in ast.walk(text)
     )
 
 

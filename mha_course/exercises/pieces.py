@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mha_course import built
-from mha_lib._judging import rows_sum_to_one
+from mha_lib._judging import UnfinishedError, rows_sum_to_one
 from mha_lib._texts import Texts
 
 exercise = Texts(__name__)
@@ -57,7 +57,9 @@ def _run_head(
     generator = torch.Generator().manual_seed(0)
     for name in ("q_proj", "k_proj", "v_proj"):
         if (proj := getattr(head, name, None)) is None:
-            raise NotImplementedError(f"`__init__` makes no `{name}`")
+            raise UnfinishedError(
+                f"`__init__` makes no `{name}`. Write it there first, then `forward`"
+            )
         with torch.no_grad():
             proj.weight.normal_(generator=generator)
             if proj.bias is not None:
@@ -102,4 +104,33 @@ check_my_positions = exercise(
     run=_run_positions,
     takes="class",
     atol=1e-4,
+)
+
+
+def _run_gpt(answer: Any, sizes: tuple[int, ...], tokens: Tensor) -> Any:
+    """Make a model of these sizes, give its parameters fixed numbers, by their names, and call it."""
+    model = answer(*sizes)
+    for name in "embedding position_embedding blocks norm output max_len".split():
+        if not hasattr(model, name):
+            raise NotImplementedError(f"`__init__` makes no `{name}`")
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for _, parameter in sorted(model.named_parameters()):
+            parameter.normal_(generator=generator)
+    return model(tokens)
+
+
+check_gpt = exercise(
+    "check_gpt",
+    reference=built.MyGPT,
+    returns="logits (batch, len, vocab_size)",
+    run=_run_gpt,
+    takes="class",
+    atol=1e-3,
+)
+
+check_probabilities = exercise(
+    "check_probabilities",
+    reference=built.my_probabilities,
+    returns="probabilities (..., vocab_size)",
 )

@@ -59,6 +59,7 @@ def chapters() -> Any:
             ("4 Self-attention", "a sequence attends to itself"),
             ("5 Positional encoding", "the order is added by hand"),
             ("6 The Transformer", "all parts, and a model that writes dates"),
+            ("7 A GPT of your own", "a model that writes, and a file to take home"),
             ("8 What heads learn", "what each head does, and which can be removed"),
         ],
     )

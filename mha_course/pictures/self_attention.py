@@ -145,17 +145,17 @@ def equivariance(x: Tensor, y: Tensor, moved: Tensor, y_moved: Tensor) -> Any:
                     f'fill="{fill}" stroke="#888" stroke-width="0.4"/>'
                 )
 
-    dog, man = ("dog", "bites", "man"), ("man", "bites", "dog")
-    heat(44, 22, x, dog, "X")
-    heat(234, 22, y, dog, "f(X)")
-    heat(44, 144, moved, man, "P X")
-    heat(234, 144, y_moved, man, "f(P X) = P f(X)")
+    before, after = ("sailors", "near", "teacher"), ("teacher", "near", "sailors")
+    heat(44, 22, x, before, "X")
+    heat(234, 22, y, before, "f(X)")
+    heat(44, 144, moved, after, "P X")
+    heat(234, 144, y_moved, after, "f(P X) = P f(X)")
     for top in (47, 169):
         parts += [line([(152, top), (196, top)]), text(172, top - 6, "f")]
     for left in (96, 286):
         parts += [line([(left, 77), (left, 122)]), text(left + 8, 103, "P", "start")]
-    alt = "A square of four heatmaps. X holds the vectors of dog, bites, man. The layer f leads right, "
-    alt += "to f(X). The permutation P leads down, to P X in the order man, bites, dog. Both ways end in the "
+    alt = "A square of four heatmaps. X holds the vectors of sailors, near, teacher. The layer f leads "
+    alt += "right, to f(X). The permutation P leads down, to P X in the reverse order. Both ways end in the "
     alt += "same map at the lower right: f(X) with its first and last row exchanged."
     return picture(344, 200, alt, *parts, most=440)
 
@@ -442,7 +442,7 @@ def row_of_the_blank(
     answers: Mapping[str, Sequence[str]],
 ) -> None:
     """Print what each head reads at the blank, without and with a causal mask; and the answers."""
-    asked = ("friends", "doctor's", "baker", "garden")
+    asked = ("sailors", "baker's", "teacher", "station")
     columns = [sentence.index(word) for word in asked]
     blank = sentence.index("___")
     print("weights of the blank, seeing all > causal")

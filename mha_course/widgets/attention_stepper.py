@@ -24,7 +24,7 @@ EMBED_DIM = 4
 
 SENTENCES = {
     "by hand": "we like tea",
-    "trained": "the doctor's friends near the baker ___ late in the garden",
+    "trained": "the old baker's sailors near the teacher ___ happy in the station",
 }
 """The sentence with which each kind of vectors begins."""
 
@@ -141,7 +141,7 @@ class AttentionStepper(Explorer):
         >>> trained = AttentionStepper(vectors="trained")
         >>> weights = trained.numbers()["weights"][trained.query]
         >>> trained.words[trained.query], trained.words[weights.argmax()]
-        ('___', 'friends')
+        ('___', 'sailors')
     """
 
     _module: ClassVar[str] = "attention_stepper.js"

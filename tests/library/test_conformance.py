@@ -149,7 +149,8 @@ def with_fault(fault):
         width = heads * query.shape[-1] if fault == "width" else query.shape[-1]
         scores = torch.einsum("bhqd,bhkd->bhqk", query, key) / math.sqrt(width)
         seen = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.expand_as(scores)
-        if fault == "folded" and mask is not None and len(mask) > 1:
+        every = fault == "folded" or mask is None or mask.shape[1] == 1
+        if fault.startswith("folded") and every and mask is not None and len(mask) > 1:
             folded = mask.expand(-1, heads, -1, -1)[:, 0].repeat(heads, 1, 1)
             seen = folded.view(len(mask), heads, *mask.shape[2:])
         if is_causal:
@@ -186,6 +187,7 @@ FAULTS = {
     "width": ("scores", "the scores are divided by the square root of the model's width"),
     "sum": ("scores", "the weights are not divided by their sum"),
     "folded": ("masks", "the masks of the samples are repeated in the wrong order"),
+    "folded lengths": ("masks", "the masks of the samples are repeated in the wrong order"),
     "-1e4": ("masks", "hidden keys are not hidden where the visible scores are low"),
     "empty": ("empty rows", "a query that sees nothing gets NaN"),
     "uniform": ("empty rows", "a query that sees nothing gets a mean of all values"),

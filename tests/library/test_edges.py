@@ -14,6 +14,7 @@ from torch import nn
 
 from mha_lib.attention import dot_product_attention, masked_softmax
 from mha_lib.cache import KeyValueCache
+from mha_lib.generation import generate
 from mha_lib.inspection import capture_attention
 from mha_lib.language_models import GPT2, Bert, Llama
 from mha_lib.multi_head import MultiHeadAttention
@@ -79,6 +80,16 @@ def test_embeddings_may_be_wrapped(kind):
     torch.testing.assert_close(logits_of(model), plain)
     with pytest.raises(ValueError, match=r"must lie in 0\.\.18, got values from 19 to 19"):
         model(torch.full((1, 1), 19), *([TOKENS[:1]] if kind == "encoder-decoder" else []))
+
+
+@pytest.mark.parametrize("kind", ["Llama", "GPT-2", "encoder-decoder"])
+def test_a_wrapped_model_writes(kind):
+    model, given = model_of(kind), {"source": TOKENS} if kind == "encoder-decoder" else {}
+    plain, _ = generate(model, TOKENS, max_new=5, **given)
+    for name, part in [*model.named_children()]:
+        if isinstance(part, (nn.Embedding, nn.Linear)):
+            setattr(model, name, Wrapper(part))
+    assert torch.equal(generate(model, TOKENS, max_new=5, **given)[0], plain)
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -184,6 +195,9 @@ def test_nested_tensors_are_refused_in_words():
     for model in (MultiHeadAttention(6, 3), EncoderBlock(6, 3, 7)):
         with pytest.raises(TypeError, match="must be a padded tensor, with valid_lens .*got a nested tensor"):
             model(x)
+    tokens = torch.nested.nested_tensor([*TOKENS.split([1, 3], 1)[1], TOKENS[0]], layout=torch.jagged)
+    with pytest.raises(TypeError, match="tokens must hold int64, padded to one length, got a nested tensor"):
+        model_of("Llama")(tokens)
 
 
 @pytest.mark.parametrize("kind", [EncoderBlock, TransformerEncoder, TransformerDecoder, EncoderDecoder])
@@ -282,6 +296,7 @@ def test_a_cache_moves_to_another_dtype_and_device():
      r"keys must keep the 6 slots of the cache, which crop .* got \(2, 3, 4, 4\)"),
     (lambda cache: setattr(cache, "values", cache.values[:, :, :2]), ValueError,
      "values must keep the 6 slots"),
+    (lambda cache: setattr(cache, "keys", None), ValueError, "keys must keep the 6 slots .* got None"),
 ])  # fmt: skip
 def test_a_cache_is_not_cut_by_hand(change, error, message):
     _, cache, _ = filled()

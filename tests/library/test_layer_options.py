@@ -30,6 +30,7 @@ HIDING = {
     "nothing": {},
     "causal": {"is_causal": True},
     "empty rows": {"valid_lens": torch.tensor([0, 3])},
+    "one column": {"attn_mask": torch.arange(LENGTH).view(-1, 1) != 2, "attn_bias": random(LENGTH, 1)},
     "all": {"attn_mask": bools(BATCH, HEADS, LENGTH, LENGTH), "valid_lens": torch.tensor([4, 5]),
         "is_causal": True, "attn_bias": random(BATCH, HEADS, LENGTH, LENGTH, seed=3)},
 }  # fmt: skip

@@ -24,6 +24,7 @@ MODELS = {
     "decoder": (lambda: TransformerDecoder(2, 32, 4, 64), lambda model: model(X, MEMORY)),
     "Llama": (lambda: Llama(19, **SIZES, max_len=64), lambda model: model(TOKENS)[1]),
     "GPT-2": (lambda: GPT2(19, **SIZES, max_len=64, tied=False), lambda model: model(TOKENS)[1]),
+    "tied Llama": (lambda: Llama(19, **SIZES, max_len=64, tied=True), lambda model: model(TOKENS)[1]),
     "BERT": (lambda: Bert(19, **SIZES, max_len=64), lambda model: model(TOKENS)[1]),
     "encoder-decoder": (lambda: EncoderDecoder(19, 17, **SIZES), lambda model: model(TOKENS, TOKENS)),
 }
@@ -43,8 +44,9 @@ def test_adapters_learn_everywhere_and_can_be_merged(kind, dora):
 
     model, call = model_of(kind)
     plain = call(model)
-    linear = [name for name, part in model.named_modules() if type(part) is nn.Linear]
-    targets = sorted({name.rpartition(".")[2] for name in linear})
+    parts = model.named_modules()
+    named = [name for name, part in parts if type(part) in (nn.Linear, nn.Embedding)]
+    targets = sorted({name.rpartition(".")[2] for name in named})
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules=targets, use_dora=dora)).eval()
     torch.testing.assert_close(call(adapted), plain, rtol=1e-4, atol=1e-4)
     call(adapted).square().sum().backward()

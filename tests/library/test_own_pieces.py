@@ -1,12 +1,13 @@
 """What a reader wrote is used by the page, in any style, and an error says whose code took part."""
 
+import nbformat
 import pytest
 import torch
 from exercise_cells import CHAPTERS, pieces_of
 from IPython.core.interactiveshell import InteractiveShell
 
 from mha_course import built
-from mha_course.exercises import own
+from mha_course.exercises import check_head, own
 
 PIECES = {name: page.stem for page in sorted(CHAPTERS.glob("*.ipynb")) for name in pieces_of(page.stem)}
 # Right answers in other styles than that of the solution.
@@ -71,6 +72,18 @@ class MyPositions(torch.nn.Module):
         self.rows = torch.nn.Embedding.from_pretrained(encoding_by_loops(max_len, embed_dim))
     def forward(self, x):
         return x + self.rows(torch.arange(x.shape[1], device=x.device))""",
+    "MyGPT": """
+class MyGPT(MyGPT):
+    def forward(self, tokens):
+        x = self.embedding(tokens) + self.position_embedding.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x, torch.ones(2 * tokens.shape[1:]).tril().bool())
+        return torch.nn.functional.linear(self.norm(x), self.output.weight)""",
+    "my_probabilities": """
+def my_probabilities(logits, temperature=1.0, top_k=None):
+    kept = logits >= logits.sort(descending=True).values[..., (top_k or 0) - 1, None]
+    weights = (logits / temperature).exp() * kept
+    return weights / weights.sum(-1, keepdim=True)""",
 }
 
 
@@ -135,3 +148,27 @@ def test_a_cell_that_fails_says_which_piece_it_used(shell, capsys):
     [line] = said(shell, capsys, "del my_attention", "my_attention(1, 2, 3)")
     assert line.startswith("`my_attention` is written in a cell that was not run.")
     assert said(shell, capsys, "1 / 0", "1 / 1", "this is no Python") == []
+
+
+def test_a_class_is_a_stub_or_the_readers_but_not_what_the_page_shows_complete(shell, capsys):
+    pieces = pieces_of("03_multi_head_attention")
+    stub = pieces["MyHead"]["stub"].source
+    [line] = said(shell, capsys, stub, "MyHead(12, 4)(1)")
+    assert line.startswith("`MyHead` is still a stub")
+    notebook = nbformat.read(CHAPTERS / "03_multi_head_attention.ipynb", as_version=4)
+    [complete] = [cell.source for cell in notebook.cells if cell.id == "build-loop"]
+    assert "MyHeadLoop" in complete
+    shell.user_ns["MyHead"] = built.MyHead
+    assert said(shell, capsys, complete, "MyHeadLoop(12, 3)(1, 2, 3)") == []
+    [line] = said(
+        shell, capsys, complete.replace("dim=1", "dim=9"), "MyHeadLoop(12, 3)(*3 * [torch.ones(1, 2, 12)])"
+    )
+    assert line.startswith("Your `MyHeadLoop` took part in this.")
+
+
+def test_the_stub_of_a_head_is_told_what_to_write_first():
+    names = space()
+    exec(pieces_of(PIECES["MyHead"])["MyHead"]["stub"].source, names)  # noqa: S102
+    assert check_head(names["MyHead"]).message.endswith(
+        "the class is not finished: `__init__` makes no `q_proj`. Write it there first, then `forward`."
+    )

@@ -19,7 +19,7 @@ from mha_course.widgets import attention_stepper as module
 from mha_lib import MultiHeadAttention
 
 BY_HAND = ["we like tea", "tea", "tea we we like tea we like"]
-BLANK = "the doctor's friends near the baker ___ late in the garden"
+BLANK = "the old baker's sailors near the teacher ___ happy in the station"
 # Twelve words, which are all that fit, the longest among them.
 LONG = "in the library the teachers' sailors near the doctors ___ happy today"
 TRAINED = [BLANK, "sailor", LONG]
@@ -112,11 +112,11 @@ def test_trained_heads_are_those_of_the_layer_and_find_the_subject():
     for head in range(4):
         stepper.head = head
         torch.testing.assert_close(stepper.numbers()["weights"], weights[0, head])
-    # The question above the widget has one answer: head 0, which skips the nearer baker.
+    # The question above the widget has one answer: head 0, which skips the nearer teacher.
     words = BLANK.split()
     first = weights[0, :, words.index("___")].argmax(-1).tolist()
-    assert [head for head in range(4) if words[first[head]] == "friends"] == [0]
-    assert weights[0, 0, 6, 5] < 0.01 < 0.99 < weights[0, 0, 6, 2]
+    assert [head for head in range(4) if words[first[head]] == "sailors"] == [0]
+    assert weights[0, 0, 7, 6] < 0.01 < 0.98 < weights[0, 0, 7, 3]
 
 
 def test_settings_that_depend_on_each_other():
@@ -124,7 +124,7 @@ def test_settings_that_depend_on_each_other():
     stepper.sentence = "tea like"
     assert stepper.query == 1
     stepper.vectors = "trained"
-    assert (stepper.sentence, stepper.query, stepper.words[stepper.query]) == (BLANK, 6, "___")
+    assert (stepper.sentence, stepper.query, stepper.words[stepper.query]) == (BLANK, 7, "___")
     stepper.head = 3
     stepper.vectors = "by hand"
     assert (stepper.sentence, stepper.head, stepper.query) == ("we like tea", 0, 0)
@@ -302,26 +302,26 @@ def test_trained_vectors_are_seen_in_colour(opened):
     stepper = AttentionStepper(vectors="trained", head=2)
     host = opened(vectors="trained", head=2)
     found = {name: numbers.tolist() for name, numbers in stepper.numbers().items()}
-    weights = found["weights"][6]
+    weights = found["weights"][7]
     rows = zip(*(found[name] for name in ("x", "query", "key", "value")), strict=True)
     assert_strips(seen_strips(host), [vector for row in rows for vector in row])
     step = lambda number: host.get_by_role("button", name=f"Step {number}").click()  # noqa: E731
     step(2)
-    products = [[a * b for a, b in zip(found["query"][6], key, strict=True)] for key in found["key"]]
+    products = [[a * b for a, b in zip(found["query"][7], key, strict=True)] for key in found["key"]]
     assert_strips(seen_strips(host), products)
     step(5)
     pairs = zip(found["value"], weights, strict=True)
     assert_strips(seen_strips(host), [v for value, w in pairs for v in (value, [w * n for n in value])])
     step(6)
     strips = seen_strips(host)
-    assert_strips(strips[:12], [*found["weighted"], found["output"][6]])
-    assert_strips(strips[12:], found["output"])
+    assert_strips(strips[:13], [*found["weighted"], found["output"][7]])
+    assert_strips(strips[13:], found["output"])
     # The number under the pointer is read out.
     step(1)
     strip = host.locator(".mha-strips .mha-strip:visible").nth(4 * 2 + 3)  # the value of the third word
     width = strip.bounding_box()["width"]
     strip.hover(position={"x": width * 4.5 / 12, "y": 5})
-    told = f"v of friends, entry 5 of 12: {minus(found['value'][2][4])}"
+    told = f"v of baker's, entry 5 of 12: {minus(found['value'][2][4])}"
     expect(host.locator(".mha-pane:visible .mha-readout")).to_have_text(told)
 
 
@@ -343,11 +343,11 @@ def test_trained_steps_of_every_head(opened):
             if step == 2:  # the three products of the largest size are written out, the largest first
                 found = stepper.numbers()
                 for (_, (sum_, _)), key in zip(visible_lines(host), found["key"], strict=True):
-                    sizes = (found["query"][6] * key).abs().sort(descending=True).values[:3]
+                    sizes = (found["query"][7] * key).abs().sort(descending=True).values[:3]
                     written = [abs(evaluate(term)) for term in sum_.split(" + ")[:3]]
                     assert written == pytest.approx(sizes.tolist(), abs=6e-4)
             if step == 4:
-                row = stepper.numbers()["weights"][6]
+                row = stepper.numbers()["weights"][7]
                 word = stepper.words[row.argmax()]
                 expect(host.locator(".mha-finding:visible")).to_have_text(
                     re.compile(f"“.?___.?” gives most weight, {row.max():.2f}, to “.?{word}.?”")
@@ -374,7 +374,7 @@ def test_the_kind_of_vectors_is_chosen_in_the_page(opened):
     stepper.vectors = "trained"
     expect(host.get_by_label("sentence", exact=True)).to_have_value(BLANK)
     expect(host.locator(".mha-head-choice label:visible")).to_have_count(4)
-    expect(host.get_by_role("radio", name="___, token 7 of 11")).to_be_checked()
+    expect(host.get_by_role("radio", name="___, token 8 of 12")).to_be_checked()
     assert_shows_numbers(host, stepper)
     host.locator(".mha-head-choice label").nth(3).click()
     stepper.head = 3
@@ -563,7 +563,7 @@ def test_step_1_says_where_the_numbers_of_a_word_come_from(opened):
             f"The numbers of “{word}” are given: x = ({numbers}). Each entry of q, k and v is the dot "
             "product of x with one column of the matrix."
         )
-    for query, word in ((4, "the"), (6, "___")):
+    for query, word in ((5, "the"), (7, "___")):
         host = opened(vectors="trained", query=query, head=query // 2, step=1)
         x = trained_inputs(BLANK.split(), 0)[0][query]
         numbers = ", ".join(f"{number:.2f}".replace("-", "−") for number in x[:4])

@@ -296,7 +296,7 @@ function sixQuestion(frame, { isTrained, sentence }) {
   if (!isTrained) return "What comes out for the chosen token? Work out each number before you press Next.";
   // The words of this question are those of the sentence with which the model opens.
   return sentence === frame.get("beginnings").trained
-    ? "This model fills in the blank: “is” or “are”? Which head looks from ___ to the subject, “friends”, and skips the nearer “baker”? Predict, then try each head at step 4."
+    ? "This model fills in the blank: “is” or “are”? Which head looks from ___ to the subject, “sailors”, and skips the nearer “teacher”? Predict, then try each head at step 4."
     : "Where does each head look from the chosen token? Predict, then try each head at step 4.";
 }
 

@@ -1,0 +1,95 @@
+"""The reader's GPT is the library's GPT-2; the file to take home trains, writes, and says what is wrong."""
+
+import runpy
+import subprocess
+import sys
+
+import budgets
+import built
+import pytest
+import torch
+
+from mha_course.built import MyGPT, my_write
+from mha_lib import GPT2, generate
+
+TEXT = "the old baker's sailors near the teacher are happy in the station. " * 30
+# As on a machine that has torch, and none of the packages of the course.
+ALONE = """import runpy, sys
+sys.modules |= dict.fromkeys(["mha_lib", "mha_course", "numpy"])
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0])"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """A function that runs the file on a text: what it printed, and the sentence that it ended with."""
+
+    def run(content, *options):
+        monkeypatch.chdir(tmp_path)
+        if content is not None:
+            (tmp_path / "text.txt").write_bytes(content)
+        monkeypatch.setattr(sys, "argv", ["my_gpt.py", "text.txt", *options])
+        ended = None
+        try:
+            runpy.run_path(str(built.HOME))
+        except SystemExit as error:
+            ended = error.code
+        return capsys.readouterr().out, ended
+
+    return run
+
+
+@pytest.mark.parametrize("sizes", [(11, 6, 3, 1, 5), (7, 10, 2, 3, 13)])
+def test_the_readers_model_is_gpt_2(sizes):
+    vocab_size, width, heads, layers, max_len = sizes
+    torch.manual_seed(0)
+    model = MyGPT(*sizes).double()
+    shape = (vocab_size, width, heads, 4 * width, layers)
+    library = GPT2(*shape, max_len=max_len, activation="relu", tied=False).double().eval()
+    state, stack = model.state_dict().items(), ("blocks.", "norm.")
+    library.load_state_dict({"encoder." * name.startswith(stack) + name: w for name, w in state})
+    tokens, new = torch.randint(vocab_size, (3, max_len)), max_len - 2
+    torch.testing.assert_close(model(tokens), library(tokens)[1])
+    # With one seed both draw the same text, from the same probabilities.
+    for options in ({"top_k": 1}, {"temperature": 0.7}, {"temperature": 2.0, "top_k": 3}):
+        drawn = {"temperature": 1.0, "generator": torch.Generator().manual_seed(5)} | options
+        theirs = generate(library, tokens[:1, :2], max_new=new, **drawn)[0][0, 0]
+        assert torch.equal(my_write(model, tokens[0, :2], new, seed=5, **options)[2:], theirs)
+
+
+def test_the_file_trains_and_writes_with_torch_alone(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT.replace("old", "ältere"), encoding="utf-8")
+    options = ["text.txt", "--prompt", "the ä", "--steps", "100"]
+    command = [sys.executable, "-X", "utf8", "-W", "ignore", "-c", ALONE, str(built.HOME), *options]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False)
+    assert told.returncode == 0, told.stderr
+    *losses, written = told.stdout.split("\n", 10)
+    first, last = (float(line.split("held-out ")[1]) for line in (losses[0], losses[-1]))
+    assert last < 0.8 * first
+    assert written.startswith("the ä")
+    assert len(written.removesuffix("\n")) == 5 + 500
+
+
+def test_a_prompt_may_be_longer_than_what_the_model_sees(run):
+    told, ended = run(TEXT.encode(), "--prompt", "the " * 2500, "--steps", "100")
+    assert ended is None
+    assert len(told.splitlines()[-1]) == 10_000 + 500
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        (None, [], "text.txt cannot be read: No such file or directory."),
+        (b"", [], "text.txt has 0 characters, at least 650 are needed."),
+        ("Grüße ".encode("latin-1") * 200, [], "text.txt is not UTF-8: save it as plain text in UTF-8."),
+        (TEXT.encode(), ["--prompt", ""], "The prompt is empty: give the model at least one character."),
+        (TEXT.encode(), ["--prompt", "Zoë"], "The prompt has characters that the text lacks: ['Z', 'ë']."),
+        (TEXT.encode(), ["--steps", "3"], "There must be at least 100 steps, and not 3."),
+    ],
+)
+def test_the_file_says_what_is_wrong_in_one_sentence(run, content, options, message):
+    assert run(content, *options) == ("", message)
+
+
+def test_the_file_can_be_read_in_one_sitting():
+    assert budgets.code_lines(built.HOME.read_text(encoding="utf-8")) <= 150
