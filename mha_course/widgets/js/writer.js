@@ -2,7 +2,7 @@
 // drawn, and the map of each head, can be seen. Heads can be switched off.
 
 import { headColor } from "./colors.js";
-import { formatNumber } from "./format.js";
+import { countOf, formatNumber } from "./format.js";
 import { element, mark, setText, widget } from "./frame.js";
 import { headGallery } from "./head_gallery.js";
 import { colorBar } from "./number_map.js";
@@ -168,7 +168,7 @@ function drawnLine() {
     mark(number, "number", view.number);
     setText(drawn, characterName(view.alphabet[view.drawn]));
     mark(drawn, "drawn", view.drawn);
-    if (node.childNodes.length === 0) node.append("The seed draws ", number, " here. With the bars end to end, it falls on ", drawn, ".");
+    if (node.childNodes.length === 0) node.append("The seed draws ", number, " here. With the bars of all characters end to end, it falls on ", drawn, ".");
   }
   return { node, draw };
 }
@@ -180,7 +180,7 @@ function describeReading({ maps, layer, head, seen }) {
     .slice(0, MOST_READ)
     .map(({ weight, index }) => {
       const back = seen.length - 1 - index;
-      return `${characterName(seen[index])} (${back === 0 ? "the last" : `${back} before it`}) ${formatNumber(weight, 2)}`;
+      return `${characterName(seen[index])} (${back === 0 ? "the last" : `${back} before the last`}) ${formatNumber(weight, 2)}`;
     });
   return `To foretell what follows, head ${head} of layer ${layer} reads most: ${most.join(", ")}.`;
 }
@@ -258,8 +258,8 @@ function buildWriter(frame) {
       { digits: 3, now: likely.findIndex(({ token }) => token === view.drawn) },
     );
     drawn.draw(view);
-    const full = view.place >= MAX_WRITTEN ? `, and no more than ${MAX_WRITTEN} are` : "";
-    setText(told, `${view.place} characters are written${full}. The model sees the last ${view.seen.length} of the text.`);
+    const full = view.place >= MAX_WRITTEN ? `, which is the most` : "";
+    setText(told, `${countOf(view.place, "character")} written${full}. The model sees the last ${view.seen.length} of the text.`);
     setText(caption, describeReading(view));
     gallery.draw([view.maps], [view.gates], [0, view.layer, view.head]);
     large.draw(view);
