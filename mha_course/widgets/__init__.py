@@ -14,6 +14,7 @@ from mha_course.widgets.line_order import Distractor, LineOrder
 from mha_course.widgets.map_prediction import MapPrediction
 from mha_course.widgets.mask_painter import MaskPainter
 from mha_course.widgets.mask_translator import MaskTranslator
+from mha_course.widgets.packing import round_to_bytes
 from mha_course.widgets.path_explorer import PathExplorer
 from mha_course.widgets.pooling_explorer import PoolingExplorer
 from mha_course.widgets.position_explorer import PositionExplorer
@@ -27,10 +28,10 @@ from mha_course.widgets.translator import (
     Translator,
     attention_layers,
     pack_model,
-    round_to_bytes,
     unpack_model,
 )
 from mha_course.widgets.typed_answer import TypedAnswer
+from mha_course.widgets.writer import Writer
 
 __all__ = [
     "AblationLab",
@@ -58,6 +59,7 @@ __all__ = [
     "ScoreExplorer",
     "Translator",
     "TypedAnswer",
+    "Writer",
     "attention_layers",
     "pack_model",
     "puzzle",

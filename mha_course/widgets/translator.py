@@ -30,7 +30,7 @@ from mha_course.data.dates import (
 from mha_course.experiments import load_experiment
 from mha_course.widgets._base import Explorer, Given
 from mha_course.widgets._traits import Choice, Flag, Numbers, Text, Whole, among, within
-from mha_course.widgets.packing import pack, unpack
+from mha_course.widgets.packing import pack_parameters, unpack_parameters
 from mha_lib._checks import check_type, refusal
 from mha_lib.generation import beam_decode, greedy_decode
 from mha_lib.inspection import capture_attention, gate_heads
@@ -55,25 +55,6 @@ EXPERIMENT = "dates"
 _GREEDY: dict[str, Any] = {"start": START, "end": END, "max_len": TARGET_LENGTH}
 
 
-def round_to_bytes(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """A matrix as signed bytes and one scale for each row: the greatest entry of a row becomes 127 or -127.
-
-    Args:
-        matrix: floating-point, (rows, columns).
-
-    Returns:
-        (numbers, scales): int8 (rows, columns) and float32 (rows,). The product of a number and the scale of
-        its row is at most half a scale from the entry.
-
-    Example:
-        >>> round_to_bytes(torch.tensor([[1.0, -0.5], [0.0, 0.0]]))[0].tolist()
-        [[127, -64], [0, 0]]
-    """
-    largest = matrix.detach().float().abs().amax(1)
-    scales = torch.where(largest > 0, largest, 1.0) / 127
-    return (matrix.detach() / scales.unsqueeze(1)).round().to(torch.int8), scales
-
-
 def pack_model(model: EncoderDecoder) -> dict[str, Any]:
     """A model as the page stores it: matrices in bytes with a scale for each row, vectors in float32.
 
@@ -90,25 +71,10 @@ def pack_model(model: EncoderDecoder) -> dict[str, Any]:
         >>> packed["num_heads"], packed["shapes"][-2:]
         (3, [['output.weight', 5, 6], ['output.bias', 5]])
     """
-    shapes, numbers, floats = [], [], []
-    squares = torch.zeros(2)
-    for name, parameter in model.named_parameters():
-        shapes.append([name, *parameter.shape])
-        own = parameter.detach().float()
-        if own.ndim == 2:
-            rounded, scales = round_to_bytes(own)
-            numbers.append(rounded.flatten())
-            change = own - rounded * scales.unsqueeze(1)
-            squares += torch.stack((change.square().sum(), own.square().sum()))
-            own = scales
-        floats.append(own)
     return {
         "num_heads": model.encoder.num_heads,
         "num_layers": len(model.encoder.blocks),
-        "shapes": shapes,
-        "int8": pack(torch.cat(numbers), torch.int8),
-        "float32": pack(torch.cat(floats)),
-        "error": float((squares[0] / squares[1]).sqrt()),
+        **pack_parameters(model),
     }
 
 
@@ -127,20 +93,7 @@ def unpack_model(packed: Mapping[str, Any]) -> EncoderDecoder:
         >>> (rounded.output.weight - model.output.weight).abs().max().item() < 0.01
         True
     """
-    numbers, floats = (
-        unpack(packed["int8"], -1, dtype=torch.int8),
-        unpack(packed["float32"], -1),
-    )
-    state = {}
-    for name, *shape in packed["shapes"]:
-        own, floats = floats[: shape[0]], floats[shape[0] :]
-        if len(shape) == 2:
-            count = shape[0] * shape[1]
-            # A product of 8 and 24 bits, rounded once: the same number on every machine.
-            own = numbers[:count].view(shape).float() * own.unsqueeze(1)
-            numbers = numbers[count:]
-        state[name] = own
-    return _model_of(state, packed["num_heads"])
+    return _model_of(unpack_parameters(packed), packed["num_heads"])
 
 
 def _model_of(state: Mapping[str, Tensor], num_heads: int) -> EncoderDecoder:

@@ -388,6 +388,12 @@ RULES = [
      "text must be a date that the model can read: The model cannot read"),
     ("Translator", "layer", 2, "layer must lie in 0..1, got 2"),
     ("Translator", "head", 2, "head must lie in 0..1, got 2"),
+    ("Writer", "prompt", "", "prompt must be a text that the model can read: Type at least one character"),
+    ("Writer", "prompt", "a🙂", "The model cannot read a character that it has never seen: “🙂”"),
+    ("Writer", "prompt", "a" * 10_000, "10,000 characters are too many: a prompt has at most 1,000"),
+    ("Writer", "written", "a" * 501, "501 characters are too many"),
+    ("Writer", "layer", 2, "layer must lie in 0..1, got 2"),
+    ("Writer", "gates", [0.5] * 8, "gates must hold 8 numbers, each 0 or 1"),
     ("CostCalculator", "num_heads", 5, "num_heads must divide embed_dim=4096, got 5"),
     ("CostCalculator", "num_kv_heads", 5, "num_kv_heads must divide num_heads=32, got 5"),
     ("MaskPainter", "painted", "11111", "painted must be 5 groups of 5 digits 0 or 1"),
@@ -453,7 +459,9 @@ def answering_heads():
     return HeadExplorer([HeadExample.stored("two pointers", models, tokens, words, **options)])
 
 
-MODELS = ("AblationLab", "AttentionStepper", "HeadExplorer", "HeadsMeet", "ScoreExplorer", "Translator")
+MODELS = (
+    "AblationLab", "AttentionStepper", "HeadExplorer", "HeadsMeet", "ScoreExplorer", "Translator", "Writer",
+)  # fmt: skip
 
 
 def test_the_widgets_that_store_numbers_as_text_are_known():

@@ -21,7 +21,8 @@ from widget_page import ByHand, assert_shows_numbers, in_browser, run_copied_cod
 
 from mha_course.data import dates as date_data
 from mha_course.widgets import Translator, translator
-from mha_course.widgets.translator import attention_layers, pack_model, round_to_bytes, unpack_model
+from mha_course.widgets.packing import round_to_bytes
+from mha_course.widgets.translator import attention_layers, pack_model, unpack_model
 from mha_lib import beam_decode, capture_attention, gate_heads, greedy_decode
 from mha_lib.seq2seq import EncoderDecoder
 

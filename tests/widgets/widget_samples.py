@@ -15,7 +15,8 @@ from mha_course.widgets.puzzles import PUZZLES
 from mha_course.widgets.quiz import Question, Quiz
 from mha_course.widgets.translator import Translator
 from mha_course.widgets.typed_answer import TypedAnswer
-from mha_lib import MultiHeadAttention
+from mha_course.widgets.writer import Writer
+from mha_lib import GPT2, MultiHeadAttention
 from mha_lib.positional import LearnedPositionalEncoding
 from mha_lib.seq2seq import EncoderDecoder
 
@@ -110,6 +111,15 @@ def line_order():
     return LineOrder(**PUZZLES["masked softmax"])
 
 
+def writer():
+    """Two layers of four heads that have learned nothing, but are not indifferent; nine positions."""
+    torch.manual_seed(0)
+    model = GPT2(12, 16, 4, 64, 2, max_len=9, activation="relu", tied=False)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    return Writer(model, "\n abcdefghno", prompt="a bad", written=" egg")
+
+
 # All other widgets can be made without arguments.
 SAMPLES = {
     name: cls
@@ -120,5 +130,5 @@ SAMPLES = {
 } | {
     "AblationLab": ablation_lab, "HeadExplorer": head_explorer, "HeadsMeet": heads_meet,
     "LineOrder": line_order, "MapPrediction": map_prediction, "Quiz": quiz, "Translator": translator,
-    "TypedAnswer": typed_answer,
+    "TypedAnswer": typed_answer, "Writer": writer,
 }  # fmt: skip

@@ -4,9 +4,9 @@
 import { headColor, inkOn, viridis } from "./colors.js";
 import { formatNumber } from "./format.js";
 import { element, mark, widget } from "./frame.js";
+import { headGallery } from "./head_gallery.js";
 import { colorBar } from "./number_map.js";
 import { bars, checkbox, slider } from "./parts.js";
-import { pixelCanvas } from "./pixel_canvas.js";
 import { sizedMap } from "./pixel_map.js";
 import { textField } from "./text_field.js";
 import {
@@ -107,7 +107,7 @@ const letterSign = (letter) => (letter === " " ? "␣" : letter);
 /**
  * Loads a script that hands one model over, as a page may do that was opened from disk.
  * @param {string} address @param {string} name of the file, which the script repeats
- * @returns {Promise<import("./translator_math.js").StoredTranslator>}
+ * @returns {Promise<import("./transformer_math.js").StoredModel>}
  */
 function loadModelFile(address, name) {
   return new Promise((resolve, reject) => {
@@ -429,74 +429,6 @@ function answerList() {
 
 // Maps
 
-/** A small map for each head, which a click chooses, above the switch of the head. @param {Frame} frame */
-function headGallery(frame) {
-  const node = element("div", { class: "mha-gallery" });
-  /** @type {{card: HTMLElement, radio: HTMLInputElement, box: HTMLInputElement, canvas: ReturnType<typeof pixelCanvas>}[]} */
-  let cards = [];
-  let sizes = [0, 0];
-  frame.listen(node, "change", (event) => {
-    const index = cards.findIndex(({ card }) => card.contains(event.target));
-    const [layers, heads] = sizes;
-    if (event.target.type === "checkbox") {
-      const gates = [...frame.get("gates")];
-      gates[index] = event.target.checked ? 1 : 0;
-      frame.set({ gates });
-    } else {
-      const kind = Math.floor(index / (layers * heads));
-      frame.set({ attention: ATTENTIONS[kind], layer: Math.floor(index / heads) % layers, head: index % heads });
-    }
-  });
-
-  /** @param {number} kind @param {number} layer @param {number} head */
-  function makeCard(kind, layer, head) {
-    const where = `${KINDS[kind].title}, layer ${layer}, head ${head}`;
-    const radio = element("input", { type: "radio", name: "map", class: "mha-over-map", "aria-label": where });
-    const box = element("input", { type: "checkbox", "aria-label": `${where} is on` });
-    const canvas = pixelCanvas();
-    const choose = element("label", { class: "mha-choose" }, radio, canvas.node);
-    const gate = element("label", { class: "mha-gate" }, box, element("span", { text: head, "aria-hidden": "true" }));
-    const card = element("div", { class: "mha-card" }, choose, gate);
-    card.style.setProperty("--head", headColor(head));
-    cards.push({ card, radio, box, canvas });
-    return card;
-  }
-
-  /** @param {number} layers @param {number} heads */
-  function rebuild(layers, heads) {
-    cards = [];
-    sizes = [layers, heads];
-    node.style.setProperty("--heads", String(heads));
-    node.replaceChildren(
-      ...KINDS.map(({ title, about }, kind) => {
-        const rows = Array.from({ length: layers }, (_, layer) => {
-          const own = Array.from({ length: heads }, (_, head) => makeCard(kind, layer, head));
-          return element("div", { class: "mha-layer" }, element("span", { class: "mha-hint", text: `layer ${layer}` }), ...own);
-        });
-        const legend = element("legend", {}, element("b", { text: title }), ` – ${about}`);
-        return element("fieldset", {}, legend, ...rows);
-      }),
-    );
-  }
-
-  /** @param {TranslatorView} view */
-  function draw({ state, found }) {
-    const { numLayers, numHeads } = state.model;
-    if (String(sizes) !== String([numLayers, numHeads])) rebuild(numLayers, numHeads);
-    cards.forEach(({ card, radio, box, canvas }, index) => {
-      const kind = Math.floor(index / (numLayers * numHeads));
-      const [layer, head] = [Math.floor(index / numHeads) % numLayers, index % numHeads];
-      const isOn = state.gates[kind][layer][head] === 1;
-      canvas.draw(found.maps[kind][layer][head], SHARES);
-      radio.checked = kind === state.kind && layer === state.layer && head === state.head;
-      box.checked = isOn;
-      card.classList.toggle("mha-off", !isOn);
-      card.classList.toggle("mha-chosen", radio.checked);
-    });
-  }
-  return { node, draw };
-}
-
 /** The map of the chosen head, large. @param {Frame} frame */
 function chosenMap(frame) {
   const title = element("p", { class: "mha-title mha-of-head" });
@@ -662,21 +594,18 @@ function buildTranslator(frame) {
   const heads = slider(frame, "num_heads", (value) => frame.set({ num_heads: value }));
   const beam = slider(frame, "beam_size", "beam_size", (value) => ({ text: value === 1 ? "greedy" : `beam ${value}` }));
   const letter = slider(frame, "letter", (value) => frame.set({ letter: value }));
-  const allOn = element("button", { type: "button", text: "All heads on" });
-  frame.listen(allOn, "click", () => frame.set({ gates: frame.get("gates").map(() => 1) }));
   const [letters, answer, verdict] = [letterStrip(frame), answerStrip(frame), verdictLine()];
   const caption = element("p", { class: "mha-caption" });
   const player = stepPlayer(frame);
   const next = bars("probabilities", "muted");
   const nextTitle = element("p", { class: "mha-title" });
   const answers = answerList();
-  const gallery = headGallery(frame);
+  const gallery = headGallery(frame, KINDS, (kind, layer, head) => frame.set({ attention: ATTENTIONS[kind], layer, head }));
   const large = chosenMap(frame);
   const counter = rightCounter(frame);
   const rounding = element("p", { class: "mha-hint" });
   const chances = element("div", { class: "mha-panes" }, element("div", {}, nextTitle, next.node), answers.node);
-  const gates = element("div", { class: "mha-all-on" }, element("p", { class: "mha-title", text: "All heads: choose a map; switch heads off" }), allOn);
-  const details = element("div", { class: "mha-details" }, chances, gates, gallery.node, large.node, counter.node, rounding);
+  const details = element("div", { class: "mha-details" }, chances, ...gallery.nodes, large.node, counter.node, rounding);
   const strips = element(
     "div",
     { class: "mha-strips" },
@@ -703,7 +632,8 @@ function buildTranslator(frame) {
       { digits: 3, now: chances.findIndex(({ token }) => token === written) },
     );
     answers.draw(view);
-    gallery.draw(view);
+    const { gates, kind, layer, head } = view.state;
+    gallery.draw(view.found.maps, gates, [kind, layer, head]);
     large.draw(view);
     if (error !== undefined) rounding.textContent = `The weights have 8 bits each; rounding changed them by ${formatNumber(100 * error, 2)} % (root mean square).`;
   }

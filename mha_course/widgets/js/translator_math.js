@@ -2,34 +2,29 @@
 // with a cache of keys and values, greedy and beam decoding. Pure functions, no DOM. Weights are float32 numbers that were
 // rounded to 8 bits, and sums are float64, as in the model that Python compares with.
 
+import { zeroMatrix } from "./attention_math.js";
 import {
-  attentionPooling,
-  bytesFromBase64,
-  mergeHeads,
-  numbersFromFloat32,
-  scaledDotProductScore,
-  splitHeads,
-  zeroMatrix,
-} from "./attention_math.js";
+  addAttention,
+  addFeedForward,
+  applyLinear,
+  applyNorm,
+  remember,
+  unpackParts,
+} from "./transformer_math.js";
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
+/** @typedef {import("./transformer_math.js").StoredModel} StoredModel */
+/** @typedef {import("./transformer_math.js").Weight} Weight */
+/** @typedef {import("./transformer_math.js").Linear} Linear */
+/** @typedef {import("./transformer_math.js").Stack} Stack */
+/** @typedef {import("./transformer_math.js").AttentionPart} AttentionPart */
+/** @typedef {import("./transformer_math.js").Remembered} Remembered */
 
 export const ATTENTIONS = ["encoder", "decoder", "cross"]; // the order of their gates
 
-const NORM_EPSILON = 1e-5; // of torch's layer norms
 const POSITION_BASE = 10_000;
 // What Python's str.split() takes for a space; JavaScript has other rules.
 const DATE_SPACES = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/u;
-
-/**
- * @typedef {object} StoredTranslator
- * @property {number} num_heads
- * @property {number} num_layers
- * @property {(string | number)[][]} shapes name and sizes of each parameter
- * @property {string} int8 the matrices, a signed byte for each number, in base64
- * @property {string} float32 in base64: for each matrix the scales of its rows, for each vector its numbers
- * @property {number} error how far rounding moved the weights: root mean square, relative to that of the weights
- */
 
 /**
  * What the model reads and writes. A letter's token is its place in `letters`, counted from 1.
@@ -42,20 +37,14 @@ const DATE_SPACES = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202
  * @property {number} target_length at most so many tokens of an answer
  */
 
-/** @typedef {{data: Float64Array, rows: number, columns: number}} Weight */
-/** @typedef {{weight: Weight, bias?: Float64Array}} Linear */
-/** @typedef {{weight: Float64Array, bias?: Float64Array}} Norm */
-/** @typedef {{query: Linear, key: Linear, value: Linear, out: Linear, norm: Norm}} AttentionPart */
-/** @typedef {{self: AttentionPart, cross?: AttentionPart, up: Linear, down: Linear, norm: Norm}} Block */
-
 /**
  * @typedef {object} TranslatorModel
  * @property {number} numHeads
  * @property {number} numLayers
  * @property {Weight} source embeddings
  * @property {Weight} target embeddings
- * @property {{blocks: Block[], norm: Norm}} encoder
- * @property {{blocks: Block[], norm: Norm}} decoder
+ * @property {Stack} encoder
+ * @property {Stack} decoder
  * @property {Linear} output
  */
 
@@ -63,7 +52,6 @@ const DATE_SPACES = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202
 /** @typedef {Float64Array[][]} HeadRows by layer and head, the weights of one query */
 /** @typedef {{logits: Float64Array, decoder: HeadRows, cross: HeadRows}} DateStep */
 /** @typedef {{states: Matrix, maps: Matrix[][]}} DateMemory the encoder's states, and its weights by layer and head */
-/** @typedef {{keys: Matrix[], values: Matrix[]}} Remembered by head */
 /** @typedef {{length: number, blocks: {self: Remembered, cross: Remembered}[]}} Decoding what decoding remembers */
 
 // Texts
@@ -139,124 +127,18 @@ export function dateDoubt(text, answer) {
 
 // The model
 
-/**
- * The parameters of a stored model, from 8 bits to float32 exactly as Python computes them.
- * @param {StoredTranslator} stored
- */
-function unpackParameters({ shapes, int8, float32 }) {
-  const sizes = /** @type {[string, number, number?][]} */ (shapes);
-  if (!Array.isArray(sizes)) throw new RangeError("shapes must hold the sizes of the parameters: what the page stores is damaged");
-  const entries = sizes.reduce((sum, [, rows, columns]) => sum + (columns === undefined ? 0 : rows * columns), 0);
-  const bytes = new Int8Array(bytesFromBase64(int8, "int8", entries).buffer);
-  const floats = numbersFromFloat32(float32, "float32", sizes.reduce((sum, [, rows]) => sum + rows, 0));
-  /** @type {Object<string, Weight>} */
-  const parameters = {};
-  let [byte, float] = [0, 0];
-  for (const [name, rows, columns] of sizes) {
-    const own = floats.subarray(float, (float += rows));
-    const data = new Float64Array(rows * (columns ?? 1));
-    if (columns === undefined) data.set(own);
-    // A product of 8 and 24 bits is exact in float64; torch rounds it to float32.
-    else for (let i = 0; i < data.length; i++) data[i] = Math.fround(bytes[byte++] * own[Math.floor(i / columns)]);
-    parameters[name] = { data, rows, columns: columns ?? 1 };
-  }
-  return parameters;
-}
-
-/** @param {StoredTranslator} stored @returns {TranslatorModel} */
+/** @param {StoredModel} stored @returns {TranslatorModel} */
 export function unpackTranslator(stored) {
-  const parameters = unpackParameters(stored);
-  const linear = (/** @type {string} */ name) => ({
-    weight: parameters[`${name}.weight`],
-    bias: parameters[`${name}.bias`]?.data,
-  });
-  const norm = (/** @type {string} */ name) => ({
-    weight: parameters[`${name}.weight`].data,
-    bias: parameters[`${name}.bias`]?.data,
-  });
-  const attention = (/** @type {string} */ name) => ({
-    query: linear(`${name}.q_proj`),
-    key: linear(`${name}.k_proj`),
-    value: linear(`${name}.v_proj`),
-    out: linear(`${name}.out_proj`),
-    norm: norm(`${name}_norm`),
-  });
-  const stack = (/** @type {string} */ name, /** @type {boolean} */ hasMemory) => ({
-    blocks: Array.from({ length: stored.num_layers }, (_, layer) => {
-      const block = `${name}.blocks.${layer}`;
-      return {
-        self: attention(`${block}.self_attention`),
-        cross: hasMemory ? attention(`${block}.cross_attention`) : undefined,
-        up: linear(`${block}.feed_forward.up_proj`),
-        down: linear(`${block}.feed_forward.down_proj`),
-        norm: norm(`${block}.feed_forward_norm`),
-      };
-    }),
-    norm: norm(`${name}.norm`),
-  });
+  const { parameters, linear, stack } = unpackParts(stored);
   return {
     numHeads: stored.num_heads,
     numLayers: stored.num_layers,
     source: parameters["source_embedding.weight"],
     target: parameters["target_embedding.weight"],
-    encoder: stack("encoder", false),
+    encoder: stack("encoder"),
     decoder: stack("decoder", true),
     output: linear("output"),
   };
-}
-
-/** x · weightᵀ + bias @param {Matrix} x @param {Linear} linear @returns {Matrix} */
-function applyLinear(x, { weight: { data, rows, columns }, bias }) {
-  const result = zeroMatrix(x.length, rows);
-  for (let y = 0; y < x.length; y++) {
-    const [row, own] = [x[y], result[y]];
-    let out = 0;
-    // Four outputs at a time read the row once, and their sums do not wait for each other.
-    for (; out + 3 < rows; out += 4) {
-      let [a, b, c, d] = bias ? [bias[out], bias[out + 1], bias[out + 2], bias[out + 3]] : [0, 0, 0, 0];
-      const first = out * columns;
-      const [second, third, fourth] = [first + columns, first + 2 * columns, first + 3 * columns];
-      for (let i = 0; i < columns; i++) {
-        const number = row[i];
-        a += number * data[first + i];
-        b += number * data[second + i];
-        c += number * data[third + i];
-        d += number * data[fourth + i];
-      }
-      own[out] = a;
-      own[out + 1] = b;
-      own[out + 2] = c;
-      own[out + 3] = d;
-    }
-    for (; out < rows; out++) {
-      let sum = bias ? bias[out] : 0;
-      for (let i = 0; i < columns; i++) sum += row[i] * data[out * columns + i];
-      own[out] = sum;
-    }
-  }
-  return result;
-}
-
-/**
- * Each row minus its mean, over its standard deviation, times the weight, plus the bias.
- * @param {Matrix} x @param {Norm} norm @returns {Matrix}
- */
-function applyNorm(x, { weight, bias }) {
-  const result = zeroMatrix(x.length, weight.length);
-  for (let y = 0; y < x.length; y++) {
-    const [row, own] = [x[y], result[y]];
-    let [mean, variance] = [0, 0];
-    for (let i = 0; i < row.length; i++) mean += row[i] / row.length;
-    for (let i = 0; i < row.length; i++) variance += (row[i] - mean) ** 2 / row.length;
-    const scale = 1 / Math.sqrt(variance + NORM_EPSILON);
-    for (let i = 0; i < row.length; i++) own[i] = (row[i] - mean) * scale * weight[i] + (bias ? bias[i] : 0);
-  }
-  return result;
-}
-
-/** Adds to `x` in place: the residual connection. @param {Matrix} x @param {Matrix} added */
-function addInPlace(x, added) {
-  for (let y = 0; y < x.length; y++) for (let i = 0; i < x[y].length; i++) x[y][i] += added[y][i];
 }
 
 /**
@@ -274,34 +156,6 @@ function embedTokens({ data, columns }, tokens, first = 0) {
     }
   });
   return x;
-}
-
-/**
- * Attention with the heads gated, added to `x`.
- * @param {Matrix} x @param {AttentionPart} part @param {Matrix} queries @param {Remembered} remembered
- * @param {readonly number[]} gates @returns {Matrix[]} the weights of each head
- */
-function addAttention(x, part, queries, { keys, values }, gates) {
-  const pooled = splitHeads(queries, gates.length).map((query, head) =>
-    attentionPooling(scaledDotProductScore(query, keys[head]), values[head]),
-  );
-  const outputs = pooled.map(({ output }, head) =>
-    gates[head] === 1 ? output : output.map((row) => row.map((number) => number * gates[head])),
-  );
-  addInPlace(x, applyLinear(mergeHeads(outputs), part.out));
-  return pooled.map(({ weights }) => weights);
-}
-
-/** The feed-forward layer of a block, added to `x`. @param {Matrix} x @param {Block} block */
-function addFeedForward(x, { norm, up, down }) {
-  const hidden = applyLinear(applyNorm(x, norm), up);
-  for (const row of hidden) for (let i = 0; i < row.length; i++) if (row[i] < 0) row[i] = 0;
-  addInPlace(x, applyLinear(hidden, down));
-}
-
-/** @param {AttentionPart} part @param {Matrix} x @param {number} numHeads @returns {Remembered} */
-function remember({ key, value }, x, numHeads) {
-  return { keys: splitHeads(applyLinear(x, key), numHeads), values: splitHeads(applyLinear(x, value), numHeads) };
 }
 
 /**
