@@ -112,7 +112,7 @@ def _run_gpt(answer: Any, sizes: tuple[int, ...], tokens: Tensor) -> Any:
     model = answer(*sizes)
     for name in "embedding position_embedding blocks norm output max_len".split():
         if not hasattr(model, name):
-            raise NotImplementedError(f"`__init__` makes no `{name}`")
+            raise UnfinishedError(f"`__init__` makes no `{name}`. Write it there first")
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for _, parameter in sorted(model.named_parameters()):
