@@ -43,10 +43,10 @@ def finite(*tensors: Tensor) -> bool:
     """Whether all numbers are finite; also False where asking would wait for a GPU or break a graph."""
     if torch.compiler.is_compiling() or not tensors[0].is_cpu:
         return False
-    with suppress(RuntimeError):  # from `vmap`, and fake tensors, which have no numbers
+    # From `vmap` comes an error, and from fake tensors, which have no numbers.
+    with torch.no_grad(), suppress(RuntimeError):
         # A NaN or infinity makes the sum non-finite. A sum that overflows only costs time.
-        sums = map(torch.sum, map(torch.detach, tensors))
-        return all(map(math.isfinite, map(Tensor.item, sums)))
+        return all(map(math.isfinite, map(Tensor.item, map(torch.sum, tensors))))
     return False
 
 
@@ -65,8 +65,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, call: _Call) -> Tensor:
         return _attend_with_sink(query, key, value, call, call.sink)
     mask, bias, is_causal, scale = call.mask, call.bias, call.is_causal, call.scale
     # Without a head axis, torch would make a tensor of all weights.
-    alone = query.ndim == 3
-    if alone:
+    if alone := query.ndim == 3:
         query, key, value = (x.unsqueeze(1) for x in (query, key, value))
         pair = (mask, bias)
         mask, bias = (x if x is None or x.ndim < 3 else x[:, None] for x in pair)
@@ -148,15 +147,14 @@ def _kernel(
         seen = mask if mask.dtype == torch.bool else mask > -torch.inf
         output = output.masked_fill(~seen.any(-1, keepdim=True), 0.0)
     if mark:
-        lost = _nan_rows(query, key, is_causal=is_causal)
-        output = output.masked_fill(lost, torch.nan)
+        output = output.masked_fill(_nan_rows(query, key, is_causal), torch.nan)
     node = None if compiling else output.grad_fn
     if node is not None and node.name().startswith("ScaledDotProduct"):
         node.register_hook(_explain_second_derivative)
     return output
 
 
-def _nan_rows(query: Tensor, key: Tensor, *, is_causal: bool) -> Tensor:
+def _nan_rows(query: Tensor, key: Tensor, is_causal: bool) -> Tensor:
     """Output rows that must be NaN, (batch, heads, q_len, 1): their query is bad, or a key that they see."""
     bad_query = ~query.isfinite().all(-1, keepdim=True)
     bad_key = key.isnan().any(-1, keepdim=True)

@@ -316,9 +316,8 @@ def _decode(
     """Generate from `start`, after the checks of arguments that `generate` names differently."""
     _checks.check_type("model", model, EncoderDecoder)
     _checks.check_positive_int("max_len", max_len)
-    longest = len(model.positions.encoding)
     vocab = _num_embeddings(model.target_embedding)
-    if max_len > longest:
+    if max_len > (longest := len(model.positions.encoding)):
         rule = f"be at most the model's own, {longest}"
         raise _checks.refusal("max_len", rule, max_len)
     for name, token in {"start": start, "end": end}.items():

@@ -641,6 +641,7 @@ def test_nothing_is_stored_without_its_script():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STORED)
+@pytest.mark.newer_torch
 def test_a_short_training_of_each_arm_gives_what_is_stored(name):
     script, stored = load_script(FOLDER / f"{name}.py"), load_experiment(name)
     assert list(script.ARMS) == list(stored.arms)

@@ -136,6 +136,7 @@ DRAWN = {
 
 @KINDS
 @pytest.mark.parametrize("options", DRAWN.values(), ids=DRAWN)
+@pytest.mark.newer_torch
 def test_draws_are_those_of_transformers(kind, options):
     """With the same random numbers; their prompts are padded on the left, ours on the right."""
     theirs, ours = pair_of_models(kind)

@@ -13,7 +13,7 @@ from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.seq2seq import EncoderDecoder
 from mha_lib.transformer import TransformerDecoder, TransformerEncoder
 
-pytestmark = [pytest.mark.no_shape_checks, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.newer_torch, pytest.mark.no_shape_checks, pytest.mark.filterwarnings("ignore")]
 
 SIZES = {"embed_dim": 32, "num_heads": 4, "hidden_dim": 64, "num_layers": 2}
 TOKENS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])

@@ -243,6 +243,7 @@ def test_bias_is_slope_times_distance(q_len, k_len):
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 6, 8, 12, 16, 20, 31, 32, 33])
+@pytest.mark.newer_torch
 def test_bloom_has_the_same_slopes(num_heads):
     """Bloom's bias grows with the key's position; the softmax of a row makes it equal to ours."""
     bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
@@ -279,6 +280,7 @@ def test_a_distance_on_the_border_begins_its_bucket():
         assert row[6 * 2**step] == 6 + step
 
 
+@pytest.mark.newer_torch
 def test_huggingface_has_the_same_buckets():
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
     before, both = torch.arange(-1500, 1), torch.arange(-150, 151)
@@ -309,6 +311,7 @@ def test_the_bias_of_a_pair_is_its_buckets_number():
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.newer_torch
 def test_huggingface_gives_the_same_bias(causal):
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
     config = t5.T5Config(num_heads=HEADS, d_kv=5, d_model=17, is_decoder=causal)
@@ -457,6 +460,7 @@ SCALINGS = {
 
 
 @pytest.mark.parametrize("name", SCALINGS)
+@pytest.mark.newer_torch
 def test_scaled_rotations_equal_transformers(name):
     """Heads and bases of published size; only "dynamic" looks at the length of the text."""
     transformers = pytest.importorskip("transformers")

@@ -177,6 +177,7 @@ def test_a_row_that_does_not_see_a_nan_is_not_spoiled(length, need_weights, reus
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.newer_torch
 def test_a_nan_in_a_shared_key_reaches_the_heads_of_its_group(need_weights):
     query = random(BATCH, 6, 3, DIM)
     key, value = (random(BATCH, 2, 3, DIM, seed=i) for i in (1, 2))
