@@ -788,7 +788,7 @@ def test_the_compact_one_has_the_field_the_strips_and_the_steps(show, models):
     host = show(Translator(models[:2], compact=True))
     for part in (".mha-date", ".mha-strip", ".mha-player", ".mha-verdict", ".mha-caption"):
         expect(host.locator(part).first).to_be_visible()
-    for part in (".mha-gallery", ".mha-chosen-map", ".mha-count", ".mha-answers", ".mha-bars"):
+    for part in (".mha-head-gallery", ".mha-chosen-map", ".mha-count", ".mha-answers", ".mha-bars"):
         expect(host.locator(part)).to_be_hidden()
     assert host.bounding_box()["height"] < 560
 

@@ -15,7 +15,7 @@ export function headGallery(frame, kinds, onChoose) {
   const allOn = element("button", { type: "button", text: "All heads on" });
   frame.listen(allOn, "click", () => frame.set({ gates: frame.get("gates").map(() => 1) }));
   const title = element("p", { class: "mha-title", text: "All heads: choose a map; switch heads off" });
-  const node = element("div", { class: "mha-gallery" });
+  const node = element("div", { class: "mha-head-gallery" });
   /** @type {{card: HTMLElement, radio: HTMLInputElement, box: HTMLInputElement, canvas: ReturnType<typeof pixelCanvas>}[]} */
   let cards = [];
   let sizes = [0, 0];
