@@ -29,7 +29,7 @@ AREAS = {
         ["mha_course/pictures/*.py", "mha_course/questions/*.py"],
     ),
     "course support": (2_230, 1_900, ["mha_course/*.py", "mha_course/data/*.py"]),
-    "tests": (36_636, 35_600, ["tests/*.py"]),
+    "tests": (36_640, 35_600, ["tests/*.py"]),
     "the rest": (
         11_950,
         9_900,
