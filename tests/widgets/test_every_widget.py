@@ -364,7 +364,7 @@ RULES = [
     ("AttentionStepper", "sentence", "We", "“We” has no vector"),
     ("AttentionStepper", "query", 3, "query must lie in 0..2, got 3"),
     ("AttentionStepper", "head", 1, "head must lie in 0..0, got 1"),
-    ("trained", "query", 10, "query must lie in 0..9, got 10"),
+    ("trained", "query", 12, "query must lie in 0..11, got 12"),
     ("trained", "sentence", "we like tea", "“we” has no vector"),
     ("trained", "sentence", "the [padding]", "“[padding]” has no vector"),
     ("HeadExplorer", "num_heads", 5, "num_heads must divide embed_dim=12 and be one of 1, 2, 3, 4, 6, 12"),
