@@ -182,7 +182,7 @@ function describeReading({ maps, layer, head, seen }) {
       const back = seen.length - 1 - index;
       return `${characterName(seen[index])} (${back === 0 ? "the last" : `${back} before the last`}) ${formatNumber(weight, 2)}`;
     });
-  return `To foretell what follows, head ${head} of layer ${layer} reads most: ${most.join(", ")}.`;
+  return `head ${head} of layer ${layer} reads most: ${most.join(", ")}`;
 }
 
 /** The map of the chosen head, large. @param {Frame} frame */
@@ -220,7 +220,7 @@ function buildWriter(frame) {
   /** @type {WriterView} */
   let view;
   const alphabet = [...frame.get("alphabet")];
-  const remark = "The model continues it in your browser: no text leaves this page.";
+  const remark = "is continued in your browser; no text leaves this page";
   const judge = (/** @type {string} */ text) => {
     const problem = textProblem(text, alphabet, MAX_PROMPT);
     return { problem: problem && `${problem} Nothing below is lost.`, remark };
