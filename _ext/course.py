@@ -17,6 +17,7 @@ from sphinx.util.nodes import make_refnode
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+from built import write_home  # noqa: E402
 from equations import set_all_equations  # noqa: E402
 from lighten import lighten_site  # noqa: E402
 from moved import write_moved  # noqa: E402
@@ -195,10 +196,9 @@ def put_code_below(app, doctree, docname):
 def finish(app, exception):
     """Change the finished pages. The policy of a page names its scripts, so nothing changes them after it."""
     if not exception and app.builder.format == "html":
-        for step in (set_all_equations, repair_pages, write_notebooks, lighten_site):
+        steps = (set_all_equations, repair_pages, write_notebooks, lighten_site)
+        for step in (*steps, write_moved, secure_pages):
             step(app)
-        write_moved(app)
-        secure_pages(app)
         write_models(app)  # after lighten_site, which reads all scripts
 
 
@@ -212,6 +212,7 @@ def setup(app):
     app.connect("missing-reference", find_by_short_name)
     app.connect("doctree-resolved", put_code_below)
     app.connect("config-inited", load_widgets_only_where_they_are)
+    app.connect("config-inited", write_home)  # before its page is read
     app.connect("html-page-context", complete_page, priority=900)
     # This runs after the theme, which writes its colours of code at the same event.
     app.connect("build-finished", finish, priority=900)

@@ -103,8 +103,8 @@ def _attend_with_sink(
     # What broadcasts along the keys must not reach the new one.
     pair = (call.mask, call.bias)
     mask, bias = (x if x is None else x.expand(*x.shape[:-1], k_len) for x in pair)
-    mask = mask if mask is None else F.pad(mask, (1, 0), value=True)
-    bias = bias if bias is None else F.pad(bias, (1, 0))
+    mask = None if mask is None else F.pad(mask, (1, 0), value=True)
+    bias = None if bias is None else F.pad(bias, (1, 0))
     how = (call.is_causal, call.dropout_p, call.need_weights, call.rule, 1.0)
     return attend(query, key, value, type(call)(mask, bias, *how))[..., :-1]
 

@@ -46,11 +46,11 @@ def _softmax(scores: Tensor, mask: Tensor | None, sink: Tensor | None = None) ->
         # A row of only -inf would become NaN. Its scores are set to 0, and the mask makes its weights 0.
         fill = torch.where(mask.any(-1, keepdim=True), -torch.inf, 0.0)
         scores = torch.where(mask, scores, fill)
-    if sink is None:
-        weights = scores.softmax(-1, dtype=scores.dtype)
-    else:  # one more score in each row, whose weight is not returned
+    if sink is not None:  # one more score in each row, whose weight is not returned
         column = sink.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
-        weights = torch.cat((scores, column), dim=-1).softmax(-1)[..., :-1]
+        scores = torch.cat((scores, column), dim=-1)
+    weights = scores.softmax(-1, dtype=scores.dtype)
+    weights = weights if sink is None else weights[..., :-1]
     return weights if mask is None else weights * mask
 
 

@@ -2,9 +2,11 @@
 
     python tools/built.py [--check]
 
-Later chapters and appendices import from it what a reader of the earlier ones has written. From the same
-pieces and `tools/my_gpt.py` comes `chapters/my_gpt.py`, which readers take home. `make notebooks` writes
-both; with --check, nothing is written, and the exit status is 1 if a file is not what the pages say.
+Later chapters and appendices import from it what a reader of the earlier ones has written. `make notebooks`
+writes it; with --check, nothing is written, and the exit status is 1 if it is not what the pages say.
+
+From the same pieces and `tools/my_gpt.py` the build of the book makes `chapters/my_gpt.py`, which readers
+take home.
 """
 
 import ast
@@ -17,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "mha_course" / "built.py"
 SCRIPT, HOME = ROOT / "tools" / "my_gpt.py", ROOT / "chapters" / "my_gpt.py"
+DEFINES = ast.FunctionDef | ast.ClassDef
 HEAD = '''"""What the reader of this course builds, chapter by chapter; nothing here uses `mha_lib`.
 
 `make notebooks` writes this file from the cells tagged `build`: change it there.
@@ -47,9 +50,7 @@ def collected(root=ROOT):
                         one = copy.copy(node)
                         one.names = [alias]
                         imports.setdefault(alias.asname or alias.name, ast.unparse(one))
-                elif "build" in tags and isinstance(
-                    node, ast.FunctionDef | ast.ClassDef
-                ):
+                elif "build" in tags and isinstance(node, DEFINES):
                     lines = source.splitlines()[node.lineno - 1 : node.end_lineno]
                     node.decorator_list = []
                     parts[node.name] = path.stem, "\n".join(lines), names_in(node)
@@ -97,28 +98,29 @@ def alone(root=ROOT):
     return "\n\n\n".join([top, *pieces, rest.strip()]) + "\n"
 
 
+def write_home(*_):
+    """Write the file that readers take home, where a page offers it."""
+    HOME.write_text(alone(), encoding="utf-8")
+
+
 def grouped(imports):
     """Return lines of imports in the order that the linter wants: Python's own, a blank line, others."""
     own = {line for line in imports if line.split()[1] in sys.stdlib_module_names}
     order = sorted(imports, key=lambda line: (line.startswith("from"), line))
-    return [
-        *(line for line in order if line in own),
-        "",
-        *(line for line in order if line not in own),
-    ]
+    others = [line for line in order if line not in own]
+    return [*(line for line in order if line in own), "", *others]
 
 
 def main(arguments=None):
-    """Write both files, or compare them."""
-    check = "--check" in (sys.argv[1:] if arguments is None else arguments)
-    for target, made in ((TARGET, text()), (HOME, alone())):
-        if target.is_file() and target.read_text(encoding="utf-8") == made:
-            continue
-        if check:
-            name = target.relative_to(ROOT)
-            print(f"{name} is not what the pages build: run python tools/built.py")
-            return 1
-        target.write_text(made, encoding="utf-8")
+    """Write the module, or compare it."""
+    made = text()
+    if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == made:
+        return 0
+    if "--check" in (sys.argv[1:] if arguments is None else arguments):
+        name = TARGET.relative_to(ROOT)
+        print(f"{name} is not what the pages build: run python tools/built.py")
+        return 1
+    TARGET.write_text(made, encoding="utf-8")
     return 0
 
 

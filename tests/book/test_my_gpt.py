@@ -17,8 +17,14 @@ TEXT = "the old baker's sailors near the teacher are happy in the station. " * 3
 # As on a machine that has torch, and none of the packages of the course.
 ALONE = """import runpy, sys
 sys.modules |= dict.fromkeys(["mha_lib", "mha_course", "numpy"])
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0])"""
+runpy.run_path(sys.argv.pop(1))"""
+
+
+@pytest.fixture
+def home(tmp_path):
+    """The file to take home, as the build of the book writes it."""
+    (tmp_path / "my_gpt.py").write_text(built.alone(), encoding="utf-8")
+    return str(tmp_path / "my_gpt.py")
 
 
 @pytest.mark.parametrize("sizes", [(11, 6, 3, 1, 5), (7, 10, 2, 3, 13)])
@@ -34,17 +40,17 @@ def test_the_readers_model_is_gpt_2(sizes):
     torch.testing.assert_close(model(tokens), library(tokens)[1])
     # With one seed both draw the same text, from the same probabilities.
     for options in ({"top_k": 1}, {"temperature": 0.7}, {"temperature": 2.0, "top_k": 3}):
-        drawn = {"temperature": 1.0, "generator": torch.Generator().manual_seed(5)} | options
-        theirs = generate(library, tokens[:1, :2], max_new=new, **drawn)[0][0, 0]
+        drawn = {"temperature": 1.0, "generator": torch.Generator().manual_seed(5)}
+        theirs = generate(library, tokens[:1, :2], max_new=new, **drawn | options)[0][0, 0]
         assert torch.equal(my_write(model, tokens[0, :2], new, seed=5, **options)[2:], theirs)
 
 
-def test_the_file_trains_and_writes_with_torch_alone(tmp_path):
+def test_the_file_trains_and_writes_with_torch_alone(tmp_path, home):
     """Also where the prompt is far longer than what the model sees."""
     (tmp_path / "text.txt").write_text(TEXT.replace("old", "ältere"), encoding="utf-8")
     prompt = "the ä" * 2000
     options = ["text.txt", "--prompt", prompt, "--steps", "100"]
-    command = [sys.executable, "-X", "utf8", "-W", "ignore", "-c", ALONE, str(built.HOME), *options]
+    command = [sys.executable, "-X", "utf8", "-W", "ignore", "-c", ALONE, home, *options]
     told = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False)
     assert told.returncode == 0, told.stderr
     *losses, written = told.stdout.split("\n", 10)
@@ -66,14 +72,14 @@ def test_the_file_trains_and_writes_with_torch_alone(tmp_path):
         (TEXT.encode(), ["--steps", "3"], "There must be at least 100 steps, and not 3."),
     ],
 )
-def test_the_file_says_what_is_wrong_in_one_sentence(tmp_path, monkeypatch, content, options, message):
+def test_the_file_says_what_is_wrong_in_one_sentence(tmp_path, monkeypatch, home, content, options, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["my_gpt.py", "text.txt", *options])
     if content is not None:
         (tmp_path / "text.txt").write_bytes(content)
     with pytest.raises(SystemExit, match=f"^{re.escape(message)}$"):
-        runpy.run_path(str(built.HOME))
+        runpy.run_path(home)
 
 
 def test_the_file_can_be_read_in_one_sitting():
-    assert budgets.code_lines(built.HOME.read_text(encoding="utf-8")) <= 150
+    assert budgets.code_lines(built.alone()) <= 150

@@ -196,7 +196,7 @@ FAULTS = [
           "attention", "_softmax", "* mask", "* 1",
           "test_softmax_and_pooling::test_softmax_equals_the_loop"),
     Fault("the sink ignored",
-          "attention", "_softmax", "if sink is None:", "if True:",
+          "attention", "_softmax", "if sink is not None:", "sink = None\nif sink is not None:",
           "test_layer_options::test_the_layer_equals_the_loop"),
     Fault("the sink of another head",
           "attention", "_softmax", "column = sink.to", "column = sink.flip(0).to",

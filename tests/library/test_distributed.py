@@ -18,10 +18,7 @@ from random_tensors import random
 import mha_lib
 from mha_lib import MultiHeadAttention
 
-pytestmark = [
-    pytest.mark.newer_torch,
-    pytest.mark.skipif(not dist.is_gloo_available(), reason="torch was built without gloo"),
-]
+pytestmark = [pytest.mark.newer_torch, pytest.mark.skipif(not dist.is_gloo_available(), reason="no gloo")]
 PROGRAM = Path(distributed_program.__file__)
 A_PROCESS_HANGS = 900  # seconds; the program takes about ten on an idle machine
 
