@@ -146,18 +146,18 @@ def equivariance(x: Tensor, y: Tensor, moved: Tensor, y_moved: Tensor) -> Any:
                 )
 
     before, after = ("sailors", "near", "teacher"), ("teacher", "near", "sailors")
-    heat(44, 22, x, before, "X")
-    heat(234, 22, y, before, "f(X)")
-    heat(44, 144, moved, after, "P X")
-    heat(234, 144, y_moved, after, "f(P X) = P f(X)")
+    heat(56, 22, x, before, "X")
+    heat(252, 22, y, before, "f(X)")
+    heat(56, 144, moved, after, "P X")
+    heat(252, 144, y_moved, after, "f(P X) = P f(X)")
     for top in (47, 169):
-        parts += [line([(152, top), (196, top)]), text(172, top - 6, "f")]
-    for left in (96, 286):
+        parts += [line([(164, top), (202, top)]), text(183, top - 6, "f")]
+    for left in (108, 304):
         parts += [line([(left, 77), (left, 122)]), text(left + 8, 103, "P", "start")]
     alt = "A square of four heatmaps. X holds the vectors of sailors, near, teacher. The layer f leads "
     alt += "right, to f(X). The permutation P leads down, to P X in the reverse order. Both ways end in the "
     alt += "same map at the lower right: f(X) with its first and last row exchanged."
-    return picture(344, 200, alt, *parts, most=440)
+    return picture(362, 200, alt, *parts, most=460)
 
 
 def answer_in_sight() -> Any:

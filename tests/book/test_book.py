@@ -218,6 +218,13 @@ def test_page_content(book, visit, page_name):
     assert page.locator("mjx-merror, [data-mjx-error]").count() == 0
     assert page.locator(".math").count() == page.locator(".math:has(mjx-container)").count()
 
+    # No word of a diagram is cut off at its side; two pixels are the empty rim of a letter.
+    cut = """texts => texts.filter((text) => {
+      const [own, all] = [text, text.closest("svg")].map((node) => node.getBoundingClientRect());
+      return own.width && (own.left < all.left - 2 || own.right > all.right + 2);
+    }).map((text) => text.textContent)"""
+    assert page.locator("svg[role=img] text").evaluate_all(cut) == []
+
 
 def test_links_inside_the_book_lead_somewhere(book):
     missing = []

@@ -48,9 +48,8 @@ def test_an_old_address_leads_on(browser, tmp_path, monkeypatch, scripts):
     (tmp_path / "chapters").mkdir()
     for name in ("new", "other"):
         (tmp_path / "chapters" / f"{name}.html").write_text('<meta charset="utf-8" />', encoding="utf-8")
-    app = SimpleNamespace(outdir=tmp_path)
-    write_moved(app)
-    secure_pages(app)
+    for step in (write_moved, secure_pages):
+        step(SimpleNamespace(outdir=tmp_path))
     with browser.new_context(java_script_enabled=scripts) as context:
         page, folder = context.new_page(), (tmp_path / "chapters").as_uri()
         for asked, found in (("", "new"), ("#b", "new"), ("#a", "other" if scripts else "new")):

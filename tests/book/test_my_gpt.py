@@ -46,7 +46,8 @@ def test_the_readers_model_is_gpt_2(sizes):
 
 
 def test_the_file_trains_and_writes_with_torch_alone(tmp_path, home):
-    """Also where the prompt is far longer than what the model sees."""
+    """Also where the prompt is far longer than what the model sees; and it can be read in one sitting."""
+    assert budgets.code_lines(built.alone()) <= 150
     (tmp_path / "text.txt").write_text(TEXT.replace("old", "ältere"), encoding="utf-8")
     prompt = "the ä" * 2000
     options = ["text.txt", "--prompt", prompt, "--steps", "100"]
@@ -79,7 +80,3 @@ def test_the_file_says_what_is_wrong_in_one_sentence(tmp_path, monkeypatch, home
         (tmp_path / "text.txt").write_bytes(content)
     with pytest.raises(SystemExit, match=f"^{re.escape(message)}$"):
         runpy.run_path(home)
-
-
-def test_the_file_can_be_read_in_one_sitting():
-    assert budgets.code_lines(built.alone()) <= 150
