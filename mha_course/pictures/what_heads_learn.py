@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ from mha_course.plots import (
     COLORMAP,
     HEADS,
     KEY,
-    VALUE,
     fill_of,
     head_color,
     new_figure,
@@ -83,41 +81,6 @@ def importance(ablation: Tensor, gradient: Tensor, confidence: Tensor) -> Figure
     left.set_yscale("log")
     right.legend(loc="lower right", handletextpad=0.1, frameon=False)
     figure.supxlabel("ablation: rise of the loss", fontsize=9.5)
-    return figure
-
-
-def pruning(
-    kept: Sequence[int],
-    by_rank: Tensor,
-    by_chance: Tensor,
-    tuned: Mapping[str, Tensor],
-    floor: float,
-) -> Figure:
-    """Accuracy by the number of heads kept; `tuned` holds models that were trained further."""
-    figure, axis = new_figure()
-    for shares, name, color in (
-        (by_rank, "ranked by ablation", HEADS[0]),
-        (by_chance, "random order (mean of 20)", HEADS[1]),
-    ):
-        axis.plot(kept, shares.quantile(0.5, dim=0), color=color, label=name)
-        for row in shares:
-            axis.plot(kept, row, "o", color=color, markersize=3, alpha=0.5)
-    style: dict[str, Any] = {"color": HEADS[2], "markersize": 4}
-    for name, shares in tuned.items():
-        places = [int(name[0]) - 0.15] * len(shares)
-        label = "500 more steps" if name == "2 heads" else None
-        axis.plot(places, shares, "D", label=label, **style)
-    axis.axhline(
-        floor, color="black", linestyle=":", linewidth=1, label="both the same"
-    )
-    axis.set(xlabel="heads kept", ylabel="both answers right", xlim=(8.4, 0.6))
-    figure.legend(
-        loc="outside upper center",
-        ncols=2,
-        frameon=False,
-        handlelength=1.5,
-        columnspacing=1,
-    )
     return figure
 
 
@@ -223,23 +186,6 @@ def digit_maps(patches: Tensor, received: Tensor) -> Figure:
                 )
                 axis.set_title(title, fontsize=9.5, color=color)
     figure.colorbar(image, ax=axes, label="weight, mean over queries", shrink=0.9)
-    return figure
-
-
-def value_norm(weights: Sequence[float], effects: Sequence[float]) -> Figure:
-    """Weights of three keys beside their effects, weight times length of the value."""
-    figure, axes = new_figure(1, 2, height=2.2)
-    for axis, heights, title, color in zip(
-        axes,
-        (weights, effects),
-        ("weight", "weight ×\nlength of the value"),
-        (KEY, VALUE),
-        strict=True,
-    ):
-        bars = axis.bar(["key 0", "key 1", "key 2"], heights, color=color, alpha=0.85)
-        axis.bar_label(bars, fmt="%.2f", fontsize=9.5)
-        axis.set_title(title)
-        axis.margins(y=0.15)
     return figure
 
 

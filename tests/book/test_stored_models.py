@@ -204,7 +204,7 @@ def test_the_trained_vectors_of_the_attention_stepper(opened):
         assert_colors(grounds, expected[head].flatten(), 1, is_signed=False)
 
 
-@pytest.mark.parametrize("page_name", ["index", "chapters/06_transformer", "chapters/08_what_heads_learn"])
+@pytest.mark.parametrize("page_name", ["index", "chapters/06_transformer"])
 def test_the_date_and_what_it_reads_of_the_translator(opened, page_name):
     host, state = opened(page_name, "Translator")
     stored, task = state["models"][str(state["num_heads"])], state["task"]
