@@ -28,7 +28,6 @@ from mha_lib.seq2seq import EncoderDecoder
 
 ROOT = Path(__file__).resolve().parents[2]
 MATH = "translator_math.js"
-STORED = ROOT / "experiments" / "stored" / "dates.json"
 LIMITS = {"start": date_data.START, "end": date_data.END, "max_len": date_data.TARGET_LENGTH}
 TASK = {
     "letters": date_data.DATE_LETTERS, "source_length": date_data.SOURCE_LENGTH, "start": date_data.START,
@@ -266,7 +265,6 @@ def test_heads_that_are_off_are_off_as_in_torch(math_page):
     assert len({tuple(answer["tokens"]) for answer in without}) == 1, "nothing of the letters arrives"
 
 
-@pytest.mark.skipif(not STORED.is_file(), reason="the experiment is not stored")
 @pytest.mark.parametrize("num_heads", [1, 2, 4, 8])
 def test_the_trained_models_equal_torch(math_page, num_heads):
     model = translator._trained()[num_heads]
