@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 import traitlets as t
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import OneCycleLR
 
 from mha_course.built import MyGPT
 from mha_course.training import cross_entropy
@@ -71,23 +72,11 @@ class TextTraining(Explorer):
 
     def __init__(self, **settings: Any) -> None:
         sizes = {
-            "embedDim": EMBED_DIM,
-            "numHeads": NUM_HEADS,
-            "numLayers": NUM_LAYERS,
-            "length": LENGTH,
-            "isCausal": True,
-            "batchSize": BATCH_SIZE,
-            "steps": STEPS,
-            "lr": LR,
-            "warmUp": WARM_UP,
-            "decay": DECAY,
-            "clip": CLIP,
-            "fewest": FEWEST,
-            "most": MOST,
-            "every": EVERY,
-            "written": WRITTEN,
+            "embedDim": EMBED_DIM, "numHeads": NUM_HEADS, "numLayers": NUM_LAYERS, "length": LENGTH,
+            "isCausal": True, "batchSize": BATCH_SIZE, "steps": STEPS, "lr": LR, "warmUp": WARM_UP,
+            "decay": DECAY, "clip": CLIP, "fewest": FEWEST, "most": MOST, "every": EVERY, "written": WRITTEN,
             "temperature": TEMPERATURE,
-        }
+        }  # fmt: skip
         self.set_trait("_sizes", sizes)
         super().__init__(**settings)
 
@@ -136,9 +125,8 @@ def encode(text: str) -> Tensor:
 
 def start_model(vocab_size: int, seed: int) -> nn.Module:
     """A model whose parameters the page's generator draws, from the distributions that torch uses."""
-    with torch.random.fork_rng(
-        devices=[]
-    ):  # torch draws a start too, which is replaced
+    # torch draws a start too, which is replaced.
+    with torch.random.fork_rng(devices=[]):
         model = MyGPT(vocab_size, EMBED_DIM, NUM_HEADS, NUM_LAYERS, LENGTH).double()
     random = _PageRandom(seed, 0)
     for name, parameter in model.named_parameters():
@@ -162,9 +150,7 @@ def _batches(tokens: Tensor, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
 def train(model: nn.Module, tokens: Tensor, seed: int, steps: int) -> Iterator[float]:
     """Train in place, by the loop of chapter 7; give the loss of each step."""
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=DECAY)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, LR, STEPS, pct_start=WARM_UP
-    )
+    schedule = OneCycleLR(optimizer, LR, STEPS, pct_start=WARM_UP)
     for inputs, targets in islice(_batches(tokens, seed), steps):
         loss = cross_entropy(model(inputs), targets)
         optimizer.zero_grad()

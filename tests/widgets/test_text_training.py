@@ -107,7 +107,7 @@ def test_it_learns_stops_goes_on_and_looks_back(show):
     widget = TextTraining(text=TEXT, seed=2)
     host = show(widget)
     assert_shows_numbers(host, widget, {"guess_loss", "start_sample"})
-    steps, written = host.locator(".mha-transport .mha-value"), host.locator(".mha-written")
+    steps, written = host.locator(".mha-transport .mha-value"), host.locator(".mha-text")
     press(host, "Play")
     while int(steps.inner_text().split()[0]) < 25:
         host.page.wait_for_timeout(20)

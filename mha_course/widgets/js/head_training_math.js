@@ -3,7 +3,7 @@
 // The functions in `POINTERS` run in a web worker too, and use no constant of this file: see `learning_math.js`.
 
 import {
-  attend, attendBackward, drawParameters, LEARNING, learningRun, linearLayers, twoLayers,
+  attend, attendBackward, drawnLinear, drawParameters, embedded, LEARNING, learningRun, linearLayers, twoLayers,
 } from "./learning_math.js";
 import { randomNumbers } from "./random_math.js";
 
@@ -28,12 +28,12 @@ import { randomNumbers } from "./random_math.js";
 /**
  * The shape of each parameter, and how it is drawn at first: as in PyTorch and in `mha_lib`.
  * @param {Plan} plan
- * @returns {{name: string, shape: number[], draw: "normal" | "uniform", size: number}[]} `size` is the
- *   standard deviation of normal numbers and the bound of uniform ones
+ * @returns {import("./learning_math.js").Drawn[]}
  */
 function parameterList({ vocabSize, length, embedDim, hiddenDim, readOut }) {
   const answers = 2 * vocabSize;
-  const layers = readOut === "MLP" ? [[hiddenDim, embedDim], [answers, hiddenDim]] : [[answers, embedDim]];
+  const mlp = [["read_out.0", hiddenDim, embedDim], ["read_out.2", answers, hiddenDim]];
+  const layers = /** @type {[string, number, number][]} */ (readOut === "MLP" ? mlp : [["read_out", answers, embedDim]]);
   return [
     { name: "embedding.weight", shape: [vocabSize, embedDim], draw: "normal", size: 1 },
     { name: "positions.encoding", shape: [length, embedDim], draw: "normal", size: 0.02 },
@@ -43,14 +43,7 @@ function parameterList({ vocabSize, length, embedDim, hiddenDim, readOut }) {
       draw: /** @type {const} */ ("uniform"),
       size: Math.sqrt(3 / embedDim), // Xavier: the root of 6 / (inputs + outputs)
     })),
-    ...layers.flatMap(([outputs, inputs], index) => {
-      const prefix = layers.length === 1 ? "read_out" : `read_out.${2 * index}`;
-      const drawn = { draw: /** @type {const} */ ("uniform"), size: 1 / Math.sqrt(inputs) };
-      return [
-        { name: `${prefix}.weight`, shape: [outputs, inputs], ...drawn },
-        { name: `${prefix}.bias`, shape: [outputs], ...drawn },
-      ];
-    }),
+    ...layers.flatMap((layer) => drawnLinear(...layer)),
   ];
 }
 
@@ -72,24 +65,8 @@ function pointerBatch(random, count, { vocabSize, length }) {
 }
 
 /**
- * The input of the layer: a vector for each token at each place, at row place * vocabSize + token. There are
- * only length * vocabSize of them, however many sequences there are, so each is projected once.
- * @param {Parameters} parameters @param {Plan} plan
- */
-function inputTable(parameters, { vocabSize, length, embedDim }) {
-  const table = new Float64Array(length * vocabSize * embedDim);
-  for (let i = 0; i < table.length; i++) {
-    const [row, column] = [Math.floor(i / embedDim), i % embedDim];
-    const [place, token] = [Math.floor(row / vocabSize), row % vocabSize];
-    table[i] =
-      parameters["embedding.weight"][token * embedDim + column] +
-      parameters["positions.encoding"][place * embedDim + column];
-  }
-  return table;
-}
-
-/**
- * The whole model, with its weights of attention.
+ * The whole model, with its weights of attention. There are only vocabSize * length different vectors of a token and its
+ * place, however many sequences there are, so each is projected once: it is row token * length + place of a table.
  * @param {Parameters} parameters @param {Int32Array} tokens @param {Plan} plan
  */
 function forwardPass(parameters, tokens, plan) {
@@ -97,9 +74,10 @@ function forwardPass(parameters, tokens, plan) {
   /** @type {Parameters} */
   const gradient = {};
   const layer = linearLayers(parameters, gradient);
-  const table = inputTable(parameters, plan);
-  const rows = tokens.map((token, row) => (row % length) * vocabSize + token);
-  const projected = ["q", "k", "v"].map((kind) => layer(`attention.${kind}_proj`, table, embedDim));
+  const known = Int32Array.from({ length: vocabSize * length }, (_, row) => Math.floor(row / length));
+  const table = embedded(parameters, gradient, ["embedding.weight", "positions.encoding"], known, plan);
+  const rows = tokens.map((token, row) => token * length + (row % length));
+  const projected = ["q", "k", "v"].map((kind) => layer(`attention.${kind}_proj`, table.y, embedDim));
   const vectors = projected.map(({ y }) => y);
   const { weights, output } = attend(vectors, rows, plan);
   const merged = layer("attention.out_proj", output, embedDim);
@@ -108,17 +86,9 @@ function forwardPass(parameters, tokens, plan) {
   const back = (/** @type {Float64Array} */ gradLogits) => {
     const gradOutput = merged.back(last.back(gradLogits));
     const gradProjected = attendBackward(gradOutput, weights, vectors, rows, plan);
-    const gradTables = gradProjected.map((grad, i) => projected[i].back(grad));
-    // Each row of the table is the sum of an embedding and a position.
-    const gradEmbedding = new Float64Array(parameters["embedding.weight"].length);
-    const gradPositions = new Float64Array(parameters["positions.encoding"].length);
-    for (let i = 0; i < table.length; i++) {
-      const [row, column] = [Math.floor(i / embedDim), i % embedDim];
-      const grad = gradTables[0][i] + gradTables[1][i] + gradTables[2][i];
-      gradEmbedding[(row % vocabSize) * embedDim + column] += grad;
-      gradPositions[Math.floor(row / vocabSize) * embedDim + column] += grad;
-    }
-    return Object.assign(gradient, { "embedding.weight": gradEmbedding, "positions.encoding": gradPositions });
+    const [first, ...others] = gradProjected.map((grad, i) => projected[i].back(grad));
+    table.back(first.map((grad, i) => grad + others[0][i] + others[1][i]));
+    return gradient;
   };
   return { logits: last.y, weights, back };
 }
@@ -179,7 +149,7 @@ function trainingRun(plan, parameters, nextBatch) {
 const POINTERS = {
   atOnce: 2,
   startRun: trainingRun,
-  parts: [...LEARNING, randomNumbers, parameterList, pointerBatch, inputTable, forwardPass, measureModel, trainingRun],
+  parts: [...LEARNING, randomNumbers, parameterList, pointerBatch, forwardPass, measureModel, trainingRun],
 };
 
-export { parameterList, pointerBatch, POINTERS, trainingRun };
+export { pointerBatch, POINTERS, trainingRun };

@@ -88,6 +88,45 @@ export function linearLayers(parameters, gradient) {
 }
 
 /**
+ * The vectors of tokens: for each, its row of one table plus that of its place of another.
+ * @param {Parameters} parameters @param {Parameters} gradient receives those of both tables
+ * @param {string[]} names of the tables @param {Int32Array} tokens @param {{length: number, embedDim: number}} sizes
+ */
+export function embedded(parameters, gradient, names, tokens, { length, embedDim }) {
+  const [table, places] = names.map((name) => parameters[name]);
+  const y = new Float64Array(tokens.length * embedDim);
+  const each = (/** @type {(i: number, own: number, place: number) => void} */ visit) => {
+    for (let row = 0, i = 0; row < tokens.length; row++) {
+      for (let column = 0; column < embedDim; column++, i++) {
+        visit(i, tokens[row] * embedDim + column, (row % length) * embedDim + column);
+      }
+    }
+  };
+  each((i, own, place) => (y[i] = table[own] + places[place]));
+  /** @param {Float64Array} gradY */
+  function back(gradY) {
+    const [gradTable, gradPlaces] = names.map((name) => (gradient[name] = new Float64Array(parameters[name].length)));
+    each((i, own, place) => {
+      gradTable[own] += gradY[i];
+      gradPlaces[place] += gradY[i];
+    });
+  }
+  return { y, back };
+}
+
+/**
+ * Weight and bias of a linear layer, as PyTorch draws them.
+ * @param {string} name @param {number} outputs @param {number} inputs @returns {Drawn[]}
+ */
+export function drawnLinear(name, outputs, inputs) {
+  const drawn = { draw: /** @type {const} */ ("uniform"), size: 1 / Math.sqrt(inputs) };
+  return [
+    { name: `${name}.weight`, shape: [outputs, inputs], ...drawn },
+    { name: `${name}.bias`, shape: [outputs], ...drawn },
+  ];
+}
+
+/**
  * Two linear layers with a ReLU between them.
  * @param {Linear} layer @param {string[]} names @param {Float64Array} x @param {number} inputs @param {number} hiddenDim
  * @returns {Layer}
@@ -219,7 +258,7 @@ function oneCycle(step, steps, lr, warmUp) {
  * what takes the next step, in place.
  * @param {Parameters} parameters @param {Schedule} schedule @returns {(gradient: Parameters) => void}
  */
-export function optimizer(parameters, { steps, lr, warmUp = 0.1, decay = 0, clip = Infinity }) {
+function optimizer(parameters, { steps, lr, warmUp = 0.1, decay = 0, clip = Infinity }) {
   const beta2 = 0.999;
   const zeros = () => Object.fromEntries(Object.entries(parameters).map(([k, x]) => [k, new Float64Array(x.length)]));
   const [means, squares] = [zeros(), zeros()];
@@ -299,6 +338,6 @@ export function learner(startRun) {
 
 /** What a worker needs in order to train besides a model. */
 export const LEARNING = [
-  drawParameters, product, linearLayers, twoLayers, attend, attendBackward, crossEntropy, oneCycle,
+  drawParameters, drawnLinear, product, linearLayers, embedded, twoLayers, attend, attendBackward, crossEntropy, oneCycle,
   optimizer, learningRun, learner,
 ];

@@ -48,3 +48,11 @@ export function textField(frame, name, setting, judge, onText, isLong = false) {
   }
   return { nodes: [label, remark], draw };
 }
+
+/**
+ * A box for a text that a model writes. It scrolls, and can take the focus, so that it can be read with the keyboard.
+ * @param {string} label @param {...Node} parts
+ */
+export function textBox(label, ...parts) {
+  return element("div", { class: "mha-text", tabindex: 0, role: "group", "aria-label": label }, element("p", {}, ...parts));
+}

@@ -4,7 +4,7 @@ import { countOf, formatNumber, groupDigits } from "./format.js";
 import { element, mark, setText, widget } from "./frame.js";
 import { slider } from "./parts.js";
 import { plane } from "./plane.js";
-import { textField } from "./text_field.js";
+import { textBox, textField } from "./text_field.js";
 import { charactersOf, TEXTS } from "./text_training_math.js";
 import { buildRun, buildTransport } from "./training_runner.js";
 
@@ -64,9 +64,8 @@ function buildPanes(frame) {
   const [guess, earlier, line, cursor] = ["truth", "faint", "now", "cursor"].map((kind) => losses.curve(kind));
   const floor = element("span", { class: "mha-floor", "aria-hidden": "true", text: "guessing" });
   losses.area.append(floor);
-  const written = element("p");
-  // The scrolling element can take the focus, so that it can be read with the keyboard.
-  const box = element("div", { class: "mha-written", tabindex: 0, role: "group", "aria-label": "What the model writes" }, written);
+  const box = textBox("What the model writes");
+  const written = box.firstChild;
   const node = element(
     "div",
     { class: "mha-curves" },

@@ -4,7 +4,7 @@
 
 import { maskedSoftmax, zeroMatrix } from "./attention_math.js";
 import {
-  attend, attendBackward, drawParameters, LEARNING, learningRun, linearLayers, twoLayers,
+  attend, attendBackward, drawnLinear, drawParameters, embedded, LEARNING, learningRun, linearLayers, twoLayers,
 } from "./learning_math.js";
 import { randomNumbers } from "./random_math.js";
 import { drawToken, nextChances, numberAt } from "./writer_math.js";
@@ -35,11 +35,6 @@ export function charactersOf(text) {
  * @param {TextPlan} plan @param {number} vocabSize @returns {import("./learning_math.js").Drawn[]}
  */
 function gptParameters({ length, embedDim, numLayers }, vocabSize) {
-  /** @type {(name: string, outputs: number, inputs: number) => import("./learning_math.js").Drawn[]} */
-  const layer = (name, outputs, inputs) =>
-    [[outputs, inputs], [outputs]].map((shape, index) => ({
-      name: `${name}.${["weight", "bias"][index]}`, shape, draw: "uniform", size: 1 / Math.sqrt(inputs),
-    }));
   const norm = (/** @type {string} */ name) =>
     ["weight", "bias"].map((kind, index) => ({ name: `${name}.${kind}`, shape: [embedDim], size: 1 - index }));
   const blocks = Array.from({ length: numLayers }, (_, index) => `blocks.${index}`);
@@ -47,14 +42,14 @@ function gptParameters({ length, embedDim, numLayers }, vocabSize) {
     { name: "embedding.weight", shape: [vocabSize, embedDim], draw: "normal", size: 1 },
     { name: "position_embedding.weight", shape: [length, embedDim], draw: "normal", size: 1 },
     ...blocks.flatMap((block) => [
-      ...["q", "k", "v", "out"].flatMap((kind) => layer(`${block}.self_attention.${kind}_proj`, embedDim, embedDim)),
+      ...["q", "k", "v", "out"].flatMap((kind) => drawnLinear(`${block}.self_attention.${kind}_proj`, embedDim, embedDim)),
       ...norm(`${block}.self_attention_norm`),
-      ...layer(`${block}.feed_forward.up_proj`, 4 * embedDim, embedDim),
-      ...layer(`${block}.feed_forward.down_proj`, embedDim, 4 * embedDim),
+      ...drawnLinear(`${block}.feed_forward.up_proj`, 4 * embedDim, embedDim),
+      ...drawnLinear(`${block}.feed_forward.down_proj`, embedDim, 4 * embedDim),
       ...norm(`${block}.feed_forward_norm`),
     ]),
     ...norm("norm"),
-    layer("output", vocabSize, embedDim)[0],
+    drawnLinear("output", vocabSize, embedDim)[0],
   ];
 }
 
@@ -107,27 +102,23 @@ function layerNorm(parameters, gradient, name, x) {
  * @returns {import("./learning_math.js").Pass}
  */
 function gptPass(parameters, tokens, sizes) {
-  const { length, embedDim, numLayers } = sizes;
-  const [table, places] = [parameters["embedding.weight"], parameters["position_embedding.weight"]];
+  const { embedDim, numLayers } = sizes;
   const rows = tokens.map((_, row) => row);
   const add = (/** @type {Float64Array} */ x, /** @type {Float64Array} */ y) => x.map((number, i) => number + y[i]);
   /** @type {Parameters} */
   const gradient = {};
   const layer = linearLayers(parameters, gradient);
   const norm = (/** @type {string} */ name, /** @type {Float64Array} */ input) => layerNorm(parameters, gradient, name, input);
-  let x = new Float64Array(tokens.length * embedDim);
-  for (let i = 0; i < x.length; i++) {
-    const [row, column] = [Math.floor(i / embedDim), i % embedDim];
-    x[i] = table[tokens[row] * embedDim + column] + places[(row % length) * embedDim + column];
-  }
+  const vectors = embedded(parameters, gradient, ["embedding.weight", "position_embedding.weight"], tokens, sizes);
+  let x = vectors.y;
   /** @type {((grad: Float64Array) => Float64Array)[]} the way back through each block, the last one first */
   const backs = [];
   for (let index = 0; index < numLayers; index++) {
     const block = `blocks.${index}`;
     const read = norm(`${block}.self_attention_norm`, x);
     const projected = ["q", "k", "v"].map((kind) => layer(`${block}.self_attention.${kind}_proj`, read.y, embedDim));
-    const vectors = projected.map(({ y }) => y);
-    const { weights, output } = attend(vectors, rows, sizes);
+    const heads = projected.map(({ y }) => y);
+    const { weights, output } = attend(heads, rows, sizes);
     const out = layer(`${block}.self_attention.out_proj`, output, embedDim);
     x = add(x, out.y);
     const second = norm(`${block}.feed_forward_norm`, x);
@@ -136,23 +127,16 @@ function gptPass(parameters, tokens, sizes) {
     x = add(x, fed.y);
     backs.unshift((grad) => {
       const between = add(grad, second.back(fed.back(grad)));
-      const gradVectors = attendBackward(out.back(between), weights, vectors, rows, sizes);
-      return add(between, read.back(gradVectors.map((own, i) => projected[i].back(own)).reduce(add)));
+      const gradHeads = attendBackward(out.back(between), weights, heads, rows, sizes);
+      return add(between, read.back(gradHeads.map((own, i) => projected[i].back(own)).reduce(add)));
     });
   }
   const last = norm("norm", x);
   const output = layer("output", last.y, embedDim);
-  /** @param {Float64Array} gradLogits */
-  function back(gradLogits) {
-    const grad = backs.reduce((later, pass) => pass(later), last.back(output.back(gradLogits)));
-    const [gradTable, gradPlaces] = [table, places].map((like) => new Float64Array(like.length));
-    for (let i = 0; i < grad.length; i++) {
-      const [row, column] = [Math.floor(i / embedDim), i % embedDim];
-      gradTable[tokens[row] * embedDim + column] += grad[i];
-      gradPlaces[(row % length) * embedDim + column] += grad[i];
-    }
-    return Object.assign(gradient, { "embedding.weight": gradTable, "position_embedding.weight": gradPlaces });
-  }
+  const back = (/** @type {Float64Array} */ gradLogits) => {
+    vectors.back(backs.reduce((grad, pass) => pass(grad), last.back(output.back(gradLogits))));
+    return gradient;
+  };
   return { logits: output.y, back };
 }
 
