@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -26,12 +27,7 @@ FEWEST, MOST = 40, 5000
 EVERY, WRITTEN, TEMPERATURE = 25, 120, 0.8
 """After so many steps the model writes so many characters, drawn at this temperature."""
 
-TEXT = (
-    "The owl sat in the old oak and saw the moon. The moon saw the owl, and the owl saw that the moon was "
-    "round. “Who are you?” said the owl. The moon said nothing. So the owl flew over the wood, over the hill "
-    "and over the lake, and in the lake was the moon. “There you are,” said the owl, and sat in the old oak "
-    "again, and saw the moon, and the moon saw the owl."
-)
+TEXT = " ".join(Path(__file__).with_suffix(".md").read_text("utf-8").split())
 
 
 class TextTraining(Explorer):

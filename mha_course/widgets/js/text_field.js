@@ -20,7 +20,7 @@ export function textField(frame, name, setting, judge, onText, isLong = false) {
     enterkeyhint: isLong ? null : "done",
   });
   const remark = element("p", { class: "mha-hint mha-remark" });
-  const label = element("label", { class: "mha-row" }, element("span", { class: "mha-name", text: name }), input);
+  const label = element("label", { class: "mha-row mha-text-field" }, element("span", { class: "mha-name", text: name }), input);
   const show = () => {
     const found = judge(input.value);
     input.setAttribute("aria-invalid", String(found.problem !== ""));
@@ -54,5 +54,5 @@ export function textField(frame, name, setting, judge, onText, isLong = false) {
  * @param {string} label @param {...Node} parts
  */
 export function textBox(label, ...parts) {
-  return element("div", { class: "mha-text", tabindex: 0, role: "group", "aria-label": label }, element("p", {}, ...parts));
+  return element("div", { class: "mha-text-box", tabindex: 0, role: "group", "aria-label": label }, element("p", {}, ...parts));
 }

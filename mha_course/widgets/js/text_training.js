@@ -114,14 +114,8 @@ function buildTextTraining(frame) {
   const seed = slider(frame, "seed", (value) => run.restart({ seed: value }));
   const transport = buildTransport(frame, run, show);
   const panes = buildPanes(frame);
-  const question = element(
-    "p",
-    { class: "mha-question" },
-    element("strong", { text: "After how many steps does it write words of this text? " }),
-    "Decide before you press Play. Then take a text of your own, in any language.",
-  );
   const hint = element("p", { class: "mha-hint" });
-  frame.body.append(question, ...field.nodes, transport.node, element("div", { class: "mha-settings" }, seed.node), panes.node, hint);
+  frame.body.append(...field.nodes, transport.node, element("div", { class: "mha-settings" }, seed.node), panes.node, hint);
 
   function show() {
     if (!run.plan) return;
