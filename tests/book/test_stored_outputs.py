@@ -93,7 +93,8 @@ def printed(text):
     ("it rises to 0.5", "it falls to 0.5", "'it rises to #' where 'it falls to #' is stored"),
     ("0.5", "0.5 0.5", "'#' where '# #' is stored"),
     ("nan", "0.5", "'nan' where '#' is stored"),
-    ("torch 2.13.0+cpu", "torch 2.13.0+cpu", None),
+    ("300 steps (yours may differ): 2021-03-03", "300 steps (yours may differ): (nothing)", None),
+    ("60 steps (yours may differ): 1", "300 steps (yours may differ): 1", "60 where 300 is stored"),
     ("torch 2.13.0", "torch 2.13.1", "'torch 2.13.0' where 'torch 2.13.1' is stored"),
 ])  # fmt: skip
 def test_after_training_words_stay_and_numbers_nearly(new, stored, fault):
