@@ -223,7 +223,7 @@ class Exercise:
             return _not_yet(self._unknown(problems))
 
     def audit(self) -> list[str]:
-        """Tell the author what is wrong with the exercise itself, in sentences; an empty list if nothing is."""
+        """Tell the author what is wrong with the exercise itself: a list of sentences, which may be empty."""
         rights = map(self, (self.reference, *self.accept))
         found = [f"a right answer is refused: {one}" for one in rights if not one]
         for wrong in self.wrong:
