@@ -66,7 +66,7 @@ class KeyValueCache:
         return self._held[2]
 
     def _checked(self, name: str, tensor: Tensor) -> Tensor:
-        """Return a replacement for keys or values; it must keep the number of slots, for positions' sake."""
+        """Return a replacement for keys or values, which must keep the slots that `positions` counts."""
         if getattr(tensor, "shape", ())[2:3] != (held := len(self),):
             rule = f"keep the {held} slots of the cache, which crop and append change"
             raise _checks.refusal(name, rule, tensor)

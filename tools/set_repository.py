@@ -4,8 +4,8 @@
 
 The address is in _config.yml, from which the book's links come. It is repeated where a reader or a machine
 needs it in full: in the set-up cell of every chapter, in README.md and other pages, and in the packages'
-metadata. The text of the set-up cell is defined only here. In git, it names no files; in the copies that it
-publishes, the build of the book adds the wheels that the book serves, with their SHA-256.
+metadata. The text of the set-up cell is defined only here. In git, it names no files; the build adds the
+wheels that the book serves, with their SHA-256, to the copies that are published.
 """
 
 import re

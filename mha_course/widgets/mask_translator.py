@@ -35,7 +35,7 @@ CONVENTIONS = {
 """Each convention of the page by the name of its variable: the library, and the argument."""
 
 ONES = "ones_mask"
-"""A floating-point mask of 1 and 0, the convention of no library, which people write as `mask.float()`."""
+"""A floating-point mask of 1 and 0, as from `mask.float()`, which is not the convention of any library."""
 
 LENGTHS = ("valid_lens", "jax_lengths")
 SAME_ARGUMENT = ("sdpa_added", "hf_extended")

@@ -1,4 +1,4 @@
-"""The reshape stepper: twelve numbers are split into heads and merged, in the correct and the wrong ways."""
+"""The reshape stepper: twelve numbers are split into heads and merged, correctly or in wrong ways."""
 
 from __future__ import annotations
 

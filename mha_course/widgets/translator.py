@@ -1,4 +1,4 @@
-"""The translator: a whole Transformer that runs inside the page, reads a date and writes it in ISO 8601."""
+"""The translator: a whole Transformer inside the page that reads a date and writes it in ISO 8601."""
 
 from __future__ import annotations
 
