@@ -179,7 +179,7 @@ check: .venv/ready node_modules/.package-lock.json ## format, lint and types of 
 	$(BIN)/python tools/budgets.py
 	SHAPE_CHECKS=none $(BIN)/pytest -q -n $(JOBS) $(WHOLE)
 
-# The compiler that checks the types of the widgets' JavaScript, in the version from package-lock.json. Node and npm are
+# The compiler that checks the types of the widgets' JavaScript, of the version in package-lock.json. Node and npm are
 # in the environment.
 node_modules/.package-lock.json: package.json package-lock.json | .venv/ready
 	$(BIN)/npm ci --silent --ignore-scripts --no-audit --no-fund
@@ -213,12 +213,12 @@ oldest: ## the tests of the library with the oldest torch that it supports; seve
 	PYTHONPATH=$(CURDIR) .venv-oldest/bin/pytest -n $(JOBS) --dist loadfile -m 'not newer_torch' tests/library \
 	  --ignore tests/library/test_types.py --ignore tests/library/test_checkpoints.py
 
-lock: .venv/ready ## pin the packages in requirements.in again, with hashes (UPGRADE=1: newest versions)
+lock: .venv/ready ## pin again what requirements.in names, with hashes (UPGRADE=1: newest versions)
 	$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
 
 repository: .venv/ready ## change the address everywhere: URL=https://github.com/OWNER/NAME
 	$(BIN)/python tools/set_repository.py $(URL)
 
-clean: ## remove everything that was built, including the environment
+clean: ## remove what was built, the environment too
 	rm -rf _build .failed-* .venv .venv-oldest .venv-rosetta node_modules dist .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

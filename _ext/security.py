@@ -15,7 +15,7 @@ from pathlib import Path
 POLICY = {
     "default-src": "'none'",
     "script-src": "'self' file: blob:",
-    "worker-src": "blob:",  # a widget may compute in a worker
+    "worker-src": "blob:",  # a widget may compute beside the page
     "style-src": "'self' file: 'unsafe-inline'",
     "img-src": "'self' file: data: blob:",
     "font-src": "'self' file: data:",

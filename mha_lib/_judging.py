@@ -492,7 +492,7 @@ class Exercise:
 
 
 def randn(generator: torch.Generator, *sizes: int) -> Float[Tensor, "..."]:
-    """Draw standard normal float32 numbers of these sizes from a generator; every case needs this.
+    """Standard normal float32 numbers of these sizes from a generator; every case needs it.
 
     Raises:
         TypeError, ValueError: a size is not an int, or not positive.
@@ -604,7 +604,7 @@ def _as_tensor(value: Any, arrays: bool) -> Any:
     if isinstance(value, str) and arrays:
         return value
     with suppress(TypeError, ValueError, RuntimeError, BufferError):
-        import numpy as np  # needed only if the result is not a tensor
+        import numpy as np  # of those who return something else than a tensor
 
         if arrays and hasattr(value, "__dlpack__") and not _is_array(value):
             return torch.utils.dlpack.from_dlpack(value).detach().clone()

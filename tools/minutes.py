@@ -22,7 +22,7 @@ HEAD = re.compile(
     r"(?:; \d+ for the exercises)?(?:; \d+ for \*Going deeper\*)?"
 )
 ROW = re.compile(r"^(\|.*?\(chapters/(\w+\.ipynb)\).*\| *)\d+ \|$", re.MULTILINE)
-# Sections that are not on the main path; any other heading of the same level ends them.
+# Sections that are not the path; any other heading of their level ends them.
 ASIDE = {"Exercises": "exercises", "Going deeper": "deeper"}
 
 

@@ -18,7 +18,7 @@ from course_files import FOLDER
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = """*.md pyproject.toml mha_course/pyproject.toml chapters/*.md chapters/*.bib index.ipynb
     chapters/*.ipynb .github/workflows/*.yml""".split()
-# The branch in which Colab opens notebooks; continuous integration pushes the files from the build there.
+# Where Colab opens notebooks: the branch to which continuous integration pushes what the build has made.
 PUBLISHED = "published"
 OPENED = re.compile(
     r"(colab\.research\.google\.com/github/[\w.-]+/[\w.-]+/blob/)[\w.-]+/"
