@@ -1,10 +1,10 @@
-// A field for a text that a setting holds, with a remark below it.
+// A field for the text of a setting, with a remark below it.
 
 import { element } from "./frame.js";
 
 /**
- * Only a valid text reaches the model. Otherwise the remark says what is wrong, and the last valid text stays in
- * the model; it returns to the field when the reader leaves it.
+ * Only a valid text reaches the model. For any other, the remark says what is wrong, and the model keeps the last
+ * valid text, which returns to the field when the reader leaves it.
  * @param {import("./frame.js").Frame} frame @param {string} name @param {string} setting
  * @param {(text: string) => {problem: string, remark: string}} judge
  * @param {(text: string) => void} onText receives a valid text
@@ -36,7 +36,7 @@ export function textField(frame, name, setting, judge, onText) {
     input.value = frame.get(setting);
     show();
   });
-  /** @param {string} text which the field holds already while the reader types */
+  /** @param {string} text that the field already contains while the reader types */
   function draw(text) {
     if (input.value !== text) input.value = text;
     show();
