@@ -84,6 +84,10 @@ def my_probabilities(logits, temperature=1.0, top_k=None):
     kept = logits >= logits.sort(descending=True).values[..., (top_k or 0) - 1, None]
     weights = (logits / temperature).exp() * kept
     return weights / weights.sum(-1, keepdim=True)""",
+    "MySwiGLU": """
+class MySwiGLU(MySwiGLU):
+    def forward(self, x):
+        return self.down_proj(self.up_proj(x) * self.gate_proj(x) * self.gate_proj(x).sigmoid())""",
 }
 
 
