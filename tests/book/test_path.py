@@ -8,7 +8,7 @@ import re
 import minutes
 import pytest
 
-PATH = sorted(minutes.ROOT.glob("chapters/0[1-8]_*.ipynb"))
+PATH = [path for path in minutes.pages() if re.match("0[1-8]|appendix_models", path.stem)]
 
 
 def cells(path):
@@ -55,7 +55,7 @@ def names(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler):
             bound.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}

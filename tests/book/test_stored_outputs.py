@@ -81,8 +81,7 @@ def printed(text):
 
 
 @pytest.mark.parametrize(("new", "stored", "fault"), [
-    ("loss 0.500", "loss 0.501", None),
-    ("1,000 steps, 93 %", "1,000 steps, 93 %", None),
+    ("1,000 steps, 93 %, loss 0.500", "1,000 steps, 93 %, loss 0.501", None),
     ("right: 93%", "right: 94%", None),
     ("loss −2.00", "loss -2.03", None),
     ("0.014", "0.004", "0.014 where 0.004 is stored"),
