@@ -86,7 +86,6 @@ def printed(text):
     ("loss −2.00", "loss -2.03", None),
     ("0.014", "0.004", "0.014 where 0.004 is stored"),
     ("4,100 tokens", "4,096 tokens", "4,100 where 4,096 is stored"),
-    ("loss 0.500", "loss 0.600", "0.500 where 0.600 is stored"),
     ("right: 93%", "right: 99%", "93% where 99% is stored"),
     ("loss -0.5", "loss 0.5", "-0.5 where 0.5 is stored"),
     ("it rises to 0.5", "it falls to 0.5", "'it rises to #' where 'it falls to #' is stored"),
