@@ -26,7 +26,11 @@ from security import secure_pages  # noqa: E402
 from set_repository import PUBLISHED  # noqa: E402
 from translator_models import write_models  # noqa: E402
 
+from mha_lib import __version__  # noqa: E402
+
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+BOOK = f"&body=Book%20{__version__}%2C%20section%3A%20"
 
 HEAD = """<noscript><style>
   .widget-host { display: none; }
@@ -136,6 +140,8 @@ def repair_pages(app):
         if 'aria-label="Book"' not in html and "pst-primary-sidebar" in html:
             whole = repair(whole, REPAIRS_OF_PAGE)
         whole = link_to_published(whole, app.config.html_theme_options)
+        # An issue says which book it is about; the theme names the page, and asks for "content here".
+        whole = whole.replace("&body=Your%20issue%20content%20here.", BOOK)
         if whole != html:
             path.write_text(whole, encoding="utf-8")
 

@@ -102,6 +102,8 @@ def grade(path: Path, *, assignment: Path | None = None, seconds: float = 600) -
     found, cells = Grade(path), list[str]()
     try:
         cells = _cells(path)
+        if not asked and not any(_checks_in(cells)):
+            raise ValueError("It calls no checker, so there is nothing to grade.")
     except ValueError as error:
         found.troubles.append(str(error))
     checks = list(_checks_in(cells))
@@ -109,8 +111,6 @@ def grade(path: Path, *, assignment: Path | None = None, seconds: float = 600) -
         lost = [call for call in asked if call not in {call for _, call in checks}]
         checks = [(cell, call) for cell, call in checks if call in asked]
         checks += [(len(cells), call) for call in lost]
-    elif cells and not checks:
-        found.troubles.append("It calls no checker, so there is nothing to grade.")
     judged = _run_alone(found, cells, checks, seconds) if cells and checks else {}
     for call in asked or [call for _, call in checks]:
         not_reached = ("missing", "it was not reached")

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-VERSION = re.compile(r'^version(?: = |: )"?([^"\s]+)', re.MULTILINE)
-NAMED = ("pyproject.toml", "mha_course/pyproject.toml", "CITATION.cff")
+VERSION = re.compile(r'^(?:__)?version(?:__)?(?: =|:) "?([^"\s]+)', re.MULTILINE)
+NAMED = """pyproject.toml mha_course/pyproject.toml mha_lib/__init__.py
+    mha_course/__init__.py CITATION.cff""".split()
 
 
 def notes(tag, root=ROOT):
