@@ -107,10 +107,9 @@ def grade(path: Path, *, assignment: Path | None = None, seconds: float = 600) -
     except ValueError as error:
         found.troubles.append(str(error))
     checks = list(_checks_in(cells))
-    if assignment:  # nothing else counts, and what lost its check is checked at the end
-        lost = [call for call in asked if call not in {call for _, call in checks}]
-        checks = [(cell, call) for cell, call in checks if call in asked]
-        checks += [(len(cells), call) for call in lost]
+    if assignment:  # what lost its check is checked at the end
+        called = {call for _, call in checks}
+        checks += [(len(cells), call) for call in asked if call not in called]
     judged = _run_alone(found, cells, checks, seconds) if cells and checks else {}
     for call in asked or [call for _, call in checks]:
         not_reached = ("missing", "it was not reached")

@@ -529,7 +529,7 @@ def test_workflows_do_what_the_course_promises():
         workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
         jobs |= {f"{path.stem} {name}": job for name, job in workflow["jobs"].items()}
     assert jobs.keys() == {
-        "ci test", "ci weekly", "ci non-root", "ci book", "ci deploy", "ci notebooks",
+        "ci test", "ci weekly", "ci newest", "ci non-root", "ci book", "ci deploy", "ci notebooks",
         "colab image", "release build", "release publish",
     }  # fmt: skip
     assert jobs["ci test"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
@@ -545,7 +545,8 @@ def test_workflows_do_what_the_course_promises():
     assert runs["ci non-root"][-1].endswith(" make -C /srv/course test")
     assert runs["ci book"] == ["make book"]
     assert runs["ci weekly"] == ["make weekly"]
-    assert "'schedule'" in jobs["ci weekly"]["if"]
+    assert runs["ci newest"] == ["make newest"]
+    assert "'schedule'" in jobs["ci weekly"]["if"] and jobs["ci weekly"]["if"] == jobs["ci newest"]["if"]
     assert f" {PUBLISHED}\n" in runs["ci notebooks"][0] and runs["ci notebooks"][0].endswith(f" {PUBLISHED}")
     image = jobs["colab image"]["steps"]
     assert [step["with"].get("ref") for step in image if "uses" in step] == [None, PUBLISHED]
