@@ -43,8 +43,10 @@ from mha_course.exercises import own
 from mha_lib._checks import check_type
 
 # Audit events, which Python raises before it does what they name.
-_PROGRAMS = "subprocess.Popen os.system os.exec os.fork os.forkpty os.posix_spawn"
-_CHANGES = "os.link os.mkdir os.remove os.rename os.rmdir os.symlink shutil.rmtree"
+_PROGRAMS = """subprocess.Popen os.system os.exec os.fork os.forkpty
+    os.posix_spawn""".split()
+_CHANGES = """os.link os.mkdir os.remove os.rename os.rmdir os.symlink
+    shutil.rmtree""".split()
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -90,7 +92,7 @@ def grade(path: Path, *, assignment: Path | None = None, seconds: float = 600) -
 
     Raises:
         TypeError: `path` or `assignment` is not a Path.
-        ValueError: `assignment` cannot be read.
+        ValueError: `assignment` cannot be read, or calls no checker.
 
     Example:
         >>> grade(Path("no.ipynb")).troubles
@@ -99,6 +101,8 @@ def grade(path: Path, *, assignment: Path | None = None, seconds: float = 600) -
     check_type("path", path, Path)
     check_type("assignment", assignment or path, Path)
     asked = [call for _, call in _checks_in(_cells(assignment))] if assignment else []
+    if assignment and not asked:
+        raise ValueError(f"assignment must call a checker, and {assignment} does not")
     found, cells = Grade(path), list[str]()
     try:
         cells = _cells(path)
@@ -201,7 +205,7 @@ def _work() -> None:
         tell("cell", number + 1)
         result = shell.run_cell(source)
         if error := result.error_before_exec or result.error_in_exec:
-            failed[source] = f"{type(error).__name__}: {error}"
+            failed[source] = _said(error)
         for call in [call for cell, call in checks if cell == number]:
             tell("judged", call, *_judged(shell, call, failed))
 
@@ -214,19 +218,23 @@ def _judged(
     try:
         answer, *more = (shell.ev(ast.unparse(one)) for one in node.args)
         options = {one.arg: shell.ev(ast.unparse(one.value)) for one in node.keywords}
-    except Exception as error:
+        home = str(getattr(answer, "__module__", "")).partition(".")[0]
+        if hasattr(answer, own._OURS) or home in ("mha_lib", "mha_course"):
+            return "missing", "only the course's own is there"
+        verdict = getattr(exercises, _checker(node))(answer, *more, **options)
+        if not verdict and own._is_stub(answer):
+            return "missing", "the stub is not filled in"
+        why = verdict.message.removeprefix("Not yet: ")
+        return "right" if verdict else "wrong", why
+    except BaseException as error:  # the answer may raise anything
         name = re.escape(ast.unparse(node.args[0]))
         line = rf"(?m)^((def|class) {name}\b|{name} *=)"
         causes = [why for source, why in failed.items() if re.search(line, source)]
-        return "missing", f"its cell raises {causes[-1]}" if causes else str(error)
-    home = str(getattr(answer, "__module__", "")).partition(".")[0]
-    if hasattr(answer, own._OURS) or home in ("mha_lib", "mha_course"):
-        return "missing", "only the course's own is there"
-    verdict = getattr(exercises, _checker(node))(answer, *more, **options)
-    if not verdict and own._is_stub(answer):
-        return "missing", "the stub is not filled in"
-    why = verdict.message.removeprefix("Not yet: ")
-    return "right" if verdict else "wrong", why
+        return "missing", f"its cell raises {causes[-1]}" if causes else _said(error)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _guard(folder: str, tell: Callable[..., None]) -> Callable[..., None]:
@@ -239,10 +247,10 @@ def _guard(folder: str, tell: Callable[..., None]) -> Callable[..., None]:
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in ("socket.connect", "socket.getaddrinfo"):
             refuse("use the network")
-        if event in _PROGRAMS.split():
+        if event in _PROGRAMS:
             refuse("start another program")
         opens = event == "open" and bool(arguments[2] & _WRITES)
-        if not opens and event not in _CHANGES.split():
+        if not opens and event not in _CHANGES:
             return
         for path in arguments[:1] if opens else arguments:
             if not isinstance(path, int):  # a descriptor, which was opened before

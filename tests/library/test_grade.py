@@ -4,7 +4,7 @@ import json
 
 import nbformat
 import pytest
-from exercise_cells import pieces_of
+from exercise_cells import CHAPTERS, cells_of, checker_of, pieces_of
 
 from mha_course import grade
 from mha_course.grade import main
@@ -65,12 +65,20 @@ def test_each_exercise_is_right_or_wrong_with_its_cause_or_missing(tmp_path):
     assert lines[3].startswith("  wrong    check_split_heads(split_heads): ") and "axis" in lines[3], lines[3]
     assert lines[4:7] == [
         "  missing  check_attention(my_attention): only the course's own is there",
-        "  missing  check_triangle(my_triangle): name 'my_triangle' is not defined",
+        "  missing  check_triangle(my_triangle): NameError: name 'my_triangle' is not defined",
         "  missing  check_head_dim(my_head_dim): its cell raises ZeroDivisionError: division by zero",
     ]
     assert lines[7].startswith(
         "  missing  check_lens_mask(my_lens_mask): its cell raises SyntaxError: expected ':'"
     )
+
+
+@pytest.mark.parametrize("path", sorted(CHAPTERS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_every_exercise_of_a_page_counts(path):
+    exercises = [*pieces_of(path.stem).values(), *cells_of(path.stem).values()]
+    calls = [call for _, call in grade._checks_in(grade._cells(path))]
+    assert {call.partition("(")[0] for call in calls} == {checker_of(exercise)[0] for exercise in exercises}
+    assert len(calls) == len(exercises)
 
 
 LOOKED_AT = {
@@ -164,15 +172,24 @@ def test_adapters_bring_code_that_is_elsewhere(tmp_path):
         "from mine.lost import attend", "exercises.check_causal_mask(triangle)",
         "exercises.check_attention(attend)", "def split(x, num_heads):",
         "    return x.unflatten(-1, (num_heads, -1)).mT", "exercises.check_split_heads(split)",
-        "exercises.check_my_pooling(len)")  # fmt: skip
+        "exercises.check_my_pooling(len)", "exercises.check_multi_head(split, adapter=7)",
+        "def stops(*_):", "    raise KeyboardInterrupt", "exercises.check_triangle(stops)")  # fmt: skip
     found = grade.grade(path)
     assert found.troubles == []
-    [triangle, attend, split, pooling] = found.results.items()
+    [triangle, attend, split, pooling, adapter, stops] = found.results.items()
     assert triangle[1] == ("wrong", triangle[1][1]) and triangle[1][1].startswith(
         "the triangle starts at the first"
     )
-    assert attend == ("exercises.check_attention(attend)", ("missing", "name 'attend' is not defined"))
+    assert attend == (
+        "exercises.check_attention(attend)",
+        ("missing", "NameError: name 'attend' is not defined"),
+    )
     assert split[1][0] == pooling[1][0] == "wrong"
+    assert adapter[1][0] == stops[1][0] == "missing"
+    assert (
+        adapter[1][1].startswith("TypeError: adapter must be callable")
+        and stops[1][1] == "KeyboardInterrupt: "
+    )
 
 
 def test_the_assignment_says_what_counts(tmp_path, capsys):
@@ -181,9 +198,12 @@ def test_the_assignment_says_what_counts(tmp_path, capsys):
     assert main([str(submission), "--assignment", str(handed_out)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"{submission}: 1 of 2 right", f"  right    {CHECK}",
-        "  missing  check_triangle(my_triangle): name 'my_triangle' is not defined",
+        "  missing  check_triangle(my_triangle): NameError: name 'my_triangle' is not defined",
     ]  # fmt: skip
-    for wrong in ([str(submission), "--assignment", str(tmp_path / "no.ipynb")], []):
+    write(tmp_path / "nothing.ipynb", "1 + 1")
+    for wrong in (
+        [str(submission), "--assignment", str(tmp_path / name)] for name in ("nothing.ipynb", "no.ipynb")
+    ):
         with pytest.raises(SystemExit) as stopped:
             main(wrong)
         assert stopped.value.code == 2
