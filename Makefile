@@ -220,7 +220,7 @@ SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 newest: .venv/ready ## build the book with the newest Sphinx, without Jupyter Book; compare outputs without nbval
 	$(PYTHON) -m venv --clear .venv-newest
 	$(NEWEST)/pip install --quiet sphinx myst-nb sphinx-book-theme sphinx-external-toc sphinx-togglebutton \
-	  sphinx-copybutton sphinx-design sphinxcontrib-bibtex linkify-it-py pytest-notebook
+	  sphinx-copybutton sphinx-design sphinxcontrib-bibtex linkify-it-py brotli pytest-notebook
 	$(BIN)/python -c '$(SITE)' >"$$($(NEWEST)/python -c '$(SITE)')/pinned.pth"
 	@export PYTHONPATH='$(CURDIR)'; status=0; \
 	$(NEWEST)/sphinx-build -q -W --keep-going -c tools/plain . _build/newest || status=1; \

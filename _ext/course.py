@@ -123,7 +123,7 @@ def complete_page(app, pagename, templatename, context, doctree):
     """Add the rules of pages without scripts and, below the title of a chapter, the link to Colab."""
     context["metatags"] = f"{HEAD}\n{context.get('metatags', '')}"
     body = repair(context.get("body", ""), REPAIRS_OF_BODY)
-    if doctree is not None and app.env.doc2path(pagename).endswith(".ipynb"):
+    if doctree is not None and Path(app.env.doc2path(pagename)).suffix == ".ipynb":
         options = app.config.html_theme_options
         repository = options["repository_url"].removeprefix("https://github.com/")
         notebook = f"{repository}/blob/{PUBLISHED}/{pagename}.ipynb"
@@ -163,7 +163,9 @@ def complete_signature(app, what, name, obj, options, signature, returns):
         own = read_signature(obj.__init__, bound_method=True)
         short = {"show_return_annotation": False, "unqualified_typehints": True}
         signature = stringify_signature(own, **short)
-    signature = re.sub(r"(\*\*\w+): [~\w.]*Unpack\[[^]]*\]", r"\1", signature or "")
+    if signature is None:  # an attribute
+        return None
+    signature = re.sub(r"(\*\*\w+): [~\w.]*Unpack\[[^]]*\]", r"\1", signature)
     # A default that a factory makes for each object has no text that Sphinx can parse.
     return signature.replace("<factory>", "..."), returns
 
