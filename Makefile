@@ -26,7 +26,7 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help lock needs made-elsewhere book dist serve notebooks claims experiments rosetta rosetta-changed test test-all weekly faults oldest check bench bench-rosetta bench-widgets heights machine pictures repository clean
+.PHONY: help lock needs made-elsewhere book dist serve notebooks claims experiments rosetta rosetta-changed test test-all weekly faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
 
 # `make` lists the commands with the text after two number signs.
 help:
@@ -213,6 +213,20 @@ oldest: ## the tests of the library with the oldest torch that it supports; seve
 	PYTHONPATH=$(CURDIR) .venv-oldest/bin/pytest -n $(JOBS) --dist loadfile -m 'not newer_torch' tests/library \
 	  --ignore tests/library/test_types.py --ignore tests/library/test_checkpoints.py
 
+# Two reports, for the day on which Jupyter Book or nbval breaks: the book by Sphinx alone, with the newest extensions, and
+# the outputs of pages that do not train by pytest-notebook. What has no newer version comes from .venv.
+NEWEST := .venv-newest/bin
+SITE := import sysconfig; print(sysconfig.get_path("purelib"))
+newest: .venv/ready ## build the book with the newest Sphinx, without Jupyter Book; compare outputs without nbval
+	$(PYTHON) -m venv --clear .venv-newest
+	$(NEWEST)/pip install --quiet sphinx myst-nb sphinx-book-theme sphinx-external-toc sphinx-togglebutton \
+	  sphinx-copybutton sphinx-design sphinxcontrib-bibtex linkify-it-py brotli pytest-notebook
+	$(BIN)/python -c '$(SITE)' >"$$($(NEWEST)/python -c '$(SITE)')/pinned.pth"
+	@export PYTHONPATH='$(CURDIR)'; status=0; \
+	$(NEWEST)/sphinx-build -q -W --keep-going -c tools/plain . _build/newest || status=1; \
+	$(NEWEST)/pytest -q -c tools/plain/pytest.ini --rootdir . --noconftest --nb-test-files \
+	  $$(grep -L nbval-ignore-output index.ipynb chapters/*.ipynb) || status=1; exit $$status
+
 lock: .venv/ready ## pin again what requirements.in names, with hashes (UPGRADE=1: newest versions)
 	$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
 
@@ -220,5 +234,5 @@ repository: .venv/ready ## change the address everywhere: URL=https://github.com
 	$(BIN)/python tools/set_repository.py $(URL)
 
 clean: ## remove what was built, the environment too
-	rm -rf _build .failed-* .venv .venv-oldest .venv-rosetta node_modules dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf _build .failed-* .venv .venv-oldest .venv-newest .venv-rosetta node_modules dist .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

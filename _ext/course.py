@@ -26,7 +26,11 @@ from security import secure_pages  # noqa: E402
 from set_repository import PUBLISHED  # noqa: E402
 from translator_models import write_models  # noqa: E402
 
+from mha_lib import __version__  # noqa: E402
+
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+BOOK = f"&body=Book%20{__version__}%2C%20section%3A%20"
 
 HEAD = """<noscript><style>
   .widget-host { display: none; }
@@ -119,7 +123,7 @@ def complete_page(app, pagename, templatename, context, doctree):
     """Add the rules of pages without scripts and, below the title of a chapter, the link to Colab."""
     context["metatags"] = f"{HEAD}\n{context.get('metatags', '')}"
     body = repair(context.get("body", ""), REPAIRS_OF_BODY)
-    if doctree is not None and app.env.doc2path(pagename).endswith(".ipynb"):
+    if doctree is not None and Path(app.env.doc2path(pagename)).suffix == ".ipynb":
         options = app.config.html_theme_options
         repository = options["repository_url"].removeprefix("https://github.com/")
         notebook = f"{repository}/blob/{PUBLISHED}/{pagename}.ipynb"
@@ -136,6 +140,8 @@ def repair_pages(app):
         if 'aria-label="Book"' not in html and "pst-primary-sidebar" in html:
             whole = repair(whole, REPAIRS_OF_PAGE)
         whole = link_to_published(whole, app.config.html_theme_options)
+        # An issue says which book it is about; the theme names the page, and asks for "content here".
+        whole = whole.replace("&body=Your%20issue%20content%20here.", BOOK)
         if whole != html:
             path.write_text(whole, encoding="utf-8")
 
@@ -157,7 +163,9 @@ def complete_signature(app, what, name, obj, options, signature, returns):
         own = read_signature(obj.__init__, bound_method=True)
         short = {"show_return_annotation": False, "unqualified_typehints": True}
         signature = stringify_signature(own, **short)
-    signature = re.sub(r"(\*\*\w+): [~\w.]*Unpack\[[^]]*\]", r"\1", signature or "")
+    if signature is None:  # an attribute
+        return None
+    signature = re.sub(r"(\*\*\w+): [~\w.]*Unpack\[[^]]*\]", r"\1", signature)
     # A default that a factory creates for each object has no text that Sphinx can parse.
     return signature.replace("<factory>", "..."), returns
 

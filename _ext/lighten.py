@@ -194,12 +194,14 @@ def lighten_styles(static, pages):
     codes = re.findall(r"\\(?:00)?(f[0-9a-f]{3})\b", "\n".join(sheets))
     characters = {int(code, 16) for code in codes}
     fonts = static / "vendor" / "fontawesome" / "webfonts"
-    icons = subset_icons(fonts / "fa-solid-900.ttf", characters)
+    older = fonts / "fa-solid-900.ttf"  # newer themes have the other alone
+    source = older if older.exists() else older.with_suffix(".woff2")
+    icons = subset_icons(source, characters)
     (fonts / "fa-solid-900.woff").write_bytes(icons)
     theme = static / SHEETS[0]
     text = theme.read_text(encoding="utf-8")
     addresses = re.compile(
-        r"(url\([^)]*fa-solid-900\.)woff2\) format\(\"woff2\"\),url\([^)]*\) format\(\"truetype\"\)"
+        r"(url\([^)]*fa-solid-900\.)woff2\)(?: format\(\"woff2\"\))?(?:,url\([^)]*\) format\(\"truetype\"\))?"
     )
     theme.write_text(addresses.sub(r'\1woff) format("woff")', text), encoding="utf-8")
 

@@ -28,10 +28,11 @@ AREAS = {
         4_000,
         ["mha_course/pictures/*.py", "mha_course/questions/*.py"],
     ),
+    "grading": (292, 200, ["mha_course/grade.py"]),
     "course support": (2_230, 1_900, ["mha_course/*.py", "mha_course/data/*.py"]),
-    "tests": (36_640, 35_600, ["tests/*.py"]),
+    "tests": (36_895, 35_600, ["tests/*.py"]),
     "the rest": (
-        11_950,
+        12_081,
         9_900,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
     ),

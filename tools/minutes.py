@@ -21,7 +21,10 @@ HEAD = re.compile(
     r"\*\*Time\*\*:? \d+ minutes(?: to read)?(?: on the path)?"
     r"(?:; \d+ for the exercises)?(?:; \d+ for \*Going deeper\*)?"
 )
-ROW = re.compile(r"^(\|.*?\(chapters/(\w+\.ipynb)\).*\| *)\d+ \|$", re.MULTILINE)
+ROW = re.compile(
+    r"^(\|.*?\((?:chapters/)?(\w+\.ipynb)\).*\| *)\d+ \|$", re.MULTILINE
+)
+TEACHERS = ROOT / "chapters" / "appendix_for_teachers.md"  # its plans have such rows
 # Sections that are not the path; any other heading of their level ends them.
 ASIDE = {"Exercises": "exercises", "Going deeper": "deeper"}
 
@@ -110,6 +113,8 @@ def main(arguments=None):
         text = json.dumps(notebook, ensure_ascii=False, indent=1) + "\n"
         if path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
+    plans = with_minutes(TEACHERS, TEACHERS.read_text(encoding="utf-8"))
+    TEACHERS.write_text(plans, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,18 @@ def test_a_page_says_its_minutes(path):
         assert sum(len(minutes.HEAD.findall(text)) for text in texts) == 1
 
 
+def test_teachers_read_the_minutes_of_today_and_questions_that_stand_there():
+    text = minutes.TEACHERS.read_text(encoding="utf-8")
+    assert minutes.with_minutes(minutes.TEACHERS, text) == text, "run python tools/minutes.py --write"
+    plans, beliefs = text.partition("## What students believe")[::2]
+    assert len(minutes.ROW.findall(plans)) == len(re.findall(r"^\| \d ", plans, re.MULTILINE)) == 13
+    quoted = re.findall(r"^\| .* \| \[(.+)\]\((\w+)\.ipynb#", beliefs, re.MULTILINE)
+    assert len(quoted) == beliefs.count(".ipynb#")
+    for words, page in quoted:
+        questions = (minutes.ROOT / "mha_course" / "questions" / f"{page}.md").read_text(encoding="utf-8")
+        assert words in " ".join(questions.split()), words
+
+
 @pytest.mark.parametrize("path", PATH, ids=lambda path: path.stem)
 def test_the_path_takes_at_most_fifty_minutes(path):
     assert round(minutes.minutes(path)["path"]) <= 50
