@@ -1,4 +1,4 @@
-"""Widgets of the course: each is a class and an ES module, and works with a kernel or in the built page."""
+"""Widgets of the course. Each is a class and an ES module, and works with a kernel or in the built page."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ __all__ = [
 
 
 def widget_sources() -> dict[str, dict[str, str]]:
-    """Browser code of each widget: what a notebook that is run now would store.
+    """Browser code of each widget, as a notebook that is run now would store it.
 
     Returns:
-        The `_esm` and `_css` to store, by `_anywidget_id`.
+        A dict from `_anywidget_id` to the `_esm` and `_css` to store.
 
     Example:
         >>> sorted(widget_sources()["mha_course.widgets.quiz.Quiz"])

@@ -1,10 +1,10 @@
-// A field for a text that a setting holds, with a remark below it.
+// A field for the text of a setting, with a remark below it.
 
 import { element } from "./frame.js";
 
 /**
- * Only a valid text reaches the model. Otherwise the remark says what is wrong, and the last valid text stays in
- * the model; it returns to the field when the reader leaves it, or resets a long one, in which nothing typed is lost.
+ * Only a valid text reaches the model. For any other, the remark says what is wrong, and the model keeps the last
+ * valid text, which returns to the field when the reader leaves it. Nothing typed in a long one is lost until a reset.
  * @param {import("./frame.js").Frame} frame @param {string} name @param {string} setting
  * @param {(text: string) => {problem: string, remark: string}} judge
  * @param {(text: string) => void} onText receives a valid text
@@ -40,7 +40,7 @@ export function textField(frame, name, setting, judge, onText, isLong = false) {
   frame.listen(input, "change", () => !isLong && show() && restore());
   frame.listen(/** @type {HTMLElement} */ (frame.body.parentElement), "click", (event) => event.target.closest(".mha-reset") && restore());
   let drawn = "";
-  /** @param {string} text which the field holds already while the reader types */
+  /** @param {string} text that the field already contains while the reader types */
   function draw(text) {
     if (text !== drawn && text !== input.value) input.value = text;
     drawn = text;
