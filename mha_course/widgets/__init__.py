@@ -24,6 +24,7 @@ from mha_course.widgets.quiz import Question, Quiz
 from mha_course.widgets.reshape_stepper import ReshapeStepper
 from mha_course.widgets.rotation_dial import RotationDial
 from mha_course.widgets.score_explorer import ScoreExplorer
+from mha_course.widgets.text_training import TextTraining
 from mha_course.widgets.translator import (
     Translator,
     attention_layers,
@@ -57,6 +58,7 @@ __all__ = [
     "ReshapeStepper",
     "RotationDial",
     "ScoreExplorer",
+    "TextTraining",
     "Translator",
     "TypedAnswer",
     "Writer",
