@@ -21,9 +21,7 @@ HEAD = re.compile(
     r"\*\*Time\*\*:? \d+ minutes(?: to read)?(?: on the path)?"
     r"(?:; \d+ for the exercises)?(?:; \d+ for \*Going deeper\*)?"
 )
-ROW = re.compile(
-    r"^(\|.*?\((?:chapters/)?(\w+\.ipynb)\).*\| *)\d+ \|$", re.MULTILINE
-)
+ROW = re.compile(r"^(\|.*?\((?:chapters/)?(\w+\.ipynb)\).*\| *)\d+ \|$", re.MULTILINE)
 TEACHERS = ROOT / "chapters" / "appendix_for_teachers.md"  # its plans have such rows
 # Sections that are not the path; any other heading of their level ends them.
 ASIDE = {"Exercises": "exercises", "Going deeper": "deeper"}
