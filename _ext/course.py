@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from built import write_home  # noqa: E402
 from equations import set_all_equations  # noqa: E402
+from in_page import put_buttons, write_in_page  # noqa: E402
 from lighten import lighten_site  # noqa: E402
 from moved import write_moved  # noqa: E402
 from rosetta_notebooks import write_notebooks  # noqa: E402
@@ -200,6 +201,7 @@ def finish(app, exception):
         for step in (*steps, write_moved, secure_pages):
             step(app)
         write_models(app)  # after lighten_site, which reads all scripts
+        write_in_page(app)
 
 
 def setup(app):
@@ -210,6 +212,7 @@ def setup(app):
     app.connect("autodoc-process-signature", complete_signature)
     app.connect("object-description-transform", quote_as_in_the_source)
     app.connect("missing-reference", find_by_short_name)
+    app.connect("doctree-resolved", put_buttons)
     app.connect("doctree-resolved", put_code_below)
     app.connect("config-inited", load_widgets_only_where_they_are)
     app.connect("config-inited", write_home)  # before its page is read

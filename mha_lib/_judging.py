@@ -36,7 +36,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from mha_lib import _checks
@@ -491,7 +490,7 @@ class Exercise:
         return f"Right in {count} cases{gradients}: {_list(labels)}."
 
 
-def randn(generator: torch.Generator, *sizes: int) -> Float[Tensor, "..."]:
+def randn(generator: torch.Generator, *sizes: int) -> Tensor:
     """Standard normal float32 numbers of these sizes from a generator; every case needs it.
 
     Raises:
@@ -518,18 +517,20 @@ def rows_sum_to_one(
         >>> rows_sum_to_one()((), (torch.tensor([[0.5, 0.25]]),))
         'its rows should add up to 1, and row [0] adds up to 0.75'
     """
-    _checks.check_int("position", position)
+    _checks.check_type("position", position, int)
+    return partial(_rows_sum_to_one, position)
 
-    def test(_: tuple[Any, ...], results: tuple[Any, ...]) -> str:
-        sums = results[position].double().sum(-1)
-        off = ((sums - 1).abs() > 1e-3) & results[position].any(-1)
-        if not bool(off.any()):
-            return ""
-        place = off.nonzero()[0].tolist()
-        total = float(sums[tuple(place)])
-        return f"its rows should add up to 1, and row {place} adds up to {total:.4g}"
 
-    return test
+def _rows_sum_to_one(
+    position: int, _: tuple[Any, ...], results: tuple[Any, ...]
+) -> str:
+    sums = results[position].double().sum(-1)
+    off = ((sums - 1).abs() > 1e-3) & results[position].any(-1)
+    if not bool(off.any()):
+        return ""
+    place = off.nonzero()[0].tolist()
+    total = float(sums[tuple(place)])
+    return f"its rows should add up to 1, and row {place} adds up to {total:.4g}"
 
 
 # ------------------------------------------------------------------ small parts

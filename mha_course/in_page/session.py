@@ -1,0 +1,203 @@
+"""What runs in the page beside the reader's code: it runs a text, and judges it with what the book has stored.
+
+Each call of `answer` begins from nothing, so it does not matter what was run before, or whether Python had to
+be started again. The names of the course are those of `mha_course.built`; what the reader has written and the
+engine has accepted takes their place.
+"""
+
+from __future__ import annotations
+
+import __future__
+
+import ast
+import inspect
+import io
+import json
+import linecache
+import sys
+import traceback
+import types
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
+from math import ceil, sqrt
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mha_course import built
+from mha_lib import _judging
+from mha_lib._judging import Exercise, Verdict, Wrong, _Outcome
+
+FILE = "your code"
+MOST = 20_000  # characters of output that are kept
+ONLY_IN_COLAB = "This page has Python itself and a small stand-in for torch; for anything else, open it in Colab."
+
+
+class Stored:
+    """What an answer did in each case when the book was built: it takes the place of that answer."""
+
+    def __init__(self, names, outcomes):
+        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+        self.__signature__ = inspect.Signature(parameters)
+        self.outcomes = outcomes
+
+    def __call__(self, *arguments):
+        raise NotImplementedError
+
+
+class StoredExercise(Exercise):
+    """An exercise whose right and wrong answers were tried with torch when the book was built."""
+
+    def _try(self, answer, case, *, seed=0):
+        if isinstance(answer, Stored):
+            return answer.outcomes[case]
+        return super()._try(answer, case, seed=seed)
+
+
+def loaded(data):
+    """The exercise that the build has written as JSON."""
+    space = {**vars(_judging), "torch": torch, "F": F, "nn": nn}
+    space |= {"ceil": ceil, "sqrt": sqrt, "partial": partial, "built": built}
+    flags = __future__.annotations.compiler_flag
+    exec(compile(data["code"], "exercise", "exec", flags), space)
+    first = _outcomes(data["rights"][0])
+    stored = partial(Stored, data["names"])
+    exercise = StoredExercise(
+        reference=stored(first),
+        accept=[stored(_outcomes(one)) for one in data["rights"][1:]],
+        cases={label: partial(_arguments, made) for label, made in data["cases"].items()},
+        wrong=[Wrong(name, cause, stored(first | _outcomes(got))) for name, cause, got in data["wrong"]],
+        run=data["run"] and eval(data["run"], space),
+        properties=[eval(one, space) for one in data["properties"]],
+        **data["options"] | {"returns": _hashable(data["options"]["returns"])},
+    )
+    return partial(_judged, exercise, data["left"])
+
+
+def _judged(exercise, left, answer, **_options):
+    verdict = exercise(answer)
+    if not (verdict and left):
+        return verdict
+    return Verdict(True, f"{verdict.message} Only Colab compares: {_judging._list(left)}.")
+
+
+def _arguments(made, _generator):
+    return tuple(map(_value, made))
+
+
+def _outcomes(stored):
+    return {case: _outcome(**one) for case, one in stored.items()}
+
+
+def _outcome(results=(), **said):
+    return _Outcome(results=tuple(map(_value, results)), **said)
+
+
+def _hashable(value):
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _value(stored):
+    """A value from what `_encoded` in the build has made of it."""
+    if isinstance(stored, list):
+        return [_value(one) for one in stored]
+    if not isinstance(stored, dict):
+        return stored
+    if "tuple" in stored:
+        return tuple(map(_value, stored["tuple"]))
+    return torch.tensor(stored["numbers"], dtype=getattr(torch, stored["dtype"])).reshape(stored["shape"])
+
+
+class Output(io.TextIOBase):
+    """Keeps the beginning of what is printed, and counts the rest."""
+
+    def __init__(self):
+        self.kept, self.length = [], 0
+
+    def write(self, text):
+        if self.length < MOST:
+            self.kept.append(text[: MOST - self.length])
+        self.length += len(text)
+        return len(text)
+
+    def __str__(self):
+        more = f"\n… and {self.length - MOST:,} more characters" if self.length > MOST else ""
+        return "".join(self.kept) + more
+
+
+def answer(request):
+    """Run or check a text of the reader; what is asked and what is answered are JSON."""
+    asked = json.loads(request)
+    output, said = Output(), {}
+    try:
+        with redirect_stdout(output), redirect_stderr(output):
+            said = _answered(asked, output)
+    except BaseException as error:
+        said = {"error": _told(error)}
+    return json.dumps({"output": str(output), **said})
+
+
+def _answered(asked, output):
+    space = {"__name__": "__main__", "input": _no_input}
+    checkers = types.ModuleType("mha_course.exercises")
+    checkers.solution = lambda check: lambda ours: ours
+    if asked["exercise"]:
+        setattr(checkers, asked["checker"], loaded(json.loads(asked["exercise"])))
+    sys.modules[checkers.__name__] = sys.modules["mha_course"].exercises = checkers
+    exec(compile(inspect.getsource(built), built.__name__, "exec"), space)
+    for name, text in asked["pieces"].items():
+        if name != asked["name"]:
+            _run(text, f"your {name}", space)
+    before = space.get(asked["name"])
+    shown = _run(asked["text"], FILE, space)
+    if not asked["check"]:
+        if shown is not None:
+            print(repr(shown))
+        return {}
+    if space.get(asked["name"]) is before:
+        return {"error": f"The check looks for `{asked['name']}`, and your text does not define it."}
+    verdict = _run(asked["check"], "check", space)
+    return {"right": verdict.right, "verdict": verdict.message}
+
+
+def _no_input(*_):
+    raise OSError("nobody can type here: `input` has no keyboard")
+
+
+def _run(text, file, space):
+    """Run a text; return the value of its last line if that is an expression."""
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    tree = ast.parse(text, file)
+    last = tree.body[-1] if tree.body else None
+    shows = isinstance(last, ast.Expr)
+    if shows:
+        tree.body.pop()
+    exec(compile(tree, file, "exec"), space)
+    return eval(compile(ast.Expression(last.value), file, "eval"), space) if shows else None
+
+
+def _told(error):
+    """An error with the lines of the reader's own code that led to it."""
+    kind, message = type(error).__name__, str(error)
+    if isinstance(error, SyntaxError) and error.filename:
+        message, lines = error.msg, [(error.filename, error.lineno, None, (error.text or "").strip())]
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [(frame.filename, frame.lineno, frame.name, frame.line) for frame in frames]
+    own = [one for one in lines if one[0].startswith("your ")]
+    if len(own) > 8:
+        own = own[:3] + own[-3:]
+    told = []
+    for file, number, function, line in own:
+        whose = "" if file == FILE else f" of {file}"
+        inside = f", in {function}" if function not in (None, "<module>") else ""
+        told.append(f"Line {number}{whose}{inside}:\n    {line}")
+    told.append(f"{kind}: {message}" if message else kind)
+    if isinstance(error, ImportError):
+        told.append(ONLY_IN_COLAB)
+    if isinstance(error, RecursionError):
+        told.append("A function calls itself again and again: what should end that?")
+    if isinstance(error, MemoryError):
+        told.append("Your code asked for more memory than this page has.")
+    return "\n".join(told)
