@@ -25,6 +25,9 @@ BUTTON = '<button type="button" class="write-here-button" data-action="write-her
 
 ONLY_IN_COLAB = SOURCES / "only_in_colab.md"
 REASON = '<p class="only-in-colab">{}</p>'
+CHECKER = re.compile(
+    r"^from mha_course\.exercises import (?:\([^)]*\)|.*)\n+", re.MULTILINE
+)
 STUB = re.compile(r"(write-\w+|ex\d+)-stub")
 
 
@@ -59,9 +62,15 @@ def put_buttons(app, doctree, docname):
     names = [STUB.fullmatch(name) for name, _ in cells_of(notebook)]
     why = reasons()
     for cell in doctree.findall(nodes.container):
-        if cell.get("nb_element") == "cell_code" and (match := names[cell["cell_index"]]):
+        if cell.get("nb_element") == "cell_code" and (
+            match := names[cell["cell_index"]]
+        ):
             reason = why.get((notebook.stem, match[1]))
-            html = REASON.format(reason) if reason else BUTTON.format(f"{notebook.stem}/{match[1]}")
+            html = (
+                REASON.format(reason)
+                if reason
+                else BUTTON.format(f"{notebook.stem}/{match[1]}")
+            )
             cell += nodes.raw("", html, format="html")
 
 
@@ -78,9 +87,20 @@ def data_of(notebook):
     for name, (stub, check) in stubs_of(notebook).items():
         if (notebook.stem, name) in why:
             continue
-        checker, answer = re.search(r"^(check_\w+)\(\s*(\w+)", check, re.MULTILINE).groups()
-        data = json.dumps(stored(exercise_of(check)), separators=(",", ":"), ensure_ascii=False)
-        found[name] = {"name": answer, "stub": stub, "check": check, "checker": checker, "exercise": data}
+        checker, answer = re.search(
+            r"^(check_\w+)\(\s*(\w+)", check, re.MULTILINE
+        ).groups()
+        stub = CHECKER.sub("", stub)
+        data = json.dumps(
+            stored(exercise_of(check)), separators=(",", ":"), ensure_ascii=False
+        )
+        found[name] = {
+            "name": answer,
+            "stub": stub,
+            "check": check,
+            "checker": checker,
+            "exercise": data,
+        }
         found[name]["piece"] = name.startswith("write-")
     return found
 
@@ -89,9 +109,16 @@ def pack_python():
     """Return Pyodide's files, each compressed and in base64."""
     files = {name: (MODULES / "pyodide" / name).read_bytes() for name in PYODIDE}
     lock = json.loads((MODULES / "pyodide" / "pyodide-lock.json").read_bytes())
-    files["pyodide-lock.json"] = json.dumps(lock | {"packages": {}}).encode()  # none is served
-    packed = {name: base64.b64encode(gzip.compress(file, mtime=0)) for name, file in files.items()}
-    return script("python", {name: text.decode("ascii") for name, text in packed.items()})
+    files["pyodide-lock.json"] = json.dumps(
+        lock | {"packages": {}}
+    ).encode()  # none is served
+    packed = {
+        name: base64.b64encode(gzip.compress(file, mtime=0))
+        for name, file in files.items()
+    }
+    return script(
+        "python", {name: text.decode("ascii") for name, text in packed.items()}
+    )
 
 
 def bundle_editor():
@@ -99,12 +126,24 @@ def bundle_editor():
     from mha_course.in_page import page_sources
 
     node = shutil.which("node", path=Path(sys.executable).parent) or "node"
-    options = ["--bundle", "--minify", "--target=es2022", "--loader:.css=text", "--log-level=warning"]
-    command = [node, MODULES / "esbuild" / "bin" / "esbuild", SOURCES / "editor.js", *options]
+    options = ["--bundle", "--minify", "--target=es2022", "--log-level=warning"]
+    command = [
+        node,
+        MODULES / "esbuild" / "bin" / "esbuild",
+        SOURCES / "editor.js",
+        *options,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     chapters = [stubs_of(path) for path in sorted(ROOT.glob("chapters/*.ipynb"))]
-    pieces = [name.removeprefix("write-") for stubs in chapters for name in stubs if name.startswith("write-")]
-    return script("sources", page_sources()) + script("pieces", pieces) + done.stdout
+    pieces = [
+        name.removeprefix("write-")
+        for stubs in chapters
+        for name in stubs
+        if name.startswith("write-")
+    ]
+    style = (SOURCES / "editor.css").read_text(encoding="utf-8")
+    parts = {"sources": page_sources(), "pieces": pieces, "style": style}
+    return "".join(map(script, parts, parts.values())) + done.stdout
 
 
 def write_in_page(app):
@@ -117,4 +156,6 @@ def write_in_page(app):
     for docname in sorted(app.env.found_docs):
         notebook = Path(app.env.doc2path(docname))
         if notebook.suffix == ".ipynb" and (data := data_of(notebook)):
-            (folder / f"{notebook.stem}.js").write_text(script(notebook.stem, data), encoding="utf-8")
+            (folder / f"{notebook.stem}.js").write_text(
+                script(notebook.stem, data), encoding="utf-8"
+            )

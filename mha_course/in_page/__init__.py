@@ -7,8 +7,11 @@ and hands them to the engine of the exercises, the same `mha_lib._judging`.
 
 from __future__ import annotations
 
+import base64
 import inspect
+from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +20,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from mha_course import built, exercises
+from mha_course.exercises import multi_head
 from mha_lib import _checks, _judging
-from mha_lib._judging import Exercise, _Outcome
+from mha_lib._judging import Exercise, UnfinishedError, Wrong, _Outcome
 from mha_lib._texts import _source
 
 FOLDER = Path(__file__).parent
@@ -50,8 +55,8 @@ def page_sources() -> dict[str, str]:
 
 def exercise_of(check: str) -> Exercise:
     """The exercise behind a cell that checks an answer, such as `check_rotary(turn, interleaved=False)`."""
-    from mha_course import exercises
-
+    if "check_multi_head(" in check:
+        return _multi_head()
     asked: list[Exercise] = []
 
     def note(exercise: Exercise, _: object) -> _judging.Verdict:
@@ -67,6 +72,85 @@ def exercise_of(check: str) -> Exercise:
     if len(asked) != 1:
         raise NotInPageError("more than one comparison")
     return asked[0]
+
+
+def _multi_head() -> Exercise:
+    """What `check_multi_head` asks of layers, with fixed numbers instead of those that a layer has."""
+    return Exercise(
+        reference=_as_layer(multi_head.multi_head),
+        cases={
+            label: partial(_layer_and_inputs, case)
+            for label, case in multi_head._CASES.items()
+        },
+        wrong=[
+            Wrong(one.name, one.cause, _as_layer(one.answer))
+            for one in multi_head._WRONG
+        ],
+        returns=(
+            "output (batch, q_len, embed_dim)",
+            "weights (batch, num_heads, q_len, k_len)",
+        ),
+        run=_run_layer,
+        properties=(multi_head._hidden_weigh_nothing, multi_head._weights_sum_to_one),
+        gradients=True,
+        takes="class",
+        atol=1e-4,
+        rtol=1e-3,
+    )
+
+
+def _layer_and_inputs(
+    case: multi_head._Case, generator: torch.Generator
+) -> tuple[Any, ...]:
+    """The sizes of a layer and what it is called with: a case of chapter 3 with smaller heads."""
+    small = {7: 7, 33: 15, 17: 11, 19: 13}
+    old = case.sizes
+    sizes = multi_head._Sizes(
+        small[old.embed_dim], old.num_heads, small.get(old.kdim), small.get(old.vdim)
+    )
+    _, *inputs = replace(case, sizes=sizes).make({sizes: None}, generator)
+    return (sizes.embed_dim, sizes.num_heads, sizes.kdim, sizes.vdim), *inputs
+
+
+def _as_layer(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """A maker of layers whose call is a formula of chapter 3."""
+
+    def make(embed_dim: int, num_heads: int, **widths: int) -> Any:
+        layer = built.MyMultiHead(embed_dim, num_heads, **widths)
+        made = multi_head._Made(
+            layer, multi_head._Sizes(embed_dim, num_heads, **widths), None, None
+        )
+        layer.forward = partial(formula, made)
+        return layer
+
+    return make
+
+
+def _run_layer(answer: Any, sizes: tuple[int | None, ...], *inputs: Any) -> Any:
+    """Make a layer of these sizes, give its projections fixed numbers, and call it."""
+    embed_dim, num_heads, kdim, vdim = sizes
+    widths = {name: size for name, size in (("kdim", kdim), ("vdim", vdim)) if size}
+    layer = answer(embed_dim, num_heads, **widths)
+    layer.eval()
+    generator = torch.Generator().manual_seed(0)
+    shapes = zip("qkvo", (embed_dim, kdim, vdim, embed_dim), strict=True)
+    for name, width in shapes:
+        proj = getattr(layer, name := f"{name}_proj".replace("o_", "out_"), None)
+        if proj is None:
+            raise UnfinishedError(
+                f"`__init__` makes no `{name}`. Write it there first, then `forward`"
+            )
+        expected = embed_dim, width or embed_dim
+        if tuple(proj.weight.shape) != expected:
+            found = f"the weight of `{name}` has shape {tuple(proj.weight.shape)}, expected {expected}"
+            raise UnfinishedError(
+                f"{found}, that is (out, in), for embed_dim={embed_dim} and num_heads={num_heads}"
+            )
+        with torch.no_grad():
+            proj.weight.normal_(std=1.5 / expected[1] ** 0.5, generator=generator)
+            if proj.bias is not None:
+                proj.bias.zero_()
+    return layer(*inputs)
 
 
 def stored(exercise: Exercise) -> dict[str, Any]:
@@ -96,7 +180,11 @@ def stored(exercise: Exercise) -> dict[str, Any]:
         "rights": rights,
         # A mistake that no case here shows is one of those that only torch finds.
         "wrong": [
-            [one.name, one.cause, {case: got[case] for case in kept if got[case] != rights[0][case]}]
+            [
+                one.name,
+                one.cause,
+                {case: got[case] for case in kept if got[case] != rights[0][case]},
+            ]
             for one, got in wrong
             if got != rights[0]
         ],
@@ -139,8 +227,9 @@ def _encoded(value: Any) -> Any:
         # Half precision and the like only as results: their numbers are compared as float64.
         of_page = value.dtype if value.dtype in _DTYPES else torch.float64
         numbers = value.detach().to(of_page).flatten().tolist()
-        if of_page == torch.float32:
-            numbers = [float(f"{number:.9g}") for number in numbers]
+        kind = {torch.float32: "f", torch.float64: "d"}.get(of_page)
+        if kind:
+            numbers = base64.b64encode(array(kind, numbers).tobytes()).decode("ascii")
         dtype = str(of_page).removeprefix("torch.")
         return {"dtype": dtype, "shape": list(value.shape), "numbers": numbers}
     if isinstance(value, tuple):

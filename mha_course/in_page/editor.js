@@ -10,7 +10,6 @@ import { EditorView, highlightSpecialChars, keymap, lineNumbers } from "@codemir
 import { tags } from "@lezer/highlight";
 import { element } from "../widgets/js/frame.js";
 import { everything, recall, remember } from "../widgets/js/store.js";
-import style from "./editor.css";
 import { createPython, PythonError } from "./python.js";
 
 /**
@@ -30,8 +29,9 @@ const HELP = "Escape, then Tab leaves the editor. Shift and Enter runs your code
 const NO_STORAGE = "This browser keeps no drafts: copy your code before you leave the page.";
 
 // What the build has written in files of its own, by name: each file adds itself.
+const page = /** @type {any} */ (window);
 /** @type {Object<string, any>} */
-const parts = (window.mhaInPage ??= {});
+const parts = page.mhaInPage;
 
 /** @param {string} name @returns {Promise<any>} */
 const load = async (name) => {
@@ -68,7 +68,7 @@ const inCode = (text) => text.split("`").map((part, i) => (i % 2 ? element("code
 function acceptedPieces(except) {
   const kept = everything();
   const accepted = parts.pieces.map((/** @type {string} */ name) => [name, kept[KEPT + name]?.accepted]);
-  return Object.fromEntries(accepted.filter(([name, text]) => text && name !== except));
+  return Object.fromEntries(accepted.filter((/** @type {string[]} */ [name, text]) => text && name !== except));
 }
 
 /**
@@ -185,19 +185,18 @@ function open(cell, stub, key) {
   );
 }
 
-/** @param {HTMLButtonElement} button "Write it here" */
-window.mhaWriteHere = async (button) => {
-  const [page, id] = (button.dataset.stub ?? "").split("/");
+page.mhaWriteHere = async (/** @type {HTMLButtonElement} "Write it here" */ button) => {
+  const [chapter, id] = (button.dataset.stub ?? "").split("/");
   button.disabled = true;
   try {
     /** @type {Stub} */
-    const stub = (await load(page))[id];
-    open(/** @type {HTMLElement} */ (button.closest(".cell")), stub, KEPT + (stub.piece ? stub.name : `${page}.${id}`));
+    const stub = (await load(chapter))[id];
+    open(/** @type {HTMLElement} */ (button.closest(".cell")), stub, KEPT + (stub.piece ? stub.name : `${chapter}.${id}`));
   } catch (error) {
     button.disabled = false;
     button.after(element("p", { role: "alert", text: /** @type {Error} */ (error).message }));
   }
 };
 
-document.head.append(element("style", { text: style }));
-for (const button of document.querySelectorAll("[data-asked]")) window.mhaWriteHere(button);
+document.head.append(element("style", { text: parts.style }));
+for (const button of document.querySelectorAll("[data-asked]")) page.mhaWriteHere(button);

@@ -17,6 +17,8 @@ import linecache
 import sys
 import traceback
 import types
+from array import array
+from base64 import b64decode
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from math import ceil, sqrt
@@ -38,7 +40,9 @@ class Stored:
     """What an answer did in each case when the book was built: it takes the place of that answer."""
 
     def __init__(self, names, outcomes):
-        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+        parameters = [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names
+        ]
         self.__signature__ = inspect.Signature(parameters)
         self.outcomes = outcomes
 
@@ -51,7 +55,7 @@ class StoredExercise(Exercise):
 
     def _try(self, answer, case, *, seed=0):
         if isinstance(answer, Stored):
-            return answer.outcomes[case]
+            return _outcome(**answer.outcomes[case])
         return super()._try(answer, case, seed=seed)
 
 
@@ -61,13 +65,17 @@ def loaded(data):
     space |= {"ceil": ceil, "sqrt": sqrt, "partial": partial, "built": built}
     flags = __future__.annotations.compiler_flag
     exec(compile(data["code"], "exercise", "exec", flags), space)
-    first = _outcomes(data["rights"][0])
-    stored = partial(Stored, data["names"])
+    first, stored = data["rights"][0], partial(Stored, data["names"])
     exercise = StoredExercise(
         reference=stored(first),
-        accept=[stored(_outcomes(one)) for one in data["rights"][1:]],
-        cases={label: partial(_arguments, made) for label, made in data["cases"].items()},
-        wrong=[Wrong(name, cause, stored(first | _outcomes(got))) for name, cause, got in data["wrong"]],
+        accept=[*map(stored, data["rights"][1:])],
+        cases={
+            label: partial(_arguments, made) for label, made in data["cases"].items()
+        },
+        wrong=[
+            Wrong(name, cause, stored(first | got))
+            for name, cause, got in data["wrong"]
+        ],
         run=data["run"] and eval(data["run"], space),
         properties=[eval(one, space) for one in data["properties"]],
         **data["options"] | {"returns": _hashable(data["options"]["returns"])},
@@ -79,15 +87,13 @@ def _judged(exercise, left, answer, **_options):
     verdict = exercise(answer)
     if not (verdict and left):
         return verdict
-    return Verdict(True, f"{verdict.message} Only Colab compares: {_judging._list(left)}.")
+    return Verdict(
+        True, f"{verdict.message} Only Colab compares: {_judging._list(left)}."
+    )
 
 
 def _arguments(made, _generator):
     return tuple(map(_value, made))
-
-
-def _outcomes(stored):
-    return {case: _outcome(**one) for case, one in stored.items()}
 
 
 def _outcome(results=(), **said):
@@ -106,7 +112,12 @@ def _value(stored):
         return stored
     if "tuple" in stored:
         return tuple(map(_value, stored["tuple"]))
-    return torch.tensor(stored["numbers"], dtype=getattr(torch, stored["dtype"])).reshape(stored["shape"])
+    dtype, numbers = stored["dtype"], stored["numbers"]
+    if isinstance(numbers, str):
+        numbers = array(
+            {"float32": "f", "float64": "d"}[dtype], b64decode(numbers)
+        ).tolist()
+    return torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(stored["shape"])
 
 
 class Output(io.TextIOBase):
@@ -122,7 +133,11 @@ class Output(io.TextIOBase):
         return len(text)
 
     def __str__(self):
-        more = f"\n… and {self.length - MOST:,} more characters" if self.length > MOST else ""
+        more = (
+            f"\n… and {self.length - MOST:,} more characters"
+            if self.length > MOST
+            else ""
+        )
         return "".join(self.kept) + more
 
 
@@ -132,23 +147,25 @@ def answer(request):
     output, said = Output(), {}
     try:
         with redirect_stdout(output), redirect_stderr(output):
-            said = _answered(asked, output)
+            said = _answered(asked)
     except BaseException as error:
         said = {"error": _told(error)}
     return json.dumps({"output": str(output), **said})
 
 
-def _answered(asked, output):
+def _answered(asked):
     space = {"__name__": "__main__", "input": _no_input}
     checkers = types.ModuleType("mha_course.exercises")
     checkers.solution = lambda check: lambda ours: ours
     if asked["exercise"]:
-        setattr(checkers, asked["checker"], loaded(json.loads(asked["exercise"])))
+        space[asked["checker"]] = loaded(json.loads(asked["exercise"]))
+        setattr(checkers, asked["checker"], space[asked["checker"]])
     sys.modules[checkers.__name__] = sys.modules["mha_course"].exercises = checkers
     exec(compile(inspect.getsource(built), built.__name__, "exec"), space)
     for name, text in asked["pieces"].items():
         if name != asked["name"]:
-            _run(text, f"your {name}", space)
+            with redirect_stdout(Output()):
+                _run(text, f"your {name}", space)
     before = space.get(asked["name"])
     shown = _run(asked["text"], FILE, space)
     if not asked["check"]:
@@ -156,7 +173,9 @@ def _answered(asked, output):
             print(repr(shown))
         return {}
     if space.get(asked["name"]) is before:
-        return {"error": f"The check looks for `{asked['name']}`, and your text does not define it."}
+        return {
+            "error": f"The check looks for `{asked['name']}`, and your text does not define it."
+        }
     verdict = _run(asked["check"], "check", space)
     return {"right": verdict.right, "verdict": verdict.message}
 
@@ -174,25 +193,33 @@ def _run(text, file, space):
     if shows:
         tree.body.pop()
     exec(compile(tree, file, "exec"), space)
-    return eval(compile(ast.Expression(last.value), file, "eval"), space) if shows else None
+    return (
+        eval(compile(ast.Expression(last.value), file, "eval"), space)
+        if shows
+        else None
+    )
 
 
 def _told(error):
     """An error with the lines of the reader's own code that led to it."""
     kind, message = type(error).__name__, str(error)
     if isinstance(error, SyntaxError) and error.filename:
-        message, lines = error.msg, [(error.filename, error.lineno, None, (error.text or "").strip())]
+        message, lines = (
+            error.msg,
+            [(error.filename, error.lineno, None, (error.text or "").strip())],
+        )
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        lines = [(frame.filename, frame.lineno, frame.name, frame.line) for frame in frames]
-    own = [one for one in lines if one[0].startswith("your ")]
-    if len(own) > 8:
-        own = own[:3] + own[-3:]
+        lines = [
+            (frame.filename, frame.lineno, frame.name, frame.line) for frame in frames
+        ]
     told = []
-    for file, number, function, line in own:
-        whose = "" if file == FILE else f" of {file}"
-        inside = f", in {function}" if function not in (None, "<module>") else ""
-        told.append(f"Line {number}{whose}{inside}:\n    {line}")
+    for file, number, function, line in lines:
+        if file.startswith("your "):
+            whose = "" if file == FILE else f" of {file}"
+            inside = f", in {function}" if function not in (None, "<module>") else ""
+            told.append(f"Line {number}{whose}{inside}:\n    {line}")
+    told = [*dict.fromkeys(told)]  # a recursion passes a line again and again
     told.append(f"{kind}: {message}" if message else kind)
     if isinstance(error, ImportError):
         told.append(ONLY_IN_COLAB)

@@ -1,2 +1,6 @@
-class Tensor: pass
-class Generator: pass
+class Tensor:
+    pass
+
+
+class Generator:
+    pass

@@ -1,1 +1,2 @@
-class Module: pass
+class Module:
+    pass
