@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "mha_course" / "in_page"
 MODULES = ROOT / "node_modules"
 PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
-BUTTON = '<button type="button" class="write-here-button" data-action="write-here" data-stub="{}" hidden>Write it here</button>'
+BUTTON = """<button type="button" class="write-here-button" data-action="write-here" data-stub="{}" hidden>
+Write it here</button>"""
 
 ONLY_IN_COLAB = SOURCES / "only_in_colab.md"
 REASON = '<p class="only-in-colab">{}</p>'

@@ -1,13 +1,12 @@
-"""What runs in the page beside the reader's code: it runs a text, and judges it with what the book has stored.
+"""What runs in the page beside the reader's code: it runs a text, and judges it by what the book has stored.
 
 Each call of `answer` begins from nothing, so it does not matter what was run before, or whether Python had to
 be started again. The names of the course are those of `mha_course.built`; what the reader has written and the
 engine has accepted takes their place.
 """
 
+# ruff: noqa: S102, S307, what a reader writes is run
 from __future__ import annotations
-
-import __future__
 
 import ast
 import inspect
@@ -33,7 +32,7 @@ from mha_lib._judging import Exercise, Verdict, Wrong, _Outcome
 
 FILE = "your code"
 MOST = 20_000  # characters of output that are kept
-ONLY_IN_COLAB = "This page has Python itself and a small stand-in for torch; for anything else, open it in Colab."
+ONLY_IN_COLAB = "This page has only Python and a small stand-in for torch. Colab has all the rest."
 
 
 class Stored:
@@ -46,8 +45,8 @@ class Stored:
         self.__signature__ = inspect.Signature(parameters)
         self.outcomes = outcomes
 
-    def __call__(self, *arguments):
-        raise NotImplementedError
+    def __call__(self, *_):
+        """Nothing: it only looks like an answer."""
 
 
 class StoredExercise(Exercise):
@@ -63,8 +62,8 @@ def loaded(data):
     """The exercise that the build has written as JSON."""
     space = {**vars(_judging), "torch": torch, "F": F, "nn": nn}
     space |= {"ceil": ceil, "sqrt": sqrt, "partial": partial, "built": built}
-    flags = __future__.annotations.compiler_flag
-    exec(compile(data["code"], "exercise", "exec", flags), space)
+    code = "from __future__ import annotations\n" + data["code"]
+    exec(compile(code, "exercise", "exec"), space)
     first, stored = data["rights"][0], partial(Stored, data["names"])
     exercise = StoredExercise(
         reference=stored(first),
@@ -127,6 +126,7 @@ class Output(io.TextIOBase):
         self.kept, self.length = [], 0
 
     def write(self, text):
+        """Keep a text, if there is room."""
         if self.length < MOST:
             self.kept.append(text[: MOST - self.length])
         self.length += len(text)
@@ -156,7 +156,7 @@ def answer(request):
 def _answered(asked):
     space = {"__name__": "__main__", "input": _no_input}
     checkers = types.ModuleType("mha_course.exercises")
-    checkers.solution = lambda check: lambda ours: ours
+    checkers.solution = lambda _: lambda ours: ours
     if asked["exercise"]:
         space[asked["checker"]] = loaded(json.loads(asked["exercise"]))
         setattr(checkers, asked["checker"], space[asked["checker"]])

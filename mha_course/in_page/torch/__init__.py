@@ -1,6 +1,0 @@
-class Tensor:
-    pass
-
-
-class Generator:
-    pass

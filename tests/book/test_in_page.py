@@ -1,0 +1,226 @@
+"""Python in the page: the stub's editor in a browser, and judgements that are those of torch."""
+
+import json
+import re
+import subprocess
+import sys
+
+import in_page as extension
+import pytest
+from exercise_cells import CHAPTERS, pieces_of, read
+from playwright.sync_api import expect
+
+from mha_course import in_page
+
+SOFTMAX = "02_scoring_functions/write-my_masked_softmax"
+PAGES = sorted(CHAPTERS.glob("*.ipynb"))
+
+
+# ------------------------------------------------------------------ the judge, in a Python of its own
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory):
+    """A function that answers as the page does, on the stand-in; `ask.data` is what the pages get."""
+    folder = tmp_path_factory.mktemp("page")
+    for path, text in in_page.page_sources().items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    loop = "import session, sys\nfor line in sys.stdin: print(session.answer(line), flush=True)"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": folder}
+    process = subprocess.Popen([sys.executable, "-c", loop], **pipes)
+    data = {page.stem: extension.data_of(page) for page in PAGES}
+
+    def answer(place, text, *, check=True, pieces=None):
+        page, _, name = place.partition("/")
+        stub = data[page][name]
+        judged = {part: stub[part] if check else "" for part in ("check", "exercise")}
+        request = {
+            "name": stub["name"],
+            "checker": stub["checker"],
+            "text": text,
+            "pieces": pieces or {},
+            **judged,
+        }
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    answer.data = data
+    yield answer
+    process.stdin.close()
+    process.wait()
+
+
+def solution(place):
+    """The text of a folded solution, without the line that compares it with the reader's."""
+    page, _, name = place.partition("/")
+    cells = {cell.id: cell.source for cell in read(page)}
+    return re.sub(r"^@solution\(.*\n", "", cells[f"{name}-solution"], flags=re.MULTILINE)
+
+
+PLACES = [f"{page.stem}/{name}" for page in PAGES for name in extension.stubs_of(page)]
+IN_PAGE = [place for place in PLACES if tuple(place.split("/")) not in extension.reasons()]
+PIECES = [place for place in IN_PAGE if "/write-" in place]
+
+
+def test_all_pieces_of_the_layer_and_most_exercises_are_judged_in_the_page():
+    assert {*extension.reasons()} < {tuple(place.split("/")) for place in PLACES}
+    early = [place for place in PIECES if place < "06"]
+    assert len(early) == sum(len(pieces_of(page.stem)) for page in PAGES if page.stem < "06") == 10
+
+
+@pytest.mark.parametrize("place", PIECES)
+def test_a_solution_is_right_and_the_stub_is_not(ask, place):
+    said = ask(place, solution(place))
+    assert said.get("right"), said
+    page, _, name = place.partition("/")
+    said = ask(place, ask.data[page][name]["stub"])
+    assert said["verdict"].startswith("Not yet: "), said
+
+
+# ------------------------------------------------------------------ the editor, in a browser
+
+
+class Writer:
+    """A reader who writes on a page."""
+
+    def __init__(self, page, address, place=SOFTMAX):
+        self.page, self.place = page, place
+        self.asked, self.violations = [], []
+        page.on("request", lambda request: self.asked.append(request.url))
+        page.on("console", lambda m: "Content Security" in m.text and self.violations.append(m.text))
+        page.goto(f"{address}/chapters/{place.partition('/')[0]}.html", wait_until="load")
+        self.button = page.locator(f'[data-stub="{place}"]')
+        self.box = page.locator(".cell", has=self.button).locator(".write-here")
+        self.code = self.box.locator(".cm-content")
+        self.results = self.box.locator(".write-here-results")
+
+    def open(self):
+        """Press "Write it here"."""
+        self.button.click()
+        expect(self.code).to_be_focused()
+        return self
+
+    def press(self, name):
+        """Press a button, and return what it makes the page say."""
+        self.results.evaluate("results => results.replaceChildren()")
+        self.box.get_by_role("button", name=name, exact=True).click()
+        expect(self.results.locator("*").first).to_be_attached()
+        return self.results.inner_text()
+
+    def run(self, text, button="Run"):
+        """Write a text in place of what is there, and press a button."""
+        self.code.fill(text)
+        return self.press(button)
+
+
+@pytest.fixture(scope="module", params=["http", "disk"])
+def address(request, book, serve):
+    return serve(book) if request.param == "http" else book.as_uri()
+
+
+@pytest.fixture(scope="module")
+def writer(browser, address):
+    """One who has opened the editor; Python starts once for all tests."""
+    page = browser.new_page()
+    yield Writer(page, address).open()
+    page.close()
+
+
+@pytest.fixture
+def visit(browser, book):
+    """Open a page from disk in a browser that keeps nothing from before."""
+    contexts = []
+
+    def make(place=SOFTMAX, script="", **options):
+        contexts.append(browser.new_context(**options))
+        contexts[-1].add_init_script(script)
+        return Writer(contexts[-1].new_page(), book.as_uri(), place)
+
+    yield make
+    for context in contexts:
+        context.close()
+
+
+def test_a_page_loads_nothing_before_somebody_asks(visit):
+    writer = visit()
+    expect(writer.button).to_be_visible()
+    assert [url for url in writer.asked if "in_page" in url] == []
+    writer.open()
+    expect(writer.box.get_by_role("status")).to_have_text("Python is ready.")
+    names = {url.rpartition("/")[2] for url in writer.asked if "in_page" in url}
+    assert names == {"editor.js", "02_scoring_functions.js", "python.js"}
+    assert writer.violations == []
+
+
+def test_a_solution_is_judged_in_the_page(writer):
+    assert writer.run(solution(SOFTMAX), "Check").startswith("Right in all 7 cases")
+    wrong = solution(SOFTMAX).replace("softmax(-1) * mask", "softmax(-2) * mask")
+    assert writer.run(wrong, "Check").startswith("Not yet: the softmax runs over the queries.")
+    assert writer.violations == []
+
+
+def test_what_is_printed_and_the_last_value_are_shown_and_errors_with_their_lines(writer):
+    assert writer.run("print(1)\n2 + 1") == "1\n3\n"
+    assert writer.run("x = 1") == "It ran, and printed nothing."
+    said = writer.run("def f(x):\n    return x @ nothing\n\n\nf(torch.ones(2))")
+    assert said == (
+        "Line 5:\n    f(torch.ones(2))\nLine 2, in f:\n    return x @ nothing\n"
+        "NameError: name 'nothing' is not defined"
+    )
+
+
+TYPED = {
+    "def f(x:": "SyntaxError",
+    "if True:\n\tx = 1\n        y = 2": "TabError",
+    "größe = 2\ngröße": "2",
+    "def f(n):\n    return f(n + 1)\n\n\nf(0)": "A function calls itself again and again",
+    "import numpy": "No module named 'numpy'\nThis page has only Python",
+    "import os\nos.environ['HOME']": "'/home/pyodide'",
+    "import js\njs.fetch('http://127.0.0.1:9')": "AttributeError",
+    "from urllib.request import urlopen\nurlopen('http://127.0.0.1:9')": "URLError",
+    "input()": "nobody can type here",
+    "for i in range(200_000):\n    print(i)": "and 1,268,890 more characters",
+    "raise SystemExit(3)": "SystemExit: 3",
+    "bytearray(10**9)": "Your code asked for more memory than this page has.",
+}
+
+
+@pytest.mark.parametrize("text", TYPED)
+def test_whatever_is_typed_one_sentence_answers_and_the_page_goes_on(writer, text):
+    assert TYPED[text] in writer.run(text)
+    assert writer.run("1 + 1") == "2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "def another(scores, mask):\n    return scores",
+            "looks for `my_masked_softmax`, and your text does not",
+        ),
+        ("def my_masked_softmax(scores, mask=None):\n    ...", "the function returns None"),
+        (
+            "def my_masked_softmax(scores, mask=None):\n    scores += 1\n    return scores",
+            "it changes its argument",
+        ),
+        ("my_masked_softmax = 3", "this checker takes a function, and was given an int"),
+    ],
+)
+def test_a_check_says_what_is_missing(writer, text, said):
+    assert said in writer.run(text, "Check").replace("`scores`", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("while True:\n    pass", "still running after 5 seconds, so it was stopped"),
+        ("import os\nos._exit(1)", "Python has ended"),
+    ],
+)
+def test_what_does_not_come_back_is_ended_and_the_draft_kept(writer, text, said):
+    assert said in writer.run(text)
+    assert writer.code.inner_text() == text
+    assert writer.press("Run").startswith("Your code was") if "while" in text else True
+    assert writer.run("1 + 1") == "2\n"
