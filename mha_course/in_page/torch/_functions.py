@@ -89,6 +89,7 @@ def linspace(start, end, steps, *, dtype=float32, **how):
 
 def eye(n, m=None, *, dtype=float32, **how):
     columns = n if m is None else m
+    need(n >= 0 and columns >= 0, f"no size may be negative, got {n} and {columns}")
     values = [[i == j for j in range(columns)] for i in range(n)]
     return tensor(values, dtype=dtype, **how).view(n, columns)
 
@@ -156,8 +157,9 @@ def fork_rng(*_, **__):
 def cat(tensors, dim=0):
     need(len(tensors), "cat needs at least one tensor", ValueError)
     parts = [one for one in tensors if one.shape != (0,)] or tensors[:1]
-    axis, shape = axis_of(dim, parts[0].ndim), parts[0].shape
+    shape = parts[0].shape
     need(shape, "tensors without axes cannot be joined: use stack")
+    axis = axis_of(dim, len(shape))
     for one in parts:
         other = [*one.shape[:axis], shape[axis], *one.shape[axis + 1 :]]
         told = f"{tuple(one.shape)} cannot be joined to {tuple(shape)} along axis {dim}"
@@ -171,6 +173,8 @@ def cat(tensors, dim=0):
 
 
 def stack(tensors, dim=0):
+    need(len(tensors), "stack needs at least one tensor")
+    axis_of(dim, tensors[0].ndim + 1)
     shapes = {tuple(one.shape) for one in tensors}
     need(len(shapes) == 1, f"stack needs tensors of one shape, got {sorted(shapes)}")
     return cat([one.unsqueeze(dim) for one in tensors], dim)
@@ -193,8 +197,9 @@ def einsum(equation, *operands):
         need(len(term) == one.ndim, told)
         steps.append({})
         for label, size, stride in zip(term, one.shape, one._strides, strict=True):
-            need(size == 1 or sizes.get(label, 1) in (1, size), told)
-            sizes[label] = max(size, sizes.get(label, 1))
+            again = label in steps[-1] and size != sizes[label]
+            need(not again and (size == 1 or sizes.get(label, 1) in (1, size)), told)
+            sizes[label] = sizes.get(label, 1) if size == 1 else size
             steps[-1][label] = steps[-1].get(label, 0) + stride * (size > 1)
     once = sorted(label for label in sizes if label.isalpha() and left.count(label) == 1)
     right = right.replace("...", most) if arrow else most + "".join(once)

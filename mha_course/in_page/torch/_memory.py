@@ -359,7 +359,7 @@ class Strided:
     def _find(self, key):
         """Return the view that ints, slices, None and ... choose; and what index tensors choose, or None."""
         keys = list(key) if isinstance(key, tuple) else [key]
-        lists = (list, range)
+        lists = (list, range, bool)
         keys = [self._plain._index(x) if isinstance(x, lists) else x for x in keys]
         left = self.ndim - sum(map(self._axes_of, keys))
         dots = [i for i, one in enumerate(keys) if one is Ellipsis]
@@ -373,7 +373,10 @@ class Strided:
                 view, axis = view.unsqueeze(axis), axis + 1
             elif isinstance(one, slice):
                 view, axis = view._slice(axis, one), axis + 1
-            elif isinstance(one, Strided) and (one.ndim or one.dtype.kind == BOOL):
+            elif isinstance(one, Strided) and one.dtype.kind == BOOL and not one.ndim:
+                view, chosen[axis] = view.unsqueeze(axis), self._plain._index([0] * one.item())
+                axis += 1
+            elif isinstance(one, Strided) and (one.ndim or one.dtype.kind == FLOAT):
                 for part in view._indices(one, axis):
                     chosen[axis], axis = part, axis + 1
             else:
@@ -383,10 +386,6 @@ class Strided:
     @staticmethod
     def _axes_of(one):
         """Return how many axes an index takes."""
-        if isinstance(one, bool) or (isinstance(one, float)):
-            raise IndexError(
-                f"an index must be an int, slice, None, ... or tensor, got {one}"
-            )
         if one is None or one is Ellipsis:
             return 0
         if isinstance(one, Strided):

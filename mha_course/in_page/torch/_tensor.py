@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from contextlib import ContextDecorator
-from functools import cmp_to_key
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain
 from math import inf, prod
 
 from . import _numbers
@@ -103,7 +102,7 @@ def apply(function, *inputs, common=None, result=None, otherwise=None):
             columns.append(convert(numbers, one.dtype, common))
         else:
             number = one if common.kind < FLOAT else store([one], common)[0]
-            columns.append(repeat(number, shape.numel()))
+            columns.append([number] * shape.numel())
     try:
         values = list(map(function, *columns))
     except (ArithmeticError, ValueError):
@@ -140,7 +139,9 @@ class Result(tuple):
 def _read(data):
     """Return the shape, the flat numbers and the dtype of nested numbers."""
     if isinstance(data, Tensor):
-        return data.shape, data._numbers(), data.dtype
+        told = f"only tensors with one number can be parts of a list, got {data.numel()}"
+        need(data.numel() == 1, told, ValueError)
+        return (), data._numbers(), data.dtype
     if not isinstance(data, (list, tuple, range)):
         return (), [data], _type_of(data)
     if not data:
@@ -167,13 +168,20 @@ class Tensor(Strided):
 
     @classmethod
     def _from(cls, data, dtype=None):
-        shape, values, found = _read(data)
+        if isinstance(data, Tensor):
+            shape, values, found = data.shape, data._numbers(), data.dtype
+        else:
+            shape, values, found = _read(data)
         dtype = dtype or found
+        if shape == () and dtype.kind > BOOL:
+            largest = finfo(dtype).max if dtype.kind == FLOAT else 2 ** (8 * dtype.itemsize - 1)
+            fits = not largest < abs(values[0]) < inf
+            need(fits, f"{values[0]} is too large for {dtype}")
         return Tensor._of(store(convert(values, found, dtype), dtype), shape, dtype)
 
     @classmethod
     def _index(cls, data):
-        return cls._from(data, None if data else int64)
+        return cls._from(data, int64 if data == [] else None)
 
     def __deepcopy__(self, _):
         pattern = self.shape, self.dtype, self._strides, self._offset
@@ -189,13 +197,18 @@ class Tensor(Strided):
         """Return this new tensor with its axes in memory in the order that those of its sources have."""
         if all(one.is_contiguous() for one in sources):
             return self
-        steps = [one.expand(self.shape)._strides for one in sources]
-
-        def later(a, b):
-            pairs = ((one[b], one[a]) for one in steps if one[a] and one[b])
-            return next((x - y for x, y in pairs if x != y), 0)
-
-        order = sorted(range(self.ndim), key=cmp_to_key(later))
+        strides = [one.expand(self.shape)._strides for one in sources]
+        order = list(range(self.ndim))[::-1]  # the last axis is the innermost one
+        for last in range(1, self.ndim):
+            place = last
+            for i in range(last)[::-1]:
+                pairs = [(step[order[i]], step[order[place]]) for step in strides]
+                first = next((p for p in pairs if all(p) and p[0] != p[1]), (0, 0))
+                if first[0] > first[1]:
+                    order[i], order[place], place = order[place], order[i], i
+                elif first[0] < first[1]:
+                    break
+        order.reverse()
         back = [order.index(axis) for axis in range(self.ndim)]
         return self.permute(order)._dense().permute(back)
 
@@ -257,8 +270,8 @@ class Tensor(Strided):
         values = self._numbers()
         need(not self.is_meta, "a tensor on the device meta has no numbers")
         values = list(map(bool, values)) if self.dtype.kind == BOOL else values
-        for size in self.shape[:0:-1]:
-            count = len(values) // size if size else 0
+        for axis in range(1, self.ndim)[::-1]:
+            size, count = self.shape[axis], prod(self.shape[:axis])
             values = [values[i * size : (i + 1) * size] for i in range(count)]
         return values if self.shape else values[0]
 
@@ -316,11 +329,13 @@ class Tensor(Strided):
         return self
 
     def copy_(self, source, non_blocking=False):
+        while source.ndim > self.ndim and source.shape[0] == 1:
+            source = source[0]
         return self._become(source.expand(self.shape).to(self.dtype))
 
     def fill_(self, value):
-        one = value if isinstance(value, Tensor) else Tensor._from(value)
-        need(one.ndim == 0, f"fill_ takes one number, got shape {tuple(one.shape)}")
+        one = Tensor._from(value, self.dtype)
+        need(one.ndim == 0, f"one number is expected, got shape {tuple(one.shape)}")
         return self.copy_(one)
 
     def uniform_(self, low=0.0, high=1.0, *, generator=None):
@@ -391,12 +406,9 @@ class Tensor(Strided):
 
     def masked_fill(self, mask, value):
         need(mask.dtype.kind == BOOL, f"masked_fill takes a bool mask, got {mask.dtype}")
-        value = value if isinstance(value, Tensor) else Tensor._from(value)
-        told = f"masked_fill takes one number, got shape {tuple(value.shape)}"
-        need(value.ndim == 0, told)
-        whole = value.dtype.kind <= self.dtype.kind or value == value.trunc()
-        need(whole, f"{value.item()} cannot be stored as {self.dtype}")
-        number = value.to(self.dtype)._numbers()[0]
+        value = Tensor._from(value, self.dtype)
+        need(value.ndim == 0, f"one number is expected, got shape {tuple(value.shape)}")
+        number = value._numbers()[0]
         fill = lambda x, hidden: number if hidden else x  # noqa: E731
         return apply(fill, self, mask, common=self.dtype)
 
@@ -432,7 +444,7 @@ class Tensor(Strided):
     def _reduce(self, function, dim, keepdim=False, dtype=None):
         """Return a function of the numbers along one axis or several; None and () mean all."""
         some = isinstance(dim, int) or dim
-        dims = [dim] if isinstance(dim, int) else dim if some else range(self.ndim)
+        dims = [dim] if isinstance(dim, int) else dim or range(self.ndim)
         gone = [axis_of(one, self.ndim) for one in dims]
         need(len(gone) == len({*gone}), f"an axis is named twice in {dim}")
         kept = [axis for axis in range(self.ndim) if axis not in gone]
@@ -440,7 +452,11 @@ class Tensor(Strided):
         numbers = self.permute(kept + gone)._numbers()
         length = prod(self.shape[axis] for axis in gone)
         starts = [i * length for i in range(prod(self.shape[axis] for axis in kept))]
-        values = [function(numbers[start : start + length]) for start in starts]
+        try:
+            values = [function(numbers[start : start + length]) for start in starts]
+        except ValueError:
+            told = "of no numbers, none is the largest or the smallest"
+            raise (IndexError if some else RuntimeError)(told) from None
         sizes = enumerate(self.shape)
         shape = [1 if i in gone else n for i, n in sizes if keepdim or i in kept]
         return self._made(values, shape, dtype)
@@ -453,7 +469,7 @@ class Tensor(Strided):
         numbers, length = turned._numbers(), turned.shape[-1]
         starts = [i * length for i in range(prod(turned.shape[:-1]))]
         rows = [function(numbers[start : start + length]) for start in starts]
-        shape = *turned.shape[:-1], len(rows[0]) if rows else length
+        shape = *turned.shape[:-1], len(rows[0] if rows else function([0] * length))
         made = self._made(list(chain.from_iterable(rows)), shape, dtype)
         return made.movedim(-1, dim).contiguous()
 
@@ -519,8 +535,9 @@ class Tensor(Strided):
         return found.movedim(-1, dim)
 
     def flip(self, *dims):
-        found = self.clone()
-        for dim in ints(dims):
+        found, axes = self.clone(), [axis_of(dim, self.ndim) for dim in ints(dims)]
+        need(len({*axes}) == len(axes), f"flip: an axis is named twice in {dims}")
+        for dim in axes:
             found = found._along(lambda row: row[::-1], dim)
         return found
 
@@ -557,14 +574,17 @@ class Tensor(Strided):
         return self.movedim(dim, 0)[index.reshape(-1)].movedim(0, dim).contiguous()
 
     def masked_select(self, mask):
+        need(mask.dtype.kind == BOOL, f"a bool mask is expected, got {mask.dtype}")
         shape = broadcast(self.shape, mask.shape)
         return self.expand(shape)[mask.expand(shape)]
 
     def nonzero(self, *, as_tuple=False):
+        if as_tuple and not self.ndim:
+            return self[None].nonzero(as_tuple=True)
         found = [place for place, value in enumerate(self._numbers()) if value]
-        shape, rows = strides_of(self.shape), []
+        pairs, rows = list(zip(strides_of(self.shape), self.shape, strict=True)), []
         for place in found:
-            rows += [place // step % size for step, size in zip(shape, self.shape, strict=True)]
+            rows += [place // step % size for step, size in pairs]
         made = self._made(rows, (len(found), self.ndim), int64)
         return made.unbind(1) if as_tuple else made
 
@@ -582,7 +602,7 @@ class Tensor(Strided):
         return self._made([x if keep else 0 for x, keep in pairs], self.shape)
 
     # ------------------------------------------------------------------ shapes
-    mT = property(lambda self: self.transpose(-2, -1))
+    mT = property(lambda self: self._matrix().transpose(-2, -1) if self.ndim else self)
     T = property(lambda self: self.permute(*range(self.ndim)[::-1]))
     is_cpu = property(lambda self: self.device == "cpu")
     is_meta = property(lambda self: self.device == "meta")
@@ -718,6 +738,10 @@ class Tensor(Strided):
         made = made if self.ndim > 1 else made.squeeze(-2)
         return made if other.ndim > 1 else made.squeeze(-1)
 
+    def _matrix(self):
+        need(self.ndim != 1, "a vector has no axes to exchange: mT needs matrices")
+        return self
+
     def _product(self, other, *axes):
         found = self.ndim, other.ndim
         need(found == axes, f"tensors with {axes} axes are expected, got {found}")
@@ -762,8 +786,9 @@ def where(condition, input=None, other=None):
     if input is None:
         return condition.nonzero(as_tuple=True)
     need(condition.dtype.kind == BOOL, f"a bool condition is needed, got {condition.dtype}")
-    choose = lambda chosen, a, b: a if chosen else b  # noqa: E731
-    return apply(choose, condition, input, other, common=result_type(input, other))
+    choose, common = (lambda chosen, a, b: a if chosen else b), result_type(input, other)
+    pair = (x if isinstance(x, Tensor) else Tensor._from(x, common) for x in (input, other))
+    return apply(choose, condition, *pair, common=common)
 
 
 def power(base, exponent):
@@ -793,6 +818,8 @@ def _define(name, method):
 
 def _of_one(name, function, otherwise, floats):
     def method(self):
+        known = floats or self.dtype.kind > BOOL or name in ("sign", "square")
+        need(known, f"{name} takes numbers, got torch.bool", NotImplementedError)
         common = float32 if floats and self.dtype.kind < FLOAT else self.dtype
         return apply(function, self, common=common, otherwise=otherwise)
 
@@ -814,6 +841,8 @@ def _of_rows(name, function, rule, along):
         source = self if dtype is None else self.to(dtype)
         kind, result = source.dtype.kind, _DTYPES.get(rule)
         if rule == "float":
+            for one in [dim] if isinstance(dim, int) else dim or ():
+                axis_of(one, source.ndim)
             source._floating(name, NotImplementedError if along else RuntimeError)
         if rule == "whole" and kind < FLOAT and dtype is None:
             source, result = source.to(int64) if along else source, int64

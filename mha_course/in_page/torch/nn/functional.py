@@ -34,7 +34,7 @@ def gelu(input, approximate="none"):
 
 
 def linear(input, weight, bias=None):
-    product = input @ weight.mT
+    product = input @ weight.t()
     return product if bias is None else product + bias
 
 
@@ -153,10 +153,12 @@ def scaled_dot_product_attention(
     scale=None,
     enable_gqa=False,
 ):
+    told = f"matrices are expected, got shapes {query.shape} and {key.shape}"
+    need(query.ndim > 1 and key.ndim > 1 and value.ndim > 1, told)
     if enable_gqa:
         group = query.shape[-3] // key.shape[-3]
         key, value = (x.repeat_interleave(group, -3) for x in (key, value))
-    scores = query @ key.mT * (scale or 1 / math.sqrt(query.shape[-1]))
+    scores = query @ key.mT * (scale or 1 / math.sqrt(query.shape[-1] or 1))
     if is_causal:
         need(attn_mask is None, "attn_mask must be None where is_causal is True")
         attn_mask = scores.new_full(scores.shape[-2:], True, dtype=bool_).tril()
