@@ -632,7 +632,7 @@ def _same(mine: Any, other: Any, atol: float, rtol: float) -> bool:
         return False
     if "float16" in f"{mine.dtype} {other.dtype}":
         atol, rtol = max(atol, 2e-3), max(rtol, 1e-2)
-    mine, other = mine.cpu().double(), other.cpu().double()
+    mine, other = (x.to("cpu", torch.float64) for x in (mine, other))
     return torch.allclose(mine, other, atol=atol, rtol=rtol, equal_nan=True)
 
 
@@ -681,7 +681,7 @@ def _compare(
         place = (mine != right).nonzero()[0].tolist()
         there = bool(mine[tuple(place)])
         return f"is {there}{_at(place)}, where {not there} is expected"
-    mine, right = mine.cpu().double(), right.cpu().double()
+    mine, right = (x.to("cpu", torch.float64) for x in (mine, right))
     same = partial(_same, other=right, atol=atol, rtol=rtol)
     if not bool(mine.any()):
         return "is zero everywhere"

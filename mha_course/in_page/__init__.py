@@ -7,8 +7,10 @@ and hands them to the engine of the exercises, the same `mha_lib._judging`.
 
 from __future__ import annotations
 
+import ast
 import base64
 import inspect
+import sys
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
@@ -201,8 +203,8 @@ def stored(exercise: Exercise) -> dict[str, Any]:
 
 def _fits(value: Any) -> bool:
     """Whether the stand-in can hold an argument; "meta" is the device without numbers."""
-    if isinstance(value, (tuple, list)):
-        return all(map(_fits, value))
+    if isinstance(value, (tuple, list, dict)):
+        return all(map(_fits, value.values() if isinstance(value, dict) else value))
     return value.dtype in _DTYPES if isinstance(value, Tensor) else True
 
 
@@ -234,6 +236,10 @@ def _encoded(value: Any) -> Any:
         return {"dtype": dtype, "shape": list(value.shape), "numbers": numbers}
     if isinstance(value, tuple):
         return {"tuple": [_encoded(one) for one in value]}
+    if isinstance(value, dict):
+        return {
+            "dict": [[_encoded(name), _encoded(one)] for name, one in value.items()]
+        }
     if isinstance(value, list):
         return [_encoded(one) for one in value]
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -251,4 +257,9 @@ def _expression(function: Callable[..., Any], code: dict[str, str]) -> str:
         raise NotInPageError("a function that another function made")
     if function.__module__ != _judging.__name__:
         code[name] = _source(function, [])
+        # `_source` brings functions and classes along, but no constants.
+        for node in ast.walk(ast.parse(code[name])):
+            value = vars(sys.modules[function.__module__]).get(getattr(node, "id", ""))
+            if isinstance(value, (int, str, tuple)):
+                code[node.id] = f"{node.id} = {value!r}"
     return name

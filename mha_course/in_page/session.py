@@ -109,6 +109,8 @@ def _value(stored):
         return [_value(one) for one in stored]
     if not isinstance(stored, dict):
         return stored
+    if "dict" in stored:
+        return {_value(name): _value(one) for name, one in stored["dict"]}
     if "tuple" in stored:
         return tuple(map(_value, stored["tuple"]))
     dtype, numbers = stored["dtype"], stored["numbers"]
