@@ -154,9 +154,15 @@ def write_in_page(app):
     if not (folder / "python.js").is_file():
         (folder / "python.js").write_text(pack_python(), encoding="utf-8")
     (folder / "editor.js").write_text(bundle_editor(), encoding="utf-8")
-    for docname in sorted(app.env.found_docs):
-        notebook = Path(app.env.doc2path(docname))
-        if notebook.suffix == ".ipynb" and (data := data_of(notebook)):
-            (folder / f"{notebook.stem}.js").write_text(
-                script(notebook.stem, data), encoding="utf-8"
-            )
+    code = [
+        path
+        for name in ("mha_lib", "mha_course")
+        for path in (ROOT / name).rglob("*.??")
+    ]
+    for notebook in sorted(Path(app.srcdir, "chapters").glob("*.ipynb")):
+        target = folder / f"{notebook.stem}.js"
+        changed = max(path.stat().st_mtime for path in [notebook, *code])
+        if target.is_file() and target.stat().st_mtime > changed:
+            continue
+        if data := data_of(notebook):
+            target.write_text(script(notebook.stem, data), encoding="utf-8")

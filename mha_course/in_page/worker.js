@@ -29,12 +29,13 @@ export function work(scope) {
     for (const name of ways.split(" ")) scope[name] = undefined;
   };
 
-  /** Python may grow to 512 MB, in the 64 kB pages of WebAssembly; it then raises a MemoryError. */
+  /** Python may grow to 512 MB; beyond that it raises a MemoryError. */
   const limitMemory = () => {
-    const { Memory } = WebAssembly;
-    /** @param {WebAssembly.MemoryDescriptor} asked */
-    scope.WebAssembly.Memory = function (asked) {
-      return new Memory({ ...asked, maximum: 8192 });
+    const { prototype } = WebAssembly.Memory;
+    const { grow } = prototype;
+    prototype.grow = function (pages) {
+      if (this.buffer.byteLength + pages * 65536 > 2 ** 29) throw new RangeError();
+      return grow.call(this, pages);
     };
   };
 
