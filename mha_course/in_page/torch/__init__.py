@@ -29,12 +29,16 @@ from ._memory import (
     DType,
     NeedsTorchError,
     Size,
+    bfloat16,
     bool_,
     float16,
     float32,
     float64,
+    int8,
+    int16,
     int32,
     int64,
+    uint8,
 )
 from ._random import Generator, default_generator
 from ._tensor import GradMode, Tensor, enable_grad, finfo, no_grad, power, result_type, where
@@ -71,6 +75,10 @@ def is_grad_enabled():
 
 def is_tensor(value):
     return isinstance(value, Tensor)
+
+
+def set_grad_enabled(mode):
+    GradMode.enabled = mode
 
 
 def __getattr__(name):

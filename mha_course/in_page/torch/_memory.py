@@ -29,7 +29,7 @@ class DType:
 
     def __init__(self, name, code, kind, rank):
         self.name, self.code, self.kind, self.rank = name, code, kind, rank
-        self.itemsize = 2 if name == "float16" else array(code).itemsize
+        self.itemsize = 2 if name == "float16" else array(code).itemsize if code else 0
         self.is_floating_point, self.is_complex = kind == FLOAT, False
 
     def __repr__(self):
@@ -43,6 +43,9 @@ bool_ = DType("bool", "b", BOOL, 0)
 int32, int64 = DType("int32", "i", INT, 1), DType("int64", "q", INT, 2)
 float16 = DType("float16", "f", FLOAT, 3)
 float32, float64 = DType("float32", "f", FLOAT, 4), DType("float64", "d", FLOAT, 5)
+# These have a name only.
+uint8, int8, int16 = (DType(name, "", INT, 1) for name in ("uint8", "int8", "int16"))
+bfloat16 = DType("bfloat16", "", FLOAT, 3)
 
 
 class Device(str):
@@ -78,6 +81,8 @@ class Size(tuple):
 
 def store(values, dtype):
     """Put a list of numbers into memory: floats are rounded, integers wrap around."""
+    if not dtype.code:
+        raise NeedsTorchError(f"numbers of {dtype} need")
     if dtype.kind == BOOL:
         values = list(map(bool, values))
     elif dtype is float16:

@@ -235,6 +235,9 @@ class Tensor(Strided):
             made.device = device
         return made
 
+    def cpu(self):
+        return self.to("cpu")
+
     def clone(self, **_):
         return self._dense()._laid_out_as([self])
 

@@ -258,14 +258,16 @@ class Embedding(Module):
 class LayerNorm(Module):
     """Mean 0 and variance 1 over the last axes, then a scale and a shift that are learned."""
 
-    def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, bias=True):
+    def __init__(
+        self, normalized_shape, eps=1e-5, elementwise_affine=True, bias=True, **how
+    ):
         super().__init__()
         one = isinstance(normalized_shape, int)
         shape = (normalized_shape,) if one else tuple(normalized_shape)
         self.normalized_shape, self.eps = shape, eps
         self.elementwise_affine = elementwise_affine
-        self.weight = Parameter(ones(shape)) if elementwise_affine else None
-        self.bias = Parameter(zeros(shape)) if elementwise_affine and bias else None
+        self.weight = Parameter(ones(shape, **how)) if elementwise_affine else None
+        self.bias = Parameter(zeros(shape, **how)) if elementwise_affine and bias else None
 
     def forward(self, input):
         how = self.normalized_shape, self.weight, self.bias, self.eps
