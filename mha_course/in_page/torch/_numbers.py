@@ -1,4 +1,4 @@
-"""Functions of numbers and of rows, also where Python raises an error and IEEE 754 has a result."""
+"""Functions of numbers and of rows of numbers, as torch has them where Python raises an error."""
 
 from __future__ import annotations
 
@@ -8,32 +8,53 @@ from itertools import accumulate
 from math import copysign, inf, nan
 
 
-def _nan(_):
-    return nan
-
-
 def _log(x):
     return nan if x < 0 else -inf
+
+
+def quotient(a, b):
+    """Return a / b where b may be 0."""
+    return a / b if b else nan if a == 0 or a != a else copysign(inf, a) * copysign(1, b)
+
+
+def towards_zero(a, b):
+    """Return a quotient of integers without its fraction."""
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def remainder(a, b):
+    """Return a % b where b may be 0, and a infinite."""
+    return nan if b == 0 or abs(a) == inf else a % b
+
+
+def power(a, b):
+    """Return a to the power b, infinite or NaN where there is no such number."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a**b if b >= 0 else a ** (b % 2) if abs(a) == 1 else 0
+    try:
+        return math.pow(a, b)
+    except OverflowError:
+        return -inf if a < 0 and b % 2 else inf
+    except ValueError:
+        return nan if a else inf
 
 
 # Name -> the function, and the result where Python raises an error; integers become floating-point numbers.
 OF_FLOATS = {
     "exp": (math.exp, lambda x: inf),
-    "expm1": (math.expm1, lambda x: inf),
     "log": (math.log, _log),
     "log2": (math.log2, _log),
     "log10": (math.log10, _log),
     "log1p": (math.log1p, lambda x: _log(1 + x)),
-    "sqrt": (math.sqrt, _nan),
+    "expm1": (math.expm1, lambda x: inf),
+    "sqrt": (math.sqrt, lambda x: nan),
     "rsqrt": (lambda x: 1 / math.sqrt(x), lambda x: nan if x else copysign(inf, x)),
     "reciprocal": (lambda x: 1 / x, lambda x: copysign(inf, x)),
-    "sin": (math.sin, _nan),
-    "cos": (math.cos, _nan),
-    "tan": (math.tan, _nan),
+    "sin": (math.sin, lambda x: nan),
+    "cos": (math.cos, lambda x: nan),
     "tanh": (math.tanh, None),
     "sigmoid": (lambda x: 1 / (1 + math.exp(-x)), lambda x: 0.0),
     "erf": (math.erf, None),
-    "deg2rad": (math.radians, None),
 }
 # Integers stay integers.
 OF_ANY = {
@@ -45,7 +66,12 @@ OF_ANY = {
     "trunc": (math.trunc, lambda x: x),
     "round": (round, lambda x: x),
     "relu": (lambda x: 0 if x < 0 else x, None),
+    "add": (operator.add, None),
+    "mul": (operator.mul, None),
+    "maximum": (lambda a, b: a if a > b or a != a else b, None),
+    "minimum": (lambda a, b: a if a < b or a != a else b, None),
 }
+# The result is bool.
 TESTS = {
     "isnan": lambda x: x != x,
     "isinf": lambda x: abs(x) == inf,
@@ -53,88 +79,9 @@ TESTS = {
     "logical_not": operator.not_,
     "logical_and": lambda a, b: bool(a and b),
     "logical_or": lambda a, b: bool(a or b),
-    "logical_xor": lambda a, b: bool(a) != bool(b),
+    **{name: getattr(operator, name) for name in "lt le gt ge eq ne".split()},
 }
-TESTS |= {name: getattr(operator, name) for name in "lt le gt ge eq ne".split()}
-OF_TWO = {
-    "add": operator.add,
-    "mul": operator.mul,
-    "maximum": lambda a, b: a if a > b or a != a else b,
-    "minimum": lambda a, b: a if a < b or a != a else b,
-}
-BITS = {
-    "bitwise_and": operator.and_,
-    "bitwise_or": operator.or_,
-    "bitwise_xor": operator.xor,
-}
-
-
-def quotient(a, b):
-    """Return a / b where b may be 0."""
-    if b:
-        return a / b
-    return nan if a == 0 or a != a else copysign(inf, a) * copysign(1, b)
-
-
-def towards_zero(a, b):
-    """Return a quotient of integers without its fraction."""
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-
-
-def remainder(a, b):
-    """Return a % b where b may be 0 and both may be infinite."""
-    return nan if b == 0 or abs(a) == inf else a % b
-
-
-def power(a, b):
-    """Return a to the power b where that overflows, or is no number."""
-    try:
-        return math.pow(a, b)
-    except OverflowError:
-        return -inf if a < 0 and b % 2 else inf
-    except ValueError:
-        return nan if a else inf
-
-
-def whole_power(a, b):
-    """Return a power of integers; 0 where it would be a fraction."""
-    return a**b if b >= 0 else a ** (b % 2) if abs(a) == 1 else 0
-
-
-def mean(row):
-    """Return the mean; NaN of nothing."""
-    return sum(row) / len(row) if row else nan
-
-
-def variance(row, correction):
-    """Return the variance; NaN where nothing is left to divide by."""
-    centre = mean(row)
-    squares = sum((x - centre) ** 2 for x in row)
-    return quotient(squares, max(len(row) - correction, 0)) if row else nan
-
-
-def logsumexp(row):
-    """Return the logarithm of the sum of exponentials."""
-    largest = max(row, default=-inf)
-    if any(x != x for x in row) or abs(largest) == inf:
-        return sum(row) if any(x != x for x in row) else largest
-    return largest + math.log(sum(math.exp(x - largest) for x in row))
-
-
-def softmax(row):
-    """Return exponentials divided by their sum."""
-    largest = max(row, default=0.0)
-    if any(x != x for x in row) or abs(largest) == inf:
-        return [nan] * len(row)
-    powers = [math.exp(x - largest) for x in row]
-    total = sum(powers)
-    return [x / total for x in powers]
-
-
-def log_softmax(row):
-    """Return the logarithms of the softmax."""
-    total = logsumexp(row)
-    return [x - total if abs(total) < inf else nan for x in row]
+BITS = {"bitwise_and": operator.and_, "bitwise_or": operator.or_, "bitwise_xor": operator.xor}
 
 
 def place_of(best):
@@ -155,14 +102,13 @@ def extreme(best):
 
 def order(row, descending=False):
     """Return the places of the numbers in their order; NaN is the largest."""
-    key = [(x != x, x) for x in row]
-    return sorted(range(len(row)), key=key.__getitem__, reverse=descending)
+    keys = [(x != x, x) for x in row]
+    return sorted(range(len(row)), key=keys.__getitem__, reverse=descending)
 
 
 def middle(row):
     """Return the place of the lower one of the middle numbers."""
-    strange = [i for i, x in enumerate(row) if x != x]
-    return strange[0] if strange else order(row)[(len(row) - 1) // 2]
+    return order(row)[(len(row) - 1) // 2]
 
 
 def rolled(row, shift):
@@ -171,23 +117,53 @@ def rolled(row, shift):
     return row[shift:] + row[:shift]
 
 
-# Name -> a function of a row, and the dtype of the result: its name, or how it follows from the input's.
-REDUCTIONS = {
-    "sum": (sum, "whole"),
-    "prod": (math.prod, "whole"),
-    "mean": (mean, "float"),
-    "logsumexp": (logsumexp, "floating"),
-    "any": (any, "bool"),
-    "all": (all, "bool"),
-    "amax": (extreme(max), "same"),
-    "amin": (extreme(min), "same"),
-    "argmax": (place_of(max), "int64"),
-    "argmin": (place_of(min), "int64"),
-    "count_nonzero": (lambda row: sum(map(bool, row)), "int64"),
-}
-ALONG = {
-    "softmax": (softmax, "float"),
-    "log_softmax": (log_softmax, "float"),
-    "cumsum": (lambda row: list(accumulate(row)), "whole"),
-    "cumprod": (lambda row: list(accumulate(row, operator.mul)), "whole"),
+def mean(row):
+    """Return the mean; NaN of nothing."""
+    return sum(row) / len(row) if row else nan
+
+
+def variance(row, correction):
+    """Return the variance; NaN where nothing is left to divide by."""
+    centre = mean(row)
+    return quotient(sum((x - centre) ** 2 for x in row), max(len(row) - correction, 0)) if row else nan
+
+
+def logsumexp(row):
+    """Return the logarithm of the sum of exponentials."""
+    largest = max(row, default=-inf)
+    if any(x != x for x in row) or abs(largest) == inf:
+        return nan if any(x != x for x in row) else largest
+    return largest + math.log(sum(math.exp(x - largest) for x in row))
+
+
+def log_softmax(row):
+    """Return the logarithms of the softmax."""
+    total = logsumexp(row)
+    return [x - total if abs(total) < inf else nan for x in row]
+
+
+def softmax(row):
+    """Return exponentials divided by their sum."""
+    largest = max(row, default=0.0)
+    if any(x != x for x in row) or abs(largest) == inf:
+        return [nan] * len(row)
+    powers = [math.exp(x - largest) for x in row]
+    total = sum(powers)
+    return [x / total for x in powers]
+
+
+# Name -> a function of rows, the dtype of its result ("whole": integers become int64), whether rows remain.
+BY_ROW = {
+    "sum": (sum, "whole", False),
+    "prod": (math.prod, "whole", False),
+    "any": (any, "bool", False),
+    "all": (all, "bool", False),
+    "amax": (extreme(max), "", False),
+    "amin": (extreme(min), "", False),
+    "argmax": (place_of(max), "long", False),
+    "argmin": (place_of(min), "long", False),
+    "count_nonzero": (lambda row: sum(map(bool, row)), "long", False),
+    "logsumexp": (logsumexp, "", False),
+    "cumsum": (lambda row: list(accumulate(row)), "whole", True),
+    "cumprod": (lambda row: list(accumulate(row, operator.mul)), "whole", True),
 }

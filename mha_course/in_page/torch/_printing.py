@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
-from math import ceil, inf, prod
+from math import ceil, inf
 
-from ._memory import BOOL, FLOAT, float32
+from ._memory import float32, int32
 
-EDGE, MOST, WIDTH = 3, 1000, 80  # of a long axis, of all numbers, of a line
+EDGE, MOST, WIDTH = 3, 1000, 80  # numbers at the ends of a long axis, numbers of all, letters of a line
 
 
 def shown(tensor):
     """Return the text of a tensor, as `print` shows it."""
-    dtype, size = tensor.dtype, tuple(tensor.shape)
-    usual, more = dtype.kind in (BOOL, 1) and dtype.itemsize != 4 or dtype is float32, []
-    if tensor.is_meta:
-        body, more, usual = "...", [f"device='meta', size={size}"], dtype is float32
-    elif 0 in size:
-        body, usual = "[]", dtype is float32
-        more = [f"size={size}"] if tensor.ndim > 1 else []
+    dtype, more = tensor.dtype, []
+    usual = dtype is float32 or (not tensor.is_floating_point() and dtype is not int32)
+    if tensor.is_meta or 0 in tensor.shape:
+        body, usual = "..." if tensor.is_meta else "[]", dtype is float32
+        more += ["device='meta'"] if tensor.is_meta else []
+        more += [f"size={tuple(tensor.shape)}"] if tensor.is_meta or tensor.ndim > 1 else []
     else:
-        short = tensor.numel() > MOST
+        short = EDGE if tensor.numel() > MOST else tensor.numel()
         body = _nested(tensor, 7, short, _writer(_seen(tensor, short)))
     more += [] if usual else [f"dtype={dtype}"]
     more += ["requires_grad=True"] if tensor.requires_grad else []
     for part in more:
         last = len(body) - body.rfind("\n") + (7 if "\n" not in body else 0)
-        fits = last + len(part) + 3 <= WIDTH
-        body += f", {part}" if fits else f",\n       {part}"
+        body += f", {part}" if last + len(part) + 3 <= WIDTH else f",\n       {part}"
     return f"tensor({body})"
+
+
+def _ends(size, short):
+    return range(size) if size <= 2 * short else [*range(short), *range(size - short, size)]
 
 
 def _seen(tensor, short):
     """Return the numbers that are shown."""
     if not tensor.ndim:
         return [tensor.item()]
-    if not short:
-        return tensor.flatten().tolist()
-    size, rows = tensor.shape[0], range(tensor.shape[0])
-    rows = rows if size <= 2 * EDGE else [*rows[:EDGE], *rows[-EDGE:]]
-    return [x for row in rows for x in _seen(tensor[row], short)]
+    return [x for i in _ends(len(tensor), short) for x in _seen(tensor[i], short)]
 
 
 def _writer(numbers):
@@ -47,13 +45,9 @@ def _writer(numbers):
         width = max(len(str(x)) for x in numbers)
         return lambda x: str(x).rjust(width)
     finite = [x for x in numbers if x and abs(x) < inf]
-    sizes = [abs(x) for x in finite] or [1.0]
-    low, high = min(sizes), max(sizes)
-    pattern, dot = ".4f", ""
-    if finite and (high / low > 1000 or high > 1e8 or low < 1e-4):
-        pattern = ".4e"
-    elif all(x == ceil(x) for x in finite):
-        pattern, dot = ".0f", "."
+    low, high = min(map(abs, finite), default=1.0), max(map(abs, finite), default=1.0)
+    large, whole = high / low > 1000 or high > 1e8 or low < 1e-4, all(x == ceil(x) for x in finite)
+    pattern, dot = (".4e", "") if large else (".0f", ".") if whole else (".4f", "")
     width = max((len(f"{x:{pattern}}{dot}") for x in finite), default=1)
     return lambda x: (f"{x:{pattern}}" + dot * (abs(x) < inf)).rjust(width)
 
@@ -61,15 +55,8 @@ def _writer(numbers):
 def _nested(tensor, indent, short, write):
     if not tensor.ndim:
         return write(tensor.item())
-    size = tensor.shape[0]
-    cut = short and size > 2 * EDGE
-    rows = [*range(EDGE), *range(size - EDGE, size)] if cut else range(size)
-    if tensor.ndim > 1:
-        parts = [_nested(tensor[row], indent + 1, short, write) for row in rows]
-        parts[EDGE:EDGE] = ["..."] if cut else []
-        return "[" + ("," + "\n" * (tensor.ndim - 1) + " " * (indent + 1)).join(parts) + "]"
-    parts = [write(tensor[row].item()) for row in rows]
-    count = max(1, (WIDTH - indent) // (len(parts[0]) + 2))
-    parts[EDGE:EDGE] = [" ..."] if cut else []
+    parts = [_nested(tensor[i], indent + 1, short, write) for i in _ends(len(tensor), short)]
+    count = max(1, (WIDTH - indent) // (len(parts[0]) + 2)) if tensor.ndim == 1 else 1
+    parts[short:short] = [" ..." if tensor.ndim == 1 else "..."] if len(tensor) > 2 * short else []
     lines = [", ".join(parts[i : i + count]) for i in range(0, len(parts), count)]
-    return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"
+    return "[" + ("," + "\n" * max(tensor.ndim - 1, 1) + " " * (indent + 1)).join(lines) + "]"

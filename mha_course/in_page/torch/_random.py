@@ -10,18 +10,15 @@ class Generator:
     """A Mersenne twister that is seeded as torch seeds its own."""
 
     def __init__(self, device="cpu"):
-        self.device = device
-        self.manual_seed(67280421310721)  # what torch takes where nobody chooses
+        self.manual_seed(67280421310721)  # torch's own choice
 
     def manual_seed(self, seed):
         """Begin again from a seed, and return the generator."""
-        self._seed, self._normal = int(seed) % 2**64, None
+        self._seed, self._twister = int(seed) % 2**64, random.Random()
         state = [self._seed % 2**32]
         for i in range(1, 624):
             state.append((1812433253 * (state[-1] ^ state[-1] >> 30) + i) % 2**32)
-        self._twister = random.Random()
-        self._twister.setstate((3, (*state, 624), None))
-        return self
+        return self.set_state(((3, (*state, 624), None), None))
 
     def initial_seed(self):
         """Return the seed."""
@@ -29,25 +26,27 @@ class Generator:
 
     def get_state(self):
         """Return what `set_state` takes to go on from here."""
-        return self._seed, self._normal, self._twister.getstate()
+        return self._twister.getstate(), self._normal
 
     def set_state(self, state):
         """Go on from where `get_state` was called."""
-        self._seed, self._normal, twister = state
-        self._twister.setstate(twister)
+        self._twister.setstate(state[0])
+        self._normal = state[1]
         return self
 
     def whole(self, count):
         """Return an int from 0 up to count."""
         bits = self._twister.getrandbits(32)
-        if count > 1 << 32:
-            bits = bits << 32 | self._twister.getrandbits(32)
-        return bits % count
+        return (bits << 32 | self._twister.getrandbits(32) if count > 1 << 32 else bits) % count
 
     def uniforms(self, count, double=False):
         """Return numbers from 0 up to 1, with as many digits as float64 or float32 has."""
         bits, span = (53, 1 << 64) if double else (24, 1 << 32)
         return [self.whole(span) % 2**bits / 2**bits for _ in range(count)]
+
+    def exponentials(self, count):
+        """Return exponentially distributed numbers."""
+        return [-log1p(-x) for x in self.uniforms(count, double=True)]
 
     def normals(self, count, double=False):
         """Return standard normal numbers (Box and Muller, 1958): 16 at a time, or few in pairs."""
@@ -67,18 +66,13 @@ class Generator:
             radius, angle = sqrt(-2 * log(1 - numbers[i])), 2 * pi * numbers[i + 8]
             numbers[i], numbers[i + 8] = radius * cos(angle), radius * sin(angle)
 
-    def exponential(self):
-        """Return an exponentially distributed number."""
-        return -log1p(-self.uniforms(1, True)[0])
-
     def _one_normal(self):
-        if self._normal is not None:
-            kept, self._normal = self._normal, None
-            return kept
-        turn, share = self.uniforms(2, True)
-        radius = sqrt(-2 * log1p(-share))
-        self._normal = radius * sin(2 * pi * turn)
-        return radius * cos(2 * pi * turn)
+        kept, self._normal = self._normal, None
+        if kept is None:
+            turn, share = self.uniforms(2, double=True)
+            radius = sqrt(-2 * log1p(-share))
+            kept, self._normal = radius * cos(2 * pi * turn), radius * sin(2 * pi * turn)
+        return kept
 
 
 default_generator = Generator()
