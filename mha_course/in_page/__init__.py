@@ -175,7 +175,9 @@ def stored(exercise: Exercise) -> dict[str, Any]:
         rights = [tried(one) for one in (exercise.reference, *exercise.accept)]
         wrong = [(one, tried(one.answer)) for one in exercise.wrong]
     code: dict[str, str] = {}
-    run = _expression(exercise.run, code) if exercise.run else None
+    run = _expression(exercise.run, code) if exercise.run else "None"
+    properties = [_expression(one, code) for one in exercise.properties]
+    named = [f"run = {run}", f"properties = [{', '.join(properties)}]"]
     return {
         "cases": kept,
         "names": list(inspect.signature(exercise.run or exercise.reference).parameters),
@@ -190,9 +192,7 @@ def stored(exercise: Exercise) -> dict[str, Any]:
             for one, got in wrong
             if got != rights[0]
         ],
-        "run": run,
-        "properties": [_expression(one, code) for one in exercise.properties],
-        "code": "\n\n".join(code.values()),
+        "code": "\n\n".join([*code.values(), *named]),
         "left": left,
         "options": {
             name: getattr(exercise, name)

@@ -5,7 +5,7 @@ be started again. The names of the course are those of `mha_course.built`; what 
 engine has accepted takes their place.
 """
 
-# ruff: noqa: S102, S307, what a reader writes is run
+# ruff: noqa: S102, what a reader writes is run
 from __future__ import annotations
 
 import ast
@@ -32,7 +32,9 @@ from mha_lib._judging import Exercise, Verdict, Wrong, _Outcome
 
 FILE = "your code"
 MOST = 20_000  # characters of output that are kept
-ONLY_IN_COLAB = "This page has only Python and a small stand-in for torch. Colab has all the rest."
+ONLY_IN_COLAB = (
+    "This page has only Python and a small stand-in for torch. Colab has all the rest."
+)
 
 
 class Stored:
@@ -75,8 +77,8 @@ def loaded(data):
             Wrong(name, cause, stored(first | got))
             for name, cause, got in data["wrong"]
         ],
-        run=data["run"] and eval(data["run"], space),
-        properties=[eval(one, space) for one in data["properties"]],
+        run=space["run"],
+        properties=space["properties"],
         **data["options"] | {"returns": _hashable(data["options"]["returns"])},
     )
     return partial(_judged, exercise, data["left"])
@@ -190,16 +192,11 @@ def _run(text, file, space):
     """Run a text; return the value of its last line if that is an expression."""
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     tree = ast.parse(text, file)
-    last = tree.body[-1] if tree.body else None
-    shows = isinstance(last, ast.Expr)
-    if shows:
-        tree.body.pop()
+    if tree.body and isinstance(last := tree.body[-1], ast.Expr):
+        kept = ast.Assign([ast.Name("_", ast.Store())], last.value)
+        tree.body[-1] = ast.fix_missing_locations(ast.copy_location(kept, last))
     exec(compile(tree, file, "exec"), space)
-    return (
-        eval(compile(ast.Expression(last.value), file, "eval"), space)
-        if shows
-        else None
-    )
+    return space.pop("_", None)
 
 
 def _told(error):

@@ -70,9 +70,9 @@ export function work(scope) {
       stdin: () => null,
     });
     for (const [path, text] of Object.entries(sources)) {
-      const whole = `/home/pyodide/${path}`;
-      python.FS.mkdirTree(whole.slice(0, whole.lastIndexOf("/")));
-      python.FS.writeFile(whole, text);
+      const place = path.lastIndexOf("/");
+      if (place > 0) python.FS.mkdirTree(path.slice(0, place));
+      python.FS.writeFile(path, text);
     }
     const { answer } = python.pyimport("session");
     close();
