@@ -29,10 +29,8 @@ from translator_models import write_models  # noqa: E402
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
-HEAD = """<noscript><style>
-  .widget-host { display: none; }
-  .widget-still { display: block !important; }
-</style></noscript>"""
+HEAD = """<noscript><style>.widget-host { display: none; }
+.widget-still { display: block !important; }</style></noscript>"""
 
 
 class KeepStill(SphinxPostTransform):
@@ -198,10 +196,9 @@ def finish(app, exception):
     """Change the finished pages. The policy of a page names its scripts, so nothing changes them after it."""
     if not exception and app.builder.format == "html":
         steps = (set_all_equations, repair_pages, write_notebooks, lighten_site)
-        for step in (*steps, write_moved, secure_pages):
+        # The last two write scripts, which lighten_site would read.
+        for step in (*steps, write_moved, secure_pages, write_models, write_in_page):
             step(app)
-        write_models(app)  # after lighten_site, which reads all scripts
-        write_in_page(app)
 
 
 def setup(app):

@@ -1,6 +1,6 @@
 """Python in the page: a button at each stub that can be written there, and the files that it loads.
 
-Nothing of it is on a page before a reader presses the button. Then the page loads `in_page/editor.js`, which
+Nothing else is on a page before a reader presses the button. Then the page loads `in_page/editor.js`, which
 holds CodeMirror and the course's Python files, the file of the page with its stubs and the data that judge
 them, and `in_page/python.js`, Pyodide. All are scripts, which a page may load from a server and from disk
 alike. npm brings Pyodide and CodeMirror, of the versions and hashes in package-lock.json.
@@ -21,8 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "mha_course" / "in_page"
 MODULES = ROOT / "node_modules"
 PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
-BUTTON = """<button type="button" class="write-here-button" data-action="write-here" data-stub="{}" hidden>
-Write it here</button>"""
+BUTTON = '<button type="button" class="write-here-button" data-stub="{}" hidden>Write it here</button>'
 
 ONLY_IN_COLAB = SOURCES / "only_in_colab.md"
 REASON = '<p class="only-in-colab">{}</p>'
@@ -62,6 +61,13 @@ def put_buttons(app, doctree, docname):
         return
     names = [STUB.fullmatch(name) for name, _ in cells_of(notebook)]
     why = reasons()
+    if any(names):
+        style, code = (
+            (SOURCES / f"button.{kind}").read_text("utf-8") for kind in ("css", "js")
+        )
+        doctree += nodes.raw(
+            "", f"<style>{style}</style><script>{code}</script>", format="html"
+        )
     for cell in doctree.findall(nodes.container):
         if cell.get("nb_element") == "cell_code" and (
             match := names[cell["cell_index"]]

@@ -363,8 +363,7 @@ class Exercise:
             return f"{name} has dtype {mine.dtype}, expected {right.dtype}"
         if _same(mine, right, self.atol, self.rtol):
             return ""
-        stray = (mine.isnan() & ~right.isnan()).nonzero().tolist()
-        if stray:
+        if stray := (mine.isnan() & ~right.isnan()).nonzero().tolist():
             return f"{name} holds NaN, first at {stray[0]}"
         arguments = self._arguments(case)
         for test in self.properties:
@@ -456,8 +455,7 @@ class Exercise:
             if bool(mine.isnan().any()):
                 return f"{title} holds NaN"
             if not bool(mine.any()):
-                lost = "is something detached on the way?"
-                return f"no gradient reaches `{name}`: {lost}"
+                return f"no gradient reaches `{name}`: is it detached on the way?"
             return f"{title} {_compare((), mine, right, self.atol, self.rtol)}"
         return ""
 
@@ -518,12 +516,10 @@ def rows_sum_to_one(
         'its rows should add up to 1, and row [0] adds up to 0.75'
     """
     _checks.check_type("position", position, int)
-    return partial(_rows_sum_to_one, position)
+    return partial(_sums_to_one, position)
 
 
-def _rows_sum_to_one(
-    position: int, _: tuple[Any, ...], results: tuple[Any, ...]
-) -> str:
+def _sums_to_one(position: int, _: object, results: tuple[Any, ...]) -> str:
     sums = results[position].double().sum(-1)
     off = ((sums - 1).abs() > 1e-3) & results[position].any(-1)
     if not bool(off.any()):
@@ -533,7 +529,6 @@ def _rows_sum_to_one(
     return f"its rows should add up to 1, and row {place} adds up to {total:.4g}"
 
 
-# ------------------------------------------------------------------ small parts
 def _check_callable(name: str, value: object) -> None:
     if not callable(value):
         raise _checks.wrong_type(name, "callable", value)
@@ -599,8 +594,7 @@ def _as_tensor(value: Any, arrays: bool) -> Any:
         if value.is_meta:
             raise TypeError("a tensor on the device `meta`, which holds no numbers")
         if value.is_nested or value.layout != torch.strided:
-            unusual = "a sparse or nested tensor, where an ordinary one is expected"
-            raise TypeError(unusual)
+            raise TypeError("a sparse or nested tensor, not an ordinary one")
         return value.detach().clone()
     if isinstance(value, str) and arrays:
         return value
@@ -619,9 +613,8 @@ def _as_tensor(value: Any, arrays: bool) -> Any:
 
 
 def _kind(tensor: Tensor) -> str:
-    if tensor.dtype == torch.bool:
-        return "bool"
-    return "float" if tensor.is_floating_point() else "integer"
+    number = "float" if tensor.is_floating_point() else "integer"
+    return "bool" if tensor.dtype == torch.bool else number
 
 
 def _same(mine: Any, other: Any, atol: float, rtol: float) -> bool:
