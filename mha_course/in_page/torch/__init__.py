@@ -30,15 +30,15 @@ from ._memory import NeedsTorchError, Size
 from ._random import Generator, default_generator
 from ._tensor import GradMode, Tensor, finfo, result_type, where
 
-dtype, device, strided = _memory.DType, str, Tensor.layout
+dtype, device, strided = _memory.DType, _memory.Device, Tensor.layout
 no_grad = inference_mode = GradMode
 Tensor.__repr__ = _printing.shown
 
 # Most functions are methods of the tensor that is their first argument.
 _METHODS = """
-    add all allclose amax amin any argmax argmin argsort bitwise_not bmm chunk clamp clone cumprod cumsum detach
+    add all allclose amax amin any argmax argmin argsort bitwise_not bmm broadcast_to chunk clamp clone count_nonzero cumprod cumsum detach
     diag diagonal diff div dot equal flatten flip floor_divide gather index_copy index_put index_select isclose
-    log_softmax logsumexp masked_fill masked_select matmul max mean min mm movedim mul mv nan_to_num narrow neg
+    log_softmax logsumexp masked_fill masked_select matmul max mean median min mm movedim mul mv nan_to_num narrow neg
     nonzero norm numel outer permute pow prod remainder repeat_interleave reshape roll select softmax sort split
     squeeze std sub sum swapaxes t topk transpose tril triu unbind unflatten unsqueeze var
 """.split()

@@ -173,9 +173,8 @@ def einsum(equation, *operands):
     shape, pairs = [sizes[label] for label in labels], zip(operands, steps, strict=True)
     views = [one._see(shape, [step.get(label, 0) for label in labels]) for one, step in pairs]
     products = [prod(numbers) for numbers in zip(*(view._numbers() for view in views), strict=True)]
-    return (
-        same_device(operands)._made(products, shape)._reduce(sum, [*range(len(right), len(shape))] or [*()])
-    )
+    made = same_device(operands)._made(products, shape)
+    return made.flatten(len(right)).sum(-1) if len(shape) > len(right) else made
 
 
 def cdist(x1, x2, p=2.0):

@@ -45,6 +45,16 @@ float64, bfloat16 = DType("float64", "d", FLOAT, 5, 8), DType("bfloat16", "", FL
 uint8, int8, int16 = (DType(name, "", INT, 1, 1) for name in ("uint8", "int8", "int16"))
 
 
+class Device(str):
+    """Where numbers are: "cpu", or "meta", where there are none."""
+
+    __slots__ = ()
+    type, index = property(str), None
+
+    def __repr__(self):
+        return f"device(type='{self}')"
+
+
 class Size(tuple):
     """A shape."""
 
@@ -151,11 +161,11 @@ def _view_strides(shape, strides, new):
 class Strided:
     """Memory, and how to step through it; views share the memory. `Tensor` adds what can be computed."""
 
-    requires_grad, device = False, "cpu"
+    requires_grad, device = False, Device("cpu")
     ndim = property(lambda self: len(self.shape))
 
     @classmethod
-    def _of(cls, memory, shape, dtype, strides=None, offset=0, device="cpu"):
+    def _of(cls, memory, shape, dtype, strides=None, offset=0, device=device):
         made = object.__new__(cls)
         made._memory, made.shape, made.dtype, made.device = memory, Size(shape), dtype, device
         made._strides, made._offset = strides_of(shape) if strides is None else tuple(strides), offset

@@ -10,7 +10,19 @@ from math import inf, prod
 from types import SimpleNamespace
 
 from . import _numbers
-from ._memory import BOOL, FLOAT, DType, NeedsTorchError, Strided, axis_of, bool_, broadcast, convert, float16
+from ._memory import (
+    BOOL,
+    FLOAT,
+    Device,
+    DType,
+    NeedsTorchError,
+    Strided,
+    axis_of,
+    bool_,
+    broadcast,
+    convert,
+    float16,
+)
 from ._memory import float32, float64, int32, int64, ints, need, store, strides_of
 from ._random import default_generator
 
@@ -174,7 +186,7 @@ class Tensor(Strided):
             dtype = one if isinstance(one, DType) else one.dtype if isinstance(one, Tensor) else dtype
             device = one if isinstance(one, str) else one.device if isinstance(one, Tensor) else device
             need(isinstance(one, (DType, Tensor, str, bool)), f"to takes no {one!r}", TypeError)
-        dtype, device = dtype or self.dtype, device or self.device
+        dtype, device = dtype or self.dtype, Device(device or self.device)
         need(device in ("cpu", "meta"), f"the device {device!r} needs", NeedsTorchError)
         need(device == "meta" or not self.is_meta, "the device meta has no numbers", NotImplementedError)
         if (dtype, device) == (self.dtype, self.device) and not copy:
