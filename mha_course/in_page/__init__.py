@@ -101,52 +101,56 @@ def _multi_head() -> Exercise:
     )
 
 
-def _layer_and_inputs(
-    case: multi_head._Case, generator: torch.Generator
-) -> tuple[Any, ...]:
+def _layer_and_inputs(case: Any, generator: torch.Generator) -> tuple[Any, ...]:
     """The sizes of a layer and what it is called with: a case of chapter 3 with smaller heads."""
-    small = {7: 7, 33: 15, 17: 11, 19: 13}
+    small: dict[Any, Any] = {None: None, 7: 7, 33: 15, 17: 11, 19: 13}
     old = case.sizes
-    sizes = multi_head._Sizes(
-        small[old.embed_dim], old.num_heads, small.get(old.kdim), small.get(old.vdim)
-    )
-    _, *inputs = replace(case, sizes=sizes).make({sizes: None}, generator)
-    return (sizes.embed_dim, sizes.num_heads, sizes.kdim, sizes.vdim), *inputs
+    sizes = small[old.embed_dim], old.num_heads, small[old.kdim], small[old.vdim]
+    key = multi_head._Sizes(*sizes)
+    _, *inputs = replace(case, sizes=key).make({key: None}, generator)
+    return sizes, *inputs
 
 
 def _as_layer(formula: Callable[..., Any]) -> Callable[..., Any]:
     """A maker of layers whose call is a formula of chapter 3."""
 
-    def make(embed_dim: int, num_heads: int, **widths: int) -> Any:
-        layer = built.MyMultiHead(embed_dim, num_heads, **widths)
-        made = multi_head._Made(
-            layer, multi_head._Sizes(embed_dim, num_heads, **widths), None, None
-        )
+    own: Any = built.MyMultiHead
+
+    def make(*sizes: int, **widths: int) -> Any:
+        layer = own(*sizes, **widths)
+        own_sizes = multi_head._Sizes(*sizes, **widths)
+        made = multi_head._Made(layer, own_sizes, None, None)
         layer.forward = partial(formula, made)
         return layer
 
     return make
 
 
-def _run_layer(answer: Any, sizes: tuple[int | None, ...], *inputs: Any) -> Any:
+def _run_layer(answer: Any, sizes: tuple[int, ...], *inputs: Any) -> Any:
     """Make a layer of these sizes, give its projections fixed numbers, and call it."""
     embed_dim, num_heads, kdim, vdim = sizes
-    widths = {name: size for name, size in (("kdim", kdim), ("vdim", vdim)) if size}
-    layer = answer(embed_dim, num_heads, **widths)
+    layer = answer(
+        embed_dim, num_heads, **({"kdim": kdim, "vdim": vdim} if kdim else {})
+    )
     layer.eval()
     generator = torch.Generator().manual_seed(0)
-    shapes = zip("qkvo", (embed_dim, kdim, vdim, embed_dim), strict=True)
-    for name, width in shapes:
-        proj = getattr(layer, name := f"{name}_proj".replace("o_", "out_"), None)
+    widths = {
+        "q_proj": embed_dim,
+        "k_proj": kdim,
+        "v_proj": vdim,
+        "out_proj": embed_dim,
+    }
+    for name, width in widths.items():
+        proj = getattr(layer, name, None)
         if proj is None:
             raise UnfinishedError(
                 f"`__init__` makes no `{name}`. Write it there first, then `forward`"
             )
-        expected = embed_dim, width or embed_dim
-        if tuple(proj.weight.shape) != expected:
-            found = f"the weight of `{name}` has shape {tuple(proj.weight.shape)}, expected {expected}"
+        shape, expected = tuple(proj.weight.shape), (embed_dim, width or embed_dim)
+        if shape != expected:
             raise UnfinishedError(
-                f"{found}, that is (out, in), for embed_dim={embed_dim} and num_heads={num_heads}"
+                f"with embed_dim={embed_dim} and num_heads={num_heads}, the weight of `{name}` has shape "
+                f"{shape}, expected {expected}, that is (out, in)"
             )
         with torch.no_grad():
             proj.weight.normal_(std=1.5 / expected[1] ** 0.5, generator=generator)
@@ -227,13 +231,13 @@ def _encoded(value: Any) -> Any:
     """A value as JSON: what JSON has stays, the rest are objects with its kind."""
     if isinstance(value, Tensor):
         # Half precision and the like only as results: their numbers are compared as float64.
-        of_page = value.dtype if value.dtype in _DTYPES else torch.float64
-        numbers = value.detach().to(of_page).flatten().tolist()
-        kind = {torch.float32: "f", torch.float64: "d"}.get(of_page)
-        if kind:
-            numbers = base64.b64encode(array(kind, numbers).tobytes()).decode("ascii")
-        dtype = str(of_page).removeprefix("torch.")
-        return {"dtype": dtype, "shape": list(value.shape), "numbers": numbers}
+        dtype = value.dtype if value.dtype in _DTYPES else torch.float64
+        numbers: Any = value.detach().to(dtype).flatten().tolist()
+        if dtype.is_floating_point:
+            floats = array("f" if dtype == torch.float32 else "d", numbers)
+            numbers = base64.b64encode(floats.tobytes()).decode("ascii")
+        name = str(dtype).removeprefix("torch.")
+        return {"dtype": name, "shape": list(value.shape), "numbers": numbers}
     if isinstance(value, tuple):
         return {"tuple": [_encoded(one) for one in value]}
     if isinstance(value, dict):
@@ -259,7 +263,8 @@ def _expression(function: Callable[..., Any], code: dict[str, str]) -> str:
         code[name] = _source(function, [])
         # `_source` brings functions and classes along, but no constants.
         for node in ast.walk(ast.parse(code[name])):
-            value = vars(sys.modules[function.__module__]).get(getattr(node, "id", ""))
+            used = node.id if isinstance(node, ast.Name) else ""
+            value = vars(sys.modules[function.__module__]).get(used)
             if isinstance(value, (int, str, tuple)):
-                code[node.id] = f"{node.id} = {value!r}"
+                code[used] = f"{used} = {value!r}"
     return name
