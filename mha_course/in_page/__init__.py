@@ -113,7 +113,6 @@ def _layer_and_inputs(case: Any, generator: torch.Generator) -> tuple[Any, ...]:
 
 def _as_layer(formula: Callable[..., Any]) -> Callable[..., Any]:
     """A maker of layers whose call is a formula of chapter 3."""
-
     own: Any = built.MyMultiHead
 
     def make(*sizes: int, **widths: int) -> Any:
@@ -126,7 +125,9 @@ def _as_layer(formula: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def _run_layer(answer: Any, sizes: tuple[int, ...], *inputs: Any) -> Any:
+def _run_layer(
+    answer: Any, sizes: tuple[int, ...], query: Any, key: Any, value: Any, mask: Any
+) -> Any:
     """Make a layer of these sizes, give its projections fixed numbers, and call it."""
     embed_dim, num_heads, kdim, vdim = sizes
     layer = answer(
@@ -156,7 +157,7 @@ def _run_layer(answer: Any, sizes: tuple[int, ...], *inputs: Any) -> Any:
             proj.weight.normal_(std=1.5 / expected[1] ** 0.5, generator=generator)
             if proj.bias is not None:
                 proj.bias.zero_()
-    return layer(*inputs)
+    return layer(query, key, value, mask)
 
 
 def stored(exercise: Exercise) -> dict[str, Any]:
