@@ -231,8 +231,9 @@ class Tensor(Strided):
         return values if self.shape else values[0]
 
     def item(self):
-        need(prod(self.shape) == 1, f"{prod(self.shape)} numbers are not one: use any(), all() or an index")
-        return self.reshape(()).tolist()
+        one = prod(self.shape) == 1 and not self.is_meta
+        need(one, f"{prod(self.shape)} numbers are not one: use any(), all() or an index")
+        return bool(self._numbers()[0]) if self.dtype.kind == BOOL else self._numbers()[0]
 
     def _one(self):
         need(prod(self.shape) == 1, f"{prod(self.shape)} numbers are not one: use an index", ValueError)
