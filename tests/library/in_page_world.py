@@ -33,14 +33,12 @@ class Anything:
 
 
 def module(name, **contents):
-    """A module that `import` finds under a dotted name."""
+    """A module that `import` finds under a dotted name; what is not in it is `Anything`."""
     made = sys.modules[name] = types.ModuleType(name)
-    made.__getattr__ = contents.pop("otherwise", None) or (lambda name: Anything)
-    vars(made).update(contents)
+    vars(made).update(contents, __path__=[], __getattr__=lambda name: Anything)
     parent, _, last = name.rpartition(".")
     if parent in sys.modules:
         setattr(sys.modules[parent], last, made)
-    return made
 
 
 def never(*_):
@@ -48,7 +46,7 @@ def never(*_):
 
 
 module("jaxtyping")
-for name in ("utils", "utils._python_dispatch", "utils._pytree", "overrides", "autograd", "distributed"):
+for name in "utils utils._python_dispatch utils._pytree overrides autograd distributed func optim".split():
     module(f"torch.{name}")
 module("torch.distributed.device_mesh")
 module("torch.compiler", is_compiling=never)
@@ -57,6 +55,7 @@ torch.SymInt, torch.is_autocast_enabled, torch._assert_async = Anything, never, 
 torch.Tensor.aminmax = lambda self: (self.amin(), self.amax())
 torch.autocast = lambda *_, **__: nullcontext()
 time.process_time = lambda: 0.0  # no test is about speed
+
 
 class Watching(Anything):
     """Tells a mode of torch about each new tensor."""
@@ -95,7 +94,11 @@ def with_arrays(data, **how):
 
 torch.tensor = with_arrays
 
-from mha_lib import _judging  # noqa: E402, with what stands above
+import mha_course  # noqa: E402, F401, with what stands above
+from mha_lib import _judging  # noqa: E402
+
+for name in "widgets questions plots pictures experiments measuring training still_learning".split():
+    module(f"mha_course.{name}")  # what a page shows beside the answers
 
 
 def without_gradients(exercise, answer, right):

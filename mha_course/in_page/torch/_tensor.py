@@ -193,7 +193,7 @@ class Tensor(Strided):
             device = one if isinstance(one, str) else one.device if isinstance(one, Tensor) else device
             need(isinstance(one, (DType, Tensor, str, bool)), f"to takes no {one!r}", TypeError)
         dtype, device = dtype or self.dtype, Device(device or self.device)
-        need(device in ("cpu", "meta"), f"the device {device!r} needs", NeedsTorchError)
+        need(device in ("cpu", "meta"), f"the device '{device}' needs", NeedsTorchError)
         need(device == "meta" or not self.is_meta, "the device meta has no numbers", NotImplementedError)
         if (dtype, device) == (self.dtype, self.device) and not copy:
             return self
