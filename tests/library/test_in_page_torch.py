@@ -59,20 +59,20 @@ x.shape; x.mT.reshape(shape); x.mT.view(shape); x.T.flatten().view(shape); T.tra
 x.transpose(d); x.view("a"); x.permute(0.5); x.squeeze("a"); repr(x); str(x); f"{x}"; 1 in x
 """
 BY_ROW = """
-n.sum(); x.sum(d); x.sum(dims, keep); f.sum(d, dtype=T.float64); x.mean(); f.mean(d, keepdim=keep)
-f.mean(dims); x.prod(); x.prod(d); x.any(); x.any(d, keep); x.all(); x.all(d); x.amax(dims, keep); x.amin(d)
-n.argmax(); n.argmax(d, keep); n.argmin(d); x.max(); x.max(d); x.max(d, keep).indices; x.min(d); x.max(y)
-x.min(); f.var(); f.var(d); f.var(dims, correction=0); f.std(d, keepdim=keep); f.std(); f.std(d, correction=0)
-f.norm(); f.norm(dim=d); f.norm(1, d); f.norm(p=math.inf, dim=d); f.logsumexp(d, keep); n.softmax(d)
-f.softmax(d); n.log_softmax(d); T.softmax(f, d, dtype=T.float64); f.softmax(-1, T.float64); x.cumsum(d)
-x.cumprod(d); f.sort(d); f.sort(d, True); f.argsort(d); T.argsort(f, descending=True)
-f[None].topk(q, d).values; f[None].topk(q, d, largest=False).indices; x.flip(dims); n[None].diff(dim=d)
-f.median(d).indices; x.count_nonzero(d); x.nonzero(); x.nonzero(as_tuple=True); x.tril(k); x.triu(k)
-x[None].roll(k, d); x.roll(k); x.gather(d, j); x[None].index_select(d, i * 0); x.masked_select(m); x[i]
-x[i, i]; x[:, i]; x[..., i]; x[i, :, i]; x[i, k]; x[m]; x[l]; x[:, l]; x[[0, 1]]; x[[True, False]]; x[True]
-x[f]; x.repeat(sizes); x.diag(k); x.repeat_interleave(q, d); x.repeat_interleave(2); T.cat([x, y], d)
-T.cat((x, x, x), d); T.stack([x, y], d); T.stack((x, x), d); T.cat([x]); T.stack([]); x.sum("a"); x.softmax()
-x.mean(0, True)
+n.sum(); n.sum(axis=d, keepdims=keep); f.softmax(axis=d); f.mean(axis=d); abs(n); x.sum(d); x.sum(dims, keep)
+f.sum(d, dtype=T.float64); x.mean(); f.mean(d, keepdim=keep); f.mean(dims); x.prod(); x.prod(d); x.any()
+x.any(d, keep); x.all(); x.all(d); x.amax(dims, keep); x.amin(d); n.argmax(); n.argmax(d, keep); n.argmin(d)
+x.max(); x.max(d); x.max(d, keep).indices; x.min(d); x.max(y); x.min(); f.var(); f.var(d)
+f.var(dims, correction=0); f.std(d, keepdim=keep); f.std(); f.std(d, correction=0); f.norm(); f.norm(dim=d)
+f.norm(1, d); f.norm(p=math.inf, dim=d); f.logsumexp(d, keep); n.softmax(d); f.softmax(d); n.log_softmax(d)
+T.softmax(f, d, dtype=T.float64); f.softmax(-1, T.float64); x.cumsum(d); x.cumprod(d); f.sort(d)
+f.sort(d, True); f.argsort(d); T.argsort(f, descending=True); f[None].topk(q, d).values
+f[None].topk(q, d, largest=False).indices; x.flip(dims); n[None].diff(dim=d); f.median(d).indices
+x.count_nonzero(d); x.nonzero(); x.nonzero(as_tuple=True); x.tril(k); x.triu(k); x[None].roll(k, d); x.roll(k)
+x.gather(d, j); x[None].index_select(d, i * 0); x.masked_select(m); x[i]; x[i, i]; x[:, i]; x[..., i]
+x[i, :, i]; x[i, k]; x[m]; x[l]; x[:, l]; x[[0, 1]]; x[[True, False]]; x[True]; x[f]; x.repeat(sizes)
+x.diag(k); x.repeat_interleave(q, d); x.repeat_interleave(2); T.cat([x, y], d); T.cat((x, x, x), d)
+T.stack([x, y], d); T.stack((x, x), d); T.cat([x]); T.stack([]); x.sum("a"); x.softmax(); x.mean(0, True)
 """
 PRODUCTS = """
 x @ y; f @ g; f @ f.mT; f.matmul(g); f.mm(g); f.bmm(g); f[None].mv(g); f.dot(g); T.outer(f, g); f @ 2

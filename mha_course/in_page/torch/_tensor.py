@@ -731,6 +731,18 @@ for _name, _pair in _numbers.BY_ROW.items():
     _by_row(_name, *_pair)
 
 
+def _as_numpy(method):
+    """Let a method take NumPy's names for two arguments, as torch does."""
+    names = {"axis": "dim", "keepdims": "keepdim"}
+    return lambda self, *args, **how: method(self, *args, **{names.get(k, k): v for k, v in how.items()})
+
+
+_AXES = "mean var std norm max min softmax log_softmax squeeze unsqueeze argsort sort".split()
+for _name in [*_numbers.BY_ROW, *_AXES]:
+    setattr(Tensor, _name, _as_numpy(getattr(Tensor, _name)))
+Tensor.__abs__ = Tensor.abs
+
+
 def _in_place(name):
     new = getattr(Tensor, name)
     change = lambda self, *args, **how: self._become(new(self, *args, **how))
