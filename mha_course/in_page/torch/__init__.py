@@ -1,15 +1,15 @@
 """A small stand-in for torch, for readers who run code in a page of the course; it is not torch.
 
-A page without a server cannot load torch, so its Python imports this folder under that name: tensors as arrays
-of numbers, in Python alone, with what the chapters teach and what a reader tries next. It is checked against
-torch, function by function and with every exercise of the course.
+A page without a server cannot load torch, so its Python imports this folder under that name: tensors as
+arrays of numbers, in Python alone, with what the chapters teach and what a reader tries next. It is checked
+against torch, function by function and with every exercise of the course.
 
 What is like torch: shapes, dtypes and how they combine, broadcasting, views that share memory, the kinds of
 errors, how tensors are printed, and from the same seed the same random numbers (uniform, normal, integers,
 permutations, `multinomial`, new layers; not dropout). What is not: it is slow, for small sizes; sums are made
 in float64 and then rounded; what is computed from a parameter does not require a gradient. There are no
-gradients, GPUs, complex numbers or training: these raise a `NeedsTorchError`, or an `AttributeError` that says
-the same. What a function does, torch's documentation says.
+gradients, GPUs, complex numbers or training: these raise a `NeedsTorchError`, or an `AttributeError` that
+says the same. What a function does, torch's documentation says.
 
     _memory     dtypes, memory and views of it, indexing
     _numbers    functions of numbers and of rows of numbers
@@ -36,11 +36,12 @@ Tensor.__repr__ = _printing.shown
 
 # Most functions are methods of the tensor that is their first argument.
 _METHODS = """
-    add all allclose amax amin any argmax argmin argsort bitwise_not bmm broadcast_to chunk clamp clone count_nonzero cumprod cumsum detach
-    diag diagonal diff div dot equal flatten flip floor_divide gather index_copy index_put index_select isclose
-    log_softmax logsumexp masked_fill masked_select matmul max mean median min mm movedim mul mv nan_to_num narrow neg
-    nonzero norm numel outer permute pow prod remainder repeat_interleave reshape roll select softmax sort split
-    squeeze std sub sum swapaxes t topk transpose tril triu unbind unflatten unsqueeze var
+    add all allclose amax amin any argmax argmin argsort bitwise_not bmm broadcast_to chunk clamp clone
+    count_nonzero cumprod cumsum detach diag diagonal diff div dot equal flatten flip floor_divide gather
+    index_copy index_put index_select isclose log_softmax logsumexp masked_fill masked_select matmul max mean
+    median min mm movedim mul mv nan_to_num narrow neg nonzero norm numel outer permute pow prod remainder
+    repeat_interleave reshape roll select softmax sort split squeeze std sub sum swapaxes t topk transpose
+    tril triu unbind unflatten unsqueeze var
 """.split()
 _NAMES = {name: one for name, one in vars(_memory).items() if isinstance(one, dtype)}
 _NAMES |= {
@@ -55,7 +56,6 @@ _NAMES |= {"float": _memory.float32, "double": _memory.float64, "concat": _funct
 globals().update(_NAMES)
 
 random = SimpleNamespace(fork_rng=_functions.fork_rng)
-testing = SimpleNamespace(assert_close=_functions.assert_close)
 cuda = SimpleNamespace(is_available=lambda: False)
 
 
@@ -75,4 +75,4 @@ def __getattr__(name):
     raise AttributeError(f"the small stand-in for torch has no torch.{name}: open this page in Colab")
 
 
-from . import nn  # noqa: E402, it needs what stands above
+from . import nn, testing

@@ -294,15 +294,17 @@ class Strided:
         self._may_change()
         view, shape, where = self._find(key)
         value = value if isinstance(value, Strided) else self._plain._from(value, self.dtype)
+        while value.ndim > len(view.shape if where is None else shape) and value.shape[0] == 1:
+            value = value[0]
         if where is None:
-            view._take(value)
+            view.copy_(value)
             return
         need(value.dtype is self.dtype, f"places of {self.dtype} cannot take {value.dtype}")
         for place, number in zip(where, value.expand(shape)._numbers(), strict=True):
             self._memory[place] = number
 
     def _find(self, key):
-        """Return the view that ints, slices, None and ... choose; and shape and places of what tensors choose."""
+        """Return the view that ints, slices, None and ... choose; shape and places of what tensors choose."""
         keys = [self._plain._index(x) if isinstance(x, (list, range, bool)) else x
                 for x in (key if isinstance(key, tuple) else [key])]  # fmt: skip
         left, dots = self.ndim - sum(map(self._axes_of, keys)), sum(one is Ellipsis for one in keys)

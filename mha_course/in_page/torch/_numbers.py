@@ -18,8 +18,8 @@ def quotient(a, b):
 
 
 def towards_zero(a, b):
-    """Return a quotient of integers without its fraction."""
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    """Return a quotient without its fraction."""
+    return math.trunc(a / b) if isinstance(a, float) else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
 def remainder(a, b):
@@ -41,19 +41,19 @@ def power(a, b):
 
 # Name -> the function, and the result where Python raises an error; integers become floating-point numbers.
 OF_FLOATS = {
-    "exp": (math.exp, lambda x: inf),
+    "exp": (math.exp, lambda _: inf),
     "log": (math.log, _log),
     "log2": (math.log2, _log),
     "log10": (math.log10, _log),
     "log1p": (math.log1p, lambda x: _log(1 + x)),
-    "expm1": (math.expm1, lambda x: inf),
-    "sqrt": (math.sqrt, lambda x: nan),
+    "expm1": (math.expm1, lambda _: inf),
+    "sqrt": (math.sqrt, lambda _: nan),
     "rsqrt": (lambda x: 1 / math.sqrt(x), lambda x: nan if x else copysign(inf, x)),
     "reciprocal": (lambda x: 1 / x, lambda x: copysign(inf, x)),
-    "sin": (math.sin, lambda x: nan),
-    "cos": (math.cos, lambda x: nan),
+    "sin": (math.sin, lambda _: nan),
+    "cos": (math.cos, lambda _: nan),
     "tanh": (math.tanh, None),
-    "sigmoid": (lambda x: 1 / (1 + math.exp(-x)), lambda x: 0.0),
+    "sigmoid": (lambda x: 1 / (1 + math.exp(-x)), lambda _: 0.0),
     "erf": (math.erf, None),
 }
 # Integers stay integers.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from contextlib import ContextDecorator
 from itertools import accumulate, chain
@@ -22,8 +21,15 @@ from ._memory import (
     broadcast,
     convert,
     float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    ints,
+    need,
+    store,
+    strides_of,
 )
-from ._memory import float32, float64, int32, int64, ints, need, store, strides_of
 from ._random import default_generator
 
 _OF_NUMBERS = {bool: bool_, int: int64, float: float32}
@@ -53,7 +59,7 @@ def _type_of(number):
 
 
 def result_type(*inputs):
-    """Return the dtype of a result: tensors with axes count before those without, and these before numbers."""
+    """Return the dtype of a result: tensors with axes count before those without, those before numbers."""
     levels = [[], [], []]
     for one in inputs:
         tensor = isinstance(one, Tensor)
@@ -88,7 +94,7 @@ def apply(function, *inputs, common=None, result=None, otherwise=None):
 
 
 def _laid_out(made, sources):
-    """Return a new tensor with its axes in memory in the order of its sources', as torch's loops choose it."""
+    """Return a new tensor with its axes in memory in the order of its sources', as torch chooses it."""
     strides = [one.expand(made.shape)._strides for one in sources]
     order = list(range(made.ndim))[::-1]  # from the innermost axis
     for last in range(1, made.ndim):
@@ -187,7 +193,7 @@ class Tensor(Strided):
             device = one if isinstance(one, str) else one.device if isinstance(one, Tensor) else device
             need(isinstance(one, (DType, Tensor, str, bool)), f"to takes no {one!r}", TypeError)
         dtype, device = dtype or self.dtype, Device(device or self.device)
-        need(device in ("cpu", "meta"), f"the device {device!r} needs", NeedsTorchError)
+        need(device in ("cpu", "meta"), f"the device '{device}' needs", NeedsTorchError)
         need(device == "meta" or not self.is_meta, "the device meta has no numbers", NotImplementedError)
         if (dtype, device) == (self.dtype, self.device) and not copy:
             return self
@@ -225,8 +231,9 @@ class Tensor(Strided):
         return values if self.shape else values[0]
 
     def item(self):
-        need(prod(self.shape) == 1, f"{prod(self.shape)} numbers are not one: use any(), all() or an index")
-        return self.reshape(()).tolist()
+        one = prod(self.shape) == 1 and not self.is_meta
+        need(one, f"{prod(self.shape)} numbers are not one: use any(), all() or an index")
+        return bool(self._numbers()[0]) if self.dtype.kind == BOOL else self._numbers()[0]
 
     def _one(self):
         need(prod(self.shape) == 1, f"{prod(self.shape)} numbers are not one: use an index", ValueError)
@@ -261,11 +268,6 @@ class Tensor(Strided):
         need(fits, told)
         self._write(convert(new._numbers(), new.dtype, self.dtype))
         return self
-
-    def _take(self, source):
-        while source.ndim > self.ndim and source.shape[0] == 1:
-            source = source[0]
-        return self._become(source.expand(self.shape).to(self.dtype))
 
     def copy_(self, source, non_blocking=False):
         return self._become(source.expand(self.shape).to(self.dtype))
@@ -313,14 +315,13 @@ class Tensor(Strided):
         return apply(operator.not_ if self.dtype.kind == BOOL else operator.invert, self)
 
     def div(self, other, *, rounding_mode=None):
-        common = result_type(self, other)
-        common = common if common.kind == FLOAT or rounding_mode else float32
+        common, otherwise = result_type(self, other), _numbers.quotient
         whole = {None: operator.truediv, "floor": operator.floordiv, "trunc": _numbers.towards_zero}
         need(rounding_mode in whole, f"rounding_mode must be 'floor' or 'trunc', got {rounding_mode!r}")
-        if common.kind < FLOAT:
-            return _whole(whole[rounding_mode], self, other)
-        found = apply(operator.truediv, self, other, common=common, otherwise=_numbers.quotient)
-        return getattr(found, rounding_mode)() if rounding_mode else found
+        if rounding_mode is None or common.kind == FLOAT:
+            common = common if common.kind == FLOAT else float32
+            return apply(whole[rounding_mode], self, other, common=common, otherwise=otherwise)
+        return _whole(whole[rounding_mode], self, other)
 
     def floor_divide(self, other):
         return Tensor.div(self, other, rounding_mode="floor")
@@ -344,8 +345,8 @@ class Tensor(Strided):
         need(mask.dtype.kind == BOOL, f"masked_fill takes a bool mask, got {mask.dtype}")
         one = Tensor._from(value, self.dtype)
         need(one.ndim == 0, f"one number is expected, got shape {tuple(one.shape)}")
-        fill = lambda x, hidden, number=one._numbers()[0]: number if hidden else x  # noqa: E731
-        return apply(fill, self, mask, common=self.dtype)
+        number = one._numbers()[0]
+        return apply(lambda x, hidden: number if hidden else x, self, mask, common=self.dtype)
 
     def nan_to_num(self, nan=0.0, posinf=None, neginf=None):
         top = finfo(self.dtype).max if self.dtype.kind == FLOAT else 0
@@ -407,8 +408,8 @@ class Tensor(Strided):
         return self._floating("var")._reduce(lambda row: _numbers.variance(row, less), dim, keepdim)
 
     def norm(self, p=2, dim=None, keepdim=False):
-        root = lambda row: sum(abs(x) ** p for x in row) ** (1 / p)  # noqa: E731
-        return self._floating("norm")._reduce(max if p == inf else root, dim, keepdim)
+        root = lambda row: sum(x**p for x in row) ** (1 / p)
+        return self._floating("norm").abs()._reduce(_numbers.extreme(max) if p == inf else root, dim, keepdim)
 
     def softmax(self, dim, dtype=None):
         return self._soft(_numbers.softmax, dim, dtype)
@@ -509,7 +510,7 @@ class Tensor(Strided):
 
     def unflatten(self, dim, sizes):
         axis, sizes = axis_of(dim, self.ndim), ints((sizes,))
-        need(sizes, "unflatten needs sizes")
+        need(sizes and self.ndim, "unflatten needs an axis and sizes")
         part = Tensor._of((), [self.shape[axis]], self.dtype)._complete(sizes)
         return self.view(*self.shape[:axis], *part, *self.shape[axis + 1 :])
 
@@ -545,7 +546,8 @@ class Tensor(Strided):
 
     def chunk(self, chunks, dim=0):
         need(self.ndim and chunks > 0, f"chunk needs an axis and parts, got {chunks}")
-        return self.split(max(-(-self.shape[axis_of(dim, self.ndim)] // chunks), 1), dim)
+        length = self.shape[axis_of(dim, self.ndim)]
+        return self.split(-(-length // chunks) if length else [0] * chunks, dim)
 
     def unbind(self, dim=0):
         axis = axis_of(dim, self.ndim)
@@ -729,9 +731,21 @@ for _name, _pair in _numbers.BY_ROW.items():
     _by_row(_name, *_pair)
 
 
+def _as_numpy(method):
+    """Let a method take NumPy's names for two arguments, as torch does."""
+    names = {"axis": "dim", "keepdims": "keepdim"}
+    return lambda self, *args, **how: method(self, *args, **{names.get(k, k): v for k, v in how.items()})
+
+
+_AXES = "mean var std norm max min softmax log_softmax squeeze unsqueeze argsort sort".split()
+for _name in [*_numbers.BY_ROW, *_AXES]:
+    setattr(Tensor, _name, _as_numpy(getattr(Tensor, _name)))
+Tensor.__abs__ = Tensor.abs
+
+
 def _in_place(name):
     new = getattr(Tensor, name)
-    change = lambda self, *args, **how: self._become(new(self, *args, **how))  # noqa: E731
+    change = lambda self, *args, **how: self._become(new(self, *args, **how))
     setattr(Tensor, f"{name}_", change)
     return change
 

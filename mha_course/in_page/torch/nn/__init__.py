@@ -252,7 +252,8 @@ class LayerNorm(Module):
         return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self):
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        said = f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        return f"{said}, bias={self.bias is not None}"
 
 
 class ModuleList(Module):
@@ -306,7 +307,7 @@ def _layer(title, function, *names, **usual):
         return function(*inputs, **self._options, **training)
 
     def extra_repr(self):
-        return ", ".join(f"{name}={value}" for name, value in self._options.items())
+        return ", ".join(f"{name}={value!r}" for name, value in self._options.items())
 
     return type(title, (Module,), {"__init__": start, "forward": forward, "extra_repr": extra_repr})
 
@@ -314,7 +315,7 @@ def _layer(title, function, *names, **usual):
 ReLU, Tanh, Sigmoid = (_layer(*pair) for pair in (("ReLU", F.relu), ("Tanh", F.tanh), ("Sigmoid", F.sigmoid)))
 SiLU, GELU = _layer("SiLU", F.silu), _layer("GELU", F.gelu, "approximate", approximate="none")
 Softmax, LogSoftmax = _layer("Softmax", F.softmax, "dim"), _layer("LogSoftmax", F.log_softmax, "dim")
-Dropout, Identity = _layer("Dropout", F.dropout, "p", p=0.5), _layer("Identity", lambda input, **_: input)
+Dropout, Identity = _layer("Dropout", F.dropout, "p", p=0.5), _layer("Identity", lambda x, **_: x)
 CrossEntropyLoss, MSELoss = _layer("CrossEntropyLoss", F.cross_entropy), _layer("MSELoss", F.mse_loss)
 
 

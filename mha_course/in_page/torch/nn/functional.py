@@ -37,7 +37,7 @@ def linear(input, weight, bias=None):
 
 
 def embedding(input, weight, padding_idx=None):
-    need(BOOL < input.dtype.kind < FLOAT, f"tokens must be integers, got {input.dtype}")
+    need(BOOL < input.dtype.kind < FLOAT and weight.ndim == 2, f"tokens must be integers, got {input.dtype}")
     inside = all(0 <= token < len(weight) for token in input._numbers())
     need(inside, f"a token is out of range for {len(weight)} rows", IndexError)
     return weight[input]
@@ -73,8 +73,8 @@ def normalize(input, p=2.0, dim=1, eps=1e-12):
 
 
 def _reduced(losses, reduction):
-    need(reduction in ("mean", "sum", "none"), f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}",
-         ValueError)  # fmt: skip
+    known = reduction in ("mean", "sum", "none")
+    need(known, f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}", ValueError)
     return losses if reduction == "none" else getattr(losses, reduction)()
 
 
@@ -83,7 +83,7 @@ def mse_loss(input, target, reduction="mean"):
 
 
 def cross_entropy(input, target, *, ignore_index=-100, reduction="mean", label_smoothing=0.0):
-    """Return the loss of the classes that a target names, along axis 1, or of probabilities of all classes."""
+    """Return the loss of the classes, along axis 1, that a target names or gives probabilities of."""
     log_probs = (input.movedim(1, -1) if input.ndim > 1 else input).log_softmax(-1)
     if target.dtype.kind == FLOAT:
         need(target.shape == input.shape, f"a target {target.shape} does not fit {input.shape}")
