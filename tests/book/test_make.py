@@ -24,7 +24,7 @@ PYTHON = """\
 if [ "$1 $2" != "-m venv" ]; then exec {python} "$@"; fi
 echo "venv" >>log
 mkdir -p .venv/bin
-for name in python pip jupyter-book; do cp stand-ins/$name .venv/bin/$name; done
+for name in python pip npm jupyter-book; do cp stand-ins/$name .venv/bin/$name; done
 """
 PIP = """\
 #!/usr/bin/env bash
@@ -53,10 +53,12 @@ class Checkout:
             shutil.copy(ROOT / name, folder / name)
         names = ["requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt", "pyproject.toml"]
         more = ["mha_course/pyproject.toml", "_config.yml", "_toc.yml", "tools/check_experiments.py"]
+        more += ["package.json", "package-lock.json"]
         for name in names + more:
             (folder / name).write_text("")
         own = f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n'
-        scripts = {"python": own, "pip": PIP, "jupyter-book": JUPYTER_BOOK}
+        npm = '#!/usr/bin/env bash\n[ "$1" = ci ] && mkdir -p node_modules\n'
+        scripts = {"python": own, "pip": PIP, "npm": npm, "jupyter-book": JUPYTER_BOOK}
         for name, text in scripts.items():
             self.script(f"stand-ins/{name}", text)
         self.script("python", PYTHON.format(python=sys.executable))
