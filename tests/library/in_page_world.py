@@ -3,85 +3,100 @@
     PYTHONPATH=mha_course/in_page:. pytest -p in_page_world --noconftest tests/library/test_exercises_masks.py
 
 Only what a page does not run is replaced: parts of torch that the library asks about compilers and the like,
-the checks of shapes, and the comparison of gradients, which accepts everything.
+the checks of shapes, what pages show beside the answers, and the comparison of gradients, which accepts all.
 """
 
 import sys
 import time
-import types
 from contextlib import nullcontext
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import SimpleNamespace
 
 import torch
+import torch.nn.functional as F
 
 assert "in_page" in torch.__file__, "the stand-in must come first in PYTHONPATH"
 
 
 class Anything:
-    """A name that only an annotation, or a `with` around what is counted, uses."""
+    """A name that only an annotation uses, or a cell that shows something."""
 
-    def __init__(self, *_):
+    def __init__(self, *_, **__):
         pass
 
     def __class_getitem__(cls, _):
         return cls
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, *_):
-        pass
+class Modules(MetaPathFinder, Loader):
+    """Finds modules that begin so, all of whose names are `Anything`."""
 
+    def __init__(self, *beginnings):
+        self.beginnings = beginnings
 
-def module(name, **contents):
-    """A module that `import` finds under a dotted name; what is not in it is `Anything`."""
-    made = sys.modules[name] = types.ModuleType(name)
-    vars(made).update(contents, __path__=[], __getattr__=lambda name: Anything)
-    parent, _, last = name.rpartition(".")
-    if parent in sys.modules:
-        setattr(sys.modules[parent], last, made)
+    def find_spec(self, name, *_):
+        return ModuleSpec(name, self, is_package=True) if name.startswith(self.beginnings) else None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        module.__getattr__ = lambda name: Anything
 
 
 def never(*_):
     return False
 
 
-module("jaxtyping")
-for name in "utils utils._python_dispatch utils._pytree overrides autograd distributed func optim".split():
-    module(f"torch.{name}")
-module("torch.distributed.device_mesh")
-module("torch.compiler", is_compiling=never)
-torch._C = types.SimpleNamespace(_functorch=types.SimpleNamespace(is_functorch_wrapped_tensor=never))
-torch.SymInt, torch.is_autocast_enabled, torch._assert_async = Anything, never, never
+shown = "widgets questions plots pictures experiments measuring training still_learning".split()
+sys.meta_path.insert(0, Modules("jaxtyping", *(f"mha_course.{name}" for name in shown)))
+sys.meta_path.append(Modules("torch."))  # what the stand-in does not have
+torch.compiler = SimpleNamespace(is_compiling=never)
+torch._C = SimpleNamespace(_functorch=SimpleNamespace(is_functorch_wrapped_tensor=never))
+torch.SymInt, torch.complex64, torch.is_autocast_enabled, torch._assert_async = Anything, Anything, never, never
 torch.Tensor.aminmax = lambda self: (self.amin(), self.amax())
 torch.autocast = lambda *_, **__: nullcontext()
 time.process_time = lambda: 0.0  # no test is about speed
 
+# What torch tells its modes, the checkers' own: each new tensor, and each call of attention.
+modes = []
 
-class Watching(Anything):
-    """Tells a mode of torch about each new tensor."""
 
-    active = ()
-
+class Mode:
     def __enter__(self):
-        Watching.active = (*Watching.active, self)
+        modes.append(self)
         return self
 
     def __exit__(self, *_):
-        Watching.active = Watching.active[:-1]
+        modes.remove(self)
 
 
-def watched(self, *args, **how):
-    result = new(self, *args, **how)
-    for mode in Watching.active:
+def watched_made(self, *args, **how):
+    result = made(self, *args, **how)
+    for mode in [mode for mode in modes if hasattr(mode, "__torch_dispatch__")]:
         mode.__torch_dispatch__(lambda: result, ())
     return result
 
 
-new, torch.Tensor._made = torch.Tensor._made, watched
-sys.modules["torch.utils._python_dispatch"].TorchDispatchMode = Watching
-sys.modules["torch.utils._pytree"].tree_leaves = lambda result: [result]
+def watched_attention(*args, **how):
+    for mode in [mode for mode in modes if hasattr(mode, "__torch_function__")]:
+        mode.__exit__()
+        mode.__torch_function__(watched_attention, (), args, how)
+        mode.__enter__()
+    return attention(*args, **how)
 
-made = torch.tensor
+
+made, torch.Tensor._made = torch.Tensor._made, watched_made
+attention, F.scaled_dot_product_attention = F.scaled_dot_product_attention, watched_attention
+import torch.autograd  # noqa: E402, with what stands above
+import torch.overrides  # noqa: E402
+import torch.utils._python_dispatch  # noqa: E402
+import torch.utils._pytree  # noqa: E402
+
+torch.overrides.TorchFunctionMode = torch.utils._python_dispatch.TorchDispatchMode = Mode
+torch.utils._pytree.tree_leaves = lambda result: [result]
+tensor = torch.tensor
 
 
 def with_arrays(data, **how):
@@ -89,16 +104,12 @@ def with_arrays(data, **how):
     if type(data).__module__ == "numpy":
         how = {"dtype": getattr(torch, str(data.dtype)), **how}
         data = data.tolist()
-    return made(data, **how)
+    return tensor(data, **how)
 
 
 torch.tensor = with_arrays
 
-import mha_course  # noqa: E402, F401, with what stands above
 from mha_lib import _judging  # noqa: E402
-
-for name in "widgets questions plots pictures experiments measuring training still_learning".split():
-    module(f"mha_course.{name}")  # what a page shows beside the answers
 
 
 def without_gradients(exercise, answer, right):

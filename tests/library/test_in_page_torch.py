@@ -37,7 +37,8 @@ BY_NUMBER = """
 x + y; x * y; n - o; x / y; n // o; n % o; n ** o; x + s; x * s; n - s; n / s; n // s; n % s; n ** s; s + n
 s * n; s - n; s / n; s // n; s % n; -n; ~b; b & c; b | c; b ^ c; x < y; x <= y; x > y; x >= s; x == y; x != s
 n.abs(); n.square(); n.sign(); n.floor(); n.ceil(); n.trunc(); n.round(); n.relu(); x.exp(); x.log(); x.sqrt()
-x.rsqrt(); x.sin(); x.cos(); x.tanh(); x.sigmoid(); x.erf(); x.log2(); x.log10(); x.log1p(); x.expm1()
+x.rsqrt(); x.sin(); x.cos(); x.tanh(); x.sigmoid(); x.erf(); x.deg2rad()
+x.log2(); x.log10(); x.log1p(); x.expm1()
 x.reciprocal(); x.isnan(); x.isinf(); x.isfinite(); x.logical_not(); x.logical_and(y); T.logical_or(x, y)
 x.maximum(y); T.minimum(x, y); n.clamp(-1, 2); n.clamp(max=s); n.clamp(min=o); T.where(m, x, y)
 T.where(m, x, s); T.where(m, 1.0, 0); x.where(m, y); T.pow(n, 2); x.nan_to_num(); f.isclose(g); f.allclose(g)
@@ -356,7 +357,7 @@ def test_a_parameter_is_changed_under_no_grad_only():
     (lambda: ours.ones(2) * 1j, "complex"),
     (lambda: ours.optim.AdamW, "no torch.optim: open this page in Colab"),
     (lambda: ours.nn.Transformer, "no nn.Transformer: open this page in Colab"),
-    (lambda: ours.ones(2).grad_fn, "no Tensor.grad_fn: open this page in Colab"),
+    (lambda: ours.ones(2).qr, "no Tensor.qr: open this page in Colab"),
 ])  # fmt: skip
 def test_what_it_cannot_do_it_refuses_and_says_so(what, word):
     with pytest.raises((ours.NeedsTorchError, AttributeError, TypeError), match=word):

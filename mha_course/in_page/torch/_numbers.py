@@ -55,6 +55,7 @@ OF_FLOATS = {
     "tanh": (math.tanh, None),
     "sigmoid": (lambda x: 1 / (1 + math.exp(-x)), lambda _: 0.0),
     "erf": (math.erf, None),
+    "deg2rad": (math.radians, None),
 }
 # Integers stay integers.
 OF_ANY = {

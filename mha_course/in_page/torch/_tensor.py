@@ -152,7 +152,7 @@ def _read(data):
 class Tensor(Strided):
     """Numbers of one dtype with a shape. What its methods do, torch's documentation says."""
 
-    grad, is_leaf, layout = None, True, "torch.strided"
+    grad, grad_fn, is_leaf, layout = None, None, True, "torch.strided"
     is_cuda = is_sparse = is_nested = False
     __hash__ = object.__hash__
 
