@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from mha_lib import _checks
@@ -488,7 +489,7 @@ class Exercise:
         return f"Right in {count} cases{gradients}: {_list(labels)}."
 
 
-def randn(generator: torch.Generator, *sizes: int) -> Tensor:
+def randn(generator: torch.Generator, *sizes: int) -> Float[Tensor, "..."]:
     """Standard normal float32 numbers of these sizes from a generator; every case needs it.
 
     Raises:
@@ -525,8 +526,7 @@ def _sums_to_one(position: int, _: object, results: tuple[Any, ...]) -> str:
     if not bool(off.any()):
         return ""
     place = off.nonzero()[0].tolist()
-    total = float(sums[tuple(place)])
-    return f"its rows should add up to 1, and row {place} adds up to {total:.4g}"
+    return f"its rows should add up to 1, and row {place} adds up to {sums[tuple(place)].item():.4g}"
 
 
 def _check_callable(name: str, value: object) -> None:

@@ -43,6 +43,7 @@ def page_sources() -> dict[str, str]:
     """The files of Python that the page gets, by their paths there: path -> text."""
     checks = (_checks.wrong_type, _checks.check_type)
     sources = {
+        "jaxtyping.py": "Float = None  # which only an annotation names\n",
         "mha_lib/__init__.py": "",
         "mha_lib/_checks.py": "\n\n".join(map(inspect.getsource, checks)),
         "mha_lib/_judging.py": inspect.getsource(_judging),

@@ -375,7 +375,7 @@ def test_published_page_names_the_wheels_that_the_same_build_serves(book, path):
 
 
 def packed_by(project):
-    """What a wheel must carry: the package but its settings and what runs in pages, and what belongs to it."""
+    """What a wheel must carry: a package without settings and what runs in pages, and what belongs to it."""
     package = project.replace("-", "_")
     ours = [path for path in FILES if path.is_relative_to(ROOT / package) and path.name != "pyproject.toml"]
     ours = {path.relative_to(ROOT).as_posix() for path in ours if "in_page" not in path.parts}
