@@ -576,7 +576,7 @@ class Tensor(Strided):
 
     # ------------------------------------------------------------------ products
     def matmul(self, other):
-        need(isinstance(other, Tensor), f"a tensor is expected, got {other!r}", TypeError)
+        need(isinstance(other, Tensor), f"a tensor is expected, got {type(other).__name__}", TypeError)
         told = f"{tuple(self.shape)} {self.dtype} and {tuple(other.shape)} {other.dtype} cannot be multiplied"
         need(self.ndim and other.ndim and self.dtype is other.dtype, told)
         left, right = self if self.ndim > 1 else self[None], other if other.ndim > 1 else other[:, None]
