@@ -87,7 +87,7 @@ F.normalize(f, dim=d); F.mse_loss(f, g); F.cross_entropy(f.flatten(1), h.flatten
 F.cross_entropy(f, f.softmax(1), label_smoothing=0.1)
 F.cross_entropy(f.flatten(1), h.flatten()[: len(f)] % 2, label_smoothing=0.2, reduction="none")
 F.scaled_dot_product_attention(f, f, f); F.scaled_dot_product_attention(f, f, f, is_causal=True, scale=0.3)
-F.scaled_dot_product_attention(f, f, f, (f @ f.mT) > 0); F.scaled_dot_product_attention(f, f, f, f @ f.mT)
+F.scaled_dot_product_attention(f, f, f, (f @ f.mT) > 2); F.scaled_dot_product_attention(f, f, f, f @ f.mT)
 F.embedding(h, f.flatten(1)); f.masked_fill(m, s); s ** n; F.dropout(f, 0.0); F.dropout(f, 0.5, False)
 F.dropout(f, 2)
 """
@@ -408,7 +408,7 @@ def built():
     return spaces
 
 
-@pytest.mark.parametrize("call", filter(None, map(str.strip, re.split(r";|\n", BUILT))))
+@pytest.mark.parametrize("call", [call for call in re.split(r"; |\n", BUILT) if call])
 def test_the_cells_of_the_pages_return_the_same(built, call):
     results = []
     for space in built:
@@ -418,7 +418,7 @@ def test_the_cells_of_the_pages_return_the_same(built, call):
     assert difference(results[1], results[0], layout=True) is None
 
 
-# What fails of the tests of the exercises with it: the suite -> a word of each test, and what it needs of torch.
+# What fails of the exercises' tests with it: the suite -> a word of each test, and what it needs of torch.
 NEEDS_TORCH = {
     "masks": {},
     "pooling": {
