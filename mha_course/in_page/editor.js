@@ -68,7 +68,7 @@ const inCode = (text) => text.split("`").map((part, i) => (i % 2 ? element("code
 function acceptedPieces(except) {
   const kept = everything();
   const accepted = parts.pieces.map((/** @type {string} */ name) => [name, kept[KEPT + name]?.accepted]);
-  return Object.fromEntries(accepted.filter((/** @type {string[]} */ [name, text]) => text && name !== except));
+  return Object.fromEntries(accepted.filter((/** @type {string[]} */ [name, text]) => typeof text === "string" && name !== except));
 }
 
 /**
@@ -84,7 +84,7 @@ function createView({ name, stub }, key, run, check) {
     { key: "Mod-Enter", run: () => (check(), true) },
   ];
   return new EditorView({
-    doc: recall(key)?.draft ?? stub,
+    doc: String(recall(key)?.draft ?? stub),
     extensions: [
       lineNumbers(),
       highlightSpecialChars(),

@@ -11,6 +11,7 @@ import in_page as extension
 import pytest
 from exercise_cells import CHAPTERS, pieces_of, read
 from playwright.sync_api import expect
+from test_accessibility import AXE
 
 from mha_course import in_page
 from mha_lib import _texts
@@ -384,6 +385,13 @@ def test_a_phone_shows_letters_that_need_no_zoom_and_nothing_wider_than_itself(v
     expect(writer.code).to_be_focused()
     assert writer.code.evaluate("code => getComputedStyle(code).fontSize") == "16px"
     assert writer.page.evaluate("() => document.documentElement.scrollWidth") == 360
+
+
+def test_axe_finds_no_obstacle_in_the_open_editor(writer):
+    writer.run("print(1)\n1 / 0")
+    writer.page.evaluate(AXE)
+    run = "async () => (await axe.run('.write-here')).violations.map(({ id }) => id)"
+    assert writer.page.evaluate(run) == []
 
 
 def test_where_it_cannot_work_the_page_is_as_it_was(visit):
