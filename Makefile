@@ -1,4 +1,4 @@
-# Two commands are enough: `make book` builds the book, `make test` checks everything. Each sets up what it needs.
+# Two commands are enough: `make book` builds the book, and `make test` checks everything. Each sets up what it needs.
 
 PYTHON ?= python3
 JOBS ?= 2
@@ -8,35 +8,35 @@ BIN := .venv/bin
 BOOK := _build/html
 DEBIAN := git chromium-headless-shell fonts-dejavu-core libatomic1
 SHELL := bash
-# Chapters and tests run two at a time, so each keeps to one thread.
+# Chapters and tests run two at a time, so each uses only one thread.
 export OMP_NUM_THREADS := 1
 
-# What to run instead of everything: tests, as pytest names them, and notebooks.
+# The tests, as pytest names them, and notebooks to run instead of everything.
 TESTS := $(if $(ONLY),$(filter-out %.ipynb,$(ONLY)),tests)
 NOTEBOOKS := $(if $(ONLY),$(filter %.ipynb,$(ONLY)),index.ipynb chapters)
 
-# A test in a browser often waits, so one more than JOBS run at a time; tests/conftest.py says in which order. The
-# book is there before they start.
+# Browser tests spend much time waiting, so one more than JOBS run at a time; tests/conftest.py sets their order. The
+# book exists before they start.
 PYTEST := BOOK_IS_BUILT='$(CURDIR)' $(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder
-# Chapters need no network, so there is none for them. Stored outputs contain no progress bars.
+# Chapters need no network, so they get none. Stored outputs contain no progress bars.
 NBVAL := TQDM_DISABLE=1 https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
   $(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout 1800 -n $(JOBS) --dist loadfile
-# Each part runs even if one before it failed. Each writes there what failed, see conftest.py; the last line says it.
+# Each part runs even if an earlier one failed, and writes its failures to this file (see conftest.py) for the last line.
 BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help lock needs made-elsewhere book dist serve notebooks claims experiments rosetta rosetta-changed test test-all weekly faults oldest check bench bench-rosetta bench-widgets heights machine pictures repository clean
+.PHONY: help lock needs made-elsewhere book dist serve notebooks claims experiments rosetta rosetta-changed test test-all weekly faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
 
-# What follows two number signs is what `make` says of a command.
+# `make` lists the commands with the text after two number signs.
 help:
 	@sed -n 's/^\([a-z-]*\):.* ## /\1|/p' Makefile | while IFS='|' read -r name text; do printf 'make %-15s %s\n' "$$name" "$$text"; done
 
-# The environment, made again when the pins change, and from nothing when it is not usable: it holds its own path, so it
-# cannot be moved, and a link to a Python that may be gone. `ready` says where it was made. Debian keeps venv in a package
-# of its own. Every file that pip takes is known by its hash; TORCH_INDEX serves torch and nothing else. Where no index has
-# torch for CPUs, PyPI's build for GPUs is taken. The last but one line builds matplotlib's font cache now: later it would
-# write a notice into some notebook's output.
+# The environment is updated when the pins change, and created from scratch when it is unusable: it contains its own path,
+# so it cannot be moved, and a link to a Python that may be gone. `ready` says where it was created. On Debian, venv is a
+# separate package. pip accepts only files with a known hash; TORCH_INDEX serves only torch. If no index has torch for CPUs,
+# PyPI's build for GPUs is used. The second-to-last line builds matplotlib's font cache now, because later it would write a
+# notice into some notebook's output.
 USABLE = [ "$$(cat .venv/ready 2>/dev/null)" = "$$(pwd -P)" ] && $(BIN)/python -c '' 2>/dev/null
 ifneq ($(wildcard .venv),)
 ifneq ($(shell $(USABLE) && echo yes),yes)
@@ -65,13 +65,13 @@ TORCH := $(PINNED) -r requirements-cpu.txt 2>/dev/null || { \
 
 made-elsewhere: ;
 
-# What is missing is said before anything is downloaded.
+# Missing requirements are reported before anything is downloaded.
 needs:
 	@command -v $(PYTHON) >/dev/null || { echo '$(NO_PYTHON)'; exit 1; }
 	@$(PYTHON) tools/machine.py test
 
-# The new book is built beside the old one, which stays until the new one is whole. Sphinx builds only pages that changed.
-# Everything is built again where that is not enough: after a change of settings or styles, which it would not copy, and
+# The new book is built next to the old one, which stays until the new one is complete. Sphinx builds only changed pages.
+# Everything is built again if that is not enough: after a change of settings or styles, which Sphinx would not copy, and
 # after a warning, which it would not repeat.
 NEXT := _build/next
 book: .venv/ready node_modules/.package-lock.json ## build the book from the stored notebooks into _build/html
@@ -84,48 +84,48 @@ book: .venv/ready node_modules/.package-lock.json ## build the book from the sto
 	@$(BIN)/python -c 'import pathlib; print("The book is built. Open " + \
 	  pathlib.Path("$(BOOK)/index.html").resolve().as_uri() + " or run: make serve")'
 
-# What a release consists of: the wheels that the book serves, the book, and the hashes of all.
+# A release consists of the wheels that the book serves, the book, and the hashes of all files.
 dist: book ## put the wheels, the book and their hashes into dist/
 	rm -rf dist && mkdir dist
 	cp $(BOOK)/wheel/*.whl dist
 	tar -C _build -czf dist/book.tar.gz html
 	cd dist && sha256sum * >SHA256SUMS
 
-serve: book ## build it and serve it on http://127.0.0.1:8000 (or PORT)
+serve: book ## build the book and serve it on http://127.0.0.1:8000 (or PORT)
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(BOOK)
 
 notebooks: machine ## run the pages with code and store their outputs (CHAPTERS="chapters/03_*.ipynb" for some)
 	$(BIN)/python tools/set_repository.py
 	$(BIN)/python tools/run_notebooks.py --jobs $(JOBS) $(CHAPTERS)
 
-# Numbers in the text name what prints them; a changed sentence is noted again after somebody has read it, and so is each
-# text that nothing can run: beside what it is about.
-claims: .venv/ready ## write beside each number of a page where it comes from, and say which ones need an author
+# Each number in the text has a source that prints it. A changed sentence, and a changed text that nothing can run, is noted
+# again after somebody has read it beside its source or subject.
+claims: .venv/ready ## write the source of each number on a page beside it, and list those that need an author
 	$(BIN)/python tools/beside.py --write
 	$(BIN)/python tools/claims.py --write
 
-# What trains longer than a page may. One experiment is one process with one thread, so JOBS of them run at a time. After
-# code was rewritten that does what it did, CONFIRM=1 trains a little of each arm and keeps the stored results if it can.
+# Experiments train longer than a page may. Each is one process with one thread, so JOBS of them run at a time. After a
+# rewrite that should not change results, CONFIRM=1 trains each arm briefly and keeps the stored results if they agree.
 EXPERIMENTS := $(filter-out common,$(notdir $(basename $(wildcard experiments/*.py))))
-experiments: .venv/ready ## train what the pages quote and store it, an hour; ONLY=two_pointers for one (CONFIRM=1: compare only)
+experiments: .venv/ready ## train what the pages quote and store the results, an hour; ONLY=two_pointers for one (CONFIRM=1: compare only)
 	@printf '%s\n' $(or $(ONLY),$(EXPERIMENTS)) | \
 	  xargs -P $(JOBS) -I NAME $(BIN)/python experiments/common.py NAME $(if $(CONFIRM),--confirm)
 
-# The same layer in every framework, each in an environment of its own. The results go into the page, which is stored
-# again with them; the book and the tests need none of the frameworks. CHECK=1 also runs those notebooks for Colab that
-# need more than the book's environment.
+# The same layer in every framework, each in its own environment. The results are written into the page, which is stored
+# again with them; the book and the tests need none of the frameworks. CHECK=1 also runs the notebooks for Colab that need
+# more than the book's environment.
 ROSETTA_PAGES := $(addprefix chapters/appendix_,framework_rosetta.ipynb mask_rosetta.ipynb is_my_attention_right.ipynb)
-rosetta: .venv/ready ## run the layer in every framework and store what was found; 3 GB, eight minutes (ONLY="jax paddle", CHECK=1)
+rosetta: .venv/ready ## run the layer in every framework and store the results; 3 GB, eight minutes (ONLY="jax paddle", CHECK=1)
 	$(BIN)/python tools/rosetta.py --jobs $(JOBS) $(if $(CHECK),--check) $(if $(ONLY),--only $(ONLY))
 	$(if $(CHECK),$(BIN)/pytest -q -rs -n $(JOBS) tests/book/test_colab.py -k "framework_runs and not pytorch", \
 	  $(MAKE) -o .venv/ready notebooks CHAPTERS="$(ROSETTA_PAGES)")
 
-# What continuous integration runs: the frameworks, unless all is as it was when their results were stored.
+# Continuous integration runs the frameworks only if something has changed since their results were stored.
 rosetta-changed: .venv/ready
 	@$(BIN)/python tools/rosetta.py --unchanged || $(MAKE) -o .venv/ready rosetta CHECK=1
 
-# What the tests need of the machine: on Debian, where we may, its packages (libatomic1 is for Playwright's driver);
-# elsewhere Playwright's own browser.
+# What the tests need on this machine: Debian's packages where we may install them (libatomic1 is for Playwright's driver);
+# elsewhere, Playwright's own browser.
 machine: .venv/ready
 	@if [ "$$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release; then \
 	  dpkg -s $(DEBIAN) >/dev/null 2>&1 || { export DEBIAN_FRONTEND=noninteractive; \
@@ -133,22 +133,22 @@ machine: .venv/ready
 	elif ! $(BIN)/python tools/machine.py browser; then \
 	  $(BIN)/playwright install --only-shell chromium; fi
 
-# ONLY may also name what is slow.
+# ONLY may also name slow tests.
 test: needs book machine ## library, chapters and the book in a browser; six minutes on two cores (ONLY="tests/x.py chapters/y.ipynb")
 	@$(BEGIN); \
 	$(if $(TESTS),echo '== tests'; $(if $(ONLY),,SHAPE_CHECKS=off) $(PYTEST) $(if $(ONLY),,-m 'not slow') $(TESTS) || status=1;) \
 	$(if $(NOTEBOOKS),echo '== notebooks: every output as stored'; $(NBVAL) $(NOTEBOOKS) || status=1;) \
 	$(END)
 
-# What else a change may break; tests/conftest.py says by which rule.
+# Further tests that a change may break; tests/conftest.py has the rule.
 test-all: needs book machine ## what else a change may break: accessibility, stored models, shapes, each changed widget
 	@$(BEGIN); \
 	echo '== slow tests'; $(PYTEST) -m 'slow and not weekly' tests || status=1; \
 	echo '== the library, its shapes checked'; $(PYTEST) -m 'not slow' tests/library || status=1; \
 	$(END)
 
-# All that is slow, hours: run it before a release. How a picture looks is a report, because it is for eyes to judge.
-weekly: needs book machine ## all that is slow: planted faults, every chapter on Colab, pictures, frameworks, the oldest torch
+# All slow tests take hours; run them before a release. Pictures that differ are only reported, for a person to judge.
+weekly: needs book machine ## all slow tests: planted faults, every chapter on Colab, pictures, frameworks, the oldest torch
 	@$(BEGIN); \
 	echo '== slow tests, planted faults, every chapter as on Colab'; \
 	$(PYTEST) -m slow tests --ignore tests/pictures || status=1; \
@@ -161,11 +161,11 @@ weekly: needs book machine ## all that is slow: planted faults, every chapter on
 faults: machine ## plant known faults in library, widgets and pages and print which test catches each
 	$(BIN)/python tests/faults/runner.py --jobs $(JOBS)
 
-# What the tests compare with: each widget and each diagram, light and dark, wide and narrow. Look at what changed.
-pictures: book machine ## store how widgets and diagrams look, where that changed (ONLY="Quiz 04_*" for some); two minutes
+# The pictures that the tests compare with: each widget and diagram, light and dark, wide and narrow. Look at the changes.
+pictures: book machine ## store pictures of widgets and diagrams that have changed (ONLY="Quiz 04_*" for some); two minutes
 	set -f; $(BIN)/python tests/pictures/refresh.py $(if $(ONLY),--only $(ONLY))
 
-# What says, without a browser, which part of an exercise, a page or a module is missing.
+# The tests that find, without a browser, missing parts of exercises, pages and modules.
 WHOLE := tests/book/test_exercises.py tests/book/test_notebooks.py::test_chapter_is_stored_as_it_should \
   tests/library/test_direction.py
 
@@ -185,33 +185,47 @@ node_modules/.package-lock.json: package.json package-lock.json | .venv/ready
 	$(BIN)/npm ci --silent --ignore-scripts --no-audit --no-fund
 	touch $@
 
-# The results go into the page of measurements, which is stored again with them.
+# The results are written into the page of measurements, which is stored again with them.
 bench: .venv/ready ## measure time and memory, for the page of measurements; about eight minutes
 	$(BIN)/python benchmarks/bench_attention.py --output benchmarks/results.json \
 	  --notebook chapters/appendix_measurements.ipynb
 	$(MAKE) notebooks CHAPTERS=chapters/appendix_measurements.ipynb
 
-# The same for the appendix on frameworks, which must be there: `make rosetta` makes their environments.
-bench-rosetta: .venv/ready ## measure each framework, the layer from nothing and its own; about three minutes
+# The same for the appendix on frameworks, which must be installed: `make rosetta` creates their environments.
+bench-rosetta: .venv/ready ## measure each framework, the layer from scratch and its own; about three minutes
 	$(BIN)/python benchmarks/bench_rosetta.py --output benchmarks/results_rosetta.json \
 	  --notebook chapters/appendix_framework_rosetta.ipynb
 	$(MAKE) -o .venv/ready notebooks CHAPTERS=chapters/appendix_framework_rosetta.ipynb
 
-bench-widgets: book machine ## measure, in a browser, steps of the widgets and what the pages weigh; about three minutes
+bench-widgets: book machine ## measure, in a browser, steps of the widgets and the sizes of pages; about three minutes
 	$(BIN)/python benchmarks/bench_widgets.py
 
-# Measure them again when a widget or its place changed, and build the book again.
-heights: book machine ## measure the room that pages keep for their widgets
+# After a widget or its place has changed, measure again and build the book again.
+heights: book machine ## measure the space that pages reserve for their widgets
 	$(BIN)/python benchmarks/bench_widgets.py --heights _ext/widget_heights.json
 
-# An old torch brings its own sympy, and on Linux its packages for GPUs. Only the tests of the library depend on it.
+# An old torch needs its own sympy and, on Linux, its packages for GPUs. Only the tests of the library depend on it.
 OLD_TORCH := 2.6.0
-oldest: ## the tests of the library with the oldest torch that it admits; several gigabytes
+oldest: ## the tests of the library with the oldest torch that it supports; several gigabytes
 	$(PYTHON) -m venv .venv-oldest
 	sed -n 's/^\([^ ]*==[^ ]*\).*/\1/p' requirements.txt | grep -v '^sympy==' > .venv-oldest/pins.txt
 	.venv-oldest/bin/pip install --quiet torch==$(OLD_TORCH) -r .venv-oldest/pins.txt
 	PYTHONPATH=$(CURDIR) .venv-oldest/bin/pytest -n $(JOBS) --dist loadfile -m 'not newer_torch' tests/library \
 	  --ignore tests/library/test_types.py --ignore tests/library/test_checkpoints.py
+
+# Two reports, for the day on which Jupyter Book or nbval breaks: the book by Sphinx alone, with the newest extensions, and
+# the outputs of pages that do not train by pytest-notebook. What has no newer version comes from .venv.
+NEWEST := .venv-newest/bin
+SITE := import sysconfig; print(sysconfig.get_path("purelib"))
+newest: .venv/ready ## build the book with the newest Sphinx, without Jupyter Book; compare outputs without nbval
+	$(PYTHON) -m venv --clear .venv-newest
+	$(NEWEST)/pip install --quiet sphinx myst-nb sphinx-book-theme sphinx-external-toc sphinx-togglebutton \
+	  sphinx-copybutton sphinx-design sphinxcontrib-bibtex linkify-it-py brotli pytest-notebook
+	$(BIN)/python -c '$(SITE)' >"$$($(NEWEST)/python -c '$(SITE)')/pinned.pth"
+	@export PYTHONPATH='$(CURDIR)'; status=0; \
+	$(NEWEST)/sphinx-build -q -W --keep-going -c tools/plain . _build/newest || status=1; \
+	$(NEWEST)/pytest -q -c tools/plain/pytest.ini --rootdir . --noconftest --nb-test-files \
+	  $$(grep -L nbval-ignore-output index.ipynb chapters/*.ipynb) || status=1; exit $$status
 
 lock: .venv/ready ## pin again what requirements.in names, with hashes (UPGRADE=1: newest versions)
 	$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
@@ -220,5 +234,5 @@ repository: .venv/ready ## change the address everywhere: URL=https://github.com
 	$(BIN)/python tools/set_repository.py $(URL)
 
 clean: ## remove what was built, the environment too
-	rm -rf _build .failed-* .venv .venv-oldest .venv-rosetta node_modules dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf _build .failed-* .venv .venv-oldest .venv-newest .venv-rosetta node_modules dist .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

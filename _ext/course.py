@@ -1,6 +1,6 @@
-"""What this book needs from Sphinx beyond Jupyter Book.
+"""Additions to Jupyter Book for this book.
 
-Pages that need no network, stills that replace widgets, and docstrings in the style of this library.
+They provide pages that need no network, stills that replace widgets, and docstrings in the library's style.
 """
 
 import re
@@ -27,17 +27,21 @@ from security import secure_pages  # noqa: E402
 from set_repository import PUBLISHED  # noqa: E402
 from translator_models import write_models  # noqa: E402
 
+from mha_lib import __version__  # noqa: E402
+
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+BOOK = f"&body=Book%20{__version__}%2C%20section%3A%20"
 
 HEAD = """<noscript><style>.widget-host { display: none; }
 .widget-still { display: block !important; }</style></noscript>"""
 
 
 class KeepStill(SphinxPostTransform):
-    """Keep the figure or text that a widget's output also carries, for print and without scripts.
+    """Keep the figure or text that a widget's output also contains, for print and for pages without scripts.
 
-    A notebook output offers the same thing in several formats. MyST-NB picks one of them, here the widget,
-    with priority 4, so this transform runs just before. Style sheets decide when the still is shown.
+    A notebook output contains the same thing in several formats. With priority 4, MyST-NB picks one of them,
+    here the widget, so this transform runs just before. Style sheets decide when the still is shown.
     """
 
     default_priority = 3
@@ -53,7 +57,7 @@ class KeepStill(SphinxPostTransform):
                 still = nodes.container(classes=["widget-still"])
                 still += [child.deepcopy() for child in stand_in.children]
                 for image in still.findall(nodes.image):
-                    # The browser does not fetch the picture while the widget is shown instead.
+                    # The browser does not fetch the picture while it shows the widget instead.
                     image["loading"] = "lazy"
                 formats[WIDGET_VIEW] += still
 
@@ -65,18 +69,18 @@ def load_widgets_only_where_they_are(app, config):
 
 
 def sig_lines(match):
-    """Return the arguments of a signature as lines."""
+    """Return the arguments of a signature, one per line."""
     lines = re.sub(r"(</?)dd>", r"\1div>", match[1])
     return f'<div class="sig-lines">\n{lines}</div>'
 
 
-# HTML from the tools that would be an obstacle to some readers, and what replaces it.
+# HTML from the tools that would hinder some readers, and its replacements.
 REPAIRS_OF_BODY = [
     # Every collapsed cell has the label "Toggle hidden content"; its own text says more.
     (r'<summary aria-label="Toggle hidden content">', "<summary>"),
-    # A reference is an item of its list; ARIA has deprecated the role doc-biblioentry.
+    # A reference is a list item; ARIA has deprecated the role doc-biblioentry.
     (r'(<div class="citation" id="[^"]*" role=)"doc-biblioentry"', r'\1"listitem"'),
-    # The arguments of a signature, one per line, are not a definition list: nothing is defined there.
+    # The arguments of a signature, one per line, are not a definition list, because they define nothing.
     (r'<dl>\n((?:<dd><em class="sig-param.*</dd>\n)+)</dl>', sig_lines),
     # An empty cell above a column is not a header.
     (r"<th( class=\"[^\"]*\")?>(?:<p></p>)?\s*</th>", r"<td\1></td>"),
@@ -85,7 +89,7 @@ REPAIRS_OF_PAGE = [
     # The sidebar, with the home link, the search and the table of contents, is a landmark.
     (r'<div id="pst-primary-sidebar"', r'\g<0> role="navigation" aria-label="Book"'),
     # The page sets light or dark mode at once and does not wait for the theme's scripts, so nothing flashes
-    # or moves. Without scripts, a page is light rather than without the theme's colours.
+    # or moves. Without scripts, a page is in light mode; otherwise it would lack the theme's colours.
     (r'(<html [^>]*data-theme=)"auto"', r'\1"light"'),
     (
         r'(dataset\.theme = localStorage\.getItem\("theme"\) \|\| )"auto"',
@@ -97,16 +101,16 @@ REPAIRS_OF_PAGE = [
 
 
 def repair(html, repairs):
-    """Replace what each pattern matches."""
+    """Apply all replacements."""
     for pattern, replacement in repairs:
         html = re.sub(pattern, replacement, html)
     return html
 
 
 def link_to_published(html, options):
-    """Let the links that open notebooks in Colab lead to the published copies instead of the branch.
+    """Make the links that open notebooks in Colab lead to the published copies instead of the branch.
 
-    A published copy names the files that the book serves by their SHA-256; git holds none of these.
+    A published copy names the files that the book serves by their SHA-256, which git does not contain.
     """
     repository = options["repository_url"].removeprefix("https://github.com/")
     start = f"{options['launch_buttons']['colab_url']}/github/{repository}/blob"
@@ -118,7 +122,7 @@ def complete_page(app, pagename, templatename, context, doctree):
     """Add the rules of pages without scripts and, below the title of a chapter, the link to Colab."""
     context["metatags"] = f"{HEAD}\n{context.get('metatags', '')}"
     body = repair(context.get("body", ""), REPAIRS_OF_BODY)
-    if doctree is not None and app.env.doc2path(pagename).endswith(".ipynb"):
+    if doctree is not None and Path(app.env.doc2path(pagename)).suffix == ".ipynb":
         options = app.config.html_theme_options
         repository = options["repository_url"].removeprefix("https://github.com/")
         notebook = f"{repository}/blob/{PUBLISHED}/{pagename}.ipynb"
@@ -129,20 +133,22 @@ def complete_page(app, pagename, templatename, context, doctree):
 
 
 def repair_pages(app):
-    """Repair what the theme's templates write around the text of each page."""
+    """Repair the HTML that the theme's templates write around the text of each page."""
     for path in Path(app.outdir).rglob("*.html"):
         html = whole = path.read_text(encoding="utf-8")
         if 'aria-label="Book"' not in html and "pst-primary-sidebar" in html:
             whole = repair(whole, REPAIRS_OF_PAGE)
         whole = link_to_published(whole, app.config.html_theme_options)
+        # An issue says which book it is about; the theme names the page, and asks for "content here".
+        whole = whole.replace("&body=Your%20issue%20content%20here.", BOOK)
         if whole != html:
             path.write_text(whole, encoding="utf-8")
 
 
 def take_docstring_literally(app, what, name, obj, options, lines):
-    """Keep the stars and bars of a docstring as they are: |x| and *shape are formulas, not markup.
+    """Keep the stars and bars of a docstring, because |x| and *shape are formulas, not markup.
 
-    Text between backticks and the example at the end are literal already.
+    Text between backticks and the example at the end are already literal.
     """
     text = "\n".join(lines)
     prose, *example = re.split(r"(?m)^(?=Example:$)", text, maxsplit=1)
@@ -151,13 +157,15 @@ def take_docstring_literally(app, what, name, obj, options, lines):
 
 
 def complete_signature(app, what, name, obj, options, signature, returns):
-    """Show the arguments of a widget's constructor, which traitlets hides, and no private type of options."""
+    """Show the arguments of a widget's constructor, which traitlets hides, but not private option types."""
     if what == "class" and "*args" in (signature or "") and "__init__" in vars(obj):
         own = read_signature(obj.__init__, bound_method=True)
         short = {"show_return_annotation": False, "unqualified_typehints": True}
         signature = stringify_signature(own, **short)
-    signature = re.sub(r"(\*\*\w+): [~\w.]*Unpack\[[^]]*\]", r"\1", signature or "")
-    # A default that a factory makes for each object has no text that Sphinx can parse.
+    if signature is None:  # an attribute
+        return None
+    signature = re.sub(r"(\*\*\w+): [~\w.]*Unpack\[[^]]*\]", r"\1", signature)
+    # A default that a factory creates for each object has no text that Sphinx can parse.
     return signature.replace("<factory>", "..."), returns
 
 
@@ -170,7 +178,7 @@ def quote_as_in_the_source(app, domain, objtype, content):
 
 
 def find_by_short_name(app, env, node, content):
-    """Let a docstring or a chapter name a function or class of the library without its module."""
+    """Resolve the names of the library's functions and classes in docstrings and chapters without modules."""
     if node.get("refdomain") != "py":
         return None
     ending, known = f".{node['reftarget']}", env.get_domain("py").objects.items()
@@ -185,7 +193,7 @@ def find_by_short_name(app, env, node, content):
 def put_code_below(app, doctree, docname):
     """Put the code of a cell tagged code-below after its output, for readers who want to see it.
 
-    A style sheet could do so only after the browser had drawn the code, which would then move down.
+    A style sheet could do so only after the browser had drawn the code, which would then jump down.
     """
     for cell in doctree.findall(nodes.container):
         if "tag_code-below" in cell["classes"]:
@@ -193,7 +201,7 @@ def put_code_below(app, doctree, docname):
 
 
 def finish(app, exception):
-    """Change the finished pages. The policy of a page names its scripts, so nothing changes them after it."""
+    """Change the finished pages. A page's policy names its scripts, so nothing may change them afterwards."""
     if not exception and app.builder.format == "html":
         steps = (set_all_equations, repair_pages, write_notebooks, lighten_site)
         # The last two write scripts, which lighten_site would read.
@@ -202,9 +210,9 @@ def finish(app, exception):
 
 
 def setup(app):
-    """Register the above with Sphinx."""
+    """Register these functions with Sphinx."""
     app.add_post_transform(KeepStill)
-    # This runs before napoleon, which turns sections into markup.
+    # This must run before napoleon, which turns sections into markup.
     app.connect("autodoc-process-docstring", take_docstring_literally, priority=100)
     app.connect("autodoc-process-signature", complete_signature)
     app.connect("object-description-transform", quote_as_in_the_source)
@@ -214,6 +222,6 @@ def setup(app):
     app.connect("config-inited", load_widgets_only_where_they_are)
     app.connect("config-inited", write_home)  # before its page is read
     app.connect("html-page-context", complete_page, priority=900)
-    # This runs after the theme, which writes its colours of code at the same event.
+    # This must run after the theme, which writes its code colours at the same event.
     app.connect("build-finished", finish, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

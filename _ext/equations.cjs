@@ -1,6 +1,6 @@
-// Sets equations with MathJax, without a browser. Reads a list of pairs [TeX, whether displayed] from stdin
+// Typesets equations with MathJax, without a browser. Reads a list of pairs [TeX, whether displayed] from stdin
 // and writes { equations: [HTML, ...], style: CSS } to stdout. The first argument is MathJax's folder, the
-// second one the address of its fonts.
+// second is the address of its fonts.
 const { readFileSync } = require("node:fs");
 
 const [folder, fonts] = process.argv.slice(2);
@@ -15,10 +15,10 @@ async function main() {
   for (const [tex, display] of JSON.parse(readFileSync(0, "utf8"))) {
     const node = await MathJax.tex2chtmlPromise(tex, { display });
     const mathml = MathJax.tex2mml(tex, { display }).replace(/\n\s*/g, "");
-    // MathJax itself would only print an unknown command in red.
+    // By default, MathJax only prints an unknown command in red.
     const error = mathml.match(/data-mjx-error="([^"]*)"|<mtext mathcolor="red">([^<]*)/);
     if (error) throw new Error(`MathJax cannot set ${tex}: ${error[1] ?? error[2]}`);
-    // As MathJax does in a browser: glyphs for the eye, MathML for screen readers.
+    // As in a browser, MathJax writes glyphs to be seen and MathML for screen readers.
     adaptor.setAttribute(adaptor.firstChild(node), "aria-hidden", "true");
     const spoken = `<mjx-assistive-mml unselectable="on" display="${display ? "block" : "inline"}">${mathml}</mjx-assistive-mml>`;
     equations.push(adaptor.outerHTML(node).replace(/<\/mjx-container>$/, () => `${spoken}</mjx-container>`));

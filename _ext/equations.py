@@ -1,7 +1,7 @@
-"""Set the equations when the book is built, so that readers need no script and nothing moves at the start.
+"""Typeset the equations when the book is built, so that readers need no script and nothing moves on loading.
 
-Sphinx writes TeX into the pages, which MathJax would set in the browser. This extension runs MathJax once for
-all pages, with the environment's Node, and replaces the TeX with the result.
+Sphinx writes TeX into the pages, which MathJax would typeset in the browser. This extension runs MathJax once
+for all pages, with the environment's Node, and replaces the TeX with the result.
 """
 
 import html
@@ -39,7 +39,7 @@ mjx-assistive-mml[display="block"] { width: 100%; }
 
 
 def read_equation(match):
-    """Return the TeX, and whether it is displayed."""
+    """Return the TeX of an equation, and whether it is displayed."""
     is_display = match["display"] is not None
     return html.unescape(match["display" if is_display else "inline"]), is_display
 
@@ -51,10 +51,10 @@ def mathjax():
 
 
 def set_equations(equations):
-    """Let MathJax set equations; return the HTML of each and the style sheet that all of them need.
+    """Typeset equations with MathJax; return the HTML of each and a style sheet for all.
 
     Raises:
-        ExtensionError: MathJax does not understand one of them.
+        ExtensionError: MathJax cannot read an equation.
     """
     node = shutil.which("node", path=Path(sys.executable).parent) or "node"
     command = [node, Path(__file__).with_suffix(".cjs"), mathjax(), "mathjax"]
@@ -67,10 +67,10 @@ def set_equations(equations):
 
 
 def set_all_equations(app):
-    """Set the equations of all pages.
+    """Typeset the equations of all pages.
 
-    The style sheet holds the characters that occur anywhere in the book. Sphinx writes only the pages that
-    changed, so the equations of earlier builds are stored beside Sphinx's own notes.
+    The style sheet contains the characters that occur anywhere in the book. Sphinx writes only changed pages,
+    so the equations of earlier builds are stored beside Sphinx's own files.
     """
     out = Path(app.outdir)
     pages = {}

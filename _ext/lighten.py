@@ -1,6 +1,6 @@
-"""Leave out of the built pages what a browser does not need, and store once what they repeat.
+"""Remove from the built pages everything that a browser does not need, and store repeated parts only once.
 
-All of this changes finished files. Without it, pages look and work the same but load twice as much.
+These functions change finished files. Without them, pages look and work the same but load twice as much.
 """
 
 import io
@@ -29,14 +29,14 @@ LOADER = re.compile(
     r'[ ]*<script [^>]*src="[^"]*\bwidget_loader\.js[^"]*"></script>\n?'
 )
 SCRIPT = '[ ]*<script (?:defer(?:="defer")? )?src="[^"]*\\b{}[^"]*"></script>\n?'
-# For each page and each widget, which has the name of its cell: its initial height on a phone, a tablet and a
-# desktop, as `make heights` measures it.
+# For each page and widget, which has the name of its cell: its initial height on a phone, a tablet and a
+# desktop, as measured by `make heights`.
 HEIGHTS = Path(__file__).with_name("widget_heights.json")
 
 # The line that compose_module and compose_style write before each file.
 MARKER = re.compile(r"^(?=// [\w.]+\.js$|/\* [\w.]+\.css \*/$)", re.MULTILINE)
 
-# Marks a page that has been lightened: the next build writes only changed pages again.
+# The mark of a page that has been lightened, because the next build rewrites only changed pages.
 DONE = "<!-- lightened -->"
 
 # Every page loads these scripts, but only the search page uses them. (The script for icons, in NEVER, adds
@@ -48,7 +48,7 @@ SHEETS = ["styles/pydata-sphinx-theme.css", "sphinx-design.min.css"]
 
 
 def share_texts(state):
-    """Store the modules and style sheets of a page's widgets in parts, each part once.
+    """Store the modules and style sheets of a page's widgets in parts, each part only once.
 
     A model's `_esm` and `_css` become lists of indices into `texts`; widget_loader.js joins them again.
     """
@@ -68,7 +68,7 @@ def share_texts(state):
 
 
 def reserve_room(html, heights):
-    """Put a host as high as the widget before each view, so that nothing moves when the widget starts."""
+    """Put before each view a host of the widget's height, so that nothing moves when the widget starts."""
 
     def host(match):
         row = heights.get(match[1], ())
@@ -80,7 +80,7 @@ def reserve_room(html, heights):
 
 
 def size_images(html, folder):
-    """State the size of each picture, so that nothing below it moves when it loads."""
+    """Write the size of each picture into the page, so that nothing below it moves when it loads."""
 
     def say(match):
         with Image.open(folder / match[2]) as picture:
@@ -91,7 +91,7 @@ def size_images(html, folder):
 
 
 def plain_tokens(css):
-    """Return the classes of tokens that every theme of Pygments' style sheet draws like plain code."""
+    """Return the classes of tokens that look like plain code in all themes of Pygments' style sheet."""
     colors, tokens = {}, {}
     for theme, name, style in re.findall(
         r"([^{}\n/]*)\.highlight(?: \.(\w+))? \{([^}]*)\}", css
@@ -104,10 +104,10 @@ def plain_tokens(css):
 
 
 def lighten_page(html, *, searches, heights=None, plain=()):
-    """Leave out scripts that the page does not need, and store once what its widgets have in common.
+    """Remove scripts that the page does not need, and store the common parts of its widgets only once.
 
-    The widgets' state and the loader move to the end, so that the text does not wait for them. Tokens of code
-    whose class is in `plain` lose their element, which a browser would lay out for nothing.
+    The widgets' state and the loader move to the end, so that the text does not wait for them. Code tokens
+    whose class is in `plain` lose their element, which a browser would lay out for no benefit.
     """
     for script in [*NEVER, *([] if searches else ONLY_FOR_SEARCH)]:
         html = re.sub(SCRIPT.format(re.escape(script)), "", html)
@@ -131,11 +131,11 @@ def lighten_page(html, *, searches, heights=None, plain=()):
 
 
 def used_rules(css, names):
-    """Drop the rules of a style sheet with a class that no page has and no script mentions."""
+    """Remove rules of a style sheet whose classes occur in no page and no script."""
 
     def is_used(selector):
-        # A selector may match even if a class inside :not(...) or :is(...) is missing, and what looks like a
-        # class inside [...] is not one. Bootstrap's scripts build names from `bs-` and that of the component.
+        # A selector may match even if a class inside :not(...) or :is(...) is missing, and an apparent class
+        # inside [...] is not one. Bootstrap's scripts build names from `bs-` and the name of the component.
         outside = re.sub(r"\[[^]]*\]", "", selector)
         outside = re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)", "", outside)
         classes = re.findall(r"\.(-?[A-Za-z_][\w-]*)", outside)
@@ -163,7 +163,7 @@ def used_rules(css, names):
                 kept.append(rule.serialize())
         return "".join(kept)
 
-    # Icons stay escapes, as they were. With six digits, the next character cannot belong to the escape.
+    # Icons remain escapes. With six digits, the next character cannot belong to the escape.
     text = clean(tinycss2.parse_stylesheet(css, True, True))
     return re.sub("[\ue000-\uf8ff]", lambda icon: f"\\{ord(icon[0]):06x}", text)
 
@@ -182,7 +182,7 @@ def subset_icons(source, characters):
 
 
 def lighten_styles(static, pages):
-    """Reduce the theme's style sheets to what the pages use, and its icon font to what the sheets name."""
+    """Reduce the theme's style sheets to the rules in use, and its icon font to the icons in the sheets."""
     scripts = [script.read_text(encoding="utf-8") for script in static.rglob("*.js")]
     classes = re.findall(r'class="([^"]*)"', "".join(pages))
     names = set(re.findall(r"[\w-]+", " ".join([*classes, *scripts])))
@@ -194,12 +194,14 @@ def lighten_styles(static, pages):
     codes = re.findall(r"\\(?:00)?(f[0-9a-f]{3})\b", "\n".join(sheets))
     characters = {int(code, 16) for code in codes}
     fonts = static / "vendor" / "fontawesome" / "webfonts"
-    icons = subset_icons(fonts / "fa-solid-900.ttf", characters)
+    older = fonts / "fa-solid-900.ttf"  # newer themes have the other alone
+    source = older if older.exists() else older.with_suffix(".woff2")
+    icons = subset_icons(source, characters)
     (fonts / "fa-solid-900.woff").write_bytes(icons)
     theme = static / SHEETS[0]
     text = theme.read_text(encoding="utf-8")
     addresses = re.compile(
-        r"(url\([^)]*fa-solid-900\.)woff2\) format\(\"woff2\"\),url\([^)]*\) format\(\"truetype\"\)"
+        r"(url\([^)]*fa-solid-900\.)woff2\)(?: format\(\"woff2\"\))?(?:,url\([^)]*\) format\(\"truetype\"\))?"
     )
     theme.write_text(addresses.sub(r'\1woff) format("woff")', text), encoding="utf-8")
 

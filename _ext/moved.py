@@ -1,9 +1,9 @@
-"""Old addresses of pages: each gets a page that leads to the new one, to the section that was asked for."""
+"""Old addresses of pages; each gets a page that leads to the requested section at the new address."""
 
 import json
 from pathlib import Path
 
-# Old name -> new name, another page, and the sections that went there.
+# Old name -> new name, a second page, and the sections that moved there.
 HEADS, CONTROLS = "08_what_heads_learn", "appendix_training_and_controls"
 RENAMED = [
     ("06_what_heads_learn", HEADS, CONTROLS, """two-things-at-once watch-it-learn four-pointers too-many-heads

@@ -1,13 +1,13 @@
 """Publish notebooks for Colab: copies of the chapters, and the programs in chapters/rosetta.
 
-Beside its pages, the built book holds three folders:
+Besides its pages, the built book contains three folders:
 
 * wheel: the packages and the programs that notebooks fetch;
-* _sources: the chapters as they are stored, whose set-up cells now name the wheels with their SHA-256;
+* _sources: the stored chapters, except that their set-up cells name the wheels with their SHA-256;
 * colab: a notebook for each program, with a cell for each definition, under the program's headings. The first
   cell fetches what the programs share; the last one compares all cases with loops.
 
-Continuous integration pushes the notebooks to a branch, because Colab opens only what is in one.
+Continuous integration pushes the notebooks to a branch, because Colab opens only notebooks in a branch.
 """
 
 import re
@@ -24,7 +24,7 @@ import course_files  # noqa: E402
 from set_repository import book_address, publish, setup_cell  # noqa: E402
 
 FOLDER = ROOT / "chapters" / "rosetta"
-# The programs whose frameworks Colab has installed.
+# The programs whose frameworks are installed on Colab.
 NAMES = ("pytorch", "jax", "tensorflow", "keras")
 PROGRAMS = [f"attention_{name}.py" for name in NAMES]
 PARTS = "From nothing|The framework's own layer|The program"
@@ -103,7 +103,7 @@ def notebook_of(path, address, branch, files):
         code(SETUP.format(**names)),
     ]
     if "import mha_lib" in imports or "from mha_lib" in imports:
-        # This program compares with the course's own layer too.
+        # This program also compares with the course's own layer.
         cells.append(code(setup_cell(repository, wheels)))
     cells.append(code(imports.strip()))
     for heading, part in zip(parts[::2], parts[1::2], strict=True):
@@ -117,7 +117,7 @@ def notebook_of(path, address, branch, files):
 
 
 def write_notebooks(app):
-    """Write what Colab fetches, and the notebooks that name it, into the finished book."""
+    """Write the files that Colab fetches, and the notebooks that name them, into the finished book."""
     options, book = app.config.html_theme_options, Path(app.outdir)
     *wheels, programs = course_files.write(book / course_files.FOLDER)
     for page in (book / "_sources").rglob("*.ipynb"):

@@ -1,9 +1,9 @@
-"""What a page may run and load: a Content-Security-Policy for each page, made when it is finished.
+"""What a page may run and load: a Content-Security-Policy for each page, written when the page is finished.
 
-Pages load files that lie beside them and run the widgets' modules, which are stored in the page and started
-from blob URLs. A script in the text of a page runs only if its SHA-256 stands in the policy, and only the
-build writes it there, so whatever else finds its way into a page stays text. GitHub Pages cannot send a
-header: the policy is a <meta> element, before everything that it rules.
+Pages load files that are next to them and run the widgets' modules, which are stored in the page and started
+from blob URLs. A script in the text of a page runs only if the policy contains its SHA-256. Only the build
+writes hashes there, so anything else that gets into a page stays text. Because GitHub Pages cannot send a
+header, the policy is a <meta> element, before everything to which it applies.
 """
 
 import base64
@@ -30,8 +30,8 @@ SCRIPT = re.compile(r"<script\b([^>]*)>(.*?)</script\s*>", re.DOTALL | re.IGNORE
 TYPE = re.compile(r'\btype="([^"]*)"')
 RUN = ("", "module", "text/javascript", "application/javascript")
 
-# The theme's buttons carry their code in attributes, which such a policy forbids. They carry a name instead,
-# and _static/buttons.js knows what it means.
+# The theme's buttons have their code in attributes, which such a policy forbids. The attributes get a name
+# instead, for which _static/buttons.js has the code.
 ACTIONS = {"toggleFullScreen()": "full-screen", "window.print()": "print"}
 ATTRIBUTE = re.compile(r'(<[a-z][^<>]*?\s)on[a-z]+="([^"]*)"')
 
@@ -41,7 +41,7 @@ class CodeInAttributeError(Exception):
 
 
 def scripts_in(html):
-    """Return the texts of the scripts that a page holds and that a browser would run."""
+    """Return the texts of the scripts in a page that a browser would run."""
     found = []
     for attributes, text in SCRIPT.findall(html):
         kind = TYPE.search(attributes)
@@ -51,7 +51,7 @@ def scripts_in(html):
 
 
 def hash_of(script):
-    """Return how a policy names the text of a script."""
+    """Return the hash of a script's text as a policy writes it."""
     digest = hashlib.sha256(script.encode("utf-8")).digest()
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
@@ -69,21 +69,21 @@ def name_actions(html):
             raise CodeInAttributeError(fault)
         return f'{match[1]}data-action="{ACTIONS[match[2]]}"'
 
-    # Only markup: what the scripts of a page hold is no attribute.
+    # Only in markup, because the contents of scripts are not attributes.
     parts = re.split(r"(<script\b.*?</script\s*>)", html, flags=re.DOTALL)
     parts[::2] = [ATTRIBUTE.sub(name, part) for part in parts[::2]]
     return "".join(parts)
 
 
 def policy_of(html):
-    """Return the policy of a page: its own scripts, by their hashes, and no others."""
+    """Return the policy of a page, which allows only the page's own scripts, by their hashes."""
     hashes = sorted({hash_of(script) for script in scripts_in(html)})
     rules = POLICY | {"script-src": " ".join([POLICY["script-src"], *hashes])}
     return "; ".join(f"{name} {value}" for name, value in rules.items())
 
 
 def secure(html):
-    """Return a page with its policy as the first thing in its head; doing so twice changes nothing."""
+    """Return a page with its policy first in its head; a second call changes nothing."""
     html = name_actions(WRITTEN.sub("", html))
     before, charset, after = HEAD.split(html, maxsplit=1)
     return before + charset + META.format(policy_of(html)) + after
@@ -94,7 +94,7 @@ def secure_pages(app):
     outdir = Path(app.outdir)
     for path in outdir.rglob("*.html"):
         if outdir / "_static" in path.parents:
-            continue  # no page, but a part of the theme
+            continue  # a part of the theme, not a page
         html = path.read_text(encoding="utf-8")
         secured = secure(html)
         if secured != html:

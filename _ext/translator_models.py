@@ -1,7 +1,7 @@
-"""The files from which pages load further models of the translator, put where the widget looks for them.
+"""Put the files with further models of the translator where the widget looks for them.
 
-A page stores the model that it shows first. The others lie in `_static` as scripts, which a page may load
-from a server and from disk alike, and are loaded when a reader asks for them.
+A page stores the model that it shows first. The others are scripts in `_static`, which a page can load from a
+server and from disk, and which are loaded when a reader chooses them.
 """
 
 import re
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from sphinx.util import logging
 
-# The names that a page's state gives to them; the digits at the end are a hash of the contents.
+# Their names in a page's state; the digits at the end are a hash of the contents.
 NAME = re.compile(r"\btranslator-\d+-[0-9a-f]{12}\.js\b")
 
 logger = logging.getLogger(__name__)
 
 
 def names_in_pages(folder):
-    """The names of all files that the pages of a built book ask for, each with a page that does."""
+    """The names of all files that pages of a built book may load, each with one such page."""
     pages = [path for path in folder.rglob("*.html") if "_static" not in path.parts]
     return {
         name: path.relative_to(folder).as_posix()
@@ -26,7 +26,7 @@ def names_in_pages(folder):
 
 
 def write_models(app):
-    """Write the files, and warn of names that the stored experiment does not have."""
+    """Write the files, and warn about names that the stored experiment does not have."""
     wanted = names_in_pages(Path(app.outdir))
     static = Path(app.outdir, "_static")
     for old in static.glob("translator-*.js"):
@@ -35,7 +35,7 @@ def write_models(app):
     missing = [name for name in wanted if not (static / name).is_file()]
     if not missing:
         return
-    # Imported here, since it loads torch, which no other page needs.
+    # Imported here, because it loads torch, which no other page needs.
     from mha_course.widgets.translator import model_files
 
     files = model_files()

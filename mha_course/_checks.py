@@ -1,4 +1,4 @@
-"""Checks of arguments that only the course has; those of the library are in `mha_lib._checks`."""
+"""Checks of arguments that only the course needs; those of the library are in `mha_lib._checks`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_seed(name: str, value: object) -> None:
 
 
 def check_kept_name(name: object) -> str:
-    """Return `name` if a widget can keep the reader's answers under it; "" means that it keeps none."""
+    """Return `name` if a widget can store the reader's answers under it; "" means that it stores none."""
     check_type("name", name, str)
     assert isinstance(name, str)
     if not re.fullmatch(r"[\w.-]*", name, re.ASCII):
@@ -26,7 +26,7 @@ def check_kept_name(name: object) -> str:
 
 
 def check_text(name: str, text: object) -> None:
-    """Raise unless `text` is a str that says something."""
+    """Raise unless `text` is a str that is not blank."""
     check_type(name, text, str)
     if not str(text).strip():
         raise refusal(name, "not be empty", repr(text))

@@ -344,6 +344,22 @@ def my_write(model, tokens, number, temperature=1.0, top_k=None, seed=0):
     return tokens
 
 
+# appendix_models_you_know
+
+
+class MySwiGLU(nn.Module):
+    """The feed-forward layer of Llama: one hidden vector gates the other."""
+
+    def __init__(self, embed_dim, hidden_dim):
+        super().__init__()
+        self.gate_proj = nn.Linear(embed_dim, hidden_dim, bias=False)
+        self.up_proj = nn.Linear(embed_dim, hidden_dim, bias=False)
+        self.down_proj = nn.Linear(hidden_dim, embed_dim, bias=False)
+
+    def forward(self, x):  # (..., embed_dim)
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
 __all__ = [
     "MyDecoderBlock",
     "MyEncoderBlock",
@@ -354,6 +370,7 @@ __all__ = [
     "MyMultiHead",
     "MyPositions",
     "MyStack",
+    "MySwiGLU",
     "MyTransformer",
     "bag_ceilings",
     "encoding_by_loops",

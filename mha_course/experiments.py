@@ -1,15 +1,15 @@
-"""Stored results of experiments that train longer than a page may; refused once the code or data has changed.
+"""Stored results of experiments that train longer than a page may; invalid once the code or data has changed.
 
-Each experiment is one script in the folder `experiments/`, which an installed package contains too. `make
-experiments ONLY=name` runs it and stores its results with two hashes: of the code and of the data. A result
-is refused if its hashes are not those of the present code and data.
+Each experiment is a script in the folder `experiments/`, which an installed package also contains. `make
+experiments ONLY=name` runs it and stores its results with two hashes, one of the code and one of the data.
+Stored results are rejected if the code or data now has a different hash.
 
-The hashes cover the script and what it imports from its folder, such as the helper `common.py`; and those
-definitions of `mha_course` that they import, with all that these use in turn, among it the digest of the
-book's text. Comments, docstrings, annotations, layout, refused arguments (`if ...: raise ...`, `check_...`)
-and the module in which a definition stands do not count. The hashes do not cover the layers, because then
-every edit of a library file would require an hour of training. The layers have tests of their own, and the
-tests train one seed of every arm again for some steps and compare.
+The hashes cover the script and the files that it imports from its folder, such as the helper `common.py`.
+They also cover the definitions of `mha_course` that these import, with everything that the definitions use
+in turn, including the digest of the book's text. Comments, docstrings, annotations, layout, checks of
+arguments (`if ...: raise ...`, `check_...`) and the module of a definition do not count. The hashes do not
+cover the layers, because every edit of a library file would then require an hour of training. Instead, the
+layers have their own tests, and the tests train one seed of every arm again for some steps and compare.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from mha_lib._checks import check_choice, check_int, check_type, refusal
 
 _PACKAGE = Path(__file__).parent
 _OURS = "mha_course."
-_DATA = f"{_OURS}data"  # the modules that hold the data of experiments
+_DATA = f"{_OURS}data"  # the modules with the data of experiments
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What an experiment found, arm by arm. An arm is one setting, trained with several seeds.
+    """The results of an experiment, arm by arm. An arm is one setting, trained with several seeds.
 
-    Numbers of an arm that was still learning when its training ended say so: a cell that prints, compares or
-    draws them ends with "Still learning after 200 steps: ...".
+    If an arm was still learning when its training ended, a cell that prints, compares or draws its numbers
+    ends with "Still learning after 200 steps: ...".
 
     Attributes:
         name: name of the experiment.
         arms: the settings and results of each arm: "parameters", "steps", "lr", "seeds", "results", "curve";
-            and "rates", a number per seed for each rate, where the best of several rates was chosen.
-        bounds: what was computed rather than trained: chance, floors, ceilings.
-        tensors: parameters of the models that were kept, as "arm/seed/parameter".
+            and "rates", with one number per seed for each rate, if the best of several rates was chosen.
+        bounds: numbers that were computed, not trained: chance, floors, ceilings.
+        tensors: parameters of the stored models, as "arm/seed/parameter".
     """
 
     name: str
@@ -59,7 +59,7 @@ class Experiment:
     tensors: Mapping[str, Shaped[Tensor, "..."]]
 
     def results(self, arm: str, measure: str) -> Float[Tensor, "seeds *measure"]:
-        """One measure of an arm, a row for each seed.
+        """One measure of an arm, with a row for each seed.
 
         Raises:
             ValueError: the experiment has no such arm, or the arm has no such measure.
@@ -69,7 +69,7 @@ class Experiment:
         return self._measured(arm, found[measure])
 
     def still_learning(self, arm: str) -> bool:
-        """Whether an arm's learning curves do not show that it had stopped learning; see `is_still_learning`.
+        """Whether an arm's curves fail to show that it had stopped learning; see `is_still_learning`.
 
         Raises:
             ValueError: the experiment has no such arm.
@@ -87,7 +87,7 @@ class Experiment:
         return Measured.of(torch.tensor(values), {arm: self.arms[arm]["steps"]})
 
     def history(self, arm: str) -> History:
-        """The learning curves of an arm, a row for each seed.
+        """The learning curves of an arm, with a row for each seed.
 
         Raises:
             ValueError: the experiment has no such arm.
@@ -101,7 +101,7 @@ class Experiment:
 
         Raises:
             TypeError: `seed` is not an int.
-            ValueError: the experiment has no such arm, or no such model of the arm was kept.
+            ValueError: the experiment has no such arm, or stored no such model of it.
         """
         self._arm(arm)
         prefix = f"{arm}/{check_int('seed', seed)}/"
@@ -113,11 +113,11 @@ class Experiment:
         return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
 
     def model(self, arm: str, seed: int = 0) -> nn.Module:
-        """One trained model of the course's own experiments, as its script makes it.
+        """One trained model of the course's own experiments, as its script builds it.
 
         Raises:
             TypeError: `seed` is not an int.
-            ValueError: the experiment has no such arm, or no such model of the arm was kept.
+            ValueError: the experiment has no such arm, or stored no such model of it.
 
         Example:
             >>> load_experiment("words").model("4 heads, lr 0.01", seed=4).attention.num_heads
@@ -136,18 +136,18 @@ class Experiment:
 def load_experiment(
     name: str, *, rerun: bool = False, folder: Path | None = None
 ) -> Experiment:
-    """Load what an experiment stored, if its code and its data have not changed since.
+    """Load the stored results of an experiment if its code and data have not changed since.
 
     Args:
         name: name of its script in the folder of experiments, such as "two_pointers".
-        rerun: train now, and store nothing. Takes minutes, for some experiments a quarter of an hour.
+        rerun: train now, and store nothing. This takes minutes, for some experiments a quarter of an hour.
         folder: where scripts and stored results are; default the folder of this package.
 
     Raises:
         TypeError: `name` is not a str, or `rerun` not a bool.
         FileNotFoundError: nothing is stored.
-        ValueError: there is no such experiment, or what is stored is damaged, or was made by other code or
-            from another version of the data. The message says what to run.
+        ValueError: there is no such experiment, or its stored results are damaged, or come from different
+            code or a different version of the data. The message says what to run.
 
     Example:
         >>> load_experiment("two_pointers").results("linear, 2 heads", "both right").shape
@@ -166,7 +166,7 @@ def load_experiment(
 
 
 def _stored(script: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The results and models that a script stored, if they are whole and of its present code and data."""
+    """The stored results and models of a script, if undamaged and from its present code and data."""
     name, stored = repr(script.stem), stored_results(script)
 
     def need(good: bool, problem: str, error: type[Exception] = ValueError) -> None:
@@ -202,13 +202,13 @@ def _stored(script: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _own_folder() -> Path:
-    """The folder of scripts: inside an installed package, or next to the package in a checkout."""
+    """The folder of scripts, which is inside an installed package, or next to the package in a checkout."""
     installed = _PACKAGE / "_experiments"
     return installed if installed.is_dir() else _PACKAGE.parent / "experiments"
 
 
 def stored_results(script: Path) -> Path:
-    """Where the results of a script are stored: the course's own in this package, others beside the script.
+    """Where the results of a script are stored: in this package for the course's own, or beside the script.
 
     Example:
         >>> stored_results(_own_folder() / "two_pointers.py").is_file()
@@ -233,7 +233,7 @@ def experiment_names(folder: Path | None = None) -> list[str]:
 def load_script(script: Path | str) -> ModuleType:
     """Import the script of an experiment, which may import modules from its own folder.
 
-    A name stands for one of the course's own. The module has the settings of the script and its `ARMS`.
+    A name means one of the course's own scripts. The module has the script's settings and its `ARMS`.
 
     Example:
         >>> load_script("two_pointers").TASKS
@@ -246,20 +246,20 @@ def load_script(script: Path | str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(script.parent))
-    sys.modules[spec.name] = module  # where its data classes look for it
+    sys.modules[spec.name] = module  # its data classes look for it here
     try:
         spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(script.parent))
         del sys.modules[spec.name]
-        # A script in another folder has its own `common`.
+        # A script in a different folder has its own `common`.
         for path in _with_imported(script):
             sys.modules.pop(path.stem, None)
     return module
 
 
 def digest(content: object) -> str:
-    """SHA-256 of anything that JSON can hold; the order of a dict does not matter.
+    """SHA-256 of anything that JSON supports; the order of a dict does not matter.
 
     Example:
         >>> digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
@@ -270,7 +270,7 @@ def digest(content: object) -> str:
 
 
 def hashes_of(script: Path) -> tuple[str, str]:
-    """Hashes (code, data) of an experiment, each 64 hexadecimal digits; see above for what counts.
+    """Hashes (code, data) of an experiment, each of 64 hexadecimal digits; see above for what counts.
 
     Example:
         >>> code, data = hashes_of(_own_folder() / "two_pointers.py")
@@ -295,7 +295,7 @@ def _read(path: Path) -> ast.Module:
 
 
 def _bare(tree: Any) -> Any:
-    """The code without what does not change its results."""
+    """The code without the parts that do not change its results."""
     return _Bare().visit(tree)
 
 
@@ -318,7 +318,7 @@ class _Bare(ast.NodeTransformer):
 
 
 def _says_nothing(statement: ast.stmt) -> bool:
-    """Whether a statement is an import, a docstring, a refused argument, or a call of a check."""
+    """Whether a statement is an import, a docstring, or a check of an argument."""
     if isinstance(statement, ast.ImportFrom):
         return (statement.module or "").startswith(("mha_lib", _OURS, "__future__"))
     if isinstance(statement, ast.If):
@@ -333,7 +333,7 @@ def _says_nothing(statement: ast.stmt) -> bool:
 
 
 def _with_imported(script: Path) -> list[Path]:
-    """A script and what it imports from its folder, directly or indirectly, such as `common.py`."""
+    """A script and the files that it imports from its folder, directly or indirectly, such as `common.py`."""
     found, waiting = [], [script]
     while waiting:
         path = waiting.pop()
@@ -345,14 +345,14 @@ def _with_imported(script: Path) -> list[Path]:
 
 
 def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """What a piece of code imports from the course, as (module, name)."""
+    """The names that a piece of code imports from the course, as (module, name)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_OURS):
             yield from ((str(node.module), alias.name) for alias in node.names)
 
 
 def _follow(module: str, name: str, used: dict[str, dict[str, Any]]) -> None:
-    """Collect a definition of the course, and those that it uses, wherever they stand."""
+    """Collect a definition of the course and those that it uses, from whatever module."""
     if module == __name__ or name in used.setdefault(module, {}):
         return
     tree = _read(_file_of(module))
@@ -371,7 +371,7 @@ def _follow(module: str, name: str, used: dict[str, dict[str, Any]]) -> None:
 
 
 def _file_of(module: str) -> Path:
-    """The file of a module of the course; that of a package is its `__init__.py`."""
+    """The file of a module of the course; for a package, its `__init__.py`."""
     place = _PACKAGE.joinpath(*module.split(".")[1:])
     return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
 
@@ -388,7 +388,7 @@ def _names(node: ast.stmt) -> Iterator[str]:
 
 
 def _plain(node: Any) -> Any:
-    """A syntax tree as lists, the same in every version of Python: absent and empty parts are left out."""
+    """A syntax tree as lists; without absent and empty parts, it is the same in all Python versions."""
     if isinstance(node, ast.AST):
         fields = {*node._fields} - {"ctx", "kind", "type_comment"}
         parts = {field: _plain(getattr(node, field, None)) for field in fields}

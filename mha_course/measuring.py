@@ -1,4 +1,4 @@
-"""What a layer costs, measured: the longest chain of steps, what it keeps, its time. Layers to compare."""
+"""Measure what a layer costs: its longest chain of steps, saved numbers and time. Layers to compare."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMPUTES = ("Mm", "Addmm", "Bmm", "Convolution", "Softmax", "Tanh")
 def longest_chain(output: Float[Tensor, "..."]) -> int:
     """Count products, softmax and tanh on the longest path from `output` back to its inputs.
 
-    So many steps must follow each other, on any machine.
+    On any machine, this many steps must run one after another.
 
     Raises:
         TypeError: `output` is not a floating-point tensor.
@@ -48,7 +48,7 @@ def longest_chain(output: Float[Tensor, "..."]) -> int:
 
 
 def count_saved_numbers(function: Callable[[], Any]) -> int:
-    """Count the numbers that torch keeps for the backward pass while a function runs.
+    """Count the numbers that torch saves for the backward pass while a function runs.
 
     Example:
         >>> count_saved_numbers(torch.ones(3, 5, requires_grad=True).exp)
@@ -63,12 +63,12 @@ def count_saved_numbers(function: Callable[[], Any]) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         result = function()
-    del result  # only now may the memory be used again
+    del result  # only now may the memory be reused
     return sum(sizes.values())
 
 
 def milliseconds(function: Callable[[], Any], repeats: int = 25) -> float:
-    """Return the shortest time of several runs, which have no gradients: a busy machine only adds time.
+    """Return the shortest time of several runs without gradients, because a busy machine only adds time.
 
     Example:
         >>> milliseconds(lambda: torch.ones(3), repeats=2) > 0
@@ -96,7 +96,7 @@ def run_recurrence(
 def make_layers(
     d: int, k: int = 3
 ) -> dict[str, tuple[Callable[[Tensor], Tensor], Callable[[int], int]]]:
-    """Four layers of width d, and how many multiplications each makes for n tokens.
+    """Four layers of width d, each with a function that counts its multiplications for n tokens.
 
     Example:
         >>> layer, multiplications = make_layers(4)["convolution"]

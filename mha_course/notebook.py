@@ -1,4 +1,4 @@
-"""Helpers for chapters: set the seed, show source code, explain, compare with the browser."""
+"""Helpers for chapters: set the seed, show source code, explain solutions, compare with the browser."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def set_seed(seed: int) -> None:
-    """Seed Python, NumPy and torch; a seed lies in 0..2^32-1.
+    """Seed Python, NumPy and torch with a number in 0..2^32-1.
 
     Raises:
         TypeError: `seed` is not an int.
-        ValueError: it is out of range.
+        ValueError: `seed` is out of range.
 
     Example:
         >>> set_seed(7)
@@ -70,20 +70,20 @@ def _source(thing: Any) -> str:
             first, said = node.body[0], ast.get_docstring(node) is not None
             last = (first.end_lineno or first.lineno) if said else 0
             drop |= {*range(first.lineno, last + 1)}
-    # A blank line that only separated the docstring is removed with it.
+    # Also remove a blank line that only separates the docstring from the code.
     drop |= {i + 1 for i in drop if i < len(lines) and not lines[i].strip()}
     return "\n".join(line for i, line in enumerate(lines, 1) if i not in drop)
 
 
 def why(name: str) -> Markdown:
-    r"""Show, below a solution and folded, why the tempting answer fails.
+    r"""Show why the tempting answer fails, folded, below a solution.
 
-    The name is that of a page in `mha_course/questions/why/` and of a heading there, such as
+    The name consists of a page in `mha_course/questions/why/` and a heading there, such as
     "05_positional_encoding/rotary". The heading is the name of the exercise's checker.
 
     Raises:
         TypeError: `name` is not a str.
-        ValueError: no page has such a heading, or two of its headings are the same.
+        ValueError: there is no such heading, or the page has it twice.
 
     Example:
         >>> why("02_scoring_functions/masked-softmax").data.splitlines()[0]
@@ -103,13 +103,13 @@ def why(name: str) -> Markdown:
 
 
 def compare_with_browser(widget: Explorer) -> None:
-    """Print how far the numbers that a browser computed for a widget are from torch's.
+    """Print the largest difference between the numbers that a browser computed for a widget and torch's.
 
-    Nothing is printed before a browser has drawn the widget, as in a page that was built without one.
+    If no browser has drawn the widget, as when a page is built, nothing is printed.
 
     Raises:
         TypeError: `widget` is not an `Explorer`.
-        ValueError: the browser reported other numbers, or other shapes, than Python computes.
+        ValueError: the browser reported different numbers or shapes than `numbers` has.
 
     Example:
         >>> from mha_course.widgets import RotationDial

@@ -1,7 +1,7 @@
 """Figures of the course: one style, and the same colour for the same thing on every page.
 
-Queries are blue, keys orange, values green; heads have one palette. In every heatmap queries are rows and
-keys are columns. Functions return a Figure, which Jupyter displays where it is the last line of a cell.
+Queries are blue, keys orange, values green; heads have their own palette. In every heatmap, queries are rows
+and keys are columns. Functions return a Figure; Jupyter displays it if it is the last line of a cell.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from torch import Tensor
 from mha_lib._checks import check_positive_int, check_type, refusal
 
 QUERY, KEY, VALUE = "#1f6fb5", "#d9730d", "#2e8b57"
-# No hue of a role, so that a head is never taken for queries, keys or values; most are Paul Tol's "bright".
+# No head has the hue of queries, keys or values, so they cannot be confused; most are Paul Tol's "bright".
 HEADS = (
     *("#8a4bb8", "#ee6677", "#44b4d4", "#ccbb44"),
     *("#aa3377", "#885522", "#d98cc0", "#777777"),
 )
-# Weights, and all else that starts at 0, have the first map; signed numbers the second, centred at 0.
+# Weights, and everything else that starts at 0, use the first map; signed numbers the second, centred at 0.
 COLORMAP, SIGNED_COLORMAP = "viridis", "RdBu_r"
-# Inches. In a figure of this width the text of the style, 9.5 points, is 8.7 pixels high on a phone:
-# a screen of 360 pixels leaves 312 to a figure.
+# In inches. In a figure of this width, the style's text of 9.5 points is 8.7 pixels high on a phone, whose
+# screen of 360 pixels leaves 312 for a figure.
 WIDTH = 4.6
 
 STYLE: dict[Any, Any] = {
@@ -46,7 +46,7 @@ STYLE: dict[Any, Any] = {
 
 
 def head_color(head: int) -> str:
-    """Colour of a head; after eight heads the palette starts again.
+    """Colour of a head; the palette repeats after eight heads.
 
     Example:
         >>> head_color(0) == head_color(8)
@@ -63,11 +63,11 @@ def new_figure(
     height: float = 2.8,
     **options: Any,
 ) -> tuple[Figure, Any]:
-    """Start a figure in the style of the course. Return it at the end of the cell to display it once.
+    """Start a figure in the style of the course. Put it on the last line of the cell to display it once.
 
     Returns:
-        (figure, axes) as `plt.subplots` gives them, which receives the other options, such as `sharey=True`.
-        Width and height are in inches; in a wider figure the text becomes too small on a phone.
+        (figure, axes), as from `plt.subplots`, which receives further options, such as `sharey=True`.
+        Width and height are in inches; in a wider figure, the text would be too small on a phone.
 
     Example:
         >>> figure, axis = new_figure()
@@ -76,7 +76,7 @@ def new_figure(
     options.setdefault("layout", "constrained")
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(rows, columns, figsize=(width, height), **options)
-    # pyplot forgets the figure, so that Jupyter does not show it a second time.
+    # Make pyplot forget the figure, so that Jupyter does not show it a second time.
     plt.close(figure)
     return figure, axes
 
@@ -90,17 +90,17 @@ def plot_weights(
     columns: int = 4,
     values: bool | None = None,
 ) -> Figure:
-    """Heatmaps of weights, one for each leading index, on one colour scale that begins at 0.
+    """Heatmaps of weights, one for each leading index, on a common colour scale that begins at 0.
 
-    If there are numbers below 0, as in scores, the scale is red and blue, centred at 0.
+    If there are negative numbers, as in scores, the scale is red and blue and centred at 0.
 
     Args:
         weights: (q_len, k_len) or (maps, q_len, k_len), such as the heads of one sample.
-        query_labels: of the rows, q_len of them.
-        key_labels: of the columns, k_len of them.
+        query_labels: q_len labels for the rows.
+        key_labels: k_len labels for the columns.
         titles: one per map; default "head 0", "head 1", ... for several maps.
-        columns: maps in a row of the figure; fewer if their text would not fit.
-        values: write the numbers into the cells; by default only if a map has at most 36 cells.
+        columns: number of maps in a row of the figure; fewer if their text would not fit.
+        values: write the numbers into the cells; by default, only if a map has at most 36 cells.
 
     Raises:
         TypeError: `weights` is not a tensor, or `columns` not an int.
@@ -126,13 +126,13 @@ def plot_weights(
         if texts is not None and len(texts) != n:
             raise refusal(name, f"have {n} entries", len(texts))
     values = q_len * k_len <= 36 if values is None else values
-    # NaN and infinities, which chapters show on purpose, have no place on a colour scale.
+    # NaN and infinities, which chapters show on purpose, do not fit on a colour scale.
     finite = maps.where(maps.isfinite(), 0.0)
     signed, high = bool((finite < 0).any()), float(finite.abs().max())
     low, colors = (-high, SIGNED_COLORMAP) if signed else (0.0, COLORMAP)
 
     smallest = 0.31 if values else 0.12 if query_labels or key_labels else 0.0
-    # A width in inches is a little too large rather than too small.
+    # This estimates a width in inches, a little too large rather than too small.
     widths = [0.08 * max(map(len, texts or [""])) for texts in labels.values()]
     figure, axes = _start_maps((count, q_len, k_len), columns, smallest, *widths)
     columns = axes.shape[1]
@@ -156,12 +156,12 @@ def plot_weights(
 def _start_maps(
     shape: tuple[int, int, int], most: int, smallest: float, *texts: float
 ) -> tuple[Figure, Any]:
-    """Start a figure for (count, q_len, k_len) maps, no wider than WIDTH, at most so many in a row.
+    """Start a figure for (count, q_len, k_len) maps, no wider than WIDTH, with at most `columns` in a row.
 
-    Cells are no smaller than asked; `texts` are the widths of the longest query label, key label and title.
+    Cells are at least `cell` wide; `texts` are the widths of the longest query label, key label and title.
     """
     (count, q_len, k_len), (query_label, key_label, title) = shape, texts
-    sides = query_label + 1.0  # what is left and right of the maps: labels, colour bar
+    sides = query_label + 1.0  # left and right of the maps: labels, colour bar
     for columns in range(min(most, count), 0, -1):
         room = (WIDTH - sides) / columns - 0.1
         if room >= max(title, smallest * k_len):
@@ -192,7 +192,7 @@ def _label_axis(
 
 def _write_values(axis: Axes, cells: Tensor, low: float, high: float) -> None:
     for (row, column), value in np.ndenumerate(cells.numpy()):
-        # Viridis is dark below its middle, the map of signed numbers at both ends.
+        # Viridis is dark below its middle; the map of signed numbers is dark at both ends.
         is_dark = abs(value) > 0.7 * high if low < 0 else value <= (low + high) / 2
         color = "white" if is_dark and np.isfinite(value) else "black"
         text = axis.text(column, row, f"{value:.2f}", color=color)
@@ -214,7 +214,7 @@ def plot_curves(
 
     Raises:
         TypeError: a curve is not a tensor.
-        ValueError: the last axis of a curve is not as long as `steps`, or there is no curve.
+        ValueError: the last axis of a curve is not as long as `steps`, or there are no curves.
 
     Example:
         >>> figure = plot_curves(torch.arange(5), {"three seeds": torch.rand(3, 5)})
@@ -237,7 +237,7 @@ def plot_curves(
 
 
 def fill_of(values: Shaped[Tensor, "..."]) -> Any:
-    """How markers are filled: not at all where the models of an experiment were still learning.
+    """How to fill markers: hollow if the models of an experiment were still learning, else full.
 
     Example:
         >>> fill_of(torch.rand(5))
@@ -247,7 +247,7 @@ def fill_of(values: Shaped[Tensor, "..."]) -> Any:
 
 
 def say_hollow(axis: Axes, drawn: Iterable[Shaped[Tensor, "..."]]) -> None:
-    """Add to the legend what hollow markers mean, if there are any.
+    """Explain hollow markers in the legend, if there are any.
 
     Example:
         >>> figure, axis = new_figure()
@@ -265,19 +265,19 @@ def plot_seeds(
     ylabel: str = "accuracy",
     chance: float | None = None,
 ) -> Figure:
-    """One dot per seed: results of several settings side by side, so that the spread over seeds is visible.
+    """Results of several settings side by side, one dot per seed, so that the spread over seeds is visible.
 
-    The dots of an experiment's models that were still learning are hollow, and the legend says so.
+    Dots of models that were still learning are hollow, and the legend says so.
 
     Args:
         results: series -> {setting: (seeds,)}, such as {"linear read-out": {"1 head": ...}}.
         xlabel: label of the x axis, which says what the settings are.
         ylabel: label of the y axis, which says what is measured.
-        chance: draw a horizontal line at chance level.
+        chance: height of a horizontal line at chance level.
 
     Raises:
         TypeError: the seeds of a setting are not a tensor.
-        ValueError: there is no series.
+        ValueError: there are no series.
 
     Example:
         >>> figure = plot_seeds({"linear": {"1": torch.rand(5), "2": torch.rand(5)}}, xlabel="heads")

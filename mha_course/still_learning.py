@@ -1,8 +1,8 @@
-"""Say by themselves which numbers come from models that were still learning when their training ended.
+"""Mark numbers that come from models that were still learning when their training ended.
 
-What `load_experiment` returns carries a note for each arm that was still learning. The note stays with every
-number that is computed from its results. A cell of a notebook that prints, compares or draws such a number
-ends with the line "Still learning after 200 steps: ...", although nobody asks for it.
+The results of `load_experiment` carry a note for each arm that was still learning. The note stays with every
+number that is computed from these results. If a notebook cell prints, compares or draws such a number, the
+line "Still learning after 200 steps: ..." appears at its end without being asked for.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from torch import Tensor
 
 from mha_lib._checks import check_float_tensor
 
-# A loss below this share of that of the first record has arrived: what still falls are digits of no interest.
+# A loss below this share of the first recorded loss is final, since only irrelevant digits still fall.
 ARRIVED = 1 / 200
-# Over the last third, a fall counts from 1 % on if it is more than three times its standard error. Where the
-# curve is so noisy that two standard errors more would be a fall of 10 %, it does not show that it is flat.
+# Over the last third, a fall counts if it is at least 1 % and more than three times its standard error. A
+# curve is too noisy to show that it is flat if two more standard errors would be a fall of 10 %.
 LEAST_FALL, ERRORS, HIDDEN_FALL = 0.01, 3.0, 0.1
 
 
 def is_still_learning(losses: Float[Tensor, "seeds records"]) -> bool:
-    """Whether learning curves of several seeds do not show that training had come to its end.
+    """Whether the learning curves of several seeds fail to show that training had come to an end.
 
     A straight line is fitted to the logarithm of the loss over the last third of the records, for each seed
-    and for the mean of the seeds. The models were still learning if one of these lines falls, by more than
-    the curve's own noise, or if the noise of the mean is large enough to hide a fall. One seed is enough,
-    since it may arrive where the others do not.
+    and for the mean of the seeds. The models were still learning if one of these lines falls by more than
+    the curve's own noise, or if the noise of the mean is large enough to hide a fall. One falling seed is
+    enough, because it may reach a loss that the others do not.
 
-    It is the last *third* because the learning rate ends at 0, so that every curve is flat at its very end.
-    The smaller rate also lowers the loss of models that learn nothing new; such arms count as still
-    learning, until a smaller rate shows otherwise. The rule is careful in one direction only: a flat curve
-    is no proof, because some models leave a plateau after ten times the steps, or at another rate.
+    The rule uses the last *third* because the learning rate ends at 0, so every curve ends flat. The falling
+    rate also lowers the loss of models that learn nothing new; such arms count as still learning until a
+    smaller rate shows otherwise. The rule is careful in one direction only: a flat curve is no proof, because
+    some models leave a plateau after ten times the steps, or at a different rate.
 
     Raises:
         TypeError: `losses` is not a float tensor.
-        ValueError: it has other axes.
+        ValueError: `losses` has the wrong axes.
 
     Example:
         >>> flat = torch.full((5, 40), 0.7)
@@ -64,10 +64,10 @@ def is_still_learning(losses: Float[Tensor, "seeds records"]) -> bool:
 
 
 class Measured(Tensor):
-    """Numbers of an experiment, with the notes of the arms that they come from.
+    """Numbers of an experiment, with notes on the arms that they come from.
 
     Attributes:
-        notes: what to say of the arms that were still learning: arm -> number of steps.
+        notes: the arms that were still learning, as a dict from arm to number of steps.
 
     Example:
         >>> right = Measured.of(torch.tensor([0.2, 0.6]), {"1 head": 200})
@@ -104,14 +104,14 @@ class Measured(Tensor):
         return format(self.item() if self.ndim == 0 else self.plain(), spec)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        del tensor_contents  # as `Tensor` has it
+        del tensor_contents  # required by the signature of `Tensor`
         return repr(self.plain())
 
     def __deepcopy__(self, memo: Any) -> Measured:
         return Measured.of(self.plain(), self.notes)
 
 
-# How numbers leave a tensor to be printed, compared or drawn.
+# The methods by which numbers leave a tensor to be printed, compared or drawn.
 _READINGS = frozenset("__array__ __bool__ __float__ __int__ item numpy tolist".split())
 
 
@@ -136,7 +136,7 @@ def _with_notes(value: Any, notes: dict[str, int]) -> Any:
 
 
 def sentence(notes: dict[str, int]) -> str:
-    """What a page says of arms that were still learning; empty if there are none.
+    """The sentences on a page about arms that were still learning; empty if there are none.
 
     Example:
         >>> print(sentence({"1 head": 200, "2 heads": 200, "1 head, longer": 4500}))
@@ -156,7 +156,7 @@ _pending: dict[str, int] = {}
 
 
 def _announce(notes: dict[str, int]) -> None:
-    """Let the cell that runs end with these notes; outside a notebook nobody reads them."""
+    """Print these notes at the end of the running cell; outside a notebook, nobody would read them."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     if shell is not None:

@@ -1,4 +1,4 @@
-"""One training loop for one model, or for several seeds of it at once."""
+"""A training loop for one model, or for several seeds of it at once."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class History:
-    """What `fit` saw: the loss of each model at each recorded step.
+    """The record of `fit`: the loss of each model at each recorded step.
 
     Attributes:
         steps: (records,), int64, counted from 1.
-        losses: (models, records), each the mean over the steps since the previous record.
+        losses: (models, records), each the mean loss over the steps since the previous record.
     """
 
     steps: Int64[Tensor, " records"]
@@ -96,11 +96,11 @@ def seeded(
 def predict(
     models: nn.Module | Sequence[nn.Module], inputs: Shaped[Tensor, "..."]
 ) -> Shaped[Tensor, "models *output"]:
-    """Outputs of models of one architecture for the same inputs, (models, *output shape), without gradients.
+    """Outputs of models of the same architecture and inputs, (models, *output shape), without gradients.
 
     Raises:
         TypeError: an entry of `models` is not a module.
-        ValueError: there is no model.
+        ValueError: there are no models.
 
     Example:
         >>> predict(seeded(lambda: nn.Linear(3, 5), 2), torch.ones(7, 3)).shape
@@ -121,15 +121,15 @@ def _as_list(models: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
 
 
 def _progress_bar(steps: int, progress: bool) -> Any:
-    """The steps, counted from 1, behind a progress bar where one is wanted and somebody can see it."""
-    # tqdm's bar for notebooks does not read this variable by itself.
+    """The steps, counted from 1, with a progress bar if it is wanted and somebody can see it."""
+    # tqdm's bar for notebooks does not read this variable itself.
     hidden = not progress or os.environ.get("TQDM_DISABLE") == "1"
-    # None leaves the choice to tqdm, which shows a bar in a notebook or a terminal but not in a pipe.
+    # With None, tqdm decides: it shows a bar in a notebook or a terminal, but not in a pipe.
     return tqdm(range(1, steps + 1), leave=False, disable=hidden or None)
 
 
 def _clip_each(parameters: Iterable[Tensor], largest: float) -> None:
-    """Shorten the gradient of each model to the norm `largest`, as `nn.utils.clip_grad_norm_` would alone."""
+    """Shorten the gradient of each model to norm `largest`, as `nn.utils.clip_grad_norm_` would do for it."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     squares = [g.square().reshape(len(g), -1).sum(-1) for g in gradients]
     norms = torch.stack(squares).sum(0).sqrt()
@@ -142,16 +142,16 @@ def _clip_each(parameters: Iterable[Tensor], largest: float) -> None:
 def _one_cycle(
     optimizer: torch.optim.Optimizer, steps: int, lr: float, warmup: float
 ) -> torch.optim.lr_scheduler.LRScheduler:
-    """The schedule of the learning rate, which rises for the share `warmup` of the steps and then falls."""
+    """The schedule of the learning rate, which rises in the share `warmup` of the steps and then falls."""
     total = max(steps, 2)
-    # A warm-up takes at least one and a half steps, since torch divides by its length.
+    # A warm-up takes at least one and a half steps, because torch divides by its length.
     rising = max(warmup, 1.5 / total) if warmup else 0.0
     one_cycle = torch.optim.lr_scheduler.OneCycleLR
     return one_cycle(optimizer, lr, total_steps=total, pct_start=rising)
 
 
 def _check_alike(models: Sequence[nn.Module]) -> None:
-    """Raise unless the models have one architecture, with parameters of the same shapes."""
+    """Raise unless the models have the same architecture, with parameters of the same shapes."""
     names = [f"models[{i}]" for i in range(len(models))]
     check_same("architecture", names, [str(model) for model in models])
     shapes = [{n: tuple(p.shape) for n, p in m.named_parameters()} for m in models]
@@ -173,28 +173,28 @@ def fit(
 ) -> History:
     """Train in place with Adam, a short warm-up and a learning rate that falls to 0 (one-cycle schedule).
 
-    The schedule is that of Smith & Topin (2019) as `torch.optim.lr_scheduler.OneCycleLR` has it: Adam's β₁
-    falls from 0.95 to 0.85 while the rate rises from `lr` / 25 to `lr`, and rises again while the rate falls.
+    The schedule is that of Smith & Topin (2019) as in `torch.optim.lr_scheduler.OneCycleLR`: Adam's β₁ falls
+    from 0.95 to 0.85 while the rate rises from `lr` / 25 to `lr`, and rises again while the rate falls.
 
-    Several models of one architecture train side by side in one batched computation, which takes little more
-    time than one model. Each sees its own data and is updated by its own gradient, as if it were alone.
+    Several models of the same architecture train side by side in one batched computation, which takes little
+    more time than one model. Each sees its own data and is updated by its own gradient, as if it were alone.
 
     Args:
         models: one model, or several of the same architecture; see `seeded`.
         make_batch: function of a `torch.Generator` that returns (inputs, targets).
         steps: number of updates.
         lr: largest learning rate, reached at the end of the warm-up.
-        warmup: share of the steps in which the rate rises, in 0..1 without 1.
+        warmup: share of the steps in which the rate rises, at least 0 and below 1.
         clip: largest norm of the gradient of each model, over all its parameters; a longer gradient is
-            shortened to this norm (Pascanu et al., 2013). None clips nothing.
+            shortened to this norm (Pascanu et al., 2013). With None, no gradient is clipped.
         loss: function of (outputs, targets) that returns a scalar.
         seed: model i draws its data from a generator with seed + i.
         records: number of entries of the history, at most `steps`.
         progress: show a bar with the mean loss while training, unless TQDM_DISABLE=1 is in the environment.
 
     Raises:
-        TypeError: a setting has another type, or a model is not a module.
-        ValueError: a setting is out of range, there is no model, or the models differ in architecture.
+        TypeError: a setting has the wrong type, or a model is not a module.
+        ValueError: a setting is out of range, there are no models, or their architectures differ.
 
     Example:
         >>> def make_batch(generator):
@@ -218,7 +218,7 @@ def fit(
     _check_alike(models)
     records = min(records, steps)
     # All models become one: each parameter gets a leading axis, and `vmap` runs the architecture once.
-    # Adam works entry by entry, so that the sum of the losses updates each model as its own loss would.
+    # Adam works entry by entry, so the sum of the losses updates each model as its own loss would.
     parameters, buffers = stack_module_state(models)
     architecture = copy.deepcopy(models[0]).to("meta")
 
@@ -238,7 +238,7 @@ def fit(
         inputs, targets = (torch.stack(part) for part in zip(*batches, strict=True))
         optimizer.zero_grad()
         with warnings.catch_warnings():
-            # The fused attention kernel has no batched form: torch runs it model by model, no slower here.
+            # The fused attention kernel has no batched form, so torch runs it model by model, no slower here.
             warnings.filterwarnings("ignore", message="There is a performance drop")
             losses = all_losses((parameters, buffers), inputs, targets)
             losses.sum().backward()

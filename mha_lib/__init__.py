@@ -1,14 +1,14 @@
-"""Multi-head attention, in one small canonical implementation: the package behind the course.
+"""Multi-head attention in one small canonical implementation: the library behind the course.
 
-Masks are bool, True = may attend. Axes are (batch, len, embed_dim) outside and
-(batch, num_heads, len, head_dim) inside. Data, plots and widgets are another package, `mha_course`.
+Masks are bool, True = may attend. Axes are (batch, len, embed_dim) outside a layer and
+(batch, num_heads, len, head_dim) inside it. Data, plots and widgets are in a second package, `mha_course`.
 
 A wrong argument raises an error before anything is computed: a `TypeError` if its type or dtype is wrong, a
 `ValueError` if its shape or value is. The message names the argument, the rule and the value.
 
-Numbers inside tensors (lengths in range, finite biases) are checked at once on a CPU and inside `vmap`. On a
-GPU, where reading them would make the program wait, and in compiled or exported programs, torch checks them
-while the program runs and raises a RuntimeError.
+On a CPU and inside `vmap`, the numbers inside tensors (lengths, biases) are checked at once too. On a GPU,
+reading them would make the program wait; there, and in compiled or exported programs, torch checks them
+while the program runs, and raises a RuntimeError.
 """
 
 import sys
@@ -71,7 +71,7 @@ __version__ = "0.1.0"
 
 
 class _NotHere:
-    """The last to be asked for a module: one that is not in the library may be the course's."""
+    """The last finder that Python tries: a module missing from the library may belong to the course."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:

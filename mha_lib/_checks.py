@@ -1,6 +1,6 @@
 """Checks that public functions make before any arithmetic; each error names the argument, rule and value.
 
-What a module alone needs to check stands in that module, and is refused in the words of `refusal`.
+A check that only one module needs is in that module; its errors also come from `refusal`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def checked(check: Callable[..., object]) -> Callable[[_F], _F]:
-    """Decorator that passes the arguments to `check` before the function; `unchecked` undoes it."""
+    """Decorator that passes the arguments to `check` before calling the function; `unchecked` undoes it."""
 
     def decorate(formula: _F) -> _F:
         @functools.wraps(formula)
@@ -35,19 +35,19 @@ def checked(check: Callable[..., object]) -> Callable[[_F], _F]:
 
 
 def unchecked(function: _F) -> _F:
-    """Return the function that `checked` decorated; any other callable unchanged."""
+    """Return the function that `checked` decorated; return any other callable unchanged."""
     return getattr(function, "__wrapped__", function)
 
 
 def refusal(name: str, rule: str, got: object) -> ValueError:
-    """The error for a value that breaks a rule; of a tensor, the shape is what is wrong."""
+    """The error for a value that breaks a rule; for a tensor, the message gives its shape."""
     found = tuple(got.shape) if isinstance(got, Tensor) else got
     return ValueError(f"{name} must {rule}, got {found}")
 
 
 def wrong_type(name: str, kind: str, value: object) -> TypeError:
-    """The error for a value of another type than `kind`."""
-    text = repr(value)  # of a model, many lines
+    """The error for a value that is not of type `kind`."""
+    text = repr(value)  # many lines if it is a model
     shown = f": {text}" if "\n" not in text and len(text) < 200 else ""
     return TypeError(f"{name} must be {kind}, got {type(value).__name__}{shown}")
 
@@ -66,7 +66,7 @@ def check_flags(**flags: object) -> None:
 
 
 def check_int(name: str, value: object) -> int:
-    """Return `value` if it is an int (a bool is refused), or a symbolic int of torch.export."""
+    """Return `value` if it is an int, but not a bool, or a symbolic int of torch.export."""
     if isinstance(value, torch.SymInt):
         return value  # type: ignore[return-value]
     if isinstance(value, bool) or not isinstance(value, int):
@@ -134,7 +134,7 @@ def check_callable(name: str, value: object, arguments: str) -> None:
 
 
 def check_float_tensor(name: str, value: object, *, axes: str) -> Tensor:
-    """Return `value` if it is a float tensor with axes such as "batch, len, d"; "..., d" means any before."""
+    """Return `value` if it is a float tensor with axes such as "batch, len, d"; "..." means any axes."""
     open_ended = axes.startswith("...")
     rank = axes.count(",") + 1 - open_ended
     if not isinstance(value, Tensor):
@@ -150,7 +150,7 @@ def check_float_tensor(name: str, value: object, *, axes: str) -> Tensor:
 
 
 def check_width(name: str, value: object, width: int, *, axes: str) -> Tensor:
-    """Return `value` if it is a floating-point tensor with the named axes, the last one of size `width`."""
+    """Return `value` if it is a floating-point tensor with the named axes, and the last has size `width`."""
     tokens = check_float_tensor(name, value, axes=axes)
     if tokens.shape[-1] != width:
         raise refusal(name, f"have shape ({axes}={width})", tokens)
@@ -169,7 +169,7 @@ def check_same(what: str, names: Sequence[str], values: Sequence[object]) -> Non
 def check_same_kind(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
     """Raise unless all tensors share dtype and device."""
     check_same("device", names, [tensor.device for tensor in tensors])
-    # Under autocast torch itself casts the operands to one dtype.
+    # Under autocast, torch itself casts the operands to the same dtype.
     if tensors[0].is_meta or not torch.is_autocast_enabled(tensors[0].device.type):
         check_same("dtype", names, [tensor.dtype for tensor in tensors])
 
@@ -195,9 +195,9 @@ def check_numbers(
 ) -> Tensor:
     """Return `values` if it is a tensor whose numbers all lie in low..high; an error states this as `rule`.
 
-    If `integers` names axes, such as "(len,) or (batch, len)", `values` must hold integers and have one of
+    If `integers` names axes, such as "(len,) or (batch, len)", `values` must contain integers and have one of
     these ranks. Where reading the numbers would wait for a GPU or break a graph, torch checks them when the
-    program runs and raises a RuntimeError with the rule. Inside `vmap` the numbers of all samples are read.
+    program runs and raises a RuntimeError with the rule. Inside `vmap`, the numbers of all samples are read.
     """
     if not isinstance(values, Tensor):
         raise wrong_type(name, "a Tensor", values)
@@ -216,7 +216,7 @@ def check_numbers(
     while torch._C._functorch.is_functorch_wrapped_tensor(numbers):
         numbers = torch._C._functorch.get_unwrapped(numbers)
     try:
-        # `min` and `max` of a list are wrong if it holds a NaN; `aminmax` returns the NaN.
+        # Python's `min` and `max` may miss a NaN in a list; `aminmax` returns it.
         few = integers is not None and numbers.numel() <= 64
         listed = (numbers if few else torch.stack(numbers.aminmax())).flatten().tolist()
         least, most = min(listed), max(listed)
@@ -230,7 +230,7 @@ def check_numbers(
 def check_vectors(
     query: Tensor, key: Tensor, dims: tuple[int, int] | None = None
 ) -> None:
-    """Raise unless queries and keys are vectors, of the widths `dims`, whose leading axes broadcast."""
+    """Raise unless queries and keys are vectors of widths `dims` whose leading axes broadcast."""
     check_float_tensor("query", query, axes="..., q_len, d")
     check_float_tensor("key", key, axes="..., k_len, d")
     check_same_kind(("query", "key"), (query, key))
@@ -245,14 +245,14 @@ def check_vectors(
 def check_pair(
     query: Tensor, key: Tensor, *, scale: float | Tensor | None = None
 ) -> None:
-    """Raise unless queries and keys are vectors of one width whose leading axes broadcast."""
+    """Raise unless queries and keys are vectors of equal width whose leading axes broadcast."""
     check_vectors(query, key)
     check_same("last axis", ("query", "key"), (query.shape[-1], key.shape[-1]))
     check_settings(scale)
 
 
 def check_settings(scale: float | Tensor | None, softcap: float | None = None) -> None:
-    """Raise unless `scale` is a positive number or one for each head, and `softcap` positive."""
+    """Raise unless `scale` is positive, one number or one per head, and `softcap` is positive."""
     if softcap is not None:
         check_positive("softcap", softcap)
     if not isinstance(scale, Tensor):
@@ -265,13 +265,13 @@ def check_settings(scale: float | Tensor | None, softcap: float | None = None) -
 
 
 def check_cap(scores: Tensor, cap: float) -> None:
-    """Raise unless `scores` can be bent below `cap`."""
+    """Raise unless `softcap_scores` supports these arguments."""
     check_float_tensor("scores", scores, axes="...")
     check_positive("cap", cap)
 
 
 def check_attention(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Raise unless `dot_product_attention` can take these tensors."""
+    """Raise unless `dot_product_attention` supports these tensors."""
     names = ("query", "key", "value")
     check_float_tensor("query", query, axes="..., q_len, d")
     check_float_tensor("key", key, axes="..., k_len, d")
@@ -287,19 +287,19 @@ def check_attention(query: Tensor, key: Tensor, value: Tensor) -> None:
     else:
         check_same("leading axes", names, leading)
     check_same("last axis", ("query", "key"), (query.shape[-1], key.shape[-1]))
-    # Where the values are longer, torch's kernel would read past the end of the keys.
+    # If there were more values than keys, torch's kernel would read past the end of the keys.
     check_same("length", ("key", "value"), (key.shape[-2], value.shape[-2]))
 
 
 def check_layer(
     layer: Any, query: Tensor, key: Tensor, value: Tensor, is_causal: object
 ) -> None:
-    """Raise unless a layer can take the inputs: one quick test in every call; other checks raise the errors.
+    """Raise unless a layer supports the inputs. A quick test runs in each call; slower checks raise errors.
 
-    Weights are not asked for dtype or device: they may be sharded, quantized or elsewhere until used.
+    The dtype and device of weights are not checked, since sharded, quantized or offloaded ones may differ.
     """
     widths = (layer.embed_dim, layer.kdim, layer.vdim)
-    # Without a batch axis in any of the three, they are one sample.
+    # If none of the three has a batch axis, they are one sample.
     one = 2 == getattr(query, "ndim", 3) == getattr(key, "ndim", 3)
     rank = 2 if one and getattr(value, "ndim", 3) == 2 else 3
     axes = ("batch, q_len, embed_dim", "batch, k_len, kdim", "batch, k_len, vdim")
@@ -318,7 +318,7 @@ def check_layer(
 
 
 def check_chunk(keys: Tensor, values: Tensor, held: Sequence[Tensor | None]) -> None:
-    """Raise unless keys and values fit each other, and those that a cache holds."""
+    """Raise unless keys and values fit each other and the contents of a cache."""
     axes, names = "batch, num_kv_heads, new", ("keys", "values")
     check_float_tensor("keys", keys, axes=f"{axes}, head_dim")
     check_float_tensor("values", values, axes=f"{axes}, value_dim")
@@ -331,7 +331,7 @@ def check_chunk(keys: Tensor, values: Tensor, held: Sequence[Tensor | None]) -> 
 
 
 def check_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> None:
-    """Raise unless T5's buckets can have these sizes."""
+    """Raise unless these sizes are possible for T5's buckets."""
     check_type("bidirectional", bidirectional, bool)
     check_sizes(num_buckets=num_buckets, max_distance=max_distance)
     least, rule = 2, "be at least 2"
@@ -351,7 +351,7 @@ def checked_rule(
 ) -> Callable[..., Tensor]:
     """Wrap a user's scoring rule, which must return one number for each query and key.
 
-    A module receives the dtype of its parameters, a rule that takes `positions` those of a cache's tokens.
+    A module receives the dtype of its parameters; a rule with `positions` receives those of a cache's tokens.
     """
     knows = positions is not None and getattr(score, "takes_positions", False)
     where = {"positions": positions} if knows else {}

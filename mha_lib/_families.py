@@ -1,4 +1,4 @@
-"""Names in published files, and what they are in our models: a column of each table for each family."""
+"""Names in published files and the corresponding names in our models; each family has a column per table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Model: TypeAlias = Bert | GPT2 | Llama
 
 @dataclass(frozen=True)
 class Family:
-    """How the files of one family name what our model has."""
+    """The names that the files of one family use for the parts of our model."""
 
     model: type[Model]
     architecture: str  # HuggingFace's class
@@ -22,15 +22,15 @@ class Family:
     ]  # arguments of our class -> entries of the configuration
     layers: Mapping[
         str, str
-    ]  # our layers and tensors outside the blocks, and the list of blocks -> theirs
+    ]  # our layers and tensors outside the blocks, and our list of blocks -> theirs
     block: Mapping[
         str, str
-    ]  # our layers in a block -> theirs, which may hold the rows of several, in order
-    prefix: str  # of all tensors but those of output layers; a model without these leaves it out
-    copies: Mapping[str, str]  # tensors that repeat another one, and may be left out
-    unused: str  # what our model does not need: pooling, and constants that older files hold
-    only: Mapping[str, Any]  # entries that our model needs to be so, if they are there
-    # Entries that a configuration may leave out, and what that means.
+    ]  # our layers in a block -> theirs, which may join the rows of several, in order
+    prefix: str  # of all tensors except output layers; absent in a model without these
+    copies: Mapping[str, str]  # tensors that repeat another tensor and may be left out
+    unused: str  # tensors that our model does not need: pooling, and constants in older files
+    only: Mapping[str, Any]  # entries that must have these values if they are present
+    # Entries that a configuration may leave out, with their defaults.
     defaults: Mapping[str, Any] = field(default_factory=dict)
     transposed: tuple[str, ...] = ()  # layers whose matrices are stored as (in, out)
     # Arguments of our class that all models of the family share.
@@ -38,7 +38,7 @@ class Family:
 
 
 def _columns(table: str) -> list[dict[str, str]]:
-    """Each column of a table but the first: what that one says -> its own entry, unless that is a dash."""
+    """Each column after the first, as a dict from the first column's entries to its own, without dashes."""
     rows = [line.split() for line in table.strip().splitlines()]
     columns = list(zip(*rows, strict=True))
     return [
@@ -47,7 +47,7 @@ def _columns(table: str) -> list[dict[str, str]]:
     ]
 
 
-# What we call it, and the names that BERT, GPT-2 and Llama have for it.
+# Our name for each part, then the names in BERT, GPT-2 and Llama.
 _SETTINGS = _columns("""
     vocab_size      vocab_size               vocab_size           vocab_size
     embed_dim       hidden_size              n_embd               hidden_size
@@ -165,7 +165,7 @@ _QWEN3 = replace(
     _LLAMA, architecture="Qwen3ForCausalLM", fixed={"qk_norm": True}, only=_QWEN
 )
 
-# A model is written as the first family of its class that can describe it.
+# A model is written in the format of the first family of its class that can describe it.
 FAMILIES = {
     "bert": _BERT,
     "gpt2": _GPT2,
@@ -178,7 +178,7 @@ FAMILIES = {
 _GEMMA = "norms multiply by 1 + weight, embeddings by √hidden_size; the gate is GELU"
 UNSUPPORTED = dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), _GEMMA)
 
-# Their names of activations -> ours. The first of several is the one that is written.
+# Their names of activations -> ours. If several map to the same, the first is written.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",

@@ -1,7 +1,7 @@
 """Faster ways to compute the same attention: torch's kernel, block-wise masks, memory that is reused.
 
-With `KERNEL = False` the readable path runs: only the use of memory, second derivatives, rounding, and the
-effect of a NaN that only some queries see, may differ.
+With `KERNEL = False`, the readable path runs instead. The two paths may differ only in their use of memory,
+second derivatives, rounding, and the effect of a NaN that only some queries see.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from mha_lib.scores import ScoringRule
 
 # With fewer keys than a processor adds at once, torch's CPU kernel mistakes a row whose scores are all NaN
-# for a hidden row and returns zeros; with a mask it does not.
+# for a hidden row and returns zeros. With a mask, it does not.
 _KERNEL_KEEPS_NAN_FROM = 16
 
-# Queries per block where a causal mask is combined with padding, so that no q_len * k_len mask is built.
+# Queries per block when a causal mask is combined with padding, so that no q_len * k_len mask is built.
 _CAUSAL_BLOCK = 512
 
-# From this many scores on, the weights reuse the memory of the scores; fewer scores are copied faster.
+# From this many scores on, the weights reuse the memory of the scores; with fewer, copying is faster.
 REUSE_FROM = 1 << 14
 
-# Whether a program is made for elsewhere. Versions of torch before 2.7 do not say so.
+# Whether a program is being exported. Versions of torch before 2.7 cannot say.
 _exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 # Whether torch's kernel may replace the readable path.
@@ -40,18 +40,18 @@ KERNEL = True
 
 
 def finite(*tensors: Tensor) -> bool:
-    """Whether all numbers are finite; also False where asking would wait for a GPU or break a graph."""
+    """Whether all numbers are finite; False also where reading them would wait for a GPU or break a graph."""
     if torch.compiler.is_compiling() or not tensors[0].is_cpu:
         return False
-    # From `vmap` comes an error, and from fake tensors, which have no numbers.
+    # `vmap` raises an error here, and so do fake tensors, which have no numbers.
     with torch.no_grad(), suppress(RuntimeError):
-        # A NaN or infinity makes the sum non-finite. A sum that overflows only costs time.
+        # A NaN or infinity makes the sum non-finite. If finite numbers overflow, only time is lost.
         return all(map(math.isfinite, map(Tensor.item, map(torch.sum, tensors))))
     return False
 
 
 def fit_bias(bias: Tensor, dtype: torch.dtype) -> Tensor:
-    """Cast the bias to another dtype; what is too large becomes the largest number, not infinity."""
+    """Cast the bias to `dtype`; a number that is too large becomes the largest finite one, not infinity."""
     if bias.dtype == dtype:
         return bias
     limits = torch.finfo(dtype)
@@ -64,7 +64,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, call: _Call) -> Tensor:
     if call.sink is not None:
         return _attend_with_sink(query, key, value, call, call.sink)
     mask, bias, is_causal, scale = call.mask, call.bias, call.is_causal, call.scale
-    # Without a head axis, torch would make a tensor of all weights.
+    # Without a head axis, torch would build a tensor of all weights.
     if alone := query.ndim == 3:
         query, key, value = (x.unsqueeze(1) for x in (query, key, value))
         pair = (mask, bias)
@@ -83,7 +83,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, call: _Call) -> Tensor:
     if is_causal and (mask is not None or query.shape[-2] != key.shape[-2]):
         output = _causal_by_blocks(kernel, (query, key, value), mask)
     else:
-        # With as many queries as keys, the kernel's own causal mask is the same as ours.
+        # With as many queries as keys, the kernel's own causal mask equals ours.
         output = kernel(query, key, value, mask, is_causal=is_causal)
     return output[:, 0] if alone else output
 
@@ -91,16 +91,16 @@ def attend(query: Tensor, key: Tensor, value: Tensor, call: _Call) -> Tensor:
 def _attend_with_sink(
     query: Tensor, key: Tensor, value: Tensor, call: _Call, sink: Tensor
 ) -> Tensor:
-    """Attend with one key more that every query sees: its score is the sink of the head, its value 0."""
+    """Attend with an additional key that every query sees; its score is the sink of the head, its value 0."""
     scale = query.shape[-1] ** -0.5 if call.scale is None else call.scale
     k_len = key.shape[-2]
-    # One more column holds the sink of the query's head, 1 in the new key, and 0 in all others.
+    # An additional column holds the sink in the queries, 1 in the new key, and 0 in all other keys.
     column = sink.to(query.dtype).view(-1, 1, 1).expand(*query.shape[:-1], 1)
     query = torch.cat(((query * scale).to(query.dtype), column), dim=-1)
-    # Values as wide as keys, without which a CPU would make a tensor of all weights.
+    # Make the values as wide as the keys; otherwise a CPU would build a tensor of all weights.
     key, value = (F.pad(x, (0, 1, 1, 0)) for x in (key, value))
     key[..., 0, -1] = 1.0
-    # What broadcasts along the keys must not reach the new one.
+    # A mask or bias that broadcasts along the keys must not reach the new key.
     pair = (call.mask, call.bias)
     mask, bias = (x if x is None else x.expand(*x.shape[:-1], k_len) for x in pair)
     mask = None if mask is None else F.pad(mask, (1, 0), value=True)
@@ -112,13 +112,13 @@ def _attend_with_sink(
 def _causal_by_blocks(
     kernel: Callable[..., Tensor], inputs: tuple[Tensor, ...], mask: Tensor | None
 ) -> Tensor:
-    """Attend with one block of queries at a time, to the keys up to its last query; all share `mask`."""
+    """Attend one block of queries at a time, each to the keys up to its last query; all share `mask`."""
     query, key, value = inputs
     # A compiled program would be tied to the number of blocks.
     whole = torch.compiler.is_compiling() or query.shape[-2] <= _CAUSAL_BLOCK
     outputs, seen = [], key.shape[-2] - query.shape[-2]
     for queries in (query,) if whole else query.split(_CAUSAL_BLOCK, dim=-2):
-        # Queries and keys end together, in a block as in the whole; before the first key, there are none.
+        # Queries and keys end together in each block too. A query before the first key sees no keys.
         seen = seen + queries.shape[-2]
         last = seen if whole else max(seen, 0)
         visible = _hide_future(queries.shape[-2], last, device=query.device)
@@ -132,7 +132,7 @@ def _causal_by_blocks(
 def _kernel(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **how: Any
 ) -> Tensor:
-    """Call torch's kernel once, keep a visible NaN, and explain why there is no second derivative."""
+    """Call torch's kernel once, keep a visible NaN, and explain the missing second derivative."""
     compiling, is_causal = torch.compiler.is_compiling(), how.get("is_causal", False)
     # A branch on the length would tie a compiled program to it.
     few = compiling or key.shape[-2] < _KERNEL_KEEPS_NAN_FROM
@@ -143,7 +143,7 @@ def _kernel(
     how["enable_gqa"] = query.shape[:-2] != key.shape[:-2]
     output = F.scaled_dot_product_attention(query, key, value, mask, **how)
     if mask is not None and _exporting():
-        # In ONNX hidden scores are finite: a row that sees nothing would become the mean of the values.
+        # In ONNX, hidden scores are finite, so a row that sees nothing would become the mean of the values.
         seen = mask if mask.dtype == torch.bool else mask > -torch.inf
         output = output.masked_fill(~seen.any(-1, keepdim=True), 0.0)
     if mark:
@@ -155,7 +155,7 @@ def _kernel(
 
 
 def _nan_rows(query: Tensor, key: Tensor, is_causal: bool) -> Tensor:
-    """Output rows that must be NaN, (batch, heads, q_len, 1): their query is bad, or a key that they see."""
+    """Output rows that must be NaN, (batch, heads, q_len, 1), due to their query or a key that it sees."""
     bad_query = ~query.isfinite().all(-1, keepdim=True)
     bad_key = key.isnan().any(-1, keepdim=True)
     seen = bad_key.cumsum(-2) > 0 if is_causal else bad_key.any(-2, keepdim=True)
@@ -163,7 +163,7 @@ def _nan_rows(query: Tensor, key: Tensor, is_causal: bool) -> Tensor:
 
 
 class _OnlyOnce(torch.autograd.Function):
-    """The identity, whose backward pass raises an error that says what to do."""
+    """The identity; its backward pass raises an error that says what to do."""
 
     generate_vmap_rule = True
 
@@ -184,7 +184,7 @@ class _OnlyOnce(torch.autograd.Function):
 
 
 def _explain_second_derivative(gradients: tuple[Any, ...], _: object) -> Any:
-    """Hook of the fused kernel's backward pass: does nothing unless that pass builds a graph."""
+    """Hook on the fused kernel's backward pass; it does nothing unless that pass builds a graph."""
     if not torch.is_grad_enabled():
         return None
     once: Any = _OnlyOnce.apply
@@ -194,26 +194,26 @@ def _explain_second_derivative(gradients: tuple[Any, ...], _: object) -> Any:
 def clear_unseen(
     key: Tensor, value: Tensor, mask: Tensor, is_causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """Set to 0 what no query may see, so that not even a NaN there reaches a result or a gradient."""
+    """Set keys and values that no query may see to 0, so that no NaN there reaches a result or gradient."""
     if is_causal and mask.shape[-2] > 1:
         mask = mask & _hide_future(mask.shape[-2], key.shape[-2], device=mask.device)
     seen = mask if mask.shape[-2] == 1 else mask.any(-2, keepdim=True)
     seen = seen.transpose(-2, -1)
-    if seen.ndim == 4 and seen.shape[1] > key.shape[1]:  # seen by any head of the group
+    if seen.ndim == 4 and seen.shape[1] > key.shape[1]:  # by any head of the group
         seen = seen.unflatten(1, (key.shape[1], -1)).any(2)
-    # Unlike torch.where, this keeps the strides, on which torch's choice of a kernel depends.
+    # Unlike torch.where, this keeps the strides, which decide which kernel torch chooses.
     return key.masked_fill(~seen, 0.0), value.masked_fill(~seen, 0.0)
 
 
 def softmax(scores: Tensor, mask: Tensor | None, formula: ScoringRule) -> Tensor:
-    """Compute `formula`, if possible in the memory of the scores, which no other code may still need."""
+    """Compute `formula`, if possible in the memory of the scores, which must not be needed afterwards."""
     if not scores.is_cpu:
         return formula(scores, mask)
     if mask is not None:
         if not finite(scores) or not mask.any(-1).all():
             return formula(scores, mask)
-        # Hidden scores need no gradient, since their weight is 0, so autograd need not see the clamp, which
-        # is much faster than torch.where, but would keep a NaN.
+        # Hidden scores have weight 0 and need no gradient, so autograd need not see the clamp. The clamp is
+        # much faster than torch.where, but would keep a NaN.
         limit = torch.where(mask, scores.new_full((), torch.inf), -torch.inf)
         with torch.no_grad():
             scores.clamp_(max=limit)

@@ -1,24 +1,24 @@
 """Exercises as data: a reference, cases, and known wrong answers, each with its cause.
 
-An `Exercise` is written in a few lines, as its example shows, and is then the function that checks a reader's
-answer. Cases and mistakes of the course's own exercises stand in Markdown, where a mistake may be an edit of
-the reference: see `_texts`. How an answer is judged:
+An `Exercise` takes a few lines, as its example shows, and is itself the function that checks a reader's
+answer. The cases and mistakes of the course's own exercises are in Markdown files, where a mistake may be an
+edit of the reference: see `_texts`. An answer is judged in four steps:
 
-1. It is called on every case, and on the last case again. Each call gets new arguments made from the same
-   seed, so a check always gives the same verdict. What raises, returns None, changes its arguments or returns
-   other numbers in the second call is reported at once.
+1. It is called on every case, and on the last case a second time. Each call gets new arguments made from the
+   same seed, so a check always gives the same verdict. An answer that raises, returns None, changes its
+   arguments, or returns different numbers in the second call is reported at once.
 2. If all results agree with the reference (or with one of `accept`), the answer is right. With `gradients`,
    the gradients of the first result for all floating-point arguments must agree too.
-3. Otherwise the results are compared in float64 with those of every known wrong answer. The first one in the
-   list that agrees in *all* cases is named; list the special one before the general one. A wrong answer that
-   raises in a case agrees with an answer that raises there too.
+3. Otherwise, the results are compared in float64 with those of every known wrong answer. The message names
+   the first one in the list that agrees in *all* cases, so list special ones before general ones. If both
+   the answer and a wrong answer raise in a case, they agree there.
 4. If none agrees, `properties` are tried in order on the first case that fails, then general questions: is it
-   the expected result times a number, in another order, flipped, right for some samples only?
+   the expected result times a number, in a different order, flipped, or right for some samples only?
 
-Give cases labels that read well after "for" ("one head", "three heads", "no mask"): an unknown fault is
-reported as "Right for one head, wrong for three heads". Put the simplest case first, make the size of every
-axis a different prime, and let a case leave out one difficulty at a time. `exercise.audit()` returns what is
-wrong with the exercise itself; the tests call it for every exercise.
+Give cases labels that read well after "for" ("one head", "three heads", "no mask"), because an unknown fault
+is reported as "Right for one head, wrong for three heads". Put the simplest case first, make the size of
+every axis a different prime, and leave out one difficulty at a time. `exercise.audit()` returns what is wrong
+with the exercise itself; the tests call it for every exercise.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _NOT_THE_READERS = (*_INSTALLED, str(Path(torch.__file__).parent), "<frozen")
 
 
 class UnfinishedError(NotImplementedError):
-    """Raised by an exercise's `run`; its message says what the answer lacks."""
+    """Raised by the `run` of an exercise; its message says what the answer lacks."""
 
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """The answer of a checker: whether it is `right`, and why, a `message` that begins "Right" or "Not yet".
+    """What a checker returns: whether an answer is `right`, and a `message` that begins "Right" or "Not yet".
 
-    It is true where the answer is right, and a notebook shows its sentence.
+    A verdict is true if the answer is right, and a notebook shows its message.
 
     Raises:
         TypeError: `right` is not a bool, or `message` not a str.
@@ -80,7 +80,7 @@ class Verdict:
         return self.message
 
     def _repr_markdown_(self) -> str:
-        """The same sentence; outside code, nothing in it is taken for formatting."""
+        """The same message; outside code, none of its signs count as formatting."""
         code_or_sign = r"(`[^`]*`)|([\\*_<>$\[\]])"
         return re.sub(code_or_sign, lambda at: at[1] or f"\\{at[2]}", self.message)
 
@@ -91,11 +91,11 @@ class Wrong:
 
     Args:
         name: what is wrong, as a clause: "the softmax runs over the queries".
-        cause: one sentence on why, and what to look at.
+        cause: one sentence on why it is wrong and what to look at.
         answer: a function that makes this mistake.
 
     Raises:
-        TypeError: `name` or `cause` is not a str, or `answer` cannot be called.
+        TypeError: `name` or `cause` is not a str, or `answer` is not callable.
 
     Example:
         >>> Wrong("the mask is inverted", "True means: may attend.", lambda mask: ~mask).name
@@ -114,15 +114,15 @@ class Wrong:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What an answer did in one case: its results, or why there are none."""
+    """The outcome of an answer in one case: its results, or why there are none."""
 
     results: tuple[Any, ...] = ()
     trouble: str = ""  # a clause: "it raises ValueError: ..."
     error: str = ""  # the name of the exception
-    hopeless: bool = False  # no known wrong answer needs to be looked for
+    hopeless: bool = False  # comparing with known wrong answers is pointless
 
     def agrees(self, other: _Outcome, atol: float, rtol: float) -> bool:
-        """Whether both raised the same kind of exception, or returned the same numbers."""
+        """Whether both raised the same kind of exception or returned the same numbers."""
         if self.trouble or other.trouble:
             return self.error == other.error != ""
         pairs = zip(self.results, other.results, strict=False)
@@ -136,25 +136,25 @@ class Exercise:
 
     Args:
         reference: the right answer. The names of its parameters are used in messages.
-        cases: label -> function of a `torch.Generator` that returns the arguments of a call, a tuple (or the
-            only argument). It is called again for every call.
-        wrong: known wrong answers, the special before the general.
-        accept: other answers that are right too, such as another convention.
+        cases: a dict from labels to functions of a `torch.Generator`, which return the arguments of a call as
+            a tuple (or the only argument) and run before every call.
+        wrong: known wrong answers, special ones before general ones.
+        accept: other answers that are also right, such as those of a different convention.
         returns: name and axes of the result, such as "weights (q_len, k_len)"; a tuple for several results.
-        run: how the answer is used in a case, run(answer, *arguments); by default it is called. It can make
-            an object of a class first, or call a method several times.
+        run: how the answer is used in a case, run(answer, *arguments); default: it is called. `run` can first
+            make an object of a class, or call a method several times.
         properties: functions of (arguments, results) that return a clause on what is wrong, or "".
         gradients: compare the gradients of the first result too, in all cases or in those with these labels.
-        detached: accept an answer none of whose results carries a gradient, as under `torch.no_grad()`.
-        arrays: accept what converts to a tensor: NumPy, DLPack, lists of numbers.
-        same_dtype: ask for the reference's dtype, not only for its kind (bool, integer, floating-point).
+        detached: accept an answer whose results carry no gradient, as under `torch.no_grad()`.
+        arrays: accept results that convert to tensors: NumPy, DLPack, lists of numbers.
+        same_dtype: require the reference's dtype, not only its kind (bool, integer, floating-point).
         takes: what the answer is, in words.
         atol: absolute tolerance.
         rtol: relative tolerance.
 
     Raises:
-        TypeError: what should be a function cannot be called, or `wrong` holds something else than `Wrong`.
-        ValueError: there is no case.
+        TypeError: a function is not callable, or `wrong` contains anything other than `Wrong`.
+        ValueError: there are no cases.
 
     Example:
         >>> check_double = Exercise(
@@ -216,14 +216,14 @@ class Exercise:
                     return self._judge_gradients(answer, right)
             raised = next((one.trouble for one in outcomes.values() if one.error), "")
             note = f" ({raised[0].upper()}{raised[1:]}.)" if raised else ""
-            # Where no case gives a number, too many would agree.
+            # If no case gives a number, too many wrong answers would agree.
             if not all(outcome.trouble for outcome in outcomes.values()):
                 for wrong in self._known(outcomes, problems, self._try):
                     return _not_yet(f"{wrong.name}. {wrong.cause}{note}")
             return _not_yet(self._unknown(problems))
 
     def audit(self) -> list[str]:
-        """Return what is wrong with the exercise itself: an empty list, or sentences for its author."""
+        """Tell the author what is wrong with the exercise itself: a list of sentences, which may be empty."""
         rights = map(self, (self.reference, *self.accept))
         found = [f"a right answer is refused: {one}" for one in rights if not one]
         for wrong in self.wrong:
@@ -234,30 +234,30 @@ class Exercise:
 
     # ------------------------------------------------------------------ running an answer
     def _arguments(self, case: str) -> tuple[Any, ...]:
-        """New arguments of a case, the same each time."""
+        """Make the arguments of a case, the same each time."""
         number = list(self.cases).index(case)
         _seed(number)
         made = self.cases[case](torch.Generator().manual_seed(number))
         return made if isinstance(made, tuple) else (made,)
 
     def _named(self, arguments: Sequence[Any]) -> dict[str, Any]:
-        """Arguments by the names that messages give them."""
+        """Arguments by the names that messages use for them."""
         names = list(inspect.signature(self.run or self.reference).parameters)
-        names = names[self.run is not None :]  # the first one of `run` is the answer
+        names = names[self.run is not None :]  # the first name in `run` is the answer
         names += [f"number {i}" for i in range(len(names), len(arguments))]
         return dict(zip(names, arguments, strict=False))
 
     def _call(self, answer: Answer, arguments: tuple[Any, ...]) -> Any:
-        """What an answer returns, or an outcome that says what it raises."""
+        """Return the result of an answer, or an outcome that says what it raises."""
         called = answer if self.run is None else partial(self.run, answer)
         try:
             return called(*arguments)
         except NotImplementedError as error:
-            # `run` says what to write first; anything else was raised by the answer.
+            # `run` raises this error to say what to write first; the answer raises all others.
             why = error if isinstance(error, UnfinishedError) else _raised(error)
             unfinished = f"the {self.takes} is not finished: {why}"
             return _Outcome(trouble=unfinished, hopeless=True)
-        # A KeyboardInterrupt is not caught, so that a reader may stop an endless loop.
+        # A KeyboardInterrupt is not caught, so that a reader can stop an endless loop.
         except (Exception, SystemExit) as error:
             return _Outcome(trouble=_raised(error), error=type(error).__name__)
 
@@ -265,7 +265,7 @@ class Exercise:
         return {case: self._try(answer, case) for case in self.cases}
 
     def _try(self, answer: Answer, case: str, *, seed: int = 0) -> _Outcome:
-        """Use an answer in one case; `seed` is that of what it draws itself."""
+        """Use an answer in one case; `seed` is for the random numbers that it draws itself."""
         arguments = self._arguments(case)
         _seed(seed)
         returned = self._call(answer, arguments)
@@ -305,14 +305,14 @@ class Exercise:
         return ""
 
     def _blunder(self, answer: Answer, outcomes: Mapping[str, _Outcome]) -> str:
-        """What makes a closer look useless, as a sentence."""
+        """A sentence on a problem that makes a closer look pointless, or ""."""
         troubles = {outcome.trouble for outcome in outcomes.values()}
         for case, outcome in outcomes.items():
             if outcome.hopeless:
                 where = f"for {case}, " if len(troubles) > 1 else ""
                 return where + outcome.trouble
         fine = [case for case, outcome in outcomes.items() if not outcome.trouble]
-        # The last case: it is seldom the simplest one, and a state that was kept has grown by then.
+        # The last case is seldom the simplest, and a state that an answer keeps has grown by then.
         if not fine or outcomes[fine[-1]].agrees(
             self._try(answer, fine[-1], seed=1), self.atol, self.rtol
         ):
@@ -326,7 +326,7 @@ class Exercise:
     def _problems(
         self, outcomes: Mapping[str, _Outcome], right: Answer
     ) -> dict[str, str]:
-        """A clause for each case, "" where the outcome is right."""
+        """A clause for each case; "" if the outcome is right."""
         wanted = self._tried(right)
         return {
             case: got.trouble or self._problem(case, got.results, wanted[case].results)
@@ -348,7 +348,7 @@ class Exercise:
     def _difference(
         self, case: str, position: int, results: tuple[Any, ...], right: Any
     ) -> str:
-        """What is wrong with one result, "" if nothing is."""
+        """What is wrong with one result; "" if nothing is."""
         (name, axes), mine = self._title(position), results[position]
         if isinstance(mine, str) or isinstance(right, str):
             return "" if mine == right else f"{name} is {mine!r}"
@@ -376,7 +376,7 @@ class Exercise:
         self, found: Mapping[str, _Outcome], problems: Mapping[str, str], probe: Answer
     ) -> Iterator[Wrong]:
         """The known wrong answers with these outcomes."""
-        # Most known answers differ in the cases that fail, so these are compared first.
+        # Most known wrong answers differ in the cases that fail, so these are compared first.
         order = sorted(found, key=lambda case: not problems[case])
         for wrong in self.wrong:
             probed = ((found[case], probe(wrong.answer, case)) for case in order)
@@ -384,7 +384,7 @@ class Exercise:
                 yield wrong
 
     def _unknown(self, problems: Mapping[str, str]) -> str:
-        """The first case that fails, and those that do not."""
+        """A message about the first case that fails, and the cases that do not."""
         fails = next(case for case in problems if problems[case])
         passed = [case for case in problems if not problems[case]]
         start = f"right for {_list(passed[:3])}, wrong" if passed else "wrong"
@@ -428,7 +428,7 @@ class Exercise:
             causes = "`.detach()`, `.data`, `.item()`, NumPy, `no_grad`"
             trouble = f"no result carries a gradient: was it detached ({causes})?"
             return _Outcome(trouble=trouble, error="detached")
-        # A dot product with fixed numbers, all different.
+        # The loss is the dot product with fixed numbers, all different.
         ramp = torch.linspace(0.5, 1.5, first.numel()).to(first).view(first.shape)
         total, inputs = (first * ramp).sum(), [leaf for _, leaf in leaves]
         try:
@@ -462,7 +462,7 @@ class Exercise:
 
     # ------------------------------------------------------------------ words
     def _place(self, case: str) -> str:
-        """A case with the sizes of its arguments."""
+        """A case in words, with the sizes of its arguments."""
         shapes = [
             f"{name} {tuple(one.shape)}"
             for name, one in self._named(self._arguments(case)).items()
@@ -507,7 +507,7 @@ def randn(generator: torch.Generator, *sizes: int) -> Float[Tensor, "..."]:
 def rows_sum_to_one(
     position: int = 0,
 ) -> Callable[[tuple[Any, ...], tuple[Any, ...]], str]:
-    """A property for `Exercise`: the rows of the result at `position` add up to 1, or are all zeros.
+    """A property for `Exercise`: each row of the result at `position` adds up to 1 or is all zeros.
 
     Raises:
         TypeError: `position` is not an int.
@@ -535,7 +535,7 @@ def _check_callable(name: str, value: object) -> None:
 
 
 def _seed(number: int) -> None:
-    """Seed what an answer draws on a CPU; `torch.manual_seed` would look for every kind of device, slowly."""
+    """Seed the draws of an answer on a CPU; `torch.manual_seed` is slow, since it looks for other devices."""
     torch.default_generator.manual_seed(number)
 
 
@@ -558,7 +558,7 @@ def _results(number: int) -> str:
 
 
 def _list(labels: Sequence[str]) -> str:
-    """Labels as in "a, b and c"; where one holds a comma, semicolons separate them."""
+    """Join labels as in "a, b and c"; if one contains a comma, semicolons separate them."""
     if len(labels) < 2:
         return "".join(labels)
     if any("," in label for label in labels):
@@ -567,7 +567,7 @@ def _list(labels: Sequence[str]) -> str:
 
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """All tensors in an argument with their names: itself, those in a list, the parameters of a module."""
+    """All tensors in an argument, with names: itself, those in a list, or the parameters of a module."""
     if isinstance(value, Tensor):
         yield name, value
     elif _is_array(value) and value.dtype != object:
@@ -582,12 +582,12 @@ def _named(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_array(value: object) -> bool:
-    """Whether a value is NumPy's, which need not be there."""
+    """Whether a value comes from NumPy, which need not be installed."""
     return type(value).__module__ == "numpy" and hasattr(value, "__array__")
 
 
 def _as_tensor(value: Any, arrays: bool) -> Any:
-    """A result as a detached tensor, or a string; a TypeError says what it is instead."""
+    """Return a result as a detached tensor, or as a string; raise a TypeError if it is neither."""
     if value is None:
         raise TypeError("None")
     if isinstance(value, Tensor):
@@ -618,7 +618,7 @@ def _kind(tensor: Tensor) -> str:
 
 
 def _same(mine: Any, other: Any, atol: float, rtol: float) -> bool:
-    """Equal within the tolerance, in float64; NaN equals NaN."""
+    """Whether two results are equal within the tolerance, in float64; NaN equals NaN."""
     if isinstance(mine, str) or isinstance(other, str):
         return type(mine) is type(other) and bool(mine == other)
     if mine.shape != other.shape:
@@ -640,7 +640,7 @@ def _raised(error: BaseException) -> str:
 
 
 def _no_way_back(error: RuntimeError) -> str:
-    """Why autograd could not compute gradients, as a clause."""
+    """A clause on why autograd could not compute gradients."""
     if "inplace" in str(error):
         return (
             "the backward pass needs a tensor as it was, and it was changed in place later (`x[t] = ...`, "
@@ -650,7 +650,7 @@ def _no_way_back(error: RuntimeError) -> str:
 
 
 def _line_of(error: BaseException) -> tuple[int, str]:
-    """Number and text of the last line of the reader's own code; (0, "") if there is none."""
+    """Number and text of the last line in the reader's own code; (0, "") if there is none."""
     number, text, trace = 0, "", error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
@@ -666,9 +666,9 @@ def _line_of(error: BaseException) -> tuple[int, str]:
 def _compare(
     axes: tuple[str, ...], mine: Tensor, right: Tensor, atol: float, rtol: float
 ) -> str:
-    """How two tensors of the same shape differ, as the rest of a clause."""
+    """How two tensors of the same shape differ, as the end of a clause."""
     if right.dtype == torch.bool:
-        # One False alone is no inversion.
+        # A single False is not an inversion.
         if mine.numel() > 1 and torch.equal(mine, ~right):
             return "is inverted: False where True is expected, and the reverse"
         place = (mine != right).nonzero()[0].tolist()

@@ -10,14 +10,14 @@ r"""Cases and known mistakes as an author writes them: in a Markdown file beside
     - **the mask is inverted.** True means that the query may attend to the key.
       - `lambda q_len, k_len: ~causal_mask(q_len, k_len)`
 
-The section has the name of the exercise. An item that begins with bold text is a mistake: its name, its
-cause, and below it what makes the mistake. That is one edit or several of the source of the reference, a
+The section has the name of the exercise. An item that begins with bold text is a mistake. It has a name, a
+cause and, below them, code that makes the mistake: one edit or several of the source of the reference, a
 function or class, together with the functions and classes of its module that it uses. The old text must
-stand there exactly once (`\n` begins a new line), and the new one may be one of several: `0` → `1` or `2`
-makes two answers. What no edit says shortly is an expression whose value is a wrong answer. Every other
-item is a case: its label, and the arguments of the call, which may use the generator `g`. The code may
-use the names of the module and of `mha_lib`, and torch, F, nn, ceil, sqrt, partial and randn. Paragraphs,
-and headings of other levels, are for authors.
+occur there exactly once (`\n` begins a new line). There may be several new texts: `0` → `1` or `2` makes
+two wrong answers. If no short edit makes the mistake, write an expression whose value is a wrong answer.
+Every other item is a case. It has a label and the arguments of the call, which may use the generator `g`.
+The code may use the names of the module and of `mha_lib`, and torch, F, nn, ceil, sqrt, partial and randn.
+Paragraphs, and headings of other levels, are for authors.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ import mha_lib
 from mha_lib._judging import Answer, Exercise, Wrong, randn
 
 _Names: TypeAlias = dict[str, Any]
-_Edit: TypeAlias = tuple[int, str, str]  # its line, the old text and the new one
+_Edit: TypeAlias = tuple[int, str, str]  # its line, the old text and the new text
 _GIVEN = {**vars(mha_lib), "torch": torch, "F": F, "nn": nn, "randn": randn}
 _GIVEN |= {"ceil": ceil, "sqrt": sqrt, "partial": partial}
 _EDIT = re.compile(r"(`+)(.+?)\1 → (.+)")
 _NEW = re.compile(r"(`+)(.*?)\1(?: or |$)")
 _ANSWER = re.compile(r"(`+)(.+)\1")
-# How an item is written, and this in words.
+# The form of each kind of item, as a pattern and in words.
 _FORMS = {
     "mistakes": (r"\*\*(.+?)\.\*\*\s*(\S.*)", "a mistake is `**its name.** its cause`"),
     "cases": (
@@ -69,14 +69,14 @@ class _Item:
 
 
 class Texts:
-    """The Markdown file beside a module; call it with what only Python can say to make an exercise.
+    """The Markdown file beside a module; call it with the parts that need Python to make an exercise.
 
     Args:
         module: the name of the module, `__name__`.
-        few: an exercise may have fewer than three mistakes.
+        few: whether an exercise may have fewer than three mistakes.
 
     Raises:
-        ValueError: the text is not as described above; the message begins with file and line.
+        ValueError: the text does not have the form above; the message begins with file and line.
     """
 
     def __init__(self, module: str, *, few: bool = False) -> None:
@@ -95,10 +95,10 @@ class Texts:
         names: _Names | None = None,
         **options: Any,
     ) -> Exercise:
-        """An exercise with the cases and mistakes of a section, and other options of `Exercise`.
+        """Make an exercise from the cases and mistakes of a section and further options of `Exercise`.
 
-        Mistakes of other sections follow those of its own in `also`. Where a function makes the exercise,
-        `names` are its own names that the code of the section uses.
+        Mistakes of the sections in `also` follow those of its own. If a function makes the exercise, `names`
+        are the local names that the code of the section uses.
         """
         wrong = (*self.mistakes(name, reference, names), *also)
         if len({one.name for one in wrong}) < 3 and not self._few:
@@ -108,7 +108,7 @@ class Texts:
         return Exercise(reference=reference, cases=cases, wrong=wrong, **options)
 
     def cases(self, name: str, names: _Names | None = None) -> dict[str, Answer]:
-        """The cases of a section: label -> function of a generator."""
+        """The cases of a section, as a dict from labels to functions of a generator."""
         known = self._names(names)
         return {
             match[1]: self._value(item.line, f"lambda g: ({match[3]})", known)
@@ -148,7 +148,7 @@ class Texts:
             yield item, match
 
     def _answers(self, item: _Item, reference: Any, names: _Names) -> list[Answer]:
-        """The wrong answers of a mistake: one that all edits make together, or all expressions."""
+        """The wrong answers of a mistake: one made by all edits together, or one for each expression."""
         if not item.below:
             raise self._error(item.line, "nothing below this mistake says what it does")
         edits = [match for one in item.below if (match := _EDIT.fullmatch(one.text))]
@@ -171,7 +171,7 @@ class Texts:
     def _edited(
         self, line: int, reference: Any, names: _Names, edits: Iterable[_Edit]
     ) -> Answer:
-        """The reference with other text in its source."""
+        """The reference with edited source."""
         if reference is None:
             lacking = "there is no reference whose source could be edited"
             raise self._error(line, lacking)
@@ -200,7 +200,7 @@ class Texts:
         return ValueError(f"{self.path}:{line}: {problem}")
 
     def _read(self) -> None:
-        """Collect the items of each section; lines that are indented further continue an item."""
+        """Collect the items of each section; a line with a deeper indentation continues an item."""
         items: list[_Item] = []
         last: _Item | None = None
         lines = self.path.read_text(encoding="utf-8").splitlines()
@@ -221,7 +221,7 @@ class Texts:
 
 
 def _source(thing: Any, known: list[Any]) -> str:
-    """The source of a function or class, after that of what it uses of its own module."""
+    """The source of a function or class, preceded by that of everything it uses from its own module."""
     known.append(thing)
     source = textwrap.dedent(inspect.getsource(thing))
     for node in ast.walk(ast.parse(source)):

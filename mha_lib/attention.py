@@ -1,7 +1,7 @@
-"""Attention: a softmax turns scores into weights, and the weights give a mean of the values.
+"""Attention: a softmax turns scores into weights, and the output is the weighted mean of the values.
 
-The mathematics comes first, then the functions that check their arguments and call it. Where no weights are
-requested, torch's kernel is faster (`_fast.py`).
+The mathematics comes first, then the functions that check their arguments and call it. If the weights are not
+requested, torch's faster kernel is used (`_fast.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _read(
     if call.bias is not None:
         scores = scores + _fast.fit_bias(call.bias, scores.dtype)
     softmax = partial(_softmax, sink=call.sink)
-    # Where no other code holds these scores. A compiler manages memory itself.
+    # Their memory may be reused if no other code holds these scores. A compiler manages memory itself.
     own = call.rule is None and call.sink is None
     if own and not torch.compiler.is_compiling() and scores.numel() >= _fast.REUSE_FROM:
         softmax = partial(_fast.softmax, formula=_softmax)
@@ -41,9 +41,9 @@ def _read(
 
 
 def _softmax(scores: Tensor, mask: Tensor | None, sink: Tensor | None = None) -> Tensor:
-    """Softmax over the visible keys, and the sink of each head; a row without a visible key becomes zeros."""
+    """Softmax over the visible keys and the sink of each head; a row without a visible key becomes zeros."""
     if mask is not None:
-        # A row of only -inf would become NaN. Its scores are set to 0, and the mask makes its weights 0.
+        # A row of only -inf would become NaN, so its scores are set to 0, and the mask makes its weights 0.
         fill = torch.where(mask.any(-1, keepdim=True), -torch.inf, 0.0)
         scores = torch.where(mask, scores, fill)
     if sink is not None:  # one more score in each row, whose weight is not returned
@@ -61,32 +61,32 @@ def _pool(
     dropout_p: float,
     softmax: ScoringRule = _softmax,
 ) -> _Pair:
-    """Mean of the values, weighted by the softmax of the scores; and the weights, before dropout."""
+    """Mean of the values, weighted by the softmax of the scores; also returns the weights before dropout."""
     weights = softmax(scores, mask)
     kept = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
     return kept @ value, weights
 
 
 class _Call(NamedTuple):
-    """How to attend: all that a call says beside query, key and value; already checked."""
+    """How to attend: all arguments of a call except query, key and value, already checked."""
 
     mask: Tensor | None  # aligned with the scores, as is the bias
     bias: Tensor | None
     is_causal: bool
     dropout_p: float
     need_weights: bool
-    rule: ScoringRule | None  # None: the scaled dot product, as torch's kernel has it
+    rule: ScoringRule | None  # None: the scaled dot product of torch's kernel
     scale: float | Tensor | None
-    sink: Tensor | None = None  # (num_heads,), a score in every row that has no key
+    sink: Tensor | None = None  # (num_heads,): a score in every row, without a key
 
 
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, call: _Call
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention on either path."""
+    """Run the readable or the fast path."""
     rule, mask, device = call.rule, call.mask, query.device.type
     if rule is None and device != "meta" and torch.is_autocast_enabled(device):
-        # Cast as autocast does, then switch it off: it would round the scores too.
+        # Cast as autocast does, then switch it off, because it would round the scores too.
         dtype, inputs = torch.get_autocast_dtype(device), (query, key, value)
         narrow = (x if x.dtype == torch.float64 else x.to(dtype) for x in inputs)
         query, key, value = narrow
@@ -159,10 +159,10 @@ def attention_pooling(
         scores: (..., q_len, k_len), from any scoring function.
         value: (..., k_len, value_dim).
         mask: bool, True = may attend, see `masked_softmax`.
-        dropout_p: probability that a weight is dropped before the mean; others grow by 1 / (1 - dropout_p).
+        dropout_p: probability that a weight is set to 0; the others are multiplied by 1 / (1 - dropout_p).
 
     Returns:
-        (output, weights): (..., q_len, value_dim) and (..., q_len, k_len). Weights are those before dropout.
+        (output, weights): (..., q_len, value_dim) and, before dropout, (..., q_len, k_len).
 
     Raises:
         TypeError: a tensor is not floating-point, or `mask` is not bool.
@@ -182,7 +182,7 @@ def attention_pooling(
     _checks.check_probability("dropout_p", dropout_p)
     if mask is not None:
         mask = masking.align_mask(mask, scores.shape)
-        # A NaN that no query may see would survive a weight of 0.
+        # A NaN that no query may see would survive a weight of 0, since 0 * NaN is NaN.
         value = torch.where(mask.any(-2).unsqueeze(-1), value, 0.0)
     half = scores.dtype in _HALF
     wide = (scores.float(), value.float()) if half else (scores, value)
@@ -209,40 +209,40 @@ def dot_product_attention(
 ]:
     """Scaled dot-product attention, softmax(QKᵀ / √d) V (Vaswani et al., 2017, equation 1).
 
-    With `need_weights` it is `attention_pooling` of `scaled_dot_product_score`, step by step. Without,
-    torch's fused kernel computes the same, and the weights never exist as a tensor (Dao et al., 2022). Half
-    precision is computed in float32 and returned in its own dtype. Only the path with weights can be
-    differentiated twice. On a CPU, torch falls back to a tensor of all weights where `dropout_p` is above 0,
-    `attn_bias` requires grad, or values are not as wide as keys.
+    With `need_weights`, it is `attention_pooling` of `scaled_dot_product_score`, step by step. Without it,
+    torch's fused kernel computes the same output, and the weights never exist as a tensor (Dao et al., 2022).
+    Half-precision inputs are computed in float32 and returned in their own dtype. Only the path with weights
+    can be differentiated twice. On a CPU, torch falls back to a tensor of all weights if `dropout_p` is above
+    0, `attn_bias` requires grad, or the values are not as wide as the keys.
 
-    What a key or a value holds never matters where no query may see the key, not even NaN or infinity. A NaN
-    that a query does see is never hidden; torch's kernel, or a NaN in a value, may spoil other rows too.
+    A key that no query may see never affects the result, even if it or its value contains NaN or infinity. A
+    NaN that a query does see is never hidden; torch's kernel, or a NaN in a value, may spoil other rows too.
 
     Args:
         query: (batch, q_len, d) or (batch, num_heads, q_len, d).
-        key: (batch, k_len, d) or (batch, num_kv_heads, k_len, d). Where num_kv_heads divides num_heads,
-            query heads share key heads in groups of neighbours (Ainslie et al., 2023).
+        key: (batch, k_len, d) or (batch, num_kv_heads, k_len, d). If num_kv_heads divides num_heads, groups
+            of neighbouring query heads share a key head (Ainslie et al., 2023).
         value: (batch, k_len, value_dim) or (batch, num_kv_heads, k_len, value_dim).
         attn_mask: bool, True = may attend, (q_len, k_len), (batch, q_len, k_len) or
             (batch, num_heads, q_len, k_len); axes of size 1 broadcast.
-        attn_bias: finite numbers that are added to the scores, (q_len, k_len) or of the rank of the scores;
-            axes of size 1 broadcast. `alibi_bias` and `T5RelativeBias` return such biases.
+        attn_bias: finite numbers that are added to the scores, (q_len, k_len) or of the same rank as the
+            scores; axes of size 1 broadcast. `alibi_bias` and `T5RelativeBias` return such biases.
         key_mask: bool, True = may attend, (batch, k_len), for all queries of a sample.
         valid_lens: number of visible keys, integers (batch,) or (batch, q_len).
         is_causal: hide the future; queries and keys end together, see `causal_mask`.
-        scale: factor of the dot products, a number or a tensor of shape () or (num_heads, 1, 1), which may be
-            learned; default 1 / √d.
-        softcap: limit for the scores before the bias, see `softcap_scores`; with it, the readable path runs.
+        scale: factor for the dot products, a number or a tensor of shape () or (num_heads, 1, 1), which may
+            be learned; default 1 / √d.
+        softcap: limit for the scores before the bias, see `softcap_scores`; it turns off the fused kernel.
         dropout_p: probability that a weight is dropped; applied whenever it is above 0, as in `F.dropout`.
-        need_weights: return the weights as well.
+        need_weights: whether to return the weights as well.
 
     Returns:
         (output, weights): output (batch, [num_heads,] q_len, value_dim); weights before dropout,
-        (batch, [num_heads,] q_len, k_len), or None without `need_weights`. A query that may attend to nothing
-        gives zeros.
+        (batch, [num_heads,] q_len, k_len), or None without `need_weights`. For a query that may attend to
+        nothing, both are zeros.
 
     Raises:
-        TypeError: wrong dtype of a tensor or mask.
+        TypeError: a tensor or mask has the wrong dtype.
         ValueError: shapes do not fit, a length is outside 0..k_len, `attn_bias` is not finite, `scale` or
             `softcap` is not positive, or `dropout_p` is outside 0..1.
 

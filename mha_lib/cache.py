@@ -1,4 +1,4 @@
-"""What decoding remembers: the keys and values of the tokens that a layer has already seen."""
+"""The cache for decoding: the keys and values of the tokens that a layer has already seen."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _Held: TypeAlias = tuple[Tensor, Tensor, Tensor | None]  # keys, values, visible
 class KeyValueCache:
     """Keys and values of one attention layer, projected once and kept (Shazeer, 2019, §2.4).
 
-    A layer that is given a cache appends the keys and values of the new tokens and attends to all it holds.
-    A sequence can therefore be fed token by token, or in chunks of any size, with the same result as in one
-    call. The cache is the only argument that a layer changes; make a new one for each layer and each batch.
-    Decode under `torch.no_grad()`: otherwise the cache keeps the graph of every step alive.
+    A layer that is given a cache appends the keys and values of the new tokens and attends to everything in
+    the cache. You can therefore feed a sequence token by token, or in chunks of any size, and get the same
+    result as in one call. The cache is the only argument that a layer changes; make a new one for each layer
+    and each batch. Decode under `torch.no_grad()`; otherwise the cache keeps the graph of every step alive.
 
-    A batch may hold sequences of different lengths: `valid_lens` says how many of a chunk's tokens are real;
-    the others become slots that no query sees. Masks and biases of a later call have a column for each slot;
-    `positions` gives the position of the token in each slot, for ALiBi, T5 or a window.
+    A batch may contain sequences of different lengths. `valid_lens` says how many tokens of a chunk are real;
+    the others become slots that no query sees. In later calls, masks and biases have a column for each slot.
+    For ALiBi, T5 or a window, `positions` gives the position of the token in each slot.
 
     Example:
         >>> from mha_lib import MultiHeadAttention
@@ -39,12 +39,12 @@ class KeyValueCache:
         (5, True)
     """
 
-    # Keys, values and `visible`; replaced as a whole, so that a cache is never half changed.
+    # Keys, values and `visible`, replaced together so that a cache is never half changed.
     _held: tuple[Shaped[Tensor, "..."] | None, ...] = (None, None, None)
 
     @property
     def keys(self) -> Tensor | None:
-        """Keys of all slots, (batch, num_kv_heads, len, head_dim), already rotated; None if empty."""
+        """Keys of all slots, (batch, num_kv_heads, len, head_dim), already rotated, or None if empty."""
         return self._held[0]
 
     @keys.setter
@@ -53,7 +53,7 @@ class KeyValueCache:
 
     @property
     def values(self) -> Tensor | None:
-        """Values of all slots, (batch, num_kv_heads, len, value_dim); None if empty."""
+        """Values of all slots, (batch, num_kv_heads, len, value_dim), or None if empty."""
         return self._held[1]
 
     @values.setter
@@ -66,14 +66,14 @@ class KeyValueCache:
         return self._held[2]
 
     def _checked(self, name: str, tensor: Tensor) -> Tensor:
-        """Return what replaces all keys or values, if it has as many slots: positions count them."""
+        """Return a replacement for keys or values, which must keep the slots that `positions` counts."""
         if getattr(tensor, "shape", ())[2:3] != (held := len(self),):
             rule = f"keep the {held} slots of the cache, which crop and append change"
             raise _checks.refusal(name, rule, tensor)
         return tensor
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KeyValueCache:
-        """Copy what is held, also where it belongs to a graph."""
+        """Copy the contents, even if they belong to a graph."""
         return copy.copy(self)._change(Tensor.clone)
 
     def _change(self, change: Callable[[Tensor], Tensor]) -> KeyValueCache:
@@ -81,7 +81,7 @@ class KeyValueCache:
         return self
 
     def crop(self, length: int) -> KeyValueCache:
-        """Forget all slots but the first `length`, as after refused drafts of tokens; return this cache.
+        """Forget all slots but the first `length`, as after draft tokens are rejected; return this cache.
 
         Raises:
             TypeError: `length` is not an int.
@@ -98,14 +98,14 @@ class KeyValueCache:
         return self._change(lambda tensor: tensor.narrow(tensor.ndim // 2, 0, length))
 
     def reorder(self, samples: Integer[Tensor, " batch"]) -> KeyValueCache:
-        """Give each place of the batch what another sample remembers, as a beam does; return this cache.
+        """Rearrange the samples of the batch, as beam search does; return this cache.
 
-        `samples` are integers (batch,), which sample each place takes over. There may be more or fewer places
-        than before.
+        `samples` are integers (batch,): for each sample of the new batch, the index of the old sample that it
+        continues. The new batch may be larger or smaller.
 
         Raises:
-            TypeError: `samples` does not hold integers.
-            ValueError: `samples` has another shape, or names a sample that is not there.
+            TypeError: `samples` does not contain integers.
+            ValueError: `samples` has the wrong shape, or names a sample that does not exist.
 
         Example:
             >>> cache, keys = KeyValueCache(), torch.rand(2, 1, 3, 4)
@@ -122,7 +122,7 @@ class KeyValueCache:
         """Move keys and values to another device or dtype; return this cache.
 
         Raises:
-            RuntimeError: torch does not have that device.
+            RuntimeError: torch does not support that device.
 
         Example:
             >>> cache, keys = KeyValueCache(), torch.rand(2, 1, 3, 4)
@@ -134,12 +134,12 @@ class KeyValueCache:
         return self._change(lambda x: x.to(device, dtype if x.ndim == 4 else None))
 
     def __len__(self) -> int:
-        """Number of slots in use; a mask for the next call has a column for each, and for each new key."""
+        """Number of slots in use; a mask for the next call has a column for each slot and each new key."""
         return 0 if self.keys is None else self.keys.shape[2]
 
     @property
     def lens(self) -> Int[Tensor, " batch"]:
-        """Number of real tokens of each sample, int64 (batch,), which is the position of its next token.
+        """Number of real tokens of each sample, int64 (batch,); this is the position of its next token.
 
         Raises:
             ValueError: the cache is still empty, so the batch size is not known.
@@ -155,10 +155,10 @@ class KeyValueCache:
     ) -> tuple[Int[Tensor, "*batch q_len"], Int[Tensor, "*batch k_len"]]:
         """Positions of queries and keys in the next call, for masks and biases that depend on distance.
 
-        The call has `q_len` queries and adds `new` keys, by default as many. The positions of the queries are
-        (q_len,) or (batch, q_len), those of all keys (len(cache) + new,) or (batch, len(cache) + new); with a
-        batch axis where the cache holds samples of different lengths. Slots that no query sees have the
-        position of the token before them.
+        The call has `q_len` queries and adds `new` keys, by default `q_len`. The query positions are (q_len,)
+        and the key positions (len(cache) + new,). If the cache contains samples of different lengths, both
+        have a batch axis: (batch, q_len) and (batch, len(cache) + new). A slot that no query sees has the
+        position of the token before it.
 
         Raises:
             TypeError, ValueError: a length is not an int, or is negative.
@@ -195,20 +195,20 @@ class KeyValueCache:
         (batch, num_kv_heads, new, value_dim).
 
         Returns:
-            (keys, values, visible): all that the cache holds, new tokens last, and which slots hold a real
-            token, bool (batch, k_len), or None where all do.
+            (keys, values, visible): everything in the cache, new tokens last, and which slots hold a real
+            token: bool (batch, k_len), or None if all of them do.
 
         Raises:
-            TypeError: wrong dtype, or not the dtype of the cache.
-            ValueError: the shapes do not fit each other or the cache, another device, or a length outside
-                0..new. The cache is then unchanged.
+            TypeError: a dtype is wrong, or differs from that of the cache.
+            ValueError: the shapes do not fit each other or the cache, a device differs, or a length is
+                outside 0..new. The cache is then unchanged.
         """
         _checks.check_chunk(keys, values, self._held)
         visible = self._seen(keys.shape, valid_lens, keys.device)
         return self._extend(keys, values, visible)
 
     def _seen(self, sizes: Sequence[int], lens: Any, device: Device) -> Tensor | None:
-        """Check a chunk with keys of `sizes`; return what is `visible` once it is appended."""
+        """Check a chunk whose keys have these `sizes`; return `visible` as it will be after the chunk."""
         self.check_fits(sizes, lens)
         past, new, visible = len(self), sizes[2], self.visible
         if visible is not None:
@@ -219,7 +219,7 @@ class KeyValueCache:
         return visible
 
     def _extend(self, keys: Tensor, values: Tensor, visible: Tensor | None) -> _Held:
-        """Append a chunk that was checked."""
+        """Append a chunk that has been checked."""
         if self.keys is not None and self.values is not None:
             keys = torch.cat((self.keys, keys), dim=2)
             values = torch.cat((self.values, values), dim=2)
@@ -232,7 +232,7 @@ class KeyValueCache:
         """Check a chunk with keys of `sizes` (batch, num_kv_heads, new, head_dim) before it is computed.
 
         Raises:
-            TypeError: `valid_lens` does not hold integers.
+            TypeError: `valid_lens` does not contain integers.
             ValueError: the sizes do not match the cache, or `valid_lens` is not (batch,) or not in 0..new.
         """
         if self.keys is not None:
@@ -250,7 +250,7 @@ class KeyValueCache:
 def _new_positions(
     cache: KeyValueCache | None, q_len: int, new: int, device: Device
 ) -> Positions:
-    """Positions of queries and new keys: both end together, and continue where the cache ends."""
+    """Positions of queries and new keys, which end together and continue where the cache ends."""
     longest = max(q_len, new)
     positions = torch.arange(longest, device=device)
     if cache is not None:  # each sample may have its own end

@@ -1,8 +1,8 @@
-"""Published models from their files into our blocks, and back: BERT, GPT-2, Llama, Mistral, Qwen2 and Qwen3.
+"""Read published models into our blocks and write them back: BERT, GPT-2, Llama, Mistral, Qwen2 and Qwen3.
 
-A checkpoint is a folder with `config.json` and the weights, in `model.safetensors` or in several files that
-`model.safetensors.index.json` lists. Only safetensors files are read: nothing is unpickled, so no file can
-run code. Files that do not fit are refused with what differs, and nothing half loaded is returned.
+A checkpoint is a folder that contains `config.json` and the weights, either in `model.safetensors` or in
+several files that `model.safetensors.index.json` lists. Only safetensors files are read. Nothing is
+unpickled, so no file can run code. If files do not fit, an error says how, and no model is returned.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mha_lib.rotary_scaling import _KINDS, RotaryScaling
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _INDEX = "model.safetensors.index.json"
-_HEADS = ("cls.", "lm_head.")  # how names of output layers begin
+_HEADS = ("cls.", "lm_head.")  # prefixes of output layers
 _DTYPES = ("F64", "F32", "F16", "BF16")
 
 
@@ -37,28 +37,28 @@ def load_checkpoint(
 ) -> Bert | GPT2 | Llama:
     """Read a model of BERT's, GPT-2's, Llama's, Mistral's, Qwen2's or Qwen3's family from its files.
 
-    The network is used only if `revision` is given: then `source` is a name on the Hugging Face hub. Of BERT,
-    the classifier for pairs of sentences is left out. Files of a bare `BertModel` or `LlamaModel` give a
-    model with `head=False`, whose logits are None. The model, a `Llama` also for Mistral and Qwen, is in eval
-    mode, with parameters of the dtype of the file. Dropout is not carried over. Where rotary positions are
-    scaled to longer texts, `max_len` is the length that they are scaled to. Relative positions, windows in
-    some of the layers and quantized weights are refused.
+    The network is used only if `revision` is given, and `source` is then a name on the Hugging Face hub.
+    BERT's classifier for pairs of sentences is left out. Files of a bare `BertModel` or `LlamaModel` give a
+    model with `head=False`, whose logits are None. The model is in eval mode, its parameters have the dtype
+    of the file, and Mistral and Qwen models are of class `Llama`. Dropout is not carried over. If rotary
+    positions are scaled to longer texts, `max_len` is the scaled length. Relative positions, windows in only
+    some layers, and quantized weights are not supported.
 
-    Damage inside the numbers of a file leaves the file readable; only `sha256` finds it.
+    A file whose numbers are damaged can still be read; only `sha256` detects the damage.
 
     Args:
-        source: a folder; or, with `revision`, a name on the hub such as "openai-community/gpt2", which needs
-            the package huggingface_hub.
-        revision: a commit, 40 hexadecimal digits, which what was downloaded must belong to; or a branch such
-            as "main", which may change.
+        source: a folder; or, with `revision`, a name on the hub such as "openai-community/gpt2", which
+            requires the package huggingface_hub.
+        revision: a commit, 40 hexadecimal digits, which is compared with that of the download; or a branch
+            such as "main", which may change.
         sha256: the digest of `model.safetensors`, or a dict from file names to digests, which must name every
             file of weights and may name others. Digests are compared before any of these files is parsed.
 
     Raises:
-        TypeError: an argument is of the wrong type.
+        TypeError: an argument has the wrong type.
         FileNotFoundError: there is no such folder, or a file of the checkpoint is missing.
         ValueError: a digest differs, a file is damaged or has an unsafe name, the family or an option is not
-            supported, or tensors are missing, left over or of another shape. The message says which.
+            supported, or tensors are missing, left over or of the wrong shape. The message says which.
 
     Example:
         >>> import tempfile
@@ -89,7 +89,7 @@ def load_checkpoint(
                 rule = "name every file of weights"
                 raise refusal("sha256", rule, f"none for {name}")
             stored |= _open(opened, _existing(folder, name), held)
-        # The names in files of a model without output layers lack the prefix.
+        # In files of a model without output layers, names have no prefix.
         bare = not any(name.startswith(family.prefix) for name in stored)
         head = not bare or _has_head(family, config, stored)
         model = _build(family, config, head=head)
@@ -100,14 +100,14 @@ def load_checkpoint(
 
 
 def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
-    """Write a model as the files of its family, which `load_checkpoint` and HuggingFace's transformers read.
+    """Write a model as files of its family, which `load_checkpoint` and HuggingFace's transformers can read.
 
-    They are `config.json` and `model.safetensors` in `folder`, which is made if it does not exist. The
-    model's dropout is not written.
+    The files are `config.json` and `model.safetensors` in `folder`, which is created if it does not exist.
+    Dropout is not written.
 
     Raises:
-        TypeError: `model` is of another class, or `folder` is not a path.
-        ValueError: a part of the model was changed, so that the files of the family cannot describe it.
+        TypeError: `model` is of the wrong class, or `folder` is not a path.
+        ValueError: the model was changed in a way that files of its family cannot describe.
 
     Example:
         >>> import tempfile
@@ -130,7 +130,7 @@ def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
         raise refusal("model", rule, "one whose parts were changed")
     family = FAMILIES[kind]
     architecture, prefix = family.architecture, ""
-    if not model.head:  # the names of a bare model lack the prefix
+    if not model.head:  # names of a bare model have no prefix
         architecture, prefix = re.sub("For.*", "Model", architecture), family.prefix
     config: dict[str, Any] = {"model_type": kind, "architectures": [architecture]}
     config |= {"bos_token_id": None, "eos_token_id": None, **entries}
@@ -148,7 +148,7 @@ def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
 
 
 def _names(family: Family, model: Model) -> dict[str, list[str]]:
-    """Each tensor that the files must hold -> the parameters of ours whose rows it consists of."""
+    """Map each tensor that the files must contain to our parameters whose rows it consists of."""
     names, blocks = dict(family.layers), "encoder.blocks"
     for i in range(len(model.encoder.blocks)):
         for ours, theirs in family.block.items():
@@ -163,13 +163,13 @@ def _names(family: Family, model: Model) -> dict[str, list[str]]:
 
 
 def _swap(family: Family, name: str, tensor: Tensor) -> Tensor:
-    """Transpose the matrices that the family stores as (in, out); undone by a second call."""
+    """Transpose a matrix that the family stores as (in, out); a second call undoes this."""
     layer = name.split(".")[-2]
     return tensor.mT if layer in family.transposed and tensor.ndim == 2 else tensor
 
 
 def _read(family: Family, model: Model, stored: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Read the tensors of the model by our names, after names, shapes and dtypes were compared."""
+    """Read the tensors of the model by our names, after comparing names, shapes and dtypes."""
     own = {name: tensor.shape for name, tensor in model.named_parameters()}
     wanted = _names(family, model)
     extra = [
@@ -202,13 +202,13 @@ def _read(family: Family, model: Model, stored: Mapping[str, Any]) -> dict[str, 
         rows = _swap(family, name, stored[name][:])
         pieces = rows.split([own[target][0] for target in targets])
         for target, piece in zip(targets, pieces, strict=True):
-            # What was read may be a view of the file, which others may change.
+            # The tensor may be a view of the file, which other programs may change.
             tensors[target] = piece.clone(memory_format=torch.contiguous_format)
     return tensors
 
 
 def _refuse_different(what: str, lists: Mapping[str, Collection[str]]) -> None:
-    """Raise if one of the lists holds names; the message has the first of each."""
+    """Raise unless all lists are empty; the message quotes the first name of each."""
     parts = []
     for kind, names in lists.items():
         some = ", ".join(sorted(names)[:3])
@@ -222,7 +222,7 @@ def _refuse_different(what: str, lists: Mapping[str, Collection[str]]) -> None:
 def _with_todays_names(
     family: Family, stored: Mapping[str, Any], bare: bool
 ) -> dict[str, Any]:
-    """Rename what older files, and files of models without output layers, name differently."""
+    """Rename tensors that have different names in older files and in files without output layers."""
     renamed: dict[str, Any] = {}
     for old, tensor in stored.items():
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", old))
@@ -237,7 +237,7 @@ def _with_todays_names(
 def _has_head(
     family: Family, config: Mapping[str, Any], stored: Collection[str]
 ) -> bool:
-    """Whether bare files hold an output nevertheless, or its numbers are those of the embedding."""
+    """Whether the model has a head: the files contain one, or the embedding is its output matrix."""
     if family.model is GPT2 or any(name.startswith(_HEADS) for name in stored):
         return True
     tied: bool = {**family.defaults, **config}.get("tie_word_embeddings", True)
@@ -245,15 +245,15 @@ def _has_head(
 
 
 def _one_of(table: Mapping[str, Any], key: Any, entry: str, why: str = "") -> Any:
-    """What an entry of the configuration stands for; raise if the table does not hold it."""
-    if key not in tuple(table):  # it may be of any type
+    """Look up the meaning of an entry of the configuration; raise if the table does not contain it."""
+    if key not in tuple(table):  # the key may be of any type, even unhashable
         rule = f"be one of {', '.join(table)}"
         raise refusal(f"{entry} in {_CONFIG}", rule, f"{key!r}{why}")
     return table[key]
 
 
 def _build(family: Family, config: Mapping[str, Any], *, head: bool) -> Model:
-    """Build the model that a configuration describes on the meta device: shapes without numbers."""
+    """Build the model that a configuration describes, on the meta device: shapes without numbers."""
     rotary = _rotary_of(config)
     options = {**family.defaults, **config, **rotary}
     missing = {key for key in family.settings.values() if key not in options}
@@ -272,7 +272,7 @@ def _build(family: Family, config: Mapping[str, Any], *, head: bool) -> Model:
     try:
         if family.model is GPT2 and arguments["hidden_dim"] is None:
             arguments["hidden_dim"] = 4 * arguments["embed_dim"]
-        if arguments.get("window") is not None:  # theirs counts the token itself
+        if arguments.get("window") is not None:  # files count the token itself
             arguments["window"] = (arguments["window"] - 1, 0)
         if family.model is Llama:
             scaling = _scaling_of(rotary, arguments["max_len"])
@@ -285,7 +285,7 @@ def _build(family: Family, config: Mapping[str, Any], *, head: bool) -> Model:
 
 
 def _rotary_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of rotary positions; transformers 5 writes even the base there."""
+    """The settings of rotary positions, among which transformers 5 writes even the base."""
     for name in ("rope_parameters", "rope_scaling"):
         found = config.get(name) or {}
         if not isinstance(found, dict):
@@ -296,7 +296,7 @@ def _rotary_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names_of_scaling(kind: str) -> dict[str, str]:
-    """Arguments of `RotaryScaling` -> entries of the settings of rotary positions."""
+    """Map arguments of `RotaryScaling` to entries of the settings of rotary positions."""
     names = {"factor": "factor", "trained_len": "original_max_position_embeddings"}
     if kind == "llama3":
         names |= {"low": "low_freq_factor", "high": "high_freq_factor"}
@@ -316,7 +316,7 @@ def _scaling_of(rotary: Mapping[str, Any], max_len: int) -> RotaryScaling | None
     given = {
         key: value
         for key, value in rotary.items()
-        # Whole columns as ends of the ramp are what YaRN does unless told otherwise.
+        # By default, YaRN's ramp starts and ends at whole columns.
         if value is not None and key not in rest and (key, value) != ("truncate", True)
     }
     unknown = [f"{key} of rotary positions" for key in given.keys() - ours.keys()]
@@ -328,7 +328,7 @@ def _scaling_of(rotary: Mapping[str, Any], max_len: int) -> RotaryScaling | None
 
 
 def _describe(family: Family, model: Any) -> dict[str, Any]:
-    """The configuration of a model; empty if a model built from it would be another one."""
+    """The configuration of a model; empty if a model built from it would differ."""
     try:
         block = model.encoder.blocks[0]
         attention, hidden = block.self_attention, block.feed_forward
@@ -369,13 +369,13 @@ def _describe(family: Family, model: Any) -> dict[str, Any]:
 
 
 def _looks(model: Model) -> tuple[str, dict[str, Any]]:
-    """What a model is, apart from its numbers: its text shows all settings; dropout does not count."""
+    """Describe a model apart from its numbers by its class, its settings without dropout, and its shapes."""
     text = re.sub(r"Dropout\(p=[^,]*", "Dropout(", repr(model))
     return text, {name: tensor.shape for name, tensor in model.state_dict().items()}
 
 
 def _find_folder(source: object, revision: str | None) -> Path:
-    """The folder of a checkpoint; downloads it if a revision is given."""
+    """Return the folder of a checkpoint; download it if a revision is given."""
     _check_path("source", source)
     if revision is None:
         folder = Path(str(source))
@@ -401,7 +401,7 @@ def _find_folder(source: object, revision: str | None) -> Path:
 
 
 def _weight_files(folder: Path) -> dict[str, set[str] | None]:
-    """The files of weights, each with the tensors that the index says are in it; None without an index."""
+    """Map each file of weights to the tensors that the index says it contains, or None without an index."""
     if (folder / _WEIGHTS).is_file():
         return {_WEIGHTS: None}
     if not (folder / _INDEX).is_file():
@@ -420,7 +420,7 @@ def _weight_files(folder: Path) -> dict[str, set[str] | None]:
 
 
 def _open(opened: ExitStack, path: Path, held: set[str] | None) -> dict[str, Any]:
-    """What a file holds: tensors of which only shape and dtype are read yet."""
+    """The tensors in a file; so far, only their shapes and dtypes have been read."""
     library = _safetensors()
     try:
         file: Any = opened.enter_context(library.safe_open(path, framework="pt"))
@@ -436,7 +436,7 @@ def _open(opened: ExitStack, path: Path, held: set[str] | None) -> dict[str, Any
 
 
 def _safetensors() -> Any:
-    """The package that reads and writes the files; nothing else in the library needs it."""
+    """Import the package that reads and writes the files; nothing else in the library needs it."""
     try:
         import safetensors.torch
     except ImportError as error:
@@ -445,7 +445,7 @@ def _safetensors() -> Any:
 
 
 def _existing(folder: Path, name: str) -> Path:
-    """The path of a file directly in `folder`; names come from files that others wrote."""
+    """The path of a file directly in `folder`; its name may come from a download and is not trusted."""
     if Path(name).name != name or "\\" in name:
         raise refusal("files of a checkpoint", "be named without a folder", f"{name!r}")
     if not (folder / name).is_file():

@@ -1,4 +1,4 @@
-"""Is my attention right? Judge anybody's attention against the formula in float64, and name its fault.
+"""Is my attention right? Judge any attention against the formula in float64, and name its fault.
 
     >>> from torch.nn.functional import scaled_dot_product_attention
     >>> check(scaled_dot_product_attention, tries=["scores", "masks"])
@@ -9,11 +9,11 @@ From a shell, with exit status 1 if something is wrong (`--help` lists the optio
 
     python -m mha_lib.conformance my_package.my_module:my_attention
 
-For other languages, `--vectors` prints cases as JSON, and `--results FILE` judges what came back. In pytest,
-`-p mha_lib.pytest_plugin` brings the fixture `assert_conforms`.
+For other languages, `--vectors` prints cases as JSON, and `--results FILE` judges the results. In pytest,
+`-p mha_lib.pytest_plugin` provides the fixture `assert_conforms`.
 
-An *aspect* of attention, such as its masks, is one `Exercise` of `_judging`. Its cases, and known
-faults as edits of the formula below, stand in `conformance.md`.
+Each *aspect* of attention, such as its masks, is an `Exercise` of `_judging`. `conformance.md` contains its
+cases and known faults; the faults are edits of the formula below.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Linear: TypeAlias = tuple[Tensor, Tensor | None]
 Projections: TypeAlias = Mapping[str, Any]
 Layer: TypeAlias = tuple[Mapping[str, Linear], int]  # projections and head_dim
 
-# What is wrong in what an aspect builds on would be found again, and not be recognized.
+# A fault in an aspect that others build on would appear in them again, and not be recognized there.
 _BUILDS_ON: dict[str, tuple[str, ...]] = {
     "scores": (),
     "masks": ("scores",),
@@ -79,7 +79,7 @@ def _attention(
     is_causal: bool = False,
     sink: Tensor | None = None,
 ) -> Tensor:
-    """Attention of heads in float64; what no query sees is cleared, and neighbouring heads share keys."""
+    """Attention of heads in float64; keys that no query sees are cleared; neighbouring heads share keys."""
     query, key, value = query.double(), key.double(), value.double()
     group = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
@@ -96,7 +96,7 @@ def _attention(
     weights = torch.where(visible, scores, fill).softmax(-1) * visible
     if sink is None:
         return weights @ value
-    # The softmax with one logit more: exp(sink) joins the denominator, and no value belongs to it.
+    # A softmax with an additional logit: exp(sink) joins the denominator, but has no value.
     limit = sink.double().view(-1, 1, 1)
     hidden = scores.masked_fill(~visible, -torch.inf)
     total = hidden.logsumexp(-1, keepdim=True)
@@ -121,7 +121,7 @@ def _layer(
     linear: Mapping[str, Linear],
     head_dim: int,
 ) -> Tensor:
-    """The formula between the projections of a layer, which are in float64."""
+    """The formula between the projections of a layer, in float64."""
     inputs = zip(NAMES[:3], (query, key, value), strict=True)
     projected = [F.linear(x.double(), *linear[name]) for name, x in inputs]
     split = (x.unflatten(-1, (-1, head_dim)).transpose(1, 2) for x in projected)
@@ -175,7 +175,7 @@ def _inputs(
     head_dim: int = HEAD_DIM,
     widths: tuple[int, ...] | None = None,
 ) -> tuple[Tensor, ...]:
-    """Query, key and value of heads; or of a layer, whose widths these are."""
+    """Query, key and value of heads or, if widths are given, of a layer."""
     lens = (q_len, k_len, k_len)
     if widths is not None:
         return tuple(randn(g, BATCH, *size) for size in zip(lens, widths, strict=True))
@@ -184,7 +184,7 @@ def _inputs(
 
 
 def _large(three: tuple[Tensor, ...], factor: float) -> tuple[Tensor, ...]:
-    """Multiply the queries."""
+    """Multiply the queries by `factor`."""
     return factor * three[0], *three[1:]
 
 
@@ -197,20 +197,20 @@ def _spoiled(three: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def _random_mask(g: Generator, samples: int, heads: int) -> Bool[Tensor, "b h q k"]:
-    """Every query sees the first key."""
+    """Draw a mask in which every query sees the first key."""
     mask = torch.rand(samples, heads, Q_LEN, K_LEN, generator=g) > 0.5
     mask[..., 0] = True
     return mask
 
 
 def _padding() -> Bool[Tensor, "b 1 q k"]:
-    """Samples of 5 and 3 keys."""
+    """Mask for samples of 5 and 3 keys."""
     lens = torch.tensor([5, 3]).view(-1, 1, 1, 1)
     return (torch.arange(K_LEN) < lens).expand(-1, 1, Q_LEN, -1)
 
 
 def _blind(g: Generator, queries: int | slice = slice(None)) -> Bool[Tensor, "b 1 q k"]:
-    """These queries of the second sample see nothing."""
+    """Draw a mask in which these queries of the second sample see nothing."""
     mask = _random_mask(g, BATCH, 1)
     mask[1, :, queries] = False
     return mask
@@ -219,9 +219,9 @@ def _blind(g: Generator, queries: int | slice = slice(None)) -> Bool[Tensor, "b 
 # ------------------------------------------------------------------ what is judged
 @dataclass(frozen=True)
 class Report:
-    """What was found, aspect by aspect; true if nothing that was tried is wrong.
+    """The findings, aspect by aspect; true if no aspect that was tried is wrong.
 
-    The `findings` are, for each aspect, its `Verdict`, or why it was not tried.
+    The `findings` give, for each aspect, its `Verdict` or the reason why it was not tried.
 
     Example:
         >>> Report({"scores": Verdict(True, "Right."), "causal": "it takes no `is_causal`"})
@@ -249,7 +249,7 @@ class Report:
 
 @dataclass(frozen=True)
 class _Subject:
-    """Somebody's attention, called as the formula is."""
+    """The attention that is judged, called in the same way as the formula."""
 
     attention: Answer
     positions_first: bool
@@ -290,10 +290,10 @@ class _Subject:
             except (Exception, SystemExit):
                 return "it takes as many key heads as query heads"
         option = _OPTIONS.get(aspect, "")
-        called = getattr(self.attention, "forward", self.attention)  # of a module
+        called = getattr(self.attention, "forward", self.attention)  # for a module
         try:
             parameters = inspect.signature(called).parameters
-        except (TypeError, ValueError):  # it is not written in Python
+        except (TypeError, ValueError):  # the function is not written in Python
             unseen = f"whether it takes `{option}` cannot be seen; name {aspect!r} in `tries`"
             return unseen if option else ""
         kinds = [one.kind for one in parameters.values()]
@@ -336,7 +336,7 @@ def _double(array: Any) -> Tensor:
 
 
 def _torch_layer(layer: nn.MultiheadAttention) -> Answer:
-    """Torch's own layer with (batch, len, width) and a mask of four axes, True = hidden."""
+    """Torch's own layer, called with (batch, len, width) and a mask of four axes, True = hidden."""
 
     def attend(*inputs: Tensor) -> Tensor:
         hidden = inputs[3] if len(inputs) > 3 else None
@@ -363,31 +363,31 @@ def check(
     """Compare an attention with the formula in float64, and name its fault.
 
     A function is called with query (batch, num_heads, q_len, head_dim), key and value
-    (batch, num_heads, k_len, head_dim), and, where a case has one, a mask of four axes,
-    (batch or 1, num_heads or 1, q_len, k_len), as its fourth argument. It returns the output, or a tuple that
-    begins with it. `is_causal=True` and `sink=` (num_heads,) are passed to those that have such parameters.
+    (batch, num_heads, k_len, head_dim), and, if the case has one, a mask of four axes,
+    (batch or 1, num_heads or 1, q_len, k_len), as its fourth argument. It must return the output, or a tuple
+    that begins with it. Only functions with such parameters get `is_causal=True` and `sink=` (num_heads,).
 
-    A layer is called with query (batch, q_len, embed_dim), key (batch, k_len, kdim) and value
-    (batch, k_len, vdim), and the mask. Its own projections are read, and the whole of it is compared.
+    A layer is called with query (batch, q_len, embed_dim), key (batch, k_len, kdim), value
+    (batch, k_len, vdim) and the mask. The formula uses the layer's own projections, so the whole is compared.
 
     The `Report` says aspect by aspect "right", "wrong" with the fault and its cause, or "not tried".
 
     Args:
         attention: a function, a module with `q_proj`, `k_proj`, `v_proj`, `out_proj` and `num_heads`, or an
             `nn.MultiheadAttention`.
-        projections: the four projections of a layer that keeps them elsewhere, by these names: each an
-            `nn.Linear`, a weight (out, in), or (weight, bias); torch tensors or arrays. With it, any callable
-            is a layer.
-        num_heads: of a layer that does not say it.
+        projections: the four projections, by these names, of a layer that stores them elsewhere: each an
+            `nn.Linear`, a weight (out, in), or (weight, bias), as torch tensors or arrays. With them, any
+            callable counts as a layer.
+        num_heads: number of heads of a layer that has no such attribute.
         layout: axes of queries, keys, values and outputs of a function, "bhld" or "blhd".
-        mask: what it takes: "visible" (bool, True = may attend), "hidden" (bool, True = may not), or "added"
+        mask: kind of mask: "visible" (bool, True = may attend), "hidden" (bool, True = may not), or "added"
             (0 and -inf, added to the scores).
-        arrays: "torch" or "numpy", which also serves JAX, TensorFlow and MLX: what they return is converted.
+        arrays: "torch"; or "numpy", also for JAX, TensorFlow and MLX, whose results are converted.
         tries: which of `ASPECTS` to try; default all that the signature allows.
 
     Raises:
-        TypeError: `attention` cannot be called.
-        ValueError: an option is none of its choices, or a layer lacks projections or a number of heads.
+        TypeError: `attention` is not callable.
+        ValueError: an option is not one of its choices, or a layer lacks projections or a number of heads.
 
     Example:
         >>> def mine(query, key, value, mask=None):
@@ -438,7 +438,7 @@ def _evaluating(attention: object) -> Iterator[None]:
 
 
 def _bound(exercise: Exercise, given: Mapping[str, Any]) -> Exercise:
-    """The exercise whose right and wrong answers get these arguments beside those of the cases."""
+    """The exercise, with these arguments passed to its answers in addition to those of the cases."""
     right, known = partial(exercise.reference, **given), exercise.wrong
     wrong = [replace(one, answer=partial(one.answer, **given)) for one in known]
     return replace(exercise, reference=right, wrong=wrong)
@@ -460,7 +460,7 @@ def _aspect(name: str, layer: Layer | None = None, num_heads: int = HEADS) -> Ex
 
 
 def _judge(subject: _Subject, tries: Collection[str] | None, *layer: Any) -> Report:
-    """Try one aspect after another; `layer` is what `_aspect` takes of one."""
+    """Try one aspect after another; `layer` are the arguments of `_aspect` for a layer."""
     findings: dict[str, Verdict | str] = {}
     for name in ASPECTS if tries is None else filter(tries.__contains__, ASPECTS):
         reason = subject.lacks(name) if tries is None else ""
@@ -477,12 +477,12 @@ def check_rotary(
 ) -> Verdict:
     """Check a function that rotates queries or keys by their positions (Su et al., 2021), and name its fault.
 
-    The function `rotate` takes x (batch, num_heads, len, head_dim) and positions (len,), integers; it returns
+    The function `rotate` takes x (batch, num_heads, len, head_dim) and integer positions (len,); it returns
     x, rotated by the angles position * base^(-2i / head_dim). If `interleaved`, columns 2i and 2i + 1 are a
-    pair; otherwise the columns of a pair lie half of the width apart.
+    pair; otherwise the columns of a pair are half of the width apart.
 
     Raises:
-        TypeError: `rotate` cannot be called, `base` is not a number, or `interleaved` not a bool.
+        TypeError: `rotate` is not callable, `base` is not a number, or `interleaved` not a bool.
         ValueError: `base` is not positive.
 
     Example:
@@ -495,7 +495,7 @@ def check_rotary(
     _checks.check_positive("base", base)
     _checks.check_type("interleaved", interleaved, bool)
     returns = "rotated (batch, num_heads, len, head_dim)"
-    # In float32, an angle of 1,000 has three digits behind the point.
+    # In float32, an angle of 1,000 is precise to three decimal places.
     near: Any = {"atol": 1e-3, "rtol": 1e-3}
     exercise = _texts("rotary", reference=_rotary, returns=returns, **near)
     return _bound(exercise, {"base": base, "interleaved": interleaved})(rotate)
@@ -512,7 +512,7 @@ def check_decoding(
 
     The function `start` has no arguments and begins a sequence, with an empty cache. It returns a function of
     query, key and value of the new tokens, each (batch, num_heads, new, head_dim), that returns their output.
-    With `rotary`, queries and keys are rotated by their positions inside.
+    With `rotary`, this function must rotate queries and keys by their positions.
     Arguments and errors are those of `conformance.check_rotary`, which explains `base` and `interleaved`.
 
     Example:
@@ -548,7 +548,7 @@ def check_decoding(
 
 # ------------------------------------------------------------------ other languages, and the shell
 def _plain(value: Any) -> Any:
-    """A tensor as nested lists, with "NaN" for what JSON lacks."""
+    """A tensor as nested lists, with "NaN" for NaN, which JSON lacks."""
     if isinstance(value, Tensor):
         return _plain(value.tolist())
     if isinstance(value, list):
@@ -557,10 +557,10 @@ def _plain(value: Any) -> Any:
 
 
 def vectors() -> dict[str, Any]:
-    """The cases of a function as what JSON can hold, for attention in another language.
+    """The cases of a function in a form that JSON supports, for attention in another language.
 
-    Of {"format", "cases"}, each case names its aspect and holds `query`, `key` and `value` (batch, num_heads,
-    len, head_dim), `mask` (True = may attend; or None), `is_causal` and `sink`. NaN is the string "NaN".
+    In the dict of "format" and "cases", each case has its aspect, `query`, `key`, `value` (batch, num_heads,
+    len, head_dim), `mask` (True = may attend, or None), `is_causal` and `sink`. NaN is the string "NaN".
 
     Example:
         >>> vectors()["cases"][0]["aspect"]
@@ -576,10 +576,10 @@ def vectors() -> dict[str, Any]:
 
 
 def check_results(results: Sequence[Any]) -> Report:
-    """Judge what an attention in another language made of `vectors`.
+    """Judge the results of an attention in another language for the cases of `vectors`.
 
-    The `results` hold for each case its output (batch, num_heads, q_len, head_dim) as nested lists, "NaN" or
-    NaN where it is none; or None where the attention cannot do what the case asks, whose aspect is not tried.
+    The `results` contain, for each case, the output (batch, num_heads, q_len, head_dim) as nested lists with
+    NaN or "NaN", or None if the attention does not support the case, whose aspect is then not tried.
 
     Raises:
         TypeError: `results` is not a list or tuple.
@@ -600,7 +600,7 @@ def check_results(results: Sequence[Any]) -> Report:
         outputs[case["aspect"]].append(_read(number, result))
     findings: dict[str, Verdict | str] = {}
     for aspect, mine in outputs.items():
-        # An exercise calls its answer on every case in turn, and on the last one again.
+        # An exercise calls its answer on every case in turn, and on the last one twice.
         replies = iter([*mine, mine[-1]])
         findings[aspect] = "there is no result"
         if not any(one is None for one in mine):
@@ -619,17 +619,17 @@ def _read(number: int, result: Any) -> Tensor | None:
 
 
 def _numbers(value: Any) -> Any:
-    """Nested lists of numbers, of lists in which a string such as "NaN" may stand for one."""
+    """Convert nested lists, in which a string such as "NaN" may stand for a number, to numbers."""
     return [_numbers(one) for one in value] if isinstance(value, list) else float(value)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run with the `arguments` of a command line, by default the present one; see `--help`.
+    """Run with the `arguments` of a command line, by default those of this process; see `--help`.
 
-    The exit status is 0 if all is right, 1 if something is wrong, 2 if it could not be tried.
+    The exit status is 0 if everything is right, 1 if something is wrong, 2 if it could not be tried.
 
     Raises:
-        SystemExit: the arguments do not fit.
+        SystemExit: the arguments are invalid.
 
     Example:
         >>> main(["torch.nn.functional:scaled_dot_product_attention", "--tries", "scores"])
@@ -656,7 +656,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             if not (given.attention or "").partition(":")[2]:
                 parser.error("an attention is needed, as module:function")
-            sys.path.insert(0, "")  # as `python -m` finds modules
+            sys.path.insert(0, "")  # find modules as `python -m` does
             options = {name: getattr(given, name) for name in (*_CHOICES, "tries")}
             report = check(pkgutil.resolve_name(given.attention), **options)
     except (ImportError, AttributeError, OSError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Conversion to and from other libraries: torch's own layers, and masks that are added to the scores."""
+"""Convert to and from other libraries: torch's own layers, and masks that are added to the scores."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 _Layer = TypeVar("_Layer", bound="MultiHeadAttention")
 _Own = TypeVar("_Own", bound="_TorchTwin")
 
-# In a mask that is added to the scores, numbers up to this one mean "hidden".
+# In a mask that is added to the scores, this number and everything below it mean "hidden".
 _HIDDEN = -1e4
 
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 
 def mask_from_additive(mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
-    """Turn a mask of numbers from another library into ours, bool, True = may attend.
+    """Turn a mask of numbers from another library into ours: bool, True = may attend.
 
-    Two kinds exist. One is added to the scores: 0 where a query may attend, -inf, the smallest number of a
-    dtype, or another number of at most -10,000 where it may not (torch's float masks, HuggingFace's extended
-    masks). The other holds 1 where a query may attend and 0 where it may not (HuggingFace's
-    `attention_mask`). A mask of floats that are all 0 counts as the first kind and hides nothing; a mask of
-    integers always counts as the second. Any shape is kept; pass one of (batch, k_len) as `key_mask`.
+    There are two kinds. One is added to the scores: 0 where a query may attend; -inf, the smallest number of
+    a dtype, or any number of at most -10,000 where it may not (torch's float masks, HuggingFace's extended
+    masks). The other contains 1 where a query may attend and 0 where it may not (HuggingFace's
+    `attention_mask`). A mask of floats that are all 0 is of the first kind and hides nothing; a mask of
+    integers is always of the second. The shape is kept; pass a result of (batch, k_len) as `key_mask`.
 
     Raises:
-        TypeError: `mask` is not a tensor, or is already bool: torch's own bool masks mean the opposite of
-            ours, so write `~mask` for one of those.
-        ValueError: `mask` holds other numbers, as a bias does.
+        TypeError: `mask` is not a tensor, or is already bool. Torch's own bool masks mean the opposite of
+            ours, so convert one of those with `~mask`.
+        ValueError: `mask` contains other numbers, as a bias does.
 
     Example:
         >>> mask_from_additive(torch.tensor([0.0, -torch.inf])).tolist()
@@ -95,7 +95,7 @@ def _layer_to_torch(layer: MultiHeadAttention) -> nn.MultiheadAttention:
 
 
 def _made_like(layer: Any, cls: Any, **options: Any) -> Any:
-    """A layer of class `cls` with the sizes of `layer` and no numbers; no random numbers are drawn."""
+    """Return a layer of class `cls` with the sizes of `layer` but no numbers; nothing random is drawn."""
     weight, bias = layer.out_proj.weight, layer.out_proj.bias is not None
     options |= {name: getattr(layer, name) for name in ("kdim", "vdim", "dropout")}
     options |= {"bias": bias, "device": "meta", "dtype": weight.dtype}
@@ -106,7 +106,7 @@ def _made_like(layer: Any, cls: Any, **options: Any) -> Any:
 def _pairs(
     ours: MultiHeadAttention, theirs: nn.MultiheadAttention
 ) -> list[tuple[list[Tensor], Any]]:
-    """Tensors of our layer, each with the tensor of torch's layer that holds their rows."""
+    """Pair tensors of our layer with the tensor of torch's layer that contains their rows."""
     projections = (ours.q_proj, ours.k_proj, ours.v_proj)
     weights = [proj.weight for proj in projections]
     pairs: list[tuple[list[Tensor], Any]] = [(weights, theirs.in_proj_weight)]
@@ -121,7 +121,7 @@ def _pairs(
 
 
 def _copy(targets: list[Tensor], *sources: Tensor) -> None:
-    """Copy the rows of the sources into the targets, which are trainable if the sources are."""
+    """Copy the rows of the sources into the targets, which become trainable if the sources are."""
     trained = [source.requires_grad for source in sources]
     if len(set(trained)) > 1:
         rule = "all be trained or all be frozen, since torch's layer holds them as one parameter"
@@ -136,9 +136,9 @@ def _copy(targets: list[Tensor], *sources: Tensor) -> None:
 
 
 def _plain(name: str, part: Any) -> Any:
-    """Return `part` if it is a plain linear layer or, if `name` is that of a norm, a plain layer norm."""
+    """Return `part` if it is a plain linear layer or, for the name of a norm, a plain layer norm."""
     kind = nn.LayerNorm if "norm" in name else nn.Linear
-    # A wrapper may be a subclass that computes something else, and bear the name of what it wraps.
+    # A wrapper may be a subclass that has the name of the wrapped class and computes something else.
     if not isinstance(part, kind) or type(part).forward is not kind.forward:
         found = f"{type(part).__name__} of {type(part).__module__}; merge or remove a wrapper first"
         raise refusal(name, f"be a {kind.__name__}", found)
@@ -168,11 +168,11 @@ def _check_biases(parts: dict[str, Any]) -> None:
 
 
 def _one_dropout(module: nn.Module, names: Iterable[str]) -> float:
-    """The probability that all dropouts of a block share."""
+    """The probability shared by all dropouts of a block."""
     found = {}
     for name in names:
         part: Any = module.get_submodule(name)
-        # An attention has its dropout as a number, a dropout layer as its p.
+        # An attention layer stores its dropout as a number, a dropout layer as its p.
         of_attention = getattr(part, "dropout", 0.0)
         found[name] = getattr(part, "p", of_attention)
     if len(set(found.values())) > 1:
@@ -181,7 +181,7 @@ def _one_dropout(module: nn.Module, names: Iterable[str]) -> float:
 
 
 def _activation_name(activation: Any) -> str:
-    """Our name for the activation of torch's layer."""
+    """Our name for the activation in torch's layer."""
     if activation in (torch.relu, F.relu) or isinstance(activation, nn.ReLU):
         return "relu"
     exact = getattr(activation, "approximate", "none") == "none"
@@ -197,7 +197,7 @@ def _torch_kind(decodes: bool, what: str) -> Any:
 
 
 def _names(decodes: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Our names -> torch's names, for the attentions and the other layers of a block."""
+    """Map our names to torch's names, for the attention layers and the other layers of a block."""
     attentions = {"self_attention": "self_attn"}
     parts = {"feed_forward.up_proj": "linear1", "feed_forward.down_proj": "linear2"}
     parts["self_attention_norm"] = "norm1"
@@ -211,7 +211,7 @@ def _names(decodes: bool) -> tuple[dict[str, str], dict[str, str]]:
 class _TorchTwin(nn.Module):
     """Base class of blocks and stacks: conversion from torch's module of the same kind, and back."""
 
-    _attention: ClassVar[type[MultiHeadAttention]]  # of a block
+    _attention: ClassVar[type[MultiHeadAttention]]  # the attention layer of a block
 
     @classmethod
     def from_torch(cls: type[_Own], module: nn.Module) -> _Own:
@@ -221,18 +221,18 @@ class _TorchTwin(nn.Module):
         `nn.TransformerDecoderLayer`, a `TransformerEncoder` an `nn.TransformerEncoder`, a
         `TransformerDecoder` an `nn.TransformerDecoder`.
 
-        The result takes (batch, len, embed_dim) whatever `batch_first` is, and our masks: True = may attend,
-        the inverse of torch's. Our decoders are always causal, torch's only with a `tgt_mask`. The final norm
-        of a stack is kept as it is: a stack without one gets none, even after pre-norm layers, and a stack of
-        post-norm layers that has one, as in `nn.Transformer`, keeps it. The result has its own copy of the
-        weights, of the same dtype, device and mode; what is frozen stays frozen.
+        The inputs of the result are (batch, len, embed_dim) whatever `batch_first` is, and in its masks True
+        means may attend, the inverse of torch's. Our decoders are always causal, torch's only with a
+        `tgt_mask`. The final norm of a stack is copied as it is: a stack without one gets none, even after
+        pre-norm layers, and post-norm layers followed by one, as in `nn.Transformer`, keep it. The result has
+        its own copy of the weights, with the same dtype, device and mode; frozen parameters stay frozen.
 
         Raises:
             TypeError: `module`, or a layer of a stack, is not torch's module of this kind.
-            ValueError: `module` has what ours cannot express: an activation other than relu and the exact
-                gelu, dropouts that differ from one another, a memory of another width, a wrapper or another
-                module in place of a linear layer or layer norm, no layers, or what
-                `MultiHeadAttention.from_torch` refuses.
+            ValueError: `module` has a property that ours does not support: an activation other than relu and
+                the exact gelu, dropouts that differ from one another, a memory of a different width, a
+                wrapper or other module in place of a linear layer or layer norm, no layers, or one that
+                `MultiHeadAttention.from_torch` rejects.
 
         Example:
             >>> from mha_lib import EncoderBlock
@@ -246,16 +246,16 @@ class _TorchTwin(nn.Module):
         return ours
 
     def to_torch(self) -> nn.Module:
-        """Copy this module into torch's own of the same kind, see `from_torch`, with `batch_first=True`.
+        """Copy this module into torch's module of the same kind, see `from_torch`, with `batch_first=True`.
 
         Torch's masks are inverted: True hides a key. Torch's decoders are causal only with a `tgt_mask`.
-        Dtype, device and mode are the same, and what is frozen here is frozen there.
+        Dtype, device and mode are the same, and frozen parameters stay frozen.
 
         Raises:
-            TypeError: an attention or feed-forward layer was replaced by another module.
-            ValueError: this module has what torch's cannot express: RMS norms, an activation other than relu
-                and the exact gelu, biases in some parts only, dropouts that differ from one another, a
-                wrapper around a linear layer, or what `MultiHeadAttention.to_torch` refuses.
+            TypeError: an attention or feed-forward layer was replaced by a different module.
+            ValueError: this module has a property that torch's does not support: RMS norms, an activation
+                other than relu and the exact gelu, biases in some parts only, dropouts that differ from one
+                another, a wrapper around a linear layer, or one that `MultiHeadAttention.to_torch` rejects.
 
         Example:
             >>> from mha_lib import TransformerDecoder

@@ -1,4 +1,4 @@
-"""What a Transformer block computes token by token, beside attention: the feed-forward layer and RMS norm."""
+"""The parts of a Transformer block that treat each token separately: the feed-forward layer and RMS norm."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _ACTIVATIONS: dict[str, Any] = {
 class FeedForward(nn.Module):
     """Two linear layers and an activation, applied to each token separately (Vaswani et al., 2017, §3.3).
 
-    FFN(x) = activation(x W₁ + b₁) W₂ + b₂, equation 2. With "swiglu", a third linear layer and SiLU make a
+    FFN(x) = activation(x W₁ + b₁) W₂ + b₂, equation 2. With "swiglu", a third linear layer and SiLU compute a
     gate for each entry of the hidden layer: FFN(x) = (SiLU(x W_gate) ⊙ x W₁) W₂ (Shazeer, 2020, equation 6).
-    Like torch's layers, it drops entries of the hidden layer in training.
+    In training, entries of the hidden layer are dropped, as in torch's layers.
 
     Args:
-        embed_dim, hidden_dim: widths of a token and of the hidden layer, four times as wide in the paper.
+        embed_dim, hidden_dim: widths of a token and of the hidden layer (in the paper, four times as wide).
         dropout: probability that an entry of the hidden layer is dropped, in training only.
-        activation: "relu"; "gelu", x Φ(x) without approximation (Hendrycks & Gimpel, 2016, §2); "gelu_tanh",
-            its approximation 0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))), also there, which GPT-2 was trained
-            with; "silu", x σ(x) (ibid.); or "swiglu", as above, which is Llama's.
-        bias: add b₁ and b₂, as the paper and torch do, and a bias to the gate.
-        device, dtype: of the parameters; by default torch's.
+        activation: "relu"; "gelu", the exact x Φ(x) (Hendrycks & Gimpel, 2016, §2); "gelu_tanh", its
+            approximation 0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))) (ibid.), with which GPT-2 was trained;
+            "silu", x σ(x) (ibid.); or "swiglu", as above, which Llama uses.
+        bias: whether to add b₁ and b₂, as the paper and torch do, and a bias to the gate.
+        device, dtype: device and dtype of the parameters; default torch's.
 
     Raises:
         TypeError: a width is not an int, `dropout` not a number, `activation` not a str.
@@ -74,7 +74,7 @@ class FeedForward(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights from Xavier's uniform distribution (Glorot & Bengio, 2010), zero the biases."""
+        """Draw the weights from Xavier's uniform distribution (Glorot & Bengio, 2010); zero the biases."""
         projections = (self.up_proj, self.down_proj, self.gate_proj)
         for proj in (proj for proj in projections if proj is not None):
             nn.init.xavier_uniform_(proj.weight)
@@ -88,7 +88,7 @@ class FeedForward(nn.Module):
 
         Raises:
             TypeError: `x` is not a floating-point tensor, or not of the layer's dtype.
-            ValueError: `x` has another width.
+            ValueError: `x` has the wrong width.
         """
         _checks.check_width("x", x, self.embed_dim, axes="..., embed_dim")
         activate: Callable[[Tensor], Tensor] = _ACTIVATIONS[self.activation]
@@ -108,7 +108,7 @@ class RMSNorm(nn.Module):
     """Divide each token by its root mean square, then scale each entry (Zhang & Sennrich, 2019, equation 4).
 
     RMSNorm(x) = x / √(mean(x²) + eps) · weight, for tokens of width `embed_dim`. Unlike a layer norm, it
-    subtracts no mean and adds no bias. Half precision is computed in float32 and returned in its own dtype.
+    has no mean and no bias. Half precision is computed in float32 and returned in its own dtype.
 
     Raises:
         TypeError, ValueError: `embed_dim` is not an int or `eps` not a number, or one is not positive.

@@ -1,4 +1,4 @@
-"""Write with a model: one loop for greedy decoding, sampling and beams, decoder-only or encoder–decoder."""
+"""Generate text: one loop for greedy decoding, sampling and beams, decoder-only or encoder–decoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mha_lib.seq2seq import EncoderDecoder, _check_ids, _check_lens, _num_embedd
 
 
 class _Writing(NamedTuple):
-    """What the loop needs of a model: its next logits, and how rows take over what others have written."""
+    """What the loop needs from a model: its next logits, and a way for rows to continue other rows."""
 
     logits: Callable[[Tensor], Tensor]  # new tokens (rows, new) -> (rows, vocab)
     follow: Callable[[Tensor], None]
@@ -29,7 +29,7 @@ def _write(
     stops: Sequence[int],
     choose: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """Continue rows until all stop: tokens (batch, beam_size, new), and their log-probabilities."""
+    """Continue rows until all stop; return tokens (batch, beam_size, new) and their log-probabilities."""
     batch, beam_size, max_new = sizes
     tokens = first.new_empty((batch, beam_size, 0))
     newest, log_probs, ended = first, torch.zeros(()), torch.zeros(())
@@ -39,7 +39,7 @@ def _write(
         steps = logits.log_softmax(-1)
         if step == 0:
             log_probs = steps.new_full((batch, beam_size), -torch.inf)
-            # At first all rows of a beam are the same, so only one of them may be continued.
+            # At first, all rows of a beam are the same, so only one of them may be continued.
             log_probs[:, 0] = 0.0
             ended = torch.zeros_like(log_probs, dtype=torch.bool)
         if beam_size == 1:
@@ -48,7 +48,7 @@ def _write(
             gain = steps.take_along_dim(token.unsqueeze(-1), -1).squeeze(-1)
             log_probs = log_probs + gain.masked_fill(ended, 0.0)
         else:
-            # A row that has ended continues with the stop only, at no cost.
+            # A row that has ended continues with the stop token only, at no cost.
             steps = steps.masked_fill(ended.unsqueeze(-1), -torch.inf)
             if stops:
                 steps[..., stops[0]] = torch.where(ended, 0.0, steps[..., stops[0]])
@@ -71,8 +71,8 @@ def _write(
 def _choice(
     temperature: float, top_k: int | None, top_p: float | None, generator: Any
 ) -> Callable[[Tensor], Tensor]:
-    """After checks, how a token is chosen from logits (batch, vocab): the most probable one, or drawn."""
-    if not _checks.check_number("temperature", temperature) >= 0:  # it may be NaN
+    """Check the options; return a function that chooses tokens from logits (batch, vocab), or draws them."""
+    if not _checks.check_number("temperature", temperature) >= 0:  # also true of NaN
         raise _checks.refusal("temperature", "not be negative", temperature)
     if top_k is not None:
         _checks.check_positive_int("top_k", top_k)
@@ -95,7 +95,7 @@ def _choice(
             least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
             logits = logits.masked_fill(logits < least, -torch.inf)
         if top_p is not None:
-            # A token stays if those that are more probable do not yet reach `top_p` together.
+            # Keep a token if the more probable ones together do not yet reach `top_p`.
             ordered, order = logits.sort(descending=True)
             chances = ordered.softmax(-1)
             out = chances.cumsum(-1) - chances >= top_p
@@ -106,9 +106,9 @@ def _choice(
 
 
 def _continuing(model: GPT2 | Llama, lens: Tensor | None, use_cache: bool) -> _Writing:
-    """A decoder-only model; `lens` are those of the first tokens, which are padded on the right."""
+    """Prepare a decoder-only model; `lens` are the lengths of the prompts, which are padded on the right."""
     cache = model.new_cache() if use_cache else None
-    held: list[Tensor] = []  # without a cache: all tokens, each row's at its beginning
+    held: list[Tensor] = []  # without a cache: all tokens, padded on the right
     sizes: list[Tensor] = []
 
     def logits(new: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def _continuing(model: GPT2 | Llama, lens: Tensor | None, use_cache: bool) -> _W
 def _answering(
     model: EncoderDecoder, memory: Tensor, lens: Tensor | None, use_cache: bool
 ) -> _Writing:
-    """An encoder-decoder; `lens` are those of the sources."""
+    """Prepare an encoder-decoder; `lens` are the lengths of the sources."""
     cache = model.decoder.new_cache() if use_cache else None
     held: list[Tensor] = []
 
@@ -178,34 +178,34 @@ def generate(
 ) -> tuple[Int64[Tensor, "batch beam new"], Float[Tensor, "batch beam"]]:
     """Continue prompts, token by token: greedily, by drawing tokens, or with a beam.
 
-    By default each token is the most probable one. With a `temperature` it is drawn from the softmax of
-    logits / temperature, after `top_k` (Fan et al., 2018, §5.1) and `top_p` (Holtzman et al., 2020, §3.1)
-    have removed what is improbable, in this order. With a `beam_size` above 1, every row is continued with
-    every token, and the most probable ones are kept; lengths are not rewarded.
+    By default, each token is the most probable one. With a `temperature`, each token is drawn from the
+    softmax of logits / temperature after first `top_k` (Fan et al., 2018, §5.1) and then `top_p` (Holtzman
+    et al., 2020, §3.1) have removed improbable tokens. With a `beam_size` above 1, every row is continued
+    with every token, and the most probable rows are kept; long answers get no bonus.
 
     Args:
-        model: see `GPT2`, `Llama` and `EncoderDecoder`; call `model.eval()` first.
-        tokens: prompts (batch, len), padded on the right; the first tokens of the answers of an
-            `EncoderDecoder`.
+        model: a `GPT2`, `Llama` or `EncoderDecoder`; call `model.eval()` first.
+        tokens: prompts (batch, len), padded on the right; for an `EncoderDecoder`, the first tokens of the
+            answers.
         max_new: greatest number of new tokens.
-        source: what an `EncoderDecoder` reads, (batch, source_len); None for other models.
+        source: the sources that an `EncoderDecoder` reads, (batch, source_len); None for other models.
         source_lens: integers (batch,), how many tokens of each source are real; default all.
         prompt_lens: integers (batch,), how many tokens of each prompt are real; default all.
-        stop: the token, or tokens, that end an answer; after it, a row holds the first of them only.
-        temperature: divides the logits before a token is drawn; 0 draws nothing.
-        top_k: draw among the `top_k` most probable tokens.
-        top_p: draw among the fewest tokens whose probabilities reach `top_p` together.
-        beam_size: number of answers for each prompt; above 1, nothing is drawn.
-        generator: where random numbers come from; default torch's own.
-        use_cache: compute only the newest token at each step. The answer is the same without it.
+        stop: the token or tokens that end an answer; the rest of the row is filled with the first of them.
+        temperature: divides the logits before a token is drawn; with 0, no tokens are drawn.
+        top_k: draw from the `top_k` most probable tokens.
+        top_p: draw from the smallest set of tokens whose probabilities together reach `top_p`.
+        beam_size: number of answers for each prompt; above 1, no tokens are drawn.
+        generator: source of random numbers; default torch's own.
+        use_cache: compute only the newest token at each step. The answer is the same without a cache.
 
     Returns:
-        (answers, log_probs): the new tokens (batch, beam_size, new), at most `max_new` of them, and the
-        logarithms of their probabilities by the model, (batch, beam_size), in nats, the most probable first.
+        (answers, log_probs): the new tokens, (batch, beam_size, new), at most `max_new` of them, and their
+        log-probabilities under the model, (batch, beam_size), in nats; the most probable answer is first.
 
     Raises:
-        TypeError: `model` is of another class, a number is not an int or float, `tokens` not int64, or
-            `generator` no generator.
+        TypeError: `model` is of the wrong class, a number is not an int or float, `tokens` is not int64, or
+            `generator` is not a generator.
         ValueError: a number, token or length is out of range, a shape does not fit, prompt and answer
             together are longer than the model's `max_len`, `beam_size` is larger than the vocabulary, or
             options contradict each other.
@@ -231,14 +231,14 @@ def generate(
         rule = "be 0 with a beam, which draws nothing"
         raise _checks.refusal("temperature", rule, temperature)
     _checks.check_type("use_cache", use_cache, bool)
-    # The beam is folded into the batch: all its answers read the same prompt and the same memory.
+    # The beam is folded into the batch; all its answers read the same prompt and the same memory.
     fold = partial(torch.repeat_interleave, repeats=beam_size, dim=0)
     if isinstance(model, EncoderDecoder):
         assert source is not None
         memory = model.encode(source, source_lens=source_lens)
         lens = None if source_lens is None else fold(source_lens)
         writing = _answering(model, fold(memory), lens, use_cache)
-    elif source_lens is not None:  # which would be ignored where prompt_lens was meant
+    elif source_lens is not None:  # it would be ignored; prompt_lens was probably meant
         raise _checks.refusal("source_lens", "be None for this model", source_lens)
     else:
         lens = None if prompt_lens is None else fold(prompt_lens)
@@ -257,12 +257,12 @@ def greedy_decode(
     source_lens: Integer[Tensor, " batch"] | None = None,
     use_cache: bool = True,
 ) -> Int64[Tensor, "batch answer_len"]:
-    """Write one answer to each source, at each step the most probable token.
+    """Write one answer to each source by choosing the most probable token at each step.
 
-    Arguments and errors are those of `generate` for an `EncoderDecoder`, but for these: the token `start`
-    starts each answer and is not returned; the token `end` ends it, and after it, an answer holds `end` only;
-    an answer has at most `max_len` tokens, which may not exceed the model's own. The result holds tokens,
-    (batch, answer_len).
+    Arguments and errors are those of `generate` for an `EncoderDecoder`, with these exceptions. The token
+    `start` starts each answer and is not returned. The token `end` ends it and fills the rest of its row. An
+    answer has at most `max_len` tokens, which must not exceed the model's `max_len`. The result contains
+    tokens, (batch, answer_len).
 
     Example:
         >>> model = EncoderDecoder(7, 5, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=1)
@@ -283,15 +283,15 @@ def beam_decode(
     beam_size: int = 4,
     source_lens: Integer[Tensor, " batch"] | None = None,
 ) -> tuple[Int64[Tensor, "batch beam answer_len"], Float[Tensor, "batch beam"]]:
-    """Write several answers to each source: the most probable ones among those that a beam keeps.
+    """Write several answers to each source: the most probable ones that beam search finds.
 
     At each step, every answer is continued with every token, and the `beam_size` most probable answers are
-    kept. Like every beam, it may miss the most probable answer of all. Probabilities are those of whole
-    answers; lengths are not rewarded.
+    kept. Like any beam search, it may miss the most probable answer of all. Probabilities are those of whole
+    answers; long answers get no bonus.
 
-    Arguments and errors are those of `greedy_decode`, and of `generate` for `beam_size`, the number of
-    answers; with 1 the answer is that of `greedy_decode`. The results are tokens, (batch, beam_size,
-    answer_len), and the logarithms of their probabilities, (batch, beam_size), in nats, the best first.
+    Arguments and errors are those of `greedy_decode`, with `beam_size` answers to each source, as in
+    `generate`; with a `beam_size` of 1, the answer is that of `greedy_decode`. The results are tokens,
+    (batch, beam_size, answer_len), and their log-probabilities, (batch, beam_size), in nats, the best first.
 
     Example:
         >>> model = EncoderDecoder(7, 5, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=1)
@@ -313,7 +313,7 @@ def _decode(
     max_len: int,
     **how: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Generate from `start`, after the checks of arguments that `generate` names differently."""
+    """Generate from `start`, after checking the arguments whose names in `generate` differ."""
     _checks.check_type("model", model, EncoderDecoder)
     _checks.check_positive_int("max_len", max_len)
     vocab = _num_embeddings(model.target_embedding)
@@ -335,7 +335,7 @@ def _check_generation(
     stops: list[int],
     max_new: int,
 ) -> int:
-    """Check what is to be written; return the size of the vocabulary."""
+    """Check the arguments of `generate`; return the size of the vocabulary."""
     if not isinstance(model, (GPT2, Llama, EncoderDecoder)):
         raise _checks.wrong_type("model", "a GPT2, Llama or EncoderDecoder", model)
     _checks.check_positive_int("max_new", max_new)

@@ -1,9 +1,9 @@
 """Look into a trained model: collect its attention weights, measure how much its heads matter, remove heads.
 
-Nothing here changes the model: what a `with` block installs is removed when the block ends, and pruning
-returns a new layer. A compiled program would not notice what a block installs, so compiled models run eagerly
-inside the block (`torch.compiler.set_stance`, which holds for all threads) and use their compiled programs
-again afterwards. Inside a function that is being compiled, torch refuses to enter such a block.
+Nothing here changes the model: hooks that a `with` block installs are removed when the block ends, and
+pruning returns a new layer. Compiled programs ignore such hooks, so compiled models run eagerly inside the
+block (`torch.compiler.set_stance`, which affects all threads) and use their compiled programs again
+afterwards. Inside a function that is being compiled, torch raises an error on entering such a block.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def capture_attention(
 ) -> Iterator[dict[str, Float[Tensor, "batch num_heads q_len k_len"]]]:
     """Collect the weights of every `MultiHeadAttention` in `model` while the block runs.
 
-    The dict that is yielded leads from a layer's name in `model.named_modules()`, "" for `model` itself, to
-    the weights of its latest call in any thread, (batch, num_heads, q_len, k_len), detached. The layers
-    compute their weights even where the model does not ask for them; the model, compiled or not, and its
-    hooks get only what the model asked for. Several threads may call the model at the same time.
+    The yielded dict maps the name of a layer in `model.named_modules()`, "" for `model` itself, to the
+    weights of its latest call in any thread, (batch, num_heads, q_len, k_len), detached. The layers compute
+    their weights even if the model does not request them; the model, compiled or not, and its hooks receive
+    only what the model requested. Several threads may call the model at the same time.
 
     Raises:
         TypeError, ValueError: `model` is not a module, or contains no `MultiHeadAttention`.
@@ -64,7 +64,7 @@ def capture_attention(
 class _WatchedForward:
     """Replaces a layer's `forward` while at least one block captures its weights.
 
-    A call stores no state, so calls in several threads, and calls that fail, do not disturb each other.
+    A call stores no state, so failed calls and calls in several threads do not disturb each other.
     Blocks may end in any order.
     """
 
@@ -84,7 +84,7 @@ class _WatchedForward:
         return output, weights if kwargs.get("need_weights", True) else None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let a copy of the layer that is made inside the block call its own `forward`."""
+        """Make a copy of the layer that is made inside the block call its own `forward`."""
         return _identity, (self.forward,)
 
 
@@ -108,7 +108,7 @@ def _watch(
     finally:
         with _LOCK:
             watched.captures = [c for c in watched.captures if c is not capture]
-            # If other code has wrapped `forward` meanwhile, it still calls ours, which now captures nothing.
+            # If other code has wrapped `forward` meanwhile, it still calls ours, which captures nothing now.
             if not watched.captures and vars(layer).get("forward") is watched:
                 del vars(layer)["forward"]
                 if watched.replaced is not None:
@@ -116,7 +116,7 @@ def _watch(
 
 
 class _Stance:
-    """The stance of torch's compiler, which all threads share, and how many blocks need it to be eager."""
+    """The stance of torch's compiler, shared by all threads, and the number of blocks that need it eager."""
 
     blocks = 0
     changed: Any = None
@@ -124,7 +124,7 @@ class _Stance:
 
 @contextmanager
 def _eager() -> Iterator[None]:
-    """Run compiled models eagerly: the first block to begin sets the stance, the last to end restores it."""
+    """Run compiled models eagerly; the first block to begin sets the stance, the last to end restores it."""
     with _LOCK:
         if not _Stance.blocks:
             _Stance.changed = torch.compiler.set_stance("force_eager")
@@ -191,18 +191,18 @@ def head_importance(
 ) -> Float[Tensor, " {attention.num_heads}"]:
     """Expected sensitivity of the loss to each head, |dL/dgate| at gate 1 (Michel et al., 2019, equation 2).
 
-    A first-order estimate, (num_heads,), of what switching a head off would cost, for all heads and samples
-    in one backward pass. The `grad` of the parameters is not touched. The function also works under
-    `torch.no_grad()` and `torch.inference_mode()`; compiled models run eagerly meanwhile.
+    The result, (num_heads,), is a first-order estimate of what switching a head off would cost, for all heads
+    and samples in one backward pass. The `grad` of the parameters does not change. The function also works
+    under `torch.no_grad()` and `torch.inference_mode()`; compiled models run eagerly meanwhile.
 
-    The function `loss` has no arguments; it runs the model that `attention` is in, and returns one loss for
-    each sample that the layer sees, shape (batch,), or a scalar. The absolute value is taken for each sample
-    before the mean; a sample's loss must not depend on the other samples.
+    The function `loss` has no arguments. It runs the model that contains `attention` and returns either one
+    loss for each sample that the layer sees, (batch,), or a scalar. The absolute value is taken for each
+    sample before the mean, so a sample's loss must not depend on other samples.
 
     Raises:
         TypeError: `attention` is not a `MultiHeadAttention`, or `loss()` is not a tensor.
         ValueError: `loss()` is not of rank 0 or 1, is not one loss for each sample that the layer saw, does
-            not depend on the heads, or needs gradients of tensors that were made in inference mode.
+            not depend on the heads, or needs gradients of tensors created in inference mode.
 
     Example:
         >>> attention, x = MultiHeadAttention(6, 3), torch.ones(2, 5, 6)
@@ -229,7 +229,7 @@ def head_importance(
             f"it needs gradients, got: {error}"
         ) from error
     _check_losses(losses, gates)
-    # A sample's loss depends on its own gates only, so the gradient of the sum holds those of all samples.
+    # A sample's loss depends only on its own gates, so the gradient of the sum contains those of all samples.
     with torch.inference_mode(False):
         ones = torch.ones_like(losses)
         gradients = torch.autograd.grad(losses, gates, ones, allow_unused=True)
@@ -258,19 +258,19 @@ def _check_losses(losses: Tensor, gates: Sequence[Tensor]) -> None:
 def prune_heads(
     attention: MultiHeadAttention, heads: Sequence[int]
 ) -> MultiHeadAttention:
-    """Remove heads permanently: return a new, smaller layer that computes what the other heads compute.
+    """Remove heads permanently: return a new, smaller layer that computes what the remaining heads compute.
 
-    The output is that of `gate_heads` with gates 0 for these heads, at a lower cost. `embed_dim` and
+    The output is that of `gate_heads` with gates 0 for the removed heads, at a lower cost. `embed_dim` and
     `head_dim` stay the same, masks and biases per head have one entry for each remaining head, and frozen
-    parameters stay frozen; `attention` itself is not changed. Of `heads`, the indices of the heads to remove,
-    each is named once, and at least one head must stay. Query heads that share a key and value head are
-    removed together with it, so all of them must be named.
+    parameters stay frozen. `attention` itself is not changed. `heads` are the indices of the heads to remove,
+    without repetition; at least one head must remain. Query heads that share a key and value head are removed
+    together with it, so list all of them.
 
     Raises:
         TypeError: `attention` is not a `MultiHeadAttention`, an index is not an int, or a projection is not a
             plain `nn.Linear` (a wrapper may have replaced it: LoRA, quantization, weight norm, sharding).
-        ValueError: an index is out of range or given twice, no head stays, or only some of the query heads
-            that share a key and value head are named.
+        ValueError: an index is out of range or repeated, no head remains, or only some of the query heads
+            that share a key and value head are listed.
 
     Example:
         >>> smaller = prune_heads(MultiHeadAttention(6, 3), [1])
@@ -331,7 +331,7 @@ def _check_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> int:
 
 
 def _cut(parameter: Tensor, where: Any) -> nn.Parameter:
-    """A part of a parameter as a new parameter, frozen if the whole is."""
+    """A part of a parameter as a new parameter, frozen if the original is."""
     return nn.Parameter(parameter.detach()[where], parameter.requires_grad)
 
 

@@ -1,6 +1,6 @@
 """BERT, GPT-2 and Llama: embed tokens, run blocks, predict tokens; `mha_lib.checkpoints` reads their files.
 
-Their constructors show what distinguishes them: norms, activation, positions, biases, shared keys.
+Their constructors show how they differ: in norms, activation, positions, biases and shared keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mha_lib.transformer import TransformerEncoder, _check_caches
 
 
 class _LanguageModel(nn.Module):
-    """Base class: the embedding, the blocks, and the output, which may be the embedding again."""
+    """Base class: the embedding, the blocks, and the output matrix, which may be the embedding."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class _LanguageModel(nn.Module):
         _checks.check_sizes(vocab_size=vocab_size, max_len=max_len)
         _checks.check_flags(tied=tied, head=head)
         place: Any = {"device": options.get("device"), "dtype": options.get("dtype")}
-        # The blocks check the other sizes, before any number is drawn.
+        # The blocks check the other sizes before any number is drawn.
         self.encoder = TransformerEncoder(*sizes, **options)
         self.max_len, self.head = max_len, head
         self.embedding = nn.Embedding(vocab_size, sizes[1], **place)
@@ -51,9 +51,9 @@ class _LanguageModel(nn.Module):
             nn.init.normal_(self.output.weight, std=0.02)
 
     def _logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor | None:
-        """How well each token of the vocabulary fits, (batch, len, vocab_size); None without a head.
+        """The score of each token of the vocabulary, (batch, len, vocab_size); None without a head.
 
-        A model without an output matrix of its own compares with the embeddings (Press & Wolf, 2017).
+        A model without its own output matrix uses the embedding instead (Press & Wolf, 2017).
         """
         if not self.head:
             return None
@@ -61,10 +61,10 @@ class _LanguageModel(nn.Module):
             embed: Any = self.embedding
             if type(embed) is nn.Embedding and embed.weight.device == hidden.device:
                 return F.linear(hidden, embed.weight, bias)
-            # What wraps, adapts or fetches the table acts only where the embedding is called.
+            # A wrapper that adapts or fetches the table acts only if the embedding is called.
             tokens = torch.arange(_num_embeddings(embed), device=hidden.device)
             return F.linear(hidden, embed(tokens), bias)
-        # Called, not only asked for its matrix: it may be a wrapper (LoRA), quantized or sharded.
+        # The layer is called, not just its matrix used, because it may be wrapped, quantized or sharded.
         logits: Tensor = self.output(hidden)
         return logits
 
@@ -76,7 +76,7 @@ class _LanguageModel(nn.Module):
         cache: Sequence[KeyValueCache] | None,
         positions: Tensor | None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Check a call before anything is computed; return the tokens' positions, and what hides keys."""
+        """Check a call before anything is computed; return the tokens' positions and the masks."""
         first = _check_caches(cache, KeyValueCache, len(self.encoder.blocks))[0]
         past = 0 if first is None else len(first)
         _check_ids("tokens", tokens, self.embedding, self.max_len - past)
@@ -108,13 +108,13 @@ class _LanguageModel(nn.Module):
             raise _checks.refusal("positions", rule, places)
 
     def extra_repr(self) -> str:
-        """Show in the printed module what its parts do not show."""
+        """Show the settings that the printed parts do not show."""
         output = f"tied={self.output is None}" if self.head else "head=False"
         return f"max_len={self.max_len}, {output}"
 
 
 class _DecoderOnly(_LanguageModel):
-    """Base class of the models that predict the next token: their call, with a cache or without."""
+    """Base class of the models that predict the next token, with or without a cache."""
 
     def _embed(self, tokens: Tensor, _positions: Tensor) -> Tensor:
         x: Tensor = self.embedding(tokens)
@@ -131,17 +131,17 @@ class _DecoderOnly(_LanguageModel):
     ) -> tuple[
         Float[Tensor, "batch len embed_dim"], Float[Tensor, "batch len vocab"] | None
     ]:
-        """Predict what follows each token; no prediction sees a later token.
+        """Predict the token that follows each token; no prediction sees a later token.
 
         Args:
             tokens: int64 (batch, len).
-            positions: integers (len,) or (batch, len), the position of each token; default 0, 1, 2 and so on,
-                which padding on the left would shift. A model that rotates takes none and needs none.
+            positions: integers (len,) or (batch, len), the position of each token; default 0, 1, 2, ..., but
+                padding on the left would shift these. Models with rotary positions take none and need none.
             key_mask: bool, True = may attend, (batch, len), for all queries of a sample. Without `positions`,
-                a hidden token still has a position of its own.
-            valid_lens: number of tokens that are visible, integers (batch,) or (batch, len).
-            cache: from `new_cache`, one per batch; it grows by `tokens`, whose positions continue where it
-                ends. `key_mask` then spans all its slots; `valid_lens`, (batch,), counts the new tokens.
+                hidden tokens are counted in the positions too.
+            valid_lens: number of visible tokens, integers (batch,) or (batch, len).
+            cache: from `new_cache`, one per batch. `tokens` are appended, and their positions continue where
+                it ends. `key_mask` then covers all slots, and `valid_lens`, (batch,), counts the new tokens.
 
         Returns:
             (hidden, logits): the last block's output after the final norm, (batch, len, embed_dim), and for
@@ -165,10 +165,10 @@ class _DecoderOnly(_LanguageModel):
 class GPT2(_DecoderOnly):
     """GPT-2 (Radford et al., 2019, §2.3): causal pre-norm blocks, learned positions, output tied to input.
 
-    Arguments and errors are those of `TransformerEncoder`, but for these: `vocab_size`, positive, is the
-    number of different tokens; `max_len`, positive, is the number of positions, and so the greatest length;
-    `activation` must not be "swiglu"; and `tied` says whether the output matrix is the embedding, as in
-    GPT-2, or a matrix of its own. In GPT-2, `hidden_dim` is four times `embed_dim`.
+    Arguments and errors are those of `TransformerEncoder`, with these exceptions. `vocab_size`, positive, is
+    the number of different tokens. `max_len`, positive, is the number of positions and therefore the greatest
+    length. `activation` must not be "swiglu". `tied` says whether the output matrix is the embedding, as in
+    GPT-2, or a separate matrix. In GPT-2, `hidden_dim` is four times `embed_dim`.
 
     Example:
         >>> model = GPT2(7, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2, max_len=5)
@@ -217,17 +217,17 @@ class Llama(_DecoderOnly):
     """Llama (Touvron et al., 2023, §2.2): RMS norms, gated feed-forward, rotary positions, no biases.
 
     Columns are rotated in pairs that lie half of `head_dim` apart, as in HuggingFace's files. In the files of
-    Llama's authors neighbours are a pair; they need other rows of `q_proj` and `k_proj`. Large models share
-    keys and values between heads (Touvron et al., 2023b, appendix A.2.1).
+    Llama's authors, neighbouring columns are a pair, so the rows of `q_proj` and `k_proj` are in a different
+    order. Large models share keys and values between heads (Touvron et al., 2023b, appendix A.2.1).
 
-    Arguments and errors are those of `GPT2`, but for these: `num_kv_heads` is that of `MultiHeadAttention`;
-    `base` and `scaling`, and their errors, are those of `RotaryPositionalEncoding`; `layer_norm_eps` is what
-    the RMS norms add; the output matrix is the embedding only if `tied`. The width of a head must be even.
+    Arguments and errors are those of `GPT2`, with these exceptions. `num_kv_heads` is as in
+    `MultiHeadAttention`, `base` and `scaling` as in `RotaryPositionalEncoding`. The RMS norms add
+    `layer_norm_eps`, `tied` is False by default, and the width of a head must be even.
 
-    Later models differ in one setting each. `window` is that of Mistral (Jiang et al., 2023, §2), whose
-    sliding window of w tokens is (w - 1, 0) here; Qwen2 (Yang et al., 2024, §2.2) has `attention_bias` for
-    queries, keys and values; Qwen3 (Yang et al., 2025, §2) has `qk_norm` and a `head_dim` of its own: see
-    `MultiHeadAttention`, also for their defaults. `mlp_bias` adds biases in the feed-forward layers.
+    Later models differ in a few settings, for which see `MultiHeadAttention`. Mistral (Jiang et al., 2023,
+    §2) has a `window`; its sliding window of w tokens is (w - 1, 0) here. Qwen2 (Yang et al., 2024, §2.2) has
+    `attention_bias` for queries, keys and values. Qwen3 (Yang et al., 2025, §2) has `qk_norm` and sets
+    `head_dim` separately. `mlp_bias` adds biases to the feed-forward layers.
 
     Without a `head`, there is no output matrix, and the logits are None.
 
@@ -280,14 +280,14 @@ class Llama(_DecoderOnly):
 
 
 class Bert(_LanguageModel):
-    """BERT (Devlin et al., 2019, §3): post-norm blocks that see both sides, segments, hidden words as task.
+    """BERT (Devlin et al., 2019, §3): post-norm blocks that see both sides, segments, and masked words.
 
-    The output is that of the masked-word task: a linear layer, the activation and a norm, then the embedding
-    as output matrix, with a bias for each token. The classifier for pairs of sentences is not part of it.
+    The output head is that of the masked-word task: a linear layer, the activation and a norm, then the
+    embedding as output matrix, with a bias for each token. There is no classifier for pairs of sentences.
 
-    Arguments and errors are those of `GPT2`, but for `num_segments`, the number of different segments, such
-    as the two sentences of a pair, and `head`: without it there is no output, and the logits are None. The
-    activation is also that of the output.
+    Arguments and errors are those of `GPT2`. In addition, `num_segments` is the number of different segments,
+    such as the two sentences of a pair. Without a `head`, the logits are None. The output head uses the same
+    activation as the blocks.
 
     Example:
         >>> model = Bert(7, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2, max_len=5)
@@ -344,11 +344,11 @@ class Bert(_LanguageModel):
     ) -> tuple[
         Float[Tensor, "batch len embed_dim"], Float[Tensor, "batch len vocab"] | None
     ]:
-        """Predict which token belongs in each place; each prediction sees all visible tokens.
+        """Predict which token belongs at each position; each prediction sees all visible tokens.
 
-        Arguments and errors are those of `GPT2.forward`, and `segments`, int64 (batch, len), the segment of
-        each token; default 0. The results are the last block's output, (batch, len, embed_dim), and logits
-        (batch, len, vocab_size), in which rows of hidden tokens are meaningless.
+        Arguments and errors are those of `GPT2.forward`. In addition, `segments`, int64 (batch, len), is the
+        segment of each token, default 0. The results are the last block's output, (batch, len, embed_dim),
+        and the logits, (batch, len, vocab_size). Their rows are meaningless for hidden tokens.
         """
         places, hide = self._check_call(tokens, key_mask, valid_lens, None, positions)
         segments = torch.zeros_like(tokens) if segments is None else segments

@@ -1,7 +1,7 @@
 """The one definition of a mask: bool, True = may attend, everywhere.
 
-A float mask of zeros and ones is refused: other libraries would *add* it to the scores, and the wrong result
-would raise no error.
+A float mask of zeros and ones is rejected, because other libraries would *add* it to the scores, and the
+wrong result would raise no error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _check_bool(name: str, mask: object) -> None:
 
 
 def _check_window(window: object) -> None:
-    """Raise unless `window` is None or a pair (left, right) of lengths, each None if unlimited."""
+    """Raise unless `window` is None or a pair (left, right) of lengths, where None means unlimited."""
     if window is None:
         return
     if not isinstance(window, (tuple, list)) or len(window) != 2:
@@ -48,7 +48,7 @@ def _check_window(window: object) -> None:
 def _of_one_sample(
     attn_mask: Tensor | None, attn_bias: Tensor | None, *of_keys: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """Add a batch axis to masks, bias and lengths of a sample that has none; rank 2 means (q_len, k_len)."""
+    """Add a batch axis to the masks, bias and lengths of one sample; rank 2 means (q_len, k_len)."""
     shared = [getattr(x, "ndim", 0) == 2 for x in (attn_mask, attn_bias)]
     given = zip((attn_mask, attn_bias, *of_keys), (*shared, False, False), strict=True)
     return tuple(
@@ -67,8 +67,8 @@ def valid_lens_mask(
 ) -> Bool[Tensor, "batch q_len_or_1 {k_len}"]:
     """Mask that lets each query see the first `valid_lens` of `k_len` keys.
 
-    The lengths are integers in 0..k_len, one for each sample, (batch,), or one for each query,
-    (batch, q_len). The mask, bool, True = may attend, is (batch, 1, k_len) or (batch, q_len, k_len).
+    The lengths are integers in 0..k_len, either one for each sample, (batch,), or one for each query,
+    (batch, q_len). The result is bool, True = may attend: (batch, 1, k_len) or (batch, q_len, k_len).
 
     Raises:
         TypeError: `valid_lens` is not an integer tensor, or `k_len` is not an int.
@@ -90,11 +90,11 @@ def valid_lens_mask(
 def causal_mask(
     q_len: int, k_len: int | None = None, *, device: Device = None
 ) -> Bool[Tensor, "{q_len} _"]:
-    """Mask that lets a query see the keys up to its own position, and none after it.
+    """Mask that lets each query see the keys up to its own position and none after it.
 
     The two sequences end together (bottom-right alignment): the last of `q_len` queries sees every one of
-    `k_len` keys, by default as many. A single new query therefore sees the whole cache of keys. The mask,
-    bool, True = may attend, is (q_len, k_len), on `device`.
+    `k_len` keys (default `q_len`). A single new query therefore sees the whole cache of keys. The result is
+    bool, True = may attend, (q_len, k_len), on `device`.
 
     Raises:
         TypeError, ValueError: a length is not an int, or is negative.
@@ -120,20 +120,20 @@ def sliding_window_mask(
     positions: Positions | None = None,
     device: Device = None,
 ) -> Bool[Tensor, "*batch {q_len} _"]:
-    """Mask that lets a query see the keys near its own position (Beltagy et al., 2020, §3.1).
+    """Mask that lets each query see the keys near its own position (Beltagy et al., 2020, §3.1).
 
     A query at position p sees the keys at p - left .. p + right. Queries and keys end together, as in
-    `causal_mask`, which is the window with left=None and right=0. A causal window of w tokens, the token
-    itself among them (Jiang et al., 2023), has left=w - 1.
+    `causal_mask`, which is the window with left=None and right=0. A causal window of w tokens that includes
+    the token itself (Jiang et al., 2023) has left=w - 1.
 
     Args:
         q_len: number of queries.
         k_len: number of keys; default `q_len`.
-        left: how many keys before its own position a query sees, None for all.
-        right: how many keys after it, None for all.
-        positions: positions of queries and keys, if samples of different lengths share a cache: integers
-            (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`.
-        device: where the mask is made.
+        left: how many keys before its own position a query sees; None for all.
+        right: how many keys after its own position a query sees; None for all.
+        positions: integers (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`: positions of
+            queries and keys where samples of different lengths share a cache.
+        device: where the mask is created.
 
     Returns:
         Bool mask, True = may attend, (q_len, k_len), or (batch, q_len, k_len) with `positions`.
@@ -170,7 +170,7 @@ def build_mask(
     is_causal: bool = False,
     device: Device = None,
 ) -> Bool[Tensor, "..."] | None:
-    """Combine everything that may hide a key: a key is visible only where every part allows it.
+    """Combine everything that may hide a key; a key is visible only where every mask allows it.
 
     Args:
         q_len: number of queries.
@@ -180,13 +180,13 @@ def build_mask(
         key_mask: bool, True = may attend, (batch, k_len): one row of keys for all queries of a sample.
         valid_lens: integers (batch,) or (batch, q_len), see `valid_lens_mask`.
         is_causal: hide the future, see `causal_mask`.
-        device: where a causal mask is made when no tensor is given.
+        device: where a causal mask is created when no tensor is given.
 
     Returns:
-        A bool mask that `align_mask` aligns with (batch, num_heads, q_len, k_len), None if nothing is hidden.
+        A bool mask that `align_mask` fits to (batch, num_heads, q_len, k_len), or None if nothing is hidden.
 
     Raises:
-        TypeError: `attn_mask` or `key_mask` is not bool, or `valid_lens` does not hold integers.
+        TypeError: `attn_mask` or `key_mask` is not bool, or `valid_lens` does not contain integers.
         ValueError: a shape does not fit, or a length lies outside 0..k_len.
 
     Example:
@@ -216,7 +216,7 @@ def _combine_masks(
     slots: Tensor | None = None,  # visible in a layer's cache, (batch, k_len)
     near: Tensor | None = None,  # the mask of its window
 ) -> Tensor | None:
-    """Combine the masks over scores of `shape` into one that broadcasts to it; None if none is given."""
+    """Combine the masks for scores of `shape` into one that broadcasts to it; None if there are none."""
     heads, masks = (1,) * (len(shape) - 3), [] if near is None else [near]
     if attn_mask is not None:
         masks.append(align_mask(attn_mask, shape, name="attn_mask"))
@@ -244,8 +244,8 @@ def align_mask(
 ) -> Bool[Tensor, "..."]:
     """Align a mask with scores of `shape`: a (batch, q_len, k_len) mask gets a head axis.
 
-    The result is a view of `mask`, bool of rank 2, 3 or 4, that broadcasts to `shape`, (..., q_len, k_len),
-    without changing it. Errors call the mask `name`.
+    `mask` is bool, of rank 2, 3 or 4. The result is a view of it that broadcasts to `shape`,
+    (..., q_len, k_len), without changing that shape. Errors call the mask `name`.
 
     Raises:
         TypeError: `mask` is not bool.
@@ -263,7 +263,7 @@ def align_mask(
         )
         raise refusal(name, f"have shape {axes}", mask)
     aligned = mask.unsqueeze(1) if mask.ndim == 3 and len(shape) == 4 else mask
-    # A mask with a batch axis needs scores of its own rank, or it would meet another axis.
+    # A mask with a batch axis needs scores of the same rank, or its axes would not line up with theirs.
     if aligned.ndim not in (2, len(shape)) or not _fits(aligned.shape, shape):
         got = f"a mask of shape {tuple(mask.shape)}"
         if mask.shape == (shape[0], shape[-1]):
@@ -277,17 +277,17 @@ def align_bias(
 ) -> Float[Tensor, "..."]:
     """Check a bias that is added to scores of `shape`.
 
-    The bias, floating-point and finite, is (q_len, k_len) or of the rank of the scores; axes of size 1
-    broadcast. It is returned as it is, and errors call it `name`. A bias of rank 3 over scores of rank 4 is
-    refused: a mask of that rank has a batch axis, while biases usually differ by head. Write `bias[None]` or
-    `bias[:, None]` to say which of the two is meant.
+    The bias must be floating-point and finite, and either (q_len, k_len) or of the same rank as the scores;
+    axes of size 1 broadcast. It is returned unchanged, and errors call it `name`. For scores of rank 4, a
+    bias of rank 3 is rejected, because its first axis could mean samples, as in a mask of that rank, or
+    heads, as in most biases. Write `bias[:, None]` for samples or `bias[None]` for heads.
 
-    Hide keys with a mask, not with -inf or the smallest number of a dtype, as other libraries do:
-    a row of only such numbers would get uniform weights. `mask_from_additive` turns them into a mask.
+    Other libraries hide keys with -inf or the smallest number of a dtype. Use a mask instead, because a row
+    of only such numbers would get uniform weights; `mask_from_additive` turns them into a mask.
 
     Raises:
         TypeError: `bias` is not a floating-point tensor.
-        ValueError: `bias` does not broadcast to `shape` unambiguously, is not finite, or a mask in disguise.
+        ValueError: `bias` does not broadcast to `shape` unambiguously, is not finite, or looks like a mask.
 
     Example:
         >>> align_bias(torch.zeros(1, 7, 3, 5), (2, 7, 3, 5)).shape

@@ -1,4 +1,4 @@
-"""Multi-head attention as a layer: project, split into heads, attend, merge."""
+"""Multi-head attention as a layer: it projects, splits into heads, attends and merges."""
 
 from __future__ import annotations
 
@@ -39,35 +39,35 @@ class MultiHeadAttention(nn.Module):
         head_dim: width of a head; default embed_dim / num_heads.
         kdim, vdim: widths of keys and of values; default `embed_dim`.
         dropout: probability that a weight is dropped, in training only.
-        bias: add a bias in the four projections, or only in those that are named, such as
+        bias: whether the four projections have a bias; or the names of those that have one, such as
             ("q_proj", "k_proj", "v_proj").
-        scale: factor of the dot products, a number or a tensor of shape () or (num_heads, 1, 1), which is
+        scale: factor for the dot products, a number or a tensor of shape () or (num_heads, 1, 1), which is
             learned if it is an `nn.Parameter`; default 1 / √head_dim.
-        softcap: limit for the scores, see `softcap_scores`. With it or `score`, the readable path runs.
+        softcap: limit for the scores, see `softcap_scores`. It turns off the fused kernel, as `score` does.
         window: how many keys before and after its own position a query sees, (left, right), None for all, as
-            in `sliding_window_mask`; it takes a mask of q_len * k_len.
+            in `sliding_window_mask`; it needs a mask of q_len * k_len numbers.
         score: a scoring rule other than the scaled dot product, such as `cosine_score`, or a module such as
-            `AdditiveScore(head_dim, head_dim, hidden_dim)`, which then belongs to the layer. All heads share
-            it. A function receives half precision as float32, a module computes in its own dtype.
+            `AdditiveScore(head_dim, head_dim, hidden_dim)`, which becomes part of the layer. All heads share
+            it. A function receives half precision as float32; a module computes in its own dtype.
         rotary: function rotary(x, positions) that rotates queries and keys by their positions after the split
             into heads, such as a `RotaryPositionalEncoding`. Queries and keys end together; with a cache,
             positions continue where the cache ends.
-        qk_norm: normalize the queries and keys of each head with an `RMSNorm`, whose weight all heads share,
-            before they are rotated: large vectors cannot make the softmax one-hot (Henry et al., 2020; in
-            this form, Yang et al., 2025, §2).
-        norm_eps: what these norms add under the root, positive.
-        sink: learn for each head one more score that takes part in every softmax but has no key and no value
-            (OpenAI, 2025, §2.2). Where nothing matches, the weight goes there, so that rows of weights sum to
-            less than 1. At first it is 0, for which the softmax is "off by one" (Miller, 2023).
-        device, dtype: of the parameters; by default torch's.
+        qk_norm: whether to normalize the queries and keys of each head, before they are rotated, with an
+            `RMSNorm` whose weight all heads share, so that large vectors cannot make the softmax one-hot
+            (Henry et al., 2020; in this form, Yang et al., 2025, §2).
+        norm_eps: positive number that these norms add under the root.
+        sink: whether each head learns one more score that takes part in every softmax but has no key and no
+            value (OpenAI, 2025, §2.2). Where nothing matches, the weight goes there, so rows of weights sum
+            to less than 1. It starts at 0, which makes the softmax "off by one" (Miller, 2023).
+        device, dtype: device and dtype of the parameters; default torch's.
 
     Raises:
         TypeError: a width or count is not an int, `dropout` or `norm_eps` not a number, a flag not a bool, or
-            `score` or `rotary` cannot be called.
+            `score` or `rotary` is not callable.
         ValueError: a width, a count or `norm_eps` is not positive, `num_heads` does not divide `embed_dim`,
             `num_kv_heads` does not divide `num_heads`, `dropout` is outside 0..1, `bias` names no projection,
             a side of the window is negative, `scale` is given together with `score`, or `rotary` was made for
-            another `head_dim`.
+            a different `head_dim`.
 
     Example:
         >>> attention = MultiHeadAttention(embed_dim=100, num_heads=5)
@@ -148,7 +148,7 @@ class MultiHeadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights from Xavier's uniform distribution (Glorot & Bengio, 2010), zero all else."""
+        """Draw the weights from Xavier's uniform distribution (Glorot & Bengio, 2010); set the rest to 0."""
         for proj in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             nn.init.xavier_uniform_(proj.weight)
         for name, parameter in self.named_parameters():
@@ -175,8 +175,8 @@ class MultiHeadAttention(nn.Module):
         """Attend from `query` to `key`, and return the weighted mean of `value`.
 
         Args:
-            query: (batch, q_len, embed_dim). If all three inputs lack the batch axis, they are one sample;
-                results, masks and lengths then have no batch axis either.
+            query: (batch, q_len, embed_dim). If none of the three inputs has a batch axis, they are one
+                sample; results, masks and lengths then have no batch axis either.
             key: (batch, k_len, kdim); default `query`, so that `layer(x)` is self-attention.
             value: (batch, k_len, vdim); default `key`.
             attn_mask: bool, True = may attend, (q_len, k_len), (batch, q_len, k_len) or
@@ -187,18 +187,18 @@ class MultiHeadAttention(nn.Module):
             valid_lens: number of visible keys, integers (batch,) or (batch, q_len).
             is_causal: hide the future, see `causal_mask`.
             cache: keys and values of earlier tokens. Those of `key` and `value` are appended, and the queries
-                attend to all: `k_len` of mask, bias and weights is then len(cache) + the length of `key`.
-                `valid_lens`, (batch,), still counts the tokens of `key`; the cache remembers it.
-            need_weights: return the weights; without them torch's fused kernel runs.
+                attend to all of them: `k_len` of mask, bias and weights is then len(cache) + the length of
+                `key`. `valid_lens`, (batch,), still counts the tokens of `key`; the cache stores it.
+            need_weights: whether to return the weights; without them, torch's fused kernel runs.
 
         Returns:
-            (output, weights): (batch, q_len, embed_dim) and (batch, num_heads, q_len, k_len), or None for
-            the weights.
+            (output, weights): (batch, q_len, embed_dim), and (batch, num_heads, q_len, k_len) or, without
+            `need_weights`, None.
 
         Raises:
-            TypeError: wrong dtype of a tensor or mask, or `cache` is not a `KeyValueCache`.
+            TypeError: a tensor or mask has the wrong dtype, or `cache` is not a `KeyValueCache`.
             ValueError: shapes do not fit, a length lies outside 0..k_len, `attn_bias` is not finite, or
-                `cache` belongs to another layer or batch; a cache that is refused is unchanged.
+                `cache` belongs to a different layer or batch; a rejected cache is unchanged.
         """
         key = query if key is None else key
         value = key if value is None else value
@@ -229,7 +229,7 @@ class MultiHeadAttention(nn.Module):
         return output, weights
 
     def _see(self, query: Tensor, key: Tensor, hidden: Any, cache: Any) -> Any:
-        """Check what queries may see; return mask, bias, rule, and what the cache then shows."""
+        """Check what queries may see; return mask, bias, rule, and the slots that the cache then shows."""
         attn_mask, attn_bias, key_mask, lens = hidden
         (batch, q_len, _), k_len = query.shape, key.shape[1]
         score = visible = positions = near = None
@@ -256,11 +256,11 @@ class MultiHeadAttention(nn.Module):
     def split_heads(
         self, x: Shaped[Tensor, "batch len width"]
     ) -> Shaped[Tensor, "batch heads len head_dim"]:
-        """Cut the last axis into heads: (batch, len, heads * head_dim) -> (batch, heads, len, head_dim).
+        """Split the last axis into heads: (batch, len, heads * head_dim) -> (batch, heads, len, head_dim).
 
         Raises:
             TypeError: `x` is not a tensor.
-            ValueError: `x` has another rank, or `head_dim` does not divide its last axis.
+            ValueError: `x` has the wrong rank, or `head_dim` does not divide the size of its last axis.
 
         Example:
             >>> MultiHeadAttention(6, 3).split_heads(torch.arange(6).view(1, 1, 6)).tolist()
@@ -280,7 +280,7 @@ class MultiHeadAttention(nn.Module):
 
         Raises:
             TypeError: `x` is not a tensor.
-            ValueError: `x` has another rank, or its last axis is not `head_dim`.
+            ValueError: `x` has the wrong rank, or the size of its last axis is not `head_dim`.
 
         Example:
             >>> attention, x = MultiHeadAttention(6, 3), torch.rand(2, 5, 6)
@@ -297,13 +297,13 @@ class MultiHeadAttention(nn.Module):
     def from_torch(cls, layer: nn.MultiheadAttention) -> MultiHeadAttention:
         """Copy the weights of torch's own layer.
 
-        The result, of the same dtype, device and mode, takes (batch, len, embed_dim) whatever
-        `layer.batch_first` is, and our masks: True = may attend, the inverse of torch's. Torch averages the
-        weights over the heads unless told otherwise; we never do.
+        The result has the same dtype, device and mode. Its inputs are (batch, len, embed_dim) whatever
+        `layer.batch_first` is, and in its masks True means may attend, the inverse of torch's masks. It never
+        averages the weights over the heads, which torch does by default.
 
         Raises:
             TypeError: `layer` is not an `nn.MultiheadAttention`.
-            ValueError: `layer` adds a bias or a zero to the keys, which this layer cannot express.
+            ValueError: `layer` appends a bias or a zero to the keys, which this layer does not support.
 
         Example:
             >>> ours = MultiHeadAttention.from_torch(nn.MultiheadAttention(6, 3, kdim=5, vdim=7))
@@ -315,11 +315,11 @@ class MultiHeadAttention(nn.Module):
     def to_torch(self) -> nn.MultiheadAttention:
         """Copy into torch's own layer, which returns weights per head only with `average_attn_weights=False`.
 
-        It has `batch_first=True`, and mode, dtype and device of this layer; what is frozen here is frozen
-        there. Its masks are inverted: True hides a key.
+        The copy has `batch_first=True` and the mode, dtype and device of this layer; frozen parameters stay
+        frozen. Its masks are inverted: True hides a key.
 
         Raises:
-            ValueError: the layer has settings that torch's lacks: shared keys, a scale, softcap, window,
+            ValueError: this layer has a setting that torch's lacks: shared keys, a scale, softcap, window,
                 scoring rule or rotary positions.
 
         Example:
@@ -329,12 +329,12 @@ class MultiHeadAttention(nn.Module):
         return _layer_to_torch(self)
 
     def extra_repr(self) -> str:
-        """Say sizes and settings in the printed module."""
+        """Show sizes and settings in the printed module."""
         said = {name: getattr(self, name) for name in _SHOWN}
         if self.num_kv_heads == self.num_heads:
             del said["num_kv_heads"]
         said["sink"] = None if self.sink is None else True
-        # Modules and parameters are printed by themselves.
+        # Torch prints modules and parameters itself.
         return ", ".join(
             f"{name}={getattr(setting, '__name__', setting)}"
             for name, setting in said.items()

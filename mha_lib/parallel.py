@@ -1,4 +1,4 @@
-"""Divide the heads of a layer over processes; DDP and `fully_shard` take the layer as it is."""
+"""Divide the heads of a layer over processes; DDP and `fully_shard` support the layer without this."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mha_lib.multi_head import MultiHeadAttention
 def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAttention:
     """Divide the heads of a layer over the processes of `mesh` (tensor parallelism, Shoeybi et al., 2019).
 
-    Every process calls this function, and then calls the layer with the same inputs and gets the same output.
-    Process r of R holds heads r * num_heads / R up to (r + 1) * num_heads / R with the keys and values they
-    share: rows of `q_proj`, `k_proj` and `v_proj` (`ColwiseParallel`) and columns of `out_proj`
+    Every process calls this function, then calls the layer with the same inputs and gets the same output.
+    Process r of R has heads r * num_heads / R up to (r + 1) * num_heads / R, with the keys and values that
+    they share: rows of `q_proj`, `k_proj` and `v_proj` (`ColwiseParallel`) and columns of `out_proj`
     (`RowwiseParallel`). The heads of a process need nothing from the other processes. One all-reduce in the
-    forward pass adds up what the processes' heads contribute to the output; in the backward pass, one
-    all-reduce for each of query, key and value that requires grad adds up the gradients.
+    forward pass adds up the contributions of all heads to the output. In the backward pass, one all-reduce
+    for each of query, key and value that requires grad adds up the gradients.
 
-    Whatever has a head axis is local afterwards: `num_heads`, `num_kv_heads`, the weights that are returned,
-    the cache, the gates of `gate_heads`, and masks and biases per head. To gather the weights of all heads,
-    and to cut this process's part out of a mask::
+    Everything with a head axis is local afterwards: `num_heads`, `num_kv_heads`, the returned weights, the
+    cache, the gates of `gate_heads`, and masks and biases per head. To gather the weights of all heads, and
+    to cut this process's part out of a mask::
 
         weights = DTensor.from_local(weights, mesh, [Shard(1)]).full_tensor()
         mask = mask.chunk(mesh.size(), dim=1)[mesh.get_local_rank()]
@@ -35,14 +35,14 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
             if isinstance(layer, MultiHeadAttention):
                 shard_heads(layer, mesh)
 
-    Call this function before `fully_shard` and before the optimizer is made. With dropout, each process draws
-    for its own heads: with the same seed, all processes draw the same. A learned bias that is given to the
-    layer receives on each process only the gradient of that process's heads.
+    Call this function before `fully_shard` and before you create the optimizer. With dropout, each process
+    draws for its own heads; with the same seed, all processes draw the same numbers. A learned bias that is
+    passed to the layer receives on each process only the gradient of that process's heads.
 
     Args:
-        attention: the layer, which is changed and returned.
-        mesh: processes in one dimension, as `torch.distributed.init_device_mesh("cpu", (2,))` makes them, or
-            one dimension of a larger mesh, `mesh["heads"]`.
+        attention: the layer, which is changed in place and returned.
+        mesh: processes in one dimension, such as `torch.distributed.init_device_mesh("cpu", (2,))`, or one
+            dimension of a larger mesh, `mesh["heads"]`.
 
     Raises:
         TypeError: `attention` is not a `MultiHeadAttention`, `mesh` is not a `DeviceMesh`, or a projection is
@@ -53,7 +53,7 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
             part.
 
     Example:
-        One process here; `torchrun --nproc-per-node 2 program.py` starts two, without the `store`.
+        Here with one process; `torchrun --nproc-per-node 2 program.py` starts two and needs no `store`.
 
         >>> import torch
         >>> import torch.distributed as dist
@@ -87,7 +87,7 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
             rule = "have no parameters where heads are divided"
             raise refusal(f"attention.{part}", rule, f"the parameter {name}")
 
-    # This import takes a second, so only a call of this function makes it.
+    # This import takes a second, so it runs only when the function is called.
     from torch.distributed.tensor import parallel
 
     trained = {name: p.requires_grad for name, p in attention.named_parameters()}
@@ -98,7 +98,7 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
     parallel.parallelize_module(attention, mesh, plan)
     attention.num_heads //= mesh.size()
     attention.num_kv_heads //= mesh.size()
-    # Older versions of torch forget here which parameters are frozen.
+    # Older versions of torch lose track of frozen parameters here.
     for name, parameter in attention.named_parameters():
         parameter.requires_grad_(trained[name])
     return attention

@@ -15,7 +15,7 @@ from mha_lib._checks import Device, DType, Positions
 
 def _angles_at(positions: Tensor, dim: int, base: float) -> Tensor:
     """Angle of each pair i of `dim` columns, position * base^(-2i / dim): (..., len, ceil(dim / 2))."""
-    # In float64 only the result is rounded; Apple's GPUs have none.
+    # In float64, only the result is rounded. Apple's GPUs do not support float64.
     dtype = torch.float32 if positions.device.type == "mps" else torch.float64
     exponents = -torch.arange(0, dim, 2, dtype=dtype, device=positions.device) / dim
     return positions.to(dtype).unsqueeze(-1) * float(base) ** exponents
@@ -55,7 +55,7 @@ def sinusoidal_encoding(
     Column 2i holds sin(position * w_i) and column 2i + 1 cos(position * w_i), w_i = base^(-2i / embed_dim).
     If `embed_dim` is odd, the last pair has only its sine.
 
-    The table, float32 (num_positions, embed_dim), is computed in float64. The longest wavelength is about
+    The table, float32 (num_positions, embed_dim), is computed in float64. Its longest wavelength is about
     2π * base positions.
 
     Raises:
@@ -117,11 +117,11 @@ class _PositionalEncoding(nn.Module):
 class SinusoidalPositionalEncoding(_PositionalEncoding):
     """Add fixed sines and cosines to the tokens (Vaswani et al., 2017, §3.5).
 
-    The table is a buffer: it moves with the module to another device and is not trained. It is not stored in
-    the state dict, since it can be recomputed.
+    The table is a buffer, so it moves with the module to a different device and is not trained. The state
+    dict does not contain it, because it can be recomputed.
 
-    `embed_dim` is the width of a token, even or odd, and `max_len` the number of positions in the table,
-    float32 by default; `dropout` is the probability that an entry of the sum is dropped, in training only.
+    `embed_dim` is the width of a token, even or odd, and `max_len` is the number of positions in the table,
+    float32 by default. `dropout` is the probability that an entry of the sum is dropped, in training only.
 
     Raises:
         TypeError: a size is not an int, `dropout` not a number.
@@ -140,7 +140,7 @@ class SinusoidalPositionalEncoding(_PositionalEncoding):
 class LearnedPositionalEncoding(_PositionalEncoding):
     """Add a learned vector for each position to the tokens (Gehring et al., 2017; Devlin et al., 2019).
 
-    Arguments and errors are those of `SinusoidalPositionalEncoding`; the table is a parameter.
+    Arguments and errors are those of `SinusoidalPositionalEncoding`, but the table is a parameter.
 
     Example:
         >>> encoding = LearnedPositionalEncoding(embed_dim=4, max_len=10)

@@ -1,4 +1,4 @@
-"""For pytest: `-p mha_lib.pytest_plugin` brings the fixture `assert_conforms`.
+"""For pytest: `-p mha_lib.pytest_plugin` provides the fixture `assert_conforms`.
 
 def test_my_attention(assert_conforms):
     assert_conforms(my_attention, mask="hidden")
@@ -14,7 +14,7 @@ from mha_lib.conformance import check
 
 @pytest.fixture
 def assert_conforms() -> Callable[..., None]:
-    """A function that takes what `conformance.check` takes, and fails with the report."""
+    """A function with the arguments of `conformance.check` that fails with its report."""
 
     def conforms(attention: Callable[..., Any], **options: Any) -> None:
         report = check(attention, **options)

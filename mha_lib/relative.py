@@ -1,4 +1,4 @@
-"""Relative positions: what the distance between a query and a key adds to their score (ALiBi, T5, Shaw)."""
+"""Relative positions: scores that depend on the distance between query and key (ALiBi, T5, Shaw)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def alibi_slopes(
     """Slope of each head's penalty on distance (Press et al., 2022, §3).
 
     If the number of heads h is a power of two, the slopes are 2^(-8/h), 2^(-16/h), ..., 2^-8. For other
-    numbers the paper's code takes the slopes of the next lower power of two, then every other slope of twice
-    that power. They are positive, float32 (num_heads,), on `device`.
+    numbers, the paper's code takes the slopes of the next lower power of two, then every second slope of
+    twice that power. The slopes are positive, float32 (num_heads,), on `device`.
 
     Raises:
         TypeError, ValueError: `num_heads` is not an int, or not positive.
@@ -47,12 +47,12 @@ def alibi_bias(
     positions: Positions | None = None,
     device: Device = None,
 ) -> Float[Tensor, "*batch {num_heads} {q_len} _"]:
-    """Penalty on distance to add to the scores, -slope * |distance| (Press et al., 2022, §3).
+    """Penalty on distance, -slope * |distance|, to be added to the scores (Press et al., 2022, §3).
 
     The bias, float32 and at most 0, is (num_heads, q_len, k_len), or (batch, num_heads, q_len, k_len) with
-    `positions`; each head has its own slope. Arguments and errors are those of `sliding_window_mask`, where
-    queries and keys end together, and `num_heads`, positive like the lengths. As the `attn_bias` of an
-    attention layer the result needs a batch axis: `alibi_bias(...)[None]`.
+    `positions`; each head has its own slope. Arguments and errors are those of `sliding_window_mask`; in
+    addition, `num_heads` must be positive, like the lengths. Queries and keys end together. To pass the
+    result to an attention layer as `attn_bias`, add a batch axis: `alibi_bias(...)[None]`.
 
     Example:
         >>> alibi_bias(1, 1, 3).tolist()
@@ -65,12 +65,12 @@ def alibi_bias(
 
 
 def _bucket_starts(side: int, max_distance: int) -> list[int]:
-    """The distance at which each of the buckets 1 .. side - 1 begins, computed exactly in integers."""
+    """The distances at which the buckets 1 .. side - 1 begin, computed exactly in integers."""
     exact, wide = side // 2, side - side // 2
     starts = list(range(1, exact + 1))
     for step in range(1, wide):
-        # The smallest integer at or above exact * (max_distance / exact)^(step / wide): a guess in floating
-        # point, corrected by a comparison in integers, without roots.
+        # The smallest integer at or above exact * (max_distance / exact)^(step / wide). A floating-point
+        # guess is corrected by comparing integer powers, which needs no roots.
         start = int(exact * (max_distance / exact) ** (step / wide))
         while start**wide * exact**step < max_distance**step * exact**wide:
             start += 1
@@ -90,20 +90,20 @@ def t5_buckets(
 ) -> Int[Tensor, "*batch {q_len} _"]:
     """Bucket of each distance between a query and a key (Raffel et al., 2020, §2.1).
 
-    Of the n buckets per side, the first m = n // 2 hold one distance each; a distance r of m or more falls
-    into bucket m + floor((n - m) log(r / m) / log(max_distance / m)), at most n - 1, as in the authors' code.
-    It is evaluated in integers, so no rounding moves a distance to another bucket. The buckets, int64 in
-    0..num_buckets - 1, are (q_len, k_len), or (batch, q_len, k_len) with `positions`.
+    Of the n buckets per side, the first m = n // 2 contain one distance each. As in the authors' code, a
+    distance r of m or more falls into bucket m + floor((n - m) log(r / m) / log(max_distance / m)), at most
+    n - 1. The formula is evaluated in integers, so rounding cannot move a distance to a neighbouring bucket.
+    The buckets, int64 in 0..num_buckets - 1, are (q_len, k_len), or (batch, q_len, k_len) with `positions`.
 
     Args:
         q_len: number of queries.
-        k_len: number of keys; default `q_len`. They end together, as in `causal_mask`.
+        k_len: number of keys; default `q_len`. Queries and keys end together, as in `causal_mask`.
         num_buckets: number of buckets; even if bidirectional.
-        max_distance: the last bucket takes every distance from here on, and some before it.
-        bidirectional: half of the buckets are for keys at or before the query, half for those after it.
-            Otherwise all are for keys at or before it, and every key after the query falls into bucket 0.
+        max_distance: the last bucket contains all distances from this one on, and some shorter ones.
+        bidirectional: use half of the buckets for keys at or before the query, half for keys after it.
+            Otherwise, all are for keys at or before the query, and every key after it falls into bucket 0.
         positions: as in `sliding_window_mask`.
-        device: where the buckets are made; with `positions`, they are made on their device.
+        device: where the buckets are created; with `positions`, they are created on the device of these.
 
     Raises:
         TypeError: a size is not an int, `bidirectional` not a bool, or a position not an integer tensor.
@@ -125,7 +125,7 @@ def t5_buckets(
 
 
 class _DistanceTable(nn.Module):
-    """A learned table for distances, and the settings that the printed module shows."""
+    """A learned table for distances, with settings that the printed module shows."""
 
     _settings: ClassVar[tuple[str, ...]]
 
@@ -147,9 +147,9 @@ class _DistanceTable(nn.Module):
 class T5RelativeBias(_DistanceTable):
     """A learned bias on the scores for each head and each bucket of distances (Raffel et al., 2020, §2.1).
 
-    In T5 all layers share one such table, and scores are not divided by √d: for a T5 checkpoint, also pass
-    `score=dot_product_score` to the layer. `table` (num_buckets, num_heads) is what HuggingFace calls
-    `relative_attention_bias.weight`. It is drawn as in T5X, the authors' later code.
+    In T5, all layers share one such table, and scores are not divided by √d; for a T5 checkpoint, also pass
+    `score=dot_product_score` to the layer. HuggingFace calls `table` (num_buckets, num_heads)
+    `relative_attention_bias.weight`. It is initialized as in T5X, the authors' later code.
     Arguments and errors are those of `t5_buckets`; `bidirectional` is False for causal attention.
 
     Example:
@@ -185,12 +185,12 @@ class T5RelativeBias(_DistanceTable):
     ) -> Float[Tensor, "batch {self.num_heads} {q_len} _"]:
         """Return the `attn_bias`, (1, num_heads, q_len, k_len), or (batch, ...) with `positions`.
 
-        It has the dtype of the table. Arguments and errors are those of `t5_buckets`.
+        The bias has the dtype of the table. Arguments and errors are those of `t5_buckets`.
         """
         how: Any = {name: getattr(self, name) for name in self._settings[1:]}
         device = self.table.device
         buckets = t5_buckets(q_len, k_len, positions=positions, device=device, **how)
-        # Columns of the transposed table are several times faster than rows that are permuted afterwards.
+        # Taking columns of the transposed table is several times faster than permuting rows afterwards.
         bias = self.table.t().index_select(1, buckets.flatten())
         bias = bias.view(self.num_heads, -1, *buckets.shape[-2:])
         return bias.transpose(0, 1)
@@ -202,7 +202,7 @@ class ShawScore(_DistanceTable):
     The vector a belongs to the distance j - i between query i and key j, clipped to
     -max_distance..max_distance. Queries and keys end together, as in `causal_mask`. All heads share one
     table, as in the paper's big model. The paper's second table, for the values (its equation 3), is left
-    out: in the paper's ablation the table for the keys alone does as well as both.
+    out, because the paper's ablation finds that the table for the keys alone does as well as both.
 
     Use it like any other scoring rule: `MultiHeadAttention(..., score=ShawScore(head_dim, max_distance))`.
     The middle row of `table` (2 * max_distance + 1, head_dim) is the vector of distance 0.
@@ -218,7 +218,7 @@ class ShawScore(_DistanceTable):
 
     _settings = ("head_dim", "max_distance")
     takes_positions = True
-    """A layer whose cache holds samples of different lengths passes the positions of their tokens."""
+    """If its cache contains samples of different lengths, the layer passes the positions of their tokens."""
 
     def __init__(
         self,
@@ -241,13 +241,13 @@ class ShawScore(_DistanceTable):
     ) -> Float[Tensor, "*batch q_len k_len"]:
         """Score (..., q_len, head_dim) against (..., k_len, head_dim): (..., q_len, k_len).
 
-        Arguments and errors are those of `dot_product_score`, with the table's own width and dtype, and
-        `positions` those of `sliding_window_mask`: query and key then are (batch, num_heads, len, head_dim).
+        Arguments and errors are those of `dot_product_score`, with the width and dtype of the table. With
+        `positions`, as in `sliding_window_mask`, query and key are (batch, num_heads, len, head_dim).
         """
         _checks.check_vectors(query, key, (self.head_dim,) * 2)
         q_len, k_len = query.shape[-2], key.shape[-2]
         query = query / math.sqrt(self.head_dim)
-        # Each query meets each distance once, then each key picks its own: no (q_len, k_len, head_dim).
+        # Score each query once per distance, then pick a score per key: no tensor (q_len, k_len, head_dim).
         by_distance = _dot_product(query, self.table)
         ahead = _distances(q_len, k_len, positions, query.device)
         rows = (ahead + self.max_distance).clamp(0, 2 * self.max_distance)

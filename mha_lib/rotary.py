@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys are rotated, so that their dot products depend only on distances."""
+"""Rotary positions: queries and keys are rotated so that their dot products depend only on distances."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def rotary_angles(
 ) -> Float[Tensor, "*batch len {head_dim//2}"]:
     """Angles by which rotary encoding rotates each pair of columns (Su et al., 2021, §3.2.2).
 
-    They are position * base^(-2i / head_dim), in radians, computed in float64 and returned as float32,
+    The angles are position * base^(-2i / head_dim), in radians, computed in float64 and returned as float32,
     (len, head_dim / 2) or (batch, len, head_dim / 2).
 
-    Positions are counted from 0 if `num_positions` is their number; or it holds the positions themselves,
-    integers (len,), or (batch, len) if the samples of a batch have different positions. `head_dim` columns
-    are rotated in pairs: the even width of a head, or of a part of it. `base` is as in `sinusoidal_encoding`.
+    `num_positions` is either the number of positions, counted from 0, or the positions themselves: integers
+    (len,), or (batch, len) if they differ between the samples of a batch. `head_dim` is the even number of
+    columns that are rotated in pairs, all of a head or a part. `base` is as in `sinusoidal_encoding`.
 
     Raises:
         TypeError: a size is not an int, positions are not integers, or `base` is not a number.
@@ -67,7 +67,7 @@ def _check_rotary(x: Tensor, angles: Tensor) -> None:
         rule = f"have shape (len, pairs) or (batch, len, pairs) with len={length}"
         rule += f" and 1 to {head_dim // 2} pairs"
         raise _checks.refusal("angles", rule, angles)
-    # With three or four axes, the first of x is known to be the batch.
+    # If x has three or four axes, the first one is the batch.
     if angles.ndim == 3 and (
         x.ndim not in (3, 4) or angles.shape[0] not in (1, x.shape[0])
     ):
@@ -86,21 +86,21 @@ def apply_rotary(
     """Rotate each pair of columns of queries or keys by its position's angle (Su et al., 2021, equation 34).
 
     The dot product of a rotated query and a rotated key depends only on the distance between their positions.
-    In the paper, and in GPT-J, columns 2i and 2i + 1 are a pair (`interleaved`). In GPT-NeoX, and in
-    HuggingFace's Llama, the columns of a pair lie half of the rotated width apart. Weights trained with one
-    pairing are wrong for the other.
+    In the paper and in GPT-J, columns 2i and 2i + 1 are a pair (`interleaved`). In GPT-NeoX and in
+    HuggingFace's Llama, the columns of a pair are half of the rotated width apart. Weights trained with one
+    pairing do not work with the other.
 
-    If there are fewer angles than pairs, only the first columns are rotated, and the others are unchanged
-    (partial width, as in GPT-J and GPT-NeoX). Half precision is rotated in float32. The result has the shape
-    and dtype of `x`; the lengths of the vectors do not change.
+    If there are fewer angles than pairs, only the first columns are rotated, as in GPT-J and GPT-NeoX, and
+    the others are unchanged. Half precision is rotated in float32. The result has the shape and dtype of `x`;
+    the lengths of the vectors do not change.
 
-    The angles, (len, pairs) or (batch, len, pairs), are from `rotary_angles`; row p belongs to token p of
+    The angles, (len, pairs) or (batch, len, pairs), come from `rotary_angles`; row p belongs to token p of
     `x`, (..., len, head_dim).
 
     Raises:
         TypeError: `x` is not a floating-point tensor, `angles` is not float32 or float64 (in half precision,
             distant positions would round to the same angle), or `interleaved` is not a bool.
-        ValueError: `head_dim` is odd, or `angles` has the wrong shape or is on another device.
+        ValueError: `head_dim` is odd, or `angles` has the wrong shape or is on a different device.
 
     Example:
         >>> quarter = torch.tensor([[torch.pi / 2]])
@@ -112,14 +112,14 @@ def apply_rotary(
     _check_rotary(x, angles)
     _checks.check_type("interleaved", interleaved, bool)
     if angles.ndim == 3 and x.ndim == 4:
-        angles = angles.unsqueeze(1)  # the heads of a sample turn alike
+        angles = angles.unsqueeze(1)  # all heads of a sample turn alike
     pairs = angles.shape[-1]
     turning, still = x[..., : 2 * pairs], x[..., 2 * pairs :]
     if interleaved:
         first, second = turning[..., 0::2], turning[..., 1::2]
     else:
         first, second = turning[..., :pairs], turning[..., pairs:]
-    # The angles are float32 at least, so half-precision columns become float32 here.
+    # The angles are at least float32, so half-precision columns become float32 here.
     cos, sin = angles.cos(), angles.sin()
     pair = (first * cos - second * sin, first * sin + second * cos)
     turned = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
@@ -130,13 +130,13 @@ def apply_rotary(
 class RotaryPositionalEncoding(nn.Module):
     """Rotate queries and keys by the angles of their positions (Su et al., 2021).
 
-    This is `apply_rotary` with `rotary_angles` as a module. It has no parameters and stores nothing: the
-    angles are computed in each call for the positions given, in float32 whatever the dtype of the model, so
-    there is no maximum length.
+    This is `apply_rotary` with `rotary_angles` as a module. It has no parameters and stores nothing. Each
+    call computes the angles of the given positions, in float32 whatever the dtype of the model, so there is
+    no maximum length.
 
     Of the `head_dim` columns of a head, the first `rotary_dim` are rotated, by default all; both are even.
-    `base` is as in `sinusoidal_encoding`, `interleaved` as in `apply_rotary`; `scaling` says how pairs turn
-    more slowly for texts longer than those of training.
+    `base` is as in `sinusoidal_encoding`, `interleaved` as in `apply_rotary`. `scaling` makes pairs turn more
+    slowly for texts longer than those seen in training.
 
     Raises:
         TypeError: a width is not an int, `base` is not a number, `interleaved` not a bool, `scaling` not a
@@ -182,8 +182,8 @@ class RotaryPositionalEncoding(nn.Module):
     ) -> Float[Tensor, "*lead len head_dim"]:
         """Rotate `x` (..., len, head_dim), queries or keys, by the angles of `positions`.
 
-        `positions` are integers (len,), or (batch, len) where `x` has a batch axis, none negative; default
-        0..len-1. Shape and dtype of `x` stay.
+        `positions` are integers (len,), or (batch, len) if `x` has a batch axis, none negative; default
+        0..len-1. The result has the shape and dtype of `x`.
 
         Raises:
             TypeError: `x` is not floating-point, or `positions` are not integers.

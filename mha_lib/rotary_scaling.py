@@ -1,4 +1,4 @@
-"""Rotary positions for texts longer than those of training: the pairs of columns turn more slowly."""
+"""Rotary positions for texts longer than those seen in training: the pairs of columns turn more slowly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from mha_lib import _checks
 
 _RAMP = ("trained_len", "low", "high")
-# Which settings each kind has, beside its factor.
+# The settings that each kind has besides its factor.
 _KINDS: dict[str, tuple[str, ...]] = {
     "linear": (),
     "dynamic": ("trained_len",),
@@ -23,29 +23,29 @@ _KINDS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class RotaryScaling:
-    """How `RotaryPositionalEncoding` slows its pairs of columns, so that a model can read longer texts.
+    """How `RotaryPositionalEncoding` slows its pairs of columns so that a model can read longer texts.
 
-    A pair that makes less than one turn in training meets angles in a longer text that the model never saw.
+    In a longer text, a pair that made less than one turn in training reaches angles that the model never saw.
 
     - "linear": every pair turns `factor` times more slowly (Chen et al., 2023, §2.3).
-    - "dynamic": the slowest pair turns s times more slowly, the fastest as before, and those between by a
+    - "dynamic": the slowest pair turns s times more slowly, the fastest as before, and those in between by a
       power of s. Beyond `trained_len`, s = factor * len / trained_len - (factor - 1) grows with the longest
-      sample of a call (Peng et al., 2023, §3.3); what a cache holds keeps the angles of its own call.
+      sample of a call (Peng et al., 2023, §3.3). Cached keys keep the angles of the call that added them.
     - "llama3": pairs that make fewer than `low` turns within `trained_len` become `factor` times slower,
-      those with more than `high` turns stay, and between is a ramp (published code of Llama 3.1; Peng et al.,
-      2023, §3.2, equation 13).
-    - "yarn": likewise, with the ramp over the numbers of the columns, as in the code of its authors; also,
-      queries and keys are multiplied by `attention_factor`, which sharpens the weights (ibid., §3.4).
+      those with more than `high` turns are unchanged, and a ramp joins the two (published code of Llama 3.1;
+      Peng et al., 2023, §3.2, equation 13).
+    - "yarn": the same, except that the ramp runs over column numbers, as in the authors' code, and queries
+      and keys are multiplied by `attention_factor`, which sharpens the weights (ibid., §3.4).
 
     Args:
         kind: "linear", "dynamic", "llama3" or "yarn".
         factor: how many times longer the texts may be.
-        trained_len: the greatest length in training; for all kinds but "linear".
-        low, high: numbers of turns, for "llama3", by default 1 and 4, and "yarn", by default 1 and 32.
+        trained_len: the greatest length in training; for all kinds except "linear".
+        low, high: numbers of turns; default 1 and 4 for "llama3", 1 and 32 for "yarn".
         attention_factor: for "yarn"; default 0.1 * ln(factor) + 1.
 
     Raises:
-        TypeError: `kind` is not a str, `trained_len` not an int, or another setting not a number.
+        TypeError: `kind` is not a str, `trained_len` not an int, or any other setting is not a number.
         ValueError: `kind` is unknown, a number is not positive, `low` is not less than `high`, or a setting
             is given that `kind` does not use.
 
@@ -62,7 +62,7 @@ class RotaryScaling:
     attention_factor: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the settings, and fill in the defaults of the kind."""
+        """Check the settings and fill in the defaults of the kind."""
         _checks.check_choice("kind", self.kind, _KINDS)
         _checks.check_positive("factor", self.factor)
         defaults = {"low": 1.0, "high": 4.0 if self.kind == "llama3" else 32.0}
@@ -88,7 +88,7 @@ class RotaryScaling:
         pairs = angles.shape[-1]
         numbers = torch.arange(pairs, dtype=angles.dtype, device=angles.device)
         if self.low is None or self.high is None:  # "dynamic"
-            # With the last position of training, no call counts as shorter, not even an empty one.
+            # With the last position seen in training, no call counts as shorter, not even an empty one.
             last = F.pad(positions.flatten(), (0, 1), value=self.trained_len - 1).max()
             longer = (last + 1).to(angles.dtype) / self.trained_len
             slower = self.factor * longer - (self.factor - 1)
@@ -98,7 +98,7 @@ class RotaryScaling:
             turns = most * float(base) ** (-numbers / pairs)
             kept = (turns - self.low) / (self.high - self.low)
         else:
-            # Which pair, a fraction, makes just as many turns.
+            # The (fractional) number of the pair that makes exactly this many turns.
             start, end = (
                 pairs * math.log(most / turns) / math.log(base)
                 for turns in (self.high, self.low)

@@ -1,8 +1,8 @@
 """Scoring functions: how well a query matches a key.
 
-Every rule maps query (..., q_len, d) and key (..., k_len, d) to scores (..., q_len, k_len), so the rest of
-attention need not know which rule it is given. Leading axes broadcast. The body of each function is only the
-formula: the decorator above it checks the arguments first.
+Every rule maps query (..., q_len, d) and key (..., k_len, d) to scores (..., q_len, k_len), so attention
+works with any of them. Leading axes broadcast. The body of each function is only the formula, because the
+decorator above it checks the arguments first.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def dot_product_score(
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Dot product q·k (Luong et al., 2015, "dot"): (..., q_len, d), (..., k_len, d) -> (..., q_len, k_len).
 
-    For independent unit-variance entries the standard deviation of the scores is √d.
+    For independent unit-variance entries, the standard deviation of the scores is √d.
 
     Raises:
-        TypeError: not floating-point tensors of one dtype.
-        ValueError: `d` differs, or the leading axes do not broadcast.
+        TypeError: `query` and `key` are not floating-point tensors of the same dtype.
+        ValueError: their widths `d` differ, or the leading axes do not broadcast.
 
     Example:
         >>> dot_product_score(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
@@ -55,15 +55,15 @@ def scaled_dot_product_score(
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Dot product divided by √d, q·k / √d (Vaswani et al., 2017, equation 1).
 
-    Arguments and errors are those of `dot_product_score`, and `scale`, which replaces 1/√d: a number, which
-    must be positive, or a tensor, which must have shape () or (num_heads, 1, 1) and may be learned. For
-    independent unit-variance entries the standard deviation of the scores is 1, whatever d is.
+    Arguments and errors are those of `dot_product_score`. In addition, `scale` replaces 1/√d: a positive
+    number, or a tensor of shape () or (num_heads, 1, 1), which may be learned. With the default scale and
+    independent unit-variance entries, the standard deviation of the scores is 1, whatever d is.
 
     Example:
         >>> scaled_dot_product_score(torch.tensor([[1.0, 2.0, 2.0, 4.0]]), torch.ones(1, 4)).tolist()
         [[4.5]]
     """
-    # Scaling the query takes q_len * d multiplications, scaling the scores q_len * k_len.
+    # Scaling the query takes q_len * d multiplications; scaling the scores would take q_len * k_len.
     if scale is None:
         return query / math.sqrt(query.shape[-1]) @ key.transpose(-2, -1)
     return (query * scale).to(key.dtype) @ key.transpose(-2, -1)
@@ -73,10 +73,10 @@ def scaled_dot_product_score(
 def softcap_scores(
     scores: Float[Tensor, "*shape"], cap: float
 ) -> Float[Tensor, "*shape"]:
-    """Bend scores smoothly into -cap..cap, cap · tanh(score / cap) (Gemma Team, 2024, §2).
+    """Limit scores smoothly to -cap..cap with cap · tanh(score / cap) (Gemma Team, 2024, §2).
 
-    Scores may have any shape, which they keep, as their dtype. Small ones hardly change; none exceeds the
-    positive `cap`, so no key can take all the weight.
+    The scores may have any shape; the result has the same shape and dtype. Small scores hardly change, and
+    none exceeds the positive `cap`, so no key can take all the weight.
 
     Raises:
         TypeError: `scores` is not a floating-point tensor, or `cap` is not a number.
@@ -95,7 +95,7 @@ def _compose_rule(
     softcap: float | None,
     positions: Positions | None = None,
 ) -> ScoringRule | None:
-    """Combine the settings into one rule; None is the scaled dot product, as torch's kernel has it."""
+    """Combine the settings into one rule; None stands for the scaled dot product of torch's kernel."""
     rule = None if score is None else _checks.checked_rule(score, positions)
     if softcap is None:
         return rule
@@ -136,8 +136,8 @@ def gaussian_score(
     """Logarithm of the Gaussian kernel, -|q - k|² / (2 bandwidth²).
 
     The softmax of this score is Nadaraya-Watson kernel regression (Nadaraya, 1964; Watson, 1964).
-    Arguments and errors are those of `dot_product_score`, and `bandwidth`, the width of the kernel in the
-    units of query and key, which must be positive; a tensor that requires grad is learned.
+    Arguments and errors are those of `dot_product_score`. In addition, `bandwidth` is the positive width of
+    the kernel in the units of query and key; it may be a tensor that requires grad, and is then learned.
 
     Example:
         >>> gaussian_score(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]), bandwidth=5.0).tolist()

@@ -1,4 +1,4 @@
-"""The whole Transformer, from tokens to tokens; `generation` writes with it."""
+"""The whole Transformer, from tokens to tokens; `generation` uses it to write."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from mha_lib.transformer import (
 
 
 class EncoderDecoder(nn.Module):
-    """The Transformer: reads a source, and predicts each token of a target (Vaswani et al., 2017, Figure 1).
+    """The Transformer, which reads a source and predicts each target token (Vaswani et al., 2017, Figure 1).
 
-    Both sequences are embedded and get sinusoidal positions. The encoder turns the source into a memory; the
-    decoder turns the target into tokens that attend to their own past and to the memory; a linear layer gives
-    the logits of the token that follows each.
+    Both sequences are embedded, and sinusoidal positions are added. The encoder turns the source into a
+    memory. In the decoder, each token of the target attends to earlier tokens and to the memory, and a linear
+    layer computes the logits of the token that follows it.
 
-    Arguments and errors are those of `TransformerEncoder`, for both stacks, but for these: `source_vocab` and
-    `target_vocab`, positive, are the numbers of different tokens in sources and in targets, and `max_len`,
-    positive, is the greatest length of a source and of a target.
+    Arguments and errors are those of `TransformerEncoder`, for both stacks. In addition, `source_vocab` and
+    `target_vocab` are the numbers of different tokens in sources and in targets, and `max_len` is the
+    greatest length of a source and of a target; all three are positive.
 
     Example:
         >>> model = EncoderDecoder(7, 5, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2)
@@ -68,14 +68,14 @@ class EncoderDecoder(nn.Module):
         *,
         source_lens: Integer[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch source_len embed_dim"]:
-        """Read sources: the memory for `decode`, (batch, source_len, embed_dim).
+        """Read sources and return the memory for `decode`, (batch, source_len, embed_dim).
 
-        `source` holds tokens (batch, source_len). `source_lens`, integers (batch,), says how many tokens of
-        each source are real, default all; the rows of the memory beyond it are meaningless.
+        `source` contains tokens, (batch, source_len). `source_lens`, integers (batch,), says how many tokens
+        of each source are real, default all; rows of the memory beyond that number are meaningless.
 
         Raises:
-            TypeError: `source` is not an int64 tensor, or `source_lens` does not hold integers.
-            ValueError: wrong shape, a token or a length out of range, or a source longer than `max_len`.
+            TypeError: `source` is not an int64 tensor, or `source_lens` does not contain integers.
+            ValueError: a shape is wrong, a token or length out of range, or a source longer than `max_len`.
         """
         max_len = len(self.positions.encoding)
         _check_ids("source", source, self.source_embedding, max_len)
@@ -92,12 +92,12 @@ class EncoderDecoder(nn.Module):
         source_lens: Integer[Tensor, " batch"] | None = None,
         cache: list[DecoderBlockCache] | None = None,
     ) -> Float[Tensor, "batch new target_vocab"]:
-        """Predict what follows each token of the targets; no prediction sees a later token.
+        """Predict the token that follows each token of the targets; no prediction sees a later token.
 
-        Arguments and errors are those of `EncoderDecoder.encode`, which makes the `memory`, and likewise for
-        `target`, all tokens so far, (batch, target_len). With a `cache` from `decoder.new_cache()`, one per
-        batch, only tokens that it does not hold are computed, and there must be some. The result has one row
-        of logits for each of these: (batch, new, target_vocab).
+        Arguments and errors are those of `EncoderDecoder.encode`, which returns the `memory`; the same rules
+        hold for `target`, all tokens so far, (batch, target_len). With a `cache` from `decoder.new_cache()`,
+        one per batch, only tokens that it does not contain are computed; there must be at least one. The
+        result has one row of logits for each computed token: (batch, new, target_vocab).
         """
         max_len = len(self.positions.encoding)
         _check_ids("target", target, self.target_embedding, max_len)
@@ -123,11 +123,11 @@ class EncoderDecoder(nn.Module):
         *,
         source_lens: Integer[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch target_len target_vocab"]:
-        """Predict what follows each token of given targets, as training does (teacher forcing).
+        """Predict the token that follows each token of given targets, as in training (teacher forcing).
 
-        Arguments and errors are those of `EncoderDecoder.encode`, and likewise for `target`, tokens
+        Arguments and errors are those of `EncoderDecoder.encode`; the same rules hold for `target`, tokens
         (batch, target_len), the first of which starts the answer. Row t of the logits,
-        (batch, target_len, target_vocab), is the prediction of target t + 1.
+        (batch, target_len, target_vocab), predicts target t + 1.
         """
         max_len = len(self.positions.encoding)
         _check_ids("target", target, self.target_embedding, max_len)
@@ -136,7 +136,7 @@ class EncoderDecoder(nn.Module):
 
 
 def _num_embeddings(embedding: nn.Module) -> int:
-    """Number of tokens that an embedding knows, also if it is inside a wrapper."""
+    """Number of rows of an embedding, even if it is inside a wrapper."""
     size: int | None = getattr(embedding, "num_embeddings", None)
     if size is None:
         sizes = (getattr(part, "num_embeddings", None) for part in embedding.modules())
@@ -145,7 +145,7 @@ def _num_embeddings(embedding: nn.Module) -> int:
 
 
 def _check_ids(name: str, tokens: object, embedding: nn.Module, max_len: int) -> None:
-    """Check tokens before they are looked up, since a wrong one may crash the device."""
+    """Check tokens before they are looked up, because a wrong one may crash the device."""
     _checks.check_type(name, tokens, Tensor)
     assert isinstance(tokens, Tensor)
     if tokens.dtype != torch.int64 or tokens.is_nested:

@@ -1,7 +1,7 @@
 """Blocks and stacks of the Transformer: attention and a feed-forward layer, each with a residual and a norm.
 
-An encoder reads a sequence; a decoder writes one while it attends to the output of the encoder. A
-decoder-only model is a `TransformerEncoder` that is called with `is_causal=True`.
+An encoder reads a sequence; a decoder writes one while it attends to the output of the encoder. For a
+decoder-only model, call a `TransformerEncoder` with `is_causal=True`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _Hidden: TypeAlias = tuple[Tensor | None, ...]  # mask, bias, key mask, lengths
 
 
 class _Block(_TorchTwin):
-    """Base class of both kinds of block: their layers, with a residual connection and a norm around each."""
+    """Base class of both kinds of block: the layers, each with a residual connection and a norm."""
 
     _attention = MultiHeadAttention
-    _has_memory: ClassVar[bool]  # whether the block attends to a memory as well
+    _has_memory: ClassVar[bool]  # whether the block also attends to a memory
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class _Block(_TorchTwin):
             known = ", ".join(named + _OF_EVERY_ATTENTION)
             unknown = f"{type(self).__name__} has no option {name!r}"
             raise TypeError(f"{unknown}, only {known}")
-        # The attention checks its own arguments; all checks come before any weight is drawn.
+        # The attention layer checks its own arguments. All checks run before any weight is drawn.
         _checks.check_positive_int("hidden_dim", hidden_dim)
         _checks.check_choice("activation", activation, _ACTIVATIONS)
         _checks.check_choice("norm", norm, _NORMS)
@@ -110,31 +110,31 @@ class _Block(_TorchTwin):
 class EncoderBlock(_Block):
     """Self-attention, then a feed-forward layer (Vaswani et al., 2017, §3.1).
 
-    Each of the two has a residual connection and a layer norm (Ba et al., 2016). With the norm before the
-    layer, x + f(norm(x)), gradients stay even in deep stacks (Xiong et al., 2020); with the norm after the
-    sum, norm(x + f(x)), the order is that of the paper and of BERT. Called with `is_causal=True`, this is the
-    block of a decoder-only model.
+    Both layers have a residual connection and a layer norm (Ba et al., 2016). With the norm before the layer,
+    x + f(norm(x)), gradients have similar sizes throughout a deep stack (Xiong et al., 2020). With the norm
+    after the sum, norm(x + f(x)), the order is that of the paper and of BERT. Called with `is_causal=True`,
+    this is the block of a decoder-only model.
 
     Args:
         embed_dim, hidden_dim: width of a token, and width inside the feed-forward layer.
         num_heads: number of heads; divides `embed_dim`.
-        dropout: probability that an attention weight, an entry of the hidden layer, or one of what a layer
-            adds is dropped, in training only, as in torch's layers.
-        norm_first: norm before each layer (pre-norm), not after each sum (post-norm).
-        activation: of the feed-forward layer, see `FeedForward`.
-        bias: add biases in linear layers and layer norms, as the paper and torch do.
+        dropout: probability that a number is dropped, in training only: an attention weight, an entry of the
+            hidden layer, or an entry that a layer adds to the residual, as in torch's layers.
+        norm_first: whether the norm comes before each layer (pre-norm) or after each sum (post-norm).
+        activation: activation of the feed-forward layer, see `FeedForward`.
+        bias: whether linear layers and layer norms have a bias, as in the paper and in torch.
         norm: "layer", or "rms", see `RMSNorm`.
-        layer_norm_eps: what every norm adds under the root, positive.
-        attention_bias: the `bias` of `MultiHeadAttention`, if it is not the same as `bias`.
-        window, rotary: see `MultiHeadAttention`. Blocks may share a rotary.
-        device, dtype: of the parameters; by default torch's.
+        layer_norm_eps: positive number that every norm adds under the root.
+        attention_bias: the `bias` of `MultiHeadAttention`; default `bias`.
+        window, rotary: see `MultiHeadAttention`. Blocks may share a `rotary`.
+        device, dtype: device and dtype of the parameters; default torch's.
         options: `num_kv_heads`, `head_dim`, `scale`, `softcap`, `qk_norm` and `sink`, see
-            `MultiHeadAttention`; all layers that are given the same tensor as `scale` share it.
+            `MultiHeadAttention`; layers that are given the same tensor as `scale` share it.
 
     Raises:
-        TypeError: a width or count is not an int, or another argument is of the wrong type.
+        TypeError: a width or count is not an int, or an argument has the wrong type.
         ValueError: a width or count is not positive, `num_heads` does not divide `embed_dim`, `dropout` is
-            outside 0..1, `activation` or `norm` is unknown, or what `MultiHeadAttention` raises.
+            outside 0..1, `activation` or `norm` is unknown, or `MultiHeadAttention` rejects an argument.
 
     Example:
         >>> block, x = EncoderBlock(embed_dim=6, num_heads=3, hidden_dim=24), torch.rand(2, 5, 6)
@@ -158,7 +158,7 @@ class EncoderBlock(_Block):
         """Let the tokens attend to each other, then transform each token.
 
         Arguments and errors are those of `MultiHeadAttention.forward`, with `x`, (batch, len, embed_dim), as
-        query, key and value. One sample, (len, embed_dim), needs no batch axis, here as there. The result has
+        query, key and value. A single sample may be (len, embed_dim), without a batch axis. The result has
         the shape of `x`.
         """
         if cache is not None:
@@ -172,9 +172,9 @@ class EncoderBlock(_Block):
 
 @dataclass(frozen=True)
 class DecoderBlockCache:
-    """What decoding remembers for one `DecoderBlock`: its own tokens, and the memory, projected once.
+    """The cache of one `DecoderBlock`: keys and values of its own tokens and of the memory, projected once.
 
-    `len()` is the number of tokens decoded so far, that is, of slots in `self_attention`.
+    `len()` is the number of tokens decoded so far, which is the number of slots in `self_attention`.
 
     Example:
         >>> block, memory = DecoderBlock(6, 3, 24), torch.rand(2, 7, 6)
@@ -194,12 +194,12 @@ class DecoderBlockCache:
 class DecoderBlock(_Block):
     """Causal self-attention, attention to a memory, then a feed-forward layer (Vaswani et al., 2017, §3.1).
 
-    The memory is the output of an encoder for the source: it supplies the keys and values, the decoder
+    The memory is what an encoder returns for the source. It supplies the keys and values, and the decoder
     supplies the queries. Self-attention never sees the future, neither in training nor in evaluation.
     Residuals, norms and dropout are those of `EncoderBlock`.
 
-    Arguments and errors are those of `EncoderBlock`. `window` and `rotary` are for the self-attention only,
-    since positions in the memory are those of another sequence.
+    Arguments and errors are those of `EncoderBlock`. `window` and `rotary` apply only to the self-attention,
+    because the memory is a different sequence with its own positions.
 
     Example:
         >>> block = DecoderBlock(embed_dim=6, num_heads=3, hidden_dim=24)
@@ -226,11 +226,11 @@ class DecoderBlock(_Block):
     ) -> Float[Tensor, "*batch len embed_dim"]:
         """Let the tokens attend to earlier tokens, then to the memory, then transform each token.
 
-        Arguments and errors are those of `EncoderBlock.forward`, for the self-attention and in addition to
-        its causal mask, which always applies. `memory_mask`, `memory_key_mask` and `memory_valid_lens` hide
-        parts of `memory`, (batch, memory_len, embed_dim), in the same way. The `cache`, a
-        `DecoderBlockCache`, grows by `x`. The memory is projected only in the first call; pass the same
-        memory, of the same length, and its mask or lengths, each time. The result has the shape of `x`.
+        Arguments and errors are those of `EncoderBlock.forward`. They apply to the self-attention, whose
+        causal mask is always on. `memory_mask`, `memory_key_mask` and `memory_valid_lens` hide parts of
+        `memory`, (batch, memory_len, embed_dim), in the same way. The call appends `x` to `cache`, a
+        `DecoderBlockCache`. Only the first call projects the memory, but pass the same memory, with its mask
+        or lengths, each time. The result has the shape of `x`.
         """
         own, projected = None, None
         if cache is not None:
@@ -244,7 +244,7 @@ class DecoderBlock(_Block):
             if len(projected) != memory.shape[1]:
                 rule = f"be the one that cache holds, of length {len(projected)}"
                 raise _checks.refusal("memory", rule, f"shape {tuple(memory.shape)}")
-            memory = memory[:, :0]  # nothing is left to project
+            memory = memory[:, :0]  # it has already been projected
 
         def look_at_memory(x: Tensor) -> Tensor:
             output: Tensor = self.cross_attention(
@@ -259,7 +259,7 @@ class DecoderBlock(_Block):
 
 
 class _Stack(_TorchTwin):
-    """Base class of both stacks: blocks of one kind, and the norm after them."""
+    """Base class of both stacks: blocks of one kind, followed by a norm."""
 
     _block: ClassVar[type[EncoderBlock | DecoderBlock]]
 
@@ -287,9 +287,9 @@ class _Stack(_TorchTwin):
 class TransformerEncoder(_Stack):
     """A stack of encoder blocks (Vaswani et al., 2017, §3.1); with `is_causal=True`, a decoder-only model.
 
-    A final norm follows pre-norm blocks, which do not normalize their output. There are no embeddings and no
-    positions. Arguments and errors are those of `EncoderBlock`, for all blocks, after `num_layers`, the
-    number of blocks.
+    After pre-norm blocks, which do not normalize their output, there is a final norm. The stack has no
+    embeddings and no positions. Its first argument, `num_layers`, is the number of blocks.
+    Arguments and errors are those of `EncoderBlock`, for all blocks.
 
     Example:
         >>> encoder = TransformerEncoder(2, embed_dim=6, num_heads=3, hidden_dim=24, dropout=0.1).eval()
@@ -314,10 +314,10 @@ class TransformerEncoder(_Stack):
     ) -> Float[Tensor, "*batch len embed_dim"]:
         """Run `x` through all blocks, each with the same mask.
 
-        Arguments and errors are those of `EncoderBlock.forward`, for all blocks. Without `is_causal`,
-        decoding in chunks does not give the same as one call. `cache` must be from `new_cache`, one per
-        batch; it grows by `x`. Mask and bias then span all its slots; `valid_lens`, (batch,), counts the
-        tokens of `x`. The result has the shape of `x`; tokens beyond `valid_lens` are meaningless.
+        Arguments and errors are those of `EncoderBlock.forward`, for all blocks. `cache` must come from
+        `new_cache`, one per batch; the call appends `x` to it. Mask and bias then cover all its slots, and
+        `valid_lens`, (batch,), counts the tokens of `x`. Decoding in chunks gives the same as one call only
+        with `is_causal`. The result has the shape of `x`; tokens beyond `valid_lens` are meaningless.
         """
         caches = _check_caches(cache, KeyValueCache, len(self.blocks))
         hidden = (attn_mask, attn_bias, key_mask, valid_lens)
@@ -335,8 +335,8 @@ class TransformerEncoder(_Stack):
 class TransformerDecoder(_Stack):
     """A stack of decoder blocks that all attend to the same memory (Vaswani et al., 2017, §3.1).
 
-    The final norm is as in `TransformerEncoder`. Arguments and errors are those of `EncoderBlock`, for all
-    blocks, after `num_layers`, the number of blocks.
+    The final norm and `num_layers` are as in `TransformerEncoder`.
+    Arguments and errors are those of `EncoderBlock`, for all blocks.
 
     Example:
         >>> decoder = TransformerDecoder(2, embed_dim=6, num_heads=3, hidden_dim=24)
@@ -363,11 +363,11 @@ class TransformerDecoder(_Stack):
         memory_valid_lens: Integer[Tensor, "..."] | None = None,
         cache: Sequence[DecoderBlockCache] | None = None,
     ) -> Float[Tensor, "*batch len embed_dim"]:
-        """Run `x` through all blocks; none of them sees the future, in training and evaluation alike.
+        """Run `x` through all blocks, none of which sees the future in training or in evaluation.
 
-        Arguments and errors are those of `DecoderBlock.forward`, for all blocks. `cache` must be from
-        `new_cache`, one per batch, and the result has the shape of `x`, both as in
-        `TransformerEncoder.forward`.
+        Arguments and errors are those of `DecoderBlock.forward`, for all blocks. As in
+        `TransformerEncoder.forward`, `cache` must come from `new_cache`, one per batch, and the result has
+        the shape of `x`.
         """
         caches = _check_caches(cache, DecoderBlockCache, len(self.blocks))
         hidden = (attn_mask, attn_bias, key_mask, valid_lens)
@@ -387,7 +387,7 @@ class TransformerDecoder(_Stack):
 def _check_self(
     x: Tensor, block: Any, hidden: _Hidden, cache: Any
 ) -> tuple[Tensor, dict[str, Tensor | None]]:
-    """Check a self-attention's inputs before anything is computed; combine its masks once for a stack."""
+    """Check the inputs of a self-attention before anything is computed; combine its masks once per stack."""
     one = getattr(x, "ndim", 3) == 2
     axes = "len, embed_dim" if one else "batch, len, embed_dim"
     _checks.check_width("x", x, block.embed_dim, axes=axes)
@@ -397,14 +397,14 @@ def _check_self(
     past, now = (0, lens) if cache is None else (len(cache), None)
     shape = (x.shape[0], block.self_attention.num_heads, x.shape[1], past + x.shape[1])
     mask = _combine_masks(shape, attn_mask, key_mask, now)
-    lens = None if cache is None else lens  # which the cache stores
+    lens = None if cache is None else lens  # only the cache needs them
     return x, {"attn_mask": mask, "attn_bias": attn_bias, "valid_lens": lens}
 
 
 def _check_memory(
     x: Tensor, memory: object, block: Any, hidden: _Hidden
 ) -> tuple[Tensor, Tensor | None]:
-    """Check the inputs of a cross-attention before the self-attention runs, and combine its masks."""
+    """Check the inputs of a cross-attention before the self-attention runs; combine its masks."""
     axes = "memory_len, embed_dim" if x.ndim == 2 else "batch, memory_len, embed_dim"
     memory = _checks.check_float_tensor("memory", memory, axes=axes)
     names = ("x", "memory")
@@ -417,14 +417,14 @@ def _check_memory(
     shape = (x.shape[0], block.cross_attention.num_heads, x.shape[1], memory.shape[1])
     try:
         return memory, _combine_masks(shape, mask, *of_keys)
-    except (TypeError, ValueError) as error:  # which names masks of a self-attention
+    except (TypeError, ValueError) as error:  # its text names masks of a self-attention
         names_there = {"attn_mask": "memory_mask", "key_mask": "memory_key_mask"}
         text = re.sub("attn_mask|key_mask", lambda at: names_there[at[0]], str(error))
         raise type(error)(text.replace("valid_lens", "memory_valid_lens")) from None
 
 
 def _check_caches(cache: Any, kind: type, num_layers: int) -> Any:
-    """One cache for each block, or None for each."""
+    """Return one cache for each block, or None for each."""
     if cache is None:
         return [None] * num_layers
     _checks.check_type("cache", cache, Sequence)
@@ -432,7 +432,7 @@ def _check_caches(cache: Any, kind: type, num_layers: int) -> Any:
         _checks.check_type("cache[i]", own, kind)
     lengths = [len(own) for own in cache]
     different = len({id(own) for own in cache})
-    # Compared, not hashed: a set of lengths would tie a compiled program to them.
+    # The lengths are compared, not put into a set, which would tie a compiled program to them.
     same = all(length == lengths[0] for length in lengths)
     if not len(lengths) == different == num_layers or not same:
         rule = f"hold one entry for each of the {num_layers} blocks, all of one length"

@@ -1,17 +1,17 @@
-"""Say which texts changed since somebody read them beside what they are about.
+"""List the texts that have changed since somebody last read them next to their subject.
 
-    python tools/beside.py           print each with what it is about; the exit status is 1 if there is any
+    python tools/beside.py           print each text with its subject; the exit status is 1 if there are any
     python tools/beside.py --write   note that both were read
 
-Nothing can run a sentence. So whoever changes one of these, or what stands beside it, reads both, and
-`tools/read.json` holds eight letters that change with them:
+Nothing can run a sentence, so whoever changes a text or its subject reads both. `tools/read.json` contains
+eight letters for each pair, which change with either of the two. The pairs are:
 
-- equations, rows of tables and sentences that compare, beside what the cells of their section assert;
-- the caption and the description of a figure, beside its code, those of a diagram beside what it shows: words
-  and colours;
-- the hints of an exercise, beside its solution;
-- questions, causes of mistakes, reasons and puzzles: each section of a file of texts, where feedback stands
-  beside its choice, and a cause beside the edit that makes the mistake.
+- equations, rows of tables and sentences that compare, with the assertions in the cells of their section;
+- the caption and the description of a figure with its code, or those of a diagram with its words and
+  colours;
+- the hints of an exercise with its solution;
+- questions, causes of mistakes, reasons and puzzles: each section of a file of texts, in which feedback is
+  next to its choice, and a cause is next to the edit that makes the mistake.
 """
 
 import ast
@@ -44,7 +44,7 @@ Pair = tuple[str, str]
 
 
 def pairs() -> dict[str, Pair]:
-    """The name of each text -> the text, and what it is about."""
+    """Map the name of each text to the text and its subject."""
     paths = [path for pattern in SOURCES for path in ROOT.glob(pattern)] + notebooks()
     found: dict[str, Pair] = {}
     for path in sorted(paths):
@@ -53,14 +53,14 @@ def pairs() -> dict[str, Pair]:
 
 
 def of(path: Path, content: str) -> dict[str, Pair]:
-    """Those of a file."""
+    """The texts of a file, in the same form."""
     if path.suffix == ".md":
         return of_file(path.relative_to(ROOT).as_posix(), content)
     return of_page(path.stem, nbformat.reads(content, as_version=4).cells)
 
 
 def of_file(name: str, text: str) -> dict[str, Pair]:
-    """The sections of a file of texts; each is about itself."""
+    """The sections of a file of texts; each is its own subject."""
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     return {f"{name}: {section.splitlines()[0]}": (section, "") for section in sections}
 
@@ -92,7 +92,7 @@ def sections_of(cells: Sequence) -> Iterator[Sequence]:
 
 
 def asserts(cell) -> list[str]:
-    """What a cell asserts, and the answers to questions that it computes."""
+    """The assertions in a cell, and the answers to questions that it computes."""
     if cell.cell_type != "code":
         return []
     code = claims.without_comments(cell.source)
@@ -101,7 +101,7 @@ def asserts(cell) -> list[str]:
 
 
 def claimed(cell) -> list[str]:
-    """The displayed equations and rows of a text, and its sentences that compare or state a formula."""
+    """The displayed equations and rows of a text, and its sentences that compare or contain a formula."""
     bare = ROW.sub("", EQUATION.sub("", cell.source))
     sentences = [
         " ".join(sentence.split())
@@ -131,9 +131,9 @@ def diagram(cell) -> str:
 
 
 def drawn(cell) -> list[str]:
-    """The colours and words of a diagram in their order, or the code of a figure.
+    """The colours and words of a diagram in order, or the code of a figure.
 
-    The code is the cell and the functions of `mha_course.pictures` that it calls.
+    The code consists of the cell and the functions of `mha_course.pictures` that it calls.
     """
     if svg := diagram(cell):
         return re.findall(r'(?:fill|stroke)="[^"]*"|(?<=>)[^<>]+(?=<)', svg)
@@ -155,13 +155,13 @@ def pictures() -> Mapping[str, str]:
 
 
 def fingerprint(pair: Pair) -> str:
-    """Eight letters that change with a text or with what it is about, but not with their line breaks."""
+    """Eight letters that change with a text or its subject, but not with line breaks."""
     plain = "\0".join(" ".join(part.split()) for part in pair)
     return hashlib.sha256(plain.encode()).hexdigest()[:8]
 
 
 def unread() -> dict[str, Pair]:
-    """What nobody has read since it changed, and what was read and is gone."""
+    """The pairs that nobody has read since they changed, and those that were read and are gone."""
     read = json.loads(READ.read_text("utf-8")) if READ.exists() else {}
     now = pairs()
     found = {
@@ -171,7 +171,7 @@ def unread() -> dict[str, Pair]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print what nobody has read since it changed; with `--write`, note that it was read."""
+    """Print the pairs that nobody has read since they changed; with `--write`, note that they were read."""
     changed = unread()
     for name, (text, about) in changed.items():
         print(f"{name}: read again:\n{text}\n" + f"beside:\n{about}\n" * bool(about))

@@ -1,12 +1,12 @@
-"""Collect what the cells tagged `build` define into `mha_course/built.py`, one text for each function.
+"""Collect the definitions from the cells tagged `build` in `mha_course/built.py`, each function once.
 
     python tools/built.py [--check]
 
-Later chapters and appendices import from it what a reader of the earlier ones has written. `make notebooks`
-writes it; with --check, nothing is written, and the exit status is 1 if it is not what the pages say.
+Later chapters and appendices import from this module what the reader has written in earlier ones. `make
+notebooks` writes it. With --check, nothing is written, and the exit status is 1 if it differs from the pages.
 
-From the same pieces and `tools/my_gpt.py` the build of the book makes `chapters/my_gpt.py`, which readers
-take home.
+From the same pieces and `tools/my_gpt.py`, the build of the book makes `chapters/my_gpt.py`, which readers
+can take home.
 """
 
 import ast
@@ -28,7 +28,7 @@ HEAD = '''"""What the reader of this course builds, chapter by chapter; nothing 
 
 
 def cells(path):
-    """Yield the syntax, the source and the tags of a notebook's code cells; `set-up` is for Colab alone."""
+    """Yield the syntax, the source and the tags of a notebook's code cells, without the set-up for Colab."""
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code" and cell["id"] != "setup":
             source = "".join(cell["source"])
@@ -38,8 +38,8 @@ def cells(path):
 def collected(root=ROOT):
     """Return the imports of the pages, {name: line}, and the pieces that their cells tagged `build` define.
 
-    A piece is (page, source, names that it uses). What a cell tries out beside its definitions is left out,
-    as are decorators, which are for the page. Where a name is defined twice, the later one takes its place.
+    A piece is (page, source, names that it uses). Statements that only try out the definitions are left out,
+    and so are decorators, which are for the page. If a name is defined twice, the later definition counts.
     """
     imports, parts = {}, {}
     for path in sorted(root.glob("chapters/*.ipynb")):
@@ -64,12 +64,12 @@ def names_in(tree):
 
 
 def needed(imports, used):
-    """Return the lines of the imports that these names ask for, in the linter's order."""
+    """Return the lines of the imports that these names need, in the linter's order."""
     return grouped([imports[name] for name in sorted(used & imports.keys())])
 
 
 def text(root=ROOT):
-    """Return the module: the imports that it needs, then each piece below the name of its page."""
+    """Return the text of the module: its imports, then each piece below the name of its page."""
     imports, parts = collected(root)
     used = set().union(*(names for _, _, names in parts.values())) - parts.keys()
     lines, last = [HEAD, *needed(imports, used)], ""
@@ -82,7 +82,7 @@ def text(root=ROOT):
 
 
 def alone(root=ROOT):
-    """Return the file that readers take home: the script with the pieces that it imports written into it."""
+    """Return the file that readers take home: the script, with the pieces that it imports written into it."""
     imports, parts = collected(root)
     script = SCRIPT.read_text(encoding="utf-8")
     head, asked, rest = re.split(r"# .*\nfrom mha_course\.built import (.*)\n", script)
@@ -99,12 +99,12 @@ def alone(root=ROOT):
 
 
 def write_home(*_):
-    """Write the file that readers take home, where a page offers it."""
+    """Write the file that readers take home to the place where a page offers it."""
     HOME.write_text(alone(), encoding="utf-8")
 
 
 def grouped(imports):
-    """Return lines of imports in the order that the linter wants: Python's own, a blank line, others."""
+    """Return lines of imports in the linter's order: Python's own, a blank line, others."""
     own = {line for line in imports if line.split()[1] in sys.stdlib_module_names}
     order = sorted(imports, key=lambda line: (line.startswith("from"), line))
     others = [line for line in order if line not in own]

@@ -1,12 +1,12 @@
-"""Refuse to build pages whose experiments are missing, damaged, or of other code or data; say what to run.
+"""Reject pages whose experiments are missing, damaged, or from different code or data; say what to run.
 
-Refuse, too, what a page says of models that were still learning: that they fail or cannot, that something
-needs or only does, a bound, a ceiling. A cell that shows a number of theirs ends with "Still learning after
-200 steps: ...", which `mha_course.still_learning` prints. The rule holds for the caption of this cell, for
-paragraphs that take a number from it, and for the text after it up to the next cell of code or heading. A
-sentence may stand if it names the steps ("within 200 steps") or says "still learning". One that is proved, or
-that speaks of something else, quotes its first words and the reason in the metadata of its cell: "settled":
-["One head cannot name: see the argument above"].
+Also reject certain claims about models that were still learning: that they fail or cannot do something, that
+something is needed or the only way, a bound, a ceiling. A cell that shows a number of such models ends with
+"Still learning after 200 steps: ...", which `mha_course.still_learning` prints. The rule applies to the
+caption of this cell, to paragraphs that take a number from it, and to the text after it up to the next code
+cell or heading. A sentence is accepted if it names the steps ("within 200 steps") or says "still learning".
+If it is proved, or is about something else, the metadata of its cell give its first words and the reason:
+"settled": ["One head cannot name: see the argument above"].
 """
 
 import re
@@ -28,7 +28,7 @@ STRONG = re.compile(
 
 
 def main():
-    """Load every experiment and read every page; the exit status is 1 if something cannot be shown."""
+    """Load every experiment and read every page; the exit status is 1 if something is rejected."""
     failed = 0
     for name in experiment_names():
         try:
@@ -67,14 +67,14 @@ def unsupported(pages) -> Iterator[str]:
 
 
 def notes_of(cell) -> dict[str, str]:
-    """The arms that were still learning of which a cell shows a number: arm -> steps, as in "4,500"."""
+    """The arms that were still learning and whose numbers a cell shows, with their steps, as in "4,500"."""
     shown = "\n".join(output.get("text", "") for output in cell.get("outputs", []))
     found = STILL.findall(shown)
     return {arm: steps for steps, arms in found for arm in arms.split("; ")}
 
 
 def spoken_of(cell, page, noted, before) -> Iterator[tuple[str, dict[str, str]]]:
-    """The sentences of a cell that speak of such arms, with these arms."""
+    """The sentences of a cell that are about such arms, with these arms."""
     sources = [source.partition(": ")[0] for _, source in claims.entries(cell)]
     places = [source if "/" in source else f"{page}/{source}" for source in sources]
     stated = [sentence for _, sentence in claims.statements(cell)]
@@ -86,7 +86,7 @@ def spoken_of(cell, page, noted, before) -> Iterator[tuple[str, dict[str, str]]]
 
 
 def allowed(sentence: str, cell, arms: dict[str, str]) -> bool:
-    """Whether a sentence states the budget of one of these arms, or the metadata what settles it."""
+    """Whether a sentence states the steps of one of these arms, or the metadata say what settles it."""
     named = any(re.search(rf"\b{n}\b[^.]*\bsteps\b", sentence) for n in arms.values())
     entries = [entry.partition(": ") for entry in cell.metadata.get("settled", [])]
     settled = any(

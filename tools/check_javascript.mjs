@@ -1,9 +1,9 @@
-// Says which functions of the widgets' JavaScript are too long, and which modules of mathematics need a page.
+// Names functions of the widgets' JavaScript that are too long, and modules of mathematics that need a page.
 //
 //     node tools/check_javascript.mjs [FOLDER]
 //
-// A function counts with all that stands inside of it. The compiler that checks the types (node_modules) reads the files;
-// its API is not stable yet, and package.json pins its version.
+// The length of a function includes everything inside it. The compiler that checks the types (node_modules) parses the
+// files; its API is not stable yet, so package.json pins its version.
 
 import { readdirSync } from "node:fs";
 import { resolve } from "node:path";
@@ -17,7 +17,7 @@ const FUNCTIONS = new Set([
   SyntaxKind.ArrowFunction,
   SyntaxKind.MethodDeclaration,
 ]);
-// What only a page has; colors.js and format.js make texts and need none.
+// Names that exist only in a page; colors.js and format.js return texts and need none.
 const OF_A_PAGE = /\b(document|window|getComputedStyle|HTMLElement)\b/;
 const WITHOUT_PAGE = /^import [^;]* from "\.\/(?:\w+_math|colors|format)\.js";$/s;
 

@@ -1,24 +1,24 @@
-"""Say where the numbers of the pages come from, and whether they are there.
+"""Check that the numbers on the pages have sources, and that the sources contain them.
 
-    python tools/claims.py           say what does not hold; the exit status is 1 if anything does not
-    python tools/claims.py --write   note what is new beside its text, and print it for you to read
+    python tools/claims.py           print what is wrong; the exit status is 1 if anything is
+    python tools/claims.py --write   note new numbers beside their text, and print them for you to read
 
-A number of a page is a decimal, a fraction, a number of thousands, a percentage or so many of so many, in the
-text, in a formula, in a caption or in the description of a figure. The metadata of its cell name, in the
-order of the text, what each comes from:
+A number, here, is a decimal, a fraction, a number of thousands, a percentage or a count such as 4 of 12, in
+the text, in a formula, in a caption or in the description of a figure. The metadata of its cell list the
+source of each number, in the order of the text:
 
     "numbers": {"from": ["18.5 = bandwidths: width 2", "93% = bandwidths: width 4[2]"], "read": "1f2e3d4c"}
 
 - `bandwidths: width 4[2]` is the second number after "width 4" in the only line with these words that the
-  cell `bandwidths` prints or asserts, or else in the only one of its code. "line 7" counts lines instead.
-- `08_what_heads_learn/widths: one head` is on another page, `experiments/words.py: STEPS` in a script.
+  cell `bandwidths` prints or asserts, or that its code contains. "line 7" counts lines instead.
+- `08_what_heads_learn/widths: one head` is on a different page, `experiments/words.py: STEPS` in a script.
 - `by hand: 14 / 3` is computed here.
-- `given: …` and the reason, for what is no measurement: a release, the literature, a definition.
+- `given: …`, with the reason, is not a measurement: a release, the literature, a definition.
 
-A source may have more digits than the text, never fewer. `read` stands for the sentences themselves: where
-words change, somebody has to read them again beside their sources. What `--write` finds by itself stands in
-the same section, exactly once, in as many digits as the text has, two at least, under a label that shares a
-word with the sentence. All else is named by an author.
+A source may have more digits than the text, never fewer. `read` is a fingerprint of the sentences: if their
+words change, somebody has to read them again beside their sources. `--write` finds a source only if the same
+section contains the number exactly once, with as many digits as the text and at least two, under a label that
+shares a word with the sentence. An author names all other sources.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from nbformat.v4 import new_notebook
 from run_notebooks import ROOT, notebooks
 
 WHOLE = r"\d+(?:,\d{3})*"
-# What looks like a number in a text and is none: code, references, addresses.
+# Parts of a text that look like numbers and are not: code, references, addresses.
 CODE = r"```.*?```|\{[a-z:]+\}`[^`]*`|`[^`]*`"
 NO_PROSE = re.compile(rf"{CODE}|\]\([^)]*\)|https?://\S+", re.DOTALL)
 FORMULA = re.compile(r"\$\$.*?\$\$|\$[^$]*\$", re.DOTALL)
@@ -54,7 +54,7 @@ UNKNOWN = "?"  # the source of a number for which nothing was found
 
 
 def main(arguments=None):
-    """Check the pages, after noting what is new if `--write` asks for it."""
+    """Check the pages; with `--write`, first note what is new."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="note what is new")
     options = parser.parse_args(arguments)
@@ -69,7 +69,7 @@ def main(arguments=None):
 
 
 def page_faults(notebook, page: str) -> Iterator[str]:
-    """What does not hold on a page: its name, the cell, the number and the sentence."""
+    """The faults of a page: its name, the cell, the number and the sentence."""
     for cell in notebook.cells:
         stated = statements(cell)
         named = entries(cell)
@@ -86,7 +86,7 @@ def page_faults(notebook, page: str) -> Iterator[str]:
 
 
 def note(notebook, page: str) -> bool:
-    """Bring the metadata of a page up to date, and print what is new; whether anything was."""
+    """Update the metadata of a page and print what is new; return whether anything was."""
     changed = False
     for place, cell in enumerate(notebook.cells):
         stated, before, found = statements(cell), cell.metadata.get("numbers"), []
@@ -110,10 +110,10 @@ def note(notebook, page: str) -> bool:
 
 
 def kept(stated, named) -> list[str]:
-    """The source that each number of a text has already, or UNKNOWN.
+    """The present source of each number of a text, or UNKNOWN.
 
-    A number that changes in its place keeps its source, which then says what it is instead. Only a reason
-    says nothing of another number.
+    If a number changes in its place, it keeps its source, which then gives the new value. Only a reason
+    cannot be kept, because it says nothing about a different number.
     """
     new, old = [number for number, _ in stated], [number for number, _ in named]
     places = [("", 0, len(old), 0, len(new))]
@@ -160,7 +160,7 @@ def paragraphs(cell) -> list[list[str]]:
 
 
 def in_words(formula: re.Match) -> str:
-    """A formula without what only TeX needs: its numbers look as they do in a sentence."""
+    """A formula without the parts that only TeX needs, so its numbers look as they do in a sentence."""
     text = re.sub(r"[\^_]\w", " ", formula[0].replace("{,}", ",").replace(r"\%", "%"))
     return re.sub(r"\\([a-zA-Z]+|.)|\$|,(?!\d{3})", " ", text)
 
@@ -196,7 +196,7 @@ def computed(node: ast.AST) -> float:
 
 
 def not_from(number: str, source: str, notebook) -> str:
-    """What is wrong with the source of a number, or ""."""
+    """What is wrong with the source of a number; "" if nothing is."""
     where, _, name = source.partition(": ")
     if where == "given":
         return "" if len(name) > 8 else "the reason is missing"
@@ -229,7 +229,7 @@ def lines_at(where: str, notebook) -> tuple[list[str], list[str]]:
 
 
 def named(label: str, place: int, shown: list[str], code: list[str]) -> str | None:
-    """The number of that place after a label, where one line alone has the label; else None."""
+    """The number at that place after a label if only one line has the label; otherwise None."""
     if by_count := re.fullmatch(r"line (\d+)", label):
         after = shown[int(by_count[1]) - 1 :][:1]
     else:
@@ -239,7 +239,7 @@ def named(label: str, place: int, shown: list[str], code: list[str]) -> str | No
 
 
 def after_label(label: str, lines: list[str]) -> list[str]:
-    """The rest of each line that begins with a label, or else has it anywhere."""
+    """The rest of each line that begins with a label or, if none does, contains it."""
     edges = [r"(?<!\w)" * label[:1].isalnum(), r"(?!\w|\.\d)" * label[-1:].isalnum()]
     pattern = re.compile(re.escape(label).join(edges))
     found = [(match, line) for line in lines if (match := pattern.search(line))]
@@ -248,7 +248,7 @@ def after_label(label: str, lines: list[str]) -> list[str]:
 
 
 def proposals(number: str, place: int, notebook) -> list[str]:
-    """Where the section of a cell shows a number in as many digits."""
+    """The places where the section of a cell shows a number with as many digits."""
     starts = [at for at, cell in enumerate(notebook.cells) if starts_section(cell)]
     first = max((at for at in starts if at <= place), default=0)
     last = min((at for at in starts if at > place), default=None)
@@ -263,9 +263,9 @@ def proposals(number: str, place: int, notebook) -> list[str]:
 
 
 def the_one(number: str, found: list[str], sentence: str) -> str:
-    """What was found if it is beyond doubt, else UNKNOWN.
+    """What was found if there is no doubt, otherwise UNKNOWN.
 
-    It is one place alone, its label shares a word with the sentence, and the number has two digits.
+    There is only one place, its label shares a word with the sentence, and the number has two digits.
     """
     label = found[0].partition(": ")[2] if len(found) == 1 else ""
     form = r"[^\W\d_]{3,}"
@@ -280,7 +280,7 @@ def starts_section(cell) -> bool:
 
 
 def name_of(number: re.Match, line: str, at: int, lines: list[str]) -> str:
-    """A label for a number of a line: the words before it, or before the numbers in front of it."""
+    """A label for a number in a line: the words before it, or before the numbers in front of it."""
     spans = [match.span() for match in SHOWN.finditer(line[: number.end()])]
     befores = [0, *(end for _, end in spans)]
     steps = zip(befores, spans, range(len(spans), 0, -1), strict=False)
@@ -295,7 +295,7 @@ def name_of(number: re.Match, line: str, at: int, lines: list[str]) -> str:
 
 
 def agree(number: str, shown: str, *, exactly=False) -> bool:
-    """Whether a number of a text is one that is shown, rounded, or exactly with as many digits."""
+    """Whether a number of a text equals a shown number, rounded or, if `exactly`, with as many digits."""
     stated, there = parts(number), parts(shown)
     if len(stated) + len(there) > 2:
         return stated == there
@@ -314,13 +314,13 @@ def agree(number: str, shown: str, *, exactly=False) -> bool:
 
 
 def parts(number: str) -> list[Decimal]:
-    """The value of a number, or the two of a fraction; that of 5% is 5."""
+    """The value of a number, or both numbers of a fraction; the value of 5% is 5."""
     plain = number.rstrip("% ").replace("−", "-").replace(",", "")
     return [Decimal(part) for part in re.split(r"\s*(?:/|of)\s*", plain)]
 
 
 def shown_lines(cell) -> list[str]:
-    """The lines that a code cell prints or shows as a table, and the statements in which it asserts."""
+    """The lines that a code cell prints or shows as a table, and its assertions."""
     if cell.cell_type != "code":
         return []
     shown = []
@@ -336,17 +336,17 @@ def shown_lines(cell) -> list[str]:
 
 
 def code_lines(code: str) -> list[str]:
-    """The lines of a code that do something."""
+    """The lines of code that do something."""
     return tidy(without_comments(code))
 
 
 def without_comments(code: str) -> str:
-    """A code whose comments, which prove nothing, are left out."""
+    """Code without its comments, which prove nothing."""
     return re.sub(r"(^|\s)#[ !].*", "", code, flags=re.MULTILINE)
 
 
 def tidy(text: str) -> list[str]:
-    """The lines of a text without spare blanks, its numbers without underscores."""
+    """The lines of a text without extra spaces, with numbers without underscores."""
     text = re.sub(r"(?<=\d)_(?=\d)", "", text)
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 

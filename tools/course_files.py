@@ -2,9 +2,9 @@
 
     python tools/course_files.py FOLDER
 
-Published notebooks name them with their SHA-256, so whoever opens one gets exactly what its page was built
-with. The same sources give the same bytes: every file has the same date. No notebook is in these files, so a
-hash that a notebook states does not depend on itself.
+Published notebooks name these files with their SHA-256, so they run exactly the code with which their page
+was built. The same sources give the same bytes, because every file has the same date. The files contain no
+notebooks, so a hash that a notebook states does not depend on itself.
 """
 
 import functools
@@ -19,9 +19,9 @@ from pathlib import Path
 from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = "wheel"  # of the built book
-DATE = (2020, 2, 2, 0, 0, 0)  # the one that hatchling gives to files
-# What the notebooks of the frameworks need beside their own cells, to compare with loops.
+FOLDER = "wheel"  # in the built book
+DATE = (2020, 2, 2, 0, 0, 0)  # the date that hatchling gives to files
+# What the notebooks of the frameworks need besides their own cells, to compare with loops.
 PROGRAMS = """chapters/rosetta/*.py chapters/rosetta/vectors.json tests/oracles.py
     tests/rosetta_cases.py tools/rosetta.py""".split()
 
@@ -35,12 +35,12 @@ class CourseFile:
 
     @property
     def project(self):
-        """What a wheel's metadata call its project."""
+        """The name of the project in a wheel's metadata."""
         return self.name.partition("-")[0].replace("_", "-")
 
     @property
     def sha256(self):
-        """The digest that the notebooks name."""
+        """The digest that the notebooks state."""
         return hashlib.sha256(self.content).hexdigest()
 
 
@@ -50,7 +50,7 @@ def wheels(root=ROOT):
 
 
 def wheel(project):
-    """Return the wheel of a project, as hatchling builds it but dated in one way only."""
+    """Return the wheel of a project as hatchling builds it, with fixed dates."""
     with tempfile.TemporaryDirectory() as folder:
         builder = WheelBuilder(str(project))
         [path] = builder.build(directory=folder, versions=["standard"])
@@ -60,14 +60,14 @@ def wheel(project):
 
 
 def programs(root=ROOT):
-    """Return an archive of what the notebooks of the frameworks need beside their own cells."""
+    """Return an archive of what the notebooks of the frameworks need besides their own cells."""
     paths = sorted(path for pattern in PROGRAMS for path in root.glob(pattern))
     files = {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
     return CourseFile("programs.zip", pack(files))
 
 
 def pack(files):
-    """Return a ZIP archive of files, given by their names, whose bytes depend on nothing else."""
+    """Return a ZIP archive of files, {name: bytes}, whose bytes depend on nothing else."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, content in files.items():
@@ -83,7 +83,7 @@ def write(folder, root=ROOT):
     files = [*wheels(root), programs(root)]
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
-        old.unlink()  # a wheel of another version
+        old.unlink()  # a wheel of a different version
     for file in files:
         (folder / file.name).write_bytes(file.content)
     lines = [f"{file.sha256}  {file.name}\n" for file in files]
@@ -93,7 +93,7 @@ def write(folder, root=ROOT):
 
 @functools.cache
 def of_this_course():
-    """Return the two wheels and the programs of this working tree, built once in a process."""
+    """Return the two wheels and the programs of this working tree, built once per process."""
     return *wheels(), programs()
 
 

@@ -1,10 +1,10 @@
-"""Write the book's prose to one file, and a tokenizer for it: what the course's small language model reads.
+"""Write the book's prose and a tokenizer for it to files that the course's small language model reads.
 
-The text is frozen on purpose: the book goes on, and the stored experiment belongs to one text. After freezing
-again, copy the two digests that are printed to `mha_course/data/book_text.py` and run `make experiments
+The text is frozen on purpose, because the book changes and the stored experiment belongs to one text. After
+freezing again, copy the two printed digests to `mha_course/data/book_text.py` and run `make experiments
 ONLY=language_model`.
 
-The text holds the Markdown of the landing page, the chapters, the appendices and the glossary. Cells of code,
+The text contains the Markdown of the landing page, the chapters, the appendices and the glossary. Code cells,
 their outputs, HTML tags and the translations of the glossary are left out.
 """
 
@@ -25,7 +25,7 @@ from mha_course.data.book_text import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
-# Lists of signatures and of papers are no prose.
+# Lists of signatures and of papers are not prose.
 LEFT_OUT = ("chapters/api", "chapters/references")
 
 
@@ -52,12 +52,12 @@ def prose_of(name):
 
 
 def book():
-    """All pages in one text; a line with the name of the page stands before each."""
+    """All pages in one text, each after a line with its name."""
     return "\n".join(f"{PAGE_MARK}{name}\n\n{prose_of(name)}" for name in pages())
 
 
 def tokenizer_for(text):
-    """A byte-level byte-pair encoding of the training part: any text can be encoded and comes back."""
+    """A byte-level byte-pair encoding of the training part, which can encode and restore any text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -69,7 +69,7 @@ def tokenizer_for(text):
 
 
 def main():
-    """Freeze."""
+    """Write both files."""
     text = book()
     for path, content in ((TEXT_FILE, text), (TOKENIZER_FILE, tokenizer_for(text))):
         path.write_text(content, encoding="utf-8")

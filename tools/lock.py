@@ -1,12 +1,12 @@
-"""Pin what requirements.in names, with all that it needs and the SHA-256 of each file.
+"""Pin the packages in requirements.in and everything they need, with the SHA-256 of each file.
 
     python tools/lock.py [--upgrade]
 
-uv finds the versions, for all Pythons and machines of `tool.uv` in pyproject.toml. A version that is pinned
-stays, unless requirements.in asks for another one or --upgrade is given. Three files are written:
+uv finds the versions for all Pythons and machines of `tool.uv` in pyproject.toml. A pinned version stays,
+unless requirements.in names a different one or --upgrade is given. Three files are written:
 
-* requirements-cpu.txt: torch for CPUs, and nothing else, since for Linux it comes from PyTorch's own index;
-* requirements-gpu.txt, instead of that one: torch for GPUs, as PyPI has it for Linux, and what it brings;
+* requirements-cpu.txt: only torch for CPUs, because for Linux it comes from PyTorch's own index;
+* requirements-gpu.txt, as the alternative: torch for GPUs from PyPI, for Linux, with its dependencies;
 * requirements.txt: everything else.
 """
 
@@ -25,11 +25,11 @@ HEADS = (
     "# torch for CPUs, for Linux from PyTorch's own index (TORCH_INDEX). `make lock` writes this.\n",
     "# torch for GPUs, with what it brings, instead of requirements-cpu.txt. `make lock` writes this.\n",
 )
-# What uv says of nearly all: where we look for packages at all.
+# The marker that uv gives to nearly all packages: the systems for which we look for packages at all.
 EVERYWHERE = " ; python_full_version < '3.14' and (sys_platform == 'darwin' or sys_platform == 'linux')"
 FOR_GPUS = re.compile(r"(nvidia|cuda)-|triton==")
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu/torch/"
-# The builds for CPUs, for the Pythons that the tests know, on Linux. (On macOS, PyPI's are for CPUs too.)
+# The CPU builds for Linux and the tested Pythons. (On macOS, PyPI's builds are for CPUs too.)
 WHEEL = r"torch-{version}(?:%2B|\+)cpu-cp31[123]-cp31[123]-manylinux[^#\"]*\.whl#sha256=([0-9a-f]{{64}})"
 
 
@@ -41,7 +41,7 @@ def packages(text):
 def split(text, for_cpus):
     """Divide one lock into the texts of the three files, in the order of NAMES.
 
-    `for_cpus` are the hashes of torch's builds for CPUs on Linux.
+    `for_cpus` are the hashes of torch's CPU builds on Linux.
     """
     entries = packages(text.replace(EVERYWHERE, ""))
     [torch] = [entry for entry in entries if entry.startswith("torch==")]
@@ -74,7 +74,7 @@ def hashes_for_cpus(version, index=TORCH_INDEX):
     """Return the hashes that PyTorch's own index states for a version.
 
     Raises:
-        OSError: the index is out of reach.
+        OSError: the index cannot be reached.
     """
     with urllib.request.urlopen(index, timeout=60) as page:  # noqa: S310, the address is ours
         text = page.read().decode()
@@ -82,7 +82,7 @@ def hashes_for_cpus(version, index=TORCH_INDEX):
 
 
 def resolve(pinned, upgrade):
-    """Return the lock that uv makes of requirements.in, starting from what was pinned."""
+    """Return the lock that uv makes from requirements.in, starting from the present pins."""
     with tempfile.TemporaryDirectory() as folder:
         lock = Path(folder, "lock.txt")
         lock.write_text(pinned, encoding="utf-8")
@@ -95,7 +95,7 @@ def resolve(pinned, upgrade):
 
 
 def main(arguments=None):
-    """Run from the command line; the exit status is 1 where the hashes of a new torch cannot be had."""
+    """Run from the command line; the exit status is 1 if the hashes of a new torch are not available."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--upgrade", action="store_true", help="newest versions")
     upgrade = parser.parse_args(arguments).upgrade

@@ -1,11 +1,11 @@
-"""Say what this machine lacks, and how to get it, before anything is downloaded.
+"""Say what this machine lacks and how to get it, before anything is downloaded.
 
     python3 tools/machine.py book|test|browser
 
-`make book` and `make test` run this first, with the Python that is to make the environment, however old it
-is. The exit status is 1 if something is missing, with `browser` if the system has none. What `make` installs
-itself is not missing: Debian's packages where we may install them, and Playwright's own browser where there
-is no other.
+`make book` and `make test` run this first, with the Python that will create the environment, however old. The
+exit status is 1 if something is missing; with `browser`, if the system has no browser. Anything that `make`
+installs itself does not count as missing: Debian's packages where we may install them, and Playwright's own
+browser where there is no other.
 """
 
 import ctypes
@@ -17,20 +17,20 @@ from pathlib import Path
 
 OLDEST, NEWEST = (3, 11), (3, 13)  # the pins have files for these
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-# What Playwright's browser loads from the system.
+# The libraries that Playwright's browser loads from the system.
 LIBRARIES = """libasound.so.2 libatk-1.0.so.0 libatk-bridge-2.0.so.0 libatspi.so.0 libdbus-1.so.3 libgbm.so.1
     libglib-2.0.so.0 libnspr4.so libnss3.so libX11.so.6 libxcb.so.1 libXcomposite.so.1 libXdamage.so.1
     libXext.so.6 libXfixes.so.3 libxkbcommon.so.0 libXrandr.so.2""".split()
-DRIVER = "libatomic.so.1"  # Node, which Playwright's driver and `make check` run on, loads it
+DRIVER = "libatomic.so.1"  # for Node, which Playwright's driver and `make check` use
 
 DEBIAN, FEDORA = (
     "chromium-headless-shell fonts-dejavu-core",
     "chromium dejavu-sans-fonts",
 )
-# Ubuntu's chromium is a snap, which starts no browser for tests: what Playwright's needs.
+# Ubuntu's chromium is a snap, which cannot start for tests, so these are for Playwright's own browser.
 UBUNTU = """libasound2t64 libatk-bridge2.0-0 libgbm1 libnss3 libxcomposite1 libxdamage1 libxkbcommon0
     libxrandr2 fonts-dejavu-core"""
-# How each kind of system gets what it lacks: the command, then the packages.
+# How to install on each kind of system: the command, then the packages.
 INSTALL = {
     "debian": ("sudo apt-get install", "python3-venv", DEBIAN, "libatomic1"),
     "ubuntu": ("sudo apt-get install", "python3-venv", UBUNTU, "libatomic1"),
@@ -41,7 +41,7 @@ KINDS = ("install", "venv", "browser", "driver")
 
 
 def system(release="/etc/os-release", platform=sys.platform):
-    """Return which entry of INSTALL this system follows, or None."""
+    """Return the entry of INSTALL for this system, or None."""
     if platform == "darwin":
         return "macos"
     try:
@@ -69,7 +69,7 @@ def browser():
 
 
 def lacks(library):
-    """Whether the system has no such library."""
+    """Whether the system lacks a library."""
     try:
         ctypes.CDLL(library)
     except OSError:
@@ -83,7 +83,7 @@ def may_install():
 
 
 def has_venv():
-    """Whether this Python makes environments; Debian keeps that in a package of its own."""
+    """Whether this Python can create environments, for which Debian has a separate package."""
     try:
         import ensurepip  # noqa: F401
         import venv  # noqa: F401
@@ -93,9 +93,9 @@ def has_venv():
 
 
 def missing(command):
-    """Return what `make book` or `make test` needs and this machine lacks: pairs of a kind and a sentence.
+    """Return what `make book` or `make test` needs and this machine lacks, as pairs of a kind and a sentence.
 
-    The kind is what INSTALL calls it, or None.
+    The kind is its name in INSTALL, or None.
     """
     found = []
     if not Path(".venv/ready").exists():
@@ -116,7 +116,7 @@ def missing(command):
 
 
 def report(found, kind):
-    """Return the lines that say what is missing and which command installs it."""
+    """Return lines that say what is missing and which command installs it."""
     lines = [f"  needed: {sentence}" for _, sentence in found]
     names = [name for name, _ in found if name]
     if names and kind:

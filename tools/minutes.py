@@ -1,10 +1,10 @@
-"""Measure how long each page takes: its path, its exercises, and what goes deeper.
+"""Measure how long each page takes to read: its main path, its exercises, and its deeper sections.
 
     python tools/minutes.py [--write]
 
-180 words of prose a minute, 1 minute for a visible cell, 3/4 for a question, 2 1/2 for a widget, 1/2 for a
-figure or a displayed equation. What is folded does not count: set-up, solutions, hints. The heads of pages
-and the list on the landing page say these minutes; --write puts them there, and a test compares.
+A minute is 180 words of prose or one visible cell; a question takes 3/4, a widget 2 1/2, and a figure or a
+displayed equation 1/2. Folded parts do not count: set-up, solutions, hints. The heads of pages and the list
+on the landing page state these minutes; --write updates them, and a test compares.
 """
 
 import json
@@ -16,12 +16,13 @@ ROOT = Path(__file__).resolve().parent.parent
 WORDS, CELL, QUESTION, WIDGET, FIGURE = 180, 1, 0.75, 2.5, 0.5
 HIDDEN = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 VIEW = "application/vnd.jupyter.widget-view+json"
-# What the head of a page says, and a row of the landing page's list.
+# The text in the head of a page, and a row of the landing page's list.
 HEAD = re.compile(
     r"\*\*Time\*\*:? \d+ minutes(?: to read)?(?: on the path)?"
     r"(?:; \d+ for the exercises)?(?:; \d+ for \*Going deeper\*)?"
 )
-ROW = re.compile(r"^(\|.*?\(chapters/(\w+\.ipynb)\).*\| *)\d+ \|$", re.MULTILINE)
+ROW = re.compile(r"^(\|.*?\((?:chapters/)?(\w+\.ipynb)\).*\| *)\d+ \|$", re.MULTILINE)
+TEACHERS = ROOT / "chapters" / "appendix_for_teachers.md"  # its plans have such rows
 # Sections that are not the path; any other heading of their level ends them.
 ASIDE = {"Exercises": "exercises", "Going deeper": "deeper"}
 
@@ -42,7 +43,7 @@ def minutes(path):
 
 
 def of_text(text):
-    """Return the minutes of prose, with its displayed equations."""
+    """Return the minutes of prose, including displayed equations."""
     text = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
     equations = re.findall(r"\$\$.*?\$\$", text, flags=re.DOTALL)
     for equation in equations:
@@ -52,7 +53,7 @@ def of_text(text):
 
 
 def of_code(cell):
-    """Return the minutes of a cell: its code if it is visible, and what it shows."""
+    """Return the minutes of a cell: its code, if visible, and its outputs."""
     tags = set(cell["metadata"].get("tags", []))
     if tags & {"hide-cell", "remove-cell"} or cell["id"] == "setup":
         return 0.0
@@ -75,7 +76,7 @@ def pages():
 
 
 def said(path):
-    """Return what the head of a page says, such as "50 minutes on the path; 20 for the exercises"."""
+    """Return the text for the head of a page, such as "50 minutes on the path; 20 for the exercises"."""
     way, exercises, deeper = (round(n) for n in minutes(path).values())
     more = f"; {exercises} for the exercises" * (exercises > 0)
     more += f"; {deeper} for *Going deeper*" * (deeper > 0)
@@ -83,7 +84,7 @@ def said(path):
 
 
 def with_minutes(path, source):
-    """Return the text of a page with the minutes that hold now, in its head and in a list of pages."""
+    """Return the text of a page with up-to-date minutes in its head and in a list of pages."""
     source = HEAD.sub(lambda _: said(path), source)
 
     def row(match):
@@ -110,6 +111,8 @@ def main(arguments=None):
         text = json.dumps(notebook, ensure_ascii=False, indent=1) + "\n"
         if path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
+    plans = with_minutes(TEACHERS, TEACHERS.read_text(encoding="utf-8"))
+    TEACHERS.write_text(plans, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python3 tools/run_as_colab.py FOLDER
 
-The folder holds the branch `published`: notebooks whose set-up cells install the packages that the book
-serves. Nothing is compared: what a page claims, its cells assert. This needs only what the image has, and
-installs nothing else.
+The folder contains the branch `published`, with notebooks whose set-up cells install the packages that the
+book serves. Nothing is compared, because the cells assert what their page claims. This script needs only
+what the image has, and installs nothing else.
 """
 
 import sys
@@ -15,12 +15,12 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-# On Colab the kernel has imported this before the first cell.
+# On Colab, the kernel has imported this before the first cell.
 LIKE_COLAB = "import google.colab"
 
 
 def run(path):
-    """Run a notebook in an empty folder, and return the error of the cell that fails, or None."""
+    """Run a notebook in an empty folder; return the error of the cell that fails, or None."""
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.insert(0, nbformat.v4.new_code_cell(LIKE_COLAB))
     with tempfile.TemporaryDirectory() as folder:

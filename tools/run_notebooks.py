@@ -3,7 +3,7 @@
     python tools/run_notebooks.py [--jobs N] [NOTEBOOK ...]
 
 Each notebook runs in a fresh kernel, alone in an empty folder, without a network. It must print nothing on
-stderr, raise nothing and leave no file behind. Without arguments the landing page and all of chapters/ run.
+stderr, raise no error and leave no files behind. By default, the landing page and all of chapters/ run.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-# How the state of a widget model names another.
+# How the state of a widget model refers to another model.
 REFERENCE = re.compile('"IPY_MODEL_([^"]+)"')
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 # The first line of an exercise: its number, its stars and its minutes.
@@ -39,11 +39,11 @@ PIECE = re.compile(
 )  # a part of the reader's own layer
 TASK = re.compile(r"(\W*(?:Exercise )?)\d+\b(.*★{1,3}.*\b\d+ minutes)")
 SOLUTION = {"code_prompt_show": "Show solution", "code_prompt_hide": "Hide solution"}
-# A progress bar would stay in the stored output, as text, although it has disappeared from the screen.
+# A progress bar would stay in the stored output as text, although it disappears from the screen.
 NO_BARS = {"TQDM_DISABLE": "1"}
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 NO_NETWORK = dict.fromkeys(PROXIES, "http://127.0.0.1:9")
-KEPT = ("tags", "mystnb", "numbers", "settled")  # of the metadata of a cell
+KEPT = ("tags", "mystnb", "numbers", "settled")  # entries of a cell's metadata
 
 
 def main(arguments=None):
@@ -54,7 +54,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     paths = options.notebooks or notebooks()
 
-    built.main([])  # later pages import from it what earlier ones define
+    built.main([])  # later pages import what earlier pages define
     with ThreadPoolExecutor(options.jobs) as pool:
         good = list(pool.map(run_and_store, paths))
     return 0 if good and all(good) else 1
@@ -66,7 +66,7 @@ def notebooks():
 
 
 def run_and_store(path):
-    """Run one notebook and write it back; on failure say why and leave the file alone."""
+    """Run one notebook and write it back; if it fails, say why and leave the file alone."""
     notebook = nbformat.read(path, as_version=4)
     started = time.monotonic()
     try:
@@ -75,7 +75,7 @@ def run_and_store(path):
         print(f"{path.name}: FAILED\n{error}", flush=True)
         return False
     stored = normalise(notebook)
-    # Only here is a browser needed: elsewhere this module is imported where there is none.
+    # Only this function needs a browser; the module is also imported where there is none.
     from stills import add_stills
 
     add_stills(stored)
@@ -85,7 +85,7 @@ def run_and_store(path):
 
 
 class RunError(Exception):
-    """A notebook ran through, but did what a chapter must not do."""
+    """A notebook ran to the end, but did something that a chapter must not do."""
 
 
 def run(notebook, *, timeout=300):
@@ -111,11 +111,11 @@ def run(notebook, *, timeout=300):
 
 
 def normalise(notebook):
-    """Bring a notebook into the one form in which it is stored; normalising twice changes nothing.
+    """Bring a notebook into the form in which it is stored; normalising twice changes nothing.
 
-    Outputs keep their content, figures in 256 colours. What differs between two runs or two editors goes:
-    timestamps, counts, random ids, interface state, how the text of a stream was cut into pieces. What is
-    stored for a cell depends on no other cell, so a new one between two others leaves these as they are.
+    Outputs keep their content, figures in 256 colours. Everything that differs between two runs or two
+    editors is removed: timestamps, counts, random ids, interface state, the division of a stream into pieces.
+    The stored form of a cell does not depend on other cells, so inserting a cell leaves the others unchanged.
     """
     notebook = copy.deepcopy(notebook)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
@@ -142,10 +142,10 @@ def normalise(notebook):
 
 
 def name_exercises(cells):
-    """Number the exercises of a page in their order, and give their five cells the ids that tests look for.
+    """Number the exercises of a page in order, and give their five cells the ids that tests look for.
 
-    What an author writes in JupyterLab tells which cells they are: a task with stars, or with the name of the
-    piece that a reader writes; a stub to fill in, a call of a checker, hints, and a folded solution.
+    The cells are recognised by what an author writes in JupyterLab: a task with stars, or with the name of
+    the piece that a reader writes; a stub to fill in, a call of a checker, hints, and a folded solution.
     """
     number, name, parts = 0, "", []
     for cell in cells:
@@ -163,7 +163,7 @@ def name_exercises(cells):
 
 
 def is_part(part, cell):
-    """Whether a cell can be this part of an exercise."""
+    """Whether a cell may be this part of an exercise."""
     if part == "hints":
         return cell.source.startswith("<details><summary>Hint")
     return cell.cell_type == "code" and {
@@ -176,7 +176,7 @@ def is_part(part, cell):
 def normalise_outputs(cell, names):
     """Bring the outputs of a cell into their stored form; widgets get its id, further ones with a number.
 
-    `names` maps the old ids of widget models to new ones and grows.
+    `names` maps the old ids of widget models to new ones; new entries are added.
     """
     cell.execution_count = None
     cell.outputs = merge_streams(cell.outputs)
@@ -186,7 +186,7 @@ def normalise_outputs(cell, names):
         if "execution_count" in output:
             output.execution_count = None
         if "metadata" in output:
-            # The page would draw a figure in the size that stands there.
+            # The page would draw the figure in the size given there.
             output.metadata = nbformat.from_dict({})
         if "image/png" in data:
             data["image/png"] = shrink_figure(data["image/png"])
@@ -197,7 +197,7 @@ def normalise_outputs(cell, names):
 
 
 def fold(cell):
-    """What the page folds, JupyterLab and Colab fold too."""
+    """Fold a cell in JupyterLab and Colab too if the page folds it."""
     tags = cell.metadata.get("tags", [])
     if "hide-cell" in tags or "hide-input" in tags:
         cell.metadata["cellView"] = "form"  # Colab's name for hidden source
@@ -207,7 +207,7 @@ def fold(cell):
 
 
 def merge_streams(outputs):
-    """Join neighbouring pieces of the same stream: where a run cuts them is chance."""
+    """Join neighbouring pieces of the same stream, because a run divides it at random."""
     merged = []
     for output in outputs:
         last = merged[-1] if merged else None
@@ -220,13 +220,13 @@ def merge_streams(outputs):
 
 
 def shrink_figure(png):
-    """Return a PNG file in base64 with a palette: a third of the bytes, in colours that no eye tells apart.
+    """Return a PNG file in base64 with a palette: a third of the bytes, in colours that look the same.
 
-    Pillow's maximum coverage keeps every colour of our figures within a dozen of 255 levels, most exactly.
+    Pillow's maximum coverage keeps most colours of our figures exactly, and all within a dozen of 255 levels.
     """
     image = Image.open(io.BytesIO(base64.b64decode(png)))
     if image.mode == "P" or image.convert("RGBA").getextrema()[3] != (255, 255):
-        return png  # done before, or transparent
+        return png  # already done, or transparent
     small, colors = io.BytesIO(), (256, Image.Quantize.MAXCOVERAGE)
     palette = image.convert("RGB").quantize(*colors, dither=Image.Dither.NONE)
     palette.save(small, format="PNG", optimize=True)
@@ -234,10 +234,10 @@ def shrink_figure(png):
 
 
 def shown_models(states, names):
-    """Return the widget models that outputs show, and those that these refer to, under their new ids.
+    """Return the widget models in outputs, and the models to which they refer, under their new ids.
 
-    `names` maps the old ids of the shown models to new ones and grows by those of the models referred to.
-    Layouts keep only what is set; their other entries are null, the default.
+    `names` maps the old ids of the shown models to new ones; those of the models referred to are added.
+    Layouts keep only entries that are set; the others are null, the default.
     """
     shown, waiting = {}, list(names)
     while waiting:

@@ -1,11 +1,11 @@
-"""Change the repository's address everywhere, or put the one in _config.yml wherever it belongs.
+"""Change the repository's address everywhere, or write the one from _config.yml wherever it belongs.
 
     python tools/set_repository.py [https://github.com/OWNER/NAME]
 
-The address stands in _config.yml; the book's links come from there. It is repeated where a reader or a
-machine needs it in full: the set-up cell of every chapter, README.md and the other pages, the packages'
-metadata. The text of the set-up cell is defined here, once. In git it names no file: the build of the book
-writes the wheels, which the book serves, with their SHA-256 into the copies that it publishes.
+The address is in _config.yml, from which the book's links come. It is repeated where a reader or a machine
+needs it in full: in the set-up cell of every chapter, in README.md and other pages, and in the packages'
+metadata. The text of the set-up cell is defined only here. In git, it names no files; the build adds the
+wheels that the book serves, with their SHA-256, to the copies that are published.
 """
 
 import re
@@ -16,8 +16,8 @@ import nbformat
 from course_files import FOLDER
 
 ROOT = Path(__file__).resolve().parent.parent
-PLACES = """*.md pyproject.toml mha_course/pyproject.toml chapters/*.md chapters/*.bib index.ipynb
-    chapters/*.ipynb .github/workflows/*.yml""".split()
+PLACES = """*.md CITATION.cff pyproject.toml mha_course/pyproject.toml chapters/*.md chapters/*.bib
+    index.ipynb chapters/*.ipynb .github/workflows/*.yml""".split()
 # Where Colab opens notebooks: the branch to which continuous integration pushes what the build has made.
 PUBLISHED = "published"
 OPENED = re.compile(
@@ -47,12 +47,12 @@ FILES
 
 import mha_course  # noqa: F401
 import mha_lib  # noqa: F401"""
-# In git the set-up names no file, because each line of the packages changes their hashes.
+# In git, the set-up names no files, because each change of the packages changes their hashes.
 NO_FILES = """\
     files = ""  # the build of the book writes here what it serves
     if not files:
         raise RuntimeError(f"This copy names no packages; {book} opens one that does.")"""
-# What the packages need and Colab lacks. From PyPI pip takes these files, and no others of their names.
+# Packages that ours need and Colab lacks. From PyPI, pip accepts only the pinned files.
 NOT_ON_COLAB = ("jaxtyping", "wadler-lindig")
 SETUP_METADATA = {
     "tags": ["hide-input"],
@@ -80,7 +80,7 @@ def book_address(repository):
 
 
 def setup_cell(repository, wheels=()):
-    """Return the source of the first code cell of every chapter; a published copy names the wheels."""
+    """Return the source of the first code cell of every chapter; in a published copy, it names the wheels."""
     lines = [
         f"{file.project} @ {{book}}/{FOLDER}/{file.name} --hash=sha256:{file.sha256}\n"
         for file in wheels
@@ -103,12 +103,12 @@ def setup_of_this_course(wheels=()):
 
 
 def publish(notebook, wheels):
-    """Let the set-up of a stored notebook name the wheels, in place: what readers download and open."""
+    """Write the wheels into the set-up of a stored notebook, in place, for readers to download and open."""
     write_setup_cell(notebook, setup_of_this_course(wheels))
 
 
 def set_repository(new=None, root=ROOT):
-    """Write "OWNER/NAME" into _config.yml and wherever the old one stands; without it renew what derives."""
+    """Replace the old address by "OWNER/NAME" everywhere, or else renew the copies of the present one."""
     old, _ = read_address(root)
     new = new or old
     config = root / "_config.yml"
@@ -117,7 +117,7 @@ def set_repository(new=None, root=ROOT):
     paths = sorted(path for place in PLACES for path in root.glob(place))
     for path in paths:
         text = path.read_text(encoding="utf-8")
-        # On GitHub, and where Colab opens it.
+        # This replaces addresses on GitHub and on Colab.
         text = re.sub(rf"(\bgithub(\.com)?/){re.escape(old)}\b", rf"\g<1>{new}", text)
         text = re.sub(rf"{re.escape(book_address(old))}\b", book_address(new), text)
         text = OPENED.sub(rf"\g<1>{PUBLISHED}/", text)
@@ -130,7 +130,7 @@ def set_repository(new=None, root=ROOT):
 
 
 def write_setup_cell(notebook, source):
-    """Put the set-up into the cell named "setup", or into a new one before the first code cell."""
+    """Write the set-up into the cell named "setup", or into a new cell before the first code cell."""
     named = [cell for cell in notebook.cells if cell.id == "setup"]
     if not named:
         kinds = [*(cell.cell_type for cell in notebook.cells), "code"]
@@ -142,7 +142,7 @@ def write_setup_cell(notebook, source):
 
 
 def main(arguments):
-    """Run from the command line; the exit status is 2 for an address that is none."""
+    """Run from the command line; the exit status is 2 for an invalid address."""
     new = None
     if arguments:
         form = r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?"

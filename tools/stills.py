@@ -1,8 +1,8 @@
-"""Stills of widgets, taken from the page: they replace a widget on GitHub, in print and without scripts.
+"""Take stills of widgets from the page, which replace them on GitHub, in print and without scripts.
 
     python tools/stills.py [NOTEBOOK ...]
 
-`make notebooks` takes them of each page that it runs. This takes them again from what the pages have stored.
+`make notebooks` takes stills of each page that it runs. This script takes them again from stored pages.
 """
 
 import base64
@@ -21,7 +21,7 @@ from run_notebooks import ROOT, WIDGET_STATE, WIDGET_VIEW, notebooks, shrink_fig
 
 TYPEFACES = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
 
-# The browser sees no other fonts than those that matplotlib brings, so the machine's do not matter.
+# The browser sees only the fonts that come with matplotlib, so the machine's fonts do not matter.
 FONTS = """<?xml version="1.0"?>
 <!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig>
@@ -53,11 +53,11 @@ OPTIONS = [
 
 ADDRESS = "http://book.test/"
 WIDTH = 740
-"""Of a page in CSS pixels: about the column of the book."""
+"""The width of a page in CSS pixels, about that of a column in the book."""
 
-PATIENCE = 300_000  # milliseconds: a safety net
+PATIENCE = 300_000  # milliseconds, as a safety net
 
-# A still shows no program, which nobody could unfold in it.
+# A still leaves out the program, because nobody could unfold it there.
 PAGE = """<!doctype html><html lang="en" data-theme="light"><meta charset="utf-8">
 <style>body {{ margin: 4px; font-family: sans-serif }} .mha-python {{ display: none }}</style>
 <div><script type="application/vnd.jupyter.widget-view+json">{view}</script></div>
@@ -67,7 +67,7 @@ PAGE = """<!doctype html><html lang="en" data-theme="light"><meta charset="utf-8
 
 @contextlib.contextmanager
 def open_browser():
-    """A Chromium that draws alike on every machine: the fonts are fixed, and nothing is hinted."""
+    """A Chromium that draws the same on every machine, with fixed fonts and without hinting."""
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         config = Path(folder) / "fonts.conf"
@@ -82,7 +82,7 @@ def open_browser():
 
 
 def at_rest(take):
-    """What `take` returns as soon as it returns the same twice: some widgets compute for a while."""
+    """The result of `take` once it is the same twice in a row, because some widgets compute for a while."""
     before = None
     for _ in range(50):
         if (shot := take()) == before:
@@ -92,7 +92,7 @@ def at_rest(take):
 
 
 def add_stills(notebook):
-    """Store beside each widget how its page shows it at first, unless a text can replace it."""
+    """Store beside each widget a picture of its initial state, unless a text can replace it."""
     stored = notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {"state": {}})
     shown = [
         output.data
@@ -100,7 +100,7 @@ def add_stills(notebook):
         for output in cell.get("outputs", [])
         if (view := output.get("data", {}).get(WIDGET_VIEW))
         and "text/html" not in output.data
-        # Others' widgets need a manager that the book does not have.
+        # Widgets of other packages need a manager that the book does not have.
         and "_esm" in stored["state"].get(view["model_id"], {}).get("state", {})
     ]
     if not shown:
@@ -115,7 +115,7 @@ def add_stills(notebook):
 
 
 def still(page, view, states):
-    """A picture of one widget as a PNG file; `states` are those of all widgets of its notebook."""
+    """A picture of one widget as a PNG file; `states` are the states of all widgets of its notebook."""
     state = json.dumps(states).replace("</script>", r"<\/script>")
     html = PAGE.format(view=json.dumps(view), state=state)
     answers = {

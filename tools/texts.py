@@ -1,12 +1,12 @@
-"""Extract the texts of the course that are no pages, for translators, and list what still stands in code.
+"""Extract, for translators, the texts of the course outside its pages, and list those that are still in code.
 
     python tools/texts.py FILE     write the messages as a gettext template (.pot)
-    python tools/texts.py --left   list the sentences that stand in code, by file
+    python tools/texts.py --left   list the sentences in code, by file
 
-Sphinx extracts the pages: their text, captions and alternative texts. The questions, the words of exercises
-and of puzzles, and what pictures say step by step are Markdown files of the package, which this script reads
+Sphinx extracts the pages: their text, captions and alternative texts. The questions, the texts of exercises
+and puzzles, and the step-by-step texts of pictures are Markdown files of the package, which this script reads
 paragraph by paragraph. A sentence in code, for example in a drawing or in a widget, cannot be extracted;
-tests/book/test_texts.py holds the list of the files that have any, so that none joins unnoticed.
+tests/book/test_texts.py lists the files that have any, so that no file joins them unnoticed.
 """
 
 import ast
@@ -23,14 +23,14 @@ from run_notebooks import ROOT, notebooks
 SOURCES = """mha_course/questions/**/*.md mha_course/exercises/*.md mha_course/pictures/*.md
     mha_course/widgets/*.md mha_lib/conformance.md""".split()
 CODE = ("mha_course/**/*.py", "mha_course/widgets/js/*.js")
-# What introduces an item of a list, a quotation, a heading; it is no text.
+# The marker of a list item, a quotation or a heading, which is not part of the text.
 MARKER = re.compile(r"(?:[-*] (?:\[[ x]\] )?|\d+\. |> |#{1,6} |= )")
 SENTENCE = re.compile(r"[A-Z“][^\n]*\w+ \w+ \w+[^\n]*[.?!:]$")
 JS_STRING = re.compile(r'(["`])((?:(?!\1)[^\\\n]|\\.)*)\1')
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
-    """The paragraphs of a Markdown file, each with its line: items, their feedback, cells of tables."""
+    """The paragraphs of a Markdown file, with their line numbers: items, their feedback, cells of tables."""
     held: list[str] = []
     first, deeper, fenced = 0, False, False
     for number, line in enumerate([*path.read_text("utf-8").splitlines(), ""], 1):
@@ -52,7 +52,7 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def template() -> Catalog:
-    """The messages of all sources, with the places where they stand."""
+    """The messages of all sources, with their locations."""
     catalog = Catalog(project="course", charset="utf-8")
     for path in sorted(path for pattern in SOURCES for path in ROOT.glob(pattern)):
         for line, text in messages(path):
@@ -61,7 +61,7 @@ def template() -> Catalog:
 
 
 def sentences_in(source: str) -> Iterator[str]:
-    """The sentences among the strings of Python code: neither docstrings nor what an error says."""
+    """The sentences among the strings of Python code, without docstrings and the texts of errors."""
     tree = ast.parse(source)
     silent: set[ast.AST] = set()
     for node in ast.walk(tree):
@@ -77,7 +77,7 @@ def sentences_in(source: str) -> Iterator[str]:
 
 
 def left_in_code() -> dict[str, list[str]]:
-    """File -> the sentences in it that cannot be extracted."""
+    """Map each file to its sentences that cannot be extracted."""
     found: dict[str, list[str]] = {}
     for path in sorted(path for pattern in CODE for path in ROOT.glob(pattern)):
         text = path.read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Small data sets: generated from a seed, or bundled with scikit-learn. Nothing is downloaded.
+"""Small data sets, generated from a seed or bundled with scikit-learn. Nothing is downloaded.
 
-Where a function takes a generator, the default is torch's global one.
+If a function takes a generator, the default is torch's global one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mha_lib._checks import (
     refusal,
 )
 
-# Each pointer task points to another position in the same sequence; "previous", "next"
-# and "opposite" wrap around.
+# Each pointer task points to a position in the same sequence; "previous", "next" and
+# "opposite" wrap around.
 POINTER_TASKS: dict[str, Callable[[Tensor], Tensor]] = {
     "previous": lambda tokens: tokens.roll(1, -1),
     "mirrored": lambda tokens: tokens.flip(-1),
@@ -46,7 +46,7 @@ def pointer_batch(
     Int64[Tensor, "{batch_size} {length}"],
     Int64[Tensor, "{batch_size} {length} {len(tasks)}"],
 ]:
-    """Random tokens, and for each token the tokens at the positions that the tasks point to.
+    """Random tokens, and for each token the tokens at the positions to which the tasks point.
 
     Returns:
         (tokens, targets): int64, (batch_size, length) and (batch_size, length, number of tasks). Tokens are
@@ -99,7 +99,7 @@ class Sentences(NamedTuple):
 def sentence_batch(
     batch_size: int, *, held_out: bool = False, generator: torch.Generator | None = None
 ) -> Sentences:
-    """Small English sentences whose verb is blank. Is it *is* or *are*? Whose, near whom, and where?
+    """Small English sentences in which the verb is blank. Is it *is* or *are*? Whose, near whom, and where?
 
     "today the doctor's old friends near the sailor ___ tired in the garden" has four answers at its blank:
     *are*, because the subject, *friends*, is plural (the sailor, who is next to the verb, is singular);
@@ -107,8 +107,8 @@ def sentence_batch(
     owner or neighbour. The place is at the beginning or at the end, and adjectives and *today* are optional,
     so no word has a fixed position.
 
-    Without `held_out`, the sentences are to train on; with it, to test with. They differ in the three people:
-    no three that occur together in one kind do so in the other.
+    Without `held_out`, the sentences are for training; with it, they are for testing. The two kinds differ in
+    the people: no three people that occur together in one kind occur together in the other.
 
     Returns:
         `Sentences`, all int64: tokens (batch_size, 15), indices of `SENTENCE_WORDS`, padded with 0 at the
@@ -169,7 +169,7 @@ def sentence_batch(
 
 
 def _people(held_out: bool) -> Int64[Tensor, "triples 3"]:
-    """Subject, owner and neighbour, all different; the sum of their indices tells the two kinds apart."""
+    """Subject, owner and neighbour, all different; the sum of their indices separates the two kinds."""
     triples = itertools.permutations(range(len(PEOPLE)), 3)
     return torch.tensor([t for t in triples if (sum(t) % 5 == 0) == held_out])
 
@@ -194,12 +194,12 @@ def sentence_text(tokens: Int64[Tensor, " words"]) -> str:
 def markov_transition(
     vocab_size: int = 8, *, concentration: float = 0.3, seed: int = 0
 ) -> Float64[Tensor, "{vocab_size} {vocab_size}"]:
-    """Transition matrix of a random source in which a token depends on the one before it.
+    """Transition matrix of a random source in which each token depends on the one before it.
 
     The rows are drawn from a Dirichlet distribution; a small concentration makes the source predictable.
 
     Returns:
-        float64 (vocab_size, vocab_size), rows sum to 1: row = current token, column = next token.
+        float64 (vocab_size, vocab_size): row = current token, column = next token. Rows sum to 1.
 
     Raises:
         TypeError: `vocab_size` or `seed` is not an int, `concentration` not a number.
@@ -228,9 +228,9 @@ def markov_batch(
 ) -> tuple[
     Int64[Tensor, "{batch_size} {length}"], Int64[Tensor, "{batch_size} {length}"]
 ]:
-    """Sequences of a Markov source that start with a uniform token, and for each token the next one.
+    """Sequences from a Markov source, which start with a uniform token, and for each token the next one.
 
-    The matrix (vocab_size, vocab_size) is that of `markov_transition`.
+    The matrix (vocab_size, vocab_size) is as from `markov_transition`.
 
     Returns:
         (tokens, targets): int64, both (batch_size, length); targets[:, t] follows tokens[:, t].
@@ -308,7 +308,7 @@ def noisy_curve(
 ) -> Split:
     """Samples of `curve` for training, and the curve itself on a grid from 0 to 5 for the test.
 
-    The x of the samples are uniform in 0..5 and sorted; `noise` is the standard deviation that is added to y.
+    The x of the samples are uniform in 0..5 and sorted; `noise` is the standard deviation of the noise in y.
 
     Returns:
         A `Split` of float32 tensors (n, 1): x_train, y_train, x_test, y_test.
@@ -345,15 +345,15 @@ def digit_tokens(
 ) -> Split:
     """Real handwritten digits, scikit-learn's `load_digits`, cut into square patches, one token each.
 
-    An image has 8 × 8 pixels, and `patch` is the side of a patch. The seed chooses the share of the 1797
-    images that is kept for the test.
+    An image has 8 × 8 pixels, and `patch` is the side of a patch. The seed chooses which share of the 1797
+    images is held out for the test.
 
     Returns:
         A `Split`: x float32 (images, (8 / patch)², patch²) in 0..1, patches row by row; y int64 (images,).
 
     Raises:
         TypeError: `patch` or `seed` is not an int, `test_fraction` not a number.
-        ValueError: `patch` does not divide 8, or another argument is out of range.
+        ValueError: `patch` does not divide 8, or a different argument is out of range.
 
     Example:
         >>> digit_tokens().x_train.shape

@@ -1,14 +1,14 @@
-"""The text of this book, frozen in one file, as tokens: what the small language model of the course reads.
+"""The text of this book, frozen in one file, as tokens that the course's small language model reads.
 
-`book_text.txt` holds the Markdown of the pages as it was when `tools/freeze_book_text.py` wrote it, under the
-book's licence (CC BY 4.0). The book goes on; the file does not, because the stored experiment belongs to it.
+`book_text.txt` contains the Markdown of the pages as it was when `tools/freeze_book_text.py` wrote it, under
+the book's licence (CC BY 4.0). The book changes; the file does not, because the stored experiment needs it.
 
 The text is divided by whole sections, not by lines: of every ten sections, the fifth is for validation (it
 chooses constants and the number of steps), the tenth is held out, and the other eight are for training.
 
-`book_text.json` is a byte-level byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019, §2.2), which
-was trained on the training part only. It is read by HuggingFace's `tokenizers`, which only encoding and
-decoding import.
+`book_text.json` is a byte-level byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019, §2.2) that
+was trained only on the training part. Encoding and decoding import HuggingFace's `tokenizers` to read it;
+nothing else needs that package.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ PAGE_MARK = "%%% "
 
 
 def split_text(text: str) -> dict[str, list[str]]:
-    r"""Divide a text into its sections, and these into the three parts.
+    r"""Divide a text into its sections, and the sections into the three parts.
 
     A section begins with a heading of the second level (two number signs), or at the start of a page, which
-    stands after a line that begins with `PAGE_MARK`. Each of `PARTS` has its sections in the book's order.
+    follows a line that begins with `PAGE_MARK`. Each of `PARTS` has its sections in the book's order.
 
     Raises:
         TypeError: `text` is not a str.
@@ -65,11 +65,11 @@ def split_text(text: str) -> dict[str, list[str]]:
 
 
 def book_text(part: str) -> str:
-    """The text of one part, its sections one after the other.
+    """The text of one part, with its sections one after the other.
 
     Raises:
         TypeError: `part` is not a str.
-        ValueError: `part` is none of `PARTS`, or the file is not the frozen one.
+        ValueError: `part` is not one of `PARTS`, or the file is not the frozen one.
 
     Example:
         >>> book_text("test").splitlines()[0]
@@ -81,7 +81,7 @@ def book_text(part: str) -> str:
 
 @functools.cache
 def _frozen(path: Path, digest: str) -> str:
-    """The content of a file that must not have changed."""
+    """The contents of a file, which must not have changed."""
     content = path.read_bytes()
     found = hashlib.sha256(content).hexdigest()
     if found != digest:
@@ -100,7 +100,7 @@ def _tokenizer() -> Any:
 def encode_text(text: str) -> Int64[Tensor, " tokens"]:
     """A text as tokens of the book, in 0..511.
 
-    Any text can be encoded; bytes that never stood together in the training part are tokens of their own.
+    Any text can be encoded; bytes that never occur together in the training part become separate tokens.
 
     Raises:
         TypeError: `text` is not a str.
@@ -115,7 +115,7 @@ def encode_text(text: str) -> Int64[Tensor, " tokens"]:
 
 
 def decode_tokens(tokens: Int64[Tensor, " tokens"]) -> str:
-    """The text of a row of tokens, (tokens,) in 0..511; bytes that are no character become "\ufffd".
+    """The text of a row of tokens, (tokens,) in 0..511; invalid bytes become "\ufffd".
 
     Raises:
         TypeError: `tokens` is not a tensor of integers.
@@ -135,7 +135,7 @@ def book_tokens(part: str) -> Int64[Tensor, " tokens"]:
 
     Raises:
         TypeError: `part` is not a str.
-        ValueError: `part` is none of `PARTS`, or a file is not the frozen one.
+        ValueError: `part` is not one of `PARTS`, or a file is not the frozen one.
 
     Example:
         >>> [len(book_tokens(part)) for part in PARTS]
@@ -157,16 +157,16 @@ def book_batch(
     part: str = "train",
     generator: torch.Generator | None = None,
 ) -> tuple[Int64[Tensor, "batch {length}"], Int64[Tensor, "batch {length}"]]:
-    """Random passages of the book, each beside the same passage one token later.
+    """Random passages of the book, each with the same passage one token later.
 
     Returns:
         (inputs, targets), int64 (batch_size, length); each target is the token that follows the input at the
-        same place. Without a generator, torch's global one draws.
+        same position. Without a generator, torch's global one is used.
 
     Raises:
         TypeError: a size is not an int, or `part` not a str.
-        ValueError: a size is not positive, `part` is none of `PARTS` or shorter than `length + 1`, or a file
-            is not the frozen one.
+        ValueError: a size is not positive, `part` is not one of `PARTS` or is shorter than `length + 1`, or a
+            file is not the frozen one.
 
     Example:
         >>> inputs, targets = book_batch(3, 5, generator=torch.Generator().manual_seed(0))

@@ -1,7 +1,7 @@
-"""Dates as people write them in many languages, and as ISO 8601 writes them: the task of the Transformer.
+"""Dates as people write them in many languages, and the same dates in ISO 8601: the task of the Transformer.
 
-Babel writes each day the way a language does: *3 March 2021*, *3. März 2021*, *2021年3月3日*. The model reads
-such a text letter by letter and writes 2021-03-03. Nothing is downloaded; names and forms come with Babel.
+Babel writes each day as a language does: *3 March 2021*, *3. März 2021*, *2021年3月3日*. The model reads such
+a text letter by letter and writes 2021-03-03. Nothing is downloaded; names and forms come with Babel.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from mha_lib._checks import (
     refusal,
 )
 
-# The languages of training, and those of a second test, of which training shows no example.
+# The languages for training, and those for a second test, which training never shows.
 LOCALES = (
     *("en_US", "en_GB", "de", "fr", "es", "it", "nl", "sv", "nb", "fi", "pl"),
     *("cs", "hu", "ro", "tr", "id", "vi", "el", "ru", "uk", "ja", "zh", "ko"),
 )
 NEW_LOCALES = ("pt", "ca", "da", "sk", "et")
-# Three named lengths of Babel, and two that it composes of parts. Babel's short form is left out: 3/4/21 is
-# another day in the United States than in Britain.
+# Three named lengths of Babel, and two that it composes from parts. Babel's short form is left out, because
+# 3/4/21 is a different day in the United States than in Britain.
 FORMS = ("full", "long", "medium", "yMMMd", "yMMMEd")
 FIRST_DAY, LAST_DAY = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
-# A letter's token is its place here, counted from 1; token 0 is padding.
+# A letter's token is its index here, counted from 1; token 0 is padding.
 DATE_LETTERS = (
     " '(),-./0123456789abcdefghijklmnopqrstuvwxyz"
     "áâäåçéìíóöøúûüýăąčěğıľłőřśşšźưțʼ’ảậủứ"
@@ -43,7 +43,7 @@ DATE_LETTERS = (
     "一三二五六周四土年日星曜月期木水火金"
     "금년목수요월일토화"
 )
-# A target's token is its place here: where an answer starts, where it ends, and its characters.
+# A target's token is its index here: the start of an answer, its end, and its characters.
 ISO_SYMBOLS = ("[start]", "[end]", *"0123456789-")
 START, END = 0, 1
 SOURCE_LENGTH, TARGET_LENGTH = 40, 11
@@ -52,7 +52,7 @@ _SYMBOL = {symbol: token for token, symbol in enumerate(ISO_SYMBOLS)}
 
 
 class WrittenDates(NamedTuple):
-    """Dates as letters, as they are written and as ISO 8601 writes them."""
+    """Dates as letters, in their written form and in ISO 8601."""
 
     source: Int64[Tensor, "batch 40"]
     target: Int64[Tensor, "batch 11"]
@@ -61,7 +61,7 @@ class WrittenDates(NamedTuple):
 
 
 def normalize_date(text: str) -> str:
-    """A text as the model reads it: Unicode's NFKC form, lower case, single spaces.
+    """A text in the form that the model reads: Unicode's NFKC form, lower case, single spaces.
 
     Raises:
         TypeError: `text` is not a str.
@@ -79,7 +79,7 @@ def write_date(day: datetime.date, locale: str = "en_GB", form: str = "long") ->
 
     Raises:
         TypeError: `day` is not a date, or another argument not a str.
-        ValueError: Babel does not know `locale`, such as "de" or "en_US", or `form` is none of `FORMS`.
+        ValueError: Babel does not support `locale`, such as "de" or "en_US", or `form` is not in `FORMS`.
 
     Example:
         >>> day = datetime.date(2021, 3, 3)
@@ -108,7 +108,7 @@ def _locale(name: str) -> Any:
 
 
 def is_held_out(day: datetime.date) -> bool:
-    """Whether a day is one of the tenth that training never shows, in no language and no form.
+    """Whether a day belongs to the tenth of all days that training never shows, in any language or form.
 
     Raises:
         TypeError: `day` is not a date.
@@ -118,13 +118,13 @@ def is_held_out(day: datetime.date) -> bool:
         100
     """
     check_type("day", day, datetime.date)
-    # Knuth's multiplicative hash spreads the held-out days evenly, the same on every machine.
+    # Knuth's multiplicative hash spreads the held-out days evenly and identically on every machine.
     return day.toordinal() * 2_654_435_761 % 2**32 < 2**32 // 10
 
 
 @functools.cache
 def _days(held_out: bool) -> tuple[datetime.date, ...]:
-    """All days of one kind."""
+    """All days that are held out, or all others."""
     first, last = FIRST_DAY.toordinal(), LAST_DAY.toordinal()
     days = map(datetime.date.fromordinal, range(first, last + 1))
     return tuple(day for day in days if is_held_out(day) == held_out)
@@ -202,7 +202,7 @@ def date_batch(
 ) -> WrittenDates:
     """Random days between 1900 and 2099, written in a random language and form.
 
-    Without `held_out`, they are days to train on; with it, the other tenth of all days, see `is_held_out`.
+    Without `held_out`, the days are for training; with it, they are the held-out tenth, see `is_held_out`.
 
     Returns:
         `WrittenDates`: source int64 (batch_size, 40), letters, padded with 0; target int64 (batch_size, 11),
@@ -210,7 +210,7 @@ def date_batch(
 
     Raises:
         TypeError: `batch_size` is not an int, or `held_out` not a bool.
-        ValueError: `batch_size` is not positive, a form is unknown, or Babel does not know a language.
+        ValueError: `batch_size` is not positive, a form is unknown, or Babel does not support a language.
 
     Example:
         >>> dates = date_batch(2, generator=torch.Generator().manual_seed(0))

@@ -42,7 +42,6 @@ from mha_course.exercises.masks import (
     check_translate,
 )
 from mha_course.exercises.models import (
-    check_gated_width,
     check_gpt2_parameters,
     check_longest_copy,
     check_loss_again,
@@ -60,6 +59,7 @@ from mha_course.exercises.pieces import (
     check_my_positions,
     check_probabilities,
     check_split_heads,
+    check_swiglu,
 )
 from mha_course.exercises.pooling import (
     check_class_shares,
@@ -141,7 +141,6 @@ __all__ = [
     "check_escape",
     "check_free_widths",
     "check_from_lists",
-    "check_gated_width",
     "check_gpt",
     "check_gpt2_parameters",
     "check_greedy_pruning",
@@ -197,6 +196,7 @@ __all__ = [
     "check_spread",
     "check_stored_entries",
     "check_sum_over_heads",
+    "check_swiglu",
     "check_three_masks",
     "check_tied",
     "check_tied_weight",

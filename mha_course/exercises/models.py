@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
@@ -12,8 +10,6 @@ from mha_lib._judging import randn
 from mha_lib._texts import Texts
 
 exercise = Texts(__name__)
-
-# ------------------------------------------------------------------ exercise 1
 
 
 def _count(vocab_size: int, max_len: int, width: int, hidden: int, layers: int) -> int:
@@ -27,28 +23,15 @@ check_gpt2_parameters = exercise(
     "check_gpt2_parameters", reference=_count, returns="parameters"
 )
 
-# ------------------------------------------------------------------ exercise 2
-
-check_gated_width = exercise(
-    "check_gated_width", reference=lambda width: 8 * width // 3, returns="hidden width"
-)
-
-# ------------------------------------------------------------------ exercise 3
-
 
 def _loss_again(logits: Tensor, twice: Tensor) -> Tensor:
     half = twice.shape[1] // 2
     return F.cross_entropy(logits[:, half:].transpose(1, 2), twice[:, half + 1 :])
 
 
-def _case(
-    batch: int, length: int, vocab_size: int
-) -> Callable[[Generator], tuple[Tensor, Tensor]]:
-    def make(generator: Generator) -> tuple[Tensor, Tensor]:
-        block = torch.randint(vocab_size, (batch, length), generator=generator)
-        return randn(generator, batch, 2 * length - 1, vocab_size), block.repeat(1, 2)
-
-    return make
+def _case(g: Generator, rows: int, length: int, size: int) -> tuple[Tensor, Tensor]:
+    block = torch.randint(size, (rows, length), generator=g)
+    return randn(g, rows, 2 * length - 1, size), block.repeat(1, 2)
 
 
 check_loss_again = exercise(

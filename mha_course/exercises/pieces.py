@@ -6,6 +6,7 @@ another style, but it must return what they need. `solution` in `own` keeps it f
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -107,24 +108,24 @@ check_my_positions = exercise(
 )
 
 
-def _run_gpt(answer: Any, sizes: tuple[int, ...], tokens: Tensor) -> Any:
-    """Make a model of these sizes, give its parameters fixed numbers, by their names, and call it."""
+def _run_module(parts: str, answer: Any, sizes: tuple[int, ...], x: Tensor) -> Any:
+    """Make a module of these sizes, give its parameters fixed numbers, by their names, and call it."""
     model = answer(*sizes)
-    for name in "embedding position_embedding blocks norm output max_len".split():
+    for name in parts.split():
         if not hasattr(model, name):
             raise UnfinishedError(f"`__init__` makes no `{name}`. Write it there first")
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for _, parameter in sorted(model.named_parameters()):
             parameter.normal_(generator=generator)
-    return model(tokens)
+    return model(x)
 
 
 check_gpt = exercise(
     "check_gpt",
     reference=built.MyGPT,
     returns="logits (batch, len, vocab_size)",
-    run=_run_gpt,
+    run=partial(_run_module, "embedding position_embedding blocks norm output max_len"),
     takes="class",
     atol=1e-3,
 )
@@ -133,4 +134,13 @@ check_probabilities = exercise(
     "check_probabilities",
     reference=built.my_probabilities,
     returns="probabilities (..., vocab_size)",
+)
+
+check_swiglu = exercise(
+    "check_swiglu",
+    reference=built.MySwiGLU,
+    returns="output (..., embed_dim)",
+    run=partial(_run_module, "gate_proj up_proj down_proj"),
+    takes="class",
+    atol=1e-4,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -10,7 +11,8 @@ import torch
 from IPython.display import HTML
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from mha_course.pictures.drawing import (
     GREY,
@@ -226,20 +228,38 @@ def _grid(
     )
 
 
-# Code, and how its result is drawn.
+# Code, how its result is drawn, and which of the calls that the layer makes gives it.
 _STEPS = (
-    ("query", "flat"),
-    ("self.q_proj(query)", "owned"),
-    ("x.unflatten(-1, (3, 4))", "cut"),
-    ("x.transpose(1, 2)", "apart"),
-    ("k.transpose(-2, -1)", "keys"),
-    ("q @ k.transpose(-2, -1)", "wide"),
-    ("my_masked_softmax(scores)", "wide"),
-    ("weights @ v", "apart"),
-    ("x.transpose(1, 2)", "cut"),
-    ("x.flatten(-2)", "owned"),
-    ("self.out_proj(output)", "flat"),
+    ("query", "flat", "query0"),
+    ("self.q_proj(query)", "owned", "linear0"),
+    ("x.unflatten(-1, (3, 4))", "cut", "unflatten0"),
+    ("x.transpose(1, 2)", "apart", "transpose0"),
+    ("k.transpose(-2, -1)", "keys", "transpose3"),
+    ("q @ k.transpose(-2, -1)", "wide", "matmul0"),
+    ("my_masked_softmax(scores)", "wide", "softmax0"),
+    ("weights @ v", "apart", "matmul1"),
+    ("x.transpose(1, 2)", "cut", "transpose4"),
+    ("x.flatten(-2)", "owned", "flatten0"),
+    ("self.out_proj(output)", "flat", "linear3"),
 )
+
+
+class _Tape(TorchFunctionMode):
+    """Notes the shape of the result of each call, by the name of the function and its count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.calls = Counter[str]()
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result, name = function(*args, **(kwargs or {})), function.__name__
+        if isinstance(result, Tensor):
+            self.shapes[f"{name}{self.calls[name]}"] = tuple(result.shape)
+            self.calls[name] += 1
+        return result
 
 
 def _step(kind: str) -> str:
@@ -260,12 +280,16 @@ def _step(kind: str) -> str:
     return "".join(parts)
 
 
-def steps(shapes: Sequence[tuple[int, ...]]) -> Any:
-    """The steps of the layer behind a row of buttons, each with the shape of its result."""
+def steps(layer: nn.Module, *inputs: Tensor) -> Any:
+    """The steps of a run of the layer behind a row of buttons, each with the shape of its result."""
     buttons, panels, rules = [], [], []
-    for i, ((code, kind), meaning, shape) in enumerate(
-        zip(_STEPS, stories("layer"), shapes, strict=True)
+    with _Tape() as tape, torch.no_grad():
+        layer(*inputs)
+    tape.shapes["query0"] = tuple(inputs[0].shape)
+    for i, ((code, kind, call), meaning) in enumerate(
+        zip(_STEPS, stories("layer"), strict=True)
     ):
+        shape = tape.shapes[call]
         name = f"flow-{i}"
         buttons.append(
             f'<input type="radio" name="flow" id="{name}"{" checked" * (i == 0)}>'

@@ -1,4 +1,4 @@
-"""Widgets of the course: each is a class and an ES module, and works with a kernel or in the built page."""
+"""Widgets of the course. Each is a class and an ES module, and works with a kernel or in the built page."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from mha_course.widgets.quiz import Question, Quiz
 from mha_course.widgets.reshape_stepper import ReshapeStepper
 from mha_course.widgets.rotation_dial import RotationDial
 from mha_course.widgets.score_explorer import ScoreExplorer
+from mha_course.widgets.text_training import TextTraining
 from mha_course.widgets.translator import (
     Translator,
     attention_layers,
@@ -57,6 +58,7 @@ __all__ = [
     "ReshapeStepper",
     "RotationDial",
     "ScoreExplorer",
+    "TextTraining",
     "Translator",
     "TypedAnswer",
     "Writer",
@@ -70,10 +72,10 @@ __all__ = [
 
 
 def widget_sources() -> dict[str, dict[str, str]]:
-    """Browser code of each widget: what a notebook that is run now would store.
+    """Browser code of each widget, as a notebook that is run now would store it.
 
     Returns:
-        The `_esm` and `_css` to store, by `_anywidget_id`.
+        A dict from `_anywidget_id` to the `_esm` and `_css` to store.
 
     Example:
         >>> sorted(widget_sources()["mha_course.widgets.quiz.Quiz"])

@@ -1,4 +1,4 @@
-"""What all widgets share: how their browser code is assembled, and what replaces them where no code runs."""
+"""The base of all widgets: how their browser code is assembled, and what replaces it where no code runs."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from mha_course.widgets._traits import TraitTypeError, TraitValueError, _Setting
 from mha_lib._checks import refusal
 
 _JS = resources.files(__package__) / "js"
-# Comments on their own lines, types within a line, comments at its end. (Python's // follows a word.)
+# Comments on their own lines, types within a line, comments at the end. (Python's // follows a word.)
 _COMMENT = re.compile(
     r"^[ ]*(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n|/\*\* @type (?:[^*]|\*(?!/))*\*/ ?|(?<=[;,{]) // .*$",
     re.MULTILINE,
 )
-# A comment, an empty line, or the space before a line.
+# A comment, an empty line, or the indentation of a line.
 _STYLE_COMMENT = re.compile(r"[ ]*/\*[^*]*\*/\n|^\n|^ +", re.MULTILINE)
 _RELATIVE_IMPORT = re.compile(
     r'^import \{\s*\w+(?:,\s*\w+)*,?\s*\} from "\./(\w+\.js)";\n', re.MULTILINE
 )
-# Not `import torch as t`, which occurs in the programs that widgets write.
+# This does not match `import torch as t`, which occurs in the programs that widgets write.
 _OTHER_IMPORT = re.compile(r"^import (?![\w.]+( as \w+)?$).*", re.MULTILINE)
 
 
 def compose_module(name: str) -> str:
-    """Join the file `name` in js/ and all that it imports, each before its first user, into one ES module.
+    """Join the file `name` in js/ and its imports, each before its first user, into one ES module.
 
-    Both hosts of a widget, anywidget and the built page, take its code as a single text in which no relative
-    import could be resolved. No bundler is needed as long as the files use only one form of import,
+    Both hosts of a widget, anywidget and the built page, take its code as a single text, in which relative
+    imports could not be resolved. No bundler is needed as long as the files use only one form of import,
     import { a, b } from "./file.js", and no two files declare the same name at their top level. Comments are
-    left out, because every notebook stores this text. Each file begins with a line that names it; the build
-    of the book uses these lines to find what widgets have in common.
+    left out, because every notebook stores this text. Each file begins with a line that names it; from these
+    lines, the build of the book finds the files that widgets have in common.
 
     Raises:
-        ValueError: a file has an import of another form.
+        ValueError: a file has an import of a different form.
     """
     return "\n".join(
         f"// {file}\n{_COMMENT.sub('', text).strip()}\n"
@@ -53,10 +53,10 @@ def compose_module(name: str) -> str:
 
 
 def compose_style(name: str) -> str:
-    """Join the style sheets of the module `name` and of those it imports, in the order of the imports.
+    """Join the style sheets of the module `name` and of its imports, in the order of the imports.
 
-    The style sheet of `plane.js` is `plane.css`; a module without styles of its own has none. Each sheet
-    begins with a line that names it, as in `compose_module`; comments and indentation are left out.
+    The style sheet of `plane.js` is `plane.css`; a module may have none. Each sheet begins with a line that
+    names it, as in `compose_module`; comments and indentation are left out.
     """
     sheets = [_JS / file.replace(".js", ".css") for file in _modules(name)]
     return "\n".join(
@@ -68,7 +68,7 @@ def compose_style(name: str) -> str:
 
 
 def _modules(name: str) -> dict[str, str]:
-    """The texts, without imports, of the file `name` and all that it imports, each before its first user."""
+    """The texts of the file `name` and its imports, without import lines, each before its first user."""
     texts: dict[str, str] = {}
     visited: set[str] = set()
 
@@ -90,14 +90,14 @@ def _modules(name: str) -> dict[str, str]:
 
 
 Given = tuple[Callable[[], Any], str]
-"""What makes a value, here and as an expression of the program under "These settings as Python"."""
+"""How to make a value: a function, and an expression for the program under "These settings as Python"."""
 
 
 class CourseWidget(anywidget.AnyWidget):
-    """Base class of the widgets: a subclass names its ES module in `_module`.
+    """Base class of the widgets; a subclass names its ES module in `_module`.
 
-    Where neither a kernel nor a script runs (on GitHub, in print), a reader sees `fallback_html()`, or the
-    picture of the page that `make notebooks` stores.
+    Where neither a kernel nor a script runs (on GitHub, in print), a reader sees `fallback_html()` or the
+    picture of the widget that `make notebooks` stores.
     """
 
     _module: ClassVar[str]
@@ -118,7 +118,7 @@ class CourseWidget(anywidget.AnyWidget):
             raise TraitTypeError(str(error)) from None
 
     def fallback_html(self) -> str | None:
-        """The present state as plain HTML without scripts, or None if a picture of the page says more."""
+        """The present state as plain HTML without scripts, or None if a picture of the widget shows more."""
         return None
 
     def _repr_mimebundle_(
@@ -137,9 +137,9 @@ class Explorer(CourseWidget):
     """A widget that computes in the browser, from the same settings, what torch computes in Python.
 
     A subclass declares its settings as traits of `_traits`, each in one line with its default and its range.
-    The constructor, its signature, the repr, and the readers and controls of the browser follow from these
-    lines. `_compute` defines the numbers on the page. "These settings as Python", at the bottom of the
-    widget, is a program made of its source, which leaves the same numbers in variables of the same names.
+    The constructor, its signature, the repr, and the browser's checks and controls follow from these lines.
+    `_compute` defines the numbers on the page. "These settings as Python", at the bottom of the widget, is a
+    program made from the source of `_compute`; it leaves the same numbers in variables of the same names.
     """
 
     _settings: ClassVar[tuple[str, ...]] = ()
@@ -147,19 +147,19 @@ class Explorer(CourseWidget):
     __signature__: ClassVar[inspect.Signature] = inspect.Signature()
 
     browser_report = traitlets.Dict().tag(sync=True)
-    """What a browser last computed: its `settings` and `numbers`; empty before the first time."""
+    """The latest `settings` and `numbers` from a browser; empty before a browser has computed."""
 
     _ranges = traitlets.Dict(read_only=True).tag(sync=True)
-    """The kind and the limits of each setting, by name: the browser reads and checks them by these."""
+    """The kind and limits of each setting, by name, with which the browser reads and checks settings."""
 
     _program = traitlets.Unicode(read_only=True).tag(sync=True)
     """The settings as a program, where a name in angle brackets stands for the value of a trait."""
 
     _compute: ClassVar[Callable[..., dict[str, Any]]]
-    """A static function: the numbers of a state by name, computed with torch; -inf is a hidden score.
+    """A static function that computes the numbers of a state, by name, with torch; -inf is a hidden score.
 
-    Its parameters are settings, other traits, and what `_given` holds; the last statement returns a dict of
-    tensors, numbers or lists. An entry that is None is left out. A reader sees the body as a program."""
+    Its parameters are settings, other traits and names in `_given`. The last statement returns a dict of
+    tensors, numbers or lists; an entry that is None is left out. A reader sees the body as a program."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -202,7 +202,7 @@ class Explorer(CourseWidget):
         sources = {source for trait in traits.values() for source in trait.sources}
         if sources:
             self.observe(self._fit_settings, names=sorted(sources))
-        # The settings are assigned before the widget opens, so that its first message to the browser has all.
+        # Assign all settings before the widget opens, so that its first message to the browser contains them.
         for name in self._assigned:
             value = settings.get(name)
             is_missing = name not in settings or (
@@ -223,7 +223,7 @@ class Explorer(CourseWidget):
         return {name: traits[name] for name in self._settings}
 
     def _fit_settings(self, change: traitlets.Bunch) -> None:
-        """Bring the settings into the ranges that a change of another trait gives them."""
+        """Bring the settings into the ranges that follow from a change of another trait."""
         for name, trait in self._setting_traits().items():
             if change.name in trait.sources:
                 value = getattr(self, name)
@@ -231,14 +231,14 @@ class Explorer(CourseWidget):
                     setattr(self, name, fitted)
 
     def _given(self, settings: Mapping[str, Any]) -> dict[str, Given]:  # noqa: ARG002
-        """What `_compute` needs besides traits: by name, what makes each value here and in the program.
+        """How to make each parameter of `_compute` that is not a trait, here and in the program, by name.
 
         A name in angle brackets, ⟨model⟩, stands for a trait or for one of the `values` of the ES module.
         """
         return {}
 
     def _numbers_at(self, settings: Mapping[str, Any]) -> dict[str, Tensor]:
-        """The numbers of a state that may come from a browser: the settings are not read from the traits."""
+        """The numbers for these settings, which may come from a browser, rather than for the traits."""
         given = {k: make for k, (make, _) in self._given(settings).items()}
         arguments = {
             name: settings[name]
@@ -258,11 +258,11 @@ class Explorer(CourseWidget):
         }
 
     def numbers(self) -> dict[str, Tensor]:
-        """The numbers that the page shows in the present state, computed with torch: tensors by name."""
+        """The numbers that the page shows in the present state, computed with torch, as tensors by name."""
         return self._numbers_at({name: getattr(self, name) for name in self._settings})
 
     def _details(self) -> list[str]:
-        """What the repr shows besides the settings."""
+        """Further entries of the repr, after the settings."""
         return []
 
     def __repr__(self) -> str:
@@ -277,7 +277,7 @@ class Explorer(CourseWidget):
         """Largest difference between the browser's numbers and torch's; None before a browser has computed.
 
         Raises:
-            ValueError: the browser reported other numbers than `numbers` holds, or a shape differs.
+            ValueError: the browser reported numbers with different names or shapes than `numbers` has.
         """
         if not self.browser_report:
             return None
@@ -313,7 +313,7 @@ def _parameter(name: str, trait: _Setting) -> inspect.Parameter:
 
 
 def _with_infinities(value: Any) -> Any:
-    """The numbers of a browser, as lists, with -inf where JSON has null."""
+    """Numbers from a browser, as lists, with -inf in place of JSON's null."""
     if isinstance(value, list):
         return [_with_infinities(entry) for entry in value]
     return -math.inf if value is None else value

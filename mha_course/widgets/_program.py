@@ -1,4 +1,4 @@
-"""The settings of a widget as a program: what computes its numbers in Python, as a reader can run it."""
+"""The settings of a widget as a program that a reader can run to compute its numbers in Python."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 MAX_COLUMNS = 88
-"""The longest line that the composer writes itself; comments and texts of the source may be longer."""
+"""The longest line that the composer writes itself; comments and strings in the source may be longer."""
 
 
 def compose_program(compute: Callable[..., Any], given: Mapping[str, str]) -> str:
-    """The source of `compute`, with all that it uses, as a program that leaves its results in variables.
+    """Turn the source of `compute` and everything it uses into a program that leaves results in variables.
 
-    The program imports what the module of `compute` imports and what is public there; what is private there
-    is copied. The parameters come next, each in a line. A value that only the page knows is written as the
-    name of its trait in angle brackets, which the browser replaces: `num_heads = ⟨num_heads⟩`. The body of
-    the function follows. Each entry of the dict that it returns becomes a variable, and the first is printed.
+    The program first imports what it needs from the module of `compute` and copies private definitions. Then
+    it sets the parameters, each on its own line. A value that only the page has is written as the name of its
+    trait in angle brackets, which the browser replaces: `num_heads = ⟨num_heads⟩`. The body of the function
+    follows. Each entry of the returned dict becomes a variable, and the first is printed.
 
     Args:
-        compute: a function whose last statement returns a dict that is written out.
+        compute: a function whose last statement returns a dict literal.
         given: expressions for the parameters that are not traits of the widget, by name.
     """
     module = _Module(compute.__module__)
@@ -52,7 +52,7 @@ def compose_program(compute: Callable[..., Any], given: Mapping[str, str]) -> st
 
 
 class _Needed:
-    """What a program needs of a module: imported names, constants and functions, each before its user."""
+    """The imported names, constants and functions of a module that a program needs, each before its user."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -81,7 +81,7 @@ class _Module:
                     self.defined[name] = node
 
     def needed(self, names: Iterable[str]) -> _Needed:
-        """What these names need, and what that needs."""
+        """Everything that these names need, directly or indirectly."""
         found, seen = _Needed(), set()
 
         def add(name: str) -> None:
@@ -113,7 +113,7 @@ class _Module:
         return found
 
     def imports(self, names: Iterable[str]) -> str:
-        """The lines that import these names: the standard library first, then torch, then the course."""
+        """The lines that import these names: the standard library first, then torch, and then the course."""
         grouped: dict[str, list[str]] = {}
         plain: list[str] = []
         for name in sorted(names, key=str.lower):
@@ -133,7 +133,7 @@ class _Module:
 
 
 def _shortened(source: str, names: list[str]) -> str:
-    """An import, in several lines if one would be too long to read on the page."""
+    """An import, on several lines if one line would be too long for the page."""
     line = f"{source} import {', '.join(names)}"
     if len(line) <= MAX_COLUMNS:
         return line
@@ -154,7 +154,7 @@ def _decorators(node: ast.stmt) -> list[ast.expr]:
 
 
 def _names(nodes: Iterable[ast.AST], context: type = ast.Load) -> list[str]:
-    """The names that some nodes use, or with `ast.Store` those that they bind."""
+    """The names that some nodes use or, with `ast.Store`, bind."""
     return [
         node.id
         for top in nodes
@@ -170,7 +170,7 @@ def _only_function(source: str) -> ast.FunctionDef:
 
 
 def _split_body(function: ast.FunctionDef, lines: list[str]) -> tuple[str, list[str]]:
-    """The body of a function up to its return, and the lines that bind and print what it returns."""
+    """The body of a function up to its return, and the lines that bind and print its results."""
     statements = function.body
     if isinstance(statements[0], ast.Expr):  # a docstring
         statements = statements[1:]

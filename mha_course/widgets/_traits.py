@@ -1,4 +1,4 @@
-"""Traits that check their values: what goes to the browser and what comes back from it is always valid."""
+"""Traits that check their values, so values that go to the browser and come back are always valid."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import traitlets
 
 
 class TraitValueError(traitlets.TraitError, ValueError):
-    """A trait was given a value that breaks its rule; traitlets restores the old value. Also a ValueError."""
+    """A trait was given a value that breaks its rule; traitlets restores the old one. Also a ValueError."""
 
 
 class TraitTypeError(traitlets.TraitError, TypeError):
-    """A trait was given a value of the wrong type; traitlets restores the old value. Also a TypeError."""
+    """A trait was given a value of the wrong type; traitlets restores the old one. Also a TypeError."""
 
 
 def unfit(name: str, rule: str, got: object) -> TraitValueError:
@@ -26,21 +26,21 @@ def unfit(name: str, rule: str, got: object) -> TraitValueError:
 
 
 def within(proposal: traitlets.Bunch, low: int, high: int) -> int:
-    """The proposed whole number, if it lies in a range that depends on more than other traits."""
+    """Return the proposed whole number if it is in a range that depends on more than other traits."""
     if not low <= proposal.value <= high:
         raise unfit(proposal.trait.name, f"lie in {low}..{high}", proposal.value)
     return int(proposal.value)
 
 
 def among(proposal: traitlets.Bunch, options: Iterable[Any]) -> Any:
-    """The proposed value, if it is one of these."""
+    """Return the proposed value if it is one of these options."""
     if proposal.value not in (listed := list(options)):
         raise unfit(proposal.trait.name, f"be one of {listed}", repr(proposal.value))
     return proposal.value
 
 
 def digits(proposal: traitlets.Bunch, rows: int, columns: int) -> str:
-    """The proposed text, if it holds a digit 0 or 1 for each cell of a table, in one group for each row."""
+    """Return the proposed text if it has a digit 0 or 1 for each cell of a table, in a group for each row."""
     group = f"[01]{{{columns}}}"
     if not re.fullmatch(f"{group}( {group}){{{rows - 1}}}", proposal.value):
         rule = f"be {rows} groups of {columns} digits 0 or 1"
@@ -58,7 +58,7 @@ _OPERATIONS = {
 
 
 def _resolve(rule: Any, obj: Any) -> Any:
-    """The value of a rule in the present state of a widget; what is no rule stands for itself."""
+    """The value of a rule in the present state of a widget; anything else is returned unchanged."""
     if not isinstance(rule, str):
         return rule
     first, *terms = rule.split()
@@ -69,7 +69,7 @@ def _resolve(rule: Any, obj: Any) -> Any:
 
 
 def _operand(text: str, obj: Any) -> Any:
-    """A whole number, the value of a trait, or an entry of one that holds a dict or a list."""
+    """A whole number, the value of a trait, or an entry of a trait that is a dict or a list."""
     if text.isdigit():
         return int(text)
     name, *keys = text.split(".")
@@ -80,20 +80,20 @@ def _operand(text: str, obj: Any) -> Any:
 
 
 class _Setting(traitlets.TraitType[Any, Any]):
-    """Base class of the settings below: each is synchronised, and an error names the rule and the value.
+    """Base class of the settings below; each is synchronised, and its errors name the rule and the value.
 
-    What `limits` holds may be a text, which says how it follows from other traits: "length - 1",
-    "12 // length", "key_range.0". It consists of whole numbers, names of traits and paths to entries of
-    those that hold a dict or a list, with the operators +, -, * and //, applied from left to right. The
-    browser reads it too. If another trait changes, a value that no longer fits becomes the nearest below.
+    A limit may be a text that says how it follows from other traits: "length - 1", "12 // length",
+    "key_range.0". Such a text consists of whole numbers, names of traits, and paths to entries of traits that
+    are dicts or lists, with the operators +, -, * and //, applied from left to right. The browser reads it
+    too. If another trait changes, a value that no longer fits becomes the nearest one below.
 
-    A setting whose default depends on the widget has the default None and a method with
-    `@traitlets.default(name)` in its class. `.tag(in_repr=False)` leaves a setting out of the widget's repr,
+    If the default of a setting depends on the widget, give the setting the default None and its class a
+    method with `@traitlets.default(name)`. `.tag(in_repr=False)` leaves a setting out of the widget's repr,
     and `.tag(setting=False)` makes it a trait that only Python changes.
     """
 
     annotation = "Any"
-    """How the type reads in the signature of the widget's constructor."""
+    """The type as written in the signature of the widget's constructor."""
 
     kind = "any"
     """How the browser reads the setting."""
@@ -116,7 +116,7 @@ class _Setting(traitlets.TraitType[Any, Any]):
         """The parts of the rule: `low`, `high`, `step`, `options`, `length` or `divides`.
 
         Args:
-            obj: the widget in whose present state they are wanted, as numbers.
+            obj: a widget, in whose present state the limits are evaluated to numbers.
         """
         if obj is None:
             return dict(self._limits)
@@ -127,26 +127,26 @@ class _Setting(traitlets.TraitType[Any, Any]):
         return repr(value)
 
     def fitted(self, value: Any, obj: Any) -> Any:
-        """The value, or the nearest one that the present state of the widget allows."""
+        """Return the value, or the nearest one that the present state of the widget allows."""
         limits = self.limits(obj)
         if whole := limits.get("divides"):
             return max(n for n in range(1, min(whole, value) + 1) if whole % n == 0)
         return min(value, limits["high"]) if isinstance(value, int) else value
 
     def _check(self, value: Any, limits: dict[str, Any]) -> Any:
-        """Return the value to store, or raise an error; some of the limits may not be known yet."""
+        """Return the value to store, or raise an error; some of the limits may still be unknown."""
         raise NotImplementedError
 
     def validate(self, obj: Any, value: Any) -> Any:
         """Called by traitlets for each new value."""
-        # Where several traits change at once, the rules wait until all have: `_cross_validate` comes then.
+        # If several traits change at once, the rules are applied after all of them, in `_cross_validate`.
         known = {k: limit for k, limit in self._limits.items() if k not in self._rules}
         return self._check(
             value, known if obj._cross_validation_lock else self.limits(obj)
         )
 
     def _cross_validate(self, obj: Any, value: Any) -> Any:
-        # With the lock, all of several changes are there now; without it, `validate` has seen the rules.
+        # With the lock, all changes have been made by now; without it, `validate` has applied the rules.
         if self._rules and obj._cross_validation_lock:
             value = self._check(value, self.limits(obj))
         return super()._cross_validate(obj, value)
@@ -159,7 +159,7 @@ class _Setting(traitlets.TraitType[Any, Any]):
 
 
 class Flag(_Setting):
-    """True or False; other values that Python treats as true or false are refused."""
+    """True or False; other values that Python treats as true or false are rejected."""
 
     annotation, kind = "bool", "flag"
 
@@ -169,7 +169,7 @@ class Flag(_Setting):
 
 
 class Text(_Setting):
-    """A str; the widget itself checks which ones it accepts."""
+    """A str; the widget itself checks its content."""
 
     annotation, kind = "str", "text"
 
@@ -196,8 +196,8 @@ class Choice(Text):
 class Whole(_Setting):
     """A whole number from `low` to `high`, both included.
 
-    With `step=2` it must be even or odd, like `low`. With `options`, sorted, it must be one of them. With
-    `divides`, it must divide that number, which another setting gives.
+    With `step=2`, it must be even or odd, like `low`. With `options`, which are sorted, it must be one of
+    them. With `divides`, it must divide the value of that setting.
     """
 
     annotation, kind = "int", "whole"
@@ -250,22 +250,22 @@ class Number(_Setting):
         super().__init__(default_value, low=low, high=high)
 
     def text(self, value: Any) -> str:
-        """Short, without a decimal point if the number is whole."""
+        """The number in short form, without a decimal point if it is whole."""
         return f"{value:g}"
 
     def _check(self, value: Any, limits: dict[str, Any]) -> float:
         low, high = limits.get("low", -math.inf), limits.get("high", math.inf)
         is_real = isinstance(value, Real) and not isinstance(value, bool)
         self._insist(is_real, "be a number", value, TraitTypeError)
-        # A NaN fails both comparisons; an infinity passes while the limits are not known yet.
+        # A NaN fails both comparisons; an infinity would pass while the limits are still unknown.
         self._insist(low <= value <= high, f"be a number from {low} to {high}", value)
         return float(value)
 
 
 class Numbers(_Setting):
-    """A list of finite numbers from `low` to `high`: `length` of them, or one or more.
+    """A list of finite numbers from `low` to `high`, either `length` of them or at least one.
 
-    With `ends`, each must be `low` or `high`. Where a rule gives another length, all numbers become `high`.
+    With `ends`, each must be `low` or `high`. If a rule changes the length, all numbers become `high`.
     """
 
     annotation, kind = "Sequence[float]", "reals"
@@ -283,7 +283,7 @@ class Numbers(_Setting):
         super().__init__(default, low=low, high=high, length=length, ends=ends)
 
     def fitted(self, value: Any, obj: Any) -> Any:
-        """The list, or one of the right length."""
+        """Return the list, or one of the correct length."""
         limits = self.limits(obj)
         fits = len(value) == limits.get("length", len(value))
         return value if fits else [float(limits["high"])] * limits["length"]

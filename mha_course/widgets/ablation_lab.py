@@ -1,4 +1,4 @@
-"""The ablation lab: switch heads of a trained model off, and count what it still gets right."""
+"""The ablation lab: switch off heads of a trained model, and count the answers that it still gets right."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from mha_lib.inspection import capture_attention, gate_heads
 from mha_lib.multi_head import MultiHeadAttention
 
 MAX_HEADS, MAX_LENGTH, MAX_SAMPLES, MAX_VOCAB = 8, 24, 512, 256
-"""With larger numbers, the page would be heavy and the maps small."""
+"""With larger numbers, the page would be too heavy and the maps too small."""
 
 ALL_SUBSETS = 4
-"""For up to this many heads the table has all subsets; for more heads, only single heads."""
+"""For up to this many heads, the table has all subsets; for more heads, only single heads."""
 
 
 class AblationLab(Explorer):
-    """Switches for the heads of trained models, and the share of answers that stay right without them.
+    """Switches for the heads of trained models, and the share of answers that are still right without them.
 
     A model embeds tokens, adds positions, attends once, and computes its answers with a linear read-out:
-    `model.read_out(model.attention(x, x, x)[0])` with `x = model.positions(model.embedding(tokens))`. The
-    browser computes all of it from the weights, for every token of a fixed test batch.
+    `model.read_out(model.attention(x, x, x)[0])` with `x = model.positions(model.embedding(tokens))`. From
+    the weights, the browser computes all of this for every token of a fixed test batch.
 
     Args:
         models: a trained model, or several that differ in the number of heads, 1 to 8 each. A model has
@@ -46,15 +46,15 @@ class AblationLab(Explorer):
         tokens: the test batch, int64 (samples, len), at most (512, 24).
         targets: right answers, int64 (samples, len, tasks).
         tasks: name of each task.
-        num_heads: which of the models is shown; default the first model.
+        num_heads: number of heads of the model that is shown; default that of the first model.
         gates: one number for each head: 0 switches it off, 1 leaves it on; default all 1.
-        sample: the sequence whose maps and answers are shown.
-        keep: the challenge at the top is met when at least two heads are off and all answers are right in at
-            least this share of the places.
+        sample: index of the sequence whose maps and answers are shown.
+        keep: the reader meets the challenge at the top if at least two heads are off and all answers are
+            right at this share of the positions or more.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: sizes do not fit, a model computes something else, or an argument is outside its range.
+        TypeError: an argument has the wrong type.
+        ValueError: sizes do not fit, a model has a different structure, or an argument is out of range.
 
     Example:
         >>> from mha_lib import LearnedPositionalEncoding
@@ -177,7 +177,7 @@ def _accuracy(answers: Tensor, targets: Tensor) -> Tensor:
     return torch.cat((right.double().mean((0, 1)), at_once[None]))
 
 
-# Kept, because no gate and no sample changes it, and each row takes a run of the model.
+# The table is cached, because gates and samples do not change it and each row takes a run of the model.
 @lru_cache(maxsize=8)
 def _table(seen: SeenModel, tokens: Tensor, targets: Tensor) -> Tensor:
     """The accuracies without some of the heads, (subsets, tasks + 1)."""

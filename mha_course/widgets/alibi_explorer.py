@@ -20,21 +20,21 @@ class AlibiExplorer(Explorer):
 
     The query is the last token. Before the bias, the score of the needle is `needle_score`, and the score of
     every other key is 0. The bias of a head subtracts its slope for each token between query and key, so each
-    head has a reach, `needle_score / slope`: beyond it the query's own token has a higher score.
+    head has a reach, `needle_score / slope`, beyond which the query's own token has a higher score.
 
     Args:
         num_heads: number of heads, 1 to 16.
         length: number of tokens, 2 to 512.
-        needle: how many tokens before the query the needle stands, 1 to `length - 1`; default 4, or as
+        needle: distance of the needle before the query in tokens, 1 to `length - 1`; default 4, or as
             far as a shorter text allows.
         needle_score: score of the needle before the bias, 0.5 to 12.
-        head: index of the emphasised head.
+        head: index of the highlighted head.
         shown: "bias", the needle's score with its bias, or "weights", its weight after the softmax; both
             at every distance.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: an argument is outside its range.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range.
 
     Example:
         >>> explorer = AlibiExplorer(num_heads=4, needle=100)

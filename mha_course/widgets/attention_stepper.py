@@ -1,4 +1,4 @@
-"""The attention stepper: the six steps of self-attention, over a sentence of given or of trained vectors."""
+"""The attention stepper: the six steps of self-attention, for a sentence of hand-made or trained vectors."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ SENTENCES = {
     "by hand": "we like tea",
     "trained": "the old baker's sailors near the teacher ___ happy in the station",
 }
-"""The sentence with which each kind of vectors begins."""
+"""The first sentence for each kind of vectors."""
 
 TRAINED = ("words", "4 heads, lr 0.01", 4)
 """The stored model: name of the experiment, arm and seed."""
 
 VECTORS = {"we": [1, 0, 2, 0], "like": [0, 1, 1, 0], "tea": [1, 1, 0, 1]}
-"""The words with vectors made by hand."""
+"""The words that have hand-made vectors."""
 
 PROJECTIONS = {
     "query": [[1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]],
     "key": [[0, -1, 0, 1], [0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 0]],
     "value": [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]],
 }
-"""Small whole numbers, so that a reader can follow each step with a pencil. Row i belongs to entry i of x."""
+"""Small whole numbers, so that a reader can check each step with a pencil. Row i belongs to entry i of x."""
 
 STEPS = ("project", "score", "scale", "softmax", "weigh", "add")
 
@@ -50,12 +50,12 @@ _SEPARATORS = re.compile(
 
 
 def split_words(sentence: str) -> list[str]:
-    """The tokens of a sentence: its parts between spaces."""
+    """The tokens of a sentence, which are its parts between spaces."""
     return [word for word in _SEPARATORS.split(sentence) if word]
 
 
 class _Sentence(Text):
-    """A str of 1 to MAX_WORDS words; the widget checks that their vectors are known."""
+    """A str of 1 to MAX_WORDS words; the widget checks that each has a vector."""
 
     def __init__(self, default_value: str | None) -> None:
         super().__init__(default_value)
@@ -71,7 +71,7 @@ class _Sentence(Text):
 
 
 class SentenceModel:
-    """One attention layer of the model that fills in a blank, with the vectors of words and places."""
+    """The attention layer of the model that fills in a blank, with the vectors of words and positions."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         # The first word is the padding, which no reader writes.
@@ -87,13 +87,13 @@ class SentenceModel:
         self.embed_dim = self.tensors["embedding"].shape[1]
 
     def vectors(self, words: list[str]) -> Tensor:
-        """The vectors of words at their places, (len, embed_dim) in float64."""
+        """The vectors of words at their positions, (len, embed_dim) in float64."""
         tokens = [self.words.index(word) for word in words]
         places = self.tensors["positions"][: len(words)]
         return self.tensors["embedding"][tokens].double() + places.double()
 
     def projections(self, head: int) -> list[Tensor]:
-        """What turns vectors into the queries, keys and values of a head: three of (embed_dim, head_dim)."""
+        """The matrices for the queries, keys and values of a head, three of (embed_dim, head_dim)."""
         width = self.embed_dim // self.num_heads
         rows = slice(width * head, width * (head + 1))
         return [
@@ -101,7 +101,7 @@ class SentenceModel:
         ]
 
     def for_browser(self) -> dict[str, Any]:
-        """The words, the sizes and the weights, in float32, exact, as base64."""
+        """The words, the sizes and the exact float32 weights, as base64."""
         return {
             "words": list(self.words),
             "num_heads": self.num_heads,
@@ -114,23 +114,23 @@ class SentenceModel:
 class AttentionStepper(Explorer):
     """Self-attention over a short sentence, one step after the other, with all numbers written out.
 
-    There are two kinds of vectors. Those made by hand are small whole numbers for three words, so that a
-    reader can compute every step with a pencil; there is one head. The trained ones are those of the model of
-    four heads that fills in the blank of an English sentence (`experiments/words.py`): what its heads look at
-    means something.
+    There are two kinds of vectors. The hand-made ones are small whole numbers for three words and one head,
+    so that a reader can compute every step with a pencil. The trained ones come from a model with four heads
+    that fills in the blank of an English sentence (`experiments/words.py`), so its heads look at words for a
+    reason.
 
     Args:
         vectors: "by hand" or "trained".
         sentence: 1 to 12 words that have such vectors; default the sentence of the chapter.
-        head: which head of the trained model is shown; by hand there is only head 0.
+        head: index of the trained model's head that is shown; with hand-made vectors, there is only head 0.
         query: index of the token whose arithmetic is written out; default the blank, if there is one.
         step: 1 project, 2 score, 3 scale, 4 softmax, 5 weigh, 6 add.
         is_causal: hide the later keys from each query.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: an argument is outside its range, a word has no vector, or the trained model that the
-            course stores is missing or damaged.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range, a word has no vector, or the course's stored model is
+            missing or damaged.
 
     Example:
         >>> stepper = AttentionStepper(sentence="we like tea")
@@ -165,7 +165,7 @@ class AttentionStepper(Explorer):
             self._model = SentenceModel(state)
             self.set_trait("trained", self._model.for_browser())
         except (OSError, ValueError) as error:
-            # The vectors made by hand are there all the same, and the widget says what is wrong.
+            # The hand-made vectors still work, and the widget says what is wrong.
             self.set_trait("trained", {"problem": str(error)})
         super().__init__(**settings)
 

@@ -1,4 +1,4 @@
-"""The cost calculator: how many users fit in a memory, and what attention costs by heads and length."""
+"""The cost calculator: how many users fit in memory, and what attention costs by heads and length."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ CURVE_STEPS = 16
 
 
 class CostCalculator(Explorer):
-    """How many users a memory holds: model, scores and caches; and what the number of heads costs.
+    """How many users fit in memory next to the model and its scores, and what the number of heads costs.
 
     The memory holds the parameters of a model, the scores of one layer for one user, and a cache of keys and
-    values for each user. One table of scores is enough, because the layers follow one another, and prompts
-    are read one at a time. The model is a stack of self-attention layers without biases, and other
+    values for each user. One table of scores is enough, because the layers run one after another and prompts
+    are read one at a time. The model consists of self-attention layers without biases, and of other
     parameters. A gigabyte, GB, is 10⁹ bytes.
 
-    The FLOPs are those of the matrix products of the attention layers in one forward pass, two for each
-    multiply and add; pairs that a causal mask hides count too.
+    The FLOPs are those of the matrix products of the attention layers in one forward pass. A multiplication
+    and an addition count as two, and pairs that a causal mask hides count too.
 
     Args:
         embed_dim: width of the model, 1 to 16384.
-        num_heads: number of heads, 1 to 128, divides `embed_dim`.
-        num_kv_heads: number of key and value heads, divides `num_heads`; default `num_heads`.
+        num_heads: number of heads, 1 to 128; divides `embed_dim`.
+        num_kv_heads: number of key and value heads; divides `num_heads`; default `num_heads`.
         length: number of tokens of each user, 1 to 1048576.
-        score_table: whether the scores of a layer stand in memory as a table; a fused kernel, such as
-            FlashAttention, computes them in pieces and keeps none.
+        score_table: whether memory contains the scores of a layer as a table; a fused kernel, such as
+            FlashAttention, computes them in pieces and stores none.
         num_layers: number of attention layers, 1 to 256.
         other_millions: parameters outside the attention layers in millions, 0 to 1000000.
         bytes_per_number: 1, 2, 4 or 8.
         memory_gb: size of the memory in GB, 1 to 100000.
         batch_size: number of sequences of the forward pass, 1 to 1024.
-        sweep: what differs from bar to bar, "num_heads" or "num_kv_heads".
+        sweep: the argument that differs from bar to bar, "num_heads" or "num_kv_heads".
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: an argument is outside its range, or does not divide the argument that it must divide.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range, or does not divide the argument that it must divide.
 
     Example:
         Llama 2 with 7 billion parameters, and the same with one key and value head for all heads:
@@ -83,7 +83,7 @@ class CostCalculator(Explorer):
 
     @t.observe("num_heads")
     def _keep_own_keys(self, change: t.Bunch) -> None:
-        # If each head had its own keys, that stays so where the old number no longer divides.
+        # If each head had its own keys and the old number no longer divides, each head keeps its own keys.
         if self.num_kv_heads == change.old and change.new % self.num_kv_heads:
             self.num_kv_heads = change.new
 

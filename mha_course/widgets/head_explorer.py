@@ -33,41 +33,41 @@ MAX_TOKENS, MAX_EMBED_DIM = 256, 128
 """With larger numbers, the slider would lag, and the data would make the page heavy."""
 
 MAX_MARKED = 1024
-"""If all small maps together have more numbers, the page keeps only those of the large map."""
+"""If all small maps together have more numbers, the page stores only those of the large map."""
 
 STAGES = ("scores", "masked", "weights", "output")
-"""What the maps can show."""
+"""The stages that the maps can show."""
 
 VIEWS = ("one", "both", "difference")
-"""What the large map shows: one head, two heads side by side, or their difference."""
+"""What the large map can show: one head, two heads side by side, or their difference."""
 
 
 StoredModel = tuple[str, str, int]
-"""A model that an experiment has kept: the experiment, the arm and the seed."""
+"""A model that an experiment has stored: the experiment, the arm and the seed."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """What stored models were trained for, and how they answer."""
+    """The tasks that stored models were trained for, and how they answer."""
 
     names: tuple[str, ...]
     words: tuple[str, ...]
-    targets: Tensor  # (len, tasks), -1 where nothing is asked
+    targets: Tensor  # (len, tasks), -1 if there is no question
     measure: str
-    shares: Mapping[int | None, float]  # right answers on new data
+    shares: Mapping[int | None, float]  # shares of right answers on new data
     read_outs: Mapping[int | None, tuple[Tensor, Tensor]]
-    """(tasks * words, embed_dim) and (tasks * words,): from the heads, side by side, to the logits."""
+    """(tasks * words, embed_dim) and (tasks * words,): the map from the merged heads to the logits."""
 
     @property
     def asked(self) -> list[int]:
-        """The places where a model is asked something."""
+        """The positions at which a model has to answer."""
         places: list[int] = (self.targets >= 0).any(1).nonzero().flatten().tolist()
         return places
 
 
 @dataclass(frozen=True, eq=False)
 class _Source:
-    """Where a program finds the weights of an example again."""
+    """Where a program can find the weights of an example."""
 
     models: Mapping[int | None, StoredModel]
     tokens: Tensor  # (len,)
@@ -83,13 +83,13 @@ class HeadExample:
 
     Args:
         label: text in the menu, unique within a widget.
-        tokens: len labels, 1 to 256. The large map has a cell for each number, a pixel beyond 24 tokens.
+        tokens: 1 to 256 labels. The large map shows each number as a cell or, beyond 24 tokens, as a pixel.
         x: (len, embed_dim), the query, key and value of the layer; a mapping if layers have different inputs.
         layers: a `MultiHeadAttention`, or a mapping from the number of heads to a layer.
         note: a sentence below the menu that says what to look for; `code` and *emphasis* are allowed.
 
     Raises:
-        TypeError: an argument is of the wrong type.
+        TypeError: an argument has the wrong type.
         ValueError: sizes do not fit, there are too many tokens or numbers, or a layer shares its key heads.
 
     Example:
@@ -120,27 +120,27 @@ class HeadExample:
         measure: str = "",
         positions: bool = True,
     ) -> HeadExample:
-        """An example from models that experiments have stored, with what they answer.
+        """An example from models that experiments have stored, with their answers.
 
         A model embeds tokens, adds positions, attends once, and computes its answers with a linear read-out.
-        The program under "These settings as Python" then names the stored models instead of holding numbers.
+        The program under "These settings as Python" names the stored models instead of containing numbers.
 
         Args:
             label: text in the menu.
             models: (experiment, arm, seed) of a stored model, or a mapping from the number of heads to it.
-            tokens: (len,) int64, what the models read.
+            tokens: (len,) int64, the input of the models.
             words: the text of each token of the vocabulary.
             note: a sentence below the menu.
-            tasks: name of each answer that the models give at a place, if `models` is a mapping; default
-                none, then nothing is said about answers.
-            targets: (len, tasks) int64, the right answers; -1 where nothing is asked.
+            tasks: name of each answer that the models give at a position, if `models` is a mapping; default
+                none, and then no answers are shown.
+            targets: (len, tasks) int64, the right answers; -1 if there is no question.
             measure: the result of the experiment that says how often the answers are right.
             positions: whether positions are added to the tokens.
 
         Raises:
-            TypeError: an argument is of the wrong type.
+            TypeError: an argument has the wrong type.
             ValueError: sizes do not fit, or an experiment has no such model or measure.
-            FileNotFoundError: an experiment has stored nothing.
+            FileNotFoundError: an experiment has no stored results.
 
         Example:
             >>> models = {n: ("two_pointers", f"linear, {n} heads", 0) for n in (2, 4)}
@@ -229,7 +229,7 @@ class HeadExample:
 
     @property
     def _layers(self) -> Mapping[Any, MultiHeadAttention]:
-        """The layers by their numbers of heads; by None if there is one, to be divided."""
+        """The layers by number of heads; by None if there is only one, which is to be divided."""
         return self.layers if isinstance(self.layers, Mapping) else {None: self.layers}
 
     def _x(self, num_heads: int) -> Tensor:
@@ -242,14 +242,14 @@ class HeadExample:
 
     @property
     def head_counts(self) -> tuple[int, ...]:
-        """The numbers of heads where the slider stops, in order."""
+        """The numbers of heads at which the slider stops, in order."""
         if isinstance(self.layers, Mapping):
             return tuple(sorted(self.layers))
         width = self.embed_dim
         return tuple(count for count in range(1, width + 1) if width % count == 0)
 
     def layer(self, num_heads: int) -> MultiHeadAttention:
-        """The layer with this number of heads: the trained one, or the only one, divided into so many heads.
+        """The layer with this number of heads: a trained one, or the only one, divided accordingly.
 
         Raises:
             ValueError: there is no layer with `num_heads` heads.
@@ -263,7 +263,7 @@ class HeadExample:
         )
         layer.to(self.layers.q_proj.weight)
         # The shapes of the projections do not depend on the number of heads, so the
-        # weights fit as they are.
+        # weights fit unchanged.
         layer.load_state_dict(self.layers.state_dict())
         return layer.eval()
 
@@ -272,7 +272,7 @@ class HeadExample:
         return self._x(num_heads).unsqueeze(0)
 
     def projected(self, num_heads: int) -> dict[str, Tensor]:
-        """Query, key and value as the layer of `num_heads` heads projects them, each (1, len, embed_dim)."""
+        """Query, key and value, each (1, len, embed_dim), from the layer with `num_heads` heads."""
         layer, x = self.layer(num_heads), self.input(num_heads)
         with torch.no_grad():
             return {
@@ -282,7 +282,7 @@ class HeadExample:
             }
 
     def order(self, num_heads: int) -> tuple[int, ...]:
-        """The heads from the sharpest to the most blurred: by their mean largest weight, without a mask.
+        """The heads from the sharpest to the most blurred, by their mean largest weight without a mask.
 
         Args:
             num_heads: one of `head_counts`.
@@ -298,12 +298,12 @@ class HeadExample:
         )
         weights = scaled_dot_product_score(query, key)[0].softmax(-1)
         sharpness = weights.amax(-1).mean(-1)
-        # Rounded, so that another processor's last digit does not change the order.
+        # Rounded, so that the order does not depend on last digits, which differ between processors.
         ranks = [(-round(float(x), 4), head) for head, x in enumerate(sharpness)]
         return tuple(head for _, head in sorted(ranks))
 
     def state(self) -> dict[str, Any]:
-        """The state for the browser: tokens and the projections q, k, v in float32."""
+        """The state for the browser: the tokens, and the projections q, k and v in float32."""
         groups = (
             [(n,) for n in self.head_counts]
             if isinstance(self.layers, Mapping)
@@ -337,7 +337,7 @@ class HeadExample:
         return state
 
     def state_of(self, num_heads: int) -> dict[str, Any]:
-        """What the browser needs for a number of heads, and where the model is stored, if it is."""
+        """The data that the browser needs for a number of heads, and where the model is stored, if it is."""
         count = num_heads if isinstance(self.layers, Mapping) else None
         state: dict[str, Any] = {"parameters": _num_parameters(self.layer(num_heads))}
         state |= pack_all(self.projected(num_heads))
@@ -391,7 +391,7 @@ def _check_stored(
 
 
 class _StoredModel(NamedTuple):
-    """A stored model as an example shows it: the input of its layer, the layer, and all its weights."""
+    """A stored model for an example: the input of its layer, the layer, and all weights of the model."""
 
     x: Tensor
     layer: MultiHeadAttention
@@ -430,7 +430,7 @@ def _read_task(
 
 
 def _layer_of(state: Mapping[str, Tensor], num_heads: int | None) -> MultiHeadAttention:
-    """The attention layer of a stored model; `num_heads` of None means one head until it is divided."""
+    """The attention layer of a stored model; None for `num_heads` means one head until it is divided."""
     weights = {
         name.removeprefix("attention."): part
         for name, part in state.items()
@@ -446,7 +446,7 @@ def _layer_of(state: Mapping[str, Tensor], num_heads: int | None) -> MultiHeadAt
 def _read_out_of(
     layer: MultiHeadAttention, state: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """The output projection and the read-out as one map, in float32: all that the page needs."""
+    """The output projection and the read-out as one map, in float32, which is all that the page needs."""
     weight, bias = (state[f"read_out.{part}"].double() for part in ("weight", "bias"))
     if layer.out_proj.bias is not None:
         bias = bias + weight @ layer.out_proj.bias.double()
@@ -458,7 +458,7 @@ def _num_parameters(layer: MultiHeadAttention) -> int:
 
 
 def _found(example: HeadExample, num_heads: int) -> dict[str, Any]:
-    """What the page stores of an example for a number of heads, as the browser gives it to the program."""
+    """The data that the page stores for a number of heads, as the browser passes it to the program."""
     state = example.state_of(num_heads)
     found = {
         "embed_dim": example.embed_dim,
@@ -477,7 +477,7 @@ def _stored(found: Mapping[str, Any]) -> Mapping[str, Tensor]:
 
 
 def read_projected(found: Mapping[str, Any]) -> list[Tensor]:
-    """The queries, keys and values of an example, (len, embed_dim) each: from the page or a stored model."""
+    """The queries, keys and values of an example, (len, embed_dim) each, from the page or a stored model."""
     if "query" in found:
         shape = (found["length"], found["embed_dim"])
         names = ("query", "key", "value")
@@ -491,7 +491,7 @@ def read_projected(found: Mapping[str, Any]) -> list[Tensor]:
 
 
 def read_answers(found: Mapping[str, Any], merged: Tensor) -> Tensor | None:
-    """What a model answers where it is asked, (tasks, asked), from the merged heads; None without tasks."""
+    """A model's answers at the asked positions, (tasks, asked), from merged heads; None without tasks."""
     if "asked" not in found:
         return None
     if "read_out" in found:
@@ -508,25 +508,25 @@ def read_answers(found: Mapping[str, Any], merged: Tensor) -> Tensor | None:
 class HeadExplorer(Explorer):
     """A slider over the number of heads, with live maps of every head: scores, mask, weights, output.
 
-    All numbers are computed in the browser from the projections that torch made, so the widget also works in
-    a page without a kernel. With a kernel the traits can be read, set and observed from Python.
+    The browser computes all numbers from torch's projections, so the widget also works in a page without a
+    kernel. With a kernel, Python can read, set and observe the traits.
 
     Args:
         examples: one or more `HeadExample`, the choices of the menu.
-        example: label of the example shown; default the first.
+        example: label of the example that is shown; default the first.
         num_heads: number of heads; default that of the layer, or the smallest above 1 of several layers.
-        valid_len: how many tokens are visible, as `valid_lens` of a batch of one; default all.
+        valid_len: number of visible tokens, like `valid_lens` for a batch of one; default all.
         is_causal: hide the later keys from each query.
         stage: "scores", "masked", "weights" or "output".
-        head: index of the head in the large map; default the sharpest head, and so after each change of
+        head: index of the head in the large map; default the sharpest head, also after each change of
             `num_heads`.
         view: "one" head, "both" heads side by side, or the "difference" of the two, as |a - b|.
         other: index of the second head; default the sharpest head other than `head`.
         compact: show only `num_heads` and the maps, for a small space.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: an argument is outside its range; `num_heads` must divide the `embed_dim` of the example.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range; `num_heads` must divide the `embed_dim` of the example.
 
     Example:
         >>> layer = MultiHeadAttention(embed_dim=8, num_heads=2)
@@ -596,7 +596,7 @@ class HeadExplorer(Explorer):
         return self._another(self.head)
 
     def _order(self) -> tuple[int, ...]:
-        """The heads of the present layer, the sharpest first; computed once for each layer."""
+        """The heads of the present layer, with the sharpest first; computed once for each layer."""
         place = (self.example, self.num_heads)
         if place not in self._orders:
             self._orders[place] = self._examples[self.example].order(self.num_heads)
@@ -632,7 +632,7 @@ class HeadExplorer(Explorer):
 
     @t.observe("example")
     def _fit_to_example(self, change: t.Bunch) -> None:
-        """Choose the nearest setting that the new example has; all tokens stay visible if they were."""
+        """Choose the nearest settings that the new example supports; all tokens stay visible if all were."""
         example = self._examples[change.new]
         counts, length = example.head_counts, len(example.tokens)
         if self.num_heads not in counts:
@@ -648,12 +648,12 @@ class HeadExplorer(Explorer):
         self._choose_sharpest()
 
     def _choose_sharpest(self) -> None:
-        """Show the two sharpest heads, unless the browser has sent its own choice with the change."""
+        """Show the two sharpest heads, unless the browser sent its own choice with the change."""
         if "head" not in self._received:
             self.head, self.other = self._order()[0], self._another(self._order()[0])
 
     def set_state(self, sync_data: dict[str, Any]) -> None:
-        """Take traits from the browser, all at once."""
+        """Set all traits from the browser at once."""
         self._received = frozenset(sync_data)
         try:
             super().set_state(sync_data)
@@ -661,7 +661,7 @@ class HeadExplorer(Explorer):
             self._received = frozenset()
 
     def weights(self) -> Tensor:
-        """Attention weights of the present state, from the torch layer itself: (num_heads, len, len)."""
+        """Attention weights of the present state, (num_heads, len, len), from the torch layer itself."""
         example = self._examples[self.example]
         layer, x = example.layer(self.num_heads), example.input(self.num_heads)
         lens = torch.tensor([self.valid_len])

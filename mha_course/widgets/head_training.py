@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 import traitlets as t
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import OneCycleLR
 
 from mha_course.data import POINTER_TASKS
 from mha_course.training import cross_entropy
@@ -70,15 +71,9 @@ class HeadTraining(Explorer):
 
     def __init__(self, **settings: Any) -> None:
         sizes = {
-            "vocabSize": VOCAB_SIZE,
-            "length": LENGTH,
-            "embedDim": EMBED_DIM,
-            "hiddenDim": HIDDEN_DIM,
-            "batchSize": BATCH_SIZE,
-            "steps": STEPS,
-            "heldOut": HELD_OUT,
-            "heldOutSeed": HELD_OUT_SEED,
-        }
+            "vocabSize": VOCAB_SIZE, "length": LENGTH, "embedDim": EMBED_DIM, "hiddenDim": HIDDEN_DIM,
+            "batchSize": BATCH_SIZE, "steps": STEPS, "heldOut": HELD_OUT, "heldOutSeed": HELD_OUT_SEED,
+        }  # fmt: skip
         self.set_trait("_sizes", sizes)
         super().__init__(**settings)
 
@@ -176,9 +171,8 @@ class _PointerModel(nn.Module):
 
 def start_model(num_heads: int, read_out: str, seed: int) -> nn.Module:
     """A model whose parameters the page's generator draws, from the distributions that torch uses."""
-    with torch.random.fork_rng(
-        devices=[]
-    ):  # torch draws a start too, which is replaced
+    # torch draws a start too, which is replaced.
+    with torch.random.fork_rng(devices=[]):
         model = _PointerModel(num_heads, read_out).double()
     random = _PageRandom(seed, 0)
     with torch.no_grad():
@@ -212,9 +206,7 @@ def _batches(seed: int) -> Iterator[tuple[Tensor, Tensor]]:
 def train(model: nn.Module, lr: float, seed: int, steps: int) -> Iterator[float]:
     """Train in place; give the loss of each step."""
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, lr, total_steps=STEPS, pct_start=0.1
-    )
+    schedule = OneCycleLR(optimizer, lr, STEPS, pct_start=0.1)
     for _, (tokens, targets) in zip(range(steps), _batches(seed), strict=False):
         loss = cross_entropy(model(tokens), targets)
         optimizer.zero_grad()

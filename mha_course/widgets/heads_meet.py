@@ -1,4 +1,4 @@
-"""Where the heads meet: the output of a trained layer as a sum of what its heads add."""
+"""Where the heads meet: the output of a trained layer as the sum of the contributions of its heads."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ MAX_SENTENCES = 24
 
 
 class HeadsMeet(Explorer):
-    """What each head of a trained layer adds to the output of one query, and the answers read from their sum.
+    """The contribution of each head of a trained layer to the output of one query, and the resulting answers.
 
     A model embeds the words, adds positions, attends once, and reads its answers at one query:
     `model.read_out(model.attention(x, x, x)[0][query])` with `x = model.positions(model.embedding(tokens))`.
     The output is the sum over heads of `head_i @ W_i`, where `W_i` is the head's slice of the output
     projection, plus the bias of that projection and, with `residual`, the query's own `x`. The reader chooses
-    the query, switches heads off and exchanges words; the browser computes everything from the weights.
+    the query, switches heads off and replaces words; the browser computes everything from the weights.
 
     Args:
         model: has `embedding` (an `nn.Embedding`), `positions` (adds a vector to each position), `attention`
             (a `MultiHeadAttention`) and `read_out` (an `nn.Linear` to one logit for each task and word).
         sentences: the sentences of the menu, 1 to 24, words separated by single spaces.
         words: name of each token; "" for a token that is not offered, such as padding.
-        tasks: name of each question that the model answers, 1 to 6.
+        tasks: names of the questions that the model answers, 1 to 6.
         blank: the word at which the model was trained to answer, and the first query; default None, any word.
         residual: whether the model adds the layer's input to the layer's output.
-        stored: experiment, arm and seed whose stored weights the model has. The program under "These settings
-            as Python" then loads them instead of containing them.
-        text: the sentence that is shown; default the first of the menu.
+        stored: experiment, arm and seed of the model's weights, if they are stored. The program under "These
+            settings as Python" then loads them instead of containing them.
+        text: the sentence that is shown; default the first in the menu.
         query: index of the word from which the heads attend; default that of `blank`, or else the last word.
         gates: one number for each head: 0 switches it off, 1 leaves it on; default all 1.
-        coordinate: index of the number of the output whose sum is written out.
+        coordinate: index of the entry of the output whose sum is written out.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: sizes do not fit, the model computes something else, or an argument is outside its range.
+        TypeError: an argument has the wrong type.
+        ValueError: sizes do not fit, the model has a different structure, or an argument is out of range.
 
     Example:
         >>> from mha_lib import LearnedPositionalEncoding
@@ -153,7 +153,7 @@ class HeadsMeet(Explorer):
 
     @t.observe("text")
     def _fit_query(self, change: t.Bunch) -> None:
-        # In a shorter sentence the query may be missing.
+        # In a shorter sentence, the query may be missing.
         if self.query is not None and self.query >= len(change.new.split(" ")):
             self.query = self._default_query()
 
@@ -226,7 +226,7 @@ class HeadsMeet(Explorer):
 
 
 def _num_positions(model: Any, width: int) -> int:
-    """How many positions a module has, at most 16."""
+    """The number of positions that a module has, at most 16."""
     for length in range(MAX_WORDS, 0, -1):
         try:
             model.positions(torch.zeros(1, length, width))
@@ -290,7 +290,7 @@ def _check_model(model: nn.Module, vocab: int, num_tasks: int) -> SeenModel:
 
 
 def _check_arithmetic(model: Any, x: Tensor) -> None:
-    """Compare with the browser's formulas: masks, rotations and other scores would go unnoticed there."""
+    """Compare with the browser's formulas, which ignore masks, rotations and other scoring rules."""
     layer: Any = copy.deepcopy(model.attention).double().eval()
     with torch.no_grad():
         _, weights = layer(x[None], x[None], x[None])

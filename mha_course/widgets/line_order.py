@@ -1,4 +1,4 @@
-"""Lines of code to put in order (a Parsons problem), with faults among them that are explained."""
+"""Lines of code to put in order (a Parsons problem), among them faulty lines with explanations."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _Row = tuple[
 
 @dataclass(frozen=True)
 class Distractor:
-    """A faulty line that looks as if it belonged into the code.
+    """A faulty line that looks as if it belonged in the code.
 
     Args:
         text: the faulty line, without indentation.
-        instead_of: the line in whose place it is wrong, without indentation.
+        instead_of: the correct line, without indentation.
         because: a sentence that says what the faulty line would do.
 
     Raises:
@@ -63,30 +63,30 @@ class Distractor:
 class LineOrder(CourseWidget):
     """Lines of code that the reader puts in order and indents. Works without a kernel.
 
-    Among the lines are faulty ones. A check names the first line that stands wrong and says why. After three
-    failed checks, help takes faulty lines away, then sets the indentation, then joins neighbouring lines, and
-    at last shows the solution. With a `name`, the browser keeps the reader's answer.
+    Some of the lines are faulty. A check names the first line that is wrong and says why. After three failed
+    checks, help removes faulty lines, then sets the indentation, then joins neighbouring lines, and finally
+    shows the solution. With a `name`, the browser stores the reader's answer.
 
-    `test` proves that the page tells the truth. When the widget is made, the lines must pass the test in each
-    accepted order. They must fail it with a faulty line in place of the right one, with the indentation of
-    one line changed by a step, and in each order that is not accepted but differs from that of the lines only
-    by the place of some neighbouring lines. The lines must come to an end in any order: use no `while`.
+    `test` proves that the page tells the truth. When the widget is created, the lines must pass the test in
+    each accepted order. They must fail it with a faulty line in place of the correct one, with the
+    indentation of one line changed by a step, and in each order that is not accepted and differs from the
+    given order only by a move of neighbouring lines. The lines must stop in any order, so use no `while`.
 
     Args:
-        task: what the code should do; may hold `code` and *emphasis*.
+        task: what the code should do; may contain `code` and *emphasis*.
         lines: the code, indented by multiples of 4 spaces, as one text or one text for each line; at least
             three lines, all different. Empty lines are left out.
         distractors: the faulty lines.
-        name: names the answer in the reader's browser; "" if it is not to be kept.
-        orders: other orders that are right too, each with all line numbers, counted from 1.
+        name: name of the answer in the reader's browser; "" if it is not stored.
+        orders: other correct orders, each with all line numbers, counted from 1.
         test: Python code that runs after the lines, in the same namespace, and raises if they are wrong; or a
-            function that gets the lines as one text and does the same. The namespace holds `torch`.
+            function that does the same with the lines as one text. The namespace contains `torch`.
 
     Raises:
-        TypeError: an argument is of the wrong type.
+        TypeError: an argument has the wrong type.
         ValueError: there are fewer than three lines, two lines are the same, an indentation is not a multiple
-            of 4, a faulty line replaces none of the lines, an order does not hold each line once, or what the
-            test should prove does not hold.
+            of 4, a faulty line replaces none of the lines, an order does not contain each line once, or the
+            test does not prove what it should.
 
     Example:
         >>> code = ["def mean(x):", "    total = sum(x)", "    return total / len(x)"]
@@ -104,8 +104,8 @@ class LineOrder(CourseWidget):
     """The lines with their names, orders, faulty lines, shuffled indices and steps of help, as plain data."""
 
     answer = t.Dict().tag(sync=True)
-    """What the reader has done: `lines`, pairs of an index and an indentation, where indices that follow
-    those of the right lines mean faulty ones; `failed` checks; `helped`, the uses of help; `solved`."""
+    """The reader's work: `lines`, pairs of an index and an indentation, where indices after those of the
+    correct lines mean faulty ones; `failed`, the failed checks; `helped`, the uses of help; `solved`."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class LineOrder(CourseWidget):
 
     @property
     def solved(self) -> bool:
-        """Whether the reader's last check found every line in its place."""
+        """Whether the reader's last check found every line correct."""
         return bool(self.answer["solved"])
 
     def fallback_html(self) -> str:
@@ -197,7 +197,7 @@ def _escape(text: str) -> str:
 
 
 def _rows(lines: str | Sequence[str]) -> list[_Row]:
-    """The indentation and the text of each line; raise unless they can be put in order."""
+    """The indentation and the text of each line; raise if they cannot be put in order."""
     if not isinstance(lines, str):
         check_type("lines", lines, Sequence)
         for index, line in enumerate(lines):
@@ -222,7 +222,7 @@ def _rows(lines: str | Sequence[str]) -> list[_Row]:
 def _check_distractors(
     rows: list[_Row], distractors: Sequence[Distractor]
 ) -> list[Distractor]:
-    """Return the faulty lines, unless one of them replaces no line or two lines read the same."""
+    """Return the faulty lines; raise if one of them replaces no line or two lines are the same."""
     check_type("distractors", distractors, Sequence)
     texts = [text for _, text in rows]
     for index, fault in enumerate(distractors):
@@ -259,19 +259,19 @@ def _check_test(test: object) -> None:
 
 
 def _source(rows: Sequence[_Row]) -> str:
-    """Code with these lines."""
+    """The code that consists of these lines."""
     return "".join(f"{'    ' * indent}{text}\n" for indent, text in rows)
 
 
 def _failure(rows: Sequence[_Row], test: Test) -> Exception | None:
-    """Run the lines and then the test: the error that was raised, or None."""
+    """Run the lines and then the test; return the error that was raised, or None."""
     source = _source(rows)
     try:
         if callable(test):
             test(source)
             return None
         namespace = {"torch": torch, "__name__": "lines"}
-        # The code is the author's own: it stands in the cell that makes the widget.
+        # The code is the author's own, from the cell that creates the widget.
         for part, name in ((source, "lines"), (test, "test")):
             exec(compile(part, f"<{name}>", "exec"), namespace)  # noqa: S102
     except Exception as error:
@@ -285,7 +285,7 @@ def _prove(
     distractors: list[Distractor],
     test: Test,
 ) -> None:
-    """Raise unless the test passes where the page will say that it is right, and fails where it will not."""
+    """Raise unless the test passes where the page will say "right" and fails where it will not."""
     for order in accepted:
         numbers = tuple(index + 1 for index in order)
         if error := _failure([rows[index] for index in order], test):
@@ -311,7 +311,7 @@ def _prove(
     for index, (indent, text) in enumerate(rows):
         for other in (indent - 1, indent + 1):
             moved = [*rows[:index], (other, text), *rows[index + 1 :]]
-            # A block of one line may be indented as far as one likes; it is still the same program.
+            # A block of one line may have any indentation and is still the same program.
             if other >= 0 and not _failure(moved, test) and not _same(moved, rows):
                 rule = "lines must fail the test if indented otherwise"
                 what = f"pass it with {text!r} indented by {other}"
@@ -319,13 +319,13 @@ def _prove(
 
 
 def _same(rows: Sequence[_Row], others: Sequence[_Row]) -> bool:
-    """Whether Python reads the two as the same program."""
+    """Whether the two are the same program to Python."""
     first, second = (ast.dump(ast.parse(_source(each))) for each in (rows, others))
     return first == second
 
 
 def _rearranged(count: int) -> Iterator[list[int]]:
-    """All orders to which moving one or more neighbouring lines to another place leads."""
+    """All orders that result from moving one or more neighbouring lines."""
     for first in range(count):
         for middle in range(first + 1, count):
             for last in range(middle + 1, count + 1):
@@ -340,7 +340,7 @@ def _content(
     accepted: list[list[int]],
     distractors: list[Distractor],
 ) -> dict[str, Any]:
-    """What the page needs to know, as plain data."""
+    """The data that the page needs, in plain form."""
     texts = [text for _, text in rows]
     lines = [{"text": text, "indent": indent, **_names(text)} for indent, text in rows]
     faults = [
@@ -369,7 +369,7 @@ def _content(
 
 
 def _names(text: str) -> dict[str, list[str]]:
-    """The names that a line of Python uses and those that it defines; none if it is no Python by itself."""
+    """The names that a line of Python uses and those that it defines; none if it is incomplete on its own."""
     try:
         tree = ast.parse(f"{text} pass" if text.endswith(":") else text)
     except SyntaxError:
@@ -387,7 +387,7 @@ def _names(text: str) -> dict[str, list[str]]:
 
 
 def _shuffled(name: str, texts: list[str], accepted: list[list[int]]) -> list[int]:
-    """All indices in an order that depends only on the name and the texts, and is never a right one."""
+    """All indices in an order that depends only on the name and the texts, and is never a correct one."""
     count = len(accepted[0])
     for salt in range(1000):
         digest = lambda index: hashlib.sha256(  # noqa: E731

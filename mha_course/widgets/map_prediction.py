@@ -1,4 +1,4 @@
-"""Predict a map of two states cell by cell, then see it."""
+"""Predict a map of two states cell by cell, then compare."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from mha_course.widgets.quiz import _inline_html
 from mha_lib._checks import check_type, refusal
 
 MAX_ROWS, MAX_COLUMNS = 24, 16
-"""With more columns a cell would be too small for a finger on a phone."""
+"""With more columns, a cell would be too small for a finger on a phone."""
 
 
 class MapPrediction(CourseWidget):
-    """A grid that the reader fills in before the true one is shown: which cells are in the second state?
+    """A grid in which the reader predicts, before seeing the truth, which cells are in the second state.
 
-    The reader marks cells with a click, a stroke of the finger, or the keyboard, and then asks to see. Cells
-    that were predicted wrongly are marked, and a row with a miss shows the author's sentence about it. The
-    truth can be shown in place of the prediction. Texts may hold `code` and *emphasis*.
+    The reader marks cells with a click, a stroke of the finger, or the keyboard, and then checks. Wrongly
+    predicted cells are marked, and a row that contains one shows the author's sentence about it. The reader
+    can switch between the prediction and the truth. Texts may contain `code` and *emphasis*.
 
     Args:
         text: the question.
         rows: the labels of the rows, all different, at most 24: queries, or specimens.
         columns: the labels of the columns, all different, at most 16: keys, or detectors.
-        truth: a bool for each row and column, as the author declares it; a nested sequence, an array or a
+        truth: a bool for each row and column, as the author declares it: a nested sequence, an array or a
             tensor.
-        states: what False and True mean; at first every cell is False.
+        states: what False and True mean; at first, every cell is False.
         computed: the truth, as the cell computes it.
         feedback: a dict from the label of a row to the sentence that explains the row.
-        name: under which the reader's browser keeps the prediction; no other widget of this class in the
-            course may have it. "" keeps nothing.
+        name: name under which the reader's browser stores the prediction, unique among the course's widgets
+            of this class; "" if it is not stored.
 
     Raises:
-        TypeError: an argument is of the wrong type, or truth or computed hold something else than bools.
-        ValueError: truth is not what the cell computes, it does not fit the labels, labels or states are
-            empty, too many or the same, or feedback names no row.
+        TypeError: an argument has the wrong type, or truth or computed contain anything other than bools.
+        ValueError: truth differs from computed or does not fit the labels, labels or states are empty, too
+            many or the same, or feedback names no row.
 
     Example:
         >>> truth = [[True, False], [True, True]]
@@ -61,7 +61,7 @@ class MapPrediction(CourseWidget):
 
     task = t.Dict(read_only=True).tag(sync=True)
     name = t.Unicode(read_only=True).tag(sync=True)
-    """Under which the browser keeps the prediction; "" if it does not."""
+    """The name under which the browser stores the prediction; "" if it does not."""
     marked = t.Unicode().tag(sync=True)
     """The prediction: one group of digits for each row, 1 = the second state, such as "110 111"."""
     seen = t.Bool().tag(sync=True)
@@ -114,7 +114,7 @@ class MapPrediction(CourseWidget):
 
     @property
     def num_right(self) -> int:
-        """How many cells are predicted as they are."""
+        """The number of cells that are predicted correctly."""
         truth = _digits(self._truth)
         pairs = zip(self.marked, truth, strict=True)
         return sum(mine == true for mine, true in pairs) - truth.count(" ")
@@ -143,7 +143,7 @@ class MapPrediction(CourseWidget):
 
 
 def _check_labels(name: str, labels: object, most: int) -> list[str]:
-    """Return the labels as a list, if they are between one and `most` different texts."""
+    """Return the labels as a list if they are one to `most` different texts."""
     listed = check_texts(name, labels)
     if not 1 <= len(listed) <= most:
         raise refusal(name, f"hold between 1 and {most} texts", len(listed))
@@ -155,7 +155,7 @@ def _check_labels(name: str, labels: object, most: int) -> list[str]:
 def _check_matrix(
     name: str, matrix: Any, rows: list[str], columns: list[str]
 ) -> list[list[bool]]:
-    """Return the matrix as lists, if it holds a bool for each row and column."""
+    """Return the matrix as lists if it contains a bool for each row and column."""
     matrix = matrix.tolist() if hasattr(matrix, "tolist") else matrix
     check_type(name, matrix, Sequence)
     listed = [row.tolist() if hasattr(row, "tolist") else row for row in matrix]
@@ -173,7 +173,7 @@ def _check_matrix(
 
 
 def _check_feedback(feedback: object, rows: list[str]) -> dict[str, str]:
-    """Return the feedback, if each key is the label of a row and each value a text."""
+    """Return the feedback if each key is the label of a row and each value is a text."""
     if feedback is None:
         return {}
     check_type("feedback", feedback, Mapping)

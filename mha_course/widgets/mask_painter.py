@@ -1,4 +1,4 @@
-"""The mask painter: hide keys from queries, and see what a query without a key does to a training step."""
+"""The mask painter: hide keys from queries, and see how a query without a key affects a training step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mha_lib.attention import masked_softmax
 from mha_lib.masking import build_mask
 
 MAX_LEN, MAX_VALUE_DIM = 6, 3
-"""With more rows or columns, the weights and their outputs no longer fit side by side on a phone."""
+"""With more rows or columns, the weights and outputs would not fit side by side on a phone."""
 LEARNING_RATE = 0.1
 
 SCORES = (
@@ -29,7 +29,7 @@ VALUE = ((1.0, 0.0), (0.0, 1.0), (2.0, 0.0), (0.0, 2.0), (-1.0, 1.0))
 
 
 class MaskPainter(Explorer):
-    """Paint over the scores, choose what a query without a key gets, and take one training step.
+    """Paint over the scores, choose the weights of a query without a key, and take one training step.
 
     A key is visible where mask, padding and causality allow it, as in `build_mask`. The policies are those of
     chapter 2: zeros (`masked_softmax`), NaN (fill with -infinity) and uniform (fill with the lowest number).
@@ -39,16 +39,16 @@ class MaskPainter(Explorer):
     Args:
         scores: (q_len, k_len), at most 6 by 6; default an example of 5 by 5.
         value: (k_len, value_dim), at most 3 wide; default an example.
-        painted: one group of digits for each query, 1 = may attend, such as "110 111"; by default one query
-            sees no key and the others see all keys.
-        valid_len: how many keys are visible, counted from the first; default all.
+        painted: one group of digits for each query, 1 = may attend, such as "110 111"; by default, one query
+            sees no keys and the others see all keys.
+        valid_len: number of visible keys, counted from the first; default all.
         is_causal: hide the later keys from each query.
         policy: "zeros", "nan" or "uniform": the weights of a query without a key.
         is_trained: whether the training step has been taken.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: an argument is outside its range, or sizes do not fit.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range, or sizes do not fit.
 
     Example:
         >>> painter = MaskPainter(torch.zeros(2, 4), torch.ones(4, 1), painted="1110 0000")
@@ -92,7 +92,7 @@ class MaskPainter(Explorer):
 
     @t.default("painted")
     def _default_painted(self) -> str:
-        """All keys are visible to all queries except the one in the middle, which sees none."""
+        """A mask in which the query in the middle sees no keys and all others see all keys."""
         q_len, k_len = len(self.scores), len(self.scores[0])
         rows = ["1" * k_len] * q_len
         rows[q_len // 2] = "0" * k_len

@@ -1,4 +1,4 @@
-"""The mask translator: one mask in the conventions of all libraries, and an array that nobody translated."""
+"""The mask translator: one mask in the conventions of all libraries, and an array passed untranslated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mha_course.widgets._traits import Choice, Text, unfit
 from mha_lib.masking import causal_mask
 
 MAX_LEN = 6
-"""With more keys, a mask no longer fits into half the width of a phone."""
+"""With more keys, a mask would not fit into half the width of a phone."""
 
 CONVENTIONS = {
     "attn_mask": "this course\nattn_mask",
@@ -35,14 +35,14 @@ CONVENTIONS = {
 """Each convention of the page by the name of its variable: the library, and the argument."""
 
 ONES = "ones_mask"
-"""A mask of 1 and 0 in floating point, which is nobody's convention: people write it with `mask.float()`."""
+"""A floating-point mask of 1 and 0, as from `mask.float()`, which is not the convention of any library."""
 
 LENGTHS = ("valid_lens", "jax_lengths")
 SAME_ARGUMENT = ("sdpa_added", "hf_extended")
-"""Conventions that are another form of an argument that is in the list already."""
+"""Conventions that are a second form of an argument in the list."""
 
 ONE_ROW = ("key_mask", "module_key_padding_mask", "hf_attention_mask")
-"""Arguments that hold one row of keys for each sample, for all its queries."""
+"""Arguments with one row of keys for each sample, for all its queries."""
 
 BOOL_ONLY = ("attn_mask", "key_mask", "jax_mask")
 TRUE_HIDES = ("module_attn_mask", "module_key_padding_mask")
@@ -61,22 +61,22 @@ def _numpy(array: Tensor | None) -> Any:
 class MaskTranslator(Explorer):
     """Paint who may attend to whom, and read the same mask in the conventions of all libraries.
 
-    The page shows each convention of the appendix Mask Rosetta: the argument, its shape, dtype and array, and
-    why a convention cannot express the mask where it cannot. The other view passes an array that was written
-    in one convention to an argument of another, and marks each cell that is then read wrongly; there the axes
-    are adjusted as far as possible and the entries stay as they are.
+    For each convention of the appendix Mask Rosetta, the page shows the argument, its shape, dtype and array,
+    or why the convention cannot express the mask. The second view passes an array that was written in one
+    convention to an argument of a different one, and marks each cell that is then read wrongly. It adjusts
+    the axes as far as possible and leaves the entries unchanged.
 
     Args:
         visible: one group of digits for each of 1 to 6 queries, one digit for each of 2 to 6 keys, 1 = may
             attend, such as "110 111".
-        shown: "conventions" or "mistake", the array passed without a translation.
-        source: the convention in which the passed array is written, a key of `numbers`, or "ones_mask": 1 and
-            0 in floating point.
-        target: the convention of the argument that gets the array.
+        shown: "conventions", or "mistake" for an array that is passed untranslated.
+        source: the convention of the passed array, a key of `numbers`; or "ones_mask" for 1 and 0 in floating
+            point.
+        target: the convention of the argument that receives the array.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: an argument is outside its range.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range.
 
     Example:
         >>> translator = MaskTranslator(visible="110 110")

@@ -1,4 +1,4 @@
-"""Numbers as text, for the state of a widget: exact, and half as long as decimal text."""
+"""Numbers as text for the state of a widget, exact and half as long as decimal text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def pack(tensor: Tensor, dtype: torch.dtype = torch.float32) -> str:
     """The numbers of a tensor as base64 of their little-endian bytes.
 
     Args:
-        tensor: of any shape, which is not stored.
+        tensor: a tensor; its shape is not stored.
         dtype: how the numbers are stored.
 
     Example:
@@ -29,8 +29,8 @@ def unpack(text: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor
     """The tensor whose numbers `pack` has written.
 
     Args:
-        text: what `pack` returned.
-        shape: of the tensor; one of the sizes may be -1.
+        text: the result of `pack`.
+        shape: shape of the tensor; one of the sizes may be -1.
         dtype: how the numbers are stored.
 
     Example:
@@ -41,7 +41,7 @@ def unpack(text: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor
 
 
 def pack_all(tensors: Mapping[str, Tensor | None]) -> dict[str, str]:
-    """The tensors that are there, each as `pack` writes it in float32, by name.
+    """The tensors that are not None, as `pack` writes them in float32, by name.
 
     Example:
         >>> pack_all({"weight": torch.tensor([1.0]), "bias": None})
@@ -51,14 +51,14 @@ def pack_all(tensors: Mapping[str, Tensor | None]) -> dict[str, str]:
 
 
 def round_to_bytes(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """A matrix as signed bytes and one scale for each row: the greatest entry of a row becomes 127 or -127.
+    """A matrix as signed bytes with a scale for each row, whose greatest entry becomes 127 or -127.
 
     Args:
         matrix: floating-point, (rows, columns).
 
     Returns:
         (numbers, scales): int8 (rows, columns) and float32 (rows,). The product of a number and the scale of
-        its row is at most half a scale from the entry.
+        its row differs from the entry by at most half a scale.
 
     Example:
         >>> round_to_bytes(torch.tensor([[1.0, -0.5], [0.0, 0.0]]))[0].tolist()
@@ -74,7 +74,7 @@ def pack_parameters(model: nn.Module) -> dict[str, Any]:
 
     Returns:
         The names and shapes of the parameters, their numbers in base64, and under "error" the root mean
-        square of what rounding changed, relative to that of the matrices.
+        square of the rounding errors, relative to that of the matrices.
 
     Example:
         >>> pack_parameters(nn.Linear(3, 2))["shapes"]
@@ -101,7 +101,7 @@ def pack_parameters(model: nn.Module) -> dict[str, Any]:
 
 
 def unpack_parameters(packed: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The parameters of `pack_parameters` by name, rounded, in float32."""
+    """The parameters from `pack_parameters` by name, rounded, in float32."""
     numbers, floats = (
         unpack(packed["int8"], -1, dtype=torch.int8),
         unpack(packed["float32"], -1),
@@ -111,7 +111,7 @@ def unpack_parameters(packed: Mapping[str, Any]) -> dict[str, Tensor]:
         own, floats = floats[: shape[0]], floats[shape[0] :]
         if len(shape) == 2:
             count = shape[0] * shape[1]
-            # A product of 8 and 24 bits, rounded once: the same number on every machine.
+            # A product of 8 and 24 bits is rounded once, so it is the same number on every machine.
             own = numbers[:count].view(shape).float() * own.unsqueeze(1)
             numbers = numbers[count:]
         state[name] = own

@@ -1,4 +1,4 @@
-"""The path explorer: what a layer costs, and through how many layers a signal must travel."""
+"""The path explorer: what a layer costs, and how many layers a signal must pass through."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class PathExplorer(Explorer):
     """Cost, sequential steps and path length of self-attention, convolutions and a recurrent network.
 
     The multiplications are those that torch performs. A convolution multiplies k neighbours of each token by
-    d × d matrices. A recurrent network multiplies its state by one such matrix at each token but the first.
-    Attention computes n² scores from vectors of width d and n² weighted values of that width. The length of a
-    path is the number of layers or states that a signal goes through; convolutions are stacked until the last
-    token depends on the first. In dilated convolutions the spacing grows with each layer by the factor
-    (k + 1) / 2, which for k = 3 gives 1, 2, 4, 8; with faster growth, some tokens would be left out.
+    d × d matrices. A recurrent network multiplies its state by one such matrix at each token except the
+    first. Attention computes n² scores from vectors of width d and n² weighted values of that width. The
+    length of a path is the number of layers or states that a signal passes through; convolutions are stacked
+    until the last token depends on the first. In dilated convolutions, each layer multiplies the spacing by
+    (k + 1) / 2, which for k = 3 gives 1, 2, 4, 8. With a larger factor, some tokens would be left out.
 
     Args:
         n: number of tokens, 2 to 2048.
         d: width of a token, 1 to 1024.
         k: width of the kernel, odd, 3 to 15.
         source: index of the token that sends a signal.
-        target: index of the token that receives the signal, None is the last token; if it is set
-            before `source`, that moves to it.
+        target: index of the token that receives the signal; None means the last token. If you set it to an
+            earlier token than `source`, `source` moves there too.
         with_projections: count the four projections of an attention layer too.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: an argument is outside its range.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range.
 
     Example:
         >>> explorer = PathExplorer(n=64, k=3)

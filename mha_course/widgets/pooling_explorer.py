@@ -23,7 +23,7 @@ MAX_PAIRS = 64
 MAX_KEY, MAX_VALUE = 100.0, 1000.0
 
 # Kernels of bounded support, as functions of the distance between query and key over the bandwidth. The
-# Gaussian is not among them: its score is the exponent itself, which no rounding makes infinite.
+# Gaussian is not among them, because its score is the exponent itself, which rounding never makes infinite.
 COMPACT_KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
     "boxcar": lambda u: (u.abs() <= 1).to(u.dtype),
     "triangular": lambda u: (1 - u.abs()).clamp_min(0),
@@ -83,20 +83,20 @@ class PoolingExplorer(Explorer):
 
     Args:
         kernel: "Gaussian", "boxcar", "triangular" or "Epanechnikov".
-        bandwidth: what the distance between query and key is divided by, 0.01 to 100.
-        query: where the weights are shown; within `key_range`.
+        bandwidth: divides the distance between query and key, 0.01 to 100.
+        query: the query whose weights are shown; within `key_range`.
         pair: index of the pair whose key and value can be moved; None uses the pair whose key is about 0.8
             bandwidths away from the query.
         key: 1 to 64 numbers within `key_range`; None uses 24 noisy samples of `mha_course.data.curve`.
         value: one number for each key.
         truth: the function without noise, for the test error; None if it is unknown. Without `key`, the
-            default is the function of the noisy samples.
+            default is the function behind the noisy samples.
         key_range: lowest and highest query and key, within -100..100.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: an argument is outside its range, the numbers of keys and values differ, or only one of
-            `key` and `value` is given.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range, the numbers of keys and values differ, or only one of `key`
+            and `value` is given.
 
     Example:
         >>> explorer = PoolingExplorer(key=[1.0, 1.5, 4.0], value=[10.0, 20.0, 30.0], query=1.0,
@@ -124,7 +124,7 @@ class PoolingExplorer(Explorer):
     value_range = t.List(t.Float(), [-MAX_VALUE, MAX_VALUE], read_only=True).tag(
         sync=True
     )
-    """Lowest and highest value: those of the first values and of the true curve, with a margin each side."""
+    """Lowest and highest value, from the first values and the true curve, with a margin on each side."""
     truth = t.List(t.Float(), read_only=True).tag(sync=True)
     """The true curve at 101 evenly spaced points of `key_range`, or empty."""
 
@@ -142,7 +142,7 @@ class PoolingExplorer(Explorer):
         if key is None or value is None:
             key, value = _sample()
             truth = curve if truth is None else truth
-        # The ranges are set before the settings that must lie in them.
+        # The ranges are set before the settings that must be within them.
         self.set_trait("key_range", _checked_range(key_range))
         count = len(key) if isinstance(key, Sequence) else 1
         if not 1 <= count <= MAX_PAIRS:
@@ -158,12 +158,12 @@ class PoolingExplorer(Explorer):
 
     @t.default("pair")
     def _default_pair(self) -> int:
-        """A pair whose key every kernel reaches; the nearest pair would be hidden behind the query."""
+        """A pair with a key that every kernel reaches; the nearest pair would be hidden behind the query."""
         distances = (_column(self.key) - self.query).abs()
         return int((distances - 0.8 * self.bandwidth).abs().argmin())
 
     def _grid(self) -> Tensor:
-        """The points where the fit is drawn: (101, 1)."""
+        """The points at which the fit is drawn, (101, 1)."""
         return _grid_over(*self.key_range)
 
     def _evaluate(self, truth: Callable[[Tensor], Tensor]) -> list[float]:
@@ -226,7 +226,7 @@ def _checked_range(limits: Sequence[float]) -> list[float]:
 
 
 def _roomy(numbers: Sequence[float]) -> list[float]:
-    """A range of round numbers that holds all of these, with a margin of at least a fifth of their range."""
+    """A range of round numbers around all of these, with a margin of at least a fifth of their range."""
     low, high = min(numbers), max(numbers)
     spread = high - low or 1.0
     step = 10.0 ** math.floor(math.log10(spread)) / 2

@@ -19,14 +19,14 @@ class PositionExplorer(Explorer):
     Args:
         num_positions: rows of the table, 2 to 64.
         embed_dim: columns of the table, 1 to 64, even or odd.
-        base: the longest wavelength is about 2π * base positions; 1 to 1,000,000. It starts at 10, so that
-            each column waves; most models use 10,000.
-        position: the row that is marked.
-        column: the column that is marked; it belongs to pair number column // 2.
+        base: the longest wavelength is about 2π * base positions; 1 to 1,000,000. The default is 10, so that
+            you can see a wave in each column; most models use 10,000.
+        position: the marked row.
+        column: the marked column; it belongs to pair number column // 2.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: an argument is outside its range, or the table has no such row or column.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range, or the table has no such row or column.
 
     Example:
         >>> explorer = PositionExplorer(num_positions=4, embed_dim=3, position=1, column=1)
@@ -40,7 +40,7 @@ class PositionExplorer(Explorer):
 
     num_positions = Whole(64, 2, 64)
     embed_dim = Whole(32, 1, 64)
-    # With the usual 10 000, most columns of so short a table would be constant: stripes.
+    # With the usual 10 000, most columns of such a short table would be constant stripes.
     base = Number(10.0, 1, 1_000_000)
     position = Whole(0, 0, "num_positions - 1")
     column = Whole(0, 0, "embed_dim - 1")

@@ -1,4 +1,4 @@
-"""How many answers the reader's browser keeps, with buttons that export and remove them."""
+"""The number of answers stored in the reader's browser, with buttons to export and remove them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from mha_course.widgets._base import CourseWidget
 
 
 class Progress(CourseWidget):
-    """Counts the answers that the reader's browser keeps, exports them as a file and removes them.
+    """Counts the answers that the reader's browser stores, exports them as a file and removes them.
 
-    The answers are those of all pages of the course, given to widgets that have a `name`. They stay in the
-    browser that took them: nothing is sent. A reader whose browser cannot store anything is told so.
+    The answers are those to all widgets with a `name`, on all pages of the course. They stay in the browser,
+    and nothing is sent. If the browser cannot store anything, the widget says so.
 
     Example:
         >>> Progress()
@@ -25,7 +25,7 @@ class Progress(CourseWidget):
         super().__init__()
 
     def fallback_html(self) -> str:
-        """What a reader without scripts has to know about answers."""
+        """A note about stored answers for readers without scripts."""
         return (
             "<p>With scripts, this page counts the answers that your browser keeps, exports them as a file "
             "and removes them. Nothing leaves your machine.</p>"

@@ -1,6 +1,6 @@
-"""The course's puzzles for `LineOrder`: code of the chapters, with faults that people really make.
+"""The course's puzzles for `LineOrder`: code from the chapters, with faults that people really make.
 
-Their lines, tests, faulty lines and words stand in `puzzles.md`; other orders that are right stand here.
+Their lines, tests, faulty lines and texts are in `puzzles.md`; other correct orders are below.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _PUZZLE = re.compile(
 _FAULT = re.compile(r"`(.+)` → `(.+)`\n((?:  .+\n)+)")
 
 _ORDERS: dict[str, list[tuple[int, ...]]] = {
-    # The smallest number may also be looked up first.
+    # The line with the smallest number may also come first.
     "masked softmax": [(1, 4, 2, 3, 5, 6, 7)],
     "causal mask": [(1, 2, 3, 5, 4, 6)],
     "merge the heads": [(1, 2, 4, 3, 5)],
-    # Values may be projected anywhere before the mix; queries and keys, in either order, before the scores.
+    # Values may be projected anywhere before the mix; queries and keys in either order before the scores.
     "forward pass": [
         order
         for first, second in ((2, 3), (3, 2))
@@ -35,8 +35,8 @@ _ORDERS: dict[str, list[tuple[int, ...]]] = {
         )
         if order != tuple(range(1, 9))
     ],
-    # Angles need positions and exponents. The table may be made at any time before it is filled. Sines and
-    # cosines are filled in in either order.
+    # Angles need positions and exponents. The table may be created anywhere before it is filled. Sines and
+    # cosines may be filled in in either order.
     "sinusoids": [
         (1, *start[:place], 5, *start[place:], *end, 8)
         for start in ((2, 3, 4), (3, 2, 4))
@@ -46,7 +46,7 @@ _ORDERS: dict[str, list[tuple[int, ...]]] = {
     ],
     # The angles' cosines and sines may also be computed after the inner function.
     "rotary": [(1, 3, 4, 5, 6, 2, 7, 8, 9)],
-    # Keys must be there before the scores, values before the output.
+    # Keys must exist before the scores, and values before the output.
     "cache step": [(1, 2, 4, 3, 5, 6, 7), (1, 2, 3, 5, 4, 6, 7)],
 }
 
@@ -70,7 +70,7 @@ def _read(section: str) -> tuple[str, dict[str, Any]]:
 
 _SECTIONS = Path(__file__).with_suffix(".md").read_text("utf-8").split("\n## ")[1:]
 PUZZLES = dict(map(_read, _SECTIONS))
-"""The arguments of each puzzle by its name; `puzzle(name)` makes the widget."""
+"""The arguments of each puzzle by its name; `puzzle(name)` creates the widget."""
 
 
 def puzzle(name: str) -> LineOrder:
@@ -78,14 +78,14 @@ def puzzle(name: str) -> LineOrder:
 
     Args:
         name: "masked softmax", "causal mask", "cut into heads", "merge the heads", "forward pass",
-            "sinusoids", "rotary" or "cache step"; the browser keeps the answer under this name.
+            "sinusoids", "rotary" or "cache step"; the browser stores the answer under this name.
 
     Returns:
-        The widget. Making it runs its test, which takes a moment.
+        The widget. Creating it runs its test, which takes a moment.
 
     Raises:
         TypeError: `name` is not a str.
-        ValueError: there is no puzzle of this name.
+        ValueError: there is no puzzle with this name.
 
     Example:
         >>> puzzle("masked softmax")

@@ -20,22 +20,22 @@ Choice = str | int | float | bool
 
 @dataclass(frozen=True)
 class Question:
-    """One question with a single right choice.
+    """A question with a single correct choice.
 
-    The author declares the right choice, and the cell that asks computes it as well: if the two disagree, the
-    question is refused. Texts may hold `code` and *emphasis*.
+    The author declares the correct choice, and the cell with the question computes it as well; if the two
+    disagree, the question raises an error. Texts may contain `code` and *emphasis*.
 
     Args:
         text: the question.
         choices: two or more texts or numbers, all different; or a dict from each to its feedback.
-        answer: the right choice, as the author declares it; an int is an index if all choices are texts.
-        feedback: one text for each choice, or one for all; shown once the reader has checked an answer.
-        computed: the right choice, as the cell computes it; None if it cannot be computed.
+        answer: the correct choice, as the author declares it; an int is an index if all choices are texts.
+        feedback: one text for each choice, or one for all; shown after the reader has checked an answer.
+        computed: the correct choice, as the cell computes it; None if it cannot be computed.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: there are fewer than two choices, two choices read the same, the answer is not one of them
-            or not the computed one, or feedback has the wrong length or is given twice.
+        TypeError: an argument has the wrong type.
+        ValueError: there are fewer than two choices, two choices have the same text, the answer is not among
+            them or not the computed one, or feedback has the wrong length or is given twice.
 
     Example:
         >>> choices = {64: "That is one projection.", 256: "Yes, four of 8 times 8."}
@@ -47,7 +47,7 @@ class Question:
 
     text: str
     choices: Sequence[Choice] | Mapping[Choice, str]
-    answer: Any  # a Choice, or a tensor or numpy number that holds one
+    answer: Any  # a Choice, or a tensor or numpy number that contains one
     feedback: Sequence[str] | str = ""
     computed: Any = None
 
@@ -90,16 +90,16 @@ class Question:
 
     @property
     def labels(self) -> list[str]:
-        """The choices as they are written on the page."""
+        """The choices as written on the page."""
         return [str(choice) for choice in self.choices]
 
     @property
     def answer_index(self) -> int:
-        """Index of the right choice."""
+        """Index of the correct choice."""
         return self._index_of("answer", self.answer)
 
     def _index_of(self, name: str, value: Any) -> int:
-        """Index of the choice that `value` means; `name` is its name in error messages."""
+        """Index of the choice that `value` means; error messages call the value `name`."""
         value = value.item() if hasattr(value, "item") else value
         if not isinstance(value, (str, int, float)):
             rule = "must be a text, a number or an index"
@@ -130,12 +130,12 @@ class Quiz(CourseWidget):
 
     Args:
         questions: one or more `Question`.
-        name: under which the reader's browser keeps the checked answers, so that they are there again when
-            the page is opened the next time; no other quiz of the course may have it. "" keeps nothing.
+        name: name under which the reader's browser stores the checked answers and restores them on the next
+            visit, unique among the quizzes of the course; "" if they are not stored.
 
     Raises:
         TypeError: an entry is not a `Question`, or name is not a str.
-        ValueError: there are no questions, two have the same text, or name holds other characters than
+        ValueError: there are no questions, two have the same text, or name contains characters other than
             letters, digits, ".", "_" and "-".
 
     Example:
@@ -153,7 +153,7 @@ class Quiz(CourseWidget):
     chosen = t.List(t.Int(allow_none=True)).tag(sync=True)
     """For each question, the index of the choice that the reader has checked, or None."""
     name = t.Unicode(read_only=True).tag(sync=True)
-    """Under which the browser keeps the checked answers; "" if it does not."""
+    """The name under which the browser stores the checked answers; "" if it does not."""
 
     def __init__(self, questions: Sequence[Question], *, name: str = "") -> None:
         check_type("questions", questions, Sequence)
@@ -187,12 +187,12 @@ class Quiz(CourseWidget):
 
     @property
     def score(self) -> int:
-        """How many questions are answered correctly."""
+        """The number of correctly answered questions."""
         pairs = zip(self.chosen, self._questions, strict=True)
         return sum(choice == question.answer_index for choice, question in pairs)
 
     def fallback_html(self) -> str:
-        """The questions with their answers folded."""
+        """The questions, with folded answers."""
         items = "".join(_item(question) for question in self._questions)
         return f"<ol>{items}</ol>"
 

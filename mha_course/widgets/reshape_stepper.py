@@ -1,4 +1,4 @@
-"""The reshape stepper: twelve numbers are split into heads and merged, the right way and the wrong ways."""
+"""The reshape stepper: twelve numbers are split into heads and merged, correctly or in wrong ways."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from mha_course.widgets._base import Explorer
 from mha_course.widgets._traits import Choice, Whole, within
 
 COUNT = 12
-"""How many numbers there are, whatever the shape."""
+"""The number of entries, whatever the shape."""
 
 
 class ReshapeStepper(Explorer):
     """Twelve numbers, split into heads and merged again, one call after the other.
 
-    x holds 0..11, one row for each token. The split turns (len, embed_dim) into (num_heads, len, head_dim),
-    and the merge undoes the split. Each can be done right, with a `transpose`, or wrong, with only a `view`
-    or `reshape`: the shapes are the same, and nothing raises an error.
+    x contains 0..11, with a row for each token. The split turns (len, embed_dim) into
+    (num_heads, len, head_dim), and the merge undoes the split. Each can be done correctly, with a
+    `transpose`, or wrongly, with only a `view` or `reshape`, which gives the same shapes and raises no error.
 
     Args:
         split: "transpose" divides the last axis and swaps two axes; "view" goes straight to the final shape.
         merge: "transpose" swaps the axes back and joins them; "reshape" goes straight to the final shape.
         length: number of tokens: 2, 3, 4 or 6; embed_dim is 12 / length.
-        num_heads: number of heads, divides embed_dim.
-        step: how many calls are done, from 0.
+        num_heads: number of heads; divides embed_dim.
+        step: number of calls made so far, from 0.
         prediction: the number that a reader predicts for the cell in question, or -1 without a prediction.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: an argument is outside its range.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range.
 
     Example:
         >>> stepper = ReshapeStepper(step=2)

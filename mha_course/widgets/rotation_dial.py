@@ -1,4 +1,4 @@
-"""The rotation dial: a pair of columns of a query and a key, rotated by rotary, moved by added sinusoids."""
+"""The rotation dial: one pair of columns of a query and a key, rotated by angles or moved by sinusoids."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def _arrows(degrees: float, head_dim: int) -> Tensor:
 
 
 class RotationDial(Explorer):
-    """The score of a query and a key at two positions: rotated by rotary encoding, or with sinusoids added.
+    """The score of a query and a key at two positions, with rotary encoding or with added sinusoids.
 
-    Each pair of columns of the query holds the same arrow of length 1, and so does each pair of the key. The
-    dial shows one pair.
+    All pairs of columns of the query contain the same arrow of length 1, and so do those of the key. The dial
+    shows one pair.
 
     Args:
-        query_position: 0 to 32.
-        key_position: 0 to 32.
+        query_position: position of the query, 0 to 32.
+        key_position: position of the key, 0 to 32.
         pair: number of the pair of columns, 0 to head_dim / 2 - 1.
         head_dim: width of query and key, even, 2 to 64.
         base: as in `sinusoidal_encoding`, 1 to 1,000,000.
         query_angle: direction of the query's arrow before its position is applied, in degrees, -180 to 180.
-        key_angle: direction of the key's arrow.
-        shown: the score that the curves show: "pair" for the chosen pair, or "all" for all pairs.
+        key_angle: direction of the key's arrow, likewise.
+        shown: the score that the curves show, "pair" for the chosen pair or "all" for all pairs.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: an argument is outside its range, or `head_dim` is odd.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range, or `head_dim` is odd.
 
     Example:
         >>> dial = RotationDial(query_position=5, key_position=3, head_dim=8)

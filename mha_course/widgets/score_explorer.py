@@ -33,21 +33,21 @@ SIDE = 33
 MAX_KEYS = 6
 
 KEYS = (0.5, 2.0, 3.0, 2.0, -2.0, -1.0, 2.5, -1.5, -2.5, 2.5)
-"""x and y of each key at the start."""
+"""The initial x and y of each key."""
 
 WIDTHS = (2, 4, 8, 16, 32, 64, 128)
-"""The values that d can have; 2 is the plane itself."""
+"""The possible values of d; 2 is the plane itself."""
 
 SEED = 158
-"""The seed of the coordinates beyond the plane. With it, the spread of the scores is as theory predicts."""
+"""The seed for the coordinates beyond the plane, with which the scores spread as theory predicts."""
 
 BILINEAR = ((0.5, -1.0), (1.0, 0.5))
-"""The matrix W of the bilinear score within the plane; beyond it W is the identity."""
+"""The matrix W of the bilinear score within the plane; beyond it, W is the identity."""
 
 ADDITIVE_QUERY = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (1.0, -1.0))
 ADDITIVE_KEY = ((1.0, -0.5), (0.5, 1.0), (-1.0, 0.5), (-0.5, -1.0))
 ADDITIVE_SCORE = (2.0, 1.0, -1.5, 1.0)
-"""W_q, W_k and w of the additive score. A coordinate beyond the plane, over √d, enters one hidden unit."""
+"""W_q, W_k and w of the additive score. Each coordinate beyond the plane, over √d, enters one hidden unit."""
 
 
 def _coordinates(count: int, d: int) -> Tensor:
@@ -95,7 +95,7 @@ def _rule(score: str, d: int, is_scaled: bool) -> Callable[[Tensor, Tensor], Ten
 
 
 class ScoreExplorer(Explorer):
-    """Drag a query and keys in the plane, choose a score, and read off scores, weights and entropy.
+    """Drag a query and keys in the plane, choose a scoring rule, and read off scores, weights and entropy.
 
     The plane shows the first two of `d` coordinates. The others are drawn once from a normal distribution,
     for the query and for each key, so dot products grow like √d, as they do for independent entries.
@@ -106,11 +106,11 @@ class ScoreExplorer(Explorer):
         score: "dot", "cosine", "gaussian", "bilinear" or "additive", as in `mha_lib.scores`.
         d: width of query and keys: 2, 4, 8, 16, 32, 64 or 128.
         is_scaled: divide the dot product and the bilinear score by √d, and set the squared bandwidth of the
-            Gaussian to √d instead of 1. The cosine and the additive score stay as they are.
+            Gaussian to √d instead of 1. The cosine and the additive score do not change.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: an argument is outside its range.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range.
 
     Example:
         >>> explorer = ScoreExplorer(query=[1.0, 1.0], key=[1.0, 1.0, 3.0, 1.0], is_scaled=False)
@@ -128,7 +128,7 @@ class ScoreExplorer(Explorer):
     d = Whole(2, options=WIDTHS)
     is_scaled = Flag(True)
     extra = t.Unicode(read_only=True).tag(sync=True)
-    """The coordinates beyond the plane for the widest query and keys: float32 in base64."""
+    """The coordinates beyond the plane for the widest query and keys, as float32 in base64."""
 
     def __init__(self, **settings: Any) -> None:
         self.set_trait("extra", pack(_coordinates(1 + MAX_KEYS, WIDTHS[-1])))

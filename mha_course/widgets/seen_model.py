@@ -1,4 +1,4 @@
-"""The models of one attention layer that widgets show, as the browser computes them."""
+"""The models with one attention layer that widgets show, as the browser computes them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mha_lib.multi_head import MultiHeadAttention
 
 
 class SeenModel(nn.Module):
-    """Embedding, positions, one layer and a linear read-out: weights in float32, arithmetic in float64.
+    """Embedding, positions, one layer and a linear read-out, with float32 weights and float64 arithmetic.
 
     Args:
         weights: "embedding" (tokens, embed_dim), "positions" (len, embed_dim), the parameters of the layer by
-            their names there, "read_out.weight" and, if there is one, "read_out.bias".
+            their names in it, "read_out.weight" and, if there is one, "read_out.bias".
         num_heads: number of heads of the layer.
 
     Example:
@@ -42,7 +42,7 @@ class SeenModel(nn.Module):
         self.load_state_dict({new: own[name] for new, name in names.items()})
 
     def inputs(self, tokens: Tensor) -> Tensor:
-        """What the layer receives: (..., len, embed_dim)."""
+        """The input of the layer, (..., len, embed_dim)."""
         return self.embedding[tokens] + self.positions[: tokens.shape[-1]]
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class SeenModel(nn.Module):
         return logits
 
     def state(self) -> dict[str, Any]:
-        """The sizes and the weights for the browser, in float32, exact, as base64 by name."""
+        """The sizes and the exact float32 weights for the browser, as base64 by name."""
         tensors = {
             "embedding": self.embedding,
             "positions": self.positions,
@@ -68,7 +68,7 @@ class SeenModel(nn.Module):
 
 
 def read_seen(state: Mapping[str, Any]) -> SeenModel:
-    """The model of `SeenModel.state`."""
+    """The model from which `SeenModel.state` was made."""
     width = state["embed_dim"]
     weights = {
         name: unpack(text, -1) if name.endswith("bias") else unpack(text, -1, width)
@@ -78,7 +78,7 @@ def read_seen(state: Mapping[str, Any]) -> SeenModel:
 
 
 def seen_of_state(state: Mapping[str, Tensor], num_heads: int) -> SeenModel:
-    """The model of a `state_dict` whose positions are a table."""
+    """The model of a `state_dict` that contains its positions as a table."""
     names = {"embedding.weight": "embedding", "positions.encoding": "positions"}
     weights = {
         names.get(name, name.removeprefix("attention.")): part
@@ -88,7 +88,7 @@ def seen_of_state(state: Mapping[str, Tensor], num_heads: int) -> SeenModel:
 
 
 def check_parts(name: str, model: nn.Module) -> None:
-    """Raise unless a model has the parts that a `SeenModel` has, in float32."""
+    """Raise unless a model has the parts of a `SeenModel`, in float32."""
     check_type(name, model, nn.Module)
     parts = {
         "embedding": nn.Embedding,
@@ -106,10 +106,10 @@ def see_model(name: str, model: nn.Module, length: int, tokens: Tensor) -> SeenM
     """Copy a model that `check_parts` has accepted, or raise if it does not add one vector to each position.
 
     Args:
-        name: what an error calls the model.
-        model: its `positions` is called with zeros, and its parameters are copied.
+        name: name of the model in errors.
+        model: the model; its `positions` is called with zeros, and its parameters are copied.
         length: number of positions.
-        tokens: int64 (batch, len), with which the result is compared.
+        tokens: int64 (batch, len), on which the copy is compared with the model.
     """
     copied: Any = copy.deepcopy(model).double().eval().requires_grad_(False)
     zeros = torch.zeros(1, length, copied.attention.embed_dim, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The translator: a whole Transformer that reads a date and writes it as ISO 8601 does, inside the page."""
+"""The translator: a whole Transformer inside the page that reads a date and writes it in ISO 8601."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.seq2seq import EncoderDecoder
 
 MAX_HEADS, MAX_LAYERS, MAX_BEAM = 8, 4, 5
-"""With larger numbers, the maps would be too many for a page."""
+"""With larger numbers, there would be too many maps for a page."""
 
 ATTENTIONS = ("encoder", "decoder", "cross")
 """The three kinds of attention: letters to letters, answer to earlier answer, answer to letters."""
 
 RUNNERS_UP = 5
-"""So many of the most probable next characters are shown."""
+"""The number of most probable next characters that are shown."""
 
 HELD_OUT = 200
-"""So many dates that training never shows are answered to count the right answers."""
+"""The number of held-out dates on which right answers are counted."""
 
 EXPERIMENT = "dates"
 """The experiment whose models are shown unless others are given."""
@@ -56,14 +56,14 @@ _GREEDY: dict[str, Any] = {"start": START, "end": END, "max_len": TARGET_LENGTH}
 
 
 def pack_model(model: EncoderDecoder) -> dict[str, Any]:
-    """A model as the page stores it: matrices in bytes with a scale for each row, vectors in float32.
+    """A model as the page stores it: matrices as bytes with a scale for each row, vectors in float32.
 
     Args:
         model: the model.
 
     Returns:
         Its sizes, the names and shapes of its parameters, their numbers in base64, and under "error" the root
-        mean square of what rounding changed, relative to that of the matrices.
+        mean square of the rounding errors, relative to that of the matrices.
 
     Example:
         >>> model = EncoderDecoder(7, 5, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2)
@@ -79,13 +79,13 @@ def pack_model(model: EncoderDecoder) -> dict[str, Any]:
 
 
 def unpack_model(packed: Mapping[str, Any]) -> EncoderDecoder:
-    """The model of `pack_model`, with its rounded weights in float32: what the page computes with.
+    """The model from `pack_model`, with the rounded weights of the page, in float32.
 
     Args:
-        packed: from `pack_model`.
+        packed: the result of `pack_model`.
 
     Returns:
-        The model, in evaluation.
+        The model, in eval mode.
 
     Example:
         >>> model = EncoderDecoder(7, 5, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2)
@@ -97,7 +97,7 @@ def unpack_model(packed: Mapping[str, Any]) -> EncoderDecoder:
 
 
 def _model_of(state: Mapping[str, Tensor], num_heads: int) -> EncoderDecoder:
-    """A model of the page's kind from its parameters, whose shapes say all its sizes but one."""
+    """A model of the page's kind from its parameters, whose shapes give all sizes except `num_heads`."""
     target_vocab, width = state["output.weight"].shape
     blocks = {name.split(".")[2] for name in state if name.startswith("encoder.blocks")}
     model = EncoderDecoder(
@@ -129,10 +129,10 @@ def _trained_packed(num_heads: int) -> dict[str, Any]:
 
 @functools.cache
 def model_files() -> dict[str, str]:
-    """The files from which a page without Python loads further models: their texts, by name.
+    """The texts, by name, of the files from which a page without Python loads further models.
 
-    Each is a script, because a page that was opened from disk may load nothing else. A name tells the number
-    of heads, and by its last digits the contents.
+    Each is a script, because a page that was opened from disk may load nothing else. A name contains the
+    number of heads and a digest of the contents.
     """
     files = {}
     for num_heads in _trained():
@@ -163,33 +163,33 @@ class _DateText(Text):
 class Translator(Explorer):
     """A complete Transformer in the page: a reader types a date in any language, and it answers in ISO 8601.
 
-    Encoder, decoder with its cache, greedy and beam decoding run in the browser, on weights that are rounded
-    to 8 bits. The page shows which letters each head reads while each character of the answer is written, and
+    The browser runs encoder, decoder with cache, and greedy and beam decoding, on weights that are rounded to
+    8 bits. The page shows which letters each head reads while each character of the answer is written, and
     what the model answers with heads switched off.
 
-    The models are those of the stored experiment; the page has the one that is shown and loads others when
-    the slider needs them. Models that are given are all in the page.
+    By default, the models are those of the stored experiment. The page contains the one that is shown and
+    loads others when the slider needs them. If you pass models, the page contains all of them.
 
     Args:
-        models: models to show instead of those of the experiment, which differ in the number of heads: an
-            `EncoderDecoder`, or several, with pre-norm blocks and ReLU, whose tokens are those of
+        models: models to show instead of those of the experiment, which differ in the number of heads: one or
+            more `EncoderDecoder`, with pre-norm blocks and ReLU, whose tokens are those of
             `mha_course.data.dates`.
-        compact: only the text, the answer, and what is read, without the maps.
+        compact: show only the text, the answer and the letters that are read, without the maps.
         text: a date as people write it, 1 to 40 letters of `DATE_LETTERS`.
-        num_heads: which of the models is shown; default 2, or the first that there is.
+        num_heads: number of heads of the model that is shown; default 2, or that of the first model.
         gates: one number for each head, 0 switches it off: all heads of the encoder, layer by layer, then
             those of the decoder's self-attention, then those of its cross-attention; default all 1.
-        attention: whose weights are shown, "encoder", "decoder" or "cross".
+        attention: the attention whose weights are shown, "encoder", "decoder" or "cross".
         layer: the layer that is shown; default the last.
         head: the head that is shown.
-        step: the character of the answer that is being written, counted from 0; the last if it has fewer.
-        letter: the letter whose reading of other letters is shown for "encoder"; the last if there are fewer.
-        beam_size: how many answers the beam keeps; 1 decodes greedily.
-        count_right: answer held-out dates, too, and count the right answers.
+        step: the character of the answer that is being written, counted from 0; the last if there are fewer.
+        letter: the letter whose weights on letters are shown for "encoder"; the last if there are fewer.
+        beam_size: number of answers that the beam keeps; 1 decodes greedily.
+        count_right: also answer held-out dates, and count the right answers.
 
     Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: a model computes something else, or an argument is outside its range.
+        TypeError: an argument has the wrong type.
+        ValueError: a model has a different structure, or an argument is out of range.
 
     Example:
         >>> from mha_course.data.dates import DATE_LETTERS, ISO_SYMBOLS
@@ -292,23 +292,23 @@ class Translator(Explorer):
 
     @t.observe("num_heads")
     def _fit_to_num_heads(self, change: t.Bunch) -> None:
-        """Give the page the model, and choose a layer that it has."""
+        """Give the page the model, and choose a layer that the model has."""
         layers = self._num_layers(change.new)
         self.set_trait("gates_per_head", len(ATTENTIONS) * layers)
         if self._is_trained:
-            # A page keeps the models that it has had, so that only the new one need be sent.
+            # A page keeps all models that it has received, so only the new one needs to be sent.
             self.set_trait("models", {str(change.new): _trained_packed(change.new)})
         if isinstance(change.old, int):
             self.layer = min(self.layer, layers - 1)
 
     def model(self, num_heads: int | None = None) -> EncoderDecoder:
-        """The model that the page computes with: its weights are rounded to 8 bits, in float32.
+        """The model that the page computes with, in float32, with its weights rounded to 8 bits.
 
         Args:
-            num_heads: which of the models; default the one that is shown.
+            num_heads: number of heads of the model; default that of the model that is shown.
 
         Raises:
-            ValueError: there is no model of `num_heads` heads.
+            ValueError: there is no model with `num_heads` heads.
         """
         wanted = self.num_heads if num_heads is None else num_heads
         if wanted not in self._models:
@@ -319,14 +319,14 @@ class Translator(Explorer):
         return self._rounded[wanted]
 
     def answer(self) -> str:
-        """What the model writes in the present state, from torch."""
+        """The answer of the model in the present state, from torch."""
         return decode_target(self.numbers()["tokens"])
 
     def exact_match(self, *, rounded: bool = True) -> float:
-        """The share of the held-out dates that the model answers right, with the present heads.
+        """The share of held-out dates that the model answers correctly with the present heads.
 
         Args:
-            rounded: compute with the rounded weights of the page; False gives those of full precision.
+            rounded: whether to use the rounded weights of the page, or those of full precision.
         """
         shown = self.model() if rounded else self._models[self.num_heads]
         model = _in_float64(shown)
@@ -338,7 +338,7 @@ class Translator(Explorer):
         model = text if self._is_trained else "unpack_model(⟨packed⟩)"
         return {
             "model": (lambda: self.model(settings["num_heads"]), model),
-            # Only the program counts: `exact_match` is asked for when it is wanted.
+            # Only the program needs this count; in Python, call `exact_match`.
             "counts": (lambda: False, "⟨count_right⟩"),
         }
 
@@ -397,13 +397,13 @@ def _lengths(source: Tensor) -> Tensor:
 
 @functools.cache
 def _held_out() -> WrittenDates:
-    """The dates on which right answers are counted, the same for every model."""
+    """The dates on which right answers are counted; they are the same for every model."""
     generator = torch.Generator().manual_seed(99)
     return date_batch(HELD_OUT, held_out=True, generator=generator)
 
 
 def right_answers(model: EncoderDecoder) -> Tensor:
-    """Which of the held-out dates a model answers right, decoding greedily: bool (HELD_OUT,)."""
+    """Which held-out dates a model answers correctly with greedy decoding, bool (HELD_OUT,)."""
     dates = _held_out()
     lens = _lengths(dates.source)
     answers = greedy_decode(model, dates.source, source_lens=lens, **_GREEDY)
@@ -465,12 +465,12 @@ def _check_model(name: str, model: object) -> EncoderDecoder:
         raise refusal(name, rule, counts)
     if any(p.dtype != torch.float32 for p in model.parameters()):
         raise TypeError(f"{name} must have float32 parameters")
-    # Other norms, activations or rules of attention show in the parameters or in the logits.
+    # Other norms, activations or scoring rules would show in the parameters or in the logits.
     state = {n: p.detach().clone() for n, p in model.named_parameters()}
     pair = encode_source(["3 may 2021"]), encode_target(["2021-05-03"])
     try:
         plain = _model_of(state, counts[0])
-        # A subclass may have another `forward`; reading and writing is what counts.
+        # A subclass may have a different `forward`; only `encode` and `decode` matter.
         found, wanted = (
             EncoderDecoder.forward(_in_float64(one), *pair) for one in (plain, model)
         )

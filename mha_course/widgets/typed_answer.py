@@ -18,38 +18,37 @@ from mha_lib._checks import check_number, check_type, refusal, wrong_type
 Value: TypeAlias = int | float | tuple[int, ...]
 
 FLOAT_ERROR, INT_ERROR = 1e-9, 2.0**-50
-"""Relative tolerances for what arithmetic rounds; no int counts as its neighbour."""
+"""Relative tolerances for rounding in arithmetic, too small for an int to count as its neighbour."""
 
 
 class TypedAnswer(CourseWidget):
-    """A question with a typed answer, feedback that names the fault, hints in steps and a solution.
+    """A question with a typed answer, feedback that names the mistake, hints in steps and a solution.
 
-    A number may be typed as 0.25, 1/4, 1e-3, 12 288, 12,288, 2^10 or 3 * 2^10, with its unit or without, and
-    a share also as 75 %; a shape as (2, 3, 5), 2,3,5, 2 x 3 x 5 or 2 × 3 × 5. What cannot be read is asked
-    for again and is no attempt. A wrong answer that the author knows gets its own sentence; for any other the
-    page says whether it is too large or too small, or which axes are wrong. The solution can be opened after
-    one attempt or after the last hint, and is shown after the right answer. Texts may hold `code` and
-    *emphasis*.
+    A number may be typed as 0.25, 1/4, 1e-3, 12 288, 12,288, 2^10 or 3 * 2^10, with or without its unit, and
+    a share also as 75 %; a shape as (2, 3, 5), 2,3,5, 2 x 3 x 5 or 2 × 3 × 5. An unreadable answer does not
+    count as an attempt. A known wrong answer gets its own feedback; for any other, the page says whether it
+    is too large or too small, or which axes are wrong. The reader can open the solution after one attempt or
+    after the last hint; it also appears after the correct answer. Texts may contain `code` and *emphasis*.
 
     Args:
         text: the question.
-        answer: the right answer, as the author declares it: a finite int or float, or a tuple of ints for a
+        answer: the correct answer, as the author declares it: a finite int or float, or a tuple of ints for a
             shape.
-        computed: the right answer, as the cell computes it; it may be a tensor, a numpy number or a
+        computed: the correct answer, as the cell computes it; it may be a tensor, a numpy number or a
             torch.Size.
         feedback: a dict from each known wrong answer to the sentence that names its cause.
-        unit: written after the input and after the answer, such as "bytes" or "%".
-        tolerance: the relative error up to which a number counts as right, such as 0.01; 0 for exact numbers
-            and for shapes.
-        hints: the hints, from the first push to almost everything; they open one at a time.
+        unit: text after the input and after the answer, such as "bytes" or "%".
+        tolerance: the relative error up to which a number counts as correct, such as 0.01; 0 for exact
+            numbers and for shapes.
+        hints: the hints, from a first nudge to almost the answer; they open one at a time.
         solution: how to find the answer, shown below it.
-        name: under which the reader's browser keeps the attempts; no other widget of this class in the course
-            may have it. "" keeps nothing.
+        name: name under which the reader's browser stores the attempts, unique among the course's widgets of
+            this class; "" if they are not stored.
 
     Raises:
-        TypeError: an argument is of the wrong type, or the answers are not all numbers or all shapes.
-        ValueError: the answer is not the computed one, a known wrong answer cannot be told from the right one
-            or from another known one, or a text, the tolerance or the name breaks its rule.
+        TypeError: an argument has the wrong type, or the answers are not all numbers or all shapes.
+        ValueError: answer differs from computed, a known wrong answer is too close to the correct one or to
+            another known one, or a text, the tolerance or the name breaks its rule.
 
     Example:
         >>> question = TypedAnswer(
@@ -74,13 +73,13 @@ class TypedAnswer(CourseWidget):
 
     question = t.Dict(read_only=True).tag(sync=True)
     name = t.Unicode(read_only=True).tag(sync=True)
-    """Under which the browser keeps the attempts; "" if it does not."""
+    """The name under which the browser stores the attempts; "" if it does not."""
     attempts = t.List(t.Any()).tag(sync=True)
     """The answers that the reader has checked, each a number, or a list of sizes."""
     typed = t.Unicode().tag(sync=True)
-    """The last of them as the reader typed it."""
+    """The last attempt as the reader typed it."""
     opened = t.Int().tag(sync=True)
-    """How many hints are open."""
+    """The number of open hints."""
     solution_shown = t.Bool().tag(sync=True)
     """Whether the reader has opened the solution."""
 
@@ -132,14 +131,14 @@ class TypedAnswer(CourseWidget):
         super().__init__()
 
     def _is_near(self, value: Value, other: Value) -> bool:
-        """Whether a value counts as the other one: the same shape, or a number within the tolerance of it."""
+        """Whether two values count as equal: the same shape, or numbers within the tolerance."""
         if isinstance(value, tuple) or isinstance(other, tuple):
             return value == other
-        # A little more, so that 0.33 lies within 10 % of 0.3.
+        # Allow a little more, so that 0.33 is within 10 % of 0.3.
         return abs(value - other) <= abs(other) * self._tolerance * (1 + 1e-9)
 
     def _check_feedback(self, feedback: object) -> list[tuple[Value, str]]:
-        """The known wrong answers with their texts, if each can be told from the right one and the others."""
+        """The known wrong answers with their texts; raise unless all answers can be told apart."""
         check_type("feedback", feedback, Mapping)
         known: list[tuple[Value, str]] = []
         for key, why in feedback.items():  # type: ignore[attr-defined]
@@ -185,7 +184,7 @@ class TypedAnswer(CourseWidget):
         return self._is_near(value, self._answer)
 
     def fallback_html(self) -> str:
-        """The question, with hints and answer folded."""
+        """The question, with folded hints and answer."""
         state = self.question
         folded = [
             (f"Hint {number}", hint) for number, hint in enumerate(state["hints"], 1)
@@ -220,7 +219,7 @@ def _kind(value: Value) -> str:
 
 
 def _check_value(name: str, value: Any) -> Value:
-    """Return the finite number or the shape, as a plain tuple, that `value` is or holds."""
+    """Return the finite number or the shape, as a plain tuple, that `value` is or contains."""
     if hasattr(value, "item"):
         if math.prod(value.shape) != 1:
             raise refusal(name, "hold one number", f"shape {tuple(value.shape)}")
@@ -239,7 +238,7 @@ def _check_value(name: str, value: Any) -> Value:
 
 
 def _check_tolerance(tolerance: object, answer: Value) -> float:
-    """The relative tolerance with that of the arithmetic, if a tolerance makes sense for this answer."""
+    """The relative tolerance, at least that of the arithmetic; raise if the answer cannot have one."""
     if not 0 <= check_number("tolerance", tolerance) <= 0.5:
         raise ValueError(f"tolerance must lie in 0..0.5, got {tolerance}")
     if tolerance and (isinstance(answer, tuple) or answer == 0):
@@ -250,7 +249,7 @@ def _check_tolerance(tolerance: object, answer: Value) -> float:
 
 
 def _percent(answer: Value, unit: str) -> str:
-    """What a % sign means: the unit, a hundredth for a share between -1 and 1, or something ambiguous."""
+    """The meaning of a % sign: the unit, a hundredth for a share between -1 and 1, or ambiguous."""
     if unit == "%":
         return "unit"
     is_share = isinstance(answer, float) and abs(answer) <= 1 and not unit

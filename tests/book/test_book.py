@@ -13,6 +13,7 @@ from moved import MOVED
 from playwright.sync_api import expect
 
 from mha_course.widgets import widget_sources
+from mha_lib import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
@@ -367,7 +368,7 @@ def test_widgets_are_printed_and_figures_stand_in_for_them_without_scripts(visit
 
 
 @pytest.mark.parametrize("page_name", CHAPTERS)
-def test_chapter_opens_in_colab(visit, page_name):
+def test_chapter_opens_in_colab_and_an_issue_names_page_and_version(visit, page_name):
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]
     repository = config["url"].removeprefix("https://github.com/")
     notebook = f"{repository}/blob/published/{page_name.replace('.html', '.ipynb')}"
@@ -376,6 +377,8 @@ def test_chapter_opens_in_colab(visit, page_name):
     assert link.is_visible()
     assert link.get_attribute("href") == f"https://colab.research.google.com/github/{notebook}"
     assert page.locator(f'.dropdown-launch-buttons a[href$="/{notebook}"]').count() == 1
+    about = f"title=Issue%20on%20page%20%2F{page_name}&body=Book%20{__version__}%2C"
+    assert page.locator(f'a[href^="{config["url"]}/issues/new?{about}"]').count() == 1
 
 
 FOREIGN = "https://elsewhere.invalid/"

@@ -169,7 +169,7 @@ class Colab:
         setup.source = self.book.setup
         nbformat.write(notebook, folder / path.name)
         # What compares figures and widgets, too.
-        for name in ("conftest.py", "tests/stored_outputs.py", "tools/run_notebooks.py"):
+        for name in ("conftest.py", "tests/stored_outputs.py", "tools/run_notebooks.py", "tools/built.py"):
             shutil.copy(ROOT / name, folder)
         return self.run(*NBVAL.split(), path.name, cwd=folder)
 

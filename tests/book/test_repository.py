@@ -23,6 +23,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from release import NAMED, VERSION, notes
 from run_notebooks import notebooks
 from set_repository import PUBLISHED, book_address, main, read_address, set_repository
 
@@ -528,7 +529,7 @@ def test_workflows_do_what_the_course_promises():
         workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
         jobs |= {f"{path.stem} {name}": job for name, job in workflow["jobs"].items()}
     assert jobs.keys() == {
-        "ci test", "ci weekly", "ci non-root", "ci book", "ci deploy", "ci notebooks",
+        "ci test", "ci weekly", "ci newest", "ci non-root", "ci book", "ci deploy", "ci notebooks",
         "colab image", "release build", "release publish",
     }  # fmt: skip
     assert jobs["ci test"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
@@ -544,14 +545,17 @@ def test_workflows_do_what_the_course_promises():
     assert runs["ci non-root"][-1].endswith(" make -C /srv/course test")
     assert runs["ci book"] == ["make book"]
     assert runs["ci weekly"] == ["make weekly"]
-    assert "'schedule'" in jobs["ci weekly"]["if"]
+    assert runs["ci newest"] == ["make newest"]
+    assert "'schedule'" in jobs["ci weekly"]["if"] and jobs["ci weekly"]["if"] == jobs["ci newest"]["if"]
     assert f" {PUBLISHED}\n" in runs["ci notebooks"][0] and runs["ci notebooks"][0].endswith(f" {PUBLISHED}")
     image = jobs["colab image"]["steps"]
     assert [step["with"].get("ref") for step in image if "uses" in step] == [None, PUBLISHED]
     run = ' python3 "$IMAGE" /course/tools/run_as_colab.py /course/published'
     assert runs["colab image"][-1].endswith(run)
-    assert runs["release build"] == ["make check test weekly", "make dist"]
+    noted = 'python tools/release.py "$GITHUB_REF_NAME" >notes.md'
+    assert runs["release build"] == [noted, "make check test weekly", "make dist"]
     assert runs["release publish"][0] == "sha256sum --check SHA256SUMS"
+    assert runs["release publish"][1].endswith(" --verify-tag --notes-file notes.md")
     assert not [run for job in runs.values() for run in job if re.search(r"\|\||;|set \+e", run)]
     # What runs there is in this repository.
     text = "\n".join(path.read_text(encoding="utf-8") for path in WORKFLOWS)
@@ -561,6 +565,32 @@ def test_workflows_do_what_the_course_promises():
         assert re.search(rf"(?m)^{target}:", makefile), target
     for name in re.findall(r"/course/(\S+\.py)|bash (\S+)", text):
         assert (ROOT / "".join(name)).is_file(), name
+
+
+def test_a_tag_is_released_if_the_changelog_and_all_versions_name_it(copy):
+    [version] = VERSION.findall(text_of(copy / "pyproject.toml"))
+    changes = copy / "CHANGELOG.md"
+    for text in (
+        f"## Unreleased\n- {version}\n",
+        f"## {version} (May)\n\n## 0.0.1\n- Old.\n",
+        f"## {version}1\n- New.\n",
+    ):
+        changes.write_text(text, encoding="utf-8")
+        with pytest.raises(
+            ValueError, match=re.escape(f"CHANGELOG.md says nothing in a section ## {version}")
+        ):
+            notes(f"v{version}", copy)
+    changes.write_text(f"# Changes\n\n## {version} (May)\n\n- New.\n\n## 0.0.1\n- Old.\n", encoding="utf-8")
+    assert notes(f"v{version}", copy) == "- New."
+    for name in NAMED:
+        text = text_of(copy / name)
+        (copy / name).write_text(text.replace(version, "7.7.7", 1), encoding="utf-8")
+        with pytest.raises(ValueError, match=f"{name} has the version 7.7.7, and the tag is v{version}"):
+            notes(f"v{version}", copy)
+        (copy / name).write_text(text, encoding="utf-8")
+    command = [sys.executable, ROOT / "tools" / "release.py", "v7.7.7"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("No release: ") and done.stdout == ""
 
 
 def test_ci_runs_every_part_and_fails_with_each(tmp_path):

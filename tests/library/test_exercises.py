@@ -281,7 +281,6 @@ NAMED = [
     ("check_smooth_loss", "nothing is smoothed", lambda logits, y, _: F.cross_entropy(logits.mT, y)),
     ("check_tied", "the numbers are copied, and there are still two parameters", copied),
     ("check_one_head_left", "each row switches one head off", lambda heads: 1 - torch.eye(heads)),
-    ("check_gated_width", "the hidden width is halved", lambda width: 2 * width),
     ("check_cache", "a token does not see its own key", without_own_key),
     ("check_join", "both halves get the same weight", lambda o1, z1, o2, z2: (o1 + o2) / 2),
     ("check_torch_causal", "the future is visible", lambda *inputs: F.scaled_dot_product_attention(*inputs)),

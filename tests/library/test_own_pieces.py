@@ -60,9 +60,8 @@ class MyMultiHead(torch.nn.Module):
         self.num_heads = num_heads
     def forward(self, query, key, value, mask=None):
         parts = self.q_proj(query), self.k_proj(key), self.v_proj(value)
-        pairs = []
-        for q, k, v in zip(*(part.chunk(self.num_heads, -1) for part in parts)):
-            pairs.append(my_attention(q, k, v, mask))
+        heads = zip(*(part.chunk(self.num_heads, -1) for part in parts))
+        pairs = [my_attention(q, k, v, mask) for q, k, v in heads]
         heads, weights = zip(*pairs)
         return self.out_proj(torch.cat(heads, -1)), torch.stack(weights, 1)""",
     "MyPositions": """
@@ -84,6 +83,9 @@ def my_probabilities(logits, temperature=1.0, top_k=None):
     kept = logits >= logits.sort(descending=True).values[..., (top_k or 0) - 1, None]
     weights = (logits / temperature).exp() * kept
     return weights / weights.sum(-1, keepdim=True)""",
+    "MySwiGLU": """
+class MySwiGLU(MySwiGLU):
+    forward = lambda self, x: self.down_proj(self.up_proj(x) * nn.functional.silu(self.gate_proj(x)))""",
 }
 
 

@@ -144,10 +144,10 @@ def test_the_same_subject_looks_the_same_again(studio, sound, name):
 def test_one_digit_of_a_widget_may_be_rounded_otherwise(studio, sound):
     sheet = studio.sheet(POOLING, change("strong", NEXT_DIGIT))
     found, _ = compare.differences(sheet, sound(POOLING))
-    found.sort(key=lambda area: area.left)
-    assert [gallery.view_of(area, sheet)[1] for area in found] == gallery.VIEWS
+    assert {gallery.view_of(area, sheet)[1] for area in found} == EVERYWHERE
     assert gallery.differences(sheet, sound(POOLING), POOLING)[0] == []
-    assert gallery.differences(sheet, sound(POOLING), DIAGRAM)[0] == found  # a diagram computes nothing
+    drawn_only = gallery.differences(sheet, sound(POOLING), DIAGRAM)[0]  # a diagram computes nothing
+    assert set(drawn_only) == set(found)
 
 
 def test_what_differs_is_written_down_and_named(tmp_path, sound):
@@ -183,7 +183,7 @@ def test_a_taller_picture_differs_where_it_is_taller(sound):
 def drawn(word, shift):
     """A word in small dark letters, `shift` pixels to the right, in pixels of which each is a mean of 64."""
     large = Image.new("RGB", (8 * 61, 8 * 23), "white")
-    font = ImageFont.truetype(gallery.TYPEFACES / "DejaVuSans.ttf", 8 * 10)
+    font = ImageFont.load_default(8 * 10)
     ImageDraw.Draw(large).text((8 * (7 + shift), 8 * 5), word, "black", font)
     return large.reduce(8)
 

@@ -44,6 +44,7 @@ KEPT = """localStorage.setItem("mha-course/typed-answer/a", '{"attempts": [5]}')
 # These are in a picture, where no number can be read; what the browser reports holds them all.
 DRAWN_AS_PIXELS = {
     "AblationLab": {"maps"}, "HeadExplorer": {"weights"}, "HeadTraining": {"start_maps", "first_loss"},
+    "TextTraining": {"first_loss"},
 }  # fmt: skip
 
 
@@ -227,7 +228,7 @@ def test_its_controls_lead_to_the_numbers_of_torch_and_reset_leads_back(by_hand,
 
 
 # Training in the browser takes a while.
-QUICK = [name for name in EXPLORERS if name != "HeadTraining"]
+QUICK = [name for name in EXPLORERS if name not in ("HeadTraining", "TextTraining")]
 
 
 def somewhere(trait, limits, draw):
@@ -381,6 +382,9 @@ RULES = [
     ("HeadsMeet", "coordinate", 15, "coordinate must lie in 0..14, got 15"),
     ("ReshapeStepper", "num_heads", 3, "num_heads must divide"),
     ("ReshapeStepper", "step", 5, "step must lie in 0..4, got 5"),
+    ("TextTraining", "text", "abc", "text must be fit to learn: 3 characters are too few"),
+    ("TextTraining", "text", "", "0 characters are too few: the model learns a text of 40 to 5,000"),
+    ("TextTraining", "text", "ж" * 10_000, "10,000 characters are too many: the model learns a text of"),
     ("Translator", "num_heads", 3, "num_heads must be one of 2, 4, got 3"),
     ("Translator", "gates", [1.0] * 11, "gates must hold 12 numbers from 0 to 1"),
     ("Translator", "gates", [0.5] * 12, "gates must hold 12 numbers, each 0 or 1, got [0.5"),

@@ -69,7 +69,8 @@ def loss_in_browser(page, parameters, tokens, targets, sizes):
     """What the page's module finds for a batch: the loss, and its gradient by name."""
     return in_browser(
         page,
-        "return m.lossAndGradient(typed(parameters), { tokens, targets }, plan);",
+        """const found = m.trainingRun(plan, typed(parameters), () => ({ tokens, targets })).look();
+        return { loss: found.loss, gradient: found.gradient() };""",
         parameters=flat(parameters),
         tokens=tokens.flatten().tolist(),
         targets=targets.flatten().tolist(),
@@ -203,7 +204,7 @@ def test_starts_are_distributed_as_torch_draws_them(math_page, experiment):
     """Each kind of parameter over ten seeds is distributed as in torch's models, by Kolmogorov's test."""
     for read_out in ("linear", "MLP"):
         plans = [plan(seed=seed, readOut=read_out) for seed in range(10)]
-        starts = [in_browser(math_page, "return m.startParameters(plan);", plan=one) for one in plans]
+        starts = [in_browser(math_page, "return m.trainingRun(plan).parameters;", plan=one) for one in plans]
         torch.manual_seed(0)
         models = [experiment.PointerModel(2, 2, read_out) for _ in range(10)]
         for name, parameter in models[0].named_parameters():

@@ -108,7 +108,7 @@ def test_characters_are_drawn_as_often_as_the_bars_say(math_page, temperature, t
 def test_what_cannot_be_continued_is_refused_with_a_sentence_and_nothing_is_lost(show, text, sentence):
     widget = Writer(make_model(), ALPHABET, prompt="the cat", written=" sat")
     host = show(widget)
-    field, body = host.get_by_label("prompt"), host.locator(".mha-text")
+    field, body = host.get_by_label("prompt"), host.locator(".mha-text-box")
     expect(body).to_have_text("the cat sat")
     field.fill(text)
     expect(host.locator(".mha-remark")).to_contain_text(sentence)
@@ -122,7 +122,7 @@ def test_what_cannot_be_continued_is_refused_with_a_sentence_and_nothing_is_lost
 
 
 def written(host):
-    return host.locator(".mha-text").text_content()
+    return host.locator(".mha-text-box").text_content()
 
 
 def test_a_reader_writes_takes_back_and_writes_the_same_again(show):
@@ -166,7 +166,7 @@ def test_it_runs_until_it_is_stopped_or_the_prompt_changes(show):
     assert written(host) == stopped
     run.click()
     host.get_by_label("prompt").fill("new")
-    expect(host.locator(".mha-text")).to_have_text("new")
+    expect(host.locator(".mha-text-box")).to_have_text("new")
     host.page.wait_for_timeout(300)
     assert written(host) == "new"
     expect(stop).to_have_attribute("aria-disabled", "true")

@@ -241,12 +241,12 @@ USE_CONTROLS = """async (root, fraction) => {
 def in_browser(page, body, **given):
     """Run the body of a function in a `math_page`; typed arrays come back as lists.
 
-    It knows what is given and what the module exports, which is also in `m`; `typed` makes typed arrays of an
-    object's lists.
+    It knows what is given and what the module and `random_math.js` export, which is also in `m`; `typed`
+    makes typed arrays of an object's lists.
     """
     return page.evaluate(
         """async ([body, given]) => {
-          const m = await import(location.pathname);
+          const m = { ...(await import("/random_math.js")), ...(await import(location.pathname)) };
           const typed = (parameters) => Object.fromEntries(
             Object.entries(parameters ?? {}).map(([name, numbers]) => [name, Float64Array.from(numbers)]));
           const isList = (value) => Array.isArray(value) || ArrayBuffer.isView(value);

@@ -23,9 +23,9 @@ import { pixelCanvas } from "./pixel_canvas.js";
 /** @typedef {import("./ablation_math.js").LabModel} LabModel */
 
 const SHARES = { low: 0, high: 1 };
-const CHALLENGE_OFF = 2; // so many heads must be off
+const CHALLENGE_OFF = 2; // at least this many heads must be off
 
-/** Throws a RangeError if no model has so many heads; the number of gates follows. @param {Frame} frame */
+/** Throws a RangeError if no model has this many heads, which is also the number of gates. @param {Frame} frame */
 function checkLab(frame) {
   const counts = frame.get("models").map((/** @type {StoredModel} */ model) => model.num_heads);
   frame.insist(counts.includes(frame.get("num_heads")), "num_heads", `be one of ${counts.join(", ")}`);
@@ -106,7 +106,7 @@ function headMap(frame) {
 }
 
 /**
- * One switch and one weight map per head. Cards that have been made stay: a model with fewer heads hides some.
+ * One switch and one weight map per head. Cards are never removed; a model with fewer heads hides some.
  * @param {Frame} frame
  */
 function headCards(frame) {
@@ -139,8 +139,8 @@ function headCards(frame) {
   let drawn = /** @type {import("./attention_math.js").Matrix[] | null} */ (null);
   /**
    * @param {readonly number[]} gates @param {string[]} sequence the tokens
-   * @param {import("./attention_math.js").Matrix[]} weights one matrix per head; the object drawn last is not
-   *   drawn again
+   * @param {import("./attention_math.js").Matrix[]} weights one matrix per head; the same object is not drawn
+   *   twice in a row
    */
   function draw(gates, sequence, weights) {
     makeCards(gates.length);
@@ -168,7 +168,7 @@ function challenge() {
 
   /**
    * @param {{numHeads: number, numTasks: number, off: number[], whole: number, kept: number, keep: number}} state
-   *   `whole` is the share of places where all answers are right with all heads on, `kept` with some of them off
+   *   `whole` is the share of positions where all answers are right with all heads on, `kept` with some off
    * @returns {string} the verdict
    */
   function draw({ numHeads, numTasks, off, whole, kept, keep }) {
@@ -246,8 +246,8 @@ function subsetTable(frame) {
 
 /**
  * Returns a function that computes the model, its accuracies and the weights of one sequence. It computes each
- * stored model once, the weights of each sequence once and the accuracy of each subset of heads once: a reader goes
- * back and forth between them.
+ * stored model, the weights of each sequence and the accuracy of each subset of heads only once, because a reader
+ * goes back and forth between them.
  */
 function labComputer() {
   /** @type {Map<StoredModel, Computed>} */

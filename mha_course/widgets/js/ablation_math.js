@@ -75,9 +75,9 @@ function storedWeights({ embed_dim: embedDim, weights }) {
 }
 
 /**
- * The matrices that turn the heads' outputs into logits. `ofHead` holds the columns of read_out · out_proj
- * that belong to each head, (logits, head_dim). `base` is what the biases add to the logits, whichever heads
- * are on.
+ * The matrices that turn the heads' outputs into logits. `ofHead` contains the columns of read_out · out_proj
+ * that belong to each head, (logits, head_dim). `base` is the part of the logits from the biases, whichever
+ * heads are on.
  * @param {ReturnType<typeof storedWeights>} weights @param {number} numHeads
  */
 function readOutOfHeads({ matrix, bias }, numHeads) {
@@ -94,8 +94,8 @@ function readOutOfHeads({ matrix, bias }, numHeads) {
 }
 
 /**
- * Computes everything that does not depend on the gates, above all what each head adds to each logit. Because
- * the layer's output is a sum over heads, the logits for any gates are then sums of these parts.
+ * Computes everything that does not depend on the gates, above all the part of each logit from each head. Because
+ * the layer's output is a sum over heads, the logits for any gates are sums of these parts.
  * @param {StoredModel} stored @param {StoredBatch} batch
  */
 export function prepareModel(stored, batch) {
@@ -123,9 +123,9 @@ export function prepareModel(stored, batch) {
   };
   const { ofHead, base } = readOutOfHeads(weights, numHeads);
   const logitCount = base.length;
-  // There are few distinct inputs: one for each token at each position. Two things are therefore computed
-  // once for the whole batch: the score of every pair of inputs, and what each input adds to the logits if a
-  // head attends to it alone.
+  // There are few distinct inputs, one for each token at each position. Two quantities are therefore computed
+  // once for the whole batch: the score of every pair of inputs, and the contribution of each input to the
+  // logits if a head attends only to it.
   const [queries, keys, values] = tables.map(({ ofToken, ofPlace }) =>
     splitHeads(ofToken.flatMap((tokenRow) => ofPlace.map((placeRow) => addRows(placeRow, tokenRow))), numHeads),
   );

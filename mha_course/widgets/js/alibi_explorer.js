@@ -11,8 +11,8 @@ import { runsOf } from "./run_text.js";
 
 const SOLID_LINES = 8; // from this head on, the colours repeat and the lines are dashed
 const LENGTHS = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
-// The plane ends below 0, because a head that is far below has lost the needle long ago. Above the numbers there
-// is room for a line of text.
+// The plane ends a little below 0, because a head that is far below 0 has lost the needle anyway. Above the numbers
+// there is room for a line of text.
 const RANGES = { bias: [-4, 14], weights: [0, 1.2] };
 
 /** @typedef {import("./frame.js").Frame} Frame */
@@ -33,7 +33,7 @@ function lostHeads({ score_after }) {
   return Array.from(score_after.keys()).filter((head) => score_after[head] < 0);
 }
 
-/** What the plane shows: how many heads find the needle. @param {AlibiState} state @param {number[]} lost */
+/** The message of the plane: how many heads find the needle. @param {AlibiState} state @param {number[]} lost */
 function verdict({ numHeads, needle }, lost) {
   const place = `${countOf(needle, "token")} back`;
   if (lost.length === 0) return `${place}: ${numHeads === 1 ? "the head finds" : `all ${numHeads} heads find`} the needle.`;
@@ -43,8 +43,8 @@ function verdict({ numHeads, needle }, lost) {
 }
 
 /**
- * The knob with which the reader moves the needle along the logarithmic axis, and the line at its place. To a
- * screen reader it is a slider over distances, whereas a handle of the plane would be one over logarithms.
+ * The knob with which the reader moves the needle along the logarithmic axis, and the line at its distance. For a
+ * screen reader, it is a slider over distances; a handle of the plane would be a slider over logarithms.
  * @param {Frame} frame @param {HTMLElement} area of the plane
  */
 function needleKnob(frame, area) {
@@ -74,7 +74,7 @@ function needleKnob(frame, area) {
 
   /**
    * @param {AlibiState} state @param {number} height of the knob in the area, in percent
-   * @param {string} text how a screen reader reads the place
+   * @param {string} text that a screen reader reads for this distance
    */
   function draw({ needle, length }, height, text) {
     [now, last] = [needle, length - 1];
@@ -87,8 +87,8 @@ function needleKnob(frame, area) {
 }
 
 /**
- * The needle's score or weight in every head, plotted against its distance on a logarithmic axis; dots mark
- * where it is now, and a dashed line what it would have without the bias.
+ * The needle's score or weight in every head, plotted against its distance on a logarithmic axis. Dots mark the
+ * present distance, and a dashed line shows the value without the bias.
  * @param {Frame} frame
  */
 function needlePlane(frame) {
@@ -118,7 +118,7 @@ function needlePlane(frame) {
   let drawn = "";
 
   /**
-   * Draws what stays while the needle moves.
+   * Draws the parts that do not change while the needle moves.
    * @param {AlibiState} state @param {AlibiNumbers} numbers @param {number} level without the bias
    */
   function drawCurves({ numHeads, length, head: chosen, shown, needleScore }, { by_distance }, level) {
@@ -152,7 +152,7 @@ function needlePlane(frame) {
     const values = showsBias ? numbers.score_after : numbers.weight_after;
     drawCurves(state, numbers, level);
     const [low, high] = rangeOf(shown);
-    // A dot that would lie below the plane stays at its lower edge.
+    // A dot that would be below the plane stays at its lower edge.
     dots.draw(values.map(() => across(needle)), values.map((value) => Math.max(value, low)), () => ({ size: 9 }));
     values.forEach((_, head) => {
       const dot = /** @type {any} */ (dots.node.children[head]);
@@ -166,7 +166,7 @@ function needlePlane(frame) {
   return { node: element("div", {}, title, fan.node), draw };
 }
 
-/** A line of the list, with the places for its numbers. @param {string} tag @param {string} name */
+/** A line of the list, with elements for its numbers. @param {string} tag @param {string} name */
 function needleRow(tag, name) {
   const [slope, reach, score, sign, weight] = Array.from({ length: 5 }, () => element("span"));
   const bar = element("i");
@@ -186,8 +186,8 @@ function needleRow(tag, name) {
 }
 
 /**
- * Writes a number, and its text only if that is another one: while the needle moves, most texts stay, and what
- * stays needs no new layout.
+ * Stores a number, and writes its text only if the text has changed. While the needle moves, most texts stay the
+ * same and need no new layout.
  * @param {any} span @param {string} text @param {string} name under which the page stores the number
  * @param {number} number
  */
@@ -256,7 +256,7 @@ function needleList(frame) {
 /** The sliders, and the choice between scores and weights. @param {Frame} frame */
 function alibiControls(frame) {
   const heads = slider(frame, "num_heads");
-  // Each stop is half as far again as the one before, so this slider is logarithmic too.
+  // Each stop is 1.5 times as far as the one before, so this slider is logarithmic too.
   const length = slider(frame, "length", "length", (value) => {
     return { stops: stopsWith(LENGTHS, value), said: `${value} tokens`, isTicked: false };
   });
@@ -279,7 +279,7 @@ function build(frame) {
   const result = element("p", { class: "mha-title mha-verdict" });
   frame.body.append(
     question,
-    // The list comes last: it grows with the number of heads, and must not push a slider away.
+    // The list comes last because it grows with the number of heads and must not push a slider away.
     element("div", { class: "mha-panes" }, element("div", {}, picture.node, result, controls), list.node),
   );
   /** @type {AlibiState | null} */

@@ -1,11 +1,11 @@
-// ALiBi and a needle, in float64: the same rules as mha_lib.relative.
+// ALiBi and a needle, in float64, by the same rules as mha_lib.relative.
 
 /**
  * The slope of each head's penalty on distance. If the number of heads h is a power of two, the slopes are
  * 2^(-8/h), 2^(-16/h), …. Otherwise the first slopes are those of the next lower power of two, and the
  * remaining ones are every other slope of the next higher power.
  * @param {number} numHeads
- * @returns {number[]} rounded to float32, as torch keeps them: over hundreds of tokens the rounding shows
+ * @returns {number[]} rounded to float32 as in torch, because the rounding shows over hundreds of tokens
  */
 export function alibiSlopes(numHeads) {
   const power = 2 ** Math.floor(Math.log2(numHeads));
@@ -17,8 +17,8 @@ export function alibiSlopes(numHeads) {
 }
 
 /**
- * What each head gives to a needle, the one key that matches the last query: its score is `needleScore`, and
- * the score of every other key is 0, before the bias.
+ * The score and weight of a needle in each head. The needle is the one key that matches the last query: before
+ * the bias, its score is `needleScore`, and the score of every other key is 0.
  * @param {{numHeads: number, length: number, needle: number, needleScore: number, shown: string}} state
  *   `needle` is its distance from the query
  */
@@ -33,7 +33,7 @@ export function computeAlibi({ numHeads, length, needle, needleScore, shown }) {
   );
   return {
     slopes,
-    // Where the bias has used up the score: there the needle's score equals that of the query's own token.
+    // At this distance, the bias has used up the score, and the needle scores the same as the query's own token.
     reaches: slopes.map((slope) => needleScore / slope),
     score_after: slopes.map((slope) => needleScore - slope * needle),
     weight_before: match / (match + length - 1),
@@ -58,8 +58,8 @@ function needleWeight(slope, length, needleScore) {
 }
 
 /**
- * The distances at which a curve is drawn, dense enough for a logarithmic axis: every one at first, then steps
- * of a few percent. The last distance is always among them.
+ * The distances at which a curve is drawn, dense enough for a logarithmic axis: all short ones, then steps of a
+ * few percent. The last distance is always included.
  * @param {number} last @returns {number[]}
  */
 export function curveDistances(last) {
@@ -71,8 +71,8 @@ export function curveDistances(last) {
 }
 
 /**
- * The distance to which a key moves the needle: the arrows by one token, with Shift by a factor of 2, as Page
- * Up and Page Down do; Home leads to the nearest place and End to the farthest.
+ * The distance to which a key moves the needle. Arrows move it by one token or, with Shift, by a factor of 2, as
+ * Page Up and Page Down do; Home moves it to the nearest distance and End to the farthest.
  * @param {{key: string, shiftKey: boolean}} event @param {number} from @param {number} last
  * @returns {number | undefined} undefined for a key that moves nothing
  */

@@ -6,7 +6,7 @@
 
 /**
  * The bytes that a page stores as text.
- * @param {string} base64 @param {string} name of what they are
+ * @param {string} base64 @param {string} name of the bytes
  * @param {number} [count] of bytes
  * @throws {RangeError} they are missing or damaged
  */
@@ -15,7 +15,7 @@ export function bytesFromBase64(base64, name, count) {
   try {
     text = atob(base64);
   } catch {
-    // A text that is missing or damaged is no base64.
+    // A missing or damaged text is not valid base64.
   }
   if (text.length === 0 || (count !== undefined && text.length !== count)) {
     throw new RangeError(`${name} must hold ${count ?? "some"} bytes, got ${text.length}: what the page stores is damaged`);
@@ -27,7 +27,7 @@ export function bytesFromBase64(base64, name, count) {
 
 /**
  * Float32 numbers as torch stored them: little-endian bytes in base64. Further arithmetic is float64.
- * @param {string} base64 @param {string} name of what they are
+ * @param {string} base64 @param {string} name of the numbers
  * @param {number} [count] of numbers
  * @throws {RangeError} they are missing or damaged
  */
@@ -77,7 +77,7 @@ export function splitHeads(x, numHeads) {
   );
 }
 
-/** Undoes `splitHeads`: puts the heads side by side again. @param {Matrix[]} heads @returns {Matrix} */
+/** Undoes `splitHeads` by putting the heads side by side. @param {Matrix[]} heads @returns {Matrix} */
 export function mergeHeads(heads) {
   return heads[0].map((_, row) => Float64Array.from(heads.flatMap((head) => Array.from(head[row]))));
 }
@@ -183,7 +183,7 @@ export function maskedSoftmax(scores, mask) {
       if ((!visible || visible[k]) && row[k] > highest) highest = row[k];
     }
     if (highest === -Infinity) continue;
-    // Subtracting the highest score changes no weight and keeps exp() from overflowing.
+    // Subtracting the highest score does not change the weights and keeps exp() from overflowing.
     let total = 0;
     for (let k = 0; k < row.length; k++) {
       if (!visible || visible[k]) total += own[k] = Math.exp(row[k] - highest);

@@ -1,5 +1,5 @@
-// The six steps of self-attention over a sentence, with the arithmetic for one token written out: with small
-// whole numbers made by hand, or with the vectors of a trained model.
+// The six steps of self-attention over a sentence, with the arithmetic for one token written out. The vectors are
+// small whole numbers made by hand, or those of a trained model.
 
 import { extentOf, headColor } from "./colors.js";
 import { formatEntry, formatNumber, formatTuple } from "./format.js";
@@ -16,10 +16,10 @@ import { mostOf, stripLegend, stripTable, vectorStrip } from "./vector_strip.js"
 /** @typedef {string | Node | {text: string, role?: SixRole, number?: [string, number]}} SixPart */
 /** @typedef {{word?: string, parts: SixPart[]}} SixLine `word` is the key token that the line is about */
 
-const SIX_WIDTH = 4; // of the vectors made by hand
+const SIX_WIDTH = 4; // of the hand-made vectors
 const MAX_NUMBERED = 6; // a map with more tokens has no room for numbers in its cells
 const WRITTEN_EXPONENTIALS = 4; // more would fill too many lines
-const WRITTEN_PRODUCTS = 3; // of a trained query and a key; the others are added up
+const WRITTEN_PRODUCTS = 3; // of a trained query and a key; the others are combined
 const SIX_NAMES = [
   "project – a query, a key and a value for each token",
   "score – the dot product of the query with each key",
@@ -52,7 +52,7 @@ function sixMatrix(rows, what) {
  */
 const sentenceLimits = (frame) => /** @type {any} */ (frame.limits("sentence"));
 
-/** What there is for each kind of vectors: the words, or why they are missing. @param {Frame} frame */
+/** The words that have vectors of each kind, or why there are none. @param {Frame} frame */
 function sixSources(frame) {
   const given = frame.get("given") ?? {};
   const trained = frame.get("trained") ?? {};
@@ -117,7 +117,7 @@ function projectionsByHand(frame) {
 /** @typedef {ReturnType<typeof computeSix>} SixNumbers */
 
 /**
- * A state with its numbers, and what several panes use to describe it.
+ * A state with its numbers, and the texts and functions with which several panes describe it.
  * @typedef {object} SixView
  * @property {SixState} state
  * @property {SixNumbers} found
@@ -218,7 +218,7 @@ function sixTable(label, groups) {
 }
 
 /**
- * A table of vectors: of numbers where they are made by hand, of coloured strips where they are trained.
+ * A table of vectors: numbers if they are hand-made, coloured strips if they are trained.
  * @param {Frame} frame @param {string} label
  * @param {{title: string, role: SixRole, name?: string, digits?: number}[]} groups as in `sixTable`
  */
@@ -264,7 +264,7 @@ function sixChooser(frame) {
   return { node, draw };
 }
 
-/** The choice of the vectors and, where they are trained, of the head. @param {Frame} frame */
+/** The choice of the vectors and, if they are trained, of the head. @param {Frame} frame */
 function sourceChooser(frame) {
   const kinds = segments(frame, "vectors", [["by hand", "small whole numbers"], ["trained", "trained"]], (vectors) => {
     const sentence = frame.get("beginnings")[vectors];
@@ -291,10 +291,10 @@ function sourceChooser(frame) {
   return { node, draw };
 }
 
-/** What to predict, before anything is computed. @param {Frame} frame @param {SixState} state */
+/** The prediction to make before anything is computed. @param {Frame} frame @param {SixState} state */
 function sixQuestion(frame, { isTrained, sentence }) {
   if (!isTrained) return "What comes out for the chosen token? Work out each number before you press Next.";
-  // The words of this question are those of the sentence with which the model opens.
+  // The words in this question are those of the model's first sentence.
   return sentence === frame.get("beginnings").trained
     ? "This model fills in the blank: “is” or “are”? Which head looks from ___ to the subject, “sailors”, and skips the nearer “teacher”? Predict, then try each head at step 4."
     : "Where does each head look from the chosen token? Predict, then try each head at step 4.";
@@ -310,7 +310,7 @@ function sixRule({ isTrained, words, chosen, x }) {
   );
 }
 
-/** The field for the sentence, and the words that it may hold. @param {Frame} frame */
+/** The field for the sentence, and the words that it may contain. @param {Frame} frame */
 function sentenceField(frame) {
   const limits = sentenceLimits(frame);
   const list = element("p", { class: "mha-hint" });
@@ -327,7 +327,7 @@ function sentenceField(frame) {
   let drawn = "";
   /** @param {SixState} state */
   function draw({ sentence, known: now, isTrained }) {
-    // The field is set only when the sentence changes. While the reader types, it already holds the sentence.
+    // The field is set only when the sentence changes. While the reader types, it already contains the sentence.
     const key = JSON.stringify([sentence, now]);
     if (key === drawn) return;
     drawn = key;
@@ -467,7 +467,7 @@ function scaleArithmetic({ state: { chosen, isTrained }, found, asking, lineForE
 function softmaxArithmetic({ state: { chosen, isTrained }, found, asking, isHidden, lineForEachKey }) {
   const given = Array.from(found.scaled[chosen]);
   const visible = given.map((_, index) => index).filter((index) => !isHidden(chosen, index));
-  // Trained scores are large. The largest is taken off, which no weight notices, and the powers can be read.
+  // Trained scores are large. Subtracting the largest does not change the weights and makes the powers readable.
   const largest = isTrained ? Math.max(...visible.map((index) => given[index])) : 0;
   const scaled = given.map((score) => score - largest);
   const exps = visible.map((index) => `exp(${formatEntry(scaled[index])})`);

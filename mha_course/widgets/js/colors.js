@@ -1,16 +1,16 @@
 // The colours of numbers and of heads.
 
 /**
- * The numbers at both ends of a colour scale. Signed numbers have one from −m to m, weights one that starts
- * at 0; so the sign of `low` says which of the two maps a scale has.
+ * The numbers at both ends of a colour scale. For signed numbers, it runs from −m to m; for weights, it starts at
+ * 0. The sign of `low` therefore tells which of the two colour maps a scale uses.
  * @typedef {{low: number, high: number}} Extent
  */
 
 const HEAD_COLORS = 8; // the style sheet defines this many
 
 /**
- * Viridis, the colour map of weights and of all else that starts at 0: evenly spaced stops of the original
- * map. Colours between two stops are interpolated linearly.
+ * Viridis, the colour map of weights and of everything else that starts at 0, as evenly spaced stops of the
+ * original map. Colours between two stops are interpolated linearly.
  * @type {number[][]} red, green, blue in 0..255
  */
 const VIRIDIS = [
@@ -21,7 +21,7 @@ const VIRIDIS = [
 ];
 
 /**
- * The diverging map of signed numbers, matplotlib's RdBu_r: blue is negative, white zero, red positive.
+ * The diverging map of signed numbers, matplotlib's RdBu_r: blue is negative, white is zero, red is positive.
  * @type {number[][]}
  */
 const DIVERGING = [
@@ -29,11 +29,11 @@ const DIVERGING = [
   [253, 219, 199], [244, 165, 130], [214, 96, 77], [178, 24, 43], [103, 0, 31],
 ];
 
-/** The stops of the map that a scale has, from its lowest number to its highest. @param {Extent} extent */
+/** The stops of the map that a scale uses, from its lowest number to its highest. @param {Extent} extent */
 const stopsOf = ({ low }) => (low < 0 ? DIVERGING : VIRIDIS);
 
 /**
- * @param {number} number below or above the scale it has the colour of the nearer end
+ * @param {number} number if outside the scale, it gets the colour of the nearer end
  * @param {Extent} extent @returns {[number, number, number]} red, green, blue in 0..255
  */
 export function colorOf(number, extent) {
@@ -55,8 +55,8 @@ export function viridis(fraction) {
 
 /**
  * @param {number[]} color red, green, blue in 0..255
- * @returns {string} black or white, whichever has more contrast with the colour: by the WCAG 2 formula at
- *   least 4.58
+ * @returns {string} black or white, whichever has more contrast with the colour, which is at least 4.58 by the
+ *   WCAG 2 formula
  */
 export function inkOn(color) {
   const [red, green, blue] = color.map((c) => (c <= 10 ? c / 3294.6 : ((c / 255 + 0.055) / 1.055) ** 2.4));
@@ -69,10 +69,10 @@ export function scaleGradient(extent) {
 }
 
 /**
- * The colour scale of some tables. It does not depend on whether signed numbers happen to be negative:
- * the same quantity keeps its map from one setting to the next.
- * @param {import("./attention_math.js").Matrix[]} tables numbers that are not finite have no place on a scale
- * @param {boolean} fromZero whether the numbers are never negative, as weights; all others are signed
+ * The colour scale of some tables. It does not depend on whether signed numbers happen to be negative, so the
+ * same quantity keeps its map from one setting to the next.
+ * @param {import("./attention_math.js").Matrix[]} tables numbers that are not finite are ignored
+ * @param {boolean} fromZero whether the numbers are never negative, like weights; all others are signed
  * @returns {Extent} from 0 to the largest number, or from −m to m, where m is the largest absolute value
  */
 export function extentOf(tables, fromZero) {
@@ -87,7 +87,7 @@ export function extentOf(tables, fromZero) {
   return { low: fromZero ? 0 : -most, high: most };
 }
 
-/** @param {number} head @returns {string} the colour of a head; with many heads the colours repeat */
+/** @param {number} head @returns {string} the colour of a head; with many heads, the colours repeat */
 export function headColor(head) {
   return `var(--mha-head-${head % HEAD_COLORS})`;
 }

@@ -1,5 +1,5 @@
-// How many users fit in a memory: model, scores and caches as one bar, which fills while the reader drags the
-// length. What the number of heads costs in parameters, FLOPs and bytes is folded away below.
+// How many users fit in memory: model, scores and caches as one bar, which fills while the reader drags the length.
+// The cost of the number of heads in parameters, FLOPs and bytes is folded away below.
 
 import { attentionCost, computeCost, divisorsUpTo } from "./cost_math.js";
 import { countOf, formatRatio, groupDigits, powerOfThousand, shortAmount } from "./format.js";
@@ -14,10 +14,10 @@ const LENGTHS = Array.from({ length: 25 }, (_, step) => 256 * 2 ** (step >> 1) *
 const BATCHES = [1, 2, 4, 8, 16, 32, 64];
 const MEMORIES = [8, 16, 24, 40, 80, 141, 192, 320, 640];
 const MOST_LAYERS = 128; // the slider's upper end
-const DRAWN = 120; // percent of the memory that the bar shows; what is beyond 100 does not fit
-const MOST_WALLS = 200; // users between whom the bar draws a wall; the walls of more would touch
+const DRAWN = 120; // percent of the memory that the bar shows; anything beyond 100 does not fit
+const MOST_WALLS = 200; // users between whom the bar draws a wall; with more users, the walls would touch
 
-/** What the bars count, each with its unit. */
+/** The quantities that the bars show, each with its unit. */
 const SWEPT = /** @type {const} */ ([
   { name: "parameters", noun: "parameters", unit: "" },
   { name: "flops", noun: "FLOPs", unit: "" },
@@ -41,8 +41,8 @@ const OTHERS = MODELS.map(({ sizes }) => sizes[4]).sort((a, b) => a - b);
  */
 
 /**
- * The largest numbers of heads that divide their widths and do not exceed the wanted ones. If each head has
- * its own keys, this stays so.
+ * The largest numbers of heads that divide their widths and do not exceed the wanted ones. If each head has its
+ * own keys, it keeps them.
  * @param {CostState} state @param {number} embedDim @param {number} wanted heads
  * @param {number} most heads
  */
@@ -95,7 +95,7 @@ function mainControls(frame) {
   return { node, draw };
 }
 
-/** What unfolds: a summary and its contents. @param {string} text @param {...Node} contents */
+/** A foldable part: a summary and its contents. @param {string} text @param {...Node} contents */
 function fold(text, ...contents) {
   return element("details", { class: "mha-fold" }, element("summary", { text }), element("div", {}, ...contents));
 }
@@ -122,7 +122,7 @@ function otherSizes(frame, fit) {
 }
 
 /**
- * Returns a function that sets width and heads, and takes the nearest numbers of heads that divide it.
+ * Returns a function that sets the width and the nearest numbers of heads that divide it.
  * @param {Frame} frame
  */
 function headFitter(frame) {
@@ -191,7 +191,7 @@ function memoryBar() {
   /** @param {Memory} memory */
   function draw({ modelBytes, scoresBytes, userBytes, memoryBytes, users }) {
     const percent = (/** @type {number} */ bytes) => (100 * bytes) / memoryBytes;
-    // A user who does not fit is drawn too: the part beyond the line shows what is missing.
+    // A user who does not fit is drawn too, so that the part beyond the line shows how much is missing.
     const shown = Math.max(users, 1);
     const [one, two] = [percent(modelBytes), percent(modelBytes + scoresBytes)];
     const end = two + percent(shown * userBytes);
@@ -214,7 +214,7 @@ function memoryBar() {
   return { node, draw };
 }
 
-/** What the colours of the bar mean, in bytes and as a product. */
+/** The legend of the bar: each part in bytes and as a product. */
 function memoryLegend() {
   const parts = /** @type {const} */ (["model", "scores", "user"]);
   const nouns = { model: "model", scores: "scores", user: "cache per user" };
@@ -290,7 +290,7 @@ function costBars() {
 
   /** @param {CostState} state @param {ReturnType<typeof computeCost>} computed */
   function draw({ sweep, numHeads, numKvHeads }, { swept, counts, now }) {
-    // The rows share nothing; with sharing, none of them is the reader's layer.
+    // In these rows, heads share nothing; if the reader's heads share, no row is the reader's layer.
     const own = sweep === "num_heads" && numKvHeads !== numHeads ? -1 : now;
     for (const { name, unit, verdict, list } of groups) {
       const amounts = swept[name];
@@ -350,7 +350,7 @@ function costCurves(frame) {
 }
 
 /**
- * What one forward pass costs, and which of it the number of heads changes.
+ * The cost of one forward pass, and the parts of it that depend on the number of heads.
  * @param {Frame} frame @param {ReturnType<typeof headFitter>} fit
  */
 function passCosts(frame, fit) {

@@ -1,4 +1,4 @@
-// What attention layers without biases cost, and how many users a memory holds. Pure functions of the sizes; a
+// The cost of attention layers without biases, and how many users fit in memory. Pure functions of the sizes; a
 // test compares them with torch's counts.
 
 const CURVE_STEPS = 16;
@@ -35,7 +35,7 @@ const MILLION = 1e6;
 const GIGA = 1e9;
 
 /**
- * What stands in the memory, in bytes, and the number of users whose caches fit beside it.
+ * The contents of the memory, in bytes, and the number of users whose caches fit in the rest.
  * @param {AttentionSizes & {otherMillions: number, memoryGb: number, scoreTable: boolean}} sizes
  */
 export function memoryUse({ otherMillions, memoryGb, scoreTable, ...sizes }) {
@@ -43,7 +43,7 @@ export function memoryUse({ otherMillions, memoryGb, scoreTable, ...sizes }) {
   const { numHeads, length, bytesPerNumber } = sizes;
   const allParameters = parameters + MILLION * otherMillions;
   const modelBytes = allParameters * bytesPerNumber;
-  // One table is enough: the layers follow one another, and prompts are read one at a time.
+  // One table is enough, because the layers run one after another and prompts are read one at a time.
   const scoresBytes = scoreTable ? numHeads * length * length * bytesPerNumber : 0;
   const memoryBytes = memoryGb * GIGA;
   const room = memoryBytes - modelBytes - scoresBytes;

@@ -42,7 +42,7 @@ export function powerOfThousand(number) {
 
 /**
  * Writes a number up to 9,999 with all its digits, and a larger one with three digits and a prefix: 1.57 M.
- * The space is a no-break space, so that no line ends between an amount and its unit.
+ * The space is a no-break space, so that an amount and its unit stay on the same line.
  * @param {number} number an integer
  * @param {string} [unit]
  */

@@ -1,4 +1,4 @@
-// What every widget needs around its contents. This module builds elements, follows the model, announces
+// The frame around the contents of every widget. This module builds elements, follows the model, announces
 // changes, shows errors and cleans up. A widget calls `mount` and passes the function that builds its
 // contents.
 
@@ -13,8 +13,8 @@
  */
 
 /**
- * The values that a setting may take, as its trait in Python defines them. Python may say how one follows from
- * another trait, "num_heads - 1"; a frame's `limits` are the numbers that it then has.
+ * The values that a setting may take, as its trait in Python defines them. In Python, a limit may be a text that
+ * says how it follows from other traits, "num_heads - 1"; a frame's `limits` are the resulting numbers.
  * @typedef {object} Limits
  * @property {string} kind
  * @property {number} low
@@ -23,7 +23,7 @@
  * @property {any[]} [options]
  * @property {number} [length] of a list
  * @property {boolean} [ends] whether each number of a list must be `low` or `high`
- * @property {number} [divides] the number of which it must be a divisor
+ * @property {number} [divides] the number that it must divide
  */
 
 /**
@@ -33,7 +33,7 @@
  * @property {(name: string) => Limits} limits of a setting in the present state
  * @property {() => any} read the settings by their names in JavaScript, `numHeads` for `num_heads`; throws a
  *   RangeError if one has a value that is not allowed
- * @property {(holds: boolean, trait: string, rule: string) => void} insist throws that error for another rule
+ * @property {(holds: boolean, trait: string, rule: string) => void} insist throws the same error for other rules
  * @property {(draw: () => void) => void} bind lets a control draw its setting whenever the widget is drawn
  * @property {(changes: Object<string, any>) => void} set writes traits and tells the kernel, if there is one;
  *   settings whose ranges depend on these follow
@@ -44,22 +44,22 @@
  * @property {AbortSignal} signal is aborted when the view is removed
  * @property {(text: string) => void} say tells a screen reader what changed; in a quick series of
  *   changes, the first and then only the latest after each pause
- * @property {(text: string) => void} tell says what the state is, if it is not the first and differs from the last
+ * @property {(text: string) => void} tell describes the state, unless it is the first or the text is unchanged
  */
 
 /**
- * `name` makes the CSS class; screen readers read out `label`. The widget is drawn again when a setting
- * changes, or a trait that `data` names. `values` are what the program under "These settings as Python" is given
+ * `name` becomes the CSS class, and screen readers read out `label`. The widget is drawn again when a setting or a
+ * trait named in `data` changes. `values` are the values that the program under "These settings as Python" uses
  * besides traits.
  * @typedef {{name: string, label: string, data?: string[], values?: (frame: Frame) => Object<string, any>,
- *   check?: (frame: Frame) => void}} MountOptions `check` throws a RangeError if the data are not what Python sends; the
- *   rules of settings may follow from them
+ *   check?: (frame: Frame) => void}} MountOptions `check` throws a RangeError if the data, on which the rules of settings
+ *   may depend, are not what Python sends
  */
 
-// Milliseconds. Nobody can follow more frequent announcements, and Python need not compare more often.
+// In milliseconds. Nobody can follow more frequent announcements, and Python need not compare more often.
 const PAUSE = 200;
 
-// Of a line in a program, besides its indentation.
+// The greatest length of a line in a program, without its indentation.
 const MAX_COLUMNS = 88;
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -88,7 +88,7 @@ export function svgElement(tag, attributes) {
   return node;
 }
 
-/** Text with the mark-up that widgets allow: `code` and *emphasis*. @param {string} text @returns {Node[]} */
+/** Text with the mark-up that widgets support: `code` and *emphasis*. @param {string} text @returns {Node[]} */
 export function inlineText(text) {
   return text.split(/(`[^`]+`|\*[^*\s](?:[^*]*[^*\s])?\*)/).map((part, index) => {
     if (index % 2 === 0) return document.createTextNode(part);
@@ -99,7 +99,7 @@ export function inlineText(text) {
 /**
  * Sets the text of an element. An unchanged text costs nothing; a changed one keeps its text node, so that
  * the browser lays out only this element.
- * @param {any} node with nothing but text in it
+ * @param {any} node that contains only text
  * @param {string} text
  */
 export function setText(node, text) {
@@ -132,13 +132,13 @@ export function isShortcut(event) {
   return event.ctrlKey || event.metaKey || event.altKey;
 }
 
-/** The element that has the focus in the tree of a node, which may be a shadow tree. @param {Node} node */
+/** The focused element in the tree of a node, which may be a shadow tree. @param {Node} node */
 export function focusedNear(node) {
   return /** @type {Document} */ (node.getRootNode()).activeElement;
 }
 
 /**
- * Turns typed arrays into plain ones, which a kernel understands, and −∞, which JSON lacks, into null.
+ * Turns typed arrays into plain ones, which a kernel can read, and −∞, which JSON lacks, into null.
  * @param {any} value @returns {any}
  */
 function plain(value) {
@@ -194,8 +194,8 @@ function isWithin(value, low, high = Infinity) {
 }
 
 /**
- * The largest value that a setting's limits allow and that is not larger than the present one; for a list of another
- * length, the highest numbers.
+ * The largest value that a setting's limits allow and that is not larger than the present one; for a list of the
+ * wrong length, the highest numbers.
  * @param {any} value @param {Limits} limits
  */
 function fitted(value, { high, divides, length }) {
@@ -206,7 +206,7 @@ function fitted(value, { high, divides, length }) {
 }
 
 /**
- * What reads and writes the settings.
+ * The functions that read and write the settings.
  * @param {Model} model @param {Object<string, any>} ranges
  * @returns {Pick<Frame, "get" | "limits" | "read" | "insist" | "set">}
  */
@@ -222,7 +222,7 @@ function buildReaders(model, ranges) {
     const { kind, high, divides, length } = ranges[trait];
     return kind !== "real" && [high, divides, length].some((rule) => typeof rule === "string");
   });
-  // A setting is checked after those that its rules name: it is not to blame for their values.
+  // A setting is checked after those that its rules name, so that it is not blamed for their values.
   /** @type {(trait: string) => number} */
   const depth = (trait) => {
     const rules = Object.entries(ranges[trait]).filter(([key, rule]) => key !== "kind" && typeof rule === "string");
@@ -255,7 +255,7 @@ function buildReaders(model, ranges) {
   };
 }
 
-/** A value as Python writes it. @param {any} value @returns {string} */
+/** A value in Python's notation. @param {any} value @returns {string} */
 function asPython(value) {
   if (value === null || value === undefined) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
@@ -265,7 +265,7 @@ function asPython(value) {
 }
 
 /**
- * A list or a dict of Python, in several lines if one would be too long to read. Quoted texts stay whole.
+ * A Python list or dict, on several lines if one line would be too long to read. Quoted texts are not broken.
  * @param {string} text
  */
 function wrapped(text) {
@@ -300,7 +300,7 @@ function buildSpeaker(status, signal) {
 }
 
 /**
- * Returns a function that tells Python, after a pause, the settings and the numbers computed from them.
+ * Returns a function that sends Python, after a pause, the settings and the numbers computed from them.
  * @param {Model} model @param {string[]} settings @param {AbortSignal} signal stops it
  */
 function buildReporter(model, settings, signal) {
@@ -396,7 +396,7 @@ function buildRedraw(body, problem, draw) {
 }
 
 /**
- * A widget as its hosts expect it.
+ * A widget in the form that its hosts expect.
  * @param {MountOptions} options
  * @param {(frame: Frame) => () => void} build makes the elements once and returns the function that draws the
  *   state; this function throws a RangeError if the state is invalid

@@ -1,4 +1,4 @@
-// What the heads buy: the share of right answers for each number of heads, and the answers to what is shown.
+// The benefit of heads: the share of right answers for each number of heads, and the answers for the shown example.
 
 import { formatNumber } from "./format.js";
 import { element, setText } from "./frame.js";
@@ -14,7 +14,7 @@ export function countHeads(count) {
 
 /**
  * @param {Example} example @param {number[][]} answers
- * @returns {{right: number, asked: number}} at how many of the places all answers are right
+ * @returns {{right: number, asked: number}} the number of positions where all answers are right, and of all
  */
 export function countRight({ task }, answers) {
   const places = task ? askedPlaces(task) : [];
@@ -23,7 +23,7 @@ export function countRight({ task }, answers) {
   return { right: places.filter(isRight).length, asked: places.length };
 }
 
-/** A table of the answers: a row for each question, a column for each place where it is asked. */
+/** A table of the answers, with a row for each question and a column for each position where it is asked. */
 function answerTable() {
   const caption = element("caption", {});
   const head = element("tr");
@@ -50,7 +50,7 @@ function answerTable() {
 
   /**
    * @param {Example} example @param {number[][]} answers
-   * @param {boolean} isNew whether another example, or none, was shown before
+   * @param {boolean} isNew whether a different example, or none, was shown before
    */
   function draw(example, answers, isNew) {
     const { task } = example;
@@ -76,7 +76,7 @@ function answerTable() {
   return { node: table, draw };
 }
 
-/** The shares of right answers and the table; nothing is shown for layers that answer nothing. */
+/** The shares of right answers and the table; nothing is shown for layers without answers. */
 export function headAnswers() {
   const title = element("p", { class: "mha-name" });
   const shares = bars("shares", "query");

@@ -181,7 +181,7 @@ function buildControls(frame) {
   const views = segments(frame, "Compare", Object.entries(VIEWS), "view");
   const second = menu(frame, "with", (index) => frame.set({ other: index }));
   const comparison = element("div", { class: "mha-choices" }, views.node, second.node, causal.node);
-  // The main controls are a part of the body itself, so that they can stay in view while all that follows scrolls.
+  // The main controls are direct children of the body, so that they can stay in view while the rest scrolls.
   const main = element("div", { class: "mha-controls mha-kept-in-view" }, heads.node, element("div", { class: "mha-choices" }, stages.node));
   const above = element("div", { class: "mha-controls" }, chosen.node, note);
   const below = element("div", { class: "mha-controls" }, visible.node, comparison);
@@ -196,7 +196,7 @@ function buildControls(frame) {
     note.dataset.text = example.note;
     note.hidden = example.note === "";
     const text = countHeads(numHeads);
-    // A slider that has not moved is left alone: whatever is written into the page has to be laid out again.
+    // A slider that has not moved is left alone, because every write into the page costs a new layout.
     if (example !== shown?.example || numHeads !== shown.numHeads) {
       heads.draw(numHeads, { stops, text, said: `${text}, head_dim ${example.embed_dim / numHeads}` });
     }
@@ -254,7 +254,7 @@ function buildSizes() {
   return { node, draw };
 }
 
-/** The large map of a head, or of two heads' difference. @param {Frame} frame @param {string} name */
+/** The large map of a head, or of the difference of two. @param {Frame} frame @param {string} name */
 function buildLargeMap(frame, name) {
   const title = element("p", { class: "mha-title mha-of-head" });
   const about = element("p", { class: "mha-hint mha-about" });
@@ -351,7 +351,7 @@ function buildGallery(frame) {
     const columns = isCompact ? Math.min(Math.max(heads.length, 4), 8) : square;
     maps.style.setProperty("--columns", String(columns));
     maps.classList.toggle("mha-fine", example.tokens.length > 48);
-    // A hidden score has no colour; without the pattern it would look like a score near 0.
+    // A hidden score has no colour; without the pattern, it would look like a score near 0.
     maps.classList.toggle("mha-hatched", stage === "masked");
     entries.forEach(({ label, input, canvas }, index) => {
       if (index >= heads.length) return;
@@ -365,7 +365,7 @@ function buildGallery(frame) {
   return { node, draw };
 }
 
-/** What the program is given: the numbers of an example, or where its model is. @param {Frame} frame */
+/** The values for the program: the numbers of an example, or where its model is stored. @param {Frame} frame */
 function headValues(frame) {
   const { example, version } = readHeads(frame);
   const { embed_dim, ids, positions, task } = example;

@@ -1,4 +1,4 @@
-// The maps of all heads of a model, small: a click chooses one, and a switch below each takes its head away.
+// Small maps of all heads of a model; a click chooses one, and the switch below a map turns its head off.
 
 import { headColor } from "./colors.js";
 import { element } from "./frame.js";

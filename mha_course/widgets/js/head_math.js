@@ -1,4 +1,4 @@
-// What the head explorer shows: every stage of attention for all heads, and how much two heads differ.
+// The numbers of the head explorer: every stage of attention for all heads, and how much two heads differ.
 
 import {
   causalMask,
@@ -22,17 +22,17 @@ import { extentOf } from "./colors.js";
 
 /**
  * The projections of a layer, float32 in base64, and the numbers of heads into which they may be divided. For
- * each number of heads `orders` has the heads, the sharpest first. A stored model has a name, (experiment, arm,
- * seed). If it answers questions, it has the share of right answers on new data, and the map from its heads
- * to the logits.
+ * each number of heads, `orders` lists the heads, the sharpest first. A stored model has a name, (experiment,
+ * arm, seed). If it answers questions, it also has the share of right answers on new data and the map from its
+ * heads to the logits.
  * @typedef {{num_heads: number[], orders: number[][], parameters: number, query: string, key: string,
  *   value: string, model?: [string, string, number], share?: number, read_out?: string,
  *   read_out_bias?: string}} Projections
  */
 
 /**
- * What stored models were trained for: the names of their answers at a place, the texts of all tokens, and
- * the right answers, [task][place], -1 where nothing is asked.
+ * The tasks of stored models: the names of their answers at a position, the texts of all tokens, and the right
+ * answers, [task][position], -1 if there is no question.
  * @typedef {{names: string[], words: string[], targets: number[][], measure: string}} Task
  */
 
@@ -67,8 +67,8 @@ export function headOrder(example, numHeads) {
 }
 
 /**
- * The settings for another number of heads: the two sharpest heads are shown. Heads of two layers have
- * nothing in common but their index, so none of them could stay.
+ * The settings after a change of the number of heads: the two sharpest heads are shown. The old heads cannot be
+ * kept, because heads of two layers have nothing in common but their index.
  * @param {Example} example @param {number} numHeads
  */
 export function fitHeads(example, numHeads) {
@@ -82,9 +82,9 @@ export function askedPlaces({ targets }) {
 }
 
 /**
- * What the model answers at the places where it is asked, from the outputs of its heads.
+ * The answers of the model at the positions where it is asked, from the outputs of its heads.
  * @param {Projections} version @param {Task} task @param {Matrix[]} outputs of the heads
- * @returns {number[][]} the tokens, [task][asked place]
+ * @returns {number[][]} the tokens, [task][asked position]
  */
 function answersOf(version, task, outputs) {
   const merged = mergeHeads(outputs);
@@ -105,8 +105,8 @@ function answersOf(version, task, outputs) {
 }
 
 /**
- * Returns `compute` with a memory of its last call, so that a change of one setting recomputes only the
- * stages that depend on it.
+ * Returns `compute` with a cache of its last result, so that a change of one setting recomputes only the stages
+ * that depend on it.
  * @template {any[]} Inputs
  * @template Result
  * @param {(...inputs: Inputs) => Result} compute @returns {(...inputs: Inputs) => Result}
@@ -120,7 +120,7 @@ function remember(compute) {
   };
 }
 
-/** Returns a function that computes one stage of the layer for all heads and reuses what has not changed. */
+/** Returns a function that computes one stage of the layer for all heads and reuses unchanged results. */
 export function headComputer() {
   const project = remember((/** @type {Projections} */ { query, key, value }, /** @type {Example} */ example) =>
     Object.entries({ query, key, value }).map(([name, stored]) =>

@@ -4,18 +4,17 @@
 import { headColor } from "./colors.js";
 import { countOf, formatNumber } from "./format.js";
 import { element, mark, widget } from "./frame.js";
-import { trainingRun } from "./head_training_math.js";
+import { POINTERS } from "./head_training_math.js";
 import { segments, slider, stopsWith } from "./parts.js";
 import { pixelCanvas } from "./pixel_canvas.js";
 import { plane } from "./plane.js";
-import { trainingRunner } from "./training_runner.js";
+import { buildRun, buildTransport } from "./training_runner.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
 /** @typedef {import("./head_training_math.js").Plan} Plan */
 /** @typedef {import("./head_training_math.js").TrainingRecord} TrainingRecord */
 
 const RATES = [0.001, 0.003, 0.01, 0.03, 0.1];
-const STEPS_PER_FRAME = 2;
 // The two pointers meet at 2 of 12 places; elsewhere the two tokens are equal one time in eight.
 const SAME_TOKEN = 13 / 48;
 const LEGEND =
@@ -26,111 +25,11 @@ const HIGHEST_LOSS = 2.5; // a model that guesses has log 8 = 2.08
 /** @param {Frame} frame @returns {Plan} */
 const readPlan = (frame) => ({ ...frame.get("_sizes"), ...frame.read() });
 
-/**
- * The run of the present settings: its records so far, and which of them is shown.
- * @param {Frame} frame @param {() => void} show draws the run
- */
-function buildRun(frame, show) {
-  const run = {
-    /** @type {Plan | null} */
-    plan: null,
-    /** @type {TrainingRecord[]} */
-    records: [],
-    /** @type {{plan: Plan, records: TrainingRecord[]} | null} the last run that came to its end */
-    before: null,
-    shown: 0,
-    isPlaying: false,
-    isDone: () => run.records.length > (run.plan?.steps ?? 0),
-    firstLoss: () => NaN,
-    start,
-    play,
-    pause,
-    oneStep,
-    lookBack,
-    stop,
-  };
-  let waiting = 0;
-  // Steps that were asked for still arrive after a pause. They move on what is shown only if the reader has not
-  // gone back meanwhile.
-  let follows = true;
-  // Single steps that the reader asked for while an answer was under way; they are taken after it.
-  let owed = 0;
-  // The next steps are asked for after the last ones were drawn, so the page never falls behind.
-  const runner = trainingRunner((records) => {
-    run.records.push(...records);
-    if (follows) run.shown = run.records.length - 1;
-    waiting = requestAnimationFrame(() => {
-      if (run.isDone()) pause();
-      show();
-      proceed();
-    });
-  });
+/** @typedef {ReturnType<typeof buildRun<Plan, TrainingRecord>>} Run */
 
-  /** Asks for the next steps, if some are wanted and no answer is under way. */
-  function proceed() {
-    if (!run.plan || run.isDone() || runner.isBusy()) return;
-    const count = run.isPlaying ? STEPS_PER_FRAME : Math.min(owed, 1);
-    if (count === 0) return;
-    owed = Math.max(0, owed - 1);
-    const next = run.records.length;
-    runner.ask(run.plan, next, Math.min(next + count - 1, run.plan.steps));
-  }
-
-  /** Goes back to step 0, even if the settings are the same. */
-  function start() {
-    runner.drop();
-    cancelAnimationFrame(waiting);
-    if (run.plan && run.isDone()) run.before = { plan: run.plan, records: run.records };
-    run.plan = readPlan(frame);
-    const untrained = trainingRun(run.plan);
-    run.records = [untrained.record()];
-    /** @type {number | undefined} */
-    let loss;
-    run.firstLoss = () => (loss ??= untrained.nextLoss());
-    run.shown = 0;
-    run.isPlaying = false;
-    [follows, owed] = [true, 0];
-  }
-
-  function play() {
-    if (run.isDone()) start();
-    run.isPlaying = true;
-    run.shown = run.records.length - 1;
-    [follows, owed] = [true, 0];
-    proceed();
-    frame.say("Training.");
-  }
-
-  function oneStep() {
-    pause();
-    follows = true;
-    owed++;
-    proceed();
-  }
-
-  /** Shows an earlier step; what was learned stays. @param {number} step */
-  function lookBack(step) {
-    pause();
-    [follows, owed] = [false, 0];
-    run.shown = Math.min(step, run.records.length - 1);
-  }
-
-  function pause() {
-    if (run.isPlaying) frame.say(describeRecord(run.records[run.shown]));
-    run.isPlaying = false;
-  }
-
-  function stop() {
-    cancelAnimationFrame(waiting);
-    runner.stop();
-  }
-  return run;
-}
-
-/** @typedef {ReturnType<typeof buildRun>} Run */
-
-/** @param {TrainingRecord} record */
-function describeRecord({ step, loss, bothRight, roles }) {
+/** @param {{records: TrainingRecord[], shown: number}} run */
+function describeShown({ records, shown }) {
+  const { step, loss, bothRight, roles } = records[shown];
   const heads = Array.from({ length: roles.length / 2 }, (_, head) => `head ${head}: ${describeRole(roles, head)}`);
   const learned = step > 0 ? `, loss ${formatNumber(loss, 2)}` : "";
   return `Step ${step}${learned}, both right in ${percent(bothRight)} of the places. ${heads.join("; ")}.`;
@@ -139,39 +38,6 @@ function describeRecord({ step, loss, bothRight, roles }) {
 /** @param {Float64Array} roles @param {number} head */
 function describeRole(roles, head) {
   return `previous ${formatNumber(roles[2 * head], 2)}, mirrored ${formatNumber(roles[2 * head + 1], 2)}`;
-}
-
-/**
- * Play and pause, one step, and a slider that goes back to any step.
- * @param {Frame} frame @param {Run} run @param {() => void} show
- */
-function buildTransport(frame, run, show) {
-  const play = element("button", { type: "button", class: "mha-play" });
-  const one = element("button", { type: "button", text: "One step" });
-  const steps = slider(frame, "step", (step) => {
-    run.lookBack(step);
-    show();
-    frame.say(describeRecord(run.records[run.shown]));
-  });
-  const node = element("div", { class: "mha-transport" }, play, one, steps.node);
-  frame.listen(play, "click", () => {
-    if (run.isPlaying) run.pause();
-    else run.play();
-    show();
-  });
-  frame.listen(one, "click", () => {
-    run.oneStep();
-    show();
-  });
-  function draw() {
-    const total = run.plan?.steps ?? 0;
-    play.textContent = run.isPlaying ? "❚❚ Pause" : run.isDone() ? "▶ Play again" : "▶ Play";
-    // `disabled` would take the focus away from the button that the reader has just pressed.
-    one.setAttribute("aria-disabled", String(run.isDone()));
-    steps.draw(run.shown, { high: total, text: `${run.shown} of ${total}` });
-    steps.input.disabled = run.records.length < 2; // there is nothing to go back to
-  }
-  return { node, draw };
 }
 
 /**
@@ -310,15 +176,9 @@ function firstNumbers({ records, firstLoss }, plan) {
 
 /** @param {Frame} frame */
 function buildTraining(frame) {
-  const run = buildRun(frame, show);
-  frame.signal.addEventListener("abort", run.stop);
-  const restart = (changes = {}) => {
-    frame.set(changes);
-    run.start();
-    show();
-  };
+  const run = buildRun(frame, POINTERS, () => readPlan(frame), describeShown, show);
   const transport = buildTransport(frame, run, show);
-  const settings = buildSettings(frame, restart);
+  const settings = buildSettings(frame, run.restart);
   const curves = buildCurves(frame);
   const maps = buildMaps();
   const question = element(
@@ -329,10 +189,6 @@ function buildTraining(frame) {
   );
   const legend = element("p", { class: "mha-hint" });
   frame.body.append(question, transport.node, settings.node, curves.node, maps.node, legend);
-  // The reset of the settings changes nothing if they are as at first, but the training starts anew.
-  frame.listen(/** @type {HTMLElement} */ (frame.body.parentElement), "click", (event) => {
-    if (event.target.closest(".mha-reset")) restart();
-  });
 
   function show() {
     if (!run.plan) return;

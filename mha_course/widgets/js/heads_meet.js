@@ -1,5 +1,5 @@
-// The reader chooses a word, and sees where each head looks from it, what each head adds to the output, how the
-// summands stack, and which answers are read from the sum. The browser computes everything from the weights.
+// The reader chooses a word and sees where each head looks from there, what it adds to the output, how these
+// contributions stack, and which answers follow from the sum. The browser computes everything from the weights.
 
 import { headColor } from "./colors.js";
 import { formatNumber } from "./format.js";
@@ -16,9 +16,9 @@ import { menu, slider } from "./parts.js";
 
 const WIDEST = 15; // pixels, for a weight of 1
 const SUM_HEIGHT = 200; // pixels of all summands and their sum together
-const ROW_HEIGHT = 20; // pixels that a summand takes at least
-const NAMED = 0.1; // weights from here on are written out
-// The bias is paler than the residual, also where the reader has chosen all colours.
+const ROW_HEIGHT = 20; // minimum height of a summand in pixels
+const NAMED = 0.1; // words with at least this weight are named
+// The bias is paler than the residual, even if the reader has chosen all colours.
 const FIXED_COLOR = { residual: "var(--mha-muted)", bias: "color-mix(in srgb, currentColor 22%, transparent)" };
 
 /** @param {Frame} frame */
@@ -49,7 +49,7 @@ function readMeet(frame) {
 }
 
 /**
- * The word that the model fills in, or else the last.
+ * The word that the model fills in or, without one, the last word.
  * @param {string[]} words @param {string | null} blank
  */
 function firstQuery(words, blank) {
@@ -58,7 +58,7 @@ function firstQuery(words, blank) {
 }
 
 /**
- * The sentence, one word per line: a radio button chooses the query, a menu the word.
+ * The sentence, one word per line; a radio button chooses the query, and a menu the word.
  * @param {Frame} frame
  */
 function wordList(frame) {
@@ -93,7 +93,7 @@ function wordList(frame) {
     made.forEach(({ node: row, radio, select }, place) => {
       radio.checked = place === query;
       radio.setAttribute("aria-label", `Query: word ${place + 1}, ${words[place]}`);
-      // Even if nothing changes, the browser takes time to look for the option.
+      // The browser takes time to look for the option, even if it is the same.
       if (select.value !== words[place]) select.value = words[place];
       select.setAttribute("aria-label", `Word ${place + 1}`);
       row.classList.toggle("mha-now", place === query);
@@ -107,7 +107,7 @@ function weightCurves() {
   const svg = svgElement("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img" });
   const node = element("div", { class: "mha-meet-curves" }, svg);
   let drawn = /** @type {Float64Array[] | null} */ (null);
-  /** @param {MeetState} state @param {Float64Array[]} weights the object drawn last is not drawn again */
+  /** @param {MeetState} state @param {Float64Array[]} weights the same object is not drawn twice in a row */
   function draw({ words, query, gates }, weights) {
     if (weights !== drawn) drawCurves(words, words[query], weights);
     drawn = weights;
@@ -139,7 +139,7 @@ function weightCurves() {
   return { node, draw };
 }
 
-/** The words to which a head gives much weight. @param {string[]} words @param {Float64Array} row */
+/** The words with large weights in a head. @param {string[]} words @param {Float64Array} row */
 function strongest(words, row) {
   return Array.from(row, (weight, key) => ({ weight, word: words[key] }))
     .filter(({ weight }) => weight >= NAMED)
@@ -162,7 +162,7 @@ function headSwitches(frame) {
   });
 
   let drawn = /** @type {MeetParts | null} */ (null);
-  /** @param {MeetState} state @param {MeetParts} parts the object drawn last is not drawn again */
+  /** @param {MeetState} state @param {MeetParts} parts the same object is not drawn twice in a row */
   function draw({ words, gates }, parts) {
     if (parts !== drawn) drawVectors(words, parts);
     drawn = parts;
@@ -188,7 +188,7 @@ function headSwitches(frame) {
       made.push({ node: card, input, where, svg, path });
       cards.append(card);
     }
-    // One scale for all heads: a short bar is a small number in every card.
+    // All heads have the same scale, so a short bar is a small number on every card.
     const most = Math.max(...heads.map((row) => row.reduce((top, number) => Math.max(top, Math.abs(number)), 1e-9)));
     made.forEach(({ where, svg, path }, head) => {
       const numbers = heads[head];
@@ -285,7 +285,7 @@ function addition(frame) {
   let drawn = /** @type {Float64Array | null} */ (null);
   /**
    * @param {MeetState} state @param {MeetTerm[]} terms
-   * @param {Float64Array} output the object drawn last is not drawn again
+   * @param {Float64Array} output the same object is not drawn twice in a row
    */
   function draw({ gates, coordinate }, terms, output) {
     if (output !== drawn) drawBars(gates, terms, output);
@@ -298,7 +298,7 @@ function addition(frame) {
     makeRows(terms);
     const columns = output.length;
     const isOn = terms.map(({ head }) => head < 0 || gates[head] === 1);
-    // The scale is that of all heads, so that nothing changes its size when a head is switched off.
+    // The scale fits all heads together, so that no bar changes its size when a head is switched off.
     const alone = terms.map(({ numbers }) => meetReach([{ from: numbers, to: numbers }]));
     const whole = meetReach(meetStack(terms.map(({ numbers }) => numbers)));
     const unit = meetScale([...alone, whole], SUM_HEIGHT);
@@ -367,7 +367,7 @@ function answerList() {
   let drawn = /** @type {object | null} */ (null);
   /**
    * @param {MeetState} state
-   * @param {{logits: Float64Array[], answers: number[]}} found the object drawn last is not drawn again
+   * @param {{logits: Float64Array[], answers: number[]}} found the same object is not drawn twice in a row
    * @param {{logits: Float64Array[], answers: number[]}} full with all heads on
    */
   function draw({ stored, words, query }, found, full) {
@@ -401,8 +401,8 @@ function answerList() {
 }
 
 /**
- * Returns a function that computes a state. The model is decoded once, the heads are computed again only for
- * other words or another query, and the sum only for these or other switches.
+ * Returns a function that computes a state. The model is decoded once. The heads are computed again only when the
+ * words or the query change, and the sum only when these or the switches change.
  */
 function meetComputer() {
   let decoded = /** @type {{stored: MeetStored, model: MeetModel} | null} */ (null);

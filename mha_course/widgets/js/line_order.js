@@ -1,5 +1,5 @@
-// Lines of code to put in order: by dragging, by keyboard, or with buttons. A check says what is wrong first, help
-// grows with each use, and the browser keeps the answer.
+// Lines of code to put in order by dragging, by keyboard, or with buttons. A check names the first mistake, help grows
+// with each use, and the browser stores the answer.
 
 import { countOf } from "./format.js";
 import { copyButton, element, focusedNear, inlineText, isShortcut, widget } from "./frame.js";
@@ -26,14 +26,14 @@ import { recall, remember } from "./store.js";
 /** @typedef {import("./order_math.js").Content} Content */
 /** @typedef {import("./order_math.js").Item} Item */
 
-/** Where an item stands: in the solution or not, its place in its list, and how it reads. */
+/** The place of an item: whether it is in the solution, its position in its list, and its line and depths. */
 /** @typedef {{item: Item, inSolution: boolean, place: number, line: number, total: number, depths: number[]}} Spot */
 
-// Pixels that a pointer moves before a click becomes a drag.
+// The distance in pixels after which a click becomes a drag.
 const DRAG_FROM = 6;
 
 /**
- * Writes a text only where it is another one: the browser lays out again what is written, even if nothing changed.
+ * Writes a text only if it has changed, because each write costs a new layout, even if the text is the same.
  * @param {HTMLElement} node @param {string} text
  */
 function write(node, text) {
@@ -55,7 +55,7 @@ function describeSpot({ item, inSolution, place, line, total, depths }) {
 }
 
 /**
- * Where each item stands, by the index of its first line.
+ * The place of each item, by the index of its first line.
  * @param {Content} content @param {Answer} answer @returns {Map<number, Spot>}
  */
 function spotsOf(content, answer) {
@@ -85,7 +85,7 @@ function itemRow(content, item) {
     code: element("span", { class: "mha-text", text: textOf(content, index) }),
   }));
   const grip = element("span", { class: "mha-grip", "aria-hidden": "true" });
-  // The name of the button is its text: first, unseen, where the line stands, then the code that is seen.
+  // The text of the button is its name: first the place of the line, which is not visible, then the visible code.
   const spot = element("span", { class: "mha-unseen" });
   const texts = lines.map(({ number, code }, place) => {
     const between = place ? [element("span", { class: "mha-unseen", text: "; " })] : [];
@@ -97,7 +97,7 @@ function itemRow(content, item) {
 
   /**
    * @param {Spot} where @param {boolean} isHeld
-   * @param {number} fault the line that a check has found wrong, or 0
+   * @param {number} fault the line that a check has found to be wrong, or 0
    */
   function draw(where, isHeld, fault) {
     const { line, inSolution, depths } = where;
@@ -105,7 +105,7 @@ function itemRow(content, item) {
     const said = `${describeSpot(where)}${isWrong ? ", stands wrong" : ""}: `;
     write(spot, said[0].toUpperCase() + said.slice(1));
     button.setAttribute("aria-pressed", String(isHeld));
-    // A sign as well as a colour, for whoever sees none.
+    // A sign as well as a colour, for readers who cannot see the colour.
     write(grip, `${isWrong ? "✗" : ""}${isHeld ? "✥" : ""}` || "⠿");
     button.classList.toggle("mha-wrong-line", isWrong);
     lines.forEach(({ number, code: text }, place) => {
@@ -116,7 +116,7 @@ function itemRow(content, item) {
   return { node, button, draw };
 }
 
-/** A list, which keeps the row of an item that moves. @param {string} title @param {string} whenEmpty */
+/** A list, in which an item keeps its row when it moves. @param {string} title @param {string} whenEmpty */
 function itemList(title, whenEmpty) {
   const empty = element("p", { class: "mha-hint", text: whenEmpty });
   const list = element("ol", { class: "mha-items", role: "list", "aria-label": title });
@@ -133,7 +133,7 @@ function itemList(title, whenEmpty) {
   return { node, list, draw };
 }
 
-/** The buttons that move the line that is picked up. @param {Frame} frame @param {Moves} moves */
+/** The buttons that move the line that the reader has picked up. @param {Frame} frame @param {Moves} moves */
 function moveButtons(frame, moves) {
   const make = (/** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ act) => {
     const button = element("button", { type: "button", text, "aria-label": label });
@@ -152,7 +152,7 @@ function moveButtons(frame, moves) {
 
   /** @param {Spot | undefined} spot of the picked line */
   function draw(spot) {
-    // `disabled` would take the focus away from the button that the reader has just pressed.
+    // `disabled` would take the focus from the button that the reader has just pressed.
     add.setAttribute("aria-disabled", String(!spot || spot.inSolution));
     for (const button of others) button.setAttribute("aria-disabled", String(!spot?.inSolution));
   }
@@ -160,7 +160,7 @@ function moveButtons(frame, moves) {
 }
 
 /**
- * What the reader sees at the end: the code, which can be copied, and what each faulty line would have done.
+ * The end of the puzzle: the code, which can be copied, and what each faulty line would have done.
  * @param {Frame} frame @param {Content} content
  */
 function ending(frame, content) {
@@ -190,7 +190,7 @@ function ending(frame, content) {
 }
 
 /**
- * What a check found, the buttons Check and Help, and what help did.
+ * The result of a check, the buttons Check and Help, and the effects of help.
  * @param {Frame} frame @param {Content} content @param {{check: () => void, help: () => void}} act
  */
 function checking(frame, content, act) {
@@ -206,7 +206,7 @@ function checking(frame, content, act) {
   let described = "";
   let found = "";
 
-  /** @param {Answer} answer @param {string} text what the last check found, if it is about these lines */
+  /** @param {Answer} answer @param {string} text the result of the last check, if it was of these lines */
   function draw({ failed, helped, solved }, text) {
     const left = content.steps.length - helped;
     help.setAttribute("aria-disabled", String(failed < PATIENCE || left === 0));
@@ -214,7 +214,7 @@ function checking(frame, content, act) {
     write(offer, failed < PATIENCE ? waits : `${countOf(left, "step")} of help left.`);
     if (found !== text) feedback.replaceChildren(...inlineText(text));
     found = text;
-    // At the end the page gives all reasons below.
+    // At the end, the page shows all reasons below.
     const withReasons = !solved && left > 0;
     const sentences = content.steps.slice(0, helped).map((step) => describeStep(content, step, withReasons));
     if (described === sentences.join()) return;
@@ -226,12 +226,12 @@ function checking(frame, content, act) {
 }
 
 /**
- * Lets pointers drag rows: a mouse from anywhere on the row, a finger only by the grip, so that it can scroll the
+ * Lets pointers drag rows. A mouse can start anywhere on a row, a finger only on the grip, so that it can scroll the
  * page elsewhere.
- * @param {Frame} frame @param {HTMLElement} area which holds both lists
+ * @param {Frame} frame @param {HTMLElement} area with both lists
  * @param {HTMLElement} solution the list of the solution
  * @param {(first: number, place: number | null, steps: number) => void} drop the row, at a place in the solution
- *   or outside of it (null), moved to the right by so many steps of indentation
+ *   or outside of it (null), moved to the right by this many steps of indentation
  */
 function buildDrag(frame, area, solution, drop) {
   /** @type {{id: number, row: HTMLElement, x: number, y: number, isOn: boolean, place: number | null} | null} */
@@ -311,7 +311,7 @@ function buildDrag(frame, area, solution, drop) {
  */
 
 /**
- * What a reader can do with the item that is picked up. Each move says what it did.
+ * The moves of the item that the reader has picked up. Each move announces its result.
  * @param {Content} content
  * @param {{read: () => Answer, keep: (answer: Answer) => void, tell: (text: string) => void,
  *   held: {first: number | null}, redraw: () => void}} view
@@ -386,7 +386,7 @@ function buildMoves(content, { read, keep, tell, held, redraw }) {
 }
 
 /**
- * Keys on a line: they move the line that is picked up, or else the focus.
+ * Handles keys on a line, which move the picked line or, without one, the focus.
  * @param {Frame} frame @param {HTMLElement} area @param {{first: number | null}} held @param {Moves} moves
  * @param {() => void} stopDrag
  */
@@ -433,7 +433,7 @@ function board(frame, content, held, moves) {
   });
   buildKeys(frame, area, held, moves, drag.stop);
 
-  /** @param {Answer} answer @param {number} fault the line that a check has found wrong, or 0 */
+  /** @param {Answer} answer @param {number} fault the line that a check has found to be wrong, or 0 */
   function draw(answer, fault) {
     const focused = /** @type {HTMLElement | null} */ (focusedNear(area))?.closest(".mha-line");
     const spots = spotsOf(content, answer);
@@ -448,7 +448,7 @@ function board(frame, content, held, moves) {
     source.draw(nodes.false);
     solution.draw(nodes.true);
     tools.draw(held.first === null ? undefined : spots.get(held.first));
-    // Whoever moves a line in the page takes the focus away from it.
+    // Moving a line within the page takes the focus away from it.
     if (focused instanceof HTMLElement && area.contains(focused)) focused.focus();
   }
   return { node: area, draw };
@@ -474,7 +474,7 @@ function build(frame) {
   if (stored && isUntouched) frame.set({ answer: stored });
 
   const held = { first: /** @type {number | null} */ (null) };
-  /** What the last check found, and the lines that it is about. */
+  /** The result of the last check, and the lines that it checked. */
   let verdict = { text: "", place: -1, about: "" };
   const readout = element("p", { class: "mha-readout mha-hint" });
   const tell = (/** @type {string} */ text) => {
@@ -502,7 +502,7 @@ function build(frame) {
     if (answer.helped === content.steps.length) return tell("There is no help left.");
     held.first = null;
     keep(helpOnce(content, answer));
-    readout.textContent = ""; // the page says it below
+    readout.textContent = ""; // the page shows it below
     frame.say(describeStep(content, content.steps[answer.helped]).replaceAll("`", ""));
   };
   const result = checking(frame, content, { check, help });
@@ -520,7 +520,7 @@ function build(frame) {
     text: "Drag a line by its handle ⠿, or click it and use the buttons. With the keyboard, Space picks a line up, ↑ ↓ move it, ← → indent it, Delete removes it, and Escape puts it down.",
   });
   frame.body.append(task, how, lists.node, readout, result.node, end.node);
-  // Where other widgets have their reset.
+  // In the place where other widgets have their reset button.
   frame.body.after(element("div", { class: "mha-footer" }, again));
 
   function draw() {

@@ -1,4 +1,4 @@
-// Predict, then see: a grid of cells in two states that the reader fills in before the true one is shown.
+// Predict, then compare: a grid of cells in two states that the reader fills in before seeing the truth.
 
 import { element, inlineText, mark, widget } from "./frame.js";
 import { gridCursor } from "./number_map.js";
@@ -39,8 +39,8 @@ const writeMarks = (marks) => marks.map((row) => row.map(Number).join("")).join(
 const nothingMarked = ({ truth }) => truth.replaceAll("1", "0");
 
 /**
- * Puts the prediction that the browser has kept into an empty grid, and returns a function that keeps one. It
- * belongs to the question and the labels: where the author has changed them, it is forgotten.
+ * Puts the prediction that the browser has stored into an empty grid, and returns a function that stores one. If
+ * the author has changed the question or the labels since, the prediction is discarded.
  * @param {Frame} frame @param {Task} task
  */
 function buildMemory(frame, task) {
@@ -55,7 +55,7 @@ function buildMemory(frame, task) {
     try {
       if (isSame) frame.set({ marked: writeMarks(readMarks(task, stored.marked)), seen: stored.seen === true });
     } catch {
-      // What is stored is damaged, and the reader starts afresh.
+      // The stored prediction is damaged, so the reader starts again.
     }
   }
   return (/** @type {string} */ marked, /** @type {boolean} */ seen) => {
@@ -67,7 +67,7 @@ function buildMemory(frame, task) {
 }
 
 /**
- * The cells with their labels; one of the cells takes the focus by Tab, and the arrow keys lead to the others.
+ * The cells with their labels. Tab moves the focus to one of the cells, and the arrow keys lead to the others.
  * @param {Frame} frame @param {Task} task
  * @param {(row: number, column: number, isFirst: boolean) => void} onPick called for each cell of a stroke
  */
@@ -120,7 +120,7 @@ function buildLegend() {
   return { node, draw };
 }
 
-/** The cells that are as predicted, and for each row with a miss the author's sentence. @param {Task} task */
+/** The number of correct cells, and the author's sentence on each row with a mistake. @param {Task} task */
 function buildOutcome({ rows, feedback }) {
   const count = element("p", { class: "mha-title", tabindex: -1 });
   const reasons = element("ul", { class: "mha-reasons" });
@@ -169,7 +169,7 @@ function build(frame) {
   const { nodes, grid, cells, point } = buildCells(frame, task, (row, column, isFirst) => {
     if (frame.get("seen")) return;
     const marks = readMarks(task, frame.get("marked"));
-    // The first cell of a stroke decides which state the stroke leaves behind it.
+    // The first cell of a stroke decides which state the stroke paints.
     if (isFirst) brush = !marks[row][column];
     if (marks[row][column] === brush) return;
     marks[row][column] = brush;
@@ -181,7 +181,7 @@ function build(frame) {
   const buttons = buildButtons(frame, {
     see() {
       frame.set({ seen: true });
-      // The button has gone, and the focus needs a place: the count, once it is there.
+      // The button is gone, so the focus moves to the count as soon as it exists.
       queueMicrotask(() => {
         outcome.count.focus();
         frame.say(outcome.node.textContent ?? "");

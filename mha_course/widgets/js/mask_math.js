@@ -1,5 +1,5 @@
-// A mask, three policies for a query that sees no key, and what a training step makes of them. Pure functions,
-// no DOM.
+// A mask, three policies for a query that sees no keys, and their effect on a training step. Pure functions, no
+// DOM.
 
 import { causalMask, combineMasks, maskScores, maskedSoftmax, validLenMask, weightedSum } from "./attention_math.js";
 
@@ -27,8 +27,8 @@ export function fillScores(scores, mask, fill) {
 }
 
 /**
- * What one step of gradient descent adds to the matrix W of the values, if W is the identity and the loss is the
- * sum of the squared outputs: with the outputs as rows of a matrix B, the gradient is 2 Bᵀ B.
+ * The change of the matrix W of the values in one step of gradient descent, if W is the identity and the loss is
+ * the sum of the squared outputs. With the outputs as rows of a matrix B, the gradient is 2 Bᵀ B.
  * @param {Matrix} outputs of the queries that take part, before the step
  * @param {number} valueDim @returns {Matrix} (value_dim, value_dim)
  */
@@ -41,9 +41,9 @@ export function trainingStep(outputs, valueDim) {
 }
 
 /**
- * The training step under one policy, in two parts: the loss is a sum over queries, and so is its gradient.
+ * The training step under one policy, in two parts, because the loss is a sum over queries and so is its gradient.
  * @param {Matrix} outputs of all queries, before the step
- * @param {number[]} empty the queries that see no key
+ * @param {number[]} empty the queries that see no keys
  */
 function stepParts(outputs, empty) {
   const valueDim = outputs[0].length;
@@ -60,7 +60,7 @@ function stepParts(outputs, empty) {
  */
 export function computeMask({ scores, value, qLen, kLen, painted, validLen, isCausal, isTrained, policy }) {
   const padding = validLenMask(validLen, qLen, kLen);
-  // Without the causal mask, the padding mask stands in for it and hides nothing more.
+  // Without a causal mask, the padding mask takes its place and hides nothing more.
   const causal = isCausal ? causalMask(qLen, kLen) : padding;
   const mask = combineMasks([painted, padding, causal]);
   const weights =

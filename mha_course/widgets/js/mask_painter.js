@@ -1,5 +1,5 @@
 // A mask that the reader paints over the scores, the weights under one of three policies for queries without a
-// key, and what one training step makes of the layer.
+// key, and the effect of one training step on the layer.
 
 import { extentOf, inkOn, viridis } from "./colors.js";
 import { formatNumber } from "./format.js";
@@ -97,7 +97,7 @@ function paintedMap(frame) {
 /**
  * Writes a number into a cell of a table.
  * @param {any} cell
- * @param {string} name under which the page stores the number, or "" for what the reader does not change
+ * @param {string} name under which the page stores the number, or "" if the reader cannot change it
  * @param {number} number @param {number} [digits] after the decimal point
  */
 function writeCell(cell, name, number, digits = 2) {
@@ -107,8 +107,8 @@ function writeCell(cell, name, number, digits = 2) {
 }
 
 /**
- * The weights with the output of each query beside them and the value of each key below them. A frame is drawn
- * around what depends on the policy, and around nothing else.
+ * The weights with the output of each query beside them and the value of each key below them. Frames mark exactly
+ * the rows that depend on the policy.
  */
 function resultTable() {
   const head = element("thead");
@@ -193,7 +193,7 @@ function resultTable() {
       output[query].forEach((number, i) => {
         const cell = line[kLen + 1 + i];
         writeCell(cell, "output", number, digits);
-        // After the step the policies have different matrices, and so every output differs.
+        // After the step, the policies have different matrices, so every output differs.
         cell.classList.toggle("mha-differs", !isEmpty && isTrained && empty.length > 0);
       });
     });
@@ -224,7 +224,7 @@ function smallMatrix(name) {
   return { node, draw };
 }
 
-/** What the step has done, in words. @param {MaskState} state @param {MaskNumbers} numbers */
+/** The effect of the step in words. @param {MaskState} state @param {MaskNumbers} numbers */
 function stepVerdict({ policy, qLen }, { empty, projection, step }) {
   if (empty.length === 0) return "Every query sees a key: this step is the same under all three policies.";
   const who = `${nameQueries(empty)} ${empty.length === 1 ? "sees" : "see"} no key`;
@@ -280,7 +280,7 @@ function trainingStrip(frame) {
   return { node, draw };
 }
 
-/** What else hides keys, and the buttons that change the whole painting. @param {Frame} frame */
+/** The other settings that hide keys, and the buttons that change the whole painting. @param {Frame} frame */
 function maskTools(frame) {
   const valid = slider(frame, "valid_len", "valid_len", (value) => ({ text: `${value} of ${frame.limits("valid_len").high}` }));
   const causal = checkbox(frame, "is_causal", "is_causal");

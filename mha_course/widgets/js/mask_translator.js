@@ -1,5 +1,5 @@
-// A translator for masks: the reader paints one, and reads it in the conventions of all libraries, or sees what
-// happens to an array that nobody translated.
+// A translator for masks. The reader paints a mask and sees it in the conventions of all libraries, or sees what
+// happens to an array that is passed untranslated.
 
 import { inkOn, viridis } from "./colors.js";
 import { countOf } from "./format.js";
@@ -17,7 +17,7 @@ const Q_LENS = [1, 2, 3, 4, 5, 6];
 const K_LENS = [2, 3, 4, 5, 6];
 
 /**
- * What a reader is told about a convention. `empty` is what the library returns for a query without a key.
+ * The texts about a convention. `empty` is what the library returns for a query without a key.
  * @typedef {{library: string, argument: string, call: string, empty: string}} Words
  */
 
@@ -99,7 +99,7 @@ function entryText(dtype, entry) {
 /** @param {ArrayLike<number>} shape */
 const shapeText = (shape) => `(${Array.from(shape).join(", ")}${shape.length === 1 ? "," : ""})`;
 
-/** What the entries of a convention mean. @param {Convention} convention */
+/** The meaning of the entries of a convention. @param {Convention} convention */
 function meaning({ holds, dtype, entries }) {
   if (holds === "lengths") return "how many keys are seen";
   const [shows, hides] = entries.map((entry) => entryText(dtype, entry));
@@ -109,11 +109,11 @@ function meaning({ holds, dtype, entries }) {
 /** "2", "2 and 3", "2, 3 and 4" @param {(string | number)[]} items */
 const listed = (items) => [items.slice(0, -1).join(", "), items[items.length - 1]].filter((part) => part !== "").join(" and ");
 
-/** A name that may break over two lines where its words end. @param {string} name */
+/** A name that may break into two lines between its words. @param {string} name */
 const breakable = (name) =>
   name.split(/(?<=_)|(?=Attention)/).flatMap((part, index) => (index ? [element("wbr"), part] : [part]));
 
-/** A small map with its entries; `seen` colours it, and what is marked wrong gets a cross. */
+/** A small map with its entries; `seen` colours it, and wrong cells get a cross. */
 function entryMap() {
   const node = element("div", { class: "mha-entries", role: "img" });
   /** @type {string[]} */
@@ -121,7 +121,7 @@ function entryMap() {
   /**
    * @param {string} name under which the page stores the numbers
    * @param {string} label @param {number[][]} numbers @param {(number: number) => string} text
-   * @param {Mask | null} seen null for numbers that are no mask
+   * @param {Mask | null} seen null for numbers that are not a mask
    * @param {Mask} [wrong]
    */
   function draw(name, label, numbers, text, seen, wrong) {
@@ -136,7 +136,7 @@ function entryMap() {
     numbers.flat().forEach((number, index) => {
       const [row, column] = [Math.floor(index / columns), index % columns];
       const isWrong = wrong?.[row][column] ?? false;
-      // A stroke of the pointer changes one cell, and only that one is drawn again.
+      // A stroke of the pointer changes one cell at a time, and only that cell is drawn again.
       const key = [name, text(number), number, seen?.[row][column], isWrong].join();
       if (key === drawn[index]) return;
       drawn[index] = key;
@@ -157,7 +157,7 @@ function entryMap() {
 /** The rows of an array as a screen reader reads them. @param {Written} array */
 const spoken = ({ rows, dtype }) => rows.map((row) => row.map((entry) => entryText(dtype, entry)).join(" ")).join("; ");
 
-/** A convention's array as a program to be copied. @param {Convention} convention @param {Written} array */
+/** A convention's array as a program to copy. @param {Convention} convention @param {Written} array */
 function snippet({ name, holds, axes }, { rows, shape, dtype, note }) {
   const isNumpy = name.startsWith("jax") || name.startsWith("keras") || name.startsWith("onnx");
   const hidden = name === "sdpa_added" ? "-torch.inf" : "torch.finfo(torch.float32).min";
@@ -264,7 +264,7 @@ function conventionList(frame) {
   return { node, draw };
 }
 
-/** The rows with the axes that the array has in front of them. @param {Written} array @returns {any} */
+/** The rows of an array, inside its leading axes. @param {Written} array @returns {any} */
 function nest({ rows, shape }) {
   if (shape.length === 1) return rows[0];
   let nested = /** @type {any} */ (rows);
@@ -281,7 +281,7 @@ const RULES = {
 };
 
 /**
- * What has to be done to the axes of an array; its entries stay as they are.
+ * How the axes of an array have to be changed; its entries stay the same.
  * @param {Convention} source @param {Convention} target @param {number} qLen
  */
 function fitting(source, target, qLen) {
@@ -290,7 +290,7 @@ function fitting(source, target, qLen) {
 }
 
 /**
- * What a reader is told about an array that was passed to an argument, and the numbers of the page.
+ * The verdict on an array that was passed to an argument, and the numbers on the page.
  * @param {State} state @param {Written | {reason: string}} array
  * @returns {{verdict: string, why: string, read?: Mask, wrong?: Mask}}
  */
@@ -321,7 +321,7 @@ function judge({ mask, qLen, source, target }, array) {
   return { verdict, why: `${why} ${parts.join(", ")}.`, read, wrong };
 }
 
-/** The array that is passed, and what the argument makes of it. */
+/** The passed array, and how the argument reads it. */
 function mistakeView() {
   const verdict = element("p", { class: "mha-title mha-verdict" });
   const why = element("p", { class: "mha-why" });
@@ -403,7 +403,7 @@ function maskMenus(frame) {
   const change = (/** @type {(state: State) => Mask} */ next) => frame.set({ visible: maskText(next(readState(frame))) });
   const nameOf = (/** @type {Mask} */ mask) =>
     patterns(mask.length, mask[0].length).find(([, pattern]) => maskText(pattern) === maskText(mask))?.[0];
-  // A mask that has a name keeps it when a length changes.
+  // A mask with a name keeps its name when a length changes.
   const resized = (/** @type {Mask} */ mask, /** @type {number} */ qLen, /** @type {number} */ kLen) =>
     patterns(qLen, kLen).find(([name]) => name === nameOf(mask))?.[1] ?? resizeMask(mask, qLen, kLen);
   const queries = menu(frame, "queries", (index) => change(({ mask, kLen }) => resized(mask, Q_LENS[index], kLen)));
@@ -423,7 +423,7 @@ function maskMenus(frame) {
   return { node, draw };
 }
 
-/** In which convention the array is written, and to which argument it is passed. @param {Frame} frame */
+/** The convention of the array and the argument to which it is passed. @param {Frame} frame */
 function directionMenus(frame) {
   const label = (/** @type {string} */ name) => {
     const form = name === "sdpa_added" ? " (float)" : "";

@@ -7,20 +7,20 @@ import { causalMask } from "./attention_math.js";
 /** @typedef {"bool" | "int32" | "int64" | "float32"} Dtype */
 
 /**
- * What an array of a convention holds: entries for each query and key, one row of keys for all queries, or the
- * number of keys that are seen. `entries` are the numbers for "may attend" and "hidden"; `axes` counts the axes
- * of size 1 in front of the rows.
+ * What an array of a convention contains: entries for each query and key, one row of keys for all queries, or the
+ * number of visible keys. `entries` are the numbers for "may attend" and "hidden"; `axes` is the number of axes of
+ * size 1 in front of the rows.
  * @typedef {{name: string, holds: "cells" | "keys" | "lengths", dtype: Dtype, entries: number[], axes: number}}
  *   Convention
  */
 
 /**
- * An array as rows, with the shape that it really has; or the reason why there is none.
+ * An array as rows, with its real shape; or the reason why there is no array.
  * @typedef {{rows: number[][], shape: number[], dtype: Dtype, note?: string}} Written
  */
 
 const LOWEST = -(2 - 2 ** -23) * 2 ** 127; // the smallest number of float32
-const HIDES = -10_000; // a number that is added hides a key if it is at most this
+const HIDES = -10_000; // an added number hides a key if it is at most this
 
 /** @type {(name: string, dtype: Dtype, entries: number[], axes?: number) => Convention} */
 const cells = (name, dtype, entries, axes = 0) => ({ name, holds: "cells", dtype, entries, axes });
@@ -45,7 +45,7 @@ export const CONVENTIONS = [
   cells("onnx_mask", "bool", [1, 0]),
 ];
 
-/** 1 and 0 in floating point: nobody's convention, but what `mask.float()` gives. */
+/** 1 and 0 in floating point, the result of `mask.float()`, which no library has as its convention. */
 export const ONES = cells("ones_mask", "float32", [1, 0]);
 
 /** @typedef {"True shows" | "True hides" | "added" | "not 0 shows"} Rule */
@@ -55,7 +55,7 @@ const OF_MODULE = { bool: "True hides", int64: "AssertionError", float32: "added
 const MADE_BOOL = { bool: "not 0 shows", int64: "not 0 shows", float32: "not 0 shows" };
 
 /**
- * What each argument makes of each dtype: a rule, or the error that it raises.
+ * How each argument reads each dtype: a rule, or the error that it raises.
  * @type {Object<string, Object<string, string>>}
  */
 const ARGUMENTS = {
@@ -101,7 +101,7 @@ function oneRow({ name }, mask) {
 }
 
 /**
- * How many keys each query sees, or why lengths cannot say it.
+ * The number of keys that each query sees, or why lengths cannot express the mask.
  * @param {Convention} convention @param {Mask} mask
  * @returns {{counts: number[], shape: number[]} | {reason: string}}
  */
@@ -178,7 +178,7 @@ export function patterns(qLen, kLen) {
 }
 
 /**
- * The same mask for other lengths: what is new is visible.
+ * The same mask for other lengths; new cells are visible.
  * @param {Mask} mask @param {number} qLen @param {number} kLen @returns {Mask}
  */
 export function resizeMask(mask, qLen, kLen) {

@@ -1,4 +1,4 @@
-// The output of one query as a sum of what each head adds, and the answers that are read from it, in float64.
+// The output of one query as the sum of the heads' contributions, and the answers that follow from it, in float64.
 // Pure functions, no DOM.
 
 import {
@@ -21,7 +21,7 @@ import {
  * @property {string[]} tasks
  * @property {string | null} blank the word at which the model was trained to answer
  * @property {boolean} residual
- * @property {[string, string, number] | null} stored experiment, arm and seed that hold the same weights
+ * @property {[string, string, number] | null} stored experiment, arm and seed with the same weights
  * @property {Object<string, string>} weights by parameter name, float32 in base64
  */
 
@@ -44,7 +44,7 @@ function meetLinear(x, weight, bias) {
 }
 
 /**
- * The weights of a stored model as matrices, so that a step of the reader decodes nothing.
+ * The weights of a stored model as matrices, so that nothing is decoded when the reader changes a setting.
  * @param {MeetStored} stored @throws {RangeError} numbers are missing or damaged
  */
 export function meetModel({ num_heads: numHeads, embed_dim: embedDim, max_len: maxLen, words, tasks, residual, weights }) {
@@ -65,7 +65,7 @@ export function meetModel({ num_heads: numHeads, embed_dim: embedDim, max_len: m
     query: linear("q_proj"),
     key: linear("k_proj"),
     value: linear("v_proj"),
-    // Row i of the transposed matrix belongs to number i of the merged heads.
+    // Row i of the transposed matrix belongs to entry i of the merged heads.
     slices: Array.from({ length: numHeads }, (_, head) => out.weight.slice(head * headDim, (head + 1) * headDim)),
     outBias: out.bias,
     readOut: linear("read_out", tasks.length * words.length),
@@ -75,7 +75,7 @@ export function meetModel({ num_heads: numHeads, embed_dim: embedDim, max_len: m
 /** @typedef {ReturnType<typeof meetModel>} MeetModel */
 
 /**
- * What the heads compute for one query, whichever of them are on.
+ * The results of all heads for one query, whichever of them are on.
  * @param {MeetModel} model @param {number[]} tokens @param {number} query
  */
 export function meetParts(model, tokens, query) {
@@ -175,7 +175,7 @@ export function meetBoxes(from, to, gap = 0.16) {
 }
 
 /**
- * How many pixels one unit takes if pictures of the given reaches share a height, on one scale.
+ * The number of pixels for one unit if pictures of the given reaches share a height and a scale.
  * @param {[number, number][]} reaches @param {number} height of all pictures together
  */
 export function meetScale(reaches, height) {

@@ -35,7 +35,7 @@ import { element, focusedNear, isShortcut, setText } from "./frame.js";
  */
 
 /**
- * The place to which a key leads in a table; it may lie outside the table.
+ * The place to which a key leads in a table; it may be outside the table.
  * @param {string} key @param {Place} from @param {number} columns @param {number} [step]
  * @returns {Place | undefined} undefined for a key that moves nothing
  */
@@ -52,7 +52,7 @@ export function placeByKey(key, [row, column], columns, step = 1) {
   return places[key];
 }
 
-/** Cells and labels of a map; `rebuild` makes them again for other labels. @param {MapOptions} options */
+/** Cells and labels of a map; `rebuild` replaces them for new labels. @param {MapOptions} options */
 function buildGrid({ name, rows, columns }) {
   const columnsName = element("span", { class: "mha-columns-name", text: columns, "aria-hidden": "true" });
   const node = element("div", { class: "mha-grid", role: "grid", "data-number-map": name });
@@ -87,7 +87,7 @@ function buildGrid({ name, rows, columns }) {
 
   /** @param {number} rowCount @param {number} columnCount */
   function makeCells(rowCount, columnCount) {
-    // A copy of one cell is made in a third of the time of a new one.
+    // Copying a cell takes a third of the time of creating one.
     const cell = element("span", { role: "gridcell", tabindex: -1, "data-number": name });
     grid.columnLabels = Array.from({ length: columnCount }, () => element("span", { role: "columnheader" }));
     grid.rowLabels = Array.from({ length: rowCount }, () => element("span", { role: "rowheader" }));
@@ -111,8 +111,8 @@ function buildGrid({ name, rows, columns }) {
 }
 
 /**
- * Changes of a cell only what differs from before: each change of a style makes the browser compute the
- * cell's styles again.
+ * Changes only the parts of a cell that differ from before, because each change of a style makes the browser
+ * compute the cell's styles again.
  * @param {any} cell @param {number} number @param {Extent} extent @param {string} label
  * @param {number} [digits]
  */
@@ -132,7 +132,7 @@ function drawCell(cell, number, extent, label, digits) {
 /**
  * Lets a reader point at the cells of a grid, walk through them and pick them.
  * @param {Frame} frame @param {{node: HTMLElement, cells: any[][]}} grid @param {MapOptions["onPick"]} onPick
- * @param {() => void} onChange called when the reader points at another cell or the focus moves
+ * @param {() => void} onChange called when the reader points at a different cell or the focus moves
  */
 export function gridCursor(frame, grid, onPick, onChange) {
   const cursor = {
@@ -246,7 +246,7 @@ export function colorBar() {
   /** @param {Extent} extent @param {string} noun what the numbers are */
   function draw(extent, noun) {
     const gradient = scaleGradient(extent);
-    // A style that has not changed is left alone, as the texts are.
+    // A style that has not changed is left alone, like the texts.
     if (scale.drawn !== gradient) scale.style.background = scale.drawn = gradient;
     setText(name, noun);
     setText(low, formatNumber(extent.low, 2));

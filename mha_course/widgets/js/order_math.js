@@ -1,6 +1,6 @@
 // Lines of code to put in order: what a check says, what help does, where a line goes. No page is needed.
 //
-// A line is meant by its index: first come the right lines, in a right order, then the faulty ones.
+// Lines are identified by index: first the correct lines, in a correct order, then the faulty ones.
 
 /** @typedef {{text: string, indent: number, uses: string[], gives: string[]}} RightLine */
 /** @typedef {{text: string, line: number, because: string}} FaultyLine `line` is the one that it replaces */
@@ -21,9 +21,9 @@
  * @typedef {{lines: [number, number][], failed: number, helped: number, solved: boolean}} Answer
  */
 
-/** What moves as one: a line, or lines that help has joined. @typedef {number[]} Item */
+/** A unit that moves as one: a line, or lines that help has joined. @typedef {number[]} Item */
 
-/** Failed checks after which there is help. */
+/** The number of failed checks after which there is help. */
 export const PATIENCE = 3;
 
 /** @returns {Answer} */
@@ -113,7 +113,7 @@ export function itemsOf(content, { lines, helped }) {
 }
 
 /**
- * The answer after all that help has done: lines taken away, indented, joined, or all put in their places.
+ * The answer after everything that help has done: lines removed, indented, joined, or all put in their places.
  * @param {Content} content @param {Answer} answer @returns {Answer}
  */
 export function tidy(content, answer) {
@@ -134,7 +134,7 @@ export function helpOnce(content, answer) {
 }
 
 /**
- * What a step of help did, in a sentence; and why, if a line was taken away.
+ * A sentence on what a step of help did and, if it removed a line, why.
  * @param {Content} content @param {Step} step @param {boolean} [withReason]
  */
 export function describeStep(content, step, withReason = true) {
@@ -148,8 +148,8 @@ export function describeStep(content, step, withReason = true) {
 }
 
 /**
- * Moves an item to a place in the solution. Where help has not set the indentation, an item that comes from
- * the other list is indented as an editor would do it: as the line above it, or one step more after a colon.
+ * Moves an item to a place in the solution. If help has not set the indentation, an item from the other list is
+ * indented as an editor would do it: like the line above it, or one step more after a colon.
  * @param {Content} content @param {Answer} answer @param {Item} item
  * @param {number} place among the other items of the solution
  * @param {number | null} depth the new indentation of a single line; null leaves it
@@ -181,14 +181,14 @@ export function takeOut(content, answer, item) {
 }
 
 /**
- * What is wrong with the order, if the line follows the lines before it: a sentence's end, or "".
- * @param {Content} content @param {number[]} before the indices of the lines above, a right beginning
+ * What is wrong with the order if the line follows the lines before it: the end of a sentence, or "".
+ * @param {Content} content @param {number[]} before the indices of the lines above, a correct beginning
  * @param {number} index
  */
 function faultOfOrder({ lines, orders }, before, index) {
   const begins = orders.filter((order) => before.every((each, place) => order[place] === each));
   if (begins.some((order) => order[before.length] === index)) return "";
-  // In every right continuation these lines come before the line.
+  // In every correct continuation, these lines come before the line.
   const earlier = begins
     .map((order) => order.slice(before.length, order.indexOf(index)))
     .reduce((common, each) => common.filter((line) => each.includes(line)));
@@ -202,7 +202,7 @@ function faultOfOrder({ lines, orders }, before, index) {
 }
 
 /**
- * What is wrong with the indentation of a line that stands in its place: a sentence's end, or "".
+ * What is wrong with the indentation of a line in its correct place: the end of a sentence, or "".
  * @param {Content} content @param {number[]} before @param {number} index
  * @param {number} depth its indentation
  */
@@ -218,7 +218,7 @@ function faultOfDepth({ lines }, before, index, depth) {
 }
 
 /**
- * Checks the lines from the top and describes the first one that stands wrong.
+ * Checks the lines from the top and describes the first one that is wrong.
  * @param {Content} content @param {Answer} answer
  * @returns {{isRight: boolean, place: number, text: string}} the place of this line, or -1
  */
@@ -248,14 +248,14 @@ export function judge(content, { lines }) {
 }
 
 /**
- * The answer as it is kept in the browser, with texts: indices would mean other lines after an author's change.
+ * The answer as the browser stores it, with texts, since indices would be wrong after the author changes a line.
  * @param {Content} content @param {Answer} answer
  */
 export function toStored(content, answer) {
   return { ...answer, lines: answer.lines.map(([index, depth]) => [textOf(content, index), depth]) };
 }
 
-/** @param {Content} content @param {any} stored @returns {Answer | null} null if it answers another puzzle */
+/** @param {Content} content @param {any} stored @returns {Answer | null} null if it answers a different puzzle */
 export function fromStored(content, stored) {
   if (!Array.isArray(stored?.lines) || !stored.lines.every(Array.isArray)) return null;
   const texts = [...content.lines, ...content.distractors].map(({ text }) => text);

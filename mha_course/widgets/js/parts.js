@@ -20,7 +20,7 @@ function tickOf(stop, index, all) {
 /**
  * Binds a control to a setting, unless the widget gave a function.
  * @param {Frame} frame @param {string | ((value: any) => void)} bound
- * @param {(value: any, setting: string) => void} draw @returns {(value: any) => void} what takes a new value
+ * @param {(value: any, setting: string) => void} draw @returns {(value: any) => void} called with a new value
  */
 function bindTo(frame, bound, draw) {
   if (typeof bound === "function") return bound;
@@ -37,7 +37,7 @@ function bindTo(frame, bound, draw) {
 /**
  * A slider over a range or over given stops, each with a tick.
  * @param {Frame} frame @param {string} name
- * @param {string | ((value: number) => void)} [bound] the setting is that of this name, if nothing else is given
+ * @param {string | ((value: number) => void)} [bound] default: the setting with this name
  * @param {(value: number) => SliderShow} [show] how a value of the setting is shown
  */
 export function slider(frame, name, bound = name, show = () => ({})) {
@@ -77,7 +77,7 @@ export function slider(frame, name, bound = name, show = () => ({})) {
 }
 
 /**
- * The stops of a slider with the current value among them: Python may have set a value that is not a stop.
+ * The stops of a slider together with the current value, as Python may have set a value that is not a stop.
  * @param {readonly number[]} stops @param {number} value @returns {readonly number[]}
  */
 export function stopsWith(stops, value) {
@@ -161,7 +161,7 @@ export function stepper(frame, names, onStep) {
   /** @param {number} step */
   function draw(step) {
     current = step;
-    // `disabled` would take the focus away from the button that the reader has just pressed.
+    // `disabled` would take the focus from the button that the reader has just pressed.
     back.setAttribute("aria-disabled", String(step === 0));
     next.setAttribute("aria-disabled", String(step === names.length - 1));
     places.forEach((place, index) => {
@@ -176,7 +176,7 @@ export function stepper(frame, names, onStep) {
 /** @typedef {{text: string, low: number, high: number, now: number}} SliderState */
 
 /**
- * What an element with the role of a slider tells a screen reader.
+ * Sets what an element with the role of a slider tells a screen reader.
  * @param {HTMLElement} node @param {SliderState} state `text` is read out instead of the number
  */
 export function tellSlider(node, { text, low, high, now }) {
@@ -187,10 +187,10 @@ export function tellSlider(node, { text, low, high, now }) {
 }
 
 /**
- * Makes a handle that moves in two directions a pair of sliders, because a slider has one direction. Both lie
- * on the handle and are one stop of the Tab key: whichever slider the last arrow key moved has the focus.
- * @param {Frame} frame @param {HTMLElement} knob what the reader sees and drags
- * @param {[string, string]} names of the slider from left to right and of the upright one
+ * Turns a handle that moves in two directions into a pair of sliders, because a slider has only one direction. Both
+ * are on the handle and are a single stop for the Tab key; the slider that the last arrow key moved has the focus.
+ * @param {Frame} frame @param {HTMLElement} knob the handle that the reader sees and drags
+ * @param {[string, string]} names of the horizontal and the vertical slider
  */
 export function sliderPair(frame, knob, names) {
   const sliders = names.map((name, axis) =>
@@ -214,7 +214,7 @@ export function sliderPair(frame, knob, names) {
       const slider = axis === undefined ? sliders.find(({ tabIndex }) => tabIndex === 0) : sliders[axis];
       slider?.focus({ preventScroll: true });
     },
-    /** @param {SliderState[]} states from left to right, upright */
+    /** @param {SliderState[]} states horizontal, vertical */
     draw: (states) => sliders.forEach((slider, axis) => tellSlider(slider, states[axis])),
   };
 }
@@ -222,7 +222,7 @@ export function sliderPair(frame, knob, names) {
 /**
  * Lets the reader drag a knob over an area.
  * @param {Frame} frame @param {HTMLElement} knob @param {HTMLElement} area
- * @param {(right: number, up: number, box: DOMRect) => void} onMove receives the pointer's place as shares of the
+ * @param {(right: number, up: number, box: DOMRect) => void} onMove receives the pointer's position as shares of the
  *   area's width and height, from its lower left corner, and the area's box
  * @param {() => void} [focus] what is focused when the drag begins
  */
@@ -242,7 +242,7 @@ export function draggedOver(frame, knob, area, onMove, focus = () => knob.focus(
 /**
  * Sizes and results in large type, each with a name, a value and a remark.
  * @param {string[]} names under which the page stores the numbers
- * @param {string[]} [labels] what the reader sees instead of the names
+ * @param {string[]} [labels] that the reader sees instead of the names
  */
 export function facts(names, labels = names) {
   const entries = labels.map((name) => {

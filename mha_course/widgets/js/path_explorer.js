@@ -11,7 +11,7 @@ import { plane } from "./plane.js";
 /** @typedef {import("./path_math.js").PathKind} PathKind */
 
 const PATH_NAMES = {
-  attention: "self\u2011attention", // with a hyphen at which no line ends
+  attention: "self\u2011attention", // with a no-break hyphen
   convolution: "convolution",
   dilated: "dilated convolution",
   recurrence: "recurrent network",
@@ -128,7 +128,7 @@ function pathTable() {
     element("thead", {}, element("tr", {}, element("td"), ...heads.map((text) => element("th", { scope: "col", text })))),
     element("tbody", {}, ...rows.map((row) => row.node)),
   );
-  // Short words head the columns, since on a phone a long one would break.
+  // The columns have short headings, because a long one would break on a phone.
   const meaning = element("p", {
     class: "mha-hint mha-meaning",
     text:

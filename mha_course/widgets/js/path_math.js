@@ -1,5 +1,5 @@
-// What a layer costs, and how a signal travels from one token to another, in self-attention, convolution and
-// recurrence. Pure functions, no DOM; tests compare them with what torch counts.
+// The cost of a layer, and the path of a signal from one token to another, in self-attention, convolution and
+// recurrence. Pure functions, no DOM; tests compare them with torch's counts.
 
 /** @typedef {{n: number, d: number, k: number, withProjections: boolean}} LayerSizes */
 /** @typedef {LayerSizes & {source: number, target: number}} PathState */
@@ -10,7 +10,7 @@ export const PATH_KINDS = /** @type {PathKind[]} */ (["attention", "convolution"
 export const PATH_LENGTHS = Array.from({ length: 11 }, (_, index) => 2 ** (index + 1));
 
 /**
- * Multiplications in one layer that maps n tokens of width d to n tokens of width d.
+ * The number of multiplications in a layer that maps n tokens of width d to n tokens of width d.
  * @param {LayerSizes} sizes
  * @returns {{attention: number, convolution: number, recurrence: number}} a dilated convolution costs as much
  *   as a plain one
@@ -24,11 +24,11 @@ export function layerMultiplications({ n, d, k, withProjections }) {
 }
 
 /**
- * How far the kernel of each layer in a stack reaches: up to `most` taps to a side, `spacing` places apart.
+ * The reach of the kernel of each layer in a stack: up to `most` taps to a side, `spacing` positions apart.
  *
- * A centred kernel of odd width k has (k - 1) / 2 taps on each side. In layer l of a dilated stack they are
- * ((k + 1) / 2)^l places apart, for k = 3 that is 1, 2, 4, 8, …. With any wider spacing, steps in one
- * direction alone would leave places out.
+ * A centred kernel of odd width k has (k - 1) / 2 taps on each side. In layer l of a dilated stack, they are
+ * ((k + 1) / 2)^l positions apart, which for k = 3 is 1, 2, 4, 8, …. With any wider spacing, steps in only one
+ * direction would miss some positions.
  * @param {number} k @param {boolean} isDilated @returns {(layer: number) => {spacing: number, most: number}}
  */
 export function kernelSteps(k, isDilated) {
@@ -37,7 +37,7 @@ export function kernelSteps(k, isDilated) {
 }
 
 /**
- * How many convolutions must be stacked until a token depends on the token `distance` places away.
+ * The number of convolutions in a stack in which a token depends on the token `distance` positions away.
  * @param {number} distance @param {number} k @param {boolean} isDilated @returns {number}
  */
 export function convolutionDepth(distance, k, isDilated) {
@@ -52,7 +52,7 @@ export function convolutionDepth(distance, k, isDilated) {
 }
 
 /**
- * A shortest path through a stack of convolutions: the place of the signal below each layer and above the
+ * A shortest path through a stack of convolutions: the position of the signal below each layer and above the
  * last one.
  * @param {number} source @param {number} target not before the source
  * @param {number} k @param {boolean} isDilated @returns {number[]}
@@ -74,7 +74,7 @@ export function convolutionPath(source, target, k, isDilated) {
 }
 
 /**
- * How many steps a signal takes from `source` to `target` in each kind of layer.
+ * The number of steps that a signal takes from `source` to `target` in each kind of layer.
  * @param {number} source @param {number} target not before the source
  * @param {number} k
  */
@@ -120,7 +120,7 @@ export function computePath({ n, d, k, source, target, withProjections }) {
     multiplications,
     steps: [1, 1, 1, n],
     longest,
-    // Convolutions are stacked until they span all tokens; of the other kinds, one layer is enough.
+    // Convolutions are stacked until they span all tokens; for the other kinds, one layer is enough.
     total: multiplications.map((number, kind) => number * (kind === 1 || kind === 2 ? longest[kind] : 1)),
     path: ofKinds(pathLengths(source, target, k)),
     attention: curves.map((costs) => costs.attention),
@@ -169,7 +169,7 @@ export function connections(kind, { n, k }, layers) {
 }
 
 /**
- * The places of a signal on a shortest path, each as token and layer.
+ * The points of a shortest path, each as token and layer.
  * @param {PathKind} kind @param {PathState} state @returns {number[][]}
  */
 export function routeOfSignal(kind, { k, source, target }) {

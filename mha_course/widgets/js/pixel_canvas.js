@@ -6,7 +6,7 @@ import { element } from "./frame.js";
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 /** @typedef {import("./attention_math.js").Mask} Mask */
 
-const SHADES = 1025; // an odd number, so that the 0 of signed numbers has a shade of its own
+const SHADES = 1025; // an odd number, so that 0 has its own shade among signed numbers
 
 /** @type {Uint32Array[]} the colours of weights and of signed numbers, in this machine's byte order */
 const pixelShades = [];
@@ -23,7 +23,7 @@ function shadesFrom(low) {
   return new Uint32Array(bytes.buffer);
 }
 
-/** A canvas with one pixel for each number. Numbers that are hidden or not finite stay transparent. */
+/** A canvas with one pixel for each number. Hidden numbers, infinities and NaN stay transparent. */
 export function pixelCanvas() {
   const node = element("canvas", { class: "mha-shades", "aria-hidden": "true" });
   const context = /** @type {CanvasRenderingContext2D} */ (node.getContext("2d"));

@@ -23,7 +23,7 @@ import { roundTicks, within } from "./tick_math.js";
  *   onMove: (x: number, y: number) => void}} HandleOptions
  */
 
-/** The ranges that a plane shows, and where a number lies in them, in percent. */
+/** The ranges that a plane shows, and the place of a number in them, in percent. */
 function buildScale() {
   const scale = {
     x: /** @type {Range} */ ([0, 1]),
@@ -128,7 +128,7 @@ const toStep = (value, step) => Number((Math.round(value / step) * step).toFixed
  */
 function buildKnob(frame, { label, role, axis, step }, names) {
   const kind = { class: `mha-handle mha-${role}` };
-  // The ends of an axis need not be stops of the handle, which goes from one stop to the next.
+  // The handle moves from one stop to the next, and the ends of an axis need not be stops.
   const stateOf = (/** @type {number} */ now, /** @type {Range} */ [low, high]) => {
     const ends = { low: Math.min(toStep(low, step), now), high: Math.max(toStep(high, step), now) };
     return { ...ends, now, text: formatNumber(now, 2) };

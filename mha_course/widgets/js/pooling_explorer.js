@@ -18,7 +18,7 @@ const POOLING_HINT =
 /** @typedef {ReturnType<typeof computePooling>} PoolingNumbers */
 /** @typedef {{state: PoolingState, numbers: PoolingNumbers}} PoolingMoment */
 
-/** Throws a RangeError unless the data that only Python sets are what it sends. @param {Frame} frame */
+/** Throws a RangeError unless the data that only Python sets are valid. @param {Frame} frame */
 function checkPooling(frame) {
   for (const name of ["key_range", "value_range"]) {
     const range = frame.get(name);
@@ -46,7 +46,7 @@ function describePair({ state: { keys, values }, numbers: { weights } }, index) 
 }
 
 /**
- * Says in words what a move did to the setting, to the weights and to the output.
+ * Describes in words how a move changed the setting, the weights and the output.
  * @param {string} name of the setting
  * @param {PoolingMoment} from where the move began
  * @param {PoolingMoment} to
@@ -171,8 +171,8 @@ function poolingMoves(frame) {
     numbers[frame.get("pair")] = within(to, frame.get(`${name}_range`));
     frame.set({ [name]: numbers });
   };
-  // The handles are made before the state is checked. An invalid range is therefore accepted here and
-  // reported later.
+  // The handles are created before the state is checked, so an invalid range is accepted here and reported
+  // later.
   const stepOf = (/** @type {string} */ name) => {
     const limits = frame.get(name);
     return roundStep(Array.isArray(limits) && limits[0] < limits[1] ? [limits[0], limits[1]] : [0, 1]);

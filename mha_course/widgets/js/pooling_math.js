@@ -19,13 +19,13 @@ import { attentionPooling } from "./attention_math.js";
 
 export const GRID = 101; // the number of points at which the fit is computed
 
-// Of a key exactly one bandwidth away, rounding must not decide whether it counts. (2 - 1.7) / 0.3 is above 1
-// in float64, and (2 - 2.3) / 0.3 is above -1, although both keys are 0.3 away.
+// Rounding must not decide whether a key that is exactly one bandwidth away counts. In float64, (2 - 1.7) / 0.3
+// is above 1, and (2 - 2.3) / 0.3 is above -1, although both keys are 0.3 away.
 const EDGE_ROUNDING = 1e-9;
 
 /** @type {Object<string, (u: number) => number>} log K(u), where u is (query - key) / bandwidth */
 const LOG_KERNELS = {
-  // This is the exponent itself: for a distant key, exp() would be rounded to 0, and the key would be lost.
+  // This is the exponent itself, because exp() would be rounded to 0 for a distant key, which would be lost.
   Gaussian: (u) => (-u * u) / 2,
   boxcar: (u) => (Math.abs(u) <= 1 ? 0 : -Infinity),
   triangular: (u) => Math.log(Math.max(1 - Math.abs(u), 0)),
@@ -94,7 +94,7 @@ export function computePooling({ keyRange: [low, high], truth, keys, values, ker
     weights: asked.weights[0],
     fit: fit.output,
     fitIsAnswered,
-    silent: fitIsAnswered.filter((answered) => !answered).length, // the number of grid points that see no key
+    silent: fitIsAnswered.filter((answered) => !answered).length, // the number of grid points that see no keys
     lonelyPoints: byOthers.weights.filter((row) => !isAnswered(row)).length,
     isAnswered: isAnswered(asked.weights[0]),
     trainingError: meanSquaredError(byAll.output, values),

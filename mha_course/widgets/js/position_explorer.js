@@ -85,7 +85,7 @@ function positionMap(frame) {
   const words = (/** @type {number} */ r, /** @type {number} */ c) =>
     `Position ${r}, column ${c}, ${positionWords(c)}: ${formatNumber(table[r][c])}`;
   function showReadout() {
-    // The table may have become smaller while the pointer rests on it.
+    // The table may have become smaller while the pointer was on it.
     const isPointed = pointed && pointed[0] < table.length && pointed[1] < table[0].length;
     const place = isPointed ? pointed : cursor.contains(focusedNear(area)) ? [row, column] : null;
     readout.classList.toggle("mha-hint", !place);
@@ -157,7 +157,7 @@ function positionMap(frame) {
   return { node, readout, drawTable, drawPlace };
 }
 
-/** A sample of a line and what the line stands for. @param {string} kind */
+/** A sample of a line and its meaning. @param {string} kind */
 function positionLegend(kind) {
   const text = element("span");
   const node = element("span", { class: `mha-legend mha-${kind}` }, element("i"), text);
@@ -226,7 +226,7 @@ function pairCurves(frame) {
   function draw({ numPositions, position, column }, frequencies, { sine, cosine, frequency, wavelength }) {
     const last = numPositions - 1;
     const pair = column >> 1;
-    // The encoding exists only at whole positions; the thin lines between them only guide the eye.
+    // The encoding exists only at whole positions; the thin lines between them just guide the eye.
     const fine = Float64Array.from({ length: 4 * last + 1 }, (_, index) => index / 4);
     const isWhole = cosine.length > 0;
     const hasNext = pair + 1 < frequencies.length;

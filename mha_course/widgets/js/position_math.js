@@ -1,4 +1,4 @@
-// The mathematics of positions, in float64: the same rules as mha_lib.positional.
+// The mathematics of positions, in float64, by the same rules as mha_lib.positional.
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 
@@ -28,7 +28,7 @@ export function sinusoidalEncoding(numPositions, embedDim, base) {
 }
 
 /**
- * The angles by which a rotary encoding turns the pairs of a token. Rounded to float32, as in the library.
+ * The angles by which a rotary encoding turns the pairs of a token, rounded to float32 as in the library.
  * @param {number} position @param {number} headDim even
  * @param {number} base @returns {Float64Array} (head_dim / 2)
  */
@@ -60,7 +60,7 @@ export function dotProduct(a, b) {
 }
 
 /**
- * The table, and the lowest and highest dot products of two of its rows: none depends on the marked cell.
+ * The table, and the lowest and highest dot products of two of its rows, which do not depend on the marked cell.
  * @param {{numPositions: number, embedDim: number, base: number}} sizes
  */
 export function computeTable({ numPositions, embedDim, base }) {

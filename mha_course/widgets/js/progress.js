@@ -1,4 +1,4 @@
-// How many of the reader's answers this browser keeps, a file with them, and a way to remove them.
+// The number of the reader's answers in this browser, a file with them, and a way to remove them.
 
 import { countOf } from "./format.js";
 import { element, widget } from "./frame.js";
@@ -16,7 +16,7 @@ function isWritable() {
 }
 
 /**
- * A quiz is kept as one entry with an answer for each question; any other entry is one answer.
+ * Counts answers. A quiz is stored as one entry with an answer for each question; any other entry is one answer.
  * @param {Object<string, any>} entries
  */
 function countAnswers(entries) {
@@ -27,7 +27,7 @@ function countAnswers(entries) {
 /** @param {Object<string, any>} entries */
 const asText = (entries) => `${JSON.stringify(entries, null, 2)}\n`;
 
-/** Offers the answers as a download, which the browser makes by itself. */
+/** Offers the answers as a download, which the browser creates itself. */
 function download() {
   const url = URL.createObjectURL(new Blob([asText(everything())], { type: "application/json" }));
   element("a", { href: url, download: FILE_NAME }).click();
@@ -49,7 +49,7 @@ function buildClearing(frame, onCleared) {
   const ask = (/** @type {boolean} */ isAsking) => {
     dialog.hidden = !isAsking;
     clear.hidden = isAsking;
-    // "Keep them" has the focus, so that Enter pressed twice removes nothing.
+    // "Keep them" has the focus, so that pressing Enter twice removes nothing.
     (isAsking ? no : clear).focus();
   };
   frame.listen(clear, "click", () => {
@@ -81,7 +81,7 @@ function build(frame) {
   const { clear, dialog } = buildClearing(frame, () => {
     wasCleared = true;
     draw();
-    // The buttons are gone, and the focus needs a place.
+    // The buttons are gone, so the focus has to move.
     count.focus();
     frame.say(count.textContent ?? "");
   });
@@ -107,7 +107,7 @@ function build(frame) {
     text.textContent = asText(entries);
     if (wasCleared && answers === 0) count.textContent += " A page that is open shows its answers until you load it again.";
   };
-  // The first is for this page, the second for the others that are open.
+  // The first event comes from this page, the second from other open pages.
   frame.listen(window, ANSWERS_CHANGED, draw);
   frame.listen(window, "storage", draw);
   return draw;

@@ -6,9 +6,9 @@ import { recall, remember } from "./store.js";
 /** @typedef {{text: string, choices: string[], answer: number, feedback: string[]}} Question */
 
 /**
- * Puts the answers that the browser has kept into a quiz without answers, and returns a function that keeps
- * answers. They are kept as texts, by the text of their question: where the author has rewritten one, its answer
- * is forgotten.
+ * Puts the answers that the browser has stored into a quiz without answers, and returns a function that stores
+ * answers. They are stored as texts, by the text of their question. If the author has rewritten a question, its
+ * answer is discarded.
  * @param {import("./frame.js").Frame} frame
  */
 function buildMemory(frame) {
@@ -103,7 +103,7 @@ function buildQuestion(frame, question, index) {
     frame.say(`Question ${index + 1}: ${feedback.textContent}`);
   });
   frame.listen(node, "change", () => {
-    // The feedback belongs to the answer that was checked, so it disappears when another one is picked.
+    // The feedback belongs to the answer that was checked, so it disappears when the reader picks a different one.
     if (picked() !== frame.get("chosen")[index]) show("", "");
     else judge(picked());
   });

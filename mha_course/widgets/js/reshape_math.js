@@ -1,16 +1,16 @@
 // How torch reshapes numbers into heads and back, in memory and in tables. Pure functions, no DOM.
 
-/** @typedef {"input" | "cut" | "heads" | "swapped" | "merged"} ReshapeKind what a table is */
+/** @typedef {"input" | "cut" | "heads" | "swapped" | "merged"} ReshapeKind the kind of a table */
 
 /**
  * @typedef {{length: number, embedDim: number, numHeads: number, headDim: number, split: string, merge: string}}
  *   ReshapeState
  */
 
-export const COUNT = 12; // how many numbers there are, whatever the shape
+export const COUNT = 12; // the number of entries, whatever the shape
 
 /**
- * A tensor as torch stores it: a row of memory, a shape, and for each axis the distance of its entries.
+ * A tensor as torch stores it: a row of memory, a shape, and for each axis the distance between its entries.
  * @typedef {{memory: number[], shape: number[], strides: number[]}} Strided
  */
 
@@ -22,7 +22,7 @@ export const COUNT = 12; // how many numbers there are, whatever the shape
  * @property {Strided} tensor
  */
 
-/** @param {number[]} shape @returns {number[]} the strides of numbers that lie in memory in reading order */
+/** @param {number[]} shape @returns {number[]} the strides of numbers that are in memory in reading order */
 function contiguousStrides(shape) {
   return shape.map((_, axis) => shape.slice(axis + 1).reduce((product, size) => product * size, 1));
 }
@@ -45,14 +45,14 @@ export function readStrided(tensor) {
   return tensor.memory.map((_, index) => tensor.memory[memoryOffset(tensor, placeInShape(tensor.shape, index))]);
 }
 
-/** @param {Strided} tensor @returns {Strided} its first two axes swapped: other strides, the same memory */
+/** @param {Strided} tensor @returns {Strided} its first two axes swapped: new strides, the same memory */
 function swapFirstAxes({ memory, shape, strides }) {
   const swap = (/** @type {number[]} */ [first, second, ...rest]) => [second, first, ...rest];
   return { memory, shape: swap(shape), strides: swap(strides) };
 }
 
 /**
- * The strides that read the same memory in another shape, or null if there are none, by torch's rule.
+ * The strides that read the same memory in a new shape, or null if there are none, by torch's rule.
  * @param {Strided} tensor @param {number[]} shape
  */
 function stridesOfView({ shape: from, strides }, shape) {
@@ -77,7 +77,7 @@ function stridesOfView({ shape: from, strides }, shape) {
 
 /**
  * @param {Strided} tensor @param {number[]} shape
- * @returns {Strided} the same numbers in the same reading order in another shape, copied if no strides fit
+ * @returns {Strided} the same numbers in the same reading order in the new shape, copied if no strides fit
  */
 function reshapeStrided(tensor, shape) {
   const strides = stridesOfView(tensor, shape);
@@ -122,7 +122,7 @@ export function computeReshape({ length, embedDim, numHeads, headDim, split, mer
 }
 
 /**
- * Where a number belongs: its token, its head and its place in the head.
+ * Where a number belongs: its token, its head and its index in the head.
  * @param {ReshapeState} state @param {number} number
  */
 export function ownerOf({ embedDim, headDim }, number) {
@@ -141,8 +141,8 @@ export function ownedBy({ embedDim, headDim }, kind, place) {
 }
 
 /**
- * The place that the reader is asked about before a step. Right and wrong calls differ there, and with the
- * default sizes each question has another answer: nobody is right by repeating the last number.
+ * The place that the reader is asked about before a step. Correct and wrong calls differ there, and with the
+ * default sizes each question has a different answer, so repeating the last number does not help.
  * @param {ReshapeState} state @param {ReshapeKind} kind of the table that the step makes
  */
 export function askedPlace({ length, numHeads, headDim }, kind) {
@@ -152,7 +152,7 @@ export function askedPlace({ length, numHeads, headDim }, kind) {
 }
 
 /**
- * Four numbers to choose from: the right one, those that other calls would give, and small numbers.
+ * Four numbers to choose from: the correct one, those that other calls would give, and small numbers.
  * @param {ReshapeState} state @param {ReshapeStep} step @param {number[]} place
  */
 export function answerChoices(state, { kind, tensor }, place) {
@@ -172,7 +172,7 @@ export function nestNumbers(numbers, [size, ...rest]) {
   return Array.from({ length: size }, (_, index) => nestNumbers(numbers.slice(index * each, (index + 1) * each), rest));
 }
 
-/** How many numbers belong to another token or head. @param {ReshapeState} state @param {ReshapeStep} step */
+/** The number of misplaced numbers. @param {ReshapeState} state @param {ReshapeStep} step */
 export function countMisplaced(state, { kind, tensor }) {
   const isWrong = (/** @type {number} */ number, /** @type {number} */ index) =>
     number !== ownedBy(state, kind, placeInShape(tensor.shape, index));
@@ -180,7 +180,7 @@ export function countMisplaced(state, { kind, tensor }) {
 }
 
 /**
- * What a prediction is compared with: the number at the place in question, and its offset in memory.
+ * The truth for a prediction: the number at the place in question, and its offset in memory.
  * @param {ReshapeState} state @param {ReshapeStep} step
  */
 export function outcomeOf(state, { kind, tensor }) {

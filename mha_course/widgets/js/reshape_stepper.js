@@ -1,4 +1,4 @@
-// Split and merge, one call after another: where each number goes, with the right calls and with wrong ones.
+// Split and merge, one call after another: where each number goes, with the correct calls and with wrong ones.
 
 import { headColor } from "./colors.js";
 import { element, focusedNear, isShortcut, mark, widget } from "./frame.js";
@@ -54,7 +54,7 @@ function nameOfPlace(kind, [first, second, third]) {
 /**
  * Lets a reader point at the cells of the tables and walk through them.
  * @param {Frame} frame @param {HTMLElement} node @param {any[]} cells
- * @param {() => number} columnsOf how many columns the tables have
+ * @param {() => number} columnsOf the number of columns of the tables
  * @param {(index: number | null) => void} onPoint
  */
 function walkCells(frame, node, cells, columnsOf, onPoint) {
@@ -200,7 +200,7 @@ function reshapeControls(frame) {
 }
 
 /**
- * The calls so far and those to come. Each combination of split and merge has its own stepper, because its
+ * The calls so far and those to come. Each combination of split and merge has its own stepper, because the
  * steps differ; only the stepper of the chosen combination is shown.
  * @param {Frame} frame
  */
@@ -248,7 +248,7 @@ function reshapeQuiz(frame, focusSteps) {
   const node = element("div", { class: "mha-predict" }, verdict, question, choices, ending);
   answers.forEach((button) =>
     frame.listen(button, "click", (event) => {
-      // The second click of a double click would answer the next question.
+      // Otherwise, the second click of a double click would answer the next question.
       if (event.detail > 1) return;
       frame.set({ step: frame.get("step") + 1, prediction: Number(button.textContent) });
     }),
@@ -399,7 +399,7 @@ function describeEnd(state, steps) {
   return "The shape is right and nothing raised an error, yet the tokens are mixed.";
 }
 
-/** What the two colours of a cell mean. @param {HTMLElement} node @param {State} state */
+/** The meaning of the two colours of a cell. @param {HTMLElement} node @param {State} state */
 function drawKeys(node, { length, numHeads }) {
   if (node.dataset.sizes === `${length} ${numHeads}`) return;
   node.dataset.sizes = `${length} ${numHeads}`;

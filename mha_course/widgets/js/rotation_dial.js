@@ -159,7 +159,7 @@ function dialControls(frame) {
 function dialPair(frame) {
   const rotary = buildDial("rotary", 1.25, "Rotary: query and key are turned", true);
   const added = buildDial("added", 2.15, "Sinusoid: an arrow is added to both", false);
-  let turns = { query: 0, key: 0 }; // what the positions add to the directions, in degrees
+  let turns = { query: 0, key: 0 }; // rotations due to the positions, in degrees
   const handles = DIAL_ROLES.map((role) => {
     const trait = `${role}_angle`;
     return dialHandle(

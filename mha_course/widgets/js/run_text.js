@@ -1,6 +1,6 @@
-// Many heads or queries in few words. Pure functions.
+// Short texts for many heads or queries. Pure functions.
 
-/** Rising whole numbers with each run written as its ends: 0–2, 8. @param {number[]} numbers */
+/** Sorted whole numbers, with each run written as its ends: 0–2, 8. @param {number[]} numbers */
 export function runsOf(numbers) {
   const starts = numbers.filter((number) => !numbers.includes(number - 1));
   const ends = numbers.filter((number) => !numbers.includes(number + 1));

@@ -1,4 +1,4 @@
-// A query and keys in the plane, a rule that scores them, and what the softmax makes of the scores.
+// A query and keys in the plane, a rule that scores them, and the weights that the softmax computes.
 
 import { matrixFromFloat32 } from "./attention_math.js";
 import { extentOf } from "./colors.js";
@@ -99,12 +99,12 @@ function scoreTable() {
   };
 }
 
-/** The score of a key at each place of the plane, as a picture under the plane. */
+/** The score of a key at each point of the plane, as a picture under the plane. */
 function scoreMap() {
   const canvas = pixelCanvas();
   const node = element("div", { class: "mha-score-map", "aria-hidden": "true" }, canvas.node);
   /**
-   * @param {Matrix} landscape the row of the lowest y first
+   * @param {Matrix} landscape with the row of the lowest y first
    * @param {import("./number_map.js").Extent} extent
    */
   function draw(landscape, extent) {
@@ -115,8 +115,8 @@ function scoreMap() {
 }
 
 /**
- * The legend of the map, with a line at the score of each key. At a large width d, the coordinates beyond the
- * plane give keys scores that no place of the map has; the legend covers them too.
+ * The legend of the map, with a line at the score of each key. For a large width d, the coordinates beyond the
+ * plane give keys scores that no point of the map has; the legend covers them too.
  */
 function scoreLegend() {
   const scale = colorBar();

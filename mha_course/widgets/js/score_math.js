@@ -1,11 +1,11 @@
-// The mathematics of scores, in float64: the same rules as mha_lib.scores.
+// The mathematics of scores, in float64, by the same rules as mha_lib.scores.
 
 import { dotProductScore, maskedSoftmax, scaledDotProductScore } from "./attention_math.js";
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 /** @typedef {{query: number[], keys: number[][], score: string, d: number, isScaled: boolean}} ScoreState */
 
-export const SCORE_EDGE = 4; // the plane reaches from -4 to 4 in both directions
+export const SCORE_EDGE = 4; // the plane extends from -4 to 4 in both directions
 export const SCORE_SIDE = 33; // rows and columns of the map
 export const SCORE_BILINEAR = [[0.5, -1], [1, 0.5]];
 export const SCORE_ADDITIVE = {
@@ -93,7 +93,7 @@ export function additiveScore(query, key, weights) {
 }
 
 /**
- * -Σ p ln p, in nats; weight 0 adds nothing.
+ * -Σ p ln p, in nats; a weight of 0 adds nothing.
  * @param {Float64Array} weights that sum to 1
  * @returns {number}
  */
@@ -104,7 +104,7 @@ export function entropyOf(weights) {
 /** @param {number[][]} rows */
 const scoreRows = (rows) => rows.map((row) => Float64Array.from(row));
 
-/** The points of the map, row by row, the row of the lowest y first. */
+/** The points of the map, row by row, with the row of the lowest y first. */
 export function scorePlaces() {
   const at = (/** @type {number} */ index) => SCORE_EDGE * ((2 * index) / (SCORE_SIDE - 1) - 1);
   return Array.from({ length: SCORE_SIDE ** 2 }, (_, index) =>
@@ -112,7 +112,7 @@ export function scorePlaces() {
   );
 }
 
-/** The weights of the learned rules at one width. @param {number} d */
+/** The weights of the learned rules for one width. @param {number} d */
 export function scoreWeights(d) {
   const row = (/** @type {number[]} */ start, /** @type {(i: number) => number} */ beyond) =>
     Float64Array.from({ length: d }, (_, i) => (i < 2 ? start[i] : beyond(i)));
@@ -152,8 +152,8 @@ export function computeScore({ query, keys, score, d, isScaled }, learned, extra
 }
 
 /**
- * The score of a key at each point of the plane. The key's coordinates beyond the plane are 0, so the first
- * two are enough; the query's other coordinates only add constants or change a length.
+ * The score of a key at each point of the plane. The key's coordinates beyond the plane are 0, so its first two
+ * are enough; the query's other coordinates only add a constant or change a length.
  * @param {ScoreState} state @param {ReturnType<typeof scoreWeights>} learned
  * @param {Matrix} q the whole query, (1, d)
  * @param {Matrix} places @returns {Matrix} [row][column], the row of the lowest y first

@@ -1,10 +1,10 @@
-// The words of a sentence, their vectors, made by hand or trained, and the six steps of self-attention over
-// them. Pure functions, no DOM.
+// The words of a sentence, their hand-made or trained vectors, and the six steps of self-attention over them.
+// Pure functions, no DOM.
 
 import { attentionPooling, causalMask, dotProductScore, matrixFromFloat32, scaledDotProductScore } from "./attention_math.js";
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
-/** @typedef {{words: number, characters: number}} SentenceLimits how many of each fit into a sentence */
+/** @typedef {{words: number, characters: number}} SentenceLimits the most that a sentence may have of each */
 /** @typedef {Record<"query" | "key" | "value", Matrix>} Projections each (width of x, width of the result) */
 
 /**
@@ -48,8 +48,8 @@ function sixProduct(x, matrix) {
 }
 
 /**
- * Reads the stored model: `vectors` gives the vectors of words at their places, `projections` what turns them
- * into the queries, keys and values of a head.
+ * Reads the stored model: `vectors` returns the vectors of words at their positions, `projections` the matrices
+ * for the queries, keys and values of a head.
  * @param {StoredSentenceModel} stored @param {number} maxWords of a sentence
  */
 export function prepareSentenceModel({ words: known, num_heads: numHeads, embed_dim: embedDim, weights }, maxWords) {
@@ -74,7 +74,7 @@ export function prepareSentenceModel({ words: known, num_heads: numHeads, embed_
 }
 
 /**
- * The products of a dot product, largest first by their size, and the sum of all but the `count` largest.
+ * The products of a dot product, sorted by absolute value, and the sum of all except the `count` largest.
  * @param {ArrayLike<number>} left @param {ArrayLike<number>} right @param {number} count
  */
 export function largestProducts(left, right, count) {

@@ -1,17 +1,17 @@
-// The reader's answers, kept in the browser's local storage under one prefix. Nothing leaves the machine. The
+// The reader's answers, stored in the browser's local storage under one prefix. Nothing leaves the machine. The
 // storage may be missing, blocked, full or damaged; each function then does what it can and never throws.
 //
 // A key is "<widget name>/<id>", where the id is the name that the author gave to the widget.
 
-// One address may serve several books, which then share one storage.
+// An address may serve several books, which then share one storage.
 const COURSE = "mha-course/";
 
-/** The event on the window that follows each change, so that another widget of the page can count again. */
+/** The event on the window after each change, so that other widgets of the page can count again. */
 export const ANSWERS_CHANGED = "mha-answers-changed";
 
 /**
  * @param {string} key
- * @returns {any} the stored value; null if there is none, if there is no storage, or if what is stored is damaged
+ * @returns {any} the stored value; null if there is no value or no storage, or if the value is damaged
  */
 export function recall(key) {
   try {
@@ -22,7 +22,7 @@ export function recall(key) {
 }
 
 /**
- * @param {string} key @param {any} value what JSON can hold; null removes the answer
+ * @param {string} key @param {any} value that JSON supports; null removes the answer
  * @returns {boolean} whether it is stored; false if the storage is missing, blocked or full
  */
 export function remember(key, value) {
@@ -45,20 +45,20 @@ function storedKeys() {
   }
 }
 
-/** @returns {Object<string, any>} all stored answers of this course by key, sorted by key; without damaged ones */
+/** @returns {Object<string, any>} all undamaged answers of this course by key, sorted by key */
 export function everything() {
   const keys = storedKeys().map((key) => key.slice(COURSE.length));
   const answers = keys.sort().map((key) => [key, recall(key)]);
   return Object.fromEntries(answers.filter(([, value]) => value !== null));
 }
 
-/** Removes all answers of this course, also damaged ones, and nothing else. */
+/** Removes all answers of this course, including damaged ones, and nothing else. */
 export function forget() {
   for (const key of storedKeys()) {
     try {
       localStorage.removeItem(key);
     } catch {
-      // Whoever blocks the storage in the middle of this keeps what is left.
+      // If the reader blocks the storage meanwhile, the remaining answers stay.
     }
   }
   dispatchEvent(new Event(ANSWERS_CHANGED));

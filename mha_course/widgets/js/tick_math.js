@@ -14,7 +14,7 @@ export function roundTicks([low, high], count) {
   const fitting = sizes.findIndex((size) => size >= rough * 0.999);
   let step = sizes[fitting] ?? rough;
   let [first, last] = endsWith(step);
-  // A single number would give an axis no scale; the next smaller step gives more of them.
+  // A single number would not give an axis a scale; the next smaller step gives more numbers.
   if (first >= last && fitting > 0) {
     step = sizes[fitting - 1];
     [first, last] = endsWith(step);

@@ -1,5 +1,5 @@
-// The parts of a pre-norm Transformer, as the page computes them: linear layers, norms, attention with gated heads that can
-// remember keys and values, feed-forward layers. Pure functions, no DOM. Weights are float32 numbers that were rounded to
+// The parts of a pre-norm Transformer, as the page computes them: linear layers, norms, feed-forward layers, and attention
+// with gated heads and a cache of keys and values. Pure functions, no DOM. Weights are float32 numbers that were rounded to
 // 8 bits, and sums are float64, as in the model that Python compares with.
 
 import {
@@ -23,7 +23,7 @@ const NORM_EPSILON = 1e-5; // of torch's layer norms
  * @property {(string | number)[][]} shapes name and sizes of each parameter
  * @property {string} int8 the matrices, a signed byte for each number, in base64
  * @property {string} float32 in base64: for each matrix the scales of its rows, for each vector its numbers
- * @property {number} error how far rounding moved the weights: root mean square, relative to that of the weights
+ * @property {number} error of rounding the weights: root mean square, relative to that of the weights
  */
 
 /** @typedef {{data: Float64Array, rows: number, columns: number}} Weight */
@@ -35,7 +35,7 @@ const NORM_EPSILON = 1e-5; // of torch's layer norms
 /** @typedef {{keys: Matrix[], values: Matrix[]}} Remembered by head */
 
 /**
- * The parameters of a stored model, from 8 bits to float32 exactly as Python computes them.
+ * The parameters of a stored model, converted from 8 bits to float32 exactly as in Python.
  * @param {StoredModel} stored
  */
 function unpackParameters({ shapes, int8, float32 }) {
@@ -59,7 +59,7 @@ function unpackParameters({ shapes, int8, float32 }) {
 }
 
 /**
- * What makes the parts of a stored model.
+ * Functions that build the parts of a stored model.
  * @param {StoredModel} stored
  */
 export function unpackParts(stored) {
@@ -102,7 +102,7 @@ export function applyLinear(x, { weight: { data, rows, columns }, bias }) {
   for (let y = 0; y < x.length; y++) {
     const [row, own] = [x[y], result[y]];
     let out = 0;
-    // Four outputs at a time read the row once, and their sums do not wait for each other.
+    // With four outputs at a time, each row is read only once, and the sums do not wait for each other.
     for (; out + 3 < rows; out += 4) {
       let [a, b, c, d] = bias ? [bias[out], bias[out + 1], bias[out + 2], bias[out + 3]] : [0, 0, 0, 0];
       const first = out * columns;

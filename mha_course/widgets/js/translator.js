@@ -1,5 +1,5 @@
-// A whole Transformer in the page: a reader types a date, the encoder reads it, the decoder writes it as ISO 8601 does, one
-// character after the other, and every weight of attention on the way can be seen. Heads can be switched off.
+// A whole Transformer in the page. A reader types a date, the encoder reads it, and the decoder writes it in ISO 8601, one
+// character after the other. The reader can see every attention weight on the way, and switch heads off.
 
 import { headColor, inkOn, viridis } from "./colors.js";
 import { formatNumber } from "./format.js";
@@ -50,13 +50,13 @@ const KINDS = [
   { title: "Cross", about: "the answer reads letters" },
 ];
 
-/** Throws a RangeError if no model has so many heads; the number of gates follows. @param {Frame} frame */
+/** Throws a RangeError if no model has this many heads, which fixes the number of gates. @param {Frame} frame */
 function checkTranslator(frame) {
   const counts = frame.get("head_counts");
   frame.insist(counts.includes(frame.get("num_heads")), "num_heads", `be one of ${counts.join(", ")}`);
 }
 
-/** The settings, for a model that is there. @param {Frame} frame @param {TranslatorModel} model */
+/** The settings for a model that has been loaded. @param {Frame} frame @param {TranslatorModel} model */
 function readTranslator(frame, model) {
   /** @type {DateTask} */
   const task = frame.get("task");
@@ -86,12 +86,12 @@ function readTranslator(frame, model) {
   };
 }
 
-/** @param {string} symbol @returns {string} how a symbol of the answer looks in a cell */
+/** @param {string} symbol @returns {string} a symbol of the answer as shown in a cell */
 function symbolSign(symbol) {
   return { "[start]": "▷", "[end]": "■" }[symbol] ?? symbol;
 }
 
-/** @param {string} symbol @returns {string} how a symbol of the answer is told */
+/** @param {string} symbol @returns {string} a symbol of the answer as written in a sentence */
 function symbolName(symbol) {
   return { "[start]": "the start", "[end]": "the end" }[symbol] ?? `“${symbol}”`;
 }
@@ -105,7 +105,7 @@ const letterSign = (letter) => (letter === " " ? "␣" : letter);
 // Models
 
 /**
- * Loads a script that hands one model over, as a page may do that was opened from disk.
+ * Loads a script that hands over a model, which works even for a page that was opened from disk.
  * @param {string} address @param {string} name of the file, which the script repeats
  * @returns {Promise<import("./transformer_math.js").StoredModel>}
  */
@@ -124,15 +124,15 @@ function loadModelFile(address, name) {
       else reject(new Error(`the file ${name} is ${fault}`));
     };
     addEventListener("mha-file", hear);
-    script.addEventListener("load", () => end("damaged")); // it came, and handed over nothing
+    script.addEventListener("load", () => end("damaged")); // the script ran and handed over nothing
     script.addEventListener("error", () => end("missing"));
     document.head.append(script);
   });
 }
 
 /**
- * The models that the view has had. One that it lacks comes from Python, or where there is none, from a file beside the
- * page, of which the page's loader knows the folder.
+ * The models that the view has received. A missing one comes from Python or, without Python, from a file beside the page,
+ * in a folder that the page's loader gives.
  * @param {Frame} frame
  */
 function modelSource(frame) {
@@ -147,7 +147,7 @@ function modelSource(frame) {
   async function load(numHeads) {
     const name = frame.get("files")[numHeads];
     const address = new URL(name, frame.get("_static"));
-    if (tries > 0) address.search = `try=${tries}`; // the browser may keep a file that came damaged
+    if (tries > 0) address.search = `try=${tries}`; // the browser may have cached a damaged file
     loading.add(numHeads);
     try {
       const stored = await loadModelFile(address.href, name);
@@ -186,7 +186,7 @@ function modelSource(frame) {
 }
 
 /**
- * What stands in place of the results of a missing model.
+ * The message in place of the results of a missing model.
  * @param {Frame} frame @param {() => void} onAgain
  */
 function modelNotice(frame, onAgain) {
@@ -227,7 +227,7 @@ function dateField(frame) {
 
   /** @param {string} text */
   function draw(text) {
-    // The field changes only with the text: a reader who is typing has it in the field already.
+    // The field is set only when the text changes. While the reader types, it already contains the text.
     if (text === drawn) return;
     drawn = text;
     field.draw(text);
@@ -235,7 +235,7 @@ function dateField(frame) {
   return { node: element("div", { class: "mha-date" }, ...field.nodes, examples), draw };
 }
 
-/** Buttons that lead through the answer, character by character, or play it. @param {Frame} frame */
+/** Buttons that step through the answer, character by character, or play it. @param {Frame} frame */
 function stepPlayer(frame) {
   const back = element("button", { type: "button", text: "← Back" });
   const play = element("button", { type: "button", class: "mha-play" });
@@ -245,7 +245,7 @@ function stepPlayer(frame) {
   const node = element("div", { class: "mha-player" }, buttons, told);
   let timer = 0;
   let [current, last] = [0, 0];
-  /** What the player expects to see; where anything else is seen, the reader has taken over. */
+  /** The state that the player expects; if the state differs, the reader has taken over. */
   let expected = "";
   let others = "";
 
@@ -278,7 +278,7 @@ function stepPlayer(frame) {
 
   /**
    * @param {number} step @param {number} count @param {string} text what happens at this step
-   * @param {string} settings all that the player leaves alone
+   * @param {string} settings that the player does not change
    */
   function draw(step, count, text, settings) {
     [current, last, others] = [step, count - 1, settings];
@@ -294,7 +294,7 @@ function stepPlayer(frame) {
 // What is read and written
 
 /**
- * A cell with a sign and, where it is read, the weight as a colour and a number.
+ * A cell with a character and, if the character is read, the weight as a colour and a number.
  * @param {string} tag @param {Object<string, any>} [attributes]
  */
 function readCell(tag, attributes = {}) {
@@ -302,7 +302,7 @@ function readCell(tag, attributes = {}) {
   const number = element("span", { class: "mha-weight" });
   const node = element(tag, { class: "mha-cell", ...attributes }, sign, number);
 
-  /** @param {string} text @param {number | undefined} weight nothing where the cell is not read */
+  /** @param {string} text @param {number | undefined} weight undefined if the cell is not read */
   function draw(text, weight) {
     sign.textContent = text;
     node.classList.toggle("mha-read", weight !== undefined);
@@ -322,7 +322,7 @@ function readCell(tag, attributes = {}) {
 }
 
 /**
- * The letters, each with how much it is read. In the encoder a click on a letter shows what this letter reads.
+ * The letters, each with its weight. In the encoder, a click on a letter shows which letters it reads.
  * @param {Frame} frame
  */
 function letterStrip(frame) {
@@ -352,7 +352,7 @@ function letterStrip(frame) {
   return { node: strip, draw };
 }
 
-/** The answer, a button for each character, which leads to the step that writes it. @param {Frame} frame */
+/** The answer, with a button for each character that leads to the step that writes it. @param {Frame} frame */
 function answerStrip(frame) {
   const start = readCell("span");
   const strip = element("div", { class: "mha-strip mha-answer", role: "group", "aria-label": "The answer" }, start.node);
@@ -388,7 +388,7 @@ function answerStrip(frame) {
   return { node: strip, draw };
 }
 
-/** What can be said about the answer without knowing the right one. */
+/** A verdict on the answer that does not need the right one. */
 function verdictLine() {
   const node = element("p", { class: "mha-verdict" });
 
@@ -406,7 +406,7 @@ function verdictLine() {
   return { node, draw };
 }
 
-/** The answers with their probabilities: that of greedy decoding, or all of the beam. */
+/** The answers with their probabilities, either that of greedy decoding or all of the beam. */
 function answerList() {
   const title = element("p", { class: "mha-title" });
   const list = element("ol", { class: "mha-answers" });
@@ -429,7 +429,7 @@ function answerList() {
 
 // Maps
 
-/** The map of the chosen head, large. @param {Frame} frame */
+/** The large map of the chosen head. @param {Frame} frame */
 function chosenMap(frame) {
   const title = element("p", { class: "mha-title mha-of-head" });
   const map = sizedMap(frame, { name: "weights", rows: "queries", columns: "keys" });
@@ -467,8 +467,8 @@ function chosenMap(frame) {
 // The count
 
 /**
- * How many held-out dates the model answers right with the heads that are on, counted in pieces between which the page
- * can do something else.
+ * The number of held-out dates that the model answers correctly with the heads that are on, counted in chunks between
+ * which the page can do other work.
  * @param {Frame} frame
  */
 function rightCounter(frame) {
@@ -539,8 +539,8 @@ function rightCounter(frame) {
 // The whole
 
 /**
- * A translation, computed again only where the text, the gates or the beam has changed since the model was last
- * asked: whoever goes to and fro between the numbers of heads waits for none twice.
+ * A translation, computed again only if the text, the gates or the beam has changed since the last translation of the
+ * same model, so that a reader who switches between numbers of heads never waits twice.
  */
 function translationComputer() {
   /** @type {WeakMap<TranslatorModel, {key: string, found: Translation}>} */
@@ -556,7 +556,7 @@ function translationComputer() {
 }
 
 /**
- * What the page shows of a translation in a state.
+ * The parts of a translation that the page shows in a state.
  * @param {TranslatorState} state @param {Translation} found @returns {TranslatorView}
  */
 function viewTranslation(state, found) {
@@ -620,7 +620,7 @@ function buildTranslator(frame) {
 
   /**
    * @param {TranslatorView} view @param {ReturnType<typeof runnersUp>} chances
-   * @param {number} [error] by which rounding has changed the weights
+   * @param {number} [error] of rounding the weights
    */
   function drawDetails(view, chances, error) {
     const { symbols } = view.state.task;

@@ -1,5 +1,5 @@
-// A complete Transformer that reads a written date and writes it as ISO 8601 does: embeddings, positions, encoder, decoder
-// with a cache of keys and values, greedy and beam decoding. Pure functions, no DOM. Weights are float32 numbers that were
+// A complete Transformer that reads a written date and writes it in ISO 8601: embeddings, positions, encoder, decoder with
+// a cache of keys and values, greedy and beam decoding. Pure functions, no DOM. Weights are float32 numbers that were
 // rounded to 8 bits, and sums are float64, as in the model that Python compares with.
 
 import { zeroMatrix } from "./attention_math.js";
@@ -23,18 +23,18 @@ import {
 export const ATTENTIONS = ["encoder", "decoder", "cross"]; // the order of their gates
 
 const POSITION_BASE = 10_000;
-// What Python's str.split() takes for a space; JavaScript has other rules.
+// The characters that Python's str.split() treats as spaces; JavaScript's rules differ.
 const DATE_SPACES = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/u;
 
 /**
- * What the model reads and writes. A letter's token is its place in `letters`, counted from 1.
+ * The characters that the model reads and writes. A letter's token is its index in `letters`, counted from 1.
  * @typedef {object} DateTask
  * @property {string} letters
  * @property {string[]} symbols
  * @property {number} start
  * @property {number} end
- * @property {number} source_length at most so many letters
- * @property {number} target_length at most so many tokens of an answer
+ * @property {number} source_length the greatest number of letters
+ * @property {number} target_length the greatest number of tokens of an answer
  */
 
 /**
@@ -52,11 +52,11 @@ const DATE_SPACES = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202
 /** @typedef {Float64Array[][]} HeadRows by layer and head, the weights of one query */
 /** @typedef {{logits: Float64Array, decoder: HeadRows, cross: HeadRows}} DateStep */
 /** @typedef {{states: Matrix, maps: Matrix[][]}} DateMemory the encoder's states, and its weights by layer and head */
-/** @typedef {{length: number, blocks: {self: Remembered, cross: Remembered}[]}} Decoding what decoding remembers */
+/** @typedef {{length: number, blocks: {self: Remembered, cross: Remembered}[]}} Decoding the cache of a decoder */
 
 // Texts
 
-/** A text as the model reads it, as mha_course.data.dates.normalize_date makes it. @param {string} text */
+/** A text in the form that the model reads, as from mha_course.data.dates.normalize_date. @param {string} text */
 export function normalizeDate(text) {
   const parts = text.normalize("NFKC").toLowerCase().split(DATE_SPACES);
   return parts.filter((part) => part !== "").join(" ");
@@ -94,7 +94,7 @@ export function dateText(tokens, { symbols, end }) {
 }
 
 /**
- * Why an answer is no day of the calendar, as a sentence's end; empty if it is one.
+ * Why an answer is not a day of the calendar, as the end of a sentence; empty if it is one.
  * @param {string} answer
  */
 export function calendarFault(answer) {
@@ -108,8 +108,8 @@ export function calendarFault(answer) {
 }
 
 /**
- * What an answer contradicts in the text that it answers, as a sentence; empty where nothing can be seen. Nobody checks
- * the names of months here, which is what the model is for.
+ * How an answer contradicts its text, as a sentence; empty if no contradiction is found. The names of months are not
+ * checked here, because reading them is the task of the model.
  * @param {string} text @param {string} answer a day of the calendar
  */
 export function dateDoubt(text, answer) {
@@ -188,7 +188,7 @@ export function startDecoding({ decoder, numHeads }, { states }) {
 }
 
 /**
- * A copy that can go on by itself. The projected memory, which never changes, is shared.
+ * A copy that can continue independently. The projected memory never changes and is shared.
  * @param {Decoding} decoding @returns {Decoding}
  */
 function copyDecoding({ length, blocks }) {
@@ -200,8 +200,8 @@ function copyDecoding({ length, blocks }) {
 }
 
 /**
- * Takes one more token in and predicts the next; only this token is computed, the others are in the cache.
- * @param {TranslatorModel} model @param {Decoding} decoding the cache, which grows by the token
+ * Reads one more token and predicts the next. Only this token is computed; the others are in the cache.
+ * @param {TranslatorModel} model @param {Decoding} decoding the cache, to which the token is added
  * @param {number} token @param {Gates} gates @returns {DateStep}
  */
 export function decodeNext({ decoder, target, output, numHeads }, decoding, token, gates) {
@@ -246,7 +246,7 @@ function placeOfHighest(numbers) {
 }
 
 /**
- * Writes an answer, at each step the most probable token, or the given tokens.
+ * Writes an answer from the most probable token at each step, or from the given tokens.
  * @param {TranslatorModel} model @param {DateMemory} memory @param {Gates} gates @param {DateTask} task
  * @param {readonly number[]} [given]
  */
@@ -268,7 +268,7 @@ export function writeAnswer(model, memory, gates, { start, end, target_length: m
 }
 
 /**
- * The most probable answers among those that a beam keeps, as mha_lib.seq2seq.beam_decode finds them.
+ * The most probable answers that beam search finds, as in mha_lib.generation.beam_decode.
  * @param {TranslatorModel} model @param {DateMemory} memory @param {Gates} gates @param {DateTask} task
  * @param {number} beamSize @returns {{tokens: number[], logProb: number}[]} the most probable first
  */
@@ -287,14 +287,14 @@ export function beamAnswers(model, memory, gates, { start, end, target_length: m
     beam = candidates
       .sort((a, b) => b.logProb - a.logProb)
       .slice(0, beamSize)
-      // Answers with the same beginning must not share what they remember from here on.
+      // From here on, answers with the same beginning must not share their caches.
       .map((answer) => ({ ...answer, decoding: copyDecoding(answer.decoding) }));
   }
   return beam.map(({ tokens, logProb }) => ({ tokens, logProb }));
 }
 
 /**
- * The weights of all queries, by attention, layer and head. A token of the answer cannot see later ones: 0.
+ * The weights of all queries, by attention, layer and head; 0 for later tokens, which an answer's token cannot see.
  * @param {DateMemory} memory @param {readonly DateStep[]} steps @returns {Matrix[][][]}
  */
 export function collectMaps({ maps, states }, steps) {
@@ -310,7 +310,7 @@ export function collectMaps({ maps, states }, steps) {
 }
 
 /**
- * Everything about one date: what the page shows.
+ * Everything that the page shows about one date.
  * @param {TranslatorModel} model @param {DateTask} task
  * @param {{text: string, gates: Gates, beamSize: number}} state
  */

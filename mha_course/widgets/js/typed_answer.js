@@ -1,5 +1,5 @@
-// A question whose answer the reader types. What cannot be read is asked for again; a wrong answer is told why;
-// hints open one at a time, and the solution after one attempt or after the last hint.
+// A question whose answer the reader types. If the answer cannot be read, the page asks again; if it is wrong, the page
+// says why. Hints open one at a time, and the solution opens after one attempt or after the last hint.
 
 import { countOf } from "./format.js";
 import { element, inlineText, mark, widget } from "./frame.js";
@@ -36,8 +36,8 @@ function checkState(question, { attempts, typed, opened, solution_shown }) {
 }
 
 /**
- * Puts the state that the browser has kept into an untouched widget, and returns a function that keeps a state.
- * It belongs to the text of the question: where the author has rewritten it, the state is forgotten.
+ * Puts the state that the browser has stored into an untouched widget, and returns a function that stores a state.
+ * If the author has rewritten the question since, the state is discarded.
  * @param {Frame} frame @param {Question} question
  */
 function buildMemory(frame, question) {
@@ -51,7 +51,7 @@ function buildMemory(frame, question) {
     try {
       if (stored?.question === question.text) frame.set(checkState(question, stored));
     } catch {
-      // What is stored is damaged, and the reader starts afresh.
+      // The stored state is damaged, so the reader starts again.
     }
   }
 
@@ -63,7 +63,7 @@ function buildMemory(frame, question) {
   };
 }
 
-/** What the reader types, with a unit and the button that checks it. @param {Question} question */
+/** The input field, with a unit and the button that checks the answer. @param {Question} question */
 function buildInput(question) {
   const expected = question.is_shape ? EXPECTED.shape : EXPECTED.number;
   const near = question.tolerance >= 1e-6 ? ` Up to ${+(100 * question.tolerance).toPrecision(3)} % off counts as right.` : "";
@@ -176,7 +176,7 @@ function build(frame) {
       return;
     }
     const before = frame.get("attempts");
-    // Who checks the same answer twice has made one attempt.
+    // Checking the same answer twice counts as one attempt.
     const isNew = JSON.stringify(before.at(-1)) !== JSON.stringify(reading.value);
     const attempts = isNew ? [...before, reading.value] : before;
     frame.set({ attempts, typed: input.value.trim() });
@@ -187,7 +187,7 @@ function build(frame) {
   frame.listen(input, "keydown", (event) => {
     if (event.key === "Enter" && !event.isComposing) answer();
   });
-  // The feedback belongs to the answer that was checked, so it disappears while another one is typed.
+  // The feedback belongs to the answer that was checked, so it disappears while the reader types a different one.
   frame.listen(input, "input", () => show("", ""));
 
   /** @type {string | null} */

@@ -1,12 +1,12 @@
-// Reads what a reader types as a number or a shape, and says how a wrong one differs from the answer.
+// Reads a typed text as a number or a shape, and says how a wrong one differs from the answer.
 
 import { countOf } from "./format.js";
 
 /** @typedef {number | number[]} Value a number, or the sizes of a shape */
 
 /**
- * What Python declares. `tolerance` is relative; `percent` says what a % sign means: the unit, a hundredth, or
- * nothing that can be read. `shown` is the answer as the page writes it.
+ * A question as Python declares it. `tolerance` is relative; `percent` says whether a % sign is the unit, means a
+ * hundredth, or cannot be read. `shown` is the answer as the page writes it.
  * @typedef {object} Question
  * @property {string} text
  * @property {boolean} is_shape
@@ -22,20 +22,20 @@ import { countOf } from "./format.js";
 
 /** @typedef {{value: Value} | {problem: string}} Reading a value, or a sentence that says what is expected */
 
-/** What a text may look like, for the sentences that ask for it. */
+/** Examples of valid texts, for the sentences that ask for one. */
 export const EXPECTED = {
   number: "a number, such as 0.25, 1/4, 1e-3, 12,288 or 2^10",
   shape: "the sizes of all axes, such as (2, 3, 5) or 2 × 3 × 5",
 };
 
-// Groups of three digits have one kind of separator, and none begins with 0: 0,333 would be a decimal comma.
+// Groups of three digits have one kind of separator, and a group after a leading 0 would be decimals: 0,333.
 const GROUPED = String.raw`[1-9]\d{0,2}(?:(?: \d{3})+|(?:,\d{3})+|(?:_\d{3})+)`;
 const PLAIN = String.raw`(?:(?:${GROUPED}|\d+)(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?`;
 const FACTOR = new RegExp(String.raw`^(${PLAIN})(?: ?\^ ?(?:([+-]?${PLAIN})|\( ?([+-]?${PLAIN}) ?\)))? ?`);
 const DECIMAL_COMMA = /^[+-]?\d+,\d+ ?%?$/;
 
 /**
- * Writes signs and spaces that a keyboard or a page offers in one way: minus, times, powers, several spaces.
+ * Normalises signs and spaces that can be typed in several ways: minus, times, powers, repeated spaces.
  * @param {string} text
  */
 function normalise(text) {
@@ -47,7 +47,7 @@ function normalise(text) {
 const toNumber = (text) => Number(text.replace(/[ ,_]/g, ""));
 
 /**
- * A power; with a whole exponent by multiplication, because `Math.pow(10, -5)` is not 1e-5 in every browser.
+ * A power. Whole exponents use multiplication, because `Math.pow(10, -5)` is not 1e-5 in every browser.
  * @param {number} base @param {number} exponent
  */
 function power(base, exponent) {
@@ -60,7 +60,7 @@ function power(base, exponent) {
 /**
  * The value of a product or quotient of numbers and powers, such as 3 * 2^10 / 7.
  * @param {string} text normalised
- * @returns {number} NaN if the text is something else
+ * @returns {number} NaN if the text is anything else
  */
 function evaluate(text) {
   const sign = text[0] === "-" ? -1 : 1;
@@ -121,13 +121,13 @@ export function readAnswer(question, text) {
 }
 
 /**
- * How far a value is from another, in tolerances: up to 1 they count as equal.
+ * The distance between two values in tolerances; up to 1, they count as equal.
  * @param {Value} value @param {Value} other @param {number} tolerance relative to the other
  */
 function distance(value, other, tolerance) {
   if (typeof value === "number" && typeof other === "number") {
     if (value === other) return 0;
-    // A little more, so that 0.33 lies within 10 % of 0.3.
+    // Allow a little more, so that 0.33 is within 10 % of 0.3.
     return Math.abs(value - other) / (Math.abs(other) * tolerance * (1 + 1e-9));
   }
   return String(value) === String(other) ? 0 : Infinity;
@@ -140,7 +140,7 @@ function namesOf(axes) {
 }
 
 /**
- * How a shape differs from the right one, without the sizes that are right.
+ * How a shape differs from the correct one, without giving the correct sizes away.
  * @param {number[]} value @param {number[]} answer
  */
 function compareShapes(value, answer) {
@@ -156,7 +156,7 @@ function compareShapes(value, answer) {
 
 /**
  * @param {Question} question @param {Value} value
- * @returns {{isRight: boolean, why: string}} for a wrong value the author's sentence, or else how it differs
+ * @returns {{isRight: boolean, why: string}} for a wrong value, the author's sentence or, without one, how it differs
  */
 export function judge(question, value) {
   const { answer, tolerance, known } = question;

@@ -1,5 +1,5 @@
-// Long vectors as rows of coloured cells: red is positive, blue negative, white zero. Each vector is one
-// element, so that a page can hold many.
+// Long vectors as rows of coloured cells: red is positive, blue is negative, white is zero. Each vector is a single
+// element, so that a page can have many.
 
 import { colorOf, extentOf, scaleGradient } from "./colors.js";
 import { formatNumber } from "./format.js";
@@ -9,7 +9,7 @@ import { element, mark } from "./frame.js";
 /** @typedef {{title: string, role: string, name?: string}} StripGroup the page stores the numbers under `name` */
 
 /**
- * @param {ArrayLike<number>} numbers @param {number} most the number of the darkest red
+ * @param {ArrayLike<number>} numbers @param {number} most the number with the darkest red
  * @returns {string} a CSS gradient with one even cell for each number
  */
 function stripGradient(numbers, most) {
@@ -21,7 +21,7 @@ function stripGradient(numbers, most) {
 }
 
 /**
- * The largest absolute value in some tables, for their common colours.
+ * The largest absolute value in some tables, for their common colour scale.
  * @param {import("./attention_math.js").Matrix[]} tables
  */
 export function mostOf(tables) {
@@ -31,7 +31,7 @@ export function mostOf(tables) {
 /**
  * One vector.
  * @param {ArrayLike<number>} numbers @param {number} most
- * @param {string} label what it is, for screen readers
+ * @param {string} label for screen readers
  * @param {string} [name] under which the page stores the numbers
  */
 export function vectorStrip(numbers, most, label, name) {
@@ -43,7 +43,7 @@ export function vectorStrip(numbers, most, label, name) {
 }
 
 /**
- * A table of vectors, one row per token and one strip per group. Below it stands the number under the pointer.
+ * A table of vectors, one row per token and one strip per group. The number under the pointer is shown below.
  * @param {Frame} frame @param {string} label @param {StripGroup[]} groups
  */
 export function stripTable(frame, label, groups) {
@@ -78,7 +78,7 @@ export function stripTable(frame, label, groups) {
   rest();
 
   /**
-   * @param {readonly string[]} tokens no token at all empties the table
+   * @param {readonly string[]} tokens if there are none, the table is empty
    * @param {import("./attention_math.js").Matrix[]} tables one for each group
    * @param {{chosen?: number, sum?: ArrayLike<number>}} [how] `chosen` is the highlighted row, `sum` a last row
    *   below a rule

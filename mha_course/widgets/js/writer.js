@@ -8,7 +8,7 @@ import { headGallery } from "./head_gallery.js";
 import { colorBar } from "./number_map.js";
 import { bars, slider } from "./parts.js";
 import { sizedMap } from "./pixel_map.js";
-import { textField } from "./text_field.js";
+import { textBox, textField } from "./text_field.js";
 import { drawToken, nextChances, numberAt, readingMaps, readText, textProblem, unpackWriter } from "./writer_math.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
@@ -88,9 +88,7 @@ function viewText(state) {
 /** The text: what the model no longer sees is faint, what it has written is bold. */
 function writtenText() {
   const parts = ["mha-unseen-prompt", "", "mha-unseen-written", "mha-written"].map((name) => element("span", { class: name }));
-  const text = element("p", {}, ...parts);
-  // The scrolling element can take the focus, so that a long text can be read with the keyboard.
-  const node = element("div", { class: "mha-text", tabindex: 0, role: "group", "aria-label": "The text" }, text);
+  const node = textBox("The text", ...parts);
   let drawn = "";
 
   /** @param {WriterView} view */

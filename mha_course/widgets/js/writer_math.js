@@ -2,6 +2,7 @@
 // of the next one. Pure functions, no DOM.
 
 import { causalMask, maskedSoftmax, zeroMatrix } from "./attention_math.js";
+import { randomNumbers } from "./random_math.js";
 import { addAttention, addFeedForward, applyLinear, applyNorm, remember, unpackParts } from "./transformer_math.js";
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
@@ -128,15 +129,9 @@ export function nextChances(logits, temperature, topK) {
   return Array.from(chances, (probability, token) => ({ token, probability })).sort((a, b) => b.probability - a.probability);
 }
 
-/**
- * The random number of a place in the text, from 0 to 1, without 1: one step of mulberry32, by Tommy Ettinger.
- * @param {number} seed @param {number} place
- */
+/** The random number of a place in the text, from 0 to 1, without 1. @param {number} seed @param {number} place */
 export function numberAt(seed, place) {
-  const counter = (Math.imul(seed, 0x9e3779b1) + Math.imul(place, 0x85ebca6b) + 0x6d2b79f5) | 0;
-  let bits = Math.imul(counter ^ (counter >>> 15), counter | 1);
-  bits ^= bits + Math.imul(bits ^ (bits >>> 7), bits | 61);
-  return ((bits ^ (bits >>> 14)) >>> 0) / 2 ** 32;
+  return randomNumbers(seed, place).uniform();
 }
 
 /**

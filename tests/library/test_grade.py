@@ -1,0 +1,210 @@
+"""A class is graded: each exercise is right, wrong with its cause, or missing, whatever a submission does."""
+
+import json
+
+import nbformat
+import pytest
+from exercise_cells import CHAPTERS, cells_of, checker_of, pieces_of
+
+from mha_course import grade
+from mha_course.grade import main
+
+PAGE = pieces_of("03_multi_head_attention")
+IMPORTS = """
+import torch
+from mha_course.built import my_masked_softmax, my_attention
+from mha_course.exercises import (
+    check_attention, check_causal_mask, check_head_dim, check_lens_mask, check_merge_heads, check_my_pooling,
+    check_split_heads, check_triangle, solution)
+"""
+RIGHT = """
+def my_causal_mask(q_len, k_len=None):
+    k_len = k_len or q_len
+    return torch.ones(q_len, k_len).tril(k_len - q_len).bool()
+"""
+CHECK = "check_causal_mask(my_causal_mask)"
+
+
+def write(path, *cells):
+    """A notebook of these cells, or a program."""
+    if path.suffix == ".py":
+        path.write_text("\n".join(cells), encoding="utf-8")
+    else:
+        made = [nbformat.v4.new_code_cell(cell) for cell in cells]
+        nbformat.write(
+            nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Title"), *made]), path
+        )
+    return path
+
+
+def test_each_exercise_is_right_or_wrong_with_its_cause_or_missing(tmp_path):
+    wrong = "def split_heads(x, num_heads):\n    return x.view(*x.shape[:2], num_heads, -1)"
+    fails = "1 / 0\ndef my_head_dim(*sizes):\n    return 7"
+    cells = [
+        IMPORTS, "%precision 3", RIGHT, f"%%time\nprint({CHECK})",
+        *(PAGE["merge_heads"][part].source for part in ("stub", "check", "solution")),
+        wrong, *(PAGE["split_heads"][part].source for part in ("check", "solution", "check")),
+        "check_attention(my_attention)", "check_triangle(my_triangle)", fails, "check_head_dim(my_head_dim)",
+        "def my_lens_mask(lens, k_len)\n    return 1", "check_lens_mask(my_lens_mask)",
+        "def asserted(q_len, k_len):\n    return my_causal_mask(q_len, k_len)",
+        "assert check_triangle(asserted)",
+    ]  # fmt: skip
+    found = grade.grade(write(tmp_path / "a.ipynb", *cells))
+    assert found.troubles == []
+    assert {name[6:-1].partition("(")[2]: state for name, (state, _) in found.results.items()} == {
+        "my_causal_mask": "right", "merge_heads": "missing", "split_heads": "wrong",
+        "my_attention": "missing", "my_triangle": "missing", "my_head_dim": "missing",
+        "my_lens_mask": "missing",
+    }  # fmt: skip
+    lines = found.as_text().splitlines()
+    assert lines[:3] == [
+        f"{tmp_path / 'a.ipynb'}: 1 of 7 right",
+        "  right    check_causal_mask(my_causal_mask)",
+        "  missing  check_merge_heads(merge_heads): the stub is not filled in",
+    ]
+    assert lines[3].startswith("  wrong    check_split_heads(split_heads): ") and "axis" in lines[3], lines[3]
+    assert lines[4:7] == [
+        "  missing  check_attention(my_attention): only the course's own is there",
+        "  missing  check_triangle(my_triangle): NameError: name 'my_triangle' is not defined",
+        "  missing  check_head_dim(my_head_dim): its cell raises ZeroDivisionError: division by zero",
+    ]
+    assert lines[7].startswith(
+        "  missing  check_lens_mask(my_lens_mask): its cell raises SyntaxError: expected ':'"
+    )
+
+
+@pytest.mark.parametrize("path", sorted(CHAPTERS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_every_exercise_of_a_page_counts(path):
+    exercises = [*pieces_of(path.stem).values(), *cells_of(path.stem).values()]
+    calls = [call for _, call in grade._checks_in(grade._cells(path))]
+    assert {call.partition("(")[0] for call in calls} == {checker_of(exercise)[0] for exercise in exercises}
+    assert len(calls) == len(exercises)
+
+
+LOOKED_AT = {
+    "open('../mine.txt', 'w')": "write {parent}/mine.txt",
+    "import os; os.remove({kept!r})": "write {kept}",
+    "import shutil, os; shutil.rmtree(os.path.dirname({kept!r}))": "write {folder}",
+    "import os; os.rename({kept!r}, 'here')": "write {kept}",
+    "import os; os.open({kept!r}, os.O_RDWR | os.O_TRUNC)": "write {kept}",
+    "!touch program.txt": "start another program",
+    "import subprocess; subprocess.run(['touch', {kept!r}])": "start another program",
+    "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9')": "use the network",
+}
+
+
+def test_what_has_effects_elsewhere_is_refused_and_said(tmp_path):
+    kept = tmp_path / "kept" / "file.txt"
+    kept.parent.mkdir()
+    kept.write_text("kept")
+    harmless = "from pathlib import Path\nPath('a.txt').write_text('b')\nPath('a.txt').unlink()"
+    harmless += f"\nimport tempfile\ntempfile.TemporaryFile()\nassert open({str(kept)!r}).read() == 'kept'"
+    cells = [cell.format(kept=str(kept)) for cell in LOOKED_AT]
+    checked = [RIGHT, CHECK]
+    found = grade.grade(write(tmp_path / "a.ipynb", IMPORTS, harmless, *cells, *checked))
+    assert kept.read_text() == "kept"
+    assert found.results[CHECK][0] == "right"
+    assert [trouble.partition(" tried to ")[0] for trouble in found.troubles] == [
+        f"Code cell {number}" for number in range(3, 3 + len(cells))
+    ]
+    for trouble, said in zip(found.troubles, LOOKED_AT.values(), strict=True):
+        said = said.format(kept=kept, folder=kept.parent, parent="\0").partition("\0")
+        assert trouble.endswith(f"{said[0]}{said[2]}: refused.") or all(part in trouble for part in said[::2])
+
+
+def test_one_that_cannot_be_graded_does_not_stop_the_others(tmp_path, capsys):
+    (tmp_path / "text.ipynb").write_text("Dear teacher")
+    (tmp_path / "list.ipynb").write_text("[1, 2]")
+    (tmp_path / "old.ipynb").write_text('{"worksheets": []}')
+    (tmp_path / "bytes.ipynb").write_bytes(b"\xff\xfe")
+    names = "text list old bytes absent empty ends broken.py good".split()
+    paths = [tmp_path / (name if "." in name else f"{name}.ipynb") for name in names]
+    write(paths[5], "1 + 1")
+    write(paths[6], IMPORTS, RIGHT, CHECK, "import os\nos._exit(3)", "check_triangle(my_causal_mask)")
+    write(paths[7], "def f(:")
+    write(
+        paths[8],
+        IMPORTS,
+        RIGHT,
+        CHECK,
+        "import sys\nsys.exit(3)",
+        "def my_triangle(*_):\n    ...\ncheck_triangle(my_triangle)",
+    )
+    assert main(["--json", *map(str, paths)]) == 1
+    graded = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["extra_data"]["submission"] for one in graded] == list(map(str, paths))
+    said = [one["output"] for one in graded]
+    assert [one.startswith("It cannot be read: ") for one in said] == [True] * 5 + [False, False, True, False]
+    assert said[1] == said[2] == "It cannot be read: it is not a notebook."
+    assert said[5] == "It calls no checker, so there is nothing to grade."
+    assert said[6] == "It ended with status 3: code cell 4 was running."
+    assert said[8] == ""
+    tests = graded[8]["tests"]
+    assert tests == [
+        {"name": CHECK, "score": 1, "max_score": 1, "status": "passed",
+         "output": tests[0]["output"], "tags": ["right"]},
+        {"name": "check_triangle(my_triangle)", "score": 0, "max_score": 1, "status": "failed",
+         "output": "the stub is not filled in", "tags": ["missing"]},
+    ]  # fmt: skip
+    # What was judged before the end counts.
+    assert [(test["score"], test["output"]) for test in graded[6]["tests"]][1:] == [(0, "it was not reached")]
+    assert graded[6]["tests"][0]["score"] == 1
+    assert main([str(paths[8])]) == 0
+    assert capsys.readouterr().out.startswith(f"{paths[8]}: 1 of 2 right\n")
+
+
+def test_one_that_does_not_end_is_stopped(tmp_path):
+    path = write(tmp_path / "a.ipynb", IMPORTS, "while True:\n    pass", RIGHT, CHECK)
+    found = grade.grade(path, seconds=0.5)
+    [said] = found.troubles
+    assert said.startswith("It did not end within 0.5 seconds: code cell ")
+    assert found.results == {CHECK: ("missing", "it was not reached")}
+
+
+def test_adapters_bring_code_that_is_elsewhere(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "layers.py").write_text(
+        "import torch\ndef triangle(q_len, k_len=None):\n"
+        "    return torch.ones(q_len, k_len or q_len).tril().bool()"
+    )
+    path = write(tmp_path / "adapters.py",
+        "from mha_course import exercises", "from mine.layers import triangle",
+        "from mine.lost import attend", "exercises.check_causal_mask(triangle)",
+        "exercises.check_attention(attend)", "def split(x, num_heads):",
+        "    return x.unflatten(-1, (num_heads, -1)).mT", "exercises.check_split_heads(split)",
+        "exercises.check_my_pooling(len)", "exercises.check_multi_head(split, adapter=7)",
+        "def stops(*_):", "    raise KeyboardInterrupt", "exercises.check_triangle(stops)")  # fmt: skip
+    found = grade.grade(path)
+    assert found.troubles == []
+    [triangle, attend, split, pooling, adapter, stops] = found.results.items()
+    assert triangle[1] == ("wrong", triangle[1][1]) and triangle[1][1].startswith(
+        "the triangle starts at the first"
+    )
+    assert attend == (
+        "exercises.check_attention(attend)",
+        ("missing", "NameError: name 'attend' is not defined"),
+    )
+    assert split[1][0] == pooling[1][0] == "wrong"
+    assert adapter[1][0] == stops[1][0] == "missing"
+    assert (
+        adapter[1][1].startswith("TypeError: adapter must be callable")
+        and stops[1][1] == "KeyboardInterrupt: "
+    )
+
+
+def test_the_assignment_says_what_counts(tmp_path, capsys):
+    handed_out = write(tmp_path / "out.ipynb", CHECK, "check_triangle(my_triangle)")
+    submission = write(tmp_path / "a.ipynb", IMPORTS, RIGHT, "check_split_heads(my_causal_mask)")
+    assert main([str(submission), "--assignment", str(handed_out)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{submission}: 1 of 2 right", f"  right    {CHECK}",
+        "  missing  check_triangle(my_triangle): NameError: name 'my_triangle' is not defined",
+    ]  # fmt: skip
+    write(tmp_path / "nothing.ipynb", "1 + 1")
+    for wrong in (
+        [str(submission), "--assignment", str(tmp_path / name)] for name in ("nothing.ipynb", "no.ipynb")
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(wrong)
+        assert stopped.value.code == 2
+    assert "no.ipynb" in capsys.readouterr().err
