@@ -8,14 +8,14 @@ import math
 from functools import partial
 
 import torch
-from common import Arm, one_rate
+from common import Arm
 from torch import nn
 
 from mha_course.data import markov_batch, markov_entropy, markov_transition
 from mha_course.training import cross_entropy, predict
 from mha_lib import LearnedPositionalEncoding, MultiHeadAttention, causal_mask
 
-STEPS, LR, BATCH = 1000, 2e-2, 32
+STEPS, RATES, BATCH = 1000, (6e-3, 2e-2, 6e-2), 32
 TOKENS, LENGTH = 8, 12
 TRANSITION = markov_transition(vocab_size=TOKENS)
 MASKS = {
@@ -83,7 +83,7 @@ def measure(models):
 def arm(mask, is_last_scored=True):
     make_batch = partial(batch, is_last_scored=is_last_scored)
     make_model = partial(NextToken, MASKS[mask])
-    return Arm(make_model, make_batch, measure, steps=STEPS, **one_rate(LR))
+    return Arm(make_model, make_batch, measure, steps=STEPS, rates=RATES)
 
 
 ARMS = {
