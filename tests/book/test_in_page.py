@@ -94,7 +94,14 @@ def solution(place):
             texts[one] = texts.pop(one) + ast.unparse(statements[one])
 
     add(own)
-    return "\n\n\n".join([*texts.values(), *([f"{asked} = {own}"] if asked != own else [])])
+    text = "\n\n\n".join([*texts.values(), *([f"{asked} = {own}"] if asked != own else [])])
+    # The page has no library, but what the reader has built of it.
+    return text.replace("from mha_lib import dot_product_attention", OWN_ATTENTION)
+
+
+OWN_ATTENTION = """def dot_product_attention(query, key, value, mask=None, *, is_causal=False):
+    return my_attention(query, key, value, my_causal_mask(query.shape[1]) if is_causal else mask)
+"""
 
 
 ASKED = re.compile(r"^check_\w+\(\s*(\w+)", re.MULTILINE)

@@ -53,12 +53,15 @@ class Checkout:
             shutil.copy(ROOT / name, folder / name)
         names = ["requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt", "pyproject.toml"]
         more = ["mha_course/pyproject.toml", "_config.yml", "_toc.yml", "tools/check_experiments.py"]
-        more += ["package.json", "package-lock.json"]
-        for name in names + more:
+        for name in [*names, *more, "package.json", "package-lock.json"]:
             (folder / name).write_text("")
         own = f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n'
-        npm = '#!/usr/bin/env bash\n[ "$1" = ci ] && mkdir -p node_modules\n'
-        scripts = {"python": own, "pip": PIP, "npm": npm, "jupyter-book": JUPYTER_BOOK}
+        scripts = {
+            "python": own,
+            "pip": PIP,
+            "npm": "#!/bin/sh\nmkdir -p node_modules\n",
+            "jupyter-book": JUPYTER_BOOK,
+        }
         for name, text in scripts.items():
             self.script(f"stand-ins/{name}", text)
         self.script("python", PYTHON.format(python=sys.executable))
