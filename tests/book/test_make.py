@@ -52,16 +52,11 @@ class Checkout:
         for name in ("Makefile", "tools/machine.py"):
             shutil.copy(ROOT / name, folder / name)
         names = ["requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt", "pyproject.toml"]
-        more = ["mha_course/pyproject.toml", "_config.yml", "_toc.yml", "tools/check_experiments.py"]
-        for name in [*names, *more, "package.json", "package-lock.json"]:
+        more = "package.json package-lock.json mha_course/pyproject.toml _config.yml _toc.yml"
+        for name in [*names, *more.split(), "tools/check_experiments.py"]:
             (folder / name).write_text("")
         own = f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n'
-        scripts = {
-            "python": own,
-            "pip": PIP,
-            "npm": "#!/bin/sh\nmkdir -p node_modules\n",
-            "jupyter-book": JUPYTER_BOOK,
-        }
+        scripts = {"python": own, "pip": PIP, "npm": "mkdir -p node_modules", "jupyter-book": JUPYTER_BOOK}
         for name, text in scripts.items():
             self.script(f"stand-ins/{name}", text)
         self.script("python", PYTHON.format(python=sys.executable))
