@@ -74,9 +74,9 @@ needs:
 # Everything is built again if that is not enough: after a change of settings or styles, which Sphinx would not copy, and
 # after a warning, which it would not repeat.
 NEXT := _build/next
-book: .venv/ready ## build the book from the stored notebooks into _build/html
+book: .venv/ready node_modules/.package-lock.json ## build the book from the stored notebooks into _build/html
 	@$(BIN)/python tools/check_experiments.py
-	@[ -z "$$(find _config.yml _toc.yml _ext _static -newer $(NEXT)/built 2>/dev/null)" ] || rm -rf $(NEXT)
+	@[ -z "$$(find _config.yml _toc.yml _ext _static package-lock.json -newer $(NEXT)/built 2>/dev/null)" ] || rm -rf $(NEXT)
 	@$(BIN)/jupyter-book build . --path-output $(NEXT) -q -W --keep-going >/dev/null || { rm -rf $(NEXT); exit 1; }
 	@touch $(NEXT)/built
 	@diff -rq $(NEXT)/_build/html $(BOOK) >/dev/null 2>&1 || { rm -rf _build/new && cp -R $(NEXT)/_build/html _build/new && \
@@ -179,8 +179,8 @@ check: .venv/ready node_modules/.package-lock.json ## format, lint and types of 
 	$(BIN)/python tools/budgets.py
 	SHAPE_CHECKS=none $(BIN)/pytest -q -n $(JOBS) $(WHOLE)
 
-# The compiler that checks the types of the widgets' JavaScript, of the version in package-lock.json. Node and npm are
-# in the environment.
+# What comes from npm, by the hashes in package-lock.json: Python for the page and its editor, and the compiler that
+# checks the types of JavaScript. Node and npm are in the environment.
 node_modules/.package-lock.json: package.json package-lock.json | .venv/ready
 	$(BIN)/npm ci --silent --ignore-scripts --no-audit --no-fund
 	touch $@

@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from built import write_home  # noqa: E402
 from equations import set_all_equations  # noqa: E402
+from in_page import put_buttons, write_in_page  # noqa: E402
 from lighten import lighten_site  # noqa: E402
 from moved import write_moved  # noqa: E402
 from rosetta_notebooks import write_notebooks  # noqa: E402
@@ -32,10 +33,8 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 BOOK = f"&body=Book%20{__version__}%2C%20section%3A%20"
 
-HEAD = """<noscript><style>
-  .widget-host { display: none; }
-  .widget-still { display: block !important; }
-</style></noscript>"""
+HEAD = """<noscript><style>.widget-host { display: none; }
+.widget-still { display: block !important; }</style></noscript>"""
 
 
 class KeepStill(SphinxPostTransform):
@@ -205,9 +204,9 @@ def finish(app, exception):
     """Change the finished pages. A page's policy names its scripts, so nothing may change them afterwards."""
     if not exception and app.builder.format == "html":
         steps = (set_all_equations, repair_pages, write_notebooks, lighten_site)
-        for step in (*steps, write_moved, secure_pages):
+        # The last two write scripts, which lighten_site would read.
+        for step in (*steps, write_moved, secure_pages, write_models, write_in_page):
             step(app)
-        write_models(app)  # after lighten_site, which reads all scripts
 
 
 def setup(app):
@@ -218,6 +217,7 @@ def setup(app):
     app.connect("autodoc-process-signature", complete_signature)
     app.connect("object-description-transform", quote_as_in_the_source)
     app.connect("missing-reference", find_by_short_name)
+    app.connect("doctree-resolved", put_buttons)
     app.connect("doctree-resolved", put_code_below)
     app.connect("config-inited", load_widgets_only_where_they_are)
     app.connect("config-inited", write_home)  # before its page is read

@@ -14,7 +14,7 @@ from pathlib import Path
 # `file:` is for a book opened from disk.
 POLICY = {
     "default-src": "'none'",
-    "script-src": "'self' file: blob:",
+    "script-src": "'self' file: blob: 'wasm-unsafe-eval'",  # the last for Python, in a worker
     "worker-src": "blob:",  # a widget may compute beside the page
     "style-src": "'self' file: 'unsafe-inline'",
     "img-src": "'self' file: data: blob:",

@@ -364,8 +364,7 @@ class Exercise:
             return f"{name} has dtype {mine.dtype}, expected {right.dtype}"
         if _same(mine, right, self.atol, self.rtol):
             return ""
-        stray = (mine.isnan() & ~right.isnan()).nonzero().tolist()
-        if stray:
+        if stray := (mine.isnan() & ~right.isnan()).nonzero().tolist():
             return f"{name} holds NaN, first at {stray[0]}"
         arguments = self._arguments(case)
         for test in self.properties:
@@ -457,8 +456,7 @@ class Exercise:
             if bool(mine.isnan().any()):
                 return f"{title} holds NaN"
             if not bool(mine.any()):
-                lost = "is something detached on the way?"
-                return f"no gradient reaches `{name}`: {lost}"
+                return f"no gradient reaches `{name}`: is it detached on the way?"
             return f"{title} {_compare((), mine, right, self.atol, self.rtol)}"
         return ""
 
@@ -518,21 +516,19 @@ def rows_sum_to_one(
         >>> rows_sum_to_one()((), (torch.tensor([[0.5, 0.25]]),))
         'its rows should add up to 1, and row [0] adds up to 0.75'
     """
-    _checks.check_int("position", position)
-
-    def test(_: tuple[Any, ...], results: tuple[Any, ...]) -> str:
-        sums = results[position].double().sum(-1)
-        off = ((sums - 1).abs() > 1e-3) & results[position].any(-1)
-        if not bool(off.any()):
-            return ""
-        place = off.nonzero()[0].tolist()
-        total = float(sums[tuple(place)])
-        return f"its rows should add up to 1, and row {place} adds up to {total:.4g}"
-
-    return test
+    _checks.check_type("position", position, int)
+    return partial(_sums_to_one, position)
 
 
-# ------------------------------------------------------------------ small parts
+def _sums_to_one(position: int, _: object, results: tuple[Any, ...]) -> str:
+    sums = results[position].double().sum(-1)
+    off = ((sums - 1).abs() > 1e-3) & results[position].any(-1)
+    if not bool(off.any()):
+        return ""
+    place = off.nonzero()[0].tolist()
+    return f"its rows should add up to 1, and row {place} adds up to {sums[tuple(place)].item():.4g}"
+
+
 def _check_callable(name: str, value: object) -> None:
     if not callable(value):
         raise _checks.wrong_type(name, "callable", value)
@@ -598,25 +594,27 @@ def _as_tensor(value: Any, arrays: bool) -> Any:
         if value.is_meta:
             raise TypeError("a tensor on the device `meta`, which holds no numbers")
         if value.is_nested or value.layout != torch.strided:
-            unusual = "a sparse or nested tensor, where an ordinary one is expected"
-            raise TypeError(unusual)
+            raise TypeError("a sparse or nested tensor, not an ordinary one")
         return value.detach().clone()
     if isinstance(value, str) and arrays:
         return value
-    with suppress(TypeError, ValueError, RuntimeError, BufferError):
+    with suppress(ImportError, TypeError, ValueError, RuntimeError, BufferError):
         import numpy as np  # of those who return something else than a tensor
 
         if arrays and hasattr(value, "__dlpack__") and not _is_array(value):
             return torch.utils.dlpack.from_dlpack(value).detach().clone()
         if arrays and (array := np.asarray(value)).dtype.kind in "biuf":
             return torch.tensor(array)
+    with suppress(TypeError, ValueError, RuntimeError):  # there may be no NumPy
+        if arrays and isinstance(value, (int, float, list, tuple)):
+            floats = torch.tensor(value).is_floating_point()
+            return torch.tensor(value, dtype=torch.float64 if floats else None)
     raise TypeError(f"{_a(value)}, where a torch.Tensor is expected")
 
 
 def _kind(tensor: Tensor) -> str:
-    if tensor.dtype == torch.bool:
-        return "bool"
-    return "float" if tensor.is_floating_point() else "integer"
+    number = "float" if tensor.is_floating_point() else "integer"
+    return "bool" if tensor.dtype == torch.bool else number
 
 
 def _same(mine: Any, other: Any, atol: float, rtol: float) -> bool:
@@ -625,9 +623,9 @@ def _same(mine: Any, other: Any, atol: float, rtol: float) -> bool:
         return type(mine) is type(other) and bool(mine == other)
     if mine.shape != other.shape:
         return False
-    if {torch.float16, torch.bfloat16} & {mine.dtype, other.dtype}:
+    if "float16" in f"{mine.dtype} {other.dtype}":
         atol, rtol = max(atol, 2e-3), max(rtol, 1e-2)
-    mine, other = mine.cpu().double(), other.cpu().double()
+    mine, other = (x.to("cpu", torch.float64) for x in (mine, other))
     return torch.allclose(mine, other, atol=atol, rtol=rtol, equal_nan=True)
 
 
@@ -676,7 +674,7 @@ def _compare(
         place = (mine != right).nonzero()[0].tolist()
         there = bool(mine[tuple(place)])
         return f"is {there}{_at(place)}, where {not there} is expected"
-    mine, right = mine.cpu().double(), right.cpu().double()
+    mine, right = (x.to("cpu", torch.float64) for x in (mine, right))
     same = partial(_same, other=right, atol=atol, rtol=rtol)
     if not bool(mine.any()):
         return "is zero everywhere"

@@ -24,7 +24,7 @@ PYTHON = """\
 if [ "$1 $2" != "-m venv" ]; then exec {python} "$@"; fi
 echo "venv" >>log
 mkdir -p .venv/bin
-for name in python pip jupyter-book; do cp stand-ins/$name .venv/bin/$name; done
+for name in python pip npm jupyter-book; do cp stand-ins/$name .venv/bin/$name; done
 """
 PIP = """\
 #!/usr/bin/env bash
@@ -52,11 +52,11 @@ class Checkout:
         for name in ("Makefile", "tools/machine.py"):
             shutil.copy(ROOT / name, folder / name)
         names = ["requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt", "pyproject.toml"]
-        more = ["mha_course/pyproject.toml", "_config.yml", "_toc.yml", "tools/check_experiments.py"]
-        for name in names + more:
+        more = "package.json package-lock.json mha_course/pyproject.toml _config.yml _toc.yml"
+        for name in [*names, *more.split(), "tools/check_experiments.py"]:
             (folder / name).write_text("")
         own = f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n'
-        scripts = {"python": own, "pip": PIP, "jupyter-book": JUPYTER_BOOK}
+        scripts = {"python": own, "pip": PIP, "npm": "mkdir -p node_modules", "jupyter-book": JUPYTER_BOOK}
         for name, text in scripts.items():
             self.script(f"stand-ins/{name}", text)
         self.script("python", PYTHON.format(python=sys.executable))

@@ -29,7 +29,7 @@ def modules_of(package):
 
 LIBRARY = modules_of(mha_lib)
 # test_types.py tries the widgets; their pages draw the pictures, and explain what they build.
-OTHERS = re.compile(r"\.(widgets|exercises|questions|pictures|built)")
+OTHERS = re.compile(r"\.(widgets|exercises|questions|pictures|built|in_page)")
 SUPPORT = [name for name in modules_of(mha_course) if not OTHERS.search(name)]
 MODULES = (*LIBRARY, *SUPPORT)
 

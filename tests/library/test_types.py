@@ -20,7 +20,7 @@ from mha_lib import _judging, attention_pooling, sinusoidal_encoding
 ALL_MODULES = {
     name: importlib.import_module(name)
     for name in (*LIBRARY, *modules_of(mha_course))
-    if not name.startswith(("mha_course.pictures", "mha_course.built"))
+    if not name.startswith(("mha_course.pictures", "mha_course.built", "mha_course.in_page"))
 }
 
 

@@ -1,0 +1,272 @@
+"""Python in the page: what the build stores with a page, so that a reader's answer can be judged there.
+
+The page has no torch, only the stand-in in `torch/`. So cases, the results of the right answers and what each
+known mistake returns are computed here, with torch, and written as JSON. `session.py` reads them in the page
+and hands them to the engine of the exercises, the same `mha_lib._judging`.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import inspect
+import sys
+from array import array
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from mha_course import built, exercises
+from mha_course.exercises import multi_head
+from mha_lib import _checks, _judging
+from mha_lib._judging import Exercise, UnfinishedError, Wrong, _Outcome
+from mha_lib._texts import _source
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+
+# What the stand-in has; numbers of another kind stay with torch.
+_DTYPES = (torch.bool, torch.int64, torch.float32, torch.float64)
+
+
+class NotInPageError(Exception):
+    """An exercise needs what the page does not have; the message says what, after "needs"."""
+
+
+def page_sources() -> dict[str, str]:
+    """The files of Python that the page gets, by their paths there: path -> text."""
+    checks = (_checks.wrong_type, _checks.check_type)
+    sources = {
+        "jaxtyping.py": "Float = None  # which only an annotation names\n",
+        "mha_lib/__init__.py": "",
+        "mha_lib/_checks.py": "\n\n".join(map(inspect.getsource, checks)),
+        "mha_lib/_judging.py": inspect.getsource(_judging),
+        "mha_course/__init__.py": "",
+        "mha_course/built.py": (ROOT / "mha_course" / "built.py").read_text("utf-8"),
+        "session.py": (FOLDER / "session.py").read_text("utf-8"),
+    }
+    for path in sorted(FOLDER.glob("torch/**/*.py")):
+        sources[path.relative_to(FOLDER).as_posix()] = path.read_text("utf-8")
+    return sources
+
+
+def exercise_of(check: str) -> Exercise:
+    """The exercise behind a cell that checks an answer, such as `check_rotary(turn, interleaved=False)`."""
+    if "check_multi_head(" in check:
+        return _multi_head()
+    asked: list[Exercise] = []
+
+    def note(exercise: Exercise, _: object) -> _judging.Verdict:
+        asked.append(exercise)
+        return _judging.Verdict(True, "Right.")
+
+    class Anything(dict[str, Any]):
+        def __missing__(self, name: str) -> Any:
+            return getattr(exercises, name, None) or (lambda: None)
+
+    with patch.object(Exercise, "__call__", note):
+        exec(compile(check, "check", "exec"), Anything(__builtins__=__builtins__))  # noqa: S102
+    if len(asked) != 1:
+        raise NotInPageError("more than one comparison")
+    return asked[0]
+
+
+def _multi_head() -> Exercise:
+    """What `check_multi_head` asks of layers, with fixed numbers instead of those that a layer has."""
+    return Exercise(
+        reference=_as_layer(multi_head.multi_head),
+        cases={
+            label: partial(_layer_and_inputs, case)
+            for label, case in multi_head._CASES.items()
+        },
+        wrong=[
+            Wrong(one.name, one.cause, _as_layer(one.answer))
+            for one in multi_head._WRONG
+        ],
+        returns=(
+            "output (batch, q_len, embed_dim)",
+            "weights (batch, num_heads, q_len, k_len)",
+        ),
+        run=_run_layer,
+        properties=(multi_head._hidden_weigh_nothing, multi_head._weights_sum_to_one),
+        gradients=True,
+        takes="class",
+        atol=1e-4,
+        rtol=1e-3,
+    )
+
+
+def _layer_and_inputs(case: Any, generator: torch.Generator) -> tuple[Any, ...]:
+    """The sizes of a layer and what it is called with: a case of chapter 3 with smaller heads."""
+    small: dict[Any, Any] = {None: None, 7: 7, 33: 15, 17: 11, 19: 13}
+    old = case.sizes
+    sizes = small[old.embed_dim], old.num_heads, small[old.kdim], small[old.vdim]
+    key = multi_head._Sizes(*sizes)
+    _, *inputs = replace(case, sizes=key).make({key: None}, generator)
+    return sizes, *inputs
+
+
+def _as_layer(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """A maker of layers whose call is a formula of chapter 3."""
+    own: Any = built.MyMultiHead
+
+    def make(*sizes: int, **widths: int) -> Any:
+        layer = own(*sizes, **widths)
+        own_sizes = multi_head._Sizes(*sizes, **widths)
+        made = multi_head._Made(layer, own_sizes, None, None)
+        layer.forward = partial(formula, made)
+        return layer
+
+    return make
+
+
+def _run_layer(
+    answer: Any, sizes: tuple[int, ...], query: Any, key: Any, value: Any, mask: Any
+) -> Any:
+    """Make a layer of these sizes, give its projections fixed numbers, and call it."""
+    embed_dim, num_heads, kdim, vdim = sizes
+    layer = answer(
+        embed_dim, num_heads, **({"kdim": kdim, "vdim": vdim} if kdim else {})
+    )
+    layer.eval()
+    generator = torch.Generator().manual_seed(0)
+    widths = {
+        "q_proj": embed_dim,
+        "k_proj": kdim,
+        "v_proj": vdim,
+        "out_proj": embed_dim,
+    }
+    for name, width in widths.items():
+        proj = getattr(layer, name, None)
+        if proj is None:
+            raise UnfinishedError(
+                f"`__init__` makes no `{name}`. Write it there first, then `forward`"
+            )
+        shape, expected = tuple(proj.weight.shape), (embed_dim, width or embed_dim)
+        if shape != expected:
+            raise UnfinishedError(
+                f"with embed_dim={embed_dim} and num_heads={num_heads}, the weight of `{name}` has shape "
+                f"{shape}, expected {expected}, that is (out, in)"
+            )
+        with torch.no_grad():
+            proj.weight.normal_(std=1.5 / expected[1] ** 0.5, generator=generator)
+            if proj.bias is not None:
+                proj.bias.zero_()
+    return layer(query, key, value, mask)
+
+
+def stored(exercise: Exercise) -> dict[str, Any]:
+    """An exercise as JSON: cases, results, mistakes, and the code that uses an answer.
+
+    Raises:
+        NotInPageError: it needs what the page lacks.
+    """
+    kept, left = {}, ["gradients"] if exercise.gradients else []
+    with torch.random.fork_rng(devices=[]):
+        for case in exercise.cases:
+            arguments = exercise._arguments(case)
+            if all(map(_fits, arguments)):
+                kept[case] = [_encoded(one) for one in arguments]
+            else:
+                left.append(case)
+        if not kept:
+            raise NotInPageError("numbers of another kind")
+        tried = partial(_outcomes, exercise, list(kept))
+        rights = [tried(one) for one in (exercise.reference, *exercise.accept)]
+        wrong = [(one, tried(one.answer)) for one in exercise.wrong]
+    code: dict[str, str] = {}
+    run = _expression(exercise.run, code) if exercise.run else "None"
+    properties = [_expression(one, code) for one in exercise.properties]
+    named = [f"run = {run}", f"properties = [{', '.join(properties)}]"]
+    return {
+        "cases": kept,
+        "names": list(inspect.signature(exercise.run or exercise.reference).parameters),
+        "rights": rights,
+        # A mistake that no case here shows is one of those that only torch finds.
+        "wrong": [
+            [
+                one.name,
+                one.cause,
+                {case: got[case] for case in kept if got[case] != rights[0][case]},
+            ]
+            for one, got in wrong
+            if got != rights[0]
+        ],
+        "code": "\n\n".join([*code.values(), *named]),
+        "left": left,
+        "options": {
+            name: getattr(exercise, name)
+            for name in ("returns", "arrays", "same_dtype", "takes", "atol", "rtol")
+        },
+    }
+
+
+def _fits(value: Any) -> bool:
+    """Whether the stand-in can hold an argument; "meta" is the device without numbers."""
+    if isinstance(value, (tuple, list, dict)):
+        return all(map(_fits, value.values() if isinstance(value, dict) else value))
+    return value.dtype in _DTYPES if isinstance(value, Tensor) else True
+
+
+def _outcomes(exercise: Exercise, cases: list[str], answer: Any) -> dict[str, Any]:
+    """What an answer does in each case, as JSON."""
+    return {case: _encoded_outcome(exercise._try(answer, case)) for case in cases}
+
+
+def _encoded_outcome(outcome: _Outcome) -> dict[str, Any]:
+    said = {
+        "results": [_encoded(one) for one in outcome.results],
+        "trouble": outcome.trouble,
+        "error": outcome.error,
+        "hopeless": outcome.hopeless,
+    }
+    return {name: value for name, value in said.items() if value}
+
+
+def _encoded(value: Any) -> Any:
+    """A value as JSON: what JSON has stays, the rest are objects with its kind."""
+    if isinstance(value, Tensor):
+        # Half precision and the like only as results: their numbers are compared as float64.
+        dtype = value.dtype if value.dtype in _DTYPES else torch.float64
+        numbers: Any = value.detach().to(dtype).flatten().tolist()
+        if dtype.is_floating_point:
+            floats = array("f" if dtype == torch.float32 else "d", numbers)
+            numbers = base64.b64encode(floats.tobytes()).decode("ascii")
+        name = str(dtype).removeprefix("torch.")
+        return {"dtype": name, "shape": list(value.shape), "numbers": numbers}
+    if isinstance(value, tuple):
+        return {"tuple": [_encoded(one) for one in value]}
+    if isinstance(value, dict):
+        return {
+            "dict": [[_encoded(name), _encoded(one)] for name, one in value.items()]
+        }
+    if isinstance(value, list):
+        return [_encoded(one) for one in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise NotInPageError(f"arguments of the type {type(value).__name__}")
+
+
+def _expression(function: Callable[..., Any], code: dict[str, str]) -> str:
+    """How the page names a function; `code` gets the source of what is not the engine's."""
+    if isinstance(function, partial):
+        inside = _expression(function.func, code)
+        return f"partial({', '.join([inside, *map(repr, function.args)])})"
+    name = function.__qualname__
+    if not name.isidentifier():
+        raise NotInPageError("a function that another function made")
+    if function.__module__ != _judging.__name__:
+        code[name] = _source(function, [])
+        # `_source` brings functions and classes along, but no constants.
+        for node in ast.walk(ast.parse(code[name])):
+            used = node.id if isinstance(node, ast.Name) else ""
+            value = vars(sys.modules[function.__module__]).get(used)
+            if isinstance(value, (int, str, tuple)):
+                code[used] = f"{used} = {value!r}"
+    return name

@@ -1,0 +1,77 @@
+// Python for the page: one worker, started when it is first needed, ended and started again when a request takes too long.
+
+import { work } from "./worker.js";
+
+/** Milliseconds after which code is taken to run without end. */
+const PATIENCE = 5000;
+
+/** What went wrong in a sentence for the reader. */
+export class PythonError extends Error {}
+
+/**
+ * @param {() => Promise<import("./worker.js").Parts>} load gives what the worker needs
+ */
+export function createPython(load) {
+  /** @type {Worker | null} */
+  let worker = null;
+  /** @type {Promise<void> | null} */
+  let started = null;
+  /** What the first worker has compiled. @type {WebAssembly.Module | undefined} */
+  let compiled;
+  /** The request before, because the worker answers one at a time. @type {Promise<unknown>} */
+  let before = Promise.resolve();
+
+  const end = () => {
+    worker?.terminate();
+    worker = started = null;
+  };
+
+  /** @param {Worker} to @param {any} message @param {number} [patience] @returns {Promise<any>} */
+  const ask = (to, message, patience) =>
+    new Promise((resolve, reject) => {
+      const fail = (/** @type {string} */ why) => {
+        clearTimeout(timer);
+        end();
+        reject(new PythonError(why));
+      };
+      const slow = () => fail(`Your code was still running after ${PATIENCE / 1000} seconds, so it was stopped. Is there a loop without end?`);
+      const timer = patience && setTimeout(slow, patience);
+      to.onmessage = ({ data }) => {
+        if (data.compiled) return (compiled = data.compiled);
+        if (data.failed !== undefined) return fail(`Python has ended: ${data.failed}`);
+        clearTimeout(timer);
+        resolve(data);
+      };
+      to.onerror = ({ message: why }) => fail(`Python has ended: ${why}`);
+      to.postMessage(message);
+    });
+
+  /** Starts Python, unless it is there. */
+  const start = () => {
+    started ??= load().then(async (parts) => {
+      const url = URL.createObjectURL(new Blob([`(${work})(self)`], { type: "text/javascript" }));
+      worker = new Worker(url);
+      await ask(worker, { parts: { ...parts, compiled } });
+      URL.revokeObjectURL(url);
+    });
+    started.catch(end);
+    return started;
+  };
+
+  /** @param {any} request @returns {Promise<any>} */
+  const answer = async (request) => {
+    await start();
+    const said = await ask(/** @type {Worker} */ (worker), { request: JSON.stringify(request) }, PATIENCE);
+    return JSON.parse(said.answer);
+  };
+
+  return {
+    start,
+    /** @param {any} request for `answer` in session.py @returns {Promise<any>} what it answers */
+    request(request) {
+      const mine = before.then(() => answer(request));
+      before = mine.catch(() => {});
+      return mine;
+    },
+  };
+}

@@ -1,0 +1,229 @@
+"""What runs in the page beside the reader's code: it runs a text, and judges it by what the book has stored.
+
+Each call of `answer` begins from nothing, so it does not matter what was run before, or whether Python had to
+be started again. The names of the course are those of `mha_course.built`; what the reader has written and the
+engine has accepted takes their place.
+"""
+
+# ruff: noqa: S102, what a reader writes is run
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import json
+import linecache
+import sys
+import traceback
+import types
+from array import array
+from base64 import b64decode
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
+from math import ceil, sqrt
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mha_course import built
+from mha_lib import _judging
+from mha_lib._judging import Exercise, Verdict, Wrong, _Outcome
+
+FILE = "your code"
+MOST = 20_000  # characters of output that are kept
+ONLY_IN_COLAB = (
+    "This page has only Python and a small stand-in for torch. Colab has all the rest."
+)
+
+
+class Stored:
+    """What an answer did in each case when the book was built: it takes the place of that answer."""
+
+    def __init__(self, names, outcomes):
+        parameters = [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names
+        ]
+        self.__signature__ = inspect.Signature(parameters)
+        self.outcomes = outcomes
+
+    def __call__(self, *_):
+        """Nothing: it only looks like an answer."""
+
+
+class StoredExercise(Exercise):
+    """An exercise whose right and wrong answers were tried with torch when the book was built."""
+
+    def _try(self, answer, case, *, seed=0):
+        if isinstance(answer, Stored):
+            return _outcome(**answer.outcomes[case])
+        return super()._try(answer, case, seed=seed)
+
+
+def loaded(data):
+    """The exercise that the build has written as JSON."""
+    space = {**vars(_judging), "torch": torch, "F": F, "nn": nn}
+    space |= {"ceil": ceil, "sqrt": sqrt, "partial": partial, "built": built}
+    code = "from __future__ import annotations\n" + data["code"]
+    exec(compile(code, "exercise", "exec"), space)
+    first, stored = data["rights"][0], partial(Stored, data["names"])
+    exercise = StoredExercise(
+        reference=stored(first),
+        accept=[*map(stored, data["rights"][1:])],
+        cases={
+            label: partial(_arguments, made) for label, made in data["cases"].items()
+        },
+        wrong=[
+            Wrong(name, cause, stored(first | got))
+            for name, cause, got in data["wrong"]
+        ],
+        run=space["run"],
+        properties=space["properties"],
+        **data["options"] | {"returns": _hashable(data["options"]["returns"])},
+    )
+    return partial(_judged, exercise, data["left"])
+
+
+def _judged(exercise, left, answer, **_options):
+    verdict = exercise(answer)
+    if not (verdict and left):
+        return verdict
+    return Verdict(
+        True, f"{verdict.message} Only Colab compares: {_judging._list(left)}."
+    )
+
+
+def _arguments(made, _generator):
+    return tuple(map(_value, made))
+
+
+def _outcome(results=(), **said):
+    return _Outcome(results=tuple(map(_value, results)), **said)
+
+
+def _hashable(value):
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _value(stored):
+    """A value from what `_encoded` in the build has made of it."""
+    if isinstance(stored, list):
+        return [_value(one) for one in stored]
+    if not isinstance(stored, dict):
+        return stored
+    if "dict" in stored:
+        return {_value(name): _value(one) for name, one in stored["dict"]}
+    if "tuple" in stored:
+        return tuple(map(_value, stored["tuple"]))
+    dtype, numbers = stored["dtype"], stored["numbers"]
+    if isinstance(numbers, str):
+        numbers = array(
+            {"float32": "f", "float64": "d"}[dtype], b64decode(numbers)
+        ).tolist()
+    return torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(stored["shape"])
+
+
+class Output(io.TextIOBase):
+    """Keeps the beginning of what is printed, and counts the rest."""
+
+    def __init__(self):
+        self.kept, self.length = [], 0
+
+    def write(self, text):
+        """Keep a text, if there is room."""
+        if self.length < MOST:
+            self.kept.append(text[: MOST - self.length])
+        self.length += len(text)
+        return len(text)
+
+    def __str__(self):
+        more = (
+            f"\n… and {self.length - MOST:,} more characters"
+            if self.length > MOST
+            else ""
+        )
+        return "".join(self.kept) + more
+
+
+def answer(request):
+    """Run or check a text of the reader; what is asked and what is answered are JSON."""
+    asked = json.loads(request)
+    output, said = Output(), {}
+    try:
+        with redirect_stdout(output), redirect_stderr(output):
+            said = _answered(asked)
+    except BaseException as error:
+        said = {"error": _told(error)}
+    return json.dumps({"output": str(output), **said})
+
+
+def _answered(asked):
+    space = {"__name__": "__main__", "input": _no_input}
+    checkers = types.ModuleType("mha_course.exercises")
+    checkers.solution = lambda _: lambda ours: ours
+    if asked["exercise"]:
+        space[asked["checker"]] = loaded(json.loads(asked["exercise"]))
+        setattr(checkers, asked["checker"], space[asked["checker"]])
+    sys.modules[checkers.__name__] = sys.modules["mha_course"].exercises = checkers
+    exec(compile(inspect.getsource(built), built.__name__, "exec"), space)
+    for name, text in asked["pieces"].items():
+        if name != asked["name"]:
+            with redirect_stdout(Output()):
+                _run(text, f"your {name}", space)
+    before = space.get(asked["name"])
+    shown = _run(asked["text"], FILE, space)
+    if not asked["check"]:
+        if shown is not None:
+            print(repr(shown))
+        return {}
+    if space.get(asked["name"]) is before:
+        return {
+            "error": f"The check looks for `{asked['name']}`, and your text does not define it."
+        }
+    verdict = _run(asked["check"], "check", space)
+    return {"right": verdict.right, "verdict": verdict.message}
+
+
+def _no_input(*_):
+    raise OSError("nobody can type here: `input` has no keyboard")
+
+
+def _run(text, file, space):
+    """Run a text; return the value of its last line if that is an expression."""
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    tree = ast.parse(text, file)
+    if tree.body and isinstance(last := tree.body[-1], ast.Expr):
+        kept = ast.Assign([ast.Name("_", ast.Store())], last.value)
+        tree.body[-1] = ast.fix_missing_locations(ast.copy_location(kept, last))
+    exec(compile(tree, file, "exec"), space)
+    return space.pop("_", None)
+
+
+def _told(error):
+    """An error with the lines of the reader's own code that led to it."""
+    kind, message = type(error).__name__, str(error)
+    if isinstance(error, SyntaxError) and error.filename:
+        message, lines = (
+            error.msg,
+            [(error.filename, error.lineno, None, (error.text or "").strip())],
+        )
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [
+            (frame.filename, frame.lineno, frame.name, frame.line) for frame in frames
+        ]
+    told = []
+    for file, number, function, line in lines:
+        if file.startswith("your "):
+            whose = "" if file == FILE else f" of {file}"
+            inside = f", in {function}" if function not in (None, "<module>") else ""
+            told.append(f"Line {number}{whose}{inside}:\n    {line}")
+    told = [*dict.fromkeys(told)]  # a recursion passes a line again and again
+    told.append(f"{kind}: {message}" if message else kind)
+    if isinstance(error, ImportError):
+        told.append(ONLY_IN_COLAB)
+    if isinstance(error, RecursionError):
+        told.append("A function calls itself again and again: what should end that?")
+    if isinstance(error, MemoryError):
+        told.append("Your code asked for more memory than this page has.")
+    return "\n".join(told)

@@ -1,0 +1,78 @@
+"""A small stand-in for torch, for readers who run code in a page of the course; it is not torch.
+
+A page without a server cannot load torch, so its Python imports this folder under that name: tensors as
+arrays of numbers, in Python alone, with what the chapters teach and what a reader tries next. It is checked
+against torch, function by function and with every exercise of the course.
+
+What is like torch: shapes, dtypes and how they combine, broadcasting, views that share memory, the kinds of
+errors, how tensors are printed, and from the same seed the same random numbers (uniform, normal, integers,
+permutations, `multinomial`, new layers; not dropout). What is not: it is slow, for small sizes; sums are made
+in float64 and then rounded; what is computed from a parameter does not require a gradient. There are no
+gradients, GPUs, complex numbers or training: these raise a `NeedsTorchError`, or an `AttributeError` that
+says the same. What a function does, torch's documentation says.
+
+    _memory     dtypes, memory and views of it, indexing
+    _numbers    functions of numbers and of rows of numbers
+    _tensor     `Tensor`: what is computed with them
+    _functions  new tensors, random draws, functions of several tensors
+    _random     torch's generator
+    _printing   how a tensor is printed
+    nn          modules and layers; `nn.functional`, `nn.init`
+"""
+
+from __future__ import annotations
+
+from math import e, inf, nan, pi
+from types import SimpleNamespace
+
+from . import _functions, _memory, _numbers, _printing
+from ._memory import NeedsTorchError, Size
+from ._random import Generator, default_generator
+from ._tensor import GradMode, Tensor, finfo, result_type, where
+
+dtype, device, strided = _memory.DType, _memory.Device, Tensor.layout
+no_grad = inference_mode = GradMode
+Tensor.__repr__ = _printing.shown
+
+# Most functions are methods of the tensor that is their first argument.
+_METHODS = """
+    add all allclose amax amin any argmax argmin argsort bitwise_not bmm broadcast_to chunk clamp clone
+    count_nonzero cumprod cumsum detach diag diagonal diff div dot equal flatten flip floor_divide gather
+    index_copy index_put index_select isclose log_softmax logsumexp masked_fill masked_select matmul max mean
+    median min mm movedim mul mv nan_to_num narrow neg nonzero norm numel outer permute pow prod remainder
+    repeat_interleave reshape roll select softmax sort split squeeze std sub sum swapaxes t topk transpose
+    tril triu unbind unflatten unsqueeze var
+""".split()
+_NAMES = {name: one for name, one in vars(_memory).items() if isinstance(one, dtype)}
+_NAMES |= {
+    name: one
+    for name, one in vars(_functions).items()
+    if getattr(one, "__module__", "") == _functions.__name__
+}
+for _name in [*_METHODS, *_numbers.OF_FLOATS, *_numbers.OF_ANY, *_numbers.TESTS, *_numbers.BITS]:
+    _NAMES[_name] = getattr(Tensor, _name)
+_NAMES |= {"bool": _memory.bool_, "int": _memory.int32, "long": _memory.int64, "half": _memory.float16}
+_NAMES |= {"float": _memory.float32, "double": _memory.float64, "concat": _functions.cat}
+globals().update(_NAMES)
+
+random = SimpleNamespace(fork_rng=_functions.fork_rng)
+cuda = SimpleNamespace(is_available=lambda: False)
+
+
+def is_grad_enabled():
+    return GradMode.enabled
+
+
+def is_tensor(value):
+    return isinstance(value, Tensor)
+
+
+def enable_grad():
+    return GradMode(True)
+
+
+def __getattr__(name):
+    raise AttributeError(f"the small stand-in for torch has no torch.{name}: open this page in Colab")
+
+
+from . import nn, testing

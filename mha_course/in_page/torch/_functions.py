@@ -1,0 +1,196 @@
+"""New tensors, random draws, and functions of several tensors; torch's documentation says what they do."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from itertools import chain
+from math import prod
+
+from ._memory import axis_of, broadcast, float32, int64, ints, need
+from ._random import default_generator
+from ._tensor import Tensor, result_type, same_device
+
+
+def tensor(data, *, dtype=None, device=None, requires_grad=False, **_):
+    made = Tensor._from(data, dtype).to(device=device)
+    return made.requires_grad_() if requires_grad else made
+
+
+def as_tensor(data, dtype=None, **how):
+    return data.to(dtype=dtype) if isinstance(data, Tensor) else tensor(data, dtype=dtype, **how)
+
+
+def full(size, fill_value, *, dtype=None, **how):
+    need(isinstance(size, (tuple, list)), f"size must be a tuple, got {size!r}", TypeError)
+    need(min(ints((size,)), default=0) >= 0, f"no size may be negative, got {size}")
+    return tensor(Tensor._from(fill_value, dtype).expand(*size), **how)
+
+
+def zeros(*size, dtype=None, **how):
+    return full(ints(size), 0, dtype=dtype or float32, **how)
+
+
+def ones(*size, dtype=None, **how):
+    return full(ints(size), 1, dtype=dtype or float32, **how)
+
+
+def full_like(input, fill_value, **how):
+    return full(input.shape, fill_value, **{"dtype": input.dtype, "device": input.device, **how})
+
+
+def zeros_like(input, **how):
+    return full_like(input, 0, **how)
+
+
+def ones_like(input, **how):
+    return full_like(input, 1, **how)
+
+
+empty, empty_like = zeros, zeros_like
+
+
+def arange(start, end=None, step=1, *, dtype=None, **how):
+    start, end = (0, start) if end is None else (start, end)
+    start, end, step = (x.item() if isinstance(x, Tensor) else x for x in (start, end, step))
+    need(step and (end - start) / step >= 0, f"steps of {step} from {start} do not reach {end}")
+    values = [start + i * step for i in range(math.ceil((end - start) / step))]
+    return tensor(values, dtype=dtype or result_type(start, end, step), **how)
+
+
+def linspace(start, end, steps, **how):
+    values = [start + i * (end - start) / max(steps - 1, 1) for i in range(steps)]
+    return tensor(values, **{"dtype": float32, **how})
+
+
+def eye(n, m=None, *, dtype=float32, **how):
+    columns = n if m is None else m
+    need(n >= 0 and columns >= 0, f"no size may be negative, got {n} and {columns}")
+    return tensor([i == j for i in range(n) for j in range(columns)], dtype=dtype, **how).view(n, columns)
+
+
+def rand(*size, generator=None, **how):
+    return zeros(*size, **how).uniform_(generator=generator)
+
+
+def randn(*size, generator=None, **how):
+    return zeros(*size, **how).normal_(generator=generator)
+
+
+def rand_like(input, **how):
+    return rand(input.shape, **{"dtype": input.dtype, **how})
+
+
+def randn_like(input, **how):
+    return randn(input.shape, **{"dtype": input.dtype, **how})
+
+
+def randint(low, high=None, size=None, *, generator=None, dtype=int64, **how):
+    low, high, size = (0, low, high) if size is None else (low, high, size)
+    need(high > low, f"randint needs high above low, got {low} and {high}")
+    draw = (generator or default_generator).whole
+    return tensor([low + draw(high - low) for _ in range(prod(size))], dtype=dtype, **how).view(size)
+
+
+def randperm(n, *, generator=None, **how):
+    values, draw = list(range(n)), (generator or default_generator).whole
+    for i in range(n - 1):
+        j = i + draw(n - i)
+        values[i], values[j] = values[j], values[i]
+    return tensor(values, **{"dtype": int64, **how})
+
+
+def multinomial(input, num_samples, replacement=False, *, generator=None):
+    enough = replacement or 0 < num_samples <= input.shape[-1]
+    need(enough, f"{num_samples} of {input.shape[-1]} cannot be drawn without replacement")
+    right = (input.isfinite() & (input >= 0)).all() and (input.sum(-1) > 0).all()
+    need(right, "probabilities must not be negative, infinite or NaN, nor all 0")
+    times, generator = num_samples if replacement else 1, generator or default_generator
+    waits = [input._made(generator.exponentials(input.numel()), input.shape) for _ in range(times)]
+    return cat([(input / wait).topk(num_samples // times).indices for wait in waits], -1)
+
+
+def manual_seed(seed):
+    return default_generator.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def fork_rng(*_, **__):
+    state = default_generator.get_state()
+    try:
+        yield
+    finally:
+        default_generator.set_state(state)
+
+
+def cat(tensors, dim=0):
+    need(len(tensors), "cat needs at least one tensor", ValueError)
+    parts = [one for one in tensors if one.shape != (0,)] or tensors[:1]
+    shape, common = parts[0].shape, result_type(*tensors)
+    need(shape, "tensors without axes cannot be joined: use stack")
+    axis = axis_of(dim, len(shape))
+    for one in parts:
+        fits = one.ndim == len(shape) and one.shape == (*shape[:axis], one.shape[axis], *shape[axis + 1 :])
+        need(fits, f"{tuple(one.shape)} cannot be joined to {tuple(shape)} along axis {dim}")
+    turned = [one.to(common).movedim(axis, 0) for one in parts]
+    size, values = sum(map(len, turned)), list(chain(*(one._numbers() for one in turned)))
+    made = same_device(parts)._made(values, (size, *turned[0].shape[1:]), common)
+    return made.movedim(0, axis).contiguous()
+
+
+def stack(tensors, dim=0):
+    need(len(tensors), "stack needs at least one tensor")
+    axis_of(dim, tensors[0].ndim + 1)
+    shapes = {tuple(one.shape) for one in tensors}
+    need(len(shapes) == 1, f"stack needs tensors of one shape, got {sorted(shapes)}")
+    return cat([one.unsqueeze(dim) for one in tensors], dim)
+
+
+def einsum(equation, *operands):
+    """Multiply along axes that letters name, and add up over those that the result does not name."""
+    operands = operands[0] if isinstance(operands[0], (list, tuple)) else operands
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms, sizes, most, steps = left.split(","), {}, "", []
+    told = f"{equation!r} does not fit {[(tuple(x.shape), x.dtype) for x in operands]}"
+    need(len(terms) == len(operands) and len({one.dtype for one in operands}) == 1, told)
+    for term, one in zip(terms, operands, strict=True):
+        # The axes of "..." are called 0, 1, 2 from the last one.
+        dots = "".join(map(str, range(one.ndim - len(term.replace("...", "")))))[::-1]
+        term, most, step = term.replace("...", dots), max(most, dots, key=len), {}
+        need(len(term) == one.ndim, told)
+        for label, size, stride in zip(term, one.shape, one._strides, strict=True):
+            fits = (
+                size == sizes.get(label) if label in step else size == 1 or sizes.get(label, 1) in (1, size)
+            )
+            need(fits, told)
+            sizes[label] = sizes.get(label, 1) if size == 1 else size
+            step[label] = step.get(label, 0) + stride * (size != 1)
+        steps.append(step)
+    once = sorted(label for label in sizes if label.isalpha() and left.count(label) == 1)
+    right = right.replace("...", most) if arrow else most + "".join(once)
+    need({*right} <= {*sizes} and len({*right}) == len(right), told)
+    labels = [*right, *(label for label in sizes if label not in right)]
+    shape, pairs = [sizes[label] for label in labels], zip(operands, steps, strict=True)
+    views = [one._see(shape, [step.get(label, 0) for label in labels]) for one, step in pairs]
+    products = [prod(numbers) for numbers in zip(*(view._numbers() for view in views), strict=True)]
+    made = same_device(operands)._made(products, shape)
+    return made.flatten(len(right)).sum(-1) if len(shape) > len(right) else made
+
+
+def cdist(x1, x2, p=2.0):
+    return (x1.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, -1)
+
+
+def unravel_index(indices, shape):
+    found = []
+    for size in shape[::-1]:
+        found, indices = [indices % size, *found], indices // size
+    return tuple(found)
+
+
+def promote_types(type1, type2):
+    return max(type1, type2, key=lambda dtype: dtype.rank)
+
+
+def broadcast_shapes(*shapes):
+    return broadcast(*shapes)

@@ -1,0 +1,62 @@
+"""How a tensor is printed: four digits, in columns, the middle of a long axis left out."""
+
+from __future__ import annotations
+
+from math import ceil, inf
+
+from ._memory import float32, int32
+
+EDGE, MOST, WIDTH = 3, 1000, 80  # numbers at the ends of a long axis, numbers of all, letters of a line
+
+
+def shown(tensor):
+    """Return the text of a tensor, as `print` shows it."""
+    dtype, more = tensor.dtype, []
+    usual = dtype is float32 or (not tensor.is_floating_point() and dtype is not int32)
+    if tensor.is_meta or 0 in tensor.shape:
+        body, usual = "..." if tensor.is_meta else "[]", dtype is float32
+        more += ["device='meta'"] if tensor.is_meta else []
+        more += [f"size={tuple(tensor.shape)}"] if tensor.is_meta or tensor.ndim > 1 else []
+    else:
+        short = EDGE if tensor.numel() > MOST else tensor.numel()
+        body = _nested(tensor, 7, short, _writer(_seen(tensor, short)))
+    more += [] if usual else [f"dtype={dtype}"]
+    more += ["requires_grad=True"] if tensor.requires_grad else []
+    for part in more:
+        last = len(body) - body.rfind("\n") + (7 if "\n" not in body else 0)
+        body += f", {part}" if last + len(part) + 3 <= WIDTH else f",\n       {part}"
+    return f"tensor({body})"
+
+
+def _ends(size, short):
+    return range(size) if size <= 2 * short else [*range(short), *range(size - short, size)]
+
+
+def _seen(tensor, short):
+    """Return the numbers that are shown."""
+    if not tensor.ndim:
+        return [tensor.item()]
+    return [x for i in _ends(len(tensor), short) for x in _seen(tensor[i], short)]
+
+
+def _writer(numbers):
+    """Return a function that writes each of these numbers with the same width."""
+    if not isinstance(numbers[0], float):
+        width = max(len(str(x)) for x in numbers)
+        return lambda x: str(x).rjust(width)
+    finite = [x for x in numbers if x and abs(x) < inf]
+    low, high = min(map(abs, finite), default=1.0), max(map(abs, finite), default=1.0)
+    large, whole = high / low > 1000 or high > 1e8 or low < 1e-4, all(x == ceil(x) for x in finite)
+    pattern, dot = (".4e", "") if large else (".0f", ".") if whole else (".4f", "")
+    width = max((len(f"{x:{pattern}}{dot}") for x in finite), default=1)
+    return lambda x: (f"{x:{pattern}}" + dot * (abs(x) < inf)).rjust(width)
+
+
+def _nested(tensor, indent, short, write):
+    if not tensor.ndim:
+        return write(tensor.item())
+    parts = [_nested(tensor[i], indent + 1, short, write) for i in _ends(len(tensor), short)]
+    count = max(1, (WIDTH - indent) // (len(parts[0]) + 2)) if tensor.ndim == 1 else 1
+    parts[short:short] = [" ..." if tensor.ndim == 1 else "..."] if len(tensor) > 2 * short else []
+    lines = [", ".join(parts[i : i + count]) for i in range(0, len(parts), count)]
+    return "[" + ("," + "\n" * max(tensor.ndim - 1, 1) + " " * (indent + 1)).join(lines) + "]"

@@ -1,0 +1,783 @@
+"""What is computed with tensors, number by number: arithmetic, reductions, products, sorting."""
+
+from __future__ import annotations
+
+import operator
+from contextlib import ContextDecorator
+from itertools import accumulate, chain
+from math import inf, prod
+from types import SimpleNamespace
+
+from . import _numbers
+from ._memory import (
+    BOOL,
+    FLOAT,
+    Device,
+    DType,
+    NeedsTorchError,
+    Strided,
+    axis_of,
+    bool_,
+    broadcast,
+    convert,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    ints,
+    need,
+    store,
+    strides_of,
+)
+from ._random import default_generator
+
+_OF_NUMBERS = {bool: bool_, int: int64, float: float32}
+
+
+class GradMode(ContextDecorator):
+    """Whether torch would record operations: then a parameter must not be changed in place."""
+
+    enabled = True
+
+    def __init__(self, enabled=False):
+        self._enabled, self._before = enabled, []
+
+    def __enter__(self):
+        self._before.append(GradMode.enabled)
+        GradMode.enabled = self._enabled
+
+    def __exit__(self, *_):
+        GradMode.enabled = self._before.pop()
+
+
+def _type_of(number):
+    need(not isinstance(number, complex), "complex numbers need", NeedsTorchError)
+    known = type(number) in _OF_NUMBERS
+    need(known, f"a tensor or a number is expected, got {type(number).__name__}", TypeError)
+    return _OF_NUMBERS[type(number)]
+
+
+def result_type(*inputs):
+    """Return the dtype of a result: tensors with axes count before those without, those before numbers."""
+    levels = [[], [], []]
+    for one in inputs:
+        tensor = isinstance(one, Tensor)
+        levels[one.ndim == 0 if tensor else 2].append(one.dtype if tensor else _type_of(one))
+    found = [max(level, key=lambda dtype: dtype.rank) for level in levels if level]
+    return max(found, key=lambda dtype: dtype.kind)  # the first one of the largest kind
+
+
+def apply(function, *inputs, common=None, result=None, otherwise=None):
+    """Return a function of each number, or of the numbers at the same place after broadcasting.
+
+    The inputs are converted to the dtype `common`, and what the function returns is stored as `result`.
+    `otherwise` is called where the function raises an error of arithmetic.
+    """
+    common = common or result_type(*inputs)
+    tensors = [one for one in inputs if isinstance(one, Tensor)]
+    shape = broadcast(*(one.shape for one in tensors))
+    columns = []
+    for one in inputs:
+        if isinstance(one, Tensor):
+            columns.append(convert(one.expand(shape)._numbers(), one.dtype, common))
+        else:
+            columns.append([store([one], common)[0] if common.kind == FLOAT else one] * prod(shape))
+    try:
+        values = list(map(function, *columns))
+    except (ArithmeticError, ValueError):
+        if otherwise is None:
+            raise
+        values = [_either(function, otherwise, numbers) for numbers in zip(*columns, strict=True)]
+    made = same_device(tensors)._made(values, shape, result or common)
+    return made if all(one.is_contiguous() for one in tensors) else _laid_out(made, tensors)
+
+
+def _laid_out(made, sources):
+    """Return a new tensor with its axes in memory in the order of its sources', as torch chooses it."""
+    strides = [one.expand(made.shape)._strides for one in sources]
+    order = list(range(made.ndim))[::-1]  # from the innermost axis
+    for last in range(1, made.ndim):
+        place = last
+        for i in reversed(range(last)):
+            pairs = ((step[order[i]], step[order[place]]) for step in strides)
+            a, b = next((pair for pair in pairs if all(pair) and pair[0] != pair[1]), (0, 0))
+            if a > b:
+                order[i], order[place], place = order[place], order[i], i
+            elif a < b:
+                break
+    order.reverse()
+    return made.permute(order)._dense().permute([order.index(axis) for axis in range(made.ndim)])
+
+
+def _either(function, otherwise, numbers):
+    try:
+        return function(*numbers)
+    except (ArithmeticError, ValueError):
+        return otherwise(*numbers)
+
+
+def same_device(tensors):
+    """Return one of the tensors; all that have axes must be on its device."""
+    first = max(tensors, key=lambda one: (one.device, one.ndim))
+    need(all(one.device == first.device or not one.ndim for one in tensors), "devices differ: cpu and meta")
+    return first
+
+
+class Result(tuple):
+    """Results with names, such as those of `sort`."""
+
+    __slots__ = ()
+    values, indices = (property(operator.itemgetter(i)) for i in range(2))
+
+    def __repr__(self):
+        return f"torch.return_types(\nvalues={self[0]},\nindices={self[1]})"
+
+
+def _read(data):
+    """Return the shape, the flat numbers and the dtype of nested numbers."""
+    if isinstance(data, Tensor):
+        return (), [data._one()], data.dtype
+    if not isinstance(data, (list, tuple, range)):
+        return (), [data], _type_of(data)
+    if not data:
+        return (0,), [], float32
+    shapes, values, dtypes = zip(*map(_read, data), strict=True)
+    need(
+        len({*shapes}) == 1, f"the rows of a tensor must have one shape, got {sorted({*shapes})}", ValueError
+    )
+    return (len(data), *shapes[0]), [*chain(*values)], max(dtypes, key=lambda dtype: dtype.rank)
+
+
+class Tensor(Strided):
+    """Numbers of one dtype with a shape. What its methods do, torch's documentation says."""
+
+    grad, grad_fn, is_leaf, layout = None, None, True, "torch.strided"
+    is_cuda = is_sparse = is_nested = False
+    __hash__ = object.__hash__
+
+    def __new__(cls, *data):
+        """Make a float32 tensor of nested numbers or of a shape, as torch does."""
+        shape = len(data) != 1 or isinstance(data[0], int)
+        return cls._from([0.0] * prod(data)).view(data) if shape else cls._from(data[0], float32)
+
+    @classmethod
+    def _from(cls, data, dtype=None):
+        whole = isinstance(data, Tensor)
+        shape, values, found = (data.shape, data._numbers(), data.dtype) if whole else _read(data)
+        dtype = dtype or found
+        if shape == () and dtype.kind > BOOL and abs(values[0]) < inf:
+            top = finfo(dtype).max if dtype.kind == FLOAT else 1 << 8 * dtype.itemsize - 1
+            need(abs(values[0]) <= top, f"{values[0]} is too large for {dtype}")
+        return Tensor._of(store(convert(values, found, dtype), dtype), shape, dtype)
+
+    @classmethod
+    def _index(cls, data):
+        return cls._from(data, int64 if data == [] else None)
+
+    def __deepcopy__(self, _):
+        made = type(self)._of(
+            self._memory[:], self.shape, self.dtype, self._strides, self._offset, self.device
+        )
+        made.requires_grad = self.requires_grad
+        return made
+
+    def _dense(self):
+        """Return a copy without gaps in memory."""
+        return self._made(self._numbers(), self.shape)
+
+    # ------------------------------------------------------------------ conversion
+    def to(self, *args, dtype=None, device=None, copy=False, **_):
+        for one in args:
+            dtype = one if isinstance(one, DType) else one.dtype if isinstance(one, Tensor) else dtype
+            device = one if isinstance(one, str) else one.device if isinstance(one, Tensor) else device
+            need(isinstance(one, (DType, Tensor, str, bool)), f"to takes no {one!r}", TypeError)
+        dtype, device = dtype or self.dtype, Device(device or self.device)
+        need(device in ("cpu", "meta"), f"the device '{device}' needs", NeedsTorchError)
+        need(device == "meta" or not self.is_meta, "the device meta has no numbers", NotImplementedError)
+        if (dtype, device) == (self.dtype, self.device) and not copy:
+            return self
+        made = apply(lambda x: x, self, common=dtype)
+        made.device = device
+        return made
+
+    def detach(self):
+        view = self._see(self.shape, self._strides)
+        view.requires_grad = False
+        return view
+
+    def _swap(self, other):
+        """Become what another tensor is, but for the class."""
+        self.__dict__.update(vars(other) | {"requires_grad": self.requires_grad})
+        return self
+
+    def requires_grad_(self, requires_grad=True):
+        need(not requires_grad or self.dtype.kind == FLOAT, f"{self.dtype} has no gradients")
+        self.requires_grad = requires_grad
+        return self
+
+    def backward(self, *_, **__):
+        raise NeedsTorchError("gradients need")
+
+    def numpy(self, *_, **__):
+        raise NeedsTorchError("arrays of NumPy need")
+
+    def tolist(self):
+        need(not self.is_meta, "a tensor on the device meta has no numbers")
+        values = [*map(bool, self._numbers())] if self.dtype.kind == BOOL else self._numbers()
+        for axis in range(1, self.ndim)[::-1]:
+            size, count = self.shape[axis], prod(self.shape[:axis])
+            values = [values[i * size : (i + 1) * size] for i in range(count)]
+        return values if self.shape else values[0]
+
+    def item(self):
+        one = prod(self.shape) == 1 and not self.is_meta
+        need(one, f"{prod(self.shape)} numbers are not one: use any(), all() or an index")
+        return bool(self._numbers()[0]) if self.dtype.kind == BOOL else self._numbers()[0]
+
+    def _one(self):
+        need(prod(self.shape) == 1, f"{prod(self.shape)} numbers are not one: use an index", ValueError)
+        return self.item()
+
+    def __index__(self):
+        whole = self.dtype.kind < FLOAT and prod(self.shape) == 1
+        need(whole, "only a tensor with one integer can be an index", TypeError)
+        return int(self.item())
+
+    def __len__(self):
+        need(self.ndim, "a tensor without axes has no length and no parts", TypeError)
+        return self.shape[0]
+
+    def __format__(self, form):
+        return format(self.item() if form and not self.ndim else repr(self), form)
+
+    def __getattr__(self, name):
+        told = f"the small stand-in for torch has no Tensor.{name}: open this page in Colab"
+        raise AttributeError(told, name=name, obj=self)
+
+    # ------------------------------------------------------------------ changes in place
+    def _may_change(self):
+        frozen = self.requires_grad and GradMode.enabled
+        need(not frozen, "a parameter, or a view of one, is changed in place: use torch.no_grad()")
+
+    def _become(self, new):
+        """Take the numbers of a result, if they fit."""
+        self._may_change()
+        fits = new.shape == self.shape and new.dtype.kind <= self.dtype.kind
+        told = f"{tuple(new.shape)} {new.dtype} does not fit into {tuple(self.shape)} {self.dtype}"
+        need(fits, told)
+        self._write(convert(new._numbers(), new.dtype, self.dtype))
+        return self
+
+    def copy_(self, source, non_blocking=False):
+        return self._become(source.expand(self.shape).to(self.dtype))
+
+    def fill_(self, value):
+        one = Tensor._from(value, self.dtype)
+        need(one.ndim == 0, f"one number is expected, got shape {tuple(one.shape)}")
+        return self.copy_(one)
+
+    def uniform_(self, low=0.0, high=1.0, *, generator=None):
+        drawn = (generator or default_generator).uniforms(prod(self.shape), self.dtype is float64)
+        return self._become(self._made([x * (high - low) + low for x in drawn], self.shape))
+
+    def normal_(self, mean=0.0, std=1.0, *, generator=None):
+        drawn = (generator or default_generator).normals(prod(self.shape), self.dtype is float64)
+        return self._become(self._made([x * std + mean for x in drawn], self.shape))
+
+    def scatter_(self, dim, index, src):
+        src = src if isinstance(src, Tensor) else Tensor._from(src, self.dtype).expand(index.shape)
+        self[self._around(dim, index)] = src[tuple(map(slice, index.shape))]
+        return self
+
+    def index_copy(self, dim, index, source):
+        copy = self.clone()
+        copy.movedim(dim, 0)[index] = source.movedim(dim, 0)
+        return copy
+
+    def index_put(self, indices, values):
+        copy = self.clone()
+        copy[indices] = values
+        return copy
+
+    # ------------------------------------------------------------------ number by number
+    def sub(self, other):
+        bools = [one for one in (self, other) if result_type(one).kind == BOOL]
+        need(not bools, "bool tensors cannot be subtracted: use ^ or ~")
+        return apply(operator.sub, self, other)
+
+    def neg(self):
+        need(self.dtype.kind > BOOL, "a bool tensor has no negative: use ~")
+        return apply(operator.neg, self)
+
+    def bitwise_not(self):
+        need(self.dtype.kind < FLOAT, f"~ takes bool or integers, got {self.dtype}", TypeError)
+        return apply(operator.not_ if self.dtype.kind == BOOL else operator.invert, self)
+
+    def div(self, other, *, rounding_mode=None):
+        common, otherwise = result_type(self, other), _numbers.quotient
+        whole = {None: operator.truediv, "floor": operator.floordiv, "trunc": _numbers.towards_zero}
+        need(rounding_mode in whole, f"rounding_mode must be 'floor' or 'trunc', got {rounding_mode!r}")
+        if rounding_mode is None or common.kind == FLOAT:
+            common = common if common.kind == FLOAT else float32
+            return apply(whole[rounding_mode], self, other, common=common, otherwise=otherwise)
+        return _whole(whole[rounding_mode], self, other)
+
+    def floor_divide(self, other):
+        return Tensor.div(self, other, rounding_mode="floor")
+
+    def remainder(self, other):
+        if result_type(self, other).kind < FLOAT:
+            return _whole(operator.mod, self, other)
+        return apply(operator.mod, self, other, otherwise=_numbers.remainder)
+
+    def pow(self, exponent):
+        fraction = isinstance(exponent, int) and exponent < 0 and result_type(self).kind < FLOAT
+        need(not fraction, "integers cannot be raised to negative powers: convert them to float")
+        return apply(_numbers.power, self, exponent)
+
+    def clamp(self, min=None, max=None):
+        need(min is not None or max is not None, "clamp needs min or max")
+        found = self if min is None else self.maximum(min)
+        return found if max is None else found.minimum(max)
+
+    def masked_fill(self, mask, value):
+        need(mask.dtype.kind == BOOL, f"masked_fill takes a bool mask, got {mask.dtype}")
+        one = Tensor._from(value, self.dtype)
+        need(one.ndim == 0, f"one number is expected, got shape {tuple(one.shape)}")
+        number = one._numbers()[0]
+        return apply(lambda x, hidden: number if hidden else x, self, mask, common=self.dtype)
+
+    def nan_to_num(self, nan=0.0, posinf=None, neginf=None):
+        top = finfo(self.dtype).max if self.dtype.kind == FLOAT else 0
+        ends = {inf: top if posinf is None else posinf, -inf: -top if neginf is None else neginf}
+        return apply(lambda x: nan if x != x else ends.get(x, x), self)
+
+    def isclose(self, other, rtol=1e-5, atol=1e-8, equal_nan=False):
+        need(self.dtype is other.dtype, f"one dtype is expected, got {self.dtype} and {other.dtype}")
+
+        def close(a, b):
+            if a == b or (equal_nan and a != a and b != b):
+                return True
+            return abs(b) < inf and abs(a - b) <= atol + rtol * abs(b)
+
+        return apply(close, self, other, result=bool_)
+
+    # ------------------------------------------------------------------ along axes
+    def _reduce(self, function, dim, keepdim=False, dtype=None):
+        """Return a function of the numbers along one axis or several; None and () mean all."""
+        some = isinstance(dim, int) or dim
+        dims = [dim] if isinstance(dim, int) else dim or range(self.ndim)
+        gone = [axis_of(one, self.ndim) for one in dims]
+        need(len(gone) == len({*gone}), f"an axis is named twice in {dim}")
+        kept = [axis for axis in range(self.ndim) if axis not in gone]
+        rows = self.permute(kept + gone if self.ndim else [])._rows(len(kept))
+        try:
+            values = [function(row) for row in rows]
+        except ValueError:
+            kind = IndexError if some else RuntimeError
+            raise kind("of no numbers, none is the largest or the smallest") from None
+        shape = [1 if i in gone else n for i, n in enumerate(self.shape) if keepdim or i in kept]
+        return self._made(values, shape, dtype)
+
+    def _rows(self, axes):
+        """Return lists of the numbers at each place of so many first axes."""
+        numbers, length = self._numbers(), prod(self.shape[axes:])
+        return [numbers[i * length : (i + 1) * length] for i in range(prod(self.shape[:axes]))]
+
+    def _along(self, function, dim, dtype=None):
+        """Return a tensor in which a function has replaced each row along an axis."""
+        if not self.ndim:
+            return self[None]._along(function, dim, dtype)[0]
+        turned = self.movedim(dim, -1)
+        rows = [function(row) for row in turned._rows(self.ndim - 1)]
+        size = len(rows[0] if rows else function([0] * turned.shape[-1]))
+        made = self._made([*chain(*rows)], (*turned.shape[:-1], size), dtype)
+        return made.movedim(-1, dim).contiguous()
+
+    def _floating(self, name, kind=RuntimeError):
+        need(self.dtype.kind == FLOAT, f"{name} takes floating-point numbers, got {self.dtype}", kind)
+        return self
+
+    def mean(self, dim=None, keepdim=False, *, dtype=None):
+        source = self._floating("mean") if dtype is None else self.to(dtype)
+        return source._reduce(_numbers.mean, dim, keepdim)
+
+    def var(self, dim=None, unbiased=True, keepdim=False, *, correction=None):
+        less = int(unbiased) if correction is None else correction
+        return self._floating("var")._reduce(lambda row: _numbers.variance(row, less), dim, keepdim)
+
+    def norm(self, p=2, dim=None, keepdim=False):
+        root = lambda row: sum(x**p for x in row) ** (1 / p)
+        return self._floating("norm").abs()._reduce(_numbers.extreme(max) if p == inf else root, dim, keepdim)
+
+    def softmax(self, dim, dtype=None):
+        return self._soft(_numbers.softmax, dim, dtype)
+
+    def log_softmax(self, dim, dtype=None):
+        return self._soft(_numbers.log_softmax, dim, dtype)
+
+    def _soft(self, function, dim, dtype):
+        source = self if dtype is None else self.to(dtype)
+        axis_of(dim, self.ndim)
+        return source._floating("softmax", NotImplementedError)._along(function, dim)
+
+    def _best(self, best, dim, keepdim):
+        if isinstance(dim, Tensor):
+            return self.maximum(dim) if best is max else self.minimum(dim)
+        return self._with_places(_numbers.place_of(best), dim, keepdim)
+
+    def _with_places(self, place, dim, keepdim):
+        values = self._reduce(lambda row: row[place(row)], dim, keepdim)
+        return values if dim is None else Result((values, self._reduce(place, dim, keepdim, int64)))
+
+    def argsort(self, dim=-1, descending=False, stable=False):
+        return self._along(lambda row: _numbers.order(row, descending), dim, int64)
+
+    def sort(self, dim=-1, descending=False, stable=False):
+        places = self.argsort(dim, descending)
+        return Result((self.gather(dim, places), places))
+
+    def topk(self, k, dim=-1, largest=True, sorted=True):
+        length = self.shape[axis_of(dim, self.ndim)] if self.ndim else 1
+        need(0 <= k <= length, f"topk: k must lie in 0..{length}, got {k}")
+        places = self.argsort(dim, largest).narrow(dim, 0, k)
+        return Result((self.gather(dim, places), places.contiguous()))
+
+    def diff(self, n=1, dim=-1):
+        turned = self.movedim(dim, -1)
+        return (turned[..., 1:] - turned[..., :-1]).movedim(-1, dim)
+
+    def flip(self, *dims):
+        found, axes = self.clone(), [axis_of(dim, self.ndim) for dim in ints(dims)]
+        need(len({*axes}) == len(axes), f"flip: an axis is named twice in {dims}")
+        for dim in axes:
+            found = found._along(lambda row: row[::-1], dim)
+        return found
+
+    def roll(self, shifts, dims=None):
+        if dims is None:
+            return self.flatten().roll(shifts, 0).view(self.shape)
+        found, pair = self, [[x] if isinstance(x, int) else x for x in (shifts, dims)]
+        for shift, dim in zip(*pair, strict=True):
+            found = found._along(lambda row, shift=shift: _numbers.rolled(row, shift), dim)
+        return found
+
+    # ------------------------------------------------------------------ places
+    def _around(self, dim, index):
+        """Return integer indices: those of an axis are given, the others count the places of theirs."""
+        axis, fits = axis_of(dim, self.ndim), index.ndim == self.ndim and index.dtype is int64
+        pairs = enumerate(zip(index.shape, self.shape, strict=False))
+        fits = fits and all(i == axis or mine <= own for i, (mine, own) in pairs)
+        need(fits, f"an index {tuple(index.shape)} {index.dtype} does not fit {tuple(self.shape)}")
+        inside = all(0 <= place < self.shape[axis] for place in index._numbers())
+        need(inside, f"an index is out of range for axis {dim} of size {self.shape[axis]}")
+        shapes = [[-1 if j == i else 1 for j in range(self.ndim)] for i in range(self.ndim)]
+        counts = [Tensor._from(range(size), int64) for size in index.shape]
+        return tuple(index if i == axis else counts[i].reshape(shapes[i]) for i in range(self.ndim))
+
+    def gather(self, dim, index):
+        return self[self._around(dim, index)] if self.ndim else self[None].gather(dim, index[None])[0]
+
+    def index_select(self, dim, index):
+        need(index.ndim < 2, f"a vector of places is expected, got {index.ndim} axes", IndexError)
+        return self.movedim(dim, 0)[index.reshape(-1)].movedim(0, dim).contiguous()
+
+    def masked_select(self, mask):
+        need(mask.dtype.kind == BOOL, f"a bool mask is expected, got {mask.dtype}")
+        shape = broadcast(self.shape, mask.shape)
+        return self.expand(shape)[mask.expand(shape)]
+
+    def nonzero(self, *, as_tuple=False):
+        if as_tuple:
+            return (self if self.ndim else self[None]).nonzero().unbind(1)
+        found = [place for place, value in enumerate(self._numbers()) if value]
+        pairs = list(zip(strides_of(self.shape), self.shape, strict=True))
+        rows = [place // step % size for place in found for step, size in pairs]
+        return self._made(rows, (len(found), self.ndim), int64)
+
+    def _triangle(self, keeps):
+        need(self.ndim > 1, f"a triangle needs two axes, got {self.ndim}")
+        kept = [keeps(j - i) for i in range(self.shape[-2]) for j in range(self.shape[-1])]
+        pairs = zip(self._numbers(), kept * prod(self.shape[:-2]), strict=True)
+        return self._made([x if keep else 0 for x, keep in pairs], self.shape)
+
+    # ------------------------------------------------------------------ shapes
+    def flatten(self, start_dim=0, end_dim=-1):
+        first, last = axis_of(start_dim, self.ndim), axis_of(end_dim, self.ndim)
+        need(first <= last, f"flatten: axis {start_dim} comes after axis {end_dim}")
+        return self.reshape(*self.shape[:first], prod(self.shape[first : last + 1]), *self.shape[last + 1 :])
+
+    def unflatten(self, dim, sizes):
+        axis, sizes = axis_of(dim, self.ndim), ints((sizes,))
+        need(sizes and self.ndim, "unflatten needs an axis and sizes")
+        part = Tensor._of((), [self.shape[axis]], self.dtype)._complete(sizes)
+        return self.view(*self.shape[:axis], *part, *self.shape[axis + 1 :])
+
+    def repeat(self, *sizes):
+        sizes, new = ints(sizes), len(ints(sizes)) - self.ndim
+        right = new >= 0 and min(sizes, default=0) >= 0
+        need(right, f"repeat needs a count for each of {self.ndim} axes, got {sizes}")
+        found = self.clone()[(None,) * new]
+        for axis, count in enumerate(sizes):
+            found = found._along(lambda row, count=count: row * count, axis)
+        return found
+
+    def repeat_interleave(self, repeats, dim=None):
+        if dim is None:
+            return self.flatten().repeat_interleave(repeats, 0)
+        size = self.shape[axis_of(dim, self.ndim)]
+        counts = [repeats] * size if isinstance(repeats, int) else repeats.tolist()
+        right = len(counts) == size and min(counts, default=0) >= 0
+        need(right, f"a count for each of {size} entries is needed, got {repeats}")
+        pick = [place for place, count in enumerate(counts) for _ in range(count)]
+        return self.index_select(dim, Tensor._index(pick))
+
+    def split(self, split_size_or_sections, dim=0):
+        need(self.ndim, "a tensor without axes cannot be split")
+        sizes, length = split_size_or_sections, self.shape[axis_of(dim, self.ndim)]
+        if isinstance(sizes, int):
+            need(sizes > 0 or length == 0 == sizes, f"no parts of size {sizes} can be made")
+            sizes = [min(sizes, length - start) for start in range(0, length, sizes or 1)] or [0]
+        right = sum(sizes) == length and min(sizes) >= 0
+        need(right, f"parts of {list(sizes)} do not add up to {length}, the size of axis {dim}")
+        ends = zip(accumulate(sizes), sizes, strict=True)
+        return tuple(self.narrow(dim, end - size, size) for end, size in ends)
+
+    def chunk(self, chunks, dim=0):
+        need(self.ndim and chunks > 0, f"chunk needs an axis and parts, got {chunks}")
+        length = self.shape[axis_of(dim, self.ndim)]
+        return self.split(-(-length // chunks) if length else [0] * chunks, dim)
+
+    def unbind(self, dim=0):
+        axis = axis_of(dim, self.ndim)
+        return tuple(self.select(axis, i) for i in range(self.shape[axis] if self.ndim else 1))
+
+    def narrow(self, dim, start, length):
+        need(self.ndim, "a tensor without axes has no parts")
+        axis = axis_of(dim, self.ndim)
+        size = self.shape[axis]
+        need(-size <= start <= size, f"narrow starts at {start}, outside {size}", IndexError)
+        start = start + size if start < 0 else start
+        inside = 0 <= length <= size - start
+        need(inside, f"{length} entries from {start} do not lie in axis {dim} of size {size}")
+        return self._slice(axis, slice(start, start + length))
+
+    def diag(self, diagonal=0):
+        need(self.ndim in (1, 2), f"a vector or matrix is expected, got {self.ndim} axes")
+        if self.ndim == 2:
+            return self.diagonal(diagonal)._dense()
+        made = self.new_zeros(2 * [len(self) + abs(diagonal)])
+        made.diagonal(diagonal)._write(self._numbers())
+        return made
+
+    def new_full(self, size, fill_value, *, dtype=None, **_):
+        return self._made([fill_value] * prod(size), size, dtype)
+
+    # ------------------------------------------------------------------ products
+    def matmul(self, other):
+        need(isinstance(other, Tensor), f"a tensor is expected, got {type(other).__name__}", TypeError)
+        told = f"{tuple(self.shape)} {self.dtype} and {tuple(other.shape)} {other.dtype} cannot be multiplied"
+        need(self.ndim and other.ndim and self.dtype is other.dtype, told)
+        left, right = self if self.ndim > 1 else self[None], other if other.ndim > 1 else other[:, None]
+        need(left.shape[-1] == right.shape[-2], f"{told}: {left.shape[-1]} columns, {right.shape[-2]} rows")
+        need(self.dtype.kind > BOOL, told, NotImplementedError)
+        front, (count, inner), width = (
+            broadcast(left.shape[:-2], right.shape[:-2]),
+            left.shape[-2:],
+            right.shape[-1],
+        )
+        rows = left.expand(*front, count, inner)._rows(-1)
+        columns = right.mT.expand(*front, width, inner)._rows(-1)
+        values = [
+            sum(map(operator.mul, row, column))
+            for i in range(prod(front))
+            for row in rows[i * count : (i + 1) * count]
+            for column in columns[i * width : (i + 1) * width]
+        ]
+        made = same_device([self, other])._made(values, (*front, count, width))
+        made = made if self.ndim > 1 else made.squeeze(-2)
+        return made if other.ndim > 1 else made.squeeze(-1)
+
+    def _product(self, other, *axes):
+        found = self.ndim, other.ndim
+        same = found != (3, 3) or len(self) == len(other)
+        need(found == axes and same, f"tensors with {axes} axes are expected, got {found}")
+        return self @ other
+
+    def outer(self, other):
+        need(self.ndim == other.ndim == 1, "outer takes two vectors")
+        return self[:, None] * other
+
+
+Strided._plain = Tensor
+
+
+def _whole(function, a, b):
+    """Return a quotient or remainder of integers."""
+    try:
+        return apply(function, a, b)
+    except ZeroDivisionError:
+        raise RuntimeError("an integer was divided by zero") from None
+
+
+def where(condition, input=None, other=None):
+    """Return numbers of one tensor where a condition is True, and of another elsewhere."""
+    if input is None:
+        return condition.nonzero(as_tuple=True)
+    need(condition.dtype.kind == BOOL, f"a bool condition is needed, got {condition.dtype}")
+    common = result_type(input, other)
+    pair = (x if isinstance(x, Tensor) else Tensor._from(x, common) for x in (input, other))
+    return apply(lambda chosen, a, b: a if chosen else b, condition, *pair, common=common)
+
+
+def finfo(dtype=float32):
+    """Return the limits of a floating-point dtype."""
+    digits, exponent = {float16: (10, 15), float32: (23, 127)}.get(dtype, (52, 1023))
+    eps = 2.0**-digits
+    top = (2 - eps) * 2.0**exponent
+    return SimpleNamespace(min=-top, max=top, eps=eps, tiny=2.0 ** (1 - exponent), bits=8 * dtype.itemsize)
+
+
+def _vector(_):
+    raise RuntimeError("a vector has no two axes to exchange")
+
+
+# ------------------------------------------------------------------ methods that tables describe
+_SHORT = {
+    "mT": property(
+        lambda self: _vector(self) if self.ndim == 1 else self.transpose(-2, -1) if self.ndim else self
+    ),
+    "T": property(lambda self: self.permute(*range(self.ndim)[::-1])),
+    "data": property(Tensor.detach, lambda self, other: self._swap(other) and None),
+    "is_cpu": property(lambda self: self.device == "cpu"),
+    "is_meta": property(lambda self: self.device == "meta"),
+    "swapaxes": Strided.transpose,
+    "broadcast_to": Strided.expand,
+    "median": lambda self, dim=None, keepdim=False: self._with_places(_numbers.middle, dim, keepdim),
+    "dim": lambda self: self.ndim,
+    "numel": lambda self: prod(self.shape),
+    "size": lambda self, dim=None: self.shape if dim is None else self.shape[axis_of(dim, self.ndim)],
+    "stride": lambda self, dim=None: self._strides if dim is None else self._strides[axis_of(dim, self.ndim)],
+    "data_ptr": lambda self: id(self._memory) + self._offset * self.dtype.itemsize,
+    "is_floating_point": lambda self: self.dtype.kind == FLOAT,
+    "cpu": lambda self: self.to("cpu"),
+    "clone": lambda self, **_: apply(lambda x: x, self),
+    "contiguous": lambda self, **_: self if self.is_contiguous() else self._dense(),
+    "view_as": lambda self, other: self.view(other.shape),
+    "expand_as": lambda self, other: self.expand(other.shape),
+    "type_as": lambda self, other: self.to(other.dtype),
+    "t": lambda self: _vector(self) if self.ndim > 2 else self.T,
+    "new_zeros": lambda self, *size, **how: self.new_full(ints(size), 0, **how),
+    "where": lambda self, condition, other: where(condition, self, other),
+    "allclose": lambda self, *args, **how: self.isclose(*args, **how).all().item(),
+    "equal": lambda self, other: self.shape == other.shape and self._numbers() == other._numbers(),
+    "std": lambda self, *args, **how: self.var(*args, **how).sqrt(),
+    "max": lambda self, dim=None, keepdim=False: self._best(max, dim, keepdim),
+    "min": lambda self, dim=None, keepdim=False: self._best(min, dim, keepdim),
+    "tril": lambda self, diagonal=0: self._triangle(lambda right: right <= diagonal),
+    "triu": lambda self, diagonal=0: self._triangle(lambda right: right >= diagonal),
+    "mm": lambda self, other: self._product(other, 2, 2),
+    "bmm": lambda self, other: self._product(other, 3, 3),
+    "mv": lambda self, other: self._product(other, 2, 1),
+    "dot": lambda self, other: self._product(other, 1, 1),
+    "__bool__": lambda self: bool(self.item()),
+    "__float__": lambda self: float(self._one()),
+    "__int__": lambda self: int(self._one()),
+    "__iter__": lambda self: iter([self[i] for i in range(len(self))]),
+    "__contains__": lambda self, number: bool((self == number).any()),
+    "__invert__": Tensor.bitwise_not,
+    "__neg__": Tensor.neg,
+    "__matmul__": Tensor.matmul,
+    "zero_": lambda self: self.fill_(0),
+}
+_CASTS = {"bool": bool_, "int": int32, "long": int64, "half": float16, "float": float32, "double": float64}
+_SHORT |= {name: lambda self, dtype=dtype: self.to(dtype) for name, dtype in _CASTS.items()}
+for _name, _short in _SHORT.items():
+    setattr(Tensor, _name, _short)
+
+
+def _by_number(name, function, otherwise=None, *, floats=False, result=None, whole=False):
+    def method(self, *others):
+        common = result_type(self, *others)
+        named = f"{name} takes no {common}"
+        need(result or floats or others or common.kind > BOOL, named, NotImplementedError)
+        need(not whole or common.kind < FLOAT, named, NotImplementedError)
+        common = float32 if floats and common.kind < FLOAT else common
+        return apply(function, self, *others, common=common, result=result, otherwise=otherwise)
+
+    setattr(Tensor, name, method)
+
+
+def _by_row(name, function, rule, along):
+    def method(self, dim=None, keepdim=False, *, dtype=None):
+        source, result = self if dtype is None else self.to(dtype), _CASTS.get(rule)
+        if rule == "whole" and source.dtype.kind < FLOAT and dtype is None:
+            source, result = source.to(int64), int64
+        return source._along(function, dim) if along else source._reduce(function, dim, keepdim, result)
+
+    setattr(Tensor, name, method)
+
+
+for _name, _pair in _numbers.OF_FLOATS.items():
+    _by_number(_name, *_pair, floats=True)
+for _name, _pair in _numbers.OF_ANY.items():
+    _by_number(_name, *_pair)
+for _name, _function in _numbers.TESTS.items():
+    _by_number(_name, _function, result=bool_)
+for _name, _function in _numbers.BITS.items():
+    _by_number(_name, _function, whole=True)
+for _name, _pair in _numbers.BY_ROW.items():
+    _by_row(_name, *_pair)
+
+
+def _as_numpy(method):
+    """Let a method take NumPy's names for two arguments, as torch does."""
+    names = {"axis": "dim", "keepdims": "keepdim"}
+    return lambda self, *args, **how: method(self, *args, **{names.get(k, k): v for k, v in how.items()})
+
+
+_AXES = "mean var std norm max min softmax log_softmax squeeze unsqueeze argsort sort".split()
+for _name in [*_numbers.BY_ROW, *_AXES]:
+    setattr(Tensor, _name, _as_numpy(getattr(Tensor, _name)))
+Tensor.__abs__ = Tensor.abs
+
+
+def _in_place(name):
+    new = getattr(Tensor, name)
+    change = lambda self, *args, **how: self._become(new(self, *args, **how))
+    setattr(Tensor, f"{name}_", change)
+    return change
+
+
+def _operator(name, method, swapped=False):
+    """Let an operator of Python call a method; what is no number is left to the other side."""
+
+    def operate(self, other):
+        if not isinstance(other, (Tensor, int, float)):
+            return NotImplemented
+        return method(other, self) if swapped else method(self, other)
+
+    setattr(Tensor, f"__{name}__", operate)
+
+
+_LONG = {"truediv": "div", "floordiv": "floor_divide", "mod": "remainder"}
+_LONG |= {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+_LONG |= {name: name for name in "add sub mul pow".split()}
+for _name, _long in _LONG.items():
+    _operator(_name, getattr(Tensor, _long))
+    _operator(f"r{_name}", getattr(Tensor, _long), swapped=True)
+    setattr(Tensor, f"__i{_name}__", _in_place(_long))
+for _name in "lt le gt ge eq ne".split():
+    _operator(_name, getattr(Tensor, _name))
+for _name in [
+    *_numbers.OF_FLOATS,
+    *_numbers.OF_ANY,
+    "logical_not",
+    "clamp",
+    "masked_fill",
+    "tril",
+    "triu",
+    "neg",
+]:
+    _in_place(_name)

@@ -1,0 +1,141 @@
+"""Functions of layers; torch's documentation says what they do."""
+
+from __future__ import annotations
+
+import math
+
+from .._functions import rand
+from .._memory import BOOL, FLOAT, bool_, int64, need
+from .._tensor import Tensor, where
+
+relu, sigmoid, tanh = Tensor.relu, Tensor.sigmoid, Tensor.tanh
+
+
+def softmax(input, dim=None, _stacklevel=3, dtype=None):
+    return input.softmax(dim, dtype=dtype)
+
+
+def log_softmax(input, dim=None, _stacklevel=3, dtype=None):
+    return input.log_softmax(dim, dtype=dtype)
+
+
+def silu(input):
+    return input * input.sigmoid()
+
+
+def gelu(input, approximate="none"):
+    need(approximate in ("none", "tanh"), f"approximate must be 'none' or 'tanh', got {approximate!r}")
+    input._floating("gelu", NotImplementedError)
+    if approximate == "none":
+        return input * 0.5 * (1 + (input / math.sqrt(2)).erf())
+    return 0.5 * input * (1 + (math.sqrt(2 / math.pi) * (input + 0.044715 * input**3)).tanh())
+
+
+def linear(input, weight, bias=None):
+    product = input @ weight.t()
+    return product if bias is None else product + bias
+
+
+def embedding(input, weight, padding_idx=None):
+    need(BOOL < input.dtype.kind < FLOAT and weight.ndim == 2, f"tokens must be integers, got {input.dtype}")
+    inside = all(0 <= token < len(weight) for token in input._numbers())
+    need(inside, f"a token is out of range for {len(weight)} rows", IndexError)
+    return weight[input]
+
+
+def one_hot(tensor, num_classes=-1):
+    need(tensor.dtype is int64, f"one_hot takes int64, got {tensor.dtype}")
+    numbers = tensor._numbers()
+    count = max(numbers, default=-1) + 1 if num_classes == -1 else num_classes
+    inside = count > 0 and all(0 <= number < count for number in numbers)
+    need(inside, f"numbers must lie in 0..{count - 1}, got {numbers[:5]}")
+    return tensor._made([i == number for number in numbers for i in range(count)], (*tensor.shape, count))
+
+
+def dropout(input, p=0.5, training=True):
+    need(0 <= p <= 1, f"p must lie in 0..1, got {p}", ValueError)
+    return input * (rand(input.shape) >= p) / (1 - p or 1) if training and p else input
+
+
+def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    axes = list(range(-len(normalized_shape), 0))
+    fits = axes and input.shape[axes[0] :] == tuple(normalized_shape)
+    need(fits, f"the last axes of {tuple(input.shape)} are not {tuple(normalized_shape)}")
+    wide = input._floating("layer_norm", NotImplementedError).double()
+    centred = wide - wide.mean(axes, keepdim=True)
+    normed = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+    normed = normed if weight is None else normed * weight
+    return (normed if bias is None else normed + bias).to(input.dtype)
+
+
+def normalize(input, p=2.0, dim=1, eps=1e-12):
+    return input / input.norm(p, dim, keepdim=True).clamp(min=eps)
+
+
+def _reduced(losses, reduction):
+    known = reduction in ("mean", "sum", "none")
+    need(known, f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}", ValueError)
+    return losses if reduction == "none" else getattr(losses, reduction)()
+
+
+def mse_loss(input, target, reduction="mean"):
+    return _reduced((input - target).square(), reduction)
+
+
+def cross_entropy(input, target, *, ignore_index=-100, reduction="mean", label_smoothing=0.0):
+    """Return the loss of the classes, along axis 1, that a target names or gives probabilities of."""
+    log_probs = (input.movedim(1, -1) if input.ndim > 1 else input).log_softmax(-1)
+    if target.dtype.kind == FLOAT:
+        need(target.shape == input.shape, f"a target {target.shape} does not fit {input.shape}")
+        target = target.movedim(1, -1) if input.ndim > 1 else target
+        target = target * (1 - label_smoothing) + label_smoothing / log_probs.shape[-1]
+        return _reduced(-(log_probs * target).sum(-1), reduction)
+    need(
+        target.shape == log_probs.shape[:-1],
+        f"a target {target.shape} does not fit {input.shape}",
+        ValueError,
+    )
+    need(target.dtype is int64, f"a target of classes is int64, got {target.dtype}")
+    counts = target != ignore_index
+    classes = where(counts, target, 0)
+    inside = all(0 <= one < log_probs.shape[-1] for one in classes._numbers())
+    need(inside, f"a class lies outside 0..{log_probs.shape[-1] - 1}", IndexError)
+    losses = log_probs.gather(-1, classes.unsqueeze(-1)).squeeze(-1)
+    losses = -losses * (1 - label_smoothing) - log_probs.mean(-1) * label_smoothing
+    losses = where(counts, losses, 0.0)
+    return losses.sum() / counts.sum() if reduction == "mean" else _reduced(losses, reduction)
+
+
+def pad(input, pad, mode="constant", value=None):
+    right = mode == "constant" and len(pad) % 2 == 0 and len(pad) <= 2 * input.ndim
+    need(right, f"pad {pad} does not name pairs of the {input.ndim} axes")
+    shape, inside = list(input.shape), [slice(None)] * input.ndim
+    for axis, before, after in zip(range(-1, -input.ndim - 1, -1), pad[::2], pad[1::2], strict=False):
+        shape[axis] += before + after
+        inside[axis] = slice(before, before + input.shape[axis])
+    made = input.new_full(shape, value or 0)
+    made[tuple(inside)] = input
+    return made
+
+
+def scaled_dot_product_attention(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+):
+    fits = query.ndim > 1 and key.ndim > 1 and value.ndim > 1
+    need(fits, f"matrices are expected, got shapes {query.shape} and {key.shape}")
+    if enable_gqa:
+        key, value = (x.repeat_interleave(query.shape[-3] // key.shape[-3], -3) for x in (key, value))
+    scores = query @ key.mT * (scale or 1 / math.sqrt(query.shape[-1] or 1))
+    if is_causal:
+        need(attn_mask is None, "attn_mask must be None where is_causal is True")
+        attn_mask = scores.new_full(scores.shape[-2:], True, dtype=bool_).tril()
+    if attn_mask is not None and attn_mask.dtype.kind == BOOL:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        need(
+            attn_mask.dtype is query.dtype, f"attn_mask must be bool or {query.dtype}, got {attn_mask.dtype}"
+        )
+        scores = scores + attn_mask
+    # A query that may see nothing gets zeros.
+    weights = scores.softmax(-1).masked_fill((scores == -math.inf).all(-1, keepdim=True), 0.0)
+    return dropout(weights, dropout_p) @ value

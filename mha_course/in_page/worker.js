@@ -1,0 +1,95 @@
+// Python beside the page: this function runs in a worker, alone, so it uses nothing from outside.
+//
+// The worker is a classic one made from a blob, because a page opened from disk may start no other. For the same
+// reason it fetches nothing: Pyodide's files come with the first message, and `fetch` only hands them over.
+
+/**
+ * @typedef {{files: Object<string, string>, sources: Object<string, string>, compiled?: WebAssembly.Module}} Parts
+ *   Pyodide's files, each compressed and in base64, and those of the course by their paths
+ */
+
+/** @param {any} scope the worker's global object */
+export function work(scope) {
+  /** @type {Promise<(request: string) => string>} */
+  let ready;
+
+  /** @param {string} text @returns {Promise<ArrayBuffer>} */
+  const unpack = async (text) => {
+    const bytes = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).arrayBuffer();
+  };
+
+  /** @param {ArrayBuffer} bytes */
+  const importModule = (bytes) => import(URL.createObjectURL(new Blob([bytes], { type: "text/javascript" })));
+
+  /** What a reader's code could use to leave the worker goes, before it runs. */
+  const close = () => {
+    const ways = "fetch XMLHttpRequest WebSocket EventSource importScripts Worker indexedDB caches BroadcastChannel";
+    for (const name of ways.split(" ")) scope[name] = undefined;
+  };
+
+  /** Python may grow to 512 MB; beyond that it raises a MemoryError. */
+  const limitMemory = () => {
+    const { prototype } = WebAssembly.Memory;
+    const { grow } = prototype;
+    prototype.grow = function (pages) {
+      if (this.buffer.byteLength + pages * 65536 > 2 ** 29) throw new RangeError();
+      return grow.call(this, pages);
+    };
+  };
+
+  /** Compiles Python's code, or takes what another worker has compiled. @param {WebAssembly.Module} [compiled] */
+  const compileOnce = (compiled) => {
+    scope.WebAssembly.instantiateStreaming = async (/** @type {Promise<Response>} */ source, /** @type {any} */ imports) => {
+      const module = compiled ?? (await WebAssembly.compileStreaming(source));
+      scope.postMessage({ compiled: module });
+      return { module, instance: await WebAssembly.instantiate(module, imports) };
+    };
+  };
+
+  /** @param {Parts} parts */
+  const start = async ({ files, sources, compiled }) => {
+    limitMemory();
+    compileOnce(compiled);
+    /** @type {Object<string, ArrayBuffer>} */
+    const unpacked = {};
+    await Promise.all(Object.entries(files).map(async ([name, text]) => (unpacked[name] = await unpack(text))));
+    scope.fetch = async (/** @type {any} */ address) => {
+      const name = String(address.url ?? address).split("/").pop() ?? "";
+      const type = name.endsWith(".wasm") ? "application/wasm" : "application/octet-stream";
+      return new Response(unpacked[name], { headers: { "Content-Type": type } });
+    };
+    const { loadPyodide } = await importModule(unpacked["pyodide.mjs"]);
+    const python = await loadPyodide({
+      createPyodideModule: (await importModule(unpacked["pyodide.asm.mjs"])).default,
+      indexURL: "https://in-the-page/",
+      stdLibURL: "https://in-the-page/python_stdlib.zip",
+      lockFileContents: new TextDecoder().decode(unpacked["pyodide-lock.json"]),
+      jsglobals: {},
+      stdin: () => null,
+    });
+    for (const [path, text] of Object.entries(sources)) {
+      const place = path.lastIndexOf("/");
+      if (place > 0) python.FS.mkdirTree(path.slice(0, place));
+      python.FS.writeFile(path, text);
+    }
+    const { answer } = python.pyimport("session");
+    close();
+    return answer;
+  };
+
+  scope.onmessage = async (/** @type {MessageEvent} */ { data }) => {
+    try {
+      if (data.parts) {
+        ready = start(data.parts);
+        await ready;
+        scope.postMessage({ ready: true });
+      } else {
+        scope.postMessage({ answer: (await ready)(data.request) });
+      }
+    } catch (error) {
+      scope.postMessage({ failed: String(error) });
+    }
+  };
+}

@@ -1,0 +1,424 @@
+"""Python in the page: the stub's editor in a browser, and judgements that are those of torch."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from copy import copy
+
+import in_page as extension
+import pytest
+from exercise_cells import CHAPTERS, pieces_of, read
+from playwright.sync_api import expect
+from test_accessibility import AXE
+
+from mha_course import in_page
+from mha_lib import _texts
+
+SOFTMAX = "02_scoring_functions/write-my_masked_softmax"
+PAGES = sorted(CHAPTERS.glob("*.ipynb"))
+
+
+# ------------------------------------------------------------------ the judge, in a Python of its own
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory):
+    """A function that answers as the page does, on the stand-in; `ask.data` is what the pages get."""
+    folder = tmp_path_factory.mktemp("page")
+    for path, text in in_page.page_sources().items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    loop = "import session, sys\nfor line in sys.stdin: print(session.answer(line), flush=True)"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": folder}
+    process = subprocess.Popen([sys.executable, "-c", loop], **pipes)
+    data = {page.stem: extension.data_of(page) for page in PAGES}
+
+    def answer(place, text, *, check=True, pieces=None):
+        page, _, name = place.partition("/")
+        stub = data[page][name]
+        judged = {part: stub[part] if check else "" for part in ("check", "exercise")}
+        request = {
+            "name": stub["name"],
+            "checker": stub["checker"],
+            "text": text,
+            "pieces": pieces or {},
+            **judged,
+        }
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    answer.data = data
+    yield answer
+    process.stdin.close()
+    process.wait()
+
+
+def outside(node):
+    """The names that a statement takes from outside."""
+    names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
+    within = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
+    within |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
+    return {one.id for one in names if isinstance(one.ctx, ast.Load)} - within
+
+
+def solution(place):
+    """The text of a folded solution with what it uses of the page, under the name that the check asks for."""
+    page, _, name = place.partition("/")
+    cells = [cell for cell in read(page) if cell.cell_type == "code" and cell.id != "setup"]
+    last = next(cell for cell in cells if cell.id == f"{name}-solution")
+    statements = {}
+    for cell in cells[: cells.index(last) + 1]:
+        for node in ast.parse(cell.source).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                node.decorator_list = [
+                    one for one in node.decorator_list if "solution" not in ast.unparse(one)
+                ]
+                statements[node.name] = node
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                names = [alias.asname or alias.name for alias in node.names]
+                statements |= dict.fromkeys(names, node)
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                statements[node.targets[0].id] = node
+    asked = ASKED.search(extension.stubs_of(CHAPTERS / f"{page}.ipynb")[name][1])[1]
+    own = re.search(r"^assert check_\w+\((\w+)", last.source, re.MULTILINE)
+    own, texts = own[1] if own else asked, {}
+
+    def add(one):
+        if one in statements and one not in texts:
+            texts[one] = ""
+            for used in sorted(outside(statements[one]) - {one}):
+                add(used)
+            texts[one] = texts.pop(one) + ast.unparse(statements[one])
+
+    add(own)
+    text = "\n\n\n".join([*texts.values(), *([f"{asked} = {own}"] if asked != own else [])])
+    # The page has no library, but what the reader has built of it.
+    return text.replace("from mha_lib import dot_product_attention", OWN_ATTENTION)
+
+
+OWN_ATTENTION = """def dot_product_attention(query, key, value, mask=None, *, is_causal=False):
+    return my_attention(query, key, value, my_causal_mask(query.shape[1]) if is_causal else mask)
+"""
+
+
+ASKED = re.compile(r"^check_\w+\(\s*(\w+)", re.MULTILINE)
+PLACES = [f"{page.stem}/{name}" for page in PAGES for name in extension.stubs_of(page)]
+IN_PAGE = [place for place in PLACES if tuple(place.split("/")) not in extension.reasons()]
+PIECES = [place for place in IN_PAGE if "/write-" in place]
+COMPUTED = {"appendix_bug_zoo/ex2"}  # the solution runs the page's specimens; the answer is a list
+
+
+def test_all_pieces_of_the_layer_and_most_exercises_are_judged_in_the_page():
+    assert {*extension.reasons()} < {tuple(place.split("/")) for place in PLACES}
+    early = [place for place in PIECES if place < "06"]
+    assert len(early) == sum(len(pieces_of(page.stem)) for page in PAGES if page.stem < "06") == 10
+    assert len(IN_PAGE) - len(PIECES) >= 45
+
+
+@pytest.mark.parametrize("place", IN_PAGE)
+def test_a_solution_is_right_and_the_stub_is_not(ask, place):
+    page, _, name = place.partition("/")
+    said = ask(place, ask.data[page][name]["stub"])
+    assert said["verdict"].startswith("Not yet: "), said
+    if place not in COMPUTED:
+        said = ask(place, solution(place))
+        assert said.get("right"), said
+
+
+SEEN_BY_TORCH = {"the fill of -1e9 is too small"}  # in float16
+
+
+def mistakes(place):
+    """The known mistakes that are edits of a reference which needs nothing of the library: (name, text)."""
+    page, _, name = place.partition("/")
+    check = extension.stubs_of(CHAPTERS / f"{page}.ipynb")[name][1]
+    exercise = in_page.exercise_of(check)
+    modules = [one for key, one in sys.modules.items() if key.startswith("mha_course.exercises.")]
+    named = [(one, key) for one in modules for key, value in vars(one).items() if value is exercise]
+    reference, (module, section) = exercise.reference, named[0]
+    if reference.__name__ == "<lambda>":
+        return
+    source = _texts._source(reference, [])
+    used = [vars(module).get(one) for one in outside(ast.parse(source))]
+    if any(getattr(one, "__module__", "").startswith("mha_lib") for one in used):
+        return
+    for item, match in vars(module)["exercise"]._items(section, "mistakes"):
+        text, edits = source, [_texts._EDIT.fullmatch(one.text) for one in item.below]
+        if all(edits) and match[1] not in SEEN_BY_TORCH:
+            for edit in edits:
+                new = _texts._NEW.match(edit[3])[2]
+                text = text.replace(edit[2].replace(r"\n", "\n"), new.replace(r"\n", "\n"))
+            asked = ASKED.search(check)[1]
+            yield match[1], f"{HEAD}{text}\n{asked} = {reference.__name__}"
+
+
+HEAD = "from __future__ import annotations\nfrom itertools import combinations\nfrom math import ceil, sqrt\n"
+JUDGED = [place for place in IN_PAGE if place != "03_multi_head_attention/write-MyMultiHead"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", JUDGED)
+def test_a_known_mistake_is_named_as_with_torch(ask, place):
+    for name, text in mistakes(place):
+        said = ask(place, text)
+        assert said.get("verdict", said.get("error")).startswith(f"Not yet: {name}. "), (name, said)
+
+
+def test_hundreds_of_known_mistakes_are_tried():
+    assert sum(len([*mistakes(place)]) for place in JUDGED) > 150
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("mask.unsqueeze(1)", "mask", "the mask has no axis for the heads"),
+        ("self.out_proj(output)", "output", "the output projection is forgotten"),
+        (
+            "self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)",
+            "pass",
+            "`__init__` makes no `out_proj`",
+        ),
+        (
+            "nn.Linear(kdim or embed_dim, embed_dim",
+            "nn.Linear(embed_dim, embed_dim",
+            "the weight of `k_proj` has shape",
+        ),
+    ],
+)
+def test_mistakes_in_the_whole_layer(ask, old, new, said):
+    place = "03_multi_head_attention/write-MyMultiHead"
+    assert old in solution(place)
+    assert said in ask(place, solution(place).replace(old, new))["verdict"]
+
+
+# ------------------------------------------------------------------ the editor, in a browser
+
+
+class Writer:
+    """A reader who writes on a page."""
+
+    def __init__(self, page, address, place=SOFTMAX):
+        self.page, self.asked, self.violations = page, [], []
+        page.on("request", lambda request: self.asked.append(request.url))
+        page.on("console", lambda m: "Content Security" in m.text and self.violations.append(m.text))
+        page.goto(f"{address}/chapters/{place.partition('/')[0]}.html", wait_until="load")
+        self.look_at(place)
+
+    def look_at(self, place):
+        """Turn to a stub of the page."""
+        self.place, page = place, self.page
+        self.button = page.locator(f'[data-stub="{place}"]')
+        self.box = page.locator(".cell", has=self.button).locator(".write-here")
+        self.code = self.box.locator(".cm-content")
+        self.results = self.box.locator(".write-here-results")
+        return self
+
+    def open(self):
+        """Press "Write it here"."""
+        self.button.click()
+        expect(self.code).to_be_focused()
+        return self
+
+    def press(self, name):
+        """Press a button, and return what it makes the page say."""
+        self.results.evaluate("results => results.replaceChildren()")
+        self.box.get_by_role("button", name=name, exact=True).click()
+        expect(self.results.locator("*").first).to_be_attached()
+        return self.results.inner_text()
+
+    def run(self, text, button="Run"):
+        """Write a text in place of what is there, and press a button."""
+        self.code.fill(text)
+        return self.press(button)
+
+
+@pytest.fixture(scope="module")
+def writer(browser, book):
+    """One who has opened the editor on a page from disk; Python starts once for most tests."""
+    page = browser.new_page()
+    yield Writer(page, book.as_uri()).open()
+    page.close()
+
+
+@pytest.fixture
+def visit(browser, book, serve):
+    """Open a page in a browser that keeps nothing from before."""
+    contexts = []
+
+    def make(place=SOFTMAX, script="", over="disk", **options):
+        contexts.append(browser.new_context(**options))
+        contexts[-1].add_init_script(script)
+        address = book.as_uri() if over == "disk" else serve(book)
+        return Writer(contexts[-1].new_page(), address, place)
+
+    yield make
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("over", ["http", "disk"])
+def test_a_page_loads_nothing_before_somebody_asks_and_then_judges(visit, over):
+    writer = visit(over=over)
+    expect(writer.button).to_be_visible()
+    assert [url for url in writer.asked if "in_page" in url] == []
+    assert writer.open().run(solution(SOFTMAX), "Check").startswith("Right in all 7 cases")
+    names = {url.rpartition("/")[2] for url in writer.asked if "in_page" in url}
+    assert names == {"editor.js", "02_scoring_functions.js", "python.js"}
+    assert writer.violations == []
+
+
+def test_a_mistake_is_named(writer):
+    wrong = solution(SOFTMAX).replace("softmax(-1) * mask", "softmax(-2) * mask")
+    assert writer.run(wrong, "Check").startswith("Not yet: the softmax runs over the queries.")
+    assert writer.violations == []
+
+
+def test_what_is_printed_and_the_last_value_are_shown_and_errors_with_their_lines(writer):
+    assert writer.run("print(1)\n2 + 1") == "1\n3\n"
+    assert writer.run("x = 1") == "It ran, and printed nothing."
+    said = writer.run("def f(x):\n    return x @ nothing\n\n\nf(torch.ones(2))")
+    assert said == (
+        "Line 5:\n    f(torch.ones(2))\nLine 2, in f:\n    return x @ nothing\n"
+        "NameError: name 'nothing' is not defined"
+    )
+
+
+TYPED = {
+    "def f(x:": "SyntaxError",
+    "if True:\n\tx = 1\n        y = 2": "TabError",
+    "größe = 2\ngröße": "2",
+    "def f(n):\n    return f(n + 1)\n\n\nf(0)": "A function calls itself again and again",
+    "import numpy": "No module named 'numpy'\nThis page has only Python",
+    "import os\nos.environ['HOME']": "'/home/pyodide'",
+    "import js\njs.fetch('http://127.0.0.1:9')": "AttributeError",
+    "from urllib.request import urlopen\nurlopen('http://127.0.0.1:9')": "URLError",
+    "input()": "nobody can type here",
+    "for i in range(200_000):\n    print(i)": "and 1,268,890 more characters",
+    "raise SystemExit(3)": "SystemExit: 3",
+    "len(bytearray(10**9))": "Your code asked for more memory than this page has.",
+}
+
+
+@pytest.mark.parametrize("text", TYPED)
+def test_whatever_is_typed_one_sentence_answers_and_the_page_goes_on(writer, text):
+    assert TYPED[text] in writer.run(text)
+    assert writer.run("1 + 1") == "2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "def another(scores, mask):\n    return scores",
+            "looks for `my_masked_softmax`, and your text does not",
+        ),
+        ("def my_masked_softmax(scores, mask=None):\n    ...", "the function returns None"),
+        (
+            "def my_masked_softmax(scores, mask=None):\n    scores += 1\n    return scores",
+            "it changes its argument",
+        ),
+        ("my_masked_softmax = 3", "this checker takes a function, and was given an int"),
+    ],
+)
+def test_a_check_says_what_is_missing(writer, text, said):
+    assert said in writer.run(text, "Check").replace("`scores`", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("while True:\n    pass", "still running after 5 seconds, so it was stopped"),
+        ("import os\nos._exit(1)", "Python has ended"),
+    ],
+)
+def test_what_does_not_come_back_is_ended_and_the_draft_kept(writer, text, said):
+    assert said in writer.run(text)
+    assert writer.code.inner_text() == text
+    assert writer.run("1 + 1") == "2\n"
+
+
+def test_what_was_accepted_is_there_for_the_next_stub_and_in_the_next_chapter(writer):
+    text = solution(SOFTMAX) + "\n\nmine = True\n"
+    assert writer.run(text, "Check").startswith("Right")
+    expect(writer.box.get_by_role("status")).to_have_text("From now on the course uses your code.")
+    writer.code.fill("def my_masked_softmax(scores, mask=None):\n    return scores")  # not accepted
+    following = copy(writer).look_at("02_scoring_functions/write-my_attention").open()
+    assert following.run("mine") == "True\n"
+    assert following.run(solution(following.place), "Check").startswith("Right")
+    following.code.fill("my_masked_softmax(torch.zeros(1, 2))")
+    assert following.press("Run") == "tensor([[0.5000, 0.5000]])\n"
+
+
+def test_a_draft_is_kept_and_reset_asks_first(visit):
+    writer = visit().open()
+    begun = writer.code.inner_text()
+    assert begun.startswith("def my_masked_softmax") and "..." in begun
+    writer.code.fill("a draft")
+    kept = writer.page.evaluate("() => JSON.parse(localStorage['mha-course/write-here/my_masked_softmax'])")
+    assert kept == {"draft": "a draft"}
+    writer.page.reload()
+    expect(writer.open().code).to_have_text("a draft")
+    writer.box.get_by_role("button", name="Reset …").click()
+    writer.page.keyboard.press("Enter")  # the focus is on the harmless answer
+    expect(writer.code).to_have_text("a draft")
+    writer.box.get_by_role("button", name="Reset …").click()
+    writer.box.get_by_role("button", name="Reset", exact=True).click()
+    assert writer.code.inner_text() == begun
+    assert (
+        writer.page.evaluate("() => localStorage['mha-course/write-here/my_masked_softmax'] ?? null") is None
+    )
+
+
+def test_the_keyboard_enters_indents_and_leaves(visit):
+    writer = visit()
+    writer.button.press("Enter")
+    expect(writer.code).to_be_focused()
+    writer.code.fill("")
+    writer.page.keyboard.type("def f(x):\nreturn (x")
+    assert writer.code.inner_text() == "def f(x):\n    return (x)"
+    writer.page.keyboard.press("Tab")
+    expect(writer.code).to_be_focused()
+    writer.page.keyboard.press("Escape")
+    writer.page.keyboard.press("Tab")
+    expect(writer.box.get_by_role("button", name="Run")).to_be_focused()
+
+
+def test_a_phone_shows_letters_that_need_no_zoom_and_nothing_wider_than_itself(visit):
+    writer = visit(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    writer.button.tap()
+    expect(writer.code).to_be_focused()
+    assert writer.code.evaluate("code => getComputedStyle(code).fontSize") == "16px"
+    assert writer.page.evaluate("() => document.documentElement.scrollWidth") == 360
+
+
+def test_axe_finds_no_obstacle_in_the_open_editor(writer):
+    writer.run("print(1)\n1 / 0")
+    writer.page.evaluate(AXE)
+    run = "async () => (await axe.run('.write-here')).violations.map(({ id }) => id)"
+    assert writer.page.evaluate(run) == []
+
+
+def test_where_it_cannot_work_the_page_is_as_it_was(visit):
+    for writer in (visit(script="delete window.WebAssembly"), visit(java_script_enabled=False)):
+        expect(writer.button).to_be_hidden()
+        expect(writer.page.get_by_text("Not yet: the function returns None").first).to_be_visible()
+
+
+def test_without_a_storage_the_editor_says_that_it_keeps_nothing(visit):
+    blocked = "Object.defineProperty(window, 'localStorage', { get() { throw new Error('blocked'); } })"
+    expect(visit(script=blocked).open().results).to_contain_text("This browser keeps no drafts")
+
+
+def test_a_stub_that_needs_colab_says_why(book):
+    pages = {
+        page.stem: (book / f"chapters/{page.stem}.html").read_text("utf-8")
+        for page in PAGES
+        if page.stem != "index"
+    }
+    for page, name in extension.reasons():
+        assert f'data-stub="{page}/{name}"' not in pages[page]
+    assert sum(html.count('class="only-in-colab"') for html in pages.values()) == len(extension.reasons())
+    assert sum(html.count('class="write-here-button"') for html in pages.values()) == len(IN_PAGE)
