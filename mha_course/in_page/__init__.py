@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import torch
+import torch as true_torch  # the stand-in, once imported, is `torch` in this package
 from torch import Tensor
 
 from mha_course import built, exercises
@@ -32,7 +32,7 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 
 # What the stand-in has; numbers of another kind stay with torch.
-_DTYPES = (torch.bool, torch.int64, torch.float32, torch.float64)
+_DTYPES = (true_torch.bool, true_torch.int64, true_torch.float32, true_torch.float64)
 
 
 class NotInPageError(Exception):
@@ -102,7 +102,7 @@ def _multi_head() -> Exercise:
     )
 
 
-def _layer_and_inputs(case: Any, generator: torch.Generator) -> tuple[Any, ...]:
+def _layer_and_inputs(case: Any, generator: true_torch.Generator) -> tuple[Any, ...]:
     """The sizes of a layer and what it is called with: a case of chapter 3 with smaller heads."""
     small: dict[Any, Any] = {None: None, 7: 7, 33: 15, 17: 11, 19: 13}
     old = case.sizes
@@ -135,7 +135,7 @@ def _run_layer(
         embed_dim, num_heads, **({"kdim": kdim, "vdim": vdim} if kdim else {})
     )
     layer.eval()
-    generator = torch.Generator().manual_seed(0)
+    generator = true_torch.Generator().manual_seed(0)
     widths = {
         "q_proj": embed_dim,
         "k_proj": kdim,
@@ -154,7 +154,7 @@ def _run_layer(
                 f"with embed_dim={embed_dim} and num_heads={num_heads}, the weight of `{name}` has shape "
                 f"{shape}, expected {expected}, that is (out, in)"
             )
-        with torch.no_grad():
+        with true_torch.no_grad():
             proj.weight.normal_(std=1.5 / expected[1] ** 0.5, generator=generator)
             if proj.bias is not None:
                 proj.bias.zero_()
@@ -168,7 +168,7 @@ def stored(exercise: Exercise) -> dict[str, Any]:
         NotInPageError: it needs what the page lacks.
     """
     kept, left = {}, ["gradients"] if exercise.gradients else []
-    with torch.random.fork_rng(devices=[]):
+    with true_torch.random.fork_rng(devices=[]):
         for case in exercise.cases:
             arguments = exercise._arguments(case)
             if all(map(_fits, arguments)):
@@ -233,10 +233,10 @@ def _encoded(value: Any) -> Any:
     """A value as JSON: what JSON has stays, the rest are objects with its kind."""
     if isinstance(value, Tensor):
         # Half precision and the like only as results: their numbers are compared as float64.
-        dtype = value.dtype if value.dtype in _DTYPES else torch.float64
+        dtype = value.dtype if value.dtype in _DTYPES else true_torch.float64
         numbers: Any = value.detach().to(dtype).flatten().tolist()
         if dtype.is_floating_point:
-            floats = array("f" if dtype == torch.float32 else "d", numbers)
+            floats = array("f" if dtype == true_torch.float32 else "d", numbers)
             numbers = base64.b64encode(floats.tobytes()).decode("ascii")
         name = str(dtype).removeprefix("torch.")
         return {"dtype": name, "shape": list(value.shape), "numbers": numbers}

@@ -867,8 +867,8 @@ def test_every_public_callable_is_in_the_table():
     elsewhere |= {"Measured", "fill_of", "say_hollow", "sentence"}
     # What runs a function of the caller, and what chapter 4 compares, made of its own sizes.
     elsewhere |= {"count_saved_numbers", "milliseconds", "make_layers", "run_recurrence"}
-    # What judges any attention: tests/library/test_conformance.py tries it.
-    judges = {"mha_lib.conformance", "mha_lib.pytest_plugin"}
+    # What judges any attention, and any notebook: test_conformance.py and test_grade.py try it.
+    judges = {"mha_lib.conformance", "mha_lib.pytest_plugin", "mha_course.grade"}
     for module in map(importlib.import_module, set(MODULES) - judges):
         for name, thing in vars(module).items():
             own = callable(thing) and getattr(thing, "__module__", None) == module.__name__
