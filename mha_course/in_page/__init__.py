@@ -102,7 +102,7 @@ def _multi_head() -> Exercise:
     )
 
 
-def _layer_and_inputs(case: Any, generator: true_torch.Generator) -> tuple[Any, ...]:
+def _layer_and_inputs(case: Any, generator: Any) -> tuple[Any, ...]:
     """The sizes of a layer and what it is called with: a case of chapter 3 with smaller heads."""
     small: dict[Any, Any] = {None: None, 7: 7, 33: 15, 17: 11, 19: 13}
     old = case.sizes
@@ -130,12 +130,14 @@ def _run_layer(
     answer: Any, sizes: tuple[int, ...], query: Any, key: Any, value: Any, mask: Any
 ) -> Any:
     """Make a layer of these sizes, give its projections fixed numbers, and call it."""
+    import torch  # here torch, in the page its stand-in
+
     embed_dim, num_heads, kdim, vdim = sizes
     layer = answer(
         embed_dim, num_heads, **({"kdim": kdim, "vdim": vdim} if kdim else {})
     )
     layer.eval()
-    generator = true_torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     widths = {
         "q_proj": embed_dim,
         "k_proj": kdim,
@@ -154,7 +156,7 @@ def _run_layer(
                 f"with embed_dim={embed_dim} and num_heads={num_heads}, the weight of `{name}` has shape "
                 f"{shape}, expected {expected}, that is (out, in)"
             )
-        with true_torch.no_grad():
+        with torch.no_grad():
             proj.weight.normal_(std=1.5 / expected[1] ** 0.5, generator=generator)
             if proj.bias is not None:
                 proj.bias.zero_()
