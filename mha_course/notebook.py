@@ -105,7 +105,7 @@ def why(name: str) -> Markdown:
 def compare_with_browser(widget: Explorer) -> None:
     """Print the largest difference between the numbers that a browser computed for a widget and torch's.
 
-    If no browser has drawn the widget, as when a page is built, nothing is printed.
+    While a page is built, no browser draws the widget, and nothing is printed.
 
     Raises:
         TypeError: `widget` is not an `Explorer`.

@@ -1,5 +1,5 @@
 // An editor in the place of a stub, with Python behind it. The build bundles this file with CodeMirror; it is loaded
-// when a reader presses "Write it here" (see _static/buttons.js), and Python after it.
+// when a reader presses "Write it here" (see button.js), and Python after it.
 
 import { closeBrackets, closeBracketsKeymap } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
