@@ -19,8 +19,7 @@ from mha_course.exercises import (
 """
 RIGHT = """
 def my_causal_mask(q_len, k_len=None):
-    k_len = k_len or q_len
-    return torch.ones(q_len, k_len).tril(k_len - q_len).bool()
+    return torch.ones(q_len, k := k_len or q_len).tril(k - q_len).bool()
 """
 CHECK = "check_causal_mask(my_causal_mask)"
 
@@ -30,10 +29,8 @@ def write(path, *cells):
     if path.suffix == ".py":
         path.write_text("\n".join(cells), encoding="utf-8")
     else:
-        made = [nbformat.v4.new_code_cell(cell) for cell in cells]
-        nbformat.write(
-            nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Title"), *made]), path
-        )
+        made = [nbformat.v4.new_markdown_cell("# Title"), *map(nbformat.v4.new_code_cell, cells)]
+        nbformat.write(nbformat.v4.new_notebook(cells=made), path)
     return path
 
 
@@ -93,6 +90,7 @@ LOOKED_AT = {
 }
 
 
+@pytest.mark.slow
 def test_what_has_effects_elsewhere_is_refused_and_said(tmp_path):
     kept = tmp_path / "kept" / "file.txt"
     kept.parent.mkdir()
@@ -112,6 +110,7 @@ def test_what_has_effects_elsewhere_is_refused_and_said(tmp_path):
         assert trouble.endswith(f"{said[0]}{said[2]}: refused.") or all(part in trouble for part in said[::2])
 
 
+@pytest.mark.slow
 def test_one_that_cannot_be_graded_does_not_stop_the_others(tmp_path, capsys):
     (tmp_path / "text.ipynb").write_text("Dear teacher")
     (tmp_path / "list.ipynb").write_text("[1, 2]")
@@ -161,6 +160,7 @@ def test_one_that_does_not_end_is_stopped(tmp_path):
     assert found.results == {CHECK: ("missing", "it was not reached")}
 
 
+@pytest.mark.slow
 def test_adapters_bring_code_that_is_elsewhere(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "layers.py").write_text(
