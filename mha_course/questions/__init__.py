@@ -124,6 +124,8 @@ class _Reader:
         return QuestionError(f"{self.path}:{line or self.number}: {what}")
 
     def read(self, line: str) -> None:
+        if "$" in line:
+            raise self.wrong(f"questions typeset no formulas: write d², got {line!r}")
         if line.startswith("#"):
             self._heading(line)
         elif self._entry is None:

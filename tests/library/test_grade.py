@@ -10,8 +10,7 @@ from mha_course import grade
 from mha_course.grade import main
 
 PAGE = pieces_of("03_multi_head_attention")
-IMPORTS = """
-import torch
+IMPORTS = """import torch
 from mha_course.built import my_masked_softmax, my_attention
 from mha_course.exercises import (
     check_attention, check_causal_mask, check_head_dim, check_lens_mask, check_merge_heads, check_my_pooling,

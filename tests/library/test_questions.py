@@ -124,6 +124,7 @@ WRONG = {
     "no key": ("- [x] 16", "- [ ] 16", 3, "one choice marked [x] among two or more, got 0 of 2"),
     "two keys": ("- [ ] 64", "- [x] 64", 3, "got 2 of 2"),
     "one choice": ("- [ ] 64\n  That is all of it.\n", "", 3, "got 1 of 1"),
+    "a formula": ("Is it?", "Is it $d^2$?", 18, "typeset no formulas: write d², got 'Is it $d^2$?'"),
     "no text": ("Is it?\n", "", 16, "the question 'first' has no text"),
     "two with one name": ("## two", "## choice", 14, "two questions have the name 'choice'"),
     "two parts with one name": ("### second", "### first", 25, "two questions have the name 'first'"),
