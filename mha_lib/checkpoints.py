@@ -18,10 +18,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mha_lib._checks import check_choice, check_type, refusal, wrong_type
-from mha_lib._families import ACTIVATIONS, FAMILIES, UNSUPPORTED, Family, Model
+from mha_lib._checks import check_type, refusal, wrong_type
+from mha_lib._families import (
+    ACTIVATIONS,
+    FAMILIES,
+    SCALINGS,
+    UNSUPPORTED,
+    Family,
+    Model,
+)
 from mha_lib.language_models import GPT2, Bert, Llama
-from mha_lib.rotary_scaling import _KINDS, RotaryScaling
+from mha_lib.rotary_scaling import RotaryScaling
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -102,8 +109,7 @@ def load_checkpoint(
 def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
     """Write a model as files of its family, which `load_checkpoint` and HuggingFace's transformers can read.
 
-    The files are `config.json` and `model.safetensors` in `folder`, which is created if it does not exist.
-    Dropout is not written.
+    The files are `config.json` and `model.safetensors`, without dropout. A missing `folder` is created.
 
     Raises:
         TypeError: `model` is of the wrong class, or `folder` is not a path.
@@ -138,13 +144,11 @@ def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
     tensors = {}
     for name, parts in _names(family, model).items():
         rows = torch.cat([own[part] for part in parts])
-        tensor = _swap(family, name, rows).contiguous()
-        tensors[name.removeprefix(prefix)] = tensor
+        tensors[name.removeprefix(prefix)] = _swap(family, name, rows).contiguous()
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
-    text = json.dumps(config, indent=2) + "\n"
-    (folder / _CONFIG).write_text(text, encoding="utf-8")
+    (folder / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def _names(family: Family, model: Model) -> dict[str, list[str]]:
@@ -295,23 +299,12 @@ def _rotary_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _names_of_scaling(kind: str) -> dict[str, str]:
-    """Map arguments of `RotaryScaling` to entries of the settings of rotary positions."""
-    names = {"factor": "factor", "trained_len": "original_max_position_embeddings"}
-    if kind == "llama3":
-        names |= {"low": "low_freq_factor", "high": "high_freq_factor"}
-    if kind == "yarn":
-        names |= {"low": "beta_slow", "high": "beta_fast"}
-        names |= {"attention_factor": "attention_factor"}
-    return names
-
-
 def _scaling_of(rotary: Mapping[str, Any], max_len: int) -> RotaryScaling | None:
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     if kind == "default":
         return None
-    check_choice(f"rope_type in {_CONFIG}", kind, _KINDS)
-    ours = {theirs: name for name, theirs in _names_of_scaling(kind).items()}
+    names = _one_of(SCALINGS, kind, "rope_type")
+    ours = {theirs: name for name, theirs in names.items()}
     rest = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
     given = {
         key: value
@@ -357,7 +350,7 @@ def _describe(family: Family, model: Any) -> dict[str, Any]:
         config = {key: found[name] for name, key in family.settings.items()}
         scaling = attention.rotary.scaling if family.model is Llama else None
         if scaling is not None:
-            pairs = _names_of_scaling(scaling.kind).items()
+            pairs = SCALINGS[scaling.kind].items()
             entries = {key: getattr(scaling, name) for name, key in pairs}
             config["rope_scaling"] = {"rope_type": scaling.kind, **entries}
             if scaling.kind == "dynamic":
@@ -380,9 +373,8 @@ def _find_folder(source: object, revision: str | None) -> Path:
     if revision is None:
         folder = Path(str(source))
         if not folder.is_dir():
-            raise FileNotFoundError(
-                f"source must be a folder, or, with a revision, a name on the hub, got {str(source)!r}"
-            )
+            rule = "be a folder, or, with a revision, a name on the hub"
+            raise FileNotFoundError(f"source must {rule}, got {str(source)!r}")
         return folder
     check_type("revision", revision, str)
     if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", str(source)):
