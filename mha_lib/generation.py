@@ -313,7 +313,7 @@ def _decode(
     _checks.check_type("model", model, EncoderDecoder)
     _checks.check_positive_int("max_len", max_len)
     vocab = _num_embeddings(model.target_embedding)
-    if max_len > (longest := len(model.positions.encoding)):
+    if max_len > (longest := model.max_len):
         raise refusal("max_len", f"be at most the model's own, {longest}", max_len)
     for name, token in {"start": start, "end": end}.items():
         if not 0 <= _checks.check_int(name, token) < vocab:
@@ -335,18 +335,18 @@ def _check_generation(
         raise _checks.wrong_type("model", "a GPT2, Llama or EncoderDecoder", model)
     _checks.check_positive_int("max_new", max_new)
     if isinstance(model, EncoderDecoder):
-        longest, embedding = len(model.positions.encoding), model.target_embedding
+        embedding = model.target_embedding
         if source is None or prompt_lens is not None:
             rule = "be given, and prompt_lens be None, for an EncoderDecoder"
             raise refusal("source", rule, source)
     else:
-        longest, embedding = model.max_len, model.embedding
+        embedding = model.embedding
         if source is not None:
             raise refusal("source", "be None for this model", source)
-    _check_ids("tokens", tokens, embedding, longest)
+    _check_ids("tokens", tokens, embedding, model.max_len)
     vocab, length = _num_embeddings(embedding), tokens.shape[1]
-    if length + max_new - 1 > longest:
-        rule = f"leave room for {length} tokens within max_len={longest}"
+    if length + max_new - 1 > model.max_len:
+        rule = f"leave room for {length} tokens within max_len={model.max_len}"
         raise refusal("max_new", rule, max_new)
     _check_lens("prompt_lens", prompt_lens, 1, tokens)
     for one in stops:
