@@ -172,7 +172,7 @@ UNSUPPORTED = dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), _GEMMA
 # Arguments of `RotaryScaling` -> entries of the configuration, for each kind.
 _SCALED = {"factor": "factor", "trained_len": "original_max_position_embeddings"}
 _SHARPER = {"attention_factor": "attention_factor"}
-SCALINGS = {
+SCALING = {
     **dict.fromkeys(("linear", "dynamic"), _SCALED),
     "llama3": _SCALED | {"low": "low_freq_factor", "high": "high_freq_factor"},
     "yarn": _SCALED | {"low": "beta_slow", "high": "beta_fast"} | _SHARPER,

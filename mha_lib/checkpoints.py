@@ -19,14 +19,7 @@ import torch
 from torch import Tensor
 
 from mha_lib._checks import check_type, refusal, wrong_type
-from mha_lib._families import (
-    ACTIVATIONS,
-    FAMILIES,
-    SCALINGS,
-    UNSUPPORTED,
-    Family,
-    Model,
-)
+from mha_lib._families import ACTIVATIONS, FAMILIES, SCALING, UNSUPPORTED, Family, Model
 from mha_lib.language_models import GPT2, Bert, Llama
 from mha_lib.rotary_scaling import RotaryScaling
 
@@ -303,7 +296,7 @@ def _scaling_of(rotary: Mapping[str, Any], max_len: int) -> RotaryScaling | None
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     if kind == "default":
         return None
-    names = _one_of(SCALINGS, kind, "rope_type")
+    names = _one_of(SCALING, kind, "rope_type")
     ours = {theirs: name for name, theirs in names.items()}
     rest = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
     given = {
@@ -350,7 +343,7 @@ def _describe(family: Family, model: Any) -> dict[str, Any]:
         config = {key: found[name] for name, key in family.settings.items()}
         scaling = attention.rotary.scaling if family.model is Llama else None
         if scaling is not None:
-            pairs = SCALINGS[scaling.kind].items()
+            pairs = SCALING[scaling.kind].items()
             entries = {key: getattr(scaling, name) for name, key in pairs}
             config["rope_scaling"] = {"rope_type": scaling.kind, **entries}
             if scaling.kind == "dynamic":
