@@ -40,6 +40,7 @@ from torch import Tensor
 from mha_lib import _checks
 
 Answer: TypeAlias = Callable[..., Any]
+Property: TypeAlias = Callable[[tuple[Any, ...], tuple[Any, ...]], str]
 _OURS = ("mha_lib", "mha_course")
 _INSTALLED = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")}
 _NOT_THE_READERS = (*_INSTALLED, str(Path(torch.__file__).parent), "<frozen")
@@ -176,7 +177,7 @@ class Exercise:
     accept: Sequence[Answer] = ()
     returns: str | tuple[str, ...] = ()
     run: Answer | None = None
-    properties: Sequence[Callable[[tuple[Any, ...], tuple[Any, ...]], str]] = ()
+    properties: Sequence[Property] = ()
     gradients: bool | Collection[str] = False
     detached: bool = False
     arrays: bool = True
@@ -500,9 +501,7 @@ def randn(generator: torch.Generator, *sizes: int) -> Float[Tensor, "..."]:
     return torch.randn(sizes, generator=generator)
 
 
-def rows_sum_to_one(
-    position: int = 0,
-) -> Callable[[tuple[Any, ...], tuple[Any, ...]], str]:
+def rows_sum_to_one(position: int = 0) -> Property:
     """A property for `Exercise`: each row of the result at `position` adds up to 1 or is all zeros.
 
     Raises:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from mha_lib._families import ACTIVATIONS, FAMILIES, SCALING, UNSUPPORTED, Famil
 from mha_lib.language_models import GPT2, Bert, Llama
 from mha_lib.rotary_scaling import RotaryScaling
 
+_Entries: TypeAlias = Mapping[str, Any]  # of a configuration, or tensors by their names
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _HEADS = ("cls.", "lm_head.")  # prefixes of output layers
@@ -165,7 +166,7 @@ def _swap(family: Family, name: str, tensor: Tensor) -> Tensor:
     return tensor.mT if layer in family.transposed and tensor.ndim == 2 else tensor
 
 
-def _read(family: Family, model: Model, stored: Mapping[str, Any]) -> dict[str, Tensor]:
+def _read(family: Family, model: Model, stored: _Entries) -> dict[str, Tensor]:
     """Read the tensors of the model by our names, after comparing names, shapes and dtypes."""
     own = {name: tensor.shape for name, tensor in model.named_parameters()}
     wanted = _names(family, model)
@@ -216,9 +217,7 @@ def _refuse_different(what: str, lists: Mapping[str, Collection[str]]) -> None:
         raise ValueError(f"{what}; {'; '.join(parts)}")
 
 
-def _with_todays_names(
-    family: Family, stored: Mapping[str, Any], bare: bool
-) -> dict[str, Any]:
+def _with_todays_names(family: Family, stored: _Entries, bare: bool) -> dict[str, Any]:
     """Rename tensors that have different names in older files and in files without output layers."""
     renamed: dict[str, Any] = {}
     for old, tensor in stored.items():
@@ -231,9 +230,7 @@ def _with_todays_names(
     return renamed
 
 
-def _has_head(
-    family: Family, config: Mapping[str, Any], stored: Collection[str]
-) -> bool:
+def _has_head(family: Family, config: _Entries, stored: Collection[str]) -> bool:
     """Whether the model has a head: the files contain one, or the embedding is its output matrix."""
     if family.model is GPT2 or any(name.startswith(_HEADS) for name in stored):
         return True
@@ -241,7 +238,7 @@ def _has_head(
     return tied and family.model is not Bert
 
 
-def _one_of(table: Mapping[str, Any], key: Any, entry: str, why: str = "") -> Any:
+def _one_of(table: _Entries, key: Any, entry: str, why: str = "") -> Any:
     """Look up the meaning of an entry of the configuration; raise if the table does not contain it."""
     if key not in tuple(table):  # the key may be of any type, even unhashable
         rule = f"be one of {', '.join(table)}"
@@ -249,7 +246,7 @@ def _one_of(table: Mapping[str, Any], key: Any, entry: str, why: str = "") -> An
     return table[key]
 
 
-def _build(family: Family, config: Mapping[str, Any], *, head: bool) -> Model:
+def _build(family: Family, config: _Entries, *, head: bool) -> Model:
     """Build the model that a configuration describes, on the meta device: shapes without numbers."""
     rotary = _rotary_of(config)
     options = {**family.defaults, **config, **rotary}
@@ -281,7 +278,7 @@ def _build(family: Family, config: Mapping[str, Any], *, head: bool) -> Model:
         raise ValueError(f"{rule}: {error}") from error
 
 
-def _rotary_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def _rotary_of(config: _Entries) -> dict[str, Any]:
     """The settings of rotary positions, among which transformers 5 writes even the base."""
     for name in ("rope_parameters", "rope_scaling"):
         found = config.get(name) or {}
@@ -292,7 +289,7 @@ def _rotary_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _scaling_of(rotary: Mapping[str, Any], max_len: int) -> RotaryScaling | None:
+def _scaling_of(rotary: _Entries, max_len: int) -> RotaryScaling | None:
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     if kind == "default":
         return None

@@ -244,10 +244,8 @@ def align_mask(
     shape = tuple(shape)
     _check_bool(name, mask)
     if mask.ndim not in (2, 3, 4):
-        axes = (
-            "(q_len, k_len), (batch, q_len, k_len) or (batch, num_heads, q_len, k_len)"
-        )
-        raise refusal(name, f"have shape {axes}", mask)
+        rule = "have shape (q_len, k_len), (batch, q_len, k_len) or (batch, num_heads, q_len, k_len)"
+        raise refusal(name, rule, mask)
     aligned = mask.unsqueeze(1) if mask.ndim == 3 and len(shape) == 4 else mask
     # A mask with a batch axis needs scores of the same rank, or its axes would not line up with theirs.
     if aligned.ndim not in (2, len(shape)) or not _fits(aligned.shape, shape):

@@ -68,9 +68,8 @@ def _check_rotary(x: Tensor, angles: Tensor) -> None:
         rule += f" and 1 to {head_dim // 2} pairs"
         raise _checks.refusal("angles", rule, angles)
     # If x has three or four axes, the first one is the batch.
-    if angles.ndim == 3 and (
-        x.ndim not in (3, 4) or angles.shape[0] not in (1, x.shape[0])
-    ):
+    batches = (1, x.shape[0]) if x.ndim in (3, 4) else ()
+    if angles.ndim == 3 and angles.shape[0] not in batches:
         rule = "go with x (batch, len, head_dim) or (batch, num_heads, len, head_dim) of the same batch"
         got = f"angles of shape {tuple(angles.shape)} and x of shape {tuple(x.shape)}"
         raise _checks.refusal("angles (batch, len, pairs)", rule, got)
@@ -191,11 +190,9 @@ class RotaryPositionalEncoding(nn.Module):
             positions = torch.arange(length, device=x.device)
         else:
             _check_positions("positions", positions)
-            fits = positions.shape[-1] == length and (
-                positions.ndim == 1
-                or (x.ndim in (3, 4) and positions.shape[0] in (1, x.shape[0]))
-            )
-            if not fits:
+            batches = (1, x.shape[0]) if x.ndim in (3, 4) else ()
+            fits = positions.ndim == 1 or positions.shape[0] in batches
+            if positions.shape[-1] != length or not fits:
                 rule = "have shape (len,), or (batch, len) where x has a batch axis"
                 got = f"{tuple(positions.shape)} for x of shape {tuple(x.shape)}"
                 raise _checks.refusal("positions", rule, got)
