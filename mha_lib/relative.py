@@ -95,9 +95,8 @@ def t5_buckets(
     The buckets, int64 in 0..num_buckets - 1, are (q_len, k_len), or (batch, q_len, k_len) with `positions`.
 
     If `bidirectional`, half of the `num_buckets` are for keys at or before the query, half for keys after it;
-    otherwise, all are for keys at or before the query, and every key after it falls into bucket 0. The last
-    bucket contains all distances from `max_distance` on, and some shorter ones. The other arguments are as in
-    `sliding_window_mask`.
+    otherwise, all are for the former, and every later key falls into bucket 0. The last bucket contains all
+    distances from `max_distance` on, and some shorter ones. The rest is as in `sliding_window_mask`.
 
     Raises:
         TypeError: a size is not an int, `bidirectional` not a bool, or a position not an integer tensor.
