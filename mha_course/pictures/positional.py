@@ -143,26 +143,26 @@ def _places(
     return svg(260, 250, alt, *parts, most=270)
 
 
-def head_by_hand(weights: Tensor) -> Any:
-    """The causal weights (2, 12, 12) of a head that finds itself, and of one turned three steps back."""
-    plain, back = (
-        [[w if j <= i else None for j, w in enumerate(r)] for i, r in enumerate(head)]
-        for head in weights.tolist()
-    )
+def head_by_hand(weights: Tensor, words: Sequence[str]) -> Any:
+    """The causal weights (2, 12, 12) of a head that finds itself, and of one turned four steps back."""
+    drawn = []
+    bright = {
+        "not turned": "the diagonal",
+        "turned four steps back": "the fourth line left of it",
+    }
+    for (title, where), head in zip(bright.items(), weights.tolist(), strict=True):
+        seen = [line[: i + 1] for i, line in enumerate(head)]
+        parts = [text(154, 14, title, weight="bold"), matrix(58, 22, seen, 16)]
+        for i, word in enumerate(words):
+            parts.append(text(53, 34 + 16 * i, word, "end", 11, QUERY))
+            parts.append(turned(70 + 16 * i, 219 + 2.9 * len(word), word, KEY, 11))
+        alt = f"Causal weights, {title}: {where} is bright."
+        drawn.append(svg(254, 266, alt, *parts, most=270))
     return row(
-        _places(
-            "not turned", plain, 0.0, 1.0, "Causal weights: the diagonal is bright."
-        ),
-        _places(
-            "turned three steps back",
-            back,
-            0.0,
-            1.0,
-            "Causal weights: from query 3 on the bright cell lies three columns left of the diagonal.",
-        ),
-        caption="A head built by hand. Yellow is 1, dark blue is 0, hidden keys are left blank. "
-        "Without the rotation a position finds itself; with it, the key three places back. "
-        "Queries 0 to 2 have no such key.",
+        *drawn,
+        caption="A head built by hand: queries in rows, keys in columns. Yellow is 1, dark blue is 0, hidden "
+        "keys are left blank. Without the rotation a position finds itself; with it, the key four places "
+        "back, and the blank finds its subject. The first four queries have no such key.",
     )
 
 
