@@ -108,9 +108,9 @@ def seen(texts: Mapping[str, Sequence[str]], mask: Tensor) -> Any:
         parts.append(text(62, 21 + 28 * i, name, "end"))
         for j, word in enumerate(words):
             tone, fill = (KEY, 0.4) if mask[i, j] else (GREY, 0.0)
-            parts.append(box(68 + 56 * j, 4 + 28 * i, 54, 24, word, tone, 11, fill))
+            parts.append(box(68 + 50 * j, 4 + 28 * i, 48, 24, word, tone, 11, fill))
         alts.append(f"{name}: the first {int(mask[i].sum())} of {len(words)} shown.")
-    width = 70 + 56 * mask.shape[1]
+    width = 70 + 50 * mask.shape[1]
     return picture(width, 6 + 28 * len(mask), " ".join(alts), *parts, most=width)
 
 
