@@ -125,31 +125,10 @@ def _clock(pair: int) -> str:
     return svg(200, 220, alt, *parts, most=230)
 
 
-def _places(
-    title: str,
-    cells: Sequence[Sequence[float | None]],
-    low: float,
-    high: float,
-    alt: str,
-) -> str:
-    """Numbers between 12 query positions and 12 key positions as a map."""
-    parts = [text(132, 14, title, weight="bold")]
-    parts.append(matrix(36, 22, cells, 16, low=low, high=high))
-    for place in range(0, 12, 2):
-        parts.append(text(30, 34 + 16 * place, place, "end", 11))
-        parts.append(text(44 + 16 * place, 228, place, size=11))
-    parts.append(text(132, 244, "key position", color=KEY))
-    parts.append(turned(10, 118, "query position", QUERY))
-    return svg(260, 250, alt, *parts, most=270)
-
-
 def head_by_hand(weights: Tensor, words: Sequence[str]) -> Any:
     """The causal weights (2, 12, 12) of a head that finds itself, and of one turned four steps back."""
     drawn = []
-    bright = {
-        "not turned": "the diagonal",
-        "turned four steps back": "the fourth line left of it",
-    }
+    bright = {"not turned": "the diagonal", "turned four steps back": "a line below"}
     for (title, where), head in zip(bright.items(), weights.tolist(), strict=True):
         seen = [line[: i + 1] for i, line in enumerate(head)]
         parts = [text(154, 14, title, weight="bold"), matrix(58, 22, seen, 16)]
@@ -169,21 +148,22 @@ def head_by_hand(weights: Tensor, words: Sequence[str]) -> Any:
 def equal_content(rotary: Tensor, added: Tensor) -> Any:
     """Scores (12, 12) of equal content: with rotary positions, and with added sinusoids."""
     most = max(float(scores.abs().max()) for scores in (rotary, added))
+    drawn = []
+    for title, scores, along in (
+        ("rotary", rotary, "does not change"),
+        ("added sinusoids", added, "changes"),
+    ):
+        parts = [text(132, 14, title, weight="bold")]
+        parts.append(matrix(36, 22, scores.tolist(), 16, low=-most, high=most))
+        for place in range(0, 12, 2):
+            parts.append(text(30, 34 + 16 * place, place, "end", 11))
+            parts.append(text(44 + 16 * place, 228, place, size=11))
+        parts.append(text(132, 244, "key position", color=KEY))
+        parts.append(turned(10, 118, "query position", QUERY))
+        alt = f"Scores, {title}: the colour {along} along the diagonals."
+        drawn.append(svg(260, 250, alt, *parts, most=270))
     return row(
-        _places(
-            "rotary",
-            rotary.tolist(),
-            -most,
-            most,
-            "Rotary scores: stripes parallel to the diagonal, each of one colour.",
-        ),
-        _places(
-            "added sinusoids",
-            added.tolist(),
-            -most,
-            most,
-            "Scores with added sinusoids: the colour changes along every diagonal.",
-        ),
+        *drawn,
         caption="Scores of equal content at 12 places. Red is positive, blue is negative, "
         f"the strongest colours are ±{most:.1f}.",
     )
