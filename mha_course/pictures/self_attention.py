@@ -59,7 +59,7 @@ def roles() -> Any:
         text(176, 12, "X: (3, 4)", weight="bold"),
         _cells(148, 18, 3, 4, GREY, row=0),
     ]
-    for i, word in enumerate(("we", "like", "tea")):
+    for i, word in enumerate(("sailors", "were", "happy")):
         parts.append(text(142, 29 + 14 * i, word, "end", 11))
     for x, letter, color in ((36, "Q", QUERY), (148, "K", KEY), (260, "V", VALUE)):
         row = 0 if letter == "Q" else None
@@ -76,7 +76,7 @@ def roles() -> Any:
     parts += [_cells(260, 176, 3, 4, VALUE, row=0), text(288, 232, "output: (3, 4)")]
     alt = "X, three tokens of width four, is multiplied by three matrices and gives Q, K and V, each three "
     alt += "by four. Q and K give the weights, three by three. The weights and V give the output, three by "
-    alt += "four. The first row, of the word we, is marked in X, in Q, in the weights and in the output."
+    alt += "four. The first row, of the word sailors, is marked in X, in Q, in the weights and in the output."
     return picture(374, 238, alt, *parts, most=430)
 
 

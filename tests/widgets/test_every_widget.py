@@ -361,7 +361,7 @@ RULES = [
     ("AblationLab", "gates", [1], "gates must hold 2 numbers from 0 to 1, got [1]"),
     ("AblationLab", "sample", 30, "sample must lie in 0..29, got 30"),
     ("AttentionStepper", "sentence", "", "sentence must be fit to show. Type at least one word"),
-    ("AttentionStepper", "sentence", "we like coffee", "“coffee” has no vector"),
+    ("AttentionStepper", "sentence", "sailors were coffee", "“coffee” has no vector"),
     ("AttentionStepper", "sentence", "We", "“We” has no vector"),
     ("AttentionStepper", "query", 3, "query must lie in 0..2, got 3"),
     ("AttentionStepper", "head", 1, "head must lie in 0..0, got 1"),
