@@ -23,6 +23,8 @@ import torch as true_torch  # the stand-in, once imported, is `torch` in this pa
 from torch import Tensor
 
 from mha_course import built, exercises
+from mha_course.data import SENTENCE_WORDS
+from mha_course.data.book_text import book_text
 from mha_course.exercises import multi_head
 from mha_lib import _checks, _judging
 from mha_lib._judging import Exercise, UnfinishedError, Wrong, _Outcome
@@ -42,6 +44,7 @@ class NotInPageError(Exception):
 def page_sources() -> dict[str, str]:
     """The files of Python that the page gets, by their paths there: path -> text."""
     checks = (_checks.wrong_type, _checks.check_type)
+    texts = {part: book_text(part) for part in ("train", "test")}
     sources = {
         "jaxtyping.py": "Float = None  # which only an annotation names\n",
         "mha_lib/__init__.py": "",
@@ -49,6 +52,10 @@ def page_sources() -> dict[str, str]:
         "mha_lib/_judging.py": inspect.getsource(_judging),
         "mha_course/__init__.py": "",
         "mha_course/built.py": (ROOT / "mha_course" / "built.py").read_text("utf-8"),
+        # What cells that can be tried import of the course.
+        "mha_course/notebook.py": "from torch import manual_seed as set_seed\n",
+        "mha_course/data/__init__.py": f"SENTENCE_WORDS = {SENTENCE_WORDS!r}\n",
+        "mha_course/data/book_text.py": f"book_text = {texts!r}.get\n",
         "session.py": (FOLDER / "session.py").read_text("utf-8"),
     }
     for path in sorted(FOLDER.glob("torch/**/*.py")):

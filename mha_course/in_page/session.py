@@ -2,7 +2,7 @@
 
 Each call of `answer` begins from nothing, so it does not matter what was run before, or whether Python had to
 be started again. The names of the course are those of `mha_course.built`; what the reader has written and the
-engine has accepted takes their place.
+engine has accepted takes their place. Before a cell of the page, the lines above that it needs are run.
 """
 
 # ruff: noqa: S102, what a reader writes is run
@@ -158,6 +158,10 @@ def answer(request):
 
 
 def _answered(asked):
+    torch.set_printoptions(profile="default")
+    torch.default_generator.manual_seed(
+        67280421310721
+    )  # with which torch itself begins
     space = {"__name__": "__main__", "input": _no_input}
     checkers = types.ModuleType("mha_course.exercises")
     checkers.solution = lambda _: lambda ours: ours
@@ -166,10 +170,10 @@ def _answered(asked):
         setattr(checkers, asked["checker"], space[asked["checker"]])
     sys.modules[checkers.__name__] = sys.modules["mha_course"].exercises = checkers
     exec(compile(inspect.getsource(built), built.__name__, "exec"), space)
-    for name, text in asked["pieces"].items():
-        if name != asked["name"]:
-            with redirect_stdout(Output()):
-                _run(text, f"your {name}", space)
+    with redirect_stdout(Output()):
+        for name, text in asked["pieces"].items():
+            _run(text, f"your {name}", space)
+        _run(asked["above"], "the page", space)
     before = space.get(asked["name"])
     shown = _run(asked["text"], FILE, space)
     if not asked["check"]:

@@ -23,80 +23,60 @@ PAGES = sorted(CHAPTERS.glob("*.ipynb"))
 # ------------------------------------------------------------------ the judge, in a Python of its own
 
 
+class Judge:
+    """The Python of a page, in a process of its own: on the stand-in, or on torch."""
+
+    def __init__(self, data, folder, module):
+        self.data = data
+        loop = "for line in sys.stdin: print(session.answer(line), flush=True)"
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": folder}
+        command = [sys.executable, "-c", f"import sys\n{module}\n{loop}"]
+        self.process = subprocess.Popen(command, **pipes)
+
+    def __call__(self, place, text, *, check=True, pieces=()):
+        page, _, name = place.partition("/")
+        asked = {"check": "", "exercise": "", "checker": "", "pieces": dict(pieces)}
+        asked |= self.data[page][name] | {"text": text}
+        asked |= {} if check else {"check": "", "exercise": ""}
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory):
-    """A function that answers as the page does, on the stand-in; `ask.data` is what the pages get."""
+def judges(tmp_path_factory):
+    """Two that answer as the page does, on the stand-in and on torch."""
     folder = tmp_path_factory.mktemp("page")
     for path, text in in_page.page_sources().items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
-    loop = "import session, sys\nfor line in sys.stdin: print(session.answer(line), flush=True)"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": folder}
-    process = subprocess.Popen([sys.executable, "-c", loop], **pipes)
     data = {page.stem: extension.data_of(page) for page in PAGES}
-
-    def answer(place, text, *, check=True, pieces=None):
-        page, _, name = place.partition("/")
-        stub = data[page][name]
-        judged = {part: stub[part] if check else "" for part in ("check", "exercise")}
-        request = {
-            "name": stub["name"],
-            "checker": stub["checker"],
-            "text": text,
-            "pieces": pieces or {},
-            **judged,
-        }
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        return json.loads(process.stdout.readline())
-
-    answer.data = data
-    yield answer
-    process.stdin.close()
-    process.wait()
+    torch = "from mha_course.in_page import session"
+    found = Judge(data, folder, "import session"), Judge(data, CHAPTERS.parent, torch)
+    yield found
+    for judge in found:
+        judge.process.communicate()
 
 
-def outside(node):
-    """The names that a statement takes from outside."""
-    names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
-    within = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
-    within |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
-    return {one.id for one in names if isinstance(one.ctx, ast.Load)} - within
+@pytest.fixture
+def ask(judges):
+    """The one on the stand-in."""
+    return judges[0]
 
 
 def solution(place):
     """The text of a folded solution with what it uses of the page, under the name that the check asks for."""
     page, _, name = place.partition("/")
-    cells = [cell for cell in read(page) if cell.cell_type == "code" and cell.id != "setup"]
-    last = next(cell for cell in cells if cell.id == f"{name}-solution")
-    statements = {}
-    for cell in cells[: cells.index(last) + 1]:
-        for node in ast.parse(cell.source).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                node.decorator_list = [
-                    one for one in node.decorator_list if "solution" not in ast.unparse(one)
-                ]
-                statements[node.name] = node
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                names = [alias.asname or alias.name for alias in node.names]
-                statements |= dict.fromkeys(names, node)
-            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                statements[node.targets[0].id] = node
-    asked = ASKED.search(extension.stubs_of(CHAPTERS / f"{page}.ipynb")[name][1])[1]
-    own = re.search(r"^assert check_\w+\((\w+)", last.source, re.MULTILINE)
-    own, texts = own[1] if own else asked, {}
-
-    def add(one):
-        if one in statements and one not in texts:
-            texts[one] = ""
-            for used in sorted(outside(statements[one]) - {one}):
-                add(used)
-            texts[one] = texts.pop(one) + ast.unparse(statements[one])
-
-    add(own)
-    text = "\n\n\n".join([*texts.values(), *([f"{asked} = {own}"] if asked != own else [])])
+    notebook = CHAPTERS / f"{page}.ipynb"
+    cells = extension.cells_of(notebook, code=True)
+    texts = [*cells.values()][: [*cells].index(f"{name}-solution") + 1]
+    asked = ASKED.search(extension.stubs_of(notebook)[name][1])[1]
+    own = re.search(r"^assert check_\w+\((\w+)", texts[-1], re.MULTILINE)
+    own = own[1] if own else asked
+    text = extension.lines_above([*texts, own])
     # The page has no library, but what the reader has built of it.
-    return text.replace("from mha_lib import dot_product_attention", OWN_ATTENTION)
+    text = text.replace("from mha_lib import dot_product_attention", OWN_ATTENTION)
+    return text if asked == own else f"{text}\n{asked} = {own}"
 
 
 OWN_ATTENTION = """def dot_product_attention(query, key, value, mask=None, *, is_causal=False):
@@ -131,6 +111,35 @@ def test_a_solution_is_right_and_the_stub_is_not(ask, place):
 SEEN_BY_TORCH = {"the fill of -1e9 is too small"}  # in float16
 
 
+TRIED = [f"{page.stem}/{name}" for page in PAGES for name in extension.tried(page.stem)]
+NEED_TORCH = {"07_gpt/train-code"}  # it trains
+
+
+@pytest.mark.parametrize("place", TRIED)
+def test_a_cell_that_can_be_tried_prints_what_the_notebook_stored(judges, place):
+    page, _, name = place.partition("/")
+    text = judges[0].data[page][name]["stub"]
+    said, expected = (judge(place, text) for judge in judges)
+    assert said == expected
+    cell = next(cell for cell in read(page) if cell.id == name)
+    if text == cell.source:
+        expected = {"output": "".join(output.text for output in cell.outputs)}
+    assert said == expected != {"output": ""}
+
+
+def test_each_visible_cell_of_what_the_reader_builds_can_be_tried():
+    built = {
+        f"{page.stem}/{cell.id}"
+        for page in PAGES
+        for cell in read(page.stem)
+        if {"build", *HIDDEN} & {*cell.metadata.get("tags", [])} == {"build"}
+    }
+    assert built - {*TRIED} == NEED_TORCH
+
+
+HIDDEN = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
+
+
 def mistakes(place):
     """The known mistakes that are edits of a reference which needs nothing of the library: (name, text)."""
     page, _, name = place.partition("/")
@@ -142,7 +151,7 @@ def mistakes(place):
     if reference.__name__ == "<lambda>":
         return
     source = _texts._source(reference, [])
-    used = [vars(module).get(one) for one in outside(ast.parse(source))]
+    used = [vars(module).get(one) for one in extension.names_of(ast.parse(source))[0]]
     if any(getattr(one, "__module__", "").startswith("mha_lib") for one in used):
         return
     for item, match in vars(module)["exercise"]._items(section, "mistakes"):
@@ -350,6 +359,7 @@ def test_what_was_accepted_is_there_for_the_next_stub_and_in_the_next_chapter(wr
     assert following.run(solution(following.place), "Check").startswith("Right")
     following.code.fill("my_masked_softmax(torch.zeros(1, 2))")
     assert following.press("Run") == "tensor([[0.5000, 0.5000]])\n"
+    assert copy(writer).look_at("02_scoring_functions/cell-44").open().run("mine") == "True\n"
 
 
 def test_a_draft_is_kept_and_reset_asks_first(visit):
@@ -388,6 +398,31 @@ def test_the_keyboard_enters_indents_and_leaves(visit):
     expect(writer.box.get_by_role("button", name="Run")).to_be_focused()
 
 
+@pytest.mark.parametrize(
+    ("place", "old", "new", "shows"),
+    [
+        ("01_attention_pooling/cell-11", ".tolist(), 2)", ".tolist(), 0.1)", "18.0000"),
+        (
+            "03_multi_head_attention/build-loop",
+            "(x, x, x)",
+            "(x[:, :1], x, x)",
+            "[(1, 1, 12), (1, 3, 1, 12)]",
+        ),
+        ("07_gpt/batch", "train, 2, 30", "train, 1, 3", "'fir' -> 'irs'"),
+    ],
+)
+def test_a_cell_of_the_page_can_be_tried(visit, place, old, new, shows):
+    writer = visit(place)
+    printed = writer.page.locator(".cell", has=writer.button).locator(".cell_output")
+    printed = printed.inner_text() if printed.count() else ""
+    writer.open()
+    assert writer.results.inner_text() == printed
+    text = writer.code.inner_text()
+    assert old in text and writer.box.get_by_role("button", name="Check").count() == 0
+    assert printed.strip() in writer.press("Run") != f"{shows}\n"
+    assert writer.run(text.replace(old, new)) == f"{shows}\n"
+
+
 def test_a_phone_shows_letters_that_need_no_zoom_and_nothing_wider_than_itself(visit):
     writer = visit(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
     writer.button.tap()
@@ -423,4 +458,5 @@ def test_a_stub_that_needs_colab_says_why(book):
     for page, name in extension.reasons():
         assert f'data-stub="{page}/{name}"' not in pages[page]
     assert sum(html.count('class="only-in-colab"') for html in pages.values()) == len(extension.reasons())
-    assert sum(html.count('class="write-here-button"') for html in pages.values()) == len(IN_PAGE)
+    buttons = sum(html.count('class="write-here-button"') for html in pages.values())
+    assert buttons == len(IN_PAGE) + len(TRIED)

@@ -32,7 +32,8 @@ from ._tensor import GradMode, Tensor, finfo, result_type, where
 
 dtype, device, strided = _memory.DType, _memory.Device, Tensor.layout
 no_grad = inference_mode = GradMode
-Tensor.__repr__ = _printing.shown
+Tensor.__repr__, Tensor.numpy = _printing.shown, lambda self: _printing.Array(self)
+set_printoptions = _printing.set_printoptions
 
 # Most functions are methods of the tensor that is their first argument.
 _METHODS = """

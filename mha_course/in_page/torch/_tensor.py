@@ -140,6 +140,8 @@ def _read(data):
         return (), [data._one()], data.dtype
     if not isinstance(data, (list, tuple, range)):
         return (), [data], _type_of(data)
+    if len(kinds := {*map(type, data)}) == 1 and kinds <= _OF_NUMBERS.keys():
+        return (len(data),), [*data], _OF_NUMBERS[kinds.pop()]
     if not data:
         return (0,), [], float32
     shapes, values, dtypes = zip(*map(_read, data), strict=True)
@@ -218,9 +220,6 @@ class Tensor(Strided):
 
     def backward(self, *_, **__):
         raise NeedsTorchError("gradients need")
-
-    def numpy(self, *_, **__):
-        raise NeedsTorchError("arrays of NumPy need")
 
     def tolist(self):
         need(not self.is_meta, "a tensor on the device meta has no numbers")
