@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import symtable
 import sys
-from itertools import takewhile
 from pathlib import Path
 
 from docutils import nodes
@@ -51,10 +50,11 @@ def reasons():
 
 def tried(page):
     """Return the cells of a page that can be tried: {id: code that is added to the cell}."""
-    text = TRY_IT.read_text(encoding="utf-8")
-    _, _, listed = text.partition(f"\n## {page}\n")
-    cells = re.findall(r"^(?:## .*|- ([\w-]+)(?:: `(.*)`)?)$", listed, re.MULTILINE)
-    return dict(takewhile(any, cells))  # up to the next page
+    text, found = TRY_IT.read_text(encoding="utf-8"), {}
+    lines = rf"^- {page}: ([\w, -]+?)(?: `(.*)`)?$"
+    for names, code in re.findall(lines, text, re.MULTILINE):
+        found |= dict.fromkeys(names.split(", "), code)
+    return found
 
 
 def cells_of(notebook, *, code=False):
@@ -195,16 +195,13 @@ def pack_python():
     """Return Pyodide's files, each compressed and in base64."""
     files = {name: (MODULES / "pyodide" / name).read_bytes() for name in PYODIDE}
     lock = json.loads((MODULES / "pyodide" / "pyodide-lock.json").read_bytes())
-    files["pyodide-lock.json"] = json.dumps(
-        lock | {"packages": {}}
-    ).encode()  # none is served
+    lock |= {"packages": {}}  # none is served
+    files["pyodide-lock.json"] = json.dumps(lock).encode()
     packed = {
-        name: base64.b64encode(gzip.compress(file, mtime=0))
+        name: base64.b64encode(gzip.compress(file, mtime=0)).decode("ascii")
         for name, file in files.items()
     }
-    return script(
-        "python", {name: text.decode("ascii") for name, text in packed.items()}
-    )
+    return script("python", packed)
 
 
 def bundle_editor():
@@ -213,20 +210,11 @@ def bundle_editor():
 
     node = shutil.which("node", path=Path(sys.executable).parent) or "node"
     options = ["--bundle", "--minify", "--target=es2022", "--log-level=warning"]
-    command = [
-        node,
-        MODULES / "esbuild" / "bin" / "esbuild",
-        SOURCES / "editor.js",
-        *options,
-    ]
+    command = [node, MODULES / "esbuild/bin/esbuild", SOURCES / "editor.js", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    chapters = [stubs_of(path) for path in sorted(ROOT.glob("chapters/*.ipynb"))]
-    pieces = [
-        name.removeprefix("write-")
-        for stubs in chapters
-        for name in stubs
-        if name.startswith("write-")
-    ]
+    chapters = map(stubs_of, sorted(ROOT.glob("chapters/*.ipynb")))
+    names = [name.partition("write-") for stubs in chapters for name in stubs]
+    pieces = [name for _, kind, name in names if kind]
     style = (SOURCES / "editor.css").read_text(encoding="utf-8")
     parts = {"sources": page_sources(), "pieces": pieces, "style": style}
     return "".join(map(script, parts, parts.values())) + done.stdout
@@ -239,11 +227,7 @@ def write_in_page(app):
     if not (folder / "python.js").is_file():
         (folder / "python.js").write_text(pack_python(), encoding="utf-8")
     (folder / "editor.js").write_text(bundle_editor(), encoding="utf-8")
-    code = [
-        path
-        for name in ("mha_lib", "mha_course")
-        for path in (ROOT / name).rglob("*.??")
-    ]
+    code = [*ROOT.glob("mha_lib/**/*.??"), *ROOT.glob("mha_course/**/*.??")]
     for notebook in sorted(Path(app.srcdir, "chapters").glob("*.ipynb")):
         target = folder / f"{notebook.stem}.js"
         changed = max(path.stat().st_mtime for path in [notebook, *code])
