@@ -63,8 +63,8 @@ PATIENCE = int(os.environ.get("PATIENCE", "300000"))
 expect.set_options(timeout=PATIENCE)
 
 # `make test` takes minutes: each behaviour of the library, the book in a browser, each widget once. It leaves
-# to `make test-all` what else a change may break: axe, the stored models of the pages, the set-up for Colab,
-# the sample collection of ONNX, the details of each widget that it may have broken (changed.py).
+# to `make test-all` what else a change may break: axe, each choice of a question, stored models, what moves
+# while a page starts, the set-up for Colab, ONNX, details of the widgets that it may break (changed.py).
 # That leaves to `make weekly` what asks the same question of more cases or in another environment:
 #
 # * these files: planted faults, pictures, each chapter with another processor's arithmetic;

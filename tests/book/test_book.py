@@ -296,11 +296,8 @@ SHIFTS = """() => {
 }"""
 
 
-@pytest.mark.parametrize(
-    "screen",
-    ["phone", pytest.param("tablet", marks=pytest.mark.slow),
-        pytest.param("desktop", marks=pytest.mark.slow)],
-)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("screen", ["phone", "tablet", "desktop"])
 @pytest.mark.parametrize("page_name", PAGES)
 def test_nothing_moves_while_a_page_starts(visit, reader, page_name, screen):
     """Pages keep room for widgets: who follows a link into one does not lose the place when they start."""
@@ -344,6 +341,7 @@ def test_a_chapter_lets_the_reader_act_within_two_screens(visit, reader, page_na
     assert min(ends) <= 2 * height
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page_name", CHAPTERS)
 def test_widgets_are_printed_and_figures_stand_in_for_them_without_scripts(visit, reader, roots, page_name):
     page = visit(page_name)

@@ -18,6 +18,7 @@ from mha_lib import _texts
 
 SOFTMAX = "02_scoring_functions/write-my_masked_softmax"
 PAGES = sorted(CHAPTERS.glob("*.ipynb"))
+SLOW = pytest.mark.slow
 
 
 # ------------------------------------------------------------------ the judge, in a Python of its own
@@ -253,7 +254,7 @@ def visit(browser, book, serve):
         context.close()
 
 
-@pytest.mark.parametrize("over", ["http", "disk"])
+@pytest.mark.parametrize("over", [pytest.param("http", marks=pytest.mark.slow), "disk"])
 def test_a_page_loads_nothing_before_somebody_asks_and_then_judges(visit, over):
     writer = visit(over=over)
     expect(writer.button).to_be_visible()
@@ -315,6 +316,7 @@ def test_a_check_says_what_is_missing(writer, text, said):
     assert said in writer.run(text, "Check").replace("`scores`", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "said"), [
     ("while True:\n    pass", "still running after 5 seconds, so it was stopped"),
     ("import os\nos._exit(1)", "Python has ended"),
@@ -375,9 +377,9 @@ def test_the_keyboard_enters_indents_and_leaves(visit):
 
 
 @pytest.mark.parametrize(("place", "old", "new", "shows"), [
-    ("01_attention_pooling/cell-11", ".tolist(), 2)", ".tolist(), 0.1)", "18.0000"),
+    pytest.param("01_attention_pooling/cell-11", ".tolist(), 2)", ".tolist(), 0.1)", "18.0000", marks=SLOW),
     ("03_multi_head_attention/build-loop", "heads=3)", "heads=6)", "[(1, 12, 12), (1, 6, 12, 12)]"),
-    ("07_gpt/batch", "train, 2, 30", "train, 1, 3", "'fir' -> 'irs'"),
+    pytest.param("07_gpt/batch", "train, 2, 30", "train, 1, 3", "'fir' -> 'irs'", marks=SLOW),
 ])  # fmt: skip
 def test_a_cell_of_the_page_can_be_tried(visit, place, old, new, shows):
     writer = visit(place)
@@ -391,6 +393,7 @@ def test_a_cell_of_the_page_can_be_tried(visit, place, old, new, shows):
     assert writer.run(text.replace(old, new)) == f"{shows}\n"
 
 
+@pytest.mark.slow
 def test_a_phone_shows_letters_that_need_no_zoom_and_nothing_wider_than_itself(visit):
     writer = visit(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
     writer.button.tap()
@@ -399,6 +402,7 @@ def test_a_phone_shows_letters_that_need_no_zoom_and_nothing_wider_than_itself(v
     assert writer.page.evaluate("() => document.documentElement.scrollWidth") == 360
 
 
+@pytest.mark.slow
 def test_axe_finds_no_obstacle_in_the_open_editor(writer):
     writer.run("print(1)\n1 / 0")
     writer.page.evaluate(AXE)
@@ -406,6 +410,7 @@ def test_axe_finds_no_obstacle_in_the_open_editor(writer):
     assert writer.page.evaluate(run) == []
 
 
+@pytest.mark.slow
 def test_where_it_cannot_work_the_page_is_as_it_was(visit):
     for writer in (visit(script="delete window.WebAssembly"), visit(java_script_enabled=False)):
         expect(writer.button).to_be_hidden()

@@ -72,6 +72,7 @@ def test_a_model_without_code_stays_as_it_is():
     assert shared["state"]["layout"] == state["state"]["layout"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("markers", [True, False])
 def test_widgets_of_a_lightened_page_show_the_same(reader, tmp_path, markers):
     """Every widget on one page, over HTTP and from disk, as stored by a notebook of now and of before."""

@@ -154,6 +154,7 @@ def test_feedback_belongs_to_its_answer(path):
             assert choice == key or not praised, (asked, choice)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", WITH_QUESTIONS, ids=lambda path: path.stem)
 def test_every_choice_is_answered_with_its_own_feedback(book, serve, browser, path):
     """Each choice of each question is picked and checked: the page says if it is right, and why."""

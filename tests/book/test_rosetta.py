@@ -647,11 +647,11 @@ def test_layers_are_timed_only_if_they_are_equal(monkeypatch):
         bench.measure("pytorch", bench.TINY_SIZES, 2)
 
 
+@pytest.mark.slow
 def test_quick_benchmark_of_torch_runs(tmp_path):
     command = [sys.executable, ROOT / "benchmarks" / "bench_rosetta.py", "--quick", "--only", "pytorch"]
-    done = subprocess.run(
-        [*command, "--output", tmp_path / "r.json"], capture_output=True, text=True, cwd=tmp_path
-    )
+    command += ["--output", tmp_path / "r.json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     [row] = json.loads((tmp_path / "r.json").read_text("utf-8"))["programs"]["pytorch"]["rows"]
     assert row["ratios"].keys() == {bench.OWN, bench.PLAIN}
