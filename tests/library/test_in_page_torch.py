@@ -37,15 +37,14 @@ BY_NUMBER = """
 x + y; x * y; n - o; x / y; n // o; n % o; n ** o; x + s; x * s; n - s; n / s; n // s; n % s; n ** s; s + n
 s * n; s - n; s / n; s // n; s % n; -n; ~b; b & c; b | c; b ^ c; x < y; x <= y; x > y; x >= s; x == y; x != s
 n.abs(); n.square(); n.sign(); n.floor(); n.ceil(); n.trunc(); n.round(); n.relu(); x.exp(); x.log(); x.sqrt()
-x.rsqrt(); x.sin(); x.cos(); x.tanh(); x.sigmoid(); x.erf(); x.deg2rad()
-x.log2(); x.isnan(); x.isinf(); x.isfinite(); x.logical_not(); x.logical_and(y); T.logical_or(x, y)
-x.maximum(y); T.minimum(x, y); n.clamp(-1, 2); n.clamp(max=s); n.clamp(min=o); T.where(m, x, y)
-T.where(m, x, s); T.where(m, 1.0, 0); x.where(m, y); T.pow(n, 2); x.nan_to_num(); f.isclose(g); f.allclose(g)
-T.equal(x, y); T.div(n, o, rounding_mode="floor"); n.div(s, rounding_mode="trunc")
-n.div(o, rounding_mode="up"); x.float(); x.double(); x.half(); x.long(); x.int(); x.bool(); x.to(T.float64)
-x.to(y); x.clone(); x.contiguous(); x.detach(); x + None; x + "a"; T.add(x, y); T.sub(n, o)
-T.mul(x, y); T.result_type(x, y); (n + 1).view(shape); x.clone().view(shape); (x.mT * 2).view(shape)
-x.is_floating_point(); x.long().dtype
+x.rsqrt(); x.sin(); x.cos(); x.tanh(); x.sigmoid(); x.erf(); x.deg2rad(); x.log2(); x.isnan(); x.isinf()
+x.isfinite(); x.logical_not(); x.logical_and(y); T.logical_or(x, y); x.maximum(y); T.minimum(x, y)
+n.clamp(-1, 2); n.clamp(max=s); n.clamp(min=o); T.where(m, x, y); T.where(m, x, s); T.where(m, 1.0, 0)
+x.where(m, y); T.pow(n, 2); x.nan_to_num(); f.isclose(g); f.allclose(g); T.equal(x, y)
+T.div(n, o, rounding_mode="floor"); n.div(s, rounding_mode="trunc"); n.div(o, rounding_mode="up"); x.float()
+x.double(); x.half(); x.long(); x.int(); x.bool(); x.to(T.float64); x.to(y); x.clone(); x.contiguous()
+x.detach(); x + None; x + "a"; T.add(x, y); T.sub(n, o); T.mul(x, y); T.result_type(x, y); (n + 1).view(shape)
+x.clone().view(shape); (x.mT * 2).view(shape); x.is_floating_point(); x.long().dtype
 """
 VIEWS = """
 x.view(shape); x.view(*shape); x.reshape(shape); x.reshape(*shape); x.flatten(); x.flatten(d, e)
@@ -79,10 +78,11 @@ x @ y; f @ g; f @ f.mT; f.matmul(g); f.mm(g); f.bmm(g); f[None].mv(g); f.dot(g);
 T.einsum("ij,jk->ik", f, g); T.einsum("ij,kj", f, f); T.einsum("...i,...i->...", f, f); T.einsum("ii->i", f)
 T.einsum("...ij,...kj->...ik", f, f); T.einsum("ii", f); T.einsum("i,j", f, g); T.einsum("bij->bj", f)
 T.einsum("ij->ji", f); T.einsum("ij,ij->", f, f); T.einsum("ij->ik", f)
-T.cdist(f.float(), f.float()[..., :1, :]); F.relu(n); F.gelu(x); F.gelu(f, approximate="tanh"); F.silu(f)
-F.one_hot(h, 7); F.one_hot(h); F.softmax(f, dim=d); F.linear(f, g); F.linear(f, f)
-F.layer_norm(f, f.shape[-1:]); F.layer_norm(f, (3,)); F.pad(f, (1, 2)); F.pad(f, (1, 0, 0, 1), value=s)
-F.normalize(f, dim=d); F.cross_entropy(f.flatten(1), h.flatten()[: len(f)] % 2)
+T.cdist(f.float(), f.float()[..., :1, :]); T.kron(f[None].flatten(1), g[None].flatten(1)); F.relu(n)
+F.gelu(x); F.gelu(f, approximate="tanh"); F.silu(f); F.one_hot(h, 7); F.one_hot(h); F.softmax(f, dim=d)
+F.linear(f, g); F.linear(f, f); F.layer_norm(f, f.shape[-1:]); F.layer_norm(f, (3,)); F.pad(f, (1, 2))
+F.pad(f, (1, 0, 0, 1), value=s); F.normalize(f, dim=d)
+F.cross_entropy(f.flatten(1), h.flatten()[: len(f)] % 2)
 F.cross_entropy(f, f.softmax(1), label_smoothing=0.1)
 F.cross_entropy(f.flatten(1), h.flatten()[: len(f)] % 2, label_smoothing=0.2, reduction="none")
 F.scaled_dot_product_attention(f, f, f); F.scaled_dot_product_attention(f, f, f, is_causal=True, scale=0.3)

@@ -275,6 +275,11 @@ class Tensor(Strided):
         copy.movedim(dim, 0)[index] = source.movedim(dim, 0)
         return copy
 
+    def index_put(self, indices, values):
+        copy = self.clone()
+        copy[indices] = values
+        return copy
+
     # ------------------------------------------------------------------ number by number
     def sub(self, other):
         bools = [one for one in (self, other) if result_type(one).kind == BOOL]
@@ -655,6 +660,7 @@ _SHORT = {
     "bmm": lambda self, other: self._product(other, 3, 3),
     "mv": lambda self, other: self._product(other, 2, 1),
     "dot": lambda self, other: self._product(other, 1, 1),
+    "kron": lambda self, other: (self[:, None, :, None] * other[:, None]).flatten(2).flatten(0, 1),
     "__bool__": lambda self: bool(self.item()),
     "__float__": lambda self: float(self._one()),
     "__int__": lambda self: int(self._one()),
