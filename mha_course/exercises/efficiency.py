@@ -60,6 +60,13 @@ class _Largest(TorchDispatchMode):
         return result
 
 
+def largest_tensor(call: Answer, *inputs: Any, **options: Any) -> int:
+    """How many numbers the largest tensor holds that an operation returns during a call."""
+    with _Largest() as seen, torch.no_grad():  # type: ignore[no-untyped-call]
+        call(*inputs, **options)
+    return int(seen.numbers)
+
+
 def _run_in_pieces(
     in_pieces: Answer, query: Tensor, key: Tensor, value: Tensor, size: int
 ) -> Any:

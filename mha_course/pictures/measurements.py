@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mha_course.experiments import experiment_names, load_experiment
 from mha_course.pictures.drawing import table
 from mha_course.plots import HEADS, new_figure
 
@@ -125,3 +127,19 @@ def decoding_table(rows: Iterable[Row]) -> Any:
         for name, ms in row["ms"].items()
     ]
     return table(("device", "way", "ms", "time / `KeyValueCache`"), lines)
+
+
+def rates() -> None:
+    """Print the median of each arm's first measure at each learning rate; a star marks the chosen rate."""
+    for name in experiment_names():
+        tried = {k: a for k, a in load_experiment(name).arms.items() if "rates" in a}
+        for place, (label, arm) in enumerate(tried.items()):
+            *_, measure = next(iter(arm["rates"].values()))
+            if place == 0:
+                print(f"{name}: {measure}")
+            shown = f"  {label:56s}"
+            for rate, found in arm["rates"].items():
+                median = torch.tensor(found[measure]).median()
+                star = "*" if float(rate) == arm["lr"] else " "
+                shown += f" {rate:>6}: {median:.2f}{star}"
+            print(shown.rstrip())
