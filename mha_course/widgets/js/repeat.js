@@ -45,7 +45,7 @@ export function countAnswer(key, text, isRight) {
 
 /** Lets links lead to a widget by its name. @param {import("./frame.js").Frame} frame */
 export function takeLinks({ body, get }) {
-  body.id = get("name");
+  if (get("name")) body.id = get("name");
   // The browser followed the link before the widget was there, so it follows it again.
   if (body.id && location.hash === `#${body.id}`) location.replace(location.hash);
 }
