@@ -26,7 +26,7 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help lock needs made-elsewhere book dist serve notebooks claims experiments rosetta rosetta-changed test test-all weekly faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
+.PHONY: help lock needs made-elsewhere book slides dist serve notebooks claims experiments rosetta rosetta-changed test test-all weekly faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
 
 # `make` lists the commands with the text after two number signs.
 help:
@@ -84,10 +84,14 @@ book: .venv/ready node_modules/.package-lock.json ## build the book from the sto
 	@$(BIN)/python -c 'import pathlib; print("The book is built. Open " + \
 	  pathlib.Path("$(BOOK)/index.html").resolve().as_uri() + " or run: make serve")'
 
-# A release consists of the wheels that the book serves, the book, and the hashes of all files.
-dist: book ## put the wheels, the book and their hashes into dist/
+# The book's figures, widgets and questions for lectures. Chromium prints them.
+slides: needs book machine ## make slides of the chapters, HTML and PDF, in _build/slides
+	$(BIN)/python tools/slides.py $(BOOK) _build/slides
+
+# A release consists of the wheels that the book serves, the book, its slides, and the hashes of all files.
+dist: book slides ## put the wheels, the book, its slides and their hashes into dist/
 	rm -rf dist && mkdir dist
-	cp $(BOOK)/wheel/*.whl dist
+	cp $(BOOK)/wheel/*.whl _build/slides/slides.* dist
 	tar -C _build -czf dist/book.tar.gz html
 	cd dist && sha256sum * >SHA256SUMS
 

@@ -17,8 +17,10 @@ from sphinx.util.nodes import make_refnode
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+from as_markdown import write_list, write_text  # noqa: E402
 from built import write_home  # noqa: E402
 from equations import set_all_equations  # noqa: E402
+from feedback import put_feedback  # noqa: E402
 from in_page import put_buttons, write_in_page  # noqa: E402
 from lighten import lighten_site  # noqa: E402
 from moved import write_moved  # noqa: E402
@@ -205,7 +207,14 @@ def finish(app, exception):
     if not exception and app.builder.format == "html":
         steps = (set_all_equations, repair_pages, write_notebooks, lighten_site)
         # The last two write scripts, which lighten_site would read.
-        for step in (*steps, write_moved, secure_pages, write_models, write_in_page):
+        for step in (
+            *steps,
+            write_moved,
+            secure_pages,
+            write_models,
+            write_in_page,
+            write_list,
+        ):
             step(app)
 
 
@@ -221,6 +230,8 @@ def setup(app):
     app.connect("doctree-resolved", put_code_below)
     app.connect("config-inited", load_widgets_only_where_they_are)
     app.connect("config-inited", write_home)  # before its page is read
+    app.connect("html-page-context", write_text, priority=800)
+    app.connect("html-page-context", put_feedback, priority=850)
     app.connect("html-page-context", complete_page, priority=900)
     # This must run after the theme, which writes its code colours at the same event.
     app.connect("build-finished", finish, priority=900)

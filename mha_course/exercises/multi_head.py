@@ -202,6 +202,12 @@ class _Made:
         try:
             found = self.projections()
         except (AttributeError, KeyError, IndexError) as error:
+            bare = isinstance(self.layer, nn.Module) and not [*self.layer.parameters()]
+            if bare and self.adapter is None:
+                raise _NoLayerError(
+                    "the class is not finished: `__init__` makes no `q_proj`. Write it there first, then "
+                    "`forward`"
+                ) from error
             raise _NoLayerError(
                 f"the projections of the layer were not found ({error}). Call them `q_proj`, `k_proj`, "
                 "`v_proj` and `out_proj`, or pass `adapter=`, a mapping from these names to yours"

@@ -94,7 +94,12 @@ def _run_positions(
     answer: Any, sizes: tuple[int, int], x: Tensor, device: str = "cpu"
 ) -> Any:
     """Make the module and call it on a device; on "meta" there are no numbers, and zeros stand for them."""
-    added = answer(*sizes).to(device)(x.to(device))
+    module = answer(*sizes).to(device)
+    added = module(x.to(device))
+    if added is None and not [*module.parameters(), *module.buffers()]:
+        raise UnfinishedError(
+            "`__init__` registers no table. Write it there first, then `forward`"
+        )
     return added if device == "cpu" else torch.zeros(added.shape)
 
 

@@ -467,8 +467,8 @@ def leak_table(*measures: Mapping[str, Tensor]) -> None:
 def matrices_table(
     found: Mapping[str, Sequence[Tensor]], bounds: Mapping[str, float]
 ) -> None:
-    """Print the shares right with one matrix for queries and keys, what it allows, and with two."""
-    print(f"{'share right, five seeds':29s}one matrix   at best   two matrices")
+    """Print the shares right with one matrix for queries and keys, with guesses, and with two."""
+    print(f"{'share right, five seeds':29s}one matrix   guesses   two matrices")
     for name, pair in found.items():
         one, two = (f"{right.min():.2f} to {right.max():.2f}" for right in pair)
         print(f"{name:26s}{one:>13s}{bounds[name]:10.2f}{two:>15s}")

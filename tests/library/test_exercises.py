@@ -361,15 +361,10 @@ def test_what_is_no_class_gets_a_sentence():
     )
 
 
-def test_empty_stub_of_a_layer_is_not_finished():
-    class Stub(torch.nn.Module):
-        def __init__(self, embed_dim, num_heads, kdim=None, vdim=None):
-            super().__init__()
-
+def test_a_layer_without_a_forward_pass_is_not_finished():
     class NoForward(reader_layers.ListOfHeads):
         forward = torch.nn.Module.forward
 
-    assert "the projections of the layer were not found" in check_multi_head(Stub).message
     verdict = check_multi_head(NoForward, adapter=reader_layers.of_all_heads)
     assert verdict.message.startswith("Not yet: the layer is not finished: it raises NotImplementedError")
 

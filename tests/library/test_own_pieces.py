@@ -6,8 +6,8 @@ import torch
 from exercise_cells import CHAPTERS, pieces_of
 from IPython.core.interactiveshell import InteractiveShell
 
-from mha_course import built
-from mha_course.exercises import check_head, own
+from mha_course import built, exercises
+from mha_course.exercises import own
 
 PIECES = {name: page.stem for page in sorted(CHAPTERS.glob("*.ipynb")) for name in pieces_of(page.stem)}
 # Right answers in other styles than that of the solution.
@@ -165,8 +165,10 @@ def test_a_class_is_a_stub_or_the_readers_but_not_what_the_page_shows_complete(s
     assert line.startswith("Your `MyHeadLoop` took part in this.")
 
 
-def test_the_stub_of_a_head_is_told_what_to_write_first():
-    names = space()
-    exec(pieces_of(PIECES["MyHead"])["MyHead"]["stub"].source, names)  # noqa: S102
-    told = "the class is not finished: `__init__` makes no `q_proj`. Write it there first, then `forward`."
-    assert check_head(names["MyHead"]).message.endswith(told)
+def test_the_stubs_of_classes_are_told_what_to_write_first():
+    for name in ("MyHead", "MyMultiHead", "MyPositions"):
+        names, piece = space() | vars(exercises), pieces_of(PIECES[name])[name]
+        exec(piece["stub"].source, names)  # noqa: S102
+        missing = "registers no table" if name == "MyPositions" else "makes no `q_proj`"
+        told = f"the class is not finished: `__init__` {missing}. Write it there first, then `forward`."
+        assert eval(piece["check"].source, names).message == f"Not yet: {told}"  # noqa: S307
