@@ -1,8 +1,7 @@
 """Positions: seven encodings on three tasks, trained at length 12 and tested up to length 48.
 
 The ceilings are exact: the accuracy that a model can reach at each position if it sees the visible tokens as
-a bag, without their order. ALiBi runs again with its slopes doubled and quadrupled, the control for "its
-slopes are too flat for this length". Two arms that fail run again with four times the steps.
+a bag, without their order. ALiBi also runs with steeper slopes, and two arms with four times the steps.
 """
 
 from functools import partial
