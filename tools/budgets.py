@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # area that matches it; a star also matches folders.
 AREAS = {
     "Python in the page": (4_427, 4_427, ["*in_page*"]),
-    "layers and models": (7_440, 7_000, ["mha_lib/*.py"]),
+    "layers and models": (7_302, 7_000, ["mha_lib/*.py"]),
     "exercises": (6_020, 6_000, ["mha_course/exercises/*"]),
     "widgets, Python": (6_561, 6_561, ["mha_course/widgets/*.py"]),
     "widgets, JavaScript and styles": (19_845, 19_845, ["mha_course/widgets/js/*"]),
