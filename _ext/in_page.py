@@ -1,17 +1,19 @@
-"""Python in the page: a button at each stub that can be written there, and the files that it loads.
+"""Python in the page: a button at each stub and cell that can be run there, and the files that it loads.
 
 Nothing else is on a page before a reader presses the button. Then the page loads `in_page/editor.js`, which
-holds CodeMirror and the course's Python files, the file of the page with its stubs and the data that judge
-them, and `in_page/python.js`, Pyodide. All are scripts, which a page may load from a server and from disk
-alike. npm brings Pyodide and CodeMirror, of the versions and hashes in package-lock.json.
+holds CodeMirror and the course's Python files, the file of the page with its stubs, its cells and the data
+that judge answers, and `in_page/python.js`, Pyodide. All are scripts, which a page may load from a server
+and from disk alike. npm brings Pyodide and CodeMirror, of the versions and hashes in package-lock.json.
 """
 
+import ast
 import base64
 import gzip
 import json
 import re
 import shutil
 import subprocess
+import symtable
 import sys
 from pathlib import Path
 
@@ -21,14 +23,19 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "mha_course" / "in_page"
 MODULES = ROOT / "node_modules"
 PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
-BUTTON = '<button type="button" class="write-here-button" data-stub="{}" hidden>Write it here</button>'
+BUTTON = (
+    '<button type="button" class="write-here-button" data-stub="{}" hidden>{}</button>'
+)
 
-ONLY_IN_COLAB = SOURCES / "only_in_colab.md"
+ONLY_IN_COLAB, TRY_IT = SOURCES / "only_in_colab.md", SOURCES / "try_it.md"
 REASON = '<p class="only-in-colab">{}</p>'
 CHECKER = re.compile(
     r"^from mha_course\.exercises import (?:\([^)]*\)|.*)\n+", re.MULTILINE
 )
 STUB = re.compile(r"(write-\w+|ex\d+)-stub")
+DEFINES = ast.FunctionDef | ast.ClassDef
+# Calls that change what other statements do.
+SETS = {"torch.manual_seed", "torch.set_printoptions", "set_seed"}
 
 
 def reasons():
@@ -41,27 +48,101 @@ def reasons():
     return found
 
 
-def cells_of(notebook):
-    """Return the cells of a notebook: [(id, text)]."""
+def tried(page):
+    """Return the cells of a page that can be tried: {id: code that is added to the cell}."""
+    text, found = TRY_IT.read_text(encoding="utf-8"), {}
+    lines = rf"^- {page}: ([\w, -]+?)(?: `(.*)`)?$"
+    for names, code in re.findall(lines, text, re.MULTILINE):
+        found |= dict.fromkeys(names.split(", "), code)
+    return found
+
+
+def cells_of(notebook, *, code=False):
+    """Return the cells of a notebook, or those with code for the reader: {id: text}."""
     cells = json.loads(Path(notebook).read_text(encoding="utf-8"))["cells"]
-    return [(cell["id"], "".join(cell["source"])) for cell in cells]
+    left_out = ("markdown", "setup") if code else ()
+    return {
+        cell["id"]: "".join(cell["source"])
+        for cell in cells
+        if not {cell["cell_type"], cell["id"]} & {*left_out}
+    }
 
 
 def stubs_of(notebook):
     """Return the stubs of a page: {id without its ending: (text of the stub, text of the check)}."""
-    texts = dict(cells_of(notebook))
+    texts = cells_of(notebook)
     names = [match[1] for match in map(STUB.fullmatch, texts) if match]
     return {name: (texts[f"{name}-stub"], texts[f"{name}-check"]) for name in names}
 
 
+def names_of(statement):
+    """Return the names that a statement reads, those that it binds, and those whose values it may change."""
+    table = symtable.symtable(ast.unparse(statement), "cell", "exec")
+
+    def read(scope):
+        own = [one for one in scope.get_symbols() if one.is_referenced()]
+        names = {one.get_name() for one in own if scope is table or one.is_global()}
+        return names.union(*map(read, scope.get_children()))
+
+    bound = [
+        one for one in table.get_symbols() if one.is_assigned() or one.is_imported()
+    ]
+    targets = []
+    for one in [] if isinstance(statement, DEFINES) else ast.walk(statement):
+        if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):
+            targets.append(ast.unparse(one.value.func))
+        elif isinstance(one, ast.Assign):
+            targets += map(ast.unparse, one.targets)
+        elif isinstance(one, ast.AugAssign):
+            targets.append(ast.unparse(one.target) + ".")
+    changed = {match[1] for one in targets if (match := re.match(r"(\w+)[.\[]", one))}
+    changed -= {"torch"}
+    if isinstance(statement, ast.Expr) and SETS & {*targets}:
+        changed.add("settings")
+    return read(table), {one.get_name() for one in bound}, changed
+
+
+def lines_above(cells, known=()):
+    """Return what the last cell needs of those above it: the statements that bind or change what it reads.
+
+    What is `known` is there already.
+    """
+    *above, last = (ast.parse(cell).body for cell in cells)
+    wanted, kept = {"settings"}, []
+    for statement in last[::-1]:
+        reads, binds, _ = names_of(statement)
+        wanted = wanted - binds | reads
+    for statement in [one for body in above for one in body][::-1]:
+        if isinstance(statement, DEFINES):
+            statement.decorator_list = []
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            names = statement.names
+            statement.names = [x for x in names if (x.asname or x.name) in wanted]
+            if not statement.names:
+                continue
+        reads, binds, changes = names_of(statement)
+        if (binds | changes) & wanted and not binds & {*known}:
+            kept.append(ast.unparse(statement))
+            wanted = wanted - binds - (changes & {"settings"}) | reads
+    return "\n".join(kept[::-1])
+
+
 def put_buttons(app, doctree, docname):
-    """Put a button below each stub that can be written in the page."""
+    """Put a button below each stub and each cell that can be run in the page."""
     notebook = Path(app.env.doc2path(docname))
     if notebook.suffix != ".ipynb":
         return
-    names = [STUB.fullmatch(name) for name, _ in cells_of(notebook)]
-    why = reasons()
-    if any(names):
+    why, cells, can_be_tried = reasons(), [*cells_of(notebook)], tried(notebook.stem)
+    below = {}
+    for name in cells:
+        if match := STUB.fullmatch(name):
+            place = f"{notebook.stem}/{match[1]}"
+            reason = why.get((notebook.stem, match[1]))
+            button = BUTTON.format(place, "Write it here")
+            below[name] = REASON.format(reason) if reason else button
+        elif name in can_be_tried:
+            below[name] = BUTTON.format(f"{notebook.stem}/{name}", "Try it")
+    if below:
         style, code = (
             (SOURCES / f"button.{kind}").read_text("utf-8") for kind in ("css", "js")
         )
@@ -69,16 +150,9 @@ def put_buttons(app, doctree, docname):
             "", f"<style>{style}</style><script>{code}</script>", format="html"
         )
     for cell in doctree.findall(nodes.container):
-        if cell.get("nb_element") == "cell_code" and (
-            match := names[cell["cell_index"]]
-        ):
-            reason = why.get((notebook.stem, match[1]))
-            html = (
-                REASON.format(reason)
-                if reason
-                else BUTTON.format(f"{notebook.stem}/{match[1]}")
-            )
-            cell += nodes.raw("", html, format="html")
+        if cell.get("nb_element") == "cell_code":
+            html = below.get(cells[cell["cell_index"]])
+            cell += [nodes.raw("", html, format="html")] if html else []
 
 
 def script(name, value):
@@ -87,7 +161,8 @@ def script(name, value):
 
 
 def data_of(notebook):
-    """Return what the page needs for each of its stubs."""
+    """Return what the page needs for each of its stubs, and for each cell that can be tried."""
+    from mha_course import built
     from mha_course.in_page import exercise_of, stored
 
     found, why = {}, reasons()
@@ -97,18 +172,22 @@ def data_of(notebook):
         checker, answer = re.search(
             r"^(check_\w+)\(\s*(\w+)", check, re.MULTILINE
         ).groups()
-        stub = CHECKER.sub("", stub)
-        data = json.dumps(
-            stored(exercise_of(check)), separators=(",", ":"), ensure_ascii=False
-        )
+        exercise = stored(exercise_of(check))
         found[name] = {
             "name": answer,
-            "stub": stub,
+            "stub": CHECKER.sub("", stub),
+            "above": "",
             "check": check,
             "checker": checker,
-            "exercise": data,
+            "exercise": json.dumps(exercise, separators=(",", ":"), ensure_ascii=False),
+            "piece": name.startswith("write-"),
         }
-        found[name]["piece"] = name.startswith("write-")
+    cells = cells_of(notebook, code=True)
+    for name, more in tried(notebook.stem).items():
+        texts = [*cells.values()][: [*cells].index(name) + 1]
+        texts[-1] += f"\n\n{more}" if more else ""
+        above = lines_above(texts, built.__all__)
+        found[name] = {"name": "", "stub": texts[-1], "above": above}
     return found
 
 
@@ -116,16 +195,13 @@ def pack_python():
     """Return Pyodide's files, each compressed and in base64."""
     files = {name: (MODULES / "pyodide" / name).read_bytes() for name in PYODIDE}
     lock = json.loads((MODULES / "pyodide" / "pyodide-lock.json").read_bytes())
-    files["pyodide-lock.json"] = json.dumps(
-        lock | {"packages": {}}
-    ).encode()  # none is served
+    lock |= {"packages": {}}  # none is served
+    files["pyodide-lock.json"] = json.dumps(lock).encode()
     packed = {
-        name: base64.b64encode(gzip.compress(file, mtime=0))
+        name: base64.b64encode(gzip.compress(file, mtime=0)).decode("ascii")
         for name, file in files.items()
     }
-    return script(
-        "python", {name: text.decode("ascii") for name, text in packed.items()}
-    )
+    return script("python", packed)
 
 
 def bundle_editor():
@@ -134,20 +210,11 @@ def bundle_editor():
 
     node = shutil.which("node", path=Path(sys.executable).parent) or "node"
     options = ["--bundle", "--minify", "--target=es2022", "--log-level=warning"]
-    command = [
-        node,
-        MODULES / "esbuild" / "bin" / "esbuild",
-        SOURCES / "editor.js",
-        *options,
-    ]
+    command = [node, MODULES / "esbuild/bin/esbuild", SOURCES / "editor.js", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    chapters = [stubs_of(path) for path in sorted(ROOT.glob("chapters/*.ipynb"))]
-    pieces = [
-        name.removeprefix("write-")
-        for stubs in chapters
-        for name in stubs
-        if name.startswith("write-")
-    ]
+    chapters = map(stubs_of, sorted(ROOT.glob("chapters/*.ipynb")))
+    names = [name.partition("write-") for stubs in chapters for name in stubs]
+    pieces = [name for _, kind, name in names if kind]
     style = (SOURCES / "editor.css").read_text(encoding="utf-8")
     parts = {"sources": page_sources(), "pieces": pieces, "style": style}
     return "".join(map(script, parts, parts.values())) + done.stdout
@@ -160,11 +227,7 @@ def write_in_page(app):
     if not (folder / "python.js").is_file():
         (folder / "python.js").write_text(pack_python(), encoding="utf-8")
     (folder / "editor.js").write_text(bundle_editor(), encoding="utf-8")
-    code = [
-        path
-        for name in ("mha_lib", "mha_course")
-        for path in (ROOT / name).rglob("*.??")
-    ]
+    code = [*ROOT.glob("mha_lib/**/*.??"), *ROOT.glob("mha_course/**/*.??")]
     for notebook in sorted(Path(app.srcdir, "chapters").glob("*.ipynb")):
         target = folder / f"{notebook.stem}.js"
         changed = max(path.stat().st_mtime for path in [notebook, *code])

@@ -23,6 +23,8 @@ import torch as true_torch  # the stand-in, once imported, is `torch` in this pa
 from torch import Tensor
 
 from mha_course import built, exercises
+from mha_course.data import SENTENCE_WORDS
+from mha_course.data.book_text import book_text
 from mha_course.exercises import multi_head
 from mha_lib import _checks, _judging
 from mha_lib._judging import Exercise, UnfinishedError, Wrong, _Outcome
@@ -32,7 +34,7 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 
 # What the stand-in has; numbers of another kind stay with torch.
-_DTYPES = (true_torch.bool, true_torch.int64, true_torch.float32, true_torch.float64)
+_DTYPES = {getattr(true_torch, name) for name in "bool int64 float16 float32 float64".split()}
 
 
 class NotInPageError(Exception):
@@ -42,6 +44,7 @@ class NotInPageError(Exception):
 def page_sources() -> dict[str, str]:
     """The files of Python that the page gets, by their paths there: path -> text."""
     checks = (_checks.wrong_type, _checks.check_type)
+    texts = {part: book_text(part) for part in ("train", "test")}
     sources = {
         "jaxtyping.py": "Float = None  # which only an annotation names\n",
         "mha_lib/__init__.py": "",
@@ -49,6 +52,10 @@ def page_sources() -> dict[str, str]:
         "mha_lib/_judging.py": inspect.getsource(_judging),
         "mha_course/__init__.py": "",
         "mha_course/built.py": (ROOT / "mha_course" / "built.py").read_text("utf-8"),
+        # What cells that can be tried import of the course.
+        "mha_course/notebook.py": "from torch import manual_seed as set_seed\n",
+        "mha_course/data/__init__.py": f"SENTENCE_WORDS = {SENTENCE_WORDS!r}\n",
+        "mha_course/data/book_text.py": f"book_text = {texts!r}.get\n",
         "session.py": (FOLDER / "session.py").read_text("utf-8"),
     }
     for path in sorted(FOLDER.glob("torch/**/*.py")):
@@ -81,18 +88,9 @@ def _multi_head() -> Exercise:
     """What `check_multi_head` asks of layers, with fixed numbers instead of those that a layer has."""
     return Exercise(
         reference=_as_layer(multi_head.multi_head),
-        cases={
-            label: partial(_layer_and_inputs, case)
-            for label, case in multi_head._CASES.items()
-        },
-        wrong=[
-            Wrong(one.name, one.cause, _as_layer(one.answer))
-            for one in multi_head._WRONG
-        ],
-        returns=(
-            "output (batch, q_len, embed_dim)",
-            "weights (batch, num_heads, q_len, k_len)",
-        ),
+        cases={label: partial(_layer_and_inputs, case) for label, case in multi_head._CASES.items()},
+        wrong=[Wrong(one.name, one.cause, _as_layer(one.answer)) for one in multi_head._WRONG],
+        returns=("output (batch, q_len, embed_dim)", "weights (batch, num_heads, q_len, k_len)"),
         run=_run_layer,
         properties=(multi_head._hidden_weigh_nothing, multi_head._weights_sum_to_one),
         gradients=True,
@@ -126,30 +124,19 @@ def _as_layer(formula: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def _run_layer(
-    answer: Any, sizes: tuple[int, ...], query: Any, key: Any, value: Any, mask: Any
-) -> Any:
+def _run_layer(answer: Any, sizes: tuple[int, ...], query: Any, key: Any, value: Any, mask: Any) -> Any:
     """Make a layer of these sizes, give its projections fixed numbers, and call it."""
     import torch  # here torch, in the page its stand-in
 
     embed_dim, num_heads, kdim, vdim = sizes
-    layer = answer(
-        embed_dim, num_heads, **({"kdim": kdim, "vdim": vdim} if kdim else {})
-    )
+    layer = answer(embed_dim, num_heads, **({"kdim": kdim, "vdim": vdim} if kdim else {}))
     layer.eval()
     generator = torch.Generator().manual_seed(0)
-    widths = {
-        "q_proj": embed_dim,
-        "k_proj": kdim,
-        "v_proj": vdim,
-        "out_proj": embed_dim,
-    }
+    widths = {"q_proj": embed_dim, "k_proj": kdim, "v_proj": vdim, "out_proj": embed_dim}
     for name, width in widths.items():
         proj = getattr(layer, name, None)
         if proj is None:
-            raise UnfinishedError(
-                f"`__init__` makes no `{name}`. Write it there first, then `forward`"
-            )
+            raise UnfinishedError(f"`__init__` makes no `{name}`. Write it there first, then `forward`")
         shape, expected = tuple(proj.weight.shape), (embed_dim, width or embed_dim)
         if shape != expected:
             raise UnfinishedError(
@@ -195,11 +182,7 @@ def stored(exercise: Exercise) -> dict[str, Any]:
         "rights": rights,
         # A mistake that no case here shows is one of those that only torch finds.
         "wrong": [
-            [
-                one.name,
-                one.cause,
-                {case: got[case] for case in kept if got[case] != rights[0][case]},
-            ]
+            [one.name, one.cause, {case: got[case] for case in kept if got[case] != rights[0][case]}]
             for one, got in wrong
             if got != rights[0]
         ],
@@ -237,7 +220,7 @@ def _encoded_outcome(outcome: _Outcome) -> dict[str, Any]:
 def _encoded(value: Any) -> Any:
     """A value as JSON: what JSON has stays, the rest are objects with its kind."""
     if isinstance(value, Tensor):
-        # Half precision and the like only as results: their numbers are compared as float64.
+        # Other kinds are only results: their numbers are compared as float64.
         dtype = value.dtype if value.dtype in _DTYPES else true_torch.float64
         numbers: Any = value.detach().to(dtype).flatten().tolist()
         if dtype.is_floating_point:
@@ -248,9 +231,7 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, tuple):
         return {"tuple": [_encoded(one) for one in value]}
     if isinstance(value, dict):
-        return {
-            "dict": [[_encoded(name), _encoded(one)] for name, one in value.items()]
-        }
+        return {"dict": [[_encoded(name), _encoded(one)] for name, one in value.items()]}
     if isinstance(value, list):
         return [_encoded(one) for one in value]
     if value is None or isinstance(value, (bool, int, float, str)):

@@ -1,5 +1,5 @@
-// An editor in the place of a stub, with Python behind it. The build bundles this file with CodeMirror; it is loaded
-// when a reader presses "Write it here" (see button.js), and Python after it.
+// An editor in the place of a stub or a cell, with Python behind it. The build bundles this file with CodeMirror; it is
+// loaded when a reader presses "Write it here" or "Try it" (see button.js), and Python after it.
 
 import { closeBrackets, closeBracketsKeymap } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
@@ -13,19 +13,20 @@ import { everything, recall, remember } from "../widgets/js/store.js";
 import { createPython, PythonError } from "./python.js";
 
 /**
- * What the build stores of a stub.
+ * What the build stores of a stub, or of a cell that can be tried: that has no name, and nothing checks it.
  * @typedef {object} Stub
  * @property {string} name of the function or class that the reader writes
  * @property {string} stub the text to begin with
- * @property {string} check the text of the cell that checks it
- * @property {string} checker the name of the checker there
- * @property {string} exercise its data as JSON, for Python alone
+ * @property {string} above what it needs of the cells above it
+ * @property {string} [check] the text of the cell that checks it
+ * @property {string} [checker] the name of the checker there
+ * @property {string} [exercise] its data as JSON, for Python alone
  * @property {boolean} [piece] whether later pages use what the reader has written
  */
 
 const FOLDER = new URL(".", /** @type {HTMLScriptElement} */ (document.currentScript).src).href;
 const KEPT = "write-here/"; // in the storage
-const HELP = "Escape, then Tab leaves the editor. Shift and Enter runs your code, Ctrl and Enter checks it.";
+const HELP = "Escape, then Tab leaves the editor. Shift and Enter runs your code";
 const NO_STORAGE = "This browser keeps no drafts: copy your code before you leave the page.";
 
 // What the build has written in files of its own, by name: each file adds itself.
@@ -71,20 +72,24 @@ function acceptedPieces(except) {
   return Object.fromEntries(accepted.filter((/** @type {string[]} */ [name, text]) => typeof text === "string" && name !== except));
 }
 
+/** What the reader edits, in words. @param {Stub} stub */
+const titleOf = ({ name }) => (name ? `Your ${name}` : "Your copy of these lines");
+
 /**
  * @param {Stub} stub @param {string} key @param {() => void} run @param {() => void} check
  */
-function createView({ name, stub }, key, run, check) {
+function createView(stub, key, run, check) {
+  const help = `${titleOf(stub)}. ${HELP}${stub.check ? ", Ctrl and Enter checks it" : ""}.`;
   const keep = (/** @type {string} */ draft) => {
     const { accepted } = recall(key) ?? {};
-    remember(key, draft === stub && !accepted ? null : { draft, accepted });
+    remember(key, draft === stub.stub && !accepted ? null : { draft, accepted });
   };
   const own = [
     { key: "Shift-Enter", run: () => (run(), true) },
     { key: "Mod-Enter", run: () => (check(), true) },
   ];
   return new EditorView({
-    doc: String(recall(key)?.draft ?? stub),
+    doc: String(recall(key)?.draft ?? stub.stub),
     extensions: [
       lineNumbers(),
       highlightSpecialChars(),
@@ -97,7 +102,7 @@ function createView({ name, stub }, key, run, check) {
       python(),
       syntaxHighlighting(COLOURS),
       EditorView.lineWrapping,
-      EditorView.contentAttributes.of({ "aria-label": `Your ${name}. ${HELP}`, autocapitalize: "off", autocorrect: "off", spellcheck: "false" }),
+      EditorView.contentAttributes.of({ "aria-label": help, autocapitalize: "off", autocorrect: "off", spellcheck: "false" }),
       EditorView.updateListener.of((update) => update.docChanged && keep(update.state.doc.toString())),
       keymap.of([...own, ...closeBracketsKeymap, ...defaultKeymap, ...historyKeymap, indentWithTab]),
     ],
@@ -109,7 +114,7 @@ function createReset(reset) {
   const ask = element("button", { type: "button", text: "Reset …" });
   const yes = element("button", { type: "button", text: "Reset" });
   const no = element("button", { type: "button", text: "Keep it" });
-  const question = element("span", { role: "group", "aria-label": "Reset?" }, "Begin again from the stub? ", yes, " ", no);
+  const question = element("span", { role: "group", "aria-label": "Reset?" }, "Go back to the page's text? ", yes, " ", no);
   const show = (/** @type {boolean} */ isAsking) => {
     question.hidden = !isAsking;
     ask.hidden = isAsking;
@@ -138,15 +143,16 @@ function shown({ output, error, verdict, right }) {
 /** @param {HTMLElement} cell that shows the stub @param {Stub} stub @param {string} key */
 function open(cell, stub, key) {
   const status = element("span", { role: "status" });
+  const printed = stub.check ? [] : [...cell.querySelectorAll(":scope > .cell_output > *")];
   const results = element("div", { class: "write-here-results", role: "log", "aria-label": "What Python says", tabindex: -1 });
 
   const ask = async (/** @type {boolean} */ isCheck) => {
     const text = view.state.doc.toString();
-    const { name, checker, check, exercise } = stub;
+    const { name, above, checker, check, exercise } = stub;
     const judged = { check: isCheck ? check : "", exercise: isCheck ? exercise : "", checker };
     status.textContent = isCheck ? "Checking …" : "Running …";
     try {
-      const said = await interpreter.request({ name, text, pieces: acceptedPieces(name), ...judged });
+      const said = await interpreter.request({ name, text, above, pieces: acceptedPieces(name), ...judged });
       results.replaceChildren(...shown(said));
       if (said.right) remember(key, { draft: text, accepted: text });
       status.textContent = said.right && stub.piece ? "From now on the course uses your code." : "";
@@ -157,24 +163,25 @@ function open(cell, stub, key) {
     }
   };
   const run = () => void ask(false);
-  const check = () => void ask(true);
+  const check = () => void ask(Boolean(stub.check));
   const view = createView(stub, key, run, check);
   const reset = () => {
     view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: stub.stub } });
     remember(key, null);
-    results.replaceChildren();
+    results.replaceChildren(...printed);
     view.focus();
   };
-  const buttons = [
-    element("button", { type: "button", text: "Run" }),
-    element("button", { type: "button", text: "Check", class: "write-here-main" }),
-  ];
-  [run, check].forEach((act, i) => buttons[i].addEventListener("click", act));
+  const buttons = [element("button", { type: "button", text: "Run" })];
+  if (stub.check) buttons.push(element("button", { type: "button", text: "Check", class: "write-here-main" }));
+  [run, check].forEach((act, i) => buttons[i]?.addEventListener("click", act));
   const bar = element("div", { class: "write-here-bar" }, ...buttons, ...createReset(reset), status);
   const editor = element("div", { class: "highlight" }, view.dom);
-  const box = element("div", { class: "write-here", role: "group", "aria-label": `Write ${stub.name}` }, editor, bar, results);
-  // The editor takes the place of the stub, and its button that of the cell which checks it.
-  for (const old of [...cell.children, cell.nextElementSibling]) if (old instanceof HTMLElement) old.hidden = true;
+  const box = element("div", { class: "write-here", role: "group", "aria-label": titleOf(stub) }, editor, bar, results);
+  // The editor takes the place of the cell, and its button that of the cell which checks a stub. What a cell has
+  // printed stays until the reader's copy runs.
+  const replaced = [...cell.children, ...(stub.check ? [cell.nextElementSibling] : [])];
+  for (const old of replaced) if (old instanceof HTMLElement) old.hidden = true;
+  results.append(...printed);
   cell.append(box);
   view.focus();
   if (!remember(`${KEPT}probe`, null)) results.append(element("p", { text: NO_STORAGE }));

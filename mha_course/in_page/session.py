@@ -2,7 +2,7 @@
 
 Each call of `answer` begins from nothing, so it does not matter what was run before, or whether Python had to
 be started again. The names of the course are those of `mha_course.built`; what the reader has written and the
-engine has accepted takes their place.
+engine has accepted takes their place. Before a cell of the page, the lines above that it needs are run.
 """
 
 # ruff: noqa: S102, what a reader writes is run
@@ -32,18 +32,14 @@ from mha_lib._judging import Exercise, Verdict, Wrong, _Outcome
 
 FILE = "your code"
 MOST = 20_000  # characters of output that are kept
-ONLY_IN_COLAB = (
-    "This page has only Python and a small stand-in for torch. Colab has all the rest."
-)
+ONLY_IN_COLAB = "This page has only Python and a small stand-in for torch. Colab has all the rest."
 
 
 class Stored:
     """What an answer did in each case when the book was built: it takes the place of that answer."""
 
     def __init__(self, names, outcomes):
-        parameters = [
-            inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names
-        ]
+        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
         self.__signature__ = inspect.Signature(parameters)
         self.outcomes = outcomes
 
@@ -70,13 +66,8 @@ def loaded(data):
     exercise = StoredExercise(
         reference=stored(first),
         accept=[*map(stored, data["rights"][1:])],
-        cases={
-            label: partial(_arguments, made) for label, made in data["cases"].items()
-        },
-        wrong=[
-            Wrong(name, cause, stored(first | got))
-            for name, cause, got in data["wrong"]
-        ],
+        cases={label: partial(_arguments, made) for label, made in data["cases"].items()},
+        wrong=[Wrong(name, cause, stored(first | got)) for name, cause, got in data["wrong"]],
         run=space["run"],
         properties=space["properties"],
         **data["options"] | {"returns": _hashable(data["options"]["returns"])},
@@ -88,9 +79,7 @@ def _judged(exercise, left, answer, **_options):
     verdict = exercise(answer)
     if not (verdict and left):
         return verdict
-    return Verdict(
-        True, f"{verdict.message} Only Colab compares: {_judging._list(left)}."
-    )
+    return Verdict(True, f"{verdict.message} Only Colab compares: {_judging._list(left)}.")
 
 
 def _arguments(made, _generator):
@@ -117,9 +106,7 @@ def _value(stored):
         return tuple(map(_value, stored["tuple"]))
     dtype, numbers = stored["dtype"], stored["numbers"]
     if isinstance(numbers, str):
-        numbers = array(
-            {"float32": "f", "float64": "d"}[dtype], b64decode(numbers)
-        ).tolist()
+        numbers = array("f" if dtype == "float32" else "d", b64decode(numbers)).tolist()
     return torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(stored["shape"])
 
 
@@ -137,11 +124,7 @@ class Output(io.TextIOBase):
         return len(text)
 
     def __str__(self):
-        more = (
-            f"\n… and {self.length - MOST:,} more characters"
-            if self.length > MOST
-            else ""
-        )
+        more = f"\n… and {self.length - MOST:,} more characters" if self.length > MOST else ""
         return "".join(self.kept) + more
 
 
@@ -158,6 +141,8 @@ def answer(request):
 
 
 def _answered(asked):
+    torch.set_printoptions(profile="default")
+    torch.default_generator.manual_seed(67280421310721)  # with which torch itself begins
     space = {"__name__": "__main__", "input": _no_input}
     checkers = types.ModuleType("mha_course.exercises")
     checkers.solution = lambda _: lambda ours: ours
@@ -166,10 +151,10 @@ def _answered(asked):
         setattr(checkers, asked["checker"], space[asked["checker"]])
     sys.modules[checkers.__name__] = sys.modules["mha_course"].exercises = checkers
     exec(compile(inspect.getsource(built), built.__name__, "exec"), space)
-    for name, text in asked["pieces"].items():
-        if name != asked["name"]:
-            with redirect_stdout(Output()):
-                _run(text, f"your {name}", space)
+    with redirect_stdout(Output()):
+        for name, text in asked["pieces"].items():
+            _run(text, f"your {name}", space)
+        _run(asked["above"], "the page", space)
     before = space.get(asked["name"])
     shown = _run(asked["text"], FILE, space)
     if not asked["check"]:
@@ -177,9 +162,7 @@ def _answered(asked):
             print(repr(shown))
         return {}
     if space.get(asked["name"]) is before:
-        return {
-            "error": f"The check looks for `{asked['name']}`, and your text does not define it."
-        }
+        return {"error": f"The check looks for `{asked['name']}`, and your text does not define it."}
     verdict = _run(asked["check"], "check", space)
     return {"right": verdict.right, "verdict": verdict.message}
 
@@ -203,15 +186,10 @@ def _told(error):
     """An error with the lines of the reader's own code that led to it."""
     kind, message = type(error).__name__, str(error)
     if isinstance(error, SyntaxError) and error.filename:
-        message, lines = (
-            error.msg,
-            [(error.filename, error.lineno, None, (error.text or "").strip())],
-        )
+        message, lines = (error.msg, [(error.filename, error.lineno, None, (error.text or "").strip())])
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        lines = [
-            (frame.filename, frame.lineno, frame.name, frame.line) for frame in frames
-        ]
+        lines = [(frame.filename, frame.lineno, frame.name, frame.line) for frame in frames]
     told = []
     for file, number, function, line in lines:
         if file.startswith("your "):

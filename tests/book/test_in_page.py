@@ -18,85 +18,65 @@ from mha_lib import _texts
 
 SOFTMAX = "02_scoring_functions/write-my_masked_softmax"
 PAGES = sorted(CHAPTERS.glob("*.ipynb"))
+SLOW = pytest.mark.slow
 
 
 # ------------------------------------------------------------------ the judge, in a Python of its own
 
 
+class Judge:
+    """The Python of a page, in a process of its own: on the stand-in, or on torch."""
+
+    def __init__(self, data, folder, module):
+        self.data = data
+        loop = "for line in sys.stdin: print(session.answer(line), flush=True)"
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": folder}
+        command = [sys.executable, "-c", f"import sys\n{module}\n{loop}"]
+        self.process = subprocess.Popen(command, **pipes)
+
+    def __call__(self, place, text):
+        page, _, name = place.partition("/")
+        asked = {"check": "", "exercise": "", "checker": "", "pieces": {}, "text": text}
+        asked |= self.data[page][name]
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory):
-    """A function that answers as the page does, on the stand-in; `ask.data` is what the pages get."""
+def judges(tmp_path_factory):
+    """Two that answer as the page does, on the stand-in and on torch."""
     folder = tmp_path_factory.mktemp("page")
     for path, text in in_page.page_sources().items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
-    loop = "import session, sys\nfor line in sys.stdin: print(session.answer(line), flush=True)"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": folder}
-    process = subprocess.Popen([sys.executable, "-c", loop], **pipes)
     data = {page.stem: extension.data_of(page) for page in PAGES}
-
-    def answer(place, text, *, check=True, pieces=None):
-        page, _, name = place.partition("/")
-        stub = data[page][name]
-        judged = {part: stub[part] if check else "" for part in ("check", "exercise")}
-        request = {
-            "name": stub["name"],
-            "checker": stub["checker"],
-            "text": text,
-            "pieces": pieces or {},
-            **judged,
-        }
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        return json.loads(process.stdout.readline())
-
-    answer.data = data
-    yield answer
-    process.stdin.close()
-    process.wait()
+    torch = "from mha_course.in_page import session"
+    found = Judge(data, folder, "import session"), Judge(data, CHAPTERS.parent, torch)
+    yield found
+    for judge in found:
+        judge.process.communicate()
 
 
-def outside(node):
-    """The names that a statement takes from outside."""
-    names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
-    within = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
-    within |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
-    return {one.id for one in names if isinstance(one.ctx, ast.Load)} - within
+@pytest.fixture
+def ask(judges):
+    """The one on the stand-in."""
+    return judges[0]
 
 
 def solution(place):
     """The text of a folded solution with what it uses of the page, under the name that the check asks for."""
     page, _, name = place.partition("/")
-    cells = [cell for cell in read(page) if cell.cell_type == "code" and cell.id != "setup"]
-    last = next(cell for cell in cells if cell.id == f"{name}-solution")
-    statements = {}
-    for cell in cells[: cells.index(last) + 1]:
-        for node in ast.parse(cell.source).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                node.decorator_list = [
-                    one for one in node.decorator_list if "solution" not in ast.unparse(one)
-                ]
-                statements[node.name] = node
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                names = [alias.asname or alias.name for alias in node.names]
-                statements |= dict.fromkeys(names, node)
-            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                statements[node.targets[0].id] = node
-    asked = ASKED.search(extension.stubs_of(CHAPTERS / f"{page}.ipynb")[name][1])[1]
-    own = re.search(r"^assert check_\w+\((\w+)", last.source, re.MULTILINE)
-    own, texts = own[1] if own else asked, {}
-
-    def add(one):
-        if one in statements and one not in texts:
-            texts[one] = ""
-            for used in sorted(outside(statements[one]) - {one}):
-                add(used)
-            texts[one] = texts.pop(one) + ast.unparse(statements[one])
-
-    add(own)
-    text = "\n\n\n".join([*texts.values(), *([f"{asked} = {own}"] if asked != own else [])])
+    notebook = CHAPTERS / f"{page}.ipynb"
+    cells = extension.cells_of(notebook, code=True)
+    texts = [*cells.values()][: [*cells].index(f"{name}-solution") + 1]
+    asked = ASKED.search(extension.stubs_of(notebook)[name][1])[1]
+    own = re.search(r"^assert check_\w+\((\w+)", texts[-1], re.MULTILINE)
+    own = own[1] if own else asked
+    text = extension.lines_above([*texts, own])
     # The page has no library, but what the reader has built of it.
-    return text.replace("from mha_lib import dot_product_attention", OWN_ATTENTION)
+    text = text.replace("from mha_lib import dot_product_attention", OWN_ATTENTION)
+    return text if asked == own else f"{text}\n{asked} = {own}"
 
 
 OWN_ATTENTION = """def dot_product_attention(query, key, value, mask=None, *, is_causal=False):
@@ -128,7 +108,33 @@ def test_a_solution_is_right_and_the_stub_is_not(ask, place):
         assert said.get("right"), said
 
 
-SEEN_BY_TORCH = {"the fill of -1e9 is too small"}  # in float16
+TRIED = [f"{page.stem}/{name}" for page in PAGES for name in extension.tried(page.stem)]
+NEED_TORCH = {"07_gpt/train-code"}  # it trains
+
+
+@pytest.mark.parametrize("place", TRIED)
+def test_a_cell_that_can_be_tried_prints_what_the_notebook_stored(judges, place):
+    page, _, name = place.partition("/")
+    text = judges[0].data[page][name]["stub"]
+    said, expected = (judge(place, text) for judge in judges)
+    assert said == expected
+    cell = next(cell for cell in read(page) if cell.id == name)
+    if text == cell.source:
+        expected = {"output": "".join(output.text for output in cell.outputs)}
+    assert said == expected != {"output": ""}
+
+
+def test_each_visible_cell_of_what_the_reader_builds_can_be_tried():
+    built = {
+        f"{page.stem}/{cell.id}"
+        for page in PAGES
+        for cell in read(page.stem)
+        if {"build", *HIDDEN} & {*cell.metadata.get("tags", [])} == {"build"}
+    }
+    assert built - {*TRIED} == NEED_TORCH
+
+
+HIDDEN = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 
 
 def mistakes(place):
@@ -142,12 +148,12 @@ def mistakes(place):
     if reference.__name__ == "<lambda>":
         return
     source = _texts._source(reference, [])
-    used = [vars(module).get(one) for one in outside(ast.parse(source))]
+    used = [vars(module).get(one) for one in extension.names_of(ast.parse(source))[0]]
     if any(getattr(one, "__module__", "").startswith("mha_lib") for one in used):
         return
     for item, match in vars(module)["exercise"]._items(section, "mistakes"):
         text, edits = source, [_texts._EDIT.fullmatch(one.text) for one in item.below]
-        if all(edits) and match[1] not in SEEN_BY_TORCH:
+        if all(edits):
             for edit in edits:
                 new = _texts._NEW.match(edit[3])[2]
                 text = text.replace(edit[2].replace(r"\n", "\n"), new.replace(r"\n", "\n"))
@@ -171,15 +177,12 @@ def test_hundreds_of_known_mistakes_are_tried():
     assert sum(len([*mistakes(place)]) for place in JUDGED) > 150
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("mask.unsqueeze(1)", "mask", "the mask has no axis for the heads"),
-        ("self.out_proj(output)", "output", "the output projection is forgotten"),
-        ("self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)", "pass", "makes no `out_proj`"),
-        ("Linear(kdim or embed_dim,", "Linear(embed_dim,", "the weight of `k_proj` has shape"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ("mask.unsqueeze(1)", "mask", "the mask has no axis for the heads"),
+    ("self.out_proj(output)", "output", "the output projection is forgotten"),
+    ("self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)", "pass", "`__init__` makes no `out_proj`"),
+    ("Linear(kdim or embed_dim, embed_dim", "Linear(embed_dim, embed_dim", "weight of `k_proj` has shape"),
+])  # fmt: skip
 def test_mistakes_in_the_whole_layer(ask, old, new, said):
     place = "03_multi_head_attention/write-MyMultiHead"
     assert old in solution(place)
@@ -256,7 +259,7 @@ def test_a_page_loads_nothing_before_somebody_asks_and_then_judges(visit, over):
     writer = visit(over=over)
     expect(writer.button).to_be_visible()
     assert [url for url in writer.asked if "in_page" in url] == []
-    assert writer.open().run(solution(SOFTMAX), "Check").startswith("Right in all 7 cases")
+    assert writer.open().run(solution(SOFTMAX), "Check").startswith("Right in all 8 cases")
     names = {url.rpartition("/")[2] for url in writer.asked if "in_page" in url}
     assert names == {"editor.js", "02_scoring_functions.js", "python.js"}
     assert writer.violations == []
@@ -300,30 +303,24 @@ def test_whatever_is_typed_one_sentence_answers_and_the_page_goes_on(writer, tex
     assert writer.run("1 + 1") == "2\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("def another(scores, mask):\n    return scores", "looks for `my_masked_softmax`, and your text"),
-        ("def my_masked_softmax(scores, mask=None):\n    ...", "the function returns None"),
-        (
-            "def my_masked_softmax(scores, mask=None):\n    scores += 1\n    return scores",
-            "it changes its argument",
-        ),
-        ("my_masked_softmax = 3", "this checker takes a function, and was given an int"),
-    ],
-)
+HEADING = "def my_masked_softmax(scores, mask=None):"
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("def another(scores): ...", "looks for `my_masked_softmax`, and your text does not"),
+    (f"{HEADING}\n    ...", "the function returns None"),
+    (f"{HEADING}\n    scores += 1\n    return scores", "it changes its argument"),
+    ("my_masked_softmax = 3", "this checker takes a function, and was given an int"),
+])  # fmt: skip
 def test_a_check_says_what_is_missing(writer, text, said):
     assert said in writer.run(text, "Check").replace("`scores`", "")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("while True:\n    pass", "still running after 5 seconds, so it was stopped"),
-        ("import os\nos._exit(1)", "Python has ended"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ("while True:\n    pass", "still running after 5 seconds, so it was stopped"),
+    ("import os\nos._exit(1)", "Python has ended"),
+])  # fmt: skip
 def test_what_does_not_come_back_is_ended_and_the_draft_kept(writer, text, said):
     assert said in writer.run(text)
     assert writer.code.inner_text() == text
@@ -340,6 +337,7 @@ def test_what_was_accepted_is_there_for_the_next_stub_and_in_the_next_chapter(wr
     assert following.run(solution(following.place), "Check").startswith("Right")
     following.code.fill("my_masked_softmax(torch.zeros(1, 2))")
     assert following.press("Run") == "tensor([[0.5000, 0.5000]])\n"
+    assert copy(writer).look_at("02_scoring_functions/cell-44").open().run("mine") == "True\n"
 
 
 def test_a_draft_is_kept_and_reset_asks_first(visit):
@@ -376,6 +374,23 @@ def test_the_keyboard_enters_indents_and_leaves(visit):
     writer.page.keyboard.press("Escape")
     writer.page.keyboard.press("Tab")
     expect(writer.box.get_by_role("button", name="Run")).to_be_focused()
+
+
+@pytest.mark.parametrize(("place", "old", "new", "shows"), [
+    pytest.param("01_attention_pooling/cell-11", ".tolist(), 2)", ".tolist(), 0.1)", "18.0000", marks=SLOW),
+    ("03_multi_head_attention/build-loop", "heads=3)", "heads=6)", "[(1, 12, 12), (1, 6, 12, 12)]"),
+    pytest.param("07_gpt/batch", "train, 2, 30", "train, 1, 3", "'fir' -> 'irs'", marks=SLOW),
+])  # fmt: skip
+def test_a_cell_of_the_page_can_be_tried(visit, place, old, new, shows):
+    writer = visit(place)
+    printed = writer.page.locator(".cell", has=writer.button).locator(".cell_output")
+    printed = printed.inner_text() if printed.count() else ""
+    writer.open()
+    assert writer.results.inner_text() == printed
+    text = writer.code.inner_text()
+    assert old in text and writer.box.get_by_role("button", name="Check").count() == 0
+    assert printed.strip() in writer.press("Run") != f"{shows}\n"
+    assert writer.run(text.replace(old, new)) == f"{shows}\n"
 
 
 @pytest.mark.slow
@@ -416,4 +431,5 @@ def test_a_stub_that_needs_colab_says_why(book):
     for page, name in extension.reasons():
         assert f'data-stub="{page}/{name}"' not in pages[page]
     assert sum(html.count('class="only-in-colab"') for html in pages.values()) == len(extension.reasons())
-    assert sum(html.count('class="write-here-button"') for html in pages.values()) == len(IN_PAGE)
+    buttons = sum(html.count('class="write-here-button"') for html in pages.values())
+    assert buttons == len(IN_PAGE) + len(TRIED)

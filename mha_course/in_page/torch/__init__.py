@@ -32,16 +32,17 @@ from ._tensor import GradMode, Tensor, finfo, result_type, where
 
 dtype, device, strided = _memory.DType, _memory.Device, Tensor.layout
 no_grad = inference_mode = GradMode
-Tensor.__repr__ = _printing.shown
+Tensor.__repr__, Tensor.numpy = _printing.shown, lambda self: _printing.Array(self)
+set_printoptions = _printing.set_printoptions
 
 # Most functions are methods of the tensor that is their first argument.
 _METHODS = """
     add all allclose amax amin any argmax argmin argsort bitwise_not bmm broadcast_to chunk clamp clone
-    count_nonzero cumprod cumsum detach diag diagonal diff div dot equal flatten flip floor_divide gather
-    index_copy index_put index_select isclose log_softmax logsumexp masked_fill masked_select matmul max mean
-    median min mm movedim mul mv nan_to_num narrow neg nonzero norm numel outer permute pow prod remainder
-    repeat_interleave reshape roll select softmax sort split squeeze std sub sum swapaxes t topk transpose
-    tril triu unbind unflatten unsqueeze var
+    cumsum detach diag diagonal diff div dot equal flatten flip floor_divide gather index_copy index_put
+    index_select isclose kron log_softmax logsumexp masked_fill masked_select matmul max mean median min
+    mm movedim mul mv nan_to_num narrow neg nonzero norm numel outer permute pow prod remainder
+    repeat_interleave reshape roll select softmax sort split squeeze std sub sum t topk transpose tril
+    triu unbind unflatten unsqueeze var
 """.split()
 _NAMES = {name: one for name, one in vars(_memory).items() if isinstance(one, dtype)}
 _NAMES |= {
@@ -61,10 +62,6 @@ cuda = SimpleNamespace(is_available=lambda: False)
 
 def is_grad_enabled():
     return GradMode.enabled
-
-
-def is_tensor(value):
-    return isinstance(value, Tensor)
 
 
 def enable_grad():

@@ -35,21 +35,6 @@ def ones(*size, dtype=None, **how):
     return full(ints(size), 1, dtype=dtype or float32, **how)
 
 
-def full_like(input, fill_value, **how):
-    return full(input.shape, fill_value, **{"dtype": input.dtype, "device": input.device, **how})
-
-
-def zeros_like(input, **how):
-    return full_like(input, 0, **how)
-
-
-def ones_like(input, **how):
-    return full_like(input, 1, **how)
-
-
-empty, empty_like = zeros, zeros_like
-
-
 def arange(start, end=None, step=1, *, dtype=None, **how):
     start, end = (0, start) if end is None else (start, end)
     start, end, step = (x.item() if isinstance(x, Tensor) else x for x in (start, end, step))
@@ -77,12 +62,15 @@ def randn(*size, generator=None, **how):
     return zeros(*size, **how).normal_(generator=generator)
 
 
-def rand_like(input, **how):
-    return rand(input.shape, **{"dtype": input.dtype, **how})
+def _like(make):
+    """Return a function that makes a tensor of the shape, dtype and device of another one."""
+    return lambda input, *args, **how: make(
+        input.shape, *args, **{"dtype": input.dtype, "device": input.device, **how}
+    )
 
 
-def randn_like(input, **how):
-    return randn(input.shape, **{"dtype": input.dtype, **how})
+full_like, zeros_like, ones_like, rand_like, randn_like = map(_like, (full, zeros, ones, rand, randn))
+empty, empty_like = zeros, zeros_like
 
 
 def randint(low, high=None, size=None, *, generator=None, dtype=int64, **how):
@@ -186,10 +174,6 @@ def unravel_index(indices, shape):
     for size in shape[::-1]:
         found, indices = [indices % size, *found], indices // size
     return tuple(found)
-
-
-def promote_types(type1, type2):
-    return max(type1, type2, key=lambda dtype: dtype.rank)
 
 
 def broadcast_shapes(*shapes):

@@ -44,12 +44,8 @@ OF_FLOATS = {
     "exp": (math.exp, lambda _: inf),
     "log": (math.log, _log),
     "log2": (math.log2, _log),
-    "log10": (math.log10, _log),
-    "log1p": (math.log1p, lambda x: _log(1 + x)),
-    "expm1": (math.expm1, lambda _: inf),
     "sqrt": (math.sqrt, lambda _: nan),
     "rsqrt": (lambda x: 1 / math.sqrt(x), lambda x: nan if x else copysign(inf, x)),
-    "reciprocal": (lambda x: 1 / x, lambda x: copysign(inf, x)),
     "sin": (math.sin, lambda _: nan),
     "cos": (math.cos, lambda _: nan),
     "tanh": (math.tanh, None),
@@ -112,12 +108,6 @@ def middle(row):
     return order(row)[(len(row) - 1) // 2]
 
 
-def rolled(row, shift):
-    """Return a row whose end has come to its beginning."""
-    shift = -shift % (len(row) or 1)
-    return row[shift:] + row[:shift]
-
-
 def mean(row):
     """Return the mean; NaN of nothing."""
     return sum(row) / len(row) if row else nan
@@ -163,8 +153,6 @@ BY_ROW = {
     "amin": (extreme(min), "", False),
     "argmax": (place_of(max), "long", False),
     "argmin": (place_of(min), "long", False),
-    "count_nonzero": (lambda row: sum(map(bool, row)), "long", False),
     "logsumexp": (logsumexp, "", False),
     "cumsum": (lambda row: list(accumulate(row)), "whole", True),
-    "cumprod": (lambda row: list(accumulate(row, operator.mul)), "whole", True),
 }

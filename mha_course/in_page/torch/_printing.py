@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from math import ceil, inf
 
-from ._memory import float32, int32
+from ._memory import NeedsTorchError, float32, int32
 
+options = {"precision": 4, "sci_mode": None}
 EDGE, MOST, WIDTH = 3, 1000, 80  # numbers at the ends of a long axis, numbers of all, letters of a line
+
+
+def set_printoptions(precision=4, sci_mode=None, profile=None):
+    options.update(precision=precision, sci_mode=sci_mode)
 
 
 def shown(tensor):
@@ -46,8 +51,9 @@ def _writer(numbers):
         return lambda x: str(x).rjust(width)
     finite = [x for x in numbers if x and abs(x) < inf]
     low, high = min(map(abs, finite), default=1.0), max(map(abs, finite), default=1.0)
-    large, whole = high / low > 1000 or high > 1e8 or low < 1e-4, all(x == ceil(x) for x in finite)
-    pattern, dot = (".4e", "") if large else (".0f", ".") if whole else (".4f", "")
+    digits, large, whole = options["precision"], options["sci_mode"], all(x == ceil(x) for x in finite)
+    large = high / low > 1000 or high > 1e8 or low < 1e-4 if large is None else large
+    pattern, dot = (f".{digits}e", "") if large else (".0f", ".") if whole else (f".{digits}f", "")
     width = max((len(f"{x:{pattern}}{dot}") for x in finite), default=1)
     return lambda x: (f"{x:{pattern}}" + dot * (abs(x) < inf)).rjust(width)
 
@@ -60,3 +66,29 @@ def _nested(tensor, indent, short, write):
     parts[short:short] = [" ..." if tensor.ndim == 1 else "..."] if len(tensor) > 2 * short else []
     lines = [", ".join(parts[i : i + count]) for i in range(0, len(parts), count)]
     return "[" + ("," + "\n" * max(tensor.ndim - 1, 1) + " " * (indent + 1)).join(lines) + "]"
+
+
+class Array:
+    """What `numpy()` returns: numbers to be rounded and printed, as NumPy prints them; nothing else."""
+
+    def __init__(self, tensor, digits=8):
+        self._tensor, self._digits = tensor, digits
+
+    def round(self, decimals=0):
+        return Array(self._tensor, decimals)
+
+    def __repr__(self):
+        numbers = [f"{x:.{self._digits}f}".rstrip("0").split(".") for x in self._tensor.flatten().tolist()]
+        left, right = (max(map(len, part), default=0) for part in zip(*numbers, strict=True))
+        texts = iter([f"{a.rjust(left)}.{b.ljust(right)}" for a, b in numbers])
+
+        def rows(shape, indent):
+            if not shape:
+                return next(texts)
+            between = "\n" * (len(shape) - 1) + " " * (indent if len(shape) > 1 else 1)
+            return f"[{between.join(rows(shape[1:], indent + 1) for _ in range(shape[0]))}]"
+
+        return rows(self._tensor.shape, 1)
+
+    def __getattr__(self, name):
+        raise NeedsTorchError("arrays of NumPy need")

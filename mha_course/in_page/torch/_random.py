@@ -14,15 +14,10 @@ class Generator:
 
     def manual_seed(self, seed):
         """Begin again from a seed, and return the generator."""
-        self._seed, self._twister = int(seed) % 2**64, random.Random()
-        state = [self._seed % 2**32]
+        self._twister, state = random.Random(), [int(seed) % 2**32]
         for i in range(1, 624):
             state.append((1812433253 * (state[-1] ^ state[-1] >> 30) + i) % 2**32)
         return self.set_state(((3, (*state, 624), None), None))
-
-    def initial_seed(self):
-        """Return the seed."""
-        return self._seed
 
     def get_state(self):
         """Return what `set_state` takes to go on from here."""

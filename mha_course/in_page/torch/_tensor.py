@@ -9,27 +9,8 @@ from math import inf, prod
 from types import SimpleNamespace
 
 from . import _numbers
-from ._memory import (
-    BOOL,
-    FLOAT,
-    Device,
-    DType,
-    NeedsTorchError,
-    Strided,
-    axis_of,
-    bool_,
-    broadcast,
-    convert,
-    float16,
-    float32,
-    float64,
-    int32,
-    int64,
-    ints,
-    need,
-    store,
-    strides_of,
-)
+from ._memory import BOOL, FLOAT, Device, DType, NeedsTorchError, Strided, axis_of, bool_, broadcast
+from ._memory import convert, float16, float32, float64, int32, int64, ints, need, store, strides_of
 from ._random import default_generator
 
 _OF_NUMBERS = {bool: bool_, int: int64, float: float32}
@@ -140,6 +121,8 @@ def _read(data):
         return (), [data._one()], data.dtype
     if not isinstance(data, (list, tuple, range)):
         return (), [data], _type_of(data)
+    if len(kinds := {*map(type, data)}) == 1 and kinds <= _OF_NUMBERS.keys():
+        return (len(data),), [*data], _OF_NUMBERS[kinds.pop()]
     if not data:
         return (0,), [], float32
     shapes, values, dtypes = zip(*map(_read, data), strict=True)
@@ -218,9 +201,6 @@ class Tensor(Strided):
 
     def backward(self, *_, **__):
         raise NeedsTorchError("gradients need")
-
-    def numpy(self, *_, **__):
-        raise NeedsTorchError("arrays of NumPy need")
 
     def tolist(self):
         need(not self.is_meta, "a tensor on the device meta has no numbers")
@@ -334,7 +314,11 @@ class Tensor(Strided):
     def pow(self, exponent):
         fraction = isinstance(exponent, int) and exponent < 0 and result_type(self).kind < FLOAT
         need(not fraction, "integers cannot be raised to negative powers: convert them to float")
-        return apply(_numbers.power, self, exponent)
+        return (
+            self.sqrt()
+            if type(exponent) is float and exponent == 0.5
+            else apply(_numbers.power, self, exponent)
+        )
 
     def clamp(self, min=None, max=None):
         need(min is not None or max is not None, "clamp needs min or max")
@@ -411,12 +395,6 @@ class Tensor(Strided):
         root = lambda row: sum(x**p for x in row) ** (1 / p)
         return self._floating("norm").abs()._reduce(_numbers.extreme(max) if p == inf else root, dim, keepdim)
 
-    def softmax(self, dim, dtype=None):
-        return self._soft(_numbers.softmax, dim, dtype)
-
-    def log_softmax(self, dim, dtype=None):
-        return self._soft(_numbers.log_softmax, dim, dtype)
-
     def _soft(self, function, dim, dtype):
         source = self if dtype is None else self.to(dtype)
         axis_of(dim, self.ndim)
@@ -460,7 +438,8 @@ class Tensor(Strided):
             return self.flatten().roll(shifts, 0).view(self.shape)
         found, pair = self, [[x] if isinstance(x, int) else x for x in (shifts, dims)]
         for shift, dim in zip(*pair, strict=True):
-            found = found._along(lambda row, shift=shift: _numbers.rolled(row, shift), dim)
+            size = found.shape[axis_of(dim, found.ndim)] if found.ndim else 1
+            found = found.index_select(dim, Tensor._index([(i - shift) % size for i in range(size)]))
         return found
 
     # ------------------------------------------------------------------ places
@@ -652,7 +631,6 @@ _SHORT = {
     "data": property(Tensor.detach, lambda self, other: self._swap(other) and None),
     "is_cpu": property(lambda self: self.device == "cpu"),
     "is_meta": property(lambda self: self.device == "meta"),
-    "swapaxes": Strided.transpose,
     "broadcast_to": Strided.expand,
     "median": lambda self, dim=None, keepdim=False: self._with_places(_numbers.middle, dim, keepdim),
     "dim": lambda self: self.ndim,
@@ -666,12 +644,13 @@ _SHORT = {
     "contiguous": lambda self, **_: self if self.is_contiguous() else self._dense(),
     "view_as": lambda self, other: self.view(other.shape),
     "expand_as": lambda self, other: self.expand(other.shape),
-    "type_as": lambda self, other: self.to(other.dtype),
     "t": lambda self: _vector(self) if self.ndim > 2 else self.T,
     "new_zeros": lambda self, *size, **how: self.new_full(ints(size), 0, **how),
     "where": lambda self, condition, other: where(condition, self, other),
     "allclose": lambda self, *args, **how: self.isclose(*args, **how).all().item(),
     "equal": lambda self, other: self.shape == other.shape and self._numbers() == other._numbers(),
+    "softmax": lambda self, dim, dtype=None: self._soft(_numbers.softmax, dim, dtype),
+    "log_softmax": lambda self, dim, dtype=None: self._soft(_numbers.log_softmax, dim, dtype),
     "std": lambda self, *args, **how: self.var(*args, **how).sqrt(),
     "max": lambda self, dim=None, keepdim=False: self._best(max, dim, keepdim),
     "min": lambda self, dim=None, keepdim=False: self._best(min, dim, keepdim),
@@ -681,6 +660,7 @@ _SHORT = {
     "bmm": lambda self, other: self._product(other, 3, 3),
     "mv": lambda self, other: self._product(other, 2, 1),
     "dot": lambda self, other: self._product(other, 1, 1),
+    "kron": lambda self, other: (self[:, None, :, None] * other[:, None]).flatten(2).flatten(0, 1),
     "__bool__": lambda self: bool(self.item()),
     "__float__": lambda self: float(self._one()),
     "__int__": lambda self: int(self._one()),

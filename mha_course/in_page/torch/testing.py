@@ -7,6 +7,10 @@ from ._memory import float16, float32, float64, need
 
 
 def assert_close(actual, expected, *, rtol=None, atol=None, equal_nan=False, **_):
+    if isinstance(expected, (list, tuple)):
+        for pair in zip(actual, expected, strict=True):
+            assert_close(*pair, rtol=rtol, atol=atol, equal_nan=equal_nan)
+        return
     actual, expected = as_tensor(actual), as_tensor(expected)
     same = actual.shape == expected.shape and actual.dtype is expected.dtype
     need(same, f"{actual.shape} {actual.dtype} is not {expected.shape} {expected.dtype}", AssertionError)

@@ -25,50 +25,26 @@ class Module:
     """Holds parameters, buffers and other modules by the names of its attributes."""
 
     training = True
-    _kinds = {"_parameters": Parameter, "_buffers": Tensor}
 
     def __init__(self):
-        self.__dict__.update(_parameters={}, _buffers={}, _modules={}, _hooks={}, _not_saved=set())
+        self.__dict__.update(_hooks={}, _buffers={})  # a buffer's name -> whether it is saved
 
     def __setattr__(self, name, value):
-        held = [place for place in self._kinds if name in self.__dict__.get(place, ())]
-        new = next(
-            (place for place in ("_parameters", "_modules") if isinstance(value, self._kinds[place])), None
-        )
-        need(not new or new in self.__dict__, "call super().__init__() before parameters and modules are set",
-             AttributeError)  # fmt: skip
-        if new:
-            for other in [self.__dict__, *(self.__dict__[place] for place in held if place != new)]:
-                other.pop(name, None)
-            self.__dict__[new][name] = value
-        elif held:
-            kind = self._kinds[held[0]]
-            right = value is None or isinstance(value, kind)
-            need(right, f"{name} must be a {kind.__name__} or None, got {type(value).__name__}", TypeError)
-            self.__dict__[held[0]][name] = value
-        else:
-            object.__setattr__(self, name, value)
-
-    def __getattr__(self, name):
-        for place in self._kinds:
-            if name in self.__dict__.get(place, ()):
-                return self.__dict__[place][name]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-
-    def __delattr__(self, name):
-        held = [self.__dict__[place] for place in self._kinds if name in self.__dict__[place]]
-        del (held[0] if held else self.__dict__)[name]
+        kinds, held = (Parameter, Module), vars(self).get(name)
+        part = isinstance(value, kinds)
+        early = "call super().__init__() before parameters and modules are set"
+        need(not part or "_buffers" in vars(self), early, AttributeError)
+        right = part or value is None or not isinstance(held, kinds)
+        told = f"{name} must be a {type(held).__name__} or None, got {type(value).__name__}"
+        need(right, told, TypeError)
+        object.__setattr__(self, name, value)
 
     def register_buffer(self, name, tensor, persistent=True):
-        need(name not in self.__dict__, f"attribute {name!r} already exists", KeyError)
-        self._buffers[name] = tensor
-        (self._not_saved.discard if persistent else self._not_saved.add)(name)
+        need(name in self._buffers or not hasattr(self, name), f"attribute {name!r} already exists", KeyError)
+        self._buffers[name] = persistent
+        setattr(self, name, tensor)
 
-    def register_parameter(self, name, param):
-        self._parameters[name] = param
-
-    def add_module(self, name, module):
-        self._modules[name] = module
+    register_parameter = add_module = __setattr__
 
     def forward(self, *_):
         raise NotImplementedError(f"{type(self).__name__} has no `forward`: write it")
@@ -86,6 +62,18 @@ class Module:
         return handle
 
     # ------------------------------------------------------------------ what is inside
+    def _held(self, kind):
+        """Return the attributes of a kind; of plain tensors, those that are buffers."""
+        found = [(name, one) for name, one in vars(self).items() if isinstance(one, kind)]
+        return [pair for pair in found if kind is not Tensor or pair[0] in self._buffers]
+
+    def _named(self, kind, recurse=True, prefix=""):
+        found = {}
+        for path, module in self.named_modules(prefix) if recurse else [(prefix, self)]:
+            for name, one in module._held(kind):
+                found.setdefault(one, f"{path}.{name}".lstrip("."))
+        return ((name, one) for one, name in found.items())
+
     def named_modules(self, prefix=""):
         found = {self: prefix}
         for name, module in self.named_children():
@@ -93,38 +81,18 @@ class Module:
                 found.setdefault(one, path)
         return ((path, one) for one, path in found.items())
 
-    def _named(self, place, recurse=True, prefix=""):
-        found = {}
-        for path, module in self.named_modules(prefix) if recurse else [(prefix, self)]:
-            for name, one in module.__dict__[place].items():
-                found.setdefault(one, f"{path}.{name}".lstrip("."))
-        return ((name, one) for one, name in found.items() if one is not None)
-
     def named_parameters(self, prefix="", recurse=True):
-        return self._named("_parameters", recurse, prefix)
+        return self._named(Parameter, recurse, prefix)
 
     def named_buffers(self, prefix="", recurse=True):
-        return self._named("_buffers", recurse, prefix)
+        return self._named(Tensor, recurse, prefix)
 
     def named_children(self):
-        return ((name, one) for name, one in self._modules.items() if one is not None)
-
-    def parameters(self, recurse=True):
-        return (one for _, one in self.named_parameters(recurse=recurse))
-
-    def buffers(self, recurse=True):
-        return (one for _, one in self.named_buffers(recurse=recurse))
-
-    def modules(self):
-        return (one for _, one in self.named_modules())
-
-    def children(self):
-        return (one for _, one in self.named_children())
+        return iter(self._held(Module))
 
     def state_dict(self, *, prefix="", **_):
-        found = (self._parameters | self._buffers).items()
-        kept = {name: one for name, one in found if one is not None and name not in self._not_saved}
-        state = {f"{prefix}{name}": one.detach() for name, one in kept.items()}
+        saved = [pair for pair in self._held(Tensor) if self._buffers[pair[0]]]
+        state = {f"{prefix}{name}": one.detach() for name, one in [*self._held(Parameter), *saved]}
         for name, module in self.named_children():
             state |= module.state_dict(prefix=f"{prefix}{name}.")
         return state
@@ -153,19 +121,13 @@ class Module:
             parameter.requires_grad_(requires_grad)
         return self
 
-    def apply(self, fn):
-        for module in self.children():
-            module.apply(fn)
-        fn(self)
-        return self
-
     def to(self, *args, **options):
         casts = any(isinstance(one, DType) for one in (*args, *options.values()))
-        for held in [held for one in self.modules() for held in (one._parameters, one._buffers)]:
-            for name, one in held.items():
-                if one is not None and (one.is_floating_point() or not casts):
+        for module in self.modules():
+            for name, one in [*module._held(Parameter), *module._held(Tensor)]:
+                if one.is_floating_point() or not casts:
                     new = one.to(*args, **options)
-                    held[name] = one._swap(new) if isinstance(one, Parameter) else new
+                    vars(module)[name] = one._swap(new) if isinstance(one, Parameter) else new
         return self
 
     def double(self):
@@ -175,13 +137,18 @@ class Module:
         return ""
 
     def __repr__(self):
-        named = (f"({name}): {one!r}".replace("\n", "\n  ") for name, one in self._modules.items())
-        lines = [self.extra_repr()] * (self.extra_repr() != "") + list(named)
-        inside = "".join(f"\n  {line}" for line in lines) + "\n" if self._modules else self.extra_repr()
+        named = [f"({name}): {one!r}".replace("\n", "\n  ") for name, one in self.named_children()]
+        lines = [self.extra_repr()] * (self.extra_repr() != "") + named
+        inside = "".join(f"\n  {line}" for line in lines) + "\n" if named else self.extra_repr()
         return f"{type(self).__name__}({inside})"
 
 
-Module._kinds["_modules"] = Module
+def _without_names(method):
+    return lambda self, **how: (one for _, one in getattr(self, method)(**how))
+
+
+for _name in ("parameters", "buffers", "modules", "children"):
+    setattr(Module, _name, _without_names(f"named_{_name}"))
 
 
 class _Handle:
@@ -225,12 +192,6 @@ class Embedding(Module):
         if padding_idx is not None:
             self.weight.detach()[padding_idx] = 0
 
-    @classmethod
-    def from_pretrained(cls, embeddings, freeze=True):
-        made = cls(*embeddings.shape)
-        made.weight = Parameter(embeddings, not freeze)
-        return made
-
     def forward(self, input):
         return functional.embedding(input, self.weight)
 
@@ -264,7 +225,7 @@ class ModuleList(Module):
         self.extend(modules)
 
     def append(self, module):
-        self._modules[str(len(self))] = module
+        setattr(self, str(len(self)), module)
         return self
 
     def extend(self, modules):
@@ -273,10 +234,10 @@ class ModuleList(Module):
         return self
 
     def __len__(self):
-        return len(self._modules)
+        return len(self._held(Module))
 
     def __iter__(self):
-        return iter(self._modules.values())
+        return (one for _, one in self._held(Module))
 
     def __getitem__(self, index):
         found = list(self)[index]
@@ -314,9 +275,8 @@ def _layer(title, function, *names, **usual):
 
 ReLU, Tanh, Sigmoid = (_layer(*pair) for pair in (("ReLU", F.relu), ("Tanh", F.tanh), ("Sigmoid", F.sigmoid)))
 SiLU, GELU = _layer("SiLU", F.silu), _layer("GELU", F.gelu, "approximate", approximate="none")
-Softmax, LogSoftmax = _layer("Softmax", F.softmax, "dim"), _layer("LogSoftmax", F.log_softmax, "dim")
-Dropout, Identity = _layer("Dropout", F.dropout, "p", p=0.5), _layer("Identity", lambda x, **_: x)
-CrossEntropyLoss, MSELoss = _layer("CrossEntropyLoss", F.cross_entropy), _layer("MSELoss", F.mse_loss)
+Softmax, Identity = _layer("Softmax", F.softmax, "dim"), _layer("Identity", lambda x, **_: x)
+Dropout = _layer("Dropout", F.dropout, "p", p=0.5)
 
 
 def __getattr__(name):

@@ -78,10 +78,6 @@ def _reduced(losses, reduction):
     return losses if reduction == "none" else getattr(losses, reduction)()
 
 
-def mse_loss(input, target, reduction="mean"):
-    return _reduced((input - target).square(), reduction)
-
-
 def cross_entropy(input, target, *, ignore_index=-100, reduction="mean", label_smoothing=0.0):
     """Return the loss of the classes, along axis 1, that a target names or gives probabilities of."""
     log_probs = (input.movedim(1, -1) if input.ndim > 1 else input).log_softmax(-1)
