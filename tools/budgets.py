@@ -37,7 +37,7 @@ AREAS = {
     "course support": (2_230, 1_900, ["mha_course/*.py", "mha_course/data/*.py"]),
     "tests": (37_626, 35_600, ["tests/*.py"]),
     "the rest": (
-        12_135,
+        12_136,
         9_900,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
     ),
