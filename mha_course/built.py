@@ -125,6 +125,22 @@ class MyMultiHead(nn.Module):
         return self.out_proj(output), weights  # (batch, q_len, embed_dim)
 
 
+class TwoPointers(nn.Module):
+    """Name the previous and the mirrored token at each of twelve places."""
+
+    def __init__(self, num_heads):
+        super().__init__()
+        self.tokens = nn.Embedding(8, 32)  # one row for each token
+        self.places = nn.Embedding(12, 32)  # one row for each place
+        self.attention = MyMultiHead(32, num_heads)
+        self.read_out = nn.Linear(32, 2 * 8)
+
+    def forward(self, tokens):
+        x = self.tokens(tokens) + self.places.weight  # (batch, 12, 32)
+        output, _ = self.attention(x, x, x)
+        return self.read_out(output).unflatten(-1, (2, 8))  # (batch, 12, 2, 8)
+
+
 # 04_self_attention
 
 
@@ -372,6 +388,7 @@ __all__ = [
     "MyStack",
     "MySwiGLU",
     "MyTransformer",
+    "TwoPointers",
     "bag_ceilings",
     "encoding_by_loops",
     "merge_heads",

@@ -1,6 +1,7 @@
 """Checks that public functions make before any arithmetic; each error names the argument, rule and value.
 
-A check that only one module needs is in that module; its errors also come from `refusal`.
+A check raises unless its argument is what the name of the check says, and may return it. A check that only
+one module needs is in that module; its errors also come from `refusal`.
 """
 
 from __future__ import annotations
@@ -53,14 +54,12 @@ def wrong_type(name: str, kind: str, value: object) -> TypeError:
 
 
 def check_type(name: str, value: object, expected: type) -> None:
-    """Raise unless `value` is an instance of `expected`."""
     if not isinstance(value, expected):
         article = "an" if expected.__name__[0] in "AEIOU" else "a"
         raise wrong_type(name, f"{article} {expected.__name__}", value)
 
 
 def check_flags(**flags: object) -> None:
-    """Raise unless all are bools."""
     for name, flag in flags.items():
         check_type(name, flag, bool)
 
@@ -75,13 +74,11 @@ def check_int(name: str, value: object) -> int:
 
 
 def check_positive_int(name: str, value: object) -> None:
-    """Raise unless `value` is an int above 0."""
     if check_int(name, value) <= 0:
         raise refusal(name, "be positive", value)
 
 
 def check_sizes(**sizes: object) -> None:
-    """Raise unless all are ints above 0."""
     for name, size in sizes.items():
         check_positive_int(name, size)
 
@@ -102,26 +99,22 @@ def check_divisible(**sizes: int) -> None:
 
 
 def check_number(name: str, value: object) -> float:
-    """Return `value` if it is an int or a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise wrong_type(name, "a number", value)
     return value
 
 
 def check_positive(name: str, value: object) -> None:
-    """Raise unless `value` is a finite number above 0."""
     if not 0.0 < check_number(name, value) < math.inf:
         raise refusal(name, "be positive", value)
 
 
 def check_probability(name: str, value: object) -> None:
-    """Raise unless `value` is a number in 0..1."""
     if not 0.0 <= check_number(name, value) <= 1.0:
         raise refusal(name, "be between 0 and 1", value)
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Raise unless `value` is one of the strings in `choices`."""
     check_type(name, value, str)
     if value not in tuple(choices):
         raise refusal(name, f"be one of {', '.join(choices)}", repr(value))
@@ -167,7 +160,6 @@ def check_same(what: str, names: Sequence[str], values: Sequence[object]) -> Non
 
 
 def check_same_kind(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
-    """Raise unless all tensors share dtype and device."""
     check_same("device", names, [tensor.device for tensor in tensors])
     # Under autocast, torch itself casts the operands to the same dtype.
     if tensors[0].is_meta or not torch.is_autocast_enabled(tensors[0].device.type):
@@ -265,13 +257,11 @@ def check_settings(scale: float | Tensor | None, softcap: float | None = None) -
 
 
 def check_cap(scores: Tensor, cap: float) -> None:
-    """Raise unless `softcap_scores` supports these arguments."""
     check_float_tensor("scores", scores, axes="...")
     check_positive("cap", cap)
 
 
 def check_attention(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Raise unless `dot_product_attention` supports these tensors."""
     names = ("query", "key", "value")
     check_float_tensor("query", query, axes="..., q_len, d")
     check_float_tensor("key", key, axes="..., k_len, d")
@@ -331,7 +321,6 @@ def check_chunk(keys: Tensor, values: Tensor, held: Sequence[Tensor | None]) -> 
 
 
 def check_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> None:
-    """Raise unless these sizes are possible for T5's buckets."""
     check_type("bidirectional", bidirectional, bool)
     check_sizes(num_buckets=num_buckets, max_distance=max_distance)
     least, rule = 2, "be at least 2"

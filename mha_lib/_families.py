@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from mha_lib.language_models import GPT2, Bert, Llama
 
 Model: TypeAlias = Bert | GPT2 | Llama
+_Names: TypeAlias = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -17,17 +18,11 @@ class Family:
 
     model: type[Model]
     architecture: str  # HuggingFace's class
-    settings: Mapping[
-        str, str
-    ]  # arguments of our class -> entries of the configuration
-    layers: Mapping[
-        str, str
-    ]  # our layers and tensors outside the blocks, and our list of blocks -> theirs
-    block: Mapping[
-        str, str
-    ]  # our layers in a block -> theirs, which may join the rows of several, in order
+    settings: _Names  # arguments of our class -> entries of the configuration
+    layers: _Names  # our tensors and layers outside the blocks, and our list of blocks
+    block: _Names  # our layers in a block -> theirs, which may join the rows of several
     prefix: str  # of all tensors except output layers; absent in a model without these
-    copies: Mapping[str, str]  # tensors that repeat another tensor and may be left out
+    copies: _Names  # tensors that repeat another tensor and may be left out
     unused: str  # tensors that our model does not need: pooling, and constants in older files
     only: Mapping[str, Any]  # entries that must have these values if they are present
     # Entries that a configuration may leave out, with their defaults.
@@ -91,12 +86,12 @@ _BLOCK = _columns("""
     feed_forward_norm        output.LayerNorm            ln_2         post_attention_layernorm
 """)
 
+_TABLES = list(zip(_SETTINGS, _LAYERS, _BLOCK, strict=True))
+
 _BERT = Family(
     Bert,
     "BertForMaskedLM",
-    settings=_SETTINGS[0],
-    layers=_LAYERS[0],
-    block=_BLOCK[0],
+    *_TABLES[0],
     prefix="bert.",
     copies={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -113,9 +108,7 @@ _BERT = Family(
 _GPT2 = Family(
     GPT2,
     "GPT2LMHeadModel",
-    settings=_SETTINGS[1],
-    layers=_LAYERS[1],
-    block=_BLOCK[1],
+    *_TABLES[1],
     prefix="transformer.",
     copies={"lm_head.weight": "transformer.wte.weight"},
     unused=r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",
@@ -130,9 +123,7 @@ _GPT2 = Family(
 _LLAMA = Family(
     Llama,
     "LlamaForCausalLM",
-    settings=_SETTINGS[2],
-    layers=_LAYERS[2],
-    block=_BLOCK[2],
+    *_TABLES[2],
     prefix="model.",
     copies={"lm_head.weight": "model.embed_tokens.weight"},
     unused=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
@@ -177,6 +168,15 @@ FAMILIES = {
 
 _GEMMA = "norms multiply by 1 + weight, embeddings by √hidden_size; the gate is GELU"
 UNSUPPORTED = dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), _GEMMA)
+
+# Arguments of `RotaryScaling` -> entries of the configuration, for each kind.
+_SCALED = {"factor": "factor", "trained_len": "original_max_position_embeddings"}
+_SHARPER = {"attention_factor": "attention_factor"}
+SCALING = {
+    **dict.fromkeys(("linear", "dynamic"), _SCALED),
+    "llama3": _SCALED | {"low": "low_freq_factor", "high": "high_freq_factor"},
+    "yarn": _SCALED | {"low": "beta_slow", "high": "beta_fast"} | _SHARPER,
+}
 
 # Their names of activations -> ours. If several map to the same, the first is written.
 ACTIVATIONS = {

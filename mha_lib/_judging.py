@@ -1,8 +1,7 @@
 """Exercises as data: a reference, cases, and known wrong answers, each with its cause.
 
 An `Exercise` takes a few lines, as its example shows, and is itself the function that checks a reader's
-answer. The cases and mistakes of the course's own exercises are in Markdown files, where a mistake may be an
-edit of the reference: see `_texts`. An answer is judged in four steps:
+answer. Cases and mistakes may be in a Markdown file, see `_texts`. An answer is judged in four steps:
 
 1. It is called on every case, and on the last case a second time. Each call gets new arguments made from the
    same seed, so a check always gives the same verdict. An answer that raises, returns None, changes its
@@ -15,10 +14,9 @@ edit of the reference: see `_texts`. An answer is judged in four steps:
 4. If none agrees, `properties` are tried in order on the first case that fails, then general questions: is it
    the expected result times a number, in a different order, flipped, or right for some samples only?
 
-Give cases labels that read well after "for" ("one head", "three heads", "no mask"), because an unknown fault
-is reported as "Right for one head, wrong for three heads". Put the simplest case first, make the size of
-every axis a different prime, and leave out one difficulty at a time. `exercise.audit()` returns what is wrong
-with the exercise itself; the tests call it for every exercise.
+Give cases labels that read well in "Right for one head, wrong for three heads". Put the simplest case first,
+make the size of every axis a different prime, and leave out one difficulty at a time. `exercise.audit()`
+returns what is wrong with the exercise itself; the tests call it for every exercise.
 """
 
 from __future__ import annotations
@@ -42,6 +40,7 @@ from torch import Tensor
 from mha_lib import _checks
 
 Answer: TypeAlias = Callable[..., Any]
+Property: TypeAlias = Callable[[tuple[Any, ...], tuple[Any, ...]], str]
 _OURS = ("mha_lib", "mha_course")
 _INSTALLED = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")}
 _NOT_THE_READERS = (*_INSTALLED, str(Path(torch.__file__).parent), "<frozen")
@@ -178,7 +177,7 @@ class Exercise:
     accept: Sequence[Answer] = ()
     returns: str | tuple[str, ...] = ()
     run: Answer | None = None
-    properties: Sequence[Callable[[tuple[Any, ...], tuple[Any, ...]], str]] = ()
+    properties: Sequence[Property] = ()
     gradients: bool | Collection[str] = False
     detached: bool = False
     arrays: bool = True
@@ -337,10 +336,8 @@ class Exercise:
         if len(got) != len(wanted):
             names = ", ".join(self._title(n)[0] for n in range(len(wanted)))
             are = "is" if len(wanted) == 1 else "are"
-            return (
-                f"it returns {_results(len(got))}, where {_results(len(wanted))} ({names}) "
-                f"{are} expected"
-            )
+            expected = f"{_results(len(wanted))} ({names}) {are} expected"
+            return f"it returns {_results(len(got))}, where {expected}"
         numbered = enumerate(wanted)
         differences = (self._difference(case, n, got, right) for n, right in numbered)
         return next(filter(None, differences), "")
@@ -504,9 +501,7 @@ def randn(generator: torch.Generator, *sizes: int) -> Float[Tensor, "..."]:
     return torch.randn(sizes, generator=generator)
 
 
-def rows_sum_to_one(
-    position: int = 0,
-) -> Callable[[tuple[Any, ...], tuple[Any, ...]], str]:
+def rows_sum_to_one(position: int = 0) -> Property:
     """A property for `Exercise`: each row of the result at `position` adds up to 1 or is all zeros.
 
     Raises:

@@ -52,10 +52,7 @@ _ANSWER = re.compile(r"(`+)(.+)\1")
 # The form of each kind of item, as a pattern and in words.
 _FORMS = {
     "mistakes": (r"\*\*(.+?)\.\*\*\s*(\S.*)", "a mistake is `**its name.** its cause`"),
-    "cases": (
-        r"(.+?): (`+)(.+)\2",
-        "a case is a label, a colon, and arguments as code",
-    ),
+    "cases": (r"(.+?): (`+)(.+)\2", "a case is a label, a colon, and `arguments`"),
 }
 
 
@@ -171,7 +168,6 @@ class Texts:
     def _edited(
         self, line: int, reference: Any, names: _Names, edits: Iterable[_Edit]
     ) -> Answer:
-        """The reference with edited source."""
         if reference is None:
             lacking = "there is no reference whose source could be edited"
             raise self._error(line, lacking)

@@ -237,9 +237,8 @@ def dot_product_attention(
         need_weights: whether to return the weights as well.
 
     Returns:
-        (output, weights): output (batch, [num_heads,] q_len, value_dim); weights before dropout,
-        (batch, [num_heads,] q_len, k_len), or None without `need_weights`. For a query that may attend to
-        nothing, both are zeros.
+        (output, weights): (batch, [num_heads,] q_len, value_dim) and (batch, [num_heads,] q_len, k_len),
+        before dropout, or None without `need_weights`. For a query that sees nothing, both are zeros.
 
     Raises:
         TypeError: a tensor or mask has the wrong dtype.

@@ -84,8 +84,7 @@ class KeyValueCache:
         """Forget all slots but the first `length`, as after draft tokens are rejected; return this cache.
 
         Raises:
-            TypeError: `length` is not an int.
-            ValueError: `length` is negative, or larger than the cache.
+            TypeError, ValueError: `length` is not an int, or is negative or larger than the cache.
 
         Example:
             >>> cache, keys = KeyValueCache(), torch.rand(2, 1, 3, 4)
@@ -155,10 +154,9 @@ class KeyValueCache:
     ) -> tuple[Int[Tensor, "*batch q_len"], Int[Tensor, "*batch k_len"]]:
         """Positions of queries and keys in the next call, for masks and biases that depend on distance.
 
-        The call has `q_len` queries and adds `new` keys, by default `q_len`. The query positions are (q_len,)
-        and the key positions (len(cache) + new,). If the cache contains samples of different lengths, both
-        have a batch axis: (batch, q_len) and (batch, len(cache) + new). A slot that no query sees has the
-        position of the token before it.
+        The call has `q_len` queries and adds `new` keys, by default `q_len`. The positions are (q_len,) and
+        (len(cache) + new,), or, if samples differ in length, (batch, q_len) and (batch, len(cache) + new). A
+        slot that no query sees has the position of the token before it.
 
         Raises:
             TypeError, ValueError: a length is not an int, or is negative.

@@ -13,16 +13,17 @@ import re
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from mha_lib._checks import check_choice, check_type, refusal, wrong_type
-from mha_lib._families import ACTIVATIONS, FAMILIES, UNSUPPORTED, Family, Model
+from mha_lib._checks import check_type, refusal, wrong_type
+from mha_lib._families import ACTIVATIONS, FAMILIES, SCALING, UNSUPPORTED, Family, Model
 from mha_lib.language_models import GPT2, Bert, Llama
-from mha_lib.rotary_scaling import _KINDS, RotaryScaling
+from mha_lib.rotary_scaling import RotaryScaling
 
+_Entries: TypeAlias = Mapping[str, Any]  # of a configuration, or tensors by their names
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _HEADS = ("cls.", "lm_head.")  # prefixes of output layers
@@ -102,8 +103,7 @@ def load_checkpoint(
 def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
     """Write a model as files of its family, which `load_checkpoint` and HuggingFace's transformers can read.
 
-    The files are `config.json` and `model.safetensors` in `folder`, which is created if it does not exist.
-    Dropout is not written.
+    The files are `config.json` and `model.safetensors`, without dropout. A missing `folder` is created.
 
     Raises:
         TypeError: `model` is of the wrong class, or `folder` is not a path.
@@ -138,13 +138,11 @@ def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
     tensors = {}
     for name, parts in _names(family, model).items():
         rows = torch.cat([own[part] for part in parts])
-        tensor = _swap(family, name, rows).contiguous()
-        tensors[name.removeprefix(prefix)] = tensor
+        tensors[name.removeprefix(prefix)] = _swap(family, name, rows).contiguous()
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
-    text = json.dumps(config, indent=2) + "\n"
-    (folder / _CONFIG).write_text(text, encoding="utf-8")
+    (folder / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def _names(family: Family, model: Model) -> dict[str, list[str]]:
@@ -168,7 +166,7 @@ def _swap(family: Family, name: str, tensor: Tensor) -> Tensor:
     return tensor.mT if layer in family.transposed and tensor.ndim == 2 else tensor
 
 
-def _read(family: Family, model: Model, stored: Mapping[str, Any]) -> dict[str, Tensor]:
+def _read(family: Family, model: Model, stored: _Entries) -> dict[str, Tensor]:
     """Read the tensors of the model by our names, after comparing names, shapes and dtypes."""
     own = {name: tensor.shape for name, tensor in model.named_parameters()}
     wanted = _names(family, model)
@@ -219,9 +217,7 @@ def _refuse_different(what: str, lists: Mapping[str, Collection[str]]) -> None:
         raise ValueError(f"{what}; {'; '.join(parts)}")
 
 
-def _with_todays_names(
-    family: Family, stored: Mapping[str, Any], bare: bool
-) -> dict[str, Any]:
+def _with_todays_names(family: Family, stored: _Entries, bare: bool) -> dict[str, Any]:
     """Rename tensors that have different names in older files and in files without output layers."""
     renamed: dict[str, Any] = {}
     for old, tensor in stored.items():
@@ -234,9 +230,7 @@ def _with_todays_names(
     return renamed
 
 
-def _has_head(
-    family: Family, config: Mapping[str, Any], stored: Collection[str]
-) -> bool:
+def _has_head(family: Family, config: _Entries, stored: Collection[str]) -> bool:
     """Whether the model has a head: the files contain one, or the embedding is its output matrix."""
     if family.model is GPT2 or any(name.startswith(_HEADS) for name in stored):
         return True
@@ -244,7 +238,7 @@ def _has_head(
     return tied and family.model is not Bert
 
 
-def _one_of(table: Mapping[str, Any], key: Any, entry: str, why: str = "") -> Any:
+def _one_of(table: _Entries, key: Any, entry: str, why: str = "") -> Any:
     """Look up the meaning of an entry of the configuration; raise if the table does not contain it."""
     if key not in tuple(table):  # the key may be of any type, even unhashable
         rule = f"be one of {', '.join(table)}"
@@ -252,7 +246,7 @@ def _one_of(table: Mapping[str, Any], key: Any, entry: str, why: str = "") -> An
     return table[key]
 
 
-def _build(family: Family, config: Mapping[str, Any], *, head: bool) -> Model:
+def _build(family: Family, config: _Entries, *, head: bool) -> Model:
     """Build the model that a configuration describes, on the meta device: shapes without numbers."""
     rotary = _rotary_of(config)
     options = {**family.defaults, **config, **rotary}
@@ -284,7 +278,7 @@ def _build(family: Family, config: Mapping[str, Any], *, head: bool) -> Model:
         raise ValueError(f"{rule}: {error}") from error
 
 
-def _rotary_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def _rotary_of(config: _Entries) -> dict[str, Any]:
     """The settings of rotary positions, among which transformers 5 writes even the base."""
     for name in ("rope_parameters", "rope_scaling"):
         found = config.get(name) or {}
@@ -295,23 +289,12 @@ def _rotary_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _names_of_scaling(kind: str) -> dict[str, str]:
-    """Map arguments of `RotaryScaling` to entries of the settings of rotary positions."""
-    names = {"factor": "factor", "trained_len": "original_max_position_embeddings"}
-    if kind == "llama3":
-        names |= {"low": "low_freq_factor", "high": "high_freq_factor"}
-    if kind == "yarn":
-        names |= {"low": "beta_slow", "high": "beta_fast"}
-        names |= {"attention_factor": "attention_factor"}
-    return names
-
-
-def _scaling_of(rotary: Mapping[str, Any], max_len: int) -> RotaryScaling | None:
+def _scaling_of(rotary: _Entries, max_len: int) -> RotaryScaling | None:
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     if kind == "default":
         return None
-    check_choice(f"rope_type in {_CONFIG}", kind, _KINDS)
-    ours = {theirs: name for name, theirs in _names_of_scaling(kind).items()}
+    names = _one_of(SCALING, kind, "rope_type")
+    ours = {theirs: name for name, theirs in names.items()}
     rest = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
     given = {
         key: value
@@ -357,7 +340,7 @@ def _describe(family: Family, model: Any) -> dict[str, Any]:
         config = {key: found[name] for name, key in family.settings.items()}
         scaling = attention.rotary.scaling if family.model is Llama else None
         if scaling is not None:
-            pairs = _names_of_scaling(scaling.kind).items()
+            pairs = SCALING[scaling.kind].items()
             entries = {key: getattr(scaling, name) for name, key in pairs}
             config["rope_scaling"] = {"rope_type": scaling.kind, **entries}
             if scaling.kind == "dynamic":
@@ -380,9 +363,8 @@ def _find_folder(source: object, revision: str | None) -> Path:
     if revision is None:
         folder = Path(str(source))
         if not folder.is_dir():
-            raise FileNotFoundError(
-                f"source must be a folder, or, with a revision, a name on the hub, got {str(source)!r}"
-            )
+            rule = "be a folder, or, with a revision, a name on the hub"
+            raise FileNotFoundError(f"source must {rule}, got {str(source)!r}")
         return folder
     check_type("revision", revision, str)
     if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", str(source)):

@@ -1,11 +1,6 @@
 """Is my attention right? Judge any attention against the formula in float64, and name its fault.
 
-    >>> from torch.nn.functional import scaled_dot_product_attention
-    >>> check(scaled_dot_product_attention, tries=["scores", "masks"])
-    scores         right
-    masks          right
-
-From a shell, with exit status 1 if something is wrong (`--help` lists the options):
+`check` does it in Python. From a shell, with exit status 1 if something is wrong (`--help` lists options):
 
     python -m mha_lib.conformance my_package.my_module:my_attention
 
@@ -184,7 +179,6 @@ def _inputs(
 
 
 def _large(three: tuple[Tensor, ...], factor: float) -> tuple[Tensor, ...]:
-    """Multiply the queries by `factor`."""
     return factor * three[0], *three[1:]
 
 

@@ -36,8 +36,7 @@ def mask_from_additive(mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]
     integers is always of the second. The shape is kept; pass a result of (batch, k_len) as `key_mask`.
 
     Raises:
-        TypeError: `mask` is not a tensor, or is already bool. Torch's own bool masks mean the opposite of
-            ours, so convert one of those with `~mask`.
+        TypeError: `mask` is not a tensor, or is bool; a bool mask of torch's becomes ours with `~mask`.
         ValueError: `mask` contains other numbers, as a bias does.
 
     Example:
@@ -125,8 +124,7 @@ def _copy(targets: list[Tensor], *sources: Tensor) -> None:
     trained = [source.requires_grad for source in sources]
     if len(set(trained)) > 1:
         rule = "all be trained or all be frozen, since torch's layer holds them as one parameter"
-        got = f"requires_grad={trained}"
-        raise refusal("q_proj, k_proj and v_proj", rule, got)
+        raise refusal("q_proj, k_proj and v_proj", rule, f"requires_grad={trained}")
     rows = torch.cat([source.detach() for source in sources])
     parts = rows.split([len(target) for target in targets])
     for target, part in zip(targets, parts, strict=True):
@@ -217,9 +215,8 @@ class _TorchTwin(nn.Module):
     def from_torch(cls: type[_Own], module: nn.Module) -> _Own:
         """Copy torch's own module of this kind.
 
-        An `EncoderBlock` copies an `nn.TransformerEncoderLayer`, a `DecoderBlock` an
-        `nn.TransformerDecoderLayer`, a `TransformerEncoder` an `nn.TransformerEncoder`, a
-        `TransformerDecoder` an `nn.TransformerDecoder`.
+        A block copies an `nn.TransformerEncoderLayer` or `nn.TransformerDecoderLayer`, a stack an
+        `nn.TransformerEncoder` or `nn.TransformerDecoder`.
 
         The inputs of the result are (batch, len, embed_dim) whatever `batch_first` is, and in its masks True
         means may attend, the inverse of torch's. Our decoders are always causal, torch's only with a
@@ -230,9 +227,8 @@ class _TorchTwin(nn.Module):
         Raises:
             TypeError: `module`, or a layer of a stack, is not torch's module of this kind.
             ValueError: `module` has a property that ours does not support: an activation other than relu and
-                the exact gelu, dropouts that differ from one another, a memory of a different width, a
-                wrapper or other module in place of a linear layer or layer norm, no layers, or one that
-                `MultiHeadAttention.from_torch` rejects.
+                the exact gelu, dropouts that differ, a memory of another width, a wrapper or other module for
+                a linear layer or layer norm, no layers, or one that `MultiHeadAttention.from_torch` rejects.
 
         Example:
             >>> from mha_lib import EncoderBlock
@@ -247,9 +243,6 @@ class _TorchTwin(nn.Module):
 
     def to_torch(self) -> nn.Module:
         """Copy this module into torch's module of the same kind, see `from_torch`, with `batch_first=True`.
-
-        Torch's masks are inverted: True hides a key. Torch's decoders are causal only with a `tgt_mask`.
-        Dtype, device and mode are the same, and frozen parameters stay frozen.
 
         Raises:
             TypeError: an attention or feed-forward layer was replaced by a different module.
@@ -306,10 +299,8 @@ def _block_to_torch(block: Any) -> Any:
     for ours, theirs in attentions.items():
         check_type(ours, getattr(block, ours), block._attention)
         copies[theirs] = getattr(block, ours).to_torch()
-    linear, dropouts = (
-        copies["linear1"],
-        [*attentions, "feed_forward.dropout", "dropout"],
-    )
+    linear = copies["linear1"]
+    dropouts = [*attentions, "feed_forward.dropout", "dropout"]
     sizes = (block.embed_dim, block.self_attention.num_heads, linear.out_features)
     options = {"dropout": _one_dropout(block, dropouts), "activation": activation}
     options |= {"norm_first": block.norm_first, "bias": linear.bias is not None}

@@ -28,7 +28,6 @@ class FeedForward(nn.Module):
 
     FFN(x) = activation(x W₁ + b₁) W₂ + b₂, equation 2. With "swiglu", a third linear layer and SiLU compute a
     gate for each entry of the hidden layer: FFN(x) = (SiLU(x W_gate) ⊙ x W₁) W₂ (Shazeer, 2020, equation 6).
-    In training, entries of the hidden layer are dropped, as in torch's layers.
 
     Args:
         embed_dim, hidden_dim: widths of a token and of the hidden layer (in the paper, four times as wide).
@@ -87,8 +86,7 @@ class FeedForward(nn.Module):
         """Map each token of `x` (..., embed_dim) to one of the same width.
 
         Raises:
-            TypeError: `x` is not a floating-point tensor, or not of the layer's dtype.
-            ValueError: `x` has the wrong width.
+            TypeError, ValueError: `x` is not floating-point, or has another dtype or width than the layer.
         """
         _checks.check_width("x", x, self.embed_dim, axes="..., embed_dim")
         activate: Callable[[Tensor], Tensor] = _ACTIVATIONS[self.activation]

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int64, Integer
 from torch import Tensor
 
 from mha_lib import _checks
+from mha_lib._checks import refusal
 from mha_lib.language_models import GPT2, Llama
 from mha_lib.seq2seq import EncoderDecoder, _check_ids, _check_lens, _num_embeddings
 
@@ -73,19 +74,19 @@ def _choice(
 ) -> Callable[[Tensor], Tensor]:
     """Check the options; return a function that chooses tokens from logits (batch, vocab), or draws them."""
     if not _checks.check_number("temperature", temperature) >= 0:  # also true of NaN
-        raise _checks.refusal("temperature", "not be negative", temperature)
+        raise refusal("temperature", "not be negative", temperature)
     if top_k is not None:
         _checks.check_positive_int("top_k", top_k)
     if top_p is not None:
         _checks.check_probability("top_p", top_p)
         if top_p == 0:
-            raise _checks.refusal("top_p", "be above 0", top_p)
+            raise refusal("top_p", "be above 0", top_p)
     if generator is not None:
         _checks.check_type("generator", generator, torch.Generator)
     for name, value in {"top_k": top_k, "top_p": top_p}.items():
         if value is not None and temperature == 0:
             rule = "be None without a temperature, which draws tokens"
-            raise _checks.refusal(name, rule, value)
+            raise refusal(name, rule, value)
 
     def choose(logits: Tensor) -> Tensor:
         if temperature == 0:
@@ -206,9 +207,8 @@ def generate(
     Raises:
         TypeError: `model` is of the wrong class, a number is not an int or float, `tokens` is not int64, or
             `generator` is not a generator.
-        ValueError: a number, token or length is out of range, a shape does not fit, prompt and answer
-            together are longer than the model's `max_len`, `beam_size` is larger than the vocabulary, or
-            options contradict each other.
+        ValueError: a number, token or length is out of range, a shape does not fit, prompt and answer exceed
+            the model's `max_len`, `beam_size` exceeds the vocabulary, or options contradict each other.
 
     Example:
         >>> model = GPT2(7, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2, max_len=9).eval()
@@ -225,11 +225,10 @@ def generate(
     choose = _choice(temperature, top_k, top_p, generator)
     _checks.check_positive_int("beam_size", beam_size)
     if beam_size > vocab:
-        rule = f"be at most the vocabulary, {vocab}"
-        raise _checks.refusal("beam_size", rule, beam_size)
+        raise refusal("beam_size", f"be at most the vocabulary, {vocab}", beam_size)
     if beam_size > 1 and temperature != 0:
         rule = "be 0 with a beam, which draws nothing"
-        raise _checks.refusal("temperature", rule, temperature)
+        raise refusal("temperature", rule, temperature)
     _checks.check_type("use_cache", use_cache, bool)
     # The beam is folded into the batch; all its answers read the same prompt and the same memory.
     fold = partial(torch.repeat_interleave, repeats=beam_size, dim=0)
@@ -239,7 +238,7 @@ def generate(
         lens = None if source_lens is None else fold(source_lens)
         writing = _answering(model, fold(memory), lens, use_cache)
     elif source_lens is not None:  # it would be ignored; prompt_lens was probably meant
-        raise _checks.refusal("source_lens", "be None for this model", source_lens)
+        raise refusal("source_lens", "be None for this model", source_lens)
     else:
         lens = None if prompt_lens is None else fold(prompt_lens)
         writing = _continuing(model, lens, use_cache)
@@ -260,9 +259,8 @@ def greedy_decode(
     """Write one answer to each source by choosing the most probable token at each step.
 
     Arguments and errors are those of `generate` for an `EncoderDecoder`, with these exceptions. The token
-    `start` starts each answer and is not returned. The token `end` ends it and fills the rest of its row. An
-    answer has at most `max_len` tokens, which must not exceed the model's `max_len`. The result contains
-    tokens, (batch, answer_len).
+    `start` begins each answer and is not returned; `end` ends it and fills the rest of its row. The result,
+    (batch, answer_len), has at most `max_len` tokens in a row; the model's own `max_len` must allow them.
 
     Example:
         >>> model = EncoderDecoder(7, 5, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=1)
@@ -285,9 +283,7 @@ def beam_decode(
 ) -> tuple[Int64[Tensor, "batch beam answer_len"], Float[Tensor, "batch beam"]]:
     """Write several answers to each source: the most probable ones that beam search finds.
 
-    At each step, every answer is continued with every token, and the `beam_size` most probable answers are
-    kept. Like any beam search, it may miss the most probable answer of all. Probabilities are those of whole
-    answers; long answers get no bonus.
+    Like any beam search, it may miss the most probable answer of all. Long answers get no bonus.
 
     Arguments and errors are those of `greedy_decode`, with `beam_size` answers to each source, as in
     `generate`; with a `beam_size` of 1, the answer is that of `greedy_decode`. The results are tokens,
@@ -317,12 +313,11 @@ def _decode(
     _checks.check_type("model", model, EncoderDecoder)
     _checks.check_positive_int("max_len", max_len)
     vocab = _num_embeddings(model.target_embedding)
-    if max_len > (longest := len(model.positions.encoding)):
-        rule = f"be at most the model's own, {longest}"
-        raise _checks.refusal("max_len", rule, max_len)
+    if max_len > (longest := model.max_len):
+        raise refusal("max_len", f"be at most the model's own, {longest}", max_len)
     for name, token in {"start": start, "end": end}.items():
         if not 0 <= _checks.check_int(name, token) < vocab:
-            raise _checks.refusal(name, f"lie in 0..{vocab - 1}", token)
+            raise refusal(name, f"lie in 0..{vocab - 1}", token)
     first = source.new_full((len(source), 1), start)
     return generate(model, first, source=source, max_new=max_len, stop=end, **how)
 
@@ -340,21 +335,21 @@ def _check_generation(
         raise _checks.wrong_type("model", "a GPT2, Llama or EncoderDecoder", model)
     _checks.check_positive_int("max_new", max_new)
     if isinstance(model, EncoderDecoder):
-        longest, embedding = len(model.positions.encoding), model.target_embedding
+        embedding = model.target_embedding
         if source is None or prompt_lens is not None:
             rule = "be given, and prompt_lens be None, for an EncoderDecoder"
-            raise _checks.refusal("source", rule, source)
+            raise refusal("source", rule, source)
     else:
-        longest, embedding = model.max_len, model.embedding
+        embedding = model.embedding
         if source is not None:
-            raise _checks.refusal("source", "be None for this model", source)
-    _check_ids("tokens", tokens, embedding, longest)
+            raise refusal("source", "be None for this model", source)
+    _check_ids("tokens", tokens, embedding, model.max_len)
     vocab, length = _num_embeddings(embedding), tokens.shape[1]
-    if length + max_new - 1 > longest:
-        rule = f"leave room for {length} tokens within max_len={longest}"
-        raise _checks.refusal("max_new", rule, max_new)
+    if length + max_new - 1 > model.max_len:
+        rule = f"leave room for {length} tokens within max_len={model.max_len}"
+        raise refusal("max_new", rule, max_new)
     _check_lens("prompt_lens", prompt_lens, 1, tokens)
     for one in stops:
         if not 0 <= _checks.check_int("stop", one) < vocab:
-            raise _checks.refusal("stop", f"lie in 0..{vocab - 1}", one)
+            raise refusal("stop", f"lie in 0..{vocab - 1}", one)
     return vocab

@@ -64,8 +64,7 @@ def capture_attention(
 class _WatchedForward:
     """Replaces a layer's `forward` while at least one block captures its weights.
 
-    A call stores no state, so failed calls and calls in several threads do not disturb each other.
-    Blocks may end in any order.
+    A call stores no state, so failed and parallel calls do no harm. Blocks may end in any order.
     """
 
     def __init__(self, layer: MultiHeadAttention) -> None:
@@ -224,10 +223,8 @@ def head_importance(
     except RuntimeError as error:
         if "nference tensor" not in str(error):
             raise
-        raise ValueError(
-            "loss() must use tensors that were made outside torch.inference_mode(), or clones of them, since "
-            f"it needs gradients, got: {error}"
-        ) from error
+        rule = "use tensors made outside torch.inference_mode(), or clones of them, for gradients"
+        raise refusal("loss()", rule, error) from error
     _check_losses(losses, gates)
     # A sample's loss depends only on its own gates, so the gradient of the sum contains those of all samples.
     with torch.inference_mode(False):
@@ -263,8 +260,7 @@ def prune_heads(
     The output is that of `gate_heads` with gates 0 for the removed heads, at a lower cost. `embed_dim` and
     `head_dim` stay the same, masks and biases per head have one entry for each remaining head, and frozen
     parameters stay frozen. `attention` itself is not changed. `heads` are the indices of the heads to remove,
-    without repetition; at least one head must remain. Query heads that share a key and value head are removed
-    together with it, so list all of them.
+    without repetition. Query heads that share a key and value head are removed together, so list them all.
 
     Raises:
         TypeError: `attention` is not a `MultiHeadAttention`, an index is not an int, or a projection is not a

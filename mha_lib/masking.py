@@ -1,7 +1,6 @@
 """The one definition of a mask: bool, True = may attend, everywhere.
 
-A float mask of zeros and ones is rejected, because other libraries would *add* it to the scores, and the
-wrong result would raise no error.
+A mask of zeros and ones is rejected, because other libraries would *add* it without any error.
 """
 
 from __future__ import annotations
@@ -40,9 +39,7 @@ def _check_window(window: object) -> None:
         return
     if not isinstance(window, (tuple, list)) or len(window) != 2:
         raise _checks.wrong_type("window", "a pair (left, right)", window)
-    for side in window:
-        if side is not None and _checks.check_int("a side of window", side) < 0:
-            raise refusal("a side of window", "not be negative", window)
+    _checks.check_lens(**{"window[0]": window[0], "window[1]": window[1]})
 
 
 def _of_one_sample(
@@ -93,8 +90,7 @@ def causal_mask(
     """Mask that lets each query see the keys up to its own position and none after it.
 
     The two sequences end together (bottom-right alignment): the last of `q_len` queries sees every one of
-    `k_len` keys (default `q_len`). A single new query therefore sees the whole cache of keys. The result is
-    bool, True = may attend, (q_len, k_len), on `device`.
+    `k_len` keys (default `q_len`). The result is bool, True = may attend, (q_len, k_len), on `device`.
 
     Raises:
         TypeError, ValueError: a length is not an int, or is negative.
@@ -122,21 +118,12 @@ def sliding_window_mask(
 ) -> Bool[Tensor, "*batch {q_len} _"]:
     """Mask that lets each query see the keys near its own position (Beltagy et al., 2020, §3.1).
 
-    A query at position p sees the keys at p - left .. p + right. Queries and keys end together, as in
-    `causal_mask`, which is the window with left=None and right=0. A causal window of w tokens that includes
-    the token itself (Jiang et al., 2023) has left=w - 1.
+    A query at position p sees the keys at p - left .. p + right; None stands for all on that side. Lengths,
+    `device` and the result are as in `causal_mask`, which is the window with left=None and right=0. A causal
+    window of w tokens that includes the token itself (Jiang et al., 2023) has left=w - 1.
 
-    Args:
-        q_len: number of queries.
-        k_len: number of keys; default `q_len`.
-        left: how many keys before its own position a query sees; None for all.
-        right: how many keys after its own position a query sees; None for all.
-        positions: integers (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`: positions of
-            queries and keys where samples of different lengths share a cache.
-        device: where the mask is created.
-
-    Returns:
-        Bool mask, True = may attend, (q_len, k_len), or (batch, q_len, k_len) with `positions`.
+    Where samples of different lengths share a cache, `positions` of queries and keys are integers
+    (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`; the mask is then (batch, q_len, k_len).
 
     Raises:
         TypeError: a length or a side of the window is not an int, or a position is not an integer tensor.
@@ -248,8 +235,7 @@ def align_mask(
     (..., q_len, k_len), without changing that shape. Errors call the mask `name`.
 
     Raises:
-        TypeError: `mask` is not bool.
-        ValueError: `mask` does not broadcast to `shape`.
+        TypeError, ValueError: `mask` is not bool, or does not broadcast to `shape`.
 
     Example:
         >>> align_mask(torch.ones(2, 1, 5, dtype=torch.bool), (2, 7, 3, 5)).shape
@@ -258,10 +244,8 @@ def align_mask(
     shape = tuple(shape)
     _check_bool(name, mask)
     if mask.ndim not in (2, 3, 4):
-        axes = (
-            "(q_len, k_len), (batch, q_len, k_len) or (batch, num_heads, q_len, k_len)"
-        )
-        raise refusal(name, f"have shape {axes}", mask)
+        rule = "have shape (q_len, k_len), (batch, q_len, k_len) or (batch, num_heads, q_len, k_len)"
+        raise refusal(name, rule, mask)
     aligned = mask.unsqueeze(1) if mask.ndim == 3 and len(shape) == 4 else mask
     # A mask with a batch axis needs scores of the same rank, or its axes would not line up with theirs.
     if aligned.ndim not in (2, len(shape)) or not _fits(aligned.shape, shape):

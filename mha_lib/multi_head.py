@@ -13,12 +13,11 @@ from mha_lib import _checks, masking
 from mha_lib._checks import Device, DType, refusal
 from mha_lib.attention import _attend, _Call
 from mha_lib.cache import KeyValueCache, _new_positions
-from mha_lib.conversion import _layer_from_torch, _layer_to_torch
+from mha_lib.conversion import _PROJECTIONS, _layer_from_torch, _layer_to_torch
 from mha_lib.feed_forward import RMSNorm
 from mha_lib.scores import ScoringRule, _compose_rule
 
 _SHOWN = "embed_dim num_heads num_kv_heads head_dim scale softcap window score".split()
-_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 
 def _split(x: Tensor, dim: int) -> Tensor:
@@ -66,8 +65,7 @@ class MultiHeadAttention(nn.Module):
             `score` or `rotary` is not callable.
         ValueError: a width, a count or `norm_eps` is not positive, `num_heads` does not divide `embed_dim`,
             `num_kv_heads` does not divide `num_heads`, `dropout` is outside 0..1, `bias` names no projection,
-            a side of the window is negative, `scale` is given together with `score`, or `rotary` was made for
-            a different `head_dim`.
+            a side of `window` is negative, `scale` is given with `score`, or `rotary` another `head_dim`.
 
     Example:
         >>> attention = MultiHeadAttention(embed_dim=100, num_heads=5)
@@ -192,8 +190,7 @@ class MultiHeadAttention(nn.Module):
             need_weights: whether to return the weights; without them, torch's fused kernel runs.
 
         Returns:
-            (output, weights): (batch, q_len, embed_dim), and (batch, num_heads, q_len, k_len) or, without
-            `need_weights`, None.
+            (output, weights): (batch, q_len, embed_dim), and (batch, num_heads, q_len, k_len) or None.
 
         Raises:
             TypeError: a tensor or mask has the wrong dtype, or `cache` is not a `KeyValueCache`.
@@ -259,8 +256,7 @@ class MultiHeadAttention(nn.Module):
         """Split the last axis into heads: (batch, len, heads * head_dim) -> (batch, heads, len, head_dim).
 
         Raises:
-            TypeError: `x` is not a tensor.
-            ValueError: `x` has the wrong rank, or `head_dim` does not divide the size of its last axis.
+            TypeError, ValueError: `x` is not a tensor, or not of shape (batch, len, heads * head_dim).
 
         Example:
             >>> MultiHeadAttention(6, 3).split_heads(torch.arange(6).view(1, 1, 6)).tolist()
@@ -279,8 +275,7 @@ class MultiHeadAttention(nn.Module):
         """Undo `split_heads`: (batch, heads, len, head_dim) -> (batch, len, heads * head_dim).
 
         Raises:
-            TypeError: `x` is not a tensor.
-            ValueError: `x` has the wrong rank, or the size of its last axis is not `head_dim`.
+            TypeError, ValueError: `x` is not a tensor, or not of shape (batch, heads, len, head_dim).
 
         Example:
             >>> attention, x = MultiHeadAttention(6, 3), torch.rand(2, 5, 6)

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from mha_lib._checks import check_divisible, check_type, refusal
-from mha_lib.conversion import _check_plain_linear
+from mha_lib.conversion import _PROJECTIONS, _check_plain_linear
 from mha_lib.multi_head import MultiHeadAttention
 
 
@@ -21,23 +21,16 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
     for each of query, key and value that requires grad adds up the gradients.
 
     Everything with a head axis is local afterwards: `num_heads`, `num_kv_heads`, the returned weights, the
-    cache, the gates of `gate_heads`, and masks and biases per head. To gather the weights of all heads, and
-    to cut this process's part out of a mask::
+    cache, the gates of `gate_heads`, and masks and biases per head. To gather weights and cut a mask::
 
         weights = DTensor.from_local(weights, mesh, [Shard(1)]).full_tensor()
         mask = mask.chunk(mesh.size(), dim=1)[mesh.get_local_rank()]
 
     All processes get the weights of the mesh's first process. Each parameter becomes a `DTensor` under its
-    old name, so `torch.distributed.checkpoint` can save and load it on any number of processes. To divide all
-    layers of a model::
-
-        for layer in model.modules():
-            if isinstance(layer, MultiHeadAttention):
-                shard_heads(layer, mesh)
-
-    Call this function before `fully_shard` and before you create the optimizer. With dropout, each process
-    draws for its own heads; with the same seed, all processes draw the same numbers. A learned bias that is
-    passed to the layer receives on each process only the gradient of that process's heads.
+    old name, so `torch.distributed.checkpoint` can save and load it on any number of processes. Call this
+    function for each layer of a model, before `fully_shard` and before you create the optimizer. With
+    dropout, each process draws for its own heads; with the same seed, all processes draw the same numbers. A
+    learned bias that is passed to the layer receives on each process only the gradient of its heads.
 
     Args:
         attention: the layer, which is changed in place and returned.
@@ -49,8 +42,7 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
             not a plain `nn.Linear`, because a wrapper replaced it or it is already divided.
         ValueError: `mesh` has several dimensions, its size does not divide `num_heads` and `num_kv_heads`, or
             heads share something that is learned or that differs between them (a tensor `scale`, parameters
-            of `score` or `rotary`, `qk_norm`, a `sink`), of which each process would see only its own heads'
-            part.
+            of `score` or `rotary`, `qk_norm`, a `sink`), of which a process would see only its heads' part.
 
     Example:
         Here with one process; `torchrun --nproc-per-node 2 program.py` starts two and needs no `store`.
@@ -92,9 +84,7 @@ def shard_heads(attention: MultiHeadAttention, mesh: DeviceMesh) -> MultiHeadAtt
 
     trained = {name: p.requires_grad for name, p in attention.named_parameters()}
     plan: dict[str, parallel.ParallelStyle] = {"out_proj": parallel.RowwiseParallel()}
-    plan |= {
-        name: parallel.ColwiseParallel() for name in ("q_proj", "k_proj", "v_proj")
-    }
+    plan |= {name: parallel.ColwiseParallel() for name in _PROJECTIONS[:3]}
     parallel.parallelize_module(attention, mesh, plan)
     attention.num_heads //= mesh.size()
     attention.num_kv_heads //= mesh.size()

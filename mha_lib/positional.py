@@ -53,14 +53,11 @@ def sinusoidal_encoding(
     """Table of sines and cosines, one row per position (Vaswani et al., 2017, §3.5).
 
     Column 2i holds sin(position * w_i) and column 2i + 1 cos(position * w_i), w_i = base^(-2i / embed_dim).
-    If `embed_dim` is odd, the last pair has only its sine.
-
-    The table, float32 (num_positions, embed_dim), is computed in float64. Its longest wavelength is about
-    2π * base positions.
+    If `embed_dim` is odd, the last pair has only its sine. The table, float32 (num_positions, embed_dim), is
+    computed in float64. Its longest wavelength is about 2π * base positions.
 
     Raises:
-        TypeError: a size is not an int, or `base` is not a number.
-        ValueError: a size or `base` is not positive.
+        TypeError, ValueError: a size is not an int or `base` not a number, or one is not positive.
 
     Example:
         >>> sinusoidal_encoding(2, 3)[0].tolist()
@@ -102,8 +99,7 @@ class _PositionalEncoding(nn.Module):
         """Add the encodings of positions 0..len-1 to `x` (batch, len, embed_dim).
 
         Raises:
-            TypeError: `x` is not a floating-point tensor.
-            ValueError: `x` has the wrong shape, or is longer than the table.
+            TypeError, ValueError: `x` is not floating-point, has a wrong shape, or is longer than the table.
         """
         max_len, embed_dim = self.encoding.shape
         _checks.check_width("x", x, embed_dim, axes="batch, len, embed_dim")
@@ -117,8 +113,7 @@ class _PositionalEncoding(nn.Module):
 class SinusoidalPositionalEncoding(_PositionalEncoding):
     """Add fixed sines and cosines to the tokens (Vaswani et al., 2017, §3.5).
 
-    The table is a buffer, so it moves with the module to a different device and is not trained. The state
-    dict does not contain it, because it can be recomputed.
+    The table is a buffer, which moves with the module but is neither trained nor in the state dict.
 
     `embed_dim` is the width of a token, even or odd, and `max_len` is the number of positions in the table,
     float32 by default. `dropout` is the probability that an entry of the sum is dropped, in training only.

@@ -68,9 +68,8 @@ def _check_rotary(x: Tensor, angles: Tensor) -> None:
         rule += f" and 1 to {head_dim // 2} pairs"
         raise _checks.refusal("angles", rule, angles)
     # If x has three or four axes, the first one is the batch.
-    if angles.ndim == 3 and (
-        x.ndim not in (3, 4) or angles.shape[0] not in (1, x.shape[0])
-    ):
+    batches = (1, x.shape[0]) if x.ndim in (3, 4) else ()
+    if angles.ndim == 3 and angles.shape[0] not in batches:
         rule = "go with x (batch, len, head_dim) or (batch, num_heads, len, head_dim) of the same batch"
         got = f"angles of shape {tuple(angles.shape)} and x of shape {tuple(x.shape)}"
         raise _checks.refusal("angles (batch, len, pairs)", rule, got)
@@ -85,14 +84,11 @@ def apply_rotary(
 ) -> Float[Tensor, "*lead len head_dim"]:
     """Rotate each pair of columns of queries or keys by its position's angle (Su et al., 2021, equation 34).
 
-    The dot product of a rotated query and a rotated key depends only on the distance between their positions.
-    In the paper and in GPT-J, columns 2i and 2i + 1 are a pair (`interleaved`). In GPT-NeoX and in
-    HuggingFace's Llama, the columns of a pair are half of the rotated width apart. Weights trained with one
-    pairing do not work with the other.
+    In the paper and in GPT-J, columns 2i and 2i + 1 are a pair (`interleaved`). In GPT-NeoX and HuggingFace's
+    Llama, they are half of the rotated width apart. Weights trained with one pairing fail with the other.
 
     If there are fewer angles than pairs, only the first columns are rotated, as in GPT-J and GPT-NeoX, and
-    the others are unchanged. Half precision is rotated in float32. The result has the shape and dtype of `x`;
-    the lengths of the vectors do not change.
+    the others are unchanged. Half precision is rotated in float32. The result has the shape and dtype of `x`.
 
     The angles, (len, pairs) or (batch, len, pairs), come from `rotary_angles`; row p belongs to token p of
     `x`, (..., len, head_dim).
@@ -130,9 +126,8 @@ def apply_rotary(
 class RotaryPositionalEncoding(nn.Module):
     """Rotate queries and keys by the angles of their positions (Su et al., 2021).
 
-    This is `apply_rotary` with `rotary_angles` as a module. It has no parameters and stores nothing. Each
-    call computes the angles of the given positions, in float32 whatever the dtype of the model, so there is
-    no maximum length.
+    This is `apply_rotary` with `rotary_angles` as a module. It has no parameters and no maximum length,
+    because each call computes the angles of its positions, in float32 whatever the dtype of the model.
 
     Of the `head_dim` columns of a head, the first `rotary_dim` are rotated, by default all; both are even.
     `base` is as in `sinusoidal_encoding`, `interleaved` as in `apply_rotary`. `scaling` makes pairs turn more
@@ -195,11 +190,9 @@ class RotaryPositionalEncoding(nn.Module):
             positions = torch.arange(length, device=x.device)
         else:
             _check_positions("positions", positions)
-            fits = positions.shape[-1] == length and (
-                positions.ndim == 1
-                or (x.ndim in (3, 4) and positions.shape[0] in (1, x.shape[0]))
-            )
-            if not fits:
+            batches = (1, x.shape[0]) if x.ndim in (3, 4) else ()
+            fits = positions.ndim == 1 or positions.shape[0] in batches
+            if positions.shape[-1] != length or not fits:
                 rule = "have shape (len,), or (batch, len) where x has a batch axis"
                 got = f"{tuple(positions.shape)} for x of shape {tuple(x.shape)}"
                 raise _checks.refusal("positions", rule, got)

@@ -79,8 +79,7 @@ def softcap_scores(
     none exceeds the positive `cap`, so no key can take all the weight.
 
     Raises:
-        TypeError: `scores` is not a floating-point tensor, or `cap` is not a number.
-        ValueError: `cap` is not positive.
+        TypeError, ValueError: `scores` is not floating-point, or `cap` not a number, or not positive.
 
     Example:
         >>> softcap_scores(torch.tensor([0.0, 25.0, 1000.0]), cap=50.0).round().tolist()

@@ -52,6 +52,7 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         _checks.check_sizes(source_vocab=source_vocab, target_vocab=target_vocab)
         _checks.check_sizes(embed_dim=embed_dim, max_len=max_len)
+        self.max_len = max_len
         sizes = (num_layers, embed_dim, num_heads, hidden_dim)
         self.encoder = TransformerEncoder(*sizes, dropout=dropout, **options)
         self.decoder = TransformerDecoder(*sizes, dropout=dropout, **options)
@@ -77,8 +78,7 @@ class EncoderDecoder(nn.Module):
             TypeError: `source` is not an int64 tensor, or `source_lens` does not contain integers.
             ValueError: a shape is wrong, a token or length out of range, or a source longer than `max_len`.
         """
-        max_len = len(self.positions.encoding)
-        _check_ids("source", source, self.source_embedding, max_len)
+        _check_ids("source", source, self.source_embedding, self.max_len)
         _check_lens("source_lens", source_lens, 0, source)
         x = self.positions(self.source_embedding(source))
         memory: Tensor = self.encoder(x, valid_lens=source_lens)
@@ -99,8 +99,7 @@ class EncoderDecoder(nn.Module):
         one per batch, only tokens that it does not contain are computed; there must be at least one. The
         result has one row of logits for each computed token: (batch, new, target_vocab).
         """
-        max_len = len(self.positions.encoding)
-        _check_ids("target", target, self.target_embedding, max_len)
+        _check_ids("target", target, self.target_embedding, self.max_len)
         axes = "batch, source_len, embed_dim"
         _checks.check_width("memory", memory, self.decoder.embed_dim, axes=axes)
         _checks.check_same("batch", ("target", "memory"), (len(target), len(memory)))
@@ -129,8 +128,7 @@ class EncoderDecoder(nn.Module):
         (batch, target_len), the first of which starts the answer. Row t of the logits,
         (batch, target_len, target_vocab), predicts target t + 1.
         """
-        max_len = len(self.positions.encoding)
-        _check_ids("target", target, self.target_embedding, max_len)
+        _check_ids("target", target, self.target_embedding, self.max_len)
         memory = self.encode(source, source_lens=source_lens)
         return self.decode(target, memory, source_lens=source_lens)
 

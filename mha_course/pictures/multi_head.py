@@ -127,12 +127,36 @@ def words(sentence: Sequence[str], tokens: Sequence[int], rows: Tensor) -> Any:
     return picture(350, 242, alt, *parts, most=400)
 
 
+_INPUTS = (("query", "Q", 5, QUERY), ("key", "K", 7, KEY), ("value", "V", 7, VALUE))
+
+
+def _inputs() -> list[str]:
+    """Five queries and seven keys and values of width 12, in two samples."""
+    return [
+        box(18 + 110 * j, 4, 84, 36, f"{name}\n(2, {length}, 12)", color, 11)
+        for j, (name, _, length, color) in enumerate(_INPUTS)
+    ]
+
+
+def head() -> Any:
+    """One head: three projections of its own, then attention."""
+    parts = _inputs()
+    for j, (_, letter, length, color) in enumerate(_INPUTS):
+        x = 60 + 110 * j
+        parts += [arrow(x, 40, x, 60), arrow(x, 98, x, 134)]
+        words = f"{raised('W', letter)}\n(12, 4)"
+        parts.append(box(x - 42, 62, 84, 36, words, color, 11))
+        parts.append(text(x + 5, 119, f"(2, {length}, 4)", "start", 11))
+    parts.append(box(18, 136, 304, 30, "my_attention", HEADS[0]))
+    for x, words in ((95, "output (2, 5, 4)"), (245, "weights (2, 5, 7)")):
+        parts += [arrow(x, 166, x, 186), text(x, 200, words, weight="bold")]
+    alt = "Query, key and value each go through a projection; attention gives the output and the weights"
+    return picture(350, 208, alt, *parts, most=400)
+
+
 def loop() -> Any:
     """Three heads, each with its projections and its attention, side by side."""
-    parts = []
-    inputs = (("query", "(2, 5, 12)", QUERY), ("key", "(2, 7, 12)", KEY))
-    for j, (name, shape, color) in enumerate((*inputs, ("value", "(2, 7, 12)", VALUE))):
-        parts.append(box(18 + 110 * j, 4, 84, 36, f"{name}\n{shape}", color, 11))
+    parts = _inputs()
     for i in range(3):
         x, color = 6 + 112 * i, HEADS[i]
         parts += [arrow(60 + 110 * j, 40, x + 17 + 34 * j, 84) for j in range(3)]

@@ -125,65 +125,45 @@ def _clock(pair: int) -> str:
     return svg(200, 220, alt, *parts, most=230)
 
 
-def _places(
-    title: str,
-    cells: Sequence[Sequence[float | None]],
-    low: float,
-    high: float,
-    alt: str,
-) -> str:
-    """Numbers between 12 query positions and 12 key positions as a map."""
-    parts = [text(132, 14, title, weight="bold")]
-    parts.append(matrix(36, 22, cells, 16, low=low, high=high))
-    for place in range(0, 12, 2):
-        parts.append(text(30, 34 + 16 * place, place, "end", 11))
-        parts.append(text(44 + 16 * place, 228, place, size=11))
-    parts.append(text(132, 244, "key position", color=KEY))
-    parts.append(turned(10, 118, "query position", QUERY))
-    return svg(260, 250, alt, *parts, most=270)
-
-
-def head_by_hand(weights: Tensor) -> Any:
-    """The causal weights (2, 12, 12) of a head that finds itself, and of one turned three steps back."""
-    plain, back = (
-        [[w if j <= i else None for j, w in enumerate(r)] for i, r in enumerate(head)]
-        for head in weights.tolist()
-    )
+def head_by_hand(weights: Tensor, words: Sequence[str]) -> Any:
+    """The causal weights (2, 12, 12) of a head that finds itself, and of one turned four steps back."""
+    drawn = []
+    bright = {"not turned": "the diagonal", "turned four steps back": "a line below"}
+    for (title, where), head in zip(bright.items(), weights.tolist(), strict=True):
+        seen = [line[: i + 1] for i, line in enumerate(head)]
+        parts = [text(154, 14, title, weight="bold"), matrix(58, 22, seen, 16)]
+        for i, word in enumerate(words):
+            parts.append(text(53, 34 + 16 * i, word, "end", 11, QUERY))
+            parts.append(turned(70 + 16 * i, 219 + 2.9 * len(word), word, KEY, 11))
+        alt = f"Causal weights, {title}: {where} is bright."
+        drawn.append(svg(254, 266, alt, *parts, most=270))
     return row(
-        _places(
-            "not turned", plain, 0.0, 1.0, "Causal weights: the diagonal is bright."
-        ),
-        _places(
-            "turned three steps back",
-            back,
-            0.0,
-            1.0,
-            "Causal weights: from query 3 on the bright cell lies three columns left of the diagonal.",
-        ),
-        caption="A head built by hand. Yellow is 1, dark blue is 0, hidden keys are left blank. "
-        "Without the rotation a position finds itself; with it, the key three places back. "
-        "Queries 0 to 2 have no such key.",
+        *drawn,
+        caption="A head built by hand: queries in rows, keys in columns. Yellow is 1, dark blue is 0, hidden "
+        "keys are left blank. Without the rotation a position finds itself; with it, the key four places "
+        "back, and the blank finds its subject. The first four queries have no such key.",
     )
 
 
 def equal_content(rotary: Tensor, added: Tensor) -> Any:
     """Scores (12, 12) of equal content: with rotary positions, and with added sinusoids."""
     most = max(float(scores.abs().max()) for scores in (rotary, added))
+    drawn = []
+    for title, scores, along in (
+        ("rotary", rotary, "does not change"),
+        ("added sinusoids", added, "changes"),
+    ):
+        parts = [text(132, 14, title, weight="bold")]
+        parts.append(matrix(36, 22, scores.tolist(), 16, low=-most, high=most))
+        for place in range(0, 12, 2):
+            parts.append(text(30, 34 + 16 * place, place, "end", 11))
+            parts.append(text(44 + 16 * place, 228, place, size=11))
+        parts.append(text(132, 244, "key position", color=KEY))
+        parts.append(turned(10, 118, "query position", QUERY))
+        alt = f"Scores, {title}: the colour {along} along the diagonals."
+        drawn.append(svg(260, 250, alt, *parts, most=270))
     return row(
-        _places(
-            "rotary",
-            rotary.tolist(),
-            -most,
-            most,
-            "Rotary scores: stripes parallel to the diagonal, each of one colour.",
-        ),
-        _places(
-            "added sinusoids",
-            added.tolist(),
-            -most,
-            most,
-            "Scores with added sinusoids: the colour changes along every diagonal.",
-        ),
+        *drawn,
         caption="Scores of equal content at 12 places. Red is positive, blue is negative, "
         f"the strongest colours are ±{most:.1f}.",
     )
@@ -342,12 +322,12 @@ def comparison(
 _BEYOND = {
     "three back": {
         "none": "follows the bag",
-        "sinusoidal": "drops to the bag or below at place 12, with single peaks further out",
+        "sinusoidal": "drops to the bag at place 12 and below it at 13, with single peaks further out",
         "learned": "drops to the bag or below at place 12",
         "Shaw": "stays at 1",
-        "T5": "declines from place 12 on",
+        "T5": "declines from about place 14 on",
         "ALiBi": "stays near 0.3",
-        "rotary": "stays at 1 to about place 24 and then declines",
+        "rotary": "stays near 1 to about place 26 and then drops below the bag",
     },
     "latest capital": {
         "none": "follows the bag",
@@ -355,7 +335,7 @@ _BEYOND = {
         "learned": "drops to the bag or below soon after place 12",
         "Shaw": "stays near 0.96",
         "T5": "falls to about 0.8",
-        "ALiBi": "stays near 0.96",
+        "ALiBi": "declines slowly to about 0.95",
         "rotary": "declines after about place 24",
     },
 }

@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from mha_course import plots
-from mha_course.pictures.drawing import table
+from mha_course.pictures.drawing import GREY, box, picture, table, text
 from mha_course.pictures.matrices import NEW_LINE, calculation, matrix
+from mha_course.plots import KEY
 
 Measures = Mapping[str, Sequence[Sequence[float]]]
 """What was measured without and with the division by √d: a row for each width."""
@@ -88,26 +89,29 @@ def saturation_table(widths: Sequence[int], measured: Measures) -> Any:
     return table([*header, "largest weight", "sum of the derivatives"], rows)
 
 
-def saturation(widths: Sequence[int], measured: Measures) -> Figure:
-    """The largest weight and the sum of the derivatives over the width, without and with the division."""
-    figure, axes = plots.new_figure(1, 2, height=2.25)
-    titles = ("largest weight\n(mean)", "sum of the\nderivatives (mean)")
-    for column, (axis, title) in enumerate(zip(axes, titles, strict=True), start=1):
-        for name, color, marker, label in (
-            ("without", "#b03030", "o", "$q\\cdot k$"),
-            ("with", "#222222", "s", "$q\\cdot k/\\sqrt{d}$"),
-        ):
-            lines = [row[column] for row in measured[name]]
-            axis.plot(
-                widths, lines, color=color, marker=marker, markersize=4, label=label
-            )
-        axis.set_xscale("log", base=4)
-        axis.set_xticks(widths, [str(d) for d in widths])
-        axis.set_ylim(0, 1.02)
-        axis.set_xlabel("width $d$")
-        axis.set_title(title)
-    axes[1].legend(loc="center right", frameon=False)
-    return figure
+def masked_softmax(scores: Tensor, mask: Tensor, weights: Tensor) -> Any:
+    """Scores of two queries, a mask, and the weights, zeros for the query that sees nothing."""
+    return calculation(
+        "Two equal rows of scores. Of the second one the mask shows nothing, so its weights are zeros.",
+        matrix("scores", scores, "score"),
+        "mask →",
+        matrix("mask", mask, "mask", "✓ = may attend"),
+        "softmax →",
+        matrix("weights", weights, "weight", "nothing seen: zeros"),
+    )
+
+
+def seen(texts: Mapping[str, Sequence[str]], mask: Tensor) -> Any:
+    """Rows of words, each with its name: those that a mask shows are filled, the others empty."""
+    parts, alts = [], []
+    for i, (name, words) in enumerate(texts.items()):
+        parts.append(text(62, 21 + 28 * i, name, "end"))
+        for j, word in enumerate(words):
+            tone, fill = (KEY, 0.4) if mask[i, j] else (GREY, 0.0)
+            parts.append(box(68 + 50 * j, 4 + 28 * i, 48, 24, word, tone, 11, fill))
+        alts.append(f"{name}: the first {int(mask[i].sum())} of {len(words)} shown.")
+    width = 70 + 50 * mask.shape[1]
+    return picture(width, 6 + 28 * len(mask), " ".join(alts), *parts, most=width)
 
 
 def broadcast(lengths: Tensor, causal: Tensor) -> Any:

@@ -25,7 +25,7 @@ from mha_course.pictures.drawing import (
     text,
     turned,
 )
-from mha_course.plots import COLORMAP, HEADS, KEY, QUERY, VALUE
+from mha_course.plots import COLORMAP, HEADS, KEY, QUERY, ROLES, VALUE
 from mha_course.training import History
 
 WEIGHTS = "#5e4fa2"
@@ -59,7 +59,7 @@ def roles() -> Any:
         text(176, 12, "X: (3, 4)", weight="bold"),
         _cells(148, 18, 3, 4, GREY, row=0),
     ]
-    for i, word in enumerate(("we", "like", "tea")):
+    for i, word in enumerate(("sailors", "were", "happy")):
         parts.append(text(142, 29 + 14 * i, word, "end", 11))
     for x, letter, color in ((36, "Q", QUERY), (148, "K", KEY), (260, "V", VALUE)):
         row = 0 if letter == "Q" else None
@@ -76,7 +76,7 @@ def roles() -> Any:
     parts += [_cells(260, 176, 3, 4, VALUE, row=0), text(288, 232, "output: (3, 4)")]
     alt = "X, three tokens of width four, is multiplied by three matrices and gives Q, K and V, each three "
     alt += "by four. Q and K give the weights, three by three. The weights and V give the output, three by "
-    alt += "four. The first row, of the word we, is marked in X, in Q, in the weights and in the output."
+    alt += "four. The first row, of the word sailors, is marked in X, in Q, in the weights and in the output."
     return picture(374, 238, alt, *parts, most=430)
 
 
@@ -114,9 +114,7 @@ def uses(causal: Tensor) -> Any:
     parts.append(line([(160, 222), (188, 222)], VALUE))
     parts.append(line([(266, 294), (266, 314)]))
     parts.append(text(266, 328, "output (4, 100)", weight="bold"))
-    for i, (name, color) in enumerate(
-        (("query", QUERY), ("key", KEY), ("value", VALUE))
-    ):
+    for i, (name, color) in enumerate(ROLES.items()):
         parts.append(line([(14, 262 + 18 * i), (44, 262 + 18 * i)], color))
         parts.append(text(52, 266 + 18 * i, name, "start", 11))
     alt = "Left, the encoder: six source tokens go as query, key and value into self-attention, whose mask "
@@ -209,9 +207,8 @@ def leak(
 ) -> Figure:
     """Training losses of three masks, and test losses all at once and one by one."""
     figure, (top, bottom) = plots.new_figure(2, 1, width=4.4, height=4.1)
-    for color, (name, history) in zip(
-        (HEADS[2], HEADS[5], HEADS[6]), histories.items(), strict=True
-    ):
+    colors = HEADS[2], HEADS[5], HEADS[6]
+    for color, (name, history) in zip(colors, histories.items(), strict=True):
         top.plot(history.steps, history.losses.mean(0), color=color, label=name)
         low, high = history.losses.aminmax(dim=0)
         top.fill_between(history.steps, low, high, color=color, alpha=0.2, linewidth=0)

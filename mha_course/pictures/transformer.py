@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,10 +24,9 @@ def whole() -> Any:
         parts.append(box(x - 80, 42, 160, 28, "embedding + positions"))
         parts.append(arrow(x, 70, x, 92))
         parts.append(text(x + 6, 86, f"({count}, 64)", "start", 11))
-    attention = ["self-attention"], ["causal self-attention", "cross-attention"]
-    for left, name, layers in zip(
-        (10, 200), ("encoder", "decoder"), attention, strict=True
-    ):
+    decoder = ["causal self-attention", "cross-attention"]
+    blocks = (10, "encoder", ["self-attention"]), (200, "decoder", decoder)
+    for left, name, layers in blocks:
         names = [*layers, "feed-forward"]
         parts.append(box(left, 94, 180, 30 + 50 * len(names), "", _BLOCK, fill=0.07))
         parts.append(text(left + 90, 111, f"{name} block", weight="bold"))
@@ -53,6 +52,20 @@ def whole() -> Any:
         "character, 0."
     )
     return picture(390, 366, alt, *parts, most=520)
+
+
+def beam(steps: Sequence[Mapping[str, float]]) -> Any:
+    """The beginnings that a beam keeps after each step, with their probabilities, as a tree."""
+    parts, places = [], {"": (0, 61)}
+    for column, kept in enumerate(steps):
+        for row, (beginning, share) in enumerate(kept.items()):
+            x, y = 26 + 72 * column, 10 + 44 * row
+            places[beginning] = x + 44, y + 17
+            parts.append(arrow(*places[beginning[:-1]], x - 2, y + 17))
+            parts.append(box(x, y, 44, 34, f"{beginning[-1]}\n{share:.0%}", _ATTEND))
+    said = (", ".join(f"{b} {p:.0%}" for b, p in kept.items()) for kept in steps)
+    alt = "A tree from left to right; each step keeps: " + "; ".join(said)
+    return picture(26 + 72 * len(steps), 142, f"{alt}.", *parts, most=520)
 
 
 def norms() -> Any:
@@ -87,10 +100,8 @@ def norm_places() -> Any:
     """A layer with its residual connection, the norm after the sum and before the layer."""
     parts = []
     styles = {"layer": (96, 30, _ATTEND), "norm": (96, 30, _FEED), "+": (26, 22, GREY)}
-    for middle, title, steps in (
-        (80, "post-norm", ("layer", "+", "norm")),
-        (260, "pre-norm", ("norm", "layer", "+")),
-    ):
+    post, pre = ("layer", "+", "norm"), ("norm", "layer", "+")
+    for middle, title, steps in ((80, "post-norm", post), (260, "pre-norm", pre)):
         parts.append(text(middle, 14, title, weight="bold"))
         parts.append(arrow(middle, 22, middle, 42))
         y, plus = 44, 0
@@ -204,10 +215,9 @@ def induction(maps: Mapping[str, Tensor]) -> Figure:
 def copied_places(by_place: Tensor) -> Figure:
     """Weight of two heads by the place of the key, (seeds, two heads, places)."""
     figure, axis = new_figure(1, 1, width=4.4, height=2.6)
-    labels = ("layer 2: on what followed", "layer 1: on the token before")
-    for kind, (label, color) in enumerate(
-        zip(labels, (HEADS[2], HEADS[5]), strict=True)
-    ):
+    labels = "layer 2: on what followed", "layer 1: on the token before"
+    for kind, label in enumerate(labels):
+        color = HEADS[2 + 3 * kind]
         low, high = by_place[:, kind].aminmax(dim=0)
         places = torch.arange(len(low)) + 2
         axis.plot(places, by_place[:, kind].mean(0), color=color, label=label)

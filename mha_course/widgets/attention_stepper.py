@@ -23,7 +23,7 @@ MAX_WORDS, MAX_CHARACTERS = 12, 200
 EMBED_DIM = 4
 
 SENTENCES = {
-    "by hand": "we like tea",
+    "by hand": "sailors were happy",
     "trained": "the old baker's sailors near the teacher ___ happy in the station",
 }
 """The first sentence for each kind of vectors."""
@@ -31,7 +31,7 @@ SENTENCES = {
 TRAINED = ("words", "4 heads, lr 0.01", 4)
 """The stored model: name of the experiment, arm and seed."""
 
-VECTORS = {"we": [1, 0, 2, 0], "like": [0, 1, 1, 0], "tea": [1, 1, 0, 1]}
+VECTORS = {"sailors": [1, 0, 2, 0], "were": [0, 1, 1, 0], "happy": [1, 1, 0, 1]}
 """The words that have hand-made vectors."""
 
 PROJECTIONS = {
@@ -133,9 +133,9 @@ class AttentionStepper(Explorer):
             missing or damaged.
 
     Example:
-        >>> stepper = AttentionStepper(sentence="we like tea")
+        >>> stepper = AttentionStepper(sentence="sailors were happy")
         >>> stepper
-        AttentionStepper(vectors='by hand', sentence='we like tea', head=0, query=0, step=1)
+        AttentionStepper(vectors='by hand', sentence='sailors were happy', head=0, query=0, step=1)
         >>> stepper.numbers()["scores"][0].tolist()
         [2.0, 4.0, 0.0]
         >>> trained = AttentionStepper(vectors="trained")

@@ -40,6 +40,7 @@ cp content "$out/index.html"
 cp content "$out/wheel/course.whl"
 [ ! -e fail ]
 """
+SLIDES = "import pathlib, sys; (out := pathlib.Path(sys.argv[2])).mkdir(); (out / 'slides.pdf').touch()"
 
 
 class Checkout:
@@ -205,16 +206,17 @@ def test_a_release_holds_the_built_book_and_nothing_else(checkout):
     for name in ("dist/old.whl", "wheel/other.whl", "_build/html.old/index.html"):
         (checkout.folder / name).parent.mkdir(parents=True)
         (checkout.folder / name).write_text("other")
-    assert checkout.make("dist").returncode == 0
+    (checkout.folder / "tools" / "slides.py").write_text(SLIDES)
+    assert checkout.make("-o", "needs", "-o", "machine", "dist").returncode == 0
     dist, book = checkout.folder / "dist", checkout.folder / "_build" / "html"
-    assert {path.name for path in dist.iterdir()} == {"book.tar.gz", "course.whl", "SHA256SUMS"}
+    assert {path.name for path in dist.iterdir()} == {"book.tar.gz", "course.whl", "slides.pdf", "SHA256SUMS"}
     assert (dist / "course.whl").read_text() == "first"
     with tarfile.open(dist / "book.tar.gz") as packed:
         files = {one.name: packed.extractfile(one).read() for one in packed if one.isfile()}
     names = ("index.html", "wheel/course.whl")
     assert files == {f"html/{name}": (book / name).read_bytes() for name in names}
     check = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=dist, capture_output=True)
-    assert check.returncode == 0 and check.stdout.count(b": OK") == 2
+    assert check.returncode == 0 and check.stdout.count(b": OK") == 3
 
 
 def test_address_of_the_book_works_with_a_space(checkout):

@@ -936,7 +936,7 @@ FAULTS = [
           "parallel", "shard_heads", "parallel.RowwiseParallel()", "parallel.ColwiseParallel()",
           "test_distributed::test_the_layer_divided_over_processes_equals_the_layer_on_one"),
     Fault("the values not divided",
-          "parallel", "shard_heads", '("q_proj", "k_proj", "v_proj")}', '("q_proj", "k_proj")}',
+          "parallel", "shard_heads", "_PROJECTIONS[:3]}", "_PROJECTIONS[:2]}",
           "test_distributed::test_the_layer_divided_over_processes_equals_the_layer_on_one"),
     Fault("each process with all heads",
           "parallel", "shard_heads", "attention.num_heads //= mesh.size()", "",

@@ -83,7 +83,7 @@ def test_an_exercise_is_made_from_its_text(tmp_path, monkeypatch):
     ("too often.** Twice means\n  two times.", "too often.**", 10, "a mistake is `**its name.** its cause`"),
     ("x is added to 1", "x is added too often", 13, "two mistakes 'x is added too often'"),
     ("a table of 2 rows", "five numbers", 8, "two cases 'five numbers'"),
-    ("- five numbers: `randn(g, 5)`", "- five numbers", 7, "a case is a label, a colon, and arguments"),
+    ("- five numbers: `randn(g, 5)`", "- five numbers", 7, "a case is a label, a colon, and `arguments`"),
     ("`triple`", "`quadruple`", 17, "name 'quadruple' is not defined"),
     ("`triple`", "triple", 17, "write edits"),
     ("- **x is added to 1.**", "**x is added to 1.**", 5, "fewer than three mistakes"),

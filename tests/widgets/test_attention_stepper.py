@@ -18,13 +18,13 @@ from mha_course.widgets import AttentionStepper
 from mha_course.widgets import attention_stepper as module
 from mha_lib import MultiHeadAttention
 
-BY_HAND = ["we like tea", "tea", "tea we we like tea we like"]
+BY_HAND = ["sailors were happy", "happy", "happy sailors sailors were happy sailors were"]
 BLANK = "the old baker's sailors near the teacher ___ happy in the station"
 # Twelve words, which are all that fit, the longest among them.
 LONG = "in the library the teachers' sailors near the doctors ___ happy today"
 TRAINED = [BLANK, "sailor", LONG]
 
-X = {"we": [1, 0, 2, 0], "like": [0, 1, 1, 0], "tea": [1, 1, 0, 1]}
+X = {"sailors": [1, 0, 2, 0], "were": [0, 1, 1, 0], "happy": [1, 1, 0, 1]}
 W_QUERY = [[1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]]
 W_KEY = [[0, -1, 0, 1], [0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 0]]
 W_VALUE = [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
@@ -121,13 +121,13 @@ def test_trained_heads_are_those_of_the_layer_and_find_the_subject():
 
 def test_settings_that_depend_on_each_other():
     stepper = AttentionStepper(query=2)
-    stepper.sentence = "tea like"
+    stepper.sentence = "happy were"
     assert stepper.query == 1
     stepper.vectors = "trained"
     assert (stepper.sentence, stepper.query, stepper.words[stepper.query]) == (BLANK, 7, "___")
     stepper.head = 3
     stepper.vectors = "by hand"
-    assert (stepper.sentence, stepper.head, stepper.query) == ("we like tea", 0, 0)
+    assert (stepper.sentence, stepper.head, stepper.query) == ("sailors were happy", 0, 0)
     with stepper.hold_trait_notifications():  # as a browser sends them
         stepper.vectors, stepper.sentence, stepper.head, stepper.query = "trained", "the baker", 2, 1
     assert (stepper.sentence, stepper.head, stepper.query) == ("the baker", 2, 1)
@@ -164,7 +164,7 @@ def test_without_its_model_python_says_why(without_model):
 
 def test_repr():
     assert repr(AttentionStepper(query=2, step=4)) == (
-        "AttentionStepper(vectors='by hand', sentence='we like tea', head=0, query=2, step=4)"
+        "AttentionStepper(vectors='by hand', sentence='sailors were happy', head=0, query=2, step=4)"
     )
 
 
@@ -381,7 +381,7 @@ def test_the_kind_of_vectors_is_chosen_in_the_page(opened):
     assert_shows_numbers(host, stepper)
     host.locator("label", has_text="small whole numbers").click()
     stepper.vectors = "by hand"
-    expect(host.get_by_label("sentence", exact=True)).to_have_value("we like tea")
+    expect(host.get_by_label("sentence", exact=True)).to_have_value("sailors were happy")
     assert_shows_numbers(host, stepper)
 
 
@@ -437,9 +437,9 @@ def test_by_keyboard(opened):
             host.locator("input[name=query]").nth(stepper.query).focus()
 
     status = host.get_by_role("status")
-    expect(status).to_have_text("Step 6, add. we: output (0, 1, 2, 0).")  # it sees only itself
+    expect(status).to_have_text("Step 6, add. sailors: output (0, 1, 2, 0).")  # it sees only itself
     host.get_by_role("button", name="Step 2").click()
-    expect(status).to_have_text("Step 2, score. we: scores (2, 4, 0).")
+    expect(status).to_have_text("Step 2, score. sailors: scores (2, 4, 0).")
 
 
 @pytest.mark.parametrize(("vectors", "sentences"), [("by hand", BY_HAND), ("trained", TRAINED)])
@@ -463,7 +463,7 @@ def test_letter_by_letter(opened):
     field = host.get_by_label("sentence", exact=True)
     field.focus()
     host.page.keyboard.press("End")
-    for word in (" we", " tea "):
+    for word in (" sailors", " happy "):
         host.page.keyboard.insert_text(word)
         stepper.sentence += word
         expect(field).to_have_value(stepper.sentence)
@@ -474,15 +474,15 @@ def test_letter_by_letter(opened):
 
 def test_refused_sentences(opened):
     """What Python refuses, the field refuses too: with a message, and the last good sentence stays."""
-    stepper = AttentionStepper(sentence="like tea", query=1)
-    host = opened(sentence="like tea", query=1)
+    stepper = AttentionStepper(sentence="were happy", query=1)
+    host = opened(sentence="were happy", query=1)
     field = host.get_by_label("sentence", exact=True)
     remark = host.locator(".mha-remark")
     for sentence, message in [
         ("", "Type at least one word."), (" \u200b ", "Type at least one word."),
-        (13 * "we ", "13 words are too many: up to 12 fit here."),
+        (13 * "sailors ", "13 words are too many: up to 12 fit here."),
         (201 * "🙂", "201 characters are too many: up to 200 fit here."),
-        ("we like coffee", "“coffee” has no vector."), ("constructor", "“constructor” has no vector."),
+        ("sailors were coffee", "“coffee” has no vector."), ("constructor", "“constructor” has no vector."),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match="sentence must"):
             AttentionStepper(sentence=sentence)
@@ -496,14 +496,14 @@ def test_refused_sentences(opened):
         expect(field).to_have_value(sentence)
         host.get_by_role("checkbox").evaluate("box => box.click()")
     field.blur()
-    expect(field).to_have_value("like tea")
+    expect(field).to_have_value("were happy")
     expect(field).to_have_attribute("aria-invalid", "false")
-    expect(remark).to_have_text("Up to 12 words, each one of we, like, tea.")
+    expect(remark).to_have_text("Up to 12 words, each one of sailors, were, happy.")
 
 
 @pytest.mark.parametrize(("name", "value", "message"), [
     ("projections", {"query": [[1]]}, "projections.query must hold rows of 4"),
-    ("given", {"we": [1, 0, 2, None], "like": [1], "tea": [1]}, "given must hold rows of 4 numbers"),
+    ("given", {"sailors": [1, 0, 2, None], "were": [1], "happy": [1]}, "given must hold rows of 4 numbers"),
 ])  # fmt: skip
 def test_vectors_of_another_size_are_named(show, name, value, message):
     host = show(AttentionStepper(), alter=lambda states: states[0].update({name: value}))
@@ -521,7 +521,7 @@ OVERFLOWING = """node => [...node.querySelectorAll("*")].filter(child => child.c
 
 @pytest.mark.parametrize("settings", [
     {"vectors": "trained", "sentence": LONG, "query": 7},
-    {"sentence": 12 * "like ", "query": 7},
+    {"sentence": 12 * "were ", "query": 7},
 ], ids=["trained", "by hand"])  # fmt: skip
 @pytest.mark.parametrize("width", [320, 360, 620, 900])
 def test_every_step_fits_its_frame(opened, width, settings):
@@ -556,8 +556,8 @@ def test_scores_are_red_above_zero_and_blue_below(opened, vectors, step, name):
 
 def test_step_1_says_where_the_numbers_of_a_word_come_from(opened):
     rule = ".mha-pane:visible > .mha-hint >> nth=0"
-    for query, word in enumerate("tea we like".split()):
-        host = opened(sentence="tea we like", query=query, step=1)
+    for query, word in enumerate("happy sailors were".split()):
+        host = opened(sentence="happy sailors were", query=query, step=1)
         numbers = ", ".join(map(str, X[word]))
         assert re.sub("[\u2066-\u2069]", "", host.locator(rule).inner_text()) == (
             f"The numbers of “{word}” are given: x = ({numbers}). Each entry of q, k and v is the dot "
@@ -576,7 +576,7 @@ def test_step_1_says_where_the_numbers_of_a_word_come_from(opened):
 
 @pytest.mark.parametrize("query", [0, 2])
 def test_the_map_of_weights_and_its_sentence_are_those_of_the_query(opened, query):
-    words = "tea we we like tea".split()
+    words = "happy sailors sailors were happy".split()
     stepper = AttentionStepper(sentence=" ".join(words), query=query, step=4)
     host = opened(sentence=" ".join(words), query=query, step=4)
     weights = torch.tensor(

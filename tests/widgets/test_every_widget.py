@@ -38,8 +38,10 @@ EXPLORERS = [name for name in NAMES if issubclass(getattr(mha_course.widgets, na
 every_explorer = pytest.mark.parametrize("name", EXPLORERS)
 
 
-# What the reader's browser keeps before a page opens: without an answer, Progress shows no buttons.
-KEPT = """localStorage.setItem("mha-course/typed-answer/a", '{"attempts": [5]}')"""
+# What the reader's browser keeps before a page opens: without it, Progress shows neither buttons nor links.
+KEPT = """localStorage.setItem("mha-course/typed-answer/a", '{"attempts": [5]}');
+localStorage.setItem("mha-course/repeat/quiz/00_orientation.closing-quiz",
+    '{"You add 10 to every input of a softmax. Its outputs …": {}}')"""
 
 # These are in a picture, where no number can be read; what the browser reports holds them all.
 DRAWN_AS_PIXELS = {
@@ -361,7 +363,7 @@ RULES = [
     ("AblationLab", "gates", [1], "gates must hold 2 numbers from 0 to 1, got [1]"),
     ("AblationLab", "sample", 30, "sample must lie in 0..29, got 30"),
     ("AttentionStepper", "sentence", "", "sentence must be fit to show. Type at least one word"),
-    ("AttentionStepper", "sentence", "we like coffee", "“coffee” has no vector"),
+    ("AttentionStepper", "sentence", "sailors were coffee", "“coffee” has no vector"),
     ("AttentionStepper", "sentence", "We", "“We” has no vector"),
     ("AttentionStepper", "query", 3, "query must lie in 0..2, got 3"),
     ("AttentionStepper", "head", 1, "head must lie in 0..0, got 1"),
