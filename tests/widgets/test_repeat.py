@@ -146,7 +146,7 @@ def test_the_deck_holds_the_answered_questions_as_anki_reads_them(reader, tmp_pa
     answer(tab.host(0), False)
     with page.expect_download() as caught:
         progress.get_by_role("button", name="Export as a deck").click()
-    expect(progress.get_by_role("status")).to_contain_text("2 cards: import it into Anki")
+    expect(progress.get_by_role("status")).to_contain_text("2 cards that Anki imports")
     lines = Path(caught.value.path()).read_text(encoding="utf-8").splitlines(keepends=True)
     assert "".join(lines[:4]) == "#separator:tab\n#html:false\n#deck:Multi-head attention\n#tags column:3\n"
     [first, second] = csv.reader(lines[4:], delimiter="\t")

@@ -192,7 +192,7 @@ function build(frame) {
     toggle() {
       showsTruth = !showsTruth;
       draw();
-      frame.say(showsTruth ? "The grid shows the truth." : "The grid shows your prediction.");
+      frame.say(`The grid shows ${showsTruth ? "the truth" : "your prediction"}.`);
     },
     restart() {
       frame.set({ marked: nothingMarked(task), seen: false });

@@ -154,14 +154,14 @@ function build(frame) {
   const listing = element("details", {}, element("summary", { text: "Show what is kept" }), scroller);
   const actions = element("div", {}, element("div", { class: "mha-choices" }, save, deck, clear), dialog, listing);
   frame.body.append(count, hint, repetition.node, actions);
-  frame.listen(save, "click", () => {
-    download(FILE_NAME, asText(everything()));
-    frame.say(`The file ${FILE_NAME} holds your answers.`);
-  });
+  const give = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ what) => {
+    download(name, text);
+    frame.say(`The file ${name} holds ${what}.`);
+  };
+  frame.listen(save, "click", () => give(FILE_NAME, asText(everything()), "your answers"));
   frame.listen(deck, "click", () => {
     const cards = repetition.cards();
-    download(DECK_NAME, asDeck(cards));
-    frame.say(`The file ${DECK_NAME} holds ${countOf(cards.length, "card")}: import it into Anki.`);
+    give(DECK_NAME, asDeck(cards), `${countOf(cards.length, "card")} that Anki imports`);
   });
 
   let wasCleared = false;

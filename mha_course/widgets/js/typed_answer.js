@@ -112,7 +112,7 @@ function buildHelp(frame, question, { refuse, restart }) {
   });
   frame.listen(solve, "click", () => {
     if (frame.get("solution_shown")) return;
-    if (isOff(solve)) return refuse(total > 0 ? "First try once, or open all hints." : "First try once.");
+    if (isOff(solve)) return refuse(`First try once${total > 0 ? ", or open all hints" : ""}.`);
     frame.set({ solution_shown: true });
     frame.say(`The answer is ${question.shown}. ${question.solution}`);
   });
