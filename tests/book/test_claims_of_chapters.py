@@ -8,11 +8,11 @@ from exercise_cells import read
 from torch import nn
 from torch.testing import assert_close
 
+from mha_course import built
 from mha_course.experiments import load_experiment, load_script
 from mha_course.notebook import set_seed
 from mha_course.training import fit, predict
 from mha_course.widgets import AlibiExplorer, PositionExplorer
-from mha_lib.attention import attention_pooling
 from mha_lib.inspection import capture_attention
 from mha_lib.masking import causal_mask
 from mha_lib.multi_head import MultiHeadAttention
@@ -32,7 +32,7 @@ def positional():
         "cell-6", "cell-18", "cell-32", "cell-63-check", "rotary-in-layer", "cell-70", "causal-ceiling",
     } | {"shaw-loops", "t5-loops", "stretch-code"}  # fmt: skip
     space = {"torch": torch, "nn": nn, "math": math, "assert_close": assert_close}
-    space |= {rule.__name__: rule for rule in (attention_pooling, causal_mask, scaled_dot_product_score)}
+    space |= vars(built) | {"scaled_dot_product_score": scaled_dot_product_score}
     for cell in (*read("05_positional_encoding"), *read("appendix_rotary_details")):
         if cell.id in names:
             exec(cell.source, space)  # noqa: S102
