@@ -26,7 +26,7 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help lock needs made-elsewhere book slides dist serve notebooks claims experiments rosetta rosetta-changed test test-all weekly faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
+.PHONY: help lock needs made-elsewhere book pdf epub zip slides dist serve notebooks claims experiments rosetta rosetta-changed test test-all weekly faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
 
 # `make` lists the commands with the text after two number signs.
 help:
@@ -68,7 +68,7 @@ made-elsewhere: ;
 # Missing requirements are reported before anything is downloaded.
 needs:
 	@command -v $(PYTHON) >/dev/null || { echo '$(NO_PYTHON)'; exit 1; }
-	@$(PYTHON) tools/machine.py test
+	@$(PYTHON) tools/machine.py $(firstword $(filter pdf epub slides dist,$(MAKECMDGOALS)) test)
 
 # The new book is built next to the old one, which stays until the new one is complete. Sphinx builds only changed pages.
 # Everything is built again if that is not enough: after a change of settings or styles, which Sphinx would not copy, and
@@ -84,15 +84,26 @@ book: .venv/ready node_modules/.package-lock.json ## build the book from the sto
 	@$(BIN)/python -c 'import pathlib; print("The book is built. Open " + \
 	  pathlib.Path("$(BOOK)/index.html").resolve().as_uri() + " or run: make serve")'
 
-# The book's figures, widgets and questions for lectures. Chromium prints them.
+# The book to take along: on paper, in an e-reader, or as it is, from disk. Chromium makes the first two, and the slides.
+ALONG := multi-head-attention
+pdf: needs book machine ## the whole book on paper, as one PDF in _build/; three minutes
+	$(BIN)/python tools/paper.py $(BOOK) _build/$(ALONG).pdf
+
+epub: needs book machine ## the whole book for e-readers, in _build/
+	$(BIN)/python tools/paper.py $(BOOK) _build/$(ALONG).epub
+
+zip: book ## the whole book as it is, to be opened from disk, in _build/
+	@ln -sfn html _build/$(ALONG)
+	cd _build && rm -f $(ALONG).zip && '$(CURDIR)'/$(BIN)/python -m zipfile -c $(ALONG).zip $(ALONG)
+
+# The book's figures, widgets and questions for lectures.
 slides: needs book machine ## make slides of the chapters, HTML and PDF, in _build/slides
 	$(BIN)/python tools/slides.py $(BOOK) _build/slides
 
 # A release consists of the wheels that the book serves, the book, its slides, and the hashes of all files.
-dist: book slides ## put the wheels, the book, its slides and their hashes into dist/
+dist: pdf epub zip slides ## put the wheels, the book as PDF, EPUB and ZIP, its slides and all hashes into dist/
 	rm -rf dist && mkdir dist
-	cp $(BOOK)/wheel/*.whl _build/slides/slides.* dist
-	tar -C _build -czf dist/book.tar.gz html
+	cp $(BOOK)/wheel/*.whl $(addprefix _build/$(ALONG).,pdf epub zip) _build/slides/slides.* dist
 	cd dist && sha256sum * >SHA256SUMS
 
 serve: book ## build the book and serve it on http://127.0.0.1:8000 (or PORT)

@@ -1,7 +1,6 @@
 """ALiBi on the latest capital with four times the steps of the experiment on positions.
 
-In that experiment, steeper slopes do better with the same number of steps. This is its control: do the flat
-slopes themselves cause the difference, or only too few steps?
+It is a control: do flat slopes themselves do worse, or are there only too few steps?
 """
 
 from positions import BOUNDS as BY_TASK

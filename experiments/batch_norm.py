@@ -2,9 +2,8 @@
 
 Small pre-norm encoders learn to reverse a sequence. They differ in the norm alone: a layer norm; a batch norm
 over all places of the batch, padding included; a batch norm over the tokens without the padding. Sequences of
-one length, which need no padding, are the control. Each model reads the same sequences in mixed batches, in
-batches sorted by length, and one by one; with the statistics of those batches (training mode) and with stored
-statistics (evaluation mode).
+one length, which need no padding, are the control. Each model reads the same sequences in mixed batches,
+sorted by length, and one by one; with their statistics (training mode) and stored ones (evaluation mode).
 """
 
 from functools import partial

@@ -4,8 +4,6 @@ A causal model of two layers names two tokens at each place: the one 3 back and 
 training only the frequencies of the rotation are changed, in the ways of the literature; some of the models
 are also fine-tuned at the new length. Controls: a window that hides every distance which training has not
 seen; fine-tuning with the old frequencies; and a model that starts the fine-tuning from nothing.
-
-The floor is exact: the most frequent of the visible tokens.
 """
 
 import copy

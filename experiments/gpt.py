@@ -1,7 +1,6 @@
 """A GPT of single characters, trained on the text of this book by the very loop of chapter 7.
 
-Stored are its losses in training and on the held-out sections, and what it writes on the way. It is the one
-model of the page; what counting reaches on the same sections, the page computes.
+Stored are its losses in training and on the held-out sections, and what it writes on the way.
 """
 
 from functools import partial

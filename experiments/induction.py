@@ -1,7 +1,6 @@
 """Induction: letters that repeat with an unknown period. What do one and two layers of attention reach?
 
-Controls: one layer with as many parameters as two, one layer with two heads, and four times the steps. The
-ceiling of a bag, for a model that knows which letters it has seen and how often, is computed exactly.
+Controls for one layer: as many parameters as two, two heads, four times the steps. A bag's ceiling is exact.
 """
 
 from functools import partial

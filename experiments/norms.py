@@ -1,8 +1,7 @@
 """Norms in training: before or after each layer, with a warm-up, without one, with clipped gradients.
 
 An encoder of eight blocks learns to reverse a sequence. The arms differ in the place of the norm, the
-learning rate, the warm-up and clipping, and in nothing else. A pre-norm encoder has one more norm after its
-last block, as in `TransformerEncoder`. Another script, `batch_norm`, compares layer norm with batch norm.
+learning rate, the warm-up and clipping. A pre-norm encoder has one more norm after its last block.
 """
 
 import math

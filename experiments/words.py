@@ -3,8 +3,7 @@
 The model is one attention layer and a linear read-out, tested on sentences whose people never occurred
 together in training. One head is compared with several at the same number of parameters. The controls for one
 head: a read-out of two matrices, with and without a ReLU between them, and three times the steps. Every arm
-is tuned in the same way, with two learning rates. For every model the results also say where each head
-attends from the blank, and which answers are lost without it.
+has two learning rates. It is also stored where each head looks from the blank, and what is lost without it.
 """
 
 from functools import partial

@@ -21,6 +21,7 @@ from torch import Tensor
 from mha_lib._checks import check_positive_int, check_type, refusal
 
 QUERY, KEY, VALUE = "#1f6fb5", "#d9730d", "#2e8b57"
+ROLES = {"query": QUERY, "key": KEY, "value": VALUE}
 # No head has the hue of queries, keys or values, so they cannot be confused; most are Paul Tol's "bright".
 HEADS = (
     *("#8a4bb8", "#ee6677", "#44b4d4", "#ccbb44"),

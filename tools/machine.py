@@ -1,6 +1,6 @@
 """Say what this machine lacks and how to get it, before anything is downloaded.
 
-    python3 tools/machine.py book|test|browser
+    python3 tools/machine.py book|test|pdf|epub|slides|dist|browser
 
 `make book` and `make test` run this first, with the Python that will create the environment, however old. The
 exit status is 1 if something is missing; with `browser`, if the system has no browser. Anything that `make`
@@ -93,7 +93,7 @@ def has_venv():
 
 
 def missing(command):
-    """Return what `make book` or `make test` needs and this machine lacks, as pairs of a kind and a sentence.
+    """Return what a command of `make` needs and this machine lacks, as pairs of a kind and a sentence.
 
     The kind is its name in INSTALL, or None.
     """
@@ -103,9 +103,9 @@ def missing(command):
         found += [(None, fault)] if fault else []
         if not fault and not has_venv():
             found.append(("venv", "Python's modules venv and ensurepip"))
-    if command == "test":
-        if not shutil.which("git"):
-            found.append(("git", "git"))
+    if command == "test" and not shutil.which("git"):
+        found.append(("git", "git"))
+    if command != "book":
         if sys.platform == "linux" and lacks(DRIVER):
             found.append(("driver", f"the library {DRIVER}, for Node"))
         absent = [name for name in LIBRARIES if lacks(name)]
@@ -141,7 +141,7 @@ def main(arguments):
         print(f"`make {command}` has downloaded nothing yet. This machine lacks:")
         print("\n".join(report(found, system())))
         return 1
-    if command == "test" and not browser() and not may_install():
+    if command != "book" and not browser() and not may_install():
         size = "Playwright's own (100 MB) goes into your cache."
         print(f"There is no browser here; {size}", flush=True)
     return 0

@@ -16,8 +16,8 @@ import nbformat
 from course_files import FOLDER
 
 ROOT = Path(__file__).resolve().parent.parent
-PLACES = """*.md CITATION.cff pyproject.toml mha_course/pyproject.toml chapters/*.md chapters/*.bib
-    index.ipynb chapters/*.ipynb .github/workflows/*.yml""".split()
+PLACES = """*.md CITATION.cff _config.yml pyproject.toml mha_course/pyproject.toml chapters/*.md
+    chapters/*.bib index.ipynb chapters/*.ipynb .github/workflows/*.yml""".split()
 # Where Colab opens notebooks: the branch to which continuous integration pushes what the build has made.
 PUBLISHED = "published"
 OPENED = re.compile(

@@ -94,35 +94,27 @@ def whole(book):
     )
 
 
-def print_slides(page, pdf):
+def print_slides(chromium, page, pdf):
     """Print one slide on each page of a PDF."""
-    sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=find_browser(), args=sandbox
-        )
-        tab = chromium.new_page()
-        tab.goto(f"{page.as_uri()}?print-pdf")
-        tab.wait_for_function("document.documentElement.dataset.fits === 'yes'")
-        tab.pdf(
-            path=pdf,
-            prefer_css_page_size=True,
-            print_background=True,
-            outline=True,
-            tagged=True,
-        )
-        chromium.close()
+    tab = chromium.new_page()
+    tab.goto(f"{page.as_uri()}?print-pdf")
+    tab.locator("html[data-fits]").wait_for()
+    options = {"prefer_css_page_size": True, "print_background": True}
+    tab.pdf(path=pdf, outline=True, tagged=True, **options)
+    tab.close()
 
 
 def main(book, folder):
     """Run from the command line."""
     folder.mkdir(parents=True, exist_ok=True)
-    page = folder / "slides.html"
+    page = folder.resolve() / "slides.html"
     page.write_text(whole(book), encoding="utf-8")
-    print_slides(page.resolve(), folder / "slides.pdf")
-    print(
-        f"Slides are in {page} and {page.with_suffix('.pdf')}. Arrows lead on, and o shows all."
-    )
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        launch = playwright.chromium.launch
+        with launch(executable_path=find_browser(), args=sandbox) as chromium:
+            print_slides(chromium, page, page.with_suffix(".pdf"))
+    print(f"The slides are {folder}/slides.html and {folder}/slides.pdf.")
 
 
 if __name__ == "__main__":

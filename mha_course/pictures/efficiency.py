@@ -22,7 +22,7 @@ from mha_course.pictures.drawing import (
     svg,
     text,
 )
-from mha_course.plots import HEADS, KEY, QUERY, VALUE, new_figure
+from mha_course.plots import HEADS, KEY, QUERY, ROLES, VALUE, new_figure
 
 SCORE = "#5e4fa2"  # neither a role nor a head
 
@@ -236,9 +236,7 @@ def cache() -> Any:
     for step in range(5):
         parts.append(text(46, 62 + 32 * step, f"step {step}", "end", 12))
     assert computed == {"everything again": 15, "with a cache": 5}
-    for k, (name, color) in enumerate(
-        (("query", QUERY), ("key", KEY), ("value", VALUE))
-    ):
+    for k, (name, color) in enumerate(ROLES.items()):
         parts.append(
             f'<rect x="{54 + 66 * k}" y="232" width="14" height="8" fill="{color}"/>'
         )
@@ -254,9 +252,8 @@ def decoding(per_step: Mapping[str, Sequence[int]], crossing: int) -> Figure:
     """Multiplications for one token and for all so far; at `crossing` half of them are not projections."""
     steps = range(1, 2049)
     figure, (top, bottom) = new_figure(2, 1, width=4.4, height=3.8)
-    for (label, products), color in zip(
-        per_step.items(), (HEADS[5], GREY), strict=True
-    ):
+    lines = zip(per_step.items(), (HEADS[5], GREY), strict=True)
+    for (label, products), color in lines:
         top.plot(steps, products, color=color, label=label)
         bottom.plot(steps, list(accumulate(products)), color=color, label=label)
     top.set(title="for one more token")
@@ -305,9 +302,8 @@ def cache_sizes(
 ) -> Figure:
     """GiB of a cache by its tokens, for several numbers of key heads, beside the parameters."""
     figure, axis = new_figure(width=4.4, height=2.9)
-    for (num_kv_heads, size), style in zip(
-        sizes.items(), ("-", "--", ":"), strict=True
-    ):
+    lines = zip(sizes.items(), ("-", "--", ":"), strict=True)
+    for (num_kv_heads, size), style in lines:
         label = f"{num_kv_heads} key head{'s' * (num_kv_heads > 1)}"
         axis.plot(tokens, size, style, color=KEY, label=label)
         axis.annotate(

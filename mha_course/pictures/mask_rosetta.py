@@ -86,9 +86,8 @@ def ways_to_write(seen: Sequence[Sequence[bool]]) -> Figure:
     )
     for axis, (title, entry) in zip(axes[:2].flat, _SQUARES.items(), strict=True):
         _draw(axis, seen, [[entry(cell) for cell in row] for row in seen], title)
-    for axis, (title, entries) in zip(
-        axes[2:].flat, _ROWS_OF_KEYS.items(), strict=False
-    ):
+    panels = zip(axes[2:].flat, _ROWS_OF_KEYS.items(), strict=False)
+    for axis, (title, entries) in panels:
         _draw(axis, [[True] * 3 + [False] * 2], [entries], title)
     lengths = "valid_lens of this course,\nkey_value_seq_lengths, JAX"
     _draw(axes[3, 1], [[True] * 5], [["", "", "3", "", ""]], lengths)

@@ -216,9 +216,8 @@ def kernels(places: Tensor, heights: Mapping[str, Tensor]) -> Figure:
     """The shapes of four kernels."""
     figure, axes = new_figure(2, 2, height=2.6, sharex=True, sharey=True)
     colors = ("#222222", "#b03030", "#6a3d9a", "#8c6d31")
-    for axis, (name, height), color in zip(
-        axes.flat, heights.items(), colors, strict=True
-    ):
+    panels = zip(axes.flat, heights.items(), colors, strict=True)
+    for axis, (name, height), color in panels:
         axis.plot(places, height, color=color)
         axis.fill_between(places, height, color=color, alpha=0.2, linewidth=0)
         axis.set_title(name)

@@ -322,12 +322,12 @@ def comparison(
 _BEYOND = {
     "three back": {
         "none": "follows the bag",
-        "sinusoidal": "drops to the bag or below at place 12, with single peaks further out",
+        "sinusoidal": "drops to the bag at place 12 and below it at 13, with single peaks further out",
         "learned": "drops to the bag or below at place 12",
         "Shaw": "stays at 1",
-        "T5": "declines from place 12 on",
+        "T5": "declines from about place 14 on",
         "ALiBi": "stays near 0.3",
-        "rotary": "stays at 1 to about place 24 and then declines",
+        "rotary": "stays near 1 to about place 26 and then drops below the bag",
     },
     "latest capital": {
         "none": "follows the bag",
@@ -335,7 +335,7 @@ _BEYOND = {
         "learned": "drops to the bag or below soon after place 12",
         "Shaw": "stays near 0.96",
         "T5": "falls to about 0.8",
-        "ALiBi": "stays near 0.96",
+        "ALiBi": "declines slowly to about 0.95",
         "rotary": "declines after about place 24",
     },
 }

@@ -25,7 +25,7 @@ from mha_course.pictures.drawing import (
     text,
     turned,
 )
-from mha_course.plots import COLORMAP, HEADS, KEY, QUERY, VALUE
+from mha_course.plots import COLORMAP, HEADS, KEY, QUERY, ROLES, VALUE
 from mha_course.training import History
 
 WEIGHTS = "#5e4fa2"
@@ -114,9 +114,7 @@ def uses(causal: Tensor) -> Any:
     parts.append(line([(160, 222), (188, 222)], VALUE))
     parts.append(line([(266, 294), (266, 314)]))
     parts.append(text(266, 328, "output (4, 100)", weight="bold"))
-    for i, (name, color) in enumerate(
-        (("query", QUERY), ("key", KEY), ("value", VALUE))
-    ):
+    for i, (name, color) in enumerate(ROLES.items()):
         parts.append(line([(14, 262 + 18 * i), (44, 262 + 18 * i)], color))
         parts.append(text(52, 266 + 18 * i, name, "start", 11))
     alt = "Left, the encoder: six source tokens go as query, key and value into self-attention, whose mask "
@@ -209,9 +207,8 @@ def leak(
 ) -> Figure:
     """Training losses of three masks, and test losses all at once and one by one."""
     figure, (top, bottom) = plots.new_figure(2, 1, width=4.4, height=4.1)
-    for color, (name, history) in zip(
-        (HEADS[2], HEADS[5], HEADS[6]), histories.items(), strict=True
-    ):
+    colors = HEADS[2], HEADS[5], HEADS[6]
+    for color, (name, history) in zip(colors, histories.items(), strict=True):
         top.plot(history.steps, history.losses.mean(0), color=color, label=name)
         low, high = history.losses.aminmax(dim=0)
         top.fill_between(history.steps, low, high, color=color, alpha=0.2, linewidth=0)

@@ -116,9 +116,7 @@ class _Reader:
         self.path, self.number = path, 0
         self.found: dict[str, Entry] = {}
         self._entry: Entry | None = None
-        self._last = (
-            ""  # the choice, or "1." for a hint, that an indented line continues
-        )
+        self._last = ""  # the choice, or "1." for a hint, that indented lines continue
 
     def wrong(self, what: str, line: int | None = None) -> QuestionError:
         return QuestionError(f"{self.path}:{line or self.number}: {what}")
@@ -232,6 +230,42 @@ def _fault_of_map(entry: Entry) -> str:
             return f"the row {row[0]!r} must hold {len(header) - 1} cells, x or empty"
     unknown = sorted(entry.choices.keys() - {row[0] for row in rows})
     return f"the list names no row of the table: {unknown}" if unknown else ""
+
+
+def cards() -> list[dict[str, str]]:
+    """Return every question of the course as a card, in the order of the files.
+
+    Returns:
+        Dicts of `key`, under which a browser keeps the answer, the title of the `page`, the `text`, what is
+        `offered` below it, and the `answer` with its feedback.
+
+    Example:
+        >>> cards()[0]["answer"].splitlines()
+        ['(3, 7)', 'One row for each query. It is a mean of values, so it is as wide as a value.']
+    """
+    found = []
+    for path in sorted(FOLDER.glob("*.md")):
+        title = path.read_text("utf-8").partition("\n")[0].split("“")[1].rstrip("”")
+        for entry in read_questions(path).values():
+            for part in entry.parts.values() or [entry]:
+                kind, offered, answer = _sides(part)
+                sides = {"text": part.text, "offered": offered, "answer": answer}
+                key = f"{kind}/{path.stem}.{entry.name}"
+                found.append({"key": key, "page": title, **sides})
+    return found
+
+
+def _sides(part: Entry) -> tuple[str, str, str]:
+    """The kind of a question, what it offers, and its answer with the feedback."""
+    if part.answer:
+        return "typed-answer", "", f"{part.answer[0][2:]}\n{part.solution}".strip()
+    if part.table:
+        rows = [" | ".join(row) for row in part.table]
+        offered = [rows[0], *(row[0] for row in part.table[1:])]
+        return "map-prediction", "\n".join(offered), "\n".join(rows)
+    offered = [f"• {choice}" for choice in part.choices]
+    [key] = part.keys
+    return "quiz", "\n".join(offered), f"{key}\n{part.choices[key]}"
 
 
 @functools.cache

@@ -1,17 +1,19 @@
-"""The number of answers stored in the reader's browser, with buttons to export and remove them."""
+"""The answers stored in the reader's browser: counted, repeated on a schedule, exported and removed."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+import traitlets as t
+
 from mha_course.widgets._base import CourseWidget
 
 
 class Progress(CourseWidget):
-    """Counts the answers that the reader's browser stores, exports them as a file and removes them.
+    """Counts, exports and removes the answers that the reader's browser stores, and links to due questions.
 
-    The answers are those to all widgets with a `name`, on all pages of the course. They stay in the browser,
-    and nothing is sent. If the browser cannot store anything, the widget says so.
+    The answers are those to all widgets with a `name`, on all pages of the course. A deck for Anki holds the
+    answered questions. Nothing is sent. If the browser cannot store anything, the widget says so.
 
     Example:
         >>> Progress()
@@ -21,14 +23,20 @@ class Progress(CourseWidget):
     _module: ClassVar[str] = "progress.js"
     _settings: ClassVar[tuple[str, ...]] = ()
 
+    _cards = t.List(t.Dict(), read_only=True).tag(sync=True)
+    """All questions of the course, as `mha_course.questions.cards` returns them."""
+
     def __init__(self) -> None:
+        from mha_course.questions import cards  # which imports the other widgets
+
+        self.set_trait("_cards", cards())
         super().__init__()
 
     def fallback_html(self) -> str:
         """A note about stored answers for readers without scripts."""
         return (
-            "<p>With scripts, this page counts the answers that your browser keeps, exports them as a file "
-            "and removes them. Nothing leaves your machine.</p>"
+            "<p>With scripts, this page counts the answers that your browser keeps, shows which questions to "
+            "repeat today, exports both and removes them. Nothing leaves your machine.</p>"
         )
 
     def __repr__(self) -> str:

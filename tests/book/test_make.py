@@ -9,8 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import urllib.parse
+import zipfile
 from pathlib import Path
 
 import machine
@@ -40,6 +40,8 @@ cp content "$out/index.html"
 cp content "$out/wheel/course.whl"
 [ ! -e fail ]
 """
+PAPER = 'import sys; open(sys.argv[2], "w").write(f"from {sys.argv[1]}")'
+SLIDES = "import pathlib, sys; (out := pathlib.Path(sys.argv[2])).mkdir(); (out / 'slides.pdf').touch()"
 
 
 class Checkout:
@@ -205,16 +207,21 @@ def test_a_release_holds_the_built_book_and_nothing_else(checkout):
     for name in ("dist/old.whl", "wheel/other.whl", "_build/html.old/index.html"):
         (checkout.folder / name).parent.mkdir(parents=True)
         (checkout.folder / name).write_text("other")
-    assert checkout.make("dist").returncode == 0
+    (checkout.folder / "tools" / "paper.py").write_text(PAPER)
+    (checkout.folder / "tools" / "slides.py").write_text(SLIDES)
+    assert checkout.make("-o", "needs", "-o", "machine", "dist").returncode == 0
     dist, book = checkout.folder / "dist", checkout.folder / "_build" / "html"
-    assert {path.name for path in dist.iterdir()} == {"book.tar.gz", "course.whl", "SHA256SUMS"}
+    name = "multi-head-attention"
+    along = {f"{name}.{kind}" for kind in ("epub", "pdf", "zip")}
+    assert {path.name for path in dist.iterdir()} == along | {"course.whl", "slides.pdf", "SHA256SUMS"}
     assert (dist / "course.whl").read_text() == "first"
-    with tarfile.open(dist / "book.tar.gz") as packed:
-        files = {one.name: packed.extractfile(one).read() for one in packed if one.isfile()}
+    assert (dist / f"{name}.pdf").read_text() == "from _build/html"
+    with zipfile.ZipFile(dist / f"{name}.zip") as packed:
+        files = {one: packed.read(one) for one in packed.namelist() if not one.endswith("/")}
     names = ("index.html", "wheel/course.whl")
-    assert files == {f"html/{name}": (book / name).read_bytes() for name in names}
+    assert files == {f"{name}/{one}": (book / one).read_bytes() for one in names}
     check = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=dist, capture_output=True)
-    assert check.returncode == 0 and check.stdout.count(b": OK") == 2
+    assert check.returncode == 0 and check.stdout.count(b": OK") == 5
 
 
 def test_address_of_the_book_works_with_a_space(checkout):
@@ -308,6 +315,23 @@ def test_debian_as_root_installs_by_itself(bare, capsys):
     bare("debian", root=True)
     assert machine.main(["test"]) == 0
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("target", ["pdf", "epub", "dist"])
+def test_who_cannot_print_is_told_what_is_missing_before_anything_is_made(checkout, target):
+    machine_without = "import sys; print(f'make {sys.argv[1]} lacks a browser'); sys.exit(1)"
+    (checkout.folder / "tools" / "machine.py").write_text(machine_without)
+    done = checkout.make(target)
+    assert done.returncode and done.stdout.startswith(f"make {target} lacks a browser")
+    assert checkout.log == []
+
+
+def test_printing_needs_a_browser_but_no_git(bare, capsys):
+    bare("fedora", libraries=[machine.DRIVER])
+    assert machine.main(["pdf"]) == 1
+    said = capsys.readouterr().out
+    assert "`make pdf` has downloaded nothing yet" in said
+    assert "needed: a browser" in said and "git" not in said
 
 
 def test_book_needs_no_browser(bare):

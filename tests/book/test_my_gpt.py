@@ -13,7 +13,7 @@ import torch
 
 from mha_course.built import MyGPT, my_write
 from mha_course.widgets.writer import _check_model
-from mha_lib import GPT2, generate
+from mha_lib import generate
 
 TEXT = "the old baker's sailors near the teacher are happy in the station. " * 30
 # As on a machine that has torch, and none of the packages of the course.
@@ -31,12 +31,10 @@ def home(tmp_path):
 
 @pytest.mark.parametrize("sizes", [(11, 6, 3, 1, 5), (7, 10, 2, 3, 13)])
 def test_the_readers_model_is_gpt_2(sizes):
-    vocab_size, *_, max_len = sizes
     torch.manual_seed(0)
     model = MyGPT(*sizes)
     library = _check_model(model)
-    tokens, new = torch.randint(vocab_size, (3, max_len)), max_len - 2
-    assert type(library) is GPT2
+    tokens, new = torch.randint(sizes[0], (3, sizes[-1])), sizes[-1] - 2
     torch.testing.assert_close(model(tokens), library(tokens)[1])
     # With one seed both draw the same text, from the same probabilities.
     for options in ({"top_k": 1}, {"temperature": 0.7}, {"temperature": 2.0, "top_k": 3}):
@@ -45,8 +43,7 @@ def test_the_readers_model_is_gpt_2(sizes):
         assert torch.equal(my_write(model, tokens[0, :2], new, seed=5, **options)[2:], theirs)
 
 
-def test_all_can_be_read_in_one_sitting():
-    """The page's model with its training, and the file to take home."""
+def test_the_model_with_its_training_and_the_file_can_be_read_in_one_sitting():
     page = json.loads((built.ROOT / "chapters" / "07_gpt.ipynb").read_text(encoding="utf-8"))
     cells = {cell["id"]: cell["source"] for cell in page["cells"]}
     asked = ("write-MyGPT-stub", "write-MyGPT-check", "train-code", "loss-code", "run")

@@ -544,7 +544,8 @@ def test_workflows_do_what_the_course_promises():
     assert runs["ci test"] == ["bash .ci/run"]
     assert runs["ci non-root"][-1].endswith(" make -C /srv/course test")
     assert runs["ci book"] == ["make book"]
-    assert runs["ci weekly"] == ["make weekly"]
+    epubcheck = "sudo apt-get install --yes --no-install-recommends epubcheck fonts-noto-cjk"
+    assert runs["ci weekly"] == [epubcheck, "make weekly"]
     assert runs["ci newest"] == ["make newest"]
     assert "'schedule'" in jobs["ci weekly"]["if"] and jobs["ci weekly"]["if"] == jobs["ci newest"]["if"]
     assert f" {PUBLISHED}\n" in runs["ci notebooks"][0] and runs["ci notebooks"][0].endswith(f" {PUBLISHED}")
@@ -553,7 +554,7 @@ def test_workflows_do_what_the_course_promises():
     run = ' python3 "$IMAGE" /course/tools/run_as_colab.py /course/published'
     assert runs["colab image"][-1].endswith(run)
     noted = 'python tools/release.py "$GITHUB_REF_NAME" >notes.md'
-    assert runs["release build"] == [noted, "make check test weekly", "make dist"]
+    assert runs["release build"] == [noted, epubcheck, "make check test weekly", "make dist"]
     assert runs["release publish"][0] == "sha256sum --check SHA256SUMS"
     assert runs["release publish"][1].endswith(" --verify-tag --notes-file notes.md")
     assert not [run for job in runs.values() for run in job if re.search(r"\|\||;|set \+e", run)]

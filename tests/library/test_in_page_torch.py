@@ -49,7 +49,7 @@ x.clone().view(shape); (x.mT * 2).view(shape); x.is_floating_point(); x.long().d
 VIEWS = """
 x.view(shape); x.view(*shape); x.reshape(shape); x.reshape(*shape); x.flatten(); x.flatten(d, e)
 x.unflatten(d, shape); x.unflatten(d, (k, -1)); x.transpose(d, e); x.permute(p); x.mT; x.T; x.t()
-x.movedim(d, e); x.unsqueeze(d); x.squeeze(); x.squeeze(d); x.expand(big); x.expand_as(y)
+x.movedim(d, e); x.swapaxes(d, e); x.unsqueeze(d); x.squeeze(); x.squeeze(d); x.expand(big); x.expand_as(y)
 x.view_as(y); x.split(q, d); x.chunk(q, d); x.split([1, q], d); x.unbind(d); x.select(d, k); x.narrow(d, k, q)
 x.diagonal(k, d, e); x[None].unfold(d, q, k); x[k]; x[k:]; x[:k]; x[::q]; x[k:, q:]; x[None]; x[..., None]
 x[..., k]; x[:, k]; x[k, k]; x[k, ..., None]; x[:, None, k:]; list(x); x.size(); x.size(d); x.shape[0]

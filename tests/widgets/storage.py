@@ -16,10 +16,11 @@ UNUSABLE = {
 }
 
 
-def stored(page):
-    """What this course keeps in the browser, by key without the prefix."""
+def stored(page, days=False):
+    """What this course keeps in the browser, by key without the prefix: answers, or the days of answers."""
     items = page.evaluate("Object.entries(localStorage)")
-    return {key.removeprefix(PREFIX): json.loads(text) for key, text in items if key.startswith(PREFIX)}
+    kept = {key.removeprefix(PREFIX): json.loads(text) for key, text in items if key.startswith(PREFIX)}
+    return {key: value for key, value in kept.items() if key.startswith("repeat/") == days}
 
 
 def store(page, **texts):

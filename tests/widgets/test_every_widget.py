@@ -38,8 +38,10 @@ EXPLORERS = [name for name in NAMES if issubclass(getattr(mha_course.widgets, na
 every_explorer = pytest.mark.parametrize("name", EXPLORERS)
 
 
-# What the reader's browser keeps before a page opens: without an answer, Progress shows no buttons.
-KEPT = """localStorage.setItem("mha-course/typed-answer/a", '{"attempts": [5]}')"""
+# What the reader's browser keeps before a page opens: without it, Progress shows neither buttons nor links.
+KEPT = """localStorage.setItem("mha-course/typed-answer/a", '{"attempts": [5]}');
+localStorage.setItem("mha-course/repeat/quiz/00_orientation.closing-quiz",
+    '{"You add 10 to every input of a softmax. Its outputs …": {}}')"""
 
 # These are in a picture, where no number can be read; what the browser reports holds them all.
 DRAWN_AS_PIXELS = {

@@ -631,6 +631,7 @@ _SHORT = {
     "data": property(Tensor.detach, lambda self, other: self._swap(other) and None),
     "is_cpu": property(lambda self: self.device == "cpu"),
     "is_meta": property(lambda self: self.device == "meta"),
+    "swapaxes": Strided.transpose,
     "broadcast_to": Strided.expand,
     "median": lambda self, dim=None, keepdim=False: self._with_places(_numbers.middle, dim, keepdim),
     "dim": lambda self: self.ndim,

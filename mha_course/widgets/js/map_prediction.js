@@ -2,6 +2,7 @@
 
 import { element, inlineText, mark, widget } from "./frame.js";
 import { gridCursor } from "./number_map.js";
+import { AGAIN, countAnswer, isDue, takeLinks } from "./repeat.js";
 import { recall, remember } from "./store.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
@@ -39,8 +40,8 @@ const writeMarks = (marks) => marks.map((row) => row.map(Number).join("")).join(
 const nothingMarked = ({ truth }) => truth.replaceAll("1", "0");
 
 /**
- * Puts the prediction that the browser has stored into an empty grid, and returns a function that stores one. If
- * the author has changed the question or the labels since, the prediction is discarded.
+ * Puts the prediction that the browser has stored into an empty grid, unless the question is due, and returns a
+ * function that stores one. If the author has changed the question or the labels since, the prediction is discarded.
  * @param {Frame} frame @param {Task} task
  */
 function buildMemory(frame, task) {
@@ -53,7 +54,7 @@ function buildMemory(frame, task) {
     const stored = recall(key);
     const isSame = JSON.stringify([stored?.question, stored?.rows, stored?.columns]) === JSON.stringify([text, rows, columns]);
     try {
-      if (isSame) frame.set({ marked: writeMarks(readMarks(task, stored.marked)), seen: stored.seen === true });
+      if (isSame && !isDue(key, text)) frame.set({ marked: writeMarks(readMarks(task, stored.marked)), seen: stored.seen === true });
     } catch {
       // The stored prediction is damaged, so the reader starts again.
     }
@@ -62,6 +63,7 @@ function buildMemory(frame, task) {
     const now = `${marked} ${seen}`;
     if (!name || now === kept) return;
     kept = now;
+    if (seen) countAnswer(key, text, marked === task.truth);
     remember(key, marked === nothing && !seen ? null : { question: text, rows, columns, marked, seen });
   };
 }
@@ -190,7 +192,7 @@ function build(frame) {
     toggle() {
       showsTruth = !showsTruth;
       draw();
-      frame.say(showsTruth ? "The grid shows the truth." : "The grid shows your prediction.");
+      frame.say(`The grid shows ${showsTruth ? "the truth" : "your prediction"}.`);
     },
     restart() {
       frame.set({ marked: nothingMarked(task), seen: false });
@@ -200,7 +202,9 @@ function build(frame) {
   });
   const question = element("p", { class: "mha-title" }, ...inlineText(task.text));
   frame.body.append(question, nodes[0], legend.node, nodes[1], buttons.node, outcome.node);
+  const again = isDue(`map-prediction/${frame.get("name")}`, task.text) ? `${AGAIN} ` : "";
   const keep = buildMemory(frame, task);
+  takeLinks(frame);
 
   /** @param {number} row @param {number} column @param {boolean[][]} marks */
   function describe(row, column, marks) {
@@ -233,7 +237,7 @@ function build(frame) {
     grid.classList.toggle("mha-open", !seen);
     grid.dataset.hint = seen
       ? "Point at a cell, or walk through the grid with the arrow keys, to read it."
-      : `Click, drag, or press Space on a cell to make it ${task.states[1]} or ${task.states[0]}. Then ask to see.`;
+      : `${isEmpty ? again : ""}Click, drag, or press Space on a cell to make it ${task.states[1]} or ${task.states[0]}. Then ask to see.`;
     point();
     legend.draw(task, seen, showsTruth);
     outcome.node.hidden = !seen;

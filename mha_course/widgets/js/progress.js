@@ -1,10 +1,20 @@
-// The number of the reader's answers in this browser, a file with them, and a way to remove them.
+// The reader's answers in this browser: how many there are, the questions that come back today, the answers as a file,
+// the questions as a deck of cards, and a way to remove all.
 
 import { countOf } from "./format.js";
-import { element, widget } from "./frame.js";
+import { element, inlineText, widget } from "./frame.js";
+import { DAYS, isDue, REPEAT, turnOf } from "./repeat.js";
 import { ANSWERS_CHANGED, everything, forget, remember } from "./store.js";
 
+/** @typedef {{key: string, page: string, text: string, offered: string, answer: string}} Card */
+
 const FILE_NAME = "multi-head-attention-answers.json";
+const DECK_NAME = "multi-head-attention-deck.txt";
+// So many questions are listed at a time.
+const MOST = 10;
+const RULE =
+  "A question comes back the day after a wrong answer. " +
+  `After correct ones it comes back in ${DAYS[1]}, ${DAYS[2]} and ${DAYS[3]} days, and then every ${DAYS[4]} days.`;
 const NO_STORAGE =
   "This browser keeps no answers: its storage is blocked, full or missing. " +
   "Every exercise still works, but your answers are gone when you leave its page.";
@@ -16,22 +26,74 @@ function isWritable() {
 }
 
 /**
- * Counts answers. A quiz is stored as one entry with an answer for each question; any other entry is one answer.
+ * Counts answers. A quiz is stored as one entry with an answer for each question; any other entry is one answer. The
+ * days on which questions were answered are no answers.
  * @param {Object<string, any>} entries
  */
 function countAnswers(entries) {
-  const sizes = Object.values(entries).map(({ answers }) => (answers ? Object.keys(answers).length : 1));
+  const kept = Object.entries(entries).filter(([key]) => !key.startsWith(REPEAT));
+  const sizes = kept.map(([, { answers }]) => (answers ? Object.keys(answers).length : 1));
   return sizes.reduce((sum, size) => sum + size, 0);
 }
 
 /** @param {Object<string, any>} entries */
 const asText = (entries) => `${JSON.stringify(entries, null, 2)}\n`;
 
-/** Offers the answers as a download, which the browser creates itself. */
-function download() {
-  const url = URL.createObjectURL(new Blob([asText(everything())], { type: "application/json" }));
-  element("a", { href: url, download: FILE_NAME }).click();
+/** Offers a download, which the browser creates itself. @param {string} name @param {string} text */
+function download(name, text) {
+  const url = URL.createObjectURL(new Blob([text], { type: name.endsWith("json") ? "application/json" : "text/plain" }));
+  element("a", { href: url, download: name }).click();
   URL.revokeObjectURL(url);
+}
+
+/** Cards as a text that Anki imports without further questions. @param {Card[]} cards */
+function asDeck(cards) {
+  const rows = cards.map(({ key, page, text, offered, answer }) => {
+    const fields = [[text, offered, `(${page})`].filter(Boolean).join("\n\n"), answer, placeOf(key)[1]];
+    return fields.map((field) => `"${field.replaceAll('"', '""')}"`).join("\t");
+  });
+  return ["#separator:tab", "#html:false", "#deck:Multi-head attention", "#tags column:3", ...rows, ""].join("\n");
+}
+
+/** The name of a question, and the page with which it begins. @param {string} key */
+const placeOf = (key) => key.match(/([^/.]*)\.[^/]*$/) ?? ["", ""];
+
+/**
+ * A due question, with a link to it in the book. In JupyterLab there are no pages to lead to.
+ * @param {import("./frame.js").Frame} frame @param {Card} card
+ */
+function buildDue(frame, { key, page, text }) {
+  const [[name, file], folder] = [placeOf(key), frame.get("_static")];
+  const href = folder && new URL(`../${file === "index" ? "" : "chapters/"}${file}.html#${name}`, folder).href;
+  const when = turnOf(key, text)?.step === 0 ? `${page}, wrong last time` : page;
+  const question = element(folder ? "a" : "span", { href }, ...inlineText(text));
+  return element("li", {}, question, element("p", { class: "mha-hint", text: when }));
+}
+
+/**
+ * The questions that come back today: first those that were wrong, then those answered longest ago.
+ * @param {import("./frame.js").Frame} frame
+ */
+function buildRepetition(frame) {
+  const count = element("strong");
+  const list = element("ol");
+  const more = element("p", { class: "mha-hint" });
+  const node = element("div", {}, element("p", {}, count), element("p", { class: "mha-hint", text: RULE }), list, more);
+  /** @returns {Card[]} all that were answered */
+  const cards = () => frame.get("_cards").filter((/** @type {Card} */ { key, text }) => turnOf(key, text));
+  const order = (/** @type {Card} */ { key, text }) => `${Math.min(turnOf(key, text)?.step ?? 0, 1)} ${turnOf(key, text)?.day}`;
+  let drawn = "";
+  const draw = () => {
+    const answered = cards();
+    const due = answered.filter(({ key, text }) => isDue(key, text)).sort((a, b) => order(a).localeCompare(order(b)));
+    node.hidden = answered.length === 0;
+    count.textContent = `Questions to repeat today: ${due.length}`;
+    // A link that has the focus keeps it if nothing changes.
+    if (drawn !== JSON.stringify(due)) list.replaceChildren(...due.slice(0, MOST).map((card) => buildDue(frame, card)));
+    drawn = JSON.stringify(due);
+    more.textContent = due.length > MOST ? `${countOf(due.length - MOST, "more question")} will take their places.` : "";
+  };
+  return { node, cards, draw };
 }
 
 /**
@@ -77,7 +139,9 @@ function build(frame) {
     class: "mha-hint",
     text: "They stay in this browser on this machine. Nothing is sent to anybody, and no other browser has them.",
   });
+  const repetition = buildRepetition(frame);
   const save = element("button", { type: "button", text: "Export as a file" });
+  const deck = element("button", { type: "button", text: "Export as a deck" });
   const { clear, dialog } = buildClearing(frame, () => {
     wasCleared = true;
     draw();
@@ -88,11 +152,16 @@ function build(frame) {
   const text = element("pre");
   const scroller = element("div", { class: "mha-code", tabindex: 0, role: "group", "aria-label": "The answers as JSON" }, text);
   const listing = element("details", {}, element("summary", { text: "Show what is kept" }), scroller);
-  const actions = element("div", {}, element("div", { class: "mha-choices" }, save, clear), dialog, listing);
-  frame.body.append(count, hint, actions);
-  frame.listen(save, "click", () => {
-    download();
-    frame.say(`The file ${FILE_NAME} holds your answers.`);
+  const actions = element("div", {}, element("div", { class: "mha-choices" }, save, deck, clear), dialog, listing);
+  frame.body.append(count, hint, repetition.node, actions);
+  const give = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ what) => {
+    download(name, text);
+    frame.say(`The file ${name} holds ${what}.`);
+  };
+  frame.listen(save, "click", () => give(FILE_NAME, asText(everything()), "your answers"));
+  frame.listen(deck, "click", () => {
+    const cards = repetition.cards();
+    give(DECK_NAME, asDeck(cards), `${countOf(cards.length, "card")} that Anki imports`);
   });
 
   let wasCleared = false;
@@ -101,7 +170,9 @@ function build(frame) {
     const answers = countAnswers(entries);
     const isUseless = !writable && answers === 0;
     hint.hidden = isUseless;
-    actions.hidden = answers === 0;
+    actions.hidden = Object.keys(entries).length === 0;
+    repetition.draw();
+    deck.hidden = repetition.node.hidden;
     count.textContent = `${answers === 0 ? "No answer is" : `${countOf(answers, "answer")} ${answers === 1 ? "is" : "are"}`} kept in this browser.`;
     if (isUseless) count.textContent = NO_STORAGE;
     text.textContent = asText(entries);
@@ -110,6 +181,8 @@ function build(frame) {
   // The first event comes from this page, the second from other open pages.
   frame.listen(window, ANSWERS_CHANGED, draw);
   frame.listen(window, "storage", draw);
+  // A new day may have begun.
+  frame.listen(document, "visibilitychange", draw);
   return draw;
 }
 

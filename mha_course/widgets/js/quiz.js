@@ -1,25 +1,31 @@
 // Single-choice questions: the reader checks an answer, reads why it is right or wrong, and may try again.
 
 import { element, inlineText, widget } from "./frame.js";
+import { AGAIN, countAnswer, isDue, takeLinks } from "./repeat.js";
 import { recall, remember } from "./store.js";
 
 /** @typedef {{text: string, choices: string[], answer: number, feedback: string[]}} Question */
 
 /**
- * Puts the answers that the browser has stored into a quiz without answers, and returns a function that stores
- * answers. They are stored as texts, by the text of their question. If the author has rewritten a question, its
- * answer is discarded.
+ * Puts the answers that the browser has stored into a quiz without answers, all but those to questions that are due,
+ * and returns these and a function that stores answers. They are stored as texts, by the text of their question. If the
+ * author has rewritten a question, its answer is discarded.
  * @param {import("./frame.js").Frame} frame
  */
 function buildMemory(frame) {
   const name = frame.get("name");
   const key = `quiz/${name}`;
   let kept = "{}";
+  /** @type {Map<string, string>} */
+  const hidden = new Map();
   const restore = () => {
     const answers = recall(key)?.answers ?? {};
-    const chosen = frame.get("questions").map((/** @type {Question} */ { text, choices }) => {
+    const chosen = frame.get("questions").map((/** @type {Question} */ { text, choices, answer }) => {
       const choice = choices.indexOf(answers[text]);
-      return choice < 0 ? null : choice;
+      if (choice >= 0 && isDue(key, text)) hidden.set(text, answers[text]);
+      if (choice < 0 || hidden.has(text)) return null;
+      countAnswer(key, text, choice === answer);
+      return choice;
     });
     if (chosen.some((/** @type {number | null} */ choice) => choice !== null)) frame.set({ chosen });
   };
@@ -27,13 +33,14 @@ function buildMemory(frame) {
   if (name && Array.isArray(frame.get("questions")) && isEmpty(frame.get("chosen"))) restore();
 
   /** @param {Question[]} questions @param {(number | null)[]} chosen */
-  return (questions, chosen) => {
-    const pairs = questions.map(({ text, choices }, i) => [text, choices[chosen[i] ?? -1]]);
+  const keep = (questions, chosen) => {
+    const pairs = questions.map(({ text, choices }, i) => [text, choices[chosen[i] ?? -1] ?? hidden.get(text)]);
     const answers = Object.fromEntries(pairs.filter(([, choice]) => choice !== undefined));
     if (!name || JSON.stringify(answers) === kept) return;
     kept = JSON.stringify(answers);
     remember(key, kept === "{}" ? null : { answers });
   };
+  return { hidden, keep };
 }
 
 /** @param {import("./frame.js").Frame} frame */
@@ -41,7 +48,8 @@ function build(frame) {
   const list = element("ol", { class: "mha-questions" });
   const score = element("p", { class: "mha-score" });
   frame.body.append(list, score);
-  const keep = buildMemory(frame);
+  const { hidden, keep } = buildMemory(frame);
+  takeLinks(frame);
 
   /** @type {{node: HTMLElement, draw: (chosen: number | null) => void}[]} */
   let items = [];
@@ -61,7 +69,7 @@ function build(frame) {
     }
     if (questions !== drawn) {
       drawn = questions;
-      items = questions.map((question, index) => buildQuestion(frame, question, index));
+      items = questions.map((question, index) => buildQuestion(frame, question, index, hidden.has(question.text)));
       list.replaceChildren(...items.map(({ node }) => node));
     }
     items.forEach((item, index) => item.draw(chosen[index]));
@@ -71,8 +79,11 @@ function build(frame) {
   };
 }
 
-/** @param {import("./frame.js").Frame} frame @param {Question} question @param {number} index */
-function buildQuestion(frame, question, index) {
+/**
+ * @param {import("./frame.js").Frame} frame @param {Question} question @param {number} index
+ * @param {boolean} isAgain whether the question hides an answer
+ */
+function buildQuestion(frame, question, index, isAgain) {
   const inputs = question.choices.map((_, choice) =>
     element("input", { type: "radio", name: `question-${index}`, value: choice }),
   );
@@ -100,6 +111,7 @@ function buildQuestion(frame, question, index) {
     const chosen = frame.get("chosen");
     frame.set({ chosen: chosen.map((old, i) => (i === index ? choice : old)) });
     judge(choice);
+    if (frame.get("name")) countAnswer(`quiz/${frame.get("name")}`, question.text, choice === question.answer);
     frame.say(`Question ${index + 1}: ${feedback.textContent}`);
   });
   frame.listen(node, "change", () => {
@@ -132,6 +144,7 @@ function buildQuestion(frame, question, index) {
     inputs[choice].checked = true;
     show(question.feedback[choice], choice === question.answer ? "right" : "wrong");
   }
+  if (isAgain) show(AGAIN, "");
   return { node, draw };
 }
 

@@ -3,6 +3,7 @@
 
 import { countOf } from "./format.js";
 import { element, inlineText, mark, widget } from "./frame.js";
+import { AGAIN, countAnswer, isDue, takeLinks } from "./repeat.js";
 import { recall, remember } from "./store.js";
 import { EXPECTED, judge, readAnswer } from "./typed_math.js";
 
@@ -36,8 +37,8 @@ function checkState(question, { attempts, typed, opened, solution_shown }) {
 }
 
 /**
- * Puts the state that the browser has stored into an untouched widget, and returns a function that stores a state.
- * If the author has rewritten the question since, the state is discarded.
+ * Puts the state that the browser has stored into an untouched widget, unless the question is due, and returns a
+ * function that stores a state. If the author has rewritten the question since, the state is discarded.
  * @param {Frame} frame @param {Question} question
  */
 function buildMemory(frame, question) {
@@ -46,10 +47,11 @@ function buildMemory(frame, question) {
   const untouched = JSON.stringify(UNTOUCHED);
   const present = Object.fromEntries(Object.keys(UNTOUCHED).map((trait) => [trait, frame.get(trait)]));
   let kept = untouched;
+  let counted = 0;
   if (name && JSON.stringify(present) === untouched) {
     const stored = recall(key);
     try {
-      if (stored?.question === question.text) frame.set(checkState(question, stored));
+      if (stored?.question === question.text && !isDue(key, question.text)) frame.set(checkState(question, stored));
     } catch {
       // The stored state is damaged, so the reader starts again.
     }
@@ -59,6 +61,10 @@ function buildMemory(frame, question) {
     const text = JSON.stringify(state);
     if (!name || text === kept) return;
     kept = text;
+    const { attempts, solution_shown } = state;
+    const isRight = () => !solution_shown && judge(question, attempts[attempts.length - 1]).isRight;
+    if (attempts.length > counted) countAnswer(key, question.text, isRight());
+    counted = attempts.length;
     remember(key, text === untouched ? null : { question: question.text, ...state });
   };
 }
@@ -106,7 +112,7 @@ function buildHelp(frame, question, { refuse, restart }) {
   });
   frame.listen(solve, "click", () => {
     if (frame.get("solution_shown")) return;
-    if (isOff(solve)) return refuse(total > 0 ? "First try once, or open all hints." : "First try once.");
+    if (isOff(solve)) return refuse(`First try once${total > 0 ? ", or open all hints" : ""}.`);
     frame.set({ solution_shown: true });
     frame.say(`The answer is ${question.shown}. ${question.solution}`);
   });
@@ -152,7 +158,9 @@ function build(frame) {
   });
   const node = element("div", { class: "mha-question" }, asked, feedback, ...help.nodes, count);
   frame.body.append(node);
+  const again = isDue(`typed-answer/${frame.get("name")}`, question.text) ? AGAIN : "";
   const keep = buildMemory(frame, question);
+  takeLinks(frame);
 
   /** @param {"right" | "wrong" | ""} verdict @param {string} text */
   function show(verdict, text) {
@@ -199,7 +207,7 @@ function build(frame) {
     drawn = typed;
     const isSolved = attempts.length > 0 && judge(question, attempts[attempts.length - 1]).isRight;
     if (attempts.length > 0 && input.value.trim() === typed) showVerdict(attempts);
-    else if (attempts.length === 0) show("", "");
+    else if (attempts.length === 0) show("", again);
     help.draw(state, isSolved);
     count.hidden = attempts.length === 0;
     count.textContent = countOf(attempts.length, "attempt");

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from .._functions import empty, full
 from .._memory import DType, float64, need
 from .._tensor import Tensor
@@ -27,7 +29,7 @@ class Module:
     training = True
 
     def __init__(self):
-        self.__dict__.update(_hooks={}, _buffers={})  # a buffer's name -> whether it is saved
+        self.__dict__.update(_hooks=[], _buffers={})  # a buffer's name -> whether it is saved
 
     def __setattr__(self, name, value):
         kinds, held = (Parameter, Module), vars(self).get(name)
@@ -51,15 +53,14 @@ class Module:
 
     def __call__(self, *inputs, **options):
         output = self.forward(*inputs, **options)
-        for hook in list(self._hooks.values()):
+        for hook in self._hooks[:]:
             changed = hook(self, inputs, output)
             output = output if changed is None else changed
         return output
 
     def register_forward_hook(self, hook):
-        handle = _Handle(self._hooks)
-        self._hooks[handle] = hook
-        return handle
+        self._hooks.append(hook)
+        return SimpleNamespace(remove=lambda: self._hooks.remove(hook))
 
     # ------------------------------------------------------------------ what is inside
     def _held(self, kind):
@@ -151,16 +152,6 @@ for _name in ("parameters", "buffers", "modules", "children"):
     setattr(Module, _name, _without_names(f"named_{_name}"))
 
 
-class _Handle:
-    """What `register_forward_hook` returns."""
-
-    def __init__(self, hooks):
-        self._hooks = hooks
-
-    def remove(self):
-        self._hooks.pop(self, None)
-
-
 # ------------------------------------------------------------------ layers
 class Linear(Module):
     """A matrix and a bias: x Wᵀ + b."""
@@ -191,6 +182,12 @@ class Embedding(Module):
         init.normal_(self.weight)
         if padding_idx is not None:
             self.weight.detach()[padding_idx] = 0
+
+    @classmethod
+    def from_pretrained(cls, embeddings, freeze=True):
+        made = cls(*embeddings.shape)
+        made.weight = Parameter(embeddings, not freeze)
+        return made
 
     def forward(self, input):
         return functional.embedding(input, self.weight)
