@@ -203,7 +203,8 @@ def _check_model(model: object) -> GPT2:
     if type(model) is MyGPT:  # The library's `encoder` is its blocks and its norm.
         own, inside = model.state_dict().items(), ("blocks.", "norm.")
         state = {f"encoder.{n}" if n.startswith(inside) else n: w for n, w in own}
-        model = _model_of(state, model.blocks[0].self_attention.num_heads)
+        first: Any = model.blocks[0]
+        model = _model_of(state, first.self_attention.num_heads)
     check_type("model", model, GPT2)
     assert isinstance(model, GPT2)
     sizes = (model.encoder.num_heads, len(model.encoder.blocks), model.max_len)
@@ -218,10 +219,8 @@ def _check_model(model: object) -> GPT2:
     tokens = torch.arange(model.max_len).unsqueeze(0) % model.embedding.num_embeddings
     try:
         plain = _model_of(state, sizes[0])
-        found, wanted = (
-            copy.deepcopy(one).double().eval()(tokens)[1] for one in (plain, model)
-        )
-        same = torch.allclose(found, wanted, atol=1e-6)
+        both = (copy.deepcopy(m).double().eval()(tokens)[1] for m in (plain, model))
+        same = torch.allclose(*both, atol=1e-6)
     except (KeyError, RuntimeError, ValueError):
         same = False
     if not same:
