@@ -219,8 +219,8 @@ def _check_model(model: object) -> GPT2:
     tokens = torch.arange(model.max_len).unsqueeze(0) % model.embedding.num_embeddings
     try:
         plain = _model_of(state, sizes[0])
-        both = (copy.deepcopy(m).double().eval()(tokens)[1] for m in (plain, model))
-        same = torch.allclose(*both, atol=1e-6)
+        a, b = (copy.deepcopy(m).double().eval()(tokens)[1] for m in (plain, model))
+        same = torch.allclose(a, b, atol=1e-6)
     except (KeyError, RuntimeError, ValueError):
         same = False
     if not same:
