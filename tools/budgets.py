@@ -26,7 +26,7 @@ AREAS = {
     ),
     "layers and models": (7_302, 7_000, ["mha_lib/*.py"]),
     "exercises": (6_020, 6_000, ["mha_course/exercises/*"]),
-    "widgets, Python": (6_569, 6_569, ["mha_course/widgets/*.py"]),
+    "widgets, Python": (6_572, 6_572, ["mha_course/widgets/*.py"]),
     "widgets, JavaScript and styles": (20_001, 20_001, ["mha_course/widgets/js/*"]),
     "pictures": (
         4_033,

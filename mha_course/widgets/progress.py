@@ -7,6 +7,7 @@ from typing import ClassVar
 import traitlets as t
 
 from mha_course.widgets._base import CourseWidget
+from mha_lib._checks import check_type
 
 
 class Progress(CourseWidget):
@@ -14,6 +15,9 @@ class Progress(CourseWidget):
 
     The answers are those to all widgets with a `name`, on all pages of the course. A deck for Anki holds the
     answered questions. Nothing is sent. If the browser cannot store anything, the widget says so.
+
+    Args:
+        cards: the questions that may come back, as `mha_course.questions.cards` returns them; default none.
 
     Example:
         >>> Progress()
@@ -24,12 +28,11 @@ class Progress(CourseWidget):
     _settings: ClassVar[tuple[str, ...]] = ()
 
     _cards = t.List(t.Dict(), read_only=True).tag(sync=True)
-    """All questions of the course, as `mha_course.questions.cards` returns them."""
+    """The questions that may come back."""
 
-    def __init__(self) -> None:
-        from mha_course.questions import cards  # which imports the other widgets
-
-        self.set_trait("_cards", cards())
+    def __init__(self, cards: list[dict[str, str]] | None = None) -> None:
+        check_type("cards", cards or [], list)
+        self.set_trait("_cards", cards or [])
         super().__init__()
 
     def fallback_html(self) -> str:

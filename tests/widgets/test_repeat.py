@@ -84,7 +84,7 @@ def test_progress_leads_to_what_is_due_wrong_answers_first(reader, tmp_path):
     wait(tab.page, 30)
     tall = Quiz([Question(f"{n}?", ["a", "b"], 0) for n in range(20)])
     asked = quiz(name.replace(".", "/"), computed="(3, 7)")
-    page, progress = tab.open(write_page(tmp_path, [Progress(), tall, asked]), 3), tab.host(0)
+    page, progress = tab.open(write_page(tmp_path, [Progress(found), tall, asked]), 3), tab.host(0)
     assert "repeat" not in progress.inner_text(), "nothing was answered"
     store(page, **{f"quiz__{name}": json.dumps({"answers": {found[0]["text"]: "(3, 5)"}})})
     days = [(1, "03-01"), (3, "03-02"), (0, "03-20"), *[(1, "03-03")] * 10]
@@ -140,7 +140,7 @@ def test_a_day_begins_at_the_readers_midnight(reader, tmp_path):
 def test_the_deck_holds_the_answered_questions_as_anki_reads_them(reader, tmp_path):
     odd = {"key": "quiz/odd.x", "page": "Odd", "text": 'A "quote"\tand <b>', "offered": "", "answer": "&amp;"}
     asked, tab = quiz("00_orientation/formula-question", computed="(3, 7)"), reader()
-    path = write_page(tmp_path, [asked, Progress()], alter=lambda states: states[1]["_cards"].append(odd))
+    path = write_page(tmp_path, [asked, Progress([*cards(), odd])])
     page, progress = tab.open(path, 2), tab.host(1)
     store(page, **{"repeat__quiz__odd.x": json.dumps({odd["text"]: {"step": 1}})})
     answer(tab.host(0), False)

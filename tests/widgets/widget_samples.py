@@ -5,7 +5,8 @@ import torch
 import mha_course.widgets
 from mha_course.data import pointer_batch
 from mha_course.data.dates import DATE_LETTERS, ISO_SYMBOLS
-from mha_course.widgets import CourseWidget, Explorer
+from mha_course.questions import cards
+from mha_course.widgets import CourseWidget, Explorer, Progress
 from mha_course.widgets.ablation_lab import AblationLab
 from mha_course.widgets.head_explorer import HeadExample, HeadExplorer
 from mha_course.widgets.heads_meet import HeadsMeet
@@ -129,6 +130,6 @@ SAMPLES = {
     and cls is not Explorer
 } | {
     "AblationLab": ablation_lab, "HeadExplorer": head_explorer, "HeadsMeet": heads_meet,
-    "LineOrder": line_order, "MapPrediction": map_prediction, "Quiz": quiz, "Translator": translator,
-    "TypedAnswer": typed_answer, "Writer": writer,
+    "LineOrder": line_order, "MapPrediction": map_prediction, "Progress": lambda: Progress(cards()),
+    "Quiz": quiz, "Translator": translator, "TypedAnswer": typed_answer, "Writer": writer,
 }  # fmt: skip
