@@ -23,9 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "mha_course" / "in_page"
 MODULES = ROOT / "node_modules"
 PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
-BUTTON = (
-    '<button type="button" class="write-here-button" data-stub="{}" hidden>{}</button>'
-)
+BUTTON = '<button type="button" class="write-here-button" data-stub="{}"{} hidden>{}</button>'
 
 ONLY_IN_COLAB, TRY_IT = SOURCES / "only_in_colab.md", SOURCES / "try_it.md"
 REASON = '<p class="only-in-colab">{}</p>'
@@ -138,10 +136,10 @@ def put_buttons(app, doctree, docname):
         if match := STUB.fullmatch(name):
             place = f"{notebook.stem}/{match[1]}"
             reason = why.get((notebook.stem, match[1]))
-            button = BUTTON.format(place, "Write it here")
+            button = BUTTON.format(place, " data-check", "Write it here")
             below[name] = REASON.format(reason) if reason else button
         elif name in can_be_tried:
-            below[name] = BUTTON.format(f"{notebook.stem}/{name}", "Try it")
+            below[name] = BUTTON.format(f"{notebook.stem}/{name}", "", "Try it")
     if below:
         style, code = (
             (SOURCES / f"button.{kind}").read_text("utf-8") for kind in ("css", "js")

@@ -41,7 +41,7 @@ async function readPages() {
 
 /** Removes what does not work on paper, and says where a widget moves. */
 function stopMoving({ path, root }, site) {
-  for (const stub of all(root, ".cell:has(> .write-here-button, > .only-in-colab)")) {
+  for (const stub of all(root, ".cell:has(> [data-check], > .only-in-colab)")) {
     stub.nextElementSibling.querySelector(".cell_output")?.remove(); // the check has only said that the stub is empty
   }
   for (const details of all(root, "details.above-input")) {

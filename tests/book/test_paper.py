@@ -11,6 +11,7 @@ from bs4 import BeautifulSoup
 from PIL import Image
 from pypdf import PdfReader
 
+TRIED = "Tried: 7"
 LINK = '<a href="{}">link</a>'
 NAV = """<nav class="bd-links"><a href="#">Home</a><p class="caption">Chapters</p>
 <a href="chapters/one.html">1. One</a><a href="chapters/two.html">2. Two</a></nav>"""
@@ -18,11 +19,12 @@ ARTICLE = '<article class="bd-article"><section id="top"><h1>{}</h1>{}</section>
 PICTURE = '<img src="../_images/still.png" alt="Bars" {}>'
 ONE = f"""<p class="open-in-colab">Open in Colab</p>{LINK.format("two.html#end")}
 <div class="widget-still">{PICTURE.format("")}</div><section id="ex"><h2>Exercise</h2><div class="cell">
-<pre>def mine(): ...</pre><button class="write-here-button">Write it here</button></div>
+<pre>def mine(): ...</pre><button class="write-here-button" data-check>Write it here</button></div>
 <div class="cell"><pre>check(mine)</pre><div class="cell_output">Not yet: nothing</div></div>
 <details><summary>Hint 1</summary><p>Look twice.</p></details>
 <details class="above-input"><summary><p class="collapsed">Show solution</p></summary>
-<pre>return 42</pre></details>
+<pre>return 42</pre></details><div class="cell"><button class="write-here-button">Try it</button></div>
+<div class="cell"><div class="cell_output">{TRIED}</div></div>
 <details class="above-input"><summary>Show source</summary><pre>plot()</pre></details></section>"""
 TWO = f"""<p id="end">The end. <mjx-container><mjx-math>x</mjx-math><mjx-assistive-mml><math
 xmlns="http://www.w3.org/1998/Math/MathML"><mi>x</mi></math></mjx-assistive-mml></mjx-container></p>
@@ -30,6 +32,7 @@ xmlns="http://www.w3.org/1998/Math/MathML"><mi>x</mi></math></mjx-assistive-mml>
 LEFT = (
     "Open in Colab",
     "Write it here",
+    "Try it",
     "Show solution",
     "Show source",
     "Copy to clipboard",
@@ -108,6 +111,8 @@ def faults(pdf, book):
             yield f"{found} of {least} {pattern}"
     alone = re.findall(r"(?m)^.*$", "\n".join(texts))  # a sentence may name a button
     yield from (f"{word!r} is left" for word in LEFT if word in alone)
+    if TRIED in "".join(pages) and TRIED not in alone:
+        yield "the output below a cell to be tried is lost"
 
 
 @pytest.mark.parametrize(
@@ -116,6 +121,7 @@ def faults(pdf, book):
         ("paper.js", "", "", None),
         ("paper.js", "style, button, input", "style, input", "'Write it here' is left"),
         ("paper.js", ".cell_output", ".no_such", "'Not yet: nothing' is left"),
+        ("paper.js", "[data-check]", ".write-here-button", "cell to be tried is lost"),
         ("paper.js", "SOLUTION.test(label) &&", "false &&", "0 of 1 Solution"),
         ("paper.js", 'sayWhere(still, "Move it in the book: ")', "0", "0 of 1 Move it"),
         ("paper.js", "numbers[place.dataset.page]", "7", "the contents do not say"),
@@ -183,6 +189,9 @@ def test_the_whole_book_is_whole_in_both(book, tmp_path):
 
 
 # What reaches beyond the sheet or is scrolled, and what wants to be pressed: both are lost on paper.
+TRIED_AND_GONE = """() => [...document.querySelectorAll(
+    ".cell:has(> .write-here-button:not([data-check])) + .cell > .cell_output")]
+    .filter(output => !output.checkVisibility()).map(output => output.textContent)"""
 LOST = """() => [...document.querySelectorAll("article :not(mjx-container *, [aria-hidden])")].filter(
 part => {
   const style = getComputedStyle(part), box = part.getBoundingClientRect();
@@ -205,4 +214,5 @@ def test_a_single_page_prints_whole_and_without_controls(browser, book, name):
     page.goto((book / f"{name}.html").as_uri())
     page.wait_for_function("!document.querySelector('.widget-host:not([data-widget=ready])')")
     assert page.evaluate(LOST) == []
+    assert page.evaluate(TRIED_AND_GONE) == []
     page.close()
