@@ -34,7 +34,7 @@ from stills import open_browser  # noqa: E402
 
 BOOK = ROOT / "_build" / "html"
 VIEW = "widget-view+json"
-LANDING, THROTTLE = "index.html", 4
+LANDING, HEADS, THROTTLE = "index.html", "chapters/03_multi_head_attention.html", 4
 SIZES = {"phone": (360, 740), "tablet": (768, 1024), "desktop": (1280, 900)}
 SCREENS = {name: {"width": w, "height": h} for name, (w, h) in SIZES.items()}
 ALREADY_COMPRESSED = (".png", ".woff", ".woff2")
@@ -119,7 +119,7 @@ def measure(browser, name, steps=100):
         packed += len(content if is_packed else gzip.compress(content))
     yield {"page": name, "files": len(files), "bytes": raw, "gzip": packed}
     client = page.context.new_cdp_session(page)
-    for throttle in (1, THROTTLE) if name == LANDING else (1,):
+    for throttle in (1, THROTTLE) if name in (LANDING, HEADS) else (1,):
         client.send("Emulation.setCPUThrottlingRate", {"rate": throttle})
         for row in steps_of(page, steps, every=name == LANDING):
             yield {"page": name, "throttle": throttle, **row}

@@ -53,11 +53,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class BatchNorm(nn.Module):
-    """Mean and variance of each place of the vector over all tokens of the batch.
-
-    In training mode they are those of the batch, with the padding or without it. In evaluation mode they are
-    stored ones, which `store_statistics` takes from training data after the training.
-    """
+    """Mean and variance of each place over all tokens: of this batch, or stored ones in evaluation mode."""
 
     def __init__(self, width, counts_padding):
         super().__init__()

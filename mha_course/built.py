@@ -289,6 +289,8 @@ class MyTransformer(nn.Module):
 
 def my_batch(tokens, batch_size, length, generator):
     """Random windows of a text, and for each place the token that follows it."""
+    if len(tokens) <= length:
+        raise ValueError(f"tokens must be more than {length}, got {len(tokens)}")
     starts = torch.randint(len(tokens) - length, (batch_size, 1), generator=generator)
     windows = tokens[starts + torch.arange(length + 1)]  # (batch, length + 1)
     return windows[:, :-1], windows[:, 1:]  # both (batch, length)
@@ -334,6 +336,7 @@ def train_gpt(model, tokens, steps, lr=0.01, seed=0):
 
 def my_loss(model, tokens):
     """The mean loss on a text, in windows as long as the table of positions."""
+    # The last token of a window is only a target, and the first of the next window.
     windows = tokens.unfold(0, model.max_len + 1, model.max_len)[:500]
     with torch.no_grad():
         return F.cross_entropy(model(windows[:, :-1]).mT, windows[:, 1:]).item()

@@ -37,8 +37,7 @@ if unseen := sorted(set(prompt) - set(text)):
 if asked.steps < 100:
     sys.exit(f"There must be at least 100 steps, and not {asked.steps}.")
 characters = sorted(set(text))
-ids = {character: i for i, character in enumerate(characters)}
-tokens, start = (torch.tensor([ids[c] for c in part]) for part in (text, prompt))
+tokens, start = (torch.tensor([*map(characters.index, t)]) for t in (text, prompt))
 train, held_out = tokens.tensor_split([len(tokens) * 9 // 10])
 torch.manual_seed(0)
 model = MyGPT(len(characters), WIDTH, HEADS, LAYERS, LENGTH)

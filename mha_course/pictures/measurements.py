@@ -140,7 +140,6 @@ def rates() -> None:
             shown = f"  {label:56s}"
             for rate, found in arm["rates"].items():
                 by_seed = torch.tensor(found[measure]).view(arm["seeds"], -1)
-                median = by_seed.mean(1).median()
                 star = "*" if float(rate) == arm["lr"] else " "
-                shown += f" {rate:>6}: {median:.2f}{star}"
+                shown += f" {rate:>6}: {by_seed.mean(1).median():.2f}{star}"
             print(shown.rstrip())

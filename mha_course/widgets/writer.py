@@ -12,6 +12,7 @@ import torch
 import traitlets as t
 from torch import Tensor
 
+from mha_course.built import MyGPT
 from mha_course.widgets._base import Explorer, Given
 from mha_course.widgets._traits import Number, Numbers, Text, Whole, unfit
 from mha_course.widgets.head_training import _PageRandom
@@ -37,13 +38,12 @@ class Writer(Explorer):
     text never leaves the page. The page shows the probabilities from which the next character is drawn, the
     map of each head for the present text, and what becomes of both with heads switched off.
 
-    The model reads the last characters of a text, as many as it has positions. Each place of the text has a
-    random number of its own, which the seed fixes: whoever takes a character back and draws once more gets
-    the same one. The next character is the one on which the number falls where the probabilities lie side by
-    side, the likeliest first.
+    The model reads as many of the last characters as it has positions. The seed fixes a random number for
+    each place, so a character that is taken back and drawn again is the same. The next character is the one
+    on which this number falls where the probabilities lie side by side, the likeliest first.
 
     Args:
-        model: a `GPT2` with ReLU, as chapter 7 trains it; its output may be tied to its input.
+        model: a `MyGPT` of chapter 7, or a `GPT2` with ReLU; its output may be tied to its input.
         alphabet: the characters that the model knows, in the order of its tokens.
         prompt: what the model continues, 1 to 1,000 characters; default the first letter of the alphabet.
         written: what it has written so far, at most 500 characters.
@@ -59,8 +59,7 @@ class Writer(Explorer):
         ValueError: the model computes something else, or an argument is outside its range.
 
     Example:
-        >>> sizes = {"embed_dim": 8, "num_heads": 2, "hidden_dim": 32, "num_layers": 1, "max_len": 16}
-        >>> model = GPT2(3, **sizes, activation="relu", tied=False)
+        >>> model = MyGPT(3, embed_dim=8, num_heads=2, num_layers=1, max_len=16)
         >>> writer = Writer(model, "ab ", prompt="a b")
         >>> writer
         Writer(prompt='a b', written='', temperature=1, top_k=3, seed=0, off=0)
@@ -85,7 +84,7 @@ class Writer(Explorer):
     head = Whole(0, 0, "num_heads - 1").tag(in_repr=False)
 
     def __init__(
-        self, model: GPT2, alphabet: str | Sequence[str], **settings: Any
+        self, model: GPT2 | MyGPT, alphabet: str | Sequence[str], **settings: Any
     ) -> None:
         checked = _check_model(model)
         characters = _check_alphabet(alphabet, checked.embedding.num_embeddings)
@@ -174,11 +173,8 @@ class Writer(Explorer):
 
 def pack_writer(model: GPT2) -> dict[str, Any]:
     """A model as the page stores it, with its sizes; see `pack_parameters`."""
-    sizes = {
-        "num_heads": model.encoder.num_heads,
-        "num_layers": len(model.encoder.blocks),
-    }
-    return sizes | pack_parameters(model)
+    heads, layers = model.encoder.num_heads, len(model.encoder.blocks)
+    return {"num_heads": heads, "num_layers": layers} | pack_parameters(model)
 
 
 def unpack_writer(packed: Mapping[str, Any]) -> GPT2:
@@ -204,6 +200,11 @@ def _model_of(state: Mapping[str, Tensor], num_heads: int) -> GPT2:
 
 
 def _check_model(model: object) -> GPT2:
+    if type(model) is MyGPT:  # The library's `encoder` is its blocks and its norm.
+        own, inside = model.state_dict().items(), ("blocks.", "norm.")
+        state = {f"encoder.{n}" if n.startswith(inside) else n: w for n, w in own}
+        first: Any = model.blocks[0]
+        model = _model_of(state, first.self_attention.num_heads)
     check_type("model", model, GPT2)
     assert isinstance(model, GPT2)
     sizes = (model.encoder.num_heads, len(model.encoder.blocks), model.max_len)
@@ -218,10 +219,8 @@ def _check_model(model: object) -> GPT2:
     tokens = torch.arange(model.max_len).unsqueeze(0) % model.embedding.num_embeddings
     try:
         plain = _model_of(state, sizes[0])
-        found, wanted = (
-            copy.deepcopy(one).double().eval()(tokens)[1] for one in (plain, model)
-        )
-        same = torch.allclose(found, wanted, atol=1e-6)
+        a, b = (copy.deepcopy(m).double().eval()(tokens)[1] for m in (plain, model))
+        same = torch.allclose(a, b, atol=1e-6)
     except (KeyError, RuntimeError, ValueError):
         same = False
     if not same:

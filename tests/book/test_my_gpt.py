@@ -1,5 +1,6 @@
 """The reader's GPT is the library's GPT-2; the file to take home trains, writes, and says what is wrong."""
 
+import json
 import re
 import runpy
 import subprocess
@@ -11,7 +12,8 @@ import pytest
 import torch
 
 from mha_course.built import MyGPT, my_write
-from mha_lib import GPT2, generate
+from mha_course.widgets.writer import _check_model
+from mha_lib import generate
 
 TEXT = "the old baker's sailors near the teacher are happy in the station. " * 30
 # As on a machine that has torch, and none of the packages of the course.
@@ -29,14 +31,10 @@ def home(tmp_path):
 
 @pytest.mark.parametrize("sizes", [(11, 6, 3, 1, 5), (7, 10, 2, 3, 13)])
 def test_the_readers_model_is_gpt_2(sizes):
-    vocab_size, width, heads, layers, max_len = sizes
     torch.manual_seed(0)
-    model = MyGPT(*sizes).double()
-    shape = (vocab_size, width, heads, 4 * width, layers)
-    library = GPT2(*shape, max_len=max_len, activation="relu", tied=False).double().eval()
-    state, stack = model.state_dict().items(), ("blocks.", "norm.")
-    library.load_state_dict({"encoder." * name.startswith(stack) + name: w for name, w in state})
-    tokens, new = torch.randint(vocab_size, (3, max_len)), max_len - 2
+    model = MyGPT(*sizes)
+    library = _check_model(model)
+    tokens, new = torch.randint(sizes[0], (3, sizes[-1])), sizes[-1] - 2
     torch.testing.assert_close(model(tokens), library(tokens)[1])
     # With one seed both draw the same text, from the same probabilities.
     for options in ({"top_k": 1}, {"temperature": 0.7}, {"temperature": 2.0, "top_k": 3}):
@@ -45,9 +43,15 @@ def test_the_readers_model_is_gpt_2(sizes):
         assert torch.equal(my_write(model, tokens[0, :2], new, seed=5, **options)[2:], theirs)
 
 
-def test_the_file_trains_and_writes_with_torch_alone(tmp_path, home):
-    """Also where the prompt is far longer than what the model sees; and it can be read in one sitting."""
+def test_the_model_with_its_training_and_the_file_can_be_read_in_one_sitting():
+    page = json.loads((built.ROOT / "chapters/07_gpt.ipynb").read_bytes())["cells"]
+    asked = ("text", "batch", "write-MyGPT-stub", "write-MyGPT-check", "train-code", "loss-code", "run")
+    assert sum(bool(line.strip()) for cell in page if cell["id"] in asked for line in cell["source"]) <= 90
     assert budgets.code_lines(built.alone()) <= 150
+
+
+def test_the_file_trains_and_writes_with_torch_alone(tmp_path, home):
+    """Also where the prompt is far longer than what the model sees."""
     (tmp_path / "text.txt").write_text(TEXT.replace("old", "ältere"), encoding="utf-8")
     prompt = "the ä" * 2000
     options = ["text.txt", "--prompt", prompt, "--steps", "100"]
@@ -65,7 +69,6 @@ def test_the_file_trains_and_writes_with_torch_alone(tmp_path, home):
     ("content", "options", "message"),
     [
         (None, [], "text.txt cannot be read: No such file or directory."),
-        (b"", [], "text.txt has 0 characters, at least 650 are needed."),
         (b"abc", [], "text.txt has 3 characters, at least 650 are needed."),
         ("Grüße ".encode("latin-1") * 200, [], "text.txt is not UTF-8: save it as plain text in UTF-8."),
         (TEXT.encode(), ["--prompt", ""], "The prompt is empty: give the model at least one character."),
