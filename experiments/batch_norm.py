@@ -9,7 +9,7 @@ sorted by length, and one by one; with their statistics (training mode) and stor
 from functools import partial
 
 import torch
-from common import Arm, one_rate
+from common import Arm
 from torch import nn
 
 from mha_lib import FeedForward, LearnedPositionalEncoding, MultiHeadAttention
@@ -17,7 +17,7 @@ from mha_lib import FeedForward, LearnedPositionalEncoding, MultiHeadAttention
 SYMBOLS, LENGTH, SHORTEST, BATCH = 8, 12, 4, 16
 PADDING, NO_ANSWER = SYMBOLS, -100
 DEPTH, WIDTH, HEADS, HIDDEN = 2, 32, 2, 128
-STEPS, LR = 1200, 5e-3
+STEPS, RATES = 1200, (1.5e-3, 5e-3, 1.5e-2)
 ALONE = 192  # sequences that are also read one by one
 
 
@@ -53,11 +53,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class BatchNorm(nn.Module):
-    """Mean and variance of each place of the vector over all tokens of the batch.
-
-    In training mode they are those of the batch, with the padding or without it. In evaluation mode they are
-    stored ones, which `store_statistics` takes from training data after the training.
-    """
+    """Mean and variance of each place over all tokens: of this batch, or stored ones in evaluation mode."""
 
     def __init__(self, width, counts_padding):
         super().__init__()
@@ -141,6 +137,10 @@ NORMS = {
 BATCHES = {"one length": equal_batch, "many lengths": mixed_batch}
 
 
+def batch(lengths, generator, size=BATCH):
+    return BATCHES[lengths](generator, size)
+
+
 def answers_in_batches(model, tokens):
     """Answers to sequences that are read in batches of the size of training."""
     return torch.cat([model(part).argmax(-1) for part in tokens.split(BATCH)])
@@ -183,13 +183,13 @@ def measure(make_batch, models):
 
 
 def arm(norm, lengths, steps=STEPS):
-    make_batch = BATCHES[lengths]
+    make_batch = partial(batch, lengths)
     return Arm(
         partial(Reverser, NORMS[norm]),
         make_batch,
         partial(measure, make_batch),
         steps=steps,
-        **one_rate(LR),
+        rates=RATES,
     )
 
 

@@ -8,7 +8,7 @@ import copy
 from functools import partial
 
 import torch
-from common import Arm, PointerModel, heads, one_rate
+from common import Arm, PointerModel, heads
 from torch.nn.functional import cross_entropy
 
 from mha_course.data import pointer_batch
@@ -16,7 +16,7 @@ from mha_course.training import fit, predict
 from mha_lib import gate_heads, prune_heads
 
 STEPS, SHORT, TUNING = 2000, 200, 500
-LR, BATCH, SEEDS, HEADS = 3e-2, 32, 10, 8
+RATES, BATCH, SEEDS, HEADS = (1e-2, 3e-2, 9e-2), 32, 10, 8
 RANDOM_ORDERS = 20
 
 
@@ -91,7 +91,7 @@ ARMS = {
         batch,
         measure,
         steps=steps,
-        **one_rate(LR),
+        rates=RATES,
         seeds=SEEDS,
     )
     for steps in (SHORT, STEPS)

@@ -139,7 +139,7 @@ def rates() -> None:
                 print(f"{name}: {measure}")
             shown = f"  {label:56s}"
             for rate, found in arm["rates"].items():
-                median = torch.tensor(found[measure]).median()
+                by_seed = torch.tensor(found[measure]).view(arm["seeds"], -1)
                 star = "*" if float(rate) == arm["lr"] else " "
-                shown += f" {rate:>6}: {median:.2f}{star}"
+                shown += f" {rate:>6}: {by_seed.mean(1).median():.2f}{star}"
             print(shown.rstrip())
