@@ -148,14 +148,13 @@ machine: .venv/ready
 	elif ! $(BIN)/python tools/machine.py browser; then \
 	  $(BIN)/playwright install --only-shell chromium; fi
 
-# ONLY may also name slow tests.
 test: needs book machine ## library, chapters and the book in a browser; six minutes on two cores (ONLY="tests/x.py chapters/y.ipynb")
 	@$(BEGIN); \
 	$(if $(TESTS),echo '== tests'; $(if $(ONLY),,SHAPE_CHECKS=off) $(PYTEST) $(if $(ONLY),,-m 'not slow') $(TESTS) || status=1;) \
 	$(if $(NOTEBOOKS),echo '== notebooks: every output as stored'; $(NBVAL) $(NOTEBOOKS) || status=1;) \
 	$(END)
 
-# Further tests that a change may break; tests/conftest.py has the rule.
+# Further tests that a change may break; tests/conftest.py has the rule. ONLY of `make test` may name slow tests too.
 test-all: needs book machine ## what else a change may break: accessibility, stored models, shapes, each changed widget
 	@$(BEGIN); \
 	echo '== slow tests'; $(PYTEST) -m 'slow and not weekly' tests || status=1; \

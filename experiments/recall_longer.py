@@ -6,6 +6,7 @@ They are trained on the same data, the simple network at the best rate of `recal
 from dataclasses import replace
 
 from common import one_rate
+from recall import BOUNDS as BOUNDS
 from recall import STEPS, GatedReader, RecurrentReader, arm
 
 LONG = 4 * STEPS

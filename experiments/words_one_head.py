@@ -1,9 +1,9 @@
 """A model on real words with one head, once more: a smaller learning rate and three times the steps.
 
-In the experiment `words` some runs with one head get stuck. This experiment gives one head a fairer chance,
-with a linear read-out and with an MLP.
+In `words` some runs with one head get stuck. This gives one head a fairer chance, with either read-out.
 """
 
+from words import BOUNDS as BOUNDS
 from words import LONG, arm
 
 RATE = 1e-3

@@ -7,6 +7,7 @@ learning rates, and one head again for three and ten times the steps.
 from functools import partial
 
 from common import Arm, heads
+from words import BOUNDS as BOUNDS
 from words import LONG, STEPS, FillIn, batch, measure
 
 RATES, LONGEST = (1e-3, 3e-3, 1e-2), 15_000
