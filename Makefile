@@ -96,7 +96,6 @@ zip: book ## the whole book as it is, to be opened from disk, in _build/
 	@ln -sfn html _build/$(ALONG)
 	cd _build && rm -f $(ALONG).zip && '$(CURDIR)'/$(BIN)/python -m zipfile -c $(ALONG).zip $(ALONG)
 
-# The book's figures, widgets and questions for lectures.
 slides: needs book machine ## make slides of the chapters, HTML and PDF, in _build/slides
 	$(BIN)/python tools/slides.py $(BOOK) _build/slides
 

@@ -2,6 +2,7 @@
 
 A Llama is trained on passages of the book alone. Its controls are n-gram models of the same tokens, whose
 constant is chosen on the validation part.
+
 A GPT-2 learns from passages and from rows of random tokens that repeat with an unknown period: from its
 second period on, such a row can be predicted by induction only. Its controls are one layer instead of two,
 and the passages alone. Nothing is measured on a section that training or a choice has seen.

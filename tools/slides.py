@@ -7,14 +7,12 @@ chapter is a column of slides, as reveal.js calls it. What is on them stands in 
 """
 
 import base64
-import os
 import sys
 from pathlib import Path
 
 import yaml
 from bs4 import BeautifulSoup
-from machine import browser as find_browser
-from playwright.sync_api import sync_playwright
+from paper import open_browser
 from set_repository import book_address, read_address
 
 HERE = Path(__file__).resolve().parent
@@ -109,11 +107,8 @@ def main(book, folder):
     folder.mkdir(parents=True, exist_ok=True)
     page = folder.resolve() / "slides.html"
     page.write_text(whole(book), encoding="utf-8")
-    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        launch = playwright.chromium.launch
-        with launch(executable_path=find_browser(), args=sandbox) as chromium:
-            print_slides(chromium, page, page.with_suffix(".pdf"))
+    with open_browser() as chromium:
+        print_slides(chromium, page, page.with_suffix(".pdf"))
     print(f"The slides are {folder}/slides.html and {folder}/slides.pdf.")
 
 

@@ -31,8 +31,9 @@ class Progress(CourseWidget):
     """The questions that may come back."""
 
     def __init__(self, cards: list[dict[str, str]] | None = None) -> None:
-        check_type("cards", cards or [], list)
-        self.set_trait("_cards", cards or [])
+        cards = [] if cards is None else cards
+        check_type("cards", cards, list)
+        self.set_trait("_cards", cards)
         super().__init__()
 
     def fallback_html(self) -> str:

@@ -30,13 +30,9 @@ TWO = f"""<p id="end">The end. <mjx-container><mjx-math>x</mjx-math><mjx-assisti
 xmlns="http://www.w3.org/1998/Math/MathML"><mi>x</mi></math></mjx-assistive-mml></mjx-container></p>
 {2 * '<svg viewBox="0 0 9 9"><marker id="tip"/><path d="M0 0h9" marker-end="url(#tip)"/></svg>'}"""
 LEFT = (
-    "Open in Colab",
-    "Write it here",
-    "Try it",
-    "Show solution",
-    "Show source",
-    "Copy to clipboard",
-    "Not yet: nothing",
+    "Open in Colab|Write it here|Try it|Show solution|Show source|Copy to clipboard|Not yet: nothing".split(
+        "|"
+    )
 )
 
 

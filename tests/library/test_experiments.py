@@ -373,7 +373,9 @@ def test_an_arm_with_one_rate_says_what_it_compares():
     excused = {name for name in experiment_names() if "one_rate" in (FOLDER / f"{name}.py").read_text()}
     assert excused <= OLD
     for name in experiment_names():
-        COMMON.check_comparison(load_script(name).ARMS)
+        module = load_script(name)
+        COMMON.check_comparison(module.ARMS)
+        assert isinstance(module.BOUNDS, dict), name  # what `make experiments` stores with the arms
 
 
 # what is missing or damaged

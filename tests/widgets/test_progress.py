@@ -146,5 +146,6 @@ def test_answers_in_a_full_storage_can_still_be_exported_and_removed(reader, tmp
 def test_python_knows_its_name_and_its_stand_in():
     assert repr(Progress()) == "Progress()"
     assert "Nothing leaves your machine." in Progress()._repr_mimebundle_()[0]["text/html"]
-    with pytest.raises(TypeError):
-        Progress("chapter-1")
+    for wrong in ("chapter-1", "", 0):
+        with pytest.raises(TypeError, match="cards must be a list"):
+            Progress(wrong)
