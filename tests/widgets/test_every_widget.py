@@ -14,6 +14,7 @@ import pytest
 import torch
 import widget_looks
 from playwright.sync_api import expect
+from stills import at_rest
 from widget_page import (
     ByHand,
     assert_gives,
@@ -783,6 +784,7 @@ def in_states(host):
     """The state in which a widget opens, and the one after every control was used."""
     yield "as it opens"
     use_controls(host, 0.4)
+    at_rest(lambda: host.page.wait_for_timeout(1_500) or host.inner_html())  # what plays has ended
     yield "after every control was used"
 
 
