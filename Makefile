@@ -147,7 +147,7 @@ machine: .venv/ready
 	elif ! $(BIN)/python tools/machine.py browser; then \
 	  $(BIN)/playwright install --only-shell chromium; fi
 
-test: needs book machine ## library, chapters and the book in a browser; six minutes on two cores (ONLY="tests/x.py chapters/y.ipynb")
+test: needs book machine ## library, chapters and the book in a browser; seven minutes on two cores (ONLY="tests/x.py chapters/y.ipynb")
 	@$(BEGIN); \
 	$(if $(TESTS),echo '== tests'; $(if $(ONLY),,SHAPE_CHECKS=off) $(PYTEST) $(if $(ONLY),,-m 'not slow') $(TESTS) || status=1;) \
 	$(if $(NOTEBOOKS),echo '== notebooks: every output as stored'; $(NBVAL) $(NOTEBOOKS) || status=1;) \
