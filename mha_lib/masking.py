@@ -118,12 +118,21 @@ def sliding_window_mask(
 ) -> Bool[Tensor, "*batch {q_len} _"]:
     """Mask that lets each query see the keys near its own position (Beltagy et al., 2020, §3.1).
 
-    A query at position p sees the keys at p - left .. p + right; None stands for all on that side. Lengths,
-    `device` and the result are as in `causal_mask`, which is the window with left=None and right=0. A causal
-    window of w tokens that includes the token itself (Jiang et al., 2023) has left=w - 1.
+    A query at position p sees the keys at p - left .. p + right. Queries and keys end together, as in
+    `causal_mask`, which is the window with left=None and right=0. A causal window of w tokens that includes
+    the token itself (Jiang et al., 2023) has left=w - 1.
 
-    Where samples of different lengths share a cache, `positions` of queries and keys are integers
-    (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`; the mask is then (batch, q_len, k_len).
+    Args:
+        q_len: number of queries.
+        k_len: number of keys; default `q_len`.
+        left: how many keys before its own position a query sees; None for all.
+        right: how many keys after its own position a query sees; None for all.
+        positions: integers (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`: positions of
+            queries and keys where samples of different lengths share a cache.
+        device: where the mask is created.
+
+    Returns:
+        Bool mask, True = may attend, (q_len, k_len), or (batch, q_len, k_len) with `positions`.
 
     Raises:
         TypeError: a length or a side of the window is not an int, or a position is not an integer tensor.

@@ -94,9 +94,15 @@ def t5_buckets(
     n - 1. The formula is evaluated in integers, so rounding cannot move a distance to a neighbouring bucket.
     The buckets, int64 in 0..num_buckets - 1, are (q_len, k_len), or (batch, q_len, k_len) with `positions`.
 
-    If `bidirectional`, half of the `num_buckets` are for keys at or before the query, half for keys after it;
-    otherwise, all are for the former, and every later key falls into bucket 0. The last bucket contains all
-    distances from `max_distance` on, and some shorter ones. The rest is as in `sliding_window_mask`.
+    Args:
+        q_len: number of queries.
+        k_len: number of keys; default `q_len`. Queries and keys end together, as in `causal_mask`.
+        num_buckets: number of buckets; even if bidirectional.
+        max_distance: the last bucket contains all distances from this one on, and some shorter ones.
+        bidirectional: use half of the buckets for keys at or before the query, half for keys after it.
+            Otherwise, all are for keys at or before the query, and every key after it falls into bucket 0.
+        positions: as in `sliding_window_mask`.
+        device: where the buckets are created; with `positions`, they are created on the device of these.
 
     Raises:
         TypeError: a size is not an int, `bidirectional` not a bool, or a position not an integer tensor.

@@ -24,7 +24,7 @@ AREAS = {
         748,
         ["tools/paper*", "tools/slides*", "_ext/as_markdown.py", "_ext/feedback.py"],
     ),
-    "layers and models": (7_302, 7_000, ["mha_lib/*.py"]),
+    "layers and models": (7_317, 7_000, ["mha_lib/*.py"]),
     "exercises": (6_020, 6_000, ["mha_course/exercises/*"]),
     "widgets, Python": (6_572, 6_572, ["mha_course/widgets/*.py"]),
     "widgets, JavaScript and styles": (20_001, 20_001, ["mha_course/widgets/js/*"]),
