@@ -133,8 +133,8 @@ def head_by_hand(weights: Tensor, words: Sequence[str]) -> Any:
         seen = [line[: i + 1] for i, line in enumerate(head)]
         parts = [text(154, 14, title, weight="bold"), matrix(58, 22, seen, 16)]
         for i, word in enumerate(words):
-            parts.append(text(53, 34 + 16 * i, word, "end", 11, QUERY))
-            parts.append(turned(70 + 16 * i, 219 + 2.9 * len(word), word, KEY, 11))
+            parts.append(text(53, 34 + 16 * i, word, "end", 11))
+            parts.append(turned(70 + 16 * i, 219 + 2.9 * len(word), word, size=11))
         alt = f"Causal weights, {title}: {where} is bright."
         drawn.append(svg(254, 266, alt, *parts, most=270))
     return row(
