@@ -1,19 +1,20 @@
 """Induction: letters that repeat with an unknown period. What do one and two layers of attention reach?
 
-Controls for one layer: as many parameters as two, two heads, four times the steps. A bag's ceiling is exact.
+Controls for one layer: as many parameters as two, two heads, and ten times the steps with one head and with
+eight. A bag's ceiling is exact.
 """
 
 from functools import partial
 
 import torch
-from common import Arm, one_rate
+from common import Arm
 from torch import nn
 
 from mha_course.training import predict
 from mha_lib import LearnedPositionalEncoding, MultiHeadAttention
 
-STEPS, SHORT, LONG = 2000, 300, 8000
-LR, BATCH = 2e-2, 32
+STEPS, SHORT, LONG = 2000, 300, 20_000
+RATES, BATCH = (7e-3, 2e-2, 6e-2), 32
 ALPHABET, LENGTH, PERIODS = 16, 24, (6, 12)
 
 
@@ -62,7 +63,7 @@ def measure(models):
 
 def arm(num_layers, num_heads=1, width=32, steps=STEPS, keep=0):
     make_model = partial(AttentionOnly, num_layers, num_heads, width)
-    return Arm(make_model, batch, measure, steps=steps, **one_rate(LR), keep=keep)
+    return Arm(make_model, batch, measure, steps=steps, rates=RATES, keep=keep)
 
 
 ARMS = {
@@ -73,6 +74,7 @@ ARMS = {
     f"2 layers, {SHORT} steps": arm(2, steps=SHORT),
     "2 layers": arm(2, keep=2),
     f"1 layer, {LONG} steps": arm(1, steps=LONG),
+    f"1 layer, 8 heads, {LONG} steps": arm(1, num_heads=8, steps=LONG),
 }
 
 
