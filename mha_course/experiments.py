@@ -120,7 +120,7 @@ class Experiment:
             ValueError: the experiment has no such arm, or stored no such model of it.
 
         Example:
-            >>> load_experiment("words").model("4 heads, lr 0.01", seed=4).attention.num_heads
+            >>> load_experiment("words").model("4 heads", seed=4).attention.num_heads
             4
         """
         state = self.state(arm, seed)

@@ -141,7 +141,7 @@ def sentence_results(
         range(len(settings)), [name.replace("\n", " ") for name in settings]
     )
     axis.invert_yaxis()
-    axis.set_xlabel("all four answers right\n(1,500 steps unless stated otherwise)")
+    axis.set_xlabel("all four answers right")
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
 
@@ -314,33 +314,23 @@ def roles_table(title: str, roles: Iterable[str], rows: Tensor) -> None:
         print(f"  head {head}          ", *(f"{number:9.2f}" for number in row))
 
 
-def of_sentences(
-    sentences: Experiment, one_head: Experiment
-) -> dict[str, dict[str, Tensor]]:
-    """Share of sentences with all four answers right, by learning rate and kind of model."""
-    right = "all four right"
-    arms = {
-        "4 heads": "4 heads, lr {}",
-        "2 heads": "2 heads, lr {}",
-        "1 head": "1 head, lr {}",
-        "1 head,\ntwo matrices": "1 head, two matrices, lr {}",
-        "1 head,\nMLP": "1 head, MLP, lr {}",
+def of_sentences(sentences: Experiment) -> dict[str, dict[str, Tensor]]:
+    """Share of sentences with all four answers right, by steps and kind of model."""
+    one = "1 head"
+    names = {
+        1500: ["4 heads", "2 heads", one, f"{one}, two matrices", f"{one}, MLP"],
+        4500: [one, f"{one}, MLP"],
+        15_000: [one],
     }
-    found = {
-        f"learning rate {lr}": {
-            name: sentences.results(arm.format(lr), right) for name, arm in arms.items()
+    return {
+        f"{steps:,} steps": {
+            name.replace(", ", ",\n"): sentences.results(
+                name if steps == 1500 else f"{name}, {steps} steps", "all four right"
+            )
+            for name in arms
         }
-        for lr in (0.01, 0.003)
+        for steps, arms in names.items()
     }
-    linear, mlp = "1 head,\n4,500 steps", "1 head, MLP,\n4,500 steps"
-    found["learning rate 0.003"][linear] = sentences.results(
-        "1 head, 4500 steps", right
-    )
-    found["learning rate 0.001"] = {
-        linear: one_head.results("1 head, lr 0.001", right),
-        mlp: one_head.results("1 head, MLP, lr 0.001", right),
-    }
-    return found
 
 
 def best_linear(found: Mapping[str, Mapping[str, Tensor]]) -> float:
@@ -400,12 +390,13 @@ RATES = ("0.001", "0.003", "0.01")
 
 
 def arrivals(runs: Experiment) -> None:
-    """Print for each arm and learning rate how many of its seeds answer nearly every sentence."""
+    """Print for each rate how many seeds answer nearly every sentence, with four heads and with one."""
     print(
         f"{'more than 0.99 right, of 5 seeds':34} rate"
         + "".join(f"{r:>7}" for r in RATES)
     )
-    for name, arm in runs.arms.items():
-        found = [arm["rates"][rate]["all four right"] for rate in RATES]
+    for name in ("4 heads", "1 head", "1 head, 4500 steps", "1 head, 15000 steps"):
+        found = [runs.arms[name]["rates"][rate]["all four right"] for rate in RATES]
         counts = [sum(share > 0.99 for share in shares) for shares in found]
-        print(f"{name:39}" + "".join(f"{count:7}" for count in counts))
+        label = f"{name.split(',')[0]}, {runs.arms[name]['steps']} steps"
+        print(f"{label:39}" + "".join(f"{count:7}" for count in counts))

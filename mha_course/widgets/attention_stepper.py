@@ -28,7 +28,7 @@ SENTENCES = {
 }
 """The first sentence for each kind of vectors."""
 
-TRAINED = ("words", "4 heads, lr 0.01", 4)
+TRAINED = ("words", "4 heads", 4)
 """The stored model: name of the experiment, arm and seed."""
 
 VECTORS = {"sailors": [1, 0, 2, 0], "were": [0, 1, 1, 0], "happy": [1, 1, 0, 1]}

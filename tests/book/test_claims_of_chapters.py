@@ -254,7 +254,7 @@ def test_stretched_without_training(stretched):
 
 
 def test_the_sentence_with_a_blank():
-    runs, arm = load_experiment("words"), "4 heads, lr 0.01"
+    runs, arm = load_experiment("words"), "4 heads"
     assert runs.results(arm, "all four right")[4] > 0.98
     # Head 1 is dispensable; and each model has one head without which it loses the neighbour.
     ablated = runs.results(arm, "each right without one head")

@@ -54,7 +54,7 @@ def by_loops(x, matrices, query, is_causal):
 
 def state():
     """The stored model of the sentences."""
-    return load_experiment("words").state("4 heads, lr 0.01", seed=4)
+    return load_experiment("words").state("4 heads", seed=4)
 
 
 def trained_inputs(words, head):
@@ -355,7 +355,7 @@ def test_trained_steps_of_every_head(opened):
         assert_shows_numbers(host, stepper)
     assert_copied_code_gives(host, stepper)
     code = copied_code(host)
-    assert 'load_experiment("words").state("4 heads, lr 0.01", seed=4)' in code
+    assert 'load_experiment("words").state("4 heads", seed=4)' in code
     assert max(map(len, code.splitlines())) < 110
     host.get_by_text("Causal mask").click()
     stepper.is_causal = True

@@ -15,7 +15,7 @@ from mha_course.plots import HEADS
 from mha_course.widgets import HeadsMeet
 from mha_lib import LearnedPositionalEncoding, MultiHeadAttention, RotaryPositionalEncoding, cosine_score
 
-STORED = ("words", "4 heads, lr 0.01", 4)
+STORED = ("words", "4 heads", 4)
 WORDS = ("", "we", "you", "like", "see", "hot", "cold", "tea", "milk", "today", "here")
 
 # Number of heads, width of a head, longest sentence, bias, residual. Every other size is another prime.
@@ -512,7 +512,7 @@ def test_the_program_loads_the_weights_by_name(show, trained, held_out):
     meet = chapter_meet(trained, held_out, gates=[1, 0, 1, 1], query=6)
     host = show(meet)
     code = copied_code(host)
-    assert 'load_experiment("words").state("4 heads, lr 0.01", seed=4)' in code
+    assert 'load_experiment("words").state("4 heads", seed=4)' in code
     assert len(code) < 3000, "short enough to be read"
     variables = run_copied_code(host)
     for name, expected in meet.numbers().items():
