@@ -105,7 +105,7 @@ ARMS[f"1 head, {LONG} steps"] = arm(1, RATES[0], steps=LONG)
 BOUNDS = {
     "guessing": 1 / 2 / 16 / 16 / 8,
     # A bag of words determines owner and place by their kind of word, but not which of the two other people
-    # is the subject: one guess of the neighbour in two is right, and the verb follows.
+    # is the subject: half of the guesses at the neighbour are right, and the verb depends on them.
     "bag of words, all four": 1 / 2,
     "bag of words, each": [3 / 4, 1, 1 / 2, 1],
 }

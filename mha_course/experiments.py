@@ -246,7 +246,7 @@ def load_script(script: Path | str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(script.parent))
-    sys.modules[spec.name] = module  # its data classes look for it here
+    sys.modules[spec.name] = module  # its dataclasses look it up here
     try:
         spec.loader.exec_module(module)
     finally:

@@ -3,9 +3,9 @@
     python -m mha_course.grade [--json] [--assignment NOTEBOOK] [--seconds 600] SUBMISSION ...
 
 The exercises of a submission are its calls of checkers, such as `check_head(MyHead)`, or those of the
-notebook that was handed out. Each submission runs in a process and a folder of its own, and an exercise is
-judged as soon as the cell with its check has run. A cell that fails does not stop the next ones. For code
-elsewhere, submit an `adapters.py` that lies beside it; its statements run as cells do:
+notebook that was handed out. Each submission runs in its own process and folder, and an exercise is
+judged as soon as the cell with its check has run. Cells after one that fails still run. For code
+elsewhere, submit an `adapters.py` beside it, whose statements run as cells do:
 
     from mha_course.exercises import check_attention, check_multi_head
     from my_package.layers import Attention, attend
@@ -14,8 +14,8 @@ elsewhere, submit an `adapters.py` that lies beside it; its statements run as ce
 
 With --json, each line is the results.json of a submission as Gradescope reads and Otter writes it (nbgrader
 has no such file: its grades are in a database). The exit status is 0 if all submissions were graded, whatever
-their grades, 1 if somebody must look at one of them, and 2 for wrong arguments. Python refuses a submission
-the network, other programs and files outside its folder. That is a guard against accidents: grade what you do
+their grades, 1 if somebody must look at one of them, and 2 for wrong arguments. A submission cannot use
+the network, other programs, or files outside its folder. This only prevents accidents, so grade what you do
 not trust in a container.
 """
 
@@ -52,7 +52,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 @dataclass
 class Grade:
-    """A graded submission: call of a checker -> (state, why), and a sentence for each trouble.
+    """A graded submission: call of a checker -> (state, why), and a sentence for each problem.
 
     The state is "right", "wrong" or "missing".
 
@@ -68,7 +68,7 @@ class Grade:
     troubles: list[str] = field(default_factory=list)
 
     def as_text(self) -> str:
-        """Return a line for the submission, for each exercise and for each trouble."""
+        """Return a line for the submission, for each exercise and for each problem."""
         states = [state for state, _ in self.results.values()]
         lines = [f"{self.path}: {states.count('right')} of {len(states)} right"]
         for name, (state, why) in self.results.items():
@@ -88,7 +88,7 @@ class Grade:
 
 
 def grade(path: Path, *, assignment: Path | None = None, seconds: float = 600) -> Grade:
-    """Run a notebook or an `adapters.py`, and judge the exercises that it, or the assignment, has.
+    """Run a notebook or an `adapters.py`, and judge its exercises or those of the assignment.
 
     Raises:
         TypeError: `path` or `assignment` is not a Path.
@@ -111,7 +111,7 @@ def grade(path: Path, *, assignment: Path | None = None, seconds: float = 600) -
     except ValueError as error:
         found.troubles.append(str(error))
     checks = list(_checks_in(cells))
-    if assignment:  # what lost its check is checked at the end
+    if assignment:  # exercises whose check was deleted are checked at the end
         called = {call for _, call in checks}
         checks += [(len(cells), call) for call in asked if call not in called]
     judged = _run_alone(found, cells, checks, seconds) if cells and checks else {}
@@ -136,7 +136,7 @@ def _cells(path: Path) -> list[str]:
 
 
 def _checks_in(cells: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The calls of checkers, with their cells. What is asserted is the page's own solution."""
+    """The calls of checkers, with their cells. A checker inside an assert checks the page's own solution."""
     for number, source in enumerate(cells):
         plain = re.sub(r"\A%%.*\n", "", source)  # without `%%time`
         for statement in own._parsed(TransformerManager().transform_cell(plain)).body:
@@ -156,7 +156,7 @@ def _checker(node: Any) -> str:
 def _run_alone(
     found: Grade, cells: list[str], checks: list[tuple[int, str]], seconds: float
 ) -> dict[str, tuple[str, str]]:
-    """How each check ended in a process of its own; what else happened is a trouble."""
+    """The result of each check, in a separate process; anything else that went wrong is a problem."""
     job = json.dumps([str(found.path.resolve().parent), cells, checks])
     program = "from mha_course import grade; grade._work()"
     settings = {"MPLBACKEND": "agg", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -213,7 +213,7 @@ def _work() -> None:
 def _judged(
     shell: InteractiveShell, call: str, failed: dict[str, str]
 ) -> tuple[str, str]:
-    """How an exercise stands, and why."""
+    """The state of an exercise, and why."""
     node: Any = ast.parse(call, mode="eval").body
     try:
         answer, *more = (shell.ev(ast.unparse(one)) for one in node.args)
@@ -238,7 +238,7 @@ def _said(error: BaseException) -> str:
 
 
 def _guard(folder: str, tell: Callable[..., None]) -> Callable[..., None]:
-    """A hook that refuses what would have an effect outside a folder."""
+    """A hook that blocks anything with an effect outside a folder."""
 
     def refuse(what: str) -> None:
         tell("refused", what)
@@ -253,7 +253,7 @@ def _guard(folder: str, tell: Callable[..., None]) -> Callable[..., None]:
         if not opens and event not in _CHANGES:
             return
         for path in arguments[:1] if opens else arguments:
-            if not isinstance(path, int):  # a descriptor, which was opened before
+            if not isinstance(path, int):  # a descriptor, checked when it was opened
                 place = os.path.realpath(os.fsdecode(path))
                 inside = os.path.commonpath([place, folder]) == folder
                 if not inside and place != os.devnull:

@@ -18,5 +18,5 @@ def slow(*values):
     return pytest.param(*values, marks=SLOW)
 
 
-# For what takes seconds on each path: with weights, the same operations are traced as in any other function.
+# For tests that take seconds on each path; with weights, the traced operations are as in any other function.
 FUSED_FIRST = pytest.mark.parametrize("need_weights", [slow(True), False], ids=["readable", "fused"])

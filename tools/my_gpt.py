@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
-# `tools/built.py` writes the pieces themselves in the place of their import.
+# `tools/built.py` replaces this import with the pieces themselves.
 from mha_course.built import MyGPT, my_loss, my_write, train_gpt
 
-WIDTH, HEADS, LAYERS, LENGTH = 64, 4, 2, 64  # larger ones learn more, and more slowly
+WIDTH, HEADS, LAYERS, LENGTH = 64, 4, 2, 64  # larger ones learn more, but more slowly
 
 parser = argparse.ArgumentParser(description="Train a small GPT, and let it write.")
 parser.add_argument("file", help="any text in UTF-8")

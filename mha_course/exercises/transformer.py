@@ -52,7 +52,7 @@ def _run_block(
 def _block_case(
     sizes: tuple[int, int, int], batch: int, length: int, *, mask: bool = False
 ) -> Callable[[Generator], tuple[Any, ...]]:
-    """A case of `_run_block`. The norms scale and shift: none of them can be left out or exchanged."""
+    """A case of `_run_block`. The norms scale and shift, so none of them can be left out or swapped."""
 
     def case(g: Generator) -> tuple[Any, ...]:
         block = EncoderBlock(*sizes, norm_first=False, bias=True)
@@ -160,7 +160,7 @@ check_tied = exercise(
 
 
 def _toy_model(table: Tensor, places: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """A model whose next symbol depends on the last one, on the place, and on the source's first token."""
+    """A model whose next symbol depends on the last one, on the position, and on the source's first token."""
 
     def model(source: Tensor, target: Tensor) -> Tensor:
         start = table[source[:, 0] % len(table)].unsqueeze(1)
@@ -201,7 +201,7 @@ def _beam_case(
     # The model can go two symbols further, so that a loop that is too long does not fail inside the model.
     def case(g: Generator) -> tuple[Any, ...]:
         table, places = 0.6 * randn(g, symbols, symbols), randn(g, steps + 2, symbols)
-        table[:, START] -= 5  # a model hardly ever begins anew
+        table[:, START] -= 5  # models rarely start again
         table[:, END] += 0.5
         return table, places, torch.tensor([[symbols - 1, 2]]), beam_size, steps
 

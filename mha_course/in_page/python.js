@@ -2,10 +2,10 @@
 
 import { work } from "./worker.js";
 
-/** Milliseconds after which code is taken to run without end. */
+/** Milliseconds after which code counts as an endless loop. */
 const PATIENCE = 5000;
 
-/** What went wrong in a sentence for the reader. */
+/** A sentence for the reader on what went wrong. */
 export class PythonError extends Error {}
 
 /**
@@ -18,7 +18,7 @@ export function createPython(load) {
   let started = null;
   /** What the first worker has compiled. @type {WebAssembly.Module | undefined} */
   let compiled;
-  /** The request before, because the worker answers one at a time. @type {Promise<unknown>} */
+  /** The previous request, because the worker answers one at a time. @type {Promise<unknown>} */
   let before = Promise.resolve();
 
   const end = () => {
@@ -46,7 +46,7 @@ export function createPython(load) {
       to.postMessage(message);
     });
 
-  /** Starts Python, unless it is there. */
+  /** Starts Python unless it is running. */
   const start = () => {
     started ??= load().then(async (parts) => {
       const url = URL.createObjectURL(new Blob([`(${work})(self)`], { type: "text/javascript" }));

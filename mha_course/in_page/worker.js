@@ -1,4 +1,4 @@
-// Python beside the page: this function runs in a worker, alone, so it uses nothing from outside.
+// Python in a worker: only this function runs there, so it uses nothing from outside.
 //
 // The worker is a classic one made from a blob, because a page opened from disk may start no other. For the same
 // reason it fetches nothing: Pyodide's files come with the first message, and `fetch` only hands them over.
@@ -23,7 +23,7 @@ export function work(scope) {
   /** @param {ArrayBuffer} bytes */
   const importModule = (bytes) => import(URL.createObjectURL(new Blob([bytes], { type: "text/javascript" })));
 
-  /** What a reader's code could use to leave the worker goes, before it runs. */
+  /** Removes what a reader's code could use to leave the worker, before the code runs. */
   const close = () => {
     const ways = "fetch XMLHttpRequest WebSocket EventSource importScripts Worker indexedDB caches BroadcastChannel";
     for (const name of ways.split(" ")) scope[name] = undefined;
@@ -39,7 +39,7 @@ export function work(scope) {
     };
   };
 
-  /** Compiles Python's code, or takes what another worker has compiled. @param {WebAssembly.Module} [compiled] */
+  /** Compiles Python's code, or takes what a previous worker has compiled. @param {WebAssembly.Module} [compiled] */
   const compileOnce = (compiled) => {
     scope.WebAssembly.instantiateStreaming = async (/** @type {Promise<Response>} */ source, /** @type {any} */ imports) => {
       const module = compiled ?? (await WebAssembly.compileStreaming(source));

@@ -13,8 +13,8 @@ from mha_lib._checks import check_type
 class Progress(CourseWidget):
     """Counts, exports and removes the answers that the reader's browser stores, and links to due questions.
 
-    The answers are those to all widgets with a `name`, on all pages of the course. A deck for Anki holds the
-    answered questions. Nothing is sent. If the browser cannot store anything, the widget says so.
+    The answers are those to all widgets with a `name`, on all pages of the course. A deck for Anki contains
+    the answered questions. Nothing is sent. If the browser cannot store anything, the widget says so.
 
     Args:
         cards: the questions that may come back, as `mha_course.questions.cards` returns them; default none.

@@ -74,7 +74,7 @@ def solution(place):
     own = re.search(r"^assert check_\w+\((\w+)", texts[-1], re.MULTILINE)
     own = own[1] if own else asked
     text = extension.lines_above([*texts, own])
-    # The page has no library, but what the reader has built of it.
+    # The page does not have the library, only what the reader has built.
     text = text.replace("from mha_lib import dot_product_attention", OWN_ATTENTION)
     return text if asked == own else f"{text}\n{asked} = {own}"
 
@@ -348,11 +348,11 @@ def test_a_draft_is_kept_and_reset_asks_first(visit):
     kept = writer.page.evaluate("() => JSON.parse(localStorage['mha-course/write-here/my_masked_softmax'])")
     assert kept == {"draft": "a draft"}
     writer.page.reload()
-    # A page that loads in the same instant may be given what was stored a moment before.
+    # A page that loads at the same moment may read what was stored just before.
     writer.page.wait_for_function("() => localStorage['mha-course/write-here/my_masked_softmax']")
     expect(writer.open().code).to_have_text("a draft")
     writer.box.get_by_role("button", name="Reset …").click()
-    writer.page.keyboard.press("Enter")  # the focus is on the harmless answer
+    writer.page.keyboard.press("Enter")  # the focus is on the button that changes nothing
     expect(writer.code).to_have_text("a draft")
     writer.box.get_by_role("button", name="Reset …").click()
     writer.box.get_by_role("button", name="Reset", exact=True).click()

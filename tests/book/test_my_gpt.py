@@ -16,7 +16,7 @@ from mha_course.widgets.writer import _check_model
 from mha_lib import generate
 
 TEXT = "the old baker's sailors near the teacher are happy in the station. " * 30
-# As on a machine that has torch, and none of the packages of the course.
+# As on a machine that has torch but neither of the course's packages.
 ALONE = """import runpy, sys
 sys.modules |= dict.fromkeys(["mha_lib", "mha_course", "numpy"])
 runpy.run_path(sys.argv.pop(1))"""
@@ -36,7 +36,7 @@ def test_the_readers_model_is_gpt_2(sizes):
     library = _check_model(model)
     tokens, new = torch.randint(sizes[0], (3, sizes[-1])), sizes[-1] - 2
     torch.testing.assert_close(model(tokens), library(tokens)[1])
-    # With one seed both draw the same text, from the same probabilities.
+    # With the same seed, both draw the same text from the same probabilities.
     for options in ({"top_k": 1}, {"temperature": 0.7}, {"temperature": 2.0, "top_k": 3}):
         drawn = {"temperature": 1.0, "generator": torch.Generator().manual_seed(5)}
         theirs = generate(library, tokens[:1, :2], max_new=new, **drawn | options)[0][0, 0]

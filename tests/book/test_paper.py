@@ -184,7 +184,7 @@ def test_the_whole_book_is_whole_in_both(book, tmp_path):
     assert list(faults(tmp_path / "book.pdf", book)) == []
 
 
-# What reaches beyond the sheet or is scrolled, and what wants to be pressed: both are lost on paper.
+# What overflows the sheet or scrolls, and what must be clicked: both are lost on paper.
 TRIED_AND_GONE = """() => [...document.querySelectorAll(
     ".cell:has(> .write-here-button:not([data-check])) + .cell > .cell_output")]
     .filter(output => !output.checkVisibility()).map(output => output.textContent)"""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-# Three styles. An edit exchanges lines of one of them.
+# Three styles. An edit replaces lines of one of them.
 
 AT_ONCE = """
 import torch
@@ -427,7 +427,7 @@ class WithTorch(nn.Module):
         output, weights = self.inner(query, key, value, attn_mask=mask, **heads)
         if mask is None:
             return output, weights
-        # A query that sees nothing: zeros from each head, so only the bias of the output projection is left.
+        # If a query sees nothing, each head returns zeros, so only the bias of the output projection is left.
         seen_by_all = seen[:, 0]
         return torch.where(seen_by_all, output, self.inner.out_proj.bias), weights * seen
 
@@ -498,7 +498,7 @@ RIGHT_LAYERS = {
     "a packed matrix": (Packed, {"adapter": of_the_packed, "own_widths": False}),
     "torch's layer": (WithTorch, {"adapter": of_torch}),
     "NumPy": (InNumpy, {"adapter": of_numpy, "gradients": False}),
-    # Head i owns the columns i, i + num_heads, …; the adapter says so.
+    # Head i owns the columns i, i + num_heads, …, as the adapter states.
     "columns dealt out to the heads": (
         (
             AT_ONCE,

@@ -60,7 +60,7 @@ def t5_bias():
     return made(LENGTH).detach().double()
 
 
-# What spans all queries and keys, and is sliced to those of a chunk.
+# Arguments that span all queries and keys, and are sliced to those of a chunk.
 SPANS = {
     "nothing": {},
     "alibi": {"attn_bias": alibi_bias(HEADS, LENGTH)[None]},

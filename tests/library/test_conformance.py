@@ -216,7 +216,7 @@ def test_torchs_own_layer_returns_nan_for_empty_rows():
     found = said(check(layer))
     assert found["empty rows"] == "a query that sees nothing gets NaN"
     assert "masks" not in found
-    # Where positions come first, and with widths and biases of its own, its numbers are right too.
+    # With positions first, or with separate widths and biases, its numbers are also correct.
     other = nn.MultiheadAttention(33, 3, kdim=17, vdim=19, bias=False)
     assert check(other, tries=["scores", "masks"])
 

@@ -215,9 +215,9 @@ def test_importing_the_library_does_not_import_the_exercises():
     assert printed.stdout.strip() == "False"
 
 
-# Known mistakes of every page, in a reader's own style: the audit sees that each edit of a reference gets its
-# sentence, and only such rows see that the sentence says what the edit does. `reader_layers` holds those of
-# whole layers, and the tests of chapters 2 and 4 and of the masks hold more.
+# Known mistakes of every page, in a reader's own style. The audit checks that each edit of a reference gets a
+# sentence, and only such rows check that the sentence describes the edit. `reader_layers` contains those of
+# whole layers, and the tests of chapters 2 and 4 and of the masks contain more.
 
 
 def cosines_first(num_positions, embed_dim):
@@ -331,7 +331,7 @@ def test_names_of_others_are_found_by_a_mapping(tmp_path):
     edits = [(f"self.{name} = nn", f"self.inner.{name[0]} = nn") for name in names]
     edits += [(f"self.{name}(", f"self.inner.{name[0]}(") for name in names]
     made = ("super().__init__()", "super().__init__()\n        self.inner = nn.Module()")
-    # One of them in a plain list, of which torch knows nothing.
+    # One of them in a plain list, which torch does not register.
     made = (made[0], f"{made[1]}\n        self.several = [None, self.inner]")
     layer = layer_of(tmp_path, AT_ONCE, made, *edits)
     paths = {"q_proj": "inner.q", "k_proj": "several.1.k", "v_proj": "inner.v.weight", "out_proj": "inner.o"}

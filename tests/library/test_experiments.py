@@ -148,7 +148,7 @@ def test_an_unknown_arm_measure_or_seed_is_named(folder):
             call()
 
 
-# what was still learning
+# models that were still learning
 
 
 def curves(kind, *, records=40, noise=0.01):
@@ -361,7 +361,7 @@ def test_held_out_batches_are_new_ones():
     assert chosen.held_out_loss([torch.nn.Linear(1, 1)] * 2).isfinite().all()
 
 
-# These were stored before three rates were required; whoever trains one again takes it off the list.
+# These were stored before three rates were required; remove an entry once it has been trained again.
 OLD = set(
     "beyond bug_zoo dates dates_recurrent induction language_model norms "
     "recall_longer staircase two_pointers words words_one_head".split()
@@ -378,7 +378,7 @@ def test_an_arm_with_one_rate_says_what_it_compares():
         assert isinstance(module.BOUNDS, dict), name  # what `make experiments` stores with the arms
 
 
-# what is missing or damaged
+# missing or damaged files
 
 
 def test_missing_results_are_refused(folder):
@@ -470,7 +470,7 @@ def library(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("old", "new"), [
     ("y_train = curve(x_train) + noise", "y_train = curve(x_train) - noise"),
-    ("torch.sin(2 * x) + 0.5 * x", "torch.sin(2 * x) + 0.6 * x"),  # called by what is imported
+    ("torch.sin(2 * x) + 0.5 * x", "torch.sin(2 * x) + 0.6 * x"),  # called by an imported function
 ])  # fmt: skip
 def test_another_version_of_the_data_is_refused(folder, library, old, new):
     load(folder)
@@ -484,7 +484,7 @@ def test_another_training_loop_is_refused(folder, library):
 
 
 @pytest.mark.parametrize(("file", "old", "new"), [
-    ("data/__init__.py", "tokens.flip(-1)", "tokens.flip(-1).flip(-1)"),  # data of another experiment
+    ("data/__init__.py", "tokens.flip(-1)", "tokens.flip(-1).flip(-1)"),  # data of a different experiment
     ("data/__init__.py", '"not be negative"', '"be positive or 0"'),
     ("training.py", 'check_positive("lr", lr)', 'check_positive("learning rate", lr)'),
     ("training.py", "Train in place with Adam", "Train with Adam, in place"),
@@ -623,7 +623,7 @@ def test_the_bound_of_one_mixture():
     assert 30 < most <= 36
 
 
-# What `make experiments` has stored; a page that loads another experiment is told to run it.
+# Experiments stored by `make experiments`; for any other, the error tells a page to run it.
 STORED = sorted(path.stem for path in STORED_FOLDER.glob("*.json"))
 
 

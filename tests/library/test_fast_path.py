@@ -60,7 +60,7 @@ class Largest(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         tensors = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
-        # What is expanded takes no memory of its own.
+        # An expanded tensor takes no memory of its own.
         sizes = [x.untyped_storage().nbytes() // x.element_size() for x in tensors]
         self.numel = max([self.numel, *sizes])
         return result

@@ -144,7 +144,7 @@ def test_one_that_cannot_be_graded_does_not_stop_the_others(tmp_path, capsys):
         {"name": "check_triangle(my_triangle)", "score": 0, "max_score": 1, "status": "failed",
          "output": "the stub is not filled in", "tags": ["missing"]},
     ]  # fmt: skip
-    # What was judged before the end counts.
+    # Exercises judged before the end count.
     assert [(test["score"], test["output"]) for test in graded[6]["tests"]][1:] == [(0, "it was not reached")]
     assert graded[6]["tests"][0]["score"] == 1
     assert main([str(paths[8])]) == 0

@@ -30,9 +30,9 @@ def load():
 
 ours = load()
 
-# What each letter of a call stands for: x any tensor, n one of numbers, f one of floating-point numbers; y, o
-# and g another one that may broadcast with it, g of its dtype; m a mask for it; i, j indices; the rest are
-# axes, sizes and numbers.
+# What each letter of a call stands for: x is any tensor, n has numbers, f has floating-point numbers; y, o
+# and g are others that broadcast with it, g with its dtype; m is a mask for it; i and j are indices; others
+# are axes, sizes and numbers.
 BY_NUMBER = """
 x + y; x * y; n - o; x / y; n // o; n % o; n ** o; x + s; x * s; n - s; n / s; n // s; n % s; n ** s; s + n
 s * n; s - n; s / n; s // n; s % n; -n; ~b; b & c; b | c; b ^ c; x < y; x <= y; x > y; x >= s; x == y; x != s
@@ -417,7 +417,7 @@ def test_the_cells_of_the_pages_return_the_same(built, call):
     assert difference(results[1], results[0], layout=True) is None
 
 
-# What fails of the exercises' tests with it: the suite -> a word of each test, and what it needs of torch.
+# Tests of exercises that fail with it: the suite -> a word of each test, and what it needs from torch.
 NEEDS_TORCH = {
     "masks": {},
     "pooling": {
@@ -459,7 +459,7 @@ def test_exercises_are_judged_with_it_as_with_torch(suite):
     folders = [FOLDER.parent, ROOT, ROOT / "tests" / "library", ROOT / "tests", ROOT / "tools"]
     path = os.pathsep.join(map(str, folders))
     env = os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    # A model of GPT-2's size on the device meta would take its memory.
+    # Without the device meta, a model of GPT-2's size would take up memory.
     options = ["-rf", "--tb=no", "-p", "in_page_world", "--noconftest", "-k", "not parameters_of_gpt2"]
     command = [sys.executable, "-m", "pytest", *options, f"tests/library/test_exercises_{suite}.py"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)

@@ -65,7 +65,7 @@ def test_causal_mask_is_square_by_default():
 def test_build_mask_is_the_and_of_all(mask, lens, is_causal):
     hide = {"attn_mask": ATTN_MASKS[mask], "valid_lens": VALID_LENS[lens], "is_causal": is_causal}
     before = {name: part.clone() for name, part in hide.items() if isinstance(part, torch.Tensor)}
-    if lens == "one sample" and mask.startswith("b"):  # one length does not go with two samples
+    if lens == "one sample" and mask.startswith("b"):  # one length does not fit two samples
         with pytest.raises(ValueError, match=r"valid_lens must have shape .* got \(1,\)"):
             build_mask(Q_LEN, K_LEN, **hide)
         return

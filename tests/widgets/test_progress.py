@@ -48,7 +48,7 @@ def test_it_counts_at_once_and_again_later(reader, tmp_path, over):
 
 def test_it_hears_of_answers_on_another_page(reader, tmp_path):
     page, _, progress = open_page(reader(), tmp_path)
-    # The browser tells all documents of an address but the one that stores, so a frame stands for a tab.
+    # The browser notifies all documents of an address except the one that stores, so a frame replaces a tab.
     page.evaluate(
         """key => document.body.appendChild(document.createElement("iframe"))
           .contentWindow.localStorage.setItem(key, '{"attempts": [5]}')""",

@@ -1,4 +1,4 @@
-"""New tensors, random draws, and functions of several tensors; torch's documentation says what they do."""
+"""New tensors, random draws, and functions of several tensors; torch's documentation explains them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def randn(*size, generator=None, **how):
 
 
 def _like(make):
-    """Return a function that makes a tensor of the shape, dtype and device of another one."""
+    """Return a function that makes a tensor with the shape, dtype and device of a given one."""
     return lambda input, *args, **how: make(
         input.shape, *args, **{"dtype": input.dtype, "device": input.device, **how}
     )
@@ -135,7 +135,7 @@ def stack(tensors, dim=0):
 
 
 def einsum(equation, *operands):
-    """Multiply along axes that letters name, and add up over those that the result does not name."""
+    """Multiply along axes that letters name, and sum over those that the result does not name."""
     operands = operands[0] if isinstance(operands[0], (list, tuple)) else operands
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms, sizes, most, steps = left.split(","), {}, "", []

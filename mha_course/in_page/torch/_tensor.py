@@ -1,4 +1,4 @@
-"""What is computed with tensors, number by number: arithmetic, reductions, products, sorting."""
+"""Operations on tensors, number by number: arithmetic, reductions, products, sorting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_NUMBERS = {bool: bool_, int: int64, float: float32}
 
 
 class GradMode(ContextDecorator):
-    """Whether torch would record operations: then a parameter must not be changed in place."""
+    """Whether torch would record operations; if so, a parameter must not be changed in place."""
 
     enabled = True
 
@@ -40,7 +40,7 @@ def _type_of(number):
 
 
 def result_type(*inputs):
-    """Return the dtype of a result: tensors with axes count before those without, those before numbers."""
+    """Return the dtype of a result: tensors with axes come first, then those without, then numbers."""
     levels = [[], [], []]
     for one in inputs:
         tensor = isinstance(one, Tensor)
@@ -50,7 +50,7 @@ def result_type(*inputs):
 
 
 def apply(function, *inputs, common=None, result=None, otherwise=None):
-    """Return a function of each number, or of the numbers at the same place after broadcasting.
+    """Return a function of each number, or of the numbers at the same index after broadcasting.
 
     The inputs are converted to the dtype `common`, and what the function returns is stored as `result`.
     `otherwise` is called where the function raises an error of arithmetic.
@@ -133,7 +133,7 @@ def _read(data):
 
 
 class Tensor(Strided):
-    """Numbers of one dtype with a shape. What its methods do, torch's documentation says."""
+    """Numbers of one dtype with a shape. Torch's documentation explains the methods."""
 
     grad, grad_fn, is_leaf, layout = None, None, True, "torch.strided"
     is_cuda = is_sparse = is_nested = False
@@ -190,7 +190,7 @@ class Tensor(Strided):
         return view
 
     def _swap(self, other):
-        """Become what another tensor is, but for the class."""
+        """Take over the contents of a tensor, but not its class."""
         self.__dict__.update(vars(other) | {"requires_grad": self.requires_grad})
         return self
 
@@ -365,7 +365,7 @@ class Tensor(Strided):
         return self._made(values, shape, dtype)
 
     def _rows(self, axes):
-        """Return lists of the numbers at each place of so many first axes."""
+        """Return the list of numbers at each index of the first few axes."""
         numbers, length = self._numbers(), prod(self.shape[axes:])
         return [numbers[i * length : (i + 1) * length] for i in range(prod(self.shape[:axes]))]
 
@@ -444,7 +444,7 @@ class Tensor(Strided):
 
     # ------------------------------------------------------------------ places
     def _around(self, dim, index):
-        """Return integer indices: those of an axis are given, the others count the places of theirs."""
+        """Return integer indices: the given ones for one axis, and for each other axis its own positions."""
         axis, fits = axis_of(dim, self.ndim), index.ndim == self.ndim and index.dtype is int64
         pairs = enumerate(zip(index.shape, self.shape, strict=False))
         fits = fits and all(i == axis or mine <= own for i, (mine, own) in pairs)
@@ -601,7 +601,7 @@ def _whole(function, a, b):
 
 
 def where(condition, input=None, other=None):
-    """Return numbers of one tensor where a condition is True, and of another elsewhere."""
+    """Return numbers of one tensor where a condition is True, and of a second one elsewhere."""
     if input is None:
         return condition.nonzero(as_tuple=True)
     need(condition.dtype.kind == BOOL, f"a bool condition is needed, got {condition.dtype}")
@@ -732,7 +732,7 @@ def _in_place(name):
 
 
 def _operator(name, method, swapped=False):
-    """Let an operator of Python call a method; what is no number is left to the other side."""
+    """Let an operator of Python call a method; an operand that is not a number is left to its own class."""
 
     def operate(self, other):
         if not isinstance(other, (Tensor, int, float)):

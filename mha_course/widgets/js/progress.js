@@ -1,4 +1,4 @@
-// The reader's answers in this browser: how many there are, the questions that come back today, the answers as a file,
+// The reader's answers in this browser: how many there are, the questions due today, the answers as a file,
 // the questions as a deck of cards, and a way to remove all.
 
 import { countOf } from "./format.js";
@@ -10,7 +10,7 @@ import { ANSWERS_CHANGED, everything, forget, remember } from "./store.js";
 
 const FILE_NAME = "multi-head-attention-answers.json";
 const DECK_NAME = "multi-head-attention-deck.txt";
-// So many questions are listed at a time.
+// The number of questions listed at a time.
 const MOST = 10;
 const RULE =
   "A question comes back the day after a wrong answer. " +
@@ -27,7 +27,7 @@ function isWritable() {
 
 /**
  * Counts answers. A quiz is stored as one entry with an answer for each question; any other entry is one answer. The
- * days on which questions were answered are no answers.
+ * days on which questions were answered do not count.
  * @param {Object<string, any>} entries
  */
 function countAnswers(entries) {
@@ -71,7 +71,7 @@ function buildDue(frame, { key, page, text }) {
 }
 
 /**
- * The questions that come back today: first those that were wrong, then those answered longest ago.
+ * The questions due today: first those that were wrong, then those answered longest ago.
  * @param {import("./frame.js").Frame} frame
  */
 function buildRepetition(frame) {

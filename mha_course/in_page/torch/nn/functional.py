@@ -1,4 +1,4 @@
-"""Functions of layers; torch's documentation says what they do."""
+"""Functions of layers; torch's documentation explains them."""
 
 from __future__ import annotations
 
