@@ -69,7 +69,7 @@ class Experiment:
         return self._measured(arm, found[measure])
 
     def still_learning(self, arm: str) -> bool:
-        """Whether an arm's curves fail to show that it had stopped learning; see `is_still_learning`.
+        """Whether an arm counts as still learning at the end of its training; see `is_still_learning`.
 
         Raises:
             ValueError: the experiment has no such arm.

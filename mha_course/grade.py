@@ -15,8 +15,8 @@ elsewhere, submit an `adapters.py` beside it, whose statements run as cells do:
 With --json, each line is the results.json of a submission as Gradescope reads and Otter writes it (nbgrader
 has no such file: its grades are in a database). The exit status is 0 if all submissions were graded, whatever
 their grades, 1 if somebody must look at one of them, and 2 for wrong arguments. A submission cannot use
-the network, other programs, or files outside its folder. This only prevents accidents, so grade what you do
-not trust in a container.
+the network, other programs, or files outside its folder. This only prevents accidents, so use a
+container to grade what you do not trust.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def _guard(folder: str, tell: Callable[..., None]) -> Callable[..., None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line; the top of this module says what the exit status means.
+    """Run from the command line; the module's docstring explains the exit status.
 
     Example:
         >>> main(["no.ipynb"])

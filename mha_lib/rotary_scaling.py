@@ -88,7 +88,7 @@ class RotaryScaling:
         pairs = angles.shape[-1]
         numbers = torch.arange(pairs, dtype=angles.dtype, device=angles.device)
         if self.low is None or self.high is None:  # "dynamic"
-            # With the last position seen in training, no call counts as shorter, not even an empty one.
+            # Every call, even an empty one, counts as at least as long as the texts in training.
             last = F.pad(positions.flatten(), (0, 1), value=self.trained_len - 1).max()
             longer = (last + 1).to(angles.dtype) / self.trained_len
             slower = self.factor * longer - (self.factor - 1)

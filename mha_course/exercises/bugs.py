@@ -41,7 +41,7 @@ class _Layer(MultiHeadAttention):
 def _with_scale(
     divide_by: str, width: int, num_heads: int, size: float, offset: float, note: str
 ) -> Callable[[torch.Generator], _Layer]:
-    """A case: projections made larger or smaller, as training might; queries and keys with an offset."""
+    """A case: projections scaled up or down, as training might do; queries and keys with an offset."""
 
     def make(generator: torch.Generator) -> _Layer:
         layer = _Layer(width, num_heads, divide_by)
@@ -93,7 +93,7 @@ _SETTINGS: dict[str, tuple[int, int, float, float, str]] = {
 
 
 def _which(answer: Answer, layer: nn.Module) -> Any:
-    """The number of the name that an answer gives."""
+    """The index of the name that an answer returns."""
     with torch.no_grad():
         name = answer(layer)
     if name is None:

@@ -132,7 +132,7 @@ class Projection(NamedTuple):
     bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """What `nn.Linear` computes."""
+        """Return what `nn.Linear` would return."""
         return F.linear(x, *self)
 
 

@@ -13,7 +13,7 @@ import { everything, recall, remember } from "../widgets/js/store.js";
 import { createPython, PythonError } from "./python.js";
 
 /**
- * What the build stores of a stub, or of a cell that can be tried: that has no name, and nothing checks it.
+ * The build's data about a stub, or about a "Try it" cell, which has no name and no check.
  * @typedef {object} Stub
  * @property {string} name of the function or class that the reader writes
  * @property {string} stub the text to begin with
@@ -29,7 +29,7 @@ const KEPT = "write-here/"; // in the storage
 const HELP = "Escape, then Tab leaves the editor. Shift and Enter runs your code";
 const NO_STORAGE = "This browser keeps no drafts: copy your code before you leave the page.";
 
-// What the build has written in separate files, by name; each file adds itself.
+// The contents of the files that the build has written, by name; each file adds its own.
 const page = /** @type {any} */ (window);
 /** @type {Object<string, any>} */
 const parts = page.mhaInPage;
@@ -177,8 +177,8 @@ function open(cell, stub, key) {
   const bar = element("div", { class: "write-here-bar" }, ...buttons, ...createReset(reset), status);
   const editor = element("div", { class: "highlight" }, view.dom);
   const box = element("div", { class: "write-here", role: "group", "aria-label": titleOf(stub) }, editor, bar, results);
-  // The editor takes the place of the cell, and its button that of the cell which checks a stub. What a cell has
-  // printed stays until the reader's copy runs.
+  // The editor replaces the cell, and its button replaces the cell that checks a stub. The output of a cell
+  // stays until the reader's copy runs.
   const replaced = [...cell.children, ...(stub.check ? [cell.nextElementSibling] : [])];
   for (const old of replaced) if (old instanceof HTMLElement) old.hidden = true;
   results.append(...printed);

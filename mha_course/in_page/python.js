@@ -16,7 +16,7 @@ export function createPython(load) {
   let worker = null;
   /** @type {Promise<void> | null} */
   let started = null;
-  /** What the first worker has compiled. @type {WebAssembly.Module | undefined} */
+  /** Python as compiled by the first worker. @type {WebAssembly.Module | undefined} */
   let compiled;
   /** The previous request, because the worker answers one at a time. @type {Promise<unknown>} */
   let before = Promise.resolve();
@@ -67,7 +67,7 @@ export function createPython(load) {
 
   return {
     start,
-    /** @param {any} request for `answer` in session.py @returns {Promise<any>} what it answers */
+    /** @param {any} request for `answer` in session.py @returns {Promise<any>} its reply */
     request(request) {
       const mine = before.then(() => answer(request));
       before = mine.catch(() => {});

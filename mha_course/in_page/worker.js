@@ -5,7 +5,7 @@
 
 /**
  * @typedef {{files: Object<string, string>, sources: Object<string, string>, compiled?: WebAssembly.Module}} Parts
- *   Pyodide's files, each compressed and in base64, and those of the course by their paths
+ *   Pyodide's files, each compressed and in base64, and the course's files by path
  */
 
 /** @param {any} scope the worker's global object */

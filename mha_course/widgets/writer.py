@@ -50,7 +50,7 @@ class Writer(Explorer):
         temperature: divides the logits, 0.1 to 2.
         top_k: number of characters that can be drawn; default all.
         seed: fixes the random number of each position, 0 to 99.
-        gates: one number for each head, layer by layer, 0 switches it off; default all 1.
+        gates: one number for each head, layer by layer; 0 switches it off; default all 1.
         layer: the layer whose map is shown; default the last.
         head: the head whose map is shown.
 
@@ -124,7 +124,7 @@ class Writer(Explorer):
         return text
 
     def model(self) -> GPT2:
-        """The model that the page computes with: its weights are rounded to 8 bits, in float32."""
+        """The model as the page uses it, in float32, with weights that are rounded to 8 bits."""
         return self._rounded
 
     def _given(self, settings: Mapping[str, Any]) -> dict[str, Given]:  # noqa: ARG002

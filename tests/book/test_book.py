@@ -388,7 +388,7 @@ WAYS_OUT = {
     "socket": ("() => new WebSocket(ADDRESS.replace('https', 'wss'))", "connect-src"),
     "form": (SEND % ("form", "node.action = ADDRESS; setTimeout(() => node.submit())"), "form-action"),
     "frame": (SEND % ("iframe", "node.src = ADDRESS"), "frame-src"),
-    # No browser starts a worker from another site, so a file beside the page is tried, also blocked.
+    # No browser starts a worker from another site, so a file beside the page is tried; it is blocked too.
     "worker": ("() => new Worker('worker.js')", "worker-src"),
     "font": ("() => new FontFace('Foreign', `url(${ADDRESS})`).load().catch(() => {})", "font-src"),
     "image": ("() => { new Image().src = ADDRESS; }", "img-src"),

@@ -485,7 +485,7 @@ def test_no_file_can_carry_code_in_data():
     loads = re.compile(
         r"\bimport (pickle|joblib|dill|marshal)\b|torch\.load\(|allow_pickle=True|(?<![.\w])(?<!def )eval\("
     )
-    tests = ROOT / "tests"  # tests may, because a model must survive pickling
+    tests = ROOT / "tests"  # tests may unpickle, because models must survive it
     sources = [path for path in FILES if path.suffix in (".py", ".ipynb") and not path.is_relative_to(tests)]
     # Known mistakes of exercises are edits of the package's own source, which only this module compiles.
     own = [ROOT / "mha_lib" / "_texts.py"]

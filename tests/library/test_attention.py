@@ -119,7 +119,7 @@ def test_expanded_inputs(need_weights):
     query, key, value = (x[:1, :1] for x in qkv())
     mask, bias = bools(1, 1, Q_LEN, K_LEN), BIAS[:1, :1]
     small = differentiable((query, key, value, bias))
-    repeated = [x.expand(BATCH, HEADS, -1, -1) for x in (*small, mask)]  # no stride there
+    repeated = [x.expand(BATCH, HEADS, -1, -1) for x in (*small, mask)]  # stride 0
     assert repeated[0].stride()[:2] == (0, 0)
     q, k, v, b, m = repeated
     output, _ = dot_product_attention(q, k, v, m, attn_bias=b, need_weights=need_weights)  # fmt: skip

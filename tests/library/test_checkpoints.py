@@ -366,7 +366,7 @@ def test_a_scaled_model_reads_as_far_as_it_is_scaled(folder):
         assert load_checkpoint(folder / name).max_len == longest
 
 
-# What is refused
+# What is rejected
 
 
 def without(*keys):

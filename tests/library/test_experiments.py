@@ -294,7 +294,7 @@ def arm(**changes):
 @pytest.mark.parametrize("changes", [
     {"rates": (0.01,)},
     {"rates": (0.003, 0.01)},
-    {"rates": (0.01, 0.011, 0.012)},  # as good as one rate
+    {"rates": (0.01, 0.011, 0.012)},  # too close together
     {"rates": (0.0001, 0.01, 1.0)},
     {"seeds": 4},
     {"rates": (0.01,), "because": "no"},
@@ -612,7 +612,7 @@ def test_the_bound_of_one_mixture():
     for r in (0.1, 0.5, 0.9):
         tried = torch.randn(3000, 8, 8, generator=generator, dtype=torch.float64)
         tried[:1000] = tried[:1000] * 0.1 + 5.0 ** torch.arange(8) * identity
-        tried[1000:2000] -= 3 * identity  # every token scores itself low: more doubles
+        tried[1000:2000] -= 3 * identity  # low scores for a token itself make more doubles
         right = named_pairs(torch.eye(8) * 100, tried, r)
         doubles = right & right.mT & ~torch.eye(8, dtype=torch.bool)
         itself = right.diagonal(dim1=1, dim2=2)

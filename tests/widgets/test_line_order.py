@@ -708,7 +708,7 @@ def test_a_reload_keeps_the_lines_the_help_and_the_end(board):
     expect(seen.ending).to_be_hidden()
 
 
-# Readers who cannot see it or its colours, or have a small screen, or paper
+# Readers who cannot see it or its colours; small screens; paper
 
 
 def test_what_happens_is_announced(board):

@@ -148,10 +148,10 @@ def test_drawing(show, n, k, source, target):
         assert route[0] == (place(source), 94)
         assert route[-1][0] == place(target)
         if kind in ("convolution", "dilated"):
-            heights = [94 - 88 * layer / depth for layer in range(len(route))]  # a layer each
+            heights = [94 - 88 * layer / depth for layer in range(len(route))]  # one step per layer
             assert [y for _, y in route] == pytest.approx(heights, abs=0.01)
             assert len(route) == length + 1
-            # No step is wider than the kernel, nor between the places of a dilated one.
+            # No step is wider than the kernel, or falls between the taps of a dilated one.
             moves = [(there - here) * n / 100 for (here, _), (there, _) in itertools.pairwise(route)]
             spacings = [((k + 1) // 2) ** layer if kind == "dilated" else 1 for layer in range(length)]
             steps = [move / spacing for move, spacing in zip(moves, spacings, strict=True)]

@@ -48,7 +48,7 @@ def test_it_counts_at_once_and_again_later(reader, tmp_path, over):
 
 def test_it_hears_of_answers_on_another_page(reader, tmp_path):
     page, _, progress = open_page(reader(), tmp_path)
-    # The browser notifies all documents of an address except the one that stores, so a frame replaces a tab.
+    # The browser notifies every other document of the same site, so a frame can stand in for a second tab.
     page.evaluate(
         """key => document.body.appendChild(document.createElement("iframe"))
           .contentWindow.localStorage.setItem(key, '{"attempts": [5]}')""",

@@ -172,7 +172,7 @@ class Strided:
         return made
 
     def _made(self, values, shape, dtype=None):
-        """Return a new tensor of these numbers, where this one is."""
+        """Return a new tensor of these numbers on the device of this one."""
         dtype = dtype or self.dtype
         return self._plain._of(store(values, dtype), shape, dtype, device=self.device)
 

@@ -145,7 +145,7 @@ function trainingRun(plan, parameters, nextBatch) {
   );
 }
 
-/** A run, and what a worker needs for it. */
+/** A run, and the functions that a worker needs for it. */
 const POINTERS = {
   atOnce: 2,
   startRun: trainingRun,

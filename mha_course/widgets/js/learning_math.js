@@ -17,10 +17,10 @@
 
 /** @typedef {{y: Float64Array, back: (gradY: Float64Array) => Float64Array}} Layer its output, and the gradient of its input */
 
-/** @typedef {(name: string, x: Float64Array, inputs: number) => Layer} Linear a layer by its name, which keeps its gradients */
+/** @typedef {(name: string, x: Float64Array, inputs: number) => Layer} Linear applies the layer of this name, which stores its gradients */
 
 /**
- * A model's answers to a batch; `back` gives the gradient of all parameters.
+ * A model's answers to a batch; `back` returns the gradient of all parameters.
  * @typedef {{logits: Float64Array, back: (gradLogits: Float64Array) => Parameters}} Pass
  */
 
@@ -41,7 +41,7 @@ export function drawParameters(list, random) {
 }
 
 /**
- * The product of two matrices, row by row. Four terms at a time: a sum is read and written less often.
+ * The product of two matrices, row by row. Four terms are added at a time, so that a sum is read and written less often.
  * @param {Float64Array} a (rows, inner) or, if it is transposed, (inner, rows)
  * @param {Float64Array} b (inner, columns)
  * @param {number} rows @param {number} inner @param {boolean} [isTransposed]
@@ -142,7 +142,7 @@ export function twoLayers(layer, [first, second], x, inputs, hiddenDim) {
 /**
  * The scaled dot product of each query with each key, softmax, and the mean of the values, for each head.
  * @param {Float64Array[]} projected queries, keys and values of the table
- * @param {Int32Array} rows of the table, for each place of each sequence
+ * @param {Int32Array} rows of the table, for each position of each sequence
  * @param {Sizes} sizes
  * @returns {{weights: Float64Array, output: Float64Array}} (sequences, numHeads, length, length) and
  *   (sequences * length, embedDim)
@@ -336,7 +336,7 @@ export function learner(startRun) {
   };
 }
 
-/** What a worker needs in order to train besides a model. */
+/** The functions that a worker needs for training, in addition to a model. */
 export const LEARNING = [
   drawParameters, drawnLinear, product, linearLayers, embedded, twoLayers, attend, attendBackward, crossEntropy, oneCycle,
   optimizer, learningRun, learner,

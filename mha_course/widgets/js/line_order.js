@@ -55,7 +55,7 @@ function describeSpot({ item, inSolution, place, line, total, depths }) {
 }
 
 /**
- * The place of each item, by the index of its first line.
+ * Where each item is, by the index of its first line.
  * @param {Content} content @param {Answer} answer @returns {Map<number, Spot>}
  */
 function spotsOf(content, answer) {

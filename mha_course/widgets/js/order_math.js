@@ -62,7 +62,7 @@ function helpSoFar({ steps, lines }, helped) {
   const removed = new Set(used.map((step) => (step.kind === "remove" ? step.line : -1)));
   const size = used.reduce((most, step) => (step.kind === "join" ? step.size : most), 1);
   const isShown = used.some((step) => step.kind === "show");
-  // Once lines are joined, there is nothing left to indent, also in code without any indentation.
+  // Once lines are joined, there is nothing left to indent, even in code without any indentation.
   const isIndented = size > 1 || isShown || used.some((step) => step.kind === "indent");
   return { removed, size, isIndented, isShown, count: lines.length };
 }

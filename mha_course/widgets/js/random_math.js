@@ -14,7 +14,7 @@ export function randomNumbers(seed, stream) {
     return ((bits ^ (bits >>> 14)) >>> 0) / 2 ** 32;
   };
   return {
-    /** @type {() => number} from 0 to 1, without 1 */
+    /** @type {() => number} at least 0 and below 1 */
     uniform,
     // By the method of Box and Muller, which gives two numbers, of which one is used.
     normal: () => Math.sqrt(-2 * Math.log(1 - uniform())) * Math.cos(2 * Math.PI * uniform()),

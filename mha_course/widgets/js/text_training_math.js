@@ -20,7 +20,7 @@ import { drawToken, nextChances, numberAt } from "./writer_math.js";
 /** @typedef {{step: number, loss: number, sample?: number[]}} TextRecord */
 
 /**
- * The characters of a text in the order of their tokens, which is that of Unicode, and the text in tokens.
+ * The different characters of a text, sorted by code point, which gives their tokens; and the text as tokens.
  * @param {string} text
  */
 export function charactersOf(text) {
@@ -178,7 +178,7 @@ function textRun(plan) {
   return learningRun(parameters, { ...plan, vocabSize: alphabet.length }, nextBatch, (seen) => gptPass(parameters, seen, plan), measure);
 }
 
-/** A run, and what a worker needs for it. */
+/** A run, and the functions that a worker needs for it. */
 export const TEXTS = {
   atOnce: 5,
   startRun: textRun,

@@ -51,7 +51,7 @@ function startWorker(task, onAnswer, onRefused) {
   }
 }
 
-/** The same in the page itself, one step in each frame. @param {Task} task @param {(answer: StepAnswer) => void} onAnswer */
+/** Trains in the page itself, one step per frame. @param {Task} task @param {(answer: StepAnswer) => void} onAnswer */
 function startFrames({ startRun }, onAnswer) {
   const answer = learner(startRun);
   let frame = 0;

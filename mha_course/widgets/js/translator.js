@@ -388,7 +388,7 @@ function answerStrip(frame) {
   return { node: strip, draw };
 }
 
-/** A verdict on the answer that does not need the correct one. */
+/** A verdict on the answer that is possible without knowing the correct one. */
 function verdictLine() {
   const node = element("p", { class: "mha-verdict" });
 

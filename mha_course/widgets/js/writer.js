@@ -40,7 +40,7 @@ function checkTexts(frame) {
   check("written", MAX_WRITTEN);
 }
 
-/** What is read and what may come next in the present state. @param {Frame} frame */
+/** Reads the text of the present state, with the probabilities of the next character. @param {Frame} frame */
 function textReader(frame) {
   /** @type {any} */
   let stored = null;

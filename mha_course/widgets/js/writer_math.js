@@ -88,9 +88,9 @@ function readOn({ model, gates, tokens, logits, rows, blocks }, added) {
 }
 
 /**
- * Reads the end of a text, as much as the model has positions for. What an earlier reading has in common with it is not
- * computed again; where the text has become longer than the model's window, every character has moved to another
- * position, and nothing is in common.
+ * Reads the end of a text, as many characters as the model has positions. The beginning that it shares with an earlier
+ * reading is not computed again. If the text is longer than the model's window, every character moves to a different
+ * position, so nothing can be reused.
  * @param {WriterModel} model @param {WriterGates} gates @param {readonly number[]} text tokens
  * @param {Reading | null} earlier which is changed
  * @returns {Reading}
@@ -129,7 +129,7 @@ export function nextChances(logits, temperature, topK) {
   return Array.from(chances, (probability, token) => ({ token, probability })).sort((a, b) => b.probability - a.probability);
 }
 
-/** The random number for a position in the text, from 0 to 1, without 1. @param {number} seed @param {number} place */
+/** The random number for a position in the text, at least 0 and below 1. @param {number} seed @param {number} place */
 export function numberAt(seed, place) {
   return randomNumbers(seed, place).uniform();
 }

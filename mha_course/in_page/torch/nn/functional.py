@@ -79,7 +79,7 @@ def _reduced(losses, reduction):
 
 
 def cross_entropy(input, target, *, ignore_index=-100, reduction="mean", label_smoothing=0.0):
-    """Return the loss of the classes, along axis 1, that a target names or gives probabilities of."""
+    """Return the loss for targets that are classes or probabilities of classes, which are along axis 1."""
     log_probs = (input.movedim(1, -1) if input.ndim > 1 else input).log_softmax(-1)
     if target.dtype.kind == FLOAT:
         need(target.shape == input.shape, f"a target {target.shape} does not fit {input.shape}")
