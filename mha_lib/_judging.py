@@ -224,7 +224,7 @@ class Exercise:
     def audit(self) -> list[str]:
         """Tell the author what is wrong with the exercise itself: a list of sentences, which may be empty."""
         rights = map(self, (self.reference, *self.accept))
-        found = [f"a right answer is refused: {one}" for one in rights if not one]
+        found = [f"a right answer is rejected: {one}" for one in rights if not one]
         for wrong in self.wrong:
             message = self(wrong.answer).message
             if not message.startswith(f"Not yet: {wrong.name}. "):
@@ -317,7 +317,7 @@ class Exercise:
         ):
             return ""
         return (
-            "called again with the same arguments, it returns other numbers. Does it draw random numbers "
+            "called again with the same arguments, it returns different numbers. Does it draw random numbers "
             "(dropout that is always on?), or keep something from the previous call?"
         )
 

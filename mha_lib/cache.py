@@ -147,7 +147,7 @@ class KeyValueCache:
             return self.visible.sum(1)
         if (keys := self.keys) is not None:
             return keys.new_full(keys.shape[:1], len(self), dtype=torch.int64)
-        raise ValueError("lens needs a cache that holds something, got an empty one")
+        raise ValueError("lens needs a cache that contains tokens, got an empty one")
 
     def positions(
         self, q_len: int, new: int | None = None

@@ -225,7 +225,7 @@ def _with_todays_names(family: Family, stored: _Entries, bare: bool) -> dict[str
         if bare and not name.startswith(_HEADS):
             name = family.prefix + name
         if name in renamed:
-            raise ValueError(f"{name} must be there once, got it under two names")
+            raise ValueError(f"{name} must occur once, got it under two names")
         renamed[name] = tensor
     return renamed
 

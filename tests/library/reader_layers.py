@@ -218,7 +218,7 @@ WRONG = {
 
 # Mistakes that the checker does not know by name: part of the sentence -> the style and the edits.
 UNKNOWN = {
-    "called again with the same arguments, it returns other numbers": (AT_ONCE,
+    "called again with the same arguments, it returns different numbers": (AT_ONCE,
         (SOFTMAX, "weights = F.dropout(torch.softmax(scores, dim=-1), 0.1)")),
     "right for one head (batch 1), one head (batch 2) and scores far below zero, wrong for three heads": (
         AT_ONCE,

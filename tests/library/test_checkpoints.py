@@ -453,7 +453,7 @@ REFUSED = {
     "another output bias": ("bert", with_tensors(cls__predictions__decoder__bias=torch.ones(23)),
         ValueError, r"decoder\.bias must equal cls\.predictions\.bias"),
     "one tensor under two names": ("bert", with_tensors(bert__embeddings__LayerNorm__gamma=torch.ones(10)),
-        ValueError, r"bert\.embeddings\.LayerNorm\.weight must be there once"),
+        ValueError, r"bert\.embeddings\.LayerNorm\.weight must occur once"),
     "quantized": (
         "llama", lambda folder: rewrite(folder, lambda old: {k: t.to(torch.int8) for k, t in old.items()}),
         ValueError, "must all be of one of the dtypes F64, F32, F16, BF16, got I8",

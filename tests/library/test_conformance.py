@@ -462,7 +462,7 @@ def test_bad_input_is_named(call, error, message):
         (lambda query, key, value: query.to_sparse(), "wrong"),
         (lambda query, key, value: query / 0, "inf"),
         (lambda query, key, value: query.mul_(2), "changes its argument `query`"),
-        (lambda query, key, value: torch.randn_like(query), "returns other numbers"),
+        (lambda query, key, value: torch.randn_like(query), "returns different numbers"),
     ],
 )
 @pytest.mark.parametrize("tries", [["scores"], None], ids=["scores", "all that it takes"])

@@ -71,7 +71,7 @@ BAD = {
     "(scores (3, 2), value (2, 7)): it raises RuntimeError in line {line}, `return value @ scores`: mat1": (
         wrong_product
     ),
-    "called again with the same arguments, it returns other numbers": drops,
+    "called again with the same arguments, it returns different numbers": drops,
     "takes a function, and was given a torch.Tensor. Pass the function itself": torch.ones(3),
     "takes a function, and was given an int": 3,
     "`output` has shape (7, 3), expected (3, 7), that is (q_len, value_dim)": lambda s, v: right(s, v).T,
@@ -130,7 +130,7 @@ def test_audit_finds_what_is_wrong_with_an_exercise():
     problems = Exercise(reference=lambda x: x + x, cases=cases, wrong=twice).audit()
     assert [problem.split(" gets")[0] for problem in problems] == ["'the same again'", "'not wrong'"]
     never = Exercise(reference=lambda x: torch.rand(5), cases=cases)
-    assert "a right answer is refused" in never.audit()[0]
+    assert "a right answer is rejected" in never.audit()[0]
 
 
 def test_arrays_are_accepted_unless_the_exercise_wants_tensors():
