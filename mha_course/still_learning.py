@@ -24,7 +24,7 @@ LEAST_FALL, ERRORS, HIDDEN_FALL = 0.01, 3.0, 0.1
 
 
 def is_still_learning(losses: Float[Tensor, "seeds records"]) -> bool:
-    """Whether the learning curves of several seeds fail to show that training had come to an end.
+    """Whether models were still learning at the end of training, by the learning curves of several seeds.
 
     A straight line is fitted to the logarithm of the loss over the last third of the records, for each seed
     and for the mean of the seeds. The models were still learning if one of these lines falls by more than

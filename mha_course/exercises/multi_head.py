@@ -424,7 +424,7 @@ def check_multi_head(
     then its own weights are read, and the result is compared with the formula. Cases are batches of 1 and 2,
     5 queries and 5 or 7 keys, padding of different lengths, a hidden future for as many and for fewer
     queries than keys, a mask for each sample, a query that sees nothing (zeros), and scores far below zero
-    with one visible key, where a fill such as -10,000 loses. Queries, keys and values are different random
+    with one visible key, where a fill such as -10,000 fails. Queries, keys and values are different random
     numbers. The layer is in evaluation mode. If its call takes `is_causal`, that is tried too. Finally,
     the gradients of the output are compared, for the inputs and for all parameters.
 

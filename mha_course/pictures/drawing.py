@@ -156,7 +156,7 @@ def matrix(
 
 
 def svg(width: float, height: float, alt: str, *parts: str, most: float = 480) -> str:
-    """Parts as one graphic, at most `most` pixels wide; `alt` says in words what it shows."""
+    """Parts as one graphic, at most `most` pixels wide; `alt` describes it."""
     return (
         f'<svg role="img" aria-label="{escape(alt)}" viewBox="0 0 {width:g} {height:g}" '
         f'style="width:100%;max-width:{most:g}px;display:block;margin:auto" '

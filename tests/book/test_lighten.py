@@ -93,7 +93,7 @@ def test_widgets_of_a_lightened_page_show_the_same(reader, tmp_path, markers):
         if way == "light":
             lean = lighten.lighten_page(html, searches=False, heights={widgets[0].model_id: [300, 200, 100]})
             assert lean.count('class="widget-host"') == len(widgets)
-            # The state also contains modules of other tests, which have markers, each at most once.
+            # The state may contain modules from other tests. They have markers, and each occurs at most once.
             assert len(lean) < len(html) * (0.6 if markers else 1.01)
             assert lean.count("// frame.js") <= 1
             path.write_text(lean, encoding="utf-8")

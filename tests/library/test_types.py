@@ -16,7 +16,7 @@ import mha_course.widgets
 import mha_lib
 from mha_lib import _judging, attention_pooling, sinusoidal_encoding
 
-# The pages test the pictures, because they draw them from their own numbers.
+# Pictures are tested by their pages, which draw them.
 ALL_MODULES = {
     name: importlib.import_module(name)
     for name in (*LIBRARY, *modules_of(mha_course))

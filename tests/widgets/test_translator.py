@@ -338,7 +338,7 @@ def test_settings_that_depend_on_each_other(models):
     assert shown.gates == [1.0] * 48
     shown.num_heads = 4
     assert (shown.head, len(shown.gates)) == (3, 24)
-    with shown.hold_trait_notifications():  # as a browser sends both
+    with shown.hold_trait_notifications():  # in the form in which a browser sends both
         shown.num_heads, shown.gates = 1, [0.0] * 6
     assert (shown.gates, shown.head) == ([0.0] * 6, 0)
 

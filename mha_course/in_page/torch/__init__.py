@@ -7,7 +7,7 @@ with torch, function by function and with every exercise of the course.
 As in torch: shapes, dtypes and how they combine, broadcasting, views that share memory, the kinds of
 errors, how tensors are printed, and from the same seed the same random numbers (uniform, normal, integers,
 permutations, `multinomial`, new layers; not dropout). The differences: it is slow; sums are
-made in float64 and then rounded; the result of a parameter does not require a gradient. There are no
+made in float64 and then rounded; numbers computed from parameters do not require gradients. There are no
 gradients, GPUs, complex numbers or training: these raise a `NeedsTorchError`, or an `AttributeError` that
 says the same. Torch's documentation explains the functions.
 

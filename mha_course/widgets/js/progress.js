@@ -55,7 +55,7 @@ function asDeck(cards) {
   return ["#separator:tab", "#html:false", "#deck:Multi-head attention", "#tags column:3", ...rows, ""].join("\n");
 }
 
-/** The name of a question, and the page in that name. @param {string} key */
+/** A question's name, which contains the name of its page. @param {string} key */
 const placeOf = (key) => key.match(/([^/.]*)\.[^/]*$/) ?? ["", ""];
 
 /**

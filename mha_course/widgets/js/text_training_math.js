@@ -55,7 +55,7 @@ function gptParameters({ length, embedDim, numLayers }, vocabSize) {
 
 /**
  * Each row minus its mean, over its standard deviation, times the weight, plus the bias.
- * @param {Parameters} parameters @param {Parameters} gradient receives those of weight and bias @param {string} name
+ * @param {Parameters} parameters @param {Parameters} gradient receives the gradients of weight and bias @param {string} name
  * @param {Float64Array} x @returns {import("./learning_math.js").Layer}
  */
 function layerNorm(parameters, gradient, name, x) {
