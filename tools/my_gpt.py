@@ -22,13 +22,13 @@ parser.add_argument("--prompt", help="what to continue; default: how the text be
 parser.add_argument("--steps", type=int, default=10_000, help="at least 100")
 asked = parser.parse_args()
 try:
-    text = Path(asked.file).read_text(encoding="utf-8")
+    text = Path(asked.file).read_text(encoding="utf-8-sig").strip()
 except UnicodeDecodeError:
     sys.exit(f"{asked.file} is not UTF-8: save it as plain text in UTF-8.")
 except OSError as error:
     sys.exit(f"{asked.file} cannot be read: {error.strerror}.")
 if len(text) < (least := 10 * (LENGTH + 1)):
-    sys.exit(f"{asked.file} has {len(text)} characters, at least {least} are needed.")
+    sys.exit(f"{asked.file} has {len(text)} characters of text, and needs {least}.")
 prompt = text[:20] if asked.prompt is None else asked.prompt
 if not prompt:
     sys.exit("The prompt is empty: give the model at least one character.")

@@ -111,21 +111,18 @@ def faults(pdf, book):
         yield "the output below a cell to be tried is lost"
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "said"),
-    [
-        ("paper.js", "", "", None),
-        ("paper.js", "style, button, input", "style, input", "'Write it here' is left"),
-        ("paper.js", ".cell_output", ".no_such", "'Not yet: nothing' is left"),
-        ("paper.js", "[data-check]", ".write-here-button", "cell to be tried is lost"),
-        ("paper.js", "SOLUTION.test(label) &&", "false &&", "0 of 1 Solution"),
-        ("paper.js", 'sayWhere(still, "Move it in the book: ")', "0", "0 of 1 Move it"),
-        ("paper.js", "numbers[place.dataset.page]", "7", "the contents do not say"),
-        ("paper_pages.css", "counter(page)", '""', "has no number"),
-        ("paper_pages.css", "ascent-override: 80%; descent-override: 23%;", "", "HomeHome"),
-        ("paper_pages.css", "size: A4", "size: A5", "is not A4"),
-    ],
-)
+@pytest.mark.parametrize(("name", "old", "new", "said"), [
+    ("paper.js", "", "", None),
+    ("paper.js", "style, button, input", "style, input", "'Write it here' is left"),
+    ("paper.js", ".cell_output", ".no_such", "'Not yet: nothing' is left"),
+    ("paper.js", "[data-check]", ".write-here-button", "cell to be tried is lost"),
+    ("paper.js", "SOLUTION.test(label) &&", "false &&", "0 of 1 Solution"),
+    ("paper.js", 'sayWhere(still, "Move it in the book: ")', "0", "0 of 1 Move it"),
+    ("paper.js", "numbers[place.dataset.page]", "7", "the contents do not say"),
+    ("paper_pages.css", "counter(page)", '""', "has no number"),
+    ("paper_pages.css", "ascent-override: 80%; descent-override: 23%;", "", "HomeHome"),
+    ("paper_pages.css", "size: A4", "size: A5", "is not A4"),
+])  # fmt: skip
 def test_the_pdf_has_what_a_reader_needs_and_a_planted_fault_is_seen(small, edited, name, old, new, said):
     edited(name, old, new)
     paper.main([small(), small() / "book.pdf"])
@@ -133,14 +130,11 @@ def test_the_pdf_has_what_a_reader_needs_and_a_planted_fault_is_seen(small, edit
     assert said in found if said else not found
 
 
-@pytest.mark.parametrize(
-    ("one", "said"),
-    [
-        (f"<table><tr>{'<td>immovable</td>' * 40}</tr></table>", r"one: <table> “immovable.* a page has 642"),
-        (PICTURE.format('style="height: 3000px; max-height: none"'), "one: <img> “” is higher than a page"),
-        (LINK.format("two.html#lost"), "#p-two--lost, which is nowhere"),
-    ],
-)
+@pytest.mark.parametrize(("one", "said"), [
+    (f"<table><tr>{'<td>immovable</td>' * 40}</tr></table>", r"one: <table> “immovable.* a page has 642"),
+    (PICTURE.format('style="height: 3000px; max-height: none"'), "one: <img> “” is higher than a page"),
+    (LINK.format("two.html#lost"), "#p-two--lost, which is nowhere"),
+])  # fmt: skip
 def test_what_does_not_fit_or_leads_nowhere_is_named_and_nothing_is_made(small, one, said):
     with pytest.raises((SystemExit, paper.Error), match=said):
         paper.main([small(one=one), small(one=one) / "book.pdf"])
@@ -197,13 +191,10 @@ part => {
 }).map((part) => part.outerHTML.slice(0, 200))"""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "index",
-        *(f"chapters/{page}" for page in "02_scoring_functions 03_multi_head_attention 07_gpt".split()),
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "index",
+    *(f"chapters/{page}" for page in "02_scoring_functions 03_multi_head_attention 07_gpt".split()),
+])  # fmt: skip
 def test_a_single_page_prints_whole_and_without_controls(browser, book, name):
     page = browser.new_page(viewport={"width": 718, "height": 1000})  # A4 without its margins
     page.emulate_media(media="print")

@@ -502,16 +502,13 @@ def test_layouts_are_those_of_the_layers():
         assert {key: list(array.shape) for key, array in theirs.items()} == layer["parameters"]
 
 
-@pytest.mark.parametrize(
-    ("layout", "edit", "message"),
-    [
-        ("numpy", dict, "a layout must be one of"),
-        ("torch", lambda w: w.pop("out_proj.weight"), "needs an array 'out_proj.weight'"),
-        ("flax", lambda w: w.pop("key.kernel"), "needs an array 'key.kernel'"),
-        ("paddle", lambda w: w.pop("v_proj.weight"), "needs an array 'v_proj.weight'"),
-        ("mxnet", lambda w: w.pop("qkv_proj.weight"), "needs an array 'qkv_proj.weight'"),
-    ],
-)
+@pytest.mark.parametrize(("layout", "edit", "message"), [
+    ("numpy", dict, "a layout must be one of"),
+    ("torch", lambda w: w.pop("out_proj.weight"), "needs an array 'out_proj.weight'"),
+    ("flax", lambda w: w.pop("key.kernel"), "needs an array 'key.kernel'"),
+    ("paddle", lambda w: w.pop("v_proj.weight"), "needs an array 'v_proj.weight'"),
+    ("mxnet", lambda w: w.pop("qkv_proj.weight"), "needs an array 'qkv_proj.weight'"),
+])  # fmt: skip
 def test_weights_that_do_not_fit_are_refused(layout, edit, message):
     theirs = convert(random_weights(False), "mha_lib", layout, 3) if layout in LAYOUTS else {}
     edit(theirs)

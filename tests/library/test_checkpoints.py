@@ -326,11 +326,9 @@ def old_llama(tensors):
     return tensors | {"model.layers.1.self_attn.rotary_emb.inv_freq": torch.ones(2)}
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [("bert", old_bert), ("gpt2", old_gpt2), ("llama", old_llama)],
-    ids=["bert", "gpt2", "llama"],
-)
+@pytest.mark.parametrize(("name", "change"), [
+    ("bert", old_bert), ("gpt2", old_gpt2), ("llama", old_llama)
+], ids=["bert", "gpt2", "llama"])  # fmt: skip
 def test_older_files_are_the_same_models(name, change, folder):
     published(name, folder)
     today = load_checkpoint(folder).state_dict()
@@ -766,10 +764,9 @@ def change_output(model):
     model.output = nn.Linear(WIDTH, VOCAB)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [change_window, change_scale, change_epsilon, change_attention, change_activation, change_output],
-)
+@pytest.mark.parametrize("change", [
+    change_window, change_scale, change_epsilon, change_attention, change_activation, change_output,
+])  # fmt: skip
 def test_a_changed_model_is_not_written(change, folder):
     model = GPT2(VOCAB, WIDTH, HEADS, HIDDEN, LAYERS, max_len=MAX_LEN)
     change(model)

@@ -16,10 +16,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from exercise_cells import read
 from random_tensors import generator
 from torch.testing import assert_close
 
+import mha_course.data.dates
 import mha_course.experiments
+from mha_course.built import MyTransformer
 from mha_course.experiments import digest, experiment_names, hashes_of, load_experiment, load_script
 from mha_course.still_learning import Measured, is_still_learning
 
@@ -176,11 +179,10 @@ def test_curves_that_show_that_learning_had_ended(kind, noise):
     assert not is_still_learning(curves(kind, noise=noise))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["falling", "falling slowly", "flat at its very end", "one seed of five falls",
-     "one seed of five left a plateau", "not a number"],
-)  # fmt: skip
+@pytest.mark.parametrize("kind", [
+    "falling", "falling slowly", "flat at its very end", "one seed of five falls",
+    "one seed of five left a plateau", "not a number",
+])  # fmt: skip
 def test_curves_of_models_that_were_still_learning(kind):
     assert is_still_learning(curves(kind))
 
@@ -308,11 +310,10 @@ def test_an_arm_may_say_why_it_compares_nothing():
     assert arm(rates=(0.01,), seeds=1, because="a page shows the model").seeds == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("rates", (0.02, 0.06, 0.2)), ("seeds", 6), ("steps", 100), ("clip", 1.0), ("warmup", 0.2),
-     ("loss", torch.nn.functional.l1_loss), ("make_batch", to_zero), ("held_out", to_zero)],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "value"), [
+    ("rates", (0.02, 0.06, 0.2)), ("seeds", 6), ("steps", 100), ("clip", 1.0), ("warmup", 0.2),
+    ("loss", torch.nn.functional.l1_loss), ("make_batch", to_zero), ("held_out", to_zero),
+])  # fmt: skip
 def test_arms_that_are_compared_are_trained_alike(name, value):
     """Before anything is trained. Steps may differ where labels name them, all else where arms say why."""
     other = arm(**{name: value})
@@ -650,3 +651,18 @@ def test_a_short_training_of_each_arm_gives_what_is_stored(name):
     for label, arm in script.ARMS.items():
         found = torch.tensor(arm.check())
         assert_close(found, torch.tensor(stored.arms[label]["check"]), rtol=0.01, atol=0.0, msg=label)
+
+
+@pytest.mark.parametrize("steps", [20, pytest.param(300, marks=pytest.mark.slow)])
+def test_the_loop_that_chapter_6_shows_is_the_one_of_its_stored_models(steps):
+    """In double precision, in which rounding stays small: each loss and, at the end, each weight."""
+    arm, page = load_script("dates").ARMS["2 heads"], {"torch": torch} | vars(mha_course.data.dates)
+    exec(next(cell.source for cell in read("06_transformer") if cell.id == "train-live"), page)  # noqa: S102
+    (theirs,) = COMMON.seeded(lambda: arm.make_model().double(), 1)
+    mine = MyTransformer(160, 13, 64, 2, 256, 2).double()
+    mine.load_state_dict(theirs.state_dict())
+    page["STEPS"] = steps
+    given = mine, *page["optimizer_of"](mine), generator()
+    found = arm.fit([theirs], arm.make_batch, steps, steps, arm.rates[0]).losses[0].tolist()
+    assert found == pytest.approx([page["one_step"](*given) for _ in range(steps)], abs=1e-6)
+    assert_close(dict(theirs.named_parameters()), dict(mine.named_parameters()), atol=1e-4, rtol=0)

@@ -42,11 +42,9 @@ def test_only_the_four_projections_are_saved():
 
 @BOTH_PATHS
 @EACH_KIND
-@pytest.mark.parametrize(
-    "copied",
-    [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))],  # noqa: S301
-    ids=["deepcopy", "pickle"],
-)
+@pytest.mark.parametrize("copied", [
+    copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer)),  # noqa: S301
+], ids=["deepcopy", "pickle"])  # fmt: skip
 def test_a_layer_can_be_copied_after_calls(copied, kind, need_weights):
     layer, given = layer_of(kind), even_inputs()
     handle = layer.register_forward_hook(lambda *_: None)

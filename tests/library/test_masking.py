@@ -128,12 +128,11 @@ def test_windows_without_a_side():
     assert sliding_window_mask(5, 7, left=2, device="meta").is_meta
 
 
-@pytest.mark.parametrize(
-    ("bias", "scores"),
-    [*((bias, (2, 3, 5, 7)) for bias in ((5, 7), (1, 7), (5, 1))),
-        *((bias, (2, 3, 5, 7)) for bias in ((2, 3, 5, 7), (1, 3, 5, 7), (2, 1, 1, 7))),
-        *((bias, (2, 5, 7)) for bias in ((2, 5, 7), (1, 5, 7), (5, 7))), ((5, 7), (5, 7))],
-)  # fmt: skip
+@pytest.mark.parametrize(("bias", "scores"), [
+    *((bias, (2, 3, 5, 7)) for bias in ((5, 7), (1, 7), (5, 1))),
+    *((bias, (2, 3, 5, 7)) for bias in ((2, 3, 5, 7), (1, 3, 5, 7), (2, 1, 1, 7))),
+    *((bias, (2, 5, 7)) for bias in ((2, 5, 7), (1, 5, 7), (5, 7))), ((5, 7), (5, 7)),
+])  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_a_bias_that_fits_is_handed_back(bias, scores, dtype):
     given = torch.ones(bias, dtype=dtype)

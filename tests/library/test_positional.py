@@ -343,11 +343,9 @@ def test_the_tables_start_as_xavier_says():
         assert table.std().item() == pytest.approx(limit / math.sqrt(3), rel=0.03)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [lambda: T5RelativeBias(HEADS, num_buckets=6, max_distance=5), lambda: ShawScore(HEAD_DIM, 3)],
-    ids=["T5", "Shaw"],
-)
+@pytest.mark.parametrize("make", [
+    lambda: T5RelativeBias(HEADS, num_buckets=6, max_distance=5), lambda: ShawScore(HEAD_DIM, 3),
+], ids=["T5", "Shaw"])  # fmt: skip
 def test_the_table_is_what_a_checkpoint_holds(make):
     torch.manual_seed(0)
     old, new = make(), make()

@@ -79,11 +79,10 @@ def loss_in_browser(page, parameters, tokens, targets, sizes):
 
 
 @pytest.mark.parametrize("read_out", ["linear", "MLP"])
-@pytest.mark.parametrize(
-    ("num_heads", "head_dim", "length", "vocab", "hidden", "batch"),
-    [(1, 7, 5, 3, 11, 2), (2, 3, 7, 5, 13, 11), (3, 5, 2, 11, 17, 7), (5, 2, 13, 7, 3, 1),
-     (1, 32, 12, 8, 64, 32)],
-)  # fmt: skip
+@pytest.mark.parametrize(("num_heads", "head_dim", "length", "vocab", "hidden", "batch"), [
+    (1, 7, 5, 3, 11, 2), (2, 3, 7, 5, 13, 11), (3, 5, 2, 11, 17, 7), (5, 2, 13, 7, 3, 1),
+    (1, 32, 12, 8, 64, 32),
+])  # fmt: skip
 def test_gradient_is_that_of_autograd(math_page, read_out, num_heads, head_dim, length, vocab, hidden, batch):
     sizes = {"numHeads": num_heads, "embedDim": num_heads * head_dim, "length": length,
              "vocabSize": vocab, "hiddenDim": hidden, "readOut": read_out}  # fmt: skip

@@ -311,10 +311,9 @@ def test_a_mask_of_another_torch_layer_is_read_upside_down():
     assert numbers["wrong"].all()
 
 
-@pytest.mark.parametrize(
-    "visible",
-    ["", "1", "11 1", "11 111", "11  11", " 11", "11 ", "11\n11", "11 1x", "1111111", " ".join(["11"] * 7)],
-)
+@pytest.mark.parametrize("visible", [
+    "", "1", "11 1", "11 111", "11  11", " 11", "11 ", "11\n11", "11 1x", "1111111", " ".join(["11"] * 7),
+])  # fmt: skip
 def test_a_wrong_mask_is_refused(visible):
     message = rf"visible must be 1 to 6 groups of 2 to 6 digits 0 or 1, of equal length, got {visible!r}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
