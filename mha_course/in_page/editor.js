@@ -184,7 +184,7 @@ function open(cell, stub, key) {
   results.append(...printed);
   cell.append(box);
   view.focus();
-  if (!remember(`${KEPT}probe`, null)) results.append(element("p", { text: NO_STORAGE }));
+  if (!remember(`${KEPT}probe`, 0) || !remember(`${KEPT}probe`, null)) results.append(element("p", { text: NO_STORAGE }));
   status.textContent = "Python comes once, 6 MB; you can begin to write.";
   interpreter.start().then(
     () => (status.textContent = status.textContent.startsWith("Python") ? "Python is ready." : status.textContent),

@@ -5,6 +5,9 @@ import { work } from "./worker.js";
 /** Milliseconds after which code counts as an endless loop. */
 const PATIENCE = 5000;
 
+/** What browsers say of calls within calls for which they have no room; Python has then ended with them. */
+const TOO_DEEP = /call stack|recursion/;
+
 /** A sentence for the reader on what went wrong. */
 export class PythonError extends Error {}
 
@@ -34,15 +37,17 @@ export function createPython(load) {
         end();
         reject(new PythonError(why));
       };
+      const ended = (/** @type {string} */ said) =>
+        fail(TOO_DEEP.test(said) ? "Your code calls itself again and again, so it was stopped: what should end that?" : `Python has ended: ${said}`);
       const slow = () => fail(`Your code was still running after ${PATIENCE / 1000} seconds, so it was stopped. Is there a loop without end?`);
       const timer = patience && setTimeout(slow, patience);
       to.onmessage = ({ data }) => {
         if (data.compiled) return (compiled = data.compiled);
-        if (data.failed !== undefined) return fail(`Python has ended: ${data.failed}`);
+        if (data.failed !== undefined) return ended(data.failed);
         clearTimeout(timer);
         resolve(data);
       };
-      to.onerror = ({ message: why }) => fail(`Python has ended: ${why}`);
+      to.onerror = ({ message: said }) => ended(said);
       to.postMessage(message);
     });
 

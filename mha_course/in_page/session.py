@@ -186,7 +186,9 @@ def _told(error):
     """An error with the lines of the reader's own code that led to it."""
     kind, message = type(error).__name__, str(error)
     if isinstance(error, SyntaxError) and error.filename:
-        message, lines = (error.msg, [(error.filename, error.lineno, None, (error.text or "").strip())])
+        # The compiler knows no text of what was parsed before, such as a `return` outside a function.
+        text = error.text or linecache.getline(error.filename, error.lineno)
+        message, lines = error.msg, [(error.filename, error.lineno, None, text.strip())]
     else:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [(frame.filename, frame.lineno, frame.name, frame.line) for frame in frames]

@@ -357,6 +357,7 @@ def test_a_parameter_is_changed_under_no_grad_only():
     (lambda: ours.ones(2) * 1j, "complex"),
     (lambda: ours.optim.AdamW, "no torch.optim: open this page in Colab"),
     (lambda: ours.nn.Transformer, "no nn.Transformer: open this page in Colab"),
+    (lambda: ours.nn.functional.glu, "no F.glu: open this page in Colab"),
     (lambda: ours.ones(2).qr, "no Tensor.qr: open this page in Colab"),
 ])  # fmt: skip
 def test_what_it_cannot_do_it_refuses_and_says_so(what, word):

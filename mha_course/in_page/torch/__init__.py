@@ -45,11 +45,8 @@ _METHODS = """
     tril triu unbind unflatten unsqueeze var
 """.split()
 _NAMES = {name: one for name, one in vars(_memory).items() if isinstance(one, dtype)}
-_NAMES |= {
-    name: one
-    for name, one in vars(_functions).items()
-    if getattr(one, "__module__", "") == _functions.__name__
-}
+_here = _functions.__name__
+_NAMES |= {name: one for name, one in vars(_functions).items() if getattr(one, "__module__", "") == _here}
 for _name in [*_METHODS, *_numbers.OF_FLOATS, *_numbers.OF_ANY, *_numbers.TESTS, *_numbers.BITS]:
     _NAMES[_name] = getattr(Tensor, _name)
 _NAMES |= {"bool": _memory.bool_, "int": _memory.int32, "long": _memory.int64, "half": _memory.float16}

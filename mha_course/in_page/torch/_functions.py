@@ -64,9 +64,8 @@ def randn(*size, generator=None, **how):
 
 def _like(make):
     """Return a function that makes a tensor with the shape, dtype and device of a given one."""
-    return lambda input, *args, **how: make(
-        input.shape, *args, **{"dtype": input.dtype, "device": input.device, **how}
-    )
+    usual = lambda one: {"dtype": one.dtype, "device": one.device}
+    return lambda input, *args, **how: make(input.shape, *args, **usual(input) | how)
 
 
 full_like, zeros_like, ones_like, rand_like, randn_like = map(_like, (full, zeros, ones, rand, randn))
@@ -147,10 +146,8 @@ def einsum(equation, *operands):
         term, most, step = term.replace("...", dots), max(most, dots, key=len), {}
         need(len(term) == one.ndim, told)
         for label, size, stride in zip(term, one.shape, one._strides, strict=True):
-            fits = (
-                size == sizes.get(label) if label in step else size == 1 or sizes.get(label, 1) in (1, size)
-            )
-            need(fits, told)
+            before = sizes.get(label, 1)
+            need(size == before if label in step else 1 in (size, before) or size == before, told)
             sizes[label] = sizes.get(label, 1) if size == 1 else size
             step[label] = step.get(label, 0) + stride * (size != 1)
         steps.append(step)

@@ -227,9 +227,8 @@ class Strided:
 
     def permute(self, *dims):
         order = [axis_of(dim, self.ndim) for dim in ints(dims)]
-        need(
-            len(order) == self.ndim == len({*order}), f"each of {self.ndim} axes is to be named once: {dims}"
-        )
+        once = len(order) == self.ndim == len({*order})
+        need(once, f"each of {self.ndim} axes is to be named once: {dims}")
         return self._see([self.shape[i] for i in order], [self._strides[i] for i in order])
 
     def transpose(self, dim0, dim1):
@@ -318,11 +317,8 @@ class Strided:
             elif isinstance(one, slice):
                 view, axis = view._slice(axis, one), axis + 1
             elif isinstance(one, Strided) and one.dtype.kind == BOOL and not one.ndim:
-                view, chosen[axis], axis = (
-                    view.unsqueeze(axis),
-                    self._plain._index([0] * one.item()),
-                    axis + 1,
-                )
+                view, chosen[axis] = view.unsqueeze(axis), self._plain._index([0] * one.item())
+                axis += 1
             elif isinstance(one, Strided) and (one.ndim or one.dtype.kind == FLOAT):
                 for part in view._indices(one, axis):
                     chosen[axis], axis = part, axis + 1

@@ -126,9 +126,8 @@ def _read(data):
     if not data:
         return (0,), [], float32
     shapes, values, dtypes = zip(*map(_read, data), strict=True)
-    need(
-        len({*shapes}) == 1, f"the rows of a tensor must have one shape, got {sorted({*shapes})}", ValueError
-    )
+    told = f"the rows of a tensor must have one shape, got {sorted({*shapes})}"
+    need(len({*shapes}) == 1, told, ValueError)
     return (len(data), *shapes[0]), [*chain(*values)], max(dtypes, key=lambda dtype: dtype.rank)
 
 
@@ -159,9 +158,8 @@ class Tensor(Strided):
         return cls._from(data, int64 if data == [] else None)
 
     def __deepcopy__(self, _):
-        made = type(self)._of(
-            self._memory[:], self.shape, self.dtype, self._strides, self._offset, self.device
-        )
+        where = self._strides, self._offset, self.device
+        made = type(self)._of(self._memory[:], self.shape, self.dtype, *where)
         made.requires_grad = self.requires_grad
         return made
 
@@ -314,11 +312,8 @@ class Tensor(Strided):
     def pow(self, exponent):
         fraction = isinstance(exponent, int) and exponent < 0 and result_type(self).kind < FLOAT
         need(not fraction, "integers cannot be raised to negative powers: convert them to float")
-        return (
-            self.sqrt()
-            if type(exponent) is float and exponent == 0.5
-            else apply(_numbers.power, self, exponent)
-        )
+        root = type(exponent) is float and exponent == 0.5
+        return self.sqrt() if root else apply(_numbers.power, self, exponent)
 
     def clamp(self, min=None, max=None):
         need(min is not None or max is not None, "clamp needs min or max")
@@ -561,11 +556,8 @@ class Tensor(Strided):
         left, right = self if self.ndim > 1 else self[None], other if other.ndim > 1 else other[:, None]
         need(left.shape[-1] == right.shape[-2], f"{told}: {left.shape[-1]} columns, {right.shape[-2]} rows")
         need(self.dtype.kind > BOOL, told, NotImplementedError)
-        front, (count, inner), width = (
-            broadcast(left.shape[:-2], right.shape[:-2]),
-            left.shape[-2:],
-            right.shape[-1],
-        )
+        front, (count, inner) = broadcast(left.shape[:-2], right.shape[:-2]), left.shape[-2:]
+        width = right.shape[-1]
         rows = left.expand(*front, count, inner)._rows(-1)
         columns = right.mT.expand(*front, width, inner)._rows(-1)
         values = [
@@ -751,14 +743,6 @@ for _name, _long in _LONG.items():
     setattr(Tensor, f"__i{_name}__", _in_place(_long))
 for _name in "lt le gt ge eq ne".split():
     _operator(_name, getattr(Tensor, _name))
-for _name in [
-    *_numbers.OF_FLOATS,
-    *_numbers.OF_ANY,
-    "logical_not",
-    "clamp",
-    "masked_fill",
-    "tril",
-    "triu",
-    "neg",
-]:
+_CHANGES = "logical_not clamp masked_fill tril triu neg".split()
+for _name in [*_numbers.OF_FLOATS, *_numbers.OF_ANY, *_CHANGES]:
     _in_place(_name)
