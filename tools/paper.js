@@ -51,8 +51,10 @@ function stopMoving({ path, root }, site) {
     const place = `${site}/${path}#${element.closest("section[id]").id}`;
     element.append(make("p", { class: "move-it" }, text, make("a", { href: place }, place)));
   };
-  for (const still of all(root, ".widget-still:has(img)")) sayWhere(still, "Move it in the book: ");
-  for (const files of all(root, "details.sd-dropdown")) { // long code that nobody can copy from paper
+  for (const still of all(root, ".widget-still:not(:has(details))")) {
+    sayWhere(still, still.querySelector("img") ? "Move it in the book: " : "In the book: ");
+  }
+  for (const files of all(root, "details.sd-dropdown")) { // pages of code that nobody can copy from paper
     const text = files.querySelector("summary").textContent.trim();
     files.replaceChildren(make("summary", {}, text));
     sayWhere(files, "In the book: ");
@@ -164,6 +166,7 @@ function fitBook(height) {
     const box = element.getBoundingClientRect(), text = element.textContent.trim().slice(0, 50);
     const what = `${element.closest(".page").id.replace("p-", "")}: <${element.localName}> “${text}”`;
     const tall = element.matches("img, svg, tr, div.math") && box.height > height;
+    if (element.matches(".widget-still img") && box.width < element.naturalWidth / 2) return [`${what} would be too small to read`];
     if (box.right > width + 1) return [`${what} needs ${Math.round(box.right)} pixels, and a page has ${width}`];
     return tall ? [`${what} is higher than a page`] : [];
   });

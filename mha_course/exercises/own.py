@@ -99,7 +99,7 @@ def explain_error(result: Any) -> None:
 def _parsed(cell: str) -> ast.Module:
     try:
         return ast.parse(cell)
-    except SyntaxError:  # a magic command
+    except (SyntaxError, RecursionError, MemoryError):  # a magic command, or too deep
         return ast.Module([], [])
 
 

@@ -340,16 +340,10 @@ PLANTED = {
             "asserts nothing that could fail",
         )
         for source in (
-            "# assert loss < 1",
-            "print('assert')",
-            "assert True",
-            "assert 1 < 2",
-            "assert loss == loss",
-            "assert loss < 1 or True",
-            "assert (loss < 1, 'too much')",
+            "# assert loss < 1", "print('assert')", "assert True", "assert 1 < 2",
+            "assert loss == loss", "assert loss < 1 or True", "assert (loss < 1, 'too much')",
             "try:\n    assert loss < 1\nexcept AssertionError:\n    pass",
-            "def check():\n    assert loss < 1",
-            "if False:\n    assert loss < 1",
+            "def check():\n    assert loss < 1", "if False:\n    assert loss < 1",
             "while loss < 0:\n    assert loss < 1",
         )
     },

@@ -422,36 +422,25 @@ def test_the_cells_of_the_pages_return_the_same(built, call):
 # Tests of exercises that fail with it: the suite -> a word of each test, and what it needs from torch.
 NEEDS_TORCH = {
     "masks": {},
-    "pooling": {
-        "check_pooling-<lambda>1": "arrays of NumPy",
-        "check_local_line-solved_line": "torch.linalg",
-        "check_jacobian-by_autograd": "torch.autograd",
-    },
+    "pooling": {"check_pooling-<lambda>1": "arrays of NumPy", "check_local_line-solved_line": "torch.linalg",
+                "check_jacobian-by_autograd": "torch.autograd"},
     "scoring": {"check_bilinear_matrix-the highest rank": "torch.linalg"},
     "positions": {},
     "self_attention": {"test_other_right_answers": "arrays of NumPy"},
     "bugs": {},
-    "heads": {
-        "test_what_is_returned_is_asked_for": "nn.MultiheadAttention",
-        "test_other_right_answers": "nn.MultiheadAttention",
-    },
+    "heads": {"test_what_is_returned_is_asked_for": "nn.MultiheadAttention",
+              "test_other_right_answers": "nn.MultiheadAttention"},
     "transformer": {"TorchPostNorm": "nn.TransformerEncoderLayer", "tied_the_other_way": "gradients"},
     "efficiency": {"rows_that_autograd_needs": "gradients", "filled_without_gradients": "gradients"},
-    "parts": {
-        "table_of_complex_numbers": "complex numbers",
-        "turned_by_complex_numbers": "complex numbers",
-        "test_right_answer_is_accepted[check11-<lambda>]": "arrays of NumPy",
-        "no result carries a gradient": "gradients",
-        "but not the gradients": "gradients",
-    },
-    "of_pages": {
-        "two_seconds[03_multi_head_attention-7]": "nn.MultiheadAttention",
-        "two_seconds[04_self_attention-3]": "torch.autograd",
-        "two_seconds[06_transformer-4]": "gradients",
-        "mistakes_apart[check_tied]": "gradients",
-        "mistakes_apart[check_to_torch]": "nn.MultiheadAttention",
-    },
-}
+    "parts": {"table_of_complex_numbers": "complex numbers", "turned_by_complex_numbers": "complex numbers",
+              "test_right_answer_is_accepted[check11-<lambda>]": "arrays of NumPy",
+              "no result carries a gradient": "gradients", "but not the gradients": "gradients"},
+    "of_pages": {"two_seconds[03_multi_head_attention-7]": "nn.MultiheadAttention",
+                 "two_seconds[04_self_attention-3]": "torch.autograd",
+                 "two_seconds[06_transformer-4]": "gradients",
+                 "mistakes_apart[check_tied]": "gradients",
+                 "mistakes_apart[check_to_torch]": "nn.MultiheadAttention"},
+}  # fmt: skip
 
 
 @pytest.mark.slow

@@ -127,22 +127,9 @@ def test_a_puzzle_that_cannot_be_asked_is_refused(changes, error, rule):
      r"distractors must fail .*'total = sum\(list\(x\)\)' passes it in place of 'total = sum\(x\)'"),
     ({"distractors": [Distractor("total = sum(x", "total = sum(x)", "A bracket is missing.")]},
      r"distractors must fail the test, but 'total = sum\(x' is no Python"),
-    (
-        {
-            "lines": """
-                    def total(x):
-                        s = 0
-                        for y in x:
-                            s += y
-                            t = s
-                        return t
-                    """,
-            "distractors": [],
-            "orders": [],
-            "test": "assert total([1, 2, 6]) == 9",
-        },
-        "lines must fail the test if indented otherwise, but pass it with 't = s' indented by 1",
-    ),
+    ({"lines": "def total(x):\n    s = 0\n    for y in x:\n        s += y\n        t = s\n    return t",
+      "distractors": [], "orders": [], "test": "assert total([1, 2, 6]) == 9"},
+     "lines must fail the test if indented otherwise, but pass it with 't = s' indented by 1"),
 ])  # fmt: skip
 def test_a_puzzle_that_would_tell_an_untruth_is_refused(changes, rule):
     with pytest.raises(ValueError, match=rule):
