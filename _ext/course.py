@@ -141,7 +141,7 @@ def repair_pages(app):
         if 'aria-label="Book"' not in html and "pst-primary-sidebar" in html:
             whole = repair(whole, REPAIRS_OF_PAGE)
         whole = link_to_published(whole, app.config.html_theme_options)
-        # An issue says which book it is about; the theme names the page, and asks for "content here".
+        # An issue names its book. The theme names only the page, with "content here" for the reader.
         whole = whole.replace("&body=Your%20issue%20content%20here.", BOOK)
         if whole != html:
             path.write_text(whole, encoding="utf-8")
@@ -229,7 +229,7 @@ def setup(app):
     app.connect("doctree-resolved", put_buttons)
     app.connect("doctree-resolved", put_code_below)
     app.connect("config-inited", load_widgets_only_where_they_are)
-    app.connect("config-inited", write_home)  # before its page is read
+    app.connect("config-inited", write_home)  # before Sphinx reads the page
     app.connect("html-page-context", write_text, priority=800)
     app.connect("html-page-context", put_feedback, priority=850)
     app.connect("html-page-context", complete_page, priority=900)

@@ -194,7 +194,7 @@ def lighten_styles(static, pages):
     codes = re.findall(r"\\(?:00)?(f[0-9a-f]{3})\b", "\n".join(sheets))
     characters = {int(code, 16) for code in codes}
     fonts = static / "vendor" / "fontawesome" / "webfonts"
-    older = fonts / "fa-solid-900.ttf"  # newer themes have the other alone
+    older = fonts / "fa-solid-900.ttf"  # newer themes have only the .woff2
     source = older if older.exists() else older.with_suffix(".woff2")
     icons = subset_icons(source, characters)
     (fonts / "fa-solid-900.woff").write_bytes(icons)

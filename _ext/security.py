@@ -15,7 +15,7 @@ from pathlib import Path
 POLICY = {
     "default-src": "'none'",
     "script-src": "'self' file: blob: 'wasm-unsafe-eval'",  # the last for Python, in a worker
-    "worker-src": "blob:",  # a widget may compute beside the page
+    "worker-src": "blob:",  # a widget may compute in a worker
     "style-src": "'self' file: 'unsafe-inline'",
     "img-src": "'self' file: data: blob:",
     "font-src": "'self' file: data:",

@@ -22,7 +22,7 @@
   const cleanUps = [];
 
   /**
-   * Makes something from each text only once, however many widgets use the text.
+   * Calls `make` only once for each text, however many widgets use it.
    * @template T
    * @param {(text: string) => T} make
    * @returns {(text: string) => T}
@@ -152,7 +152,7 @@
     }
   }
 
-  start(); // the views before this script; the rest when the page is complete
+  start(); // only views above this script; the others when the page is complete
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
   addEventListener("pagehide", (event) => {
     if (!event.persisted) for (const cleanUp of cleanUps.splice(0)) cleanUp();

@@ -18,7 +18,7 @@ SYMBOLS, LENGTH, SHORTEST, BATCH = 8, 12, 4, 16
 PADDING, NO_ANSWER = SYMBOLS, -100
 DEPTH, WIDTH, HEADS, HIDDEN = 2, 32, 2, 128
 STEPS, RATES = 1200, (1.5e-3, 5e-3, 1.5e-2)
-ALONE = 192  # sequences that are also read one by one
+ALONE = 192  # sequences that are also evaluated one by one
 
 
 def equal_batch(generator, size=BATCH):

@@ -84,7 +84,7 @@ class RecurrentDates(nn.Module):
 
     def start(self, source):
         memory, lens = self.read(source), (source != 0).sum(-1)
-        # The last state of each direction is that of the last letter and that of the first.
+        # The final states are those at the last letter (forwards) and at the first (backwards).
         last = memory.take_along_dim((lens - 1)[:, None, None], dim=1)[:, 0, :STATE]
         state = torch.tanh(self.first(torch.cat((last, memory[:, 0, STATE:]), dim=-1)))
         return memory, valid_lens_mask(lens, source.shape[1]), state

@@ -35,7 +35,7 @@ WARMUP, CLIP = 0.05, 1.0
 START = 0.3
 # No target: in the first period of a row nobody can know the next token.
 UNKNOWN = -100
-# The blocks that are said twice when the models are tested: as long as in training, and twice as long.
+# The blocks that are repeated when the models are tested: as long as in training, and twice as long.
 BLOCK, LONG, BLOCKS = 30, 60, 50
 ORDERS = ("unigram", "bigram", "trigram", "4-gram", "5-gram")
 DISCOUNTS = (0.6, 0.7, 0.8, 0.85, 0.9, 0.95)
@@ -167,7 +167,7 @@ def measure(models):
     for model in models:
         layers = len(model.encoder.blocks)
         said = [repeat_losses(model, block) for block in blocks("test").values()]
-        # Scores come from other text than the losses that are compared by them.
+        # The scores and the losses that they sort come from different texts.
         scores = [
             look_back(model, block).mean(-1) for block in blocks("validation").values()
         ]

@@ -124,7 +124,7 @@ for encoding, task in (("rotary", "mirrored"), ("ALiBi", "three back")):
 
 
 EIGHT, FOUR = largest_shares(LENGTH, LETTERS), largest_shares(LENGTH, CAPITALS)
-# The token three back is any of the earlier tokens, with equal chance.
+# The token three back is any of the earlier tokens, with equal probability.
 BAG_THREE_BACK = EIGHT[3:LENGTH]
 
 

@@ -74,17 +74,17 @@ ARMS["linear, 2 heads, width 40"] = arm(2, "linear", embed_dim=40)
 BOUNDS = {
     "guessing": 1 / 64,
     # Both pointers coincide at 2 of 12 positions; elsewhere the two tokens are equal once in 8. This is where
-    # training ends, with one head and a linear read-out; it is no bound for them.
+    # training ends, with one head and a linear read-out, but it is not a bound on them.
     "both answers are the same token": 13 / 48,
     # One mixture, weights 0.8 and 0.2. The answer to the lighter pointer is read off with the factor 5 ** j
     # for token j, so that it is right where the lighter token is the larger: 36 of 64 pairs.
     "one mixture, set by hand": (10 * 36 / 64 + 2) / 12,
-    # No mixture whose weights depend on places alone does better than this, with a linear read-out. With the
-    # weights 1 : r, r < 1, it scores token j by P[j, s] + r P[j, t], up to a constant, and has to name t.
-    # Call (s, t) a double if it is right for s, t and for t, s: adding what this says of their scores gives
-    # P[s, s] + P[t, t] < P[s, t] + P[t, s]. If both were right where s, s or t, t stand, the opposite holds.
-    # Three tokens are never doubles of each other: the one that the third scores higher takes the other's
-    # place. So doubles have at most d * (8 - d) edges where d tokens can be right when they coincide. The
-    # best d is 5: 28 + 15 of 64 pairs, and 5 of 8 where the pointers coincide.
+    # No mixture whose weights depend only on positions does better than this with a linear read-out. With
+    # weights 1 : r, r < 1, it scores token j by P[j, s] + r P[j, t], up to a constant, and must name t.
+    # Call (s, t) a double if it is right for s, t and for t, s. The sum of the two conditions is then
+    # P[s, s] + P[t, t] < P[s, t] + P[t, s]. If it is right for s, s and for t, t, the opposite holds.
+    # Three tokens are never all doubles of one another: of two, the one with the higher score from the third
+    # is named instead of the other. So doubles have at most d * (8 - d) edges if d tokens can be right when
+    # they coincide. The best d is 5: 28 + 15 of 64 pairs, and 5 of 8 where the pointers coincide.
     "one mixture, at most": (10 * 43 / 64 + 2 * 5 / 8) / 12,
 }

@@ -98,13 +98,14 @@ ARMS = {
     "1 head, two matrices": arm(1, "two matrices"),
     "1 head, MLP": arm(1, "MLP"),
     f"1 head, {LONG} steps": arm(1, steps=LONG, keep=1),
+    f"1 head, two matrices, {LONG} steps": arm(1, "two matrices", LONG),
     f"1 head, MLP, {LONG} steps": arm(1, "MLP", LONG),
     f"1 head, {LONGEST} steps": arm(1, steps=LONGEST, keep=1),
 }
 BOUNDS = {
     "guessing": 1 / 2 / 16 / 16 / 8,
     # A bag of words determines owner and place by their kind of word, but not which of the two other people
-    # is the subject: one guess of the neighbour in two is right, and the verb follows.
+    # is the subject: half of the guesses at the neighbour are right, and the verb depends on them.
     "bag of words, all four": 1 / 2,
     "bag of words, each": [3 / 4, 1, 1 / 2, 1],
 }

@@ -1,4 +1,4 @@
-"""The parts that make the pages of the course: data, experiments, pictures, questions, exercises, widgets.
+"""The parts of which the course's pages are made: data, experiments, pictures, questions, exercises, widgets.
 
 This package imports the library `mha_lib`; the library never imports it. A chapter imports modules by name,
 such as `mha_course.plots`, so it loads only what it needs. Wrong arguments raise errors as in `mha_lib`.

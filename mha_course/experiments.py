@@ -69,7 +69,7 @@ class Experiment:
         return self._measured(arm, found[measure])
 
     def still_learning(self, arm: str) -> bool:
-        """Whether an arm's curves fail to show that it had stopped learning; see `is_still_learning`.
+        """Whether an arm counts as still learning at the end of its training; see `is_still_learning`.
 
         Raises:
             ValueError: the experiment has no such arm.
@@ -246,7 +246,7 @@ def load_script(script: Path | str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(script.parent))
-    sys.modules[spec.name] = module  # its data classes look for it here
+    sys.modules[spec.name] = module  # its dataclasses look it up here
     try:
         spec.loader.exec_module(module)
     finally:

@@ -3,9 +3,9 @@
     python -m mha_course.grade [--json] [--assignment NOTEBOOK] [--seconds 600] SUBMISSION ...
 
 The exercises of a submission are its calls of checkers, such as `check_head(MyHead)`, or those of the
-notebook that was handed out. Each submission runs in a process and a folder of its own, and an exercise is
-judged as soon as the cell with its check has run. A cell that fails does not stop the next ones. For code
-elsewhere, submit an `adapters.py` that lies beside it; its statements run as cells do:
+notebook that was handed out. Each submission runs in its own process and folder, and an exercise is
+judged as soon as the cell with its check has run. Cells after one that fails still run. For code
+elsewhere, submit an `adapters.py` beside it, whose statements run as cells do:
 
     from mha_course.exercises import check_attention, check_multi_head
     from my_package.layers import Attention, attend
@@ -13,10 +13,9 @@ elsewhere, submit an `adapters.py` that lies beside it; its statements run as ce
     check_multi_head(Attention, weights=False)
 
 With --json, each line is the results.json of a submission as Gradescope reads and Otter writes it (nbgrader
-has no such file: its grades are in a database). The exit status is 0 if all submissions were graded, whatever
-their grades, 1 if somebody must look at one of them, and 2 for wrong arguments. Python refuses a submission
-the network, other programs and files outside its folder. That is a guard against accidents: grade what you do
-not trust in a container.
+has no such file: its grades are in a database). The exit status is 0 if all submissions were graded, 1 if
+somebody must look at one of them, and 2 for wrong arguments. Python refuses a submission the network, other
+programs and files outside its folder, a guard against accidents: what you do not trust needs a container.
 """
 
 from __future__ import annotations
@@ -34,25 +33,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
+import torch
 from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
 
-# matplotlib writes its caches when it is imported, which the guard would refuse.
-from mha_course import exercises, plots  # noqa: F401
+from mha_course import exercises, plots  # noqa: F401 (matplotlib writes caches, which the guard would refuse)
 from mha_course.exercises import own
 from mha_lib._checks import check_type
 
 # Audit events, which Python raises before it does what they name.
 _PROGRAMS = """subprocess.Popen os.system os.exec os.fork os.forkpty
     os.posix_spawn""".split()
-_CHANGES = """os.link os.mkdir os.remove os.rename os.rmdir os.symlink
-    shutil.rmtree""".split()
+_CHANGES = """os.chmod os.link os.mkdir os.remove os.rename os.rmdir os.symlink
+    os.truncate shutil.rmtree sqlite3.connect""".split()
+_REFUSED = dict.fromkeys(["socket.connect", "socket.getaddrinfo"], "use the network")
+_REFUSED |= dict.fromkeys(_PROGRAMS, "start another program")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 @dataclass
 class Grade:
-    """A graded submission: call of a checker -> (state, why), and a sentence for each trouble.
+    """A graded submission: call of a checker -> (state, why), and a sentence for each problem.
 
     The state is "right", "wrong" or "missing".
 
@@ -68,12 +70,13 @@ class Grade:
     troubles: list[str] = field(default_factory=list)
 
     def as_text(self) -> str:
-        """Return a line for the submission, for each exercise and for each trouble."""
+        """Return a line for the submission, for each exercise and for each problem."""
         states = [state for state, _ in self.results.values()]
         lines = [f"{self.path}: {states.count('right')} of {len(states)} right"]
         for name, (state, why) in self.results.items():
             lines.append(f"  {state:8} {name}" + f": {why}" * (state != "right"))
-        return "\n".join(lines + [f"  {trouble}" for trouble in self.troubles])
+        lines += [f"  {trouble}" for trouble in self.troubles]
+        return "\n".join(lines).encode(errors="backslashreplace").decode()
 
     def as_json(self) -> str:
         """Return the line of a results.json, in which each exercise is worth one point."""
@@ -82,13 +85,12 @@ class Grade:
             score, status = (1, "passed") if state == "right" else (0, "failed")
             test = {"name": name, "score": score, "max_score": 1, "status": status}
             tests.append({**test, "output": why, "tags": [state]})
-        about = {"submission": str(self.path)}
-        output = " ".join(self.troubles)
-        return json.dumps({"tests": tests, "output": output, "extra_data": about})
+        whole = {"tests": tests, "output": " ".join(self.troubles)}
+        return json.dumps({**whole, "extra_data": {"submission": str(self.path)}})
 
 
 def grade(path: Path, *, assignment: Path | None = None, seconds: float = 600) -> Grade:
-    """Run a notebook or an `adapters.py`, and judge the exercises that it, or the assignment, has.
+    """Run a notebook or an `adapters.py`, and judge its exercises or those of the assignment.
 
     Raises:
         TypeError: `path` or `assignment` is not a Path.
@@ -103,40 +105,39 @@ def grade(path: Path, *, assignment: Path | None = None, seconds: float = 600) -
     asked = [call for _, call in _checks_in(_cells(assignment))] if assignment else []
     if assignment and not asked:
         raise ValueError(f"assignment must call a checker, and {assignment} does not")
-    found, cells = Grade(path), list[str]()
+    found, cells, checks = Grade(path), list[str](), list[tuple[int, str]]()
     try:
         cells = _cells(path)
-        if not asked and not any(_checks_in(cells)):
+        checks = list(_checks_in(cells))
+        if not asked and not checks:
             raise ValueError("It calls no checker, so there is nothing to grade.")
     except ValueError as error:
         found.troubles.append(str(error))
-    checks = list(_checks_in(cells))
     if assignment:  # what lost its check is checked at the end
         called = {call for _, call in checks}
         checks += [(len(cells), call) for call in asked if call not in called]
     judged = _run_alone(found, cells, checks, seconds) if cells and checks else {}
     for call in asked or [call for _, call in checks]:
-        not_reached = ("missing", "it was not reached")
-        found.results[call] = judged.get(call, not_reached)
+        found.results[call] = judged.get(call, ("missing", "it was not reached"))
     return found
 
 
 def _cells(path: Path) -> list[str]:
     """The sources of the code cells of a notebook, or the statements of a program."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".py":
             return [ast.unparse(statement) for statement in ast.parse(text).body]
         cells = json.loads(text)["cells"]
         return ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
     except (KeyError, TypeError):
         raise ValueError("It cannot be read: it is not a notebook.") from None
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, RecursionError) as error:
         raise ValueError(f"It cannot be read: {error}.") from error
 
 
 def _checks_in(cells: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The calls of checkers, with their cells. What is asserted is the page's own solution."""
+    """The calls of checkers, with their cells. A checker inside an assert checks the page's own solution."""
     for number, source in enumerate(cells):
         plain = re.sub(r"\A%%.*\n", "", source)  # without `%%time`
         for statement in own._parsed(TransformerManager().transform_cell(plain)).body:
@@ -156,9 +157,9 @@ def _checker(node: Any) -> str:
 def _run_alone(
     found: Grade, cells: list[str], checks: list[tuple[int, str]], seconds: float
 ) -> dict[str, tuple[str, str]]:
-    """How each check ended in a process of its own; what else happened is a trouble."""
+    """The result of each check, in a separate process; anything else that went wrong is a problem."""
     job = json.dumps([str(found.path.resolve().parent), cells, checks])
-    program = "from mha_course import grade; grade._work()"
+    command = [sys.executable, "-c", "from mha_course import grade; grade._work()"]
     settings = {"MPLBACKEND": "agg", "PYTHONDONTWRITEBYTECODE": "1"}
     settings["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
     with tempfile.TemporaryDirectory() as folder:
@@ -166,9 +167,7 @@ def _run_alone(
         pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         pipes |= {"cwd": folder, "env": os.environ | settings, "input": job.encode()}
         try:
-            done = subprocess.run(
-                [sys.executable, "-c", program], timeout=seconds, **pipes
-            )
+            done = subprocess.run(command, timeout=seconds, **pipes)
             said, status = done.stdout, done.returncode
             end = f"ended with status {status}" if status else ""
         except subprocess.TimeoutExpired as error:
@@ -199,7 +198,10 @@ def _work() -> None:
 
     sys.path.insert(0, beside)
     shell = InteractiveShell.instance()
-    sys.addaudithook(_guard(os.path.realpath("."), tell))
+    folder = os.path.realpath(".")
+    sys.addaudithook(lambda *event: _guard(folder, tell, *event))
+    torch.save = _announced(torch.save)
+    safetensors.torch.save_file = _announced(safetensors.torch.save_file)
     failed: dict[str, str] = {}  # source of a cell -> its error
     for number, source in enumerate([*cells, ""]):
         tell("cell", number + 1)
@@ -210,9 +212,7 @@ def _work() -> None:
             tell("judged", call, *_judged(shell, call, failed))
 
 
-def _judged(
-    shell: InteractiveShell, call: str, failed: dict[str, str]
-) -> tuple[str, str]:
+def _judged(shell: Any, call: str, failed: dict[str, str]) -> tuple[str, str]:
     """How an exercise stands, and why."""
     node: Any = ast.parse(call, mode="eval").body
     try:
@@ -237,33 +237,33 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
-def _guard(folder: str, tell: Callable[..., None]) -> Callable[..., None]:
-    """A hook that refuses what would have an effect outside a folder."""
+def _announced(save: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, which opens its file outside Python, where no hook sees it."""
 
-    def refuse(what: str) -> None:
-        tell("refused", what)
-        raise PermissionError(f"a submission may not {what}")
+    def announced(*arguments: Any, **options: Any) -> Any:
+        for path in [*arguments, *options.values()]:
+            sys.audit("open", path, "wb", os.O_WRONLY)
+        return save(*arguments, **options)
 
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ("socket.connect", "socket.getaddrinfo"):
-            refuse("use the network")
-        if event in _PROGRAMS:
-            refuse("start another program")
-        opens = event == "open" and bool(arguments[2] & _WRITES)
-        if not opens and event not in _CHANGES:
-            return
-        for path in arguments[:1] if opens else arguments:
-            if not isinstance(path, int):  # a descriptor, which was opened before
-                place = os.path.realpath(os.fsdecode(path))
-                inside = os.path.commonpath([place, folder]) == folder
-                if not inside and place != os.devnull:
-                    refuse(f"write {place}")
+    return announced
 
-    return hook
+
+def _guard(folder: str, tell: Callable[..., None], event: str, given: Any) -> None:
+    """Refuse what would have an effect outside a folder."""
+    refused = _REFUSED.get(event, "")
+    opens = event == "open" and given[2] & _WRITES
+    for path in given if event in _CHANGES else given[: int(bool(opens))]:
+        if isinstance(path, (str, bytes, os.PathLike)):  # a descriptor was opened
+            place = os.path.realpath(os.fsdecode(path))
+            if place != os.devnull and os.path.commonpath([place, folder]) != folder:
+                refused = f"write {place}"
+    if refused:
+        tell("refused", refused)
+        raise PermissionError(f"a submission may not {refused}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line; the top of this module says what the exit status means.
+    """Run from the command line; the module's docstring explains the exit status.
 
     Example:
         >>> main(["no.ipynb"])
@@ -281,8 +281,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for path in chosen.submissions:
         try:
             found = grade(path, assignment=chosen.assignment, seconds=chosen.seconds)
-        except ValueError as error:
-            parser.error(f"--assignment: {error}")
+        except (ValueError, OverflowError) as error:
+            parser.error(f"{error}")
         print(found.as_json() if chosen.json else found.as_text(), flush=True)
         status |= bool(found.troubles)
     return status

@@ -238,7 +238,7 @@ def plot_curves(
 
 
 def fill_of(values: Shaped[Tensor, "..."]) -> Any:
-    """How to fill markers: hollow if the models of an experiment were still learning, else full.
+    """How to fill markers: hollow if the models of an experiment were still learning, otherwise full.
 
     Example:
         >>> fill_of(torch.rand(5))

@@ -2,7 +2,7 @@
 
 The results of `load_experiment` carry a note for each arm that was still learning. The note stays with every
 number that is computed from these results. If a notebook cell prints, compares or draws such a number, the
-line "Still learning after 200 steps: ..." appears at its end without being asked for.
+line "Still learning after 200 steps: ..." automatically appears at its end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEAST_FALL, ERRORS, HIDDEN_FALL = 0.01, 3.0, 0.1
 
 
 def is_still_learning(losses: Float[Tensor, "seeds records"]) -> bool:
-    """Whether the learning curves of several seeds fail to show that training had come to an end.
+    """Whether models were still learning at the end of training, by the learning curves of several seeds.
 
     A straight line is fitted to the logarithm of the loss over the last third of the records, for each seed
     and for the mean of the seeds. The models were still learning if one of these lines falls by more than
@@ -156,7 +156,7 @@ _pending: dict[str, int] = {}
 
 
 def _announce(notes: dict[str, int]) -> None:
-    """Print these notes at the end of the running cell; outside a notebook, nobody would read them."""
+    """Print these notes at the end of the running cell, but only in a notebook, where they are read."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     if shell is not None:

@@ -71,7 +71,7 @@ def seeded(
 ) -> list[nn.Module]:
     """Make models that differ only in their random initialization.
 
-    Model i is what `factory()` returns after `torch.manual_seed(seed + i)`. The global random state is not
+    Model i is the result of `factory()` after `torch.manual_seed(seed + i)`. The global random state is not
     changed.
 
     Raises:
@@ -121,7 +121,7 @@ def _as_list(models: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
 
 
 def _progress_bar(steps: int, progress: bool) -> Any:
-    """The steps, counted from 1, with a progress bar if it is wanted and somebody can see it."""
+    """The steps, counted from 1, with a progress bar if one is requested and visible."""
     # tqdm's bar for notebooks does not read this variable itself.
     hidden = not progress or os.environ.get("TQDM_DISABLE") == "1"
     # With None, tqdm decides: it shows a bar in a notebook or a terminal, but not in a pipe.

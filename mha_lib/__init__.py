@@ -71,7 +71,7 @@ __version__ = "0.1.0"
 
 
 class _NotHere:
-    """The last finder that Python tries: a module missing from the library may belong to the course."""
+    """The last finder that Python tries, as a module missing from the library may belong to the course."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:

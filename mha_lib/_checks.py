@@ -1,6 +1,6 @@
 """Checks that public functions make before any arithmetic; each error names the argument, rule and value.
 
-A check raises unless its argument is what the name of the check says, and may return it. A check that only
+A check raises an error unless its argument is what the name of the check says. A check that only
 one module needs is in that module; its errors also come from `refusal`.
 """
 

@@ -1,4 +1,4 @@
-"""Names in published files and the corresponding names in our models; each family has a column per table."""
+"""Names in published files and the corresponding names in our models; each table has a column per family."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Family:
 
 
 def _columns(table: str) -> list[dict[str, str]]:
-    """Each column after the first, as a dict from the first column's entries to its own, without dashes."""
+    """Each column after the first, as a dict from the first column's entries to its own; omit dashes."""
     rows = [line.split() for line in table.strip().splitlines()]
     columns = list(zip(*rows, strict=True))
     return [
@@ -178,7 +178,7 @@ SCALING = {
     "yarn": _SCALED | {"low": "beta_slow", "high": "beta_fast"} | _SHARPER,
 }
 
-# Their names of activations -> ours. If several map to the same, the first is written.
+# Their names for activations -> ours. If several map to the same, the first is written.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",

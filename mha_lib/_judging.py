@@ -1,7 +1,7 @@
 """Exercises as data: a reference, cases, and known wrong answers, each with its cause.
 
 An `Exercise` takes a few lines, as its example shows, and is itself the function that checks a reader's
-answer. Cases and mistakes may be in a Markdown file, see `_texts`. An answer is judged in four steps:
+answer. Cases and mistakes may be in a Markdown file (see `_texts`). An answer is judged in four steps:
 
 1. It is called on every case, and on the last case a second time. Each call gets new arguments made from the
    same seed, so a check always gives the same verdict. An answer that raises, returns None, changes its
@@ -79,7 +79,7 @@ class Verdict:
         return self.message
 
     def _repr_markdown_(self) -> str:
-        """The same message; outside code, none of its signs count as formatting."""
+        """The message, with characters outside code escaped, so that they do not count as formatting."""
         code_or_sign = r"(`[^`]*`)|([\\*_<>$\[\]])"
         return re.sub(code_or_sign, lambda at: at[1] or f"\\{at[2]}", self.message)
 
@@ -140,14 +140,14 @@ class Exercise:
         wrong: known wrong answers, special ones before general ones.
         accept: other answers that are also right, such as those of a different convention.
         returns: name and axes of the result, such as "weights (q_len, k_len)"; a tuple for several results.
-        run: how the answer is used in a case, run(answer, *arguments); default: it is called. `run` can first
+        run: run(answer, *arguments) uses the answer in a case; by default, it is called. `run` can first
             make an object of a class, or call a method several times.
         properties: functions of (arguments, results) that return a clause on what is wrong, or "".
         gradients: compare the gradients of the first result too, in all cases or in those with these labels.
         detached: accept an answer whose results carry no gradient, as under `torch.no_grad()`.
         arrays: accept results that convert to tensors: NumPy, DLPack, lists of numbers.
         same_dtype: require the reference's dtype, not only its kind (bool, integer, floating-point).
-        takes: what the answer is, in words.
+        takes: what kind of object the answer is, in words.
         atol: absolute tolerance.
         rtol: relative tolerance.
 
@@ -224,7 +224,7 @@ class Exercise:
     def audit(self) -> list[str]:
         """Tell the author what is wrong with the exercise itself: a list of sentences, which may be empty."""
         rights = map(self, (self.reference, *self.accept))
-        found = [f"a right answer is refused: {one}" for one in rights if not one]
+        found = [f"a right answer is rejected: {one}" for one in rights if not one]
         for wrong in self.wrong:
             message = self(wrong.answer).message
             if not message.startswith(f"Not yet: {wrong.name}. "):
@@ -317,8 +317,8 @@ class Exercise:
         ):
             return ""
         return (
-            "called again with the same arguments, it returns other numbers. Does it draw random numbers "
-            "(dropout that is always on?), or keep something from the call before?"
+            "called again with the same arguments, it returns different numbers. Does it draw random numbers "
+            "(dropout that is always on?), or keep something from the previous call?"
         )
 
     # ------------------------------------------------------------------ judging the results
@@ -487,7 +487,7 @@ class Exercise:
 
 
 def randn(generator: torch.Generator, *sizes: int) -> Float[Tensor, "..."]:
-    """Standard normal float32 numbers of these sizes from a generator; every case needs it.
+    """Standard normal float32 numbers of these sizes from a case's generator.
 
     Raises:
         TypeError, ValueError: a size is not an int, or not positive.
@@ -594,13 +594,13 @@ def _as_tensor(value: Any, arrays: bool) -> Any:
     if isinstance(value, str) and arrays:
         return value
     with suppress(ImportError, TypeError, ValueError, RuntimeError, BufferError):
-        import numpy as np  # of those who return something else than a tensor
+        import numpy as np  # for answers that return something other than a tensor
 
         if arrays and hasattr(value, "__dlpack__") and not _is_array(value):
             return torch.utils.dlpack.from_dlpack(value).detach().clone()
         if arrays and (array := np.asarray(value)).dtype.kind in "biuf":
             return torch.tensor(array)
-    with suppress(TypeError, ValueError, RuntimeError):  # there may be no NumPy
+    with suppress(TypeError, ValueError, RuntimeError):  # NumPy may not be installed
         if arrays and isinstance(value, (int, float, list, tuple)):
             floats = torch.tensor(value).is_floating_point()
             return torch.tensor(value, dtype=torch.float64 if floats else None)
@@ -665,7 +665,7 @@ def _compare(
     if right.dtype == torch.bool:
         # A single False is not an inversion.
         if mine.numel() > 1 and torch.equal(mine, ~right):
-            return "is inverted: False where True is expected, and the reverse"
+            return "is inverted: False where True is expected, and vice versa"
         place = (mine != right).nonzero()[0].tolist()
         there = bool(mine[tuple(place)])
         return f"is {there}{_at(place)}, where {not there} is expected"
@@ -681,7 +681,7 @@ def _compare(
         return f"is what is expected plus {float(offset):.3g}"
     for order in list(permutations(range(mine.ndim)))[1:]:
         if same(mine.permute(order)):
-            return "holds the right numbers with its axes exchanged"
+            return "holds the right numbers with its axes swapped"
     titles = [f"axis {axis}" for axis in range(mine.ndim)]
     if len(axes) == mine.ndim:
         titles = [f"{title} ({name})" for title, name in zip(titles, axes, strict=True)]
@@ -690,7 +690,7 @@ def _compare(
             return f"holds the right numbers in reverse order along {title}"
     got, wanted = (x.flatten().sort().values for x in (mine, right))
     if mine.numel() > 1 and _same(got, wanted, atol, rtol):
-        return "holds the right numbers in another order: look at transpose, reshape and view"
+        return "holds the right numbers in a different order: look at transpose, reshape and view"
     near = torch.isclose(mine, right, atol=atol, rtol=rtol, equal_nan=True)
     for axis, title in enumerate(titles):
         good = near.transpose(0, axis).flatten(1).all(1) if mine.ndim > 1 else near

@@ -11,8 +11,8 @@ r"""Cases and known mistakes as an author writes them: in a Markdown file beside
       - `lambda q_len, k_len: ~causal_mask(q_len, k_len)`
 
 The section has the name of the exercise. An item that begins with bold text is a mistake. It has a name, a
-cause and, below them, code that makes the mistake: one edit or several of the source of the reference, a
-function or class, together with the functions and classes of its module that it uses. The old text must
+cause and, below them, code that makes the mistake: one or more edits of the source of the reference (a
+function or class) and of the functions and classes of its module that it uses. The old text must
 occur there exactly once (`\n` begins a new line). There may be several new texts: `0` → `1` or `2` makes
 two wrong answers. If no short edit makes the mistake, write an expression whose value is a wrong answer.
 Every other item is a case. It has a label and the arguments of the call, which may use the generator `g`.
@@ -66,7 +66,7 @@ class _Item:
 
 
 class Texts:
-    """The Markdown file beside a module; call it with the parts that need Python to make an exercise.
+    """The Markdown file beside a module; a call with the parts that need Python makes an exercise.
 
     Args:
         module: the name of the module, `__name__`.
@@ -94,7 +94,7 @@ class Texts:
     ) -> Exercise:
         """Make an exercise from the cases and mistakes of a section and further options of `Exercise`.
 
-        Mistakes of the sections in `also` follow those of its own. If a function makes the exercise, `names`
+        Mistakes of the sections in `also` come after its own. If a function makes the exercise, `names`
         are the local names that the code of the section uses.
         """
         wrong = (*self.mistakes(name, reference, names), *also)

@@ -216,7 +216,7 @@ def dot_product_attention(
     0, `attn_bias` requires grad, or the values are not as wide as the keys.
 
     A key that no query may see never affects the result, even if it or its value contains NaN or infinity. A
-    NaN that a query does see is never hidden; torch's kernel, or a NaN in a value, may spoil other rows too.
+    NaN that a query does see is never hidden. In torch's kernel, or in a value, it may spoil other rows too.
 
     Args:
         query: (batch, q_len, d) or (batch, num_heads, q_len, d).

@@ -62,11 +62,11 @@ class KeyValueCache:
 
     @property
     def visible(self) -> Tensor | None:
-        """Which slots hold a real token, bool (batch, len); None where all do."""
+        """Which slots hold a real token, bool (batch, len); None if all do."""
         return self._held[2]
 
     def _checked(self, name: str, tensor: Tensor) -> Tensor:
-        """Return a replacement for keys or values, which must keep the slots that `positions` counts."""
+        """Return a replacement for keys or values, which must keep all slots; `positions` counts them."""
         if getattr(tensor, "shape", ())[2:3] != (held := len(self),):
             rule = f"keep the {held} slots of the cache, which crop and append change"
             raise _checks.refusal(name, rule, tensor)
@@ -147,7 +147,7 @@ class KeyValueCache:
             return self.visible.sum(1)
         if (keys := self.keys) is not None:
             return keys.new_full(keys.shape[:1], len(self), dtype=torch.int64)
-        raise ValueError("lens needs a cache that holds something, got an empty one")
+        raise ValueError("lens needs a cache that contains tokens, got an empty one")
 
     def positions(
         self, q_len: int, new: int | None = None

@@ -36,7 +36,7 @@ def load_checkpoint(
     revision: str | None = None,
     sha256: str | Mapping[str, str] | None = None,
 ) -> Bert | GPT2 | Llama:
-    """Read a model of BERT's, GPT-2's, Llama's, Mistral's, Qwen2's or Qwen3's family from its files.
+    """Read a model of the BERT, GPT-2, Llama, Mistral, Qwen2 or Qwen3 family from its files.
 
     The network is used only if `revision` is given, and `source` is then a name on the Hugging Face hub.
     BERT's classifier for pairs of sentences is left out. Files of a bare `BertModel` or `LlamaModel` give a
@@ -225,7 +225,7 @@ def _with_todays_names(family: Family, stored: _Entries, bare: bool) -> dict[str
         if bare and not name.startswith(_HEADS):
             name = family.prefix + name
         if name in renamed:
-            raise ValueError(f"{name} must be there once, got it under two names")
+            raise ValueError(f"{name} must occur once, got it under two names")
         renamed[name] = tensor
     return renamed
 
@@ -279,7 +279,7 @@ def _build(family: Family, config: _Entries, *, head: bool) -> Model:
 
 
 def _rotary_of(config: _Entries) -> dict[str, Any]:
-    """The settings of rotary positions, among which transformers 5 writes even the base."""
+    """The settings of rotary positions, which include the base in files of transformers 5."""
     for name in ("rope_parameters", "rope_scaling"):
         found = config.get(name) or {}
         if not isinstance(found, dict):
@@ -352,7 +352,7 @@ def _describe(family: Family, model: Any) -> dict[str, Any]:
 
 
 def _looks(model: Model) -> tuple[str, dict[str, Any]]:
-    """Describe a model apart from its numbers by its class, its settings without dropout, and its shapes."""
+    """Describe a model by all except its numbers and dropout: its class, settings and shapes."""
     text = re.sub(r"Dropout\(p=[^,]*", "Dropout(", repr(model))
     return text, {name: tensor.shape for name, tensor in model.state_dict().items()}
 
@@ -408,7 +408,7 @@ def _open(opened: ExitStack, path: Path, held: set[str] | None) -> dict[str, Any
         file: Any = opened.enter_context(library.safe_open(path, framework="pt"))
     except (library.SafetensorError, OSError) as error:
         rule = "be a safetensors file"
-        raise refusal(path.name, rule, f"a damaged or other one: {error}") from error
+        raise refusal(path.name, rule, f"a damaged or wrong file: {error}") from error
     found = set(file.keys())
     if held is not None:
         what = f"{path.name} does not hold what {_INDEX} says"

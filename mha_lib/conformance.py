@@ -1,6 +1,6 @@
 """Is my attention right? Judge any attention against the formula in float64, and name its fault.
 
-`check` does it in Python. From a shell, with exit status 1 if something is wrong (`--help` lists options):
+In Python, call `check`. From a shell, with exit status 1 if something is wrong (`--help` lists options):
 
     python -m mha_lib.conformance my_package.my_module:my_attention
 
@@ -288,7 +288,7 @@ class _Subject:
         try:
             parameters = inspect.signature(called).parameters
         except (TypeError, ValueError):  # the function is not written in Python
-            unseen = f"whether it takes `{option}` cannot be seen; name {aspect!r} in `tries`"
+            unseen = f"its signature hides `{option}`; name {aspect!r} in `tries`"
             return unseen if option else ""
         kinds = [one.kind for one in parameters.values()]
         named = [kind for kind in kinds if kind <= Parameter.POSITIONAL_OR_KEYWORD]
@@ -369,7 +369,7 @@ def check(
     Args:
         attention: a function, a module with `q_proj`, `k_proj`, `v_proj`, `out_proj` and `num_heads`, or an
             `nn.MultiheadAttention`.
-        projections: the four projections, by these names, of a layer that stores them elsewhere: each an
+        projections: for a layer that stores these four elsewhere, a dict from their names to each: an
             `nn.Linear`, a weight (out, in), or (weight, bias), as torch tensors or arrays. With them, any
             callable counts as a layer.
         num_heads: number of heads of a layer that has no such attribute.
@@ -551,7 +551,7 @@ def _plain(value: Any) -> Any:
 
 
 def vectors() -> dict[str, Any]:
-    """The cases of a function in a form that JSON supports, for attention in another language.
+    """The cases for a function, in a form that JSON supports, to judge attention in another language.
 
     In the dict of "format" and "cases", each case has its aspect, `query`, `key`, `value` (batch, num_heads,
     len, head_dim), `mask` (True = may attend, or None), `is_causal` and `sink`. NaN is the string "NaN".

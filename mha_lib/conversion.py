@@ -36,7 +36,7 @@ def mask_from_additive(mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]
     integers is always of the second. The shape is kept; pass a result of (batch, k_len) as `key_mask`.
 
     Raises:
-        TypeError: `mask` is not a tensor, or is bool; a bool mask of torch's becomes ours with `~mask`.
+        TypeError: `mask` is not a tensor, or is bool; torch's bool masks become ours with `~mask`.
         ValueError: `mask` contains other numbers, as a bias does.
 
     Example:
@@ -220,15 +220,15 @@ class _TorchTwin(nn.Module):
 
         The inputs of the result are (batch, len, embed_dim) whatever `batch_first` is, and in its masks True
         means may attend, the inverse of torch's. Our decoders are always causal, torch's only with a
-        `tgt_mask`. The final norm of a stack is copied as it is: a stack without one gets none, even after
-        pre-norm layers, and post-norm layers followed by one, as in `nn.Transformer`, keep it. The result has
+        `tgt_mask`. The final norm of a stack is copied as it is. A stack without one gets none, even after
+        pre-norm layers; one after post-norm layers, as in `nn.Transformer`, is kept. The result has
         its own copy of the weights, with the same dtype, device and mode; frozen parameters stay frozen.
 
         Raises:
             TypeError: `module`, or a layer of a stack, is not torch's module of this kind.
             ValueError: `module` has a property that ours does not support: an activation other than relu and
                 the exact gelu, dropouts that differ, a memory of another width, a wrapper or other module for
-                a linear layer or layer norm, no layers, or one that `MultiHeadAttention.from_torch` rejects.
+                a linear layer or layer norm, no layers, or what `MultiHeadAttention.from_torch` rejects.
 
         Example:
             >>> from mha_lib import EncoderBlock
@@ -248,7 +248,7 @@ class _TorchTwin(nn.Module):
             TypeError: an attention or feed-forward layer was replaced by a different module.
             ValueError: this module has a property that torch's does not support: RMS norms, an activation
                 other than relu and the exact gelu, biases in some parts only, dropouts that differ from one
-                another, a wrapper around a linear layer, or one that `MultiHeadAttention.to_torch` rejects.
+                another, a wrapper around a linear layer, or what `MultiHeadAttention.to_torch` rejects.
 
         Example:
             >>> from mha_lib import TransformerDecoder

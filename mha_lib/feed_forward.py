@@ -86,7 +86,7 @@ class FeedForward(nn.Module):
         """Map each token of `x` (..., embed_dim) to one of the same width.
 
         Raises:
-            TypeError, ValueError: `x` is not floating-point, or has another dtype or width than the layer.
+            TypeError, ValueError: `x` is not floating-point, or its dtype or width differs from the layer's.
         """
         _checks.check_width("x", x, self.embed_dim, axes="..., embed_dim")
         activate: Callable[[Tensor], Tensor] = _ACTIVATIONS[self.activation]

@@ -188,7 +188,7 @@ def generate(
         model: a `GPT2`, `Llama` or `EncoderDecoder`; call `model.eval()` first.
         tokens: prompts (batch, len), padded on the right; for an `EncoderDecoder`, the first tokens of the
             answers.
-        max_new: greatest number of new tokens.
+        max_new: maximum number of new tokens.
         source: the sources that an `EncoderDecoder` reads, (batch, source_len); None for other models.
         source_lens: integers (batch,), how many tokens of each source are real; default all.
         prompt_lens: integers (batch,), how many tokens of each prompt are real; default all.

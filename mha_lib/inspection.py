@@ -83,7 +83,7 @@ class _WatchedForward:
         return output, weights if kwargs.get("need_weights", True) else None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Make a copy of the layer that is made inside the block call its own `forward`."""
+        """Let a copy of the layer, if it is made inside the block, call its own `forward`."""
         return _identity, (self.forward,)
 
 

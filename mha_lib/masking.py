@@ -128,7 +128,7 @@ def sliding_window_mask(
         left: how many keys before its own position a query sees; None for all.
         right: how many keys after its own position a query sees; None for all.
         positions: integers (batch, q_len) and (batch, k_len), from `KeyValueCache.positions`: positions of
-            queries and keys where samples of different lengths share a cache.
+            queries and keys if samples of different lengths share a cache.
         device: where the mask is created.
 
     Returns:

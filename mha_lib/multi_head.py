@@ -56,7 +56,7 @@ class MultiHeadAttention(nn.Module):
             (Henry et al., 2020; in this form, Yang et al., 2025, §2).
         norm_eps: positive number that these norms add under the root.
         sink: whether each head learns one more score that takes part in every softmax but has no key and no
-            value (OpenAI, 2025, §2.2). Where nothing matches, the weight goes there, so rows of weights sum
+            value (OpenAI, 2025, §2.2). If no key matches, the weight goes there, so rows of weights sum
             to less than 1. It starts at 0, which makes the softmax "off by one" (Miller, 2023).
         device, dtype: device and dtype of the parameters; default torch's.
 
@@ -65,7 +65,7 @@ class MultiHeadAttention(nn.Module):
             `score` or `rotary` is not callable.
         ValueError: a width, a count or `norm_eps` is not positive, `num_heads` does not divide `embed_dim`,
             `num_kv_heads` does not divide `num_heads`, `dropout` is outside 0..1, `bias` names no projection,
-            a side of `window` is negative, `scale` is given with `score`, or `rotary` another `head_dim`.
+            a side of `window` is negative, `scale` is given with `score`, or `head_dim` is not `rotary`'s.
 
     Example:
         >>> attention = MultiHeadAttention(embed_dim=100, num_heads=5)

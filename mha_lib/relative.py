@@ -97,12 +97,12 @@ def t5_buckets(
     Args:
         q_len: number of queries.
         k_len: number of keys; default `q_len`. Queries and keys end together, as in `causal_mask`.
-        num_buckets: number of buckets; even if bidirectional.
+        num_buckets: number of buckets, which must be even with `bidirectional`.
         max_distance: the last bucket contains all distances from this one on, and some shorter ones.
         bidirectional: use half of the buckets for keys at or before the query, half for keys after it.
             Otherwise, all are for keys at or before the query, and every key after it falls into bucket 0.
         positions: as in `sliding_window_mask`.
-        device: where the buckets are created; with `positions`, they are created on the device of these.
+        device: where the buckets are created; with `positions`, on the device of these.
 
     Raises:
         TypeError: a size is not an int, `bidirectional` not a bool, or a position not an integer tensor.

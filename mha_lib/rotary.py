@@ -57,7 +57,7 @@ def _check_rotary(x: Tensor, angles: Tensor) -> None:
     _checks.check_float_tensor("x", x, axes="..., len, head_dim")
     _checks.check_float_tensor("angles", angles, axes="..., len, pairs")
     if angles.dtype not in (torch.float32, torch.float64):
-        why = "since half precision mixes up far positions"
+        why = "since half precision confuses distant positions"
         raise TypeError(f"angles must be float32 or float64, {why}, got {angles.dtype}")
     length, head_dim = x.shape[-2:]
     if head_dim % 2:

@@ -28,7 +28,7 @@ class RotaryScaling:
     In a longer text, a pair that made less than one turn in training reaches angles that the model never saw.
 
     - "linear": every pair turns `factor` times more slowly (Chen et al., 2023, §2.3).
-    - "dynamic": the slowest pair turns s times more slowly, the fastest as before, and those in between by a
+    - "dynamic": the slowest pair turns s times more slowly, the fastest as before, and each one between by a
       power of s. Beyond `trained_len`, s = factor * len / trained_len - (factor - 1) grows with the longest
       sample of a call (Peng et al., 2023, §3.3). Cached keys keep the angles of the call that added them.
     - "llama3": pairs that make fewer than `low` turns within `trained_len` become `factor` times slower,
@@ -88,7 +88,7 @@ class RotaryScaling:
         pairs = angles.shape[-1]
         numbers = torch.arange(pairs, dtype=angles.dtype, device=angles.device)
         if self.low is None or self.high is None:  # "dynamic"
-            # With the last position seen in training, no call counts as shorter, not even an empty one.
+            # Every call, even an empty one, counts as at least as long as the texts in training.
             last = F.pad(positions.flatten(), (0, 1), value=self.trained_len - 1).max()
             longer = (last + 1).to(angles.dtype) / self.trained_len
             slower = self.factor * longer - (self.factor - 1)

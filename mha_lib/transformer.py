@@ -236,7 +236,7 @@ class DecoderBlock(_Block):
         memory, memory_mask = _check_memory(x, memory, self, hidden)
         if projected is not None and len(projected) > 0:
             if len(projected) != memory.shape[1]:
-                rule = f"be the one that cache holds, of length {len(projected)}"
+                rule = f"be the one in the cache, of length {len(projected)}"
                 raise _checks.refusal("memory", rule, f"shape {tuple(memory.shape)}")
             memory = memory[:, :0]  # it has already been projected
 

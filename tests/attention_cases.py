@@ -65,7 +65,7 @@ BIASES = {
     "of everything": BIAS, "of heads": BIAS[:1], "of samples": BIAS[:, :1],
     "of keys of heads": BIAS[:1, :, :1], "large": 1e4 * BIAS,
 }  # fmt: skip
-# Beside queries, keys and values.
+# The arguments besides queries, keys and values.
 ASKED = {
     "nothing": {},
     "mask": {"attn_mask": bools(BATCH, HEADS, Q_LEN, K_LEN)},

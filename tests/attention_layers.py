@@ -30,7 +30,7 @@ def hidden(lens, length):
 def make_layer(**options):
     torch.manual_seed(0)
     layer = MultiHeadAttention(EMBED_DIM, HEADS, **options).double()
-    for parameter in layer.parameters():  # biases start at 0: a test that leaves them there cannot see them
+    for parameter in layer.parameters():  # biases start at 0, where no test could detect them
         nn.init.normal_(parameter, std=0.3)
     return layer
 

@@ -6,7 +6,7 @@ import torch
 BOTH_PATHS = pytest.mark.parametrize("need_weights", [True, False], ids=["readable", "fused"])
 HALVES = (torch.bfloat16, torch.float16)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALVES], ids=str)
-# How far from the loop attention in a dtype may be.
+# The largest allowed difference between attention and the loop, by dtype.
 ERRORS = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 # torch.compile looks into every function, also into the shape checks of tests/conftest.py.
 TRACED = pytest.mark.no_shape_checks
@@ -18,5 +18,5 @@ def slow(*values):
     return pytest.param(*values, marks=SLOW)
 
 
-# For what takes seconds on each path: with weights, the same operations are traced as in any other function.
+# For tests that take seconds on each path; with weights, the traced operations are as in any other function.
 FUSED_FIRST = pytest.mark.parametrize("need_weights", [slow(True), False], ids=["readable", "fused"])

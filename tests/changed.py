@@ -12,7 +12,7 @@ from functools import cache
 from imports import ROOT, SCRIPTS, modules, python_graph, reachable, script_graph
 
 WIDGETS = ROOT / "mha_course" / "widgets"
-# What every widget and every test of one depends on.
+# Files on which every widget and every test of a widget depends.
 SHARED = ("_static/widget_loader.js", "tests/conftest.py", "requirements.txt")
 
 

@@ -51,23 +51,23 @@ class FunctionsThatNameAxes(jaxtyping._import_hook.JaxtypingTransformer):
 jaxtyping._import_hook.JaxtypingTransformer = FunctionsThatNameAxes
 # An int is accepted where a float is expected, as everywhere in Python.
 SHAPE_CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
-# Before anything imports one of the packages.
+# This must run before anything imports one of the packages.
 if os.environ.get("SHAPE_CHECKS") != "none":
     jaxtyping.install_import_hook(["mha_lib", "mha_course"], SHAPE_CHECKER)
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 # Milliseconds after which a test gives up on a browser: a safety net that even a busy machine does not need.
-# Where a fault was planted, the tests wait for what will not come; so they get less.
+# With a planted fault, tests wait in vain, so they get less time.
 PATIENCE = int(os.environ.get("PATIENCE", "300000"))
 expect.set_options(timeout=PATIENCE)
 
 # `make test` takes minutes: each behaviour of the library, the book in a browser, each widget once. It leaves
 # to `make test-all` what else a change may break: axe, each choice of a question, stored models, what moves
 # while a page starts, the set-up for Colab, ONNX, details of the widgets that it may break (changed.py).
-# That leaves to `make weekly` what asks the same question of more cases or in another environment:
+# That leaves to `make weekly` tests of the same behaviour in more cases or other environments:
 #
-# * these files: planted faults, pictures, each chapter with another processor's arithmetic;
+# * * these files: planted faults, pictures, each chapter with a different processor's arithmetic;
 # * what is marked `slow` in a test of the library: inductor, further graphs of a compiler, many random
 #   examples where a few represent them, training to the end.
 #
@@ -127,7 +127,7 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: places.index(item.path) if item.path in places else len(places))
 
 
-# No page may leave this machine: every name but the loopback address fails to resolve.
+# No page may reach another machine: every name but the loopback address fails to resolve.
 CUT_OFF = ["--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]
 QUIET = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
@@ -198,7 +198,7 @@ def browser():
     """
     sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        # Debian's browser without windows starts a page in a seventh of the time.
+        # Debian's headless browser starts a page in a seventh of the time.
         browser = playwright.chromium.launch(executable_path=find_browser(), args=CUT_OFF + QUIET + sandbox)
         browser.new_context, browser.new_page = patient(browser.new_context), patient(browser.new_page)
         yield browser
@@ -279,7 +279,7 @@ def book(tmp_path_factory):
     # environment is in use and must not be made again, however old it is.
     shared = tmp_path_factory.getbasetemp().parent
     with FileLock(shared / "book.lock"):
-        if os.environ.get("BOOK_IS_BUILT") == str(ROOT):  # by the Makefile, a moment ago
+        if os.environ.get("BOOK_IS_BUILT") == str(ROOT):  # by the Makefile, just now
             return ROOT / "_build" / "html"
         built = shared / f"book-of-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
         if not built.exists():

@@ -100,7 +100,7 @@ def solution_of(page, number, *plants):
             source = source.replace(old, new)
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
-                with suppress(NameError):  # a default that is a constant of the page: for figures only
+                with suppress(NameError):  # a default may be a constant of the page, but only for figures
                     exec(compile(ast.Module([node], []), cell.id, "exec"), space)  # noqa: S102
         if last:
             return space[number if number in space else solved(page, number)[1]]

@@ -41,7 +41,7 @@ def is_visible(b, h, i, j, q_len, k_len, attn_mask=None, valid_lens=None, is_cau
             return False
     if valid_lens is not None and j >= int(entry(valid_lens, *(b, i)[: valid_lens.ndim])):
         return False
-    # The last query sits beside the last key: query i stands at place i + (k_len - q_len).
+    # Query i has position i + (k_len - q_len), so the last query and the last key have the same position.
     ahead = j - (i + (k_len - q_len))
     if window is not None:
         left, right = window

@@ -17,8 +17,8 @@ class Fault(NamedTuple):
     what: str
     module: str  # attention, for mha_lib/attention.py; else data, for mha_course/data/__init__.py
     function: str  # masked_softmax, MultiHeadAttention.forward, or a name assigned at the top of the module
-    old: str  # stands once in that function
-    new: str  # lines after the first are indented like the place of the first
+    old: str  # occurs once in that function
+    new: str  # later lines are indented like the line where the first is put
     caught_by: str  # test_attention::test_attention_equals_the_loop
 
 
@@ -26,7 +26,7 @@ class WidgetFault(NamedTuple):
     """One fault of a widget, in Python, JavaScript or styles, and the test that must notice it."""
 
     file: str  # js/pooling_math.js
-    old: str  # stands once in the file
+    old: str  # occurs once in the file
     new: str
     caught_by: str  # test_pooling_explorer::test_by_pointer
     function: str | None = None
@@ -81,7 +81,7 @@ def pattern(text):
     """A regular expression that finds the words and signs of a text, however it is broken into lines."""
     parts = re.findall(r"\w+|[^\w\s]", text)
     between = [
-        # Two words need space between them; signs may stand close or apart.
+        # Two words need space between them; signs need none.
         r"\s+" if re.match(r"\w", right) and re.match(r"\w", left) else r"\s*"
         for left, right in itertools.pairwise(parts)
     ]

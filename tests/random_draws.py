@@ -21,7 +21,7 @@ def property_of(*, few=20, many=200, **strategies):
             )  # fmt: skip
             fixed(given(**strategies)(check))(**others)
 
-        # What pytest gives: all but what is drawn.
+        # The arguments that pytest passes: all except the drawn ones.
         del test.__wrapped__
         given_by_pytest = [name for name in inspect.signature(check).parameters if name not in strategies]
         test.__signature__ = inspect.Signature(

@@ -68,7 +68,7 @@ def figure_fault(new, stored, share=0.0):
     if not share:
         wrong |= tiles(apart > EDGE_LEVELS) > EDGE
     if wrong.mean() <= share:
-        spread = (apart > PIXEL_LEVELS).mean()  # thinly, over the whole figure
+        spread = (apart > PIXEL_LEVELS).mean()  # sparsely, over the whole figure
         if spread > PIXELS and not share:
             return f"{spread:.2%} of the pixels differ by more than {PIXEL_LEVELS} levels"
         return None
@@ -130,7 +130,7 @@ def close(new, stored):
     if "." not in stored and not percent:
         return value_of(new) == value_of(stored)
     digits = len(stored.rstrip("%").partition("e")[0].partition(".")[2])
-    unit = 10.0 ** -(digits + 2 * percent)  # of the last digit that is printed
+    unit = 10.0 ** -(digits + 2 * percent)  # of the last printed digit
     return np.isclose(value_of(new), value_of(stored), rtol=AFTER_TRAINING, atol=1.01 * unit)
 
 
@@ -174,7 +174,7 @@ def same_numbers(new, stored):
     """Whether two different values are numbers, or numbers packed as widgets do, and nearly equal."""
     either = isinstance(new, bool) or isinstance(stored, bool)
     if either or (isinstance(new, int) and isinstance(stored, int)):
-        return False  # a count is another one
+        return False  # a count differs
     if isinstance(new, str) and isinstance(stored, str):
         new, stored = unpacked(new), unpacked(stored)
     elif not (isinstance(new, int | float) and isinstance(stored, int | float)):

@@ -72,7 +72,7 @@ def pack(files):
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, content in files.items():
             entry = zipfile.ZipInfo(name, DATE)
-            entry.create_system = 3  # Unix, wherever this runs
+            entry.create_system = 3  # Unix, on every machine
             entry.external_attr = 0o100644 << 16
             packed.writestr(entry, content, zipfile.ZIP_DEFLATED)
     return archive.getvalue()

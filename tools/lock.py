@@ -25,7 +25,7 @@ HEADS = (
     "# torch for CPUs, for Linux from PyTorch's own index (TORCH_INDEX). `make lock` writes this.\n",
     "# torch for GPUs, with what it brings, instead of requirements-cpu.txt. `make lock` writes this.\n",
 )
-# The marker that uv gives to nearly all packages: the systems for which we look for packages at all.
+# The marker that uv gives to nearly all packages: the systems for which we look for packages.
 EVERYWHERE = " ; python_full_version < '3.14' and (sys_platform == 'darwin' or sys_platform == 'linux')"
 FOR_GPUS = re.compile(r"(nvidia|cuda)-|triton==")
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu/torch/"

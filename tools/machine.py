@@ -15,7 +15,7 @@ import shutil
 import sys
 from pathlib import Path
 
-OLDEST, NEWEST = (3, 11), (3, 13)  # the pins have files for these
+OLDEST, NEWEST = (3, 11), (3, 13)  # the pinned packages support these
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 # The libraries that Playwright's browser loads from the system.
 LIBRARIES = """libasound.so.2 libatk-1.0.so.0 libatk-bridge-2.0.so.0 libatspi.so.0 libdbus-1.so.3 libgbm.so.1

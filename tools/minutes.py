@@ -22,8 +22,8 @@ HEAD = re.compile(
     r"(?:; \d+ for the exercises)?(?:; \d+ for \*Going deeper\*)?"
 )
 ROW = re.compile(r"^(\|.*?\((?:chapters/)?(\w+\.ipynb)\).*\| *)\d+ \|$", re.MULTILINE)
-TEACHERS = ROOT / "chapters" / "appendix_for_teachers.md"  # its plans have such rows
-# Sections that are not the path; any other heading of their level ends them.
+TEACHERS = ROOT / "chapters" / "appendix_for_teachers.md"  # its plans contain such rows
+# Sections outside the path; each ends at the next heading of its level.
 ASIDE = {"Exercises": "exercises", "Going deeper": "deeper"}
 
 

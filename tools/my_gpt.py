@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
-# `tools/built.py` writes the pieces themselves in the place of their import.
+# `tools/built.py` replaces this import with the pieces themselves.
 from mha_course.built import MyGPT, my_loss, my_write, train_gpt
 
-WIDTH, HEADS, LAYERS, LENGTH = 64, 4, 2, 64  # larger ones learn more, and more slowly
+WIDTH, HEADS, LAYERS, LENGTH = 64, 4, 2, 64  # larger ones learn more, but more slowly
 
 parser = argparse.ArgumentParser(description="Train a small GPT, and let it write.")
 parser.add_argument("file", help="any text in UTF-8")
@@ -22,13 +22,13 @@ parser.add_argument("--prompt", help="what to continue; default: how the text be
 parser.add_argument("--steps", type=int, default=10_000, help="at least 100")
 asked = parser.parse_args()
 try:
-    text = Path(asked.file).read_text(encoding="utf-8")
+    text = Path(asked.file).read_text(encoding="utf-8-sig").strip()
 except UnicodeDecodeError:
     sys.exit(f"{asked.file} is not UTF-8: save it as plain text in UTF-8.")
 except OSError as error:
     sys.exit(f"{asked.file} cannot be read: {error.strerror}.")
 if len(text) < (least := 10 * (LENGTH + 1)):
-    sys.exit(f"{asked.file} has {len(text)} characters, at least {least} are needed.")
+    sys.exit(f"{asked.file} has {len(text)} characters of text, and needs {least}.")
 prompt = text[:20] if asked.prompt is None else asked.prompt
 if not prompt:
     sys.exit("The prompt is empty: give the model at least one character.")

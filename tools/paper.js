@@ -2,7 +2,7 @@
 //
 // tools/paper.py runs this in an empty page at the book's address. It reads the pages as text, so none of their scripts
 // run. Each page becomes a section. What needs a mouse or a keyboard is removed, what is folded is opened, and solutions
-// and answers move to the end; a line at each end of the move leads to the other.
+// and answers move to the end; a link at each end leads to the other.
 
 const SOLUTION = /^(Show solution|Solution|Answer|Why the tempting answer fails)/;
 const USELESS = `script, style, button, input, .headerlink, .open-in-colab, .only-in-colab, .widget-host,
@@ -42,7 +42,7 @@ async function readPages() {
 /** Removes what does not work on paper, and says where a widget moves. */
 function stopMoving({ path, root }, site) {
   for (const stub of all(root, ".cell:has(> [data-check], > .only-in-colab)")) {
-    stub.nextElementSibling.querySelector(".cell_output")?.remove(); // the check has only said that the stub is empty
+    stub.nextElementSibling.querySelector(".cell_output")?.remove(); // the check reports only that the stub is empty
   }
   for (const details of all(root, "details.above-input")) {
     if (!SOLUTION.test(details.innerText.trim())) details.remove(); // code that draws, not to be learned from
@@ -51,7 +51,9 @@ function stopMoving({ path, root }, site) {
     const place = `${site}/${path}#${element.closest("section[id]").id}`;
     element.append(make("p", { class: "move-it" }, text, make("a", { href: place }, place)));
   };
-  for (const still of all(root, ".widget-still:has(img)")) sayWhere(still, "Move it in the book: ");
+  for (const still of all(root, ".widget-still:not(:has(details))")) {
+    sayWhere(still, still.querySelector("img") ? "Move it in the book: " : "In the book: ");
+  }
   for (const files of all(root, "details.sd-dropdown")) { // pages of code that nobody can copy from paper
     const text = files.querySelector("summary").textContent.trim();
     files.replaceChildren(make("summary", {}, text));
@@ -61,9 +63,9 @@ function stopMoving({ path, root }, site) {
   for (const code of all(root, "pre")) code.classList.toggle("keep", code.textContent.split("\n").length < 25);
 }
 
-/** Makes what is unique on one page unique in the book, and lets links lead there, or else to the book on the web. */
+/** Makes ids unique in the whole document, and lets links lead to them, or else to the book on the web. */
 function renameIds({ name: page, path, root }, names, site) {
-  const drawings = all(root, "svg"); // several have a marker of the same name
+  const drawings = all(root, "svg"); // several contain markers of the same name
   for (const element of all(root, "*")) {
     const drawing = drawings.indexOf(element.closest("svg"));
     const name = drawing < 0 ? page : `${page}--${drawing}`;
@@ -151,7 +153,7 @@ async function makeBook({ title, author, version, site }) {
   await Promise.all([document.fonts.ready, ...[...document.images].map((picture) => picture.decode())]);
 }
 
-/** Makes what is too wide smaller, and returns a sentence about each thing that would still be cut. */
+/** Shrinks what is too wide, and returns a sentence about each thing that would still be cut off. */
 function fitBook(height) {
   const width = document.body.clientWidth;
   for (const element of all(document, ".page :is(table, pre, svg, dl, div.math, .steps)")) {
@@ -164,12 +166,13 @@ function fitBook(height) {
     const box = element.getBoundingClientRect(), text = element.textContent.trim().slice(0, 50);
     const what = `${element.closest(".page").id.replace("p-", "")}: <${element.localName}> “${text}”`;
     const tall = element.matches("img, svg, tr, div.math") && box.height > height;
+    if (element.matches(".widget-still img") && box.width < element.naturalWidth / 2) return [`${what} would be too small to read`];
     if (box.right > width + 1) return [`${what} needs ${Math.round(box.right)} pixels, and a page has ${width}`];
     return tall ? [`${what} is higher than a page`] : [];
   });
 }
 
-/** Writes page numbers where they are to stand; before they are known, numbers of the same width. */
+/** Writes the page numbers; before they are known, placeholders of the same width. */
 function numberPages(numbers) {
   for (const place of all(document, "[data-page]")) {
     const number = numbers[place.dataset.page] ?? "000";

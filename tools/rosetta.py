@@ -35,12 +35,12 @@ from rosetta_cases import answer, as_json, make_cases  # noqa: E402
 FOLDER = ROOT / "chapters" / "rosetta"
 VECTORS = FOLDER / "vectors.json"
 STORED = FOLDER / "stored.json"
-INPUTS = FOLDER / "inputs.sha256"  # what it all was when the results were stored
+INPUTS = FOLDER / "inputs.sha256"  # hashes of the inputs when the results were stored
 PAGE = ROOT / "chapters" / "appendix_framework_rosetta.ipynb"
 MASK_PAGE = ROOT / "chapters" / "appendix_mask_rosetta.ipynb"
 JUDGED_PAGE = ROOT / "chapters" / "appendix_is_my_attention_right.ipynb"
 ENVIRONMENTS = ROOT / ".venv-rosetta"
-PYTHON = (3, 11)  # MXNet 1.9 needs a numpy that has wheels for no later one
+PYTHON = (3, 11)  # MXNet 1.9 needs a numpy without wheels for later Pythons
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 TIME_LIMIT = 600  # seconds for one program
@@ -161,7 +161,7 @@ def made(folder, pins):
         run_or_not([sys.executable, "-m", "venv", "--without-pip", str(folder)])
         text = pins.read_text(encoding="utf-8")
         if "beside the book's packages" in text:
-            # Keras has torch, and JAX has numpy, from the environment of the book, which stays as it is.
+            # Keras takes torch, and JAX takes numpy, from the book's environment, which stays unchanged.
             [packages] = folder.glob("lib/python*/site-packages")
             book = Path(np.__file__).parent.parent
             (packages / "book.pth").write_text(f"{book}\n", encoding="utf-8")
@@ -300,7 +300,7 @@ def compare(results):
 
 
 STRICT = ("from nothing", "mha_lib.MultiHeadAttention")
-# Layers that offer float64 and are exact to float32 only: they round 1/√head_dim to float32.
+# Layers that accept float64 but are accurate only to float32, because they round 1/√head_dim to float32.
 LIKE_FLOAT32 = ("tf.keras.layers.MultiHeadAttention",)
 
 
@@ -467,7 +467,7 @@ def results_cell(content, page):
 
 def write_cell(path, content):
     """Put the results into the cell named "results" of the page."""
-    import nbformat  # here, so that notebooks on Colab need it no more than the programs do
+    import nbformat  # here, because the programs and the notebooks on Colab do not need it
 
     notebook = nbformat.read(path, as_version=4)
     [cell] = [cell for cell in notebook.cells if cell.id == "results"]

@@ -1,4 +1,4 @@
-// What is on a slide is made as large as fits, a text no larger than it is. reveal.js shows and prints slides.
+// The content of a slide is scaled to fit, but text is never enlarged. reveal.js shows and prints slides.
 (() => {
   const Reveal = /** @type {any} */ (window).Reveal;
   const fit = () => {

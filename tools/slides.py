@@ -26,7 +26,7 @@ PAGE = """<!doctype html>
 SLIDE = """<section><h2>{heading}</h2><div class="fits">{content}</div>
 <a href="{address}">{place}</a></section>
 """
-# What a slide may show; what is folded, or the way through the course, is none of it.
+# What a slide may show: nothing that is folded, and no links through the course.
 SHOWN = ".cell_output > figure, .cell_output > img, .cell_output > .text_html, .widget-still"
 NOT_SHOWN = (
     "script, .headerlink, .widget-host, .section-number, .caption-number, mjx-math"

@@ -345,8 +345,8 @@ def digit_tokens(
 ) -> Split:
     """Real handwritten digits, scikit-learn's `load_digits`, cut into square patches, one token each.
 
-    An image has 8 × 8 pixels, and `patch` is the side of a patch. The seed chooses which share of the 1797
-    images is held out for the test.
+    An image has 8 × 8 pixels, and `patch` is the side of a patch. The seed chooses which of the 1797
+    images are held out for the test.
 
     Returns:
         A `Split`: x float32 (images, (8 / patch)², patch²) in 0..1, patches row by row; y int64 (images,).

@@ -1,7 +1,7 @@
 """Checkers for the exercises of the course: they name the cause of a mistake.
 
 A checker takes the reader's function and returns a `Verdict`, which a notebook shows as one sentence. It
-never raises because of what the function does. `engine` says how an answer is judged, and how to write a
+never raises because of what the function does. `engine` explains how answers are judged and how to write a
 checker.
 """
 

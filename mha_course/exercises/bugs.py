@@ -1,6 +1,6 @@
 """Checkers for the bug zoo: which faults there are, and which tests find them.
 
-They are exercises as data; `engine` says how they judge an answer.
+They are exercises as data; `engine` explains how they judge an answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Layer(MultiHeadAttention):
 def _with_scale(
     divide_by: str, width: int, num_heads: int, size: float, offset: float, note: str
 ) -> Callable[[torch.Generator], _Layer]:
-    """A case: projections made larger or smaller, as training might; queries and keys with an offset."""
+    """A case: projections scaled up or down, as training might do; queries and keys with an offset."""
 
     def make(generator: torch.Generator) -> _Layer:
         layer = _Layer(width, num_heads, divide_by)
@@ -93,7 +93,7 @@ _SETTINGS: dict[str, tuple[int, int, float, float, str]] = {
 
 
 def _which(answer: Answer, layer: nn.Module) -> Any:
-    """The number of the name that an answer gives."""
+    """The index of the name that an answer returns."""
     with torch.no_grad():
         name = answer(layer)
     if name is None:
@@ -104,7 +104,7 @@ def _which(answer: Answer, layer: nn.Module) -> Any:
 
 
 def _said(arguments: tuple[Any, ...], results: tuple[Any, ...]) -> str:
-    """A property: what the answer says, and why that may be."""
+    """A property: whether the answer names the correct divisor and, if not, why that one is correct."""
     layer, name = arguments[0], _SCALES[int(results[0])]
     if name == layer.divide_by:
         return ""
@@ -201,7 +201,7 @@ def _shortest_suite(found: _Found, titles: Sequence[str]) -> tuple[str, ...]:
 
 
 def _greedy(found: _Found, titles: Sequence[str]) -> tuple[str, ...]:
-    """Take the detector that finds most of what is left, until nothing is left."""
+    """Take the detector that finds most of the remaining faults, until none remain."""
     suite: list[str] = []
     while _caught(found, suite) != _caught(found, titles):
         suite.append(max(titles, key=lambda t: len(_caught(found, [*suite, t]))))
@@ -217,7 +217,7 @@ def _each_finds_something_new(found: _Found, titles: Sequence[str]) -> tuple[str
 
 
 def _count(answer: Answer, found: _Found, titles: Sequence[str]) -> Any:
-    """What a suite finds, how many detectors it has, and how many of them were not on offer."""
+    """What a suite finds, how many detectors it has, and how many of them were not available."""
     suite = answer(found, titles)
     if suite is None:
         return None
@@ -337,7 +337,7 @@ def _run_escape(right: Any, detectors: Mapping[str, Answer], answer: Answer) -> 
 
 
 def _escape(right: Any, detectors: Mapping[str, Answer]) -> Exercise:
-    """The exercise for a layer that is right, and the detectors to escape from."""
+    """The exercise for a correct layer and the detectors that a specimen must escape."""
 
     def found(_: tuple[Any, ...], results: tuple[Any, ...]) -> str:
         finders = [t for t, finds in zip(detectors, results[0], strict=True) if finds]

@@ -1,6 +1,6 @@
-"""Checkers for the exercises on efficiency: what a cache takes, tiles, halves, shared keys, slots.
+"""Checkers for the exercises on efficiency: the size of a cache, tiles, halves, shared keys, slots.
 
-What each checker tries, with which sizes, is the dictionary `cases` of its exercise; the sizes are primes
+The dictionary `cases` of an exercise contains what its checker tries; the sizes are primes
 wherever one of them does not have to divide another.
 """
 
@@ -61,7 +61,7 @@ class _Largest(TorchDispatchMode):
 
 
 def largest_tensor(call: Answer, *inputs: Any, **options: Any) -> int:
-    """How many numbers the largest tensor holds that an operation returns during a call."""
+    """The size of the largest tensor that an operation returns during a call, in numbers."""
     with _Largest() as seen, torch.no_grad():  # type: ignore[no-untyped-call]
         call(*inputs, **options)
     return int(seen.numbers)
@@ -73,8 +73,8 @@ def _run_in_pieces(
     with _Largest() as seen:  # type: ignore[no-untyped-call]
         output = in_pieces(query, key, value, size)
     piece = query[..., 0].numel() // query.shape[-2] * size * key.shape[-2]
-    # Whoever needs less than the scores of one piece is right too.
-    # A copy of the inputs or of the output is no waste.
+    # An answer that needs less than the scores of one piece is also right.
+    # A copy of the inputs or of the output is allowed.
     inputs = (query.numel(), key.numel(), value.numel())
     output_size = query.shape[-2] * value[..., 0, :].numel()
     numbers = max(piece, seen.numbers, output_size, *inputs)
@@ -224,7 +224,7 @@ check_join = exercise(
 def _run_share_keys(
     share_keys: Answer, layer: Any, num_kv_heads: int, x: Tensor
 ) -> Any:
-    torch.manual_seed(0)  # what an answer does not copy keeps these numbers
+    torch.manual_seed(0)  # for whatever an answer does not copy
     shared = share_keys(layer, num_kv_heads)
     if shared is None:
         return None
@@ -272,7 +272,7 @@ check_share_keys = exercise(
 
 
 def _run_slots(step: Answer, layer: Any, x: Tensor, slots: int) -> Any:
-    """Decode a sequence with a step that gets and returns the slots."""
+    """Decode a sequence with a step that receives and returns the slots."""
     shape = (x.shape[0], layer.num_heads, slots, layer.head_dim)
     keys, values = torch.zeros(shape), torch.zeros(shape)
     outputs = []

@@ -1,6 +1,6 @@
 """Checkers for the exercises on several heads: how the layer is built, and what its heads learn.
 
-Chapter 3 uses the first seven, chapter 8 and its controls the last two. What each checker tries is the
+Chapter 3 uses the first seven, chapter 8 and its controls the last two. What each checker tries is in the
 dictionary `cases` of its exercise; the sizes are primes wherever one of them does not have to divide another.
 """
 
@@ -54,7 +54,7 @@ check_sum_over_heads = exercise(
 def _what_happens(
     checked_head_dim: Answer, embed_dim: int, num_heads: int
 ) -> str | None:
-    """What an answer does with two numbers, in words."""
+    """A description of what an answer does with two numbers."""
     try:
         width = checked_head_dim(embed_dim, num_heads)
     except (ValueError, ZeroDivisionError, AssertionError) as error:
@@ -118,7 +118,7 @@ def _run_from_lists(
     query: Tensor,
     memory: Tensor,
 ) -> Any:
-    torch.manual_seed(0)  # what an answer does not copy keeps these numbers
+    torch.manual_seed(0)  # for whatever an answer does not copy
     layer = from_lists(w_q, w_k, w_v, w_o)
     if layer is None:
         return None
@@ -177,7 +177,7 @@ def _maps(g: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def _move(weights: Tensor, start: int, end: int, amount: float) -> Tensor:
-    """The same weights, except that the last query of the last head moves some from one key to another."""
+    """The same weights, except that the last query of the last head moves some weight to a different key."""
     weights = weights.clone()
     weights[-1, -1, -1, start] -= amount
     weights[-1, -1, -1, end] += amount
@@ -209,7 +209,7 @@ def _run_to_torch(
     query: Tensor,
     memory: Tensor,
 ) -> Any:
-    torch.manual_seed(0)  # what an answer does not copy keeps these numbers
+    torch.manual_seed(0)  # for whatever an answer does not copy
     answer = to_torch(layer, valid_lens, k_len)
     if answer is None:
         return None
@@ -284,7 +284,7 @@ def _losses(
 
 
 def _interactions(g: torch.Generator, num_heads: int) -> Callable[[list[int]], float]:
-    """A loss in which every pair of heads that are off costs something of its own."""
+    """A loss to which every pair of heads that are off adds a term of its own."""
     costs = torch.rand(num_heads, generator=g)
     pairs = randn(g, num_heads, num_heads).triu(1)
 

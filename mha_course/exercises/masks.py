@@ -1,6 +1,6 @@
 """Checkers for the appendix on mask conventions.
 
-They are exercises as data; `engine` says how they judge an answer.
+They are exercises as data; `engine` explains how they judge an answer.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ _WRONG = exercise.mistakes("check_multi_head", multi_head)
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Of a layer: a different prime for each dimension."""
+    """The sizes of a layer: a different prime for each dimension."""
 
     embed_dim: int
     num_heads: int
@@ -122,7 +122,7 @@ _OWN_WIDTHS = _Sizes(33, 3, kdim=17, vdim=19)
 
 
 class _NoLayerError(Exception):
-    """What was given makes no layer that can be checked; the message says why."""
+    """The argument does not make a layer that can be checked; the message says why."""
 
 
 class Projection(NamedTuple):
@@ -132,13 +132,13 @@ class Projection(NamedTuple):
     bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """What `nn.Linear` computes."""
+        """Return what `nn.Linear` would return."""
         return F.linear(x, *self)
 
 
 @dataclass
 class _Made:
-    """A layer that was made for a check; its projections are read anew each time, with their gradients."""
+    """A layer that was made for a check; its projections are read again each time, with their gradients."""
 
     layer: Any
     sizes: _Sizes
@@ -158,7 +158,7 @@ class _Made:
         return list(self.layer.named_parameters())
 
     def takes_causal(self) -> bool:
-        """Whether the layer can hide the future by itself."""
+        """Whether the layer's call takes `is_causal`."""
         used = self.call or getattr(self.layer, "forward", self.layer)
         try:
             return "is_causal" in inspect.signature(used).parameters
@@ -166,7 +166,7 @@ class _Made:
             return False
 
     def projections(self) -> dict[str, Projection]:
-        """What the layer projects with, by the names of `NAMES` and in their order."""
+        """The layer's projections by the names in `NAMES`, in that order."""
         if callable(self.adapter):
             found = self.adapter(self.layer)
         else:
@@ -175,14 +175,14 @@ class _Made:
         return {name: _projection(found[name]) for name in NAMES}
 
     def _at(self, path: str) -> Any:
-        """What a dotted path leads to; one that ends with ".weight" brings the bias beside it."""
+        """The object at a dotted path; a path that ends with ".weight" also gives the bias beside it."""
         thing = self.layer
         for name in path.removesuffix(".weight").split("."):
             thing = thing[int(name)] if name.isdigit() else getattr(thing, name)
         return thing
 
     def start(self, make: Answer) -> None:
-        """Make the layer, and look at what can be seen before anything is computed."""
+        """Make the layer, and check what can be checked before anything is computed."""
         torch.manual_seed(0)
         sizes = {"embed_dim": self.sizes.embed_dim, "num_heads": self.sizes.num_heads}
         given = ", ".join(
@@ -220,7 +220,7 @@ class _Made:
             self._look_at(name, tuple(proj.weight.shape))
 
     def _look_at(self, name: str, shape: tuple[int, ...]) -> None:
-        """Refuse a projection whose weight has another shape."""
+        """Reject a projection whose weight has a different shape."""
         size = self.sizes
         expected = size.widths[name]
         if shape == expected:
@@ -418,18 +418,18 @@ def check_multi_head(
 ) -> Verdict:
     """Check a layer of multi-head attention, as built in chapter 3, and name what is wrong with it.
 
-    The layer is made with several sizes, each dimension a different prime, so that exchanged axes cannot go
+    The layer is made with several sizes, each dimension a different prime, so that swapped axes cannot go
     unnoticed: one head of width 7, then three heads of width 11, and those with keys of width 17 and values
     of width 19. Its weights are replaced by large random numbers, so that no fault hides behind flat weights;
-    then its own weights are read, and the result is compared with the formula. Tried are batches of 1 and 2,
+    then its own weights are read, and the result is compared with the formula. Cases are batches of 1 and 2,
     5 queries and 5 or 7 keys, padding of different lengths, a hidden future for as many and for fewer
     queries than keys, a mask for each sample, a query that sees nothing (zeros), and scores far below zero
-    with one visible key, where a fill such as -10,000 loses. Queries, keys and values are different random
-    numbers. The layer is in evaluation mode. Where its call takes `is_causal`, that is tried too. Finally,
+    with one visible key, where a fill such as -10,000 fails. Queries, keys and values are different random
+    numbers. The layer is in evaluation mode. If its call takes `is_causal`, that is tried too. Finally,
     the gradients of the output are compared, for the inputs and for all parameters.
 
     About 70 wrong layers are known by name; for other mistakes, the sentence says which cases are right and
-    which is the first one that is wrong. How the layer computes, and what it is made of, is free.
+    which is the first one that is wrong. The layer may compute in any way and have any structure.
 
     Args:
         layer: class or function that makes a layer, layer(embed_dim, num_heads), with `kdim` and `vdim` too.
@@ -441,8 +441,8 @@ def check_multi_head(
             these names to paths such as "attention.W_q", or a function that takes the layer and returns a
             mapping from these names to an `nn.Linear`, a weight (out, in) or a pair of weight and bias.
             Head i owns rows i * head_dim to (i + 1) * head_dim of the first three.
-        call: function of (layer, query, key, value, mask) that calls the layer, if it has another signature.
-        own_widths: try keys and values of other widths than the queries.
+        call: function of (layer, query, key, value, mask) that calls the layer, if its signature differs.
+        own_widths: try keys and values whose widths differ from that of the queries.
         weights: the layer returns the weights too; otherwise only the output is compared.
         gradients: compare gradients. A layer that computes with NumPy has none.
 
@@ -452,7 +452,7 @@ def check_multi_head(
     Raises:
         TypeError: `adapter` is neither a mapping nor callable, `call` is not callable, or an
             option is not a bool.
-        ValueError: `adapter` is a mapping that names something else than the four projections.
+        ValueError: `adapter` is a mapping that names anything other than the four projections.
 
     Example:
         >>> from mha_lib import MultiHeadAttention

@@ -1,4 +1,4 @@
-"""What a reader wrote stays theirs: `solution` does not replace it, and an error names what it came from."""
+"""Keep what a reader wrote: `solution` does not replace it, and after an error, its pieces are named."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _OURS = "_is_the_courses"  # an attribute of solutions
 
 
 def solution(check: Callable[..., Verdict]) -> Callable[[Piece], Piece]:
-    """Keep what the reader wrote under the same name, if `check` accepts it; else define the solution.
+    """Keep what the reader wrote under the same name if `check` accepts it; otherwise, define the solution.
 
-    So the folded solution of a page can be run in any case, and the cells below use whichever is there.
+    The folded solution of a page can therefore always be run, and the cells below use whichever is defined.
 
     Raises:
         TypeError: `check` is not callable.
@@ -54,7 +54,7 @@ def solution(check: Callable[..., Verdict]) -> Callable[[Piece], Piece]:
 def explain_error(result: Any) -> None:
     """After a cell that failed, name the reader's pieces that it used, and offer the course's.
 
-    IPython calls it after each cell; `result` says which error there was, and what the cell was.
+    IPython calls it after each cell; `result` contains the cell and its error.
     """
     error = getattr(result, "error_in_exec", None)
     if error is None:
@@ -99,7 +99,7 @@ def explain_error(result: Any) -> None:
 def _parsed(cell: str) -> ast.Module:
     try:
         return ast.parse(cell)
-    except SyntaxError:  # a magic command
+    except (SyntaxError, RecursionError, MemoryError):  # a magic command, or too deep
         return ast.Module([], [])
 
 
@@ -124,7 +124,7 @@ def _same_text(own: Any, ours: Any) -> bool:
 
 
 def _is_stub(thing: Any) -> bool:
-    """Whether the source of a function or class still holds a line of dots."""
+    """Whether the source of a function or class still contains a line of dots."""
     return any(
         isinstance(node, ast.Expr) and getattr(node.value, "value", None) is ...
         for text in _texts(thing)

@@ -1,7 +1,7 @@
 """Checkers for the pieces that readers write on the way to their own layer, in the order of the chapters.
 
 The reference is the page's own solution, from `built`. Later pages use each piece, so an answer may have
-another style, but it must return what they need. `solution` in `own` keeps it from being replaced.
+a different style, but it must return what they need. `solution` in `own` prevents it from being replaced.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ check_merge_heads = exercise(
 def _run_positions(
     answer: Any, sizes: tuple[int, int], x: Tensor, device: str = "cpu"
 ) -> Any:
-    """Make the module and call it on a device; on "meta" there are no numbers, and zeros stand for them."""
+    """Make the module and call it on a device; "meta" has no numbers, so zeros stand for them."""
     module = answer(*sizes).to(device)
     added = module(x.to(device))
     if added is None and not [*module.parameters(), *module.buffers()]:

@@ -1,7 +1,7 @@
 """Checkers for chapter 1, attention pooling: each is an `Exercise`, data for the engine to judge by.
 
-The sizes are small, the size of every axis is another prime, and where two axes have the same size a case
-says so: there a faulty broadcast raises no error.
+The sizes are small, and the size of every axis is a different prime. If two axes have the same size, a case
+says so, because a faulty broadcast then raises no error.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _local_line(query: Tensor, key: Tensor, value: Tensor, bandwidth: float) -> 
 
 
 def _line_points(g: Generator, *leading: int, k_len: int) -> tuple[Any, ...]:
-    """Queries and keys within 2, in float64: a line divides by a small difference."""
+    """Queries and keys within 2, in float64, because a line divides by a small difference."""
     return (
         2 * torch.rand(*leading, 3, 1, generator=g, dtype=torch.float64),
         2 * torch.rand(*leading, k_len, 1, generator=g, dtype=torch.float64),

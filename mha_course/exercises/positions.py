@@ -1,6 +1,6 @@
 """Checkers for the exercises about positions (chapter 5, and the appendix on positions in depth).
 
-Each is an `Exercise`: called with the reader's function, it shows a sentence.
+Each is an `Exercise`, which judges the reader's function in one sentence.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _is_layer(layer: Any) -> None:
 
 def _first_rows(answer: Callable[..., Any], embed_dim: int, max_len: int) -> Any:
     """What a new layer adds to zeros, and how many of its numbers are trained."""
-    torch.manual_seed(0)  # so that noise is recognised
+    torch.manual_seed(0)  # so that noise can be recognised
     layer = answer(embed_dim, max_len)
     if layer is None:
         return None
@@ -179,7 +179,7 @@ check_shaw_values = exercise(
 
 
 def _past_bias(answer: Callable[..., Any], table: Tensor, length: int) -> Any:
-    """The bias of the past: the causal mask hides what stands above the diagonal."""
+    """The bias for past keys; the causal mask hides the entries above the diagonal."""
     bias = answer(table, length)
     return None if bias is None else torch.as_tensor(bias).tril()
 

@@ -1,6 +1,6 @@
-"""Checkers for chapter 2: masks by comparison, the scale, scores, and an attention that obeys a mask.
+"""Checkers for chapter 2: masks by comparison, the scale, scores, and an attention that applies a mask.
 
-They are exercises as data; `engine` says how they judge an answer.
+They are exercises as data; `engine` explains how they judge an answer.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ check_bilinear_matrix = exercise(
 
 
 class _Largest(TorchDispatchMode):
-    """Remembers how many numbers the largest tensor holds that is made inside."""
+    """Remembers the size of the largest tensor that is made inside."""
 
     numbers = 0
 
@@ -139,7 +139,7 @@ def _distances(
         return None
     no = torch.tensor(
         False
-    )  # the two other questions are asked only about right scores
+    )  # the other two checks are run only if the scores are correct
     right = gaussian_score(query, key, bandwidth)
     if not isinstance(scores, Tensor) or scores.shape != right.shape:
         return scores, no, no

@@ -1,6 +1,6 @@
 """Checkers for the exercises on self-attention (chapter 4).
 
-Each is an `Exercise`: called with the reader's function, it shows a sentence.
+Each is an `Exercise`, which judges the reader's function in one sentence.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _recurrence(linear: nn.Module, x: Tensor) -> Tensor:
 def _layer_case(
     make: Callable[[Any, Any, Tensor], Layer],
 ) -> Callable[[torch.Generator], tuple[Layer, Tensor]]:
-    """A case: make(first layer, second layer, causal mask) is what the detector looks at."""
+    """A case: the detector examines make(first layer, second layer, causal mask)."""
 
     def case(g: torch.Generator) -> tuple[Layer, Tensor]:
         first, second = MultiHeadAttention(6, 2), MultiHeadAttention(6, 2)
@@ -84,7 +84,7 @@ def _layer_case(
 
 
 def _one_leak(output: int, source: int) -> Callable[..., tuple[Layer, Tensor]]:
-    """A case: the mask is causal but for one output that also sees one later input."""
+    """A case: the mask is causal except for one output, which also sees one later input."""
 
     def make(first: Any, second: Any, mask: Tensor) -> Layer:
         leaky = mask.clone()
@@ -153,7 +153,7 @@ def _count_keys(answer: Callable[..., Any], layer: Any, x: Tensor) -> Any:
         hook.remove()
     if outputs is None:
         return None
-    # Who multiplies by `layer.k_proj.weight` makes no call: then only the outputs count.
+    # An answer that uses `layer.k_proj.weight` makes no call, so only its outputs count.
     return outputs, torch.tensor(calls or [1] * x.shape[1])
 
 

@@ -68,8 +68,8 @@ _SOFTMAX = exercise(
 def check_masked_softmax(answer: Answer) -> Verdict:
     """Check a softmax over the keys that a mask shows.
 
-    Tried are scores of shape (2, 3, 5), three axes of different sizes so that a wrong axis shows, with masks
-    of the same shape: one that hides nothing, the same three keys for all, other keys for each query; a
+    The scores have shape (2, 3, 5), with three different sizes so that a wrong axis shows, and masks
+    of the same shape: one that hides nothing, the same three keys for all, different keys for each query; a
     hidden score of 300, rows around 0, 300 and 600, and scores around -10,000,000, which a fixed fill or an
     exponential without a shift does not survive; a query that sees nothing, which must get zeros; the same
     in float16. The gradients are compared too.
@@ -123,9 +123,9 @@ _ADDED = exercise(
 def check_positions(answer: Answer, *, added: bool = False) -> Verdict:
     """Check sinusoidal positions (Vaswani et al., 2017, §3.5).
 
-    Tried are even and odd widths (1, 2, 4, 5, 6, 9, 14), because slices fail at odd widths and an exponent
+    The cases are even and odd widths (1, 2, 4, 5, 6, 9, 14), as slices fail at odd widths, and an exponent
     without its 2 is right at widths 1 and 2; lengths that differ from the widths, because only then do
-    exchanged axes show; and 53 positions, so that low frequencies count.
+    swapped axes show; and 53 positions, so that low frequencies count.
 
     Args:
         answer: function of (num_positions, embed_dim) that returns the table (num_positions, embed_dim).
@@ -189,7 +189,7 @@ _HALVES = replace(
 def check_rotary(answer: Answer, *, interleaved: bool = True) -> Verdict:
     """Check a rotation of queries or keys by the angles of their positions (Su et al., 2021, equation 34).
 
-    Tried are one pair of columns, five pairs, a batch of two samples with three heads of seven tokens, and
+    The cases are a pair of columns, five pairs, a batch of two samples with three heads of seven tokens, and
     angles far beyond a full turn. The angles are random numbers rather than positions times frequencies, so
     that no two pairs or positions share one. The gradients are compared too.
 
@@ -240,11 +240,11 @@ def check_cache(answer: Answer) -> Verdict:
     """Check decoding token by token with a cache of keys and values, one head (Shazeer, 2019, §2.4).
 
     The result is compared with causal attention of all tokens at once, for one, two, eleven and thirteen
-    tokens of width 7. Keys have width 3 and values 5, so that exchanged matrices show; once both have width
-    5. One token shows whether it sees its own key, eleven whether the cache forgets. A second call shows a
-    cache that was not emptied. The gradients are compared too, unless no output carries one, because decoding
-    is advised under `torch.no_grad()`. The numbers are judged, not the cost: an answer that computes old keys
-    again is accepted.
+    tokens of width 7. Keys have width 3 and values 5, so that swapped matrices show; once both have width
+    5. One token reveals whether it sees its own key, eleven whether the cache forgets, another call whether a
+    new sequence starts with an empty cache. Gradients are compared too, unless no output has one, because
+    decoding under `torch.no_grad()` is recommended. Only numbers are judged, so an answer that computes old
+    keys again is accepted.
 
     Args:
         answer: function of tokens `x` (len, width) and matrices W_q, W_k (width, key_dim) and W_v

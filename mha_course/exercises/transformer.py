@@ -52,7 +52,7 @@ def _run_block(
 def _block_case(
     sizes: tuple[int, int, int], batch: int, length: int, *, mask: bool = False
 ) -> Callable[[Generator], tuple[Any, ...]]:
-    """A case of `_run_block`. The norms scale and shift: none of them can be left out or exchanged."""
+    """A case of `_run_block`. The norms scale and shift, so none of them can be left out or swapped."""
 
     def case(g: Generator) -> tuple[Any, ...]:
         block = EncoderBlock(*sizes, norm_first=False, bias=True)
@@ -115,7 +115,7 @@ check_smooth_loss = exercise(
 def _run_tie(
     answer: Callable[[EncoderDecoder], Any], source_vocab: int, target_vocab: int
 ) -> Any:
-    """Tie a small model: what was returned, the parameters left, and the logits after a step of training."""
+    """Tie a small model; return the result, the parameters left, and the logits after a training step."""
     torch.manual_seed(3)
     sizes = (source_vocab, target_vocab, 6, 2, 5, 1)
     model = EncoderDecoder(*sizes, max_len=7, bias=True).eval()
@@ -160,7 +160,7 @@ check_tied = exercise(
 
 
 def _toy_model(table: Tensor, places: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """A model whose next symbol depends on the last one, on the place, and on the source's first token."""
+    """A model whose next symbol depends on the last one, on the position, and on the source's first token."""
 
     def model(source: Tensor, target: Tensor) -> Tensor:
         start = table[source[:, 0] % len(table)].unsqueeze(1)
@@ -177,7 +177,7 @@ def _run_beam(
     beam_size: int,
     steps: int,
 ) -> Any:
-    """The answer's beam as two tensors; symbols after an end are filled with it, to a common length."""
+    """The answer's beam as two tensors; shorter rows are filled with the end symbol."""
     beam = answer(_toy_model(table, places), source, beam_size, steps)
     if beam is None:
         return None
@@ -201,7 +201,7 @@ def _beam_case(
     # The model can go two symbols further, so that a loop that is too long does not fail inside the model.
     def case(g: Generator) -> tuple[Any, ...]:
         table, places = 0.6 * randn(g, symbols, symbols), randn(g, steps + 2, symbols)
-        table[:, START] -= 5  # a model hardly ever begins anew
+        table[:, START] -= 5  # models rarely predict START
         table[:, END] += 0.5
         return table, places, torch.tensor([[symbols - 1, 2]]), beam_size, steps
 

@@ -1,7 +1,7 @@
-"""Python in the page: what the build stores with a page, so that a reader's answer can be judged there.
+"""Python in the page: what the build stores with a page, so that the page can judge a reader's answer.
 
-The page has no torch, only the stand-in in `torch/`. So cases, the results of the right answers and what each
-known mistake returns are computed here, with torch, and written as JSON. `session.py` reads them in the page
+The page has no torch, only the stand-in in `torch/`. Cases and the results of right answers and of each
+known mistake are therefore computed here, with torch, and stored as JSON. `session.py` reads them in the page
 and hands them to the engine of the exercises, the same `mha_lib._judging`.
 """
 
@@ -33,16 +33,16 @@ from mha_lib._texts import _source
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 
-# What the stand-in has; numbers of another kind stay with torch.
+# The dtypes of the stand-in; only torch supports others.
 _DTYPES = {getattr(true_torch, name) for name in "bool int64 float16 float32 float64".split()}
 
 
 class NotInPageError(Exception):
-    """An exercise needs what the page does not have; the message says what, after "needs"."""
+    """An exercise needs something that the page lacks; the message names it after "needs"."""
 
 
 def page_sources() -> dict[str, str]:
-    """The files of Python that the page gets, by their paths there: path -> text."""
+    """The Python files that the page receives: path in the page -> text."""
     checks = (_checks.wrong_type, _checks.check_type)
     texts = {part: book_text(part) for part in ("train", "test")}
     sources = {
@@ -52,7 +52,7 @@ def page_sources() -> dict[str, str]:
         "mha_lib/_judging.py": inspect.getsource(_judging),
         "mha_course/__init__.py": "",
         "mha_course/built.py": (ROOT / "mha_course" / "built.py").read_text("utf-8"),
-        # What cells that can be tried import of the course.
+        # What the "Try it" cells import from the course.
         "mha_course/notebook.py": "from torch import manual_seed as set_seed\n",
         "mha_course/data/__init__.py": f"SENTENCE_WORDS = {SENTENCE_WORDS!r}\n",
         "mha_course/data/book_text.py": f"book_text = {texts!r}.get\n",
@@ -85,7 +85,7 @@ def exercise_of(check: str) -> Exercise:
 
 
 def _multi_head() -> Exercise:
-    """What `check_multi_head` asks of layers, with fixed numbers instead of those that a layer has."""
+    """The cases of `check_multi_head`, with fixed numbers instead of a layer's own."""
     return Exercise(
         reference=_as_layer(multi_head.multi_head),
         cases={label: partial(_layer_and_inputs, case) for label, case in multi_head._CASES.items()},
@@ -101,7 +101,7 @@ def _multi_head() -> Exercise:
 
 
 def _layer_and_inputs(case: Any, generator: Any) -> tuple[Any, ...]:
-    """The sizes of a layer and what it is called with: a case of chapter 3 with smaller heads."""
+    """The sizes of a layer and its arguments: a case of chapter 3 with smaller heads."""
     small: dict[Any, Any] = {None: None, 7: 7, 33: 15, 17: 11, 19: 13}
     old = case.sizes
     sizes = small[old.embed_dim], old.num_heads, small[old.kdim], small[old.vdim]
@@ -180,7 +180,7 @@ def stored(exercise: Exercise) -> dict[str, Any]:
         "cases": kept,
         "names": list(inspect.signature(exercise.run or exercise.reference).parameters),
         "rights": rights,
-        # A mistake that no case here shows is one of those that only torch finds.
+        # A mistake that no case here reveals is one that only torch finds.
         "wrong": [
             [one.name, one.cause, {case: got[case] for case in kept if got[case] != rights[0][case]}]
             for one, got in wrong
@@ -218,7 +218,7 @@ def _encoded_outcome(outcome: _Outcome) -> dict[str, Any]:
 
 
 def _encoded(value: Any) -> Any:
-    """A value as JSON: what JSON has stays, the rest are objects with its kind."""
+    """A value as JSON; a value of a kind that JSON lacks becomes an object that names the kind."""
     if isinstance(value, Tensor):
         # Other kinds are only results: their numbers are compared as float64.
         dtype = value.dtype if value.dtype in _DTYPES else true_torch.float64
@@ -240,7 +240,7 @@ def _encoded(value: Any) -> Any:
 
 
 def _expression(function: Callable[..., Any], code: dict[str, str]) -> str:
-    """How the page names a function; `code` gets the source of what is not the engine's."""
+    """How the page names a function; the source of a function outside the engine is added to `code`."""
     if isinstance(function, partial):
         inside = _expression(function.func, code)
         return f"partial({', '.join([inside, *map(repr, function.args)])})"
@@ -249,7 +249,7 @@ def _expression(function: Callable[..., Any], code: dict[str, str]) -> str:
         raise NotInPageError("a function that another function made")
     if function.__module__ != _judging.__name__:
         code[name] = _source(function, [])
-        # `_source` brings functions and classes along, but no constants.
+        # `_source` includes functions and classes, but no constants.
         for node in ast.walk(ast.parse(code[name])):
             used = node.id if isinstance(node, ast.Name) else ""
             value = vars(sys.modules[function.__module__]).get(used)

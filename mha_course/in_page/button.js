@@ -1,4 +1,4 @@
-// The buttons "Write it here" of a page. Where they would lead nowhere, they stay hidden.
+// The buttons "Write it here" of a page. They stay hidden where they cannot work.
 (() => {
   if (typeof WebAssembly !== "object" || typeof DecompressionStream !== "function") return;
   const page = /** @type {any} */ (window);

@@ -1,4 +1,4 @@
-// An editor in the place of a stub or a cell, with Python behind it. The build bundles this file with CodeMirror; it is
+// An editor in place of a stub or a cell, with Python behind it. The build bundles this file with CodeMirror; it is
 // loaded when a reader presses "Write it here" or "Try it" (see button.js), and Python after it.
 
 import { closeBrackets, closeBracketsKeymap } from "@codemirror/autocomplete";
@@ -13,14 +13,14 @@ import { everything, recall, remember } from "../widgets/js/store.js";
 import { createPython, PythonError } from "./python.js";
 
 /**
- * What the build stores of a stub, or of a cell that can be tried: that has no name, and nothing checks it.
+ * The build's data about a stub, or about a "Try it" cell, which has no name and no check.
  * @typedef {object} Stub
  * @property {string} name of the function or class that the reader writes
  * @property {string} stub the text to begin with
- * @property {string} above what it needs of the cells above it
+ * @property {string} above what it needs from the cells above it
  * @property {string} [check] the text of the cell that checks it
  * @property {string} [checker] the name of the checker there
- * @property {string} [exercise] its data as JSON, for Python alone
+ * @property {string} [exercise] its data as JSON, only for Python
  * @property {boolean} [piece] whether later pages use what the reader has written
  */
 
@@ -29,7 +29,7 @@ const KEPT = "write-here/"; // in the storage
 const HELP = "Escape, then Tab leaves the editor. Shift and Enter runs your code";
 const NO_STORAGE = "This browser keeps no drafts: copy your code before you leave the page.";
 
-// What the build has written in files of its own, by name: each file adds itself.
+// The contents of the files that the build has written, by name; each file adds its own.
 const page = /** @type {any} */ (window);
 /** @type {Object<string, any>} */
 const parts = page.mhaInPage;
@@ -72,7 +72,7 @@ function acceptedPieces(except) {
   return Object.fromEntries(accepted.filter((/** @type {string[]} */ [name, text]) => typeof text === "string" && name !== except));
 }
 
-/** What the reader edits, in words. @param {Stub} stub */
+/** A phrase for what the reader edits. @param {Stub} stub */
 const titleOf = ({ name }) => (name ? `Your ${name}` : "Your copy of these lines");
 
 /**
@@ -131,7 +131,7 @@ function createReset(reset) {
   return [ask, question];
 }
 
-/** @param {any} said what Python has answered @returns {Node[]} */
+/** @param {any} said Python's answer @returns {Node[]} */
 function shown({ output, error, verdict, right }) {
   const found = [];
   if (output) found.push(element("pre", { text: output }));
@@ -177,14 +177,14 @@ function open(cell, stub, key) {
   const bar = element("div", { class: "write-here-bar" }, ...buttons, ...createReset(reset), status);
   const editor = element("div", { class: "highlight" }, view.dom);
   const box = element("div", { class: "write-here", role: "group", "aria-label": titleOf(stub) }, editor, bar, results);
-  // The editor takes the place of the cell, and its button that of the cell which checks a stub. What a cell has
-  // printed stays until the reader's copy runs.
+  // The editor replaces the cell, and its button replaces the cell that checks a stub. The output of a cell
+  // stays until the reader's copy runs.
   const replaced = [...cell.children, ...(stub.check ? [cell.nextElementSibling] : [])];
   for (const old of replaced) if (old instanceof HTMLElement) old.hidden = true;
   results.append(...printed);
   cell.append(box);
   view.focus();
-  if (!remember(`${KEPT}probe`, null)) results.append(element("p", { text: NO_STORAGE }));
+  if (!remember(`${KEPT}probe`, 0) || !remember(`${KEPT}probe`, null)) results.append(element("p", { text: NO_STORAGE }));
   status.textContent = "Python comes once, 6 MB; you can begin to write.";
   interpreter.start().then(
     () => (status.textContent = status.textContent.startsWith("Python") ? "Python is ready." : status.textContent),

@@ -2,10 +2,13 @@
 
 import { work } from "./worker.js";
 
-/** Milliseconds after which code is taken to run without end. */
+/** Milliseconds after which code counts as an endless loop. */
 const PATIENCE = 5000;
 
-/** What went wrong in a sentence for the reader. */
+/** What browsers say of calls within calls for which they have no room; Python has then ended with them. */
+const TOO_DEEP = /call stack|recursion/;
+
+/** A sentence for the reader on what went wrong. */
 export class PythonError extends Error {}
 
 /**
@@ -16,9 +19,9 @@ export function createPython(load) {
   let worker = null;
   /** @type {Promise<void> | null} */
   let started = null;
-  /** What the first worker has compiled. @type {WebAssembly.Module | undefined} */
+  /** Python as compiled by the first worker. @type {WebAssembly.Module | undefined} */
   let compiled;
-  /** The request before, because the worker answers one at a time. @type {Promise<unknown>} */
+  /** The previous request, because the worker answers one at a time. @type {Promise<unknown>} */
   let before = Promise.resolve();
 
   const end = () => {
@@ -34,19 +37,21 @@ export function createPython(load) {
         end();
         reject(new PythonError(why));
       };
+      const ended = (/** @type {string} */ said) =>
+        fail(TOO_DEEP.test(said) ? "Your code calls itself again and again, so it was stopped: what should end that?" : `Python has ended: ${said}`);
       const slow = () => fail(`Your code was still running after ${PATIENCE / 1000} seconds, so it was stopped. Is there a loop without end?`);
       const timer = patience && setTimeout(slow, patience);
       to.onmessage = ({ data }) => {
         if (data.compiled) return (compiled = data.compiled);
-        if (data.failed !== undefined) return fail(`Python has ended: ${data.failed}`);
+        if (data.failed !== undefined) return ended(data.failed);
         clearTimeout(timer);
         resolve(data);
       };
-      to.onerror = ({ message: why }) => fail(`Python has ended: ${why}`);
+      to.onerror = ({ message: said }) => ended(said);
       to.postMessage(message);
     });
 
-  /** Starts Python, unless it is there. */
+  /** Starts Python unless it is running. */
   const start = () => {
     started ??= load().then(async (parts) => {
       const url = URL.createObjectURL(new Blob([`(${work})(self)`], { type: "text/javascript" }));
@@ -67,7 +72,7 @@ export function createPython(load) {
 
   return {
     start,
-    /** @param {any} request for `answer` in session.py @returns {Promise<any>} what it answers */
+    /** @param {any} request for `answer` in session.py @returns {Promise<any>} its reply */
     request(request) {
       const mine = before.then(() => answer(request));
       before = mine.catch(() => {});

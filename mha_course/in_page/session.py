@@ -1,8 +1,8 @@
-"""What runs in the page beside the reader's code: it runs a text, and judges it by what the book has stored.
+"""Run a reader's text in the page, and judge it by what the book has stored.
 
-Each call of `answer` begins from nothing, so it does not matter what was run before, or whether Python had to
+Each call of `answer` starts from scratch, so it does not matter what was run before, or whether Python had to
 be started again. The names of the course are those of `mha_course.built`; what the reader has written and the
-engine has accepted takes their place. Before a cell of the page, the lines above that it needs are run.
+engine has accepted replaces them. Before a cell of the page, the earlier lines that it needs are run.
 """
 
 # ruff: noqa: S102, what a reader writes is run
@@ -36,7 +36,7 @@ ONLY_IN_COLAB = "This page has only Python and a small stand-in for torch. Colab
 
 
 class Stored:
-    """What an answer did in each case when the book was built: it takes the place of that answer."""
+    """The results of an answer in each case when the book was built, as a substitute for that answer."""
 
     def __init__(self, names, outcomes):
         parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
@@ -44,7 +44,7 @@ class Stored:
         self.outcomes = outcomes
 
     def __call__(self, *_):
-        """Nothing: it only looks like an answer."""
+        """Return nothing; this only makes it look like an answer."""
 
 
 class StoredExercise(Exercise):
@@ -95,7 +95,7 @@ def _hashable(value):
 
 
 def _value(stored):
-    """A value from what `_encoded` in the build has made of it."""
+    """The value that `_encoded` in the build has encoded."""
     if isinstance(stored, list):
         return [_value(one) for one in stored]
     if not isinstance(stored, dict):
@@ -129,7 +129,7 @@ class Output(io.TextIOBase):
 
 
 def answer(request):
-    """Run or check a text of the reader; what is asked and what is answered are JSON."""
+    """Run or check a text of the reader; the request and the reply are JSON."""
     asked = json.loads(request)
     output, said = Output(), {}
     try:
@@ -142,7 +142,7 @@ def answer(request):
 
 def _answered(asked):
     torch.set_printoptions(profile="default")
-    torch.default_generator.manual_seed(67280421310721)  # with which torch itself begins
+    torch.default_generator.manual_seed(67280421310721)  # torch's own initial seed
     space = {"__name__": "__main__", "input": _no_input}
     checkers = types.ModuleType("mha_course.exercises")
     checkers.solution = lambda _: lambda ours: ours
@@ -186,7 +186,9 @@ def _told(error):
     """An error with the lines of the reader's own code that led to it."""
     kind, message = type(error).__name__, str(error)
     if isinstance(error, SyntaxError) and error.filename:
-        message, lines = (error.msg, [(error.filename, error.lineno, None, (error.text or "").strip())])
+        # The compiler knows no text of what was parsed before, such as a `return` outside a function.
+        text = error.text or linecache.getline(error.filename, error.lineno)
+        message, lines = error.msg, [(error.filename, error.lineno, None, text.strip())]
     else:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [(frame.filename, frame.lineno, frame.name, frame.line) for frame in frames]
@@ -196,7 +198,7 @@ def _told(error):
             whose = "" if file == FILE else f" of {file}"
             inside = f", in {function}" if function not in (None, "<module>") else ""
             told.append(f"Line {number}{whose}{inside}:\n    {line}")
-    told = [*dict.fromkeys(told)]  # a recursion passes a line again and again
+    told = [*dict.fromkeys(told)]  # a recursion repeats a line
     told.append(f"{kind}: {message}" if message else kind)
     if isinstance(error, ImportError):
         told.append(ONLY_IN_COLAB)

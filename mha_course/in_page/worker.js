@@ -1,11 +1,11 @@
-// Python beside the page: this function runs in a worker, alone, so it uses nothing from outside.
+// Python in a worker: only this function runs there, so it uses nothing from outside.
 //
 // The worker is a classic one made from a blob, because a page opened from disk may start no other. For the same
 // reason it fetches nothing: Pyodide's files come with the first message, and `fetch` only hands them over.
 
 /**
  * @typedef {{files: Object<string, string>, sources: Object<string, string>, compiled?: WebAssembly.Module}} Parts
- *   Pyodide's files, each compressed and in base64, and those of the course by their paths
+ *   Pyodide's files, each compressed and in base64, and the course's files by path
  */
 
 /** @param {any} scope the worker's global object */
@@ -23,10 +23,11 @@ export function work(scope) {
   /** @param {ArrayBuffer} bytes */
   const importModule = (bytes) => import(URL.createObjectURL(new Blob([bytes], { type: "text/javascript" })));
 
-  /** What a reader's code could use to leave the worker goes, before it runs. */
+  /** Removes what a reader's code could use to leave the worker, before the code runs. */
   const close = () => {
     const ways = "fetch XMLHttpRequest WebSocket EventSource importScripts Worker indexedDB caches BroadcastChannel";
-    for (const name of ways.split(" ")) scope[name] = undefined;
+    // An assignment would leave what has no setter.
+    for (const name of ways.split(" ")) Object.defineProperty(scope, name, { value: undefined });
   };
 
   /** Python may grow to 512 MB; beyond that it raises a MemoryError. */
@@ -39,7 +40,7 @@ export function work(scope) {
     };
   };
 
-  /** Compiles Python's code, or takes what another worker has compiled. @param {WebAssembly.Module} [compiled] */
+  /** Compiles Python's code, or takes what a previous worker has compiled. @param {WebAssembly.Module} [compiled] */
   const compileOnce = (compiled) => {
     scope.WebAssembly.instantiateStreaming = async (/** @type {Promise<Response>} */ source, /** @type {any} */ imports) => {
       const module = compiled ?? (await WebAssembly.compileStreaming(source));

@@ -35,7 +35,7 @@ def trained(
 def detected(
     found: Mapping[str, Collection[str]], detectors: Sequence[str], height: float
 ) -> Figure:
-    """Specimens are rows, detectors columns; a filled mark is a fault found."""
+    """Specimens are rows, detectors columns; a filled mark is a detected fault."""
     figure, axis = new_figure(height=height)
     mark = {"boxstyle": "round", "facecolor": "#1f4e79", "edgecolor": "none"}
     for row, titles in enumerate(found.values()):

@@ -31,7 +31,7 @@ _TIP = (
 
 
 def stories(name: str) -> list[str]:
-    """What each step of a picture says: the items below the heading `name` of `steps.md`."""
+    """The text of each step of a picture: the items below the heading `name` of `steps.md`."""
     words = Path(__file__).with_name("steps.md").read_text(encoding="utf-8")
     section = words.split(f"\n## {name}\n")[1].partition("\n## ")[0]
     return [
@@ -156,7 +156,7 @@ def matrix(
 
 
 def svg(width: float, height: float, alt: str, *parts: str, most: float = 480) -> str:
-    """Parts as one graphic, at most `most` pixels wide; `alt` says in words what it shows."""
+    """Parts as one graphic, at most `most` pixels wide; `alt` describes it."""
     return (
         f'<svg role="img" aria-label="{escape(alt)}" viewBox="0 0 {width:g} {height:g}" '
         f'style="width:100%;max-width:{most:g}px;display:block;margin:auto" '
@@ -183,7 +183,7 @@ def table(
 
 
 def row(*drawings: str, caption: str = "", width: float = 290, gap: float = 0.8) -> Any:
-    """Drawings side by side, below each other where there is less room for each than `width`."""
+    """Drawings side by side, or below one another if there is less room for each than `width`."""
     room = "".join(f'<div style="flex:1 1 {width:g}px">{d}</div>' for d in drawings)
     return HTML(
         f'<figure style="margin:0"><div style="display:flex;flex-wrap:wrap;gap:{gap:g}em">{room}</div>'

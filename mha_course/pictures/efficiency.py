@@ -46,7 +46,7 @@ def _cells(
 
 
 def cost() -> Any:
-    """What one layer multiplies, from the tokens to the output."""
+    """The multiplications of one layer, from the tokens to the output."""
     parts = [_cells(146, 6, 6, 4, GREY), text(180, 31, "X: n × d", "start", 12)]
     for j, (name, color) in enumerate((("Q", QUERY), ("K", KEY), ("V", VALUE))):
         x = 44 + 110 * j
@@ -300,7 +300,7 @@ def sharing() -> Any:
 def cache_sizes(
     tokens: Tensor, sizes: Mapping[int, Tensor], parameters: float
 ) -> Figure:
-    """GiB of a cache by its tokens, for several numbers of key heads, beside the parameters."""
+    """GiB of a cache by number of tokens, for several numbers of key heads, beside the parameters."""
     figure, axis = new_figure(width=4.4, height=2.9)
     lines = zip(sizes.items(), ("-", "--", ":"), strict=True)
     for (num_kv_heads, size), style in lines:
@@ -382,7 +382,7 @@ def ranks() -> Any:
 
 
 def softcap(scores: Tensor, capped: Mapping[float | None, Tensor]) -> Figure:
-    """Scores after caps, and what they leave to a second key with the score 0."""
+    """Capped scores, and the weight that is left for a second key with the score 0."""
     figure, (top, bottom) = new_figure(2, 1, width=4.4, height=3.8)
     colors = (HEADS[1], HEADS[0], "#777777")
     for (cap, bent), color in zip(capped.items(), colors, strict=True):

@@ -36,14 +36,14 @@ def polarity(answer: str) -> str:
 
 
 def taken_as(answer: str) -> str:
-    """What became of numbers instead of a bool mask."""
+    """How a library read numbers in place of a bool mask."""
     if _refused(answer):
         return "refused"
     return {"visible": "obeyed", "hidden": "**inverted**"}.get(answer, f"**{answer}**")
 
 
 def by_adding(answer: str) -> str:
-    """What became of numbers that some libraries add to the scores."""
+    """How a library read numbers that some libraries add to the scores."""
     return "added" if answer == "visible" else taken_as(answer)
 
 

@@ -64,7 +64,7 @@ def matrix(title: str, numbers: Tensor, kind: str = "", note: str = "") -> str:
 
 
 def calculation(alt: str, *parts: str) -> Any:
-    """Matrices and signs side by side; on a narrow screen they wrap. `alt` says in words what is seen."""
+    """Matrices and signs side by side; on a narrow screen they wrap. `alt` describes the picture."""
     signs = [
         part if part.startswith("<") else f'<span style="font-size:15px">{part}</span>'
         for part in parts

@@ -98,7 +98,7 @@ def ratio_figure(layers: Sequence[Row]) -> Figure:
 
 
 def compiled_table(rows: Iterable[Row]) -> Any:
-    """Time of each compiled layer against the same layer as it is."""
+    """Time of each compiled layer relative to the same layer without compilation."""
     names = (
         "mha_lib",
         "mha_lib, weights",
@@ -115,7 +115,7 @@ def compiled_table(rows: Iterable[Row]) -> Any:
 
 
 def decoding_table(rows: Iterable[Row]) -> Any:
-    """The time of each way to decode, and its ratio to that of the cache."""
+    """The time of each decoding method, and its ratio to that with a cache."""
     lines = [
         (
             row["device"],

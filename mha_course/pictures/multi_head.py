@@ -63,7 +63,7 @@ def sentence(words: Sequence[str], roles: Mapping[int, str], blank: int) -> Any:
 def columns(
     weights: Tensor, words: Sequence[str], roles: Mapping[int, str], blank: int
 ) -> Any:
-    """The weights from the blank to each word: a column for the only head, then one for each of four."""
+    """The weights from the blank to each word: a column for a single head, then one for each of four."""
     titles = ("1 head", "head 0", "head 1", "head 2", "head 3")
     parts = []
     for j, (title, row) in enumerate(zip(titles, weights.tolist(), strict=True)):
@@ -94,7 +94,7 @@ def columns(
 
 
 def pointers() -> Any:
-    """Twelve places, and what is asked of one of them: the previous and the mirrored place."""
+    """Twelve positions, and the two targets of one of them: the previous and the mirrored position."""
     parts = [
         box(4 + 28 * i, 66, 26, 26, str(i), QUERY if i == 8 else GREY)
         for i in range(12)
@@ -221,7 +221,7 @@ def _numbered(table: Tensor, x0: int, y0: int, title: str) -> str:
 
 
 def reshape(x: Tensor, right: Tensor, wrong: Tensor) -> Any:
-    """Twelve numbers of three tokens, and the two heads that a right and a wrong cut make of them."""
+    """Twelve numbers of three tokens, cut into two heads correctly and incorrectly."""
     parts = [_numbered(x, 118, 20, "x: one row per token")]
     for i in range(3):
         parts.append(text(110, 38 + 28 * i, f"token {i}", "end"))
@@ -269,7 +269,7 @@ _STEPS = (
 
 
 class _Tape(TorchFunctionMode):
-    """Notes the shape of the result of each call, by the name of the function and its count."""
+    """Records the shape of the result of each call, by the name of the function and its count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -344,7 +344,7 @@ def _seen(x: float, y: float, table: Tensor) -> str:
 
 
 def masks(causal: Tensor, lengths: Tensor) -> Any:
-    """Masks as they are given, and as broadcasting lays them over two samples and three heads."""
+    """Masks as they are given, and as broadcast over two samples and three heads."""
     parts = []
     rows = (
         ("causal", causal),

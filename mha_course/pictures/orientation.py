@@ -69,7 +69,7 @@ WAY = ("pool", "score", "mask", "head", "heads", "layer", "order", "block", "mod
 
 
 def way(written: int, here: int = 0) -> Any:
-    """The parts on the way to a model: `written` on earlier pages, and `here`, on this one."""
+    """The parts that lead to a model: `written` on earlier pages, and `here`, on this one."""
     row = "display:flex;flex-wrap:wrap;gap:4px;margin:0;padding:0;list-style:none"
     box = "border:1px solid #7a8794;border-radius:9px;padding:0 7px;margin:0;font-size:12px;line-height:18px"
     filled = ";background:#4c78a8;border-color:#4c78a8;color:#fff"

@@ -91,7 +91,7 @@ def _fit(
 
 
 def fits(points: Points, truth: Points, estimates: Mapping[str, Tensor]) -> Figure:
-    """What four kernels make of the same points."""
+    """The fits of four kernels to the same points."""
     figure, axes = new_figure(2, 2, height=3.1, sharex=True, sharey=True)
     for axis, (name, estimate) in zip(axes.flat, estimates.items(), strict=True):
         _fit(axis, points, truth, estimate, 1.5)
@@ -166,7 +166,7 @@ def sweep(
 def learned_bandwidths(
     bandwidths: Tensor, itself: Points, left_out: Points, test: Tensor, best: float
 ) -> Figure:
-    """Two bandwidths while they are learned, and the errors that they follow."""
+    """Two bandwidths during learning, and the errors that they minimise."""
     series = (
         ("point among its own keys", "#b03030", *itself),
         ("leave-one-out", "#222222", *left_out),
@@ -189,7 +189,7 @@ def learned_bandwidths(
 
 
 def own_keys(itself: Tensor, left_out: Tensor) -> Figure:
-    """The weights where each point is among its own keys, and where it is left out."""
+    """The weights with each point among its own keys, and without it."""
     figure, axes = new_figure(1, 2, height=2.4)
     titles = ("itself among its keys", "leave-one-out")
     for axis, title, weights in zip(axes, titles, (itself, left_out), strict=True):
@@ -275,7 +275,7 @@ def diabetes(
 def denoised(
     images: Mapping[str, Tensor], weights: Sequence[Tensor], row: int, column: int
 ) -> Figure:
-    """A noisy picture, what pooling by place and by content make of it, and where one pixel attends."""
+    """A noisy picture, pooled by position and by content, and where one pixel attends."""
     figure, axes = new_figure(2, 3, height=3.3)
     for axis, (name, image) in zip(axes.flat, images.items(), strict=False):
         axis.imshow(image, cmap="gray", vmin=0, vmax=1)
@@ -291,7 +291,7 @@ def denoised(
 
 
 def three_layers(answers: Mapping[str, Sequence[bool]], parameters: int) -> Any:
-    """What three layers can do, as the chapter tried it out."""
+    """The properties of three layers, as the chapter tested them."""
     header = ["", "attention pooling", "mean pooling", "fully connected"]
     rows = [
         [question, *("yes" if answer else "no" for answer in row)]

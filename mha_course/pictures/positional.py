@@ -257,7 +257,7 @@ def buckets(bidirectional: Sequence[int], causal: Sequence[int]) -> Any:
 
 
 def alibi(slopes: Sequence[float], weights: Tensor) -> Any:
-    """What ALiBi's bias alone makes of the weights (heads, 12) of the last query, against the distance."""
+    """The weights (heads, 12) of the last query under ALiBi's bias alone, against the distance."""
     curves = [
         (f"head {h}: 1/{1 / slope:.0f}", HEADS[h], "", range(12), line.flip(0).tolist())
         for h, (slope, line) in enumerate(zip(slopes, weights, strict=True))
@@ -288,7 +288,7 @@ def _table(head: str, body: str) -> Any:
 
 
 def _cell(shares: Tensor | None) -> str:
-    """The median of five seeds, and below it the lowest and the highest where they differ."""
+    """The median of five seeds, and below it the lowest and the highest if they differ."""
     if shares is None:
         return "<td></td>"
     low, middle, high = (f"{x:.2f}" for x in shares.sort().values[[0, 2, 4]])
@@ -302,7 +302,7 @@ def comparison(
     shares: Mapping[str, Iterable[Tensor]],
     bag: Iterable[float],
 ) -> Any:
-    """What each encoding adds to the parameters, and shares right, below what a bag of tokens allows."""
+    """The parameters that each encoding adds, and its accuracies below the bound for a bag of tokens."""
     acts = {"none": "nowhere", "sinusoidal": "tokens", "learned": "tokens"}
     acts["rotary"] = "query, key"
     names = ["", "acts on", "learned<br>numbers", "mirrored", "three<br>back"]
@@ -344,7 +344,7 @@ _BEYOND = {
 def beyond(
     ceilings: Mapping[str, Tensor], medians: Mapping[str, Mapping[str, Tensor]]
 ) -> Any:
-    """Shares right at each place to 47, for each task: of a bag, and of each encoding."""
+    """Accuracy at each position up to 47, for each task: of a bag, and of each encoding."""
     drawings = []
     for group in (range(3), range(3, 7)):
         for task, bag in ceilings.items():
@@ -376,7 +376,7 @@ def beyond(
 
 
 def wavelengths(ways: Mapping[str, Tensor]) -> Any:
-    """The wavelengths of eight pairs on a logarithmic axis, a line for each way to stretch them."""
+    """The wavelengths of eight pairs on a logarithmic axis, a line for each method of stretching."""
 
     def across(wavelength: float) -> float:
         return 104 + 236 * (math.log10(wavelength) - 0.7) / (6 - 0.7)
@@ -416,7 +416,7 @@ def wavelengths(ways: Mapping[str, Tensor]) -> Any:
 def stretched(
     shares: Mapping[str, Iterable[Tensor | None]], floors: Iterable[float]
 ) -> Any:
-    """Shares right 3 and 20 places back on longer texts, for each way; None was not measured."""
+    """Accuracy 3 and 20 positions back on longer texts, for each method; None was not measured."""
     names = (
         "length 64",
         "length 128",

@@ -115,7 +115,7 @@ def seen(texts: Mapping[str, Sequence[str]], mask: Tensor) -> Any:
 
 
 def broadcast(lengths: Tensor, causal: Tensor) -> Any:
-    """A mask of lengths and a causal one, and what both together show, for each of two samples."""
+    """A mask of lengths, a causal mask, and their combination, for each of two samples."""
     parts = []
     for i, (length, both) in enumerate(zip(lengths, lengths & causal, strict=True)):
         parts += [
@@ -134,7 +134,7 @@ def broadcast(lengths: Tensor, causal: Tensor) -> Any:
 
 
 def masks(shown: Mapping[str, Tensor], weights: Sequence[Tensor]) -> Figure:
-    """Masks, and below each the weights that it leaves."""
+    """Masks, and below each the resulting weights."""
     figure, axes = plots.new_figure(2, 5, height=2.1, sharex=True, sharey=True)
     tones = ListedColormap(["#3b3b4f", "#e8e4d8"])
     for column, (name, mask) in enumerate(shown.items()):
@@ -157,7 +157,7 @@ def masks(shown: Mapping[str, Tensor], weights: Sequence[Tensor]) -> Figure:
 
 
 def policies(maps: Mapping[str, Tensor]) -> Any:
-    """What three policies make of a row that sees no key."""
+    """The results of three policies for a row that sees no key."""
     return calculation(
         "Three maps of weights for three queries and four keys. They agree in the first and last row. The "
         "middle row, which sees no key, is NaN in the first map, 0.25 everywhere in the second, and 0 "

@@ -159,7 +159,7 @@ def equivariance(x: Tensor, y: Tensor, moved: Tensor, y_moved: Tensor) -> Any:
 
 
 def answer_in_sight() -> Any:
-    """Five inputs, their targets, and the next input, which is the answer itself."""
+    """Five inputs, their targets, and the next input, which is itself the answer."""
     words, parts = "the cat sat on the mat".split(), []
     for i in range(5):
         x = 52 + 60 * i
@@ -239,7 +239,7 @@ def leak(
 
 
 def wiring() -> Any:
-    """What two convolutions, a recurrent network and self-attention connect over five tokens."""
+    """The connections of two convolutions, a recurrent network and self-attention over five tokens."""
     n, mark = 5, HEADS[1]
     parts: list[str] = []
     for m, (first, second, levels) in enumerate(
@@ -299,7 +299,7 @@ def recall_task() -> Any:
 
 
 def recall(accuracy: Mapping[str, Tensor], recurrent: str, reach: int) -> Figure:
-    """Shares right (seeds, places back) of six models; `recurrent` names the recurrent one."""
+    """Accuracies (seeds, positions back) of six models; `recurrent` names the recurrent one."""
     figure, axis = plots.new_figure(width=4.4, height=3.1)
     distances = torch.arange(1, 12 + 1)
     for name, color, marker, dashed, label in (
@@ -380,7 +380,7 @@ def reach(flows: Mapping[str, Tensor]) -> Figure:
 def induction(
     one: History, two: History, right: Mapping[str, Tensor], bag: float, guessing: float
 ) -> Figure:
-    """Losses of one layer and of two, and shares right of all arms, a dot for each seed."""
+    """Losses of one layer and of two, and accuracies of all arms, with a dot for each seed."""
     ratios = {"height_ratios": [1, 1.25]}
     figure, (top, bottom) = plots.new_figure(
         2, 1, width=4.4, height=5.2, gridspec_kw=ratios
@@ -398,7 +398,8 @@ def induction(
     labels = {
         "1 layer, 300 steps": "1 layer, 300",
         "1 layer": "1 layer, 2,000",
-        "1 layer, 8000 steps": "1 layer, 8,000",
+        "1 layer, 20000 steps": "1 layer, 20,000",
+        "1 layer, 8 heads, 20000 steps": "8 heads, 20,000",
         "1 layer, 2 heads": "2 heads, 2,000",
         "1 layer, width 44": "width 44, 2,000",
         "2 layers, 300 steps": "2 layers, 300",
@@ -410,7 +411,7 @@ def induction(
         bottom.plot(right[arm], dots, "o", color=color, markersize=4, alpha=0.8)
     for bound, name in ((guessing, "guessing"), (bag, "a bag")):
         bottom.axvline(bound, color="black", linestyle="--", linewidth=0.9)
-        bottom.text(bound + 0.015, 6.35, name, fontsize=9)
+        bottom.text(bound + 0.015, 7.35, name, fontsize=9)
     bottom.set_yticks(range(len(labels)), labels.values(), fontsize=9)
     bottom.invert_yaxis()
     bottom.set(xlabel="letters right", xlim=(0, 1.05))
@@ -464,7 +465,7 @@ def leak_table(*measures: Mapping[str, Tensor]) -> None:
 def matrices_table(
     found: Mapping[str, Sequence[Tensor]], bounds: Mapping[str, float]
 ) -> None:
-    """Print the shares right with one matrix for queries and keys, with guesses, and with two."""
+    """Print the accuracies with one matrix for queries and keys, with guesses, and with two matrices."""
     print(f"{'share right, five seeds':29s}one matrix   guesses   two matrices")
     for name, pair in found.items():
         one, two = (f"{right.min():.2f} to {right.max():.2f}" for right in pair)
@@ -472,7 +473,7 @@ def matrices_table(
 
 
 def of_recall(runs: Experiment, longer: Experiment) -> tuple[dict[str, Tensor], str]:
-    """Shares right (seeds, places back) by model, and the name of the recurrent one with its chosen rate."""
+    """Accuracies (seeds, positions back) by model, and the name of the recurrent one with its chosen rate."""
     recurrent = f"recurrent, lr {runs.arms['recurrent']['lr']}"
     arms = {
         "self-attention": (runs, "attention"),
@@ -489,7 +490,7 @@ def of_recall(runs: Experiment, longer: Experiment) -> tuple[dict[str, Tensor], 
 
 
 def recall_table(accuracy: Mapping[str, Tensor]) -> None:
-    """Print the median share right, (seeds, places back), of each model."""
+    """Print the median accuracy, (seeds, positions back), of each model."""
     places = next(iter(accuracy.values())).shape[1]
     print("median right, places back" + "".join(f"{b + 1:5d}" for b in range(places)))
     for name, shares in accuracy.items():
@@ -499,7 +500,7 @@ def recall_table(accuracy: Mapping[str, Tensor]) -> None:
 
 
 def induction_table(runs: Experiment, correct: Mapping[str, Tensor]) -> None:
-    """Print the size of each model, its steps, its share right and its last loss."""
+    """Print the size, steps, accuracy and last loss of each model."""
     print(
         "share right of the letters that can be known, lowest to highest of five seeds"
     )
@@ -507,7 +508,7 @@ def induction_table(runs: Experiment, correct: Mapping[str, Tensor]) -> None:
         loss = runs.history(arm).losses[:, -1].mean()
         low, high = correct[arm].aminmax()
         size = f"{settings['parameters']:6,} parameters, {settings['steps']:,} steps"
-        label = arm.split(", 3")[0].split(", 8")[0]
+        label = arm.removesuffix(f", {settings['steps']} steps")
         print(f"{label:19s}{size:31s}{low:.2f} to {high:.2f}, loss {loss:.2f}")
 
 

@@ -55,7 +55,7 @@ def whole() -> Any:
 
 
 def beam(steps: Sequence[Mapping[str, float]]) -> Any:
-    """The beginnings that a beam keeps after each step, with their probabilities, as a tree."""
+    """The partial answers that a beam keeps after each step, with their probabilities, as a tree."""
     parts, places = [], {"": (0, 61)}
     for column, kept in enumerate(steps):
         for row, (beginning, share) in enumerate(kept.items()):
@@ -198,12 +198,12 @@ def families() -> Any:
 
 
 def induction(maps: Mapping[str, Tensor]) -> Figure:
-    """Maps of a model that copies, over twelve random tokens that are said twice, by their titles."""
+    """Maps of a model that copies, by title, over twelve random tokens that are repeated once."""
     figure, axes = new_figure(1, 2, width=4.4, height=2.3)
     for axis, (title, weights) in zip(axes, maps.items(), strict=True):
         image = axis.imshow(weights, cmap=COLORMAP, vmin=0, vmax=1)
         axis.set_title(title)
-        # The ticks count the places of each saying.
+        # The ticks count the positions within each saying.
         axis.set_xticks([0, 6, 12, 18], ["1", "7", "1", "7"])
         axis.set_yticks([0, 6, 12, 18], ["1", "7", "1", "7"])
         axis.set_xlabel("key", color=KEY)
@@ -213,7 +213,7 @@ def induction(maps: Mapping[str, Tensor]) -> Figure:
 
 
 def copied_places(by_place: Tensor) -> Figure:
-    """Weight of two heads by the place of the key, (seeds, two heads, places)."""
+    """Weight of two heads by the position of the key, (seeds, two heads, positions)."""
     figure, axis = new_figure(1, 1, width=4.4, height=2.6)
     labels = "layer 2: on what followed", "layer 1: on the token before"
     for kind, label in enumerate(labels):

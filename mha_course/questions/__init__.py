@@ -1,8 +1,8 @@
-"""The questions of the pages, each file a page: `quiz("page/name", computed=...)` asks one.
+"""The questions of the pages, one file per page; `quiz("page/name", computed=...)` shows one.
 
-A file is Markdown that an author edits. A heading of the second level names a question, its paragraphs ask
-it, and a task list offers the choices: the mark declares the right one, and what is indented below a choice
-is what a reader who takes it is told.
+A file is Markdown that an author edits. A heading of the second level names a question, paragraphs contain
+it, and a task list offers the choices. The mark declares the correct one, and the text that is indented
+below a choice is the feedback on it.
 
     ## head-width
 
@@ -13,14 +13,14 @@ is what a reader who takes it is told.
     - [ ] 64
       That is the width of all heads together.
 
-Several questions asked together stand below one name, each under a heading of the third level. An answer to
-be typed is declared by a line that begins with "=", with its unit and tolerance; the list then holds the
-wrong answers that are known, numbered items are the hints, and a quotation is the solution.
+Several questions asked together have one name, each under a heading of the third level. An answer to
+be typed is declared by a line that begins with "=", with its unit and tolerance; the list then contains the
+known wrong answers, numbered items are the hints, and a quotation is the solution.
 
     = 12288 bytes ± 1 %
 
 A map to be predicted is a table: "x" marks the second state, the table's first cell names both states, and
-the list holds what is said about a row. The cell that asks computes the answer as well, and a disagreement
+the list contains the feedback on each row. The cell of a question computes the answer too, and a disagreement
 is an error.
 """
 
@@ -45,25 +45,25 @@ _TYPED = re.compile(
 
 
 class QuestionError(ValueError):
-    """What is wrong in a file of questions, after the file and the line."""
+    """A fault in a file of questions; the message begins with the file and the line."""
 
 
 @dataclass
 class Entry:
-    """What a file says under one heading; `line` is the line of the heading.
+    """The contents of a file under one heading.
 
     Attributes:
         name: the heading.
-        line: where it stands.
-        text: what is asked.
+        line: the line of the heading.
+        text: the question.
         choices: the items of the list, each with its feedback: right answers, wrong ones, or rows of a map.
-        keys: the items that are marked as right.
+        keys: the items that are marked as correct.
         answer: the line that declares an answer to be typed, without its "=".
         hints: the numbered items.
         solution: the quotation.
         table: the rows of the table, each a list of cells.
         parts: the questions below headings of the third level.
-        lines: where each choice stands.
+        lines: the line of each choice.
     """
 
     name: str
@@ -110,7 +110,7 @@ def read_questions(path: Path) -> dict[str, Entry]:
 
 
 class _Reader:
-    """Takes a file line by line; `number` is that of the line, counted from 1."""
+    """Reads a file line by line; `number` is the number of the line, counted from 1."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.number = path, 0
@@ -198,7 +198,7 @@ class _Reader:
 
 
 def _fault(entry: Entry, is_part: bool) -> str:
-    """What rule an entry breaks, or ""."""
+    """The rule that an entry breaks, or ""."""
     name = repr(entry.name)
     if entry.parts:
         asked = entry.text or entry.choices or entry.answer or entry.table
@@ -236,8 +236,8 @@ def cards() -> list[dict[str, str]]:
     """Return every question of the course as a card, in the order of the files.
 
     Returns:
-        Dicts of `key`, under which a browser keeps the answer, the title of the `page`, the `text`, what is
-        `offered` below it, and the `answer` with its feedback.
+        Dicts of `key`, under which a browser stores the answer, the title of the `page`, the `text`, the
+        options `offered` below it, and the `answer` with its feedback.
 
     Example:
         >>> cards()[0]["answer"].splitlines()
@@ -256,7 +256,7 @@ def cards() -> list[dict[str, str]]:
 
 
 def _sides(part: Entry) -> tuple[str, str, str]:
-    """The kind of a question, what it offers, and its answer with the feedback."""
+    """The kind of a question, its options, and its answer with the feedback."""
     if part.answer:
         return "typed-answer", "", f"{part.answer[0][2:]}\n{part.solution}".strip()
     if part.table:
@@ -278,11 +278,11 @@ def _questions_of(page: str) -> dict[str, Entry]:
 
 
 def quiz(name: str, computed: Any = None) -> Quiz | TypedAnswer | MapPrediction:
-    """Ask the question of this name; the reader's browser keeps the answer under it.
+    """Show the question of this name; the reader's browser stores the answer under it.
 
     Args:
         name: the page and the question, such as "03_multi_head_attention/ask-split".
-        computed: the right answer as the cell computes it: the text of a choice, a number, a shape or a map;
+        computed: the correct answer from the cell: the text of a choice, a number, a shape or a map;
             for a question with parts a dict from each part to its answer.
 
     Returns:
@@ -290,7 +290,7 @@ def quiz(name: str, computed: Any = None) -> Quiz | TypedAnswer | MapPrediction:
 
     Raises:
         TypeError: `name` is not a str.
-        ValueError: there is no such question, something is not computed, or it is not what the file declares.
+        ValueError: there is no such question, an answer is not computed, or it differs from the file's.
 
     Example:
         >>> quiz("00_orientation/formula-question", computed="(3, 7)")
@@ -312,7 +312,7 @@ def quiz(name: str, computed: Any = None) -> Quiz | TypedAnswer | MapPrediction:
 def _asked(
     entry: Entry, computed: Any, kept: str
 ) -> Quiz | TypedAnswer | MapPrediction:
-    """The widget that asks an entry, and keeps its answers under the name `kept`."""
+    """The widget for an entry, which stores its answers under the name `kept`."""
     parts = entry.parts or {entry.name: entry}
     answers = computed if entry.parts else {entry.name: computed}
     if not isinstance(answers, Mapping) or answers.keys() != parts.keys():
@@ -367,7 +367,7 @@ def _typed(entry: Entry, computed: Any, kept: str) -> TypedAnswer:
 
 
 def _value(text: str) -> int | float | tuple[int, ...]:
-    """A number or a shape as a file writes it."""
+    """A number or a shape as written in a file."""
     if text.startswith("("):
         return tuple(int(size) for size in text.strip("()").split(",") if size.strip())
     return float(text) if re.search(r"[.e]", text) else int(text)

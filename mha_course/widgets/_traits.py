@@ -21,12 +21,12 @@ class TraitTypeError(traitlets.TraitError, TypeError):
 
 
 def unfit(name: str, rule: str, got: object) -> TraitValueError:
-    """The error for a value of a trait that breaks a rule, as `refusal` is for an argument."""
+    """The error for a value of a trait that breaks a rule, like that of `refusal` for an argument."""
     return TraitValueError(f"{name} must {rule}, got {got}")
 
 
 def within(proposal: traitlets.Bunch, low: int, high: int) -> int:
-    """Return the proposed whole number if it is in a range that depends on more than other traits."""
+    """Return the proposed whole number if it is in a range that traits alone cannot express."""
     if not low <= proposal.value <= high:
         raise unfit(proposal.trait.name, f"lie in {low}..{high}", proposal.value)
     return int(proposal.value)
@@ -40,7 +40,7 @@ def among(proposal: traitlets.Bunch, options: Iterable[Any]) -> Any:
 
 
 def digits(proposal: traitlets.Bunch, rows: int, columns: int) -> str:
-    """Return the proposed text if it has a digit 0 or 1 for each cell of a table, in a group for each row."""
+    """Return the proposed text if it has a digit 0 or 1 for each cell of a table, one group per row."""
     group = f"[01]{{{columns}}}"
     if not re.fullmatch(f"{group}( {group}){{{rows - 1}}}", proposal.value):
         rule = f"be {rows} groups of {columns} digits 0 or 1"

@@ -16,7 +16,7 @@ MAX_LENGTH = 512
 
 
 class AlibiExplorer(Explorer):
-    """A needle in a long text: one key that matches the query, and the heads that ALiBi's bias lets find it.
+    """A needle in a long text: one key that matches the query, and the heads that find it under ALiBi's bias.
 
     The query is the last token. Before the bias, the score of the needle is `needle_score`, and the score of
     every other key is 0. The bias of a head subtracts its slope for each token between query and key, so each

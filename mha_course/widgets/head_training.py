@@ -1,4 +1,4 @@
-"""Training in the page: a layer learns the two pointers, and its heads come to look at different places."""
+"""Training in the page: a layer learns the two pointers, and its heads learn to look at different places."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mha_lib.positional import LearnedPositionalEncoding
 TASKS = ("previous", "mirrored")
 VOCAB_SIZE, LENGTH, EMBED_DIM, HIDDEN_DIM = 8, 12, 32, 64
 BATCH_SIZE, STEPS = 32, 300
-# In exactly 13/48 of the places of these held-out sequences, both answers are the same token.
+# At exactly 13/48 of the positions of these held-out sequences, both answers are the same token.
 HELD_OUT, HELD_OUT_SEED = 96, 5
 SAME_TOKEN = 13 / 48
 
@@ -31,21 +31,21 @@ class HeadTraining(Explorer):
     """A layer of attention that learns the two pointers while the reader watches, in the reader's browser.
 
     The model, the data and the optimiser are those of `experiments/two_pointers.py`, with a schedule of 300
-    steps. At each of 12 places the model must name the previous and the mirrored token. The page shows the
-    loss of each step, the share of held-out places where both answers are right, and the mean attention
-    weights of each head. A dotted line at 13/48 marks the places where both answers are the same token.
+    steps. At each of 12 positions, the model must name the previous and the mirrored token. The page shows
+    the loss of each step, the share of held-out positions where both answers are right, and the mean
+    attention weights of each head. A dotted line at 13/48 marks the share where both are the same token.
 
     The page draws its random numbers with a small generator of its own (mulberry32), from the distributions
     that PyTorch uses. Its seeds are therefore not torch's; `model` and `batches` give the same numbers here.
     With these numbers, a linear read-out and the learning rate 0.03, one head ends at 13/48 with all ten
-    seeds, and two heads have every place right with nine; the tenth, seed 9, ends at 13/48 as well. With an
-    MLP, one head has every place right with all ten.
+    seeds, and two heads get every position right with nine; the tenth, seed 9, also ends at 13/48. With an
+    MLP, one head gets every position right with all ten.
 
     Args:
         num_heads: number of heads of the layer: 1, 2, 4 or 8.
         read_out: what follows the layer: "linear", or "MLP" with one hidden layer of width 64.
         lr: largest learning rate of the one-cycle schedule, 0.001 to 0.1.
-        seed: fixes the start of the model and its data, 0 to 9.
+        seed: fixes the initial parameters and the data, 0 to 9.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -90,7 +90,7 @@ class HeadTraining(Explorer):
         return _batches(self.seed)
 
     def held_out(self) -> tuple[Tensor, Tensor]:
-        """What the page measures the model with: tokens (96, 12) and targets (96, 12, 2), both int64."""
+        """The page's held-out sequences: tokens (96, 12) and targets (96, 12, 2), both int64."""
         return _draw_batch(_PageRandom(HELD_OUT_SEED, 2), HELD_OUT)
 
     def _given(self, settings: Mapping[str, Any]) -> dict[str, Given]:  # noqa: ARG002
@@ -120,7 +120,7 @@ class _PageRandom:
 
     Args:
         seed: fixes the numbers.
-        stream: 0 draws the start of a model, 1 its batches, 2 the held-out sequences.
+        stream: 0 draws the initial parameters, 1 the batches, 2 the held-out sequences.
     """
 
     def __init__(self, seed: int, stream: int) -> None:
@@ -171,7 +171,7 @@ class _PointerModel(nn.Module):
 
 def start_model(num_heads: int, read_out: str, seed: int) -> nn.Module:
     """A model whose parameters the page's generator draws, from the distributions that torch uses."""
-    # torch draws a start too, which is replaced.
+    # torch also draws initial weights, which are replaced.
     with torch.random.fork_rng(devices=[]):
         model = _PointerModel(num_heads, read_out).double()
     random = _PageRandom(seed, 0)
@@ -204,7 +204,7 @@ def _batches(seed: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def train(model: nn.Module, lr: float, seed: int, steps: int) -> Iterator[float]:
-    """Train in place; give the loss of each step."""
+    """Train in place; return the loss of each step."""
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     schedule = OneCycleLR(optimizer, lr, STEPS, pct_start=0.1)
     for _, (tokens, targets) in zip(range(steps), _batches(seed), strict=False):
@@ -217,7 +217,7 @@ def train(model: nn.Module, lr: float, seed: int, steps: int) -> Iterator[float]
 
 
 def measure(model: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
-    """Share of held-out places with both answers right; weights on both places (heads, 2); mean maps."""
+    """Share of held-out positions with both answers right; weights on both targets (heads, 2); mean maps."""
     tokens, targets = _draw_batch(_PageRandom(HELD_OUT_SEED, 2), HELD_OUT)
     with capture_attention(model) as captured, torch.no_grad():
         answers = model(tokens).argmax(-1)

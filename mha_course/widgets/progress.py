@@ -1,4 +1,4 @@
-"""The answers stored in the reader's browser: counted, repeated on a schedule, exported and removed."""
+"""The answers in the reader's browser: counted, repeated on a schedule, exported, imported and removed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mha_lib._checks import check_type
 
 
 class Progress(CourseWidget):
-    """Counts, exports and removes the answers that the reader's browser stores, and links to due questions.
+    """Counts, exports, imports and removes the answers in the reader's browser, and links to due questions.
 
-    The answers are those to all widgets with a `name`, on all pages of the course. A deck for Anki holds the
-    answered questions. Nothing is sent. If the browser cannot store anything, the widget says so.
+    The answers are those to all widgets with a `name`, on all pages of the course. Another browser can import
+    an exported file, and Anki a deck. Nothing is sent. The widget says if the browser cannot store anything.
 
     Args:
         cards: the questions that may come back, as `mha_course.questions.cards` returns them; default none.
@@ -40,7 +40,7 @@ class Progress(CourseWidget):
         """A note about stored answers for readers without scripts."""
         return (
             "<p>With scripts, this page counts the answers that your browser keeps, shows which questions to "
-            "repeat today, exports both and removes them. Nothing leaves your machine.</p>"
+            "repeat today, exports both, and imports and removes answers. Nothing leaves your machine.</p>"
         )
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The course's puzzles for `LineOrder`: code from the chapters, with faults that people really make.
+"""The course's puzzles for `LineOrder`: code from the chapters, with mistakes that people really make.
 
 Their lines, tests, faulty lines and texts are in `puzzles.md`; other correct orders are below.
 """

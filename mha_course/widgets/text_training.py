@@ -31,20 +31,20 @@ TEXT = " ".join(Path(__file__).with_suffix(".md").read_text("utf-8").split())
 
 
 class TextTraining(Explorer):
-    """A small GPT that learns a text of the reader's own, character by character, in the reader's browser.
+    """A small GPT that learns the reader's own text, character by character, in the reader's browser.
 
     The model is `MyGPT` of chapter 7 with one block of four heads, width 32 and windows of 32 characters. It
-    is trained as there: AdamW with a one-cycle schedule of 600 steps and shortened gradients. The page shows
-    the loss of each step and, every 25 steps, what the model writes from the first character of the text on,
-    at temperature 0.8; words that stand in the text are bold. A reader can stop, go on, take single steps and
-    look back. A dotted line marks the loss of a model that guesses.
+    is trained as in the chapter: AdamW with a one-cycle schedule of 600 steps and clipped gradients. The page
+    shows the loss of each step and, every 25 steps, what the model writes after the first character of the
+    text, at temperature 0.8; words that occur in the text are bold. A reader can stop, resume, take single
+    steps and look back. A dotted line marks the loss of a model that guesses.
 
     As in `HeadTraining`, the page draws its random numbers with a generator of its own; `model`, `batches`
     and `numbers` give the same numbers here.
 
     Args:
         text: what the model learns, 40 to 5,000 characters of any script.
-        seed: fixes the start of the model, its batches and what it draws, 0 to 99.
+        seed: fixes the initial parameters, the batches and what the model draws, 0 to 99.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -88,7 +88,7 @@ class TextTraining(Explorer):
         return start_model(len(set(self.text)), self.seed)
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of the page, without end: tokens and those that follow them, both (8, 32) in int64."""
+        """The page's batches, without end: tokens and the tokens after them, both (8, 32) in int64."""
         return _batches(encode(self.text), self.seed)
 
     def _given(self, settings: Mapping[str, Any]) -> dict[str, Given]:  # noqa: ARG002
@@ -114,14 +114,14 @@ class TextTraining(Explorer):
 
 
 def encode(text: str) -> Tensor:
-    """The place of each character in the alphabet of the text, int64 (len,)."""
+    """The index of each character in the alphabet of the text, int64 (len,)."""
     ids = {character: token for token, character in enumerate(sorted(set(text)))}
     return torch.tensor([ids[character] for character in text])
 
 
 def start_model(vocab_size: int, seed: int) -> nn.Module:
     """A model whose parameters the page's generator draws, from the distributions that torch uses."""
-    # torch draws a start too, which is replaced.
+    # torch also draws initial weights, which are replaced.
     with torch.random.fork_rng(devices=[]):
         model = MyGPT(vocab_size, EMBED_DIM, NUM_HEADS, NUM_LAYERS, LENGTH).double()
     random = _PageRandom(seed, 0)
@@ -144,7 +144,7 @@ def _batches(tokens: Tensor, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def train(model: nn.Module, tokens: Tensor, seed: int, steps: int) -> Iterator[float]:
-    """Train in place, by the loop of chapter 7; give the loss of each step."""
+    """Train in place, with the loop of chapter 7; return the loss of each step."""
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=DECAY)
     schedule = OneCycleLR(optimizer, LR, STEPS, pct_start=WARM_UP)
     for inputs, targets in islice(_batches(tokens, seed), steps):
@@ -158,7 +158,7 @@ def train(model: nn.Module, tokens: Tensor, seed: int, steps: int) -> Iterator[f
 
 
 def write(model: nn.Module, tokens: Tensor, count: int, seed: int) -> list[int]:
-    """So many tokens from the first of the text on, drawn with the page's own random numbers."""
+    """Tokens, the first from the text and the others drawn with the page's own random numbers."""
     written = [int(tokens[0])]
     while len(written) < count:
         with torch.no_grad():

@@ -177,13 +177,13 @@ class Translator(Explorer):
         compact: show only the text, the answer and the letters that are read, without the maps.
         text: a date as people write it, 1 to 40 letters of `DATE_LETTERS`.
         num_heads: number of heads of the model that is shown; default 2, or that of the first model.
-        gates: one number for each head, 0 switches it off: all heads of the encoder, layer by layer, then
+        gates: one number for each head (0 switches it off): all heads of the encoder, layer by layer, then
             those of the decoder's self-attention, then those of its cross-attention; default all 1.
         attention: the attention whose weights are shown, "encoder", "decoder" or "cross".
         layer: the layer that is shown; default the last.
         head: the head that is shown.
         step: the character of the answer that is being written, counted from 0; the last if there are fewer.
-        letter: the letter whose weights on letters are shown for "encoder"; the last if there are fewer.
+        letter: with "encoder", the letter that attends to the others; the last if there are fewer.
         beam_size: number of answers that the beam keeps; 1 decodes greedily.
         count_right: also answer held-out dates, and count the right answers.
 

@@ -36,11 +36,11 @@ class Writer(Explorer):
 
     The model runs in the browser, with a cache of keys and values, on weights that are rounded to 8 bits; the
     text never leaves the page. The page shows the probabilities from which the next character is drawn, the
-    map of each head for the present text, and what becomes of both with heads switched off.
+    map of each head for the present text, and how both change with heads switched off.
 
     The model reads as many of the last characters as it has positions. The seed fixes a random number for
-    each place, so a character that is taken back and drawn again is the same. The next character is the one
-    on which this number falls where the probabilities lie side by side, the likeliest first.
+    each position, so a character that is undone and drawn again is the same. The next character is the one
+    on which this number falls if the probabilities are laid side by side, the largest first.
 
     Args:
         model: a `MyGPT` of chapter 7, or a `GPT2` with ReLU; its output may be tied to its input.
@@ -48,15 +48,15 @@ class Writer(Explorer):
         prompt: what the model continues, 1 to 1,000 characters; default the first letter of the alphabet.
         written: what it has written so far, at most 500 characters.
         temperature: divides the logits, 0.1 to 2.
-        top_k: so many characters can be drawn; default all.
-        seed: fixes the random number of each place, 0 to 99.
-        gates: one number for each head, layer by layer, 0 switches it off; default all 1.
+        top_k: number of characters that can be drawn; default all.
+        seed: fixes the random number of each position, 0 to 99.
+        gates: one number for each head, layer by layer; 0 switches it off; default all 1.
         layer: the layer whose map is shown; default the last.
         head: the head whose map is shown.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: the model computes something else, or an argument is outside its range.
+        ValueError: the model has a different structure, or an argument is outside its range.
 
     Example:
         >>> model = MyGPT(3, embed_dim=8, num_heads=2, num_layers=1, max_len=16)
@@ -124,7 +124,7 @@ class Writer(Explorer):
         return text
 
     def model(self) -> GPT2:
-        """The model that the page computes with: its weights are rounded to 8 bits, in float32."""
+        """The model as the page uses it, in float32, with weights that are rounded to 8 bits."""
         return self._rounded
 
     def _given(self, settings: Mapping[str, Any]) -> dict[str, Given]:  # noqa: ARG002
@@ -178,12 +178,12 @@ def pack_writer(model: GPT2) -> dict[str, Any]:
 
 
 def unpack_writer(packed: Mapping[str, Any]) -> GPT2:
-    """The model of `pack_writer`, with its rounded weights in float32: what the page computes with."""
+    """The model of `pack_writer`, with its rounded weights in float32, as the page uses it."""
     return _model_of(unpack_parameters(packed), packed["num_heads"])
 
 
 def _model_of(state: Mapping[str, Tensor], num_heads: int) -> GPT2:
-    """A model of the page's kind from its parameters, whose shapes say all its sizes but one."""
+    """A model of the page's kind from its parameters, whose shapes give all its sizes except one."""
     vocab_size, width = state["embedding.weight"].shape
     model = GPT2(
         vocab_size,
@@ -214,7 +214,7 @@ def _check_model(model: object) -> GPT2:
         raise refusal("model", rule, sizes)
     if any(p.dtype != torch.float32 for p in model.parameters()):
         raise TypeError("model must have float32 parameters")
-    # Another activation, norm or rule of attention shows in the parameters or in the logits.
+    # A different activation, norm or scoring rule shows in the parameters or in the logits.
     state = {name: p.detach().clone() for name, p in model.named_parameters()}
     tokens = torch.arange(model.max_len).unsqueeze(0) % model.embedding.num_embeddings
     try:

@@ -16,7 +16,7 @@ from widget_samples import SAMPLES
 [PACKAGE] = importlib.util.find_spec("axe_playwright_python").submodule_search_locations
 AXE = Path(PACKAGE, "axe.min.js").read_text(encoding="utf-8")
 
-# Rules on top of axe's own choice.
+# Rules in addition to axe's default ones.
 MORE_RULES = ("label-content-name-mismatch", "target-size")
 
 CHECK = """async (moreRules) => {
@@ -34,7 +34,7 @@ CHECK = """async (moreRules) => {
     nodes.filter(({ element }) => isReal(id, element)).map((node) => text(id, node)));
 }"""
 
-# What was folded fades in: at once, here. And the page gets the time to notice what can be scrolled now.
+# Unfolded parts fade in, here at once. The page also needs time to notice what can now be scrolled.
 OPEN_ALL = """async () => {
   for (const details of document.querySelectorAll("details")) details.open = true;
   await new Promise(requestAnimationFrame);
@@ -42,7 +42,7 @@ OPEN_ALL = """async () => {
   await new Promise(requestAnimationFrame);
 }"""
 
-# The contrast of a text depends on its colour, its size and what is behind it: one of each kind will do.
+# The contrast of a text depends on its colour, its size and what is behind it, so one of each kind is enough.
 CONTRAST = """async () => {
   const kinds = new Map();
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -96,7 +96,7 @@ def test_page_has_no_violation_and_enough_contrast(open_page, book, page_name):
     assert page.evaluate(CONTRAST) == []
     page.emulate_media(color_scheme="dark")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-    page.evaluate(OPEN_ALL)  # the colours fade, too
+    page.evaluate(OPEN_ALL)  # the colours fade too
     assert page.evaluate(CONTRAST) == []
 
 
@@ -112,7 +112,7 @@ def test_widget_has_no_violation(open_page, tmp_path, name, scheme):
     page = open_page(write_page(tmp_path, [SAMPLES[name]()], theme=scheme).as_uri(), 1280, scheme)
     if scheme == "dark":
         page.add_style_tag(content="body { background: #121212; color: #ced6dd }")
-    # A page of nothing but a widget has neither heading nor landmark.
+    # A page that contains only a widget has neither heading nor landmark.
     outside = ("region: ", "page-has-heading-one: ", "landmark-one-main: ")
     for width in (1280, 360):
         page.set_viewport_size({"width": width, "height": 900})

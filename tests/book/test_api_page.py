@@ -11,7 +11,7 @@ from test_types import ALL_MODULES, METHODS, PUBLIC
 import mha_course.widgets
 import mha_lib
 
-FIXTURES = {"mha_lib.pytest_plugin.assert_conforms"}  # of pytest, which are no functions
+FIXTURES = {"mha_lib.pytest_plugin.assert_conforms"}  # pytest's fixtures, which are not functions
 NOT_ON_THE_PAGE = {"extra_repr"}  # for torch, not for people
 
 
@@ -69,21 +69,21 @@ def test_docstrings_are_rendered_without_leftovers(page):
     assert page.select(".problematic, .system-message") == []
     prose = " ".join(node.get_text() for node in page.select("dl.py p, dl.py li") if not node.pre)
     assert not re.search(r"``|:math:|:py:|\bArgs:|\bReturns:\n|>>>", prose)
-    assert "|dL/dgate|" in prose  # bars and stars are what they look like
+    assert "|dL/dgate|" in prose  # bars and stars are not markup
 
 
 def test_names_in_docstrings_lead_to_their_entries(page, signatures):
     found = page.select("dl.py > dd a.reference.internal:has(code.xref)")
     links = {link["href"].removeprefix("#") for link in found}
     assert links <= set(signatures)
-    # In the same module, and in another one.
+    # In the same module, and in a different one.
     assert {"mha_lib.scaled_dot_product_score", "mha_course.training.seeded"} <= links
     links = {link["href"] for link in page.select("#mha_course\\.widgets\\.HeadExample + dd a")}
     assert "#mha_lib.MultiHeadAttention" in links
 
 
 def test_every_example_on_the_page_runs(page):
-    # An example with words between its lines is several blocks on the page.
+    # An example with text between its lines becomes several blocks on the page.
     shown = {
         line.strip().removeprefix(">>> ")
         for block in page.select("dl.py pre")

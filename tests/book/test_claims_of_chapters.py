@@ -46,7 +46,7 @@ def positions():
     return load_experiment("positions")
 
 
-# Chapter 5: what is written out is what the library computes.
+# Chapter 5: the code that the page spells out computes what the library computes.
 
 
 def test_a_step_is_a_rotation(positional):
@@ -128,12 +128,12 @@ def test_stretched_frequencies_are_the_experiment_s(positional):
     ):
         assert_close(way.double(), expected, rtol=1e-5, atol=0)
     assert 5 < 32 / (2 * math.pi) < 5.2  # turns of the fastest pair
-    # Every fourth place of the interpolated texts stands where a place of the short text stood.
+    # Every fourth position of an interpolated text coincides with a position of the short text.
     slow = torch.outer(torch.arange(0, 128, 4.0), stretched("interpolated", 4))
     assert_close(slow, rotary_angles(32, 16))
 
 
-# Chapter 5: what a reader is told to try in a widget.
+# Chapter 5: what the text tells a reader to try in a widget.
 
 
 def test_position_explorer(positional):
@@ -161,7 +161,7 @@ def test_encodings_at_the_trained_length(positions):
     right = {name: positions.results(name, "right") for name in positions.arms}
     exact = positions.bounds["bag of visible tokens"]
     assert {arm["seeds"] for arm in positions.arms.values()} == {5}
-    for task in BAG:  # no positions: the ceiling of the bag, no more and hardly less
+    for task in BAG:  # no positions: almost exactly the ceiling of a bag of tokens
         assert (right[f"{task}, none"] - exact[task]).abs().max() < 0.01
         for encoding in ("sinusoidal", "learned"):
             assert right[f"{task}, {encoding}"].min() > 0.999
@@ -195,13 +195,13 @@ def test_encodings_beyond_the_trained_length(positions):
         return [positions.results(f"{task}, {encoding}", f"right, places {p}") for p in places]
 
     for task, new, most in (("three back", 1, 0.6), ("latest capital", 3, 0.8)):
-        for encoding in ("sinusoidal", "learned"):  # perfect at place 11, broken soon after
+        for encoding in ("sinusoidal", "learned"):  # perfect at position 11, wrong soon after
             places = positions.results(f"{task}, {encoding}", "right by place")[:, -37:]
             assert places[:, 0].min() > 0.99
             assert places[:, new].max() < most
             assert beyond(task, encoding)[0].median() < beyond(task, "none")[0].median() + 0.1
     near, far = beyond("three back", "rotary")
-    assert near.min() > 0.9  # nearly exact at twice the length, no longer at four times
+    assert near.min() > 0.9  # nearly exact at twice the length, but not at four times
     assert (far < 0.4).sum() == 4
     near, far = beyond("three back", "T5")
     assert near.max() < 0.95
@@ -286,7 +286,7 @@ def test_recall_by_distance():
         return where.results(arm, "right by places back")  # (seeds, 12)
 
     assert (shares("attention") > 0.999).all()
-    # All seeds of the convolutions are right within their reach, and guess beyond it; at another rate not.
+    # With convolutions, all seeds are right within reach and guess beyond it, but not at a different rate.
     assert (shares("2 convolutions")[:, :reach] > 0.999).all()
     assert (shares("2 convolutions")[:, reach:] < 0.2).all()
     rates = runs.arms["2 convolutions"]["rates"]
@@ -338,7 +338,7 @@ def test_induction():
     assert min(right[arm].min() for arm in trained) > 0.6
     assert max(right[arm].max() for arm in trained) < 0.68
     assert min(right[arm].min() for arm in ("2 layers", "2 layers, 300 steps")) > 0.999
-    # The two layers look one place back, and at what followed the same letter.
+    # The two layers look one position back, and at what followed the same letter.
     script, period = load_script("induction"), 8
     sequences, _ = script.repeat_batch(500, torch.Generator().manual_seed(99))
     example = (torch.arange(24) % period)[None]
@@ -349,6 +349,6 @@ def test_induction():
             model(torch.cat((example, sequences)))
         first, second = (captured[f"layers.{i}"][:, 0] for i in (0, 1))
         back = first.diagonal(-1, 1, 2).mean(0)
-        assert (back[:12] > 0.95).all()  # places 2 to 13
+        assert (back[:12] > 0.95).all()  # positions 2 to 13
         assert (back[12:] < 0.1).float().mean() > 0.8
         assert (second[0, period:18].diagonal(1) > 0.8).all()

@@ -39,14 +39,14 @@ CHAPTERS = notebooks()
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PACKAGES = Path(sysconfig.get_path("purelib"))
 BOOK = book_address(read_address()[0])
-# What Colab's image has of all that our package needs, as its makers published it last.
+# The versions of our dependencies in Colab's image, from the list that Colab published last.
 COLAB = json.loads(Path(__file__).with_name("colab_pins.json").read_text(encoding="utf-8"))
 OTHER_PROCESSOR = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 
 NOT_ON_COLAB = ("mha_lib", "mha_course", "jaxtyping", "wadler_lindig")
 MAY_BE_INSTALLED = {"mha-lib", "mha-course", "jaxtyping", "wadler-lindig"}
 
-# What anywidget asks of google.colab.
+# What anywidget needs from google.colab.
 STUB = """
 class _widgets:
     _installed_url = "https://example.invalid/manager.js"
@@ -168,7 +168,7 @@ class Colab:
         [setup] = [cell for cell in notebook.cells if cell.id == "setup"]
         setup.source = self.book.setup
         nbformat.write(notebook, folder / path.name)
-        # What compares figures and widgets, too.
+        # Including what compares figures and widgets.
         for name in ("conftest.py", "tests/stored_outputs.py", "tools/run_notebooks.py", "tools/built.py"):
             shutil.copy(ROOT / name, folder)
         return self.run(*NBVAL.split(), path.name, cwd=folder)
@@ -332,7 +332,7 @@ def test_chapter_runs(colab, tmp_path, path):
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
     after = colab.installed()
     assert {"mha-lib", "mha-course"} <= after.keys()
-    # torch and all else that was there is as it was, and no more came than has to.
+    # torch and everything else that was installed is unchanged, and nothing unnecessary was added.
     assert {name: version for name, version in after.items() if name in before} == before
     assert after.keys() - before.keys() <= MAY_BE_INSTALLED
     assert ours == {name: (colab.site / name).stat().st_mtime_ns for name in ours}
@@ -364,7 +364,7 @@ def test_package_that_was_installed_is_whole(colab):
     assert shown.keys() == SAMPLES.keys()
     for bundle, metadata in shown.values():
         assert WIDGET_VIEW in bundle
-        # Under the manager that Colab needs.
+        # Inside the widget manager that Colab needs.
         assert metadata[WIDGET_VIEW]["colab"]["custom_widget_manager"]["url"]
     where = colab.run("-c", "import mha_course, mha_lib; print(mha_course.__file__, mha_lib.__file__)").stdout
     assert where.count(str(colab.site)) == 2
@@ -393,7 +393,7 @@ def run_notebook(site, folder, file, edit=str):
     if program.environment != "book":
         environment = rosetta.ENVIRONMENTS / program.environment
         assert (environment / "ready").is_file(), f"`make rosetta` makes {program.environment}"
-        sites = [*environment.glob("lib/python*/site-packages"), *sites]  # Colab has torch beside it
+        sites = [*environment.glob("lib/python*/site-packages"), *sites]  # Colab also has torch
     colab, (name, branch) = Colab(folder, site, sites), read_address()
     path, address = ROOT / "chapters" / "rosetta" / file, f"https://github.com/{name}"
     notebook = rosetta_notebooks.notebook_of(path, address, branch, site.files)
@@ -404,7 +404,7 @@ def run_notebook(site, folder, file, edit=str):
     return colab.run(script, cwd=folder, **program.settings)
 
 
-# Before `make rosetta` has made its environments there is PyTorch alone; `make rosetta CHECK=1` runs all.
+# Until `make rosetta` has made its environments, there is only PyTorch; `make rosetta CHECK=1` runs all.
 can_run = lambda file: program_of(file).environment == "book" or rosetta.ENVIRONMENTS.is_dir()  # noqa: E731
 RUNNABLE = [file for file in rosetta_notebooks.PROGRAMS if can_run(file)]
 

@@ -68,7 +68,7 @@ def lacking(name, answer, cells):
         yield f"the stub does not define {answer}"
     if f"import {name}" not in check and name not in stub:
         yield "the checker is not imported"
-    # What a class lacks is said in other words.
+    # If a class lacks something, the message differs.
     empty = (
         "Not yet: the function returns None"
         if re.split(rf"\b{answer}\b", stub)[0][-4:] == "def "

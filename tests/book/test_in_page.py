@@ -74,7 +74,7 @@ def solution(place):
     own = re.search(r"^assert check_\w+\((\w+)", texts[-1], re.MULTILINE)
     own = own[1] if own else asked
     text = extension.lines_above([*texts, own])
-    # The page has no library, but what the reader has built of it.
+    # The page does not have the library, only what the reader has built.
     text = text.replace("from mha_lib import dot_product_attention", OWN_ATTENTION)
     return text if asked == own else f"{text}\n{asked} = {own}"
 
@@ -283,6 +283,7 @@ def test_what_is_printed_and_the_last_value_are_shown_and_errors_with_their_line
 
 TYPED = {
     "def f(x:": "SyntaxError",
+    "x = 3\nreturn x": "Line 2:\n    return x\nSyntaxError: 'return' outside function",
     "if True:\n\tx = 1\n        y = 2": "TabError",
     "größe = 2\ngröße": "2",
     "def f(n):\n    return f(n + 1)\n\n\nf(0)": "A function calls itself again and again",
@@ -295,6 +296,13 @@ TYPED = {
     "raise SystemExit(3)": "SystemExit: 3",
     "len(bytearray(10**9))": "Your code asked for more memory than this page has.",
 }
+
+
+def test_no_way_leads_from_what_is_typed_to_a_network_or_a_storage(writer):
+    assert writer.run("1 + 1") == "2\n"
+    ways = "fetch XMLHttpRequest WebSocket EventSource importScripts Worker indexedDB caches BroadcastChannel"
+    found = f"'{ways}'.split(' ').filter((name) => self[name] !== undefined)"
+    assert writer.page.workers[-1].evaluate(found) == []
 
 
 @pytest.mark.parametrize("text", TYPED)
@@ -316,10 +324,14 @@ def test_a_check_says_what_is_missing(writer, text, said):
     assert said in writer.run(text, "Check").replace("`scores`", "")
 
 
+LOOP = "class Mine(nn.Module):\n    def forward(self, x):\n        return self(x)"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("text", "said"), [
     ("while True:\n    pass", "still running after 5 seconds, so it was stopped"),
     ("import os\nos._exit(1)", "Python has ended"),
+    (f"{LOOP}\nMine()(3)", "calls itself again and again, so it was stopped: what should end that?"),
 ])  # fmt: skip
 def test_what_does_not_come_back_is_ended_and_the_draft_kept(writer, text, said):
     assert said in writer.run(text)
@@ -348,11 +360,11 @@ def test_a_draft_is_kept_and_reset_asks_first(visit):
     kept = writer.page.evaluate("() => JSON.parse(localStorage['mha-course/write-here/my_masked_softmax'])")
     assert kept == {"draft": "a draft"}
     writer.page.reload()
-    # A page that loads in the same instant may be given what was stored a moment before.
+    # A page that loads at the same moment may read what was stored just before.
     writer.page.wait_for_function("() => localStorage['mha-course/write-here/my_masked_softmax']")
     expect(writer.open().code).to_have_text("a draft")
     writer.box.get_by_role("button", name="Reset …").click()
-    writer.page.keyboard.press("Enter")  # the focus is on the harmless answer
+    writer.page.keyboard.press("Enter")  # the focus is on the button that changes nothing
     expect(writer.code).to_have_text("a draft")
     writer.box.get_by_role("button", name="Reset …").click()
     writer.box.get_by_role("button", name="Reset", exact=True).click()
@@ -417,8 +429,11 @@ def test_where_it_cannot_work_the_page_is_as_it_was(visit):
         expect(writer.page.get_by_text("Not yet: the function returns None").first).to_be_visible()
 
 
-def test_without_a_storage_the_editor_says_that_it_keeps_nothing(visit):
-    blocked = "Object.defineProperty(window, 'localStorage', { get() { throw new Error('blocked'); } })"
+@pytest.mark.parametrize("blocked", [
+    "Object.defineProperty(window, 'localStorage', { get() { throw new Error('blocked'); } })",
+    pytest.param("Storage.prototype.setItem = () => { throw new Error('full'); }", marks=SLOW),
+])  # fmt: skip
+def test_without_a_storage_the_editor_says_that_it_keeps_nothing(visit, blocked):
     expect(visit(script=blocked).open().results).to_contain_text("This browser keeps no drafts")
 
 

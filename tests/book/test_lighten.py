@@ -46,7 +46,7 @@ def test_a_file_is_stored_once_and_nothing_is_lost():
     texts = [FRAME, A, B, "/* frame.css */\n.x {}\n\n", "/* a.css */\n.y {}\n"]
     assert sorted(shared["texts"]) == sorted(texts)
     assert put_together(shared) == state
-    # Once more changes nothing.
+    # A second run changes nothing.
     assert lighten.share_texts(copy.deepcopy(shared)) == shared
 
 
@@ -54,7 +54,7 @@ def test_a_file_is_stored_once_and_nothing_is_lost():
     "export default {};",  # no marker
     "let a = 1; // a.js\n",  # not at the beginning of a line
     "  // a.js\nlet a;\n",
-    "before\n// a.js\nafter",  # begins without one
+    "before\n// a.js\nafter",  # the first line is not a marker
     "// a.js\n// b.js\n",
     "// not a file\nlet a;",
 ])  # fmt: skip
@@ -93,7 +93,7 @@ def test_widgets_of_a_lightened_page_show_the_same(reader, tmp_path, markers):
         if way == "light":
             lean = lighten.lighten_page(html, searches=False, heights={widgets[0].model_id: [300, 200, 100]})
             assert lean.count('class="widget-host"') == len(widgets)
-            # The state also holds what other tests have made: with markers, and at most once.
+            # The state may contain modules from other tests. They have markers, and each occurs at most once.
             assert len(lean) < len(html) * (0.6 if markers else 1.01)
             assert lean.count("// frame.js") <= 1
             path.write_text(lean, encoding="utf-8")

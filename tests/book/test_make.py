@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Stands in for Python: it makes an environment of stand-ins, and is Python otherwise.
+# A substitute for Python, which makes an environment of substitutes and otherwise runs Python.
 PYTHON = """\
 #!/usr/bin/env bash
 if [ "$1 $2" != "-m venv" ]; then exec {python} "$@"; fi

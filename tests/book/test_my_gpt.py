@@ -1,6 +1,6 @@
 """The reader's GPT is the library's GPT-2; the file to take home trains, writes, and says what is wrong."""
 
-import json
+import copy
 import re
 import runpy
 import subprocess
@@ -10,13 +10,16 @@ import budgets
 import built
 import pytest
 import torch
+from exercise_cells import read
+from safetensors.torch import save_file
 
 from mha_course.built import MyGPT, my_write
+from mha_course.experiments import load_experiment
 from mha_course.widgets.writer import _check_model
 from mha_lib import generate
 
 TEXT = "the old baker's sailors near the teacher are happy in the station. " * 30
-# As on a machine that has torch, and none of the packages of the course.
+# As on a machine that has torch but neither of the course's packages.
 ALONE = """import runpy, sys
 sys.modules |= dict.fromkeys(["mha_lib", "mha_course", "numpy"])
 runpy.run_path(sys.argv.pop(1))"""
@@ -36,7 +39,7 @@ def test_the_readers_model_is_gpt_2(sizes):
     library = _check_model(model)
     tokens, new = torch.randint(sizes[0], (3, sizes[-1])), sizes[-1] - 2
     torch.testing.assert_close(model(tokens), library(tokens)[1])
-    # With one seed both draw the same text, from the same probabilities.
+    # With the same seed, both draw the same text from the same probabilities.
     for options in ({"top_k": 1}, {"temperature": 0.7}, {"temperature": 2.0, "top_k": 3}):
         drawn = {"temperature": 1.0, "generator": torch.Generator().manual_seed(5)}
         theirs = generate(library, tokens[:1, :2], max_new=new, **drawn | options)[0][0, 0]
@@ -44,9 +47,9 @@ def test_the_readers_model_is_gpt_2(sizes):
 
 
 def test_the_model_with_its_training_and_the_file_can_be_read_in_one_sitting():
-    page = json.loads((built.ROOT / "chapters/07_gpt.ipynb").read_bytes())["cells"]
     asked = ("text", "batch", "write-MyGPT-stub", "write-MyGPT-check", "train-code", "loss-code", "run")
-    assert sum(bool(line.strip()) for cell in page if cell["id"] in asked for line in cell["source"]) <= 90
+    cells = [cell.source for cell in read("07_gpt") if cell.id in asked]
+    assert sum(bool(line.strip()) for cell in cells for line in cell.splitlines()) <= 90
     assert budgets.code_lines(built.alone()) <= 150
 
 
@@ -65,17 +68,15 @@ def test_the_file_trains_and_writes_with_torch_alone(tmp_path, home):
     assert len(written.removesuffix("\n")) == len(prompt) + 500
 
 
-@pytest.mark.parametrize(
-    ("content", "options", "message"),
-    [
-        (None, [], "text.txt cannot be read: No such file or directory."),
-        (b"abc", [], "text.txt has 3 characters, at least 650 are needed."),
-        ("Grüße ".encode("latin-1") * 200, [], "text.txt is not UTF-8: save it as plain text in UTF-8."),
-        (TEXT.encode(), ["--prompt", ""], "The prompt is empty: give the model at least one character."),
-        (TEXT.encode(), ["--prompt", "Zoë"], "The prompt has characters that the text lacks: ['Z', 'ë']."),
-        (TEXT.encode(), ["--steps", "3"], "There must be at least 100 steps, and not 3."),
-    ],
-)
+@pytest.mark.parametrize(("content", "options", "message"), [
+    (None, [], "text.txt cannot be read: No such file or directory."),
+    (b"\xef\xbb\xbfabc\n", [], "text.txt has 3 characters of text, and needs 650."),
+    (b" \r\n" * 900, [], "text.txt has 0 characters of text, and needs 650."),
+    ("Grüße ".encode("latin-1") * 200, [], "text.txt is not UTF-8: save it as plain text in UTF-8."),
+    (TEXT.encode(), ["--prompt", ""], "The prompt is empty: give the model at least one character."),
+    (TEXT.encode(), ["--prompt", "Zoë"], "The prompt has characters that the text lacks: ['Z', 'ë']."),
+    (TEXT.encode(), ["--steps", "3"], "There must be at least 100 steps, and not 3."),
+])  # fmt: skip
 def test_the_file_says_what_is_wrong_in_one_sentence(tmp_path, monkeypatch, home, content, options, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["my_gpt.py", "text.txt", *options])
@@ -83,3 +84,15 @@ def test_the_file_says_what_is_wrong_in_one_sentence(tmp_path, monkeypatch, home
         (tmp_path / "text.txt").write_bytes(content)
     with pytest.raises(SystemExit, match=f"^{re.escape(message)}$"):
         runpy.run_path(home)
+
+
+def test_chapter_8_opens_the_readers_gpt_and_says_which_one_it_must_be(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (cell,) = (cell.source for cell in read("08_what_heads_learn") if cell.id == "own-gpt")
+    space = {"torch": torch, "copy": copy, "load_experiment": load_experiment, "RERUN": False}
+    save_file(MyGPT(118, 64, 4, 2, 64).state_dict(), "my_gpt.safetensors")
+    exec(cell, space)  # noqa: S102
+    assert capsys.readouterr().out.startswith("your GPT: ")
+    save_file(MyGPT(118, 32, 4, 3, 64).state_dict(), "my_gpt.safetensors")
+    with pytest.raises(ValueError, match="^my_gpt.safetensors must be a GPT of chapter 7's sizes and text$"):
+        exec(cell, space)  # noqa: S102

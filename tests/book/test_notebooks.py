@@ -33,7 +33,7 @@ PHONE = 312  # CSS pixels of a figure on a screen that is 360 wide
 SMALLEST = 8.5  # CSS pixels of a figure's smallest letters there
 
 MAX_CELL = 25  # lines of code in a cell that a reader sees
-MAX_CODE = 250  # lines of code that a reader sees before the exercises: what one sitting can take
+MAX_CODE = 250  # lines of code that a reader sees before the exercises, so that a page fits one sitting
 HIDES = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 
 PRIVATE = {
@@ -279,7 +279,7 @@ def sound():
 
 def test_sound_notebook_has_no_fault(sound):
     assert faults(sound) == []
-    assert len(sound.metadata.widgets[WIDGET_STATE].state) == 2  # the model that nobody shows is gone
+    assert len(sound.metadata.widgets[WIDGET_STATE].state) == 2  # the model that no output shows is gone
 
 
 def state_of(notebook):
@@ -340,16 +340,10 @@ PLANTED = {
             "asserts nothing that could fail",
         )
         for source in (
-            "# assert loss < 1",
-            "print('assert')",
-            "assert True",
-            "assert 1 < 2",
-            "assert loss == loss",
-            "assert loss < 1 or True",
-            "assert (loss < 1, 'too much')",
+            "# assert loss < 1", "print('assert')", "assert True", "assert 1 < 2",
+            "assert loss == loss", "assert loss < 1 or True", "assert (loss < 1, 'too much')",
             "try:\n    assert loss < 1\nexcept AssertionError:\n    pass",
-            "def check():\n    assert loss < 1",
-            "if False:\n    assert loss < 1",
+            "def check():\n    assert loss < 1", "if False:\n    assert loss < 1",
             "while loss < 0:\n    assert loss < 1",
         )
     },
@@ -415,7 +409,7 @@ def test_a_new_cell_changes_only_itself(tmp_path):
     assert main(list(map(str, paths))) == 0
     before, after = (path.read_text(encoding="utf-8").splitlines() for path in paths)
     changes = list(difflib.unified_diff(before, after, n=0))[2:]
-    # A comma moves where an entry is the last of its list.
+    # A comma moves if an entry is the last of its list.
     lost = {line[1:].rstrip(",") for line in changes if line.startswith("-")}
     assert lost <= {line[1:].rstrip(",") for line in changes if line.startswith("+")}
     models = nbformat.read(paths[1], as_version=4).metadata.widgets[WIDGET_STATE].state

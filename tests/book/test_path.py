@@ -87,7 +87,7 @@ def unseen(page):
             continue
         tags = set(cell["metadata"].get("tags", []))
         bound, used = names(ast.parse(source))
-        # The solution of a piece is folded, and the stub above it has its name.
+        # The solution of a piece is folded, and the stub above it has the same name.
         if cell["id"] == "setup" or (tags & minutes.HIDDEN and "build" not in tags):
             continue
         if part == "path" and (missing := used - seen - bound):

@@ -170,7 +170,7 @@ def test_every_choice_is_answered_with_its_own_feedback(book, serve, browser, pa
             [shown(choice), f"{'Correct.' if choice == key else 'Not quite.'} {shown(feedback)}"]
             for choice, feedback in choices.items()
         ]
-    # The mouse answers the last one, first wrong, then right.
+    # The mouse answers the last question, first incorrectly, then correctly.
     item, (_, choices, key) = page.locator(".mha-questions > li").last, ASKED[path][-1]
     for choice in sorted(choices, key=lambda choice: choice == key):
         item.locator("label").nth(list(choices).index(choice)).click()
@@ -178,6 +178,6 @@ def test_every_choice_is_answered_with_its_own_feedback(book, serve, browser, pa
         expect(item.locator(".mha-feedback")).to_contain_text(shown(choices[choice]))
     quizzes = page.locator(".mha-quiz .mha-score")
     for index in range(quizzes.count()):
-        quizzes.nth(index).scroll_into_view_if_needed()  # what is off the screen is not drawn
+        quizzes.nth(index).scroll_into_view_if_needed()  # content off the screen is not drawn
         expect(quizzes.nth(index)).to_have_text(re.compile(r"^(\d+) of \1 correct$"), use_inner_text=True)
     context.close()

@@ -88,7 +88,7 @@ def test_one_command_changes_the_address_everywhere(copy):
     left = [
         path
         for path in copy.rglob("*")
-        # The text that the language model reads is frozen, with the addresses of its day.
+        # The text of the language model is frozen, with the addresses of that time.
         if path.is_file()
         and path.name != "book_text.txt"
         and re.search(rf"{owner}(/|\.github\.io/){name}\b", text_of(path))
@@ -180,7 +180,7 @@ def test_address_that_colab_cannot_open_is_refused(url, capsys):
 
 
 LOCKS = ["requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt"]
-# torch for CPUs or for GPUs, which of them is installed here.
+# Whichever build of torch, for CPUs or for GPUs, is installed here.
 INSTALLED = ["requirements.txt", LOCKS[1 if "+cpu" in importlib.metadata.version("torch") else 2]]
 
 
@@ -300,7 +300,7 @@ def test_what_npm_installs_is_exact_and_only_checks():
     for package in locked.values():
         assert package["dev"]
         assert package["integrity"].startswith("sha512-")
-        # Where it came from may stand there, a mirror may not.
+        # A lock file may name the original source, but not a mirror.
         home = "https://registry.npmjs.org/"
         assert package.get("resolved", home).startswith(home)
 
@@ -381,7 +381,7 @@ def packed_by(project):
     ours = [path for path in FILES if path.is_relative_to(ROOT / package) and path.name != "pyproject.toml"]
     ours = {path.relative_to(ROOT).as_posix() for path in ours if "in_page" not in path.parts}
     if project == "mha-course":
-        # The experiments, which pages run again where they are asked to.
+        # The experiments, which pages run again on request.
         scripts = [path for path in FILES if path.is_relative_to(ROOT / "experiments")]
         ours |= {f"{package}/_{path.relative_to(ROOT).as_posix()}" for path in scripts}
         ours.add(f"{package}/LICENSE")  # one folder up from its project, where its metadata cannot name it
@@ -485,7 +485,7 @@ def test_no_file_can_carry_code_in_data():
     loads = re.compile(
         r"\bimport (pickle|joblib|dill|marshal)\b|torch\.load\(|allow_pickle=True|(?<![.\w])(?<!def )eval\("
     )
-    tests = ROOT / "tests"  # they may: a model must survive being pickled
+    tests = ROOT / "tests"  # tests may unpickle, because models must survive it
     sources = [path for path in FILES if path.suffix in (".py", ".ipynb") and not path.is_relative_to(tests)]
     # Known mistakes of exercises are edits of the package's own source, which only this module compiles.
     own = [ROOT / "mha_lib" / "_texts.py"]
@@ -514,7 +514,7 @@ def test_workflow_grants_little_and_runs_pinned_actions(path):
     assert workflow["permissions"] == {"contents": "read"}
     assert "pull_request_target" not in text
     for name, job in workflow["jobs"].items():
-        # What may write has only files that another job built, and runs none of them.
+        # A job with write access has only files that another job built, and runs none of them.
         if "permissions" in job:
             assert not any("checkout" in step.get("uses", "") for step in job["steps"]), name
             commands = " ".join(step.get("run", "") for step in job["steps"])
@@ -536,8 +536,8 @@ def test_workflows_do_what_the_course_promises():
     assert "--user reader" in jobs["ci non-root"]["steps"][-1]["run"]
     assert set(jobs["ci book"]["needs"]) == {"ci test".split()[1], "non-root"}
     assert jobs["ci deploy"]["needs"] == "book"
-    assert jobs["ci notebooks"]["needs"] == "deploy"  # the packages are there before who asks for them
-    # These commands, each of which ends the job if it fails.
+    assert jobs["ci notebooks"]["needs"] == "deploy"  # notebooks need the packages
+    # These commands; the job ends if one of them fails.
     runs = {
         name: [step["run"].strip() for step in job["steps"] if "run" in step] for name, job in jobs.items()
     }
@@ -558,7 +558,7 @@ def test_workflows_do_what_the_course_promises():
     assert runs["release publish"][0] == "sha256sum --check SHA256SUMS"
     assert runs["release publish"][1].endswith(" --verify-tag --notes-file notes.md")
     assert not [run for job in runs.values() for run in job if re.search(r"\|\||;|set \+e", run)]
-    # What runs there is in this repository.
+    # The commands in it exist in this repository.
     text = "\n".join(path.read_text(encoding="utf-8") for path in WORKFLOWS)
     assert "continue-on-error" not in text
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -617,7 +617,7 @@ def test_workflows_have_no_fault_that_a_linter_knows(tmp_path):
     zizmor = [Path(sys.executable).with_name("zizmor"), "--offline", "--quiet", "--no-progress", "--pedantic"]
     done = subprocess.run([*zizmor, ROOT / ".github" / "workflows"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    # And it sees what it is for.
+    # It also detects a real fault.
     faulty = (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8")
     faulty = re.sub(r"@08c6\w+ # v5.0.0", "@v5", faulty, count=1)
     (tmp_path / "faulty.yml").write_text(faulty, encoding="utf-8")

@@ -231,7 +231,7 @@ def test_gradients_are_those_of_differences_of_the_loops():
 
 
 # --------------------------------------------------------------------------------
-# The comparison sees faults
+# The comparison detects faults
 
 
 @pytest.fixture(scope="module")
@@ -440,7 +440,7 @@ def test_perl_refuses_the_same_vectors(tmp_path, name):
     assert len(done.stderr.splitlines()) == 1
 
 
-# A program's part from nothing; the longest function names of the sources for Perl.
+# The part of a program that is written from scratch; the longest function names of the sources for Perl.
 PARTS = ["masked_softmax", "build_mask", "MultiHeadAttention", "split_heads", "merge_heads"]
 PARTS_OF_PERL = [*PARTS[:3], "new", "transpose_qkv", "transpose_output", "forward"]
 
@@ -454,7 +454,7 @@ def test_layer_from_nothing_is_short_and_in_the_same_order(file):
     parts = PARTS_OF_PERL if file.endswith(".pl") else PARTS
     defined = re.findall(r"^\s*(?:def|class|sub|package) (\w+)", part, re.M)
     assert [name for name in defined if name in parts] == parts
-    # No layer of the framework, which would be no layer from nothing.
+    # Not a layer of the framework, because this one is written from scratch.
     assert "MultiheadAttention" not in part
     assert not re.search(r"\.MultiHeadAttention\b|dot_product_attention|interleaved", part)
 
@@ -502,16 +502,13 @@ def test_layouts_are_those_of_the_layers():
         assert {key: list(array.shape) for key, array in theirs.items()} == layer["parameters"]
 
 
-@pytest.mark.parametrize(
-    ("layout", "edit", "message"),
-    [
-        ("numpy", dict, "a layout must be one of"),
-        ("torch", lambda w: w.pop("out_proj.weight"), "needs an array 'out_proj.weight'"),
-        ("flax", lambda w: w.pop("key.kernel"), "needs an array 'key.kernel'"),
-        ("paddle", lambda w: w.pop("v_proj.weight"), "needs an array 'v_proj.weight'"),
-        ("mxnet", lambda w: w.pop("qkv_proj.weight"), "needs an array 'qkv_proj.weight'"),
-    ],
-)
+@pytest.mark.parametrize(("layout", "edit", "message"), [
+    ("numpy", dict, "a layout must be one of"),
+    ("torch", lambda w: w.pop("out_proj.weight"), "needs an array 'out_proj.weight'"),
+    ("flax", lambda w: w.pop("key.kernel"), "needs an array 'key.kernel'"),
+    ("paddle", lambda w: w.pop("v_proj.weight"), "needs an array 'v_proj.weight'"),
+    ("mxnet", lambda w: w.pop("qkv_proj.weight"), "needs an array 'qkv_proj.weight'"),
+])  # fmt: skip
 def test_weights_that_do_not_fit_are_refused(layout, edit, message):
     theirs = convert(random_weights(False), "mha_lib", layout, 3) if layout in LAYOUTS else {}
     edit(theirs)
@@ -614,7 +611,7 @@ def test_wrong_calls_are_told_apart():
 
 
 # --------------------------------------------------------------------------------
-# Speed: nothing here depends on how long anything takes
+# Speed; no test here depends on the time that anything takes
 
 
 def test_speed_on_the_page_is_what_was_measured():
@@ -624,7 +621,7 @@ def test_speed_on_the_page_is_what_was_measured():
     assert cells["speed"].source == bench.speed_cell(results)
     shown = "".join(str(output) for output in cells["speed-table"].outputs)
     assert results["machine"]["processor"] in shown and results["machine"]["date"] in shown
-    # All frameworks with something of their own, with the versions that the other tables have.
+    # All frameworks with a layer of their own, with the same versions as in the other tables.
     own = {name for name in LAYERS if name not in ("numpy", "perl")}
     assert results["programs"].keys() == own == bench.MODULES.keys()
     programs = rosetta.load_stored()["programs"]

@@ -66,12 +66,12 @@ def test_every_page_has_its_policy_before_everything_else(book):
         (_, first), (_, second) = page.tags[head + 1 : head + 3]
         assert first.get("charset") == "utf-8", path
         assert second.get("http-equiv") == "Content-Security-Policy", path
-        # Word for word what the extension says, with exactly the scripts of this page.
+        # Exactly the policy of the extension, with exactly the scripts of this page.
         hashes = sorted({digest(text) for attributes, text in page.scripts if runs(attributes)})
         assert len(hashes) > 5 * (path.stem not in MOVED), path
         rules = {name: [*values.split(), *hashes * (name == "script-src")] for name, values in OWN.items()}
         assert read_policy(html) == rules, path
-        # What such a policy forbids is not there either.
+        # The page contains nothing that this policy forbids.
         handlers = [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
         assert handlers == [], path
         links = [attributes.get("href") or "" for tag, attributes in page.tags if tag == "a"]
@@ -99,7 +99,7 @@ def test_code_of_the_theme_in_attributes_gets_a_name_and_other_code_is_an_error(
     assert '<p title="onclick"><button data-action="print" class="a">' in html
     with pytest.raises(security.CodeInAttributeError, match=re.escape("'steal()' has no name")):
         security.secure(PAGE.format("", '<img src="x" onerror="steal()">'))
-    # What a script or a page's state holds is no attribute.
+    # Text inside a script or a page's state is not an attribute.
     script = """<script>let text = '<b onclick="a()">';</script>"""
     assert script in security.secure(PAGE.format(script, ""))
 

@@ -36,7 +36,7 @@ def opened(browser, book):
         css = re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
         host = page.locator(f".mha-{css}").nth(index)
         host.scroll_into_view_if_needed()
-        # What has not been painted yet has no text for a reader.
+        # An element that has not been painted yet shows the reader no text.
         expect(host).to_have_text(re.compile(r"\S"), use_inner_text=True)
         return host, stored[index]
 
@@ -213,7 +213,7 @@ def test_the_date_and_what_it_reads_of_the_translator(opened, page_name):
     numbers = {}
     for name, *shape in stored["shapes"]:
         own, floats = floats[: shape[0]], floats[shape[0] :]
-        if len(shape) == 2:  # a scale for each row of whole numbers
+        if len(shape) == 2:  # a scale for each row of integers
             count = shape[0] * shape[1]
             own, whole = whole[:count].view(shape) * own[:, None], whole[count:]
         numbers[name] = own

@@ -72,7 +72,7 @@ def test_a_figure_drawn_again_or_in_fewer_colours_is_the_same(drawn):
 
     assert figure_fault(curves(), drawn) is None
     assert figure_fault(drawn, shrink_figure(drawn)) is None
-    # The fifth digit of a curve is another on another machine.
+    # The fifth digit of a curve differs between machines.
     assert figure_fault(curves(shift=1e-5), drawn) is None
 
 

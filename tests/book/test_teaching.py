@@ -125,3 +125,5 @@ def test_arrows_lead_through_slides_and_everything_fits(deck, browser):
         }).filter(Boolean)"""
     )
     assert too_large == []
+    page.goto(f"{deck.as_uri()}?print-pdf")
+    expect(page.locator("section:has(> h2)").first).to_have_css("padding-left", "50px")

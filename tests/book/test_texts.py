@@ -9,8 +9,8 @@ from mha_course.questions import FOLDER, read_questions
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Folder or page -> how many of its sentences stand in code: what widgets say, words of pictures, and what
-# cells print or pass to a widget. A number may only fall, and nothing may join.
+# Folder or page -> how many of its sentences are in code: what widgets say, words of pictures, and what
+# cells print or pass to a widget. A number may only fall, and no entry may be added.
 IN_CODE = {
     "mha_course/widgets": 143, "mha_course/pictures": 44, "mha_course/exercises": 1, "mha_course/in_page": 4,
     "chapters/02_scoring_functions.ipynb": 2, "chapters/03_multi_head_attention.ipynb": 2,

@@ -27,7 +27,7 @@ with contextlib.suppress(ImportError):  # what only the widgets and their tests 
     import playwright.sync_api  # noqa: F401
     import sphinx.application  # noqa: F401
 
-with contextlib.suppress(ImportError):  # it imports the modules of models only when they are asked for
+with contextlib.suppress(ImportError):  # it imports the modules of models only on request
     from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaForCausalLM  # noqa: F401
 
 LONGEST = 600  # seconds of processor time; a fork that needs more is in an endless loop
@@ -37,7 +37,7 @@ def run_tests(folder, arguments, helpers):
     """In a fork: run tests against the package in `folder`, and never return."""
     os.chdir(folder)
     if Path("sound").exists():
-        os.environ.pop("PATIENCE", None)  # a slow machine is no fault
+        os.environ.pop("PATIENCE", None)  # a slow machine is not a fault
     log = os.open("log", os.O_CREAT | os.O_WRONLY)
     os.dup2(log, 1)
     os.dup2(log, 2)

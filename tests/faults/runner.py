@@ -27,7 +27,7 @@ import planting  # noqa: E402
 import widget_faults  # noqa: E402
 
 SOUND = "no fault"  # the copies without a fault, on which all tests must pass
-PATIENCE = 8_000  # milliseconds that a test in a browser waits for what a fault keeps from coming
+PATIENCE = 8_000  # milliseconds that a test in a browser waits for something that a fault may prevent
 
 
 class Verdict(NamedTuple):
@@ -68,7 +68,7 @@ class Widgets:
     """Faults of the widgets, in Python, JavaScript or styles; their tests look at a page in a browser."""
 
     root, tests = TESTS.parent, "widgets"
-    # The tests find what they test beside them.
+    # The tests expect the code under test beside them.
     copied = ("mha_lib", "mha_course", "tests", "tools", "_ext", "_static")
     faults = tuple(widget_faults.FAULTS)
 
@@ -85,7 +85,7 @@ class Widgets:
             elif not path.name.startswith((".", "_build", "node_modules")):
                 (folder / path.name).symlink_to(path)
         if fault is None:
-            (folder / "sound").touch()  # here nothing is waited for in vain
+            (folder / "sound").touch()  # here no test waits in vain
         return ["-c", str(folder / "pyproject.toml"), "--rootdir", str(folder)], folder / "tests"
 
 
@@ -154,8 +154,8 @@ def verdicts(root, jobs=1):
             shutil.rmtree(folder)
 
 
-# Faults of pages, stored states, figures and sentences: each of these tests plants its faults itself, and
-# passes where they are found.
+# Tests for faults in pages, stored states, figures and sentences: each plants its own faults, and
+# passes if they are detected.
 PAGES = (
     "test_notebooks.py::test_planted_fault_is_found",
     "test_exercises.py::test_planted_fault_is_found",
@@ -175,7 +175,7 @@ def page_verdicts(root):
     done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True)
     for case in ElementTree.parse(result).iter("testcase"):
         name, _, fault = case.get("name").partition("[")
-        found = len(case) == 0  # a failure would stand inside
+        found = len(case) == 0  # a failed case has child elements
         file = case.get("classname").rpartition(".")[2]
         what = f"{file.removeprefix('test_')}: {fault.removesuffix(']')}"
         yield what, Verdict(f"{file}.py::{name}" if found else None, False, done.stdout)
@@ -192,7 +192,7 @@ class Running:
         try:
             for pair in verdicts(root, jobs):
                 self.coming.put(pair)
-        except BaseException as error:  # reported by whoever waits
+        except BaseException as error:  # `of` raises it again
             self.coming.put(error)
         self.coming.put(RuntimeError("the run ended without a verdict"))
 

@@ -82,7 +82,7 @@ def check_divided_heads(mesh, folder):
     ):  # fmt: skip
         reference = make_layer(**options)
         layer = copy.deepcopy(reference)
-        if mesh.get_rank() > 0:  # the weights of the first process count
+        if mesh.get_rank() > 0:  # the first process's weights are used
             nn.init.zeros_(layer.q_proj.weight)
         assert shard_heads(layer, mesh) is layer
         assert layer.num_heads == HEADS // mesh.size()
@@ -128,7 +128,7 @@ def check_cache(mesh, folder):
             expected, all_weights = reference(step, step, step, cache=theirs, **options)
             assert_close(output, expected)
             assert_close(weights, my_heads(all_weights, mesh))
-        assert_close(layer(x[0], x[0], x[0])[0], reference(x[0], x[0], x[0])[0])  # one sample without batch
+        assert_close(layer(x[0], x[0], x[0])[0], reference(x[0], x[0], x[0])[0])  # without a batch axis
 
 
 def check_inspection(mesh, folder):

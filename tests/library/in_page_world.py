@@ -51,16 +51,16 @@ def never(*_):
 
 shown = "widgets questions plots pictures experiments measuring training still_learning".split()
 sys.meta_path.insert(0, Modules("jaxtyping", *(f"mha_course.{name}" for name in shown)))
-sys.meta_path.append(Modules("torch."))  # what the stand-in does not have
+sys.meta_path.append(Modules("torch."))  # what the stand-in lacks
 torch.compiler = SimpleNamespace(is_compiling=never)
 torch._C = SimpleNamespace(_functorch=SimpleNamespace(is_functorch_wrapped_tensor=never))
 torch.SymInt = torch.complex64 = Anything
 torch.is_autocast_enabled = torch._assert_async = never
 torch.Tensor.aminmax = lambda self: (self.amin(), self.amax())
 torch.autocast = lambda *_, **__: nullcontext()
-time.process_time = lambda: 0.0  # no test is about speed
+time.process_time = lambda: 0.0  # no test measures speed
 
-# What torch tells its modes, the checkers' own: each new tensor, and each call of attention.
+# What torch reports to modes, such as the checkers' own: each new tensor, and each call of attention.
 modes = []
 
 

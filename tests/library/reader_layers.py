@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-# Three styles. An edit exchanges lines of one of them.
+# Three styles. An edit replaces lines of one of them.
 
 AT_ONCE = """
 import torch
@@ -218,7 +218,7 @@ WRONG = {
 
 # Mistakes that the checker does not know by name: part of the sentence -> the style and the edits.
 UNKNOWN = {
-    "called again with the same arguments, it returns other numbers": (AT_ONCE,
+    "called again with the same arguments, it returns different numbers": (AT_ONCE,
         (SOFTMAX, "weights = F.dropout(torch.softmax(scores, dim=-1), 0.1)")),
     "right for one head (batch 1), one head (batch 2) and scores far below zero, wrong for three heads": (
         AT_ONCE,
@@ -427,7 +427,7 @@ class WithTorch(nn.Module):
         output, weights = self.inner(query, key, value, attn_mask=mask, **heads)
         if mask is None:
             return output, weights
-        # A query that sees nothing: zeros from each head, so only the bias of the output projection is left.
+        # If a query sees nothing, each head returns zeros, so only the bias of the output projection is left.
         seen_by_all = seen[:, 0]
         return torch.where(seen_by_all, output, self.inner.out_proj.bias), weights * seen
 
@@ -498,7 +498,7 @@ RIGHT_LAYERS = {
     "a packed matrix": (Packed, {"adapter": of_the_packed, "own_widths": False}),
     "torch's layer": (WithTorch, {"adapter": of_torch}),
     "NumPy": (InNumpy, {"adapter": of_numpy, "gradients": False}),
-    # Head i owns the columns i, i + num_heads, …; the adapter says so.
+    # Head i owns the columns i, i + num_heads, …, as the adapter states.
     "columns dealt out to the heads": (
         (
             AT_ONCE,

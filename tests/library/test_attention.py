@@ -119,7 +119,7 @@ def test_expanded_inputs(need_weights):
     query, key, value = (x[:1, :1] for x in qkv())
     mask, bias = bools(1, 1, Q_LEN, K_LEN), BIAS[:1, :1]
     small = differentiable((query, key, value, bias))
-    repeated = [x.expand(BATCH, HEADS, -1, -1) for x in (*small, mask)]  # no stride there
+    repeated = [x.expand(BATCH, HEADS, -1, -1) for x in (*small, mask)]  # stride 0
     assert repeated[0].stride()[:2] == (0, 0)
     q, k, v, b, m = repeated
     output, _ = dot_product_attention(q, k, v, m, attn_bias=b, need_weights=need_weights)  # fmt: skip
@@ -147,12 +147,12 @@ def test_dropout_has_the_same_statistics_on_both_paths(dropout_p, need_weights):
         visible = plain > 0
         dropped = (used == 0) & visible
         share = dropped.sum() / visible.sum()
-        # Four standard deviations of a share of that many coins.
+        # Four standard deviations of the share of heads among that many coins.
         assert share.item() == pytest.approx(dropout_p, abs=4 * math.sqrt(0.25 / visible.sum().item()))
         kept = visible & ~dropped
         torch.testing.assert_close(used[kept], plain[kept] / max(1 - dropout_p, 1e-9))
         assert (used[~visible] == 0).all()
-        if dropout_p < 1:  # each entry on its own: rows, columns and heads are dropped alike
+        if dropout_p < 1:  # each entry independently: rows, columns and heads are dropped equally often
             for axes in ((0, 1, 2), (0, 1, 3), (0, 2, 3)):
                 rates = dropped.double().sum(axes) / visible.double().sum(axes)
                 count = visible.double().sum(axes)

@@ -856,18 +856,18 @@ def test_the_guard_itself_works():
 def test_every_public_callable_is_in_the_table():
     """A new function needs its rows here."""
     called = set(re.findall(r"\b(\w+)\(", Path(__file__).read_text()))
-    # Called in loops, by other names.
+    # Called in loops, under other names.
     called |= {"dot_product_score", "scaled_dot_product_score", "cosine_score", "EncoderBlock"}
     called |= {"DecoderBlock", "SinusoidalPositionalEncoding", "LearnedPositionalEncoding"}
     elsewhere = set("Split Sentences WrittenDates History curve head_color new_figure".split())
-    # What judges any answer (test_exercises.py), takes a path that was checked (test_experiments.py), or
-    # marks the numbers of models that were still learning (test_plots.py).
+    # Those that judge any answer (test_exercises.py), take a path that was checked (test_experiments.py), or
+    # mark the numbers of models that were still learning (test_plots.py).
     elsewhere |= {"check_masked_softmax", "check_cache"}
     elsewhere |= set("Experiment experiment_names load_script digest hashes_of stored_results".split())
     elsewhere |= {"Measured", "fill_of", "say_hollow", "sentence"}
-    # What runs a function of the caller, and what chapter 4 compares, made of its own sizes.
+    # Functions that run a caller's function, and those that chapter 4 compares, with their own sizes.
     elsewhere |= {"count_saved_numbers", "milliseconds", "make_layers", "run_recurrence"}
-    # What judges any attention, and any notebook: test_conformance.py and test_grade.py try it.
+    # Functions that judge any attention or notebook; test_conformance.py and test_grade.py test them.
     judges = {"mha_lib.conformance", "mha_lib.pytest_plugin", "mha_course.grade"}
     for module in map(importlib.import_module, set(MODULES) - judges):
         for name, thing in vars(module).items():

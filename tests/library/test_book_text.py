@@ -22,7 +22,7 @@ def test_of_every_ten_sections_eight_are_for_training():
     sections = [[f"## {page}.{number}\ntext\n" for number in range(1, 5)] for page in range(5)]
     parts = book.split_text("".join(page + "".join(rest) for page, rest in zip(pages, sections, strict=True)))
     assert [len(parts[part]) for part in book.PARTS] == [20, 3, 2]
-    # Five sections a page, and the first of each begins with the page.
+    # Five sections per page, the first of which begins where the page does.
     assert parts["validation"] == ["## 0.4\ntext\n", "## 2.4\ntext\n", "## 4.4\ntext\n"]
     assert parts["test"] == ["## 1.4\ntext\n", "## 3.4\ntext\n"]
     assert parts["train"][4] == "# 1.0\n### no section\n"
@@ -70,7 +70,7 @@ def test_merges_were_learned_from_the_training_part_only():
 def test_the_tokens_of_a_part_are_its_text(part):
     tokens = book.book_tokens(part)
     assert book.decode_tokens(tokens) == book.book_text(part)
-    tokens.zero_()  # what a caller does with its tokens stays with the caller
+    tokens.zero_()  # a caller who changes the tokens does not change the stored ones
     assert book.decode_tokens(book.book_tokens(part)) == book.book_text(part)
 
 

@@ -60,7 +60,7 @@ def t5_bias():
     return made(LENGTH).detach().double()
 
 
-# What spans all queries and keys, and is sliced to those of a chunk.
+# Arguments that span all queries and keys, and are sliced to those of a chunk.
 SPANS = {
     "nothing": {},
     "alibi": {"attn_bias": alibi_bias(HEADS, LENGTH)[None]},
@@ -318,11 +318,9 @@ def test_what_is_appended_is_not_modified():
     assert torch.equal(first[0], copies[0])
 
 
-@pytest.mark.parametrize(
-    "copied",
-    [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))],  # noqa: S301
-    ids=["deepcopy", "pickle"],
-)
+@pytest.mark.parametrize("copied", [
+    copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache)),  # noqa: S301
+], ids=["deepcopy", "pickle"])  # fmt: skip
 def test_a_cache_can_be_copied(copied):
     """For a beam search: two continuations of one beginning."""
     layer, x = layer_of("rotary"), random(BATCH, 5, EMBED_DIM)

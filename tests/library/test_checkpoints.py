@@ -30,7 +30,7 @@ transformers = pytest.importorskip("transformers")
 VOCAB, LAYERS, HIDDEN, MAX_LEN, BATCH, LEN = 23, 2, 17, 13, 3, 7
 HEADS, HEAD_DIM = 5, 2
 WIDTH = HEADS * HEAD_DIM
-EPS = 1e-2  # large enough that the wrong one is seen
+EPS = 1e-2  # large enough to reveal the wrong one
 NO_IDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
 
@@ -221,7 +221,7 @@ def test_decoding_step_by_step_equals_transformers_cache_and_the_whole(name, fol
         close(hidden, whole[0][:, step : step + 1])
         for own, other in zip(weights.values(), expected.attentions, strict=True):
             assert own.shape[-1] == step + 1
-            left_out = step + 1 - other.shape[-1]  # theirs forgets what is outside the window
+            left_out = step + 1 - other.shape[-1]  # their cache drops keys outside the window
             assert not own[..., :left_out].any()
             close(own[..., left_out:], other)
     assert [len(own) for own in cache] == [LEN] * LAYERS
@@ -326,11 +326,9 @@ def old_llama(tensors):
     return tensors | {"model.layers.1.self_attn.rotary_emb.inv_freq": torch.ones(2)}
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [("bert", old_bert), ("gpt2", old_gpt2), ("llama", old_llama)],
-    ids=["bert", "gpt2", "llama"],
-)
+@pytest.mark.parametrize(("name", "change"), [
+    ("bert", old_bert), ("gpt2", old_gpt2), ("llama", old_llama)
+], ids=["bert", "gpt2", "llama"])  # fmt: skip
 def test_older_files_are_the_same_models(name, change, folder):
     published(name, folder)
     today = load_checkpoint(folder).state_dict()
@@ -366,7 +364,7 @@ def test_a_scaled_model_reads_as_far_as_it_is_scaled(folder):
         assert load_checkpoint(folder / name).max_len == longest
 
 
-# What is refused
+# What is rejected
 
 
 def without(*keys):
@@ -453,7 +451,7 @@ REFUSED = {
     "another output bias": ("bert", with_tensors(cls__predictions__decoder__bias=torch.ones(23)),
         ValueError, r"decoder\.bias must equal cls\.predictions\.bias"),
     "one tensor under two names": ("bert", with_tensors(bert__embeddings__LayerNorm__gamma=torch.ones(10)),
-        ValueError, r"bert\.embeddings\.LayerNorm\.weight must be there once"),
+        ValueError, r"bert\.embeddings\.LayerNorm\.weight must occur once"),
     "quantized": (
         "llama", lambda folder: rewrite(folder, lambda old: {k: t.to(torch.int8) for k, t in old.items()}),
         ValueError, "must all be of one of the dtypes F64, F32, F16, BF16, got I8",
@@ -593,7 +591,7 @@ def test_an_index_that_does_not_fit_is_refused(what, folder):
     change, error, message = REFUSED_INDEXES[what]
     published("llama", folder, max_shard_size="3KB")
     assert len(list(folder.glob("model-*"))) == SHARDS
-    shutil.copy(folder / FIRST, folder.parent / FIRST)  # what a path to the folder above would find
+    shutil.copy(folder / FIRST, folder.parent / FIRST)  # a path to the parent folder would find this file
     load_checkpoint(folder)
     change(folder)
     with pytest.raises(error, match=message):
@@ -633,7 +631,7 @@ def test_one_changed_bit_is_found_by_the_digest(folder):
     right, data = digest(path), bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)
-    load_checkpoint(folder)  # a number is a number
+    load_checkpoint(folder)  # every pattern of bits is a number
     with pytest.raises(ValueError, match="sha256 of model.safetensors must be"):
         load_checkpoint(folder, sha256=right)
 
@@ -766,10 +764,9 @@ def change_output(model):
     model.output = nn.Linear(WIDTH, VOCAB)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [change_window, change_scale, change_epsilon, change_attention, change_activation, change_output],
-)
+@pytest.mark.parametrize("change", [
+    change_window, change_scale, change_epsilon, change_attention, change_activation, change_output,
+])  # fmt: skip
 def test_a_changed_model_is_not_written(change, folder):
     model = GPT2(VOCAB, WIDTH, HEADS, HIDDEN, LAYERS, max_len=MAX_LEN)
     change(model)

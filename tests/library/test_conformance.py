@@ -216,7 +216,7 @@ def test_torchs_own_layer_returns_nan_for_empty_rows():
     found = said(check(layer))
     assert found["empty rows"] == "a query that sees nothing gets NaN"
     assert "masks" not in found
-    # Where positions come first, and with widths and biases of its own, its numbers are right too.
+    # With positions first, or with separate widths and biases, its numbers are also correct.
     other = nn.MultiheadAttention(33, 3, kdim=17, vdim=19, bias=False)
     assert check(other, tries=["scores", "masks"])
 
@@ -429,42 +429,36 @@ def test_the_fixture_of_pytest(tmp_path):
 # ------------------------------------------------------------------ bad input
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: check("attention"), TypeError, "attention must be"),
-        (lambda: check(F.softmax, mask="seen"), ValueError, "mask must be one of"),
-        (lambda: check(F.softmax, layout="bld"), ValueError, "layout must be one of"),
-        (lambda: check(F.softmax, arrays="jax"), ValueError, "arrays must be one of"),
-        (lambda: check(F.softmax, tries=["score"]), ValueError, "tries must be one of"),
-        (lambda: check(nn.Linear(3, 3)), ValueError, "projections must hold q_proj"),
-        (lambda: check(MultiHeadAttention(33, 3), num_heads=5), ValueError, "num_heads"),
-        (lambda: check(MultiHeadAttention(33, 3), num_heads=0), ValueError, "num_heads must be positive"),
-        (lambda: check_rotary(3), TypeError, "rotate must be"),
-        (lambda: check_rotary(abs, base=0.0), ValueError, "base must be positive"),
-        (lambda: check_decoding(None), TypeError, "start must be"),
-        (lambda: check_results("[]"), TypeError, "results must be"),
-        (lambda: check_results([]), ValueError, "results must hold"),
-        (lambda: check_results([["x"], *[None] * (len(vectors()["cases"]) - 1)]), ValueError, "entry 0"),
-    ],
-)
+@pytest.mark.parametrize(("call", "error", "message"), [
+    (lambda: check("attention"), TypeError, "attention must be"),
+    (lambda: check(F.softmax, mask="seen"), ValueError, "mask must be one of"),
+    (lambda: check(F.softmax, layout="bld"), ValueError, "layout must be one of"),
+    (lambda: check(F.softmax, arrays="jax"), ValueError, "arrays must be one of"),
+    (lambda: check(F.softmax, tries=["score"]), ValueError, "tries must be one of"),
+    (lambda: check(nn.Linear(3, 3)), ValueError, "projections must hold q_proj"),
+    (lambda: check(MultiHeadAttention(33, 3), num_heads=5), ValueError, "num_heads"),
+    (lambda: check(MultiHeadAttention(33, 3), num_heads=0), ValueError, "num_heads must be positive"),
+    (lambda: check_rotary(3), TypeError, "rotate must be"),
+    (lambda: check_rotary(abs, base=0.0), ValueError, "base must be positive"),
+    (lambda: check_decoding(None), TypeError, "start must be"),
+    (lambda: check_results("[]"), TypeError, "results must be"),
+    (lambda: check_results([]), ValueError, "results must hold"),
+    (lambda: check_results([["x"], *[None] * (len(vectors()["cases"]) - 1)]), ValueError, "entry 0"),
+])  # fmt: skip
 def test_bad_input_is_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (lambda *_: None, "returns None"),
-        (lambda query, key, value: sys.exit(3), "SystemExit"),
-        (lambda query, key, value: query.to("meta"), "meta"),
-        (lambda query, key, value: query.to_sparse(), "wrong"),
-        (lambda query, key, value: query / 0, "inf"),
-        (lambda query, key, value: query.mul_(2), "changes its argument `query`"),
-        (lambda query, key, value: torch.randn_like(query), "returns other numbers"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "message"), [
+    (lambda *_: None, "returns None"),
+    (lambda query, key, value: sys.exit(3), "SystemExit"),
+    (lambda query, key, value: query.to("meta"), "meta"),
+    (lambda query, key, value: query.to_sparse(), "wrong"),
+    (lambda query, key, value: query / 0, "inf"),
+    (lambda query, key, value: query.mul_(2), "changes its argument `query`"),
+    (lambda query, key, value: torch.randn_like(query), "returns different numbers"),
+])  # fmt: skip
 @pytest.mark.parametrize("tries", [["scores"], None], ids=["scores", "all that it takes"])
 def test_whatever_it_does_there_is_a_report(answer, message, tries):
     report = check(answer, tries=tries)

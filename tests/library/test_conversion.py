@@ -19,7 +19,7 @@ from mha_lib.transformer import DecoderBlock, EncoderBlock, TransformerDecoder, 
 
 LAYERS, HEAD_DIM, BATCH, HEADS, Q_LEN, K_LEN, KDIM, HIDDEN_DIM, VDIM = 2, 4, 3, 5, 7, 11, 13, 17, 19
 EMBED_DIM = HEADS * HEAD_DIM
-EPS = 1e-3  # large enough that the wrong one is seen
+EPS = 1e-3  # large enough to reveal the wrong one
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 X, MEMORY = random(BATCH, Q_LEN, EMBED_DIM), random(BATCH, K_LEN, EMBED_DIM, seed=1)
 LENS, MEMORY_LENS = torch.tensor([7, 4, 5]), torch.tensor([5, 11, 2])
@@ -135,7 +135,7 @@ def test_what_torch_holds_in_one_parameter_cannot_be_half_frozen():
     layer.k_proj.weight.requires_grad_(False)
     with pytest.raises(ValueError, match=r"k_proj .* requires_grad=\[True, False, True\]"):
         layer.to_torch()
-    apart = MultiHeadAttention(EMBED_DIM, HEADS, kdim=KDIM)  # torch has three parameters here
+    apart = MultiHeadAttention(EMBED_DIM, HEADS, kdim=KDIM)  # torch's layer has three parameters here
     apart.k_proj.weight.requires_grad_(False)
     assert [p.requires_grad for p in apart.to_torch().parameters()] == [True, False, True, True]
 
@@ -270,7 +270,7 @@ def test_values_and_gradients_are_torchs_in_both_directions(kind, hide, options)
     theirs = torch_module(kind, **options).train()
     ours = ours_of(kind, theirs)
     run_both(kind, ours, theirs, mine, other)
-    # The gradients of parameters: a copy into torch's module gives each its name there.
+    # The gradients of parameters, under the names that they have in torch's module.
     as_weights = copy.deepcopy(ours)
     for parameter, source in zip(as_weights.parameters(), ours.parameters(), strict=True):
         parameter.data = source.grad
@@ -487,10 +487,10 @@ HIDES = {
 @pytest.mark.parametrize("how", HIDES)
 def test_additive_masks_become_ours(how, dtype):
     wide = torch.zeros(VISIBLE.shape, dtype=torch.float64).masked_fill(~VISIBLE, HIDES[how](dtype))
-    added = wide.to(dtype)  # -1e9 is infinite in float16
+    added = wide.to(dtype)  # -1e9 is -inf in float16
     assert torch.equal(mask_from_additive(added), VISIBLE)
     both = added.clone()
-    both[~VISIBLE] = torch.tensor(-torch.inf, dtype=dtype)  # two ways in one mask
+    both[~VISIBLE] = torch.tensor(-torch.inf, dtype=dtype)  # one mask with two hidden values
     both[0, 0, 0, 1:] = added[0, 0, 0, 1:]
     assert torch.equal(mask_from_additive(both), VISIBLE)
 
@@ -502,7 +502,7 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 def test_masks_of_zeros_and_ones_become_ours(dtype):
     assert torch.equal(mask_from_additive(VISIBLE.to(dtype)), VISIBLE)
     assert mask_from_additive(torch.ones(2, 3, dtype=dtype)).all()
-    # Floats that are all zero are added, and hide nothing; integers are never added.
+    # A mask of zeros is added and hides nothing if it is float; a mask of integers is never added.
     nothing = mask_from_additive(torch.zeros(2, 3, dtype=dtype))
     assert nothing.all() if dtype.is_floating_point else not nothing.any()
     empty = mask_from_additive(torch.zeros(2, 0, dtype=dtype))

@@ -182,7 +182,7 @@ def test_held_out_sentences_speak_of_other_people():
     training, test = people(False), people(True)
     assert not training & test
     assert len(training) + len(test) == 8 * 7 * 6
-    # Sorted as well: the same three people in other roles do not occur either.
+    # Sorted as well, because the same three people in other roles must not occur either.
     assert not {tuple(sorted(p)) for p in training} & {tuple(sorted(p)) for p in test}
     assert 0.15 < len(test) / (8 * 7 * 6) < 0.25
 

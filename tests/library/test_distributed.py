@@ -53,14 +53,14 @@ def test_the_layer_divided_over_processes_equals_the_layer_on_one(processes, tmp
     printed = launch(processes, tmp_path)
     passed = [line.split()[1] for line in printed.splitlines() if line.startswith("passed: ")]
     assert passed == [check.__name__ for check in distributed_program.CHECKS]
-    for name in ("heads", "parameters"):  # what they saved is read here, on a single process
+    for name in ("heads", "parameters"):  # what they saved is read here, in a single process
         expected = distributed_program.make_layer(num_kv_heads=distributed_program.KV_HEADS)
         sizes = expected.embed_dim, expected.num_heads
         layer = MultiHeadAttention(*sizes, num_kv_heads=expected.num_kv_heads, bias=True)
         layer.double()
         state = layer.state_dict()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch says that it loads on a single process
+            warnings.simplefilter("ignore")  # torch warns that it loads in a single process
             dcp.load(state, checkpoint_id=tmp_path / name)
         layer.load_state_dict(state)
         x = random(2, 5, expected.embed_dim)
@@ -79,9 +79,9 @@ def mesh():
 
 
 @pytest.mark.no_shape_checks
-@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")  # what F.linear returns is one
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")  # F.linear returns a DTensor
 def test_one_process_holds_all_heads(mesh, tmp_path):
     """The checks of the program that a single process can make."""
     for check in distributed_program.CHECKS:
-        if check is not distributed_program.check_refusals:  # one process divides everything
+        if check is not distributed_program.check_refusals:  # one divides every number of heads
             check(mesh, tmp_path)

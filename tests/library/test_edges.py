@@ -304,7 +304,7 @@ def test_a_cache_is_not_cut_by_hand(change, error, message):
     with pytest.raises(error, match=message):
         change(cache)
     assert len(cache) == 6
-    cache.keys, cache.values = 2 * cache.keys, cache.values.clone()  # as many slots
+    cache.keys, cache.values = 2 * cache.keys, cache.values.clone()  # the number of slots stays the same
 
 
 @pytest.mark.parametrize("lens", [None, torch.tensor([6, 3])])

@@ -105,5 +105,5 @@ def test_every_section_is_used():
     """A section that no exercise has is a name that is written wrongly."""
     found = [module.exercise for module in vars(exercises).values() if hasattr(module, "exercise")]
     assert len(found) >= 10
-    # Only `check_escape` is made when it is called.
+    # Only `check_escape` makes its exercise when it is called.
     assert {name for one in found for name in one.unused} <= {"check_escape"}

@@ -71,7 +71,7 @@ BAD = {
     "(scores (3, 2), value (2, 7)): it raises RuntimeError in line {line}, `return value @ scores`: mat1": (
         wrong_product
     ),
-    "called again with the same arguments, it returns other numbers": drops,
+    "called again with the same arguments, it returns different numbers": drops,
     "takes a function, and was given a torch.Tensor. Pass the function itself": torch.ones(3),
     "takes a function, and was given an int": 3,
     "`output` has shape (7, 3), expected (3, 7), that is (q_len, value_dim)": lambda s, v: right(s, v).T,
@@ -130,7 +130,7 @@ def test_audit_finds_what_is_wrong_with_an_exercise():
     problems = Exercise(reference=lambda x: x + x, cases=cases, wrong=twice).audit()
     assert [problem.split(" gets")[0] for problem in problems] == ["'the same again'", "'not wrong'"]
     never = Exercise(reference=lambda x: torch.rand(5), cases=cases)
-    assert "a right answer is refused" in never.audit()[0]
+    assert "a right answer is rejected" in never.audit()[0]
 
 
 def test_arrays_are_accepted_unless_the_exercise_wants_tensors():
@@ -215,9 +215,9 @@ def test_importing_the_library_does_not_import_the_exercises():
     assert printed.stdout.strip() == "False"
 
 
-# Known mistakes of every page, in a reader's own style: the audit sees that each edit of a reference gets its
-# sentence, and only such rows see that the sentence says what the edit does. `reader_layers` holds those of
-# whole layers, and the tests of chapters 2 and 4 and of the masks hold more.
+# Known mistakes of every page, in a reader's own style. The audit checks that each edit of a reference gets a
+# sentence, and only such rows check that the sentence describes the edit. `reader_layers` contains those of
+# whole layers, and the tests of chapters 2 and 4 and of the masks contain more.
 
 
 def cosines_first(num_positions, embed_dim):
@@ -331,7 +331,7 @@ def test_names_of_others_are_found_by_a_mapping(tmp_path):
     edits = [(f"self.{name} = nn", f"self.inner.{name[0]} = nn") for name in names]
     edits += [(f"self.{name}(", f"self.inner.{name[0]}(") for name in names]
     made = ("super().__init__()", "super().__init__()\n        self.inner = nn.Module()")
-    # One of them in a plain list, of which torch knows nothing.
+    # One of them in a plain list, which torch does not register.
     made = (made[0], f"{made[1]}\n        self.several = [None, self.inner]")
     layer = layer_of(tmp_path, AT_ONCE, made, *edits)
     paths = {"q_proj": "inner.q", "k_proj": "several.1.k", "v_proj": "inner.v.weight", "out_proj": "inner.o"}

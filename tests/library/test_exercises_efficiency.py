@@ -19,7 +19,7 @@ def test_a_cache_that_is_filled_without_gradients_is_accepted():
     verdict = exercises.check_cache(torch.no_grad()(solution))
     assert verdict, verdict
     assert verdict.message.startswith("Right in all 4 cases, without gradients: ")
-    # A part that is detached is no such choice: gradients then flow, but not all.
+    # Detaching only a part is not such a choice, because some gradients are then missing.
     frozen = exercises.check_cache(lambda x, q, k, v: solution(x, q, k.detach(), v))
     assert "but not the gradients, for two tokens" in frozen.message
     assert "no gradient reaches `W_k`" in frozen.message

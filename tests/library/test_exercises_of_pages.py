@@ -8,7 +8,7 @@ from exercise_cells import CHAPTERS, CHECKS, checker_of, checkers_of, pieces_of,
 from mha_course.exercises import Exercise, multi_head
 
 PAGES = [path.stem for path in sorted(CHAPTERS.glob("*.ipynb"))]
-# These solutions run the detectors of the bug zoo, which only its page makes, and there they are checked.
+# These solutions run the bug zoo's detectors, which only its page defines, so that page checks them.
 IN_THE_ZOO = {"check_one_head", "check_escape"}
 SOLVED = [(page, number) for page in PAGES for number, name in enumerate(checkers_of(page), 1)
           if name not in IN_THE_ZOO]  # fmt: skip

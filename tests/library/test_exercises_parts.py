@@ -250,7 +250,7 @@ def with_sigmoids(x, W_q, W_k, W_v):  # noqa: N803
 
 
 CACHE_UNKNOWN = {
-    "or keep something from the call before": never_emptied,
+    "or keep something from the previous call": never_emptied,
     "right for one token, wrong for two tokens (x (2, 7), W_q (7, 3), W_k (7, 3), W_v (7, 5))": with_sigmoids,
 }
 

@@ -16,10 +16,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from exercise_cells import read
 from random_tensors import generator
 from torch.testing import assert_close
 
+import mha_course.data.dates
 import mha_course.experiments
+from mha_course.built import MyTransformer
 from mha_course.experiments import digest, experiment_names, hashes_of, load_experiment, load_script
 from mha_course.still_learning import Measured, is_still_learning
 
@@ -148,7 +151,7 @@ def test_an_unknown_arm_measure_or_seed_is_named(folder):
             call()
 
 
-# what was still learning
+# models that were still learning
 
 
 def curves(kind, *, records=40, noise=0.01):
@@ -176,11 +179,10 @@ def test_curves_that_show_that_learning_had_ended(kind, noise):
     assert not is_still_learning(curves(kind, noise=noise))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["falling", "falling slowly", "flat at its very end", "one seed of five falls",
-     "one seed of five left a plateau", "not a number"],
-)  # fmt: skip
+@pytest.mark.parametrize("kind", [
+    "falling", "falling slowly", "flat at its very end", "one seed of five falls",
+    "one seed of five left a plateau", "not a number",
+])  # fmt: skip
 def test_curves_of_models_that_were_still_learning(kind):
     assert is_still_learning(curves(kind))
 
@@ -294,7 +296,7 @@ def arm(**changes):
 @pytest.mark.parametrize("changes", [
     {"rates": (0.01,)},
     {"rates": (0.003, 0.01)},
-    {"rates": (0.01, 0.011, 0.012)},  # as good as one rate
+    {"rates": (0.01, 0.011, 0.012)},  # too close together
     {"rates": (0.0001, 0.01, 1.0)},
     {"seeds": 4},
     {"rates": (0.01,), "because": "no"},
@@ -308,11 +310,10 @@ def test_an_arm_may_say_why_it_compares_nothing():
     assert arm(rates=(0.01,), seeds=1, because="a page shows the model").seeds == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("rates", (0.02, 0.06, 0.2)), ("seeds", 6), ("steps", 100), ("clip", 1.0), ("warmup", 0.2),
-     ("loss", torch.nn.functional.l1_loss), ("make_batch", to_zero), ("held_out", to_zero)],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "value"), [
+    ("rates", (0.02, 0.06, 0.2)), ("seeds", 6), ("steps", 100), ("clip", 1.0), ("warmup", 0.2),
+    ("loss", torch.nn.functional.l1_loss), ("make_batch", to_zero), ("held_out", to_zero),
+])  # fmt: skip
 def test_arms_that_are_compared_are_trained_alike(name, value):
     """Before anything is trained. Steps may differ where labels name them, all else where arms say why."""
     other = arm(**{name: value})
@@ -361,7 +362,7 @@ def test_held_out_batches_are_new_ones():
     assert chosen.held_out_loss([torch.nn.Linear(1, 1)] * 2).isfinite().all()
 
 
-# These were stored before three rates were required; whoever trains one again takes it off the list.
+# These were stored before three rates were required; remove an entry once it has been trained again.
 OLD = set(
     "beyond bug_zoo dates dates_recurrent induction language_model norms "
     "recall_longer staircase two_pointers words words_one_head".split()
@@ -378,7 +379,7 @@ def test_an_arm_with_one_rate_says_what_it_compares():
         assert isinstance(module.BOUNDS, dict), name  # what `make experiments` stores with the arms
 
 
-# what is missing or damaged
+# missing or damaged files
 
 
 def test_missing_results_are_refused(folder):
@@ -470,7 +471,7 @@ def library(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("old", "new"), [
     ("y_train = curve(x_train) + noise", "y_train = curve(x_train) - noise"),
-    ("torch.sin(2 * x) + 0.5 * x", "torch.sin(2 * x) + 0.6 * x"),  # called by what is imported
+    ("torch.sin(2 * x) + 0.5 * x", "torch.sin(2 * x) + 0.6 * x"),  # called by an imported function
 ])  # fmt: skip
 def test_another_version_of_the_data_is_refused(folder, library, old, new):
     load(folder)
@@ -484,7 +485,7 @@ def test_another_training_loop_is_refused(folder, library):
 
 
 @pytest.mark.parametrize(("file", "old", "new"), [
-    ("data/__init__.py", "tokens.flip(-1)", "tokens.flip(-1).flip(-1)"),  # data of another experiment
+    ("data/__init__.py", "tokens.flip(-1)", "tokens.flip(-1).flip(-1)"),  # data of a different experiment
     ("data/__init__.py", '"not be negative"', '"be positive or 0"'),
     ("training.py", 'check_positive("lr", lr)', 'check_positive("learning rate", lr)'),
     ("training.py", "Train in place with Adam", "Train with Adam, in place"),
@@ -612,7 +613,7 @@ def test_the_bound_of_one_mixture():
     for r in (0.1, 0.5, 0.9):
         tried = torch.randn(3000, 8, 8, generator=generator, dtype=torch.float64)
         tried[:1000] = tried[:1000] * 0.1 + 5.0 ** torch.arange(8) * identity
-        tried[1000:2000] -= 3 * identity  # every token scores itself low: more doubles
+        tried[1000:2000] -= 3 * identity  # low scores for a token itself make more doubles
         right = named_pairs(torch.eye(8) * 100, tried, r)
         doubles = right & right.mT & ~torch.eye(8, dtype=torch.bool)
         itself = right.diagonal(dim1=1, dim2=2)
@@ -623,7 +624,7 @@ def test_the_bound_of_one_mixture():
     assert 30 < most <= 36
 
 
-# What `make experiments` has stored; a page that loads another experiment is told to run it.
+# Experiments stored by `make experiments`; for any other, the error tells a page to run it.
 STORED = sorted(path.stem for path in STORED_FOLDER.glob("*.json"))
 
 
@@ -650,3 +651,18 @@ def test_a_short_training_of_each_arm_gives_what_is_stored(name):
     for label, arm in script.ARMS.items():
         found = torch.tensor(arm.check())
         assert_close(found, torch.tensor(stored.arms[label]["check"]), rtol=0.01, atol=0.0, msg=label)
+
+
+@pytest.mark.parametrize("steps", [20, pytest.param(300, marks=pytest.mark.slow)])
+def test_the_loop_that_chapter_6_shows_is_the_one_of_its_stored_models(steps):
+    """In double precision, in which rounding stays small: each loss and, at the end, each weight."""
+    arm, page = load_script("dates").ARMS["2 heads"], {"torch": torch} | vars(mha_course.data.dates)
+    exec(next(cell.source for cell in read("06_transformer") if cell.id == "train-live"), page)  # noqa: S102
+    (theirs,) = COMMON.seeded(lambda: arm.make_model().double(), 1)
+    mine = MyTransformer(160, 13, 64, 2, 256, 2).double()
+    mine.load_state_dict(theirs.state_dict())
+    page["STEPS"] = steps
+    given = mine, *page["optimizer_of"](mine), generator()
+    found = arm.fit([theirs], arm.make_batch, steps, steps, arm.rates[0]).losses[0].tolist()
+    assert found == pytest.approx([page["one_step"](*given) for _ in range(steps)], abs=1e-6)
+    assert_close(dict(theirs.named_parameters()), dict(mine.named_parameters()), atol=1e-4, rtol=0)

@@ -28,7 +28,7 @@ def modules_of(package):
 
 
 LIBRARY = modules_of(mha_lib)
-# test_types.py tries the widgets; their pages draw the pictures, and explain what they build.
+# test_types.py covers the widgets; the pages draw the pictures and explain what they build.
 OTHERS = re.compile(r"\.(widgets|exercises|questions|pictures|built|in_page)")
 SUPPORT = [name for name in modules_of(mha_course) if not OTHERS.search(name)]
 MODULES = (*LIBRARY, *SUPPORT)
@@ -243,7 +243,7 @@ def test_everything_public_says_what_it_takes_and_raises(path):
 def examples_of(module):
     """The docstrings of a module that hold examples, each once."""
     finder, module = doctest.DocTestFinder(exclude_empty=True), importlib.import_module(module)
-    # Who reads an example has imported torch.
+    # Readers of an example have imported torch.
     return [test for test in finder.find(module, extraglobs={"torch": torch}) if test.examples]
 
 

@@ -32,11 +32,9 @@ def test_scores_that_a_rule_returns_are_not_modified(mask, monkeypatch):
 
 
 @pytest.mark.parametrize("is_trained", [False, True])
-@pytest.mark.parametrize(
-    "mask",
-    [None, causal_mask(Q_LEN, K_LEN), all_but(bools(BATCH, HEADS, Q_LEN, K_LEN), 0, 1, 3)],
-    ids=["nothing", "some of each row", "a whole row"],
-)  # fmt: skip
+@pytest.mark.parametrize("mask", [
+    None, causal_mask(Q_LEN, K_LEN), all_but(bools(BATCH, HEADS, Q_LEN, K_LEN), 0, 1, 3),
+], ids=["nothing", "some of each row", "a whole row"])  # fmt: skip
 def test_weights_in_the_memory_of_the_scores_are_the_same(mask, is_trained, monkeypatch):
     """Weights reuse the memory of large scores. The numbers and the derivatives are the same."""
     sizes = ((Q_LEN, HEAD_DIM), (K_LEN, HEAD_DIM), (K_LEN, VALUE_DIM))
@@ -60,7 +58,7 @@ class Largest(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         tensors = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
-        # What is expanded takes no memory of its own.
+        # An expanded tensor takes no memory of its own.
         sizes = [x.untyped_storage().nbytes() // x.element_size() for x in tensors]
         self.numel = max([self.numel, *sizes])
         return result

@@ -81,7 +81,7 @@ def test_after_a_stop_an_answer_holds_stops_only(kind):
 def test_a_wide_beam_finds_the_best_of_all_answers(kind, stop):
     model = made(kind)
     prompts, lens = PROMPTS, LENS
-    # The last step looks at VOCAB answers for each of VOCAB beams, and the one before too: all of them.
+    # Each of the last two steps considers VOCAB answers for each of VOCAB beams, which are all of them.
     answers, log_probs = generate(model, prompts, prompt_lens=lens, max_new=2, stop=stop, beam_size=VOCAB)
     for row, n, found, scores in zip(prompts, lens.tolist(), answers, log_probs, strict=True):
         known = {}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.newer_torch  # the stand-in resembles the pinned torch
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "mha_course" / "in_page" / "torch"
 TIMES = int(os.environ.get("TIMES", "12"))  # arguments for each call; the slow test draws more
@@ -30,9 +31,9 @@ def load():
 
 ours = load()
 
-# What each letter of a call stands for: x any tensor, n one of numbers, f one of floating-point numbers; y, o
-# and g another one that may broadcast with it, g of its dtype; m a mask for it; i, j indices; the rest are
-# axes, sizes and numbers.
+# What each letter of a call stands for: x is any tensor, n has numbers, f has floating-point numbers; y, o
+# and g are others that broadcast with it, g with its dtype; m is a mask for it; i and j are indices; others
+# are axes, sizes and numbers.
 BY_NUMBER = """
 x + y; x * y; n - o; x / y; n // o; n % o; n ** o; x + s; x * s; n - s; n / s; n // s; n % s; n ** s; s + n
 s * n; s - n; s / n; s // n; s % n; -n; ~b; b & c; b | c; b ^ c; x < y; x <= y; x > y; x >= s; x == y; x != s
@@ -356,6 +357,7 @@ def test_a_parameter_is_changed_under_no_grad_only():
     (lambda: ours.ones(2) * 1j, "complex"),
     (lambda: ours.optim.AdamW, "no torch.optim: open this page in Colab"),
     (lambda: ours.nn.Transformer, "no nn.Transformer: open this page in Colab"),
+    (lambda: ours.nn.functional.glu, "no F.glu: open this page in Colab"),
     (lambda: ours.ones(2).qr, "no Tensor.qr: open this page in Colab"),
 ])  # fmt: skip
 def test_what_it_cannot_do_it_refuses_and_says_so(what, word):
@@ -417,39 +419,28 @@ def test_the_cells_of_the_pages_return_the_same(built, call):
     assert difference(results[1], results[0], layout=True) is None
 
 
-# What fails of the exercises' tests with it: the suite -> a word of each test, and what it needs of torch.
+# Tests of exercises that fail with it: the suite -> a word of each test, and what it needs from torch.
 NEEDS_TORCH = {
     "masks": {},
-    "pooling": {
-        "check_pooling-<lambda>1": "arrays of NumPy",
-        "check_local_line-solved_line": "torch.linalg",
-        "check_jacobian-by_autograd": "torch.autograd",
-    },
+    "pooling": {"check_pooling-<lambda>1": "arrays of NumPy", "check_local_line-solved_line": "torch.linalg",
+                "check_jacobian-by_autograd": "torch.autograd"},
     "scoring": {"check_bilinear_matrix-the highest rank": "torch.linalg"},
     "positions": {},
     "self_attention": {"test_other_right_answers": "arrays of NumPy"},
     "bugs": {},
-    "heads": {
-        "test_what_is_returned_is_asked_for": "nn.MultiheadAttention",
-        "test_other_right_answers": "nn.MultiheadAttention",
-    },
+    "heads": {"test_what_is_returned_is_asked_for": "nn.MultiheadAttention",
+              "test_other_right_answers": "nn.MultiheadAttention"},
     "transformer": {"TorchPostNorm": "nn.TransformerEncoderLayer", "tied_the_other_way": "gradients"},
     "efficiency": {"rows_that_autograd_needs": "gradients", "filled_without_gradients": "gradients"},
-    "parts": {
-        "table_of_complex_numbers": "complex numbers",
-        "turned_by_complex_numbers": "complex numbers",
-        "test_right_answer_is_accepted[check11-<lambda>]": "arrays of NumPy",
-        "no result carries a gradient": "gradients",
-        "but not the gradients": "gradients",
-    },
-    "of_pages": {
-        "two_seconds[03_multi_head_attention-7]": "nn.MultiheadAttention",
-        "two_seconds[04_self_attention-3]": "torch.autograd",
-        "two_seconds[06_transformer-4]": "gradients",
-        "mistakes_apart[check_tied]": "gradients",
-        "mistakes_apart[check_to_torch]": "nn.MultiheadAttention",
-    },
-}
+    "parts": {"table_of_complex_numbers": "complex numbers", "turned_by_complex_numbers": "complex numbers",
+              "test_right_answer_is_accepted[check11-<lambda>]": "arrays of NumPy",
+              "no result carries a gradient": "gradients", "but not the gradients": "gradients"},
+    "of_pages": {"two_seconds[03_multi_head_attention-7]": "nn.MultiheadAttention",
+                 "two_seconds[04_self_attention-3]": "torch.autograd",
+                 "two_seconds[06_transformer-4]": "gradients",
+                 "mistakes_apart[check_tied]": "gradients",
+                 "mistakes_apart[check_to_torch]": "nn.MultiheadAttention"},
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -459,7 +450,7 @@ def test_exercises_are_judged_with_it_as_with_torch(suite):
     folders = [FOLDER.parent, ROOT, ROOT / "tests" / "library", ROOT / "tests", ROOT / "tools"]
     path = os.pathsep.join(map(str, folders))
     env = os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    # A model of GPT-2's size on the device meta would take its memory.
+    # Without the device meta, a model of GPT-2's size would take up memory.
     options = ["-rf", "--tb=no", "-p", "in_page_world", "--noconftest", "-k", "not parameters_of_gpt2"]
     command = [sys.executable, "-m", "pytest", *options, f"tests/library/test_exercises_{suite}.py"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)

@@ -173,7 +173,7 @@ def test_copies_made_inside_the_block_are_not_captured():
 def test_threads_that_ask_for_weights_and_threads_that_do_not():
     layer, inputs = make_layer(), [random(BATCH, Q_LEN, EMBED_DIM, seed=seed) for seed in range(4)]
     expected = [layer(x, x, x)[0] for x in inputs]
-    # Both threads of a pair are inside the layer at the same time: each waits there for the other.
+    # Both threads of a pair are inside the layer at the same time, because each waits there for the other.
     both_inside, failures = threading.Barrier(2, timeout=60), []
 
     def meet(*_):
@@ -496,7 +496,7 @@ def test_importance_needs_one_loss_for_each_sample():
 
 def test_importance_leaves_gradients_and_hooks_alone():
     layer, x = make_layer(), random(BATCH, Q_LEN, EMBED_DIM)
-    with torch.no_grad():  # also where a caller has switched gradients off
+    with torch.no_grad():  # even if a caller has switched gradients off
         head_importance(layer, lambda: layer(x, x, x)[0].sum((1, 2)))
     assert all(parameter.grad is None for parameter in layer.parameters())
     assert hooks(layer) == []
@@ -518,7 +518,7 @@ def test_importance_of_inputs_or_weights_made_in_inference_mode():
     for model, tokens in ((layer, made_inside), (built_inside, x)):
         with pytest.raises(ValueError, match=r"loss\(\) must use tensors .* outside torch.inference_mode"):
             head_importance(model, lambda: model(tokens, tokens, tokens)[0].sum((1, 2)))  # noqa: B023
-    with pytest.raises(RuntimeError, match="of the user's own"):  # other errors of loss() are left alone
+    with pytest.raises(RuntimeError, match="of the user's own"):  # other errors in loss() are unchanged
         head_importance(layer, lambda: (_ for _ in ()).throw(RuntimeError("of the user's own")))
 
 

@@ -36,17 +36,15 @@ def test_only_the_four_projections_are_saved():
     expected = [f"{part}_proj.{kind}" for part, kind in parts]
     for kind in ("plain", "rotary", "cosine", "scaled otherwise"):
         assert list(layer_of(kind).state_dict()) == expected
-    assert list(MultiHeadAttention(6, 3).state_dict()) == expected[::2]  # no biases unless asked
+    assert list(MultiHeadAttention(6, 3).state_dict()) == expected[::2]  # no biases by default
     assert set(layer_of("bilinear").state_dict()) == {*expected, "score.key_proj.weight"}  # fmt: skip
 
 
 @BOTH_PATHS
 @EACH_KIND
-@pytest.mark.parametrize(
-    "copied",
-    [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))],  # noqa: S301
-    ids=["deepcopy", "pickle"],
-)
+@pytest.mark.parametrize("copied", [
+    copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer)),  # noqa: S301
+], ids=["deepcopy", "pickle"])  # fmt: skip
 def test_a_layer_can_be_copied_after_calls(copied, kind, need_weights):
     layer, given = layer_of(kind), even_inputs()
     handle = layer.register_forward_hook(lambda *_: None)
@@ -139,7 +137,7 @@ def test_a_call_leaves_nothing_on_the_layer(training, kind, need_weights):
         output, _ = layer(*given, need_weights=need_weights, **asked)
         assert state(layer) == before
     with pytest.raises(ValueError, match="valid_lens"):
-        layer(*given, valid_lens=LENS + 1)  # nor does a refused call
+        layer(*given, valid_lens=LENS + 1)  # nor does a rejected call
     assert state(layer) == before
     output.sum().backward()
     for part in layer.modules():

@@ -65,7 +65,7 @@ def test_causal_mask_is_square_by_default():
 def test_build_mask_is_the_and_of_all(mask, lens, is_causal):
     hide = {"attn_mask": ATTN_MASKS[mask], "valid_lens": VALID_LENS[lens], "is_causal": is_causal}
     before = {name: part.clone() for name, part in hide.items() if isinstance(part, torch.Tensor)}
-    if lens == "one sample" and mask.startswith("b"):  # one length does not go with two samples
+    if lens == "one sample" and mask.startswith("b"):  # one length does not fit two samples
         with pytest.raises(ValueError, match=r"valid_lens must have shape .* got \(1,\)"):
             build_mask(Q_LEN, K_LEN, **hide)
         return
@@ -128,12 +128,11 @@ def test_windows_without_a_side():
     assert sliding_window_mask(5, 7, left=2, device="meta").is_meta
 
 
-@pytest.mark.parametrize(
-    ("bias", "scores"),
-    [*((bias, (2, 3, 5, 7)) for bias in ((5, 7), (1, 7), (5, 1))),
-        *((bias, (2, 3, 5, 7)) for bias in ((2, 3, 5, 7), (1, 3, 5, 7), (2, 1, 1, 7))),
-        *((bias, (2, 5, 7)) for bias in ((2, 5, 7), (1, 5, 7), (5, 7))), ((5, 7), (5, 7))],
-)  # fmt: skip
+@pytest.mark.parametrize(("bias", "scores"), [
+    *((bias, (2, 3, 5, 7)) for bias in ((5, 7), (1, 7), (5, 1))),
+    *((bias, (2, 3, 5, 7)) for bias in ((2, 3, 5, 7), (1, 3, 5, 7), (2, 1, 1, 7))),
+    *((bias, (2, 5, 7)) for bias in ((2, 5, 7), (1, 5, 7), (5, 7))), ((5, 7), (5, 7)),
+])  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_a_bias_that_fits_is_handed_back(bias, scores, dtype):
     given = torch.ones(bias, dtype=dtype)

@@ -94,7 +94,7 @@ def test_a_window_hides_what_is_far(window, is_causal, need_weights):
     torch.testing.assert_close(found, layer_of()(*inputs(), mask, **asked))
 
 
-# Samples of different lengths share a cache: what depends on distance must count tokens, not slots.
+# If samples of different lengths share a cache, distances must be counted in tokens, not slots.
 
 
 def test_positions_of_a_cache_count_tokens():

@@ -61,10 +61,9 @@ def test_split_gives_each_head_its_own_columns():
 
 
 @BOTH_PATHS
-@pytest.mark.parametrize(
-    ("batch", "q_len", "k_len"),
-    [(0, 5, 7), (2, 0, 7), (2, 5, 0), (0, 0, 0), (2, 1, 1), (2, 5, 1), (2, 1, 7), (2, 7, 5), (1, 17, 19)],
-)  # fmt: skip
+@pytest.mark.parametrize(("batch", "q_len", "k_len"), [
+    (0, 5, 7), (2, 0, 7), (2, 5, 0), (0, 0, 0), (2, 1, 1), (2, 5, 1), (2, 1, 7), (2, 7, 5), (1, 17, 19),
+])  # fmt: skip
 @pytest.mark.parametrize("kind", ["plain", "shared keys", "rotary", "cosine"])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_a_layer_of_any_lengths(is_causal, kind, batch, q_len, k_len, need_weights):

@@ -76,7 +76,7 @@ def test_several_things_stand_one_after_another():
 def test_a_browser_is_compared_with_torch(capsys):
     dial = RotationDial()
     compare_with_browser(dial)
-    assert capsys.readouterr().out == ""  # a page built without a browser says nothing about one
+    assert capsys.readouterr().out == ""  # a page built without a browser does not mention one
     settings = {name: getattr(dial, name) for name in dial._settings}
     numbers = {name: tensor.tolist() for name, tensor in dial.numbers().items()}
     numbers["rotary_score"] += 0.25

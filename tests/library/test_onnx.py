@@ -26,8 +26,8 @@ from mha_lib.rotary import apply_rotary
 from mha_lib.scores import scaled_dot_product_score, softcap_scores
 
 # onnx compares with a relative 1e-3, and 2^-6 in bfloat16. In float32 two correct ways
-# to sum differ by much less. Its half-precision answers are rounded after each step,
-# softmax included, ours less often: up to two units in the last place lie between them.
+# to sum differ by much less. Its half-precision results are rounded after each step,
+# including the softmax, ours less often, so they differ by up to two units in the last place.
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2**-9, torch.bfloat16: 2**-6}
 
 
@@ -41,7 +41,7 @@ class Case:
 
 
 def as_tensor(array):
-    if array.dtype.name == "bfloat16":  # not one of numpy's own
+    if array.dtype.name == "bfloat16":  # a dtype that numpy lacks
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(array.copy())
 
@@ -218,7 +218,7 @@ def test_rotary_embedding(name):
         cos, sin = (table[case.inputs["position_ids"]] for table in (cos, sin))
     turned = apply_rotary(x, torch.atan2(sin, cos), interleaved=interleaved)
 
-    # These cosines and sines are random numbers of no angle: besides turning, they stretch
+    # These cosines and sines are random numbers that belong to no angle: they turn and also stretch
     # each pair.
     stretch = torch.hypot(cos, sin)
     stretch = stretch.repeat_interleave(2, dim=-1) if interleaved else torch.cat((stretch, stretch), dim=-1)
@@ -229,7 +229,7 @@ def test_rotary_embedding(name):
     torch.testing.assert_close(turned, case.outputs["Y"], rtol=1e-5, atol=1e-6)
 
 
-# What the tests above look at; names are those of the operators' specifications.
+# What the tests above cover, under the names in the operators' specifications.
 USED = {
     "Attention": (
         "Q K V attn_mask past_key past_value nonpad_kv_seqlen "
@@ -245,8 +245,8 @@ LEFT_OUT = {"softmax_precision": "ours is float32 at least; the difference is be
     ("operator", "cases", "at_least"), [("Attention", ATTENTION, 93), ("RotaryEmbedding", ROTARY, 8)]
 )
 def test_every_case_is_used(operator, cases, at_least):
-    # As many as onnx 1.23 has. More are tested as they come, unless they bring something
-    # that no test looks at.
+    # The number in onnx 1.23. New ones are tested automatically, unless they contain something
+    # that no test covers.
     assert len(cases) >= at_least
     named = set()
     for case in cases.values():

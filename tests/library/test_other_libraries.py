@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.newer_torch, pytest.mark.no_shape_checks, pytest.mark.
 SIZES = {"embed_dim": 32, "num_heads": 4, "hidden_dim": 64, "num_layers": 2}
 TOKENS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
 X, MEMORY = (random(2, n, 32, seed=n, dtype=torch.float32) for n in (5, 7))
-# A model, and what calls it.
+# A model, and a function that calls it.
 MODELS = {
     "encoder": (lambda: TransformerEncoder(2, 32, 4, 64), lambda model: model(X)),
     "decoder": (lambda: TransformerDecoder(2, 32, 4, 64), lambda model: model(X, MEMORY)),

@@ -10,7 +10,7 @@ from mha_course import built, exercises
 from mha_course.exercises import own
 
 PIECES = {name: page.stem for page in sorted(CHAPTERS.glob("*.ipynb")) for name in pieces_of(page.stem)}
-# Right answers in other styles than that of the solution.
+# Correct answers in styles other than the solution's.
 OTHERS = {
     "my_pooling": """
 def my_pooling(query, key, value):

@@ -47,7 +47,7 @@ def test_widgets_and_figures_share_their_colours():
 
 
 def draw(figure):
-    figure.canvas.draw()  # layout happens here, and its warnings
+    figure.canvas.draw()  # this computes the layout and raises its warnings
 
 
 def maps_of(figure):

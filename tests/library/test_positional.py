@@ -98,7 +98,7 @@ def test_dropout_of_the_sum_in_training_only(encoding):
 
 HEAD_DIM = 14
 PAIRINGS = [True, False]
-# A position for each token; then one for each token of each sample, far apart and out of order.
+# One position per token; then one per token and sample, far apart and out of order.
 SAME_PLACES = [0, 1, 2, 3, 4]
 OWN_PLACES = [[11, 12, 13, 14, 15], [2003, 0, 307, 1, 4099]]
 
@@ -151,7 +151,7 @@ def test_half_precision_distinguishes_far_positions(dtype, interleaved):
     np.testing.assert_allclose(oracles.doubles(turned), expected, atol=step)
     # Rounded once, at the end.
     assert torch.equal(turned, rotary(x.float(), torch.tensor(places)).to(dtype))
-    # What half-precision angles would give instead.
+    # The result of half-precision angles.
     angles = rotary_angles(torch.tensor(places), 6).to(dtype).float()
     wrong = apply_rotary(x, angles, interleaved=interleaved)
     assert np.abs(oracles.doubles(wrong) - expected).max() > 0.3
@@ -176,7 +176,7 @@ def test_a_shift_of_all_positions_changes_no_score(rotary_dim, interleaved):
     shift = torch.tensor([[101], [503]])
     there = dot_product_score(rotary(query, q_places + shift), rotary(key, k_places + shift))
     torch.testing.assert_close(there, here, atol=2e-3, rtol=0)
-    # Shifted by different amounts, they are other pairs of positions.
+    # If the shifts differ, the distances change.
     apart = dot_product_score(rotary(query, q_places + 1), rotary(key, k_places))
     assert (apart - here).abs().amax((1, 2, 3)).min() > 0.5
 
@@ -225,7 +225,7 @@ def test_published_slopes():
     """Press et al. (2022): for 8 heads 1/2, 1/4, ... 1/256; for 16 heads also the geometric means between."""
     assert alibi_slopes(8).tolist() == [1 / 2**n for n in range(1, 9)]
     np.testing.assert_allclose(alibi_slopes(16), [2 ** (-n / 2) for n in range(1, 17)], rtol=1e-6)
-    # For 12 heads the paper's code takes the 8 slopes of 8 heads, then every other one of 16 heads.
+    # For 12 heads the paper's code takes the 8 slopes of 8 heads, then every second slope of 16 heads.
     assert alibi_slopes(12)[:8].tolist() == alibi_slopes(8).tolist()
     np.testing.assert_allclose(alibi_slopes(12)[8:], [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5], rtol=1e-6)
 
@@ -343,11 +343,9 @@ def test_the_tables_start_as_xavier_says():
         assert table.std().item() == pytest.approx(limit / math.sqrt(3), rel=0.03)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [lambda: T5RelativeBias(HEADS, num_buckets=6, max_distance=5), lambda: ShawScore(HEAD_DIM, 3)],
-    ids=["T5", "Shaw"],
-)
+@pytest.mark.parametrize("make", [
+    lambda: T5RelativeBias(HEADS, num_buckets=6, max_distance=5), lambda: ShawScore(HEAD_DIM, 3),
+], ids=["T5", "Shaw"])  # fmt: skip
 def test_the_table_is_what_a_checkpoint_holds(make):
     torch.manual_seed(0)
     old, new = make(), make()

@@ -43,7 +43,7 @@ def test_attention_in_every_dtype_equals_the_loop(shapes, asked, dtype, need_wei
 @pytest.mark.parametrize(("dtype", "bias_dtype"), [
     pair
     for pair in itertools.product((torch.float64, torch.float32, *HALVES), repeat=2)
-    if set(pair) != set(HALVES)  # these two meet in no model
+    if set(pair) != set(HALVES)  # no model mixes these two
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("hide", [{}, {"is_causal": True}], ids=["", "causal"])
 def test_a_bias_of_any_dtype(hide, dtype, bias_dtype, need_weights):

@@ -23,7 +23,7 @@ from mha_lib.rotary import RotaryPositionalEncoding
 from mha_lib.scores import cosine_score
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-# Two orders of summation differ by some units in the last place of numbers of size one.
+# Two orders of summation differ by a few units in the last place of numbers near 1.
 ERRORS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}  # fmt: skip
 
 
@@ -73,7 +73,7 @@ class Call:
                 parts["attn_mask"] = parts["attn_mask"] & window
         mask = parts.get("attn_mask")
         if mask is not None and mask.ndim == 2 and len(mask) == self.shape[0] == q_len:
-            parts["attn_mask"] = mask[None]  # which could also be the keys of each sample
+            parts["attn_mask"] = mask[None]  # which could also mean the keys of each sample
         parts |= {"attn_bias": self.bias, "scale": self.scale}
         return parts | {"need_weights": self.need_weights}
 
@@ -106,10 +106,10 @@ def calls(draw, need_weights=None, causal=None, plain=False):
     batch, group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     kv_heads = draw(st.integers(1, 2))
     heads = kv_heads * group
-    # Torch's CPU kernel works on 16 keys at once, and on all that is left over at the end.
+    # Torch's CPU kernel processes 16 keys at once, and the remaining ones at the end.
     q_len, k_len = draw(st.integers(1, 5)), draw(st.integers(1, 7) | st.integers(15, 19))  # fmt: skip
     width = draw(st.integers(1, 5))
-    # Where values are as wide as keys torch's fused kernel runs, elsewhere its plain formula.
+    # If values are as wide as keys, torch's fused kernel runs; otherwise, its plain formula.
     value_width = width if draw(st.booleans()) else draw(st.integers(1, 5))
     dtype, seed = draw(st.sampled_from(DTYPES)), draw(seeds)
     if causal is None:
@@ -206,7 +206,7 @@ def test_nan_in_what_is_visible_is_never_hidden(call, where, seed):
         else:
             expected[b, head, visible[b, head, :, n], c] = True
     assert output[expected].isnan().all()
-    # Elsewhere it cannot go: to no other sample, no head that does not share it.
+    # It cannot reach any other sample, or a head that does not share it.
     for head in touched:
         expected[b, head] = True
     assert output[~expected].isfinite().all()
@@ -217,7 +217,7 @@ def test_nan_in_what_is_visible_is_never_hidden(call, where, seed):
 @property_of(call=calls(causal=True), seed=seeds)
 def test_the_future_cannot_change_the_past(call, seed):
     q_len, k_len = call.shape[2:]
-    first = seed % (k_len + 1)  # the first key of another future
+    first = seed % (k_len + 1)  # from this key on, the future differs
     key, value = call.key.clone(), call.value.clone()
     key[:, :, first:] = random(*key[:, :, first:].shape, seed=seed, dtype=key.dtype)
     value[:, :, first:] = 7
@@ -255,7 +255,7 @@ def test_both_paths_are_one_function(call):
         gradients.append(torch.autograd.grad(output, given, upstream))
     close(*outputs, call.error)
     for own, other in zip(*gradients, strict=True):
-        # A gradient sums over all that share a key.
+        # A gradient sums over all heads that share a key.
         close(own, other, 5 * call.error * max(1.0, own.abs().max().item()))
 
 

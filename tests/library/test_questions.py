@@ -119,7 +119,7 @@ def test_map_is_a_table(page):
     assert entry.choices == {"no scale": "It keeps the shape."}
 
 
-# What is wrong: the text that is spoiled, how, the line of the message, words of the message.
+# Fault -> the text that is changed, its replacement, the line in the message, words of the message.
 WRONG = {
     "no key": ("- [x] 16", "- [ ] 16", 3, "one choice marked [x] among two or more, got 0 of 2"),
     "two keys": ("- [ ] 64", "- [x] 64", 3, "got 2 of 2"),

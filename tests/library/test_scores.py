@@ -63,7 +63,7 @@ def test_scores_keep_their_dtype(name, dtype):
     scores = RULES[name][0](query, key)
     assert scores.dtype == dtype
     exact = oracles.score_matrix(RULES[name][1], query, key)
-    # Every rule sums at most WIDTH terms, so its error is some units in the last place of the largest score.
+    # Every rule sums at most WIDTH terms, so its error is a few units in the last place of the largest score.
     tolerance = 4 * torch.finfo(dtype).eps * np.abs(exact).max() * math.sqrt(WIDTH)
     np.testing.assert_allclose(scores.double(), exact, rtol=0, atol=tolerance)
 

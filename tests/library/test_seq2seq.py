@@ -31,7 +31,7 @@ def make(target_vocab=TARGET_VOCAB, seed=0, **options):
     draw = generator(seed)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.7, generator=draw)
-    # Answers depend on the tokens so far, and are not one token again and again.
+    # Answers depend on the tokens so far, and do not repeat a single token.
     nn.init.normal_(model.target_embedding.weight, std=5.0, generator=draw)
     return model
 
@@ -60,7 +60,7 @@ def torchs(model, source, target, lens):
 def test_it_equals_torchs_stacks(norm_first):
     model = make(norm_first=norm_first)
     logits = model(SOURCE, TARGET, source_lens=LENS)
-    # The sinusoids of the library are kept in float32.
+    # The library stores its sinusoids in float32.
     torch.testing.assert_close(logits, torchs(model, SOURCE, TARGET, LENS), rtol=1e-5, atol=1e-5)
     assert logits.shape == (BATCH, TARGET_LEN, TARGET_VOCAB)
 

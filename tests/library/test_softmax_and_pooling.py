@@ -32,7 +32,7 @@ def test_softmax_in_every_dtype(dtype):
     weights = masked_softmax(scores, mask)
     assert weights.dtype == dtype
     exact = oracles.softmax_rows(oracles.doubles(scores), mask.numpy())
-    # Half precision is rounded once, at the end: half a unit in the last place, of the smallest numbers too.
+    # Half precision is rounded once, at the end: at most half a unit in the last place, even of tiny numbers.
     info = torch.finfo(dtype)
     error = {torch.float64: 1e-15, torch.float32: 1e-6}.get(dtype, 0.51 * info.eps)
     least = info.smallest_normal * info.eps

@@ -16,7 +16,7 @@ from mha_lib.scores import scaled_dot_product_score
 ROOT = Path(__file__).resolve().parents[2]
 BATCH, HEADS, Q_LEN, K_LEN, DIM = 2, 3, 5, 7, 11
 
-# Files about what may differ in _fast.py: memory, second derivatives, a NaN that only some queries see.
+# Tests of what may differ in _fast.py: memory, second derivatives, a NaN that only some queries see.
 ABOUT_SPEED = {"test_fast_path.py", "test_the_two_paths.py"}
 
 

@@ -107,7 +107,7 @@ def test_the_length_of_the_warm_up_can_be_chosen(warmup, pct_start):
     losses, rates, _ = plain_loop(plain, 23, pct_start=pct_start)
     torch.testing.assert_close(history.losses[0], losses, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(model.state_dict(), plain.state_dict(), rtol=1e-3, atol=1e-4)
-    # The rates of torch's schedule are what the argument promises.
+    # Torch's schedule has the rates that the argument promises.
     if warmup == 0:
         assert rates[0] == pytest.approx(0.01, rel=0.01)
         assert rates == sorted(rates, reverse=True)
@@ -128,7 +128,7 @@ def test_gradients_are_clipped_for_each_model_alone():
     models = seeded(Reader, 3)
     models[1].scale *= 100
     alone = copy.deepcopy(models)
-    # Between the norms of the others and that of the long one; a limit above all of them changes nothing.
+    # Between the norm of the long one and those of the others; a limit above all norms changes nothing.
     limit = 6.0
     history = fit(models, make_batch, steps=11, records=11, seed=3, clip=limit)
     for i, model in enumerate(alone):
@@ -234,7 +234,7 @@ def seen_in_a_terminal(progress, **settings):
     done = subprocess.run(command, stdout=terminal, stderr=terminal, env=os.environ | settings, check=True)
     os.close(terminal)
     text = b""
-    with contextlib.suppress(OSError):  # the end of a terminal's text is an error
+    with contextlib.suppress(OSError):  # reading past a terminal's last byte raises
         while part := os.read(controller, 4096):
             text += part
     os.close(controller)
@@ -247,7 +247,7 @@ def test_progress_is_a_bar_that_disappears():
     assert "40/40" in text
     assert re.search(r"loss=\d+\.\d{3}\b", text)
     assert "\n" not in text
-    # The last thing written is a line of blanks, over which the next output is written.
+    # The last thing written is a line of blanks, which the next output overwrites.
     assert text.endswith("\r")
     assert set(text.split("\r")[-2]) <= {" "}
 

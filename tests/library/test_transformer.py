@@ -32,7 +32,7 @@ from mha_lib.transformer import DecoderBlock, DecoderBlockCache, TransformerDeco
 LAYERS = 2
 HEAD_DIM, BATCH, HEADS, Q_LEN, K_LEN, HIDDEN_DIM = 2, 3, 5, 7, 11, 17
 EMBED_DIM = HEADS * HEAD_DIM
-EPS = 1e-3  # large enough that the wrong one is seen
+EPS = 1e-3  # large enough to reveal the wrong one
 SIZES = EMBED_DIM, HEADS, HIDDEN_DIM
 
 NORMS = pytest.mark.parametrize("norm_first", [True, False], ids=["pre", "post"])
@@ -163,7 +163,7 @@ def test_dropout_is_applied_where_torch_applies_it(kind, norm_first):
 
     There is one sample: torch's layer transposes the batch axis, and draws for several in another order.
     """
-    # Not relu: before or after it, dropout is the same.
+    # Not relu, for which dropout before and after are the same.
     options = {"norm_first": norm_first, "dropout": 0.3, "activation": "gelu"}
     ours, inputs = make(kind, **options)
     inputs = [x[:1] for x in inputs]

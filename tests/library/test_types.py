@@ -16,7 +16,7 @@ import mha_course.widgets
 import mha_lib
 from mha_lib import _judging, attention_pooling, sinusoidal_encoding
 
-# Pictures take the numbers of their pages, which draw them.
+# Pictures are tested by their pages, which draw them.
 ALL_MODULES = {
     name: importlib.import_module(name)
     for name in (*LIBRARY, *modules_of(mha_course))
@@ -44,7 +44,7 @@ PUBLIC = {
     for name, thing in public(loaded).items()
     if exported(module, name)
 } | {"mha_course.widgets.Explorer": mha_course.widgets.Explorer}
-# The engine that judges answers is the library's, which hides it; the course says what is public of it.
+# The engine that judges answers is private in the library; the course decides what is public.
 PUBLIC |= {
     f"mha_course.exercises.{name}": getattr(mha_course.exercises, name)
     for name in public(_judging)
@@ -68,7 +68,7 @@ def bare_tensors(thing):
     if inspect.isclass(thing):
         texts |= getattr(thing.__init__, "__annotations__", {})
     texts = {name: SHAPED.sub("", str(text)) for name, text in texts.items()}
-    # What a caller's function takes and returns is not ours to check.
+    # The arguments and results of a caller's function are not checked.
     bare = lambda text: re.search(r"\bTensor\b", re.sub(r"Callable\[.*\]", "", text))  # noqa: E731
     return {name: text for name, text in texts.items() if bare(text)}
 
@@ -105,7 +105,7 @@ def test_errors_of_the_library_come_first_where_they_are_expected():
     with pytest.raises(TypeError, match="scores must have") as caught:
         attention_pooling(torch.ones(5, 7).int(), torch.ones(7, 3))
     assert not isinstance(caught.value, jaxtyping.TypeCheckError)
-    with pytest.raises(jaxtyping.TypeCheckError):  # and are checked again behind it
+    with pytest.raises(jaxtyping.TypeCheckError):  # the shapes are checked again outside it
         attention_pooling(torch.ones(5, 7).int(), torch.ones(7, 3))
 
 

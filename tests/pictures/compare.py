@@ -55,7 +55,7 @@ def differences(new, stored):
     new, stored = (on_canvas(image, size) for image in (new, stored))
     mask = differing(new, stored)
     blurred = [ndimage.gaussian_filter(np.asarray(image, float), (1, 1, 0)) for image in (new, stored)]
-    # Neighbours grow together before they are counted.
+    # Neighbouring pixels are joined before they are counted.
     areas, _ = ndimage.label(ndimage.binary_dilation(mask, iterations=NEAR), np.ones((3, 3)))
     found = []
     for number, (rows, columns) in enumerate(ndimage.find_objects(areas), start=1):

@@ -37,7 +37,7 @@ PATIENCE = 60_000  # milliseconds: a safety net
 def widget(name):
     """The mark-up of a sample widget: its state, and the place where it is shown."""
     sample = SAMPLES[name]()
-    # The state of this widget alone: those of others may still be alive.
+    # The state of this widget only, because others may still be alive.
     data = embed_data(views=[sample], state=dependency_state([sample], drop_defaults=False))
     script = lambda kind, content: (  # noqa: E731
         f'<script type="application/vnd.jupyter.widget-{kind}+json">'
@@ -125,7 +125,7 @@ class Studio:
         """One view, as wide as the book's column with its margin. What `rests` does not change by itself."""
         self.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
         self.page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
-        # The panels of a diagram in steps are shown one at a time: all are taken, one below the other.
+        # A diagram in steps shows one panel at a time, so all panels are drawn below one another.
         shots = []
         for step in self.page.locator(".text_html input[type=radio]").all():
             step.evaluate("node => node.click()")
@@ -148,7 +148,7 @@ READY = """() => {
     && hosts.every((host) => host.dataset.widget === "ready");
 }"""
 
-# As wide as the column of the book with its margin, as high as what is in it.
+# As wide as the book's column with its margin, and as high as its contents.
 COLUMN = """() => {
   const MARGIN = 8;
   const { left, right, top } = document.querySelector("article").getBoundingClientRect();
@@ -175,8 +175,8 @@ def empty_page(book):
     article = page.select_one("article.bd-article")
     article.clear()
     article.append("CONTENT")
-    # Letters stand on whole pixels. No line of text in a diagram shall lie half-way between two: there the
-    # last bit of a sum would decide, and processors differ in it.
+    # Letters are placed on whole pixels. No line of text in a diagram may lie halfway between two, because
+    # the last bit of a sum would decide, and it differs between processors.
     style = page.new_tag("style")
     style.string = ".text_html svg { translate: 0 0.0037px }"
     page.head.append(style)

@@ -27,7 +27,7 @@ def main():
         for name in names:
             sheet, path = studio.sheet(name), gallery.stored_path(name)
             state = "new" if not path.is_file() else "changed" if gallery.faults_of(sheet, name) else ""
-            if state:  # what looks the same is not written again: the repository keeps every version
+            if state:  # an unchanged picture is not written again, because git keeps every version
                 gallery.save(sheet, path)
                 print(f"{name}: {state}")
     for path in gallery.left_over():

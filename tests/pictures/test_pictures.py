@@ -79,7 +79,7 @@ EXCHANGED = """() => {
   other.setAttribute("stroke", color);
 }"""
 ON_PHONES = "@media (max-width: 400px)"
-# What is wrong: subject, what spoils the page, the views in which it is seen.
+# Fault -> subject, a change that spoils the page, the views in which it is visible.
 PLANTED = {
     "a rule of a widget's style sheet is gone": (POOLING, without_rule(".mha-pooling-explorer .mha-legend"),
         EVERYWHERE),

@@ -103,7 +103,7 @@ class Plane:
 
     @staticmethod
     def _axis(ticks):
-        if not ticks:  # a plane may share the axis of another
+        if not ticks:  # planes may share an axis
             return None
         (low, start), (high, end) = ticks[0], ticks[-1]
         return lambda percent: low + (percent - start) / (end - start) * (high - low)

@@ -175,7 +175,7 @@ def test_settings_that_depend_on_each_other(models):
     lab.gates = [0, 1]
     lab.num_heads = 8
     assert lab.gates == [1.0] * 8
-    with lab.hold_trait_notifications():  # as a browser sends both
+    with lab.hold_trait_notifications():  # in the form in which a browser sends both
         lab.num_heads, lab.gates = 4, [1, 0, 0, 1]
     assert (lab.num_heads, lab.gates) == (4, [1.0, 0.0, 0.0, 1.0])
 
@@ -185,7 +185,7 @@ def test_repr(models):
     assert repr(lab) == "AblationLab(num_heads=4, off=[1, 3], samples=20)"
 
 
-SHOWN = ("accuracy", "subsets", "answers")  # all but the maps, which are pixels
+SHOWN = ("accuracy", "subsets", "answers")  # all except the maps, which are pixels
 
 
 def switches(host):
@@ -270,7 +270,7 @@ def test_the_challenge_is_met_by_the_right_pair_alone(show, pointers):
         assert (verdict.evaluate("node => getComputedStyle(node).color") != quiet) is is_met
         host.get_by_role("button", name="All heads on").click()
         expect(verdict).to_contain_text("All heads are on.")
-    # Eight heads: any number of heads from two on may go.
+    # Eight heads: two heads or more may be switched off.
     slider = host.locator("input[type=range]").first
     slider.press("End")
     expect(task).to_contain_text("two of the 8 heads")
@@ -280,7 +280,7 @@ def test_the_challenge_is_met_by_the_right_pair_alone(show, pointers):
     told = f"Met! Without heads 1, 2 and 4, both answers are right in {100 * share:.1f} %"
     expect(verdict).to_contain_text(told)
     expect(verdict).to_contain_text("How many more can go?")
-    # One head and two heads have none to spare, each for its own reason.
+    # Neither one head nor two can spare any, each for its own reason.
     slider.press("Home")
     expect(verdict).to_contain_text("Not with this model: even with every head on")
     expect(verdict).to_contain_text(f"only {100 * right_without(models[0], (), tokens, targets):.1f} %")
@@ -352,9 +352,9 @@ def test_table_sets_the_switches(show, models):
     host = show(lab)
     page = host.page
     cells = host.locator("[data-number=subsets]")
-    expect(cells.first).to_be_hidden()  # it would give the answer to the challenge away
+    expect(cells.first).to_be_hidden()  # it would reveal the answer to the challenge
     host.get_by_text("The accuracy without each of the 16 subsets of heads").click()
-    # Row 9 is 1, 3: by a click of the pointer, and the first row by keyboard.
+    # Row 9 is 1, 3: select it with a click, and the first row with the keyboard.
     cells.nth(9 * 3).click()
     lab.gates = [1, 0, 1, 0]
     assert_shows_numbers(host, lab, SHOWN)

@@ -14,7 +14,7 @@ from mha_course.widgets import AlibiExplorer
 SLOPES = {
     1: [1 / 256],
     4: [1 / 4, 1 / 16, 1 / 64, 1 / 256],
-    # Those of 4 heads, then every other one of 8.
+    # The slopes of 4 heads, then every second one of 8.
     6: [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8],
     8: [1 / 2**head for head in range(1, 9)],
 }
@@ -98,7 +98,7 @@ def assert_picture(host, explorer):
     which = 0 if explorer.shown == "bias" else 1
     low, high = (-4, 14) if explorer.shown == "bias" else (0, 1.2)
     near = lambda x, y: (pytest.approx(math.log2(x), abs=0.06), pytest.approx(y, abs=0.01 * (high - low)))  # noqa: E731
-    # The axis is logarithmic: equal steps are powers of two.
+    # The axis is logarithmic, so powers of two are equally far apart.
     picture = Plane(host.locator(".mha-plane"))
     picture.x = lambda percent: 9 * percent / 100
     ticks = [(int(text), picture.x(across)) for text, across, _ in picture.seen["x"]]
@@ -146,7 +146,7 @@ def test_the_reader_takes_the_needle_out_of_reach_by_keyboard(show):
         press(key)
         explorer.needle = place
         expect(knob).to_have_attribute("aria-valuenow", str(place))
-        if place == 32:  # the reach of head 0, whose slope is 1/4: there it is not lost yet
+        if place == 32:  # the reach of head 0, whose slope is 1/4: there the needle is still found
             expect(verdict).to_have_text("32 tokens back: all 4 heads find the needle.")
     expect(verdict).to_have_text("33 tokens back: head 0 has lost the needle, and 3 of 4 find it.")
     expect(status).to_have_text("33 tokens back: head 0 has lost the needle, and 3 of 4 find it.")
@@ -235,14 +235,14 @@ def test_the_needle_is_dragged(show, by):
         page.mouse.down()
     else:
         touch("touchStart", *start)
-    # Up and down do not matter.
+    # Vertical movement does not matter.
     for distance, down in ((7, 40), (50, -40), (200, 0), (100, 0)):
         go(distance, down)
         near = range(round(0.97 * distance), round(1.03 * distance) + 1)
         expect(knob).to_have_attribute("aria-valuenow", re.compile(f"^({'|'.join(map(str, near))})$"))
     explorer.needle = int(knob.get_attribute("aria-valuenow"))
     assert_picture(host, explorer)
-    # A text of 433 tokens ends before the plane does.
+    # A text of 433 tokens ends before the plane's axis does.
     go(512)
     expect(knob).to_have_attribute("aria-valuenow", "432")
     go(1.01)

@@ -20,7 +20,7 @@ from mha_lib import MultiHeadAttention
 
 BY_HAND = ["sailors were happy", "happy", "happy sailors sailors were happy sailors were"]
 BLANK = "the old baker's sailors near the teacher ___ happy in the station"
-# Twelve words, which are all that fit, the longest among them.
+# Twelve words, the most that fit, including the longest.
 LONG = "in the library the teachers' sailors near the doctors ___ happy today"
 TRAINED = [BLANK, "sailor", LONG]
 
@@ -128,7 +128,7 @@ def test_settings_that_depend_on_each_other():
     stepper.head = 3
     stepper.vectors = "by hand"
     assert (stepper.sentence, stepper.head, stepper.query) == ("sailors were happy", 0, 0)
-    with stepper.hold_trait_notifications():  # as a browser sends them
+    with stepper.hold_trait_notifications():  # in the form in which a browser sends them
         stepper.vectors, stepper.sentence, stepper.head, stepper.query = "trained", "the baker", 2, 1
     assert (stepper.sentence, stepper.head, stepper.query) == ("the baker", 2, 1)
     with pytest.raises(Exception, match="read-only"):
@@ -217,7 +217,7 @@ def assert_arithmetic_holds(host, stepper):
         visible = row + 1 if stepper.is_causal else len(stepper.words)
         if stepper.step == 4:
             scaled = found["scaled"][row, :visible]
-            # Trained scores are large; the page takes the largest off, which changes no weight.
+            # Trained scores are large; the page subtracts the largest, which changes no weight.
             expected.append((scaled - is_trained * scaled.max()).exp().sum().item())
             hidden = [sides for _, sides in lines[:-1] if len(sides) == 1]
             assert len(hidden) == len(stepper.words) - visible
@@ -256,8 +256,8 @@ def assert_arithmetic_holds(host, stepper):
             assert evaluate(side.strip()) == pytest.approx(number, rel=1e-3, abs=rounded)
 
 
-# The share of the scale at each cell of the strips that are seen, from −1 (blue) to 1 (red), and their number
-# of cells: the colours are turned back by the stops of the map.
+# Where each cell of the visible strips lies on the scale, from −1 (blue) to 1 (red), and their number
+# of cells; the colours are converted back by the stops of the map.
 STRIPS = """node => [...node.querySelectorAll(".mha-strip")].filter(strip => strip.checkVisibility() &&
     !strip.closest(".mha-strip-legend")).map(strip => {
   const cell = /rgb\\((\\d+), (\\d+), (\\d+)\\) ([\\d.]+)%/g;
@@ -316,7 +316,7 @@ def test_trained_vectors_are_seen_in_colour(opened):
     strips = seen_strips(host)
     assert_strips(strips[:13], [*found["weighted"], found["output"][7]])
     assert_strips(strips[13:], found["output"])
-    # The number under the pointer is read out.
+    # A screen reader reads out the number under the pointer.
     step(1)
     strip = host.locator(".mha-strips .mha-strip:visible").nth(4 * 2 + 3)  # the value of the third word
     width = strip.bounding_box()["width"]
@@ -491,7 +491,7 @@ def test_refused_sentences(opened):
         expect(field).to_have_attribute("aria-invalid", "true")
         expect(host.get_by_role("status")).to_contain_text(message)
         assert_shows_numbers(host, stepper)
-        # Another control does not take away what is being typed.
+        # Using a different control does not delete what is being typed.
         host.get_by_role("checkbox").evaluate("box => box.click()")
         expect(field).to_have_value(sentence)
         host.get_by_role("checkbox").evaluate("box => box.click()")

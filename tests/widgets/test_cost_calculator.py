@@ -93,7 +93,7 @@ def test_curves_grow_linearly_and_quadratically():
     steps = torch.arange(17, dtype=torch.float64)
     assert torch.equal(projections, projections[1] * steps)
     assert torch.equal(attention, attention[1] * steps**2)
-    for index in (1, 5, 16):  # twice the crossing, 2 * 64, in sixteen steps
+    for index in (1, 5, 16):  # twice the crossover, 2 * 64, in sixteen steps
         one = small(length=8 * index).numbers()
         assert projections[index] == one["projection_flops"]
         assert attention[index] == one["attention_flops"]
@@ -153,7 +153,7 @@ WHOLE = {
 def test_published_models_have_as_many_parameters_as_in_the_library(name):
     numbers = CostCalculator(**dict(zip(SIZES, PUBLISHED[name], strict=True))).numbers()
     expected = sum(parameter.numel() for parameter in WHOLE[name]().parameters())
-    # Other parameters are counted in millions.
+    # The other parameters are counted in millions.
     assert numbers["model_bytes"].item() / 2 == pytest.approx(expected, abs=1e6)
 
 
@@ -258,7 +258,7 @@ def assert_bar_shows(host, calculator):
     model, scores, user, users = memory_by_hand(calculator)
     bar = host.evaluate(READ_BAR)
     memory = calculator.memory_gb * 1e9
-    edge = memory / bar["limit"]  # what the right end of the bar stands for
+    edge = memory / bar["limit"]  # the memory at the right end of the bar
     bytes_at = lambda place: place * edge  # noqa: E731
     tolerance = memory / 2000
     assert bar["limit"] == pytest.approx(1 / 1.2, abs=1e-3)
@@ -280,7 +280,7 @@ def assert_bar_shows(host, calculator):
         part = bar["parts"][name]
         if part["width"] > 1:
             assert (part["top"], part["bottom"]) == pytest.approx((top, bottom), abs=0.02)
-    # What does not fit is marked, from the line of the memory on.
+    # The part that does not fit is marked, from the line of the memory on.
     over = bar["parts"]["over"]
     if end > memory + tolerance:
         assert users == 0
@@ -464,7 +464,7 @@ def test_published_models(open_calculator):
         found = settings_on_page(host)
         assert tuple(found[key] for key in SIZES) == sizes
         assert_shows_numbers(host, CostCalculator(**found))
-        # A longer text, or fewer heads of keys, is a question about the same model.
+        # A longer text, or fewer key heads, does not change the model.
         sliders(host)["length"].press("ArrowRight")
         sliders(host)["num_kv_heads"].press("End")
         assert menu.evaluate("node => node.selectedOptions[0].text") == label
@@ -521,7 +521,7 @@ def test_the_ring_is_where_the_curves_meet(open_calculator, num_kv_heads):
         assert [y for _, y in points] == pytest.approx([flops(x) / unit for x, _ in points], abs=close)
     text = host.locator(".mha-fold .mha-hint", has_text="the curves meet at length").inner_text()
     assert f"meet at length {meet} =" in text
-    # Weights times numbers: each token with each, for scores and for values, against four projections.
+    # Products with weights: every token with every token, for scores and for values; and four projections.
     ratio = (2 * 50 * 50 * 48) / (50 * 48 * (48 + 2 * 8 * num_kv_heads + 48))
     assert f"at length 50, scores and values cost {ratio:.2f} times what the projections cost." in text
 
@@ -533,6 +533,6 @@ def test_sizes_from_python_are_stops_too(open_calculator):
     names = ("embed_dim", "length", "batch_size", "memory_gb", "other_millions")
     assert [found[name] for name in names] == [49, 11, 2, 31, 17]
     assert_shows_numbers(host, calculator)
-    sliders(host)["embed_dim"].press("ArrowRight")  # 64, which 7 does not divide
+    sliders(host)["embed_dim"].press("ArrowRight")  # 7 does not divide 64
     assert settings_on_page(host)["num_heads"] == 4
     assert_shows_numbers(host, calculator_on_page(host))

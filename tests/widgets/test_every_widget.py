@@ -34,17 +34,17 @@ from mha_course.widgets._traits import Flag, Number, Text, Whole
 JS = Path(mha_course.widgets.__file__).parent / "js"
 NAMES = sorted(SAMPLES)
 every_widget = pytest.mark.parametrize("name", NAMES)
-# The other widgets ask the reader something: they have no settings, no numbers and no program.
+# The other widgets ask the reader questions, so they have no settings, numbers or program.
 EXPLORERS = [name for name in NAMES if issubclass(getattr(mha_course.widgets, name), Explorer)]
 every_explorer = pytest.mark.parametrize("name", EXPLORERS)
 
 
-# What the reader's browser keeps before a page opens: without it, Progress shows neither buttons nor links.
+# Answers stored before a page opens; without them, Progress shows neither buttons nor links.
 KEPT = """localStorage.setItem("mha-course/typed-answer/a", '{"attempts": [5]}');
 localStorage.setItem("mha-course/repeat/quiz/00_orientation.closing-quiz",
     '{"You add 10 to every input of a softmax. Its outputs …": {}}')"""
 
-# These are in a picture, where no number can be read; what the browser reports holds them all.
+# These numbers are in a picture, where they cannot be read, but the browser reports them all.
 DRAWN_AS_PIXELS = {
     "AblationLab": {"maps"}, "HeadExplorer": {"weights"}, "HeadTraining": {"start_maps", "first_loss"},
     "TextTraining": {"first_loss"},
@@ -355,7 +355,7 @@ def test_a_setting_that_makes_no_sense_gives_a_message_and_the_widget_recovers(b
     assert refused >= 2 * len(settings_of(widget))
 
 
-# What no range says: a widget, a trait, a value that makes no sense there, and the message in the page.
+# Rules other than ranges: a widget, a trait, an invalid value, and the message in the page.
 TRAINED = lambda: AttentionStepper(vectors="trained")  # noqa: E731
 STATES = SAMPLES | {"trained": TRAINED}
 RULES = [
@@ -454,7 +454,7 @@ DAMAGES = {
     "another type": lambda text: None,
     "not finite": lambda text: "AADAfw" + text[6:],  # a float32 that is not a number comes first
 }
-BYTES = {"int8", "targets", "tokens"}  # any of them is a number
+BYTES = {"int8", "targets", "tokens"}  # every value of the bytes is a number
 
 
 def answering_heads():
@@ -475,7 +475,7 @@ def test_the_widgets_that_store_numbers_as_text_are_known():
     assert tuple(name for name in NAMES if list(stored_numbers(SAMPLES[name]().get_state()))) == MODELS
 
 
-# In a state that shows what is stored.
+# In a state that shows the stored numbers.
 DRAWN = {name: SAMPLES[name] for name in MODELS} | {
     "AttentionStepper": lambda: AttentionStepper(vectors="trained"),
     "HeadExplorer with answers": answering_heads,
@@ -499,7 +499,7 @@ def test_damaged_numbers_are_named(show, make):
     hosts = show(*(make() for _ in cases), over="http", alter=alter)
     for host, (kind, damage, _) in zip(hosts, cases, strict=True):
         problem = host.locator(".mha-problem")
-        # Half of a matrix may be whole rows; then another part shows that some are missing.
+        # Half of a matrix may be whole rows; then a different part reveals that some are missing.
         named = "" if damage == "half" else f"{kind} must hold "
         expect(problem).to_contain_text(f"This widget cannot show its state: {named}")
         expect(problem).to_contain_text("what the page stores is damaged.")
@@ -518,13 +518,13 @@ def test_a_hundred_views_come_and_go_without_a_trace(bench, name):
         counters = client.send("Memory.getDOMCounters")
         return counters["nodes"], counters["jsEventListeners"], size
 
-    # By hand once, which loads the module.
+    # Once by hand, which loads the module.
     ByHand(bench, widget).clean_up()
     nodes_before, listeners_before, _ = count_after(5)
     nodes, listeners, size = count_after(100)
     client.detach()
-    # The browser may hold on to the last view for a while.
-    # What Progress shows is two sentences and two buttons.
+    # The browser may keep the last view for a while.
+    # Progress shows two sentences and two buttons.
     assert size > (10 if name == "Progress" else 20)
     assert nodes - nodes_before < 3 * size + 100
     assert listeners - listeners_before < 50
@@ -582,7 +582,7 @@ RENDER_AND_CLEAN_UP = """async ([state, settings, renders]) => {
 }"""
 
 
-# Two of Progress show the same answers, and disturb each other as they should.
+# Two Progress widgets show the same answers, so they are expected to affect each other.
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "Progress"])
 def test_two_on_a_page_from_disk_do_not_disturb_each_other(show, name):
     widgets = [SAMPLES[name](), SAMPLES[name]()]
@@ -655,7 +655,7 @@ def test_it_fits_a_phone_in_light_and_dark_and_moves_nothing(show, name):
 
 
 # Moves a slider through its range, in up to twelve steps, and back.
-# Returns the values at which it is not where it was, and by how many pixels.
+# Returns the values at which it has moved, and by how many pixels.
 STROLL = """async (slider) => {
   const widget = slider.closest(".mha-widget");
   const place = () => slider.getBoundingClientRect().top - widget.getBoundingClientRect().top;
@@ -708,7 +708,7 @@ def test_a_finger_drags_every_handle_and_the_page_stays(show, name):
         left, right = area["x"] + 1, area["x"] + area["width"] - 1
         top, bottom = area["y"] + 1, area["y"] + area["height"] - 1
         touch("touchStart", x, y)
-        # All over the plane; numbers that get longer on the way must not push it from under the finger.
+        # All over the plane; numbers that get longer during the drag must not push it away from the finger.
         for across in (0.5, 0, 1, 0.9, 0.1):
             for down in (0, 0.5, 1):
                 place = left + across * (right - left), top + down * (bottom - top)
@@ -760,7 +760,7 @@ def test_what_moves_is_a_slider_and_sliders_are_high_enough_for_a_finger(show, n
             box = slider.bounding_box()
             return now, read("valuetext"), (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
-        # From one end one key leads away, and the opposite key leads back.
+        # At one end, one key moves away from it, and the opposite key moves back.
         slider.press("Home")
         lowest = state()
         slider.press("End")
@@ -770,7 +770,7 @@ def test_what_moves_is_a_slider_and_sliders_are_high_enough_for_a_finger(show, n
         if math.dist(lowest[2], highest[2]) < 1:  # a dial, which closes
             assert highest[0] - lowest[0] == 360
         slider.press(back)
-        if state() == highest:  # it grows downwards, as the rows of a table do
+        if state() == highest:  # it grows downwards, like the rows of a table
             back, forth = forth, back
             slider.press(back)
         less = state()
@@ -784,7 +784,7 @@ def in_states(host):
     """The state in which a widget opens, and the one after every control was used."""
     yield "as it opens"
     use_controls(host, 0.4)
-    at_rest(lambda: host.page.wait_for_timeout(1_500) or host.inner_html())  # what plays has ended
+    at_rest(lambda: host.page.wait_for_timeout(1_500) or host.inner_html())  # animations have ended
     yield "after every control was used"
 
 
@@ -800,7 +800,7 @@ def set_theme(page, theme):
     )
 
 
-# A reader who forces dark colours on a light page and the other way round: the harder cases.
+# A reader who forces dark colours on a light page, and vice versa, which are the harder cases.
 @pytest.mark.parametrize(("theme", "forced"), [("light", "dark"), ("dark", "light")])
 @every_widget
 def test_forced_colours_leave_maps_bars_legends_and_what_is_selected(show, name, theme, forced):
@@ -813,7 +813,7 @@ def test_forced_colours_leave_maps_bars_legends_and_what_is_selected(show, name,
         set_theme(page, theme)
         page.emulate_media(forced_colors="active", color_scheme=forced)
         after, photo_after = widget_looks.looks_of(host), widget_looks.photograph(page)
-        # Text and ground are the reader's.
+        # The colours of text and background are the reader's.
         black, white = "rgb(0, 0, 0)", "rgb(255, 255, 255)"
         ground, text = (black, white) if forced == "dark" else (white, black)
         expect(host.locator(".mha-widget")).to_have_css("background-color", ground)
@@ -841,10 +841,10 @@ def test_paper_shows_the_readers_state_in_dark_ink_and_no_empty_frame(show, name
         set_theme(page, "light")
         seen = [host.evaluate(what) for what in (NUMBERS_SEEN, CHOICES_SEEN)]
         on_screen, photo_of_screen = widget_looks.looks_of(host), widget_looks.photograph(page)
-        # A dark page becomes white paper.
+        # A dark page is printed on white.
         set_theme(page, "dark")
         page.emulate_media(media="print")
-        page.evaluate("document.body.style.background = 'white'")  # the ground of a page is not printed
+        page.evaluate("document.body.style.background = 'white'")  # the background of a page is not printed
         expect(host).to_be_visible()
         expect(page.locator(".widget-still")).to_be_hidden()
         assert [host.evaluate(what) for what in (NUMBERS_SEEN, CHOICES_SEEN)] == seen, state
@@ -882,7 +882,7 @@ def test_everything_has_a_name_and_focus_comes_and_goes_by_tab(show, name):
         for node in controls
         if not node.get("name", {}).get("value", "").strip()
     ]
-    # What unfolds carries the text of its summary, and the items of a list tell what it is.
+    # A folded part has the text of its summary, and a list the text of its items.
     assert [n for n in nameless if n["nodeName"] not in ("DETAILS", "OL")] == []
 
     page.evaluate(
@@ -908,7 +908,7 @@ VISIT = """(key) => {
   node.setAttribute("data-visited", `${node.getAttribute("data-visited") ?? ""} ${key}`);
   return node.closest(".mha-widget") ? null : node.textContent;
 }"""
-# Radio buttons are one stop for the whole group, and so are the parts of what has keys of its own.
+# A group of radio buttons is a single stop, and so are the parts of anything with keys of its own.
 MISSED = """() => {
   const stops = [...document.querySelectorAll(
     ".mha-widget :is(input, select, textarea, button, summary, a[href], [tabindex='0'])"

@@ -483,7 +483,7 @@ def test_two_heads_are_compared(show):
     text = f"{abs(a - b):.4f} (head 2: {a:.4f}, head 3: {b:.4f})".replace("-", "−")
     told = f"query 'or' at 2 → number 1 of each head's output: {text}"
     expect(host.locator(".mha-readout")).to_have_text(told)
-    # Another number of heads: the sharpest two are shown.
+    # With a different number of heads, the sharpest two are shown.
     host.get_by_role("slider", name="num_heads").focus()
     page.keyboard.press("ArrowLeft")
     explorer.num_heads = 3

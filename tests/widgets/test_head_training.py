@@ -79,11 +79,10 @@ def loss_in_browser(page, parameters, tokens, targets, sizes):
 
 
 @pytest.mark.parametrize("read_out", ["linear", "MLP"])
-@pytest.mark.parametrize(
-    ("num_heads", "head_dim", "length", "vocab", "hidden", "batch"),
-    [(1, 7, 5, 3, 11, 2), (2, 3, 7, 5, 13, 11), (3, 5, 2, 11, 17, 7), (5, 2, 13, 7, 3, 1),
-     (1, 32, 12, 8, 64, 32)],
-)  # fmt: skip
+@pytest.mark.parametrize(("num_heads", "head_dim", "length", "vocab", "hidden", "batch"), [
+    (1, 7, 5, 3, 11, 2), (2, 3, 7, 5, 13, 11), (3, 5, 2, 11, 17, 7), (5, 2, 13, 7, 3, 1),
+    (1, 32, 12, 8, 64, 32),
+])  # fmt: skip
 def test_gradient_is_that_of_autograd(math_page, read_out, num_heads, head_dim, length, vocab, hidden, batch):
     sizes = {"numHeads": num_heads, "embedDim": num_heads * head_dim, "length": length,
              "vocabSize": vocab, "hiddenDim": hidden, "readOut": read_out}  # fmt: skip
@@ -164,7 +163,7 @@ def test_training_curve_is_that_of_the_experiment(math_page, experiment, num_hea
     assert losses[-1] < losses[0] - 0.3, "it learns"
     assert [record["step"] for record in found] == list(range(51))
     assert found[0]["loss"] is None or math.isnan(found[0]["loss"])
-    # What the page shows of the trained model, against torch's model after the same steps.
+    # The page's trained model, compared with torch's model after the same steps.
     both_right, roles, maps = head_training.measure(model.double())
     last = found[-1]
     assert last["bothRight"] == both_right.item()
@@ -258,10 +257,10 @@ def test_start_leaves_torchs_random_numbers_alone():
     assert torch.equal(torch.rand(3), expected)
 
 
-# What becomes of the seeds
+# The results of the seeds
 
 
-# Where the ten seeds end: how many have all places right, and how many are at 13/48.
+# How the ten seeds end: how many have all positions right, and how many are at 13/48.
 ENDS = {
     (1, "linear", 0.03): (0, 10), (2, "linear", 0.03): (9, 1), (2, "linear", 0.01): (10, 0),
     (1, "MLP", 0.03): (10, 0),
@@ -284,7 +283,7 @@ def test_as_many_seeds_reach_the_end_as_the_page_says(math_page, num_heads, read
     assert (right, stalled) == ENDS[num_heads, read_out, lr], shares
     if (num_heads, read_out, lr) != (2, "linear", 0.03):
         return
-    # The jobs change hands: which head looks at the previous token differs among the seeds that succeed.
+    # Which head looks at the previous token differs among the seeds that succeed.
     roles = torch.tensor([record["roles"] for record in records]).view(10, 2, 2)[shares > 0.99]
     assert roles.amax(1).min() > 0.8
     assert roles.argmax(1)[:, 0].tolist() == [1, 1, 1, 1, 0, 1, 1, 0, 1]
@@ -445,8 +444,8 @@ def test_pause_one_step_and_going_back(show):
     expect(host.locator(".mha-transport .mha-value")).to_have_text(f"{stopped + 1} of 300")
 
 
-# The worker's answers wait while `holds` is true, as on a machine with much to do. `underWay` counts the
-# requests that are not answered yet.
+# The worker's answers wait while `holds` is true, as on a busy machine. `underWay` counts the
+# requests that have not been answered yet.
 HOLD = """window.held = [];
 window.holds = false;
 window.underWay = 0;
@@ -534,7 +533,7 @@ def test_the_slider_stays_where_the_reader_puts_it_while_it_plays(held_tab, by):
     assert at_step(host) == int(slider.input_value()) == chosen
     assert curve_points(host, 0, "cursor")[:, 0].tolist() == pytest.approx([chosen] * 2, abs=0.02)
     assert all(torch.equal(colors_of(host, head), looks[head]) for head in range(2))
-    # Whoever plays on sees the newest step again.
+    # When a reader resumes, the newest step is shown again.
     play_to(host, trained + 6)
     until_drawn(page)
     assert at_step(host) == len(curve_points(host, 1, "now")) - 1
@@ -593,7 +592,7 @@ def test_a_change_starts_anew_and_late_answers_are_ignored(show, change):
         page.wait_for_timeout(20)
     control = host.locator(CHANGES[change])
     if change == "the same heads":
-        # A slider that is let go where it was sends an event, but its setting stays.
+        # A slider released where it was sends an event, but its setting stays.
         event = "node => node.dispatchEvent(new Event('input', { bubbles: true }))"
         host.get_by_role("slider", name="seed").evaluate(event)
     else:
@@ -652,7 +651,7 @@ def test_without_workers_it_trains_in_frames(reader, tmp_path, how):
     assert points[:8, 0].tolist() == pytest.approx(list(range(1, 9)), abs=0.02)
     assert points[:8, 1].tolist() == pytest.approx(expected, abs=2e-3)
     assert len(points) == at_step(host)
-    # A policy's refusal is an entry in the console, which no page can prevent.
+    # When a policy blocks something, the console has an entry, which no page can prevent.
     assert [error for error in tab.errors if "Content Security Policy" not in error] == []
     tab.errors.clear()
 
@@ -699,12 +698,12 @@ def test_a_change_costs_the_page_one_measurement_and_one_loss(browser, tmp_path)
     hand.set(seed=2)
     found = hand.report()
     weights = 12 * 12 * 2
-    drawn = 8 * 32 + 12 * 32  # normal numbers, each with a root
+    drawn = 8 * 32 + 12 * 32  # normal numbers, each of which takes a square root
     calls = page.evaluate("window.calls")
     assert calls["exp"] == 96 * weights + 32 * (weights + 12 * 2 * 8)
     assert drawn < calls["sqrt"] < drawn + 50
     widget.seed = 2
-    # The loss by torch's own function.
+    # The loss from torch's own function.
     tokens, targets = next(widget.batches())
     expected = F.cross_entropy(widget.model()(tokens).flatten(0, 2), targets.flatten())
     assert found["numbers"]["first_loss"] == pytest.approx(expected.item(), abs=1e-12)

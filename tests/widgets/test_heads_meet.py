@@ -18,7 +18,7 @@ from mha_lib import LearnedPositionalEncoding, MultiHeadAttention, RotaryPositio
 STORED = ("words", "4 heads", 4)
 WORDS = ("", "we", "you", "like", "see", "hot", "cold", "tea", "milk", "today", "here")
 
-# Number of heads, width of a head, longest sentence, bias, residual. Every other size is another prime.
+# Number of heads, width of a head, longest sentence, bias, residual. Every other size is a different prime.
 SIZES = [(3, 5, 7, True, True), (2, 7, 13, False, False), (5, 3, 11, True, False), (1, 13, 5, False, True)]
 
 
@@ -364,7 +364,7 @@ def test_the_sum_and_the_answers_follow_a_switch_at_once(show, trained, held_out
     assert answered(host) == ["are", "baker's", "teacher", "station"]
     every = bars_of(host)
     switches = host.locator("input[type=checkbox]")
-    # Through all subsets with one switch at a time, as a Gray code does.
+    # In the order of a Gray code, so that each step to the next subset flips one switch.
     for step in range(1, 16):
         head = (step & -step).bit_length() - 1
         switches.nth(head).press("Space")
@@ -438,7 +438,7 @@ def test_another_query_by_keyboard(show, trained, held_out):
     expect(note).to_have_text("The model was trained to answer only at ___.")
     label = host.locator(".mha-meet-curves svg").get_attribute("aria-label")
     assert label.startswith("Weights from teacher: head 0 to ")
-    # What the picture's text names is what the rows of weights name.
+    # The picture's text names the same words as the rows of weights.
     for head, row in enumerate(meet.numbers()["weights"].tolist()):
         strongest = max(range(12), key=row.__getitem__)
         named = (

@@ -21,7 +21,7 @@ PATIENCE = 300_000  # milliseconds, a safety net
 expect = Expect()
 expect.set_options(timeout=PATIENCE)
 
-# Nothing of the user's own, no news, no updates, no list of extensions: they want the network.
+# No user settings, and no news, updates or list of extensions, which need the network.
 CONFIG = {
     "ServerApp": {"ip": "127.0.0.1", "port": 0, "open_browser": False, "allow_root": True, "root_dir": "."},
     "LabApp": {
@@ -32,7 +32,7 @@ CONFIG = {
 }
 SETTINGS = {"fetchNews": "false", "checkForUpdates": False}
 
-# What the notebook makes, and what the tests make here to hold it against.
+# The widgets that the notebook makes, and those that the tests make to compare with.
 MAKE_WIDGETS = """\
 import torch
 import mha_lib
@@ -192,7 +192,7 @@ def test_a_slider_in_the_page_changes_the_trait(notebook, explorers):
     slider(notebook.widget(ALIBI)).focus()
     for _ in range(3):
         notebook.page.keyboard.press("ArrowRight")
-    # JupyterLab would move to another cell at an arrow key that it got.
+    # If JupyterLab received an arrow key, it would move to a different cell.
     expect(slider(notebook.widget(ALIBI))).to_be_focused()
     notebook.expect_print("alibi.num_heads", "7")
     alibi.num_heads = 7
@@ -231,7 +231,7 @@ def test_python_refuses_a_bad_value_and_the_page_stays(notebook, explorers, sour
     before = [body.inner_text() for body in bodies]
     printed = notebook.run(f"try:\n    {source}\nexcept (TypeError, ValueError) as error:\n    print(error)")
     assert message in printed
-    # Whatever reached the page came before this does.
+    # Everything else that reached the page came earlier.
     notebook.run("alibi.length = 9")
     lengths = notebook.widget(ALIBI).get_by_role("slider", name="length")
     expect(lengths).to_have_attribute("aria-valuetext", "9 tokens")

@@ -32,8 +32,8 @@ def add_line(host):
     host.locator(".mha-line", has_text="b = a").click()
 
 
-# For each widget: what makes one with a name, what a reader does, what Python may hold instead, and changes
-# of what is kept after which it is no answer to this question.
+# For each widget: how to make one with a name, what a reader does, what Python may send instead, and changes
+# after which a stored answer does not fit the question.
 KEPT = {
     "quiz": (
         lambda name: Quiz(SAMPLES["Quiz"]()._questions, name=name),

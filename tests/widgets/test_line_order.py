@@ -63,7 +63,7 @@ def test_python_accepts_the_declared_orders_and_no_other(name):
     assert all(passes(code_of(rows[i - 1] for i in order), test) for order in accepted)
     draw = random.Random(0)
     tried = {tuple(draw.sample(range(2, count + 1), count - 1)) for _ in range(200)}
-    # Few random orders are nearly right; these are, two steps away from an accepted one.
+    # Few random orders are nearly correct, but these are: they are two steps away from an accepted one.
     for order in accepted:
         for _ in range(20):
             near = list(order)
@@ -75,7 +75,7 @@ def test_python_accepts_the_declared_orders_and_no_other(name):
         assert passes(code_of(rows[i - 1] for i in order), test) == (order in accepted), order
 
 
-# What the class refuses
+# What the class rejects
 
 
 def mean(**changes):
@@ -127,22 +127,9 @@ def test_a_puzzle_that_cannot_be_asked_is_refused(changes, error, rule):
      r"distractors must fail .*'total = sum\(list\(x\)\)' passes it in place of 'total = sum\(x\)'"),
     ({"distractors": [Distractor("total = sum(x", "total = sum(x)", "A bracket is missing.")]},
      r"distractors must fail the test, but 'total = sum\(x' is no Python"),
-    (
-        {
-            "lines": """
-                    def total(x):
-                        s = 0
-                        for y in x:
-                            s += y
-                            t = s
-                        return t
-                    """,
-            "distractors": [],
-            "orders": [],
-            "test": "assert total([1, 2, 6]) == 9",
-        },
-        "lines must fail the test if indented otherwise, but pass it with 't = s' indented by 1",
-    ),
+    ({"lines": "def total(x):\n    s = 0\n    for y in x:\n        s += y\n        t = s\n    return t",
+      "distractors": [], "orders": [], "test": "assert total([1, 2, 6]) == 9"},
+     "lines must fail the test if indented otherwise, but pass it with 't = s' indented by 1"),
 ])  # fmt: skip
 def test_a_puzzle_that_would_tell_an_untruth_is_refused(changes, rule):
     with pytest.raises(ValueError, match=rule):
@@ -229,7 +216,7 @@ def test_a_puzzle_can_be_read_without_scripts():
     assert "<li><code>a &lt; b</code>: Not <em>so</em>.</li>" in html
 
 
-# What a check says, against a slow search over all accepted orders
+# The verdict of a check, compared with a slow search over all accepted orders
 
 
 JUDGE = """async ([content, answers]) => {
@@ -294,7 +281,7 @@ def test_a_check_finds_the_first_line_that_stands_wrong(math_page, name):
             assert ("must not be indented" in verdict["text"]) == (depth > right == 0)
 
 
-# In the page: what is seen
+# In the page: what is visible
 
 
 class Board:
@@ -618,7 +605,7 @@ def test_a_mouse_drags_lines_in_out_and_sideways(board):
     expect(seen.host.locator(".mha-line[aria-pressed=true]")).to_have_count(0)
 
 
-# The place to which a page scrolls from another one, having stood there for thirty frames; the same if
+# The position to which a page scrolls from another one, after resting there for thirty frames; the same if
 # it does not move for a thousand.
 UNTIL_AT_REST = """(from) => new Promise((resolve) => {
   let [before, frames] = [from, 0];
@@ -654,10 +641,10 @@ def test_a_finger_drags_by_the_handle_scrolls_elsewhere_and_taps(board, width):
     assert seen.rows() == [(0, "def mean(x):")]
     assert page.evaluate("scrollY") == scrolled, "the page stays"
 
-    # A finger on the text of a line scrolls the page and moves no line.
+    # A finger on the text of a line scrolls the page and does not move the line.
     x, y = middle(seen.line("total = sum(x)").locator(".mha-text").bounding_box())
     move((x, y), (x, y - 200))
-    # A page that still glides would take the next touch as the wish to stop.
+    # A page that is still gliding would take the next touch as a signal to stop.
     assert page.evaluate(UNTIL_AT_REST, scrolled) > scrolled + 50
     assert seen.rows() == [(0, "def mean(x):")]
 
@@ -708,7 +695,7 @@ def test_a_reload_keeps_the_lines_the_help_and_the_end(board):
     expect(seen.ending).to_be_hidden()
 
 
-# Who cannot see it, or not in colour, or on a small screen, or on paper
+# Readers who cannot see it or its colours; small screens; paper
 
 
 def test_what_happens_is_announced(board):
@@ -829,7 +816,7 @@ def test_the_code_can_be_copied(board):
     seen.button("Copy").click()
     expect(seen.status).to_have_text("Copied.")
     assert page.evaluate("navigator.clipboard.readText()") == "\n".join(MEAN) + "\n"
-    # Where the browser refuses, the code is selected.
+    # If the browser does not allow copying, the code is selected.
     page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no')); }")
     seen.button("Copied").click()
     expect(seen.status).to_have_text("The code is selected: copy it with your keyboard.")

@@ -265,7 +265,7 @@ def test_by_keyboard(show):
     assert_shows(host, painter)
     told = "Query 1 sees no key: only there do the weights depend on the policy."
     expect(host.locator(".mha-mask-summary")).to_have_text(told)
-    # Through all cells, turning every second one, with Space and Enter.
+    # Visit all cells, toggling every second one, with Space and Enter.
     cell(host, 0, 0).focus()
     for query in range(3):
         for key in range(4):
@@ -295,7 +295,7 @@ def test_a_cell_says_what_hides_it(show):
         (2, 3, "hidden by valid_len"), (1, 3, "hidden by the painted mask and valid_len and is_causal"),
     ):  # fmt: skip
         expect(cell(host, query, key)).to_have_accessible_name(f"query {query} → key {key}: {words}")
-    # Hatched is what no paint can show.
+    # Hatched cells are those that a colour cannot represent.
     hatched = paper(host).locator(".mha-hidden")
     expect(hatched).to_have_count(4)
     cell(host, 2, 3).click()
@@ -319,7 +319,7 @@ def test_a_stroke_paints_what_its_first_cell_became(show):
         move(*place)
     mouse.up()
     move(4, 4)
-    # Row 2 was hidden before, and stays so.
+    # Row 2 was hidden before, and stays hidden.
     hidden = [(0, 1), (0, 2), (0, 3), (1, 3), (3, 3), (3, 2)]
     painter.painted = turned(painter.painted, *hidden)
     assert_shows(host, painter)
@@ -384,7 +384,7 @@ def test_one_training_step_under_each_policy(show):
             if is_trained:
                 expect(result).to_have_text(VERDICTS[policy])
                 expect(host.get_by_role("status")).to_contain_text(VERDICTS[policy])
-                # The oracle that knows nothing of the library or of the module.
+                # The oracle, which uses neither the library nor the module.
                 projection, _, after = trained_by_torch(painter)
                 seen = host.evaluate(READ)
                 assert_written([seen["matrices"][3][1]], projection.flatten()[None])

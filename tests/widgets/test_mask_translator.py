@@ -74,7 +74,7 @@ def possible(mask):
     return names
 
 
-# The libraries, each given its own array
+# The libraries, each with its own array
 
 
 def slow_attention(query, key, value, mask):
@@ -208,7 +208,7 @@ def test_models_of_huggingface_read_their_mask_so():
     assert decoders >= 3
 
 
-# An array that nobody translated
+# An untranslated array
 
 
 def really_read(array, target, q_len, k_len):
@@ -222,7 +222,7 @@ def really_read(array, target, q_len, k_len):
     row = rows if one_row else rows.expand(q_len, k_len)
     q, k, v = torch.zeros(q_len, WIDTH), torch.zeros(k_len, WIDTH), torch.eye(k_len)
     if one_row and len(rows) > 1:
-        row = rows[:1]  # to learn whether the dtype is taken
+        row = rows[:1]  # to find out whether the dtype is accepted
     calls = {
         "attn_mask": lambda: dot_product_attention(q, k, v, row)[0],
         "key_mask": lambda: dot_product_attention(q[None], k[None], v[None], key_mask=row)[0][0],
@@ -294,7 +294,7 @@ def test_what_is_read_is_what_the_libraries_read():
                 outcomes["shape" if real == "shape" else "refused"] += 1
                 continue
             read = numbers["read"]
-            # Where no key is left, libraries differ; what the argument says is that all are hidden.
+            # If no key is visible, libraries differ, but the argument means that all are hidden.
             left = read.any(-1)
             assert torch.equal(read[left], real[left]), (source, target)
             assert torch.equal(numbers["wrong"], read != mask)
@@ -311,10 +311,9 @@ def test_a_mask_of_another_torch_layer_is_read_upside_down():
     assert numbers["wrong"].all()
 
 
-@pytest.mark.parametrize(
-    "visible",
-    ["", "1", "11 1", "11 111", "11  11", " 11", "11 ", "11\n11", "11 1x", "1111111", " ".join(["11"] * 7)],
-)
+@pytest.mark.parametrize("visible", [
+    "", "1", "11 1", "11 111", "11  11", " 11", "11 ", "11\n11", "11 1x", "1111111", " ".join(["11"] * 7),
+])  # fmt: skip
 def test_a_wrong_mask_is_refused(visible):
     message = rf"visible must be 1 to 6 groups of 2 to 6 digits 0 or 1, of equal length, got {visible!r}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
@@ -336,7 +335,7 @@ def hand(reader, tmp_path):
     hosted.clean_up()
 
 
-# What can be seen of each card or map: its text, and its cells row by row, as text, colour and mark.
+# The visible part of each card or map: its text, and its cells row by row, as text, colour and mark.
 SEEN = """nodes => nodes.filter(node => node.checkVisibility()).map(node => {
   const rows = new Map();
   for (const cell of node.querySelectorAll(".mha-entries > span")) {
@@ -581,7 +580,7 @@ def test_patterns_and_lengths(show):
     queries.select_option("3")
     assert pattern.evaluate(chosen) == "causal"
     assert_shows_numbers(host, MaskTranslator(visible="11100 11110 11111"))
-    # One without a name keeps its cells, and what is new is visible.
+    # One without a name keeps its cells, and new cells are visible.
     cell(host, 2, 0).click()
     assert pattern.evaluate(chosen) == "as painted"
     keys.select_option("6")

@@ -59,7 +59,7 @@ def test_paths_equal_derivatives(n, k):
             assert dilated == layers_until_derivative(n, k, source, target, is_dilated=True)
             assert recurrence == recurrent_steps(source, target)
             explorer.source = 0
-    # The longest path is that from the first token to the last, and chapter 4 has its formula.
+    # The longest path leads from the first token to the last, and chapter 4 gives its formula.
     longest = explorer.numbers()["longest"].tolist()
     assert longest[1] == math.ceil(2 * (n - 1) / (k - 1))
     assert longest == PathExplorer(n=n, k=k).numbers()["path"].tolist()
@@ -96,7 +96,7 @@ def test_costs_equal_a_loop(n, d, k, with_projections):
     for power in range(1, 6):
         curves = [found[name][power - 1].item() for name in names]
         assert curves == list(count(2**power))
-    # Up to the crossover attention multiplies no more, one token further it does.
+    # Up to the crossover, attention needs no more multiplications; one token later, it does.
     lengths = range(40 * d * k)
     own = [2 * i * i * d + with_projections * 4 * i * d * d for i in lengths]
     others = [[(i - 1) * d * d for i in lengths], [k * i * d * d for i in lengths]]
@@ -114,7 +114,7 @@ def test_the_figures_of_the_chapter():
 def test_tokens_stay_inside():
     explorer = PathExplorer(n=12, source=3)
     explorer.n = 20
-    assert (explorer.source, explorer.target) == (3, 19)  # the last stays the last
+    assert (explorer.source, explorer.target) == (3, 19)  # the last token stays the last
     explorer.target = 10
     explorer.n = 30
     assert (explorer.source, explorer.target) == (3, 10)
@@ -148,10 +148,10 @@ def test_drawing(show, n, k, source, target):
         assert route[0] == (place(source), 94)
         assert route[-1][0] == place(target)
         if kind in ("convolution", "dilated"):
-            heights = [94 - 88 * layer / depth for layer in range(len(route))]  # a layer each
+            heights = [94 - 88 * layer / depth for layer in range(len(route))]  # one step per layer
             assert [y for _, y in route] == pytest.approx(heights, abs=0.01)
             assert len(route) == length + 1
-            # No step is wider than the kernel, nor between the places of a dilated one.
+            # No step is wider than the kernel, or falls between the taps of a dilated one.
             moves = [(there - here) * n / 100 for (here, _), (there, _) in itertools.pairwise(route)]
             spacings = [((k + 1) // 2) ** layer if kind == "dilated" else 1 for layer in range(length)]
             steps = [move / spacing for move, spacing in zip(moves, spacings, strict=True)]
@@ -187,7 +187,7 @@ def test_drawing(show, n, k, source, target):
 def test_pointer_reset_and_python(show):
     explorer = PathExplorer(n=20, d=48, k=5, source=2, target=17)
     host = show(explorer)
-    assert_shows_numbers(host, explorer)  # d is none of the slider's stops
+    assert_shows_numbers(host, explorer)  # d is not one of the slider's stops
     assert_copied_code_gives(host, explorer)
     box = slider(host, "to token").bounding_box()
     middle = box["y"] + box["height"] / 2
@@ -197,7 +197,7 @@ def test_pointer_reset_and_python(show):
     host.page.mouse.move(box["x"] + 8 + travel * 9 / 19, middle, steps=4)
     host.page.mouse.up()
     expect(slider(host, "to token")).to_have_value("9")
-    # The receiver takes the sender along, and the other way round.
+    # The receiver pulls the sender along, and vice versa.
     slider(host, "to token").press("Home")
     expect(slider(host, "from token")).to_have_value("0")
     slider(host, "from token").press("End")
@@ -290,7 +290,7 @@ def test_the_chart_is_the_cost_at_every_length(show):
         x=lambda text: math.log2(int(text)),
         y=lambda text: int("".join(power[digit] for digit in text[2:])),
     )
-    # The dotted line is where d lies on the axis of lengths.
+    # The dotted line is at d on the axis of lengths.
     assert {round(x, 1) for x, _ in plane.curve("mha-border")} == {6.0}
     expect(host.locator(".mha-border-name")).to_have_text("n = d")
     lengths = [2**i for i in range(1, 12)]

@@ -18,7 +18,7 @@ HOURS = {"key": [6.0, 9.0, 11.0, 14.0, 16.0, 20.0], "value": [9.0, 14.0, 18.0, 2
          "key_range": (4.0, 22.0), "query": 12.0, "bandwidth": 2.0}  # fmt: skip
 
 
-# The numbers, against loops over plain floats
+# The numbers, compared with loops over plain floats
 
 
 def kernel_by_hand(kernel, u):
@@ -212,7 +212,7 @@ def test_keys_and_values_move_apart_by_keyboard(show):
             handle(host, "query").press("Shift+ArrowRight")
         explorer.query = round(explorer.key[target] * 2) / 2
 
-        # The value alone: not one weight moves, the output does.
+        # If only the value moves, no weight changes, but the output does.
         weights, output = shown(host, "weights"), shown(host, "output")
         value.press("ArrowUp")
         for name in ("Shift+ArrowDown", "ArrowDown"):
@@ -227,7 +227,7 @@ def test_keys_and_values_move_apart_by_keyboard(show):
         expect(status).to_contain_text(f"Value of pair {target}:")
         expect(status).to_contain_text("Weights unchanged, output changed")
 
-        # The key alone: all weights share the change.
+        # If only the key moves, all weights change.
         weights = shown(host, "weights")
         for name in ("ArrowLeft", "Shift+ArrowRight", "ArrowUp"):
             key.press(name)
@@ -275,15 +275,15 @@ def test_by_pointer(show):
     area.scroll_into_view_if_needed()
     width, height = area.bounding_box()["width"], area.bounding_box()["height"]
 
-    # Along x alone, whatever the pointer does: 1.5 to the right.
+    # Only along x, whatever the pointer does: 1.5 to the right.
     drag(handle(host, "query"), 1.5 / 5 * width, 40)
     explorer.query = 3.5
     expect(handle(host, "query")).to_have_attribute("aria-valuetext", "3.50")
     assert_shows_numbers(host, explorer)
-    # One move, however many steps it had: told from its beginning.
+    # The message describes one move from its beginning, however many steps it had.
     assert "Query: 2.00 → 3.50." in move_text(host)
 
-    # The pair at (3.84, 4.61), by a click on its dot.
+    # Select the pair at (3.84, 4.61) with a click on its dot.
     low, high = explorer.value_range
     target = explorer.value.index(4.61)
     x, y = explorer.key[target] / 5 * width, (high - 4.61) / (high - low) * height
@@ -308,7 +308,7 @@ def test_by_pointer(show):
     assert_shows_numbers(host, explorer)
     assert not torch.equal(shown(host, "weights"), weights)
 
-    # A stem chooses its pair too; a click on nothing brings the query.
+    # A click on a stem selects its pair too; a click elsewhere moves the query there.
     stems = host.locator(".mha-stems .mha-area")
     stems.click(position={"x": explorer.key[0] / 5 * width + 3, "y": 30})
     explorer.pair = 0
@@ -367,7 +367,7 @@ def test_query_without_a_key_is_said_in_words(show):
     expect(host.locator("[role=status]")).to_contain_text("No key is within reach of the query")
     assert "0 is not an estimate" in move_text(host)
     expect(host.locator(".mha-stems svg")).to_have_attribute("aria-label", re.compile("All are zero"))
-    # The fit has gaps there: as many moves of the pen as there are stretches.
+    # The fit has gaps there, so its path has as many moves as there are segments.
     fit = explorer.numbers()["fit"]
     stretches = int(((fit[1:] != 0) & (fit[:-1] == 0)).sum()) + int(fit[0] != 0)
     path = host.locator("[data-number=fit]").get_attribute("d")
@@ -393,7 +393,7 @@ def test_own_pairs_and_their_program(show, truth):
     fact = host.locator(".mha-facts > p").nth(1)
     if truth is None:
         expect(fact).to_contain_text("no true curve")
-    # The slider's stops follow the range of the keys, and what Python set may lie between two of them.
+    # The slider's stops follow the range of the keys, and a number from Python may lie between two of them.
     slider = control(host, "bandwidth")
     expect(slider).to_have_attribute("aria-valuetext", "2")
     slider.press("End")
@@ -425,7 +425,7 @@ def test_curves_dots_and_stems_are_the_data(show):
     pairs = above.dots("mha-key")
     assert [x for x, _, _ in pairs] == pytest.approx(explorer.key, abs=0.05)
     assert [y for _, y, _ in pairs] == pytest.approx(explorer.value, abs=close)
-    # The area of a dot grows with the weight, from the smallest dot on.
+    # The area of a dot grows with the weight, starting from the smallest dot.
     smallest = 6
     assert [((width - smallest) / 16) ** 2 for *_, width in pairs] == pytest.approx(weights, abs=0.01)
     stems = below.curve("mha-key")

@@ -62,7 +62,7 @@ def test_the_box_marks_a_row_and_a_column(show):
     explorer = PositionExplorer(num_positions=9, embed_dim=7)
     host = show(explorer)
     box = host.locator(".mha-cursor")
-    # Home and End lead along the axis that an arrow key used last.
+    # Home and End move along the axis of the last arrow key.
     slider(host, "column in the table").focus()
     for key, position, column, axis in (
         ("End", 0, 6, "column"),
@@ -98,7 +98,7 @@ def test_the_box_marks_a_row_and_a_column(show):
     mouse = host.page.mouse
     mouse.move(*place(4, 2))
     expect(host.locator(".mha-readout")).to_contain_text("Position 4, column 2")
-    assert_shows_numbers(host, explorer)  # pointing alone marks nothing
+    assert_shows_numbers(host, explorer)  # hovering marks nothing
     mouse.down()
     explorer.position, explorer.column = 4, 2
     assert_shows_numbers(host, explorer)
@@ -120,7 +120,7 @@ def test_the_table_opens_with_waves_and_becomes_stripes_with_the_base_of_models(
     }"""
     reach = host.locator("canvas").evaluate(greens)
     assert len(reach) == 32
-    assert min(reach) > 150  # of 230 from end to end of the colours
+    assert min(reach) > 150  # the whole range of the colours is 230
     expect(host.locator(".mha-question")).to_contain_text("a base of 10,000")
     base = slider(host, "base")
     for _ in range(30):
@@ -226,7 +226,7 @@ def test_texts_and_marks_are_those_of_the_marked_place(show):
     expect(host.locator(".mha-pair")).to_have_text(told)
     legends = host.locator(".mha-legend:visible").all_inner_texts()
     assert legends[:3] == ["column 2, sin", "3, cos", "4, sin of pair 2"]
-    # A similarity is read at an offset; with an odd width it is another one on the other side.
+    # The similarity at an offset; with an odd width, it differs at the opposite offset.
     area, readout = host.locator(".mha-area").nth(1), host.locator(".mha-panes .mha-hint").last
     area.scroll_into_view_if_needed()
     box = area.bounding_box()

@@ -1,4 +1,4 @@
-"""The store of the reader's answers, and the widget that counts, exports and removes them."""
+"""The store of the reader's answers, and the widget that counts, exports, imports and removes them."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_it_counts_at_once_and_again_later(reader, tmp_path, over):
     page, asked, progress = open_page(reader(over), tmp_path)
     count = progress.locator(".mha-title")
     assert count.inner_text() == "No answer is kept in this browser."
-    assert progress.get_by_role("button").count() == 0, "there is nothing to export or to clear"
+    assert progress.get_by_role("button").all_inner_texts() == ["Import a file"], "nothing else is possible"
     answer(asked, 1, "a")
     assert count.inner_text() == "1 answer is kept in this browser."
     answer(asked, 2, "c")
@@ -48,7 +48,7 @@ def test_it_counts_at_once_and_again_later(reader, tmp_path, over):
 
 def test_it_hears_of_answers_on_another_page(reader, tmp_path):
     page, _, progress = open_page(reader(), tmp_path)
-    # The browser tells all documents of an address but the one that stores, so a frame stands for a tab.
+    # The browser notifies every other document of the same site, so a frame can stand in for a second tab.
     page.evaluate(
         """key => document.body.appendChild(document.createElement("iframe"))
           .contentWindow.localStorage.setItem(key, '{"attempts": [5]}')""",
@@ -75,6 +75,22 @@ def test_the_exported_file_holds_every_answer(reader, tmp_path, over):
     reload(page, 2)
     progress.get_by_text("Show what is kept").click()
     assert progress.locator("pre").inner_text() == text, "the same can be read in the page"
+    page.evaluate("localStorage.clear()")
+    give(page, progress, text, "Imported: 2 answers.")
+    assert stored(page) == kept and [*stored(page, days=True)["repeat/quiz/first"]] == ["Two?"]
+    give(page, progress, '{"quiz/first": {"answers": {"One?": "a"}}}', "Imported: 1 answer.")
+    assert stored(page)["quiz/first"] == {"answers": {"One?": "a", "Two?": "d"}}, "others are kept"
+    before = stored(page)
+    for wrong in ("", "[]", "{}", "7", '{"name": "x"}', '{"quiz/a": 7}', '["quiz/a"]', '{"quiz/a": null}'):
+        give(page, progress, wrong, "This file has no answers to this course.")
+    assert stored(page) == before
+
+
+def give(page, progress, text, said):
+    with page.expect_file_chooser() as asked:
+        progress.get_by_role("button", name="Import a file").click()
+    asked.value.set_files({"name": "answers.json", "mimeType": "application/json", "buffer": text.encode()})
+    expect(progress.get_by_role("status")).to_contain_text(said)
 
 
 def test_answers_are_removed_only_after_a_question(reader, tmp_path):
@@ -109,7 +125,7 @@ def test_answers_are_removed_only_after_a_question(reader, tmp_path):
     assert count.inner_text() == after
     assert focused() == after, "the focus is not lost"
     expect(progress.get_by_role("status")).to_have_text(after)
-    assert progress.get_by_role("button").count() == 0
+    assert progress.get_by_role("button").all_inner_texts() == ["Import a file"]
     assert page.evaluate("Object.entries(localStorage).sort()") == others
     assert asked.locator(".mha-score").inner_text() == "1 of 2 correct"
     reload(page, 2)

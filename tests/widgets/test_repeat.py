@@ -50,7 +50,7 @@ def test_an_answer_is_hidden_and_counts_on_the_day_it_is_due(reader, tmp_path, k
     page, host = tab.open(write_page(tmp_path, [KINDS[kind]()]), 1), tab.host()
     assert AGAIN not in host.inner_text()
     answer(host, False)
-    if kind != "map-prediction":  # one look shows the whole truth
+    if kind != "map-prediction":  # its first check shows the whole answer
         answer(host, True)
     assert turn(page, kind) == (0, 0), "what follows the feedback does not count"
     for step, gap in [(1, 1), (2, 3), (3, 7), (4, 21), (4, 60), (4, 60), (0, 60), (1, 1)]:
@@ -108,12 +108,12 @@ def test_progress_leads_to_what_is_due_wrong_answers_first(reader, tmp_path):
 
 
 @pytest.mark.parametrize(("kept", "is_due", "after"), [
-    ({"step": 1, "day": "2026-03-02"}, False, (1, 1)),  # a traveller
+    ({"step": 1, "day": "2026-03-02"}, False, (1, 1)),  # a reader who travelled west
     ({"step": 1, "day": "2026-03-03"}, True, (2, 0)),  # a clock that was wrong
     ({"step": 9, "day": "2026-03-01"}, True, (1, 0)),
     ({"step": 2, "day": "?"}, True, (3, 0)),
     (7, True, (1, 0)),
-    (None, False, (1, 0)),  # by an older version
+    (None, False, (1, 0)),  # stored by an older version
 ])  # fmt: skip
 def test_a_wrong_clock_and_damaged_or_missing_days(reader, tmp_path, kept, is_due, after):
     tab = reader()

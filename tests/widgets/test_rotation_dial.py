@@ -115,7 +115,7 @@ def test_the_question_and_its_slider_come_first_and_the_dials_follow(show):
         tops = [place.bounding_box()["y"] for place in (question, both, host.locator(".mha-dial").first)]
         assert tops == sorted(tops)
         assert sum(slider.bounding_box()["y"] < tops[2] for slider in others) == 1
-        # The slider and the dial and score that must not change are on the screen together.
+        # The slider is on the screen together with the dial and the score that must not change.
         score = host.locator("[data-number=rotary_pair_score]").bounding_box()
         assert score["y"] + score["height"] - tops[0] < 0.75 * height
     host.locator("input, button").first.focus()
@@ -141,7 +141,7 @@ def test_arrows_by_keyboard_and_by_pointer(show):
         dial.query_angle = angle
         expect(query).to_have_attribute("aria-valuenow", str(angle))
         assert_shows_numbers(host, dial)
-    # Once round: the angle stays in -180..180.
+    # A full turn: the angle stays in -180..180.
     dial.query_angle = float(query.get_attribute("aria-valuenow"))
     for _ in range(36):
         query.press("Shift+ArrowLeft")
@@ -162,7 +162,7 @@ def test_arrows_by_keyboard_and_by_pointer(show):
     x, y = shown(host, "rotary_query").tolist()
     assert abs(x) < 0.02 and y > 0.99
     mouse.move(area["x"], area["y"])
-    assert_shows_numbers(host, dial)  # let go is let go
+    assert_shows_numbers(host, dial)  # after release, nothing moves
     expect(host.get_by_role("status")).to_contain_text("Pair 1, offset 2: rotary score")
 
     # The mark on the curves.

@@ -71,7 +71,7 @@ def test_numbers_are_those_of_the_formulas(score, d, is_scaled):
     assert numbers["entropy"].item() == pytest.approx(entropy, abs=1e-6)
     assert numbers["effective_keys"].item() == pytest.approx(math.exp(entropy))
     assert numbers["spread"].item() == pytest.approx(spread, abs=1e-6)
-    # Rows of the map go up, columns to the right, a quarter a step.
+    # Rows of the map go up, columns to the right, a quarter per step.
     for row, column in ((0, 0), (0, 32), (5, 20), (31, 7)):
         if score == "cosine" and row == column == 16:
             continue
@@ -112,7 +112,7 @@ def test_points_move_by_keyboard_and_stop_at_the_edge(show):
         host.page.keyboard.press(key)
         explorer.query = place
         assert_shows_numbers(host, explorer)
-        # The focus is on the slider that the key moved, so that a screen reader says the new number.
+        # The focus is on the slider that the key moved, so that a screen reader reads out the new number.
         expect(across if key.endswith(("Left", "Right")) else up).to_be_focused()
         for slider, number in zip((across, up), place, strict=True):
             expect(slider).to_have_attribute("aria-valuenow", f"{number:g}")
@@ -193,7 +193,7 @@ def test_the_handle_of_the_query_lies_on_its_place_in_the_picture(show):
     assert divmod(int(explorer.numbers()["landscape"].argmax()), 33) == (28, 8)
     white = map_pixels(host.locator("canvas")).flip(0)[..., :3].sum(-1)
     assert white[28, 8] == white.max() == 3 * 247, "the score of the best key is 0"
-    # The query's handle lies on the highest place.
+    # The query's handle lies at the highest point.
     box = host.get_by_role("slider", name="Query, first").bounding_box()
     canvas = host.locator("canvas").bounding_box()
     pixel = canvas["width"] / 33

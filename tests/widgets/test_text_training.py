@@ -13,7 +13,7 @@ from mha_course.training import cross_entropy
 from mha_course.widgets import TextTraining, text_training
 
 MATH = "text_training_math.js"
-# Letters, signs that two UTF-16 units make, and one that sorts between them in UTF-16 alone.
+# Letters, characters of two UTF-16 units, and one that sorts between them only in UTF-16.
 TEXT = "Der Uhu 🦉 sah den Mond 🌝, und ｄer Mond sah den Uhu 🦉; 夜は静か。\nУтром"
 NAMES = ("EMBED_DIM", "NUM_HEADS", "NUM_LAYERS", "LENGTH", "BATCH_SIZE", "STEPS")
 SIZES = [(15, 3, 2, 7, 5, 40), (14, 1, 1, 11, 3, 40), (8, 4, 3, 5, 6, 40), (32, 4, 1, 32, 8, 600)]
@@ -57,7 +57,7 @@ def test_loss_gradient_and_steps_are_those_of_torch(math_page, monkeypatch, size
     loss.backward()
     found = in_page(math_page, LOOK, widget, parameters=start)
     assert found["loss"] == pytest.approx(loss.item(), abs=1e-12)
-    # The bias of the keys shifts all scores of a query alike, so its gradient is 0.
+    # The bias of the keys shifts all scores of a query equally, so its gradient is 0.
     for name, parameter in model.named_parameters():
         assert parameter.grad.abs().max() > 1e-6 or name.endswith("k_proj.bias")
     assert_same(found["gradient"], model, lambda parameter: parameter.grad)
@@ -79,7 +79,7 @@ def test_run_of_a_seed_is_the_same_in_python(math_page):
     found = in_page(math_page, TRAIN, widget, parameters=None, steps=25)
     assert found["losses"] == pytest.approx(losses, abs=1e-9)
     assert found["sample"] == text_training.write(model, tokens, 120, 3)
-    # The start is distributed as torch draws it.
+    # The initial weights are distributed like torch's.
     torch.manual_seed(0)
     theirs = dict(MyGPT(int(tokens.max()) + 1, 32, 4, 1, 32).named_parameters())
     for name, parameter in widget.model().named_parameters():
@@ -124,7 +124,7 @@ def test_it_learns_stops_goes_on_and_looks_back(show):
     facts = host.locator(".mha-curves .mha-name")
     expect(facts.first).to_have_text(f"loss of the batch: {losses[-1]:.2f}")
     expect(facts.last).to_contain_text("after step 25: ")
-    # One more step goes on where it stopped, and so does the rest.
+    # A single step continues where the training stopped, and so do the remaining ones.
     press(host, "One step")
     expect(steps).not_to_have_text("25 of 600")
     stopped = int(steps.inner_text().split()[0])

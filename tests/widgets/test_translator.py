@@ -45,7 +45,7 @@ def make_model(num_heads=3, width=21, hidden=13, layers=2, *, bias=True, seed=0,
             if name.endswith("bias"):
                 nn.init.normal_(parameter, std=0.1)
             elif parameter.ndim == 2:
-                # Embeddings are drawn larger than the other matrices, and stay as they are.
+                # Embeddings, which are drawn larger than the other matrices, are unchanged.
                 parameter.mul_(1.0 if "embedding" in name else sharp)
     return model.eval()
 
@@ -166,7 +166,7 @@ def test_rounding_to_bytes_keeps_every_weight_within_half_a_step():
         assert ((found - parameter).abs() <= scales[:, None] * 0.5001).all()
         squares += torch.stack(((found - parameter).square().sum(), parameter.square().sum())).detach()
     assert packed["error"] == pytest.approx((squares[0] / squares[1]).sqrt().item(), rel=1e-5)
-    # Rounding once more changes nothing more.
+    # A second rounding changes nothing.
     assert pack_model(unpack_model(packed))["int8"] == packed["int8"]
 
 
@@ -252,7 +252,7 @@ def layer_names(num_layers):
 ], ids=["odd sizes", "one head, no bias", "the experiment's sizes"])  # fmt: skip
 def test_states_logits_and_maps_of_200_held_out_dates_equal_torch(math_page, sizes):
     answers = compare_with_torch(math_page, make_model(**sizes), held_out())
-    # Letters and answers differ, and so do the answers' lengths: the comparison has seen something.
+    # Letters and answers differ, and so do the answers' lengths, so the comparison means something.
     assert len({tuple(answer["tokens"]) for answer in answers}) > 20
 
 
@@ -338,7 +338,7 @@ def test_settings_that_depend_on_each_other(models):
     assert shown.gates == [1.0] * 48
     shown.num_heads = 4
     assert (shown.head, len(shown.gates)) == (3, 24)
-    with shown.hold_trait_notifications():  # as a browser sends both
+    with shown.hold_trait_notifications():  # in the form in which a browser sends both
         shown.num_heads, shown.gates = 1, [0.0] * 6
     assert (shown.gates, shown.head) == ([0.0] * 6, 0)
 
@@ -387,7 +387,7 @@ def test_exact_match_counts_right_answers(models):
     pairs = zip(answers, dates.target, strict=True)
     right = sum(date_data.decode_target(a) == date_data.decode_target(b) for a, b in pairs)
     assert shown.exact_match() == right / 200
-    # A model that knows a right answer is right exactly there.
+    # A model that is given a correct answer is correct exactly there.
     text = dates.texts[0]
     assert shown.dates["answers"][0] == date_data.decode_target(dates.target[0])
     assert shown.dates["texts"][0] == text
@@ -413,7 +413,7 @@ def channels(color):
 
 def assert_seen(host, widget):
     """Letters, colours, answer and probabilities as text and colour, not as hidden numbers."""
-    # A colour that fades in is read when it has arrived.
+    # A colour that fades in is read when the fade has ended.
     host.evaluate("host => Promise.allSettled(host.getAnimations({ subtree: true }).map((a) => a.finished))")
     numbers = widget.numbers()
     step = min(widget.step, len(numbers["tokens"]) - 1)
@@ -553,7 +553,7 @@ def test_play_walks_through_the_answer_pauses_and_stops_where_the_reader_takes_o
     expect(told).to_contain_text(f"Step {count} of {count}")
     play = host.get_by_role("button", name="Play")
     expect(play).to_be_visible()
-    play.click()  # from the end it starts again
+    play.click()  # from the end, it starts again
     expect(told).to_contain_text("Step 1 of")
     host.get_by_role("textbox", name="date").fill("4 May 2021")
     expect(play).to_be_visible()
@@ -698,13 +698,13 @@ def test_a_model_that_cannot_be_loaded_gives_a_sentence_and_another_try(
     expect(notice).to_contain_text("The model with 4 heads could not be loaded: the file translator-4-")
     expect(host.locator("[role=status]")).to_contain_text("could not be loaded")
     expect(results).to_be_hidden()
-    # The others are still there.
+    # The other models still work.
     heads.press("ArrowLeft")
     expect(notice).to_be_hidden()
     assert_seen(host, widget)
     heads.press("ArrowRight")
     expect(notice).to_be_visible()
-    # A file that was cut off hands nothing over.
+    # A truncated file delivers no model.
     for name, text in translator.model_files().items():
         (tmp_path / "_static" / name).write_text(text[: len(text) // 2], encoding="utf-8")
     host.get_by_role("button", name="Try again").click()
@@ -714,7 +714,7 @@ def test_a_model_that_cannot_be_loaded_gives_a_sentence_and_another_try(
     widget.num_heads = 4
     expect(results).to_be_visible()
     assert_seen(host, widget)
-    # A browser notes in its console that a file is missing or cut off; nothing else may be there.
+    # The console may say that a file is missing or truncated, but nothing else.
     noted = ("ERR_FILE_NOT_FOUND", "404", "Invalid or unexpected token", "Unexpected end of input")
     assert all(any(text in error for text in noted) for error in tab.errors), tab.errors
     tab.errors.clear()
@@ -737,7 +737,7 @@ def test_with_a_kernel_python_sends_further_models(browser, serve, tmp_path, sto
     hand.set(models=widget.models)
     expect(notice).to_be_hidden()
     assert_seen(hand.host, widget)
-    # The page keeps the model that it had.
+    # The page keeps its previous model.
     heads.press("ArrowLeft")
     heads.press("ArrowLeft")
     widget.num_heads = 2

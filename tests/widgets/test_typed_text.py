@@ -11,9 +11,9 @@ MARKUP = [
     "<b>typed</b>", "<img/src=x/onerror=window.injected=1>", "<svg/onload=window.injected=2>",
     "</p><i>typed</i>", "&lt;u&gt;typed", '"><u>typed</u>',
 ]  # fmt: skip
-# What none of the widgets makes itself.
+# An element that no widget makes itself.
 MADE = "b, i, u, img[src='x'], svg[onload], [onerror]"
-# Those that have a field today; a new one joins by itself.
+# The widgets that have a field today; a new one is included automatically.
 KNOWN = {"AttentionStepper", "TextTraining", "Translator", "TypedAnswer", "Writer"}
 
 
@@ -23,7 +23,7 @@ def hosted(browser, address, tmp_path_factory):
     folder = tmp_path_factory.mktemp("typed")
     names = sorted(SAMPLES)
     path = write_page(folder, [SAMPLES[name]() for name in names])
-    # Without the policy, so that markup would run: the widgets must not depend on it.
+    # Without the policy, so that markup would run, because the widgets must not depend on the policy.
     html = path.read_text(encoding="utf-8")
     start = html.index("<meta http-equiv")
     path.write_text(html[:start] + html[html.index(">", start) + 1 :], encoding="utf-8")

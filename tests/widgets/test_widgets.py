@@ -53,12 +53,12 @@ def test_a_widget_stores_the_code_that_the_package_has_now():
 def test_a_composed_module_needs_no_other_file():
     for source in widget_sources().values():
         code = source["_esm"]
-        # Python's `import torch` may stand in a program for the reader.
+        # A program for the reader may contain Python's `import torch`.
         assert not re.search(r"^\s*import\s*([{*\"']|\w+ from\b)", code, re.MULTILINE)
         assert len(re.findall(r"^export default", code, re.MULTILINE)) == 1
         assert "</script" not in code.lower()
         assert "<!--" not in code
-        # An SVG element's namespace is a name, no address.
+        # An SVG element's namespace is a name, not an address.
         asked = re.search(r"\b(fetch|XMLHttpRequest|https?:(?!//www\.w3\.org/2000/svg\"))", code)
         assert not asked, "nothing is asked from the network"
     source = widget_sources()["mha_course.widgets.head_explorer.HeadExplorer"]["_esm"]

@@ -206,7 +206,7 @@ def test_the_loader_keeps_the_contract_of_front_end_modules(reader, tmp_path):
 # --------------------------------------------------------------------------------
 # Legends
 
-# What the legend of a sample says, and the line, dot or cell that it means.
+# The text of a sample in the legend, and the line, dot or cell to which it refers.
 LEGENDS = {
     "PoolingExplorer": {
         "pairs: a larger dot has more weight": ".mha-fit .mha-dots.mha-key > span",

@@ -146,7 +146,7 @@ def test_a_reader_writes_takes_back_and_writes_the_same_again(show):
     press("Back to the prompt")
     assert written(host) == "a 🙂"
     expect(host.get_by_role("button", name="Undo")).to_have_attribute("aria-disabled", "true")
-    # What torch draws from the same distribution is the same text.
+    # Torch draws the same text from the same distribution.
     widget.written = ""
     for _ in range(12):
         widget.written += ALPHABET[int(widget.numbers()["drawn"])]

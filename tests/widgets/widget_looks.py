@@ -179,7 +179,7 @@ def lost_marks(before, photo_before, after, photo_after):
             continue
         shares = (0.05, 0.23, 0.41, 0.59, 0.77, 0.95) if is_map else (0.25, 0.5, 0.75)
         places = [(x, y) for x in shares for y in (shares if is_map else (0.5,))]
-        # The text of a cell is in its middle.
+        # The text of a cell is centred.
         for place in [(0.08, 0.1)] if is_cell else places:
             seen = pixel(photo_before, old["box"], *place)
             now = pixel(photo_after, new["box"], *place)

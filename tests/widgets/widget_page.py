@@ -28,7 +28,7 @@ def write_page(folder, widgets, *, alter=None, loaders=1, theme="light", stills=
 
     With `stills` the book's style sheet is there too, and what stands in for each widget.
     """
-    # The state of these widgets alone: other tests' widgets may still be alive.
+    # The state of these widgets only, because other tests' widgets may still be alive.
     state = dependency_state(widgets, drop_defaults=False)
     data = copy.deepcopy(embed_data(views=widgets, state=state))
     states = data["manager_state"]["state"]

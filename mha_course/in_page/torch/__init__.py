@@ -1,19 +1,19 @@
 """A small stand-in for torch, for readers who run code in a page of the course; it is not torch.
 
 A page without a server cannot load torch, so its Python imports this folder under that name: tensors as
-arrays of numbers, in Python alone, with what the chapters teach and what a reader tries next. It is checked
-against torch, function by function and with every exercise of the course.
+arrays of numbers, in pure Python, with what the chapters teach and a reader may try next. It is compared
+with torch, function by function and with every exercise of the course.
 
-What is like torch: shapes, dtypes and how they combine, broadcasting, views that share memory, the kinds of
+As in torch: shapes, dtypes and how they combine, broadcasting, views that share memory, the kinds of
 errors, how tensors are printed, and from the same seed the same random numbers (uniform, normal, integers,
-permutations, `multinomial`, new layers; not dropout). What is not: it is slow, for small sizes; sums are made
-in float64 and then rounded; what is computed from a parameter does not require a gradient. There are no
+permutations, `multinomial`, new layers; not dropout). The differences: it is slow; sums are
+made in float64 and then rounded; numbers computed from parameters do not require gradients. There are no
 gradients, GPUs, complex numbers or training: these raise a `NeedsTorchError`, or an `AttributeError` that
-says the same. What a function does, torch's documentation says.
+says the same. Torch's documentation explains the functions.
 
     _memory     dtypes, memory and views of it, indexing
     _numbers    functions of numbers and of rows of numbers
-    _tensor     `Tensor`: what is computed with them
+    _tensor     `Tensor` and its methods
     _functions  new tensors, random draws, functions of several tensors
     _random     torch's generator
     _printing   how a tensor is printed
@@ -45,11 +45,8 @@ _METHODS = """
     tril triu unbind unflatten unsqueeze var
 """.split()
 _NAMES = {name: one for name, one in vars(_memory).items() if isinstance(one, dtype)}
-_NAMES |= {
-    name: one
-    for name, one in vars(_functions).items()
-    if getattr(one, "__module__", "") == _functions.__name__
-}
+_here = _functions.__name__
+_NAMES |= {name: one for name, one in vars(_functions).items() if getattr(one, "__module__", "") == _here}
 for _name in [*_METHODS, *_numbers.OF_FLOATS, *_numbers.OF_ANY, *_numbers.TESTS, *_numbers.BITS]:
     _NAMES[_name] = getattr(Tensor, _name)
 _NAMES |= {"bool": _memory.bool_, "int": _memory.int32, "long": _memory.int64, "half": _memory.float16}

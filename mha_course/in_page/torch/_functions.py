@@ -1,4 +1,4 @@
-"""New tensors, random draws, and functions of several tensors; torch's documentation says what they do."""
+"""New tensors, random draws, and functions of several tensors; torch's documentation explains them."""
 
 from __future__ import annotations
 
@@ -63,10 +63,9 @@ def randn(*size, generator=None, **how):
 
 
 def _like(make):
-    """Return a function that makes a tensor of the shape, dtype and device of another one."""
-    return lambda input, *args, **how: make(
-        input.shape, *args, **{"dtype": input.dtype, "device": input.device, **how}
-    )
+    """Return a function that makes a tensor with the shape, dtype and device of a given one."""
+    usual = lambda one: {"dtype": one.dtype, "device": one.device}
+    return lambda input, *args, **how: make(input.shape, *args, **usual(input) | how)
 
 
 full_like, zeros_like, ones_like, rand_like, randn_like = map(_like, (full, zeros, ones, rand, randn))
@@ -135,7 +134,7 @@ def stack(tensors, dim=0):
 
 
 def einsum(equation, *operands):
-    """Multiply along axes that letters name, and add up over those that the result does not name."""
+    """Multiply along axes that letters name, and sum over those that the result does not name."""
     operands = operands[0] if isinstance(operands[0], (list, tuple)) else operands
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms, sizes, most, steps = left.split(","), {}, "", []
@@ -147,10 +146,8 @@ def einsum(equation, *operands):
         term, most, step = term.replace("...", dots), max(most, dots, key=len), {}
         need(len(term) == one.ndim, told)
         for label, size, stride in zip(term, one.shape, one._strides, strict=True):
-            fits = (
-                size == sizes.get(label) if label in step else size == 1 or sizes.get(label, 1) in (1, size)
-            )
-            need(fits, told)
+            before = sizes.get(label, 1)
+            need(size == before if label in step else 1 in (size, before) or size == before, told)
             sizes[label] = sizes.get(label, 1) if size == 1 else size
             step[label] = step.get(label, 0) + stride * (size != 1)
         steps.append(step)

@@ -1,4 +1,4 @@
-"""Numbers in flat memory, and views of it: shapes, strides, indexing and assignment as torch has them."""
+"""Numbers in flat memory, and views of it: shapes, strides, indexing and assignment as in torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def need(condition, message, kind=RuntimeError):
 
 
 class DType:
-    """The type of a tensor's numbers; a result has the one of the largest `rank`."""
+    """The type of a tensor's numbers; a result has the type with the largest `rank`."""
 
     def __init__(self, name, code, kind, rank, itemsize):
         self.name, self.code, self.kind, self.rank, self.itemsize = name, code, kind, rank, itemsize
@@ -91,20 +91,20 @@ def store(values, dtype):
 
 
 def convert(values, old, new):
-    """Return a list of numbers of one dtype as another dtype holds them."""
+    """Convert a list of numbers from one dtype to another."""
     if new.kind == INT and old.kind == FLOAT:
         values = [int(x) if abs(x) < inf else -1 << 8 * new.itemsize - 1 for x in values]
-    # Only what may lose digits or change its kind needs memory of the new dtype.
+    # Only a cast that may lose digits or change the kind needs memory of the new dtype.
     return store(values, new).tolist() if old.rank > new.rank or new.kind > old.kind else values
 
 
 def strides_of(shape):
-    """Return how far neighbours of each axis are apart where memory has no gaps."""
+    """Return the distance between neighbours along each axis in memory without gaps."""
     return tuple(prod(max(size, 1) for size in shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def places(shape, strides, offset=0):
-    """Return where each number stands in memory."""
+    """Return the position of each number in memory."""
     found = [offset]
     for size, stride in zip(shape, strides, strict=True):
         steps = [i * stride for i in range(size)]
@@ -139,7 +139,7 @@ def ints(sizes):
 
 
 def _view_strides(shape, strides, new):
-    """Return strides that show the same memory with another shape, or None; the steps are torch's."""
+    """Return strides for the same memory in a new shape, or None, by torch's steps."""
     if 0 in shape or not shape:
         return strides_of(new)
     found, at = [0] * len(new), len(new) - 1
@@ -159,7 +159,7 @@ def _view_strides(shape, strides, new):
 
 
 class Strided:
-    """Memory, and how to step through it; views share the memory. `Tensor` adds what can be computed."""
+    """Memory, and how to step through it; views share the memory. `Tensor` adds the arithmetic."""
 
     requires_grad, device = False, Device("cpu")
     ndim = property(lambda self: len(self.shape))
@@ -172,7 +172,7 @@ class Strided:
         return made
 
     def _made(self, values, shape, dtype=None):
-        """Return a new tensor of these numbers, where this one is."""
+        """Return a new tensor of these numbers on the device of this one."""
         dtype = dtype or self.dtype
         return self._plain._of(store(values, dtype), shape, dtype, device=self.device)
 
@@ -194,7 +194,7 @@ class Strided:
         return [self._memory[place] for place in places(self.shape, self._strides, self._offset)]
 
     def _write(self, values):
-        """Put numbers into the memory that this tensor sees."""
+        """Write numbers into the memory of this tensor."""
         single = all(size < 2 or step for size, step in zip(self.shape, self._strides, strict=True))
         need(single, "several places of an expanded tensor are one in memory: use clone()")
         where = places(self.shape, self._strides, self._offset)
@@ -217,7 +217,7 @@ class Strided:
         return (self if fits else self._dense()).view(shape)
 
     def _complete(self, shape):
-        """Return a shape with its -1 replaced by what is left."""
+        """Return a shape with its -1 replaced by the remaining size."""
         count, known = prod(self.shape), prod(size for size in shape if size != -1)
         if -1 in shape and known and count % known == 0 and shape.count(-1) == 1:
             shape = tuple(count // known if size == -1 else size for size in shape)
@@ -227,9 +227,8 @@ class Strided:
 
     def permute(self, *dims):
         order = [axis_of(dim, self.ndim) for dim in ints(dims)]
-        need(
-            len(order) == self.ndim == len({*order}), f"each of {self.ndim} axes is to be named once: {dims}"
-        )
+        once = len(order) == self.ndim == len({*order})
+        need(once, f"each of {self.ndim} axes is to be named once: {dims}")
         return self._see([self.shape[i] for i in order], [self._strides[i] for i in order])
 
     def transpose(self, dim0, dim1):
@@ -304,7 +303,7 @@ class Strided:
             self._memory[place] = number
 
     def _find(self, key):
-        """Return the view that ints, slices, None and ... choose; shape and places of what tensors choose."""
+        """Return the view that ints, slices, None and ... select; shape and positions from tensors."""
         keys = [self._plain._index(x) if isinstance(x, (list, range, bool)) else x
                 for x in (key if isinstance(key, tuple) else [key])]  # fmt: skip
         left, dots = self.ndim - sum(map(self._axes_of, keys)), sum(one is Ellipsis for one in keys)
@@ -318,11 +317,8 @@ class Strided:
             elif isinstance(one, slice):
                 view, axis = view._slice(axis, one), axis + 1
             elif isinstance(one, Strided) and one.dtype.kind == BOOL and not one.ndim:
-                view, chosen[axis], axis = (
-                    view.unsqueeze(axis),
-                    self._plain._index([0] * one.item()),
-                    axis + 1,
-                )
+                view, chosen[axis] = view.unsqueeze(axis), self._plain._index([0] * one.item())
+                axis += 1
             elif isinstance(one, Strided) and (one.ndim or one.dtype.kind == FLOAT):
                 for part in view._indices(one, axis):
                     chosen[axis], axis = part, axis + 1
@@ -371,7 +367,7 @@ class Strided:
         return [one] if one.dtype.kind == INT else one.nonzero().unbind(1)
 
     def _choose(self, chosen):
-        """Return the shape and the places of what integer tensors choose, by their axes."""
+        """Return the shape and the positions of the numbers that integer tensors select, by their axes."""
         axes, common = list(chosen), broadcast(*(x.shape for x in chosen.values()), kind=IndexError)
         picked = [self._offset] * prod(common)
         for axis, index in chosen.items():
@@ -379,7 +375,7 @@ class Strided:
             for number in numbers:
                 self._check(number, axis)
             picked = [place + i % size * step for place, i in zip(picked, numbers, strict=True)]
-        # What neighbouring axes choose stays where they were, and otherwise comes first.
+        # The result's axes stay in place if the indexed axes are adjacent; otherwise they come first.
         first = axes[0] if axes == list(range(axes[0], axes[0] + len(axes))) else 0
         rest = [axis for axis in range(self.ndim) if axis not in chosen]
         shape, strides = [self.shape[axis] for axis in rest], [self._strides[axis] for axis in rest]

@@ -1,4 +1,4 @@
-"""Functions of numbers and of rows of numbers, as torch has them where Python raises an error."""
+"""Functions of numbers and of rows of numbers, with torch's results where Python raises an error."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ BITS = {"bitwise_and": operator.and_, "bitwise_or": operator.or_, "bitwise_xor":
 
 
 def place_of(best):
-    """Return a function that finds the place of the `max` or `min` of a row, or of its first NaN."""
+    """Return a function that finds the index of the `max` or `min` of a row, or of its first NaN."""
 
     def find(row):
         strange = [i for i, x in enumerate(row) if x != x]
@@ -98,23 +98,23 @@ def extreme(best):
 
 
 def order(row, descending=False):
-    """Return the places of the numbers in their order; NaN is the largest."""
+    """Return the indices that sort the numbers; NaN is the largest."""
     keys = [(x != x, x) for x in row]
     return sorted(range(len(row)), key=keys.__getitem__, reverse=descending)
 
 
 def middle(row):
-    """Return the place of the lower one of the middle numbers."""
+    """Return the index of the lower one of the middle numbers."""
     return order(row)[(len(row) - 1) // 2]
 
 
 def mean(row):
-    """Return the mean; NaN of nothing."""
+    """Return the mean; NaN if there are no numbers."""
     return sum(row) / len(row) if row else nan
 
 
 def variance(row, correction):
-    """Return the variance; NaN where nothing is left to divide by."""
+    """Return the variance; NaN or infinity if the divisor is 0."""
     centre = mean(row)
     return quotient(sum((x - centre) ** 2 for x in row), max(len(row) - correction, 0)) if row else nan
 

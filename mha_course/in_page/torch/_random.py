@@ -1,4 +1,4 @@
-"""torch's own random numbers on a CPU: its generator, and how it makes uniform and normal numbers of it."""
+"""torch's own random numbers on a CPU: its generator, and how it makes uniform and normal numbers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ class Generator:
         self.manual_seed(67280421310721)  # torch's own choice
 
     def manual_seed(self, seed):
-        """Begin again from a seed, and return the generator."""
+        """Restart from a seed, and return the generator."""
         self._twister, state = random.Random(), [int(seed) % 2**32]
         for i in range(1, 624):
             state.append((1812433253 * (state[-1] ^ state[-1] >> 30) + i) % 2**32)
         return self.set_state(((3, (*state, 624), None), None))
 
     def get_state(self):
-        """Return what `set_state` takes to go on from here."""
+        """Return what `set_state` needs to continue from here."""
         return self._twister.getstate(), self._normal
 
     def set_state(self, state):
-        """Go on from where `get_state` was called."""
+        """Continue from where `get_state` was called."""
         self._twister.setstate(state[0])
         self._normal = state[1]
         return self
@@ -35,7 +35,7 @@ class Generator:
         return (bits << 32 | self._twister.getrandbits(32) if count > 1 << 32 else bits) % count
 
     def uniforms(self, count, double=False):
-        """Return numbers from 0 up to 1, with as many digits as float64 or float32 has."""
+        """Return numbers from 0 up to 1, with the precision of float64 or float32."""
         bits, span = (53, 1 << 64) if double else (24, 1 << 32)
         return [self.whole(span) % 2**bits / 2**bits for _ in range(count)]
 

@@ -1,4 +1,4 @@
-"""What is computed with tensors, number by number: arithmetic, reductions, products, sorting."""
+"""Operations on tensors, number by number: arithmetic, reductions, products, sorting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_NUMBERS = {bool: bool_, int: int64, float: float32}
 
 
 class GradMode(ContextDecorator):
-    """Whether torch would record operations: then a parameter must not be changed in place."""
+    """Whether torch would record operations; if so, a parameter must not be changed in place."""
 
     enabled = True
 
@@ -40,7 +40,7 @@ def _type_of(number):
 
 
 def result_type(*inputs):
-    """Return the dtype of a result: tensors with axes count before those without, those before numbers."""
+    """Return the dtype of a result: tensors with axes come first, then those without, then numbers."""
     levels = [[], [], []]
     for one in inputs:
         tensor = isinstance(one, Tensor)
@@ -50,7 +50,7 @@ def result_type(*inputs):
 
 
 def apply(function, *inputs, common=None, result=None, otherwise=None):
-    """Return a function of each number, or of the numbers at the same place after broadcasting.
+    """Return a function of each number, or of the numbers at the same index after broadcasting.
 
     The inputs are converted to the dtype `common`, and what the function returns is stored as `result`.
     `otherwise` is called where the function raises an error of arithmetic.
@@ -126,14 +126,13 @@ def _read(data):
     if not data:
         return (0,), [], float32
     shapes, values, dtypes = zip(*map(_read, data), strict=True)
-    need(
-        len({*shapes}) == 1, f"the rows of a tensor must have one shape, got {sorted({*shapes})}", ValueError
-    )
+    told = f"the rows of a tensor must have one shape, got {sorted({*shapes})}"
+    need(len({*shapes}) == 1, told, ValueError)
     return (len(data), *shapes[0]), [*chain(*values)], max(dtypes, key=lambda dtype: dtype.rank)
 
 
 class Tensor(Strided):
-    """Numbers of one dtype with a shape. What its methods do, torch's documentation says."""
+    """Numbers of one dtype with a shape. Torch's documentation explains the methods."""
 
     grad, grad_fn, is_leaf, layout = None, None, True, "torch.strided"
     is_cuda = is_sparse = is_nested = False
@@ -159,9 +158,8 @@ class Tensor(Strided):
         return cls._from(data, int64 if data == [] else None)
 
     def __deepcopy__(self, _):
-        made = type(self)._of(
-            self._memory[:], self.shape, self.dtype, self._strides, self._offset, self.device
-        )
+        where = self._strides, self._offset, self.device
+        made = type(self)._of(self._memory[:], self.shape, self.dtype, *where)
         made.requires_grad = self.requires_grad
         return made
 
@@ -190,7 +188,7 @@ class Tensor(Strided):
         return view
 
     def _swap(self, other):
-        """Become what another tensor is, but for the class."""
+        """Take over the contents of a tensor, but not its class."""
         self.__dict__.update(vars(other) | {"requires_grad": self.requires_grad})
         return self
 
@@ -314,11 +312,8 @@ class Tensor(Strided):
     def pow(self, exponent):
         fraction = isinstance(exponent, int) and exponent < 0 and result_type(self).kind < FLOAT
         need(not fraction, "integers cannot be raised to negative powers: convert them to float")
-        return (
-            self.sqrt()
-            if type(exponent) is float and exponent == 0.5
-            else apply(_numbers.power, self, exponent)
-        )
+        root = type(exponent) is float and exponent == 0.5
+        return self.sqrt() if root else apply(_numbers.power, self, exponent)
 
     def clamp(self, min=None, max=None):
         need(min is not None or max is not None, "clamp needs min or max")
@@ -365,7 +360,7 @@ class Tensor(Strided):
         return self._made(values, shape, dtype)
 
     def _rows(self, axes):
-        """Return lists of the numbers at each place of so many first axes."""
+        """Return the list of numbers at each index of the first few axes."""
         numbers, length = self._numbers(), prod(self.shape[axes:])
         return [numbers[i * length : (i + 1) * length] for i in range(prod(self.shape[:axes]))]
 
@@ -444,7 +439,7 @@ class Tensor(Strided):
 
     # ------------------------------------------------------------------ places
     def _around(self, dim, index):
-        """Return integer indices: those of an axis are given, the others count the places of theirs."""
+        """Return integer indices: the given ones for one axis, and for each other axis its own positions."""
         axis, fits = axis_of(dim, self.ndim), index.ndim == self.ndim and index.dtype is int64
         pairs = enumerate(zip(index.shape, self.shape, strict=False))
         fits = fits and all(i == axis or mine <= own for i, (mine, own) in pairs)
@@ -561,11 +556,8 @@ class Tensor(Strided):
         left, right = self if self.ndim > 1 else self[None], other if other.ndim > 1 else other[:, None]
         need(left.shape[-1] == right.shape[-2], f"{told}: {left.shape[-1]} columns, {right.shape[-2]} rows")
         need(self.dtype.kind > BOOL, told, NotImplementedError)
-        front, (count, inner), width = (
-            broadcast(left.shape[:-2], right.shape[:-2]),
-            left.shape[-2:],
-            right.shape[-1],
-        )
+        front, (count, inner) = broadcast(left.shape[:-2], right.shape[:-2]), left.shape[-2:]
+        width = right.shape[-1]
         rows = left.expand(*front, count, inner)._rows(-1)
         columns = right.mT.expand(*front, width, inner)._rows(-1)
         values = [
@@ -601,7 +593,7 @@ def _whole(function, a, b):
 
 
 def where(condition, input=None, other=None):
-    """Return numbers of one tensor where a condition is True, and of another elsewhere."""
+    """Return numbers of one tensor where a condition is True, and of a second one elsewhere."""
     if input is None:
         return condition.nonzero(as_tuple=True)
     need(condition.dtype.kind == BOOL, f"a bool condition is needed, got {condition.dtype}")
@@ -732,7 +724,7 @@ def _in_place(name):
 
 
 def _operator(name, method, swapped=False):
-    """Let an operator of Python call a method; what is no number is left to the other side."""
+    """Let an operator of Python call a method; an operand that is not a number is left to its own class."""
 
     def operate(self, other):
         if not isinstance(other, (Tensor, int, float)):
@@ -751,14 +743,6 @@ for _name, _long in _LONG.items():
     setattr(Tensor, f"__i{_name}__", _in_place(_long))
 for _name in "lt le gt ge eq ne".split():
     _operator(_name, getattr(Tensor, _name))
-for _name in [
-    *_numbers.OF_FLOATS,
-    *_numbers.OF_ANY,
-    "logical_not",
-    "clamp",
-    "masked_fill",
-    "tril",
-    "triu",
-    "neg",
-]:
+_CHANGES = "logical_not clamp masked_fill tril triu neg".split()
+for _name in [*_numbers.OF_FLOATS, *_numbers.OF_ANY, *_CHANGES]:
     _in_place(_name)

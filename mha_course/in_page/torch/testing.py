@@ -1,4 +1,4 @@
-"""What the pages use of torch.testing."""
+"""The part of torch.testing that the pages use."""
 
 from __future__ import annotations
 

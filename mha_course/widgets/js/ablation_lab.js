@@ -160,7 +160,7 @@ function headCards(frame) {
   return { node: element("fieldset", {}, legend, cards, hint), draw };
 }
 
-/** The task that the reader solves, and whether the heads that are off solve it. */
+/** The reader's task, and whether switching off these heads solves it. */
 function challenge() {
   const task = element("p", { class: "mha-title" });
   const verdict = element("p", { class: "mha-verdict" });

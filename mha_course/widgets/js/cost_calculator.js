@@ -290,7 +290,7 @@ function costBars() {
 
   /** @param {CostState} state @param {ReturnType<typeof computeCost>} computed */
   function draw({ sweep, numHeads, numKvHeads }, { swept, counts, now }) {
-    // In these rows, heads share nothing; if the reader's heads share, no row is the reader's layer.
+    // In these rows, no heads share keys; if the reader's heads do, no row is marked as the reader's layer.
     const own = sweep === "num_heads" && numKvHeads !== numHeads ? -1 : now;
     for (const { name, unit, verdict, list } of groups) {
       const amounts = swept[name];

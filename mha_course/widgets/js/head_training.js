@@ -15,12 +15,12 @@ import { buildRun, buildTransport } from "./training_runner.js";
 /** @typedef {import("./head_training_math.js").TrainingRecord} TrainingRecord */
 
 const RATES = [0.001, 0.003, 0.01, 0.03, 0.1];
-// The two pointers meet at 2 of 12 places; elsewhere the two tokens are equal one time in eight.
+// The two pointers meet at 2 of 12 positions; at the others, the two tokens are equal with probability 1/8.
 const SAME_TOKEN = 13 / 48;
 const LEGEND =
   "Maps: mean weights, queries in rows, keys in columns, dark is 0 and yellow is 1. Dotted line: the share of " +
   "places where both answers are the same token.";
-const HIGHEST_LOSS = 2.5; // a model that guesses has log 8 = 2.08
+const HIGHEST_LOSS = 2.5; // a model that guesses has a loss of log 8 = 2.08
 
 /** @param {Frame} frame @returns {Plan} */
 const readPlan = (frame) => ({ ...frame.get("_sizes"), ...frame.read() });
@@ -41,7 +41,7 @@ function describeRole(roles, head) {
 }
 
 /**
- * The settings. Whoever touches one starts the training anew.
+ * The settings. Changing one restarts the training.
  * @param {Frame} frame @param {(changes: Object<string, any>) => void} set
  */
 function buildSettings(frame, set) {
@@ -112,13 +112,13 @@ function percent(share) {
   return `${formatNumber(100 * share, 0)}\u00a0%`;
 }
 
-/** @param {{plan: Plan, records: TrainingRecord[]}} run that came to its end */
+/** @param {{plan: Plan, records: TrainingRecord[]}} run that has finished */
 function describeEarlier({ plan, records }) {
   const { bothRight } = records[records.length - 1];
   return `${countOf(plan.numHeads, "head")}, ${plan.readOut}, seed ${plan.seed}: ${percent(bothRight)}`;
 }
 
-/** The maps of the heads, and the weight of each on the two places that are wanted. */
+/** The maps of the heads, and the weight of each head on the two target positions. */
 function buildMaps() {
   const node = element("div", { class: "mha-heads" });
   /** @type {{node: HTMLElement, canvas: ReturnType<typeof pixelCanvas>, shares: HTMLElement[]}[]} */
@@ -158,8 +158,8 @@ function buildMaps() {
 }
 
 /**
- * What Python computes too: the model at its start, and the loss of the first step. The start is drawn already,
- * so that only the loss is computed here: the training has a worker, but this runs in the page.
+ * The numbers that Python computes too: the initial model, and the loss of the first step. The model has been
+ * drawn already, so only the loss is computed here, in the page; the training runs in a worker.
  * @param {Run} run @param {Plan} plan
  */
 function firstNumbers({ records, firstLoss }, plan) {

@@ -1,4 +1,4 @@
-// A layer of attention that learns to name two tokens at each place, the previous one and the mirrored one.
+// A layer of attention that learns to name two tokens at each position, the previous one and the mirrored one.
 //
 // The functions in `POINTERS` run in a web worker too, and use no constant of this file: see `learning_math.js`.
 
@@ -48,7 +48,7 @@ function parameterList({ vocabSize, length, embedDim, hiddenDim, readOut }) {
 }
 
 /**
- * Random tokens, and for each place the token at the previous place and the one at the mirrored place.
+ * Random tokens, and for each position the tokens at the previous and at the mirrored position.
  * @param {{below: (count: number) => number}} random @param {number} count of sequences
  * @param {{vocabSize: number, length: number}} sizes @returns {Batch}
  */
@@ -65,8 +65,8 @@ function pointerBatch(random, count, { vocabSize, length }) {
 }
 
 /**
- * The whole model, with its weights of attention. There are only vocabSize * length different vectors of a token and its
- * place, however many sequences there are, so each is projected once: it is row token * length + place of a table.
+ * The whole model, with its attention weights. There are only vocabSize * length different sums of a token and a
+ * position, however many sequences there are, so each is projected once: row token * length + position of a table.
  * @param {Parameters} parameters @param {Int32Array} tokens @param {Plan} plan
  */
 function forwardPass(parameters, tokens, plan) {
@@ -95,7 +95,7 @@ function forwardPass(parameters, tokens, plan) {
 
 /**
  * @param {Parameters} parameters @param {Batch} batch @param {Plan} plan
- * @returns {{bothRight: number, roles: Float64Array, maps: Float64Array}} the share of places with both
+ * @returns {{bothRight: number, roles: Float64Array, maps: Float64Array}} the share of positions with both
  *   answers right, (numHeads, 2) and (numHeads, length, length)
  */
 function measureModel(parameters, { tokens, targets }, plan) {
@@ -127,7 +127,7 @@ function measureModel(parameters, { tokens, targets }, plan) {
 }
 
 /**
- * A model at its start, which learns step by step.
+ * A new model, which learns step by step.
  * @param {Plan} plan
  * @param {Parameters} [parameters] at the start, instead of those of the seed; they are changed in place
  * @param {() => Batch} [nextBatch] instead of the batches of the seed
@@ -145,7 +145,7 @@ function trainingRun(plan, parameters, nextBatch) {
   );
 }
 
-/** A run, and what a worker needs for it. */
+/** A run, and the functions that a worker needs for it. */
 const POINTERS = {
   atOnce: 2,
   startRun: trainingRun,

@@ -230,7 +230,7 @@ function sumRow(frame, kind) {
 
   /**
    * @param {number} columns @param {[number, number]} reach of the bars
-   * @param {number} unit pixels of 1
+   * @param {number} unit the pixels for a number of 1
    */
   function fit(columns, [low, high], unit) {
     count = columns;

@@ -1,11 +1,11 @@
-// What models need to learn in the page: layers with their way back, attention, loss, optimiser, and a run of steps.
+// The parts for training in the page: layers with backward passes, attention, loss, optimiser, and a run of steps.
 //
 // The text of these functions is also the program of a web worker, which is given them one by one. They therefore use
 // only each other and their arguments, and no constant of this file.
 
 /** @typedef {Object<string, Float64Array>} Parameters by the names that PyTorch gives them, row by row */
 
-/** @typedef {{tokens: Int32Array, targets: Int32Array}} Batch the targets of a place are beside each other */
+/** @typedef {{tokens: Int32Array, targets: Int32Array}} Batch the targets of a position are next to each other */
 
 /** @typedef {{length: number, embedDim: number, numHeads: number, isCausal?: boolean}} Sizes of attention */
 
@@ -17,18 +17,18 @@
 
 /** @typedef {{y: Float64Array, back: (gradY: Float64Array) => Float64Array}} Layer its output, and the gradient of its input */
 
-/** @typedef {(name: string, x: Float64Array, inputs: number) => Layer} Linear a layer by its name, which keeps its gradients */
+/** @typedef {(name: string, x: Float64Array, inputs: number) => Layer} Linear applies the layer of this name, which stores its gradients */
 
 /**
- * A model's answers to a batch; `back` gives the gradient of all parameters.
+ * A model's answers to a batch; `back` returns the gradient of all parameters.
  * @typedef {{logits: Float64Array, back: (gradLogits: Float64Array) => Parameters}} Pass
  */
 
 /** @typedef {{name: string, shape: number[], size: number, draw?: "normal" | "uniform"}} Drawn see `drawParameters` */
 
 /**
- * Parameters as they are drawn at first; `size` is the standard deviation of normal numbers, the bound of uniform ones,
- * and, without `draw`, the number itself.
+ * The initial parameters. If they are normal, `size` is their standard deviation; if uniform, their bound;
+ * without `draw`, their value.
  * @param {Drawn[]} list @param {ReturnType<typeof import("./random_math.js").randomNumbers>} random @returns {Parameters}
  */
 export function drawParameters(list, random) {
@@ -41,7 +41,7 @@ export function drawParameters(list, random) {
 }
 
 /**
- * The product of two matrices, row by row. Four terms at a time: a sum is read and written less often.
+ * The product of two matrices, row by row. Four terms are added at a time, so that a sum is read and written less often.
  * @param {Float64Array} a (rows, inner) or, if it is transposed, (inner, rows)
  * @param {Float64Array} b (inner, columns)
  * @param {number} rows @param {number} inner @param {boolean} [isTransposed]
@@ -88,7 +88,7 @@ export function linearLayers(parameters, gradient) {
 }
 
 /**
- * The vectors of tokens: for each, its row of one table plus that of its place of another.
+ * The vector of each token: the row of the token in one table plus the row of its position in another.
  * @param {Parameters} parameters @param {Parameters} gradient receives those of both tables
  * @param {string[]} names of the tables @param {Int32Array} tokens @param {{length: number, embedDim: number}} sizes
  */
@@ -140,9 +140,9 @@ export function twoLayers(layer, [first, second], x, inputs, hiddenDim) {
 }
 
 /**
- * The scaled dot product of each query with each key, softmax, and the mean of the values, head by head.
+ * The scaled dot product of each query with each key, softmax, and the mean of the values, for each head.
  * @param {Float64Array[]} projected queries, keys and values of the table
- * @param {Int32Array} rows of the table, for each place of each sequence
+ * @param {Int32Array} rows of the table, for each position of each sequence
  * @param {Sizes} sizes
  * @returns {{weights: Float64Array, output: Float64Array}} (sequences, numHeads, length, length) and
  *   (sequences * length, embedDim)
@@ -255,7 +255,7 @@ function oneCycle(step, steps, lr, warmUp) {
 
 /**
  * Adam (Kingma & Ba, 2015) with the one-cycle schedule, or AdamW (Loshchilov & Hutter, 2019) if weights decay. Returns
- * what takes the next step, in place.
+ * a function that takes the next step, in place.
  * @param {Parameters} parameters @param {Schedule} schedule @returns {(gradient: Parameters) => void}
  */
 function optimizer(parameters, { steps, lr, warmUp = 0.1, decay = 0, clip = Infinity }) {
@@ -282,7 +282,7 @@ function optimizer(parameters, { steps, lr, warmUp = 0.1, decay = 0, clip = Infi
 }
 
 /**
- * A model at its start, which learns step by step.
+ * A new model, which learns step by step.
  * @template {object} Measured
  * @param {Parameters} parameters which are changed in place
  * @param {Schedule & {vocabSize: number}} plan
@@ -293,7 +293,7 @@ function optimizer(parameters, { steps, lr, warmUp = 0.1, decay = 0, clip = Infi
 export function learningRun(parameters, plan, nextBatch, forward, measure) {
   const update = optimizer(parameters, plan);
   let [step, last] = [0, NaN];
-  /** The loss of the next batch, which is used up, and what gives its gradient. */
+  /** The loss of the next batch, which is then used up, and a function that returns its gradient. */
   const look = () => {
     const { tokens, targets } = nextBatch();
     const { logits, back } = forward(tokens);
@@ -317,7 +317,7 @@ export function learningRun(parameters, plan, nextBatch, forward, measure) {
 
 /**
  * Returns a function that answers a request with the records of the next steps of a run. A request for step 1
- * starts the run anew.
+ * restarts the run.
  * @template Plan, Record
  * @param {(plan: Plan) => {advance: () => number, record: () => Record}} startRun
  * @returns {(request: {plan: Plan, from: number, to: number}) => Record[]}
@@ -336,7 +336,7 @@ export function learner(startRun) {
   };
 }
 
-/** What a worker needs in order to train besides a model. */
+/** The functions that a worker needs for training, in addition to a model. */
 export const LEARNING = [
   drawParameters, drawnLinear, product, linearLayers, embedded, twoLayers, attend, attendBackward, crossEntropy, oneCycle,
   optimizer, learningRun, learner,

@@ -26,7 +26,7 @@ import { recall, remember } from "./store.js";
 /** @typedef {import("./order_math.js").Content} Content */
 /** @typedef {import("./order_math.js").Item} Item */
 
-/** The place of an item: whether it is in the solution, its position in its list, and its line and depths. */
+/** Where an item is: whether it is in the solution, its position in its list, and its line and depths. */
 /** @typedef {{item: Item, inSolution: boolean, place: number, line: number, total: number, depths: number[]}} Spot */
 
 // The distance in pixels after which a click becomes a drag.
@@ -55,7 +55,7 @@ function describeSpot({ item, inSolution, place, line, total, depths }) {
 }
 
 /**
- * The place of each item, by the index of its first line.
+ * Where each item is, by the index of its first line.
  * @param {Content} content @param {Answer} answer @returns {Map<number, Spot>}
  */
 function spotsOf(content, answer) {
@@ -85,7 +85,7 @@ function itemRow(content, item) {
     code: element("span", { class: "mha-text", text: textOf(content, index) }),
   }));
   const grip = element("span", { class: "mha-grip", "aria-hidden": "true" });
-  // The text of the button is its name: first the place of the line, which is not visible, then the visible code.
+  // The text of the button is its name: first the position of the line, which is not visible, then the visible code.
   const spot = element("span", { class: "mha-unseen" });
   const texts = lines.map(({ number, code }, place) => {
     const between = place ? [element("span", { class: "mha-unseen", text: "; " })] : [];
@@ -520,7 +520,7 @@ function build(frame) {
     text: "Drag a line by its handle ⠿, or click it and use the buttons. With the keyboard, Space picks a line up, ↑ ↓ move it, ← → indent it, Delete removes it, and Escape puts it down.",
   });
   frame.body.append(task, how, lists.node, readout, result.node, end.node);
-  // In the place where other widgets have their reset button.
+  // In the place of the reset button of other widgets.
   frame.body.after(element("div", { class: "mha-footer" }, again));
 
   function draw() {

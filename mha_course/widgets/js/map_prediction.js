@@ -1,4 +1,4 @@
-// Predict, then compare: a grid of cells in two states that the reader fills in before seeing the truth.
+// Predict, then compare: a grid of cells in two states that the reader fills in before seeing the correct map.
 
 import { element, inlineText, mark, widget } from "./frame.js";
 import { gridCursor } from "./number_map.js";

@@ -27,7 +27,7 @@ export function fillScores(scores, mask, fill) {
 }
 
 /**
- * The change of the matrix W of the values in one step of gradient descent, if W is the identity and the loss is
+ * The change in the value matrix W in one step of gradient descent, if W is the identity and the loss is
  * the sum of the squared outputs. With the outputs as rows of a matrix B, the gradient is 2 Bᵀ B.
  * @param {Matrix} outputs of the queries that take part, before the step
  * @param {number} valueDim @returns {Matrix} (value_dim, value_dim)

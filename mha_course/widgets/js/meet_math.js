@@ -16,7 +16,7 @@ import {
  * @typedef {object} MeetStored a model as the page stores it
  * @property {number} num_heads
  * @property {number} embed_dim
- * @property {number} max_len words of the longest sentence
+ * @property {number} max_len number of words in the longest sentence
  * @property {string[]} words by token; "" for a token that is not offered
  * @property {string[]} tasks
  * @property {string | null} blank the word at which the model was trained to answer

@@ -1,4 +1,4 @@
-// Lines of code to put in order: what a check says, what help does, where a line goes. No page is needed.
+// Lines of code to put in order: what a check says, what help does, where a line goes. No DOM.
 //
 // Lines are identified by index: first the correct lines, in a correct order, then the faulty ones.
 
@@ -23,7 +23,7 @@
 
 /** A unit that moves as one: a line, or lines that help has joined. @typedef {number[]} Item */
 
-/** The number of failed checks after which there is help. */
+/** The number of failed checks after which help is offered. */
 export const PATIENCE = 3;
 
 /** @returns {Answer} */
@@ -62,7 +62,7 @@ function helpSoFar({ steps, lines }, helped) {
   const removed = new Set(used.map((step) => (step.kind === "remove" ? step.line : -1)));
   const size = used.reduce((most, step) => (step.kind === "join" ? step.size : most), 1);
   const isShown = used.some((step) => step.kind === "show");
-  // Once lines are joined, there is nothing left to indent, also in code without any indentation.
+  // Once lines are joined, there is nothing left to indent, even in code without any indentation.
   const isIndented = size > 1 || isShown || used.some((step) => step.kind === "indent");
   return { removed, size, isIndented, isShown, count: lines.length };
 }
@@ -113,7 +113,7 @@ export function itemsOf(content, { lines, helped }) {
 }
 
 /**
- * The answer after everything that help has done: lines removed, indented, joined, or all put in their places.
+ * The answer after everything that help has done: lines removed, indented, joined, or all put in the correct order.
  * @param {Content} content @param {Answer} answer @returns {Answer}
  */
 export function tidy(content, answer) {
@@ -181,7 +181,7 @@ export function takeOut(content, answer, item) {
 }
 
 /**
- * What is wrong with the order if the line follows the lines before it: the end of a sentence, or "".
+ * The end of a sentence on why the line cannot follow the lines before it, or "".
  * @param {Content} content @param {number[]} before the indices of the lines above, a correct beginning
  * @param {number} index
  */
@@ -202,7 +202,7 @@ function faultOfOrder({ lines, orders }, before, index) {
 }
 
 /**
- * What is wrong with the indentation of a line in its correct place: the end of a sentence, or "".
+ * The end of a sentence on the indentation of a line in its correct position, or "".
  * @param {Content} content @param {number[]} before @param {number} index
  * @param {number} depth its indentation
  */
@@ -248,7 +248,7 @@ export function judge(content, { lines }) {
 }
 
 /**
- * The answer as the browser stores it, with texts, since indices would be wrong after the author changes a line.
+ * The answer in the form that the browser stores: as texts, since indices would be wrong after the author changes a line.
  * @param {Content} content @param {Answer} answer
  */
 export function toStored(content, answer) {

@@ -31,7 +31,7 @@ function bindTo(frame, bound, draw) {
 /**
  * @typedef {{low?: number, high?: number, step?: number, stops?: readonly number[], text?: string,
  *   said?: string, isTicked?: boolean}} SliderShow `text` is shown beside the slider; a screen reader reads `said`
- *   instead, if it is given; many stops are not `isTicked`
+ *   instead, if it is given; `isTicked` is false for many stops
  */
 
 /**

@@ -23,7 +23,7 @@ const STOPS_D = [8, 16, 32, 64, 128, 256, 512, 1024];
 const STOPS_K = [3, 5, 7, 9, 11, 13, 15];
 
 /**
- * The place of a token in a layer of a wiring, which is drawn 100 units wide and 100 units high.
+ * The point of a token in a layer of a wiring, which is drawn 100 units wide and 100 units high.
  * @param {number} n @param {number} layers
  */
 const wiringScale = (n, layers) => (/** @type {number} */ token, /** @type {number} */ layer) =>

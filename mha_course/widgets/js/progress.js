@@ -1,16 +1,16 @@
-// The reader's answers in this browser: how many there are, the questions that come back today, the answers as a file,
-// the questions as a deck of cards, and a way to remove all.
+// The reader's answers in this browser: how many there are, the questions that come back today, the answers as a file
+// that another browser can import, the questions as a deck of cards, and a way to remove all.
 
 import { countOf } from "./format.js";
 import { element, inlineText, widget } from "./frame.js";
 import { DAYS, isDue, REPEAT, turnOf } from "./repeat.js";
-import { ANSWERS_CHANGED, everything, forget, remember } from "./store.js";
+import { ANSWERS_CHANGED, everything, forget, recall, remember } from "./store.js";
 
 /** @typedef {{key: string, page: string, text: string, offered: string, answer: string}} Card */
 
 const FILE_NAME = "multi-head-attention-answers.json";
 const DECK_NAME = "multi-head-attention-deck.txt";
-// So many questions are listed at a time.
+// The number of questions listed at a time.
 const MOST = 10;
 const RULE =
   "A question comes back the day after a wrong answer. " +
@@ -27,7 +27,7 @@ function isWritable() {
 
 /**
  * Counts answers. A quiz is stored as one entry with an answer for each question; any other entry is one answer. The
- * days on which questions were answered are no answers.
+ * days on which questions were answered do not count.
  * @param {Object<string, any>} entries
  */
 function countAnswers(entries) {
@@ -38,6 +38,24 @@ function countAnswers(entries) {
 
 /** @param {Object<string, any>} entries */
 const asText = (entries) => `${JSON.stringify(entries, null, 2)}\n`;
+
+/** @param {any} value */
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+/** Both, and the second where they differ. @param {any} old @param {any} given @returns {any} */
+function join(old, given) {
+  const parts = () => Object.entries(given).map(([name, part]) => [name, join(old[name], part)]);
+  return isObject(old) && isObject(given) ? { ...old, ...Object.fromEntries(parts()) } : given;
+}
+
+/** Adds the answers of an exported file to those that are here, and says what has happened. @param {string} text */
+function importAnswers(text) {
+  const given = /** @type {[string, any][]} */ (Object.entries(JSON.parse(text)));
+  if (!given.length || !given.every(([key, value]) => /^[a-z-]+\/./.test(key) && isObject(value))) throw new TypeError(text);
+  const stored = given.map(([key, value]) => remember(key, join(recall(key), value)));
+  const room = stored.includes(false) ? " as far as this browser has room" : "";
+  return `Imported${room}: ${countOf(countAnswers(Object.fromEntries(given)), "answer")}. A page that is open shows what was imported when you load it again.`;
+}
 
 /** Offers a download, which the browser creates itself. @param {string} name @param {string} text */
 function download(name, text) {
@@ -55,7 +73,7 @@ function asDeck(cards) {
   return ["#separator:tab", "#html:false", "#deck:Multi-head attention", "#tags column:3", ...rows, ""].join("\n");
 }
 
-/** The name of a question, and the page with which it begins. @param {string} key */
+/** A question's name, which contains the name of its page. @param {string} key */
 const placeOf = (key) => key.match(/([^/.]*)\.[^/]*$/) ?? ["", ""];
 
 /**
@@ -71,7 +89,7 @@ function buildDue(frame, { key, page, text }) {
 }
 
 /**
- * The questions that come back today: first those that were wrong, then those answered longest ago.
+ * The questions due today: first those that were wrong, then those answered longest ago.
  * @param {import("./frame.js").Frame} frame
  */
 function buildRepetition(frame) {
@@ -137,7 +155,7 @@ function build(frame) {
   const count = element("p", { class: "mha-title", tabindex: -1 });
   const hint = element("p", {
     class: "mha-hint",
-    text: "They stay in this browser on this machine. Nothing is sent to anybody, and no other browser has them.",
+    text: "They stay in this browser on this machine, and nothing is sent to anybody. To have them in another browser, export them here and import the file there.",
   });
   const repetition = buildRepetition(frame);
   const save = element("button", { type: "button", text: "Export as a file" });
@@ -149,11 +167,23 @@ function build(frame) {
     count.focus();
     frame.say(count.textContent ?? "");
   });
+  const load = element("button", { type: "button", text: "Import a file" });
+  const file = element("input", { type: "file", accept: ".json", hidden: true });
+  const outcome = element("p", { class: "mha-hint" });
   const text = element("pre");
   const scroller = element("div", { class: "mha-code", tabindex: 0, role: "group", "aria-label": "The answers as JSON" }, text);
   const listing = element("details", {}, element("summary", { text: "Show what is kept" }), scroller);
-  const actions = element("div", {}, element("div", { class: "mha-choices" }, save, deck, clear), dialog, listing);
+  const choices = element("div", { class: "mha-choices" }, save, load, deck, clear);
+  const actions = element("div", {}, choices, file, dialog, listing);
   frame.body.append(count, hint, repetition.node, actions);
+  frame.listen(load, "click", () => file.click());
+  frame.listen(file, "change", async () => {
+    const otherwise = () => "This file has no answers to this course. Choose one that was exported here.";
+    outcome.textContent = await file.files[0].text().then(importAnswers).catch(otherwise);
+    choices.after(outcome);
+    file.value = ""; // so that the same file can be chosen again
+    frame.say(outcome.textContent ?? "");
+  });
   const give = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ what) => {
     download(name, text);
     frame.say(`The file ${name} holds ${what}.`);
@@ -170,7 +200,9 @@ function build(frame) {
     const answers = countAnswers(entries);
     const isUseless = !writable && answers === 0;
     hint.hidden = isUseless;
-    actions.hidden = Object.keys(entries).length === 0;
+    const isEmpty = Object.keys(entries).length === 0;
+    save.hidden = listing.hidden = isEmpty;
+    [clear.hidden, load.hidden] = [isEmpty || !dialog.hidden, !writable];
     repetition.draw();
     deck.hidden = repetition.node.hidden;
     count.textContent = `${answers === 0 ? "No answer is" : `${countOf(answers, "answer")} ${answers === 1 ? "is" : "are"}`} kept in this browser.`;

@@ -7,7 +7,7 @@ import { recall, remember } from "./store.js";
 /** @typedef {{text: string, choices: string[], answer: number, feedback: string[]}} Question */
 
 /**
- * Puts the answers that the browser has stored into a quiz without answers, all but those to questions that are due,
+ * Puts the answers that the browser has stored into a quiz without answers, except to questions that are due,
  * and returns these and a function that stores answers. They are stored as texts, by the text of their question. If the
  * author has rewritten a question, its answer is discarded.
  * @param {import("./frame.js").Frame} frame

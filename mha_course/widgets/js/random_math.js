@@ -1,9 +1,9 @@
-// Random numbers that a seed fixes, the same in Python.
+// Random numbers from a seed, the same as in Python.
 
 /**
- * The generator mulberry32, by Tommy Ettinger: a counter, whose bits are mixed.
+ * The generator mulberry32, by Tommy Ettinger: a counter whose bits are mixed.
  * @param {number} seed
- * @param {number} stream of one seed: 0 draws the start of a model, 1 its batches, 2 the held-out sequences
+ * @param {number} stream of one seed: 0 draws the initial parameters, 1 the batches, 2 the held-out sequences
  */
 export function randomNumbers(seed, stream) {
   let counter = (Math.imul(seed, 0x9e3779b1) + Math.imul(stream, 0x85ebca6b)) | 0;
@@ -14,9 +14,9 @@ export function randomNumbers(seed, stream) {
     return ((bits ^ (bits >>> 14)) >>> 0) / 2 ** 32;
   };
   return {
-    /** @type {() => number} from 0 to 1, without 1 */
+    /** @type {() => number} at least 0 and below 1 */
     uniform,
-    // By the method of Box and Muller; of its two numbers, one is used.
+    // By the method of Box and Muller, which gives two numbers, of which one is used.
     normal: () => Math.sqrt(-2 * Math.log(1 - uniform())) * Math.cos(2 * Math.PI * uniform()),
     /** @type {(count: number) => number} a whole number below `count` */
     below: (count) => Math.floor(count * uniform()),

@@ -8,7 +8,7 @@ export const DAYS = [1, 3, 7, 21, 60];
 
 export const REPEAT = "repeat/";
 
-/** What a question says in place of the answer that it hides. */
+/** What a question shows in place of the hidden answer. */
 export const AGAIN = "You have answered this before. Answer again.";
 
 /** The reader's date, 2026-05-31 for example. */
@@ -23,17 +23,17 @@ function today() {
  */
 export const turnOf = (key, text) => recall(REPEAT + key)?.[text] ?? undefined;
 
-/** Whether a question comes back today. @param {string} key @param {string} text */
+/** Whether a question is due today. @param {string} key @param {string} text */
 export function isDue(key, text) {
   const turn = turnOf(key, text);
   const age = (Date.parse(today()) - Date.parse(turn?.day ?? "")) / 86_400_000;
   // A traveller's date may be a day behind. If it is further behind, the clock was wrong, and the question is due; so
-  // it is if its turn is damaged.
+  // it is if the stored entry is damaged.
   return turn !== undefined && !(age >= -1 && age < DAYS[turn.step]);
 }
 
 /**
- * Counts an answer: a first one, or one that was due. Any other was given with the feedback in sight.
+ * Counts an answer: a first one, or one that was due. Any other was given with the feedback visible.
  * @param {string} key @param {string} text @param {boolean} isRight
  */
 export function countAnswer(key, text, isRight) {

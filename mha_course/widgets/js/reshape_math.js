@@ -33,7 +33,7 @@ export function memoryOffset({ strides }, place) {
 }
 
 /**
- * The place of number `index` in reading order, in which the last axis changes fastest.
+ * The position of number `index` in reading order, in which the last axis changes fastest.
  * @param {number[]} shape @param {number} index
  */
 export function placeInShape(shape, index) {
@@ -131,7 +131,7 @@ export function ownerOf({ embedDim, headDim }, number) {
 }
 
 /**
- * The number that belongs at a place of a table.
+ * The number that belongs at a position of a table.
  * @param {ReshapeState} state @param {ReshapeKind} kind @param {number[]} place
  */
 export function ownedBy({ embedDim, headDim }, kind, place) {
@@ -141,7 +141,7 @@ export function ownedBy({ embedDim, headDim }, kind, place) {
 }
 
 /**
- * The place that the reader is asked about before a step. Correct and wrong calls differ there, and with the
+ * The position that the reader is asked about before a step. Correct and wrong calls differ there, and with the
  * default sizes each question has a different answer, so repeating the last number does not help.
  * @param {ReshapeState} state @param {ReshapeKind} kind of the table that the step makes
  */
@@ -180,7 +180,7 @@ export function countMisplaced(state, { kind, tensor }) {
 }
 
 /**
- * The truth for a prediction: the number at the place in question, and its offset in memory.
+ * The correct answers to a question: the number at the position in question, and its offset in memory.
  * @param {ReshapeState} state @param {ReshapeStep} step
  */
 export function outcomeOf(state, { kind, tensor }) {

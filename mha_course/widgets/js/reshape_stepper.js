@@ -123,7 +123,7 @@ function reshapeTables(frame, onPoint) {
   let built = "";
   /**
    * @param {State} state @param {ReshapeStep} step
-   * @param {number[] | null} asked the place that the reader was asked about
+   * @param {number[] | null} asked the position that the reader was asked about
    */
   function draw(state, { kind, tensor }, asked) {
     const shape = tensor.shape;

@@ -46,7 +46,7 @@ function readScore(frame) {
 
 /** @typedef {ReturnType<typeof readScore>} State */
 
-/** The coordinates beyond the plane, drawn by Python for the widest query and keys. @param {Frame} frame */
+/** The coordinates beyond the plane, which Python drew at random for the widest query and keys. @param {Frame} frame */
 function readExtra(frame) {
   return matrixFromFloat32(frame.get("extra"), frame.limits("d").high - 2, "extra", SCORE_MAX_KEYS + 1);
 }

@@ -117,7 +117,7 @@ export function scoreWeights(d) {
   const row = (/** @type {number[]} */ start, /** @type {(i: number) => number} */ beyond) =>
     Float64Array.from({ length: d }, (_, i) => (i < 2 ? start[i] : beyond(i)));
   const bilinear = Array.from({ length: d }, (_, out) => row(SCORE_BILINEAR[out] ?? [0, 0], (i) => (i === out ? 1 : 0)));
-  // Each coordinate beyond the plane feeds one hidden unit; the units take turns.
+  // Each coordinate beyond the plane feeds one hidden unit, in turn.
   const units = SCORE_ADDITIVE.score.length;
   const enter = (/** @type {number[][]} */ weight) =>
     weight.map((start, unit) => row(start, (i) => ((i - 2) % units === unit ? 1 / Math.sqrt(d) : 0)));

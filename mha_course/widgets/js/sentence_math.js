@@ -4,7 +4,7 @@
 import { attentionPooling, causalMask, dotProductScore, matrixFromFloat32, scaledDotProductScore } from "./attention_math.js";
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
-/** @typedef {{words: number, characters: number}} SentenceLimits the most that a sentence may have of each */
+/** @typedef {{words: number, characters: number}} SentenceLimits the greatest number of each in a sentence */
 /** @typedef {Record<"query" | "key" | "value", Matrix>} Projections each (width of x, width of the result) */
 
 /**

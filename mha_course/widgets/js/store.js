@@ -6,7 +6,7 @@
 // An address may serve several books, which then share one storage.
 const COURSE = "mha-course/";
 
-/** The event on the window after each change, so that other widgets of the page can count again. */
+/** The event on the window after each change, so that other widgets of the page can update their counts. */
 export const ANSWERS_CHANGED = "mha-answers-changed";
 
 /**

@@ -4,7 +4,7 @@ import { element } from "./frame.js";
 
 /**
  * Only a valid text reaches the model. For any other, the remark says what is wrong, and the model keeps the last
- * valid text, which returns to the field when the reader leaves it. Nothing typed in a long one is lost until a reset.
+ * valid text, which returns to the field when the reader leaves it. A long field keeps what was typed until a reset.
  * @param {import("./frame.js").Frame} frame @param {string} name @param {string} setting
  * @param {(text: string) => {problem: string, remark: string}} judge
  * @param {(text: string) => void} onText receives a valid text
@@ -50,7 +50,7 @@ export function textField(frame, name, setting, judge, onText, isLong = false) {
 }
 
 /**
- * A box for a text that a model writes. It scrolls, and can take the focus, so that it can be read with the keyboard.
+ * A box for a text that a model writes. It scrolls and can take the focus, so the keyboard can reach all of it.
  * @param {string} label @param {...Node} parts
  */
 export function textBox(label, ...parts) {

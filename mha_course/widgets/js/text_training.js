@@ -1,4 +1,4 @@
-// A small GPT learns the text that a reader types: the loss, and what it writes meanwhile.
+// A small GPT learns the text that a reader types: the loss, and what the model writes during training.
 
 import { countOf, formatNumber, groupDigits } from "./format.js";
 import { element, mark, setText, widget } from "./frame.js";
@@ -17,7 +17,7 @@ const WORD = /[\p{L}\p{M}\p{N}]+/gu;
 /** @param {Frame} frame @returns {TextPlan} */
 const readPlan = (frame) => ({ ...frame.get("_sizes"), ...frame.read() });
 
-/** What is wrong with the length of a text, empty if it can be learned. @param {Frame} frame @param {string} text */
+/** What is wrong with the length of a text; empty if it can be learned. @param {Frame} frame @param {string} text */
 function lengthProblem(frame, text) {
   const { fewest, most } = frame.get("_sizes");
   const count = [...text].length;
@@ -28,12 +28,12 @@ function lengthProblem(frame, text) {
 /** Throws a RangeError if Python does not accept the text. @param {Frame} frame */
 function checkText(frame) {
   const text = frame.get("text");
-  const problem = typeof text === "string" ? lengthProblem(frame, text) : ""; // another type breaks the rule of the setting
+  const problem = typeof text === "string" ? lengthProblem(frame, text) : ""; // a different type breaks the rule of the setting
   if (problem) throw new RangeError(`text must be fit to learn: ${problem.slice(0, -1)}`);
 }
 
 /**
- * What the model wrote last before the step that is shown; of its words, those that stand in the text it learns.
+ * The latest text that the model wrote at or before the step shown, with those of its words that occur in the source.
  * @param {Pick<Run, "plan" | "records" | "shown">} run
  */
 function latestSample({ plan, records, shown }) {
@@ -43,7 +43,7 @@ function latestSample({ plan, records, shown }) {
   const { alphabet } = charactersOf(text);
   const known = new Set(text.match(WORD));
   const written = (records[at].sample ?? []).map((token) => alphabet[token]).join("");
-  // The words are at the odd places; the last one may be cut off, and is not counted.
+  // The words have odd indices; the last one may be cut off, so it does not count.
   const parts = written.split(/([\p{L}\p{M}\p{N}]+)/u).map((part) => ({ part, isKnown: known.has(part) }));
   const words = parts.filter((_, index) => index % 2 === 1).slice(0, -1);
   const count = `${words.filter(({ isKnown }) => isKnown).length} of ${countOf(words.length, "word")}`;

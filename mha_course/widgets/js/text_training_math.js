@@ -1,4 +1,4 @@
-// A small GPT that learns a text, character by character: the model of chapter 7 with its way back, and what it writes.
+// A small GPT that learns a text, character by character: the model of chapter 7 with its backward pass, and what it writes.
 //
 // The functions in `TEXTS` run in a web worker too, and use no constant of this file: see `learning_math.js`.
 
@@ -12,7 +12,7 @@ import { drawToken, nextChances, numberAt } from "./writer_math.js";
 /** @typedef {import("./learning_math.js").Parameters} Parameters */
 
 /**
- * What is learned and how; every `every` steps the model writes `written` characters.
+ * The text and how it is learned; every `every` steps, the model writes `written` characters.
  * @typedef {import("./learning_math.js").Sizes & import("./learning_math.js").Schedule & {text: string, seed: number,
  *   numLayers: number, batchSize: number, every: number, written: number, temperature: number}} TextPlan
  */
@@ -20,7 +20,7 @@ import { drawToken, nextChances, numberAt } from "./writer_math.js";
 /** @typedef {{step: number, loss: number, sample?: number[]}} TextRecord */
 
 /**
- * The characters of a text in the order of their tokens, which is that of Unicode, and the text in tokens.
+ * The different characters of a text, sorted by code point, which gives their tokens; and the text as tokens.
  * @param {string} text
  */
 export function charactersOf(text) {
@@ -55,7 +55,7 @@ function gptParameters({ length, embedDim, numLayers }, vocabSize) {
 
 /**
  * Each row minus its mean, over its standard deviation, times the weight, plus the bias.
- * @param {Parameters} parameters @param {Parameters} gradient receives those of weight and bias @param {string} name
+ * @param {Parameters} parameters @param {Parameters} gradient receives the gradients of weight and bias @param {string} name
  * @param {Float64Array} x @returns {import("./learning_math.js").Layer}
  */
 function layerNorm(parameters, gradient, name, x) {
@@ -85,7 +85,7 @@ function layerNorm(parameters, gradient, name, x) {
         mean += (grad * weight[i]) / width;
         slope += (grad * weight[i] * number) / width;
       }
-      // What would only shift or stretch the row changes nothing.
+      // A shift or a scaling of the row does not change the output.
       for (let i = 0; i < width; i++) {
         gradX[start + i] = scales[row] * (gradY[start + i] * weight[i] - mean - slope * normed[start + i]);
       }
@@ -111,7 +111,7 @@ function gptPass(parameters, tokens, sizes) {
   const norm = (/** @type {string} */ name, /** @type {Float64Array} */ input) => layerNorm(parameters, gradient, name, input);
   const vectors = embedded(parameters, gradient, ["embedding.weight", "position_embedding.weight"], tokens, sizes);
   let x = vectors.y;
-  /** @type {((grad: Float64Array) => Float64Array)[]} the way back through each block, the last one first */
+  /** @type {((grad: Float64Array) => Float64Array)[]} the backward pass through each block, the last one first */
   const backs = [];
   for (let index = 0; index < numLayers; index++) {
     const block = `blocks.${index}`;
@@ -141,7 +141,7 @@ function gptPass(parameters, tokens, sizes) {
 }
 
 /**
- * What the model writes, in tokens: from the first one of the text, each of the others drawn as the writer draws.
+ * The tokens that the model writes: first that of the text, then tokens drawn as in the widget `Writer`.
  * @param {Parameters} parameters @param {number} first @param {number} count @param {TextPlan} plan
  */
 function writeText(parameters, first, count, plan) {
@@ -157,7 +157,7 @@ function writeText(parameters, first, count, plan) {
 }
 
 /**
- * A model at its start, which learns windows of the text step by step. An untrained one writes no more than one window.
+ * A new model, which learns windows of the text step by step. Before training, it writes at most one window.
  * @param {TextPlan} plan
  */
 function textRun(plan) {
@@ -178,7 +178,7 @@ function textRun(plan) {
   return learningRun(parameters, { ...plan, vocabSize: alphabet.length }, nextBatch, (seen) => gptPass(parameters, seen, plan), measure);
 }
 
-/** A run, and what a worker needs for it. */
+/** A run, and the functions that a worker needs for it. */
 export const TEXTS = {
   atOnce: 5,
   startRun: textRun,

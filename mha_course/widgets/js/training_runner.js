@@ -1,5 +1,5 @@
-// Runs a training beside the page, in a web worker or, where the browser refuses workers, in animation frames; and the
-// buttons with which a reader plays it, stops it, and looks back.
+// Runs a training in a web worker or, if the browser does not allow workers, in animation frames; and makes the
+// buttons with which a reader starts it, stops it, and looks back.
 
 import { element } from "./frame.js";
 import { learner } from "./learning_math.js";
@@ -7,12 +7,12 @@ import { slider } from "./parts.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
 /** @typedef {{number: number, plan: any, from: number, to: number}} StepRequest */
-/** @typedef {{step: number, loss: number}} TrainingRecord with what a task has measured; its first record is of step 0 */
+/** @typedef {{step: number, loss: number}} TrainingRecord with what a task has measured; the first record is that of step 0 */
 /** @typedef {{number: number, records: TrainingRecord[]}} StepAnswer */
 
 /**
- * What learns: `startRun` makes a model at its start, `parts` are this function and all that it calls, and `atOnce` is the
- * number of steps from one picture to the next.
+ * What is trained: `startRun` makes a new model, `parts` are this function and all that it calls, and `atOnce` is the
+ * number of steps from one drawing to the next.
  * @typedef {{startRun: (plan: any) => any, parts: Function[], atOnce: number}} Task
  */
 
@@ -24,8 +24,8 @@ onmessage = ({ data }) => postMessage({ number: data.number, records: answer(dat
 `;
 
 /**
- * A worker that answers requests. Its program has no file: a page opened from disk may load none, and
- * a notebook has none to load.
+ * A worker that answers requests. Its program is not a file, because a page opened from disk may not load one, and
+ * a notebook has none.
  * @param {Task} task @param {(answer: StepAnswer) => void} onAnswer
  * @param {() => void} onRefused called if the browser does not run the worker
  */
@@ -35,7 +35,7 @@ function startWorker(task, onAnswer, onRefused) {
     const worker = new Worker(url);
     worker.onmessage = ({ data }) => onAnswer(data);
     worker.onerror = (event) => {
-      event.preventDefault(); // not an error of the page: it goes on in animation frames
+      event.preventDefault(); // not an error, because the page continues in animation frames
       onRefused();
     };
     return {
@@ -51,7 +51,7 @@ function startWorker(task, onAnswer, onRefused) {
   }
 }
 
-/** The same in the page itself, one step in each frame. @param {Task} task @param {(answer: StepAnswer) => void} onAnswer */
+/** Trains in the page itself, one step per frame. @param {Task} task @param {(answer: StepAnswer) => void} onAnswer */
 function startFrames({ startRun }, onAnswer) {
   const answer = learner(startRun);
   let frame = 0;
@@ -72,7 +72,7 @@ function startFrames({ startRun }, onAnswer) {
 }
 
 /**
- * Returns what asks for the next steps of a run. Only the answer to the latest request is passed on.
+ * Returns an object that requests the next steps of a run. Only the answer to the latest request is passed on.
  * @param {Task} task @param {(records: TrainingRecord[]) => void} onRecords
  */
 function trainingRunner(task, onRecords) {
@@ -90,13 +90,13 @@ function trainingRunner(task, onRecords) {
   const useFrames = () => {
     runner?.stop();
     runner = startFrames(task, onAnswer);
-    // The worker's run is lost, and a run is the same each time: it is repeated from its first step.
+    // The worker's run is lost. Every run is the same, so it is repeated from its first step.
     if (pending) runner.ask({ ...pending, from: 1 });
   };
   return {
     isBusy: () => pending !== null,
     /**
-     * @param {any} plan @param {number} from the next step; 1 starts the run anew
+     * @param {any} plan @param {number} from the next step; 1 restarts the run
      * @param {number} to
      */
     ask(plan, from, to) {
@@ -105,7 +105,7 @@ function trainingRunner(task, onRecords) {
       if (runner) runner.ask(pending);
       else useFrames();
     },
-    /** Forgets the request that is not answered yet. */
+    /** Forgets the pending request. */
     drop() {
       pending = null;
     },
@@ -129,7 +129,7 @@ export function buildRun(frame, task, readPlan, describe, show) {
   const run = {
     plan: /** @type {Plan | null} */ (null),
     records: /** @type {Entry[]} */ ([]),
-    /** The last run that came to its end. */
+    /** The last finished run. */
     before: /** @type {{plan: Plan, records: Entry[]} | null} */ (null),
     shown: 0,
     isPlaying: false,
@@ -144,12 +144,12 @@ export function buildRun(frame, task, readPlan, describe, show) {
     describe: () => describe(run),
   };
   let waiting = 0;
-  // Steps that were asked for still arrive after a pause. They move on what is shown only if the reader has not
+  // Requested steps still arrive after a pause. They advance what is shown only if the reader has not
   // gone back meanwhile.
   let follows = true;
-  // Single steps that the reader asked for while an answer was under way; they are taken after it.
+  // Single steps that the reader requested while an answer was pending; they are taken after it.
   let owed = 0;
-  // The next steps are asked for after the last ones were drawn, so the page never falls behind.
+  // The next steps are requested after the last ones were drawn, so the page never falls behind.
   const runner = trainingRunner(task, (records) => {
     run.records.push(.../** @type {Entry[]} */ (records));
     if (follows) run.shown = run.records.length - 1;
@@ -160,7 +160,7 @@ export function buildRun(frame, task, readPlan, describe, show) {
     });
   });
 
-  /** Asks for the next steps, if some are wanted and no answer is under way. */
+  /** Requests the next steps, if any are wanted and no answer is pending. */
   function proceed() {
     if (!run.plan || run.isDone() || runner.isBusy()) return;
     const count = run.isPlaying ? task.atOnce : Math.min(owed, 1);
@@ -209,7 +209,7 @@ export function buildRun(frame, task, readPlan, describe, show) {
     proceed();
   }
 
-  /** Shows an earlier step; what was learned stays. @param {number} step */
+  /** Shows an earlier step; the later ones are kept. @param {number} step */
   function lookBack(step) {
     pause();
     [follows, owed] = [false, 0];
@@ -221,7 +221,7 @@ export function buildRun(frame, task, readPlan, describe, show) {
     run.isPlaying = false;
   }
 
-  // The reset of the settings changes nothing if they are as at first, but the training starts anew.
+  // A reset may not change any setting, but it restarts the training.
   frame.listen(/** @type {HTMLElement} */ (frame.body.parentElement), "click", (event) => {
     if (event.target.closest(".mha-reset")) restart();
   });

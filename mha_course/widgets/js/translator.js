@@ -36,7 +36,7 @@ import {
 const RUNNERS_UP = 5;
 const SHARES = { low: 0, high: 1 };
 const STEP_TIME = 900; // milliseconds for each character, so that a reader can follow
-const CHUNK_TIME = 12; // milliseconds of counting, after which the page may do something else
+const CHUNK_TIME = 12; // milliseconds of counting, after which the page can do other work
 const MOST_MISTAKES = 4;
 const EXAMPLES = [
   { text: "3. März 2021", lang: "de" },
@@ -105,7 +105,7 @@ const letterSign = (letter) => (letter === " " ? "␣" : letter);
 // Models
 
 /**
- * Loads a script that hands over a model, which works even for a page that was opened from disk.
+ * Loads a script that delivers a model, which works even for a page that was opened from disk.
  * @param {string} address @param {string} name of the file, which the script repeats
  * @returns {Promise<import("./transformer_math.js").StoredModel>}
  */
@@ -124,7 +124,7 @@ function loadModelFile(address, name) {
       else reject(new Error(`the file ${name} is ${fault}`));
     };
     addEventListener("mha-file", hear);
-    script.addEventListener("load", () => end("damaged")); // the script ran and handed over nothing
+    script.addEventListener("load", () => end("damaged")); // the script ran but delivered no model
     script.addEventListener("error", () => end("missing"));
     document.head.append(script);
   });
@@ -388,7 +388,7 @@ function answerStrip(frame) {
   return { node: strip, draw };
 }
 
-/** A verdict on the answer that does not need the right one. */
+/** A verdict on the answer that is possible without knowing the correct one. */
 function verdictLine() {
   const node = element("p", { class: "mha-verdict" });
 
@@ -566,7 +566,7 @@ function viewTranslation(state, found) {
   return { state, found, step, row, reading: state.kind === 1 ? weights.slice(0, step + 1) : weights };
 }
 
-/** Which letters or characters are read most, in words. @param {TranslatorView} view */
+/** A sentence on which letters or characters are read most. @param {TranslatorView} view */
 function describeReading({ state, found, reading, row }) {
   const { symbols, start } = state.task;
   const names =

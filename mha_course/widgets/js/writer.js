@@ -1,5 +1,5 @@
-// A small GPT in the page continues what a reader types, one character after the other: the probabilities from which each is
-// drawn, and the map of each head, can be seen. Heads can be switched off.
+// A small GPT in the page continues what a reader types, one character after the other. The probabilities from which each is
+// drawn and the map of each head are shown, and heads can be switched off.
 
 import { headColor } from "./colors.js";
 import { countOf, formatNumber } from "./format.js";
@@ -24,10 +24,10 @@ const HEADS = [{ title: "Attention", about: "each character reads itself and ear
 /** @param {string} character @returns {string} how it looks in a row of its own */
 const characterSign = (character) => ({ " ": "␣", "\n": "↵", "\t": "⇥" })[character] ?? character;
 
-/** @param {string} character @returns {string} how it is told */
+/** @param {string} character @returns {string} how a sentence names it */
 const characterName = (character) => ({ " ": "a space", "\n": "a new line", "\t": "a tab" })[character] ?? `“${character}”`;
 
-/** Throws a RangeError if a text is not what Python accepts. @param {Frame} frame */
+/** Throws a RangeError if Python does not accept the text. @param {Frame} frame */
 function checkTexts(frame) {
   const alphabet = [...frame.get("alphabet")];
   const check = (/** @type {string} */ name, /** @type {number} */ most) => {
@@ -40,7 +40,7 @@ function checkTexts(frame) {
   check("written", MAX_WRITTEN);
 }
 
-/** What is read and what may come next in the present state. @param {Frame} frame */
+/** Reads the text of the present state, with the probabilities of the next character. @param {Frame} frame */
 function textReader(frame) {
   /** @type {any} */
   let stored = null;
@@ -103,7 +103,7 @@ function writtenText() {
   return { node, draw };
 }
 
-/** Buttons that write, stop, and take back. @param {Frame} frame @param {() => string} nextCharacter */
+/** Buttons that write, stop, and undo. @param {Frame} frame @param {() => string} nextCharacter */
 function writingButtons(frame, nextCharacter) {
   const make = (/** @type {string} */ text) => element("button", { type: "button", text });
   const [next, run, stop, undo, back] = ["Next character", "▶ Run", "■ Stop", "Undo", "Back to the prompt"].map(make);
@@ -171,7 +171,7 @@ function drawnLine() {
   return { node, draw };
 }
 
-/** Which characters the chosen head reads most before the next is written, in words. @param {WriterView} view */
+/** A sentence on which characters the chosen head reads most before the next is written. @param {WriterView} view */
 function describeReading({ maps, layer, head, seen }) {
   const most = Array.from(maps[layer][head][seen.length - 1], (weight, index) => ({ weight, index }))
     .sort((a, b) => b.weight - a.weight)
@@ -183,7 +183,7 @@ function describeReading({ maps, layer, head, seen }) {
   return `head ${head} of layer ${layer} reads most: ${most.join(", ")}`;
 }
 
-/** The map of the chosen head, large. @param {Frame} frame */
+/** The large map of the chosen head. @param {Frame} frame */
 function headMap(frame) {
   const title = element("p", { class: "mha-title mha-of-head" });
   const map = sizedMap(frame, { name: "weights", rows: "queries", columns: "keys" });

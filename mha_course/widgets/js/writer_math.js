@@ -12,7 +12,7 @@ import { addAttention, addFeedForward, applyLinear, applyNorm, remember, unpackP
 /** @typedef {number[][]} WriterGates by layer and head; the output of a head is multiplied by its gate */
 
 /**
- * What is remembered of a text: for each token the logits of the next, and by layer and head its weights.
+ * What is kept of a text: for each token, the logits of the next one, and its weights by layer and head.
  * @typedef {{model: WriterModel, gates: WriterGates, tokens: number[], logits: Matrix, rows: Matrix[][],
  *   blocks: Remembered[]}} Reading
  */
@@ -63,7 +63,7 @@ function forget({ tokens, logits, rows, blocks }, length) {
   for (const list of lists) list.length = length;
 }
 
-/** Reads on: the new tokens see those before and themselves. @param {Reading} reading @param {readonly number[]} added */
+/** Continues reading: each new token sees the earlier ones and itself. @param {Reading} reading @param {readonly number[]} added */
 function readOn({ model, gates, tokens, logits, rows, blocks }, added) {
   const { table, positions, encoder, output, numHeads } = model;
   const first = tokens.length;
@@ -88,9 +88,9 @@ function readOn({ model, gates, tokens, logits, rows, blocks }, added) {
 }
 
 /**
- * Reads the end of a text, as much as the model has positions for. What an earlier reading has in common with it is not
- * computed again; where the text has become longer than the model's window, every character has moved to another
- * position, and nothing is in common.
+ * Reads the end of a text, as many characters as the model has positions. The beginning that it shares with an earlier
+ * reading is not computed again. If the text is longer than the model's window, every character moves to a different
+ * position, so nothing can be reused.
  * @param {WriterModel} model @param {WriterGates} gates @param {readonly number[]} text tokens
  * @param {Reading | null} earlier which is changed
  * @returns {Reading}
@@ -118,8 +118,8 @@ export function readingMaps({ rows, tokens: { length } }) {
 }
 
 /**
- * The probabilities from which the next token is drawn, the likeliest first.
- * @param {Float64Array} logits @param {number} temperature @param {number} topK so many tokens can be drawn
+ * The probabilities from which the next token is drawn, the largest first.
+ * @param {Float64Array} logits @param {number} temperature @param {number} topK the number of tokens that can be drawn
  * @returns {{token: number, probability: number}[]} one for each token
  */
 export function nextChances(logits, temperature, topK) {
@@ -129,13 +129,13 @@ export function nextChances(logits, temperature, topK) {
   return Array.from(chances, (probability, token) => ({ token, probability })).sort((a, b) => b.probability - a.probability);
 }
 
-/** The random number of a place in the text, from 0 to 1, without 1. @param {number} seed @param {number} place */
+/** The random number for a position in the text, at least 0 and below 1. @param {number} seed @param {number} place */
 export function numberAt(seed, place) {
   return randomNumbers(seed, place).uniform();
 }
 
 /**
- * The token on which a number falls where the probabilities lie side by side.
+ * The token on which a number falls if the probabilities are laid side by side.
  * @param {readonly {token: number, probability: number}[]} chances @param {number} number
  */
 export function drawToken(chances, number) {

@@ -1,4 +1,4 @@
-"""Modules that hold parameters and buffers, and the layers that the course uses."""
+"""Modules with parameters and buffers, and the layers that the course uses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Parameter(Tensor):
 
 
 class Module:
-    """Holds parameters, buffers and other modules by the names of its attributes."""
+    """Stores parameters, buffers and other modules under the names of its attributes."""
 
     training = True
 
@@ -64,7 +64,7 @@ class Module:
 
     # ------------------------------------------------------------------ what is inside
     def _held(self, kind):
-        """Return the attributes of a kind; of plain tensors, those that are buffers."""
+        """Return the attributes of a kind; a plain tensor counts only if it is a buffer."""
         found = [(name, one) for name, one in vars(self).items() if isinstance(one, kind)]
         return [pair for pair in found if kind is not Tensor or pair[0] in self._buffers]
 
@@ -242,7 +242,7 @@ class ModuleList(Module):
 
 
 class Sequential(ModuleList):
-    """Modules, each of which takes what the one before returned."""
+    """Modules, each of which receives the result of the previous one."""
 
     def __init__(self, *modules):
         super().__init__(modules)

@@ -1,4 +1,4 @@
-"""Functions of layers; torch's documentation says what they do."""
+"""Functions of layers; torch's documentation explains them."""
 
 from __future__ import annotations
 
@@ -79,18 +79,15 @@ def _reduced(losses, reduction):
 
 
 def cross_entropy(input, target, *, ignore_index=-100, reduction="mean", label_smoothing=0.0):
-    """Return the loss of the classes, along axis 1, that a target names or gives probabilities of."""
+    """Return the loss for targets that are classes or probabilities of classes, which are along axis 1."""
     log_probs = (input.movedim(1, -1) if input.ndim > 1 else input).log_softmax(-1)
     if target.dtype.kind == FLOAT:
         need(target.shape == input.shape, f"a target {target.shape} does not fit {input.shape}")
         target = target.movedim(1, -1) if input.ndim > 1 else target
         target = target * (1 - label_smoothing) + label_smoothing / log_probs.shape[-1]
         return _reduced(-(log_probs * target).sum(-1), reduction)
-    need(
-        target.shape == log_probs.shape[:-1],
-        f"a target {target.shape} does not fit {input.shape}",
-        ValueError,
-    )
+    fits = target.shape == log_probs.shape[:-1]
+    need(fits, f"a target {target.shape} does not fit {input.shape}", ValueError)
     need(target.dtype is int64, f"a target of classes is int64, got {target.dtype}")
     counts = target != ignore_index
     classes = where(counts, target, 0)
@@ -128,10 +125,13 @@ def scaled_dot_product_attention(
     if attn_mask is not None and attn_mask.dtype.kind == BOOL:
         scores = scores.masked_fill(~attn_mask, -math.inf)
     elif attn_mask is not None:
-        need(
-            attn_mask.dtype is query.dtype, f"attn_mask must be bool or {query.dtype}, got {attn_mask.dtype}"
-        )
+        told = f"attn_mask must be bool or {query.dtype}, got {attn_mask.dtype}"
+        need(attn_mask.dtype is query.dtype, told)
         scores = scores + attn_mask
     # A query that may see nothing gets zeros.
     weights = scores.softmax(-1).masked_fill((scores == -math.inf).all(-1, keepdim=True), 0.0)
     return dropout(weights, dropout_p) @ value
+
+
+def __getattr__(name):
+    raise AttributeError(f"the small stand-in for torch has no F.{name}: open this page in Colab")

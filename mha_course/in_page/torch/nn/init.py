@@ -1,4 +1,4 @@
-"""Functions that fill parameters; torch's documentation says how."""
+"""Functions that fill parameters; torch's documentation explains them."""
 
 from __future__ import annotations
 
