@@ -57,7 +57,7 @@ WIDTH = 740
 
 PATIENCE = 300_000  # milliseconds, as a safety net
 
-# A still leaves out the program, because nobody could unfold it there, and a button that these fonts cannot draw.
+# A still leaves out the program, because nobody could unfold it there, and what its fonts lack.
 PAGE = """<!doctype html><html lang="en" data-theme="light"><meta charset="utf-8">
 <style>body {{ margin: 4px; font-family: sans-serif }} .mha-python, [lang="ja"] {{ display: none }}</style>
 <div><script type="application/vnd.jupyter.widget-view+json">{view}</script></div>
