@@ -57,9 +57,9 @@ WIDTH = 740
 
 PATIENCE = 300_000  # milliseconds, as a safety net
 
-# A still leaves out the program, because nobody could unfold it there.
+# A still leaves out the program, because nobody could unfold it there, and what its fonts lack.
 PAGE = """<!doctype html><html lang="en" data-theme="light"><meta charset="utf-8">
-<style>body {{ margin: 4px; font-family: sans-serif }} .mha-python {{ display: none }}</style>
+<style>body {{ margin: 4px; font-family: sans-serif }} .mha-python, [lang="ja"] {{ display: none }}</style>
 <div><script type="application/vnd.jupyter.widget-view+json">{view}</script></div>
 <script type="application/vnd.jupyter.widget-state+json">{state}</script>
 <script src="widget_loader.js"></script></html>"""
