@@ -3,8 +3,7 @@
 A causal model of two layers names two tokens at each place: the one 3 back and the one 20 back. After
 training only the frequencies of the rotation are changed, in the ways of the literature; some of the models
 are also fine-tuned at the new length. Controls: a window that hides every distance which training has not
-seen; fine-tuning with the old frequencies; and a model that starts the fine-tuning from nothing. Training and
-fine-tuning each choose the best of three rates.
+seen; fine-tuning with the old frequencies; and a model that starts the fine-tuning from nothing.
 """
 
 import copy
@@ -13,14 +12,14 @@ from functools import partial
 from statistics import fmean
 
 import torch
-from common import Arm, largest_shares
+from common import Arm, largest_shares, one_rate
 from torch import nn
 
-from mha_course.training import cross_entropy, fit, predict, seeded
+from mha_course.training import fit, predict, seeded
 from mha_lib import MultiHeadAttention, apply_rotary
 
 SHORT, STEPS = 500, 2000
-RATES, BATCH, TUNING_BATCH = (3e-3, 1e-2, 3e-2), 16, 8
+LR, TUNING_LR, BATCH, TUNING_BATCH = 1e-2, 1e-2, 16, 8
 TUNING = (100, 400)
 WIDTH, HEADS, LAYERS, LETTERS, BACK = 32, 2, 2, 8, (3, 20)
 LENGTH, FAR = 32, 128
@@ -137,27 +136,6 @@ def shares(name, answers, first):
     }
 
 
-def further_back(models, scale):
-    """Share of answers to "3 back" that name the token `scale` times as far back, at new places."""
-    length = scale * LENGTH
-    tokens, _ = batch(torch.Generator().manual_seed(10_000), 500, length)
-    named = predict(models, tokens)[..., 0, :].argmax(-1) == tokens.roll(3 * scale, -1)
-    return named[..., length // 2 :].float().mean((1, 2))
-
-
-def tuned(models, steps):
-    """The best rate for fine-tuning, by the loss on new long texts, and the models tuned with it."""
-    runs = {}
-    for lr in RATES:
-        new = copy.deepcopy(models)
-        fit(new, far_batch, steps=steps, lr=lr, seed=50)
-        tokens, targets = far_batch(torch.Generator().manual_seed(123_456_789))
-        losses = [cross_entropy(found, targets) for found in predict(new, tokens)]
-        runs[lr] = float(torch.stack(losses).mean()), new
-    best = min(runs, key=lambda lr: runs[lr][0])
-    return best, runs[best][1]
-
-
 def measure(base, tune, models):
     """Share of right answers at the training length, and at new places of longer texts."""
     found = shares(f"length {LENGTH}", right(models, LENGTH), 0)
@@ -169,20 +147,16 @@ def measure(base, tune, models):
             if way == "as trained" and length == FAR:
                 blocks = answers.mean(1).unflatten(1, (-1, 8)).mean(2)
                 found["by blocks of 8 places"] = blocks
-            if way == "interpolated":
-                named = further_back(changed(models, rotary, window), scale)
-                found[f"length {length}, {way}, {3 * scale} back named"] = named
     for steps in TUNING if tune else ():
-        starts = {
+        tuned = {
             way: changed(models, *ways(FAR // LENGTH, base)[way])
             for way in ("as trained", "interpolated", "NTK-aware", "YaRN, beta 4")
         }
-        starts["from nothing"] = seeded(TwoLayers, len(models))
-        for way, start in starts.items():
-            lr, new = tuned(start, steps)
+        tuned["from nothing"] = seeded(TwoLayers, len(models))
+        for way, new in tuned.items():
+            fit(new, far_batch, steps=steps, lr=TUNING_LR, seed=50)
             name = f"length {FAR}, {way}, {steps} more steps"
             found |= shares(name, right(new, FAR), FAR // 2)
-            found[f"{name}, rate"] = [lr] * len(models)
     return found
 
 
@@ -192,7 +166,7 @@ ARMS = {
         batch,
         partial(measure, float(base), base == 10_000 and steps == STEPS),
         steps,
-        RATES,
+        **one_rate(LR),
     )
     for base in (10_000, 100, 500_000)
     for steps in (SHORT, STEPS)

@@ -336,7 +336,8 @@ def test_induction():
     trained = [arm for arm in single if "300 steps" not in arm]
     assert all(right[arm].min() > bag for arm in single)
     assert min(right[arm].min() for arm in trained) > 0.6
-    assert max(right[arm].max() for arm in trained) < 0.68
+    assert max(right[arm].max() for arm in trained if "8 heads" not in arm) < 0.71
+    assert right["1 layer, 8 heads, 20000 steps"].max() < 0.81
     assert min(right[arm].min() for arm in ("2 layers", "2 layers, 300 steps")) > 0.999
     # The two layers look one position back, and at what followed the same letter.
     script, period = load_script("induction"), 8
