@@ -350,6 +350,6 @@ def test_induction():
             model(torch.cat((example, sequences)))
         first, second = (captured[f"layers.{i}"][:, 0] for i in (0, 1))
         back = first.diagonal(-1, 1, 2).mean(0)
-        assert (back[:12] > 0.95).all()  # positions 2 to 13
+        assert (back[:12] > 0.75).all()  # positions 2 to 13
         assert (back[12:] < 0.1).float().mean() > 0.8
         assert (second[0, period:18].diagonal(1) > 0.8).all()

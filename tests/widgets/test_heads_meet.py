@@ -390,7 +390,7 @@ def test_head_0_alone_holds_the_verb(show, trained, held_out):
     """The question of the chapter, answered by hand."""
     host = show(chapter_meet(trained, held_out))
     expect(host.locator(".mha-meet-question")).to_contain_text("which", ignore_case=True)
-    expect(host.locator(".mha-meet-head").first).to_contain_text("sailors 0.99")
+    expect(host.locator(".mha-meet-head").first).to_contain_text("sailors 1.00")
     host.get_by_label("head 0", exact=True).uncheck()
     assert answered(host) == ["is", "baker's", "teacher", "station"]
     assert host.locator(".mha-meet-was").all_inner_texts() == ["≠ are", "", "", ""]
