@@ -352,4 +352,6 @@ def test_induction():
         back = first.diagonal(-1, 1, 2).mean(0)
         assert (back[:12] > 0.75).all()  # positions 2 to 13
         assert (back[12:] < 0.1).float().mean() > 0.8
-        assert (second[0, period:18].diagonal(1) > 0.8).all()
+        followed = second[0].diagonal(1 - period).clone()  # what followed the copy one period back
+        followed[8:] += second[0].diagonal(1 - 2 * period)  # or two periods back
+        assert (followed[1:] > 0.95).all()
