@@ -7,28 +7,35 @@ from collections.abc import Collection, Mapping, Sequence
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from mha_course.experiments import Experiment
 from mha_course.plots import HEADS, new_figure
+
+TASKS = ("copy", "copy with padding", "two pointers", "sentences")
+
+
+def of_zoo(runs: Experiment, names: Sequence[str]) -> dict[str, dict[str, Tensor]]:
+    """Share of right answers by layer and task; sentences have 1,500 steps."""
+    arms = dict(zip(TASKS, (*TASKS[:3], "sentences, 1500 steps"), strict=True))
+    of = {n: {t: f"{n}, {arm}" for t, arm in arms.items()} for n in names}
+    return {n: {t: runs.results(a, "right") for t, a in of[n].items()} for n in names}
 
 
 def trained(
     results: Mapping[str, Mapping[str, Tensor]], floors: Mapping[str, float]
 ) -> Figure:
     """Share of right answers, a row for each layer, a mark for each task and seed; `floors` are dashed."""
-    figure, axis = new_figure(height=3.8)
+    figure, axis = new_figure(height=4.8)
     for i, (task, floor) in enumerate(floors.items()):
         for row, found in enumerate(results.values()):
-            rows = [row + 0.24 * (i - 1)] * 5
-            label = task if row == 0 else None
-            style = {"color": HEADS[i], "alpha": 0.8, "label": label}
-            axis.plot(found[task], rows, "os^"[i], markersize=5, **style)
+            rows = [row + 0.19 * (i - 1.5)] * 5
+            style = {"color": HEADS[i], "alpha": 0.8, "label": task if not row else ""}
+            axis.plot(found[task], rows, "os^D"[i], markersize=5, **style)
         axis.axvline(floor, color=HEADS[i], linewidth=0.8, linestyle="--")
     axis.set_yticks(range(len(results)), results)
     axis.invert_yaxis()
     axis.set(xlim=(-0.03, 1.03), xlabel="answers right")
     axis.axvline(1, color="black", linewidth=0.8, linestyle=":")
-    spaces = {"handletextpad": 0, "columnspacing": 1}
-    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0)}
-    axis.legend(**place, ncols=3, frameon=False, **spaces)
+    axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
     return figure
 
 
