@@ -85,10 +85,11 @@ def columns(
         parts.append(_word(66, 40 + 20 * i, word, 12, i in roles or i == blank))
         if i in roles:
             parts.append(text(308, 40 + 20 * i, roles[i], "start", 11))
+    seen = [words[i] for i in weights[0].argsort().flip(0) if weights[0, i] >= 0.05]
     alt = (
         "Weights from the blank to each word, a column for each head. The only head of the one-head "
-        "model spreads its weight over teacher, station, baker's, the blank and sailors. Of the four "
-        "heads, head 0 looks at sailors, head 2 mostly at station, head 3 mostly at teacher."
+        f"model spreads its weight over {', '.join(seen)}. Of the four heads, head 0 looks at "
+        "sailors, head 2 mostly at station, head 3 mostly at teacher."
     )
     return picture(368, 268, alt, *parts, most=400)
 
