@@ -121,7 +121,7 @@ claims: .venv/ready ## write the source of each number on a page beside it, and 
 # Experiments train longer than a page may. Each is one process with one thread, so JOBS of them run at a time. After a
 # rewrite that should not change results, CONFIRM=1 trains each arm briefly and keeps the stored results if they agree.
 EXPERIMENTS := $(filter-out common,$(notdir $(basename $(wildcard experiments/*.py))))
-experiments: .venv/ready ## train what the pages quote and store the results, an hour; ONLY=two_pointers for one (CONFIRM=1: compare only)
+experiments: .venv/ready ## train what the pages quote and store the results, three hours; ONLY=two_pointers for one (CONFIRM=1: compare only)
 	@printf '%s\n' $(or $(ONLY),$(EXPERIMENTS)) | \
 	  xargs -P $(JOBS) -I NAME $(BIN)/python experiments/common.py NAME $(if $(CONFIRM),--confirm)
 

@@ -2,8 +2,9 @@
 
 A causal model of two layers names two tokens at each place: the one 3 back and the one 20 back. After
 training only the frequencies of the rotation are changed, in the ways of the literature; some of the models
-are also fine-tuned at the new length. Controls: a window that hides every distance which training has not
-seen; fine-tuning with the old frequencies; and a model that starts the fine-tuning from nothing.
+are also fine-tuned at the new length, each at three learning rates. Controls: a window that hides every
+distance which training has not seen; fine-tuning with the old frequencies; and a model that starts the
+fine-tuning from nothing.
 """
 
 import copy
@@ -12,14 +13,15 @@ from functools import partial
 from statistics import fmean
 
 import torch
-from common import Arm, largest_shares, one_rate
+from common import HELD_OUT_BATCHES, Arm, largest_shares
 from torch import nn
 
-from mha_course.training import fit, predict, seeded
+from mha_course.training import cross_entropy, fit, predict, seeded
 from mha_lib import MultiHeadAttention, apply_rotary
 
 SHORT, STEPS = 500, 2000
-LR, TUNING_LR, BATCH, TUNING_BATCH = 1e-2, 1e-2, 16, 8
+# The rates of training, and those of fine-tuning.
+RATES, BATCH, TUNING_BATCH = (3e-3, 1e-2, 3e-2), 16, 8
 TUNING = (100, 400)
 WIDTH, HEADS, LAYERS, LETTERS, BACK = 32, 2, 2, 8, (3, 20)
 LENGTH, FAR = 32, 128
@@ -121,11 +123,43 @@ def changed(models, rotary, window):
     return models
 
 
-def right(models, length):
-    """Whether each answer is right on 500 new sequences: (models, batch, length, tasks)."""
+def answered(models, length):
+    """Answers on 500 new sequences, (models, batch, length, tasks); the tokens; the targets."""
     generator = torch.Generator().manual_seed(10_000)
     tokens, targets = batch(generator, 500, length)
-    return (predict(models, tokens).argmax(-1) == targets).float()
+    return predict(models, tokens).argmax(-1), tokens, targets
+
+
+def right(models, length):
+    """Whether each answer is right on these sequences: (models, batch, length, tasks)."""
+    answers, _, targets = answered(models, length)
+    return (answers == targets).float()
+
+
+def named(models, length, back):
+    """Share of answers to the first question that are the token `back` before, in the second half."""
+    answers, tokens, _ = answered(models, length)
+    same = answers[..., 0] == tokens.roll(back, -1)
+    return same[:, :, length // 2 :].float().mean((1, 2))
+
+
+def fine_tuned(models, steps):
+    """The models after more steps at the new length, at the rate that is best on other new batches; its name.
+
+    The models are copied, so that each rate starts from the same weights.
+    """
+    runs = {}
+    for lr in RATES:
+        new, generator = copy.deepcopy(models), torch.Generator().manual_seed(20_000)
+        fit(new, far_batch, steps=steps, lr=lr, seed=50)
+        losses = []
+        for _ in range(HELD_OUT_BATCHES):
+            inputs, targets = far_batch(generator)
+            losses += [cross_entropy(out, targets) for out in predict(new, inputs)]
+        loss = torch.stack(losses).mean().nan_to_num(nan=math.inf)
+        runs[lr] = float(loss), new
+    best = min(runs, key=lambda lr: runs[lr][0])
+    return runs[best][1], best
 
 
 def shares(name, answers, first):
@@ -144,6 +178,11 @@ def measure(base, tune, models):
         for way, (rotary, window) in ways(scale, base).items():
             answers = right(changed(models, rotary, window), length)
             found |= shares(f"length {length}, {way}", answers, length // 2)
+            if way == "interpolated":
+                back = scale * BACK[0]
+                found[f"length {length}, {way}, {back} back named"] = named(
+                    changed(models, rotary, window), length, back
+                )
             if way == "as trained" and length == FAR:
                 blocks = answers.mean(1).unflatten(1, (-1, 8)).mean(2)
                 found["by blocks of 8 places"] = blocks
@@ -153,10 +192,11 @@ def measure(base, tune, models):
             for way in ("as trained", "interpolated", "NTK-aware", "YaRN, beta 4")
         }
         tuned["from nothing"] = seeded(TwoLayers, len(models))
-        for way, new in tuned.items():
-            fit(new, far_batch, steps=steps, lr=TUNING_LR, seed=50)
+        for way, before in tuned.items():
+            new, rate = fine_tuned(before, steps)
             name = f"length {FAR}, {way}, {steps} more steps"
             found |= shares(name, right(new, FAR), FAR // 2)
+            found[f"{name}, rate"] = torch.full((len(new),), rate)
     return found
 
 
@@ -166,7 +206,7 @@ ARMS = {
         batch,
         partial(measure, float(base), base == 10_000 and steps == STEPS),
         steps,
-        **one_rate(LR),
+        RATES,
     )
     for base in (10_000, 100, 500_000)
     for steps in (SHORT, STEPS)

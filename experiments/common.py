@@ -228,12 +228,6 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def one_rate(lr: float) -> dict[str, Any]:
-    """Settings of an arm that was stored before each had three rates. It supports no "because" of a page."""
-    because = "stored before arms had three rates: says what this rate gives"
-    return {"rates": (lr,), "because": because}
-
-
 def check_comparison(arms: Mapping[str, Arm]) -> None:
     """Refuse a script whose arms are not trained alike, apart from those that say why they compare nothing.
 

@@ -9,7 +9,7 @@ the month and the day are written.
 from functools import partial
 
 import torch
-from common import Arm, heads, one_rate, without_each_head
+from common import Arm, heads, without_each_head
 from torch.nn import functional as F
 
 from mha_course.data.dates import (
@@ -27,6 +27,7 @@ from mha_lib.generation import greedy_decode
 from mha_lib.seq2seq import EncoderDecoder
 
 STEPS, BATCH, LR = 1500, 64, 3e-3
+BECAUSE = "their heads are described; dates_recurrent.py compares, at three rates"
 WIDTH, HIDDEN, LAYERS = 64, 256, 2
 # Where the year, the month and the day stand in an ISO date.
 PARTS = {"year": slice(0, 4), "month": slice(5, 7), "day": slice(8, 10)}
@@ -174,7 +175,13 @@ class Halved(Arm):
 
 ARMS = {
     heads(number): Halved(
-        partial(DateModel, number), batch, measure, steps=STEPS, **one_rate(LR), keep=1
+        partial(DateModel, number),
+        batch,
+        measure,
+        steps=STEPS,
+        rates=(LR,),
+        keep=1,
+        because=BECAUSE,
     )
     for number in (1, 2, 4, 8)
 }

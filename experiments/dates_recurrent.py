@@ -1,13 +1,16 @@
 """The control for the dates: a recurrent encoder-decoder with additive attention (Bahdanau et al., 2015).
 
-It sees the same data as the Transformer of `dates.py`, for as many steps, with as many parameters within one
+It sees the same data as the Transformers of `dates.py`, for as many steps, with as many parameters within one
 percent. The encoder reads in both directions; at each step the state of the decoder asks the states of the
-encoder. Two learning rates are tried.
+encoder. The Transformers with the fewest and with the most heads are trained here once more, at the same
+three learning rates.
 """
 
+from functools import partial
+
 import torch
-from common import Arm, one_rate
-from dates import STEPS, batch, measure_answers
+from common import Arm, heads
+from dates import STEPS, DateModel, batch, measure_answers
 from torch import nn
 
 from mha_course.data.dates import (
@@ -20,7 +23,7 @@ from mha_course.data.dates import (
 )
 from mha_lib import AdditiveScore, attention_pooling, valid_lens_mask
 
-RATES = (3e-3, 1e-2)
+RATES = (1e-3, 3e-3, 1e-2)
 EMBED, STATE, SCORE = 64, 96, 64
 
 
@@ -103,10 +106,10 @@ class RecurrentDates(nn.Module):
         return torch.stack(tokens, dim=1)
 
 
+MODELS = {"recurrent": RecurrentDates}
+MODELS |= {heads(number): partial(DateModel, number) for number in (1, 8)}
 ARMS = {
-    f"recurrent, lr {lr}": Arm(
-        RecurrentDates, batch, measure_answers, steps=STEPS, **one_rate(lr)
-    )
-    for lr in RATES
+    name: Arm(make_model, batch, measure_answers, steps=STEPS, rates=RATES)
+    for name, make_model in MODELS.items()
 }
 BOUNDS = {"guessing": 1 / 73049}

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import combinations
 
 import torch
-from common import Arm, one_rate
+from common import Arm
 from torch import nn
 from torch.nn import functional as F
 
@@ -31,6 +31,7 @@ REPEATED, PERIODS = 8, (6, 32)
 STEPS = {"Llama": 3000, "GPT-2": 4000}
 LR = {"Llama": 4e-3, "GPT-2": 3e-3}
 WARMUP, CLIP = 0.05, 1.0
+BECAUSE = "one kind of model is described; induction.py compares depths, at three rates"
 # Embeddings that start at the usual 0.02 are drowned by what the layers add to them.
 START = 0.3
 # No target: in the first period of a row nobody can know the next token.
@@ -206,8 +207,8 @@ def make_gpt2(layers):
 
 
 def arm(design, model, batch, loss, keep=0):
-    options = {"steps": STEPS[design], **one_rate(LR[design]), "keep": keep}
-    options |= {"loss": loss, "warmup": WARMUP, "clip": CLIP}
+    options = {"steps": STEPS[design], "rates": (LR[design],), "keep": keep}
+    options |= {"loss": loss, "warmup": WARMUP, "clip": CLIP, "because": BECAUSE}
     return Arm(model, partial(batch, PASSAGES[design]), measure, **options)
 
 

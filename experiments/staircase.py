@@ -6,13 +6,13 @@ Two arms that do not solve the task run again with four times the steps.
 from functools import partial
 
 import torch
-from common import Arm, PointerModel, heads, one_rate
+from common import Arm, PointerModel, heads
 
 from mha_course.data import pointer_batch
 from mha_course.training import predict
 
 STEPS, LONG = 2000, 8000
-LR, BATCH = 3e-2, 24
+RATES, BATCH = (1e-2, 3e-2, 1e-1), 24
 TASKS = ("previous", "mirrored", "next", "opposite")
 
 
@@ -34,7 +34,7 @@ def measure(models):
 
 def arm(num_heads, read_out, steps=STEPS):
     make_model = partial(PointerModel, num_heads, len(TASKS), read_out)
-    return Arm(make_model, batch, measure, steps=steps, **one_rate(LR))
+    return Arm(make_model, batch, measure, steps=steps, rates=RATES)
 
 
 ARMS = {

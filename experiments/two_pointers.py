@@ -8,14 +8,14 @@ run again with four times the steps.
 from functools import partial
 
 import torch
-from common import Arm, PointerModel, heads, one_rate
+from common import Arm, PointerModel, heads
 
 from mha_course.data import pointer_batch
 from mha_course.training import predict
 from mha_lib import capture_attention
 
 STEPS, SHORT, LONG = 2000, 200, 8000
-LR, BATCH = 3e-2, 32
+RATES, BATCH = (1e-2, 3e-2, 1e-1), 32
 TASKS = ("previous", "mirrored")
 
 
@@ -48,7 +48,7 @@ def measure(models):
 
 def arm(num_heads, read_out, steps=STEPS, embed_dim=32, keep=0):
     make_model = partial(PointerModel, num_heads, len(TASKS), read_out, embed_dim)
-    return Arm(make_model, batch, measure, steps=steps, **one_rate(LR), keep=keep)
+    return Arm(make_model, batch, measure, steps=steps, rates=RATES, keep=keep)
 
 
 # Chapters inspect the models of these arms.

@@ -100,7 +100,7 @@ ARMS = {
     f"1 head, {LONG} steps": arm(1, steps=LONG, keep=1),
     f"1 head, two matrices, {LONG} steps": arm(1, "two matrices", LONG),
     f"1 head, MLP, {LONG} steps": arm(1, "MLP", LONG),
-    f"1 head, {LONGEST} steps": arm(1, steps=LONGEST, keep=1),
+    f"1 head, {LONGEST} steps": arm(1, steps=LONGEST),
 }
 BOUNDS = {
     "guessing": 1 / 2 / 16 / 16 / 8,

@@ -8,7 +8,7 @@ The hashes cover the script and the files that it imports from its folder, such 
 They also cover the definitions of `mha_course` that these import, with everything that the definitions use
 in turn, including the digest of the book's text. Comments, docstrings, annotations, layout, checks of
 arguments (`if ...: raise ...`, `check_...`) and the module of a definition do not count. The hashes do not
-cover the layers, because every edit of a library file would then require an hour of training. Instead, the
+cover the layers, because every edit of a library file would then require hours of training. Instead, the
 layers have their own tests, and the tests train one seed of every arm again for some steps and compare.
 """
 
@@ -140,7 +140,7 @@ def load_experiment(
 
     Args:
         name: name of its script in the folder of experiments, such as "two_pointers".
-        rerun: train now, and store nothing. This takes minutes, for some experiments a quarter of an hour.
+        rerun: train now, and store nothing. This takes minutes, for some experiments an hour.
         folder: where scripts and stored results are; default the folder of this package.
 
     Raises:

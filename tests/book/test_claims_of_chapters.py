@@ -233,21 +233,24 @@ def test_stretched_without_training(stretched):
     assert runs.history("base 10000, 2000 steps").losses[:, -4:].max() < 0.01
     assert min(found.min() for found in shares("32")) > 0.999
     for arm in runs.arms:
-        assert min(found.min() for found in shares("32", arm=arm)) > 0.98
+        least = 0.99 if "2000 steps" in arm else 0.92
+        assert min(found.min() for found in shares("32", arm=arm)) > least
         for place in ("64, {}", "128, {}"):
             for way in ("interpolated", "YaRN, beta 32"):
                 assert max((found - guess).abs().max() for found in shares(place, way, arm)) < 0.02
-    for place in ("64, {}", "128, {}"):
-        assert min(found.min() for found in shares(place, "window of 32")) > 0.999
+    for place, times in (("64, {}", 2), ("128, {}", 4)):
+        near, far = shares(place, "window of 32")
+        assert near.min() > 0.999 and far.min() > 0.8 and (far > 0.999).sum() == 4
         near, far = shares(place, "YaRN, beta 4")
         assert near.min() > 0.98
         assert (far - guess).abs().max() < 0.01
-    plain, ntk = (shares("64, {}", way) for way in ("as trained", "NTK-aware"))
-    assert all((b > a).all() for a, b in zip(plain, ntk, strict=True))
-    assert plain[0].max() < 0.5
-    assert ntk[0].max() < 0.8
-    short = shares("64, {}", "as trained", "base 10000, 500 steps")[0].median()
-    assert plain[0].median() < short < 0.4
+        plain, ntk = (shares(place, way)[0] for way in ("as trained", "NTK-aware"))
+        assert (ntk > plain).all()
+        for arm in runs.arms:  # the head points too far, with every base
+            name = place.format("interpolated")
+            named = runs.results(arm, f"length {name}, {3 * times} back named")
+            assert named.min() > (0.55 if times == 2 else 0.35), arm
+    assert {arm["lr"] for arm in runs.arms.values()} == {0.01}
 
 
 # Chapter 4.
