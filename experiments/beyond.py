@@ -20,9 +20,7 @@ from mha_course.training import cross_entropy, fit, predict, seeded
 from mha_lib import MultiHeadAttention, apply_rotary
 
 SHORT, STEPS = 500, 2000
-# The rates of training, and those of fine-tuning.
-RATES, BATCH, TUNING_BATCH = (3e-3, 1e-2, 3e-2), 16, 8
-TUNING = (100, 400)
+RATES, BATCH, TUNING_BATCH, TUNING = (3e-3, 1e-2, 3e-2), 16, 8, (100, 400)
 WIDTH, HEADS, LAYERS, LETTERS, BACK = 32, 2, 2, 8, (3, 20)
 LENGTH, FAR = 32, 128
 HEAD_DIM = WIDTH // HEADS
@@ -123,31 +121,18 @@ def changed(models, rotary, window):
     return models
 
 
-def answered(models, length):
-    """Answers on 500 new sequences, (models, batch, length, tasks); the tokens; the targets."""
-    generator = torch.Generator().manual_seed(10_000)
-    tokens, targets = batch(generator, 500, length)
-    return predict(models, tokens).argmax(-1), tokens, targets
+def right(models, length, back=0):
+    """Whether each answer is right on 500 new sequences: (models, batch, length, tasks).
 
-
-def right(models, length):
-    """Whether each answer is right on these sequences: (models, batch, length, tasks)."""
-    answers, _, targets = answered(models, length)
-    return (answers == targets).float()
-
-
-def named(models, length, back):
-    """Share of answers to the first question that are the token `back` before, in the second half."""
-    answers, tokens, _ = answered(models, length)
-    same = answers[..., 0] == tokens.roll(back, -1)
-    return same[:, :, length // 2 :].float().mean((1, 2))
+    With `back`, an answer counts as right if it is the token that many places before.
+    """
+    tokens, targets = batch(torch.Generator().manual_seed(10_000), 500, length)
+    targets = tokens.roll(back, -1).unsqueeze(-1) if back else targets
+    return (predict(models, tokens).argmax(-1) == targets).float()
 
 
 def fine_tuned(models, steps):
-    """The models after more steps at the new length, at the rate that is best on other new batches; its name.
-
-    The models are copied, so that each rate starts from the same weights.
-    """
+    """Copies of the models after more steps at the new length; of three rates, the best on new batches."""
     runs = {}
     for lr in RATES:
         new, generator = copy.deepcopy(models), torch.Generator().manual_seed(20_000)
@@ -179,10 +164,9 @@ def measure(base, tune, models):
             answers = right(changed(models, rotary, window), length)
             found |= shares(f"length {length}, {way}", answers, length // 2)
             if way == "interpolated":
-                back = scale * BACK[0]
-                found[f"length {length}, {way}, {back} back named"] = named(
-                    changed(models, rotary, window), length, back
-                )
+                new, back = changed(models, rotary, window), scale * BACK[0]
+                named = right(new, length, back)[:, :, length // 2 :, 0].mean((1, 2))
+                found[f"length {length}, {way}, {back} back named"] = named
             if way == "as trained" and length == FAR:
                 blocks = answers.mean(1).unflatten(1, (-1, 8)).mean(2)
                 found["by blocks of 8 places"] = blocks

@@ -178,8 +178,8 @@ ARMS = {
         partial(DateModel, number),
         batch,
         measure,
-        steps=STEPS,
-        rates=(LR,),
+        STEPS,
+        (LR,),
         keep=1,
         because=BECAUSE,
     )

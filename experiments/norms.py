@@ -98,9 +98,8 @@ def measure(make_model, models):
 
 def arm(norm, lr, warmup, clip=None, steps=STEPS):
     make_model = partial(Reverser, norm == "pre-norm")
-    options = {"steps": steps, "warmup": warmup, "clip": clip}
-    options |= {"rates": (lr,), "because": BECAUSE}
-    return Arm(make_model, batch, partial(measure, make_model), **options)
+    options = {"warmup": warmup, "clip": clip, "because": BECAUSE}
+    return Arm(make_model, batch, partial(measure, make_model), steps, (lr,), **options)
 
 
 WARMUPS = {"warm-up": 0.1, "no warm-up": 0.0}
