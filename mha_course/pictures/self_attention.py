@@ -509,7 +509,7 @@ def induction_table(runs: Experiment, correct: Mapping[str, Tensor]) -> None:
         low, high = correct[arm].aminmax()
         size = f"{settings['parameters']:6,} parameters, {settings['steps']:,} steps"
         label = arm.removesuffix(f", {settings['steps']} steps")
-        print(f"{label:17s}{size:33s}{low:.2f} to {high:.2f}, loss {loss:.2f}")
+        print(f"{label:19s}{size:33s}{low:.2f} to {high:.2f}, loss {loss:.2f}")
 
 
 def rates(runs: Experiment, arm: str, measure: str = "right") -> None:
