@@ -389,14 +389,12 @@ def of_narrow_heads(
 RATES = ("0.001", "0.003", "0.01")
 
 
-def arrivals(runs: Experiment) -> None:
-    """Print for each rate how many seeds answer nearly every sentence, with four heads and with one."""
-    print(
-        f"{'more than 0.99 right, of 5 seeds':34} rate"
-        + "".join(f"{r:>7}" for r in RATES)
-    )
-    for name in ("4 heads", "1 head", "1 head, 4500 steps", "1 head, 15000 steps"):
+def arrivals(runs: Experiment, *more: str) -> None:
+    """Print for each rate how many seeds answer nearly every sentence; `more` names further arms."""
+    print(f"{'more than 0.99 right, of 5 seeds':34} rate", *(f"{r:>6}" for r in RATES))
+    first = ("4 heads", "1 head", "1 head, 4500 steps")
+    for name in (*first, *more, "1 head, 15000 steps"):
         found = [runs.arms[name]["rates"][rate]["all four right"] for rate in RATES]
         counts = [sum(share > 0.99 for share in shares) for shares in found]
-        label = f"{name.split(',')[0]}, {runs.arms[name]['steps']} steps"
-        print(f"{label:39}" + "".join(f"{count:7}" for count in counts))
+        steps = f", {runs.arms[name]['steps']} steps"
+        print(f"{name.removesuffix(steps) + steps:39}", *(f"{c:6}" for c in counts))
