@@ -26,7 +26,7 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help lock needs made-elsewhere book pdf epub zip slides dist serve notebooks claims experiments rosetta rosetta-changed test test-all weekly faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
+.PHONY: help lock needs made-elsewhere book pdf epub zip slides dist serve notebooks claims experiments rosetta rosetta-changed colab-pins test test-all weekly faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
 
 # `make` lists the commands with the text after two number signs.
 help:
@@ -147,6 +147,17 @@ machine: .venv/ready
 	elif ! $(BIN)/python tools/machine.py browser; then \
 	  $(BIN)/playwright install --only-shell chromium; fi
 
+# What Colab has, and nothing of ours: Colab's Python, with the packages that the course needs there, at Colab's
+# versions. The tests put our wheels beside it, as a reader's set-up cell does. 5 GB.
+.venv-colab/ready: requirements-colab.txt | .venv/ready
+	@rm -rf .venv-colab
+	@python="$$($(BIN)/python tools/machine.py colab)" || { echo "$$python"; exit 1; }; "$$python" -m venv .venv-colab
+	.venv-colab/bin/pip install --quiet --no-deps --require-hashes --only-binary :all: -r requirements-colab.txt
+	@touch $@
+
+colab-pins: .venv/ready ## pin again what Colab has of the packages that the course needs there
+	$(BIN)/python tools/colab_pins.py
+
 test: needs book machine ## library, chapters and the book in a browser; seven minutes on two cores (ONLY="tests/x.py chapters/y.ipynb")
 	@$(BEGIN); \
 	$(if $(TESTS),echo '== tests'; $(if $(ONLY),,SHAPE_CHECKS=off) $(PYTEST) $(if $(ONLY),,-m 'not slow') $(TESTS) || status=1;) \
@@ -154,14 +165,14 @@ test: needs book machine ## library, chapters and the book in a browser; seven m
 	$(END)
 
 # Further tests that a change may break; tests/conftest.py has the rule. ONLY of `make test` may name slow tests too.
-test-all: needs book machine ## what else a change may break: accessibility, stored models, shapes, each changed widget
+test-all: needs book machine .venv-colab/ready ## what else a change may break: accessibility, stored models, shapes, each changed widget
 	@$(BEGIN); \
 	echo '== slow tests'; $(PYTEST) -m 'slow and not weekly' tests || status=1; \
 	echo '== the library, its shapes checked'; $(PYTEST) -m 'not slow' tests/library || status=1; \
 	$(END)
 
 # All slow tests take hours; run them before a release. Pictures that differ are only reported, for a person to judge.
-weekly: needs book machine ## all slow tests: planted faults, every chapter on Colab, pictures, frameworks, the oldest torch
+weekly: needs book machine .venv-colab/ready ## all slow tests: planted faults, every chapter on Colab, pictures, frameworks, the oldest torch
 	@$(BEGIN); \
 	echo '== slow tests, planted faults, every chapter as on Colab'; \
 	$(PYTEST) -m slow tests --ignore tests/pictures || status=1; \
@@ -247,5 +258,5 @@ repository: .venv/ready ## change the address everywhere: URL=https://github.com
 	$(BIN)/python tools/set_repository.py $(URL)
 
 clean: ## remove what was built, the environment too
-	rm -rf _build .failed-* .venv .venv-oldest .venv-newest .venv-rosetta node_modules dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf _build .failed-* .venv .venv-oldest .venv-newest .venv-rosetta .venv-colab node_modules dist .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -72,11 +72,12 @@ expect.set_options(timeout=PATIENCE)
 #   examples where a few represent them, training to the end.
 #
 # The longest tests come first; otherwise one worker would still run them when the others are done.
-WEEKLY = ("faults/test_faults.py::*", "pictures/*::*", "book/test_colab.py::test_chapter_runs*",
+WEEKLY = ("faults/test_faults.py::*", "pictures/*::*", "book/test_other_processor.py::*",
           "book/test_paper.py::test_the_whole*")  # fmt: skip
 SLOW_FILES = (
-    "faults/test_faults.py", "book/test_colab.py", "book/test_accessibility.py", "book/test_stored_models.py",
-    "book/test_paper.py", "pictures/*", "library/test_onnx.py", "library/test_other_libraries.py",
+    "faults/test_faults.py", "book/test_colab.py", "book/test_other_processor.py",
+    "book/test_accessibility.py", "book/test_stored_models.py", "book/test_paper.py", "pictures/*",
+    "library/test_onnx.py", "library/test_other_libraries.py",
     "widgets/*",
 )  # fmt: skip
 FAST = (

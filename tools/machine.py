@@ -1,17 +1,18 @@
 """Say what this machine lacks and how to get it, before anything is downloaded.
 
-    python3 tools/machine.py book|test|pdf|epub|slides|dist|browser
+    python3 tools/machine.py book|test|pdf|epub|slides|dist|browser|colab
 
 `make book` and `make test` run this first, with the Python that will create the environment, however old. The
 exit status is 1 if something is missing; with `browser`, if the system has no browser. Anything that `make`
 installs itself does not count as missing: Debian's packages where we may install them, and Playwright's own
-browser where there is no other.
+browser where there is no other. With `colab`, the path of a Python of Colab's version is printed.
 """
 
 import ctypes
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -92,6 +93,35 @@ def has_venv():
     return True
 
 
+def python_of_colab():
+    """Return the path of a Python of the version that Colab has, fetched by uv if need be, or None."""
+    pins = Path("requirements-colab.txt").read_text(encoding="utf-8")
+    version = re.findall(r"^# Python (3[.]\d+)$", pins, re.MULTILINE)[0]
+    # Such a name in the path may be pyenv's, which runs only what was chosen; its versions lie here.
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    known = [
+        shutil.which(f"python{version}"),
+        *sorted(pyenv.glob(f"{version}.*/bin/python")),
+    ]
+    for path in filter(None, known):
+        ask = [
+            str(path),
+            "-c",
+            "import ensurepip, sys; print(*sys.version_info[:2], sep='.')",
+        ]
+        said = subprocess.run(
+            ask, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
+        )
+        if said.stdout.decode().strip() == version:
+            return str(path)
+    uv = str(Path(sys.executable).with_name("uv"))
+    subprocess.run([uv, "python", "install", "--quiet", version], check=False)
+    found = subprocess.run(
+        [uv, "python", "find", version], stdout=subprocess.PIPE, check=False
+    )
+    return found.stdout.decode().strip() or None
+
+
 def missing(command):
     """Return what a command of `make` needs and this machine lacks, as pairs of a kind and a sentence.
 
@@ -134,6 +164,12 @@ def main(arguments):
     [command] = arguments
     if command == "browser":
         return 0 if browser() else 1
+    if command == "colab":
+        path = python_of_colab()
+        print(
+            path or "No Python of Colab's version is here, and uv could not fetch one."
+        )
+        return 0 if path else 1
     found = missing(command)
     if may_install():
         found = [(name, sentence) for name, sentence in found if name is None]

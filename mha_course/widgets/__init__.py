@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from mha_course.widgets._base import CourseWidget, Explorer
+from mha_course.widgets._versions import needed_versions
+
+# First what stands on other packages, so that an unsuitable version is named before anything else fails.
+with needed_versions():
+    from mha_course.widgets._base import CourseWidget, Explorer
+
 from mha_course.widgets.ablation_lab import AblationLab
 from mha_course.widgets.alibi_explorer import AlibiExplorer
 from mha_course.widgets.attention_stepper import AttentionStepper

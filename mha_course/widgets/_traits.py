@@ -7,9 +7,15 @@ import operator
 import re
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import traitlets
+
+if TYPE_CHECKING:
+    TraitType = traitlets.TraitType[Any, Any]
+else:
+    # Only type checkers know the parameters: traitlets before 5.10, such as Colab's, cannot be given any.
+    TraitType = traitlets.TraitType
 
 
 class TraitValueError(traitlets.TraitError, ValueError):
@@ -79,7 +85,7 @@ def _operand(text: str, obj: Any) -> Any:
     return value
 
 
-class _Setting(traitlets.TraitType[Any, Any]):
+class _Setting(TraitType):
     """Base class of the settings below; each is synchronised, and its errors name the rule and the value.
 
     A limit may be a text that says how it follows from other traits: "length - 1", "12 // length",
