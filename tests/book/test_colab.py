@@ -9,16 +9,20 @@ Of the programs in chapters/rosetta the build makes notebooks for the frameworks
 with the environments that `make rosetta` makes; `make rosetta CHECK=1` then runs these tests.
 """
 
+import contextlib
 import http.server
 import io
 import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
 import threading
+import time
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -121,7 +125,8 @@ class Environment:
         self.home = folder / "home"
         self.home.mkdir()
 
-    def run(self, *arguments, cwd=None, **settings):
+    def settings(self):
+        """The variables of a process in this environment: none of ours."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
         environment |= {
             "HOME": str(self.home),
@@ -129,13 +134,14 @@ class Environment:
             "JUPYTER_PATH": "",
             "MPLCONFIGDIR": str(self.folder.parent / "matplotlib"),
             "PIP_ROOT_USER_ACTION": "ignore",
-            "TQDM_DISABLE": "1",
-            **settings,
         }
+        return environment
+
+    def run(self, *arguments, cwd=None, **settings):
         return subprocess.run(
             [self.python, *map(str, arguments)],
             cwd=cwd or self.home,
-            env=environment,
+            env=self.settings() | {"TQDM_DISABLE": "1"} | settings,
             capture_output=True,
             text=True,
             timeout=3600,
@@ -389,6 +395,83 @@ def test_package_that_was_installed_is_whole(colab, tmp_path):
     [printed] = [output.text for output in outputs if output.output_type == "stream"]
     assert printed.startswith(f"{len(SAMPLES)} are shown")
     assert printed.count(str(colab.site)) == 2
+
+
+# The front end. Colab's own cannot be had; Notebook 6 shows widgets by the manager of Colab's ipywidgets.
+
+# The manager asks a new kernel for the widgets that it has. Whatever runs before the answer, ipywidgets' own
+# slider too, vanishes with it, so the test waits for a second answer on the same channel.
+ASKS = "Failed to fetch ipywidgets through"
+ANSWERED = "() => new Promise(done => Jupyter.notebook.kernel.comm_info('jupyter.widget', done))"
+UNFINISHED = """
+Jupyter.notebook.get_cells().filter(cell => cell.cell_type === "code"
+    && cell.get_text().trim() && !Number.isInteger(cell.input_prompt_number)).length
+"""
+VIEWS = """
+[...document.querySelectorAll(".jupyter-widgets-view")].map(view => {
+    const box = view.getBoundingClientRect();
+    return [view.querySelector(".mha-widget") !== null, box.height > 40 && box.width > 300];
+})
+"""
+
+
+@pytest.fixture
+def notebook_server(colab):
+    """A function that serves a folder with Colab's Notebook, and returns the address."""
+    for name in ("share", "etc"):  # where packages keep what the front end loads
+        place = colab.folder / "venv" / name
+        shutil.rmtree(place, ignore_errors=True)
+        place.symlink_to(COLAB / name)
+    servers = []
+
+    def start(folder):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        options = f"--no-browser --allow-root --port {port} --NotebookApp.token= --NotebookApp.password="
+        settings = colab.settings() | {"TQDM_DISABLE": "1"}
+        command = [colab.python, "-m", "notebook", *options.split()]
+        server = subprocess.Popen(command, cwd=folder, env=settings, stderr=subprocess.DEVNULL)
+        servers.append(server)
+        address = f"http://127.0.0.1:{port}"
+        for _ in range(600):
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/api"):
+                return address
+            assert server.poll() is None, "Notebook ended"
+            time.sleep(0.1)
+        raise TimeoutError("Notebook does not answer")
+
+    yield start
+    for server in servers:
+        server.terminate()
+        server.wait(60)
+
+
+def test_widgets_appear_by_the_manager_of_colabs_ipywidgets(colab, notebook_server, browser, tmp_path):
+    [path] = [path for path in CHAPTERS if path.stem == "01_attention_pooling"]
+    address = notebook_server(published(path, tmp_path / "content", colab.book))
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    errors = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    with page.expect_console_message(lambda message: ASKS in message.text):
+        page.goto(f"{address}/notebooks/{path.name}")
+    page.evaluate(ANSWERED)
+    page.evaluate("Jupyter.notebook.execute_all_cells()")
+    page.wait_for_function(f"{UNFINISHED} === 0")
+    stored = nbformat.read(path, as_version=4).cells
+    outputs = [output for cell in stored for output in cell.get("outputs", [])]
+    shown = sum(WIDGET_VIEW in output.get("data", {}) for output in outputs)
+    page.wait_for_function(f"{VIEWS}.filter(view => view[0] && view[1]).length >= {shown}")
+    assert len(page.evaluate(VIEWS)) == shown > 8
+    assert errors == []
+
+    # A setting moves, and the explorer draws something else.
+    explorer = page.locator(".mha-pooling-explorer:visible").first
+    before, slider = explorer.inner_text(), explorer.locator("[type=range]").first
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    assert explorer.inner_text() != before
+    page.close()
 
 
 # The frameworks of chapters/rosetta
