@@ -5,3 +5,7 @@ such as `mha_course.plots`, so it loads only what it needs. Wrong arguments rais
 """
 
 __version__ = "0.1.0"
+
+from mha_course import (
+    resume as resume,
+)  # in a notebook, it says after a NameError which cell to run

@@ -1,9 +1,11 @@
-"""Collect the definitions from the cells tagged `build` in `mha_course/built.py`, each function once.
+"""Collect what the cells of all pages define: the pieces that readers write, and where each name comes from.
 
     python tools/built.py [--check]
 
-Later chapters and appendices import from this module what the reader has written in earlier ones. `make
-notebooks` writes it. With --check, nothing is written, and the exit status is 1 if it differs from the pages.
+`mha_course/built.py` has the definitions from the cells tagged `build`, each function once: later chapters
+and appendices import from it what the reader has written in earlier ones. `mha_course/cells.json` lists the
+names that each cell binds, with the section of its page, for a reader whose kernel has forgotten them. `make
+notebooks` writes both. With --check, nothing is written; the exit status is 1 if they differ from the pages.
 
 From the same pieces and `tools/my_gpt.py`, the build of the book makes `chapters/my_gpt.py`, which readers
 can take home.
@@ -16,8 +18,10 @@ import re
 import sys
 from pathlib import Path
 
+from mha_course.resume import digest
+
 ROOT = Path(__file__).resolve().parent.parent
-TARGET = ROOT / "mha_course" / "built.py"
+TARGET, WHERE = ROOT / "mha_course" / "built.py", ROOT / "mha_course" / "cells.json"
 SCRIPT, HOME = ROOT / "tools" / "my_gpt.py", ROOT / "chapters" / "my_gpt.py"
 DEFINES = ast.FunctionDef | ast.ClassDef
 HEAD = '''"""What the reader of this course builds, chapter by chapter; nothing here uses `mha_lib`.
@@ -56,6 +60,49 @@ def collected(root=ROOT):
                     parts[node.name] = path.stem, "\n".join(lines), names_in(node)
     ours = ("from mha_", "import mha_")
     return {k: v for k, v in imports.items() if not v.startswith(ours)}, parts
+
+
+def where_names_come_from(root=ROOT):
+    """Return as JSON, for each page, its title and its cells in order: [digest, section, "names bound"]."""
+    pages = []
+    for path in [root / "index.ipynb", *sorted(root.glob("chapters/*.ipynb"))]:
+        headings, found = [], []
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            source = "".join(cell["source"])
+            if cell["cell_type"] == "markdown":
+                headings += re.findall(r"^#+ (.+)$", source, re.MULTILINE)
+            elif cell["id"] != "setup":
+                names = " ".join(sorted(bound_by(ast.parse(source))))
+                found.append([digest(source), plain(headings[-1]), names])
+        lines = ",\n".join(json.dumps(cell, ensure_ascii=False) for cell in found)
+        title = json.dumps(plain(headings[0]), ensure_ascii=False)
+        pages.append(f'"{path.stem}": {{"title": {title}, "cells": [\n{lines}\n]}}')
+    return "{" + ",\n".join(pages) + "}\n"
+
+
+def plain(heading):
+    """Return a heading without the marks of Markdown."""
+    return re.sub(r"[*`]", "", heading).strip()
+
+
+def bound_by(tree):
+    """Return the names that a cell binds for later cells, not those inside its functions and classes."""
+    found, waiting = set(), list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, DEFINES):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {
+                (alias.asname or alias.name).partition(".")[0] for alias in node.names
+            }
+        elif not isinstance(
+            node, ast.Lambda | ast.comprehension | ast.GeneratorExp | ast.ListComp
+        ):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            waiting += ast.iter_child_nodes(node)
+    return found
 
 
 def names_in(tree):
@@ -112,16 +159,18 @@ def grouped(imports):
 
 
 def main(arguments=None):
-    """Write the module, or compare it."""
-    made = text()
-    if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == made:
-        return 0
-    if "--check" in (sys.argv[1:] if arguments is None else arguments):
-        name = TARGET.relative_to(ROOT)
-        print(f"{name} is not what the pages build: run python tools/built.py")
-        return 1
-    TARGET.write_text(made, encoding="utf-8")
-    return 0
+    """Write the files that differ, or name them."""
+    status = 0
+    for path, made in ((TARGET, text()), (WHERE, where_names_come_from())):
+        if path.is_file() and path.read_text(encoding="utf-8") == made:
+            continue
+        if "--check" in (sys.argv[1:] if arguments is None else arguments):
+            name = path.relative_to(ROOT)
+            print(f"{name} is not what the pages define: run python tools/built.py")
+            status = 1
+        else:
+            path.write_text(made, encoding="utf-8")
+    return status
 
 
 if __name__ == "__main__":

@@ -74,12 +74,7 @@ def explain_error(result: Any) -> None:
     for name in built.__all__:
         own = names.get(name)
         course = f"`from mha_course.built import {name}`"
-        if own is None:
-            if getattr(error, "name", None) == name:
-                print(
-                    f"`{name}` is written in a cell that was not run. Run it, or go on with {course}."
-                )
-        elif not hasattr(own, _OURS):
+        if own is not None and not hasattr(own, _OURS):
             if name not in words and not used & {
                 one.__code__ for one in _functions(own)
             }:

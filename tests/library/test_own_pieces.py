@@ -6,7 +6,7 @@ import torch
 from exercise_cells import CHAPTERS, pieces_of
 from IPython.core.interactiveshell import InteractiveShell
 
-from mha_course import built, exercises
+from mha_course import built, exercises, resume
 from mha_course.exercises import own
 
 PIECES = {name: page.stem for page in sorted(CHAPTERS.glob("*.ipynb")) for name in pieces_of(page.stem)}
@@ -122,10 +122,12 @@ def test_an_accepted_answer_is_not_replaced_and_a_stub_is(name, capsys):
 def shell():
     """An IPython without a terminal, which tells of errors as a page does."""
     shell = InteractiveShell.instance()
-    shell.events.register("post_run_cell", own.explain_error)
+    for explain in (own.explain_error, resume.explain_missing_names):
+        shell.events.register("post_run_cell", explain)
     shell.user_ns.update(space())
     yield shell
-    shell.events.unregister("post_run_cell", own.explain_error)
+    for explain in (own.explain_error, resume.explain_missing_names):
+        shell.events.unregister("post_run_cell", explain)
     InteractiveShell.clear_instance()
 
 
@@ -148,7 +150,7 @@ def test_a_cell_that_fails_says_which_piece_it_used(shell, capsys):
     [line] = said(shell, capsys, wrong, within, "mine(torch.ones(2, 3))")
     assert line.startswith("Your `my_attention` took part in this.")
     [line] = said(shell, capsys, "del my_attention", "my_attention(1, 2, 3)")
-    assert line.startswith("`my_attention` is written in a cell that was not run.")
+    assert line.startswith("  or go on with `from mha_course.built import my_attention`")
     assert said(shell, capsys, "1 / 0", "1 / 1", "this is no Python") == []
 
 

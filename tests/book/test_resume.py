@@ -1,0 +1,103 @@
+"""A kernel that is new in the middle of a chapter: a cell that fails says which cells to run first."""
+
+import builtins
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import nbformat
+import pytest
+from run_notebooks import notebooks
+
+from mha_course import resume
+
+SENTENCE = "The kernel does not know"
+
+
+def code_cells(path):
+    cells = nbformat.read(path, as_version=4).cells
+    return [cell.source for cell in cells if cell.cell_type == "code" and cell.id != "setup"]
+
+
+def unknown_of(source):
+    """The names that a cell takes from cells above it, as far as the page binds them at all."""
+    return resume.names_used(source) - vars(builtins).keys()
+
+
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
+def test_every_cell_that_needs_others_names_its_page_and_their_names(path):
+    title = resume.pages()[[page.stem for page in notebooks()].index(path.stem)].title
+    cells = [source for source in code_cells(path) if unknown_of(source)]
+    told = [resume.missing(source, unknown_of(source)) for source in cells]
+    page = next(page for page in resume.pages() if page.title == title)
+    on_pages = Counter(cell.digest for page in resume.pages() for cell in page.cells)
+    for source, text in zip(cells, told, strict=True):
+        if on_pages[resume.digest(source)] > 1:
+            continue  # the same line on two pages
+        needs = unknown_of(source) & resume.defined_on(page)
+        assert bool(needs) == (text is not None), source
+        assert not needs or f"On the page *{title}*, run first:" in text
+        assert all(f"`{name}`" in text for name in needs)
+
+
+def test_an_edited_cell_is_known_by_its_names():
+    """Of the cells of the path, with a line that the reader has added, nearly nine of ten."""
+    right, tried = 0, 0
+    for path, page in zip(notebooks(), resume.pages(), strict=True):
+        for source in code_cells(path) if path.stem[0] == "0" else []:
+            edited = source + "\nprint('mine')"
+            if len(unknown_of(source) & resume.defined_on(page)) > 1:
+                tried += 1
+                right += resume.page_of(edited) is page
+    assert tried > 200
+    assert right > 0.85 * tried
+
+
+def test_it_names_the_sections_and_the_pieces():
+    used = {"TwoPointers", "pointer_batch", "models"}
+    told = resume.missing(" + ".join(used), {"TwoPointers", "pointer_batch"}).splitlines()
+    assert (
+        told[0]
+        == f"{SENTENCE} `TwoPointers`, `pointer_batch`. On the page *Multi-head attention*, run first:"
+    )
+    assert told[1:3] == [
+        f"- in *Your layer learns*, the cell with `{name}`" for name in ("TwoPointers", "pointer_batch")
+    ]
+    assert told[3] == "  or go on with `from mha_course.built import TwoPointers`"
+    assert "run all cells above this one" in told[4]
+    assert resume.missing("nobody_has_this", {"nobody_has_this"}) is None
+
+
+SESSION = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+shell.run_cell("import mha_course, mha_lib")
+for source in {cells!r}:
+    shell.run_cell(source)
+"""
+
+
+def said(*cells):
+    """What a new kernel prints that has run the set-up and then these cells."""
+    source = SESSION.format(cells=list(cells))
+    command = [sys.executable, "-c", source]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+
+
+def test_a_new_kernel_says_so_once():
+    [path] = [path for path in notebooks() if path.stem == "03_multi_head_attention"]
+    [loop] = [cell for cell in nbformat.read(path, as_version=4).cells if cell.id == "learn-loop"]
+    printed = said(loop.source, "print(never_on_a_page)", "1 / 0", "right = 5\nright")
+    assert printed.count(SENTENCE) == 1
+    assert "`TwoPointers`" in printed
+    assert "`pointer_batch`" in printed
+
+
+def test_the_list_of_cells_is_compact():
+    """One line for each cell, so that a diff shows which cell changed."""
+    text = (resume.Path(resume.__file__).parent / "cells.json").read_text(encoding="utf-8")
+    cells = sum(len(page["cells"]) for page in json.loads(text).values())
+    assert text.count("\n") < cells + 3 * len(notebooks())
