@@ -71,12 +71,13 @@ needs:
 	@$(PYTHON) tools/machine.py $(firstword $(filter pdf epub slides dist,$(MAKECMDGOALS)) test)
 
 # The new book is built next to the old one, which stays until the new one is complete. Sphinx builds only changed pages.
-# Everything is built again if that is not enough: after a change of settings or styles, which Sphinx would not copy, and
-# after a warning, which it would not repeat.
+# Everything is built again if that is not enough: after a change of settings, of styles or of the code of widgets, which
+# notebooks do not store, and after a warning, which Sphinx would not repeat.
 NEXT := _build/next
+IN_EACH_PAGE := _config.yml _toc.yml _ext _static package-lock.json mha_course/widgets
 book: .venv/ready node_modules/.package-lock.json ## build the book from the stored notebooks into _build/html
 	@$(BIN)/python tools/check_experiments.py
-	@[ -z "$$(find _config.yml _toc.yml _ext _static package-lock.json -newer $(NEXT)/built 2>/dev/null)" ] || rm -rf $(NEXT)
+	@[ -z "$$(find $(IN_EACH_PAGE) -newer $(NEXT)/built 2>/dev/null)" ] || rm -rf $(NEXT)
 	@$(BIN)/jupyter-book build . --path-output $(NEXT) -q -W --keep-going >/dev/null || { rm -rf $(NEXT); exit 1; }
 	@touch $(NEXT)/built
 	@diff -rq $(NEXT)/_build/html $(BOOK) >/dev/null 2>&1 || { rm -rf _build/new && cp -R $(NEXT)/_build/html _build/new && \

@@ -13,6 +13,7 @@ import tinycss2
 from fontTools import subset
 from fontTools.ttLib import TTFont
 from PIL import Image
+from widget_code import with_code
 
 STATE = re.compile(
     r'(<script type="application/vnd\.jupyter\.widget-state\+json">)(.*?)(</script>)',
@@ -114,7 +115,7 @@ def lighten_page(html, *, searches, heights=None, plain=()):
     last = []
 
     def take(match):
-        state = share_texts(json.loads(match[2]))
+        state = share_texts(with_code(json.loads(match[2])))
         text = json.dumps(state, separators=(",", ":"), ensure_ascii=False)
         last.append(match[1] + text.replace("</", r"<\/") + match[3])
         return ""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,27 +158,6 @@ def _check_alike(models: Sequence[nn.Module]) -> None:
     check_same("parameters", names, shapes)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch compute with one thread while the block runs; then with as many as before.
-
-    The models of the course are so small that several threads mostly wait for each other, most of all on
-    shared cores such as Colab's.
-
-    Example:
-        >>> with one_thread():
-        ...     torch.get_num_threads()
-        1
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@one_thread()
 def fit(
     models: nn.Module | Sequence[nn.Module],
     make_batch: Callable[[torch.Generator], Batch],

@@ -26,6 +26,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from PIL import Image
+from widget_code import without_code
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
@@ -237,7 +238,7 @@ def shown_models(states, names):
     """Return the widget models in outputs, and the models to which they refer, under their new ids.
 
     `names` maps the old ids of the shown models to new ones; those of the models referred to are added.
-    Layouts keep only entries that are set; the others are null, the default.
+    Layouts keep only entries that are set; the others are null, the default. Widgets of ours keep no code.
     """
     shown, waiting = {}, list(names)
     while waiting:
@@ -254,7 +255,7 @@ def shown_models(states, names):
         if model.get("model_name") == "LayoutModel":
             state = model["state"].items()
             model["state"] = {key: value for key, value in state if value is not None}
-        shown[names[old]] = model
+        shown[names[old]] = without_code(model)
     return shown
 
 

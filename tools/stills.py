@@ -18,6 +18,7 @@ import nbformat
 from machine import browser as find_browser
 from playwright.sync_api import sync_playwright
 from run_notebooks import ROOT, WIDGET_STATE, WIDGET_VIEW, notebooks, shrink_figure
+from widget_code import is_ours, with_code
 
 TYPEFACES = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
 
@@ -101,7 +102,7 @@ def add_stills(notebook):
         if (view := output.get("data", {}).get(WIDGET_VIEW))
         and "text/html" not in output.data
         # Widgets of other packages need a manager that the book does not have.
-        and "_esm" in stored["state"].get(view["model_id"], {}).get("state", {})
+        and is_ours(stored["state"].get(view["model_id"], {"state": {}}))
     ]
     if not shown:
         return
@@ -116,7 +117,7 @@ def add_stills(notebook):
 
 def still(page, view, states):
     """A picture of one widget as a PNG file; `states` are the states of all widgets of its notebook."""
-    state = json.dumps(states).replace("</script>", r"<\/script>")
+    state = json.dumps(with_code(states)).replace("</script>", r"<\/script>")
     html = PAGE.format(view=json.dumps(view), state=state)
     answers = {
         "": {"body": html, "content_type": "text/html; charset=utf-8"},

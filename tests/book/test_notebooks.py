@@ -9,7 +9,6 @@ import base64
 import copy
 import difflib
 import gc
-import importlib
 import io
 import re
 import warnings
@@ -24,6 +23,7 @@ from run_notebooks import WIDGET_STATE, WIDGET_VIEW, main, normalise, notebooks
 from set_repository import SETUP_METADATA, setup_of_this_course
 
 from mha_course import plots
+from mha_course.widgets import widget_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = notebooks()
@@ -122,15 +122,11 @@ def widgets(notebook):
         if view and view["model_id"] not in states:
             yield f"cell {number} shows a widget whose state is not stored"
     for model in states.values():
-        if "_esm" in model["state"]:
-            module, _, name = model["state"]["_anywidget_id"].rpartition(".")
-            if not module.startswith("mha_course."):
-                yield f"{name} is not a widget of the package"
-                continue
-            widget = getattr(importlib.import_module(module), name)
-            for key in ("_esm", "_css"):
-                if model["state"].get(key, "") != str(getattr(widget, key, "")):
-                    yield f"the {key} stored for {name} is not the package's: run `make notebooks`"
+        known = model["state"].get("_anywidget_id")
+        if model["model_module"] == "anywidget" and known not in widget_sources():
+            yield f"{known} is not a widget of the package"
+        for key in sorted(model["state"].keys() & {"_esm", "_css"}):
+            yield f"{known} is stored with its {key}, which the package has: run `make notebooks`"
 
 
 def privacy(notebook):
@@ -320,8 +316,8 @@ PLANTED = {
     "widget without stand-in": (lambda n: n.cells[4].outputs[0].data.pop("image/png"),
         "nothing that stands in"),
     "widget without state": (lambda n: n.metadata.pop("widgets"), "state is not stored"),
-    "outdated script": (lambda n: state_of(n).update(_esm="old"), "_esm stored for HeadExplorer"),
-    "outdated style": (lambda n: state_of(n).update(_css="old"), "_css stored for HeadExplorer"),
+    "script stored": (lambda n: state_of(n).update(_esm="export default {}"), "with its _esm"),
+    "style stored": (lambda n: state_of(n).update(_css=".mha-widget {}"), "with its _css"),
     "widget of its own": (lambda n: state_of(n).update(_anywidget_id="__main__.Mine"),
         "not a widget of the package"),
     "path in output": (lambda n: n.cells[2].outputs[0].update(text="/home/me/x.py"), "somebody's machine"),

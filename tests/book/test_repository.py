@@ -399,7 +399,8 @@ def test_wheel_carries_the_package_whole_and_nothing_else(wheels, project):
 
 NEEDS = {
     "mha-lib": "jaxtyping torch".split(),
-    "mha-course": "anywidget babel matplotlib mha-lib numpy safetensors scikit-learn tokenizers tqdm".split(),
+    "mha-course": """anywidget babel ipython ipywidgets jaxtyping matplotlib mha-lib numpy safetensors
+        scikit-learn tokenizers torch tqdm traitlets""".split(),
 }
 
 
