@@ -192,7 +192,7 @@ pictures: book machine ## store pictures of widgets and diagrams that have chang
 
 # The tests that find, without a browser, missing parts of exercises, pages and modules.
 WHOLE := tests/book/test_exercises.py tests/book/test_notebooks.py::test_chapter_is_stored_as_it_should \
-  tests/library/test_direction.py
+  tests/library/test_direction.py tests/library/test_plain.py
 
 check: .venv/ready node_modules/.package-lock.json ## format, lint and types of Python, JavaScript and the workflows; the budgets of lines
 	$(BIN)/ruff check
@@ -201,8 +201,8 @@ check: .venv/ready node_modules/.package-lock.json ## format, lint and types of 
 	$(BIN)/node node_modules/typescript/bin/tsc
 	$(BIN)/node tools/check_javascript.mjs
 	$(BIN)/zizmor --offline --quiet --pedantic .github/workflows
-	$(BIN)/python tools/budgets.py
 	SHAPE_CHECKS=none $(BIN)/pytest -q -n $(JOBS) $(WHOLE)
+	$(BIN)/python tools/budgets.py
 
 # What comes from npm, by the hashes in package-lock.json: Python for the page and its editor, and the compiler that
 # checks the types of JavaScript. Node and npm are in the environment.
