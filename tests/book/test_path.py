@@ -8,7 +8,7 @@ import re
 import minutes
 import pytest
 
-PATH = [path for path in minutes.pages() if re.match("0[1-8]|appendix_(eff|models|train)", path.stem)]
+PATH = [path for path in minutes.pages() if re.match("0[1-9]|appendix_(eff|models|train)", path.stem)]
 
 
 def cells(path):

@@ -179,7 +179,7 @@ def test_address_that_colab_cannot_open_is_refused(url, capsys):
 # What is installed
 
 
-LOCKS = ["requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt"]
+LOCKS = ["requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt", "requirements-models.txt"]
 # Whichever build of torch, for CPUs or for GPUs, is installed here.
 INSTALLED = ["requirements.txt", LOCKS[1 if "+cpu" in importlib.metadata.version("torch") else 2]]
 

@@ -1,0 +1,90 @@
+"""Checkers for the chapter on a published chat model: what its file contains, its shared keys, its heads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from mha_course import built
+from mha_lib._judging import UnfinishedError
+from mha_lib._texts import Texts
+
+exercise = Texts(__name__)
+
+
+def _packed(g: Generator, blocks: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Scales, minima and bytes of some blocks."""
+    scale, least = torch.rand(2, blocks, 1, generator=g).add(0.5).unbind(0)
+    numbers = torch.randint(256, (blocks, 16), generator=g)
+    return scale, -7 * least, numbers.to(torch.uint8)
+
+
+check_dequantize = exercise(
+    "check_dequantize", reference=built.my_dequantize, returns="numbers (blocks, 32)"
+)
+
+
+def _run_grouped(
+    answer: Any, sizes: tuple[int, int, int, float], x: Tensor, mask: Tensor | None
+) -> Any:
+    """Make a layer of these sizes, give its projections fixed numbers, and call it on one sequence."""
+    layer = answer(*sizes)
+    generator = torch.Generator().manual_seed(0)
+    for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        if (proj := getattr(layer, name, None)) is None:
+            raise UnfinishedError(f"`__init__` makes no `{name}`. Write it there first")
+        with torch.no_grad():
+            proj.weight.normal_(std=0.3, generator=generator)
+            if proj.bias is not None:
+                proj.bias.fill_(1.0)
+    return layer(x, x, x, mask)
+
+
+check_grouped_heads = exercise(
+    "check_grouped_heads",
+    reference=built.MyGroupedHeads,
+    returns=("output (batch, len, embed_dim)", "weights (batch, num_heads, len, len)"),
+    run=_run_grouped,
+    takes="class",
+    atol=1e-4,
+)
+
+check_row_order = exercise(
+    "check_row_order",
+    reference=built.my_row_order,
+    returns="weight (num_heads * head_dim, embed_dim)",
+)
+
+
+def _count(
+    vocab_size: int, width: int, heads: int, key_heads: int, hidden: int, layers: int
+) -> int:
+    keys_and_values = 2 * width * width // heads * key_heads
+    attention = 2 * width * width + keys_and_values
+    feed_forward = 3 * width * hidden
+    norms = 2 * width
+    return vocab_size * width + layers * (attention + feed_forward + norms) + 1 * width
+
+
+check_chat_parameters = exercise(
+    "check_chat_parameters", reference=_count, returns="parameters"
+)
+
+
+def _induction_score(weights: Tensor, length: int) -> Tensor:
+    rows = torch.arange(length, 2 * length)
+    return weights[..., rows, rows - length + 1].mean(-1)
+
+
+def _maps(g: Generator, heads: int, length: int) -> tuple[Tensor, int]:
+    """Causal weights of some heads over a sequence that is said twice."""
+    scores = torch.randn(heads, 2 * length, 2 * length, generator=g)
+    hidden = ~built.my_causal_mask(2 * length)
+    return scores.masked_fill(hidden, -torch.inf).softmax(-1), length
+
+
+check_induction_score = exercise(
+    "check_induction_score", reference=_induction_score, returns="scores (heads,)"
+)
