@@ -1,8 +1,8 @@
-"""After an error in a notebook whose kernel is new: which cells define the names that are missing.
+"""What a notebook says after an error: which cells to run first, and which definition is out of date.
 
 Colab ends a session that is left alone. The notebook keeps its text and outputs, the new kernel knows
 nothing, and a cell in the middle of a chapter fails with a NameError. Importing `mha_course`, as each set-up
-cell does, registers `explain_missing_names` with IPython.
+cell does, registers the functions below with IPython, which calls them after each cell.
 """
 
 from __future__ import annotations
@@ -63,6 +63,22 @@ def explain_missing_names(result: Any) -> None:
     unknown = (names_used(source) | {result.error_in_exec.name or ""}) - known
     if told := missing(source, unknown):
         print(told)
+
+
+def forget_what_has_a_syntax_error(result: Any) -> None:
+    """After a cell that Python cannot read, remove what an earlier version of the cell defined, and say so.
+
+    Otherwise the check below would judge the earlier version, and call it right.
+    """
+    if not isinstance(result.error_before_exec, SyntaxError) or result.info is None:
+        return
+    from IPython import get_ipython
+
+    names = get_ipython().user_ns
+    written = re.findall(r"^(?:def|class) (\w+)", result.info.raw_cell, re.MULTILINE)
+    if old := [name for name in written if names.pop(name, None) is not None]:
+        listed = _listed(old)
+        print(f"This cell did not run, so {listed} is not defined until it does.")
 
 
 def digest(source: str) -> str:
@@ -159,4 +175,5 @@ if "IPython" in sys.modules:
     from IPython import get_ipython
 
     if (shell := get_ipython()) is not None:
-        shell.events.register("post_run_cell", explain_missing_names)
+        for explain in (forget_what_has_a_syntax_error, explain_missing_names):
+            shell.events.register("post_run_cell", explain)

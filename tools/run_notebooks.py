@@ -198,9 +198,12 @@ def normalise_outputs(cell, names):
 
 
 def fold(cell):
-    """Fold a cell in JupyterLab and Colab too if the page folds it."""
+    """Fold a cell in JupyterLab and Colab too if the page folds its source or does not show it.
+
+    The source of a question contains its answer.
+    """
     tags = cell.metadata.get("tags", [])
-    if "hide-cell" in tags or "hide-input" in tags:
+    if {"hide-cell", "hide-input", "remove-cell", "remove-input"} & set(tags):
         cell.metadata["cellView"] = "form"  # Colab's name for hidden source
         cell.metadata["jupyter"] = {"source_hidden": True}
     if "hide-cell" in tags:

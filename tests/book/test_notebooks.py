@@ -34,6 +34,7 @@ SMALLEST = 8.5  # CSS pixels of a figure's smallest letters there
 
 MAX_CELL = 25  # lines of code in a cell that a reader sees
 MAX_CODE = 250  # lines of code that a reader sees before the exercises, so that a page fits one sitting
+NOT_SHOWN = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["remove-input"]}
 HIDES = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 
 PRIVATE = {
@@ -81,7 +82,7 @@ def set_up(notebook):
     if (
         first.source != setup_of_this_course()
         or first.id != "setup"
-        or first.metadata not in (SETUP_METADATA, {"tags": ["remove-input"]})
+        or first.metadata not in (SETUP_METADATA, NOT_SHOWN)
     ):
         yield "the first code cell is not the set-up; `make repository` writes it"
     if first.get("outputs"):
@@ -460,3 +461,13 @@ def test_chapter_that_misbehaves_is_not_stored(tmp_path, capsys, source, message
     assert main([str(path)]) == 1
     assert path.read_bytes() == before
     assert message in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_what_the_page_hides_is_folded_where_it_is_edited(path):
+    """In JupyterLab and on Colab, the source of a question would stand above it, with the answer."""
+    for cell in code_cells(nbformat.read(path, as_version=4)):
+        folded = cell.metadata.get("cellView") == "form" and cell.metadata.get("jupyter", {}).get(
+            "source_hidden"
+        )
+        assert bool(folded) == bool(HIDES & set(cell.metadata.get("tags", []))), cell.id

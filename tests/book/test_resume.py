@@ -96,6 +96,21 @@ def test_a_new_kernel_says_so_once():
     assert "`pointer_batch`" in printed
 
 
+STUB = "def my_mean(x):\n    return x.mean()"
+
+
+def test_after_a_syntax_error_the_earlier_definition_is_gone():
+    """The check below would otherwise say that it is right."""
+    told = "This cell did not run, so `my_mean` is not defined until it does."
+    printed = said(STUB, STUB.replace("mean()", "mean("), "print('judged', my_mean)")
+    assert told in printed
+    assert "judged <function" not in printed
+    assert "NameError" in printed
+    printed = said(STUB, STUB.replace("mean()", "mean("), STUB, "print('judged', my_mean)")
+    assert "judged <function my_mean" in printed
+    assert told not in said("x = (", "def never_run(:\n    pass", STUB)
+
+
 def test_the_list_of_cells_is_compact():
     """One line for each cell, so that a diff shows which cell changed."""
     text = (resume.Path(resume.__file__).parent / "cells.json").read_text(encoding="utf-8")
