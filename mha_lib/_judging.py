@@ -50,6 +50,12 @@ class UnfinishedError(NotImplementedError):
     """Raised by the `run` of an exercise; its message says what the answer lacks."""
 
 
+def wrong_bias(name: str, wanted: bool) -> str:
+    """A sentence on a projection that has a bias without being asked for one, or has none although asked."""
+    when, has = ("with", "no") if wanted else ("without", "a")
+    return f"{when} `bias=True`, `{name}` has {has} bias. Hand it on: `nn.Linear(…, bias=bias)`"
+
+
 @dataclass(frozen=True, repr=False)
 class Verdict:
     """What a checker returns: whether an answer is `right`, and a `message` that begins "Right" or "Not yet".

@@ -114,6 +114,7 @@ from mha_course.exercises.self_attention import (
 from mha_course.exercises.softmax_positions_cache import (
     check_cache,
     check_masked_softmax,
+    check_my_masked_softmax,
     check_positions,
     check_rotary,
 )
@@ -177,6 +178,7 @@ __all__ = [
     "check_mixed_memory",
     "check_mixtures",
     "check_multi_head",
+    "check_my_masked_softmax",
     "check_my_pooling",
     "check_my_positions",
     "check_name_the_scale",

@@ -24,6 +24,7 @@ from mha_lib._judging import (
     _raised,
     randn,
     rows_sum_to_one,
+    wrong_bias,
 )
 from mha_lib._texts import Texts
 from mha_lib.masking import causal_mask
@@ -94,6 +95,7 @@ class _Sizes:
     num_heads: int
     kdim: int | None = None
     vdim: int | None = None
+    bias: bool | None = None
 
     @property
     def head_dim(self) -> int:
@@ -103,7 +105,7 @@ class _Sizes:
     @property
     def options(self) -> dict[str, int]:
         """The keyword arguments of the constructor."""
-        given = {"kdim": self.kdim, "vdim": self.vdim}
+        given = {"kdim": self.kdim, "vdim": self.vdim, "bias": self.bias}
         return {name: size for name, size in given.items() if size is not None}
 
     @property
@@ -119,6 +121,7 @@ class _Sizes:
 _ONE = _Sizes(7, 1)
 _THREE = _Sizes(33, 3)
 _OWN_WIDTHS = _Sizes(33, 3, kdim=17, vdim=19)
+_BIASES = _Sizes(33, 3, bias=True)
 
 
 class _NoLayerError(Exception):
@@ -218,6 +221,11 @@ class _Made:
             ) from error
         for name, proj in found.items():
             self._look_at(name, tuple(proj.weight.shape))
+        if self.adapter is None and isinstance(bias := _bias_of(make), bool):
+            wanted = bias if self.sizes.bias is None else self.sizes.bias
+            for name, proj in found.items():
+                if (proj.bias is not None) != wanted:
+                    raise _NoLayerError(wrong_bias(name, wanted))
 
     def _look_at(self, name: str, shape: tuple[int, ...]) -> None:
         """Reject a projection whose weight has a different shape."""
@@ -241,6 +249,15 @@ class _Made:
             f"with embed_dim={size.embed_dim} and num_heads={size.num_heads}, the weight of `{name}` has "
             f"shape {shape}, expected {expected}, that is (out, in){cause}"
         )
+
+
+def _bias_of(make: Answer) -> Any:
+    """The default of `bias` in the signature of what makes a layer; None if there is no `bias`."""
+    try:
+        bias = inspect.signature(make).parameters.get("bias")
+    except (TypeError, ValueError):  # it is not written in Python
+        return None
+    return bias and bias.default
 
 
 def _projection(value: Any) -> Projection:
@@ -328,6 +345,7 @@ _CASES = {
     "a query that sees nothing": _Case(_THREE, 2, 5, 7, _nothing_visible),
     _LOW: _Case(_THREE, 2, 5, 7, _one_key_visible, scale=1e6),
     "keys and values of other widths": _Case(_OWN_WIDTHS, 2, 5, 7),
+    "biases": _Case(_BIASES, 2, 5, 7),
 }
 _CAUSAL = {
     "is_causal": _Case(_THREE, 2, 5, 5, is_causal=True),
@@ -362,10 +380,11 @@ def _exercise(
     gradients: bool = True,
 ) -> Exercise:
     """The exercise for the layers that `make` makes, one of each size."""
-    made = {
-        sizes: _Made(None, sizes, adapter, call)
-        for sizes in (_ONE, _THREE, _OWN_WIDTHS)[: 2 + own_widths]
-    }
+    tried = [_ONE, _THREE] + [_OWN_WIDTHS] * own_widths
+    # A layer need not offer biases; where an adapter reads the weights, it need not read them.
+    if adapter is None and isinstance(_bias_of(make), bool):
+        tried.append(_BIASES)
+    made = {sizes: _Made(None, sizes, adapter, call) for sizes in tried}
     for one in made.values():
         one.start(make)
     causal = made[_THREE].takes_causal()
@@ -424,7 +443,8 @@ def check_multi_head(
     then its own weights are read, and the result is compared with the formula. Cases are batches of 1 and 2,
     5 queries and 5 or 7 keys, padding of different lengths, a hidden future for as many and for fewer
     queries than keys, a mask for each sample, a query that sees nothing (zeros), and scores far below zero
-    with one visible key, where a fill such as -10,000 fails. Queries, keys and values are different random
+    with one visible key, where a fill such as -10,000 fails. If the layer can be made with `bias`, it must have
+    biases exactly if they are asked for. Queries, keys and values are different random
     numbers. The layer is in evaluation mode. If its call takes `is_causal`, that is tried too. Finally,
     the gradients of the output are compared, for the inputs and for all parameters.
 

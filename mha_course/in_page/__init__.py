@@ -27,7 +27,7 @@ from mha_course.data import SENTENCE_WORDS
 from mha_course.data.book_text import book_text
 from mha_course.exercises import multi_head
 from mha_lib import _checks, _judging
-from mha_lib._judging import Exercise, UnfinishedError, Wrong, _Outcome
+from mha_lib._judging import Exercise, UnfinishedError, Wrong, _Outcome, wrong_bias
 from mha_lib._texts import _source
 
 FOLDER = Path(__file__).parent
@@ -104,7 +104,7 @@ def _layer_and_inputs(case: Any, generator: Any) -> tuple[Any, ...]:
     """The sizes of a layer and its arguments: a case of chapter 3 with smaller heads."""
     small: dict[Any, Any] = {None: None, 7: 7, 33: 15, 17: 11, 19: 13}
     old = case.sizes
-    sizes = small[old.embed_dim], old.num_heads, small[old.kdim], small[old.vdim]
+    sizes = small[old.embed_dim], old.num_heads, small[old.kdim], small[old.vdim], old.bias
     key = multi_head._Sizes(*sizes)
     _, *inputs = replace(case, sizes=key).make({key: None}, generator)
     return sizes, *inputs
@@ -128,8 +128,9 @@ def _run_layer(answer: Any, sizes: tuple[int, ...], query: Any, key: Any, value:
     """Make a layer of these sizes, give its projections fixed numbers, and call it."""
     import torch  # here torch, in the page its stand-in
 
-    embed_dim, num_heads, kdim, vdim = sizes
-    layer = answer(embed_dim, num_heads, **({"kdim": kdim, "vdim": vdim} if kdim else {}))
+    embed_dim, num_heads, kdim, vdim, bias = sizes
+    options = {"kdim": kdim, "vdim": vdim} if kdim else {}
+    layer = answer(embed_dim, num_heads, **options, **({"bias": True} if bias else {}))
     layer.eval()
     generator = torch.Generator().manual_seed(0)
     widths = {"q_proj": embed_dim, "k_proj": kdim, "v_proj": vdim, "out_proj": embed_dim}
@@ -145,8 +146,10 @@ def _run_layer(answer: Any, sizes: tuple[int, ...], query: Any, key: Any, value:
             )
         with torch.no_grad():
             proj.weight.normal_(std=1.5 / expected[1] ** 0.5, generator=generator)
+            if (proj.bias is not None) != bool(bias):
+                raise UnfinishedError(wrong_bias(name, bool(bias)))
             if proj.bias is not None:
-                proj.bias.zero_()
+                proj.bias.normal_(std=0.5, generator=generator)
     return layer(query, key, value, mask)
 
 
@@ -157,9 +160,8 @@ def stored(exercise: Exercise) -> dict[str, Any]:
         NotInPageError: it needs what the page lacks.
     """
     kept, left = {}, ["gradients"] if exercise.gradients else []
-    # It sets biases to zero, and passes no `is_causal`.
     if exercise.run is _run_layer:
-        left += ["biases", "`is_causal`"]
+        left += ["`is_causal`"]
     with true_torch.random.fork_rng(devices=[]):
         for case in exercise.cases:
             arguments = exercise._arguments(case)
