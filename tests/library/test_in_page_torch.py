@@ -154,6 +154,8 @@ class Pair(tuple):
 class Draw:
     """Arguments that a seed chooses."""
 
+    shapes = SHAPES
+
     def __init__(self, kind, seed):
         self.random, self.kind, self.shape, self.dtype = random.Random(seed), kind, None, None
         self.odd = kind == "by_number" and self.random.random() < 0.2  # with NaN and infinities
@@ -188,7 +190,7 @@ class Draw:
     def near(self):
         """A shape that fits the first one, most of the time."""
         if self.random.random() < 0.1:
-            return self.random.choice(SHAPES)
+            return self.random.choice(self.shapes)
         sizes = tuple(1 if self.random.random() < 0.2 else size for size in self.shape)
         return sizes[self.random.randint(0, len(sizes)) :] if self.random.random() < 0.3 else sizes
 
@@ -197,7 +199,7 @@ class Draw:
         count = len(first)
         if letter in ("x", "n", "f", "b") and self.shape is None:
             empty = self.kind in ("by_number", "views") and roll.random() < 0.1
-            self.shape, self.dtype = roll.choice(EMPTY if empty else SHAPES), roll.choice(TENSORS[letter])
+            self.shape, self.dtype = roll.choice(EMPTY if empty else self.shapes), roll.choice(TENSORS[letter])
             return self.tensor(self.shape, self.dtype)
         if letter in TENSORS or letter == "g":
             dtype = self.dtype if letter == "g" else roll.choice(TENSORS[letter])
@@ -207,7 +209,7 @@ class Draw:
             return self.tensor(first[: roll.randint(0, count)], "bool")
         if letter in ("i", "j"):
             shape = (
-                tuple(roll.randint(1, size) for size in first) if letter == "j" else roll.choice(SHAPES[:5])
+                tuple(roll.randint(1, size) for size in first) if letter == "j" else roll.choice(self.shapes[:5])
             )
             numbers = [roll.randrange(min(first, default=1) or 1) for _ in range(math.prod(shape))]
             if roll.random() < 0.1 and letter == "i" and self.kind == "by_row":
@@ -350,12 +352,13 @@ def test_a_parameter_is_changed_under_no_grad_only():
 
 
 @pytest.mark.parametrize(("what", "word"), [
-    (lambda: ours.ones(2, requires_grad=True).sum().backward(), "gradients need torch itself"),
+    (lambda: ours.ones(2, requires_grad=True).sum().backward(create_graph=True), "need torch itself"),
+    (lambda: ours.ones(2, requires_grad=True).register_hook(print), "hooks on gradients need torch itself"),
     (lambda: ours.ones(2).numpy().sum(), "NumPy need torch itself"),
     (lambda: ours.ones(2).to("cuda"), "the device 'cuda' needs torch itself"),
     (lambda: ours.ones(2, dtype=ours.bfloat16), "torch.bfloat16 needs torch itself"),
     (lambda: ours.ones(2) * 1j, "complex"),
-    (lambda: ours.optim.AdamW, "no torch.optim: open this page in Colab"),
+    (lambda: ours.optim.LBFGS, "no optim.LBFGS: open this page in Colab"),
     (lambda: ours.nn.Transformer, "no nn.Transformer: open this page in Colab"),
     (lambda: ours.nn.functional.glu, "no F.glu: open this page in Colab"),
     (lambda: ours.ones(2).qr, "no Tensor.qr: open this page in Colab"),

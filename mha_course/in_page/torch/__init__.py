@@ -5,19 +5,23 @@ arrays of numbers, in pure Python, with what the chapters teach and a reader may
 with torch, function by function and with every exercise of the course.
 
 As in torch: shapes, dtypes and how they combine, broadcasting, views that share memory, the kinds of
-errors, how tensors are printed, and from the same seed the same random numbers (uniform, normal, integers,
-permutations, `multinomial`, new layers; not dropout). The differences: it is slow; sums are
-made in float64 and then rounded; numbers computed from parameters do not require gradients. There are no
-gradients, GPUs, complex numbers or training: these raise a `NeedsTorchError`, or an `AttributeError` that
-says the same. Torch's documentation explains the functions.
+errors, how tensors are printed, from the same seed the same random numbers (uniform, normal, integers,
+permutations, `multinomial`, new layers; not dropout), gradients and optimizers. The differences: it is slow;
+sums are made in float64 and then rounded. There are no gradients of gradients, GPUs or complex numbers:
+these raise a `NeedsTorchError`, or an `AttributeError` that says the same. Torch's documentation explains the
+functions.
 
     _memory     dtypes, memory and views of it, indexing
     _numbers    functions of numbers and of rows of numbers
     _tensor     `Tensor` and its methods
+    _tape       what was computed from what, and the way back
+    _gradients  the gradient of each operation
+    _kernels    the loops that take most of the time, in JavaScript if the page offers it
     _functions  new tensors, random draws, functions of several tensors
     _random     torch's generator
     _printing   how a tensor is printed
-    nn          modules and layers; `nn.functional`, `nn.init`
+    nn          modules and layers; `nn.functional`, `nn.init`, `nn.utils`
+    optim       optimizers and schedules
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ from types import SimpleNamespace
 from . import _functions, _memory, _numbers, _printing
 from ._memory import NeedsTorchError, Size
 from ._random import Generator, default_generator
-from ._tensor import GradMode, Tensor, finfo, result_type, where
+from ._tape import GradMode
+from ._tensor import Tensor, finfo, result_type, where
 
 dtype, device, strided = _memory.DType, _memory.Device, Tensor.layout
 no_grad = inference_mode = GradMode
@@ -58,15 +63,19 @@ cuda = SimpleNamespace(is_available=lambda: False)
 
 
 def is_grad_enabled():
-    return GradMode.enabled
+    return Tensor._recording
 
 
 def enable_grad():
     return GradMode(True)
 
 
+def set_grad_enabled(mode):
+    return GradMode(mode)
+
+
 def __getattr__(name):
     raise AttributeError(f"the small stand-in for torch has no torch.{name}: open this page in Colab")
 
 
-from . import nn, testing
+from . import autograd, nn, optim, testing

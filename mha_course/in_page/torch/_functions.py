@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-from itertools import chain
+from itertools import accumulate, chain
+from functools import reduce
 from math import prod
+from operator import mul
 
 from ._memory import axis_of, broadcast, float32, int64, ints, need
 from ._random import default_generator
+from . import _kernels
+from ._tape import is_recorded, record
 from ._tensor import Tensor, result_type, same_device
 
 
@@ -119,10 +123,14 @@ def cat(tensors, dim=0):
     for one in parts:
         fits = one.ndim == len(shape) and one.shape == (*shape[:axis], one.shape[axis], *shape[axis + 1 :])
         need(fits, f"{tuple(one.shape)} cannot be joined to {tuple(shape)} along axis {dim}")
-    turned = [one.to(common).movedim(axis, 0) for one in parts]
+    turned = [one.detach().to(common).movedim(axis, 0) for one in parts]
     size, values = sum(map(len, turned)), list(chain(*(one._numbers() for one in turned)))
     made = same_device(parts)._made(values, (size, *turned[0].shape[1:]), common)
-    return made.movedim(0, axis).contiguous()
+    made = made.movedim(0, axis).contiguous()
+    ends = list(accumulate(one.shape[axis] for one in parts))
+    of_part = lambda end, size: lambda g: g.narrow(axis, end - size, size)
+    gradients = [of_part(end, one.shape[axis]) for end, one in zip(ends, parts, strict=True)]
+    return record(made, "Cat", gradients, parts)
 
 
 def stack(tensors, dim=0):
@@ -157,8 +165,11 @@ def einsum(equation, *operands):
     labels = [*right, *(label for label in sizes if label not in right)]
     shape, pairs = [sizes[label] for label in labels], zip(operands, steps, strict=True)
     views = [one._see(shape, [step.get(label, 0) for label in labels]) for one, step in pairs]
-    products = [prod(numbers) for numbers in zip(*(view._numbers() for view in views), strict=True)]
-    made = same_device(operands)._made(products, shape)
+    if is_recorded(operands) or any(map(_kernels.serves, operands)):
+        made = reduce(mul, views) if len(views) > 1 else views[0].clone()
+    else:
+        products = [prod(numbers) for numbers in zip(*(view._numbers() for view in views), strict=True)]
+        made = same_device(operands)._made(products, shape)
     return made.flatten(len(right)).sum(-1) if len(shape) > len(right) else made
 
 

@@ -100,7 +100,11 @@ def convert(values, old, new):
 
 def strides_of(shape):
     """Return the distance between neighbours along each axis in memory without gaps."""
-    return tuple(prod(max(size, 1) for size in shape[axis + 1 :]) for axis in range(len(shape)))
+    found, step = [], 1
+    for size in reversed(shape):
+        found.append(step)
+        step *= size or 1
+    return tuple(found[::-1])
 
 
 def places(shape, strides, offset=0):
@@ -161,14 +165,36 @@ def _view_strides(shape, strides, new):
 class Strided:
     """Memory, and how to step through it; views share the memory. `Tensor` adds the arithmetic."""
 
-    requires_grad, device = False, Device("cpu")
+    device = Device("cpu")
+    # On the tape (see `_tape.py`): a view's root; whether this root requires gradients, and what made it.
+    _base, _needs, _node, _recording = None, False, None, True
     ndim = property(lambda self: len(self.shape))
+    is_leaf = property(lambda self: self.grad_fn is None)
+
+    @property
+    def requires_grad(self):
+        return self._needs if self._base is None else self._base._needs
+
+    @requires_grad.setter
+    def requires_grad(self, needs):
+        if needs != self.requires_grad:
+            told = "only a leaf, such as a parameter, can stop requiring gradients: use detach()"
+            need(needs or self.is_leaf, told)
+            self._base, self._needs = None, bool(needs)
+
+    @property
+    def grad_fn(self):
+        """What made this tensor, or its root if it is a view; a leaf was made by nothing."""
+        if self._base is not None and self._base._needs:
+            return self._base.grad_fn or "<ViewBackward0 object>"
+        return self._node if self._node is not None and self._node.tensor is None else None
 
     @classmethod
     def _of(cls, memory, shape, dtype, strides=None, offset=0, device=device):
         made = object.__new__(cls)
         made._memory, made.shape, made.dtype, made.device = memory, Size(shape), dtype, device
         made._strides, made._offset = strides_of(shape) if strides is None else tuple(strides), offset
+        made._changes = [0]  # how often the memory was changed in place; views share it
         return made
 
     def _made(self, values, shape, dtype=None):
@@ -180,10 +206,14 @@ class Strided:
         """Return a view of the same memory."""
         offset = self._offset if offset is None else offset
         view = self._plain._of(self._memory, shape, self.dtype, strides, offset, self.device)
-        view.requires_grad = self.requires_grad
+        view._changes = self._changes
+        if Strided._recording:
+            view._base = self if self._base is None else self._base
         return view
 
     def is_contiguous(self):
+        if self._strides == strides_of(self.shape):
+            return True
         pairs = zip(self.shape, self._strides, strides_of(self.shape), strict=True)
         return 0 in self.shape or all(a == b or size == 1 for size, a, b in pairs)
 
@@ -197,8 +227,13 @@ class Strided:
         """Write numbers into the memory of this tensor."""
         single = all(size < 2 or step for size, step in zip(self.shape, self._strides, strict=True))
         need(single, "several places of an expanded tensor are one in memory: use clone()")
+        self._changes[0] += 1
+        stored = store(values, self.dtype)
+        if self.is_contiguous():
+            self._memory[self._offset : self._offset + len(stored)] = stored
+            return
         where = places(self.shape, self._strides, self._offset)
-        for place, value in zip(where, store(values, self.dtype), strict=True):
+        for place, value in zip(where, stored, strict=True):
             self._memory[place] = value
 
     # ------------------------------------------------------------------ other views
@@ -286,8 +321,10 @@ class Strided:
 
     # ------------------------------------------------------------------ indexing
     def __getitem__(self, key):
+        if isinstance(key, Strided) and key.dtype.name == "int64" and key.ndim and self.ndim:
+            return self._rows_at(key)
         view, shape, where = self._find(key)
-        return view if where is None else self._made([self._memory[place] for place in where], shape)
+        return view if where is None else view._taken(shape, where)
 
     def __setitem__(self, key, value):
         self._may_change()
@@ -299,7 +336,10 @@ class Strided:
             view.copy_(value)
             return
         need(value.dtype is self.dtype, f"places of {self.dtype} cannot take {value.dtype}")
-        for place, number in zip(where, value.expand(shape)._numbers(), strict=True):
+        value = value.expand(shape)
+        self._noted(value, where)
+        self._changes[0] += 1
+        for place, number in zip(where, value._numbers(), strict=True):
             self._memory[place] = number
 
     def _find(self, key):

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import operator
-from contextlib import ContextDecorator
+from functools import wraps
 from itertools import accumulate, chain
 from math import inf, prod
 from types import SimpleNamespace
 
-from . import _numbers
+from . import _gradients, _kernels, _numbers
 from ._memory import BOOL, FLOAT, Device, DType, NeedsTorchError, Strided, axis_of, bool_, broadcast
-from ._memory import convert, float16, float32, float64, int32, int64, ints, need, store, strides_of
+from ._memory import convert, float16, float32, float64, int32, int64, ints, need, places, store, strides_of
 from ._random import default_generator
+from ._tape import GradMode, is_recorded, overwrite, record, run_backward
 
 _OF_NUMBERS = {bool: bool_, int: int64, float: float32}
-
-
-class GradMode(ContextDecorator):
-    """Whether torch would record operations; if so, a parameter must not be changed in place."""
-
-    enabled = True
-
-    def __init__(self, enabled=False):
-        self._enabled, self._before = enabled, []
-
-    def __enter__(self):
-        self._before.append(GradMode.enabled)
-        GradMode.enabled = self._enabled
-
-    def __exit__(self, *_):
-        GradMode.enabled = self._before.pop()
 
 
 def _type_of(number):
@@ -49,15 +34,19 @@ def result_type(*inputs):
     return max(found, key=lambda dtype: dtype.kind)  # the first one of the largest kind
 
 
-def apply(function, *inputs, common=None, result=None, otherwise=None):
+def apply(function, *inputs, common=None, result=None, otherwise=None, name=None):
     """Return a function of each number, or of the numbers at the same index after broadcasting.
 
     The inputs are converted to the dtype `common`, and what the function returns is stored as `result`.
-    `otherwise` is called where the function raises an error of arithmetic.
+    `otherwise` is called where the function raises an error of arithmetic. A `name` may have a kernel.
     """
     common = common or result_type(*inputs)
     tensors = [one for one in inputs if isinstance(one, Tensor)]
-    shape = broadcast(*(one.shape for one in tensors))
+    shape = broadcast(*(one.shape for one in tensors)) if len(tensors) > 1 else tensors[0].shape
+    if name and common is float32 and result is None and prod(shape) > 1:
+        made = _by_kernel(name, inputs, tensors, shape)
+        if made is not None:
+            return made
     columns = []
     for one in inputs:
         if isinstance(one, Tensor):
@@ -72,6 +61,20 @@ def apply(function, *inputs, common=None, result=None, otherwise=None):
         values = [_either(function, otherwise, numbers) for numbers in zip(*columns, strict=True)]
     made = same_device(tensors)._made(values, shape, result or common)
     return made if all(one.is_contiguous() for one in tensors) else _laid_out(made, tensors)
+
+
+def _by_kernel(name, inputs, tensors, shape):
+    """Return what a kernel computes from float32 numbers, or None if there is none."""
+    like = same_device(tensors)
+    if like.is_meta:
+        return None
+    with GradMode(False):
+        same = [one.to(float32) if isinstance(one, Tensor) else Tensor._from(one, float32) for one in inputs]
+        memory = _kernels.elementwise(name, same, shape)
+        if memory is None:
+            return None
+        made = Tensor._of(memory, shape, float32, device=like.device)
+        return made if all(one.is_contiguous() for one in tensors) else _laid_out(made, tensors)
 
 
 def _laid_out(made, sources):
@@ -134,7 +137,7 @@ def _read(data):
 class Tensor(Strided):
     """Numbers of one dtype with a shape. Torch's documentation explains the methods."""
 
-    grad, grad_fn, is_leaf, layout = None, None, True, "torch.strided"
+    grad, layout = None, "torch.strided"
     is_cuda = is_sparse = is_nested = False
     __hash__ = object.__hash__
 
@@ -165,7 +168,12 @@ class Tensor(Strided):
 
     def _dense(self):
         """Return a copy without gaps in memory."""
-        return self._made(self._numbers(), self.shape)
+        memory = _kernels.elementwise("copy", [self], self.shape) if self.dtype is float32 else None
+        if memory is None:
+            made = self._made(self._numbers(), self.shape)
+        else:
+            made = self._of(memory, self.shape, self.dtype, device=self.device)
+        return record(made, "Clone", (lambda g: g,), (self,)) if is_recorded((self,)) else made
 
     # ------------------------------------------------------------------ conversion
     def to(self, *args, dtype=None, device=None, copy=False, **_):
@@ -178,18 +186,19 @@ class Tensor(Strided):
         need(device == "meta" or not self.is_meta, "the device meta has no numbers", NotImplementedError)
         if (dtype, device) == (self.dtype, self.device) and not copy:
             return self
-        made = apply(lambda x: x, self, common=dtype)
+        made = apply(lambda x: x, self, common=dtype, name="copy" if self.dtype is dtype else None)
         made.device = device
-        return made
+        return record(made, "ToCopy", (lambda g: g,), (self,))
 
     def detach(self):
-        view = self._see(self.shape, self._strides)
-        view.requires_grad = False
-        return view
+        with GradMode(False):
+            return self._see(self.shape, self._strides)
 
     def _swap(self, other):
         """Take over the contents of a tensor, but not its class."""
-        self.__dict__.update(vars(other) | {"requires_grad": self.requires_grad})
+        mine = {name: self.__dict__.get(name) for name in ("grad", "_needs")}
+        kept = {name: value for name, value in mine.items() if value is not None}
+        self.__dict__.update(vars(other) | {"_node": None, "_base": None, "_needs": False} | kept)
         return self
 
     def requires_grad_(self, requires_grad=True):
@@ -197,8 +206,23 @@ class Tensor(Strided):
         self.requires_grad = requires_grad
         return self
 
-    def backward(self, *_, **__):
-        raise NeedsTorchError("gradients need")
+    def backward(self, gradient=None, retain_graph=False, create_graph=False, inputs=None):
+        need(not create_graph and inputs is None, "gradients of gradients, and of chosen inputs, need",
+             NeedsTorchError)  # fmt: skip
+        told = "this tensor does not require gradients: nothing in it was computed from a parameter"
+        need(self.requires_grad, f"{told}, or that was under no_grad() or before detach()")
+        told = f"backward begins with one number, such as a loss, and here are {prod(self.shape)}: use sum() or mean()"
+        need(gradient is not None or prod(self.shape) == 1, told)
+        gradient = Tensor._from(1, self.dtype).expand(self.shape) if gradient is None else gradient
+        told = f"the gradient has the shape {tuple(gradient.shape)}, expected {tuple(self.shape)}"
+        need(gradient.shape == self.shape, told)
+        run_backward([(self, gradient)], retain_graph)
+
+    def retain_grad(self):
+        need(self.is_leaf, "gradients of results within a graph need", NeedsTorchError)
+
+    def register_hook(self, hook):
+        raise NeedsTorchError("hooks on gradients need")
 
     def tolist(self):
         need(not self.is_meta, "a tensor on the device meta has no numbers")
@@ -235,7 +259,8 @@ class Tensor(Strided):
 
     # ------------------------------------------------------------------ changes in place
     def _may_change(self):
-        frozen = self.requires_grad and GradMode.enabled
+        root = self if self._base is None else self._base
+        frozen = self._recording and root._needs and root.is_leaf
         need(not frozen, "a parameter, or a view of one, is changed in place: use torch.no_grad()")
 
     def _become(self, new):
@@ -244,8 +269,19 @@ class Tensor(Strided):
         fits = new.shape == self.shape and new.dtype.kind <= self.dtype.kind
         told = f"{tuple(new.shape)} {new.dtype} does not fit into {tuple(self.shape)} {self.dtype}"
         need(fits, told)
+        if is_recorded((self, new)):
+            overwrite(self, new)
+        if new.dtype is self.dtype and new.is_contiguous() and self.is_contiguous():
+            count, start = prod(self.shape), new._offset
+            self._memory[self._offset : self._offset + count] = new._memory[start : start + count]
+            self._changes[0] += 1
+            return self
         self._write(convert(new._numbers(), new.dtype, self.dtype))
         return self
+
+    def _noted(self, value, where):
+        if is_recorded((self, value)):
+            overwrite(self, value, where)
 
     def copy_(self, source, non_blocking=False):
         return self._become(source.expand(self.shape).to(self.dtype))
@@ -282,11 +318,11 @@ class Tensor(Strided):
     def sub(self, other):
         bools = [one for one in (self, other) if result_type(one).kind == BOOL]
         need(not bools, "bool tensors cannot be subtracted: use ^ or ~")
-        return apply(operator.sub, self, other)
+        return apply(operator.sub, self, other, name="sub")
 
     def neg(self):
         need(self.dtype.kind > BOOL, "a bool tensor has no negative: use ~")
-        return apply(operator.neg, self)
+        return apply(operator.neg, self, name="neg")
 
     def bitwise_not(self):
         need(self.dtype.kind < FLOAT, f"~ takes bool or integers, got {self.dtype}", TypeError)
@@ -297,8 +333,10 @@ class Tensor(Strided):
         whole = {None: operator.truediv, "floor": operator.floordiv, "trunc": _numbers.towards_zero}
         need(rounding_mode in whole, f"rounding_mode must be 'floor' or 'trunc', got {rounding_mode!r}")
         if rounding_mode is None or common.kind == FLOAT:
-            common = common if common.kind == FLOAT else float32
-            return apply(whole[rounding_mode], self, other, common=common, otherwise=otherwise)
+            common, name = common if common.kind == FLOAT else float32, None if rounding_mode else "div"
+            made = apply(whole[rounding_mode], self, other, common=common, otherwise=otherwise, name=name)
+            inputs = self, other
+            return record(made, "Div", _gradients.of_quotient(rounding_mode), inputs, inputs)
         return _whole(whole[rounding_mode], self, other)
 
     def floor_divide(self, other):
@@ -317,15 +355,18 @@ class Tensor(Strided):
 
     def clamp(self, min=None, max=None):
         need(min is not None or max is not None, "clamp needs min or max")
-        found = self if min is None else self.maximum(min)
-        return found if max is None else found.minimum(max)
+        with GradMode(False):
+            found = self if min is None else self.maximum(min)
+            found = found if max is None else found.minimum(max)
+        inputs = self, min, max
+        return record(found, "Clamp", _gradients.OF_CLAMP, inputs, inputs) if is_recorded(inputs) else found
 
     def masked_fill(self, mask, value):
         need(mask.dtype.kind == BOOL, f"masked_fill takes a bool mask, got {mask.dtype}")
         one = Tensor._from(value, self.dtype)
         need(one.ndim == 0, f"one number is expected, got shape {tuple(one.shape)}")
-        number = one._numbers()[0]
-        return apply(lambda x, hidden: number if hidden else x, self, mask, common=self.dtype)
+        choose = lambda hidden, new, x: new if hidden else x
+        return apply(choose, mask, one.detach(), self, common=self.dtype, name="where")
 
     def nan_to_num(self, nan=0.0, posinf=None, neginf=None):
         top = finfo(self.dtype).max if self.dtype.kind == FLOAT else 0
@@ -356,8 +397,31 @@ class Tensor(Strided):
         except ValueError:
             kind = IndexError if some else RuntimeError
             raise kind("of no numbers, none is the largest or the smallest") from None
-        shape = [1 if i in gone else n for i, n in enumerate(self.shape) if keepdim or i in kept]
+        shape = self._without(gone, keepdim)
         return self._made(values, shape, dtype)
+
+    def _without(self, gone, keepdim):
+        """Return the shape without some axes."""
+        return [1 if i in gone else n for i, n in enumerate(self.shape) if keepdim or i not in gone]
+
+    def _axes(self, dim):
+        """Return the numbers of the axes that a reduction names."""
+        dims = [dim] if isinstance(dim, int) else dim or range(self.ndim)
+        return [axis_of(one, self.ndim) for one in dims] if self.ndim else []
+
+    def _noted_reduction(self, name, made, gradient, dim, keepdim):
+        """Put a reduction on the tape."""
+        dims = self._axes(dim)
+        shape = self._without(dims, True)
+
+        def of_input(g, out, x):
+            return gradient(g.reshape(shape), out.reshape(shape), x, dims)
+
+        return _noted_as(name, made, (of_input,), (self,))
+
+    def prod_along(self, dims):
+        """Return the product over several axes, which remain with the size 1."""
+        return self._reduce(prod, dims, True)
 
     def _rows(self, axes):
         """Return the list of numbers at each index of the first few axes."""
@@ -380,20 +444,56 @@ class Tensor(Strided):
 
     def mean(self, dim=None, keepdim=False, *, dtype=None):
         source = self._floating("mean") if dtype is None else self.to(dtype)
-        return source._reduce(_numbers.mean, dim, keepdim)
+        made = source._sum_by_kernel(dim, keepdim)
+        if made is None:
+            made = source._reduce(_numbers.mean, dim, keepdim)
+        else:
+            with GradMode(False):
+                made = made / (prod(self.shape[axis] for axis in self._axes(dim)) or 0)
+        return source._noted_reduction("Mean", made, _gradients.REDUCED["mean"], dim, keepdim)
+
+    def _sum_by_kernel(self, dim, keepdim):
+        """Return the sum along axes, or None if there is no kernel."""
+        if not _kernels.serves(self):
+            return None
+        gone = self._axes(dim)
+        if len({*gone}) != len(gone):
+            return None
+        shape = self._without(gone, True)
+        memory = _kernels.zeros(prod(shape), float32)
+        strides = [0 if i in gone else step for i, step in enumerate(strides_of(shape))]
+        _kernels.accumulate(memory, 0, strides, self, self.shape)
+        return self._of(memory, self._without(gone, keepdim), float32)
 
     def var(self, dim=None, unbiased=True, keepdim=False, *, correction=None):
         less = int(unbiased) if correction is None else correction
-        return self._floating("var")._reduce(lambda row: _numbers.variance(row, less), dim, keepdim)
+        source = self._floating("var")
+        made = source._reduce(lambda row: _numbers.variance(row, less), dim, keepdim)
+        return source._noted_reduction("Var", made, _gradients.of_variance(less), dim, keepdim)
 
     def norm(self, p=2, dim=None, keepdim=False):
         root = lambda row: sum(x**p for x in row) ** (1 / p)
-        return self._floating("norm").abs()._reduce(_numbers.extreme(max) if p == inf else root, dim, keepdim)
+        with GradMode(False):
+            sizes = self._floating("norm").abs()
+            made = sizes._reduce(_numbers.extreme(max) if p == inf else root, dim, keepdim)
+        return self._noted_reduction("Norm", made, _gradients.of_norm(p), dim, keepdim)
 
-    def _soft(self, function, dim, dtype):
+    def _soft(self, name, dim, dtype):
         source = self if dtype is None else self.to(dtype)
-        axis_of(dim, self.ndim)
-        return source._floating("softmax", NotImplementedError)._along(function, dim)
+        axis = axis_of(dim, self.ndim)
+        memory = None
+        if axis == self.ndim - 1 and _kernels.serves(source):
+            memory = _kernels.rows(name, source.detach().contiguous())
+        if memory is not None:
+            made = self._of(memory, self.shape, float32)
+        else:
+            with GradMode(False):
+                function = getattr(_numbers, name)
+                made = source._floating("softmax", NotImplementedError)._along(function, dim)
+        if not is_recorded((source,)):
+            return made
+        gradient = getattr(_gradients, f"of_{name}")(dim)
+        return record(made, "Softmax", (gradient,), (source,), (made.detach(),))
 
     def _best(self, best, dim, keepdim):
         if isinstance(dim, Tensor):
@@ -402,7 +502,14 @@ class Tensor(Strided):
 
     def _with_places(self, place, dim, keepdim):
         values = self._reduce(lambda row: row[place(row)], dim, keepdim)
-        return values if dim is None else Result((values, self._reduce(place, dim, keepdim, int64)))
+        if dim is None:
+            return self._noted_reduction("Max", values, _gradients.REDUCED["amax"], None, False)
+        where = self._reduce(place, dim, keepdim, int64)
+        if is_recorded((self,)) and self.ndim:
+            index = where if keepdim else where.unsqueeze(dim)
+            of_input = lambda g: self._scattered(axis_of(dim, self.ndim), index, g.reshape(index.shape))
+            record(values, "Max", (of_input,), (self,))
+        return Result((values, where))
 
     def argsort(self, dim=-1, descending=False, stable=False):
         return self._along(lambda row: _numbers.order(row, descending), dim, int64)
@@ -424,9 +531,10 @@ class Tensor(Strided):
     def flip(self, *dims):
         found, axes = self.clone(), [axis_of(dim, self.ndim) for dim in ints(dims)]
         need(len({*axes}) == len(axes), f"flip: an axis is named twice in {dims}")
-        for dim in axes:
-            found = found._along(lambda row: row[::-1], dim)
-        return found
+        with GradMode(False):
+            for dim in axes:
+                found = found._along(lambda row: row[::-1], dim)
+        return record(found, "Flip", (lambda g: g.flip(axes),), (self,))
 
     def roll(self, shifts, dims=None):
         if dims is None:
@@ -438,20 +546,70 @@ class Tensor(Strided):
         return found
 
     # ------------------------------------------------------------------ places
-    def _around(self, dim, index):
-        """Return integer indices: the given ones for one axis, and for each other axis its own positions."""
+    def _check_places(self, dim, index):
+        """Raise an error unless integers name places along an axis; return the axis."""
         axis, fits = axis_of(dim, self.ndim), index.ndim == self.ndim and index.dtype is int64
         pairs = enumerate(zip(index.shape, self.shape, strict=False))
         fits = fits and all(i == axis or mine <= own for i, (mine, own) in pairs)
         need(fits, f"an index {tuple(index.shape)} {index.dtype} does not fit {tuple(self.shape)}")
-        inside = all(0 <= place < self.shape[axis] for place in index._numbers())
+        numbers = index._numbers()
+        inside = not numbers or (min(numbers) >= 0 and max(numbers) < self.shape[axis])
         need(inside, f"an index is out of range for axis {dim} of size {self.shape[axis]}")
+        return axis
+
+    def _around(self, dim, index):
+        """Return integer indices: the given ones for one axis, and for each other axis its own positions."""
+        axis = self._check_places(dim, index)
         shapes = [[-1 if j == i else 1 for j in range(self.ndim)] for i in range(self.ndim)]
         counts = [Tensor._from(range(size), int64) for size in index.shape]
         return tuple(index if i == axis else counts[i].reshape(shapes[i]) for i in range(self.ndim))
 
     def gather(self, dim, index):
-        return self[self._around(dim, index)] if self.ndim else self[None].gather(dim, index[None])[0]
+        if not self.ndim:
+            return self[None].gather(dim, index[None])[0]
+        if _kernels.serves(self):
+            return self._gathered(self._check_places(dim, index), index)
+        return self[self._around(dim, index)]
+
+    def _gathered(self, axis, index):
+        """Return the numbers at places along an axis, by a kernel."""
+        made = self._of(_kernels.gather(self, axis, index), index.shape, float32)
+        return record(made, "Gather", (lambda g: self._scattered(axis, index, g),), (self,))
+
+    def _scattered(self, axis, index, source):
+        """Add numbers at places along an axis to zeros in the shape of this tensor."""
+        memory, strides = _kernels.zeros(prod(self.shape), self.dtype), strides_of(self.shape)
+        source = source.contiguous()
+        if not _kernels.scatter(memory, strides, axis, index, source):
+            kept = [0 if i == axis else step for i, step in enumerate(strides)]
+            pairs = zip(places(index.shape, kept), index._numbers(), source._numbers(), strict=True)
+            for place, number, value in pairs:
+                memory[place + number * strides[axis]] += value
+        return self._of(memory, self.shape, self.dtype)
+
+    def _rows_at(self, index):
+        """Return `self[index]` for a tensor of integers."""
+        if _kernels.serves(self) and (numbers := index._numbers()):
+            if min(numbers) >= 0 and max(numbers) < self.shape[0]:
+                flat = index.reshape(-1, *[1] * (self.ndim - 1)).expand(-1, *self.shape[1:])
+                return self._gathered(0, flat).view(*index.shape, *self.shape[1:])
+        view, shape, where = self._find(index)
+        return view._taken(shape, where)
+
+    def _taken(self, shape, where):
+        """Return the numbers at places in memory."""
+        made = self._made([self._memory[place] for place in where], shape)
+        if not is_recorded((self,)):
+            return made
+        root = self if self._base is None else self._base
+
+        def of_root(g):
+            memory = _kernels.zeros(len(root._memory), root.dtype)
+            for place, value in zip(where, g._numbers(), strict=True):
+                memory[place] += value
+            return self._of(memory, root.shape, root.dtype, root._strides, root._offset)
+
+        return record(made, "Index", (of_root,), (root,))
 
     def index_select(self, dim, index):
         need(index.ndim < 2, f"a vector of places is expected, got {index.ndim} axes", IndexError)
@@ -492,10 +650,14 @@ class Tensor(Strided):
         sizes, new = ints(sizes), len(ints(sizes)) - self.ndim
         right = new >= 0 and min(sizes, default=0) >= 0
         need(right, f"repeat needs a count for each of {self.ndim} axes, got {sizes}")
-        found = self.clone()[(None,) * new]
-        for axis, count in enumerate(sizes):
-            found = found._along(lambda row, count=count: row * count, axis)
-        return found
+        with GradMode(False):
+            found = self.clone()[(None,) * new]
+            for axis, count in enumerate(sizes):
+                found = found._along(lambda row, count=count: row * count, axis)
+        own = [1] * new + [*self.shape]
+        parts = [size for pair in zip(sizes, own, strict=True) for size in pair]
+        of_input = lambda g: g.reshape(parts).sum([*range(0, len(parts), 2)]) if parts else g
+        return record(found, "Repeat", (of_input,), (self,))
 
     def repeat_interleave(self, repeats, dim=None):
         if dim is None:
@@ -543,7 +705,7 @@ class Tensor(Strided):
             return self.diagonal(diagonal)._dense()
         made = self.new_zeros(2 * [len(self) + abs(diagonal)])
         made.diagonal(diagonal)._write(self._numbers())
-        return made
+        return record(made, "Diag", (lambda g: g.diagonal(diagonal),), (self,))
 
     def new_full(self, size, fill_value, *, dtype=None, **_):
         return self._made([fill_value] * prod(size), size, dtype)
@@ -556,8 +718,30 @@ class Tensor(Strided):
         left, right = self if self.ndim > 1 else self[None], other if other.ndim > 1 else other[:, None]
         need(left.shape[-1] == right.shape[-2], f"{told}: {left.shape[-1]} columns, {right.shape[-2]} rows")
         need(self.dtype.kind > BOOL, told, NotImplementedError)
-        front, (count, inner) = broadcast(left.shape[:-2], right.shape[:-2]), left.shape[-2:]
-        width = right.shape[-1]
+        made = left._times(right)
+        made = made if self.ndim > 1 else made.squeeze(-2)
+        return made if other.ndim > 1 else made.squeeze(-1)
+
+    def _times(self, right):
+        """Return a product of matrices, on the tape."""
+        if right.ndim == 2 and self.ndim > 2:
+            rows = self.reshape(prod(self.shape[:-1]), self.shape[-1])
+            return rows._times(right).view(*self.shape[:-1], right.shape[-1])
+        with GradMode(False):
+            made = self._product_of(right)
+        gradients = (lambda g, a, b: g._product_of(b.mT), lambda g, a, b: a.mT._product_of(g))
+        return record(made, "Mm", gradients, (self, right), (self, right)) if is_recorded((self, right)) else made
+
+    def _product_of(self, right):
+        """Return a product of matrices, by the kernel or number by number."""
+        left, (count, inner), width = self, self.shape[-2:], right.shape[-1]
+        front = broadcast(left.shape[:-2], right.shape[:-2])
+        like = same_device([self, right])
+        if _kernels.serves(self) and right.device == "cpu":
+            pair = left.expand(*front, count, inner), right.expand(*front, inner, width)
+            flat = [one.reshape(prod(front), *one.shape[-2:]) for one in pair]
+            memory = _kernels.product(*flat, (prod(front), count, width))
+            return self._of(memory, (*front, count, width), float32)
         rows = left.expand(*front, count, inner)._rows(-1)
         columns = right.mT.expand(*front, width, inner)._rows(-1)
         values = [
@@ -566,9 +750,7 @@ class Tensor(Strided):
             for row in rows[i * count : (i + 1) * count]
             for column in columns[i * width : (i + 1) * width]
         ]
-        made = same_device([self, other])._made(values, (*front, count, width))
-        made = made if self.ndim > 1 else made.squeeze(-2)
-        return made if other.ndim > 1 else made.squeeze(-1)
+        return like._made(values, (*front, count, width))
 
     def _product(self, other, *axes):
         found = self.ndim, other.ndim
@@ -598,8 +780,39 @@ def where(condition, input=None, other=None):
         return condition.nonzero(as_tuple=True)
     need(condition.dtype.kind == BOOL, f"a bool condition is needed, got {condition.dtype}")
     common = result_type(input, other)
-    pair = (x if isinstance(x, Tensor) else Tensor._from(x, common) for x in (input, other))
-    return apply(lambda chosen, a, b: a if chosen else b, condition, *pair, common=common)
+    pair = tuple(x if isinstance(x, Tensor) else Tensor._from(x, common) for x in (input, other))
+    choose = lambda chosen, a, b: a if chosen else b
+    made = apply(choose, condition, *pair, common=common, name="where")
+    if not is_recorded(pair):
+        return made
+    return record(made, "Where", _gradients.of_choice(condition), (condition, *pair))
+
+
+def _noted_as(name, made, gradients, inputs):
+    """Put a result on the tape, whose gradients are functions of its own, of it and of the inputs."""
+    return record(made, name, gradients, inputs, (made.detach(), *inputs)) if is_recorded(inputs) else made
+
+
+def _on_tape(name):
+    """Let a method put its results on the tape."""
+    method, (kind, gradients) = getattr(Tensor, name), _gradients.of(name)
+    title = "".join(map(str.capitalize, name.split("_")))
+
+    @wraps(method)
+    def recorded(*inputs, **how):
+        if not is_recorded((*inputs, *how.values())):
+            return method(*inputs, **how)
+        with GradMode(False):
+            made = method(*inputs, **how)
+        inputs = (*inputs, *how.values())
+        saved = inputs if kind == "inputs" else (made.detach(),) if kind == "result" else ()
+        if name in _gradients.OF_OTHERS:
+            # What needs no gradient itself keeps the others' numbers from being needed.
+            alone = not is_recorded(inputs[1:])
+            saved = (None, *inputs[1:]) if alone else inputs if is_recorded(inputs[:1]) else (inputs[0], None, *inputs[2:])
+        return record(made, title, gradients, inputs, saved)
+
+    setattr(Tensor, name, recorded)
 
 
 def finfo(dtype=float32):
@@ -633,7 +846,7 @@ _SHORT = {
     "data_ptr": lambda self: id(self._memory) + self._offset * self.dtype.itemsize,
     "is_floating_point": lambda self: self.dtype.kind == FLOAT,
     "cpu": lambda self: self.to("cpu"),
-    "clone": lambda self, **_: apply(lambda x: x, self),
+    "clone": lambda self, memory_format=None: apply(lambda x: x, self, name="copy"),
     "contiguous": lambda self, **_: self if self.is_contiguous() else self._dense(),
     "view_as": lambda self, other: self.view(other.shape),
     "expand_as": lambda self, other: self.expand(other.shape),
@@ -642,8 +855,8 @@ _SHORT = {
     "where": lambda self, condition, other: where(condition, self, other),
     "allclose": lambda self, *args, **how: self.isclose(*args, **how).all().item(),
     "equal": lambda self, other: self.shape == other.shape and self._numbers() == other._numbers(),
-    "softmax": lambda self, dim, dtype=None: self._soft(_numbers.softmax, dim, dtype),
-    "log_softmax": lambda self, dim, dtype=None: self._soft(_numbers.log_softmax, dim, dtype),
+    "softmax": lambda self, dim, dtype=None: self._soft("softmax", dim, dtype),
+    "log_softmax": lambda self, dim, dtype=None: self._soft("log_softmax", dim, dtype),
     "std": lambda self, *args, **how: self.var(*args, **how).sqrt(),
     "max": lambda self, dim=None, keepdim=False: self._best(max, dim, keepdim),
     "min": lambda self, dim=None, keepdim=False: self._best(min, dim, keepdim),
@@ -660,7 +873,7 @@ _SHORT = {
     "__iter__": lambda self: iter([self[i] for i in range(len(self))]),
     "__contains__": lambda self, number: bool((self == number).any()),
     "__invert__": Tensor.bitwise_not,
-    "__neg__": Tensor.neg,
+    "__neg__": lambda self: self.neg(),
     "__matmul__": Tensor.matmul,
     "zero_": lambda self: self.fill_(0),
 }
@@ -677,7 +890,7 @@ def _by_number(name, function, otherwise=None, *, floats=False, result=None, who
         need(result or floats or others or common.kind > BOOL, named, NotImplementedError)
         need(not whole or common.kind < FLOAT, named, NotImplementedError)
         common = float32 if floats and common.kind < FLOAT else common
-        return apply(function, self, *others, common=common, result=result, otherwise=otherwise)
+        return apply(function, self, *others, common=common, result=result, otherwise=otherwise, name=name)
 
     setattr(Tensor, name, method)
 
@@ -687,7 +900,14 @@ def _by_row(name, function, rule, along):
         source, result = self if dtype is None else self.to(dtype), _CASTS.get(rule)
         if rule == "whole" and source.dtype.kind < FLOAT and dtype is None:
             source, result = source.to(int64), int64
-        return source._along(function, dim) if along else source._reduce(function, dim, keepdim, result)
+        if along:
+            back = lambda g: g.flip(dim).cumsum(dim).flip(dim)
+            return record(source._along(function, dim), "Cumsum", (back if self.ndim else lambda g: g,), (source,))
+        made = source._sum_by_kernel(dim, keepdim) if name == "sum" else None
+        made = source._reduce(function, dim, keepdim, result) if made is None else made
+        if made.dtype.kind < FLOAT or name not in _gradients.REDUCED:
+            return made
+        return source._noted_reduction(name.capitalize(), made, _gradients.REDUCED[name], dim, keepdim)
 
     setattr(Tensor, name, method)
 
@@ -702,6 +922,8 @@ for _name, _function in _numbers.BITS.items():
     _by_number(_name, _function, whole=True)
 for _name, _pair in _numbers.BY_ROW.items():
     _by_row(_name, *_pair)
+for _name in [*_gradients.LINEAR, *_gradients.OF_RESULT, *_gradients.OF_INPUTS]:
+    _on_tape(_name)
 
 
 def _as_numpy(method):
@@ -718,7 +940,13 @@ Tensor.__abs__ = Tensor.abs
 
 def _in_place(name):
     new = getattr(Tensor, name)
-    change = lambda self, *args, **how: self._become(new(self, *args, **how))
+
+    def change(self, *args, **how):
+        self._may_change()
+        # What the tape keeps must not change.
+        before = self.clone() if is_recorded((self, *args)) else self
+        return self._become(new(before, *args, **how))
+
     setattr(Tensor, f"{name}_", change)
     return change
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from .._functions import empty, full
 from .._memory import DType, float64, need
 from .._tensor import Tensor
-from . import functional, init
+from . import functional, init, utils
 
 F = functional
 
@@ -104,7 +104,7 @@ class Module:
         told += [f"{name} is not expected" for name in state_dict if name not in own] if strict else []
         for name in [name for name in own if name in state_dict]:
             if own[name].shape == state_dict[name].shape:
-                own[name].copy_(state_dict[name])
+                own[name].copy_(state_dict[name].detach())
             else:
                 told.append(f"{name} has shape {state_dict[name].shape}, not {own[name].shape}")
         need(not told, f"the state does not fit {type(self).__name__}: {'; '.join(told)}")
@@ -121,6 +121,13 @@ class Module:
         for parameter in self.parameters():
             parameter.requires_grad_(requires_grad)
         return self
+
+    def zero_grad(self, set_to_none=True):
+        for parameter in self.parameters():
+            if parameter.grad is not None and not set_to_none:
+                parameter.grad.zero_()
+            elif set_to_none:
+                parameter.grad = None
 
     def to(self, *args, **options):
         casts = any(isinstance(one, DType) for one in (*args, *options.values()))
@@ -190,7 +197,7 @@ class Embedding(Module):
         return made
 
     def forward(self, input):
-        return functional.embedding(input, self.weight)
+        return functional.embedding(input, self.weight, self.padding_idx)
 
     def extra_repr(self):
         return f"{self.num_embeddings}, {self.embedding_dim}"

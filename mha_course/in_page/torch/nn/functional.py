@@ -6,6 +6,8 @@ import math
 
 from .._functions import rand
 from .._memory import BOOL, FLOAT, bool_, int64, need
+from .._tape import GradMode, is_recorded, record
+from .. import _gradients, _kernels
 from .._tensor import Tensor, where
 
 relu, sigmoid, tanh = Tensor.relu, Tensor.sigmoid, Tensor.tanh
@@ -38,9 +40,14 @@ def linear(input, weight, bias=None):
 
 def embedding(input, weight, padding_idx=None):
     need(BOOL < input.dtype.kind < FLOAT and weight.ndim == 2, f"tokens must be integers, got {input.dtype}")
-    inside = all(0 <= token < len(weight) for token in input._numbers())
+    numbers = input._numbers()
+    inside = not numbers or (min(numbers) >= 0 and max(numbers) < len(weight))
     need(inside, f"a token is out of range for {len(weight)} rows", IndexError)
-    return weight[input]
+    rows = weight[input]
+    if padding_idx is None or not is_recorded((weight,)):
+        return rows
+    # The row for padding gets no gradient.
+    return where((input == padding_idx % len(weight)).unsqueeze(-1), rows.detach(), rows)
 
 
 def one_hot(tensor, num_classes=-1):
@@ -61,11 +68,29 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
     axes = list(range(-len(normalized_shape), 0))
     fits = axes and input.shape[axes[0] :] == tuple(normalized_shape)
     need(fits, f"the last axes of {tuple(input.shape)} are not {tuple(normalized_shape)}")
-    wide = input._floating("layer_norm", NotImplementedError).double()
-    centred = wide - wide.mean(axes, keepdim=True)
-    normed = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+    flat = input._floating("layer_norm", NotImplementedError).flatten(axes[0]) if len(axes) > 1 else input
+    normed = _normed(flat, eps)
+    normed = normed.view(input.shape) if len(axes) > 1 else normed
     normed = normed if weight is None else normed * weight
     return (normed if bias is None else normed + bias).to(input.dtype)
+
+
+def _normed(input, eps):
+    """Return rows with mean 0 and variance 1."""
+    if (input.dtype.kind, input.dtype.itemsize) == (FLOAT, 2):
+        return _normed(input.float(), eps)
+    with GradMode(False):
+        row = input.contiguous()
+        memory = _kernels.rows("normed", row, eps) if _kernels.serves(input) else None
+        if memory is not None:
+            made = Tensor._of(memory, input.shape, input.dtype)
+        else:
+            wide = row.double()
+            centred = wide - wide.mean(-1, keepdim=True)
+            made = (centred * (centred.square().mean(-1, keepdim=True) + eps).rsqrt()).to(input.dtype)
+    if not is_recorded((input,)):
+        return made
+    return record(made, "NativeLayerNorm", (_gradients.of_normed(eps),), (input,), (made.detach(), input))
 
 
 def normalize(input, p=2.0, dim=1, eps=1e-12):
@@ -89,12 +114,18 @@ def cross_entropy(input, target, *, ignore_index=-100, reduction="mean", label_s
     fits = target.shape == log_probs.shape[:-1]
     need(fits, f"a target {target.shape} does not fit {input.shape}", ValueError)
     need(target.dtype is int64, f"a target of classes is int64, got {target.dtype}")
-    counts = target != ignore_index
-    classes = where(counts, target, 0)
-    inside = all(0 <= one < log_probs.shape[-1] for one in classes._numbers())
+    numbers = target._numbers()
+    ignored = ignore_index in numbers
+    counts = target != ignore_index if ignored else None
+    classes = where(counts, target, 0) if ignored else target
+    numbers = classes._numbers()
+    inside = not numbers or (min(numbers) >= 0 and max(numbers) < log_probs.shape[-1])
     need(inside, f"a class lies outside 0..{log_probs.shape[-1] - 1}", IndexError)
-    losses = log_probs.gather(-1, classes.unsqueeze(-1)).squeeze(-1)
-    losses = -losses * (1 - label_smoothing) - log_probs.mean(-1) * label_smoothing
+    losses = -log_probs.gather(-1, classes.unsqueeze(-1)).squeeze(-1)
+    if label_smoothing:
+        losses = losses * (1 - label_smoothing) - log_probs.mean(-1) * label_smoothing
+    if not ignored:
+        return _reduced(losses, reduction)
     losses = where(counts, losses, 0.0)
     return losses.sum() / counts.sum() if reduction == "mean" else _reduced(losses, reduction)
 

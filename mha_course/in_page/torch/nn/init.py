@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .._tensor import GradMode, Tensor
+from .._tape import GradMode
+from .._tensor import Tensor
 
 
 @GradMode()
