@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mha_course._messages import message
+
 
 class Cell(NamedTuple):
     """A cell of a page: a digest of its text, its section, and the names that it binds."""
@@ -77,8 +79,7 @@ def forget_what_has_a_syntax_error(result: Any) -> None:
     names = get_ipython().user_ns
     written = re.findall(r"^(?:def|class) (\w+)", result.info.raw_cell, re.MULTILINE)
     if old := [name for name in written if names.pop(name, None) is not None]:
-        listed = _listed(old)
-        print(f"This cell did not run, so {listed} is not defined until it does.")
+        print(message(__file__, "not-run", names=_listed(old)))
 
 
 def digest(source: str) -> str:
@@ -118,23 +119,20 @@ def missing(source: str, unknown: set[str]) -> str | None:
     found = [cell for cell in page.cells if cell.names & unknown]
     if not found:
         return None
-    lines, left = [], set(unknown)
+    names = _listed(sorted(unknown & defined_on(page)))
+    lines, left = (
+        [message(__file__, "unknown", names=names, page=page.title)],
+        set(unknown),
+    )
     for cell in found:
         if new := sorted(cell.names & left):
-            lines.append(f"- in *{cell.section}*, the cell with {_listed(new)}")
+            lines.append(
+                message(__file__, "cell", section=cell.section, names=_listed(new))
+            )
             left -= cell.names
-    names = _listed(sorted(unknown & defined_on(page)))
-    head = f"The kernel does not know {names}. On the page *{page.title}*, run first:"
-    pieces = sorted(unknown & set(built_names()))
-    if pieces:
-        lines.append(
-            f"  or go on with `from mha_course.built import {', '.join(pieces)}`"
-        )
-    advice = (
-        "If the session is new, run all cells above this one: Runtime → Run before (Colab), "
-        "Run → Run All Above Selected Cell (JupyterLab)."
-    )
-    return "\n".join([head, *lines, advice])
+    if pieces := sorted(unknown & set(built_names())):
+        lines.append("  " + message(__file__, "built", names=", ".join(pieces)))
+    return "\n".join([*lines, message(__file__, "all-above")])
 
 
 @cache

@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from mha_course._messages import message
+
 TRIED = {
     "anywidget": ("0.9.21", "0.11.0"),
     "ipywidgets": ("7.7.1", "8.1.9"),
@@ -28,7 +30,7 @@ def needed_versions() -> Iterator[None]:
         yield
     except Exception:
         if untried:
-            told = " ".join(["The widgets of the course cannot be loaded.", *untried])
+            told = " ".join([message(__file__, "cannot"), *untried])
             raise ImportError(told) from None
         raise
     for text in untried:
@@ -46,7 +48,9 @@ def untried_version(name: str) -> str | None:
     oldest, newest = TRIED[name]
     if _numbers(oldest) <= _numbers(found) <= _numbers(newest):
         return None
-    return f"{name} {found} is installed; they were tried with {name} {oldest} to {newest}."
+    return message(
+        __file__, "untried", name=name, found=found, oldest=oldest, newest=newest
+    )
 
 
 def _numbers(version: str) -> tuple[int, ...]:

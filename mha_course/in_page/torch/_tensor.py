@@ -730,7 +730,11 @@ class Tensor(Strided):
         with GradMode(False):
             made = self._product_of(right)
         gradients = (lambda g, a, b: g._product_of(b.mT), lambda g, a, b: a.mT._product_of(g))
-        return record(made, "Mm", gradients, (self, right), (self, right)) if is_recorded((self, right)) else made
+        return (
+            record(made, "Mm", gradients, (self, right), (self, right))
+            if is_recorded((self, right))
+            else made
+        )
 
     def _product_of(self, right):
         """Return a product of matrices, by the kernel or number by number."""
@@ -809,7 +813,13 @@ def _on_tape(name):
         if name in _gradients.OF_OTHERS:
             # What needs no gradient itself keeps the others' numbers from being needed.
             alone = not is_recorded(inputs[1:])
-            saved = (None, *inputs[1:]) if alone else inputs if is_recorded(inputs[:1]) else (inputs[0], None, *inputs[2:])
+            saved = (
+                (None, *inputs[1:])
+                if alone
+                else inputs
+                if is_recorded(inputs[:1])
+                else (inputs[0], None, *inputs[2:])
+            )
         return record(made, title, gradients, inputs, saved)
 
     setattr(Tensor, name, recorded)
@@ -902,7 +912,9 @@ def _by_row(name, function, rule, along):
             source, result = source.to(int64), int64
         if along:
             back = lambda g: g.flip(dim).cumsum(dim).flip(dim)
-            return record(source._along(function, dim), "Cumsum", (back if self.ndim else lambda g: g,), (source,))
+            return record(
+                source._along(function, dim), "Cumsum", (back if self.ndim else lambda g: g,), (source,)
+            )
         made = source._sum_by_kernel(dim, keepdim) if name == "sum" else None
         made = source._reduce(function, dim, keepdim, result) if made is None else made
         if made.dtype.kind < FLOAT or name not in _gradients.REDUCED:
