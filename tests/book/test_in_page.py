@@ -109,7 +109,8 @@ def test_a_solution_is_right_and_the_stub_is_not(ask, place):
 
 
 TRIED = [f"{page.stem}/{name}" for page in PAGES for name in extension.tried(page.stem)]
-NEED_TORCH = {"07_gpt/train-code"}  # it trains
+# The first trains, the second compares with the library.
+NEED_TORCH = {"07_gpt/train-code", "appendix_models_you_know/rotary-edit"}
 
 
 @pytest.mark.parametrize("place", TRIED)
