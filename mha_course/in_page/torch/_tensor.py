@@ -211,8 +211,9 @@ class Tensor(Strided):
              NeedsTorchError)  # fmt: skip
         told = "this tensor does not require gradients: nothing in it was computed from a parameter"
         need(self.requires_grad, f"{told}, or that was under no_grad() or before detach()")
-        told = f"backward begins with one number, such as a loss, and here are {prod(self.shape)}: use sum() or mean()"
-        need(gradient is not None or prod(self.shape) == 1, told)
+        count = prod(self.shape)
+        told = f"backward begins with one number, such as a loss, and here are {count}: use sum() or mean()"
+        need(gradient is not None or count == 1, told)
         gradient = Tensor._from(1, self.dtype).expand(self.shape) if gradient is None else gradient
         told = f"the gradient has the shape {tuple(gradient.shape)}, expected {tuple(self.shape)}"
         need(gradient.shape == self.shape, told)
@@ -589,10 +590,10 @@ class Tensor(Strided):
 
     def _rows_at(self, index):
         """Return `self[index]` for a tensor of integers."""
-        if _kernels.serves(self) and (numbers := index._numbers()):
-            if min(numbers) >= 0 and max(numbers) < self.shape[0]:
-                flat = index.reshape(-1, *[1] * (self.ndim - 1)).expand(-1, *self.shape[1:])
-                return self._gathered(0, flat).view(*index.shape, *self.shape[1:])
+        numbers = index._numbers() if _kernels.serves(self) else []
+        if numbers and min(numbers) >= 0 and max(numbers) < self.shape[0]:
+            flat = index.reshape(-1, *[1] * (self.ndim - 1)).expand(-1, *self.shape[1:])
+            return self._gathered(0, flat).view(*index.shape, *self.shape[1:])
         view, shape, where = self._find(index)
         return view._taken(shape, where)
 
@@ -730,7 +731,11 @@ class Tensor(Strided):
         with GradMode(False):
             made = self._product_of(right)
         gradients = (lambda g, a, b: g._product_of(b.mT), lambda g, a, b: a.mT._product_of(g))
-        return record(made, "Mm", gradients, (self, right), (self, right)) if is_recorded((self, right)) else made
+        return (
+            record(made, "Mm", gradients, (self, right), (self, right))
+            if is_recorded((self, right))
+            else made
+        )
 
     def _product_of(self, right):
         """Return a product of matrices, by the kernel or number by number."""
@@ -809,7 +814,13 @@ def _on_tape(name):
         if name in _gradients.OF_OTHERS:
             # What needs no gradient itself keeps the others' numbers from being needed.
             alone = not is_recorded(inputs[1:])
-            saved = (None, *inputs[1:]) if alone else inputs if is_recorded(inputs[:1]) else (inputs[0], None, *inputs[2:])
+            saved = (
+                (None, *inputs[1:])
+                if alone
+                else inputs
+                if is_recorded(inputs[:1])
+                else (inputs[0], None, *inputs[2:])
+            )
         return record(made, title, gradients, inputs, saved)
 
     setattr(Tensor, name, recorded)
@@ -902,7 +913,9 @@ def _by_row(name, function, rule, along):
             source, result = source.to(int64), int64
         if along:
             back = lambda g: g.flip(dim).cumsum(dim).flip(dim)
-            return record(source._along(function, dim), "Cumsum", (back if self.ndim else lambda g: g,), (source,))
+            return record(
+                source._along(function, dim), "Cumsum", (back if self.ndim else lambda g: g,), (source,)
+            )
         made = source._sum_by_kernel(dim, keepdim) if name == "sum" else None
         made = source._reduce(function, dim, keepdim, result) if made is None else made
         if made.dtype.kind < FLOAT or name not in _gradients.REDUCED:

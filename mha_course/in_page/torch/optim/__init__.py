@@ -15,9 +15,17 @@ class Optimizer:
     """Parameters in groups with settings of their own, and what is remembered of each."""
 
     def __init__(self, params, defaults):
-        need(not isinstance(params, Tensor), "an optimizer takes a list of tensors, such as model.parameters()", TypeError)
+        need(
+            not isinstance(params, Tensor),
+            "an optimizer takes a list of tensors, such as model.parameters()",
+            TypeError,
+        )
         groups = list(params)
-        need(groups, "the optimizer got no parameters: has the model any, and was the generator used before?", ValueError)
+        need(
+            groups,
+            "the optimizer got no parameters: has the model any, and was the generator used before?",
+            ValueError,
+        )
         groups = groups if isinstance(groups[0], dict) else [{"params": groups}]
         self.defaults, self.state, self.param_groups = defaults, {}, []
         for group in groups:
@@ -51,7 +59,12 @@ class Optimizer:
 
     def __repr__(self):
         said = [
-            "\n".join([f"Parameter Group {i}", *(f"    {k}: {v}" for k, v in sorted(group.items()) if k != "params")])
+            "\n".join(
+                [
+                    f"Parameter Group {i}",
+                    *(f"    {k}: {v}" for k, v in sorted(group.items()) if k != "params"),
+                ]
+            )
             for i, group in enumerate(self.param_groups)
         ]
         return f"{type(self).__name__} (\n" + "\n".join(said) + "\n)"
@@ -70,7 +83,9 @@ def _only_usual(options):
 class SGD(Optimizer):
     """Gradient descent, with or without momentum."""
 
-    def __init__(self, params, lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, **options):
+    def __init__(
+        self, params, lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, **options
+    ):
         _check(lr, momentum=momentum, weight_decay=weight_decay)
         _only_usual(options)
         right = not nesterov or (momentum > 0 and dampening == 0)

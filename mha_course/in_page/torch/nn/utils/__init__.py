@@ -23,7 +23,9 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
     else:
         total = stack([one.norm(norm_type) for one in found]).norm(norm_type)
     finite = abs(total.item()) < float("inf")
-    need(finite or not error_if_nonfinite, "the norm of all gradients is not finite, so they cannot be clipped")
+    need(
+        finite or not error_if_nonfinite, "the norm of all gradients is not finite, so they cannot be clipped"
+    )
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0).item()
     for one in found:
         one.mul_(factor)
