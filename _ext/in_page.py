@@ -25,6 +25,13 @@ MODULES = ROOT / "node_modules"
 PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
 BUTTON = '<button type="button" class="write-here-button" data-stub="{}"{} hidden>{}</button>'
 
+# The cell below which the reader's own layer is trained.
+TRAINED = "03_multi_head_attention", "learn-loop"
+TRAIN = (
+    '<button type="button" class="write-here-button train-button" data-train hidden>'
+    "Train your layer</button>"
+)
+
 ONLY_IN_COLAB, TRY_IT = SOURCES / "only_in_colab.md", SOURCES / "try_it.md"
 REASON = '<p class="only-in-colab">{}</p>'
 CHECKER = re.compile(
@@ -138,6 +145,8 @@ def put_buttons(app, doctree, docname):
             reason = why.get((notebook.stem, match[1]))
             button = BUTTON.format(place, " data-check", "Write it here")
             below[name] = REASON.format(reason) if reason else button
+        elif (notebook.stem, name) == TRAINED:
+            below[name] = TRAIN
         elif name in can_be_tried:
             below[name] = BUTTON.format(f"{notebook.stem}/{name}", "", "Try it")
     if below:

@@ -11,6 +11,7 @@ import { tags } from "@lezer/highlight";
 import { element } from "../widgets/js/frame.js";
 import { everything, recall, remember } from "../widgets/js/store.js";
 import { createPython, PythonError } from "./python.js";
+import { openTraining } from "./train.js";
 
 /**
  * The build's data about a stub, or about a "Try it" cell, which has no name and no check.
@@ -195,6 +196,10 @@ function open(cell, stub, key) {
 page.mhaWriteHere = async (/** @type {HTMLButtonElement} "Write it here" */ button) => {
   const [chapter, id] = (button.dataset.stub ?? "").split("/");
   button.disabled = true;
+  if ("train" in button.dataset) {
+    const cell = /** @type {HTMLElement} */ (button.closest(".cell"));
+    return openTraining(cell, interpreter, () => acceptedPieces(""));
+  }
   try {
     /** @type {Stub} */
     const stub = (await load(chapter))[id];

@@ -164,39 +164,47 @@ export function createKernels(heap) {
     return to;
   };
 
-  /** One product, two rows by four columns at a time, so that each number is read less often. @param {Float64Array} a
-   * @param {Float64Array} b transposed @param {number} out @param {number} rows @param {number} columns @param {number} inner */
+  /**
+   * One product, two rows by four columns at a time, so that each number is read less often.
+   * @param {Float64Array} a @param {Float64Array} b transposed
+   * @param {number} out @param {number} rows @param {number} columns @param {number} inner
+   */
   const multiply = (a, b, out, rows, columns, inner) => {
     const x = heap.HEAPF32;
     for (let i = 0; i < rows; i += 2) {
-      const first = i * inner;
-      const second = i + 1 < rows ? first + inner : first;
+      // Beyond the last row or column, the same numbers are computed and written again.
+      const below = Math.min(i + 1, rows - 1);
       for (let j = 0; j < columns; j += 4) {
-        const [p, q, r, s] = [j, Math.min(j + 1, columns - 1), Math.min(j + 2, columns - 1), Math.min(j + 3, columns - 1)];
-        const [bp, bq, br, bs] = [p * inner, q * inner, r * inner, s * inner];
-        let [ap, aq, ar, as, cp, cq, cr, cs] = [0, 0, 0, 0, 0, 0, 0, 0];
-        for (let k = 0; k < inner; k++) {
-          const [left, right] = [a[first + k], a[second + k]];
-          const [vp, vq, vr, vs] = [b[bp + k], b[bq + k], b[br + k], b[bs + k]];
-          ap += left * vp;
-          aq += left * vq;
-          ar += left * vr;
-          as += left * vs;
-          cp += right * vp;
-          cq += right * vq;
-          cr += right * vr;
-          cs += right * vs;
+        const q = Math.min(j + 1, columns - 1);
+        const r = Math.min(j + 2, columns - 1);
+        const s = Math.min(j + 3, columns - 1);
+        let a0 = 0, a1 = 0, a2 = 0, a3 = 0, c0 = 0, c1 = 0, c2 = 0, c3 = 0;
+        for (let k = 0, u = i * inner, v = below * inner, w = j * inner, dq = (q - j) * inner, dr = (r - j) * inner, ds = (s - j) * inner; k < inner; k++, u++, v++, w++) {
+          const upper = a[u];
+          const lower = a[v];
+          const b0 = b[w];
+          const b1 = b[w + dq];
+          const b2 = b[w + dr];
+          const b3 = b[w + ds];
+          a0 += upper * b0;
+          a1 += upper * b1;
+          a2 += upper * b2;
+          a3 += upper * b3;
+          c0 += lower * b0;
+          c1 += lower * b1;
+          c2 += lower * b2;
+          c3 += lower * b3;
         }
-        // Beyond the last column or row, the same number is written again.
-        const [to, under] = [out + i * columns, out + Math.min(i + 1, rows - 1) * columns];
-        x[to + p] = ap;
-        x[to + q] = aq;
-        x[to + r] = ar;
-        x[to + s] = as;
-        x[under + p] = cp;
-        x[under + q] = cq;
-        x[under + r] = cr;
-        x[under + s] = cs;
+        const to = out + i * columns;
+        const under = out + below * columns;
+        x[to + j] = a0;
+        x[to + q] = a1;
+        x[to + r] = a2;
+        x[to + s] = a3;
+        x[under + j] = c0;
+        x[under + q] = c1;
+        x[under + r] = c2;
+        x[under + s] = c3;
       }
     }
   };

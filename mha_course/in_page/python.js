@@ -1,5 +1,6 @@
 // Python for the page: one worker, started when it is first needed, ended and started again when a request takes too long.
 
+import { createKernels } from "./kernels.js";
 import { work } from "./worker.js";
 
 /** Milliseconds after which code counts as an endless loop. */
@@ -54,7 +55,7 @@ export function createPython(load) {
   /** Starts Python unless it is running. */
   const start = () => {
     started ??= load().then(async (parts) => {
-      const url = URL.createObjectURL(new Blob([`(${work})(self)`], { type: "text/javascript" }));
+      const url = URL.createObjectURL(new Blob([`(${work})(self, ${createKernels})`], { type: "text/javascript" }));
       worker = new Worker(url);
       await ask(worker, { parts: { ...parts, compiled } });
       URL.revokeObjectURL(url);

@@ -8,8 +8,11 @@
  *   Pyodide's files, each compressed and in base64, and the course's files by path
  */
 
-/** @param {any} scope the worker's global object */
-export function work(scope) {
+/**
+ * @param {any} scope the worker's global object
+ * @param {typeof import("./kernels.js").createKernels} createKernels
+ */
+export function work(scope, createKernels) {
   /** @type {Promise<(request: string) => string>} */
   let ready;
 
@@ -75,9 +78,10 @@ export function work(scope) {
       if (place > 0) python.FS.mkdirTree(path.slice(0, place));
       python.FS.writeFile(path, text);
     }
-    const { answer } = python.pyimport("session");
+    python.registerJsModule("mha_kernels", createKernels(python._module));
+    const [judge, trainer] = ["session", "training"].map((name) => python.pyimport(name));
     close();
-    return answer;
+    return (/** @type {string} */ request) => ("train" in JSON.parse(request) ? trainer : judge).answer(request);
   };
 
   scope.onmessage = async (/** @type {MessageEvent} */ { data }) => {

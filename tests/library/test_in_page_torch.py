@@ -199,7 +199,10 @@ class Draw:
         count = len(first)
         if letter in ("x", "n", "f", "b") and self.shape is None:
             empty = self.kind in ("by_number", "views") and roll.random() < 0.1
-            self.shape, self.dtype = roll.choice(EMPTY if empty else self.shapes), roll.choice(TENSORS[letter])
+            self.shape, self.dtype = (
+                roll.choice(EMPTY if empty else self.shapes),
+                roll.choice(TENSORS[letter]),
+            )
             return self.tensor(self.shape, self.dtype)
         if letter in TENSORS or letter == "g":
             dtype = self.dtype if letter == "g" else roll.choice(TENSORS[letter])
@@ -209,7 +212,9 @@ class Draw:
             return self.tensor(first[: roll.randint(0, count)], "bool")
         if letter in ("i", "j"):
             shape = (
-                tuple(roll.randint(1, size) for size in first) if letter == "j" else roll.choice(self.shapes[:5])
+                tuple(roll.randint(1, size) for size in first)
+                if letter == "j"
+                else roll.choice(self.shapes[:5])
             )
             numbers = [roll.randrange(min(first, default=1) or 1) for _ in range(math.prod(shape))]
             if roll.random() < 0.1 and letter == "i" and self.kind == "by_row":

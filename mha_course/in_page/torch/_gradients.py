@@ -1,4 +1,4 @@
-"""Gradients of operations: for each input a function of the gradient of the result, the result and the inputs."""
+"""Gradients of operations: for each input a function of the gradient of the result and of what it needs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The few loops that take most of the time, in JavaScript where the page offers it, and else in Python.
 
-A tensor's numbers lie in an `array`, which is memory of the page's WebAssembly, so JavaScript reads and writes the
-same numbers: it is told addresses. `kernels.js` has these loops for float32; they return what the definitions in
-Python return, here and in `_tensor`, up to rounding. Each function below says with None that it has no kernel.
+A tensor's numbers are in an `array`, in the memory of the page's WebAssembly, so JavaScript reads and writes
+the same numbers: it is told addresses. `kernels.js` has these loops for float32; they return what the
+definitions in Python return, here and in `_tensor`, up to rounding. A function below that returns None or
+False has no kernel.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def _call(kernel, *numbers):
 
 
 def elementwise(name, tensors, shape):
-    """Return memory with a function of the numbers of float32 tensors that have, or broadcast to, one shape."""
+    """Return memory with a function of the numbers of float32 tensors, which broadcast to one shape."""
     if _js is None or name not in _NUMBER_OF:
         return None
     out = zeros(prod(shape), float32)
@@ -104,7 +105,7 @@ def rows(name, source, extra=0.0):
 
 
 def gather(source, axis, index):
-    """Return memory with the numbers at places along an axis, which int64 tensor `index` gives for each result."""
+    """Return memory with the numbers at places along an axis; `index`, int64, has one for each result."""
     if _js is None or source.dtype is not float32:
         return None
     out = zeros(prod(index.shape), float32)

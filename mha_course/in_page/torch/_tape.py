@@ -1,8 +1,8 @@
 """The tape: how each result was computed, and gradients from a loss back to what it was computed from.
 
-A tensor that owns its memory is a *root*; each of its views names it as `_base`. Only roots stand on the tape, with
-a `Node` for each operation that made or changed them. An operation on a view notes the view's shape and strides,
-so one rule, `_spread`, gives the gradient of every view.
+A tensor that owns its memory is a *root*; each of its views names it as `_base`. Only roots are on the tape,
+with a `Node` for each operation that made or changed them. An operation on a view notes the view's shape and
+strides, so one rule, `_spread`, gives the gradient of every view.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ AGAIN = (
     "backward went through this graph before, and its numbers are gone: compute the loss again, or use "
     "retain_graph=True"
 )
-CHANGED = "a tensor that its gradient needs was changed in place after it was used: use an operation that makes a new one"
+CHANGED = (
+    "a tensor that a gradient needs was changed in place after it was used: use an operation that makes a "
+    "new tensor instead"
+)
 
 
 class GradMode(ContextDecorator):
@@ -86,8 +89,8 @@ def _edges(inputs):
 def record(made, name, gradients, inputs, saved=()):
     """Note how `made` was computed.
 
-    `gradients` has a function for each input: of the gradient of `made` and of what is `saved`. It returns the
-    gradient of that input, or one that broadcasting repeats.
+    `gradients` has a function for each input: of the gradient of `made` and of what is `saved`. It returns
+    the gradient of that input, or one that broadcasting repeats.
     """
     if made.dtype.kind == FLOAT and is_recorded(inputs):
         made._base, made._needs = None, True
@@ -96,7 +99,7 @@ def record(made, name, gradients, inputs, saved=()):
 
 
 def overwrite(part, new, where=None):
-    """Note that a tensor was changed in place: its numbers, or those at some places, are now those of `new`."""
+    """Note that a tensor was changed in place: its numbers, or those at some places, are those of `new`."""
     if not is_recorded((part, new)):
         return
     root = part if part._base is None else part._base
@@ -199,8 +202,10 @@ def run_backward(pairs, retain_graph=False, wanted=None):
 
 
 def _keep(leaf, gradient):
-    """Add a gradient to `grad` of a leaf; it has memory of its own, which a reader may change."""
+    """Add a gradient to `grad` of a leaf, which has memory of its own."""
     if leaf.grad is None:
-        leaf.grad = gradient.clone()
+        layout = leaf.shape, leaf._strides, 0
+        alike = _span(*layout[:2]) == prod(leaf.shape)  # torch then gives both the same strides
+        leaf.grad = _spread(gradient, layout, layout) if alike else gradient._dense()
     else:
         leaf.grad._become(leaf.grad + gradient)

@@ -211,8 +211,9 @@ class Tensor(Strided):
              NeedsTorchError)  # fmt: skip
         told = "this tensor does not require gradients: nothing in it was computed from a parameter"
         need(self.requires_grad, f"{told}, or that was under no_grad() or before detach()")
-        told = f"backward begins with one number, such as a loss, and here are {prod(self.shape)}: use sum() or mean()"
-        need(gradient is not None or prod(self.shape) == 1, told)
+        count = prod(self.shape)
+        told = f"backward begins with one number, such as a loss, and here are {count}: use sum() or mean()"
+        need(gradient is not None or count == 1, told)
         gradient = Tensor._from(1, self.dtype).expand(self.shape) if gradient is None else gradient
         told = f"the gradient has the shape {tuple(gradient.shape)}, expected {tuple(self.shape)}"
         need(gradient.shape == self.shape, told)
@@ -589,10 +590,10 @@ class Tensor(Strided):
 
     def _rows_at(self, index):
         """Return `self[index]` for a tensor of integers."""
-        if _kernels.serves(self) and (numbers := index._numbers()):
-            if min(numbers) >= 0 and max(numbers) < self.shape[0]:
-                flat = index.reshape(-1, *[1] * (self.ndim - 1)).expand(-1, *self.shape[1:])
-                return self._gathered(0, flat).view(*index.shape, *self.shape[1:])
+        numbers = index._numbers() if _kernels.serves(self) else []
+        if numbers and min(numbers) >= 0 and max(numbers) < self.shape[0]:
+            flat = index.reshape(-1, *[1] * (self.ndim - 1)).expand(-1, *self.shape[1:])
+            return self._gathered(0, flat).view(*index.shape, *self.shape[1:])
         view, shape, where = self._find(index)
         return view._taken(shape, where)
 

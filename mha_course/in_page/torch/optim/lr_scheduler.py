@@ -91,7 +91,9 @@ class OneCycleLR(LRScheduler):
         return start + (end - start) * (share if self._linear else (1 - cos(pi * share)) / 2)
 
     def get_lr(self):
-        told = f"step {self.last_epoch} of a schedule for {self.total_steps} steps: is it too short, or is it not new?"
+        told = (
+            f"step {self.last_epoch} of a schedule for {self.total_steps} steps: is it too short, or not new?"
+        )
         need(self.last_epoch <= self.total_steps, told, ValueError)
         return [self._between(*self._rates) for _ in self.base_lrs]
 
