@@ -41,6 +41,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from mha_course import exercises, plots  # noqa: F401 (matplotlib writes caches, which the guard would refuse)
 from mha_course.exercises import own
 from mha_lib._checks import check_type
+from mha_lib._judging import COURSES
 
 # Audit events, which Python raises before it does what they name.
 _PROGRAMS = """subprocess.Popen os.system os.exec os.fork os.forkpty
@@ -219,7 +220,7 @@ def _judged(shell: Any, call: str, failed: dict[str, str]) -> tuple[str, str]:
         answer, *more = (shell.ev(ast.unparse(one)) for one in node.args)
         options = {one.arg: shell.ev(ast.unparse(one.value)) for one in node.keywords}
         home = str(getattr(answer, "__module__", "")).partition(".")[0]
-        if hasattr(answer, own._OURS) or home in ("mha_lib", "mha_course"):
+        if hasattr(answer, COURSES) or home in ("mha_lib", "mha_course"):
             return "missing", "only the course's own is there"
         verdict = getattr(exercises, _checker(node))(answer, *more, **options)
         if not verdict and own._is_stub(answer):

@@ -42,6 +42,7 @@ from mha_lib import _checks
 Answer: TypeAlias = Callable[..., Any]
 Property: TypeAlias = Callable[[tuple[Any, ...], tuple[Any, ...]], str]
 _OURS = ("mha_lib", "mha_course")
+COURSES = "_is_the_courses"  # an attribute of what the course has defined in place of a reader's piece
 _INSTALLED = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")}
 _NOT_THE_READERS = (*_INSTALLED, str(Path(torch.__file__).parent), "<frozen")
 
@@ -50,10 +51,30 @@ class UnfinishedError(NotImplementedError):
     """Raised by the `run` of an exercise; its message says what the answer lacks."""
 
 
+def part_of(answer: Any, made: Any, name: str) -> Any:
+    """The attribute of an object that an answer has made, or an UnfinishedError that says what to write."""
+    if (part := getattr(made, name, None)) is not None:
+        return part
+    if is_local(answer, name):
+        raise UnfinishedError(
+            f"`{name}` is only a local variable of `__init__`, which is gone when `forward` runs. Keep it on "
+            f"the object: `self.{name} = …`"
+        )
+    raise UnfinishedError(
+        f"`__init__` makes no `{name}`. Write it there first, then `forward`"
+    )
+
+
 def wrong_bias(name: str, wanted: bool) -> str:
     """A sentence on a projection that has a bias without being asked for one, or has none although asked."""
     when, has = ("with", "no") if wanted else ("without", "a")
     return f"{when} `bias=True`, `{name}` has {has} bias. Hand it on: `nn.Linear(…, bias=bias)`"
+
+
+def is_local(answer: Any, name: str) -> bool:
+    """Whether `__init__` of a class has a local variable of this name: a `self.` may be forgotten."""
+    code = getattr(getattr(answer, "__init__", None), "__code__", None)
+    return code is not None and name in code.co_varnames
 
 
 @dataclass(frozen=True, repr=False)
@@ -632,12 +653,36 @@ def _same(mine: Any, other: Any, atol: float, rtol: float) -> bool:
 
 def _raised(error: BaseException) -> str:
     kind = type(error).__name__
-    number, text = _line_of(error)
+    number, piece, text = _line_of(error)
     where = f" in line {number}" if number else ""
+    where += f" of your `{piece}`" if piece else ""
     where += f", `{text}`" if text else ""
     first = str(error).strip().splitlines()[0] if str(error).strip() else ""
     first = re.sub(r"\b0x[0-9a-fA-F]+\b", "0x…", first)[:200].rstrip(".")
+    clue = _clue(error)
+    first += f". {clue}" if clue else ""
     return f"it raises {kind}{where}{': ' + first if first else ''}"
+
+
+def _clue(error: BaseException) -> str:
+    """What to write instead, for errors whose own words do not tell a newcomer; "" for all others."""
+    said = str(error)
+    if isinstance(error, TypeError) and re.search(
+        r"^sqrt\(\).*Tensor, not (int|float)", said
+    ):
+        return "`torch.sqrt` takes a tensor; of a number, take `math.sqrt(…)` or `… ** 0.5`"
+    if (
+        not isinstance(error, NameError)
+        or not error.name
+        or error.__traceback__ is None
+    ):
+        return ""
+    trace = error.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    if hasattr(trace.tb_frame.f_locals.get("self"), error.name):
+        return f"It belongs to the object: write `self.{error.name}`"
+    return ""
 
 
 def _no_way_back(error: RuntimeError) -> str:
@@ -650,18 +695,27 @@ def _no_way_back(error: RuntimeError) -> str:
     return f"the backward pass fails: {str(error).strip().splitlines()[0][:200].rstrip('.')}"
 
 
-def _line_of(error: BaseException) -> tuple[int, str]:
-    """Number and text of the last line in the reader's own code; (0, "") if there is none."""
-    number, text, trace = 0, "", error.__traceback__
+def _line_of(error: BaseException) -> tuple[int, str, str]:
+    """Number, piece and text of the last line that the reader wrote; (0, "", "") if there is none.
+
+    The piece is the function or class that the line belongs to. Lines of the course's own pieces do not
+    count, as they lie in folded cells.
+    """
+    found, trace = (0, "", ""), error.__traceback__
     while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        package = str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]
-        if package not in _OURS and not file.startswith(_NOT_THE_READERS):
-            number = trace.tb_lineno
-            linecache.checkcache(file)  # the file may have been edited
-            text = linecache.getline(file, number).strip().replace("`", "'")[:80]
+        code, names = trace.tb_frame.f_code, trace.tb_frame.f_globals
+        package = str(names.get("__name__")).partition(".")[0]
+        piece = code.co_qualname.partition(".")[0]
+        theirs = package not in _OURS and not code.co_filename.startswith(
+            _NOT_THE_READERS
+        )
+        if theirs and not hasattr(names.get(piece), COURSES):
+            linecache.checkcache(code.co_filename)  # the file may have been edited
+            text = linecache.getline(code.co_filename, trace.tb_lineno).strip()
+            named = piece if piece.isidentifier() else ""
+            found = trace.tb_lineno, named, text.replace("`", "'")[:80]
         trace = trace.tb_next
-    return number, text
+    return found
 
 
 def _compare(

@@ -17,11 +17,14 @@ from mha_lib import _checks
 from mha_lib._judging import (
     Answer,
     Exercise,
+    UnfinishedError,
     Verdict,
     _a,
     _check_callable,
     _not_yet,
     _raised,
+    is_local,
+    part_of,
     randn,
     rows_sum_to_one,
     wrong_bias,
@@ -206,11 +209,14 @@ class _Made:
             found = self.projections()
         except (AttributeError, KeyError, IndexError) as error:
             bare = isinstance(self.layer, nn.Module) and not [*self.layer.parameters()]
-            if bare and self.adapter is None:
-                raise _NoLayerError(
-                    "the class is not finished: `__init__` makes no `q_proj`. Write it there first, then "
-                    "`forward`"
-                ) from error
+            lost = [name for name in NAMES if is_local(make, name)]
+            if (bare or lost) and self.adapter is None:
+                try:
+                    part_of(make, self.layer, (lost or NAMES)[0])
+                except UnfinishedError as lacks:
+                    raise _NoLayerError(
+                        f"the class is not finished: {lacks}"
+                    ) from lacks
             raise _NoLayerError(
                 f"the projections of the layer were not found ({error}). Call them `q_proj`, `k_proj`, "
                 "`v_proj` and `out_proj`, or pass `adapter=`, a mapping from these names to yours"
@@ -443,8 +449,8 @@ def check_multi_head(
     then its own weights are read, and the result is compared with the formula. Cases are batches of 1 and 2,
     5 queries and 5 or 7 keys, padding of different lengths, a hidden future for as many and for fewer
     queries than keys, a mask for each sample, a query that sees nothing (zeros), and scores far below zero
-    with one visible key, where a fill such as -10,000 fails. If the layer can be made with `bias`, it must have
-    biases exactly if they are asked for. Queries, keys and values are different random
+    with one visible key, where a fill such as -10,000 fails. If a layer can be made with `bias`, it must
+    have biases exactly if they are asked for. Queries, keys and values are different random
     numbers. The layer is in evaluation mode. If its call takes `is_causal`, that is tried too. Finally,
     the gradients of the output are compared, for the inputs and for all parameters.
 

@@ -12,10 +12,9 @@ from typing import Any, TypeVar
 from IPython import get_ipython
 
 from mha_lib import _checks
-from mha_lib._judging import Verdict
+from mha_lib._judging import COURSES, Verdict
 
 Piece = TypeVar("Piece", bound=Callable[..., Any])
-_OURS = "_is_the_courses"  # an attribute of solutions
 
 
 def solution(check: Callable[..., Verdict]) -> Callable[[Piece], Piece]:
@@ -42,8 +41,8 @@ def solution(check: Callable[..., Verdict]) -> Callable[[Piece], Piece]:
     def choose(ours: Piece) -> Piece:
         name = ours.__name__
         own: Piece | None = names.get(name)
-        if own is None or hasattr(own, _OURS) or not check(own):
-            setattr(ours, _OURS, True)
+        if own is None or hasattr(own, COURSES) or not check(own):
+            setattr(ours, COURSES, True)
             return ours
         print(f"Your `{name}` was accepted, so the page goes on with it.")
         return own
@@ -74,7 +73,7 @@ def explain_error(result: Any) -> None:
     for name in built.__all__:
         own = names.get(name)
         course = f"`from mha_course.built import {name}`"
-        if own is not None and not hasattr(own, _OURS):
+        if own is not None and not hasattr(own, COURSES):
             if name not in words and not used & {
                 one.__code__ for one in _functions(own)
             }:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mha_course import built
-from mha_lib._judging import UnfinishedError, rows_sum_to_one
+from mha_lib._judging import UnfinishedError, part_of, rows_sum_to_one
 from mha_lib._texts import Texts
 
 exercise = Texts(__name__)
@@ -24,6 +24,15 @@ check_my_pooling = exercise(
     returns=("output (q_len, value_dim)", "weights (q_len, k_len)"),
     properties=(rows_sum_to_one(1),),
 )
+
+
+def _lens_mask_by_slices(valid_lens: Tensor, k_len: int) -> Tensor:
+    """The loop that newcomers write, for one length for each sample."""
+    mask = torch.zeros(len(valid_lens), 1, k_len, dtype=torch.bool)
+    for sample, length in enumerate(valid_lens):
+        mask[sample, :, :length] = True
+    return mask
+
 
 check_lens_mask = exercise(
     "check_lens_mask",
@@ -57,10 +66,7 @@ def _run_head(
     head = answer(*widths)
     generator = torch.Generator().manual_seed(0)
     for name in ("q_proj", "k_proj", "v_proj"):
-        if (proj := getattr(head, name, None)) is None:
-            raise UnfinishedError(
-                f"`__init__` makes no `{name}`. Write it there first, then `forward`"
-            )
+        proj = part_of(answer, head, name)
         with torch.no_grad():
             proj.weight.normal_(generator=generator)
             if proj.bias is not None:
@@ -93,20 +99,24 @@ check_merge_heads = exercise(
 def _run_positions(
     answer: Any, sizes: tuple[int, int], x: Tensor, device: str = "cpu"
 ) -> Any:
-    """Make the module and call it on a device; "meta" has no numbers, so zeros stand for them."""
+    """Make the module and call it on a device; return the sum, and how many numbers would be trained.
+
+    "meta" has no numbers, so zeros stand for them.
+    """
     module = answer(*sizes).to(device)
     added = module(x.to(device))
     if added is None and not [*module.parameters(), *module.buffers()]:
         raise UnfinishedError(
             "`__init__` registers no table. Write it there first, then `forward`"
         )
-    return added if device == "cpu" else torch.zeros(added.shape)
+    learned = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    return added if device == "cpu" else torch.zeros(added.shape), learned
 
 
 check_my_positions = exercise(
     "check_my_positions",
     reference=built.MyPositions,
-    returns="sum (batch, len, embed_dim)",
+    returns=("sum (batch, len, embed_dim)", "count of trained numbers"),
     run=_run_positions,
     takes="class",
     atol=1e-4,
@@ -114,22 +124,33 @@ check_my_positions = exercise(
 
 
 def _run_module(parts: str, answer: Any, sizes: tuple[int, ...], x: Tensor) -> Any:
-    """Make a module of these sizes, give its parameters fixed numbers, by their names, and call it."""
+    """Make a module, give its parameters fixed numbers, and call it; return the result and their count.
+
+    The numbers of a parameter depend on its name only, so that one too many does not change the others.
+    Modules in a plain list get theirs too, but do not count: an optimiser would not find them.
+    """
     model = answer(*sizes)
     for name in parts.split():
-        if not hasattr(model, name):
-            raise UnfinishedError(f"`__init__` makes no `{name}`. Write it there first")
-    generator = torch.Generator().manual_seed(0)
+        part_of(answer, model, name)
+    hidden = [
+        (f"{name}.{i}.{of}", parameter)
+        for name, several in vars(model).items()
+        if isinstance(several, (list, tuple))
+        for i, one in enumerate(several)
+        if hasattr(one, "named_parameters")
+        for of, parameter in one.named_parameters()
+    ]
     with torch.no_grad():
-        for _, parameter in sorted(model.named_parameters()):
-            parameter.normal_(generator=generator)
-    return model(x)
+        for name, parameter in [*model.named_parameters(), *hidden]:
+            seed = sum(place * ord(sign) for place, sign in enumerate(name, 1))
+            parameter.normal_(generator=torch.Generator().manual_seed(seed))
+    return model(x), sum(parameter.numel() for parameter in model.parameters())
 
 
 check_gpt = exercise(
     "check_gpt",
     reference=built.MyGPT,
-    returns="logits (batch, len, vocab_size)",
+    returns=("logits (batch, len, vocab_size)", "count of parameters"),
     run=partial(_run_module, "embedding position_embedding blocks norm output max_len"),
     takes="class",
     atol=1e-3,
@@ -144,7 +165,7 @@ check_probabilities = exercise(
 check_swiglu = exercise(
     "check_swiglu",
     reference=built.MySwiGLU,
-    returns="output (..., embed_dim)",
+    returns=("output (..., embed_dim)", "count of parameters"),
     run=partial(_run_module, "gate_proj up_proj down_proj"),
     takes="class",
     atol=1e-4,

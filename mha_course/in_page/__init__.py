@@ -27,7 +27,7 @@ from mha_course.data import SENTENCE_WORDS
 from mha_course.data.book_text import book_text
 from mha_course.exercises import multi_head
 from mha_lib import _checks, _judging
-from mha_lib._judging import Exercise, UnfinishedError, Wrong, _Outcome, wrong_bias
+from mha_lib._judging import Exercise, UnfinishedError, Wrong, _Outcome, part_of, wrong_bias
 from mha_lib._texts import _source
 
 FOLDER = Path(__file__).parent
@@ -114,7 +114,7 @@ def _as_layer(formula: Callable[..., Any]) -> Callable[..., Any]:
     """A maker of layers whose call is a formula of chapter 3."""
     own: Any = built.MyMultiHead
 
-    def make(*sizes: int, **widths: int) -> Any:
+    def make(*sizes: Any, **widths: Any) -> Any:
         layer = own(*sizes, **widths)
         own_sizes = multi_head._Sizes(*sizes, **widths)
         made = multi_head._Made(layer, own_sizes, None, None)
@@ -135,9 +135,7 @@ def _run_layer(answer: Any, sizes: tuple[int, ...], query: Any, key: Any, value:
     generator = torch.Generator().manual_seed(0)
     widths = {"q_proj": embed_dim, "k_proj": kdim, "v_proj": vdim, "out_proj": embed_dim}
     for name, width in widths.items():
-        proj = getattr(layer, name, None)
-        if proj is None:
-            raise UnfinishedError(f"`__init__` makes no `{name}`. Write it there first, then `forward`")
+        proj = part_of(answer, layer, name)
         shape, expected = tuple(proj.weight.shape), (embed_dim, width or embed_dim)
         if shape != expected:
             raise UnfinishedError(

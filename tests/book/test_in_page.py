@@ -12,6 +12,7 @@ import pytest
 from exercise_cells import CHAPTERS, pieces_of, read
 from playwright.sync_api import expect
 from test_accessibility import AXE
+from wrong_pieces import WRONG, text_of
 
 from mha_course import in_page
 from mha_lib import _texts
@@ -188,6 +189,17 @@ def test_mistakes_in_the_whole_layer(ask, old, new, said):
     place = "03_multi_head_attention/write-MyMultiHead"
     assert old in solution(place)
     assert said in ask(place, solution(place).replace(old, new))["verdict"]
+
+
+PLACE_OF = {place.partition("/write-")[2]: place for place in PIECES}
+
+
+@pytest.mark.parametrize(("name", "text", "said"), WRONG)
+def test_a_wrong_piece_is_refused_in_the_page_too(ask, name, text, said):
+    page, _, _ = PLACE_OF[name].partition("/")
+    told = ask(PLACE_OF[name], text_of(pieces_of(page)[name]["solution"].source, text))["verdict"]
+    assert told.startswith("Not yet: "), told
+    assert said in told
 
 
 # ------------------------------------------------------------------ the editor, in a browser

@@ -44,7 +44,7 @@ def defined(stub, name):
 
 
 def watched(called, function, defaults, seen):
-    """A function that adds (what it is called, the argument, "left out" or "given") to `seen` with each call."""
+    """A function that adds (`called`, the argument, "left out" or "given") to `seen` with each call."""
     signature = inspect.signature(function)
 
     def call(*inputs, **options):

@@ -26,6 +26,7 @@ functions.
 
 from __future__ import annotations
 
+from functools import wraps
 from math import e, inf, nan, pi
 from types import SimpleNamespace
 
@@ -52,8 +53,26 @@ _METHODS = """
 _NAMES = {name: one for name, one in vars(_memory).items() if isinstance(one, dtype)}
 _here = _functions.__name__
 _NAMES |= {name: one for name, one in vars(_functions).items() if getattr(one, "__module__", "") == _here}
+
+
+def _of_a_tensor(name):
+    """The function of a tensor that is a method; a number in its place gets torch's error."""
+    method = getattr(Tensor, name)
+    if name in ("pow", "remainder", *_numbers.BITS):  # these take a number there too
+        return method
+
+    @wraps(method)
+    def call(input, *args, **options):
+        kind = type(input).__name__
+        told = f"{name}(): argument 'input' (position 1) must be Tensor, not {kind}"
+        _memory.need(isinstance(input, Tensor), told, TypeError)
+        return method(input, *args, **options)
+
+    return call
+
+
 for _name in [*_METHODS, *_numbers.OF_FLOATS, *_numbers.OF_ANY, *_numbers.TESTS, *_numbers.BITS]:
-    _NAMES[_name] = getattr(Tensor, _name)
+    _NAMES[_name] = _of_a_tensor(_name)
 _NAMES |= {"bool": _memory.bool_, "int": _memory.int32, "long": _memory.int64, "half": _memory.float16}
 _NAMES |= {"float": _memory.float32, "double": _memory.float64, "concat": _functions.cat}
 globals().update(_NAMES)

@@ -1,0 +1,121 @@
+# ruff: noqa: E501, a row is easier to read in one line
+"""Wrong pieces as newcomers write them, and how a verdict begins: (the piece, its text, the verdict).
+
+A text is either complete or a change of the solution, (old text, new text).
+"""
+
+
+def text_of(solution, text):
+    """A complete text, made from the cell with the page's solution if `text` is a change of it."""
+    if isinstance(text, str):
+        return text
+    assert solution.count(text[0]) == 1
+    return solution[solution.index("\n", solution.index("@solution")) + 1 :].replace(*text)
+
+
+HEAD = """
+class MyHead(nn.Module):
+    def __init__(self, embed_dim, head_dim, kdim=None, vdim=None):
+        super().__init__()
+        self.q_proj = nn.Linear(embed_dim, head_dim, bias=False)
+        self.k_proj = nn.Linear(kdim or embed_dim, head_dim, bias=False)
+        self.v_proj = nn.Linear(vdim or embed_dim, head_dim, bias=False)
+
+    def forward(self, query, key, value, mask=None):
+        return my_attention(self.q_proj(query), self.k_proj(key), self.v_proj(value), mask)
+"""
+
+
+def head(old, new):
+    """The class MyHead with one change."""
+    assert old in HEAD
+    return HEAD.replace(old, new)
+
+
+NO_DEFAULT = """def my_masked_softmax(scores, mask):
+    return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1) * mask"""
+NO_BRANCH = NO_DEFAULT.replace("mask):", "mask=None):")
+INVERTED = """def my_masked_softmax(scores, mask=None):
+    if mask is not None:
+        scores = scores.masked_fill(mask, float("-inf"))
+    return torch.softmax(scores, -1)"""
+SHARES = """def my_masked_softmax(scores, mask=None):
+    if mask is not None:
+        scores = scores * mask
+    return scores / scores.sum(-1, keepdim=True)"""
+LOOP = """def my_lens_mask(valid_lens, k_len):
+    mask = torch.zeros(len(valid_lens), 1, k_len, dtype=torch.bool)
+    for b in range(len(valid_lens)):
+        for j in range(k_len):
+            if j < valid_lens[b]:
+                mask[b, 0, j] = True
+    return mask"""
+ATTENTION = """def my_attention(query, key, value, mask=None):
+    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+    weights = my_masked_softmax(scores, mask)
+    return weights @ value, weights"""
+POSITIONS = """class MyPositions(nn.Module):
+    def __init__(self, embed_dim, max_len):
+        super().__init__()
+        self.table = nn.Parameter(encoding_by_loops(max_len, embed_dim))
+
+    def forward(self, x):
+        return x + self.table[: x.shape[1]]"""
+CHANCES = """def my_probabilities(logits, temperature=1.0, top_k=None):
+    chances = logits.softmax(-1) / temperature
+    if top_k is not None:
+        least = chances.topk(top_k).values[..., -1:]
+        chances = chances.masked_fill(chances < least, 0.0)
+    return chances / chances.sum(-1, keepdim=True)"""
+
+LINEAR = "nn.Linear(embed_dim, embed_dim, bias=bias)"
+NO_DEFAULT_SAID = "a call without a mask fails. Later pieces make one: write `mask=None`"
+WRONG = [
+    ("my_masked_softmax", NO_DEFAULT, NO_DEFAULT_SAID),
+    ("my_masked_softmax", NO_BRANCH, NO_DEFAULT_SAID),
+    ("my_masked_softmax", NO_BRANCH.replace("~mask", "mask.logical_not()"), NO_DEFAULT_SAID),
+    ("my_masked_softmax", INVERTED, "the mask is inverted. `masked_fill` replaces the numbers where"),
+    ("my_masked_softmax", SHARES, "the scores are divided by their sum. "),
+    ("my_lens_mask", LOOP, "one length for each query is not covered. "),
+    ("my_lens_mask", LOOP.replace("j < valid_lens[b]", "j < int(valid_lens[b])"),
+     "one length for each query is not covered. "),
+    ("my_lens_mask", "def my_lens_mask(valid_lens, k_len):\n    return torch.arange(k_len)[:, None] < valid_lens",
+     "samples and keys are exchanged. "),
+    ("my_lens_mask", "def my_lens_mask(valid_lens, k_len):\n    return (torch.arange(k_len) < valid_lens)[None]",
+     "the lengths lie along the axis of the keys. "),
+    ("my_causal_mask", "def my_causal_mask(q_len, k_len=None):\n"
+     "    return torch.triu(torch.ones(q_len, k_len or q_len)).bool()", "the upper triangle is shown. "),
+    ("my_causal_mask", "def my_causal_mask(q_len, k_len=None):\n"
+     "    return torch.triu(torch.ones(q_len, k_len or q_len), diagonal=1)", "the upper triangle is shown. "),
+    ("my_attention", ATTENTION.replace("query.shape[-1] ** 0.5", "torch.sqrt(query.shape[-1])"),
+     "wrong for two samples (query (2, 3, 5), key (2, 7, 5), value (2, 7, 11)): it raises TypeError in line 2 of "
+     "your `my_attention`, `scores = query @ key.transpose(-2, -1) / torch.sqrt(query.shape[-1])`: sqrt(): "
+     "argument 'input' (position 1) must be Tensor, not int. `torch.sqrt` takes a tensor; of a number, take "
+     "`math.sqrt(…)` or `… ** 0.5`."),
+    ("my_attention", ATTENTION.replace("my_masked_softmax(scores, mask)", "scores / scores.sum(-1, keepdim=True)"),
+     "the scores are divided by their sum. "),
+    ("MyHead", head("self.q_proj = ", "q_proj = "), "the class is not finished: `q_proj` is only a local variable"),
+    ("MyHead", head("self.q_proj(query)", "q_proj(query)"),
+     "wrong for five queries, seven keys (query (2, 5, 13), key (2, 7, 13), value (2, 7, 13)): it raises "
+     "NameError in line 10 of your `MyHead`, `return my_attention(q_proj(query), self.k_proj(key), "
+     "self.v_proj(value), mask)`: name 'q_proj' is not defined. It belongs to the object: write `self.q_proj`."),
+    ("MyHead", head("self.k_proj(key)", "self.k_proj(query)"), "the keys are made from the query. "),
+    ("MyHead", head("self.v_proj(value)", "self.v_proj(key)"), "the values are made from the keys. "),
+    ("MyMultiHead", ("self.q_proj = ", "q_proj = "), "the class is not finished: `q_proj` is only a local variable"),
+    ("MyMultiHead", ("self.k_proj(key)", "self.k_proj(query)"), "the keys are made from the query. "),
+    ("MyMultiHead", (f"out_proj = {LINEAR}", "out_proj = nn.Linear(embed_dim, embed_dim)"),
+     "without `bias=True`, `out_proj` has a bias. "),
+    ("MyMultiHead", (f"q_proj = {LINEAR}", f"q_proj = {LINEAR}".replace("=bias", "=False")),
+     "with `bias=True`, `q_proj` has no bias. "),
+    ("MyPositions", POSITIONS, "the table is a parameter. "),
+    ("MyGPT", ("nn.ModuleList(MyEncoderBlock(*sizes) for _ in range(num_layers))",
+               "[MyEncoderBlock(*sizes) for _ in range(num_layers)]"), "the blocks stand in a plain list. "),
+    ("MyGPT", ("MyEncoderBlock(*sizes) for _ in range(num_layers)", "[MyEncoderBlock(*sizes)] * num_layers"),
+     "all blocks are the same one. "),
+    ("MyGPT", ("embed_dim, vocab_size, bias=False", "embed_dim, vocab_size"), "`output` has a bias. "),
+    ("MyGPT", ("4 * embed_dim", "embed_dim"), "the hidden width of the blocks is wrong. "),
+    ("MyGPT", ("4 * embed_dim", "5 * embed_dim"), "wrong for two texts, two blocks"),
+    ("my_probabilities", CHANCES, "the temperature has no effect. "),
+    ("my_probabilities", CHANCES.replace("chances / chances.sum(-1, keepdim=True)", "chances"),
+     "the temperature divides the probabilities"),
+]  # fmt: skip
