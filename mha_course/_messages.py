@@ -12,7 +12,5 @@ def message(module: str, key: str, /, **words: object) -> str:
     Each message is a line "- name: text".
     """
     text = Path(module).with_suffix(".md").read_text(encoding="utf-8")
-    messages = dict(
-        re.findall(r"^- ([\w-]+): (.*)$", text, re.MULTILINE)
-    )
+    messages = dict(re.findall(r"^- ([\w-]+): (.*)$", text, re.MULTILINE))
     return str(messages[key]).format(**words)
