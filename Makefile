@@ -174,7 +174,7 @@ test: needs book machine ## library, chapters and the book in a browser; seven m
 	$(END)
 
 # Further tests that a change may break; tests/conftest.py has the rule. ONLY of `make test` may name slow tests too.
-test-all: needs book machine models .venv-colab/ready ## what else a change may break: accessibility, stored models, shapes, each changed widget
+test-all: needs book machine .venv-colab/ready models ## what else a change may break: accessibility, stored models, shapes, each changed widget
 	@$(BEGIN); \
 	echo '== slow tests'; $(PYTEST) -m 'slow and not weekly' tests || status=1; \
 	echo '== the library, its shapes checked'; $(PYTEST) -m 'not slow' tests/library || status=1; \
@@ -182,7 +182,7 @@ test-all: needs book machine models .venv-colab/ready ## what else a change may 
 	$(END)
 
 # All slow tests take hours; run them before a release. Pictures that differ are only reported, for a person to judge.
-weekly: needs book machine models .venv-colab/ready ## all slow tests: planted faults, every chapter on Colab, pictures, frameworks, the oldest torch
+weekly: needs book machine .venv-colab/ready models ## all slow tests: planted faults, every chapter on Colab, pictures, frameworks, the oldest torch
 	@$(BEGIN); \
 	echo '== slow tests, planted faults, every chapter as on Colab'; \
 	$(PYTEST) -m slow tests --ignore tests/pictures || status=1; \

@@ -5,7 +5,7 @@ import { pixelCanvas } from "../widgets/js/pixel_canvas.js";
 
 /**
  * @typedef {{both: number, row: number[], targets: number[][], answers: number[][], maps: number[][][]}} Learned
- * @typedef {{heads: number, first: number, losses: (number | null)[], learned?: Learned, done?: boolean, error?: string}} Said
+ * @typedef {{heads: number, first: number, losses: (number | null)[], learned?: Learned, done?: boolean, error?: string, gone?: true}} Said
  */
 
 const STEPS = 300; // for each of the two models
@@ -97,6 +97,7 @@ export function openTraining(cell, interpreter, acceptedPieces) {
       for (let asked = first; ; asked = null) {
         const said = /** @type {Said} */ (await interpreter.request({ train: asked }));
         if (mine !== run) return;
+        if (said.gone) said.error = "Python was started again, and the training is gone. Start it again.";
         if (said.error) return (setText(status, ""), end(said.error));
         curves.add(said);
         setText(status, `Training with ${named(said.heads).toLowerCase()} …`);

@@ -95,6 +95,11 @@ import torch.overrides  # noqa: E402
 import torch.utils._python_dispatch  # noqa: E402
 import torch.utils._pytree  # noqa: E402
 
+# What these modules of the stand-in lack is `Anything`, too.
+torch.autograd.__path__ = []
+for module in (torch.autograd, torch.nn.utils):
+    module.__getattr__ = lambda name: Anything
+
 torch.overrides.TorchFunctionMode = torch.utils._python_dispatch.TorchDispatchMode = Mode
 torch.utils._pytree.tree_leaves = lambda result: [result]
 tensor = torch.tensor

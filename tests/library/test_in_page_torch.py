@@ -438,7 +438,7 @@ NEEDS_TORCH = {
     "bugs": {},
     "heads": {"test_what_is_returned_is_asked_for": "nn.MultiheadAttention",
               "test_other_right_answers": "nn.MultiheadAttention"},
-    "transformer": {"TorchPostNorm": "nn.TransformerEncoderLayer", "tied_the_other_way": "gradients"},
+    "transformer": {"TorchPostNorm": "nn.TransformerEncoderLayer"},
     "efficiency": {"rows_that_autograd_needs": "gradients", "filled_without_gradients": "gradients"},
     "parts": {"table_of_complex_numbers": "complex numbers", "turned_by_complex_numbers": "complex numbers",
               "test_right_answer_is_accepted[check11-<lambda>]": "arrays of NumPy",

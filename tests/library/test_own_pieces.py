@@ -86,6 +86,23 @@ def my_probabilities(logits, temperature=1.0, top_k=None):
     "MySwiGLU": """
 class MySwiGLU(MySwiGLU):
     forward = lambda self, x: self.down_proj(self.up_proj(x) * nn.functional.silu(self.gate_proj(x)))""",
+    "my_dequantize": """
+def my_dequantize(scale, least, packed):
+    numbers = torch.empty(len(packed), 32)
+    numbers[:, :16], numbers[:, 16:] = packed % 16, packed // 16
+    return least + numbers * scale""",
+    "MyGroupedHeads": """
+class MyGroupedHeads(MyGroupedHeads):
+    def forward(self, query, key, value, mask=None):
+        q = my_turn(split_heads(self.q_proj(query), self.num_heads), self.base)
+        k = my_turn(split_heads(self.k_proj(key), self.num_kv_heads), self.base)
+        v = split_heads(self.v_proj(value), self.num_kv_heads)
+        shared = torch.arange(self.num_heads) // (self.num_heads // self.num_kv_heads)
+        heads, weights = my_attention(q, k[:, shared], v[:, shared], mask)
+        return self.out_proj(merge_heads(heads)), weights""",
+    "my_row_order": """
+def my_row_order(matrix, num_heads):
+    return torch.cat([torch.cat((head[0::2], head[1::2])) for head in matrix.chunk(num_heads)])""",
 }
 
 

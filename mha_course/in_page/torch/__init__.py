@@ -78,7 +78,8 @@ _NAMES |= {"float": _memory.float32, "double": _memory.float64, "concat": _funct
 globals().update(_NAMES)
 
 random = SimpleNamespace(fork_rng=_functions.fork_rng)
-cuda = SimpleNamespace(is_available=lambda: False)
+cuda = SimpleNamespace(is_available=lambda: False, device_count=lambda: 0)
+cuda.manual_seed = cuda.manual_seed_all = lambda seed: None
 
 
 def is_grad_enabled():

@@ -9,7 +9,7 @@ from functools import reduce
 from math import prod
 from operator import mul
 
-from ._memory import axis_of, broadcast, float32, int64, ints, need
+from ._memory import NeedsTorchError, axis_of, broadcast, float32, int64, ints, need
 from ._random import default_generator
 from . import _kernels
 from ._tape import is_recorded, record
@@ -59,11 +59,17 @@ def eye(n, m=None, *, dtype=float32, **how):
 
 
 def rand(*size, generator=None, **how):
-    return zeros(*size, **how).uniform_(generator=generator)
+    return _drawn(Tensor.uniform_, size, generator, how)
 
 
 def randn(*size, generator=None, **how):
-    return zeros(*size, **how).normal_(generator=generator)
+    return _drawn(Tensor.normal_, size, generator, how)
+
+
+def _drawn(draw, size, generator, how):
+    """Return a new tensor of random numbers."""
+    needs = how.pop("requires_grad", False)
+    return draw(zeros(*size, **how), generator=generator).requires_grad_(needs)
 
 
 def _like(make):
@@ -92,6 +98,7 @@ def randperm(n, *, generator=None, **how):
 
 
 def multinomial(input, num_samples, replacement=False, *, generator=None):
+    need(not replacement or num_samples == 1, "draws with replacement need", NeedsTorchError)
     enough = replacement or 0 < num_samples <= input.shape[-1]
     need(enough, f"{num_samples} of {input.shape[-1]} cannot be drawn without replacement")
     right = (input.isfinite() & (input >= 0)).all() and (input.sum(-1) > 0).all()

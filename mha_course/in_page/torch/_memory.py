@@ -15,7 +15,7 @@ class NeedsTorchError(RuntimeError):
     """Something that only torch itself can do."""
 
     def __init__(self, what):
-        super().__init__(f"{what} torch itself: open this page in Colab")
+        super().__init__(f"{what} torch itself, and here is only a small stand-in: open this page in Colab")
 
 
 def need(condition, message, kind=RuntimeError):

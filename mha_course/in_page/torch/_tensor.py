@@ -9,7 +9,19 @@ from math import inf, prod
 from types import SimpleNamespace
 
 from . import _gradients, _kernels, _numbers
-from ._memory import BOOL, FLOAT, Device, DType, NeedsTorchError, Strided, axis_of, bool_, broadcast
+from ._memory import (
+    BOOL,
+    FLOAT,
+    INT,
+    Device,
+    DType,
+    NeedsTorchError,
+    Strided,
+    axis_of,
+    bfloat16,
+    bool_,
+    broadcast,
+)
 from ._memory import convert, float16, float32, float64, int32, int64, ints, need, places, store, strides_of
 from ._random import default_generator
 from ._tape import GradMode, is_recorded, overwrite, record, run_backward
@@ -118,6 +130,12 @@ class Result(tuple):
         return f"torch.return_types(\nvalues={self[0]},\nindices={self[1]})"
 
 
+def as_dtype(dtype):
+    """Return the dtype of Python's own type `bool`, `int` or `float`, and anything else as it is."""
+    python = {bool: bool_, int: int64, float: float64}
+    return python.get(dtype, dtype) if isinstance(dtype, type) else dtype
+
+
 def _read(data):
     """Return the shape, the flat numbers and the dtype of nested numbers."""
     if isinstance(data, Tensor):
@@ -150,7 +168,9 @@ class Tensor(Strided):
     def _from(cls, data, dtype=None):
         whole = isinstance(data, Tensor)
         shape, values, found = (data.shape, data._numbers(), data.dtype) if whole else _read(data)
-        dtype = dtype or found
+        dtype = as_dtype(dtype) or found
+        finite = dtype.kind != INT or found.kind < FLOAT or shape != () or abs(values[0]) < inf
+        need(finite, f"{values[0]} cannot be converted to {dtype}")
         if shape == () and dtype.kind > BOOL and abs(values[0]) < inf:
             top = finfo(dtype).max if dtype.kind == FLOAT else 1 << 8 * dtype.itemsize - 1
             need(abs(values[0]) <= top, f"{values[0]} is too large for {dtype}")
@@ -178,10 +198,11 @@ class Tensor(Strided):
     # ------------------------------------------------------------------ conversion
     def to(self, *args, dtype=None, device=None, copy=False, **_):
         for one in args:
+            one = as_dtype(one)
             dtype = one if isinstance(one, DType) else one.dtype if isinstance(one, Tensor) else dtype
             device = one if isinstance(one, str) else one.device if isinstance(one, Tensor) else device
             need(isinstance(one, (DType, Tensor, str, bool)), f"to takes no {one!r}", TypeError)
-        dtype, device = dtype or self.dtype, Device(device or self.device)
+        dtype, device = as_dtype(dtype) or self.dtype, Device(device or self.device)
         need(device in ("cpu", "meta"), f"the device '{device}' needs", NeedsTorchError)
         need(device == "meta" or not self.is_meta, "the device meta has no numbers", NotImplementedError)
         if (dtype, device) == (self.dtype, self.device) and not copy:
@@ -252,7 +273,7 @@ class Tensor(Strided):
         return self.shape[0]
 
     def __format__(self, form):
-        return format(self.item() if form and not self.ndim else repr(self), form)
+        return format(repr(self) if self.ndim or self.is_meta else self.item(), form)
 
     def __getattr__(self, name):
         told = f"the small stand-in for torch has no Tensor.{name}: open this page in Colab"
@@ -828,7 +849,9 @@ def _on_tape(name):
 
 def finfo(dtype=float32):
     """Return the limits of a floating-point dtype."""
-    digits, exponent = {float16: (10, 15), float32: (23, 127)}.get(dtype, (52, 1023))
+    known = {float16: (10, 15), bfloat16: (7, 127), float32: (23, 127), float64: (52, 1023)}
+    need(dtype in known, f"finfo takes a floating-point dtype, got {dtype}", TypeError)
+    digits, exponent = known[dtype]
     eps = 2.0**-digits
     top = (2 - eps) * 2.0**exponent
     return SimpleNamespace(min=-top, max=top, eps=eps, tiny=2.0 ** (1 - exponent), bits=8 * dtype.itemsize)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from .._functions import empty, full
-from .._memory import DType, float64, need
+from .._memory import DType, float16, float32, float64, need
 from .._tensor import Tensor
 from . import functional, init, utils
 
@@ -141,6 +141,24 @@ class Module:
     def double(self):
         return self.to(float64)
 
+    def float(self):
+        return self.to(float32)
+
+    def half(self):
+        return self.to(float16)
+
+    def cpu(self):
+        return self
+
+    def cuda(self, device=None):
+        return self.to("cuda")
+
+    def apply(self, fn):
+        for module in self.children():
+            module.apply(fn)
+        fn(self)
+        return self
+
     def extra_repr(self):
         return ""
 
@@ -229,6 +247,8 @@ class ModuleList(Module):
         self.extend(modules)
 
     def append(self, module):
+        told = f"{type(self).__name__} keeps modules, got {type(module).__name__}"
+        need(isinstance(module, Module), told, TypeError)
         setattr(self, str(len(self)), module)
         return self
 
@@ -252,7 +272,10 @@ class Sequential(ModuleList):
     """Modules, each of which receives the result of the previous one."""
 
     def __init__(self, *modules):
-        super().__init__(modules)
+        named = len(modules) == 1 and isinstance(modules[0], dict)
+        super().__init__(() if named else modules)
+        for name, module in modules[0].items() if named else ():
+            setattr(self, name, module)
 
     def forward(self, input):
         for module in self:

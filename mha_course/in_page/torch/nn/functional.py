@@ -149,7 +149,7 @@ def scaled_dot_product_attention(
     need(fits, f"matrices are expected, got shapes {query.shape} and {key.shape}")
     if enable_gqa:
         key, value = (x.repeat_interleave(query.shape[-3] // key.shape[-3], -3) for x in (key, value))
-    scores = query @ key.mT * (scale or 1 / math.sqrt(query.shape[-1] or 1))
+    scores = query @ key.mT * (1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale)
     if is_causal:
         need(attn_mask is None, "attn_mask must be None where is_causal is True")
         attn_mask = scores.new_full(scores.shape[-2:], True, dtype=bool_).tril()

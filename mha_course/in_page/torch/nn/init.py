@@ -21,4 +21,16 @@ def xavier_uniform_(tensor, gain=1.0, generator=None):
     return uniform_(tensor, -bound, bound, generator)
 
 
+def xavier_normal_(tensor, gain=1.0, generator=None):
+    return normal_(tensor, 0.0, gain * (2 / sum(tensor.shape)) ** 0.5, generator)
+
+
+def ones_(tensor):
+    return constant_(tensor, 1.0)
+
+
 constant_, zeros_ = GradMode()(Tensor.fill_), GradMode()(Tensor.zero_)
+
+
+def __getattr__(name):
+    raise AttributeError(f"the small stand-in for torch has no nn.init.{name}: open this page in Colab")
