@@ -6,6 +6,5 @@ such as `mha_course.plots`, so it loads only what it needs. Wrong arguments rais
 
 __version__ = "0.1.0"
 
-from mha_course import (
-    resume as resume,
-)  # in a notebook, it says after a NameError which cell to run
+# In a notebook, this says after an error which cell to run.
+from mha_course import _resume as _resume

@@ -18,7 +18,7 @@ import re
 import sys
 from pathlib import Path
 
-from mha_course.resume import digest
+from mha_course._resume import digest
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET, WHERE = ROOT / "mha_course" / "built.py", ROOT / "mha_course" / "cells.json"

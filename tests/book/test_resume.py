@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from run_notebooks import notebooks
 
-from mha_course import resume
+from mha_course import _resume as resume
 
 SENTENCE = "The kernel does not know"
 

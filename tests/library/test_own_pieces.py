@@ -6,7 +6,8 @@ import torch
 from exercise_cells import CHAPTERS, pieces_of
 from IPython.core.interactiveshell import InteractiveShell
 
-from mha_course import built, exercises, resume
+from mha_course import _resume as resume
+from mha_course import built, exercises
 from mha_course.exercises import own
 
 PIECES = {name: page.stem for page in sorted(CHAPTERS.glob("*.ipynb")) for name in pieces_of(page.stem)}
