@@ -133,12 +133,14 @@ function createReset(reset) {
 }
 
 /** @param {any} said Python's answer @returns {Node[]} */
-function shown({ output, error, verdict, right }) {
+function shown({ output, error, verdict, right, used }) {
   const found = [];
   if (output) found.push(element("pre", { text: output }));
   if (error) found.push(element("pre", { class: "write-here-error", text: error }));
   if (verdict) found.push(element("p", { class: right ? "write-here-right" : "write-here-wrong" }, ...inCode(verdict)));
-  return found.length > 0 ? found : [element("p", { text: "It ran, and printed nothing." })];
+  if (found.length === 0) found.push(element("p", { text: "It ran, and printed nothing." }));
+  if (used) found.push(element("p", { class: "write-here-used" }, ...inCode(used)));
+  return found;
 }
 
 /** @param {HTMLElement} cell that shows the stub @param {Stub} stub @param {string} key */

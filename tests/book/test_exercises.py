@@ -1,5 +1,6 @@
 """The exercises of all pages as a reader meets them: task, stub, check, hints, solution, in five cells."""
 
+import ast
 import copy
 import re
 
@@ -112,6 +113,13 @@ def test_a_piece_of_the_readers_layer_is_complete(page, name):
     first = ids.index(f"write-{name}-stub")
     assert ids[first : first + 4] == [f"write-{name}-{part}" for part in PARTS[1:]]
     assert f"**Write `{name}`.**" in read(page)[first - 1].source
+
+
+@pytest.mark.parametrize(("page", "name"), PIECES)
+def test_a_stub_replaces_no_piece_that_the_reader_has_written(page, name):
+    stub = ast.parse(pieces_of(page)[name]["stub"].source)
+    imported = {one.name for line in stub.body if isinstance(line, ast.ImportFrom) for one in line.names}
+    assert not imported & {name for _, name in PIECES}
 
 
 def test_there_are_exercises_on_most_pages():

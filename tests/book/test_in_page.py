@@ -35,9 +35,9 @@ class Judge:
         command = [sys.executable, "-c", f"import sys\n{module}\n{loop}"]
         self.process = subprocess.Popen(command, **pipes)
 
-    def __call__(self, place, text):
+    def __call__(self, place, text, pieces=None):
         page, _, name = place.partition("/")
-        asked = {"check": "", "exercise": "", "checker": "", "pieces": {}, "text": text}
+        asked = {"check": "", "exercise": "", "checker": "", "pieces": pieces or {}, "text": text}
         asked |= self.data[page][name]
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
@@ -120,6 +120,7 @@ def test_a_cell_that_can_be_tried_prints_what_the_notebook_stored(judges, place)
     text = judges[0].data[page][name]["stub"]
     said, expected = (judge(place, text) for judge in judges)
     assert said == expected
+    assert "your" not in said.pop("used") == expected.pop("used")
     cell = next(cell for cell in read(page) if cell.id == name)
     if text == cell.source:
         expected = {"output": "".join(output.text for output in cell.outputs)}
@@ -189,6 +190,95 @@ def test_mistakes_in_the_whole_layer(ask, old, new, said):
     place = "03_multi_head_attention/write-MyMultiHead"
     assert old in solution(place)
     assert said in ask(place, solution(place).replace(old, new))["verdict"]
+
+
+MARK = """
+
+def _marked(name, function):
+    def call(*inputs, **options):
+        print(f"{name} is mine")
+        return function(*inputs, **options)
+    return call
+
+if isinstance(NAME, type):
+    NAME.__init__ = _marked("NAME", NAME.__init__)
+else:
+    NAME = _marked("NAME", NAME)
+"""
+
+
+@pytest.fixture(scope="module")
+def mine():
+    """The accepted texts of a reader whose pieces print that they are used."""
+    cells = {name: one for page in PAGES for name, one in pieces_of(page.stem).items()}
+    texts = {name: one["solution"].source.partition("\n@solution")[2] for name, one in cells.items()}
+    texts |= {name: cells[name]["solution"].source for name, text in texts.items() if not text}
+    found = {}
+    for name, text in texts.items():
+        start = re.search(r"^(?:def|class) ", text, re.MULTILINE).start()
+        found[name] = text[start:] + MARK.replace("NAME", name)
+    return found
+
+
+def said_of(used):
+    """The pieces that a reply calls the reader's."""
+    yours = re.match(r"This uses your (.*?)(?:, and the course's|\.$)", used)
+    return {*re.findall(r"`(\w+)`", yours[1])} if yours else set()
+
+
+@pytest.mark.parametrize("place", [place for place in TRIED if place < "appendix"])
+def test_a_cell_of_the_page_uses_what_the_reader_has_had_accepted(ask, mine, place):
+    page, _, name = place.partition("/")
+    said = ask(place, ask.data[page][name]["stub"], mine)
+    assert "error" not in said, said
+    marked = {*re.findall(r"^(\w+) is mine$", said["output"], re.MULTILINE)}
+    # A piece that another one mentions need not be called; one that is called is told.
+    assert marked <= said_of(said["used"])
+    called = {one for one in mine if re.search(rf"\b{one}\(", ask.data[page][name]["stub"])}
+    own = {*re.findall(r"^(?:def|class) (\w+)", ask.data[page][name]["stub"], re.MULTILINE)}
+    assert called - own <= marked | {"MyMultiHead"} | NOT_RUN.get(place, set())
+    assert not {*mine} & {*re.findall(r"`(\w+)`", said["used"].partition("the course's")[2])}
+
+
+NOT_RUN = {}  # names that a cell defines a use of, without using it
+
+
+@pytest.mark.parametrize("place", [place for place in PIECES if place < "appendix"])
+def test_a_stub_is_checked_with_the_pieces_that_the_reader_has_had_accepted(ask, mine, place):
+    page, _, name = place.partition("/")
+    name = name.removeprefix("write-")
+    others = {key: text for key, text in mine.items() if key != name}
+    cells = pieces_of(page)[name]
+    head = cells["stub"].source.partition("\n\n\n")[0]
+    text = f"{extension.CHECKER.sub('', head)}\n{mine[name].partition(MARK[:10])[0]}"
+    said = ask(place, text, others)
+    assert said["right"], said
+    marked = {*re.findall(r"^(\w+) is mine$", said["output"], re.MULTILINE)}
+    assert marked == said_of(said["used"])
+    assert marked == USED[name]
+
+
+USED = {
+    "my_pooling": set(),
+    "my_masked_softmax": set(),
+    "my_lens_mask": set(),
+    "my_causal_mask": set(),
+    "my_attention": {"my_masked_softmax"},
+    "MyHead": {"my_attention", "my_masked_softmax"},
+    "split_heads": set(),
+    "merge_heads": set(),
+    "MyMultiHead": {"my_attention", "my_masked_softmax", "split_heads", "merge_heads"},
+    "MyPositions": set(),
+    "MyGPT": {
+        "MyMultiHead",
+        "my_attention",
+        "my_masked_softmax",
+        "my_causal_mask",
+        "split_heads",
+        "merge_heads",
+    },
+    "my_probabilities": set(),
+}
 
 
 PLACE_OF = {place.partition("/write-")[2]: place for place in PIECES}

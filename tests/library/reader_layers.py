@@ -249,7 +249,7 @@ UNKNOWN = {
     "`output` is a list, where a torch.Tensor is expected": (AT_ONCE,
         (RETURN, "return [self.merge], weights")),
     "`output` holds NaN, first at [0, 0, 0]": (AT_ONCE, (SCALE, "/ 0.0 * 0")),
-    "no layer can be made with embed_dim=7, num_heads=1: it raises NameError in line 14, "
+    "no layer can be made with embed_dim=7, num_heads=1: it raises NameError in line 14 of your `Layer`, "
     "`self.v_proj = nn.Linear(vdim or embed_dm": (AT_ONCE, ("vdim or embed_dim", "vdim or embed_dm")),
     "no layer can be made with embed_dim=33, num_heads=3, kdim=17, vdim=19: it raises TypeError": (
         AT_ONCE, (", kdim=None, vdim=None", ""), ("kdim or embed_dim", "embed_dim"),
@@ -271,7 +271,7 @@ UNKNOWN = {
         AT_ONCE,
         ("nn.Linear(kdim or embed_dim, embed_dim", "nn.Linear(kdim or embed_dim, self.head_dim"),
     ),
-    "it raises RuntimeError in line 31, `scores = q @ k / self.head_dim**0.5`": (AT_ONCE,
+    "it raises RuntimeError in line 31 of your `Layer`, `scores = q @ k / self.head_dim**0.5`": (AT_ONCE,
         ("q @ k.transpose(-2, -1)", "q @ k")),
 }  # fmt: skip
 

@@ -68,7 +68,7 @@ BAD = {
     "the function returns None. Write the missing lines, and return the result": empty_stub,
     "the function is not finished: it raises NotImplementedError in line": unfinished,
     "it changes its argument `scores` in place": overwrites,
-    "(scores (3, 2), value (2, 7)): it raises RuntimeError in line {line}, `return value @ scores`: mat1": (
+    "value (2, 7)): it raises RuntimeError in line {line} of your `wrong_product`, `return value @": (
         wrong_product
     ),
     "called again with the same arguments, it returns different numbers": drops,
