@@ -445,8 +445,6 @@ NEEDS_TORCH = {
               "no result carries a gradient": "gradients", "but not the gradients": "gradients"},
     "of_pages": {"two_seconds[03_multi_head_attention-7]": "nn.MultiheadAttention",
                  "two_seconds[04_self_attention-3]": "torch.autograd",
-                 "two_seconds[06_transformer-4]": "gradients",
-                 "mistakes_apart[check_tied]": "gradients",
                  "mistakes_apart[check_to_torch]": "nn.MultiheadAttention"},
 }  # fmt: skip
 
