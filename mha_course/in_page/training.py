@@ -33,6 +33,18 @@ def batch(size):
     return tokens, torch.stack([tokens.roll(1, 1), tokens.flip(1)], dim=-1)
 
 
+def check(layer):
+    """Raise a sentence unless a layer returns an output in the shape of its query, and weights."""
+    x = torch.zeros(2, 12, 32)
+    with torch.no_grad():
+        found = layer(x, x, x)
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise TypeError("a MyMultiHead returns two things, its output and its weights")
+    if found[0].shape != x.shape:
+        told = f"the output of your MyMultiHead has the shape {tuple(found[0].shape)}"
+        raise ValueError(f"{told}, expected that of its query, {tuple(x.shape)}")
+
+
 class Training:
     """Models that are trained one after the other; `go` takes some steps."""
 
@@ -50,6 +62,7 @@ class Training:
         self.model = self.space["TwoPointers"](self.heads)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
         self.state = torch.default_generator.get_state()
+        check(self.model.attention)
 
     def go(self):
         """Take steps for a while; return the losses, and after the last step what was learned."""

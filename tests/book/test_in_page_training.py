@@ -98,7 +98,8 @@ def test_the_readers_own_layer_is_used_stopped_and_started_again(train):
 
 
 @pytest.mark.parametrize(("body", "said"), [
-    ("return query[:, :5], None", "RuntimeError: "),
+    ("return query[:, :5], None", "has the shape (2, 5, 32), expected that of its query, (2, 12, 32)"),
+    ("return query", "returns two things"),
     ("return self.two(query), None", "'MyMultiHead' object has no attribute 'two'"),
     ("while True: pass", "still running after 5 seconds"),
 ])  # fmt: skip

@@ -60,6 +60,8 @@ w.add_(1)
 w.exp().add_(1).sum().backward()
 w.data
 w.detach().requires_grad
+setattr(w, "data", T.zeros(2, 3)) or w
+setattr(w, "data", T.zeros(2, 3)) or w.requires_grad
 (w * 2).requires_grad
 (w * 2).is_leaf
 w.is_leaf

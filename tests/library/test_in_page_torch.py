@@ -445,11 +445,9 @@ NEEDS_TORCH = {
               "no result carries a gradient": "gradients", "but not the gradients": "gradients"},
     "of_pages": {"two_seconds[03_multi_head_attention-7]": "nn.MultiheadAttention",
                  "two_seconds[04_self_attention-3]": "torch.autograd",
-                 "two_seconds[06_transformer-4]": "gradients",
                  "two_seconds[09_a_model_people_use-1]": "torch.uint8",
                  "two_seconds[09_a_model_people_use-2]": "torch.uint8",
                  "mistakes_apart[check_dequantize]": "torch.uint8",
-                 "mistakes_apart[check_tied]": "gradients",
                  "mistakes_apart[check_to_torch]": "nn.MultiheadAttention"},
 }  # fmt: skip
 

@@ -169,8 +169,8 @@ class Tensor(Strided):
         whole = isinstance(data, Tensor)
         shape, values, found = (data.shape, data._numbers(), data.dtype) if whole else _read(data)
         dtype = as_dtype(dtype) or found
-        finite = dtype.kind != INT or found.kind < FLOAT or shape != () or abs(values[0]) < inf
-        need(finite, f"{values[0]} cannot be converted to {dtype}")
+        if dtype.kind == INT and found.kind == FLOAT and shape == () and not whole:
+            need(abs(values[0]) < inf, f"{values[0]} cannot be converted to {dtype}")
         if shape == () and dtype.kind > BOOL and abs(values[0]) < inf:
             top = finfo(dtype).max if dtype.kind == FLOAT else 1 << 8 * dtype.itemsize - 1
             need(abs(values[0]) <= top, f"{values[0]} is too large for {dtype}")
@@ -867,7 +867,7 @@ _SHORT = {
         lambda self: _vector(self) if self.ndim == 1 else self.transpose(-2, -1) if self.ndim else self
     ),
     "T": property(lambda self: self.permute(*range(self.ndim)[::-1])),
-    "data": property(Tensor.detach, lambda self, other: self._swap(other) and None),
+    "data": property(Tensor.detach, lambda self, other: self._swap(other)),
     "is_cpu": property(lambda self: self.device == "cpu"),
     "is_meta": property(lambda self: self.device == "meta"),
     "swapaxes": Strided.transpose,
