@@ -11,8 +11,6 @@ reading them would make the program wait; there, and in compiled or exported pro
 while the program runs, and raises a RuntimeError.
 """
 
-import sys
-
 from mha_lib.attention import attention_pooling, dot_product_attention, masked_softmax
 from mha_lib.cache import KeyValueCache
 from mha_lib.conversion import mask_from_additive
@@ -68,20 +66,6 @@ from mha_lib.transformer import (
 )
 
 __version__ = "0.1.0"
-
-
-class _NotHere:
-    """The last finder that Python tries, as a module missing from the library may belong to the course."""
-
-    @staticmethod
-    def find_spec(name: str, *_: object) -> None:
-        if name.startswith("mha_lib."):
-            course = "what makes the course's pages is in mha_course, as"
-            message = f"No module named {name!r}; {course} mha_course.widgets"
-            raise ModuleNotFoundError(message, name=name)
-
-
-sys.meta_path.append(_NotHere)
 
 __all__ = [
     "GPT2", "AdditiveScore", "Bert", "BilinearScore", "DecoderBlock",

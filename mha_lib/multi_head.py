@@ -125,9 +125,13 @@ class MultiHeadAttention(nn.Module):
         if (made_for := getattr(rotary, "head_dim", self.head_dim)) != self.head_dim:
             rule = f"be made for head_dim={self.head_dim}"
             raise refusal("rotary", rule, f"one for {made_for}")
+        projections = ", ".join(_PROJECTIONS)
+        # A number is refused, because 1 might mean True, or one projection.
+        if not isinstance(bias, (bool, Collection)):
+            raise _checks.wrong_type("bias", f"a bool or names of {projections}", bias)
         biased = _PROJECTIONS if bias is True else bias or ()
         if not set(biased) <= set(_PROJECTIONS):
-            rule = f"be a bool, or name some of {', '.join(_PROJECTIONS)}"
+            rule = f"be a bool, or name some of {projections}"
             raise refusal("bias", rule, repr(bias))
         self.score, self.rotary = score, rotary
         if isinstance(scale, Tensor) and not isinstance(scale, nn.Parameter):

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
@@ -306,3 +307,9 @@ def test_types_are_shipped_and_the_version_is_one():
     assert (ROOT / "py.typed").is_file()
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
     assert project["version"] == mha_lib.__version__
+
+
+def test_a_missing_module_is_reported_by_python_itself():
+    assert importlib.util.find_spec("mha_lib.nope") is None
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'mha_lib\.nope'$"):
+        importlib.import_module("mha_lib.nope")

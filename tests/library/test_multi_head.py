@@ -1,6 +1,7 @@
 """The multi-head layer: equal to a loop over its heads, and dependent only on what it should depend on."""
 
 import math
+import re
 
 import numpy as np
 import oracles
@@ -104,3 +105,11 @@ def test_a_new_layer_starts_with_xaviers_weights_and_no_bias():
         assert proj.weight.abs().max() <= bound
         assert proj.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.03)
         assert (proj.bias == 0).all()
+
+
+@pytest.mark.parametrize("bias", [0, 1, 0.5])
+def test_a_number_as_bias_is_refused_with_the_names_that_are_meant(bias):
+    rule = "bias must be a bool or names of q_proj, k_proj, v_proj, out_proj"
+    got = f"{type(bias).__name__}: {bias}"
+    with pytest.raises(TypeError, match=f"^{re.escape(rule)}, got {re.escape(got)}$"):
+        MultiHeadAttention(EMBED_DIM, HEADS, bias=bias)
