@@ -13,9 +13,9 @@ export OMP_NUM_THREADS := 1
 
 # The tests, as pytest names them, and notebooks to run instead of everything.
 TESTS := $(if $(ONLY),$(filter-out %.ipynb,$(ONLY)),tests)
-NOTEBOOKS := $(if $(ONLY),$(filter %.ipynb,$(ONLY)),index.ipynb chapters --ignore $(NEEDS_MODEL))
 # This page runs a published model, which `make test-all` installs and `make test` does not.
 NEEDS_MODEL := chapters/09_a_model_people_use.ipynb
+NOTEBOOKS := $(if $(ONLY),$(filter %.ipynb,$(ONLY)),index.ipynb chapters --ignore $(NEEDS_MODEL))
 
 # Browser tests spend much time waiting, so one more than JOBS run at a time; tests/conftest.py sets their order. The
 # book exists before they start.
