@@ -325,7 +325,10 @@ class Writer:
         self.results.evaluate("results => results.replaceChildren()")
         self.box.get_by_role("button", name=name, exact=True).click()
         expect(self.results.locator("*").first).to_be_attached()
-        return self.results.inner_text()
+        used = self.results.locator(".write-here-used")
+        self.used = used.inner_text() if used.count() else ""
+        said = self.results.inner_text().removesuffix(self.used)
+        return f"{said.rstrip()}\n" if self.used else said
 
     def run(self, text, button="Run"):
         """Write a text in place of what is there, and press a button."""
@@ -452,6 +455,7 @@ def test_what_was_accepted_is_there_for_the_next_stub_and_in_the_next_chapter(wr
     assert following.run(solution(following.place), "Check").startswith("Right")
     following.code.fill("my_masked_softmax(torch.zeros(1, 2))")
     assert following.press("Run") == "tensor([[0.5000, 0.5000]])\n"
+    assert following.used == "This uses your my_masked_softmax."
     assert copy(writer).look_at("02_scoring_functions/cell-44").open().run("mine") == "True\n"
 
 
