@@ -180,7 +180,7 @@ def generate(
     """Continue prompts, token by token: greedily, by drawing tokens, or with a beam.
 
     By default, each token is the most probable one. With a `temperature`, each token is drawn from the
-    softmax of logits / temperature after first `top_k` (Fan et al., 2018, §5.1) and then `top_p` (Holtzman
+    softmax of logits / temperature after first `top_k` (Fan et al., 2018) and then `top_p` (Holtzman
     et al., 2020, §3.1) have removed improbable tokens. With a `beam_size` above 1, every row is continued
     with every token, and the most probable rows are kept; long answers get no bonus.
 

@@ -33,7 +33,7 @@ class RotaryScaling:
       sample of a call (Peng et al., 2023, §3.3). Cached keys keep the angles of the call that added them.
     - "llama3": pairs that make fewer than `low` turns within `trained_len` become `factor` times slower,
       those with more than `high` turns are unchanged, and a ramp joins the two (published code of Llama 3.1;
-      Peng et al., 2023, §3.2, equation 13).
+      Peng et al., 2023, §3.2, equations 17 to 20).
     - "yarn": the same, except that the ramp runs over column numbers, as in the authors' code, and queries
       and keys are multiplied by `attention_factor`, which sharpens the weights (ibid., §3.4).
 
