@@ -24,6 +24,20 @@ def _split(x: Tensor, dim: int) -> Tensor:
     return x.view(*x.shape[:2], x.shape[2] // dim, dim).transpose(1, 2)
 
 
+def _projections_with_bias(bias: bool | Collection[str]) -> Collection[str]:
+    """Return the names of the projections that have a bias, or raise the error of a wrong argument."""
+    projections = ", ".join(_PROJECTIONS)
+    # A number is refused, because 1 might mean True, or one projection.
+    if not isinstance(bias, (bool, Collection)):
+        raise _checks.wrong_type("bias", f"a bool or names of {projections}", bias)
+    if isinstance(bias, bool):
+        return _PROJECTIONS if bias else ()
+    if not set(bias) <= set(_PROJECTIONS):
+        rule = f"be a bool, or name some of {projections}"
+        raise refusal("bias", rule, repr(bias))
+    return bias
+
+
 class MultiHeadAttention(nn.Module):
     """Several attentions side by side, each in its own subspace (Vaswani et al., 2017, §3.2.2).
 
@@ -125,28 +139,33 @@ class MultiHeadAttention(nn.Module):
         if (made_for := getattr(rotary, "head_dim", self.head_dim)) != self.head_dim:
             rule = f"be made for head_dim={self.head_dim}"
             raise refusal("rotary", rule, f"one for {made_for}")
-        projections = ", ".join(_PROJECTIONS)
-        # A number is refused, because 1 might mean True, or one projection.
-        if not isinstance(bias, (bool, Collection)):
-            raise _checks.wrong_type("bias", f"a bool or names of {projections}", bias)
-        biased = _PROJECTIONS if bias is True else bias or ()
-        if not set(biased) <= set(_PROJECTIONS):
-            rule = f"be a bool, or name some of {projections}"
-            raise refusal("bias", rule, repr(bias))
+        biased = _projections_with_bias(bias)
         self.score, self.rotary = score, rotary
         if isinstance(scale, Tensor) and not isinstance(scale, nn.Parameter):
             self.register_buffer("scale", scale)
         else:
             self.scale = scale
-        place: Any = {"device": device, "dtype": dtype}
+        factory_kwargs: Any = {"device": device, "dtype": dtype}
         width, kv_width = num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        self.q_proj = nn.Linear(embed_dim, width, "q_proj" in biased, **place)
-        self.k_proj = nn.Linear(self.kdim, kv_width, "k_proj" in biased, **place)
-        self.v_proj = nn.Linear(self.vdim, kv_width, "v_proj" in biased, **place)
-        self.out_proj = nn.Linear(width, embed_dim, "out_proj" in biased, **place)
-        self.q_norm = RMSNorm(self.head_dim, eps=norm_eps, **place) if qk_norm else None
-        self.k_norm = RMSNorm(self.head_dim, eps=norm_eps, **place) if qk_norm else None
-        self.sink = nn.Parameter(torch.empty(num_heads, **place)) if sink else None
+        self.q_proj = nn.Linear(embed_dim, width, "q_proj" in biased, **factory_kwargs)
+        self.k_proj = nn.Linear(
+            self.kdim, kv_width, "k_proj" in biased, **factory_kwargs
+        )
+        self.v_proj = nn.Linear(
+            self.vdim, kv_width, "v_proj" in biased, **factory_kwargs
+        )
+        self.out_proj = nn.Linear(
+            width, embed_dim, "out_proj" in biased, **factory_kwargs
+        )
+        self.q_norm = (
+            RMSNorm(self.head_dim, eps=norm_eps, **factory_kwargs) if qk_norm else None
+        )
+        self.k_norm = (
+            RMSNorm(self.head_dim, eps=norm_eps, **factory_kwargs) if qk_norm else None
+        )
+        self.sink = (
+            nn.Parameter(torch.empty(num_heads, **factory_kwargs)) if sink else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
