@@ -24,6 +24,25 @@ def _split(x: Tensor, dim: int) -> Tensor:
     return x.view(*x.shape[:2], x.shape[2] // dim, dim).transpose(1, 2)
 
 
+def _check_rules(
+    scale: float | Tensor | None,
+    score: ScoringRule | None,
+    rotary: Callable[[Tensor, Tensor], Tensor] | None,
+    *,
+    num_heads: int,
+    head_dim: int,
+) -> None:
+    """Refuse rules of scoring and rotation that do not fit together, or not the heads."""
+    if scale is not None and score is not None:
+        raise refusal("scale", "be None where score is given", f"scale={scale}")
+    if isinstance(scale, Tensor) and scale.numel() not in (1, num_heads):
+        rule = f"hold one number, or one for each of num_heads={num_heads}"
+        raise refusal("scale", rule, scale)
+    if (made_for := getattr(rotary, "head_dim", head_dim)) != head_dim:
+        rule = f"be made for head_dim={head_dim}"
+        raise refusal("rotary", rule, f"one for {made_for}")
+
+
 def _projections_with_bias(bias: bool | Collection[str]) -> Collection[str]:
     """Return the names of the projections that have a bias, or raise the error of a wrong argument."""
     projections = ", ".join(_PROJECTIONS)
@@ -131,14 +150,7 @@ class MultiHeadAttention(nn.Module):
         masking._check_window(window)
         _checks.check_callable("score", score, "query and key")
         _checks.check_callable("rotary", rotary, "x and positions")
-        if scale is not None and score is not None:
-            raise refusal("scale", "be None where score is given", f"scale={scale}")
-        if isinstance(scale, Tensor) and scale.numel() not in (1, num_heads):
-            rule = f"hold one number, or one for each of num_heads={num_heads}"
-            raise refusal("scale", rule, scale)
-        if (made_for := getattr(rotary, "head_dim", self.head_dim)) != self.head_dim:
-            rule = f"be made for head_dim={self.head_dim}"
-            raise refusal("rotary", rule, f"one for {made_for}")
+        _check_rules(scale, score, rotary, num_heads=num_heads, head_dim=self.head_dim)
         biased = _projections_with_bias(bias)
         self.score, self.rotary = score, rotary
         if isinstance(scale, Tensor) and not isinstance(scale, nn.Parameter):
