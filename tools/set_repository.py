@@ -52,6 +52,7 @@ NO_FILES = """\
     files = ""  # the build of the book writes here what it serves
     if not files:
         raise RuntimeError(f"This copy names no packages; {book} opens one that does.")"""
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 # Packages that ours need and Colab lacks. From PyPI, pip accepts only the pinned files.
 NOT_ON_COLAB = ("jaxtyping", "wadler-lindig")
 SETUP_METADATA = {
@@ -105,6 +106,18 @@ def setup_of_this_course(wheels=()):
 def publish(notebook, wheels):
     """Write the wheels into the set-up of a stored notebook, in place, for readers to download and open."""
     write_setup_cell(notebook, setup_of_this_course(wheels))
+    show_pictures(notebook)
+
+
+def show_pictures(notebook):
+    """Leave of each stored widget, in place, what needs no widget manager: a picture of it, or its text.
+
+    A stored notebook has no code of widgets, so no front end can show one before its cell has run.
+    """
+    notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop(WIDGET_VIEW, None)
 
 
 def set_repository(new=None, root=ROOT):

@@ -33,7 +33,7 @@ import rosetta
 import rosetta_notebooks
 from packaging.utils import canonicalize_name
 from run_notebooks import notebooks
-from set_repository import book_address, read_address, setup_of_this_course
+from set_repository import book_address, read_address, setup_of_this_course, show_pictures
 from widget_samples import SAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -310,6 +310,7 @@ def published(path, folder, site):
     notebook = nbformat.read(path, as_version=4)
     [setup] = [cell for cell in notebook.cells if cell.id == "setup"]
     setup.source = site.setup
+    show_pictures(notebook)
     nbformat.write(notebook, folder / path.name)
     return folder
 

@@ -25,7 +25,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from release import NAMED, VERSION, notes
 from run_notebooks import notebooks
-from set_repository import PUBLISHED, book_address, main, read_address, set_repository
+from set_repository import (
+    PUBLISHED,
+    WIDGET_VIEW,
+    book_address,
+    main,
+    read_address,
+    set_repository,
+    show_pictures,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -362,7 +370,10 @@ def test_the_files_for_colab_hold_no_notebook_and_are_served_with_their_hashes(b
 
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
 def test_published_page_names_the_wheels_that_the_same_build_serves(book, path):
-    """What a reader downloads and what Colab opens: the stored notebook, but for its set-up."""
+    """What a reader downloads and what Colab opens: the stored notebook, but for its set-up and its widgets.
+
+    Of each widget there is a picture or a text, which needs no widget manager.
+    """
     published = nbformat.read(book / "_sources" / path.relative_to(ROOT), as_version=4)
     stored = nbformat.read(path, as_version=4)
     [setup] = [cell for cell in published.cells if cell.id == "setup"]
@@ -372,6 +383,9 @@ def test_published_page_names_the_wheels_that_the_same_build_serves(book, path):
     for name, digest in served:
         assert hashlib.sha256((book / name).read_bytes()).hexdigest() == digest
     [setup.source] = [cell.source for cell in stored.cells if cell.id == "setup"]
+    shown = [output.data for cell in stored.cells for output in cell.get("outputs", []) if "data" in output]
+    assert all(data.keys() & {"image/png", "text/html"} for data in shown if WIDGET_VIEW in data)
+    show_pictures(stored)
     assert published == stored
 
 
