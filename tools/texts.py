@@ -18,7 +18,7 @@ from pathlib import Path
 
 from babel.messages.catalog import Catalog
 from babel.messages.pofile import write_po
-from run_notebooks import ROOT, notebooks
+from stored_notebooks import ROOT, notebooks
 
 SOURCES = """mha_course/questions/**/*.md mha_course/exercises/*.md mha_course/pictures/*.md
     mha_course/widgets/*.md mha_lib/conformance.md""".split()

@@ -32,8 +32,8 @@ import pytest
 import rosetta
 import rosetta_notebooks
 from packaging.utils import canonicalize_name
-from run_notebooks import notebooks
 from set_repository import book_address, read_address, setup_of_this_course, show_pictures
+from stored_notebooks import notebooks
 from widget_samples import SAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]

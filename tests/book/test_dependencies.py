@@ -12,7 +12,7 @@ from imports import PACKAGES, ROOT, imported_names, modules
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-from run_notebooks import notebooks
+from stored_notebooks import notebooks
 
 PIN = r"(?m)^([\w.-]+)==([\w.]+)"
 PROJECT = ROOT / "mha_course" / "pyproject.toml"

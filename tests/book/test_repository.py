@@ -24,7 +24,6 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from release import NAMED, VERSION, notes
-from run_notebooks import notebooks
 from set_repository import (
     PUBLISHED,
     WIDGET_VIEW,
@@ -34,6 +33,7 @@ from set_repository import (
     set_repository,
     show_pictures,
 )
+from stored_notebooks import notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -449,7 +449,7 @@ except ModuleNotFoundError as error:
 else:
     raise AssertionError("widgets")
 try:
-    from mha_lib.checkpoints import save_checkpoint
+    from mha_lib.models.checkpoints import save_checkpoint
     save_checkpoint(None, ".")
 except ImportError as error:
     assert "checkpoints need the package safetensors" in str(error), error

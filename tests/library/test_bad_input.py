@@ -34,19 +34,19 @@ from mha_course.training import cross_entropy, fit, predict, seeded
 from mha_lib import masking, scores, transformer
 from mha_lib.attention import attention_pooling, dot_product_attention, masked_softmax
 from mha_lib.cache import KeyValueCache
-from mha_lib.checkpoints import load_checkpoint, save_checkpoint
 from mha_lib.conversion import mask_from_additive
 from mha_lib.feed_forward import FeedForward, RMSNorm
-from mha_lib.generation import beam_decode, generate, greedy_decode
 from mha_lib.inspection import capture_attention, gate_heads, head_importance, prune_heads
-from mha_lib.language_models import GPT2, Bert, Llama
+from mha_lib.models.checkpoints import load_checkpoint, save_checkpoint
+from mha_lib.models.generation import beam_decode, generate, greedy_decode
+from mha_lib.models.language_models import GPT2, Bert, Llama
+from mha_lib.models.parallel import shard_heads
+from mha_lib.models.rotary_scaling import RotaryScaling
+from mha_lib.models.seq2seq import EncoderDecoder
 from mha_lib.multi_head import MultiHeadAttention
-from mha_lib.parallel import shard_heads
 from mha_lib.positional import LearnedPositionalEncoding, SinusoidalPositionalEncoding, sinusoidal_encoding
 from mha_lib.relative import ShawScore, T5RelativeBias, alibi_bias, alibi_slopes, t5_buckets
 from mha_lib.rotary import RotaryPositionalEncoding, apply_rotary, rotary_angles
-from mha_lib.rotary_scaling import RotaryScaling
-from mha_lib.seq2seq import EncoderDecoder
 
 BATCH, HEADS, Q_LEN, K_LEN, HEAD_DIM, VALUE_DIM, WIDTH = 2, 3, 5, 7, 11, 13, 33
 QUERY, KEY = (torch.ones(BATCH, HEADS, Q_LEN, HEAD_DIM), torch.ones(BATCH, HEADS, K_LEN, HEAD_DIM))

@@ -82,7 +82,8 @@ rotary.rotary_angles(num_positions, head_dim, *, base=10000.0)
 rotary.apply_rotary(x, angles, *, interleaved=True)
 rotary.RotaryPositionalEncoding(head_dim, *, base=10000.0, rotary_dim=None, interleaved=True, scaling=None)
 rotary.RotaryPositionalEncoding.forward(x, positions=None)
-rotary_scaling.RotaryScaling(kind, factor, trained_len=None, low=None, high=None, attention_factor=None)
+models.rotary_scaling.RotaryScaling(kind, factor, trained_len=None, low=None, high=None,
+    attention_factor=None)
 relative.t5_buckets(q_len, k_len=None, *, num_buckets=32, max_distance=128, bidirectional=True,
     positions=None, device=None)
 relative.T5RelativeBias(num_heads, *, num_buckets=32, max_distance=128, bidirectional=True, device=None,
@@ -103,27 +104,27 @@ transformer.DecoderBlock(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_
     device=None, dtype=None, **options)
 transformer.TransformerEncoder(num_layers, embed_dim, num_heads, hidden_dim, **options)
 transformer.TransformerDecoder(num_layers, embed_dim, num_heads, hidden_dim, **options)
-seq2seq.EncoderDecoder(source_vocab, target_vocab, embed_dim, num_heads, hidden_dim, num_layers, *,
+models.seq2seq.EncoderDecoder(source_vocab, target_vocab, embed_dim, num_heads, hidden_dim, num_layers, *,
     max_len=1000, dropout=0.0, **options)
-seq2seq.EncoderDecoder.forward(source, target, *, source_lens=None)
-seq2seq.EncoderDecoder.encode(source, *, source_lens=None)
-seq2seq.EncoderDecoder.decode(target, memory, *, source_lens=None, cache=None)
-generation.greedy_decode(model, source, *, start, end, max_len, source_lens=None, use_cache=True)
-generation.beam_decode(model, source, *, start, end, max_len, beam_size=4, source_lens=None)
-language_models.GPT2(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len,
+models.seq2seq.EncoderDecoder.forward(source, target, *, source_lens=None)
+models.seq2seq.EncoderDecoder.encode(source, *, source_lens=None)
+models.seq2seq.EncoderDecoder.decode(target, memory, *, source_lens=None, cache=None)
+models.generation.greedy_decode(model, source, *, start, end, max_len, source_lens=None, use_cache=True)
+models.generation.beam_decode(model, source, *, start, end, max_len, beam_size=4, source_lens=None)
+models.language_models.GPT2(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len,
     activation='gelu_tanh', layer_norm_eps=1e-05, tied=True, dropout=0.0, device=None, dtype=None)
-language_models.GPT2.forward(tokens, *, positions=None, key_mask=None, valid_lens=None, cache=None)
-language_models.GPT2.new_cache()
-language_models.Llama(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len, num_kv_heads=None,
-    base=10000.0, layer_norm_eps=1e-06, tied=False, head_dim=None, attention_bias=False, mlp_bias=False,
-    qk_norm=False, window=None, scaling=None, head=True, device=None, dtype=None)
-language_models.Llama.forward(tokens, *, positions=None, key_mask=None, valid_lens=None, cache=None)
-language_models.Llama.new_cache()
-language_models.Bert(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len, num_segments=2,
-    activation='gelu', layer_norm_eps=1e-12, head=True, device=None, dtype=None)
-language_models.Bert.forward(tokens, segments=None, *, positions=None, key_mask=None, valid_lens=None)
-checkpoints.load_checkpoint(source, *, revision=None, sha256=None)
-checkpoints.save_checkpoint(model, folder)
+models.language_models.GPT2.forward(tokens, *, positions=None, key_mask=None, valid_lens=None, cache=None)
+models.language_models.GPT2.new_cache()
+models.language_models.Llama(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len,
+    num_kv_heads=None, base=10000.0, layer_norm_eps=1e-06, tied=False, head_dim=None, attention_bias=False,
+    mlp_bias=False, qk_norm=False, window=None, scaling=None, head=True, device=None, dtype=None)
+models.language_models.Llama.forward(tokens, *, positions=None, key_mask=None, valid_lens=None, cache=None)
+models.language_models.Llama.new_cache()
+models.language_models.Bert(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len,
+    num_segments=2, activation='gelu', layer_norm_eps=1e-12, head=True, device=None, dtype=None)
+models.language_models.Bert.forward(tokens, segments=None, *, positions=None, key_mask=None, valid_lens=None)
+models.checkpoints.load_checkpoint(source, *, revision=None, sha256=None)
+models.checkpoints.save_checkpoint(model, folder)
 feed_forward.FeedForward.forward(x)
 transformer.EncoderBlock.forward(x, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None,
     is_causal=False, cache=None)
@@ -149,9 +150,9 @@ inspection.capture_attention(model)
 inspection.gate_heads(attention, gates)
 inspection.head_importance(attention, loss)
 inspection.prune_heads(attention, heads)
-parallel.shard_heads(attention, mesh)
-generation.generate(model, tokens, *, max_new, source=None, source_lens=None, prompt_lens=None, stop=(),
-    temperature=0.0, top_k=None, top_p=None, beam_size=1, generator=None, use_cache=True)
+models.parallel.shard_heads(attention, mesh)
+models.generation.generate(model, tokens, *, max_new, source=None, source_lens=None, prompt_lens=None,
+    stop=(), temperature=0.0, top_k=None, top_p=None, beam_size=1, generator=None, use_cache=True)
 conformance.Report(findings)
 conformance.check(attention, *, projections=None, num_heads=None, layout='bhld', mask='visible',
     arrays='torch', tries=None)
@@ -189,11 +190,11 @@ METHODS = {
 
 
 def test_the_layers_are_exported_and_nothing_else():
+    elsewhere = ("mha_lib.models.checkpoints", "mha_lib.conformance", "mha_lib.pytest_plugin")
     layers = {
         path.rpartition(".")[2]: thing
         for path, thing in PUBLIC.items()
-        if path.startswith("mha_lib.")
-        and not path.startswith(("mha_lib.checkpoints", "mha_lib.conformance", "mha_lib.pytest_plugin"))
+        if path.startswith("mha_lib.") and not path.startswith(elsewhere)
     }
     assert set(mha_lib.__all__) == {*layers, "__version__"}
     assert len(mha_lib.__all__) == len(set(mha_lib.__all__))

@@ -9,7 +9,7 @@ LIBRARY = {name: path for name, path in modules().items() if name.startswith("mh
 # Besides its docstring. The constructors of layers check each of their options by name, a line for each.
 FUNCTION, CONSTRUCTOR = 50, 70
 # With docstrings; the two that judge other people's code are no part of what attention is.
-MODULE = 470
+MODULE = 475
 JUDGES = {"mha_lib.conformance", "mha_lib._judging"}
 
 

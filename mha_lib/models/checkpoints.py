@@ -19,9 +19,16 @@ import torch
 from torch import Tensor
 
 from mha_lib._checks import check_type, refusal, wrong_type
-from mha_lib._families import ACTIVATIONS, FAMILIES, SCALING, UNSUPPORTED, Family, Model
-from mha_lib.language_models import GPT2, Bert, Llama
-from mha_lib.rotary_scaling import RotaryScaling
+from mha_lib.models._families import (
+    ACTIVATIONS,
+    FAMILIES,
+    SCALING,
+    UNSUPPORTED,
+    Family,
+    Model,
+)
+from mha_lib.models.language_models import GPT2, Bert, Llama
+from mha_lib.models.rotary_scaling import RotaryScaling
 
 _Entries: TypeAlias = Mapping[str, Any]  # of a configuration, or tensors by their names
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
