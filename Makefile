@@ -52,7 +52,8 @@ PINNED := $(INSTALL) --require-hashes --only-binary :all:
 TORCH := $(PINNED) -r requirements-cpu.txt 2>/dev/null || { \
   echo 'torch for CPUs is not on PyPI: its build for GPUs comes, some gigabytes. The smaller one: make TORCH_INDEX=$(CPU_INDEX)'; \
   $(PINNED) -r requirements-gpu.txt; }
-.venv/ready: requirements.txt requirements-cpu.txt requirements-gpu.txt pyproject.toml mha_course/pyproject.toml
+.venv/ready: requirements.txt requirements-cpu.txt requirements-gpu.txt pyproject.toml attention_check/pyproject.toml \
+    mha_course/pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo '$(NO_PYTHON)'; exit 1; }
 	@{ $(USABLE); } || rm -rf .venv
 	@$(PYTHON) tools/machine.py book
@@ -61,7 +62,7 @@ TORCH := $(PINNED) -r requirements-cpu.txt 2>/dev/null || { \
 	  $(PYTHON) -m venv --clear .venv; }
 	$(if $(TORCH_INDEX),$(PINNED) --index-url $(TORCH_INDEX) -r requirements-cpu.txt,@$(TORCH))
 	$(PINNED) -r requirements.txt
-	$(INSTALL) --no-build-isolation --editable . --editable mha_course
+	$(INSTALL) --no-build-isolation --editable . --editable attention_check --editable mha_course
 	$(BIN)/python -c 'import matplotlib.font_manager'
 	@pwd -P >$@
 

@@ -234,7 +234,8 @@ def write_in_page(app):
     if not (folder / "python.js").is_file():
         (folder / "python.js").write_text(pack_python(), encoding="utf-8")
     (folder / "editor.js").write_text(bundle_editor(), encoding="utf-8")
-    code = [*ROOT.glob("mha_lib/**/*.??"), *ROOT.glob("mha_course/**/*.??")]
+    packages = ("mha_lib", "attention_check", "mha_course")
+    code = [path for name in packages for path in ROOT.glob(f"{name}/**/*.??")]
     for notebook in sorted(Path(app.srcdir, "chapters").glob("*.ipynb")):
         target = folder / f"{notebook.stem}.js"
         changed = max(path.stat().st_mtime for path in [notebook, *code])

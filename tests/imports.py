@@ -6,14 +6,14 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("mha_lib", "mha_course")
+PACKAGES = ("mha_lib", "attention_check", "mha_course")
 SCRIPTS = ROOT / "mha_course" / "widgets" / "js"
 IMPORT = re.compile(r"^(?:import|export)\b[^;'\"]*?from\s*[\"']\./([\w.]+)[\"']", re.MULTILINE)
 
 
 @cache
 def modules():
-    """The file of each module of both packages, by its name."""
+    """The file of each module of our packages, by its name."""
     paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     return {name_of(path): path for path in paths}
 

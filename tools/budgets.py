@@ -23,15 +23,7 @@ AREAS = {
         ["tools/paper*", "tools/slides*", "_ext/as_markdown.py", "_ext/feedback.py"],
     ),
     "models": (1_780, ["mha_lib/models/*.py"]),
-    "judges of attention": (
-        1_690,
-        [
-            "mha_lib/_judging.py",
-            "mha_lib/_texts.py",
-            "mha_lib/conformance.py",
-            "mha_lib/pytest_plugin.py",
-        ],
-    ),
+    "judging": (1_800, ["attention_check/*.py"]),
     "what attention is": (4_170, ["mha_lib/*.py"]),
     "exercises": (6_218, ["mha_course/exercises/*"]),
     "widgets, Python": (6_637, ["mha_course/widgets/*.py"]),
@@ -74,7 +66,7 @@ def area_of(name):
         return "the rest"
     if name in MADE:
         return None
-    ours = name.startswith(("mha_lib/", "mha_course/", "tests/"))
+    ours = name.startswith(("mha_lib/", "attention_check/", "mha_course/", "tests/"))
     for area, (_, patterns) in AREAS.items():
         if area == "the rest" and ours and not name.endswith(".toml"):
             return None

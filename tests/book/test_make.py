@@ -49,13 +49,14 @@ class Checkout:
 
     def __init__(self, folder):
         self.folder = folder
-        for name in ("tools", "stand-ins", "_ext", "_static", "mha_course"):
+        for name in ("tools", "stand-ins", "_ext", "_static", "attention_check", "mha_course"):
             (folder / name).mkdir(parents=True)
         for name in ("Makefile", "tools/machine.py"):
             shutil.copy(ROOT / name, folder / name)
         locks = [f"requirements{kind}.txt" for kind in ("", "-cpu", "-gpu", "-models")]
         names = [*locks, "pyproject.toml"]
-        more = "package.json package-lock.json mha_course/pyproject.toml _config.yml _toc.yml"
+        more = "package.json package-lock.json attention_check/pyproject.toml mha_course/pyproject.toml"
+        more += " _config.yml _toc.yml"
         for name in [*names, *more.split(), "tools/check_experiments.py"]:
             (folder / name).write_text("")
         own = f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n'
@@ -99,7 +100,8 @@ def test_environment_is_made_once_from_hashed_files(checkout):
     assert checkout.log[1:-1] == [
         f"pip {pinned}requirements-cpu.txt",
         f"pip {pinned}requirements.txt",
-        "pip install --quiet --no-deps --no-build-isolation --editable . --editable mha_course",
+        "pip install --quiet --no-deps --no-build-isolation"
+        " --editable . --editable attention_check --editable mha_course",
     ]
     assert checkout.make("book").returncode == 0
     assert checkout.log == ["jupyter-book"]

@@ -867,9 +867,8 @@ def test_every_public_callable_is_in_the_table():
     elsewhere |= {"Measured", "fill_of", "say_hollow", "sentence"}
     # Functions that run a caller's function, and those that chapter 4 compares, with their own sizes.
     elsewhere |= {"count_saved_numbers", "milliseconds", "make_layers", "run_recurrence"}
-    # Functions that judge any attention or notebook, or read files of others: test_conformance.py,
-    # test_grade.py and test_gguf.py test them.
-    tested = {"mha_lib.conformance", "mha_lib.pytest_plugin", "mha_course.grade", "mha_course.data.published"}
+    # Functions that judge any notebook, or read files of others: test_grade.py and test_gguf.py test them.
+    tested = {"mha_course.grade", "mha_course.data.published"}
     for module in map(importlib.import_module, set(MODULES) - tested):
         for name, thing in vars(module).items():
             own = callable(thing) and getattr(thing, "__module__", None) == module.__name__

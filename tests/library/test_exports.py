@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import nn
 
+import attention_check
 import mha_course
 import mha_lib
 
@@ -29,6 +30,7 @@ def modules_of(package):
 
 
 LIBRARY = modules_of(mha_lib)
+ENGINE = [f"attention_check.{name}" for name in ("_check", "_command", "_judging", "_vectors", "_verdicts")]
 # test_types.py covers the widgets; the pages draw the pictures and explain what they build.
 OTHERS = re.compile(r"\.(widgets|exercises|questions|pictures|built|in_page)")
 SUPPORT = [name for name in modules_of(mha_course) if not OTHERS.search(name)]
@@ -153,18 +155,26 @@ inspection.prune_heads(attention, heads)
 models.parallel.shard_heads(attention, mesh)
 models.generation.generate(model, tokens, *, max_new, source=None, source_lens=None, prompt_lens=None,
     stop=(), temperature=0.0, top_k=None, top_p=None, beam_size=1, generator=None, use_cache=True)
-conformance.Report(findings)
-conformance.check(attention, *, projections=None, num_heads=None, layout='bhld', mask='visible',
-    arrays='torch', tries=None)
-conformance.check_rotary(rotate, *, base=10000.0, interleaved=True)
-conformance.check_decoding(start, *, rotary=False, base=10000.0, interleaved=True)
-conformance.vectors()
-conformance.check_results(results)
-conformance.main(arguments=None)
-pytest_plugin.assert_conforms()
 """
-LINES = TEXT.replace("\n    ", " ").splitlines()
-SIGNATURES = dict(re.match(r"([^(]*)(.*)", line).groups() for line in LINES)
+OF_THE_JUDGE = """\
+Report(findings)
+check(attention, *, projections=None, num_heads=None, layout='bhld', mask='visible',
+    arrays='torch', tries=None)
+check_rotary(rotate, *, base=10000.0, interleaved=True)
+check_decoding(start, *, rotary=False, base=10000.0, interleaved=True)
+vectors()
+check_results(results)
+main(arguments=None)
+"""
+
+
+def split_signatures(text):
+    """Pairs of a name and its signature; a continued line is indented."""
+    return [re.match(r"([^(]*)(.*)", line).groups() for line in text.replace("\n    ", " ").splitlines()]
+
+
+SIGNATURES = {f"mha_lib.{path}": said for path, said in split_signatures(TEXT)}
+SIGNATURES |= {f"attention_check.{path}": said for path, said in split_signatures(OF_THE_JUDGE)}
 
 
 def public(module):
@@ -180,6 +190,13 @@ def public(module):
 
 FOUND = {module: public(importlib.import_module(module)) for module in MODULES}
 PUBLIC = {f"{module}.{name}": thing for module in MODULES for name, thing in FOUND[module].items()}
+# The judge has one public name for each thing; where it is defined is nobody's concern.
+JUDGE = {
+    f"attention_check.{name}": getattr(attention_check, name)
+    for name in attention_check.__all__
+    if name != "__version__"
+}
+PUBLIC |= JUDGE
 METHODS = {
     f"{path}.{name}": getattr(thing, name)
     for path, thing in PUBLIC.items()
@@ -190,11 +207,10 @@ METHODS = {
 
 
 def test_the_layers_are_exported_and_nothing_else():
-    elsewhere = ("mha_lib.models.checkpoints", "mha_lib.conformance", "mha_lib.pytest_plugin")
     layers = {
         path.rpartition(".")[2]: thing
         for path, thing in PUBLIC.items()
-        if path.startswith("mha_lib.") and not path.startswith(elsewhere)
+        if path.startswith("mha_lib.") and not path.startswith("mha_lib.models.checkpoints")
     }
     assert set(mha_lib.__all__) == {*layers, "__version__"}
     assert len(mha_lib.__all__) == len(set(mha_lib.__all__))
@@ -203,10 +219,7 @@ def test_the_layers_are_exported_and_nothing_else():
 
 @pytest.mark.parametrize("path", SIGNATURES)
 def test_names_and_signatures_stay(path):
-    module, *names = path.split(".")
-    thing = importlib.import_module(f"mha_lib.{module}")
-    for name in names:
-        thing = getattr(thing, name)
+    thing = pkgutil.resolve_name(path)
     signature = inspect.signature(thing)
     parameters = [
         parameter.replace(annotation=inspect.Parameter.empty)
@@ -219,7 +232,8 @@ def test_names_and_signatures_stay(path):
 
 def test_the_list_of_signatures_is_complete():
     of_library = {path for path in PUBLIC if path.startswith("mha_lib.")}
-    assert of_library <= {f"mha_lib.{path}" for path in SIGNATURES}
+    assert of_library <= SIGNATURES.keys()
+    assert JUDGE.keys() <= SIGNATURES.keys()
 
 
 @pytest.mark.parametrize("path", PUBLIC | METHODS)
@@ -238,7 +252,7 @@ def test_everything_public_says_what_it_takes_and_raises(path):
     source = inspect.getsource(thing.__init__ if inspect.isclass(thing) else thing)
     if "raise " in source or "check_" in source:
         while other := re.search(r"Arguments and errors are those\s+of `([\w.]+)`", text):
-            text = inspect.getdoc(attrgetter(other[1])(mha_lib))
+            text = inspect.getdoc(attrgetter(other[1])(sys.modules[path.partition(".")[0]]))
         assert "Raises:" in text
 
 
@@ -250,8 +264,8 @@ def examples_of(module):
 
 
 EXAMPLES = {
-    test.name: test
-    for module in (*LIBRARY, "mha_lib._judging", *modules_of(mha_course))
+    re.sub(r"^(attention_check)\._\w+", r"\1", test.name): test
+    for module in (*LIBRARY, *ENGINE, *modules_of(mha_course))
     if not module.startswith("mha_course.pictures")
     for test in examples_of(module)
 }
