@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "mha_course" / "in_page"
 MODULES = ROOT / "node_modules"
 PYODIDE = MODULES / "pyodide"
-# Files that Pyodide fetches, and the program that it would import. In a page opened from disk, WebKit's workers
-# import nothing, so both programs become part of the worker's own text.
+# Files that Pyodide fetches, and the program that it would import. In a page opened from disk, WebKit's
+# workers import nothing, so both programs become part of the worker's own text.
 FETCHED, IMPORTED = ("pyodide.asm.wasm", "python_stdlib.zip"), "pyodide.asm.mjs"
 AS_PART = (
     "--format=iife",
