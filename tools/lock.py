@@ -3,10 +3,11 @@
     python tools/lock.py [--upgrade]
 
 uv finds the versions for all Pythons and machines of `tool.uv` in pyproject.toml. A pinned version stays,
-unless requirements.in names a different one or --upgrade is given. Three files are written:
+unless requirements.in names a different one or --upgrade is given. Four files are written:
 
 * requirements-cpu.txt: only torch for CPUs, because for Linux it comes from PyTorch's own index;
 * requirements-gpu.txt, as the alternative: torch for GPUs from PyPI, for Linux, with its dependencies;
+* requirements-paper.txt: what only `make pdf` needs, because old systems have no build of it;
 * requirements.txt: everything else.
 """
 
@@ -19,14 +20,16 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = "requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt"
+NAMES = [f"requirements{kind}.txt" for kind in ("", "-cpu", "-gpu", "-paper")]
 HEADS = (
     "# Everything but torch, with the SHA-256 of each file. `make lock` writes this from requirements.in.\n",
     "# torch for CPUs, for Linux from PyTorch's own index (TORCH_INDEX). `make lock` writes this.\n",
     "# torch for GPUs, with what it brings, instead of requirements-cpu.txt. `make lock` writes this.\n",
+    "# Only for `make pdf`: on a Mac, its newest build needs macOS 15. `make lock` writes this.\n",
 )
 # The marker that uv gives to nearly all packages: the systems for which we look for packages.
 EVERYWHERE = " ; python_full_version < '3.14' and (sys_platform == 'darwin' or sys_platform == 'linux')"
+FOR_PAPER = "pikepdf=="
 FOR_GPUS = re.compile(r"(nvidia|cuda)-|triton==")
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu/torch/"
 # The CPU builds for Linux and the tested Pythons. (On macOS, PyPI's builds are for CPUs too.)
@@ -39,18 +42,21 @@ def packages(text):
 
 
 def split(text, for_cpus):
-    """Divide one lock into the texts of the three files, in the order of NAMES.
+    """Divide one lock into the texts of the four files, in the order of NAMES.
 
     `for_cpus` are the hashes of torch's CPU builds on Linux.
     """
     entries = packages(text.replace(EVERYWHERE, ""))
     [torch] = [entry for entry in entries if entry.startswith("torch==")]
     for_gpus = [entry for entry in entries if FOR_GPUS.match(entry)]
-    others = [entry for entry in entries if entry != torch and entry not in for_gpus]
+    for_paper = [entry for entry in entries if entry.startswith(FOR_PAPER)]
+    apart = [torch, *for_gpus, *for_paper]
+    others = [entry for entry in entries if entry not in apart]
     name = f"torch=={version_of(torch)}"
     linux = entry_of(f"{name}+cpu ; sys_platform == 'linux'", for_cpus)
     macos = entry_of(f"{name} ; sys_platform == 'darwin'", hashes_of(torch))
-    return ["".join(others), linux + macos, "".join([torch, *for_gpus])]
+    gpu = "".join([torch, *for_gpus])
+    return ["".join(others), linux + macos, gpu, "".join(for_paper)]
 
 
 def entry_of(requirement, hashes):

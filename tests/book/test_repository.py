@@ -20,6 +20,7 @@ import course_files
 import lock
 import nbformat
 import pytest
+import set_up
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -187,7 +188,7 @@ def test_address_that_colab_cannot_open_is_refused(url, capsys):
 # What is installed
 
 
-LOCKS = ["requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt", "requirements-models.txt"]
+LOCKS = [f"requirements{kind}.txt" for kind in ("", "-cpu", "-gpu", "-models", "-paper")]
 # Whichever build of torch, for CPUs or for GPUs, is installed here.
 INSTALLED = ["requirements.txt", LOCKS[1 if "+cpu" in importlib.metadata.version("torch") else 2]]
 
@@ -230,7 +231,7 @@ def test_every_requirement_has_hashes_and_comes_from_what_is_asked_for():
         whole = "".join(lock.packages(text))
         assert whole == "".join(f"{line}\n" for line in text.splitlines() if not line.startswith("#"))
     asked = {canonicalize_name(pin.name): pin.specifier for pin in pins("requirements.in")}
-    files = "requirements.txt", "requirements-gpu.txt"
+    files = "requirements.txt", "requirements-gpu.txt", "requirements-paper.txt"
     locked = {canonicalize_name(pin.name): pin.specifier for pin in pins(*files)}
     assert {name: locked[name] for name in asked} == asked
 
@@ -239,16 +240,14 @@ def test_the_index_of_torch_serves_torch_alone():
     assert {pin.name for pin in pins("requirements-cpu.txt")} == {"torch"}
     assert "torch" not in {pin.name for pin in pins("requirements.txt")}
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    uses = [line for line in makefile.splitlines() if "index-url" in line]
-    assert uses
-    assert all("$(TORCH_INDEX)" in line and "-r requirements-cpu.txt" in line for line in uses)
+    # tests/book/test_make.py says for which file the set-up asks another index.
+    assert "index-url" not in makefile
     assert not re.search(r"extra-index|EXTRA_INDEX", makefile + (ROOT / "README.md").read_text("utf-8"))
 
 
 def test_a_file_of_another_hash_is_not_installed(tmp_path, wheel_files):
     """As `make` installs: by hash, or not at all."""
-    flags = re.search(r"^PINNED := \$\(INSTALL\) (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.M)[1]
-    pip = [sys.executable, "-m", "pip", "install", "--no-deps", *flags.split(), "--dry-run", "--no-index"]
+    pip = [sys.executable, "-m", "pip", *set_up.PINNED[1:], "--dry-run", "--no-index"]
     wheel_file = wheel_files["mha-lib"]
     pip += ["--find-links", wheel_file.parent, "-r", tmp_path / "pins.txt", "--target", tmp_path / "into"]
     for digest, expected in ((lock_hash(wheel_file), 0), ("0" * 64, 1)):
@@ -271,8 +270,10 @@ def test_lock_divides_what_uv_found():
         f"nvidia-cublas==1.0 ; sys_platform == 'linux' \\\n    --hash=sha256:{B}\n"
         f"torch==2.13.0 ; {lock.EVERYWHERE[3:]} \\\n    --hash=sha256:{C}\n"
         f"triton==3.7 \\\n    --hash=sha256:{B}\n"
+        f"pikepdf==10.18.0 \\\n    --hash=sha256:{A}\n"
     )
-    others, cpu, gpu = lock.split(text, [D])
+    others, cpu, gpu, paper = lock.split(text, [D])
+    assert paper == f"pikepdf==10.18.0 \\\n    --hash=sha256:{A}\n"
     assert others == f"numpy==2.0 \\\n    --hash=sha256:{A}\n"
     assert cpu == (
         f"torch==2.13.0+cpu ; sys_platform == 'linux' \\\n    --hash=sha256:{D}\n"
