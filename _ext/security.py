@@ -25,6 +25,8 @@ POLICY = {
 }
 META = '<meta http-equiv="Content-Security-Policy" content="{}" />'
 WRITTEN = re.compile(META.format('[^"]*'))
+# Firefox loads the next page in advance, which the policy forbids with a message on every page.
+NEXT = re.compile(r'\s*<link rel="next"[^>]*>')
 HEAD = re.compile(r'(<meta charset="utf-8" ?/>)')
 SCRIPT = re.compile(r"<script\b([^>]*)>(.*?)</script\s*>", re.DOTALL | re.IGNORECASE)
 TYPE = re.compile(r'\btype="([^"]*)"')
@@ -84,7 +86,7 @@ def policy_of(html):
 
 def secure(html):
     """Return a page with its policy first in its head; a second call changes nothing."""
-    html = name_actions(WRITTEN.sub("", html))
+    html = name_actions(NEXT.sub("", WRITTEN.sub("", html)))
     before, charset, after = HEAD.split(html, maxsplit=1)
     return before + charset + META.format(policy_of(html)) + after
 
