@@ -225,7 +225,7 @@ ARMS = {
 
 
 class Ngrams:
-    """Interpolated n-grams with absolute discounting (Ney, Essen & Kneser, 1994, equation 13).
+    """Interpolated n-grams with absolute discounting (Ney, Essen & Kneser, 1994).
 
     From each count the discount is taken off; what it frees goes to the model of a context one token shorter,
     and at last to all tokens alike.
