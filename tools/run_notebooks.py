@@ -23,6 +23,7 @@ from pathlib import Path
 
 import built
 import nbformat
+from drawings import put_back, store_images
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from PIL import Image
@@ -181,6 +182,7 @@ def normalise_outputs(cell, names):
     """
     cell.execution_count = None
     cell.outputs = merge_streams(cell.outputs)
+    put_back(cell.outputs)
     views = 0
     for output in cell.outputs:
         data = output.get("data", {})
@@ -195,6 +197,7 @@ def normalise_outputs(cell, names):
             views += 1
             name = cell.id if views == 1 else f"{cell.id}.{views}"
             view["model_id"] = names.setdefault(view["model_id"], name)
+    store_images(cell)
 
 
 def fold(cell):
