@@ -3,6 +3,7 @@
 They provide pages that need no network, stills that replace widgets, and docstrings in the library's style.
 """
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from as_markdown import write_list, write_text  # noqa: E402
 from built import write_home  # noqa: E402
+from drawings import put_back  # noqa: E402
 from equations import set_all_equations  # noqa: E402
 from feedback import put_feedback  # noqa: E402
 from in_page import put_buttons, write_in_page  # noqa: E402
@@ -62,6 +64,15 @@ class KeepStill(SphinxPostTransform):
                     # The browser does not fetch the picture while it shows the widget instead.
                     image["loading"] = "lazy"
                 formats[WIDGET_VIEW] += still
+
+
+def put_pictures_back(app, docname, source):
+    """Put back the graphics and the pictures of widgets for which a notebook stores other images."""
+    if Path(app.env.doc2path(docname)).suffix == ".ipynb":
+        notebook = json.loads(source[0])
+        for cell in notebook["cells"]:
+            put_back(cell.get("outputs", []))
+        source[0] = json.dumps(notebook)
 
 
 def load_widgets_only_where_they_are(app, config):
@@ -226,6 +237,7 @@ def setup(app):
     app.connect("autodoc-process-signature", complete_signature)
     app.connect("object-description-transform", quote_as_in_the_source)
     app.connect("missing-reference", find_by_short_name)
+    app.connect("source-read", put_pictures_back)
     app.connect("doctree-resolved", put_buttons)
     app.connect("doctree-resolved", put_code_below)
     app.connect("config-inited", load_widgets_only_where_they_are)

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import claims
 import nbformat
+from drawings import inline
 from stored_notebooks import ROOT, notebooks
 from texts import SOURCES
 
@@ -127,7 +128,7 @@ def diagram(cell) -> str:
     """The vector graphics that a cell shows."""
     found = [output.get("data", {}) for output in cell.get("outputs", [])]
     shown = [data.get("text/html", "") for data in found]
-    return "\n".join(html for html in shown if "<svg" in html)
+    return "\n".join(html for html in map(inline, shown) if "<svg" in html)
 
 
 def drawn(cell) -> list[str]:

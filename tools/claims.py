@@ -33,6 +33,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from difflib import SequenceMatcher
 
 import nbformat
+from drawings import inline
 from nbformat.v4 import new_notebook
 from stored_notebooks import ROOT, notebooks
 
@@ -327,7 +328,7 @@ def shown_lines(cell) -> list[str]:
     for output in cell.get("outputs", []):
         data = output.get("data", {})
         if "application/vnd.jupyter.widget-view+json" not in data:
-            table = re.sub(r"\s+", " ", data.get("text/html", ""))
+            table = re.sub(r"\s+", " ", inline(data.get("text/html", "")))
             table = re.sub(r"<[^>]+>", " ", re.sub(r"</(tr|p|li|div)>", "\n", table))
             plain = data.get("text/markdown") or data.get("text/plain", "")
             shown.append(output.get("text", "") + (table or plain))

@@ -12,6 +12,8 @@ import re
 import sys
 from pathlib import Path
 
+from drawings import IMAGE
+
 ROOT = Path(__file__).resolve().parent.parent
 WORDS, CELL, QUESTION, WIDGET, FIGURE = 180, 1, 0.75, 2.5, 0.5
 HIDDEN = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
@@ -65,7 +67,7 @@ def of_code(cell):
             spent += QUESTION * int(asked[1])
         elif VIEW in data:
             spent += WIDGET
-        elif "image/png" in data or "<svg" in "".join(data.get("text/html", [])):
+        elif "image/png" in data or IMAGE.search("".join(data.get("text/html", []))):
             spent += FIGURE
     return spent
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import built
 import nbformat
+from drawings import put_back, store_images
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from stored_notebooks import WIDGET_STATE, WIDGET_VIEW, notebooks, shrink_figure
@@ -171,6 +172,7 @@ def normalise_outputs(cell, names):
     """
     cell.execution_count = None
     cell.outputs = merge_streams(cell.outputs)
+    put_back(cell.outputs)
     views = 0
     for output in cell.outputs:
         data = output.get("data", {})
@@ -185,6 +187,7 @@ def normalise_outputs(cell, names):
             views += 1
             name = cell.id if views == 1 else f"{cell.id}.{views}"
             view["model_id"] = names.setdefault(view["model_id"], name)
+    store_images(cell)
 
 
 def fold(cell):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import matplotlib
 import nbformat
+from drawings import put_back, store_images
 from machine import browser as find_browser
 from playwright.sync_api import sync_playwright
 from stored_notebooks import ROOT, WIDGET_STATE, WIDGET_VIEW, notebooks, shrink_figure
@@ -95,17 +96,26 @@ def at_rest(take):
 def add_stills(notebook):
     """Store beside each widget a picture of its initial state, unless a text can replace it."""
     stored = notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {"state": {}})
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell in cells:
+        put_back(cell.outputs)
     shown = [
         output.data
-        for cell in notebook.cells
+        for cell in cells
         for output in cell.get("outputs", [])
         if (view := output.get("data", {}).get(WIDGET_VIEW))
         and "text/html" not in output.data
         # Widgets of other packages need a manager that the book does not have.
         and is_ours(stored["state"].get(view["model_id"], {"state": {}}))
     ]
-    if not shown:
-        return
+    if shown:
+        take_stills(shown, stored)
+    for cell in cells:
+        store_images(cell)
+
+
+def take_stills(shown, stored):
+    """Add to each of these outputs a picture of its widget."""
     with open_browser() as browser:
         viewport = {"width": WIDTH, "height": 2400}
         page = browser.new_page(viewport=viewport, reduced_motion="reduce")

@@ -145,7 +145,8 @@ def _clickable(
     for i, (story, parts) in enumerate(zip(said, pictures, strict=True)):
         buttons.append(
             f'<input type="radio" name="{name}" id="{name}-{i}"{" checked" * (i == 0)}>'
-            f'<label for="{name}-{i}">{i}</label>'
+            # Without style sheets, the space keeps one number from the next.
+            f'<label for="{name}-{i}">{i} </label>'
         )
         drawn = svg(*size, story, *parts)
         panels.append(

@@ -318,7 +318,8 @@ def steps(layer: nn.Module, *inputs: Tensor) -> Any:
         name = f"flow-{i}"
         buttons.append(
             f'<input type="radio" name="flow" id="{name}"{" checked" * (i == 0)}>'
-            f'<label for="{name}">{i}</label>'
+            # Without style sheets, the space keeps one number from the next.
+            f'<label for="{name}">{i} </label>'
         )
         drawn = svg(352, 92, f"{meaning} Shape {shape}.", _step(kind), most=520)
         panels.append(

@@ -17,6 +17,7 @@ from pathlib import Path
 import nbformat
 import numpy as np
 import pytest
+from drawings import put_back
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 from run_notebooks import main, normalise
@@ -50,9 +51,14 @@ def code_cells(notebook):
 
 
 def outputs(notebook):
-    return [
-        (number, output) for number, cell in enumerate(notebook.cells) for output in cell.get("outputs", [])
+    """The outputs as the cells made them: the pictures in their own form."""
+    found = [
+        (number, copy.deepcopy(output))
+        for number, cell in enumerate(notebook.cells)
+        for output in cell.get("outputs", [])
     ]
+    put_back([output for _, output in found])
+    return found
 
 
 def prints(source):
@@ -315,9 +321,17 @@ PLANTED = {
         "530 pixels wide: too small",
     ),
     "fewer dots per inch": (lambda n: n.cells[2].update(source="new_figure(dpi=60)"), "dots per inch"),
-    "widget without stand-in": (lambda n: n.cells[4].outputs[0].data.pop("image/png"),
+    "widget without stand-in": (lambda n: n.cells[4].outputs[0].data.pop("text/html"),
         "nothing that stands in"),
     "widget without state": (lambda n: n.metadata.pop("widgets"), "state is not stored"),
+    "drawing as it was made": (
+        lambda n: n.cells[3].outputs[0].data.update({"text/html": "<svg viewBox='0 0 1 1'></svg>"}),
+        "not in the form",
+    ),
+    "widget looks alive": (
+        lambda n: n.cells[4].outputs[0].data.update({"image/png": picture(), "text/html": ""}),
+        "not in the form",
+    ),
     "script stored": (lambda n: state_of(n).update(_esm="export default {}"), "with its _esm"),
     "style stored": (lambda n: state_of(n).update(_css=".mha-widget {}"), "with its _css"),
     "widget of its own": (lambda n: state_of(n).update(_anywidget_id="__main__.Mine"),

@@ -15,6 +15,7 @@ from pathlib import Path
 import compare
 import nbformat
 from bs4 import BeautifulSoup
+from drawings import inline
 from ipywidgets.embed import dependency_state, embed_data
 from PIL import Image
 from stills import at_rest, open_browser
@@ -53,7 +54,7 @@ def diagrams():
     for path in [ROOT / "index.ipynb", *sorted((ROOT / "chapters").glob("*.ipynb"))]:
         for cell in nbformat.read(path, as_version=4).cells:
             for stored in cell.get("outputs", []):
-                html = stored.get("data", {}).get("text/html", "")
+                html = inline(stored.get("data", {}).get("text/html", ""))
                 if "<svg" in html:
                     found[f"{path.stem}.{cell.id}"] = output(f'<div class="output text_html">{html}</div>')
     return found

@@ -1,14 +1,19 @@
 """The stills of a page; in a file of their own, because they are taken by a browser of their own."""
 
+import copy
+
 import nbformat
 import pytest
+from drawings import put_back
 from stills import add_stills
 from stored_notebooks import WIDGET_VIEW, notebooks
 from stored_outputs import figure_fault
 
 
 def stills(notebook):
-    found = [output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])]
+    outputs = [copy.deepcopy(output) for cell in notebook.cells for output in cell.get("outputs", [])]
+    put_back(outputs)
+    found = [output.get("data", {}) for output in outputs]
     return [data["image/png"] for data in found if WIDGET_VIEW in data and "text/html" not in data]
 
 

@@ -1,15 +1,11 @@
 """The widgets in a real JupyterLab with a real kernel: traits go both ways, and torch has the last word."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
 
 import nbformat
 import pytest
 import torch
+from lab import PATIENCE, open_jupyterlab
 from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import Expect
 from widget_page import ROOT, assert_shows_numbers
@@ -17,20 +13,8 @@ from widget_page import ROOT, assert_shows_numbers
 from mha_course.widgets import AlibiExplorer, HeadExample, HeadExplorer
 from mha_lib import MultiHeadAttention
 
-PATIENCE = 300_000  # milliseconds, a safety net
 expect = Expect()
 expect.set_options(timeout=PATIENCE)
-
-# No user settings, and no news, updates or list of extensions, which need the network.
-CONFIG = {
-    "ServerApp": {"ip": "127.0.0.1", "port": 0, "open_browser": False, "allow_root": True, "root_dir": "."},
-    "LabApp": {
-        "news_url": None,
-        "check_for_updates_class": "jupyterlab.handlers.announcements.NeverCheckForUpdate",
-        "extension_manager": "readonly",
-    },
-}
-SETTINGS = {"fetchNews": "false", "checkForUpdates": False}
 
 # The widgets that the notebook makes, and those that the tests make to compare with.
 MAKE_WIDGETS = """\
@@ -55,59 +39,12 @@ ALIBI, HEADS = 0, 1  # in the order of the cells that show them
 def jupyterlab(tmp_path_factory):
     """The address of a notebook in a JupyterLab that runs on a free port, with a token of its own."""
     home = tmp_path_factory.mktemp("jupyterlab")
-    names = "config data runtime settings workspaces ipython".split()
-    folders = {name: home / name for name in names}
-    notification = folders["settings"] / "@jupyterlab" / "apputils-extension"
-    for folder in (*folders.values(), notification):
-        folder.mkdir(parents=True)
-    (folders["config"] / "jupyter_lab_config.json").write_text(json.dumps(CONFIG))
-    (notification / "notification.jupyterlab-settings").write_text(json.dumps(SETTINGS))
     cells = [new_code_cell(source) for source in (MAKE_WIDGETS, "alibi", "heads", "")]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = new_notebook(cells=cells, metadata={"kernelspec": kernel})
     nbformat.write(notebook, home / "widgets.ipynb")
-
-    environment = os.environ | {
-        "JUPYTER_CONFIG_DIR": str(folders["config"]),
-        "JUPYTER_DATA_DIR": str(folders["data"]),
-        "JUPYTER_RUNTIME_DIR": str(folders["runtime"]),
-        "JUPYTERLAB_SETTINGS_DIR": str(folders["settings"]),
-        "JUPYTERLAB_WORKSPACES_DIR": str(folders["workspaces"]),
-        "IPYTHONDIR": str(folders["ipython"]),
-        "PYTHONPATH": str(ROOT),
-    }
-    log = home / "log.txt"
-    with log.open("w") as output:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab"],
-            cwd=home,
-            env=environment,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    try:
-        yield wait_for_address(server, folders["runtime"], log)
-    finally:
-        server.terminate()
-        try:
-            server.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
-
-
-def wait_for_address(server, runtime, log):
-    """What the server writes into a file as soon as it listens."""
-    end = time.monotonic() + PATIENCE / 1000
-    while time.monotonic() < end:
-        assert server.poll() is None, log.read_text()
-        for path in runtime.glob("jpserver-*.json"):
-            text = path.read_text()
-            if text.endswith("}"):
-                info = json.loads(text)
-                return f"{info['url']}lab/tree/widgets.ipynb?token={info['token']}"
-        time.sleep(0.1)
-    raise AssertionError(log.read_text())
+    with open_jupyterlab(home) as address:
+        yield address("widgets.ipynb")
 
 
 class Notebook:
