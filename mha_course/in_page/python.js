@@ -21,14 +21,19 @@ export function createPython(load) {
   let worker = null;
   /** @type {Promise<void> | null} */
   let started = null;
+  let wasUsed = false;
   /** Python as compiled by the first worker. @type {WebAssembly.Module | undefined} */
   let compiled;
   /** The previous request, because the worker answers one at a time. @type {Promise<unknown>} */
   let before = Promise.resolve();
 
+  /** Makes the request that is being answered fail with a sentence. @type {((why: string) => void) | null} */
+  let interrupt = null;
+
   const end = () => {
     worker?.terminate();
     worker = started = null;
+    wasUsed = false;
   };
 
   /** @param {Worker} to @param {any} message @param {number} [patience] @returns {Promise<any>} */
@@ -36,6 +41,7 @@ export function createPython(load) {
     new Promise((resolve, reject) => {
       const fail = (/** @type {string} */ why) => {
         clearTimeout(timer);
+        interrupt = null;
         end();
         reject(new PythonError(why));
       };
@@ -47,9 +53,11 @@ export function createPython(load) {
         if (data.compiled) return (compiled = data.compiled);
         if (data.failed !== undefined) return ended(data.failed);
         clearTimeout(timer);
+        interrupt = null;
         resolve(data);
       };
       to.onerror = ({ message: said }) => ended(said);
+      interrupt = fail;
       to.postMessage(message);
     });
 
@@ -66,10 +74,17 @@ export function createPython(load) {
     return started;
   };
 
-  /** @param {any} request @returns {Promise<any>} */
+  /** Asks, and once more in a new worker if earlier runs may have taken the memory. @param {any} request @returns {Promise<any>} */
   const answer = async (request) => {
     await start();
+    const isFirst = !wasUsed;
+    wasUsed = true;
     const said = await ask(/** @type {Worker} */ (worker), { request: JSON.stringify(request) }, PATIENCE);
+    if (said.isFull) {
+      end();
+      if (!isFirst && !("train" in request)) return answer(request);
+      void start();
+    }
     return JSON.parse(said.answer);
   };
 
@@ -81,5 +96,7 @@ export function createPython(load) {
       before = mine.catch(() => {});
       return mine;
     },
+    /** Ends the code that is running, and with it what Python held. */
+    stop: () => interrupt?.("You have stopped it."),
   };
 }

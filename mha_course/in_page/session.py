@@ -9,6 +9,7 @@ engine has accepted replaces them. Before a cell of the page, the earlier lines 
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import io
 import json
@@ -147,7 +148,10 @@ def answer(request):
 def _answered(asked):
     torch.set_printoptions(profile="default")
     torch.default_generator.manual_seed(67280421310721)  # torch's own initial seed
-    space = {"__name__": "__main__", "input": _no_input}
+    # What code does to `builtins` concerns that code alone.
+    own = sys.modules["builtins"] = types.ModuleType("builtins")
+    vars(own).update(vars(builtins))
+    space = {"__name__": "__main__", "__builtins__": vars(own), "input": _no_input}
     checkers = types.ModuleType("mha_course.exercises")
     checkers.solution = lambda _: lambda ours: ours
     if asked["exercise"]:

@@ -32,12 +32,18 @@ export function work(scope, createKernels, unpack) {
     for (const name of ways.split(" ")) Object.defineProperty(scope, name, { value: undefined });
   };
 
+  /** Whether Python has asked for too much memory: what it holds by then may leave no room for the next run. */
+  let isFull = false;
+
   /** Python may grow to 512 MB; beyond that it raises a MemoryError. */
   const limitMemory = () => {
     const { prototype } = WebAssembly.Memory;
     const { grow } = prototype;
     prototype.grow = function (pages) {
-      if (this.buffer.byteLength + pages * 65536 > 2 ** 29) throw new RangeError();
+      if (this.buffer.byteLength + pages * 65536 > 2 ** 29) {
+        isFull = true;
+        throw new RangeError();
+      }
       return grow.call(this, pages);
     };
   };
@@ -77,9 +83,9 @@ export function work(scope, createKernels, unpack) {
       python.FS.writeFile(path, text);
     }
     python.registerJsModule("mha_kernels", createKernels(python._module));
-    const [judge, trainer] = ["session", "training"].map((name) => python.pyimport(name));
+    const { answer } = python.pyimport("fresh");
     close();
-    return (/** @type {string} */ request) => ("train" in JSON.parse(request) ? trainer : judge).answer(request);
+    return answer;
   };
 
   scope.onmessage = async (/** @type {MessageEvent} */ { data }) => {
@@ -89,7 +95,8 @@ export function work(scope, createKernels, unpack) {
         await ready;
         scope.postMessage({ ready: true });
       } else {
-        scope.postMessage({ answer: (await ready)(data.request) });
+        const answer = (await ready)(data.request);
+        scope.postMessage({ answer, isFull });
       }
     } catch (error) {
       scope.postMessage({ failed: String(error) });

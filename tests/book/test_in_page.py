@@ -25,12 +25,20 @@ SLOW = pytest.mark.slow
 # ------------------------------------------------------------------ the judge, in a Python of its own
 
 
+class Data(dict):
+    """What the build stores for each page, made when a test first asks for it."""
+
+    def __missing__(self, page):
+        self[page] = extension.data_of(CHAPTERS / f"{page}.ipynb")
+        return self[page]
+
+
 class Judge:
     """The Python of a page, in a process of its own: on the stand-in, or on torch."""
 
     def __init__(self, data, folder, module):
         self.data = data
-        loop = "for line in sys.stdin: print(session.answer(line), flush=True)"
+        loop = "for line in sys.stdin: print(page.answer(line), flush=True)"
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": folder}
         command = [sys.executable, "-c", f"import sys\n{module}\n{loop}"]
         self.process = subprocess.Popen(command, **pipes)
@@ -51,9 +59,9 @@ def judges(tmp_path_factory):
     for path, text in in_page.page_sources().items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
-    data = {page.stem: extension.data_of(page) for page in PAGES}
-    torch = "from mha_course.in_page import session"
-    found = Judge(data, folder, "import session"), Judge(data, CHAPTERS.parent, torch)
+    data = Data()
+    torch = "from mha_course.in_page import fresh as page"
+    found = Judge(data, folder, "import fresh as page"), Judge(data, CHAPTERS.parent, torch)
     yield found
     for judge in found:
         judge.process.communicate()
@@ -292,6 +300,40 @@ def test_a_wrong_piece_is_refused_in_the_page_too(ask, name, text, said):
     assert said in told
 
 
+# What code may change outside its own names, and what another run would then get wrong.
+CHANGES = {
+    "torch.Tensor.mean = None": "torch.ones(2).mean()",
+    "del torch.Tensor.sum": "torch.ones(2).sum()",
+    "torch.Tensor.double_it = lambda x: x + x": "hasattr(torch.Tensor, 'double_it')",
+    "torch.softmax = F.softmax = None": "torch.softmax(torch.ones(2), 0), F.softmax(torch.ones(2), 0)",
+    "torch.cuda.is_available = lambda: True": "torch.cuda.is_available()",
+    "torch.set_grad_enabled(False)": "torch.ones(1, requires_grad=True).exp().requires_grad",
+    "torch.set_default_dtype(torch.float64)": "torch.ones(1).dtype",
+    "torch.set_printoptions(precision=1)": "torch.tensor(1.2345)",
+    "nn.Linear.forward = lambda self, x: x": "nn.Linear(2, 3)(torch.ones(2)).shape",
+    "nn.Module.__call__ = None": "nn.ReLU()(torch.ones(1))",
+    "import builtins; builtins.print = None": "print(3)",
+    "import builtins; builtins.len = builtins.isinstance = builtins.repr = None": "len([1])",
+    "import builtins; vars(builtins).clear()": "len([1])",
+    "import math; math.sqrt = None; del math.pi": "import math; math.sqrt(4) + math.pi",
+    "import sys; sys.modules['math'] = None; del sys.modules['json']": "import math, json; math.e",
+    "import random; random.random = lambda: 7": "import random; random.random() < 1",
+    "from collections import Counter; Counter.total = None": "import collections as c; c.Counter().total()",
+    "import mha_course.built as b; b.mine = 3": "import mha_course.built as b; hasattr(b, 'mine')",
+    "import warnings; warnings.warn = None": "import warnings; callable(warnings.warn)",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_each_run_starts_from_nothing(ask, change):
+    place = "02_scoring_functions/cell-34"  # nothing is checked there
+    before = ask(place, CHANGES[change])
+    assert "error" not in before
+    ask(place, change)
+    assert ask(place, CHANGES[change]) == before
+    assert ask(SOFTMAX, solution(SOFTMAX))["right"]
+
+
 # ------------------------------------------------------------------ the editor, in a browser
 
 
@@ -443,6 +485,17 @@ def test_what_does_not_come_back_is_ended_and_the_draft_kept(writer, text, said)
     assert said in writer.run(text)
     assert writer.code.inner_text() == text
     assert writer.run("1 + 1") == "2\n"
+
+
+def test_after_too_much_memory_code_that_fits_runs(writer):
+    fits = "kept = bytearray(300 * 2**20)\nlen(kept)"
+    assert writer.run(fits) == "314572800\n"
+    more = "held = []\nwhile True:\n    held.append(bytearray(2**20))"
+    assert "more memory than this page has" in writer.run(more)
+    assert writer.run(fits) == "314572800\n"
+    caught = f"try:\n    {more.replace(chr(10), chr(10) + '    ')}\nexcept MemoryError:\n    print(len(held))"
+    assert int(writer.run(caught)) > 300
+    assert writer.run(fits) == "314572800\n"
 
 
 def test_what_was_accepted_is_there_for_the_next_stub_and_in_the_next_chapter(writer):
