@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import nbformat
 from PIL import Image
+from stored_notebooks import notebooks
 
 INLINE = re.compile(r"<svg\b([^>]*)>(.*?)</svg>", re.DOTALL)
 IMAGE = re.compile(r'<img [^>]*src="data:image/svg\+xml;base64,([^"]*)"[^>]*>')
@@ -113,8 +114,6 @@ def put_back(outputs):
 
 def main(arguments):
     """Run from the command line."""
-    from run_notebooks import notebooks  # it imports this module
-
     for path in map(Path, arguments) if arguments else notebooks():
         notebook = nbformat.read(path, as_version=4)
         for cell in notebook.cells:

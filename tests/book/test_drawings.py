@@ -10,7 +10,7 @@ from bs4 import BeautifulSoup
 from drawings import IMAGE, NOTE, WIDGET_VIEW, as_images, inline, put_back, store_images
 from lxml import etree
 from nbformat.v4 import new_code_cell, new_output
-from run_notebooks import ROOT, notebooks
+from stored_notebooks import ROOT, notebooks
 
 from mha_course.pictures.drawing import svg, text
 

@@ -77,7 +77,7 @@ def test_every_page_has_its_policy_before_everything_else(book):
         links = [attributes.get("href") or "" for tag, attributes in page.tags if tag == "a"]
         assert [link for link in links if link.startswith("javascript:")] == []
         # Firefox would load the next page in advance, against the policy.
-        assert not [path for tag, attributes in page.tags if tag == "link" and attributes.get("rel") == "next"]
+        assert ("link", "next") not in {(tag, attributes.get("rel")) for tag, attributes in page.tags}, path
 
 
 def test_policy_names_each_script_that_runs_and_no_data():

@@ -8,7 +8,7 @@ from bs4 import BeautifulSoup
 from drawings import IMAGE, NOTE, STILL, WIDGET_VIEW
 from lab import open_jupyterlab
 from playwright.sync_api import expect
-from run_notebooks import ROOT, notebooks
+from stored_notebooks import ROOT, notebooks
 
 FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 # Every cell is in the document at once, and nothing runs.
