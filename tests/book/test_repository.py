@@ -22,6 +22,8 @@ import nbformat
 import pytest
 import set_up
 import yaml
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from release import NAMED, VERSION, notes
@@ -333,6 +335,21 @@ def wheels(wheel_files):
 )
 def test_wheel_is_small(wheel_files, project, most):
     assert wheel_files[project].stat().st_size <= most
+
+
+@pytest.mark.parametrize("project", [".", "attention_check", "mha_course"])
+def test_a_wheel_can_be_built_from_an_sdist(tmp_path, project):
+    [sdist] = SdistBuilder(str(ROOT / project)).build(directory=str(tmp_path), versions=["standard"])
+    shutil.unpack_archive(sdist, tmp_path, filter="data")
+    [folder] = [path for path in tmp_path.iterdir() if path.is_dir()]
+    names = []
+    for source in (ROOT / project, folder):
+        [wheel] = WheelBuilder(str(source)).build(directory=str(tmp_path), versions=["standard"])
+        with zipfile.ZipFile(wheel) as built:
+            names.append(
+                {name for name in built.namelist() if name.endswith((".py", ".json", ".md", ".js", ".css"))}
+            )
+    assert names[0] == names[1] and len(names[0]) > 10
 
 
 @pytest.mark.parametrize(
