@@ -6,7 +6,7 @@ from pathlib import Path
 # Old name -> new name, a second page, and the sections that moved there.
 HEADS, CONTROLS = "08_what_heads_learn", "appendix_training_and_controls"
 RENAMED = [
-    ("06_what_heads_learn", HEADS, CONTROLS, """two-things-at-once watch-it-learn four-pointers too-many-heads
+    ("06_what_heads_learn", HEADS, CONTROLS, """two-things-at-once watch-it-learn
         what-one-head-gets-wrong real-data-handwritten-digits"""),
     ("07_transformer", "06_transformer", CONTROLS, "why-not-batch-norm does-the-number-of-heads-matter-here"),
     ("08_inside_a_transformer", CONTROLS, HEADS,

@@ -78,7 +78,7 @@ class Experiment:
 
         Example:
             >>> runs = load_experiment("two_pointers")
-            >>> runs.still_learning("linear, 2 heads"), runs.still_learning("linear, 32 heads, 200 steps")
+            >>> runs.still_learning("linear, 2 heads"), runs.still_learning("linear, 1 head")
             (False, True)
         """
         curve = self._arm(arm).get("curve")
@@ -280,7 +280,7 @@ def hashes_of(script: Path) -> tuple[str, str]:
 
     Example:
         >>> code, data = hashes_of(_own_folder() / "two_pointers.py")
-        >>> other_code, same_data = hashes_of(_own_folder() / "staircase.py")
+        >>> other_code, same_data = hashes_of(_own_folder() / "one_head.py")
         >>> code == other_code, data == same_data
         (False, True)
     """

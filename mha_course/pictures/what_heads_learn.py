@@ -1,4 +1,4 @@
-"""Figures on what heads learn: ablation, importance, pruning, sentences and digits."""
+"""Figures on what heads learn: pointers, pruning, sentences and digits."""
 
 from __future__ import annotations
 
@@ -23,65 +23,6 @@ from mha_course.plots import (
     say_hollow,
 )
 from mha_lib import capture_attention
-
-
-def ablation(
-    ablated: Mapping[str, Tensor], sixteen: Tensor, subsets: Sequence[Sequence[int]]
-) -> Figure:
-    """Accuracy by subset of heads that are off: two heads, five seeds; four heads, one seed."""
-    figure, (left, right) = new_figure(
-        1, 2, height=3.2, gridspec_kw={"width_ratios": [3, 1]}
-    )
-    for j, (task, marker) in enumerate((("previous", "o"), ("mirrored", "s"))):
-        for i, rows in enumerate(ablated.values()):
-            spread = torch.linspace(-0.07, 0.07, 5) + 0.26 * (j - 0.5)
-            label = task if i == 0 else None
-            left.plot(
-                i + spread,
-                rows[:, j],
-                marker,
-                color=HEADS[j],
-                markersize=4.5,
-                alpha=0.8,
-                label=label,
-            )
-    left.axhline(1 / 8, color="black", linestyle="--", linewidth=1, label="guessing")
-    left.set_xticks(range(4), ablated)
-    left.set(xlabel="heads switched off (of two)", ylabel="answers right")
-    left.legend(loc="center left", frameon=False)
-    image = right.imshow(sixteen.numpy(), cmap="viridis", vmin=0, vmax=1, aspect="auto")
-    names = [", ".join(map(str, off)) or "none" for off in subsets]
-    right.set_yticks(range(16), names)
-    right.set_xticks([0, 1], ["previous", "mirrored"], rotation=90)
-    right.set_ylabel("heads switched off (of four)")
-    right.tick_params(length=0)
-    figure.colorbar(image, ax=right, label="answers right")
-    return figure
-
-
-def importance(ablation: Tensor, gradient: Tensor, confidence: Tensor) -> Figure:
-    """Two cheap measures plotted against the rise in loss, all (seeds, heads)."""
-    figure, (left, right) = new_figure(1, 2, height=2.9)
-    for axis, measure, name in (
-        (left, gradient, "gradient importance"),
-        (right, confidence, "confidence"),
-    ):
-        for seed in range(5):
-            style = {
-                "color": HEADS[seed],
-                "markersize": 4.5,
-                "alpha": 0.8,
-                "label": f"seed {seed}",
-            }
-            axis.plot(
-                ablation[seed].clamp(min=1e-5), measure[seed], "os^Dv"[seed], **style
-            )
-        axis.set_xscale("log")
-        axis.set(ylabel=name)
-    left.set_yscale("log")
-    right.legend(loc="lower right", handletextpad=0.1, frameon=False)
-    figure.supxlabel("ablation: rise of the loss", fontsize=9.5)
-    return figure
 
 
 def words(rows: Mapping[str, Tensor], labels: Sequence[str]) -> Figure:
@@ -189,48 +130,25 @@ def digit_maps(patches: Tensor, received: Tensor) -> Figure:
     return figure
 
 
-def four_pointers(
-    results: Mapping[str, Mapping[str, Tensor]], guessing: float
-) -> Figure:
-    """Accuracy at four pointers by number of heads, for two read-outs."""
-    return plot_seeds(
-        {
-            name: {
-                n.replace(", ", ",\n").replace(" steps", "\nsteps"): shares
-                for n, shares in settings.items()
-            }
-            for name, settings in results.items()
-        },
-        xlabel="2,000 steps unless stated otherwise",
-        ylabel="all four answers right",
-        chance=guessing,
-    )
-
-
-def narrow_heads(
-    results: Mapping[str, Mapping[str, Tensor]], guessing: float, floor: float
-) -> Figure:
-    """Accuracy of heads of width 1 by training steps, beside guessing and one mixture."""
-    figure = plot_seeds(
-        {name: dict(settings) for name, settings in results.items()},
-        xlabel="training steps, 32 heads of width 1",
-        ylabel="both answers right",
-        chance=guessing,
-    )
-    figure.axes[0].axhline(
-        floor,
-        color="black",
-        linestyle=":",
-        linewidth=1,
-        label="both answers are the same",
-    )
-    figure.axes[0].legend(loc="center left", bbox_to_anchor=(0.02, 0.62))
-    return figure
-
-
 def print_numbers(label: str, numbers: Iterable[float], digits: int = 2) -> None:
     """A label and numbers, such as one for each seed."""
     print(label, *(f"{number:.{digits}f}" for number in numbers))
+
+
+def learned_table(runs: Experiment, learned: float) -> None:
+    """Print for each rate how many seeds have learned a task: more than `learned` of the answers right."""
+    arms = list(runs.arms.items())
+    rates = arms[0][1]["rates"]
+    title = f"learned, of {arms[0][1]['seeds']} seeds"
+    print(f"{title:20} parameters  rate", *(f"{rate:>6}" for rate in rates))
+    for name, arm in arms:
+        counts = [
+            str(sum(share > learned for share in arm["rates"][rate]["both right"]))
+            if rate in arm["rates"]
+            else "–"
+            for rate in rates
+        ]
+        print(f"{name:20} {arm['parameters']:10}      ", *(f"{c:>6}" for c in counts))
 
 
 def print_results(results: Mapping[str, Mapping[str, Tensor]], digits: int = 3) -> None:
@@ -239,50 +157,6 @@ def print_results(results: Mapping[str, Mapping[str, Tensor]], digits: int = 3) 
         for setting, shares in settings.items():
             label = f"{name}, {setting}:".replace("\n", " ")
             print_numbers(f"{label:37}", shares, digits)
-
-
-def pointer_table(pointers: Experiment, rows: Iterable[str]) -> None:
-    """Parameters, steps and results of settings of the two pointers."""
-    print(f"{'setting':26} parameters  steps  both right, five seeds")
-    for row in rows:
-        arm, shares = pointers.arms[row], pointers.results(row, "both right")
-        numbers = "  ".join(f"{share:.3f}" for share in shares)
-        print(f"{row:26} {arm['parameters']:10} {arm['steps']:6}  {numbers}")
-
-
-def weights_table(looked: Mapping[str, Tensor]) -> None:
-    """Weights on the previous and the mirrored token: one head, linear and with an MLP, then two heads."""
-    for name in ("linear", "MLP"):
-        for i, task in enumerate(("previous", "mirrored")):
-            label = f"one head, {name:6}: weight on {task}"
-            print_numbers(label, looked[name][:, i, 0])
-    for seed, (previous, mirrored) in enumerate(looked["two"]):
-        first = int(previous.argmax())
-        weights = f"{previous[first]:.2f}, head {1 - first} mirrored {mirrored[1 - first]:.2f}"
-        print(f"two heads, seed {seed}: head {first} weighs previous {weights}")
-
-
-def losses_table(alone: Mapping[int, Tensor], excess: Sequence[Tensor]) -> None:
-    """The accuracy lost without each head, by number of heads and seed; for four heads, also for pairs."""
-    for num_heads, losses in alone.items():
-        for seed, row in enumerate(losses):
-            numbers = " ".join(f"{loss:.2f}" for loss in row)
-            pairs = f"; pairs: +{excess[seed]:.2f} at most" if num_heads == 4 else ""
-            print(
-                f"{num_heads} heads, seed {seed}, lost without each: {numbers}{pairs}"
-            )
-
-
-def print_ranks(ablation: Tensor, measures: Mapping[str, Tensor]) -> float:
-    """Print the rank correlation of each measure with ablation, (seeds, heads); return the lowest."""
-    lowest = 1.0
-    for name, measure in measures.items():
-        pairs = torch.stack((ablation, measure), dim=1)  # (seeds, 2, heads), no ties
-        ranks = pairs.argsort(-1).argsort(-1).float()
-        found = [float(torch.corrcoef(pair)[0, 1]) for pair in ranks]
-        print_numbers(f"rank correlation of {name:10} with ablation, by seed:", found)
-        lowest = min(lowest, *found)
-    return lowest
 
 
 def pruning_table(
@@ -354,36 +228,6 @@ def of_digits(runs: Experiment) -> dict[str, dict[str, Tensor]]:
         }
         for steps in (250, 2000)
     }
-
-
-def of_four_pointers(staircase: Experiment) -> dict[str, dict[str, Tensor]]:
-    """Share of positions with all four answers right, by read-out and number of heads."""
-    counts = ["1 head", "2 heads", "4 heads"]
-    arms = {"linear": [*counts, "2 heads, 8000 steps"]}
-    arms["MLP"] = [*counts, "1 head, 8000 steps"]
-    return {
-        f"{arm} read-out": {
-            name: staircase.results(f"{arm}, {name}", "all four right")
-            for name in names
-        }
-        for arm, names in arms.items()
-    }
-
-
-def of_narrow_heads(
-    pointers: Experiment, narrow: Experiment
-) -> dict[str, dict[str, Tensor]]:
-    """Share of positions with both answers right for 32 heads of width 1, by steps."""
-    found = {
-        f"{arm} read-out": {
-            "200": pointers.results(f"{arm}, 32 heads, 200 steps", "both right"),
-            "2,000": pointers.results(f"{arm}, 32 heads", "both right"),
-        }
-        for arm in ("linear", "MLP")
-    }
-    longest = narrow.results("linear, 32 heads, 6000 steps", "both right")
-    found["linear read-out"]["6,000"] = longest
-    return found
 
 
 RATES = ("0.001", "0.003", "0.01")

@@ -14,8 +14,7 @@ from stored_notebooks import ROOT
 SECTIONS = {
     "06_what_heads_learn": """two-things-at-once watch-it-learn where-do-the-heads-look
         ablation-switch-heads-off the-importance-of-a-head pruning a-model-on-real-words
-        what-one-head-gets-wrong real-data-handwritten-digits attention-is-not-explanation four-pointers
-        too-many-heads""",
+        what-one-head-gets-wrong real-data-handwritten-digits attention-is-not-explanation""",
     "07_transformer": """any-date-to-one-form the-whole-picture residual-connections-add-do-not-replace
         layer-norm-each-token-to-one-scale why-not-batch-norm before-or-after feed-forward-each-token-alone
         the-encoder-block the-decoder-block-three-parts the-whole-model the-shape-tape
