@@ -22,7 +22,7 @@ AREAS = {
         748,
         ["tools/paper*", "tools/slides*", "_ext/as_markdown.py", "_ext/feedback.py"],
     ),
-    "models": (1_780, ["mha_lib/models/*.py"]),
+    "models": (1_800, ["mha_lib/models/*.py"]),
     "judges of attention": (
         1_690,
         [
@@ -32,7 +32,7 @@ AREAS = {
             "mha_lib/pytest_plugin.py",
         ],
     ),
-    "what attention is": (4_170, ["mha_lib/*.py"]),
+    "what attention is": (4_175, ["mha_lib/*.py"]),
     "exercises": (6_218, ["mha_course/exercises/*"]),
     "widgets, Python": (6_637, ["mha_course/widgets/*.py"]),
     "widgets, JavaScript and styles": (20_001, ["mha_course/widgets/js/*"]),

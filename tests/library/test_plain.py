@@ -7,7 +7,7 @@ from imports import modules
 
 LIBRARY = {name: path for name, path in modules().items() if name.startswith("mha_lib")}
 # Besides its docstring. The constructors of layers check each of their options by name, a line for each.
-FUNCTION, CONSTRUCTOR = 50, 70
+FUNCTION, CONSTRUCTOR = 50, 75
 # With docstrings; the two that judge other people's code are no part of what attention is.
 MODULE = 475
 JUDGES = {"mha_lib.conformance", "mha_lib._judging"}
