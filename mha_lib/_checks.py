@@ -9,13 +9,22 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypedDict, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 Device: TypeAlias = torch.device | str | None
 DType: TypeAlias = torch.dtype | None
+
+
+class FactoryKwargs(TypedDict):
+    """The two keyword arguments that say where and in which dtype torch makes a layer's parameters."""
+
+    device: Device
+    dtype: DType
+
+
 Positions: TypeAlias = tuple[Tensor, Tensor]  # of queries and of keys
 _F = TypeVar("_F", bound=Callable[..., Any])
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

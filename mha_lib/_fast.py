@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -35,8 +35,11 @@ _exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling
 # Whether torch's kernel may replace the readable path.
 KERNEL = True
 
+# (scores, mask, sink) -> weights, all (..., q_len, k_len) but the sink, (num_heads,)
+MaskedSoftmax: TypeAlias = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 
-class _Call(NamedTuple):
+
+class AttentionOptions(NamedTuple):
     """How to attend: all arguments of a call except query, key and value, already checked."""
 
     mask: Tensor | None  # aligned with the scores, as is the bias
@@ -44,7 +47,7 @@ class _Call(NamedTuple):
     is_causal: bool
     dropout_p: float
     need_weights: bool
-    rule: ScoringRule | None  # None: the scaled dot product of torch's kernel
+    score: ScoringRule | None  # None: the scaled dot product of torch's kernel
     scale: float | Tensor | None
     sink: Tensor | None = None  # (num_heads,): a score in every row, without a key
 
@@ -69,19 +72,23 @@ def fit_bias(bias: Tensor, dtype: torch.dtype) -> Tensor:
     return wide.clamp(limits.min, limits.max).to(dtype)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, call: _Call) -> Tensor:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
+) -> Tensor:
     """Compute the output of attention with torch's kernel, without weights."""
-    if call.sink is not None:
-        return _attend_with_sink(query, key, value, call, call.sink)
-    mask, bias, is_causal, scale = call.mask, call.bias, call.is_causal, call.scale
+    if options.sink is not None:
+        return _attend_with_sink(query, key, value, options, options.sink)
+    mask, bias, is_causal = options.mask, options.bias, options.is_causal
     # Without a head axis, torch would build a tensor of all weights.
-    if alone := query.ndim == 3:
+    if no_heads := query.ndim == 3:
         query, key, value = (x.unsqueeze(1) for x in (query, key, value))
-        pair = (mask, bias)
-        mask, bias = (x if x is None or x.ndim < 3 else x[:, None] for x in pair)
+        mask, bias = (
+            x if x is None or x.ndim < 3 else x.unsqueeze(1) for x in (mask, bias)
+        )
+    scale = options.scale
     if isinstance(scale, Tensor):
         query, scale = query * scale.to(query.dtype), 1.0
-    kernel = partial(_kernel, scale=scale, dropout_p=call.dropout_p)
+    kernel = partial(_kernel, scale=scale, dropout_p=options.dropout_p)
     if is_causal and (bias is not None or (mask is not None and mask.shape[-2] > 1)):
         causal = _hide_future(query.shape[-2], key.shape[-2], device=query.device)
         mask, is_causal = causal if mask is None else mask & causal, False
@@ -91,18 +98,18 @@ def attend(query: Tensor, key: Tensor, value: Tensor, call: _Call) -> Tensor:
         bias = fit_bias(bias, torch.float32 if half and query.is_cpu else query.dtype)
         mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
     if is_causal and (mask is not None or query.shape[-2] != key.shape[-2]):
-        output = _causal_by_blocks(kernel, (query, key, value), mask)
+        output = _causal_by_blocks(kernel, query, key, value, mask)
     else:
         # With as many queries as keys, the kernel's own causal mask equals ours.
         output = kernel(query, key, value, mask, is_causal=is_causal)
-    return output[:, 0] if alone else output
+    return output[:, 0] if no_heads else output
 
 
 def _attend_with_sink(
-    query: Tensor, key: Tensor, value: Tensor, call: _Call, sink: Tensor
+    query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions, sink: Tensor
 ) -> Tensor:
     """Attend with an additional key that every query sees; its score is the sink of the head, its value 0."""
-    scale = query.shape[-1] ** -0.5 if call.scale is None else call.scale
+    scale = query.shape[-1] ** -0.5 if options.scale is None else options.scale
     k_len = key.shape[-2]
     # An additional column holds the sink in the queries, 1 in the new key, and 0 in all other keys.
     column = sink.to(query.dtype).view(-1, 1, 1).expand(*query.shape[:-1], 1)
@@ -111,52 +118,74 @@ def _attend_with_sink(
     key, value = (F.pad(x, (0, 1, 1, 0)) for x in (key, value))
     key[..., 0, -1] = 1.0
     # A mask or bias that broadcasts along the keys must not reach the new key.
-    pair = (call.mask, call.bias)
-    mask, bias = (x if x is None else x.expand(*x.shape[:-1], k_len) for x in pair)
+    mask, bias = (
+        x if x is None else x.expand(*x.shape[:-1], k_len)
+        for x in (options.mask, options.bias)
+    )
     mask = None if mask is None else F.pad(mask, (1, 0), value=True)
     bias = None if bias is None else F.pad(bias, (1, 0))
-    how = (call.is_causal, call.dropout_p, call.need_weights, call.rule, 1.0)
-    return attend(query, key, value, type(call)(mask, bias, *how))[..., :-1]
+    with_key = options._replace(mask=mask, bias=bias, scale=1.0, sink=None)
+    return attend(query, key, value, with_key)[..., :-1]
 
 
 def _causal_by_blocks(
-    kernel: Callable[..., Tensor], inputs: tuple[Tensor, ...], mask: Tensor | None
+    kernel: Callable[..., Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
 ) -> Tensor:
     """Attend one block of queries at a time, each to the keys up to its last query; all share `mask`."""
-    query, key, value = inputs
     # A compiled program would be tied to the number of blocks.
     whole = torch.compiler.is_compiling() or query.shape[-2] <= _CAUSAL_BLOCK
-    outputs, seen = [], key.shape[-2] - query.shape[-2]
-    for queries in (query,) if whole else query.split(_CAUSAL_BLOCK, dim=-2):
+    outputs = []
+    end = key.shape[-2] - query.shape[-2]  # of the keys that a block may see
+    for block in (query,) if whole else query.split(_CAUSAL_BLOCK, dim=-2):
         # Queries and keys end together in each block too. A query before the first key sees no keys.
-        seen = seen + queries.shape[-2]
-        last = seen if whole else max(seen, 0)
-        visible = _hide_future(queries.shape[-2], last, device=query.device)
+        end = end + block.shape[-2]
+        k_len = end if whole else max(end, 0)
+        visible = _hide_future(block.shape[-2], k_len, device=query.device)
         if mask is not None:
-            visible = visible & mask[..., :last]
-        shown = (key[..., :last, :], value[..., :last, :])
-        outputs.append(kernel(queries, *shown, visible))
+            visible = visible & mask[..., :k_len]
+        outputs.append(
+            kernel(block, key[..., :k_len, :], value[..., :k_len, :], visible)
+        )
     return outputs[0] if whole else torch.cat(outputs, dim=-2)
 
 
 def _kernel(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **how: Any
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    scale: float | None,
+    dropout_p: float,
+    is_causal: bool = False,
 ) -> Tensor:
     """Call torch's kernel once, keep a visible NaN, and explain the missing second derivative."""
-    compiling, is_causal = torch.compiler.is_compiling(), how.get("is_causal", False)
+    compiling = torch.compiler.is_compiling()
     # A branch on the length would tie a compiled program to it.
     few = compiling or key.shape[-2] < _KERNEL_KEEPS_NAN_FROM
-    loses_nan = few and mask is None and how["dropout_p"] == 0 and query.is_cpu
-    mark = loses_nan and (compiling or is_causal)
-    if loses_nan and not mark:
+    loses_nan = few and mask is None and dropout_p == 0 and query.is_cpu
+    mark_nan = loses_nan and (compiling or is_causal)
+    if loses_nan and not mark_nan:
         mask = query.new_zeros(1, 1)
-    how["enable_gqa"] = query.shape[:-2] != key.shape[:-2]
-    output = F.scaled_dot_product_attention(query, key, value, mask, **how)
+    output = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        mask,
+        dropout_p=dropout_p,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=query.shape[:-2] != key.shape[:-2],
+    )
     if mask is not None and _exporting():
         # In ONNX, hidden scores are finite, so a row that sees nothing would become the mean of the values.
-        seen = mask if mask.dtype == torch.bool else mask > -torch.inf
-        output = output.masked_fill(~seen.any(-1, keepdim=True), 0.0)
-    if mark:
+        visible = mask if mask.dtype == torch.bool else mask > -torch.inf
+        output = output.masked_fill(~visible.any(-1, keepdim=True), 0.0)
+    if mark_nan:
         output = output.masked_fill(_nan_rows(query, key, is_causal), torch.nan)
     node = None if compiling else output.grad_fn
     if node is not None and node.name().startswith("ScaledDotProduct"):
@@ -182,22 +211,24 @@ class _OnlyOnce(torch.autograd.Function):
         return gradient.view_as(gradient)
 
     @staticmethod
-    def setup_context(*_: Any) -> None:
+    def setup_context(*_: object) -> None:
         """Save nothing; torch.func requires this method."""
 
     @staticmethod
-    def backward(*_: Any) -> Tensor:
+    def backward(*_: object) -> Tensor:
         raise RuntimeError(
             "torch's fused attention cannot be differentiated twice; the readable path can, which runs "
             "with need_weights=True, and in all layers of a model inside capture_attention(model)"
         )
 
 
-def _explain_second_derivative(gradients: tuple[Any, ...], _: object) -> Any:
+def _explain_second_derivative(
+    gradients: tuple[Tensor | None, ...], _: object
+) -> tuple[Tensor | None, ...] | None:
     """Hook on the fused kernel's backward pass; it does nothing unless that pass builds a graph."""
     if not torch.is_grad_enabled():
         return None
-    once: Any = _OnlyOnce.apply
+    once: Callable[[Tensor], Tensor] = _OnlyOnce.apply
     return tuple(x if x is None else once(x) for x in gradients)
 
 
@@ -215,13 +246,15 @@ def clear_unseen(
     return key.masked_fill(~seen, 0.0), value.masked_fill(~seen, 0.0)
 
 
-def softmax(scores: Tensor, mask: Tensor | None, formula: ScoringRule) -> Tensor:
+def softmax(
+    scores: Tensor, mask: Tensor | None, sink: Tensor | None, *, formula: MaskedSoftmax
+) -> Tensor:
     """Compute `formula`, if possible in the memory of the scores, which must not be needed afterwards."""
-    if not scores.is_cpu:
-        return formula(scores, mask)
+    if not scores.is_cpu or sink is not None:
+        return formula(scores, mask, sink)
     if mask is not None:
         if not finite(scores) or not mask.any(-1).all():
-            return formula(scores, mask)
+            return formula(scores, mask, sink)
         # Hidden scores have weight 0 and need no gradient, so autograd need not see the clamp. The clamp is
         # much faster than torch.where, but would keep a NaN.
         limit = torch.where(mask, scores.new_full((), torch.inf), -torch.inf)
@@ -230,4 +263,4 @@ def softmax(scores: Tensor, mask: Tensor | None, formula: ScoringRule) -> Tensor
     if not scores.requires_grad:  # forward derivatives and `vmap` raise an error here
         with suppress(RuntimeError):
             return torch.softmax(scores, -1, out=scores)
-    return formula(scores, None)
+    return formula(scores, None, None)

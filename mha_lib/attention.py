@@ -1,13 +1,12 @@
 """Attention: a softmax turns scores into weights, and the output is the weighted mean of the values.
 
-The mathematics comes first, then the functions that check their arguments and call it. If the weights are not
-requested, torch's faster kernel is used (`_fast.py`).
+The formula comes first; then the public functions, which check their arguments and call it. At the end,
+`_attend` decides how a call is computed: by this formula or, without weights, by torch's kernel (`_fast.py`).
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -15,30 +14,34 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from mha_lib import _checks, _fast, masking
-from mha_lib._fast import _Call
-from mha_lib.scores import ScoringRule, _compose_rule, scaled_dot_product_score
+from mha_lib._fast import AttentionOptions, MaskedSoftmax
+from mha_lib.scores import _compose_rule, scaled_dot_product_score
 
 _scaled_dot_product = _checks.unchecked(scaled_dot_product_score)
 _HALF = (torch.float16, torch.bfloat16)
-_Pair: TypeAlias = tuple[Tensor, Tensor]  # output, weights
 
 
-def _read(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, call: _Call
-) -> _Pair:
-    """Attention as the chapters teach it: score, softmax over the visible keys, mean of the values."""
-    score = call.rule
-    if score is None:
-        score = partial(_scaled_dot_product, scale=call.scale)
-    scores = score(query, key)
-    if call.bias is not None:
-        scores = scores + _fast.fit_bias(call.bias, scores.dtype)
-    softmax = partial(_softmax, sink=call.sink)
-    # Their memory may be reused if no other code holds these scores. A compiler manages memory itself.
-    own = call.rule is None and call.sink is None
-    if own and not torch.compiler.is_compiling() and scores.numel() >= _fast.REUSE_FROM:
-        softmax = partial(_fast.softmax, formula=_softmax)
-    return _pool(scores, value, mask, call.dropout_p, softmax)
+def _formula(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    options: AttentionOptions,
+    softmax: MaskedSoftmax,
+) -> tuple[Tensor, Tensor]:
+    """Attention as the chapters teach it: score, hide what the mask hides, softmax, weighted mean.
+
+    `softmax` is the function below, or one that computes the same in less memory.
+    """
+    if options.score is None:
+        scores = _scaled_dot_product(query, key, scale=options.scale)
+    else:
+        scores = options.score(query, key)  # (..., q_len, k_len)
+    if options.bias is not None:
+        scores = scores + _fast.fit_bias(options.bias, scores.dtype)
+    weights = softmax(scores, mask, options.sink)  # (..., q_len, k_len)
+    output = _weighted_mean(weights, value, options.dropout_p)
+    return output, weights  # (..., q_len, value_dim), (..., q_len, k_len)
 
 
 def _softmax(scores: Tensor, mask: Tensor | None, sink: Tensor | None = None) -> Tensor:
@@ -55,47 +58,10 @@ def _softmax(scores: Tensor, mask: Tensor | None, sink: Tensor | None = None) ->
     return weights if mask is None else weights * mask
 
 
-def _pool(
-    scores: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout_p: float,
-    softmax: ScoringRule = _softmax,
-) -> _Pair:
-    """Mean of the values, weighted by the softmax of the scores; also returns the weights before dropout."""
-    weights = softmax(scores, mask)
+def _weighted_mean(weights: Tensor, value: Tensor, dropout_p: float) -> Tensor:
+    """Mean of the values; of the weights, some may be dropped, and the others then grow in proportion."""
     kept = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
-    return kept @ value, weights
-
-
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, call: _Call
-) -> tuple[Tensor, Tensor | None]:
-    """Run the readable or the fast path."""
-    rule, mask, device = call.rule, call.mask, query.device.type
-    if rule is None and device != "meta" and torch.is_autocast_enabled(device):
-        # Cast as autocast does, then switch it off, because it would round the scores too.
-        dtype, inputs = torch.get_autocast_dtype(device), (query, key, value)
-        narrow = (x if x.dtype == torch.float64 else x.to(dtype) for x in inputs)
-        query, key, value = narrow
-        with torch.autocast(device, enabled=False):
-            return _attend(query, key, value, call)
-    if mask is not None and not _fast.finite(key, value):
-        key, value = _fast.clear_unseen(key, value, mask, call.is_causal)
-    if rule is None and not call.need_weights and _fast.KERNEL:
-        return _fast.attend(query, key, value, call), None
-    dtype = query.dtype
-    if dtype in _HALF:
-        query, key, value = query.float(), key.float(), value.float()
-    if query.shape[:-2] != key.shape[:-2]:  # groups of query heads share a key head
-        group = query.shape[1] // key.shape[1]
-        key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
-    if call.is_causal:
-        sizes = (query.shape[-2], key.shape[-2])
-        causal = masking._hide_future(*sizes, device=query.device)
-        mask = causal if mask is None else mask & causal
-    output, weights = _read(query, key.contiguous(), value, mask, call)
-    return output.to(dtype), weights.to(dtype) if call.need_weights else None
+    return kept @ value
 
 
 def masked_softmax(
@@ -172,10 +138,12 @@ def attention_pooling(
         mask = masking.align_mask(mask, scores.shape)
         # A NaN that no query may see would survive a weight of 0, since 0 * NaN is NaN.
         value = torch.where(mask.any(-2).unsqueeze(-1), value, 0.0)
-    half = scores.dtype in _HALF
-    wide = (scores.float(), value.float()) if half else (scores, value)
-    output, weights = _pool(*wide, mask, dropout_p)
-    return output.to(scores.dtype), weights.to(scores.dtype)
+    dtype = scores.dtype
+    if dtype in _HALF:
+        scores, value = scores.float(), value.float()
+    weights = _softmax(scores, mask)
+    output = _weighted_mean(weights, value, dropout_p)
+    return output.to(dtype), weights.to(dtype)
 
 
 def dot_product_attention(
@@ -246,6 +214,52 @@ def dot_product_attention(
     shape = (*query.shape[:-1], key.shape[-2])
     mask = masking._combine_masks(shape, attn_mask, key_mask, valid_lens)
     bias = None if attn_bias is None else masking.align_bias(attn_bias, shape)
-    rule = _compose_rule(None, scale, softcap)
-    call = _Call(mask, bias, is_causal, dropout_p, need_weights, rule, scale)
-    return _attend(query, key, value, call)
+    options = AttentionOptions(
+        mask=mask,
+        bias=bias,
+        is_causal=is_causal,
+        dropout_p=dropout_p,
+        need_weights=need_weights,
+        score=_compose_rule(None, scale, softcap),
+        scale=scale,
+    )
+    return _attend(query, key, value, options)
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
+) -> tuple[Tensor, Tensor | None]:
+    """Compute attention with the formula or, where nobody needs the weights, with torch's kernel."""
+    mask, device, dtype = options.mask, query.device.type, query.dtype
+    scaled_dot_product = options.score is None
+    if scaled_dot_product and device != "meta" and torch.is_autocast_enabled(device):
+        # Cast as autocast does, then switch it off, because it would round the scores too.
+        lower = torch.get_autocast_dtype(device)
+        narrow = (
+            x if x.dtype == torch.float64 else x.to(lower) for x in (query, key, value)
+        )
+        query, key, value = narrow
+        with torch.autocast(device, enabled=False):
+            return _attend(query, key, value, options)
+    if mask is not None and not _fast.finite(key, value):
+        key, value = _fast.clear_unseen(key, value, mask, options.is_causal)
+    if scaled_dot_product and not options.need_weights and _fast.KERNEL:
+        return _fast.attend(query, key, value, options), None
+    if dtype in _HALF:
+        query, key, value = query.float(), key.float(), value.float()
+    if query.shape[:-2] != key.shape[:-2]:  # groups of query heads share a key head
+        group = query.shape[1] // key.shape[1]
+        key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
+    q_len, k_len = query.shape[-2], key.shape[-2]
+    if options.is_causal:
+        causal = masking._hide_future(q_len, k_len, device=query.device)
+        mask = causal if mask is None else mask & causal
+    softmax: MaskedSoftmax = _softmax
+    # No other code holds the scores of a scaled dot product, so large ones become the weights in place. A
+    # compiler manages memory itself.
+    may_reuse = scaled_dot_product and not torch.compiler.is_compiling()
+    if may_reuse and query.shape[:-1].numel() * k_len >= _fast.REUSE_FROM:
+        softmax = partial(_fast.softmax, formula=_softmax)
+    key = key.contiguous()
+    output, weights = _formula(query, key, value, mask, options, softmax)
+    return output.to(dtype), weights.to(dtype) if options.need_weights else None

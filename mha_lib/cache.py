@@ -205,7 +205,9 @@ class KeyValueCache:
         visible = self._seen(keys.shape, valid_lens, keys.device)
         return self._extend(keys, values, visible)
 
-    def _seen(self, sizes: Sequence[int], lens: Any, device: Device) -> Tensor | None:
+    def _seen(
+        self, sizes: Sequence[int], lens: Tensor | None, device: Device
+    ) -> Tensor | None:
         """Check a chunk whose keys have these `sizes`; return `visible` as it will be after the chunk."""
         self.check_fits(sizes, lens)
         past, new, visible = len(self), sizes[2], self.visible
@@ -252,6 +254,8 @@ def _new_positions(
     longest = max(q_len, new)
     positions = torch.arange(longest, device=device)
     if cache is not None:  # each sample may have its own end
-        past: Any = len(cache) if cache.visible is None else cache.lens.unsqueeze(1)
+        past: int | Tensor = (
+            len(cache) if cache.visible is None else cache.lens.unsqueeze(1)
+        )
         positions = positions + (past + new - longest)
     return positions[..., longest - q_len :], positions[..., longest - new :]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -12,9 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mha_lib import _checks
-from mha_lib._checks import Device, DType
+from mha_lib._checks import Device, DType, FactoryKwargs
 
-_ACTIVATIONS: dict[str, Any] = {
+_Activation: TypeAlias = Callable[[Tensor], Tensor]
+_ACTIVATIONS: dict[str, _Activation] = {
     "relu": torch.relu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -63,12 +64,12 @@ class FeedForward(nn.Module):
         _checks.check_probability("dropout", dropout)
         _checks.check_choice("activation", activation, _ACTIVATIONS)
         self.embed_dim, self.activation = embed_dim, activation
-        kind: Any = {"bias": bias, "device": device, "dtype": dtype}
+        factory_kwargs: FactoryKwargs = {"device": device, "dtype": dtype}
         self.gate_proj: nn.Linear | None = None
         if activation == "swiglu":
-            self.gate_proj = nn.Linear(embed_dim, hidden_dim, **kind)
-        self.up_proj = nn.Linear(embed_dim, hidden_dim, **kind)
-        self.down_proj = nn.Linear(hidden_dim, embed_dim, **kind)
+            self.gate_proj = nn.Linear(embed_dim, hidden_dim, bias, **factory_kwargs)
+        self.up_proj = nn.Linear(embed_dim, hidden_dim, bias, **factory_kwargs)
+        self.down_proj = nn.Linear(hidden_dim, embed_dim, bias, **factory_kwargs)
         self.dropout = nn.Dropout(dropout)
         self.reset_parameters()
 
@@ -89,7 +90,7 @@ class FeedForward(nn.Module):
             TypeError, ValueError: `x` is not floating-point, or its dtype or width differs from the layer's.
         """
         _checks.check_width("x", x, self.embed_dim, axes="..., embed_dim")
-        activate: Callable[[Tensor], Tensor] = _ACTIVATIONS[self.activation]
+        activate = _ACTIVATIONS[self.activation]
         if self.gate_proj is None:
             hidden = activate(self.up_proj(x))
         else:

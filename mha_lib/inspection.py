@@ -326,7 +326,7 @@ def _check_heads(attention: MultiHeadAttention, heads: Sequence[int]) -> int:
     return group
 
 
-def _cut(parameter: Tensor, where: Any) -> nn.Parameter:
+def _cut(parameter: Tensor, where: Tensor | tuple[slice | Tensor, ...]) -> nn.Parameter:
     """A part of a parameter as a new parameter, frozen if the original is."""
     return nn.Parameter(parameter.detach()[where], parameter.requires_grad)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Integer
@@ -19,9 +19,50 @@ from mha_lib._checks import Device, Positions, checked, refusal, unchecked
 from mha_lib.positional import _distances
 
 
-def _check_lens(q_len: object, k_len: object = None, **more: object) -> None:
-    sides = {name: more.get(name) for name in ("left", "right")}
-    _checks.check_lens(q_len=q_len, k_len=k_len, **sides)
+class _MaskArguments(NamedTuple):
+    """The arguments of a call that say what its queries see, not yet checked."""
+
+    attn_mask: Tensor | None = None
+    attn_bias: Tensor | None = None
+    key_mask: Tensor | None = None
+    valid_lens: Tensor | None = None
+
+    def with_batch_axis(self) -> _MaskArguments:
+        """The arguments of one sample as those of a batch of one; rank 2 means (q_len, k_len) already."""
+        return _MaskArguments(
+            attn_mask=_as_batch(self.attn_mask, if_rank_is_not=2),
+            attn_bias=_as_batch(self.attn_bias, if_rank_is_not=2),
+            key_mask=_as_batch(self.key_mask),
+            valid_lens=_as_batch(self.valid_lens),
+        )
+
+
+def _as_batch(x: Tensor | None, if_rank_is_not: int | None = None) -> Tensor | None:
+    if not isinstance(x, Tensor) or x.ndim == if_rank_is_not:
+        return x
+    return x.unsqueeze(0)
+
+
+class _MaskNames(NamedTuple):
+    """What the errors of a call name its masks."""
+
+    attn_mask: str = "attn_mask"
+    key_mask: str = "key_mask"
+    valid_lens: str = "valid_lens"
+
+
+_NAMES = _MaskNames()
+
+
+def _check_lengths_and_sides(
+    q_len: object,
+    k_len: object = None,
+    *,
+    left: object = None,
+    right: object = None,
+    **_: object,
+) -> None:
+    _checks.check_lens(q_len=q_len, k_len=k_len, left=left, right=right)
 
 
 def _check_bool(name: str, mask: object) -> None:
@@ -40,17 +81,6 @@ def _check_window(window: object) -> None:
     if not isinstance(window, (tuple, list)) or len(window) != 2:
         raise _checks.wrong_type("window", "a pair (left, right)", window)
     _checks.check_lens(**{"window[0]": window[0], "window[1]": window[1]})
-
-
-def _of_one_sample(
-    attn_mask: Tensor | None, attn_bias: Tensor | None, *of_keys: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    """Add a batch axis to the masks, bias and lengths of one sample; rank 2 means (q_len, k_len)."""
-    shared = [getattr(x, "ndim", 0) == 2 for x in (attn_mask, attn_bias)]
-    given = zip((attn_mask, attn_bias, *of_keys), (*shared, False, False), strict=True)
-    return tuple(
-        x[None] if isinstance(x, Tensor) and not same else x for x, same in given
-    )
 
 
 def _fits(shape: Sequence[int], target: Sequence[int]) -> bool:
@@ -77,13 +107,18 @@ def valid_lens_mask(
     """
     if type(k_len) is not int or k_len < 0:
         _checks.check_lens(k_len=k_len)
+    return _mask_from_lens(valid_lens, k_len, "valid_lens")
+
+
+def _mask_from_lens(valid_lens: Tensor, k_len: int, name: str) -> Tensor:
+    """See `valid_lens_mask`; errors call the lengths `name`."""
     axes, rule = "(batch,) or (batch, q_len)", f"lie in 0..k_len={k_len}"
-    _checks.check_numbers("valid_lens", valid_lens, 0, k_len, rule, integers=axes)
+    _checks.check_numbers(name, valid_lens, 0, k_len, rule, integers=axes)
     visible = torch.arange(k_len, device=valid_lens.device) < valid_lens.unsqueeze(-1)
     return visible.unsqueeze(1) if valid_lens.ndim == 1 else visible
 
 
-@checked(_check_lens)
+@checked(_check_lengths_and_sides)
 def causal_mask(
     q_len: int, k_len: int | None = None, *, device: Device = None
 ) -> Bool[Tensor, "{q_len} _"]:
@@ -106,7 +141,7 @@ def causal_mask(
 _hide_future = unchecked(causal_mask)
 
 
-@checked(_check_lens)
+@checked(_check_lengths_and_sides)
 def sliding_window_mask(
     q_len: int,
     k_len: int | None = None,
@@ -149,11 +184,19 @@ def sliding_window_mask(
     return visible if right is None else visible & (distance <= right)
 
 
-def _near(window: Any, *sizes: int, **where: Any) -> Tensor:
+def _window_mask(
+    window: tuple[int | None, int | None],
+    q_len: int,
+    k_len: int,
+    positions: Positions | None,
+    device: Device,
+) -> Tensor:
     """The mask of a layer's window (left, right), the same for all heads."""
     left, right = window
-    near = sliding_window_mask(*sizes, left=left, right=right, **where)
-    return near.unsqueeze(1) if near.ndim == 3 else near
+    visible = sliding_window_mask(
+        q_len, k_len, left=left, right=right, positions=positions, device=device
+    )
+    return visible.unsqueeze(1) if visible.ndim == 3 else visible
 
 
 def build_mask(
@@ -191,7 +234,7 @@ def build_mask(
         >>> build_mask(2, 2) is None
         True
     """
-    _check_lens(q_len, _checks.check_int("k_len", k_len))
+    _checks.check_lens(q_len=q_len, k_len=_checks.check_int("k_len", k_len))
     # Assume scores of the smallest shape that fits all masks.
     lead = list(attn_mask.shape[:-2]) if isinstance(attn_mask, Tensor) else []
     for of_samples in (key_mask, valid_lens):
@@ -209,28 +252,30 @@ def _combine_masks(
     attn_mask: Tensor | None,
     key_mask: Tensor | None,
     valid_lens: Tensor | None,
+    *,
     slots: Tensor | None = None,  # visible in a layer's cache, (batch, k_len)
-    near: Tensor | None = None,  # the mask of its window
+    window: Tensor | None = None,  # the mask of a layer's window
+    names: _MaskNames = _NAMES,
 ) -> Tensor | None:
     """Combine the masks for scores of `shape` into one that broadcasts to it; None if there are none."""
-    heads, masks = (1,) * (len(shape) - 3), [] if near is None else [near]
+    heads, masks = (1,) * (len(shape) - 3), [] if window is None else [window]
     if attn_mask is not None:
-        masks.append(align_mask(attn_mask, shape, name="attn_mask"))
+        masks.append(_align_mask(attn_mask, shape, names))
     if key_mask is not None:
-        _check_bool("key_mask", key_mask)
+        _check_bool(names.key_mask, key_mask)
         if len(shape) < 3 or tuple(key_mask.shape) != (shape[0], shape[-1]):
             rule = f"have shape (batch, k_len) for scores of shape {tuple(shape)}"
-            raise refusal("key_mask", rule, key_mask)
+            raise refusal(names.key_mask, rule, key_mask)
     for keys in (key_mask, slots):
         if keys is not None:
             masks.append(keys.view(shape[0], *heads, 1, shape[-1]))
     if valid_lens is not None:
-        rows = valid_lens_mask(valid_lens, shape[-1])
+        rows = _mask_from_lens(valid_lens, shape[-1], names.valid_lens)
         fitting = rows.shape[0] == shape[0] and rows.shape[1] in (1, shape[-2])
         if len(shape) < 3 or not fitting:
             rule = "have shape (batch,) or (batch, q_len)"
             rule += f" for scores of shape {tuple(shape)}"
-            raise refusal("valid_lens", rule, valid_lens)
+            raise refusal(names.valid_lens, rule, valid_lens)
         masks.append(rows.unsqueeze(1) if heads else rows)
     return functools.reduce(operator.and_, masks) if masks else None
 
@@ -250,7 +295,12 @@ def align_mask(
         >>> align_mask(torch.ones(2, 1, 5, dtype=torch.bool), (2, 7, 3, 5)).shape
         torch.Size([2, 1, 1, 5])
     """
-    shape = tuple(shape)
+    return _align_mask(mask, shape, _NAMES._replace(attn_mask=name))
+
+
+def _align_mask(mask: Tensor, shape: Sequence[int], names: _MaskNames) -> Tensor:
+    """See `align_mask`; a hint at what two axes would mean names the mask of keys too."""
+    shape, name = tuple(shape), names.attn_mask
     _check_bool(name, mask)
     if mask.ndim not in (2, 3, 4):
         rule = "have shape (q_len, k_len), (batch, q_len, k_len) or (batch, num_heads, q_len, k_len)"
@@ -260,7 +310,7 @@ def align_mask(
     if aligned.ndim not in (2, len(shape)) or not _fits(aligned.shape, shape):
         got = f"a mask of shape {tuple(mask.shape)}"
         if mask.shape == (shape[0], shape[-1]):
-            got += f"; two axes mean (q_len, k_len), key_mask={name} would mean (batch, k_len)"
+            got += f"; two axes mean (q_len, k_len), {names.key_mask}={name} would mean (batch, k_len)"
         raise refusal(name, f"broadcast to scores of shape {shape}", got)
     return aligned
 

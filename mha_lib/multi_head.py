@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Integer, Shaped
 from torch import Tensor, nn
 
 from mha_lib import _checks, masking
-from mha_lib._checks import Device, DType, refusal
-from mha_lib._fast import _Call
+from mha_lib._checks import Device, DType, FactoryKwargs, refusal
+from mha_lib._fast import AttentionOptions
 from mha_lib.attention import _attend
 from mha_lib.cache import KeyValueCache, _new_positions
 from mha_lib.conversion import _PROJECTIONS, _layer_from_torch, _layer_to_torch
 from mha_lib.feed_forward import RMSNorm
+from mha_lib.masking import _MaskArguments
 from mha_lib.scores import ScoringRule, _compose_rule
 
-_SHOWN = "embed_dim num_heads num_kv_heads head_dim scale softcap window score".split()
+# The settings that the printed module shows.
+_SHOWN = ("embed_dim", "num_heads", "num_kv_heads", "head_dim", "scale", "softcap",
+          "window", "score")  # fmt: skip
 
 
 def _split(x: Tensor, dim: int) -> Tensor:
@@ -39,9 +41,10 @@ def _check_rules(
     if isinstance(scale, Tensor) and scale.numel() not in (1, num_heads):
         rule = f"hold one number, or one for each of num_heads={num_heads}"
         raise refusal("scale", rule, scale)
-    if (made_for := getattr(rotary, "head_dim", head_dim)) != head_dim:
+    rotary_head_dim = getattr(rotary, "head_dim", head_dim)
+    if rotary_head_dim != head_dim:
         rule = f"be made for head_dim={head_dim}"
-        raise refusal("rotary", rule, f"one for {made_for}")
+        raise refusal("rotary", rule, f"one for {rotary_head_dim}")
 
 
 def _projections_with_bias(bias: bool | Collection[str]) -> Collection[str]:
@@ -158,7 +161,7 @@ class MultiHeadAttention(nn.Module):
             self.register_buffer("scale", scale)
         else:
             self.scale = scale
-        factory_kwargs: Any = {"device": device, "dtype": dtype}
+        factory_kwargs: FactoryKwargs = {"device": device, "dtype": dtype}
         width, kv_width = num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         self.q_proj = nn.Linear(embed_dim, width, "q_proj" in biased, **factory_kwargs)
         self.k_proj = nn.Linear(
@@ -236,40 +239,53 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         _checks.check_layer(self, query, key, value, is_causal)
-        hidden: Any = (attn_mask, attn_bias, key_mask, valid_lens)
-        if one := query.ndim == 2:  # as a batch of this sample
-            query, key, value = query[None], key[None], value[None]
-            hidden = masking._of_one_sample(*hidden)
-        mask, bias, rule, visible = self._see(query, key, hidden, cache)
+        masks = _MaskArguments(attn_mask, attn_bias, key_mask, valid_lens)
+        if unbatched := query.ndim == 2:  # from here on, a batch of this one sample
+            query, key, value = (x.unsqueeze(0) for x in (query, key, value))
+            masks = masks.with_batch_axis()
+        options, slots = self._options_of_call(
+            query, key, masks, is_causal, cache, need_weights
+        )
 
-        queries = _split(self.q_proj(query), self.head_dim)
-        keys = _split(self.k_proj(key), self.head_dim)
-        values = _split(self.v_proj(value), self.head_dim)
+        queries = _split(self.q_proj(query), self.head_dim)  # (b, num_heads, q_len, d)
+        keys = _split(self.k_proj(key), self.head_dim)  # (b, num_kv_heads, k_len, d)
+        values = _split(self.v_proj(value), self.head_dim)  # like the keys
         if self.q_norm is not None and self.k_norm is not None:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         if self.rotary is not None:
-            at = _new_positions(cache, query.shape[1], key.shape[1], query.device)
-            queries, keys = self.rotary(queries, at[0]), self.rotary(keys, at[1])
-        if cache is not None:
+            q_len, k_len = query.shape[1], key.shape[1]
+            positions = _new_positions(cache, q_len, k_len, query.device)
+            queries = self.rotary(queries, positions[0])
+            keys = self.rotary(keys, positions[1])
+        if cache is not None:  # k_len now counts all slots of the cache
             _checks.check_chunk(keys, values, cache._held)
-            keys, values, _ = cache._extend(keys, values, visible)
-        how = (self.dropout * self.training, need_weights, rule, self.scale, self.sink)
-        call = _Call(mask, bias, is_causal, *how)
-        heads, weights = _attend(queries, keys, values, call)
-        output = self.out_proj(heads.transpose(1, 2).flatten(2))
-        if one:
+            keys, values, _ = cache._extend(keys, values, slots)
+        heads, weights = _attend(
+            queries, keys, values, options
+        )  # (b, num_heads, q_len, d)
+        output = self.out_proj(
+            heads.transpose(1, 2).flatten(2)
+        )  # (b, q_len, embed_dim)
+        if unbatched:
             return output[0], None if weights is None else weights[0]
         return output, weights
 
-    def _see(self, query: Tensor, key: Tensor, hidden: Any, cache: Any) -> Any:
-        """Check what queries may see; return mask, bias, rule, and the slots that the cache then shows."""
-        attn_mask, attn_bias, key_mask, lens = hidden
+    def _options_of_call(
+        self,
+        query: Tensor,
+        key: Tensor,
+        masks: _MaskArguments,
+        is_causal: bool,
+        cache: KeyValueCache | None,
+        need_weights: bool,
+    ) -> tuple[AttentionOptions, Tensor | None]:
+        """Check what the queries see; return the options, and which slots of the cache will be visible."""
         (batch, q_len, _), k_len = query.shape, key.shape[1]
-        score = visible = positions = near = None
+        valid_lens, slots, positions, window = masks.valid_lens, None, None, None
         if cache is not None:
             _checks.check_type("cache", cache, KeyValueCache)
             sizes = (batch, self.num_kv_heads, k_len, self.head_dim)
-            visible, lens = cache._seen(sizes, lens, key.device), None
+            slots, valid_lens = cache._seen(sizes, valid_lens, key.device), None
             k_len += len(cache)
             if q_len > k_len and self.rotary is not None:
                 rule = "not be longer than all keys where rotary is used with a cache"
@@ -277,14 +293,34 @@ class MultiHeadAttention(nn.Module):
             if cache.visible is not None and (self.window, self.score) != (None, None):
                 positions = cache.positions(q_len, key.shape[1])
         if self.window is not None:
-            where: Any = {"positions": positions, "device": query.device}
-            near = masking._near(self.window, q_len, k_len, **where)
+            window = masking._window_mask(
+                self.window, q_len, k_len, positions, query.device
+            )
         shape = (batch, self.num_heads, q_len, k_len)
-        mask = masking._combine_masks(shape, attn_mask, key_mask, lens, visible, near)
-        bias = None if attn_bias is None else masking.align_bias(attn_bias, shape)
-        if (self.score, self.softcap) != (None, None):
+        mask = masking._combine_masks(
+            shape,
+            masks.attn_mask,
+            masks.key_mask,
+            valid_lens,
+            slots=slots,
+            window=window,
+        )
+        if (bias := masks.attn_bias) is not None:
+            bias = masking.align_bias(bias, shape)
+        score = None
+        if self.score is not None or self.softcap is not None:
             score = _compose_rule(self.score, self.scale, self.softcap, positions)
-        return mask, bias, score, visible
+        options = AttentionOptions(
+            mask=mask,
+            bias=bias,
+            is_causal=is_causal,
+            dropout_p=self.dropout * self.training,
+            need_weights=need_weights,
+            score=score,
+            scale=self.scale,
+            sink=self.sink,
+        )
+        return options, slots
 
     def split_heads(
         self, x: Shaped[Tensor, "batch len width"]
@@ -361,13 +397,13 @@ class MultiHeadAttention(nn.Module):
 
     def extra_repr(self) -> str:
         """Show sizes and settings in the printed module."""
-        said = {name: getattr(self, name) for name in _SHOWN}
+        settings = {name: getattr(self, name) for name in _SHOWN}
         if self.num_kv_heads == self.num_heads:
-            del said["num_kv_heads"]
-        said["sink"] = None if self.sink is None else True
+            del settings["num_kv_heads"]
+        settings["sink"] = None if self.sink is None else True
         # Torch prints modules and parameters itself.
         return ", ".join(
             f"{name}={getattr(setting, '__name__', setting)}"
-            for name, setting in said.items()
+            for name, setting in settings.items()
             if setting is not None and not isinstance(setting, (nn.Module, Tensor))
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -88,9 +87,11 @@ class _PositionalEncoding(nn.Module):
         _checks.check_sizes(embed_dim=embed_dim, max_len=max_len)
         _checks.check_probability("dropout", dropout)
         self.dropout = nn.Dropout(dropout)
-        self._make_table(max_len, embed_dim, {"device": device, "dtype": dtype})
+        self._make_table(max_len, embed_dim, device, dtype)
 
-    def _make_table(self, max_len: int, embed_dim: int, kind: dict[str, Any]) -> None:
+    def _make_table(
+        self, max_len: int, embed_dim: int, device: Device, dtype: DType
+    ) -> None:
         raise NotImplementedError
 
     def forward(
@@ -127,8 +128,10 @@ class SinusoidalPositionalEncoding(_PositionalEncoding):
         [0.0, 1.0, 0.0, 1.0]
     """
 
-    def _make_table(self, max_len: int, embed_dim: int, kind: dict[str, Any]) -> None:
-        table = sinusoidal_encoding(max_len, embed_dim).to(**kind)
+    def _make_table(
+        self, max_len: int, embed_dim: int, device: Device, dtype: DType
+    ) -> None:
+        table = sinusoidal_encoding(max_len, embed_dim).to(device, dtype)
         self.register_buffer("encoding", table, persistent=False)
 
 
@@ -143,6 +146,10 @@ class LearnedPositionalEncoding(_PositionalEncoding):
         40
     """
 
-    def _make_table(self, max_len: int, embed_dim: int, kind: dict[str, Any]) -> None:
-        self.encoding = nn.Parameter(torch.empty(max_len, embed_dim, **kind))
+    def _make_table(
+        self, max_len: int, embed_dim: int, device: Device, dtype: DType
+    ) -> None:
+        self.encoding = nn.Parameter(
+            torch.empty(max_len, embed_dim, device=device, dtype=dtype)
+        )
         nn.init.normal_(self.encoding, std=0.02)

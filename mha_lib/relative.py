@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -186,9 +186,15 @@ class T5RelativeBias(_DistanceTable):
 
         The bias has the dtype of the table. Arguments and errors are those of `t5_buckets`.
         """
-        how: Any = {name: getattr(self, name) for name in self._settings[1:]}
-        device = self.table.device
-        buckets = t5_buckets(q_len, k_len, positions=positions, device=device, **how)
+        buckets = t5_buckets(
+            q_len,
+            k_len,
+            num_buckets=self.num_buckets,
+            max_distance=self.max_distance,
+            bidirectional=self.bidirectional,
+            positions=positions,
+            device=self.table.device,
+        )
         # Taking columns of the transposed table is several times faster than permuting rows afterwards.
         bias = self.table.t().index_select(1, buckets.flatten())
         bias = bias.view(self.num_heads, -1, *buckets.shape[-2:])

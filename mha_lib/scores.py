@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mha_lib import _checks
-from mha_lib._checks import Device, DType, Positions, checked, unchecked
+from mha_lib._checks import Device, DType, FactoryKwargs, Positions, checked, unchecked
 
 # (query, key) -> scores, (..., q_len, d) x (..., k_len, d) -> (..., q_len, k_len)
 ScoringRule: TypeAlias = Callable[..., Tensor]
@@ -117,7 +117,7 @@ def cosine_score(
     return _dot_product(F.normalize(query, dim=-1), F.normalize(key, dim=-1))
 
 
-def _check_gaussian(query: Tensor, key: Tensor, bandwidth: Any = 1.0) -> None:
+def _check_gaussian(query: Tensor, key: Tensor, bandwidth: object = 1.0) -> None:
     _checks.check_pair(query, key)
     if isinstance(bandwidth, Tensor):
         low = torch.finfo(torch.float32).tiny
@@ -172,10 +172,10 @@ class AdditiveScore(nn.Module):
     ) -> None:
         super().__init__()
         _checks.check_sizes(query_dim=query_dim, key_dim=key_dim, hidden_dim=hidden_dim)
-        kind: Any = {"device": device, "dtype": dtype}
-        self.query_proj = nn.Linear(query_dim, hidden_dim, bias=False, **kind)
-        self.key_proj = nn.Linear(key_dim, hidden_dim, bias=False, **kind)
-        self.score_proj = nn.Linear(hidden_dim, 1, bias=False, **kind)
+        factory_kwargs: FactoryKwargs = {"device": device, "dtype": dtype}
+        self.query_proj = nn.Linear(query_dim, hidden_dim, bias=False, **factory_kwargs)
+        self.key_proj = nn.Linear(key_dim, hidden_dim, bias=False, **factory_kwargs)
+        self.score_proj = nn.Linear(hidden_dim, 1, bias=False, **factory_kwargs)
 
     def forward(
         self,
@@ -216,8 +216,9 @@ class BilinearScore(nn.Module):
     ) -> None:
         super().__init__()
         _checks.check_sizes(query_dim=query_dim, key_dim=key_dim)
-        place: Any = {"bias": False, "device": device, "dtype": dtype}
-        self.key_proj = nn.Linear(key_dim, query_dim, **place)
+        self.key_proj = nn.Linear(
+            key_dim, query_dim, bias=False, device=device, dtype=dtype
+        )
 
     def forward(
         self,

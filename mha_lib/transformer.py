@@ -6,27 +6,43 @@ For a decoder-only model, call a `TransformerEncoder` with `is_causal=True`.
 from __future__ import annotations
 
 import copy
-import inspect
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from functools import partial
+from typing import ClassVar, TypeAlias, Unpack, cast
 
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from mha_lib import _checks
-from mha_lib._checks import Device, DType
+from mha_lib._block_inputs import (
+    BlockOptions,
+    Rotary,
+    SelfInputs,
+    Window,
+    check_caches,
+    check_memory,
+    check_self,
+    refuse_unknown,
+)
+from mha_lib._checks import Device, DType, FactoryKwargs
 from mha_lib.cache import KeyValueCache
 from mha_lib.conversion import _TorchTwin
 from mha_lib.feed_forward import _ACTIVATIONS, FeedForward, RMSNorm
-from mha_lib.masking import _combine_masks, _of_one_sample
+from mha_lib.masking import _MaskArguments
 from mha_lib.multi_head import MultiHeadAttention
 
 _NORMS = ("layer", "rms")
-_OF_EVERY_ATTENTION = "num_kv_heads head_dim scale softcap qk_norm sink".split()
 _Map: TypeAlias = Callable[[Tensor], Tensor]
-_Hidden: TypeAlias = tuple[Tensor | None, ...]  # mask, bias, key mask, lengths
+
+
+def _norm_maker(
+    norm: str, embed_dim: int, eps: float, bias: bool, factory_kwargs: FactoryKwargs
+) -> Callable[[], nn.Module]:
+    """Return a function that makes the norms of a block, all of one kind."""
+    if norm == "rms":
+        return partial(RMSNorm, embed_dim, eps=eps, **factory_kwargs)
+    return partial(nn.LayerNorm, embed_dim, eps, bias=bias, **factory_kwargs)
 
 
 class _Block(_TorchTwin):
@@ -34,6 +50,8 @@ class _Block(_TorchTwin):
 
     _attention = MultiHeadAttention
     _has_memory: ClassVar[bool]  # whether the block also attends to a memory
+    cross_attention: MultiHeadAttention
+    cross_attention_norm: nn.Module
 
     def __init__(
         self,
@@ -48,42 +66,62 @@ class _Block(_TorchTwin):
         norm: str = "layer",
         layer_norm_eps: float = 1e-5,
         attention_bias: bool | Collection[str] | None = None,
-        window: tuple[int | None, int | None] | None = None,
-        rotary: Callable[[Tensor, Tensor], Tensor] | None = None,
+        window: Window = None,
+        rotary: Rotary = None,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        scale: float | Tensor | None = None,
+        softcap: float | None = None,
+        qk_norm: bool = False,
+        sink: bool = False,
         device: Device = None,
         dtype: DType = None,
-        **options: Any,
+        **unknown: object,
     ) -> None:
         super().__init__()
-        for name in options.keys() - set(_OF_EVERY_ATTENTION):
-            named = [*inspect.signature(_Block).parameters][:-1]
-            known = ", ".join(named + _OF_EVERY_ATTENTION)
-            unknown = f"{type(self).__name__} has no option {name!r}"
-            raise TypeError(f"{unknown}, only {known}")
+        refuse_unknown(type(self).__name__, unknown)
         # The attention layer checks its own arguments. All checks run before any weight is drawn.
         _checks.check_positive_int("hidden_dim", hidden_dim)
         _checks.check_choice("activation", activation, _ACTIVATIONS)
         _checks.check_choice("norm", norm, _NORMS)
         _checks.check_positive("layer_norm_eps", layer_norm_eps)
         self.embed_dim, self.norm_first = embed_dim, norm_first
-        place: Any = {"device": device, "dtype": dtype}
-        attention_bias = bias if attention_bias is None else attention_bias
-        heads: Any = {"bias": attention_bias, "norm_eps": layer_norm_eps, **options}
-        heads |= {"dropout": dropout, **place}
+        factory_kwargs: FactoryKwargs = {"device": device, "dtype": dtype}
 
-        def new_norm() -> nn.Module:
-            if norm == "rms":
-                return RMSNorm(embed_dim, eps=layer_norm_eps, **place)
-            return nn.LayerNorm(embed_dim, layer_norm_eps, bias=bias, **place)
+        def attention(
+            window: Window = None, rotary: Rotary = None
+        ) -> MultiHeadAttention:
+            return MultiHeadAttention(
+                embed_dim,
+                num_heads,
+                num_kv_heads=num_kv_heads,
+                head_dim=head_dim,
+                dropout=dropout,
+                bias=bias if attention_bias is None else attention_bias,
+                scale=scale,
+                softcap=softcap,
+                qk_norm=qk_norm,
+                norm_eps=layer_norm_eps,
+                sink=sink,
+                window=window,
+                rotary=rotary,
+                **factory_kwargs,
+            )
 
-        own: Any = {"window": window, "rotary": rotary}
-        self.self_attention = MultiHeadAttention(embed_dim, num_heads, **own, **heads)
+        new_norm = _norm_maker(norm, embed_dim, layer_norm_eps, bias, factory_kwargs)
+        self.self_attention = attention(window, rotary)
         self.self_attention_norm = new_norm()
         if self._has_memory:
-            self.cross_attention = MultiHeadAttention(embed_dim, num_heads, **heads)
+            self.cross_attention = attention()
             self.cross_attention_norm = new_norm()
-        hidden: Any = {"dropout": dropout, "activation": activation, "bias": bias}
-        self.feed_forward = FeedForward(embed_dim, hidden_dim, **hidden, **place)
+        self.feed_forward = FeedForward(
+            embed_dim,
+            hidden_dim,
+            dropout=dropout,
+            activation=activation,
+            bias=bias,
+            **factory_kwargs,
+        )
         self.feed_forward_norm = new_norm()
         self.dropout = nn.Dropout(dropout)
 
@@ -94,10 +132,24 @@ class _Block(_TorchTwin):
             return x + dropout(layer(norm(x)))
         return norm(x + dropout(layer(x)))
 
-    def _look_at_self(self, x: Tensor, **hide: Any) -> Tensor:
-        layer, norm = self.self_attention, self.self_attention_norm
-        hide["need_weights"] = False
-        return self._residual(x, norm, lambda x: layer(x, x, x, **hide)[0])
+    def _attend_to_self(
+        self, inputs: SelfInputs, is_causal: bool, cache: KeyValueCache | None
+    ) -> Tensor:
+        def self_attention(x: Tensor) -> Tensor:
+            output: Tensor = self.self_attention(
+                x,
+                x,
+                x,
+                inputs.attn_mask,
+                attn_bias=inputs.attn_bias,
+                valid_lens=inputs.valid_lens,
+                is_causal=is_causal,
+                cache=cache,
+                need_weights=False,
+            )[0]
+            return output
+
+        return self._residual(inputs.tokens, self.self_attention_norm, self_attention)
 
     def extra_repr(self) -> str:
         """Show in the printed module whether the norm comes first."""
@@ -123,9 +175,11 @@ class EncoderBlock(_Block):
         layer_norm_eps: positive number that every norm adds under the root.
         attention_bias: the `bias` of `MultiHeadAttention`; default `bias`.
         window, rotary: see `MultiHeadAttention`. Blocks may share a `rotary`.
+        num_kv_heads, head_dim: see `MultiHeadAttention`.
+        scale, softcap: see `MultiHeadAttention`; layers that are given the same tensor as `scale` share it.
+        qk_norm, sink: see `MultiHeadAttention`.
         device, dtype: device and dtype of the parameters; default torch's.
-        options: `num_kv_heads`, `head_dim`, `scale`, `softcap`, `qk_norm` and `sink`, see
-            `MultiHeadAttention`; layers that are given the same tensor as `scale` share it.
+        unknown: any other option is refused, with a list of these.
 
     Raises:
         TypeError: a width or count is not an int, or an argument has the wrong type.
@@ -158,9 +212,10 @@ class EncoderBlock(_Block):
         """
         if cache is not None:
             _checks.check_type("cache", cache, KeyValueCache)
-        hidden = (attn_mask, attn_bias, key_mask, valid_lens)
-        tokens, hide = _check_self(x, self, hidden, cache)
-        tokens = self._look_at_self(tokens, is_causal=is_causal, cache=cache, **hide)
+        masks = _MaskArguments(attn_mask, attn_bias, key_mask, valid_lens)
+        heads = self.self_attention.num_heads
+        inputs = check_self(x, self.embed_dim, heads, masks, cache)
+        tokens = self._attend_to_self(inputs, is_causal, cache)
         output = self._residual(tokens, self.feed_forward_norm, self.feed_forward)
         return output.view_as(x)
 
@@ -226,28 +281,30 @@ class DecoderBlock(_Block):
         `DecoderBlockCache`. Only the first call projects the memory, but pass the same memory, with its mask
         or lengths, each time. The result has the shape of `x`.
         """
-        own, projected = None, None
+        decoded, projected = None, None
         if cache is not None:
             _checks.check_type("cache", cache, DecoderBlockCache)
-            own, projected = cache.self_attention, cache.cross_attention
-        hidden = (attn_mask, attn_bias, key_mask, valid_lens)
-        tokens, hide = _check_self(x, self, hidden, own)
-        hidden = (memory_mask, None, memory_key_mask, memory_valid_lens)
-        memory, memory_mask = _check_memory(x, memory, self, hidden)
+            decoded, projected = cache.self_attention, cache.cross_attention
+        masks = _MaskArguments(attn_mask, attn_bias, key_mask, valid_lens)
+        heads = self.self_attention.num_heads
+        inputs = check_self(x, self.embed_dim, heads, masks, decoded)
+        masks = _MaskArguments(memory_mask, None, memory_key_mask, memory_valid_lens)
+        heads = self.cross_attention.num_heads
+        memory, memory_mask = check_memory(x, memory, heads, masks)
         if projected is not None and len(projected) > 0:
             if len(projected) != memory.shape[1]:
                 rule = f"be the one in the cache, of length {len(projected)}"
                 raise _checks.refusal("memory", rule, f"shape {tuple(memory.shape)}")
             memory = memory[:, :0]  # it has already been projected
 
-        def look_at_memory(x: Tensor) -> Tensor:
+        def cross_attention(x: Tensor) -> Tensor:
             output: Tensor = self.cross_attention(
                 x, memory, memory, memory_mask, cache=projected, need_weights=False
             )[0]
             return output
 
-        tokens = self._look_at_self(tokens, is_causal=True, cache=own, **hide)
-        tokens = self._residual(tokens, self.cross_attention_norm, look_at_memory)
+        tokens = self._attend_to_self(inputs, is_causal=True, cache=decoded)
+        tokens = self._residual(tokens, self.cross_attention_norm, cross_attention)
         output = self._residual(tokens, self.feed_forward_norm, self.feed_forward)
         return output.view_as(x)
 
@@ -263,7 +320,7 @@ class _Stack(_TorchTwin):
         embed_dim: int,
         num_heads: int,
         hidden_dim: int,
-        **options: Any,
+        **options: Unpack[BlockOptions],
     ) -> None:
         super().__init__()
         _checks.check_positive_int("num_layers", num_layers)
@@ -272,10 +329,13 @@ class _Stack(_TorchTwin):
             self._block(embed_dim, num_heads, hidden_dim, **options)
             for _ in range(num_layers)
         )
-        first: Any = self.blocks[0]
         self.norm: nn.Module = nn.Identity()
-        if first.norm_first:
-            self.norm = copy.deepcopy(first.feed_forward_norm)
+        if self._first_block.norm_first:
+            self.norm = copy.deepcopy(self._first_block.feed_forward_norm)
+
+    @property
+    def _first_block(self) -> _Block:
+        return cast(_Block, self.blocks[0])
 
 
 class TransformerEncoder(_Stack):
@@ -313,11 +373,20 @@ class TransformerEncoder(_Stack):
         `valid_lens`, (batch,), counts the tokens of `x`. Decoding in chunks gives the same as one call only
         with `is_causal`. The result has the shape of `x`; tokens beyond `valid_lens` are meaningless.
         """
-        caches = _check_caches(cache, KeyValueCache, len(self.blocks))
-        hidden = (attn_mask, attn_bias, key_mask, valid_lens)
-        tokens, hide = _check_self(x, self.blocks[0], hidden, caches[0])
-        for block, own in zip(self.blocks, caches, strict=True):
-            tokens = block(tokens, is_causal=is_causal, cache=own, **hide)
+        caches = check_caches(cache, KeyValueCache, len(self.blocks))
+        masks = _MaskArguments(attn_mask, attn_bias, key_mask, valid_lens)
+        heads = self._first_block.self_attention.num_heads
+        inputs = check_self(x, self.embed_dim, heads, masks, caches[0])
+        tokens = inputs.tokens
+        for block, block_cache in zip(self.blocks, caches, strict=True):
+            tokens = block(
+                tokens,
+                inputs.attn_mask,
+                attn_bias=inputs.attn_bias,
+                valid_lens=inputs.valid_lens,
+                is_causal=is_causal,
+                cache=block_cache,
+            )
         output: Tensor = self.norm(tokens)
         return output.view_as(x)
 
@@ -359,72 +428,28 @@ class TransformerDecoder(_Stack):
         Arguments and errors are those of `DecoderBlock.forward`, for all blocks. `cache`, from `new_cache`,
         and the result are as in `TransformerEncoder.forward`.
         """
-        caches = _check_caches(cache, DecoderBlockCache, len(self.blocks))
-        hidden = (attn_mask, attn_bias, key_mask, valid_lens)
-        tokens, hide = _check_self(x, self.blocks[0], hidden, caches[0])
-        hidden = (memory_mask, None, memory_key_mask, memory_valid_lens)
-        memory, hide["memory_mask"] = _check_memory(x, memory, self.blocks[0], hidden)
-        for block, own in zip(self.blocks, caches, strict=True):
-            tokens = block(tokens, memory, cache=own, **hide)
+        caches = check_caches(cache, DecoderBlockCache, len(self.blocks))
+        decoded = None if caches[0] is None else caches[0].self_attention
+        masks = _MaskArguments(attn_mask, attn_bias, key_mask, valid_lens)
+        heads = self._first_block.self_attention.num_heads
+        inputs = check_self(x, self.embed_dim, heads, masks, decoded)
+        masks = _MaskArguments(memory_mask, None, memory_key_mask, memory_valid_lens)
+        heads = self._first_block.cross_attention.num_heads
+        memory, memory_mask = check_memory(x, memory, heads, masks)
+        tokens = inputs.tokens
+        for block, block_cache in zip(self.blocks, caches, strict=True):
+            tokens = block(
+                tokens,
+                memory,
+                inputs.attn_mask,
+                attn_bias=inputs.attn_bias,
+                valid_lens=inputs.valid_lens,
+                memory_mask=memory_mask,
+                cache=block_cache,
+            )
         output: Tensor = self.norm(tokens)
         return output.view_as(x)
 
     def new_cache(self) -> list[DecoderBlockCache]:
         """Make an empty cache for one batch: a `DecoderBlockCache` for each block."""
         return [DecoderBlockCache() for _ in self.blocks]
-
-
-def _check_self(
-    x: Tensor, block: Any, hidden: _Hidden, cache: Any
-) -> tuple[Tensor, dict[str, Tensor | None]]:
-    """Check the inputs of a self-attention before anything is computed; combine its masks once per stack."""
-    one = getattr(x, "ndim", 3) == 2
-    axes = "len, embed_dim" if one else "batch, len, embed_dim"
-    _checks.check_width("x", x, block.embed_dim, axes=axes)
-    if one:
-        x, hidden = x[None], _of_one_sample(*hidden)
-    attn_mask, attn_bias, key_mask, lens = hidden
-    past, now = (0, lens) if cache is None else (len(cache), None)
-    shape = (x.shape[0], block.self_attention.num_heads, x.shape[1], past + x.shape[1])
-    mask = _combine_masks(shape, attn_mask, key_mask, now)
-    lens = None if cache is None else lens  # only the cache needs them
-    return x, {"attn_mask": mask, "attn_bias": attn_bias, "valid_lens": lens}
-
-
-def _check_memory(
-    x: Tensor, memory: object, block: Any, hidden: _Hidden
-) -> tuple[Tensor, Tensor | None]:
-    """Check the inputs of a cross-attention before the self-attention runs; combine its masks."""
-    axes = "memory_len, embed_dim" if x.ndim == 2 else "batch, memory_len, embed_dim"
-    memory = _checks.check_float_tensor("memory", memory, axes=axes)
-    names = ("x", "memory")
-    _checks.check_same("embed_dim", names, (x.shape[-1], memory.shape[-1]))
-    _checks.check_same("batch", names, (x.shape[:-2], memory.shape[:-2]))
-    _checks.check_same_kind(names, (x, memory))
-    if x.ndim == 2:
-        x, memory, hidden = x[None], memory[None], _of_one_sample(*hidden)
-    mask, _, *of_keys = hidden
-    shape = (x.shape[0], block.cross_attention.num_heads, x.shape[1], memory.shape[1])
-    try:
-        return memory, _combine_masks(shape, mask, *of_keys)
-    except (TypeError, ValueError) as error:  # its text names masks of a self-attention
-        names_there = {"attn_mask": "memory_mask", "key_mask": "memory_key_mask"}
-        text = re.sub("attn_mask|key_mask", lambda at: names_there[at[0]], str(error))
-        raise type(error)(text.replace("valid_lens", "memory_valid_lens")) from None
-
-
-def _check_caches(cache: Any, kind: type, num_layers: int) -> Any:
-    """Return one cache for each block, or None for each."""
-    if cache is None:
-        return [None] * num_layers
-    _checks.check_type("cache", cache, Sequence)
-    for own in cache:
-        _checks.check_type("cache[i]", own, kind)
-    lengths = [len(own) for own in cache]
-    different = len({id(own) for own in cache})
-    # The lengths are compared, not put into a set, which would tie a compiled program to them.
-    same = all(length == lengths[0] for length in lengths)
-    if not len(lengths) == different == num_layers or not same:
-        rule = f"hold one entry for each of the {num_layers} blocks, all of one length"
-        raise _checks.refusal("cache", rule, f"{different} of lengths {lengths}")
-    return cache

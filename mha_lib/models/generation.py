@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64, Integer
@@ -75,7 +75,10 @@ def _write(
 
 
 def _choice(
-    temperature: float, top_k: int | None, top_p: float | None, generator: Any
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    generator: torch.Generator | None,
 ) -> Callable[[Tensor], Tensor]:
     """Check the options; return a function that chooses tokens from logits (batch, vocab), or draws them."""
     if not _checks.check_number("temperature", temperature) >= 0:  # also true of NaN
@@ -225,7 +228,7 @@ def generate(
         >>> torch.equal(answers[1:], alone)
         True
     """
-    stops: list[Any] = list(stop) if isinstance(stop, (Sequence, Set)) else [stop]
+    stops: list[int] = list(stop) if isinstance(stop, (Sequence, Set)) else [stop]
     vocab = _check_generation(model, tokens, source, prompt_lens, stops, max_new)
     choose = _choice(temperature, top_k, top_p, generator)
     _checks.check_positive_int("beam_size", beam_size)
@@ -272,8 +275,10 @@ def greedy_decode(
         >>> greedy_decode(model, torch.tensor([[1, 2, 3]]), start=0, end=1, max_len=4).shape[0]
         1
     """
-    options = {"source_lens": source_lens, "use_cache": use_cache}
-    return _decode(model, source, start, end, max_len, **options)[0][:, 0]
+    answers, _ = _decode(
+        model, source, start, end, max_len, source_lens, use_cache=use_cache
+    )
+    return answers[:, 0]
 
 
 def beam_decode(
@@ -302,8 +307,7 @@ def beam_decode(
         >>> answers.shape[:2], log_probs.shape
         (torch.Size([1, 3]), torch.Size([1, 3]))
     """
-    options = {"source_lens": source_lens, "beam_size": beam_size}
-    return _decode(model, source, start, end, max_len, **options)
+    return _decode(model, source, start, end, max_len, source_lens, beam_size=beam_size)
 
 
 def _decode(
@@ -312,7 +316,10 @@ def _decode(
     start: int,
     end: int,
     max_len: int,
-    **how: Any,
+    source_lens: Tensor | None,
+    *,
+    beam_size: int = 1,
+    use_cache: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Generate from `start`, after checking the arguments whose names in `generate` differ."""
     _checks.check_type("model", model, EncoderDecoder)
@@ -324,7 +331,16 @@ def _decode(
         if not 0 <= _checks.check_int(name, token) < vocab:
             raise refusal(name, f"lie in 0..{vocab - 1}", token)
     first = source.new_full((len(source), 1), start)
-    return generate(model, first, source=source, max_new=max_len, stop=end, **how)
+    return generate(
+        model,
+        first,
+        source=source,
+        source_lens=source_lens,
+        max_new=max_len,
+        stop=end,
+        beam_size=beam_size,
+        use_cache=use_cache,
+    )
 
 
 def _check_generation(

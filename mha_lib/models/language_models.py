@@ -6,7 +6,7 @@ Their constructors show how they differ: in norms, activation, positions, biases
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -14,14 +14,23 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
 from mha_lib import _checks
-from mha_lib._checks import Device, DType
+from mha_lib._block_inputs import BlockOptions, check_caches
+from mha_lib._checks import Device, DType, FactoryKwargs
 from mha_lib.cache import KeyValueCache, _new_positions
 from mha_lib.feed_forward import _ACTIVATIONS
 from mha_lib.masking import _combine_masks
 from mha_lib.models.rotary_scaling import RotaryScaling
 from mha_lib.models.seq2seq import _check_ids, _num_embeddings
 from mha_lib.rotary import RotaryPositionalEncoding
-from mha_lib.transformer import TransformerEncoder, _check_caches
+from mha_lib.transformer import TransformerEncoder
+
+
+class _CheckedCall(NamedTuple):
+    """What the blocks of a model are given, checked."""
+
+    positions: Tensor  # of the tokens, (len,) or (batch, len)
+    attn_mask: Tensor | None
+    valid_lens: Tensor | None  # for the cache, which stores them; else part of the mask
 
 
 class _LanguageModel(nn.Module):
@@ -34,20 +43,22 @@ class _LanguageModel(nn.Module):
         max_len: int,
         tied: bool,
         head: bool = True,
-        **options: Any,
+        **options: Unpack[BlockOptions],
     ) -> None:
         super().__init__()
         _checks.check_sizes(vocab_size=vocab_size, max_len=max_len)
         _checks.check_flags(tied=tied, head=head)
-        place: Any = {"device": options.get("device"), "dtype": options.get("dtype")}
+        device, dtype = options.get("device"), options.get("dtype")
         # The blocks check the other sizes before any number is drawn.
         self.encoder = TransformerEncoder(*sizes, **options)
         self.max_len, self.head = max_len, head
-        self.embedding = nn.Embedding(vocab_size, sizes[1], **place)
+        self.embedding = nn.Embedding(vocab_size, sizes[1], device=device, dtype=dtype)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.output: nn.Linear | None = None
         if head and not tied:
-            self.output = nn.Linear(sizes[1], vocab_size, bias=False, **place)
+            self.output = nn.Linear(
+                sizes[1], vocab_size, bias=False, device=device, dtype=dtype
+            )
             nn.init.normal_(self.output.weight, std=0.02)
 
     def _logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor | None:
@@ -58,7 +69,7 @@ class _LanguageModel(nn.Module):
         if not self.head:
             return None
         if self.output is None:
-            embed: Any = self.embedding
+            embed = self.embedding
             if type(embed) is nn.Embedding and embed.weight.device == hidden.device:
                 return F.linear(hidden, embed.weight, bias)
             # A wrapper that adapts or fetches the table acts only if the embedding is called.
@@ -75,37 +86,40 @@ class _LanguageModel(nn.Module):
         valid_lens: Tensor | None,
         cache: Sequence[KeyValueCache] | None,
         positions: Tensor | None,
-    ) -> tuple[Tensor, dict[str, Any]]:
+    ) -> _CheckedCall:
         """Check a call before anything is computed; return the tokens' positions and the masks."""
-        first = _check_caches(cache, KeyValueCache, len(self.encoder.blocks))[0]
+        first = check_caches(cache, KeyValueCache, len(self.encoder.blocks))[0]
         past = 0 if first is None else len(first)
         _check_ids("tokens", tokens, self.embedding, self.max_len - past)
         batch, length = tokens.shape
-        attention: Any = self.encoder.get_submodule("blocks.0.self_attention")
+        attention = self.encoder._first_block.self_attention
         if first is not None:
-            heads = attention.num_kv_heads
-            first.check_fits((batch, heads, length, attention.head_dim), valid_lens)
+            sizes = (batch, attention.num_kv_heads, length, attention.head_dim)
+            first.check_fits(sizes, valid_lens)
         shape = (batch, attention.num_heads, length, past + length)
         # A cache stores the lengths and hides its padding itself.
-        lens, later = (valid_lens, None) if first is None else (None, valid_lens)
-        mask = _combine_masks(shape, None, key_mask, lens)
+        mask = _combine_masks(
+            shape, None, key_mask, valid_lens if first is None else None
+        )
         if positions is None:
             positions, _ = _new_positions(first, length, length, tokens.device)
         else:
-            self._check_positions(positions, batch, length)
-        return positions, {"attn_mask": mask, "valid_lens": later}
+            self._check_token_positions(positions, batch, length)
+        return _CheckedCall(positions, mask, None if first is None else valid_lens)
 
-    def _check_positions(self, positions: object, batch: int, length: int) -> None:
+    def _check_token_positions(
+        self, positions: object, batch: int, length: int
+    ) -> None:
         if not hasattr(self, "position_embedding"):
             why = "rotations depend on distances, which padding does not change"
             raise _checks.refusal("positions", f"be None: {why}", positions)
         rule, axes = f"lie in 0..max_len-1={self.max_len - 1}", "(len,) or (batch, len)"
-        places = _checks.check_numbers(
+        numbers = _checks.check_numbers(
             "positions", positions, 0, self.max_len - 1, rule, integers=axes
         )
-        if tuple(places.shape) not in ((length,), (1, length), (batch, length)):
+        if tuple(numbers.shape) not in ((length,), (1, length), (batch, length)):
             rule = f"have shape {axes} for tokens of shape {(batch, length)}"
-            raise _checks.refusal("positions", rule, places)
+            raise _checks.refusal("positions", rule, numbers)
 
     def extra_repr(self) -> str:
         """Show the settings that the printed parts do not show."""
@@ -152,9 +166,14 @@ class _DecoderOnly(_LanguageModel):
             ValueError: a shape does not fit, a token or length is out of range, or tokens and cache together
                 are longer than `max_len`.
         """
-        places, hide = self._check_call(tokens, key_mask, valid_lens, cache, positions)
-        x = self._embed(tokens, places)
-        hidden: Tensor = self.encoder(x, is_causal=True, cache=cache, **hide)
+        call = self._check_call(tokens, key_mask, valid_lens, cache, positions)
+        hidden: Tensor = self.encoder(
+            self._embed(tokens, call.positions),
+            call.attn_mask,
+            valid_lens=call.valid_lens,
+            is_causal=True,
+            cache=cache,
+        )
         return hidden, self._logits(hidden)
 
     def new_cache(self) -> list[KeyValueCache]:
@@ -194,12 +213,22 @@ class GPT2(_DecoderOnly):
         dtype: DType = None,
     ) -> None:
         _check_ungated(activation)
-        place: Any = {"device": device, "dtype": dtype}
-        sizes = (num_layers, embed_dim, num_heads, hidden_dim)
-        options: Any = {"dropout": dropout, "activation": activation, "bias": True}
-        options |= {"layer_norm_eps": layer_norm_eps, **place}
-        super().__init__(vocab_size, sizes, max_len, tied, norm_first=True, **options)
-        self.position_embedding = nn.Embedding(max_len, embed_dim, **place)
+        super().__init__(
+            vocab_size,
+            (num_layers, embed_dim, num_heads, hidden_dim),
+            max_len,
+            tied,
+            norm_first=True,
+            dropout=dropout,
+            activation=activation,
+            bias=True,
+            layer_norm_eps=layer_norm_eps,
+            device=device,
+            dtype=dtype,
+        )
+        self.position_embedding = nn.Embedding(
+            max_len, embed_dim, device=device, dtype=dtype
+        )
         nn.init.normal_(self.position_embedding.weight, std=0.02)
         self.dropout = nn.Dropout(dropout)
 
@@ -265,13 +294,26 @@ class Llama(_DecoderOnly):
         rotary = RotaryPositionalEncoding(
             head_dim, base=base, interleaved=False, scaling=scaling
         )
-        sizes = (num_layers, embed_dim, num_heads, hidden_dim)
-        options: Any = {"norm": "rms", "activation": "swiglu", "rotary": rotary}
-        options |= {"num_kv_heads": num_kv_heads, "layer_norm_eps": layer_norm_eps}
-        options |= {"head_dim": head_dim, "qk_norm": qk_norm, "window": window}
-        options |= {"attention_bias": attention_bias, "bias": mlp_bias}
-        options |= {"norm_first": True, "device": device, "dtype": dtype}
-        super().__init__(vocab_size, sizes, max_len, tied, head, **options)
+        super().__init__(
+            vocab_size,
+            (num_layers, embed_dim, num_heads, hidden_dim),
+            max_len,
+            tied,
+            head,
+            norm="rms",
+            norm_first=True,
+            activation="swiglu",
+            rotary=rotary,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            layer_norm_eps=layer_norm_eps,
+            qk_norm=qk_norm,
+            window=window,
+            attention_bias=attention_bias,
+            bias=mlp_bias,
+            device=device,
+            dtype=dtype,
+        )
 
 
 class Bert(_LanguageModel):
@@ -308,24 +350,32 @@ class Bert(_LanguageModel):
     ) -> None:
         _checks.check_positive_int("num_segments", num_segments)
         _check_ungated(activation)
-        place: Any = {"device": device, "dtype": dtype}
-        sizes = (num_layers, embed_dim, num_heads, hidden_dim)
-        options = {"activation": activation, "layer_norm_eps": layer_norm_eps, **place}
-        options |= {"bias": True, "norm_first": False}
-        super().__init__(vocab_size, sizes, max_len, True, head, **options)
-        self.position_embedding = nn.Embedding(max_len, embed_dim, **place)
-        self.segment_embedding = nn.Embedding(num_segments, embed_dim, **place)
-        self.embedding_norm = nn.LayerNorm(embed_dim, layer_norm_eps, **place)
+        factory_kwargs: FactoryKwargs = {"device": device, "dtype": dtype}
+        super().__init__(
+            vocab_size,
+            (num_layers, embed_dim, num_heads, hidden_dim),
+            max_len,
+            tied=True,
+            head=head,
+            activation=activation,
+            layer_norm_eps=layer_norm_eps,
+            bias=True,
+            norm_first=False,
+            **factory_kwargs,
+        )
+        self.position_embedding = nn.Embedding(max_len, embed_dim, **factory_kwargs)
+        self.segment_embedding = nn.Embedding(num_segments, embed_dim, **factory_kwargs)
+        self.embedding_norm = nn.LayerNorm(embed_dim, layer_norm_eps, **factory_kwargs)
         self.activation = activation
-        drawn: list[Any] = [self.position_embedding, self.segment_embedding]
+        drawn = [self.position_embedding.weight, self.segment_embedding.weight]
         if head:
-            self.output_proj = nn.Linear(embed_dim, embed_dim, **place)
-            self.output_norm = nn.LayerNorm(embed_dim, layer_norm_eps, **place)
-            self.output_bias = nn.Parameter(torch.zeros(vocab_size, **place))
+            self.output_proj = nn.Linear(embed_dim, embed_dim, **factory_kwargs)
+            self.output_norm = nn.LayerNorm(embed_dim, layer_norm_eps, **factory_kwargs)
+            self.output_bias = nn.Parameter(torch.zeros(vocab_size, **factory_kwargs))
             nn.init.zeros_(self.output_proj.bias)
-            drawn.append(self.output_proj)
-        for part in drawn:
-            nn.init.normal_(part.weight, std=0.02)
+            drawn.append(self.output_proj.weight)
+        for weight in drawn:
+            nn.init.normal_(weight, std=0.02)
 
     def forward(
         self,
@@ -344,18 +394,18 @@ class Bert(_LanguageModel):
         segment of each token, default 0. The results are the last block's output, (batch, len, embed_dim),
         and the logits, (batch, len, vocab_size). Their rows are meaningless for hidden tokens.
         """
-        places, hide = self._check_call(tokens, key_mask, valid_lens, None, positions)
+        call = self._check_call(tokens, key_mask, valid_lens, None, positions)
         segments = torch.zeros_like(tokens) if segments is None else segments
         _check_ids("segments", segments, self.segment_embedding, self.max_len)
         shapes = (tuple(tokens.shape), tuple(segments.shape))
         _checks.check_same("shape", ("tokens", "segments"), shapes)
-        x = self.embedding(tokens) + self.position_embedding(places)
+        x = self.embedding(tokens) + self.position_embedding(call.positions)
         x = self.embedding_norm(x + self.segment_embedding(segments))
-        hidden: Tensor = self.encoder(x, **hide)
+        hidden: Tensor = self.encoder(x, call.attn_mask)
         if not self.head:
             return hidden, None
-        guess = _ACTIVATIONS[self.activation](self.output_proj(hidden))
-        return hidden, self._logits(self.output_norm(guess), self.output_bias)
+        predicted = _ACTIVATIONS[self.activation](self.output_proj(hidden))
+        return hidden, self._logits(self.output_norm(predicted), self.output_bias)
 
 
 def _check_ungated(activation: object) -> None:

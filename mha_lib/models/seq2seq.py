@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 
 from mha_lib import _checks
+from mha_lib._block_inputs import OptionsWithoutDropout, check_caches
 from mha_lib.positional import SinusoidalPositionalEncoding
 from mha_lib.transformer import (
     DecoderBlockCache,
     TransformerDecoder,
     TransformerEncoder,
-    _check_caches,
 )
 
 
@@ -47,7 +47,7 @@ class EncoderDecoder(nn.Module):
         *,
         max_len: int = 1000,
         dropout: float = 0.0,
-        **options: Any,
+        **options: Unpack[OptionsWithoutDropout],
     ) -> None:
         super().__init__()
         _checks.check_sizes(source_vocab=source_vocab, target_vocab=target_vocab)
@@ -105,7 +105,7 @@ class EncoderDecoder(nn.Module):
         _checks.check_same("batch", ("target", "memory"), (len(target), len(memory)))
         _check_lens("source_lens", source_lens, 0, memory)
         if cache is not None:
-            _check_caches(cache, DecoderBlockCache, len(self.decoder.blocks))
+            check_caches(cache, DecoderBlockCache, len(self.decoder.blocks))
         past = 0 if cache is None else len(cache[0])
         if past and past >= target.shape[1]:
             rule = f"be longer than what the cache holds, {past}"

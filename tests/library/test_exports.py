@@ -99,11 +99,13 @@ feed_forward.FeedForward(embed_dim, hidden_dim, *, dropout=0.0, activation='relu
     dtype=None)
 transformer.EncoderBlock(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_first=True, activation='relu',
     bias=False, norm='layer', layer_norm_eps=1e-05, attention_bias=None, window=None, rotary=None,
-    device=None, dtype=None, **options)
+    num_kv_heads=None, head_dim=None, scale=None, softcap=None, qk_norm=False, sink=False, device=None,
+    dtype=None, **unknown)
 transformer.DecoderBlockCache(self_attention=<factory>, cross_attention=<factory>)
 transformer.DecoderBlock(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_first=True, activation='relu',
     bias=False, norm='layer', layer_norm_eps=1e-05, attention_bias=None, window=None, rotary=None,
-    device=None, dtype=None, **options)
+    num_kv_heads=None, head_dim=None, scale=None, softcap=None, qk_norm=False, sink=False, device=None,
+    dtype=None, **unknown)
 transformer.TransformerEncoder(num_layers, embed_dim, num_heads, hidden_dim, **options)
 transformer.TransformerDecoder(num_layers, embed_dim, num_heads, hidden_dim, **options)
 models.seq2seq.EncoderDecoder(source_vocab, target_vocab, embed_dim, num_heads, hidden_dim, num_layers, *,

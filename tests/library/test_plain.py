@@ -7,7 +7,7 @@ from imports import modules
 
 LIBRARY = {name: path for name, path in modules().items() if not name.startswith("mha_course")}
 # Besides its docstring. The constructors of layers check each of their options by name, a line for each.
-FUNCTION, CONSTRUCTOR = 50, 70
+FUNCTION, CONSTRUCTOR = 50, 75
 # With docstrings.
 MODULE = 475
 

@@ -450,8 +450,8 @@ def test_a_key_mask_hides_what_lengths_hide(kind):
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_a_stack_builds_its_mask_once(kind, monkeypatch):
     model, inputs = make(kind)
-    built, build = [], masking.valid_lens_mask
-    monkeypatch.setattr(masking, "valid_lens_mask", lambda *args: built.append(1) or build(*args))
+    built, build = [], masking._mask_from_lens
+    monkeypatch.setattr(masking, "_mask_from_lens", lambda *args: built.append(1) or build(*args))
     lens = {"memory_valid_lens": MEMORY_LENS} if "decoder" in kind else {}
     model(*inputs, valid_lens=LENS, **lens)
     assert len(built) == 1 + len(lens)
