@@ -6,6 +6,7 @@ requested, torch's faster kernel is used (`_fast.py`).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -95,7 +96,11 @@ def _attend(
     if mask is not None and not _fast.finite(key, value):
         key, value = _fast.clear_unseen(key, value, mask, call.is_causal)
     if rule is None and not call.need_weights and _fast.KERNEL:
-        return _fast.attend(query, key, value, call), None
+        if torch.compiler.is_compiling():
+            return _fast.attend(query, key, value, call), None
+        # The kernel has no forward-mode derivatives. Torch raises this error, and the readable path has them.
+        with suppress(NotImplementedError):
+            return _fast.attend(query, key, value, call), None
     dtype = query.dtype
     if dtype in _HALF:
         query, key, value = query.float(), key.float(), value.float()

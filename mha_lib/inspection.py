@@ -171,11 +171,7 @@ def _scaled_heads(
     attention: MultiHeadAttention, gates_for: Callable[[Tensor], Tensor]
 ) -> Iterator[None]:
     """Multiply heads by the gates (..., num_heads) that `gates_for` makes for the merged heads."""
-
-    def scale(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
-        heads = args[0].unflatten(-1, (attention.num_heads, -1))
-        return ((heads * gates_for(args[0]).unsqueeze(-1)).flatten(-2),)
-
+    scale = _ScaledHeads(attention, gates_for)
     # Where processes divide the heads, torch's own hook, which makes a DTensor, must run after this one.
     handle = attention.out_proj.register_forward_pre_hook(scale, prepend=True)
     try:
@@ -183,6 +179,28 @@ def _scaled_heads(
             yield
     finally:
         handle.remove()
+
+
+class _ScaledHeads:
+    """Hook on the output projection that multiplies the merged heads by gates."""
+
+    def __init__(
+        self, attention: MultiHeadAttention, gates_for: Callable[[Tensor], Tensor]
+    ) -> None:
+        self.num_heads, self.gates_for = attention.num_heads, gates_for
+
+    def __call__(self, _: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        heads = args[0].unflatten(-1, (self.num_heads, -1))
+        gates = self.gates_for(args[0]).unsqueeze(-1)
+        return ((heads * gates).flatten(-2),)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the heads of a copy as they are, because no block would ever remove its hook."""
+        return _identity, (_ungated,)
+
+
+def _ungated(_: nn.Module, _args: tuple[Tensor]) -> None:
+    """Hook that changes nothing."""
 
 
 def head_importance(

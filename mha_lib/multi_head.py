@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mha_lib import _checks, masking
 from mha_lib._checks import Device, DType, refusal
 from mha_lib.attention import _attend, _Call
-from mha_lib.cache import KeyValueCache, _new_positions
+from mha_lib.cache import KeyValueCache, _new_positions, _of_real_tokens
 from mha_lib.conversion import _PROJECTIONS, _layer_from_torch, _layer_to_torch
 from mha_lib.feed_forward import RMSNorm
 from mha_lib.scores import ScoringRule, _compose_rule
@@ -136,13 +136,15 @@ class MultiHeadAttention(nn.Module):
         _checks.check_sizes(embed_dim=embed_dim, num_heads=num_heads)
         if head_dim is None:
             _checks.check_divisible(embed_dim=embed_dim, num_heads=num_heads)
-        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.embed_dim, self.num_heads = int(embed_dim), int(num_heads)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
         self.kdim, self.vdim = (embed_dim if x is None else x for x in (kdim, vdim))
         self.dropout, self.softcap, self.window = dropout, softcap, window
         sizes = ("num_kv_heads", "head_dim", "kdim", "vdim")
         _checks.check_sizes(**{name: getattr(self, name) for name in sizes})
+        for name in sizes:  # numpy's integers too, which a compiler would not take
+            setattr(self, name, int(getattr(self, name)))
         _checks.check_divisible(num_heads=num_heads, num_kv_heads=self.num_kv_heads)
         _checks.check_probability("dropout", dropout)
         _checks.check_settings(scale, softcap)
@@ -248,6 +250,9 @@ class MultiHeadAttention(nn.Module):
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         if self.rotary is not None:
             at = _new_positions(cache, query.shape[1], key.shape[1], query.device)
+            scaling = getattr(self.rotary, "scaling", None)
+            if mask is not None and getattr(scaling, "kind", None) == "dynamic":
+                at = _of_real_tokens(at, mask, cache)
             queries, keys = self.rotary(queries, at[0]), self.rotary(keys, at[1])
         if cache is not None:
             _checks.check_chunk(keys, values, cache._held)

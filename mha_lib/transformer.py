@@ -421,10 +421,13 @@ def _check_caches(cache: Any, kind: type, num_layers: int) -> Any:
     for own in cache:
         _checks.check_type("cache[i]", own, kind)
     lengths = [len(own) for own in cache]
-    different = len({id(own) for own in cache})
-    # The lengths are compared, not put into a set, which would tie a compiled program to them.
+    # Neither identities nor lengths are put into a set, which would tie a compiled program to them.
+    repeated = sum(
+        any(own is other for other in cache[:i]) for i, own in enumerate(cache)
+    )
     same = all(length == lengths[0] for length in lengths)
-    if not len(lengths) == different == num_layers or not same:
+    if len(lengths) != num_layers or repeated or not same:
         rule = f"hold one entry for each of the {num_layers} blocks, all of one length"
-        raise _checks.refusal("cache", rule, f"{different} of lengths {lengths}")
+        got = f"{len(lengths) - repeated} of lengths {lengths}"
+        raise _checks.refusal("cache", rule, got)
     return cache
