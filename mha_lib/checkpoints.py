@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from mha_lib import _families
 from mha_lib._checks import check_type, refusal, wrong_type
 from mha_lib._families import ACTIVATIONS, FAMILIES, SCALING, UNSUPPORTED, Family, Model
 from mha_lib.language_models import GPT2, Bert, Llama
@@ -97,13 +98,15 @@ def load_checkpoint(
         tensors = _read(family, model, _with_todays_names(family, stored, bare))
     # The model was built without storage, so each parameter becomes one of these tensors.
     model.load_state_dict(tensors, assign=True)
+    _families.note_left_out(model, stored)
     return model.eval()
 
 
 def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
     """Write a model as files of its family, which `load_checkpoint` and HuggingFace's transformers can read.
 
-    The files are `config.json` and `model.safetensors`, without dropout. A missing `folder` is created.
+    The files are `config.json` and `model.safetensors`, without dropout. A missing `folder` is created. A
+    warning names what `load_checkpoint` left out, such as BERT's pooler, and what is therefore not written.
 
     Raises:
         TypeError: `model` is of the wrong class, or `folder` is not a path.
@@ -123,6 +126,7 @@ def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
     if not kinds:
         raise wrong_type("model", "a Bert, GPT2 or Llama", model)
     _check_path("folder", folder)
+    _families.warn_left_out(model)
     described = ((kind, _describe(FAMILIES[kind], model)) for kind in kinds)
     kind, entries = next((pair for pair in described if pair[1]), ("", {}))
     if not entries:

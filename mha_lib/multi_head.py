@@ -136,6 +136,7 @@ class MultiHeadAttention(nn.Module):
         _checks.check_sizes(embed_dim=embed_dim, num_heads=num_heads)
         if head_dim is None:
             _checks.check_divisible(embed_dim=embed_dim, num_heads=num_heads)
+        # Integers of numpy become Python's, which compiled programs accept.
         self.embed_dim, self.num_heads = int(embed_dim), int(num_heads)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
@@ -143,8 +144,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout, self.softcap, self.window = dropout, softcap, window
         sizes = ("num_kv_heads", "head_dim", "kdim", "vdim")
         _checks.check_sizes(**{name: getattr(self, name) for name in sizes})
-        for name in sizes:  # numpy's integers too, which a compiler would not take
-            setattr(self, name, int(getattr(self, name)))
+        vars(self).update({name: int(getattr(self, name)) for name in sizes})
         _checks.check_divisible(num_heads=num_heads, num_kv_heads=self.num_kv_heads)
         _checks.check_probability("dropout", dropout)
         _checks.check_settings(scale, softcap)
