@@ -7,7 +7,19 @@ PORT ?= 8000
 BIN := .venv/bin
 BOOK := _build/html
 DEBIAN := git chromium-headless-shell fonts-dejavu-core libatomic1
+ifeq ($(shell command -v bash),)
+$(error bash is needed for the commands of this Makefile: install it with your system's package manager)
+endif
 SHELL := bash
+# Packages of another Python, and pip's own settings for users, would come into the environment otherwise.
+unexport PYTHONPATH PYTHONHOME
+export PIP_USER := 0
+# Programs keep files at home. Where home cannot be written, they keep them in the environment.
+ifneq ($(shell [ -w "$$HOME" ] && echo yes),yes)
+export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
+export npm_config_cache := $(CURDIR)/.venv/npm
+export PLAYWRIGHT_BROWSERS_PATH := $(CURDIR)/.venv/browsers
+endif
 # Chapters and tests run two at a time, so each uses only one thread.
 export OMP_NUM_THREADS := 1
 
@@ -19,7 +31,7 @@ NOTEBOOKS := $(if $(ONLY),$(filter %.ipynb,$(ONLY)),index.ipynb chapters --ignor
 
 # Browser tests spend much time waiting, so one more than JOBS run at a time; tests/conftest.py sets their order. The
 # book exists before they start.
-PYTEST := BOOK_IS_BUILT='$(CURDIR)' $(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder
+PYTEST := BOOK_IS_BUILT="$$PWD" $(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder
 # Chapters need no network, so they get none. Stored outputs contain no progress bars.
 NBVAL := TQDM_DISABLE=1 https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
   $(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout 1800 -n $(JOBS) --dist loadfile
@@ -28,42 +40,30 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help lock needs made-elsewhere models book pdf epub zip slides dist serve notebooks claims experiments rosetta rosetta-changed colab-pins test test-all weekly faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
+.PHONY: help lock needs made-elsewhere models book book-alone pdf epub zip slides dist serve notebooks claims experiments rosetta rosetta-changed colab-pins test test-all weekly faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
 
 # `make` lists the commands with the text after two number signs.
 help:
 	@sed -n 's/^\([a-z-]*\):.* ## /\1|/p' Makefile | while IFS='|' read -r name text; do printf 'make %-15s %s\n' "$$name" "$$text"; done
 
-# The environment is updated when the pins change, and created from scratch when it is unusable: it contains its own path,
-# so it cannot be moved, and a link to a Python that may be gone. `ready` says where it was created. On Debian, venv is a
-# separate package. pip accepts only files with a known hash; TORCH_INDEX serves only torch. If no index has torch for CPUs,
-# PyPI's build for GPUs is used. The second-to-last line builds matplotlib's font cache now, because later it would write a
-# notice into some notebook's output.
+# The environment is updated when the pins change, and made again when it is unusable; tools/set_up.py has the rules and
+# says what it does. TORCH_INDEX serves only torch.
 USABLE = [ "$$(cat .venv/ready 2>/dev/null)" = "$$(pwd -P)" ] && $(BIN)/python -c '' 2>/dev/null
 ifneq ($(wildcard .venv),)
 ifneq ($(shell $(USABLE) && echo yes),yes)
 .venv/ready: made-elsewhere
 endif
 endif
-CPU_INDEX := https://download.pytorch.org/whl/cpu
 INSTALL := $(BIN)/pip install --quiet --no-deps
-NO_PYTHON := Python 3.11 to 3.13 is needed, and no $(PYTHON) is here: make PYTHON=...
 PINNED := $(INSTALL) --require-hashes --only-binary :all:
-TORCH := $(PINNED) -r requirements-cpu.txt 2>/dev/null || { \
-  echo 'torch for CPUs is not on PyPI: its build for GPUs comes, some gigabytes. The smaller one: make TORCH_INDEX=$(CPU_INDEX)'; \
-  $(PINNED) -r requirements-gpu.txt; }
-.venv/ready: requirements.txt requirements-cpu.txt requirements-gpu.txt pyproject.toml mha_course/pyproject.toml
+NO_PYTHON := Python 3.11 to 3.13 is needed, and no $(PYTHON) is here: make PYTHON=...
+# Two that work in the same folder would destroy each other's files.
+ALONE = $(PYTHON) tools/alone.py
+.venv/ready: requirements.txt requirements-cpu.txt requirements-gpu.txt pyproject.toml attention_check/pyproject.toml \
+    mha_course/pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo '$(NO_PYTHON)'; exit 1; }
-	@{ $(USABLE); } || rm -rf .venv
 	@$(PYTHON) tools/machine.py book
-	@[ -d .venv ] || $(PYTHON) -m venv .venv || { [ "$$(id -u)" = 0 ] && export DEBIAN_FRONTEND=noninteractive && \
-	  apt-get update -qq && apt-get install -qq -y --no-install-recommends python3-venv && \
-	  $(PYTHON) -m venv --clear .venv; }
-	$(if $(TORCH_INDEX),$(PINNED) --index-url $(TORCH_INDEX) -r requirements-cpu.txt,@$(TORCH))
-	$(PINNED) -r requirements.txt
-	$(INSTALL) --no-build-isolation --editable . --editable mha_course
-	$(BIN)/python -c 'import matplotlib.font_manager'
-	@pwd -P >$@
+	@$(ALONE) $(PYTHON) tools/set_up.py --python $(PYTHON) $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
 made-elsewhere: ;
 
@@ -84,8 +84,13 @@ needs:
 NEXT := _build/next
 IN_EACH_PAGE := _config.yml _toc.yml _ext _static package-lock.json mha_course/widgets
 book: .venv/ready node_modules/.package-lock.json ## build the book from the stored notebooks into _build/html
+	@$(BIN)/python tools/alone.py $(MAKE) --no-print-directory -o .venv/ready -o node_modules/.package-lock.json book-alone
+
+# `built` goes first and comes last, so a build that was interrupted starts again from nothing.
+book-alone:
 	@$(BIN)/python tools/check_experiments.py
-	@[ -z "$$(find $(IN_EACH_PAGE) -newer $(NEXT)/built 2>/dev/null)" ] || rm -rf $(NEXT)
+	@[ -e $(NEXT)/built ] && [ -z "$$(find $(IN_EACH_PAGE) -newer $(NEXT)/built)" ] || rm -rf $(NEXT)
+	@rm -f $(NEXT)/built
 	@$(BIN)/jupyter-book build . --path-output $(NEXT) -q -W --keep-going >/dev/null || { rm -rf $(NEXT); exit 1; }
 	@touch $(NEXT)/built
 	@diff -rq $(NEXT)/_build/html $(BOOK) >/dev/null 2>&1 || { rm -rf _build/new && cp -R $(NEXT)/_build/html _build/new && \
@@ -103,7 +108,7 @@ epub: needs book machine ## the whole book for e-readers, in _build/
 
 zip: book ## the whole book as it is, to be opened from disk, in _build/
 	@ln -sfn html _build/$(ALONG)
-	cd _build && rm -f $(ALONG).zip && '$(CURDIR)'/$(BIN)/python -m zipfile -c $(ALONG).zip $(ALONG)
+	cd _build && rm -f $(ALONG).zip && "$$OLDPWD"/$(BIN)/python -m zipfile -c $(ALONG).zip $(ALONG)
 
 slides: needs book machine ## make slides of the chapters, HTML and PDF, in _build/slides
 	$(BIN)/python tools/slides.py $(BOOK) _build/slides
@@ -112,9 +117,13 @@ slides: needs book machine ## make slides of the chapters, HTML and PDF, in _bui
 dist: pdf epub zip slides ## put the wheels, the book as PDF, EPUB and ZIP, its slides and all hashes into dist/
 	rm -rf dist && mkdir dist
 	cp $(BOOK)/wheel/*.whl $(addprefix _build/$(ALONG).,pdf epub zip) _build/slides/slides.* dist
-	cd dist && sha256sum * >SHA256SUMS
+	@cd dist && "$$OLDPWD"/$(BIN)/python -c 'import hashlib, pathlib; print("\n".join( \
+	  f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}" for file in sorted(pathlib.Path().iterdir())))' >../SHA256SUMS
+	@mv SHA256SUMS dist
 
 serve: book ## build the book and serve it on http://127.0.0.1:8000 (or PORT)
+	@$(BIN)/python -c 'import socket; socket.create_server(("127.0.0.1", $(PORT)))' 2>/dev/null || { \
+	  echo 'Port $(PORT) cannot be used, perhaps by another server: make serve PORT=8001'; exit 1; }
 	$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(BOOK)
 
 notebooks: machine models ## run the pages with code and store their outputs (CHAPTERS="chapters/03_*.ipynb" for some)
@@ -214,10 +223,9 @@ check: .venv/ready node_modules/.package-lock.json ## format, lint and types of 
 	$(BIN)/python tools/budgets.py
 
 # What comes from npm, by the hashes in package-lock.json: Python for the page and its editor, and the compiler that
-# checks the types of JavaScript. Node and npm are in the environment.
+# checks the types of JavaScript. Node and npm are in the environment, whose set-up has installed this already, if it is new.
 node_modules/.package-lock.json: package.json package-lock.json | .venv/ready
-	$(BIN)/npm ci --silent --ignore-scripts --no-audit --no-fund
-	touch $@
+	@$(BIN)/python tools/set_up.py --only-npm
 
 # The results are written into the page of measurements, which is stored again with them.
 bench: .venv/ready ## measure time and memory, for the page of measurements; about eight minutes
@@ -244,7 +252,7 @@ oldest: ## the tests of the library with the oldest torch that it supports; seve
 	$(PYTHON) -m venv .venv-oldest
 	sed -n 's/^\([^ ]*==[^ ]*\).*/\1/p' requirements.txt | grep -v '^sympy==' > .venv-oldest/pins.txt
 	.venv-oldest/bin/pip install --quiet torch==$(OLD_TORCH) -r .venv-oldest/pins.txt
-	PYTHONPATH=$(CURDIR) .venv-oldest/bin/pytest -n $(JOBS) --dist loadfile -m 'not newer_torch' tests/library \
+	PYTHONPATH="$$PWD" .venv-oldest/bin/pytest -n $(JOBS) --dist loadfile -m 'not newer_torch' tests/library \
 	  --ignore tests/library/test_types.py --ignore tests/library/test_checkpoints.py \
 	  --ignore tests/library/test_chat_model.py
 
@@ -257,7 +265,7 @@ newest: .venv/ready ## build the book with the newest Sphinx, without Jupyter Bo
 	$(NEWEST)/pip install --quiet sphinx myst-nb sphinx-book-theme sphinx-external-toc sphinx-togglebutton \
 	  sphinx-copybutton sphinx-design sphinxcontrib-bibtex linkify-it-py brotli pytest-notebook
 	$(BIN)/python -c '$(SITE)' >"$$($(NEWEST)/python -c '$(SITE)')/pinned.pth"
-	@export PYTHONPATH='$(CURDIR)'; status=0; \
+	@export PYTHONPATH="$$PWD"; status=0; \
 	$(NEWEST)/sphinx-build -q -W --keep-going -c tools/plain . _build/newest || status=1; \
 	$(NEWEST)/pytest -q -c tools/plain/pytest.ini --rootdir . --noconftest --nb-test-files \
 	  $$(grep -L nbval-ignore-output index.ipynb chapters/*.ipynb) || status=1; exit $$status
@@ -269,5 +277,5 @@ repository: .venv/ready ## change the address everywhere: URL=https://github.com
 	$(BIN)/python tools/set_repository.py $(URL)
 
 clean: ## remove what was built, the environment too
-	rm -rf _build .failed-* .venv .venv-oldest .venv-newest .venv-rosetta .venv-colab node_modules dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf _build .failed-* .make-lock chapters/my_gpt.py .venv .venv-oldest .venv-newest .venv-rosetta .venv-colab node_modules dist .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

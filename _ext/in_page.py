@@ -22,7 +22,16 @@ from docutils import nodes
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "mha_course" / "in_page"
 MODULES = ROOT / "node_modules"
-PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
+PYODIDE = MODULES / "pyodide"
+# Files that Pyodide fetches, and the program that it would import. In a page opened from disk, WebKit's
+# workers import nothing, so both programs become part of the worker's own text.
+FETCHED, IMPORTED = ("pyodide.asm.wasm", "python_stdlib.zip"), "pyodide.asm.mjs"
+AS_PART = (
+    "--format=iife",
+    "--global-name=pyodideModule",
+    "--minify",
+    '--define:import.meta.url="https://in-the-page/"',
+)
 BUTTON = '<button type="button" class="write-here-button" data-stub="{}"{} hidden>{}</button>'
 
 # The cell below which the reader's own layer is trained.
@@ -198,33 +207,44 @@ def data_of(notebook):
     return found
 
 
+def pack(content):
+    """Return bytes compressed and in base64."""
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode("ascii")
+
+
+def bundle(path, *options):
+    """Return a JavaScript module and all that it imports as one script."""
+    node = shutil.which("node", path=Path(sys.executable).parent) or "node"
+    command = [node, MODULES / "esbuild/bin/esbuild", path, "--log-level=warning"]
+    done = subprocess.run(
+        [*command, *options], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
 def pack_python():
-    """Return Pyodide's files, each compressed and in base64."""
-    files = {name: (MODULES / "pyodide" / name).read_bytes() for name in PYODIDE}
-    lock = json.loads((MODULES / "pyodide" / "pyodide-lock.json").read_bytes())
+    """Return Pyodide's programs and the files that it fetches, each packed."""
+    programs = [(PYODIDE / "pyodide.js").read_bytes()]
+    programs.append(bundle(PYODIDE / IMPORTED, *AS_PART).encode())
+    files = {name: (PYODIDE / name).read_bytes() for name in FETCHED}
+    lock = json.loads((PYODIDE / "pyodide-lock.json").read_bytes())
     lock |= {"packages": {}}  # none is served
     files["pyodide-lock.json"] = json.dumps(lock).encode()
-    packed = {
-        name: base64.b64encode(gzip.compress(file, mtime=0)).decode("ascii")
-        for name, file in files.items()
-    }
-    return script("python", packed)
+    packed = {name: pack(content) for name, content in files.items()}
+    return script("python", {"programs": [*map(pack, programs)], "files": packed})
 
 
 def bundle_editor():
     """Return the editor with CodeMirror as one script, after the Python files that go with it."""
     from mha_course.in_page import page_sources
 
-    node = shutil.which("node", path=Path(sys.executable).parent) or "node"
-    options = ["--bundle", "--minify", "--target=es2022", "--log-level=warning"]
-    command = [node, MODULES / "esbuild/bin/esbuild", SOURCES / "editor.js", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    editor = bundle(SOURCES / "editor.js", "--bundle", "--minify", "--target=es2022")
     chapters = map(stubs_of, sorted(ROOT.glob("chapters/*.ipynb")))
     names = [name.partition("write-") for stubs in chapters for name in stubs]
     pieces = [name for _, kind, name in names if kind]
     style = (SOURCES / "editor.css").read_text(encoding="utf-8")
     parts = {"sources": page_sources(), "pieces": pieces, "style": style}
-    return "".join(map(script, parts, parts.values())) + done.stdout
+    return "".join(map(script, parts, parts.values())) + editor
 
 
 def write_in_page(app):
@@ -234,7 +254,8 @@ def write_in_page(app):
     if not (folder / "python.js").is_file():
         (folder / "python.js").write_text(pack_python(), encoding="utf-8")
     (folder / "editor.js").write_text(bundle_editor(), encoding="utf-8")
-    code = [*ROOT.glob("mha_lib/**/*.??"), *ROOT.glob("mha_course/**/*.??")]
+    packages = ("mha_lib", "attention_check", "mha_course")
+    code = [path for name in packages for path in ROOT.glob(f"{name}/**/*.??")]
     for notebook in sorted(Path(app.srcdir, "chapters").glob("*.ipynb")):
         target = folder / f"{notebook.stem}.js"
         changed = max(path.stat().st_mtime for path in [notebook, *code])

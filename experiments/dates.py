@@ -23,8 +23,8 @@ from mha_course.data.dates import (
     date_batch,
 )
 from mha_lib import MultiHeadAttention, capture_attention, head_importance
-from mha_lib.generation import greedy_decode
-from mha_lib.seq2seq import EncoderDecoder
+from mha_lib.models.generation import greedy_decode
+from mha_lib.models.seq2seq import EncoderDecoder
 
 STEPS, BATCH, LR = 1500, 64, 3e-3
 BECAUSE = "their heads are described; dates_recurrent.py compares, at three rates"

@@ -38,10 +38,10 @@ import torch
 from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
 
+from attention_check._errors import COURSES
 from mha_course import exercises, plots  # noqa: F401 (matplotlib writes caches, which the guard would refuse)
 from mha_course.exercises import own
 from mha_lib._checks import check_type
-from mha_lib._judging import COURSES
 
 # Audit events, which Python raises before it does what they name.
 _PROGRAMS = """subprocess.Popen os.system os.exec os.fork os.forkpty

@@ -15,14 +15,12 @@ from mha_lib.attention import attention_pooling, dot_product_attention, masked_s
 from mha_lib.cache import KeyValueCache
 from mha_lib.conversion import mask_from_additive
 from mha_lib.feed_forward import FeedForward, RMSNorm
-from mha_lib.generation import beam_decode, generate, greedy_decode
 from mha_lib.inspection import (
     capture_attention,
     gate_heads,
     head_importance,
     prune_heads,
 )
-from mha_lib.language_models import GPT2, Bert, Llama
 from mha_lib.masking import (
     align_bias,
     align_mask,
@@ -31,8 +29,12 @@ from mha_lib.masking import (
     sliding_window_mask,
     valid_lens_mask,
 )
+from mha_lib.models.generation import beam_decode, generate, greedy_decode
+from mha_lib.models.language_models import GPT2, Bert, Llama
+from mha_lib.models.parallel import shard_heads
+from mha_lib.models.rotary_scaling import RotaryScaling
+from mha_lib.models.seq2seq import EncoderDecoder
 from mha_lib.multi_head import MultiHeadAttention
-from mha_lib.parallel import shard_heads
 from mha_lib.positional import (
     LearnedPositionalEncoding,
     SinusoidalPositionalEncoding,
@@ -46,7 +48,6 @@ from mha_lib.relative import (
     t5_buckets,
 )
 from mha_lib.rotary import RotaryPositionalEncoding, apply_rotary, rotary_angles
-from mha_lib.rotary_scaling import RotaryScaling
 from mha_lib.scores import (
     AdditiveScore,
     BilinearScore,
@@ -56,7 +57,6 @@ from mha_lib.scores import (
     scaled_dot_product_score,
     softcap_scores,
 )
-from mha_lib.seq2seq import EncoderDecoder
 from mha_lib.transformer import (
     DecoderBlock,
     DecoderBlockCache,

@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mha_lib.masking import _hide_future
-
-if TYPE_CHECKING:
-    from mha_lib.attention import _Call
-    from mha_lib.scores import ScoringRule
+from mha_lib.scores import ScoringRule
 
 # With fewer keys than a processor adds at once, torch's CPU kernel mistakes a row whose scores are all NaN
 # for a hidden row and returns zeros. With a mask, it does not.
@@ -39,6 +36,19 @@ _LARGE = 1e18
 
 # Whether torch's kernel may replace the readable path.
 KERNEL = True
+
+
+class _Call(NamedTuple):
+    """How to attend: all arguments of a call except query, key and value, already checked."""
+
+    mask: Tensor | None  # aligned with the scores, as is the bias
+    bias: Tensor | None
+    is_causal: bool
+    dropout_p: float
+    need_weights: bool
+    rule: ScoringRule | None  # None: the scaled dot product of torch's kernel
+    scale: float | Tensor | None
+    sink: Tensor | None = None  # (num_heads,): a score in every row, without a key
 
 
 def finite(*tensors: Tensor) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from mha_lib import _checks, _fast, masking
+from mha_lib._fast import _Call
 from mha_lib.scores import ScoringRule, _compose_rule, scaled_dot_product_score
 
 _scaled_dot_product = _checks.unchecked(scaled_dot_product_score)
@@ -66,19 +67,6 @@ def _pool(
     weights = softmax(scores, mask)
     kept = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
     return kept @ value, weights
-
-
-class _Call(NamedTuple):
-    """How to attend: all arguments of a call except query, key and value, already checked."""
-
-    mask: Tensor | None  # aligned with the scores, as is the bias
-    bias: Tensor | None
-    is_causal: bool
-    dropout_p: float
-    need_weights: bool
-    rule: ScoringRule | None  # None: the scaled dot product of torch's kernel
-    scale: float | Tensor | None
-    sink: Tensor | None = None  # (num_heads,): a score in every row, without a key
 
 
 def _attend(

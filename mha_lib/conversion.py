@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -14,16 +14,30 @@ from torch import Tensor, nn
 from mha_lib._checks import check_positive_int, check_type, refusal
 from mha_lib.feed_forward import FeedForward
 
-if TYPE_CHECKING:
-    from mha_lib.multi_head import MultiHeadAttention
-
-_Layer = TypeVar("_Layer", bound="MultiHeadAttention")
+_Layer = TypeVar("_Layer", bound="_AttentionLayer")
 _Own = TypeVar("_Own", bound="_TorchTwin")
 
 # In a mask that is added to the scores, this number and everything below it mean "hidden".
 _HIDDEN = -1e4
 
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+
+class _AttentionLayer(Protocol):
+    """What is read here of a `MultiHeadAttention`, whose module needs this one."""
+
+    embed_dim: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+    out_proj: nn.Linear
+
+    @classmethod
+    def from_torch(cls, layer: nn.MultiheadAttention) -> _AttentionLayer:
+        """See `MultiHeadAttention.from_torch`."""
 
 
 def mask_from_additive(mask: Shaped[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
@@ -73,7 +87,7 @@ def _layer_from_torch(cls: type[_Layer], layer: nn.MultiheadAttention) -> _Layer
     return ours
 
 
-def _layer_to_torch(layer: MultiHeadAttention) -> nn.MultiheadAttention:
+def _layer_to_torch(layer: _AttentionLayer) -> nn.MultiheadAttention:
     """See `MultiHeadAttention.to_torch`."""
     names = ("scale", "softcap", "window", "score", "rotary", "sink", "q_norm")
     extras = [name for name in names if getattr(layer, name) is not None]
@@ -103,7 +117,7 @@ def _made_like(layer: Any, cls: Any, **options: Any) -> Any:
 
 
 def _pairs(
-    ours: MultiHeadAttention, theirs: nn.MultiheadAttention
+    ours: _AttentionLayer, theirs: nn.MultiheadAttention
 ) -> list[tuple[list[Tensor], Any]]:
     """Pair tensors of our layer with the tensor of torch's layer that contains their rows."""
     projections = (ours.q_proj, ours.k_proj, ours.v_proj)
@@ -143,7 +157,7 @@ def _plain(name: str, part: Any) -> Any:
     return part
 
 
-def _check_plain_linear(attention: MultiHeadAttention) -> None:
+def _check_plain_linear(attention: _AttentionLayer) -> None:
     """Raise unless the projections of a layer are linear layers whose matrices can be cut into heads."""
     for name in _PROJECTIONS:
         proj = getattr(attention, name)
@@ -209,7 +223,7 @@ def _names(decodes: bool) -> tuple[dict[str, str], dict[str, str]]:
 class _TorchTwin(nn.Module):
     """Base class of blocks and stacks: conversion from torch's module of the same kind, and back."""
 
-    _attention: ClassVar[type[MultiHeadAttention]]  # the attention layer of a block
+    _attention: ClassVar[type[_AttentionLayer]]  # the attention layer of a block
 
     @classmethod
     def from_torch(cls: type[_Own], module: nn.Module) -> _Own:

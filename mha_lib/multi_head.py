@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from mha_lib import _checks, masking
 from mha_lib._checks import Device, DType, refusal
-from mha_lib.attention import _attend, _Call
+from mha_lib._fast import _Call
+from mha_lib.attention import _attend
 from mha_lib.cache import KeyValueCache, _new_positions, _of_real_tokens
 from mha_lib.conversion import _PROJECTIONS, _layer_from_torch, _layer_to_torch
 from mha_lib.feed_forward import RMSNorm

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
@@ -9,7 +11,20 @@ from torch import Tensor, nn
 from mha_lib import _checks
 from mha_lib._checks import DType
 from mha_lib.positional import _angles_at, _check_positions
-from mha_lib.rotary_scaling import RotaryScaling, _check_scaling
+
+
+class _AngleScaling(ABC):
+    """How angles are slowed for longer texts. `RotaryScaling`, among the models, has the published ways."""
+
+    attention_factor: float | None  # a factor for queries and keys, None for none
+
+    @abstractmethod
+    def _check_base(self, base: float) -> None:
+        """Raise unless angles of this base can be slowed."""
+
+    @abstractmethod
+    def _slowed(self, angles: Tensor, base: float, positions: Tensor) -> Tensor:
+        """Slow the angles (..., len, pairs) of `positions`; the first pair is the fastest."""
 
 
 def _check_even(name: str, value: object) -> None:
@@ -166,7 +181,7 @@ class RotaryPositionalEncoding(nn.Module):
         base: float = 10_000.0,
         rotary_dim: int | None = None,
         interleaved: bool = True,
-        scaling: RotaryScaling | None = None,
+        scaling: _AngleScaling | None = None,
     ) -> None:
         super().__init__()
         _check_even("head_dim", head_dim)
@@ -177,7 +192,10 @@ class RotaryPositionalEncoding(nn.Module):
             raise _checks.refusal("rotary_dim", rule, rotary_dim)
         _checks.check_positive("base", base)
         _checks.check_type("interleaved", interleaved, bool)
-        _check_scaling(scaling, base)
+        if scaling is not None:
+            if not isinstance(scaling, _AngleScaling):
+                raise _checks.wrong_type("scaling", "a RotaryScaling", scaling)
+            scaling._check_base(base)
         self.head_dim, self.rotary_dim = head_dim, rotary_dim
         self.base, self.interleaved, self.scaling = base, interleaved, scaling
 

@@ -53,7 +53,7 @@ jaxtyping._import_hook.JaxtypingTransformer = FunctionsThatNameAxes
 SHAPE_CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 # This must run before anything imports one of the packages.
 if os.environ.get("SHAPE_CHECKS") != "none":
-    jaxtyping.install_import_hook(["mha_lib", "mha_course"], SHAPE_CHECKER)
+    jaxtyping.install_import_hook(["mha_lib", "attention_check", "mha_course"], SHAPE_CHECKER)
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent

@@ -6,14 +6,14 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("mha_lib", "mha_course")
+PACKAGES = ("mha_lib", "attention_check", "mha_course")
 SCRIPTS = ROOT / "mha_course" / "widgets" / "js"
 IMPORT = re.compile(r"^(?:import|export)\b[^;'\"]*?from\s*[\"']\./([\w.]+)[\"']", re.MULTILINE)
 
 
 @cache
 def modules():
-    """The file of each module of both packages, by its name."""
+    """The file of each module of our packages, by its name."""
     paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     return {name_of(path): path for path in paths}
 
@@ -25,21 +25,8 @@ def name_of(path):
 
 
 def imported_names(source, package=""):
-    """Yield (module, name or None) for each import that runs, at the top or in a function.
-
-    What stands below `if TYPE_CHECKING` is read by a checker of types and never runs.
-    """
-    tree = ast.parse(source)
-    for_types = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for part in node.body
-        for inner in ast.walk(part)
-    }
-    for node in ast.walk(tree):
-        if node in for_types:
-            continue
+    """Yield (module, name or None) for each import, also in a function or below `if TYPE_CHECKING`."""
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -60,6 +47,17 @@ def python_graph():
             found.add(submodule if submodule in modules() else module)
         graph[name] = (found & modules().keys()) - {name}
     return graph
+
+
+@cache
+def tools_graph():
+    """The tools that each tool imports, by their names: each runs as a script, beside the others."""
+    paths = sorted((ROOT / "tools").glob("*.py"))
+    names = {path.stem for path in paths}
+    return {
+        path.stem: {module for module, _ in imported_names(path.read_text(encoding="utf-8"))} & names
+        for path in paths
+    }
 
 
 @cache

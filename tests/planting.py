@@ -15,7 +15,7 @@ class Fault(NamedTuple):
     """One fault of the library or of the course's data and training, and the test that must notice it."""
 
     what: str
-    module: str  # attention, for mha_lib/attention.py; else data, for mha_course/data/__init__.py
+    module: str  # attention or models/generation, in mha_lib; else data, for mha_course/data/__init__.py
     function: str  # masked_softmax, MultiHeadAttention.forward, or a name assigned at the top of the module
     old: str  # occurs once in that function
     new: str  # later lines are indented like the line where the first is put

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 import numpy as np
 from PIL import Image
-from run_notebooks import WIDGET_STATE, WIDGET_VIEW, normalise, shrink_figure
+from run_notebooks import normalise
+from stored_notebooks import WIDGET_STATE, WIDGET_VIEW, shrink_figure
 
 TILE = 16
 """Pixels along the side of a tile: a letter, a dot, or a short piece of a curve fills much of one."""

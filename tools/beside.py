@@ -25,7 +25,7 @@ from pathlib import Path
 
 import claims
 import nbformat
-from run_notebooks import ROOT, notebooks
+from stored_notebooks import ROOT, notebooks
 from texts import SOURCES
 
 READ = ROOT / "tools" / "read.json"

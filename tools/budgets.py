@@ -22,7 +22,9 @@ AREAS = {
         748,
         ["tools/paper*", "tools/slides*", "_ext/as_markdown.py", "_ext/feedback.py"],
     ),
-    "layers and models": (7_317, ["mha_lib/*.py"]),
+    "models": (1_780, ["mha_lib/models/*.py"]),
+    "judging": (1_800, ["attention_check/*.py"]),
+    "what attention is": (4_170, ["mha_lib/*.py"]),
     "exercises": (6_218, ["mha_course/exercises/*"]),
     "widgets, Python": (6_637, ["mha_course/widgets/*.py"]),
     "widgets, JavaScript and styles": (20_001, ["mha_course/widgets/js/*"]),
@@ -64,7 +66,7 @@ def area_of(name):
         return "the rest"
     if name in MADE:
         return None
-    ours = name.startswith(("mha_lib/", "mha_course/", "tests/"))
+    ours = name.startswith(("mha_lib/", "attention_check/", "mha_course/", "tests/"))
     for area, (_, patterns) in AREAS.items():
         if area == "the rest" and ours and not name.endswith(".toml"):
             return None

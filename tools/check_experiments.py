@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import claims
 import nbformat
-from run_notebooks import notebooks
+from stored_notebooks import notebooks
 
 from mha_course.experiments import experiment_names, load_experiment
 

@@ -34,7 +34,7 @@ from difflib import SequenceMatcher
 
 import nbformat
 from nbformat.v4 import new_notebook
-from run_notebooks import ROOT, notebooks
+from stored_notebooks import ROOT, notebooks
 
 WHOLE = r"\d+(?:,\d{3})*"
 # Parts of a text that look like numbers and are not: code, references, addresses.

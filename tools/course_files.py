@@ -1,4 +1,4 @@
-"""Build the files that the book serves to Colab: two packages as wheels, and the programs of the frameworks.
+"""Build the files that the book serves to Colab: the packages as wheels, and the programs of the frameworks.
 
     python tools/course_files.py FOLDER
 
@@ -45,8 +45,8 @@ class CourseFile:
 
 
 def wheels(root=ROOT):
-    """Return the wheels of mha_lib and of mha_course, in this order."""
-    return [wheel(root), wheel(root / "mha_course")]
+    """Return the wheels of mha_lib, attention_check and mha_course, in this order."""
+    return [wheel(root), wheel(root / "attention_check"), wheel(root / "mha_course")]
 
 
 def wheel(project):
@@ -93,7 +93,7 @@ def write(folder, root=ROOT):
 
 @functools.cache
 def of_this_course():
-    """Return the two wheels and the programs of this working tree, built once per process."""
+    """Return the wheels and the programs of this working tree, built once per process."""
     return *wheels(), programs()
 
 

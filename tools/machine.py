@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 OLDEST, NEWEST = (3, 11), (3, 13)  # the pinned packages support these
@@ -39,6 +40,8 @@ INSTALL = {
     "macos": ("brew install", "python@3.13", "chromium", "gcc"),
 }
 KINDS = ("install", "venv", "browser", "driver")
+# What the set-up writes: the environment with npm's packages, and each download for a moment.
+GIGABYTES, TEMPORARY_GIGABYTES = 3.5, 0.5
 
 
 def system(release="/etc/os-release", platform=sys.platform):
@@ -62,6 +65,36 @@ def python_fault(version=None):
         return None
     old, new, own = (".".join(map(str, v)) for v in (OLDEST, NEWEST, version))
     return f"Python {old} to {new}. This is Python {own}; with another one: make PYTHON=python{new} …"
+
+
+def unsupported(platform=sys.platform, processor=None):
+    """Say why the pinned packages cannot be installed on this system at all, or return None."""
+    if platform in ("win32", "cygwin", "msys"):
+        return (
+            "Linux or macOS. On Windows, the Windows Subsystem for Linux is such a system: run"
+            " `wsl --install`, then the same commands in its terminal"
+        )
+    if platform == "darwin" and (processor or os.uname().machine) == "x86_64":
+        return (
+            "a Mac with an Apple processor: torch 2.13 has no build for Intel's. The book can be read and run"
+            " without a set-up, in a browser and on Colab"
+        )
+    return None
+
+
+def unusable_folders():
+    """Say which folder cannot hold what the set-up writes, or return None."""
+    for folder, needed in (
+        (".", GIGABYTES),
+        (tempfile.gettempdir(), TEMPORARY_GIGABYTES),
+    ):
+        where = os.path.abspath(folder)
+        if not os.access(folder, os.W_OK):
+            return "the right to write into " + where
+        free = shutil.disk_usage(folder).free / 1e9
+        if free < needed:
+            return f"{needed} GB of free disk for {where}, which has {free:.1f} GB left"
+    return None
 
 
 def browser():
@@ -129,7 +162,7 @@ def missing(command):
     """
     found = []
     if not Path(".venv/ready").exists():
-        fault = python_fault()
+        fault = unsupported() or python_fault() or unusable_folders()
         found += [(None, fault)] if fault else []
         if not fault and not has_venv():
             found.append(("venv", "Python's modules venv and ensurepip"))

@@ -2,7 +2,7 @@
 
     python tools/release.py v0.1.0
 
-The tag, both packages and CITATION.cff must have the same version, and CHANGELOG.md must have a section
+The tag, the packages and CITATION.cff must have the same version, and CHANGELOG.md must have a section
 `## 0.1.0` with something in it. Continuous integration makes its text that of the release.
 """
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = re.compile(r'^(?:__)?version(?:__)?(?: =|:) "?([^"\s]+)', re.MULTILINE)
-NAMED = """pyproject.toml mha_course/pyproject.toml mha_lib/__init__.py
-    mha_course/__init__.py CITATION.cff""".split()
+NAMED = """pyproject.toml attention_check/pyproject.toml mha_course/pyproject.toml
+    mha_lib/__init__.py attention_check/__init__.py mha_course/__init__.py CITATION.cff""".split()
 
 
 def notes(tag, root=ROOT):

@@ -50,7 +50,7 @@ TIME_LIMIT = 600  # seconds for one program
 class Program:
     """One program: its file, where it runs, and the file that measures what the framework does by default.
 
-    A program `masks_*` asks what its library makes of a mask, `judged` what `mha_lib.conformance` says. They
+    A program `masks_*` asks what its library makes of a mask, `judged` what `attention_check` says. They
     have no vectors.
     """
 

@@ -8,10 +8,8 @@ stderr, raise no error and leave no files behind. By default, the landing page a
 
 import argparse
 import asyncio
-import base64
 import copy
 import hashlib
-import io
 import json
 import os
 import re
@@ -25,12 +23,9 @@ import built
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
-from PIL import Image
+from stored_notebooks import WIDGET_STATE, WIDGET_VIEW, notebooks, shrink_figure
 from widget_code import without_code
 
-ROOT = Path(__file__).resolve().parent.parent
-WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
-WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 # How the state of a widget model refers to another model.
 REFERENCE = re.compile('"IPY_MODEL_([^"]+)"')
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -59,11 +54,6 @@ def main(arguments=None):
     with ThreadPoolExecutor(options.jobs) as pool:
         good = list(pool.map(run_and_store, paths))
     return 0 if good and all(good) else 1
-
-
-def notebooks():
-    """Return the paths of all notebooks of the book: the landing page and the chapters."""
-    return [ROOT / "index.ipynb", *sorted((ROOT / "chapters").glob("*.ipynb"))]
 
 
 def run_and_store(path):
@@ -221,20 +211,6 @@ def merge_streams(outputs):
         else:
             merged.append(output)
     return merged
-
-
-def shrink_figure(png):
-    """Return a PNG file in base64 with a palette: a third of the bytes, in colours that look the same.
-
-    Pillow's maximum coverage keeps most colours of our figures exactly, and all within a dozen of 255 levels.
-    """
-    image = Image.open(io.BytesIO(base64.b64decode(png)))
-    if image.mode == "P" or image.convert("RGBA").getextrema()[3] != (255, 255):
-        return png  # already done, or transparent
-    small, colors = io.BytesIO(), (256, Image.Quantize.MAXCOVERAGE)
-    palette = image.convert("RGB").quantize(*colors, dither=Image.Dither.NONE)
-    palette.save(small, format="PNG", optimize=True)
-    return base64.b64encode(small.getvalue()).decode("ascii")
 
 
 def shown_models(states, names):

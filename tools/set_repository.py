@@ -16,7 +16,7 @@ import nbformat
 from course_files import FOLDER
 
 ROOT = Path(__file__).resolve().parent.parent
-PLACES = """*.md CITATION.cff _config.yml pyproject.toml mha_course/pyproject.toml chapters/*.md
+PLACES = """*.md CITATION.cff _config.yml pyproject.toml */pyproject.toml chapters/*.md
     chapters/*.bib index.ipynb chapters/*.ipynb .github/workflows/*.yml""".split()
 # Where Colab opens notebooks: the branch to which continuous integration pushes what the build has made.
 PUBLISHED = "published"
@@ -26,13 +26,14 @@ OPENED = re.compile(
 ADDRESS = re.compile(r"^(  url: )https://github\.com/([\w.-]+/[\w.-]+)$", re.MULTILINE)
 
 SETUP_CELL = """\
-# On Colab this installs the course's two packages, the very files that this page was
-# made with, and two small ones that they need. Elsewhere it does nothing.
+# On Colab this installs the course's three packages, the very files that this page
+# was made with, and two small ones that they need. Elsewhere it does nothing.
 import importlib.util
 import subprocess
 import sys
 
-packages = map(importlib.util.find_spec, ("mha_lib", "mha_course"))
+names = ("mha_lib", "attention_check", "mha_course")
+packages = map(importlib.util.find_spec, names)
 if "google.colab" in sys.modules and None in packages:
     book = "BOOK"
 FILES

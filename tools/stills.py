@@ -17,7 +17,7 @@ import matplotlib
 import nbformat
 from machine import browser as find_browser
 from playwright.sync_api import sync_playwright
-from run_notebooks import ROOT, WIDGET_STATE, WIDGET_VIEW, notebooks, shrink_figure
+from stored_notebooks import ROOT, WIDGET_STATE, WIDGET_VIEW, notebooks, shrink_figure
 from widget_code import is_ours, with_code
 
 TYPEFACES = Path(matplotlib.get_data_path()) / "fonts" / "ttf"

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from babel.messages.catalog import Catalog
 from babel.messages.pofile import write_po
-from run_notebooks import ROOT, notebooks
+from stored_notebooks import ROOT, notebooks
 
 SOURCES = """mha_course/questions/**/*.md mha_course/exercises/*.md mha_course/pictures/*.md
-    mha_course/widgets/*.md mha_lib/conformance.md""".split()
+    mha_course/widgets/*.md attention_check/*.md""".split()
 CODE = ("mha_course/**/*.py", "mha_course/widgets/js/*.js")
 # The marker of a list item, a quotation or a heading, which is not part of the text.
 MARKER = re.compile(r"(?:[-*] (?:\[[ x]\] )?|\d+\. |> |#{1,6} |= )")

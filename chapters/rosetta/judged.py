@@ -1,4 +1,4 @@
-"""What `mha_lib.conformance` says of the attentions of torch, JAX, Flax and Keras, and of this course's."""
+"""What `attention_check` says of the attentions of torch, JAX, Flax and Keras, and of this course's."""
 
 import json
 import os
@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from flax import nnx
 from torch import nn
 
+from attention_check import ASPECTS, check
 from mha_lib import MultiHeadAttention, dot_product_attention
-from mha_lib.conformance import ASPECTS, check
 
 WIDTH, HEADS = 33, 3
 

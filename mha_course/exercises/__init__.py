@@ -5,6 +5,8 @@ never raises because of what the function does. `engine` explains how answers ar
 checker.
 """
 
+from attention_check._judging import Exercise, randn, rows_sum_to_one
+from attention_check._verdicts import Verdict, Wrong
 from mha_course.exercises.bugs import (
     check_escape,
     check_name_the_scale,
@@ -125,7 +127,6 @@ from mha_course.exercises.transformer import (
     check_smooth_loss,
     check_tied,
 )
-from mha_lib._judging import Exercise, Verdict, Wrong, randn, rows_sum_to_one
 
 __all__ = [
     "Exercise",

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attention_check._judging import Exercise
+from attention_check._texts import Texts
+from attention_check._verdicts import Answer, Verdict
 from mha_lib import _checks
-from mha_lib._judging import Answer, Exercise, Verdict
-from mha_lib._texts import Texts
 from mha_lib.multi_head import MultiHeadAttention
 
 exercise = Texts(__name__)

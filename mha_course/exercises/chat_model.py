@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from attention_check._texts import Texts
+from attention_check._verdicts import UnfinishedError
 from mha_course import built
-from mha_lib._judging import UnfinishedError
-from mha_lib._texts import Texts
 
 exercise = Texts(__name__)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Generator, Tensor
 
+from attention_check._texts import Texts
 from mha_course.data import dates
 from mha_lib import EncoderDecoder
-from mha_lib._texts import Texts
 
 exercise = Texts(__name__)
 

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from mha_lib._judging import Answer, randn
-from mha_lib._texts import Texts
+from attention_check._judging import randn
+from attention_check._texts import Texts
+from attention_check._verdicts import Answer
 from mha_lib.multi_head import MultiHeadAttention
 
 exercise = Texts(__name__)

@@ -6,8 +6,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from mha_lib._judging import randn
-from mha_lib._texts import Texts
+from attention_check._judging import randn
+from attention_check._texts import Texts
 
 exercise = Texts(__name__)
 

@@ -13,23 +13,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mha_lib import _checks
-from mha_lib._judging import (
+from attention_check._errors import describe_error
+from attention_check._judging import Exercise, randn, rows_sum_to_one
+from attention_check._results import a_kind_of
+from attention_check._texts import Texts
+from attention_check._verdicts import (
     Answer,
-    Exercise,
     UnfinishedError,
     Verdict,
-    _a,
-    _check_callable,
-    _not_yet,
-    _raised,
+    check_callable,
     is_local,
+    not_yet,
     part_of,
-    randn,
-    rows_sum_to_one,
     wrong_bias,
 )
-from mha_lib._texts import Texts
+from mha_lib import _checks
 from mha_lib.masking import causal_mask
 
 Adapter: TypeAlias = Mapping[str, str] | Callable[[Any], Mapping[str, Any]]
@@ -198,7 +196,7 @@ class _Made:
             self.layer = make(*sizes.values(), **self.sizes.options)
         except Exception as error:
             raise _NoLayerError(
-                f"no layer can be made with {given}: {_raised(error)}"
+                f"no layer can be made with {given}: {describe_error(error)}"
             ) from error
         if self.layer is None:
             raise _NoLayerError(
@@ -223,7 +221,7 @@ class _Made:
             ) from error
         except Exception as error:
             raise _NoLayerError(
-                f"the projections of the layer could not be read: {_raised(error)}"
+                f"the projections of the layer could not be read: {describe_error(error)}"
             ) from error
         for name, proj in found.items():
             self._look_at(name, tuple(proj.weight.shape))
@@ -487,22 +485,22 @@ def check_multi_head(
         Not yet: the scores are not scaled. Divide them by the square root of head_dim.
     """
     if adapter is not None and not isinstance(adapter, Mapping):
-        _check_callable("adapter", adapter)
+        check_callable("adapter", adapter)
     elif adapter is not None and not set(adapter) <= set(NAMES):
         raise ValueError(f"adapter must map {', '.join(NAMES)}, got {list(adapter)}")
     if call is not None:
-        _check_callable("call", call)
+        check_callable("call", call)
     flags = {"own_widths": own_widths, "weights": weights, "gradients": gradients}
     for name, flag in flags.items():
         _checks.check_type(name, flag, bool)
     if isinstance(layer, nn.Module) or not callable(layer):
-        return _not_yet(
-            f"this checker takes a class that makes layers, and was given {_a(layer)}. Pass the class "
+        return not_yet(
+            f"this checker takes a class that makes layers, and was given {a_kind_of(layer)}. Pass the class "
             "itself, without calling it, because layers of several sizes are tried"
         )
     with torch.random.fork_rng(devices=[]):
         try:
             exercise = _exercise(layer, adapter, call, **flags)
         except _NoLayerError as error:
-            return _not_yet(str(error))
+            return not_yet(str(error))
     return exercise(lambda one, *inputs, **options: one(*inputs, **options))

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from IPython import get_ipython
 
+from attention_check._errors import COURSES
+from attention_check._verdicts import Verdict
 from mha_lib import _checks
-from mha_lib._judging import COURSES, Verdict
 
 Piece = TypeVar("Piece", bound=Callable[..., Any])
 

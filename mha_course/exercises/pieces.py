@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attention_check._judging import rows_sum_to_one
+from attention_check._texts import Texts
+from attention_check._verdicts import UnfinishedError, part_of
 from mha_course import built
-from mha_lib._judging import UnfinishedError, part_of, rows_sum_to_one
-from mha_lib._texts import Texts
 
 exercise = Texts(__name__)
 

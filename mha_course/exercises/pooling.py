@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from attention_check._judging import randn, rows_sum_to_one
+from attention_check._texts import Texts
 from mha_lib import attention_pooling, gaussian_score, masked_softmax
-from mha_lib._judging import randn, rows_sum_to_one
-from mha_lib._texts import Texts
 
 exercise = Texts(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mha_lib._texts import Texts
+from attention_check._texts import Texts
 from mha_lib.attention import dot_product_attention
 from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.positional import LearnedPositionalEncoding, sinusoidal_encoding

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mha_lib._judging import Answer
-from mha_lib._texts import Texts
+from attention_check._texts import Texts
+from attention_check._verdicts import Answer
 from mha_lib.attention import masked_softmax
 from mha_lib.masking import causal_mask, valid_lens_mask
 from mha_lib.scores import gaussian_score

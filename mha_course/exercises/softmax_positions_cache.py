@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from attention_check._judging import randn, rows_sum_to_one
+from attention_check._texts import Texts
+from attention_check._verdicts import Answer, Verdict
 from mha_lib import _checks
-from mha_lib._judging import Answer, Verdict, randn, rows_sum_to_one
-from mha_lib._texts import Texts
 
 exercise = Texts(__name__)
 

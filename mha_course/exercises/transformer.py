@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from attention_check._judging import randn
+from attention_check._texts import Texts
 from mha_course.data.dates import END, START
 from mha_lib import EncoderBlock, EncoderDecoder
-from mha_lib._judging import randn
-from mha_lib._texts import Texts
 
 exercise = Texts(__name__)
 

@@ -2,7 +2,7 @@
 
 The page has no torch, only the stand-in in `torch/`. Cases and the results of right answers and of each
 known mistake are therefore computed here, with torch, and stored as JSON. `session.py` reads them in the page
-and hands them to the engine of the exercises, the same `mha_lib._judging`.
+and hands them to the engine of the exercises, the same `attention_check._judging`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ from unittest.mock import patch
 import torch as true_torch  # the stand-in, once imported, is `torch` in this package
 from torch import Tensor
 
+from attention_check import _errors, _judging, _results, _verdicts
+from attention_check._judging import Exercise
+from attention_check._results import Outcome
+from attention_check._texts import _source
+from attention_check._verdicts import UnfinishedError, Verdict, Wrong, part_of, wrong_bias
 from mha_course import built, exercises
 from mha_course.data import SENTENCE_WORDS
 from mha_course.data.book_text import book_text
 from mha_course.exercises import multi_head
-from mha_lib import _checks, _judging
-from mha_lib._judging import Exercise, UnfinishedError, Wrong, _Outcome, part_of, wrong_bias
-from mha_lib._texts import _source
+from mha_lib import _checks
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 
+ENGINE = (_verdicts, _results, _errors, _judging)
 # The dtypes of the stand-in; only torch supports others.
 _DTYPES = {getattr(true_torch, name) for name in "bool int64 float16 float32 float64".split()}
 
@@ -46,10 +50,10 @@ def page_sources() -> dict[str, str]:
     checks = (_checks.wrong_type, _checks.check_type)
     texts = {part: book_text(part) for part in ("train", "test")}
     sources = {
-        "jaxtyping.py": "Float = None  # which only an annotation names\n",
         "mha_lib/__init__.py": "",
         "mha_lib/_checks.py": "\n\n".join(map(inspect.getsource, checks)),
-        "mha_lib/_judging.py": inspect.getsource(_judging),
+        "attention_check/__init__.py": "",
+        **{f"{one.__name__.replace('.', '/')}.py": inspect.getsource(one) for one in ENGINE},
         "mha_course/__init__.py": "",
         "mha_course/built.py": (ROOT / "mha_course" / "built.py").read_text("utf-8"),
         # What the "Try it" cells import from the course.
@@ -69,9 +73,9 @@ def exercise_of(check: str) -> Exercise:
         return _multi_head()
     asked: list[Exercise] = []
 
-    def note(exercise: Exercise, _: object) -> _judging.Verdict:
+    def note(exercise: Exercise, _: object) -> Verdict:
         asked.append(exercise)
-        return _judging.Verdict(True, "Right.")
+        return Verdict(True, "Right.")
 
     class Anything(dict[str, Any]):
         def __missing__(self, name: str) -> Any:
@@ -207,7 +211,7 @@ def _outcomes(exercise: Exercise, cases: list[str], answer: Any) -> dict[str, An
     return {case: _encoded_outcome(exercise._try(answer, case)) for case in cases}
 
 
-def _encoded_outcome(outcome: _Outcome) -> dict[str, Any]:
+def _encoded_outcome(outcome: Outcome) -> dict[str, Any]:
     said = {
         "results": [_encoded(one) for one in outcome.results],
         "trouble": outcome.trouble,
@@ -247,7 +251,7 @@ def _expression(function: Callable[..., Any], code: dict[str, str]) -> str:
     name = function.__qualname__
     if not name.isidentifier():
         raise NotInPageError("a function that another function made")
-    if function.__module__ != _judging.__name__:
+    if function.__module__ not in [module.__name__ for module in ENGINE]:
         code[name] = _source(function, [])
         # `_source` includes functions and classes, but no constants.
         for node in ast.walk(ast.parse(code[name])):

@@ -48,7 +48,7 @@ const load = async (name) => {
   return parts[name];
 };
 
-const interpreter = createPython(async () => ({ files: await load("python"), sources: parts.sources }));
+const interpreter = createPython(async () => ({ ...(await load("python")), sources: parts.sources }));
 
 // The names are those of Pygments, so the code has the colours of the page.
 const COLOURS = HighlightStyle.define([

@@ -1,7 +1,7 @@
 // Python for the page: one worker, started when it is first needed, ended and started again when a request takes too long.
 
 import { createKernels } from "./kernels.js";
-import { work } from "./worker.js";
+import { unpack, work } from "./worker.js";
 
 /** Milliseconds after which code counts as an endless loop. */
 const PATIENCE = 5000;
@@ -13,7 +13,8 @@ const TOO_DEEP = /call stack|recursion/;
 export class PythonError extends Error {}
 
 /**
- * @param {() => Promise<import("./worker.js").Parts>} load gives what the worker needs
+ * @param {() => Promise<import("./worker.js").Parts & {programs: string[]}>} load gives what the worker needs, and the
+ *   programs that its text begins with
  */
 export function createPython(load) {
   /** @type {Worker | null} */
@@ -54,8 +55,9 @@ export function createPython(load) {
 
   /** Starts Python unless it is running. */
   const start = () => {
-    started ??= load().then(async (parts) => {
-      const url = URL.createObjectURL(new Blob([`(${work})(self, ${createKernels})`], { type: "text/javascript" }));
+    started ??= load().then(async ({ programs, ...parts }) => {
+      const text = [...(await Promise.all(programs.map(unpack))), `\n;(${work})(self, ${createKernels}, ${unpack})`];
+      const url = URL.createObjectURL(new Blob(text, { type: "text/javascript" }));
       worker = new Worker(url);
       await ask(worker, { parts: { ...parts, compiled } });
       URL.revokeObjectURL(url);

@@ -26,13 +26,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from attention_check import _errors, _judging, _verdicts
+from attention_check._judging import Exercise
+from attention_check._results import Outcome, listed
+from attention_check._verdicts import Verdict, Wrong
 from mha_course import built
-from mha_lib import _judging
-from mha_lib._judging import Exercise, Verdict, Wrong, _Outcome
 
 FILE = "your code"
 # A verdict names no line of these: the reader sees the pieces of the course folded, or not at all.
-_judging._NOT_THE_READERS += (built.__name__, "the page", "check")
+_errors.NOT_THE_READERS += (built.__name__, "the page", "check")
 MOST = 20_000  # characters of output that are kept
 ONLY_IN_COLAB = "This page has only Python and a small stand-in for torch. Colab has all the rest."
 
@@ -60,7 +62,7 @@ class StoredExercise(Exercise):
 
 def loaded(data):
     """The exercise that the build has written as JSON."""
-    space = {**vars(_judging), "torch": torch, "F": F, "nn": nn}
+    space = {**vars(_verdicts), **vars(_judging), "torch": torch, "F": F, "nn": nn}
     space |= {"ceil": ceil, "sqrt": sqrt, "partial": partial, "built": built}
     code = "from __future__ import annotations\n" + data["code"]
     exec(compile(code, "exercise", "exec"), space)
@@ -81,7 +83,7 @@ def _judged(exercise, left, answer, **_options):
     verdict = exercise(answer)
     if not (verdict and left):
         return verdict
-    return Verdict(True, f"{verdict.message} Only Colab compares: {_judging._list(left)}.")
+    return Verdict(True, f"{verdict.message} Only Colab compares: {listed(left)}.")
 
 
 def _arguments(made, _generator):
@@ -89,7 +91,7 @@ def _arguments(made, _generator):
 
 
 def _outcome(results=(), **said):
-    return _Outcome(results=tuple(map(_value, results)), **said)
+    return Outcome(results=tuple(map(_value, results)), **said)
 
 
 def _hashable(value):
@@ -196,7 +198,7 @@ def _used(text, accepted, space):
     mine = [f"`{name}`" for name in built.__all__ if name in found and name in accepted]
     other = [f"`{name}`" for name in built.__all__ if name in (found & named) - {*accepted}]
     told = {"your": mine, "the course's": other}
-    parts = [f"{whose} {_judging._list(several)}" for whose, several in told.items() if several]
+    parts = [f"{whose} {listed(several)}" for whose, several in told.items() if several]
     return f"This uses {', and '.join(parts)}." if parts else ""
 
 

@@ -1,30 +1,29 @@
 // Python in a worker: only this function runs there, so it uses nothing from outside.
 //
 // The worker is a classic one made from a blob, because a page opened from disk may start no other. For the same
-// reason it fetches nothing: Pyodide's files come with the first message, and `fetch` only hands them over.
+// reason it imports and fetches nothing: Pyodide's programs stand above this function in the worker's text, and its
+// files come with the first message; `fetch` only hands them over.
 
 /**
  * @typedef {{files: Object<string, string>, sources: Object<string, string>, compiled?: WebAssembly.Module}} Parts
  *   Pyodide's files, each compressed and in base64, and the course's files by path
  */
 
+/** Unpacks what is compressed and in base64. A blob's own stream cannot be read there from disk in WebKit. @param {string} text */
+export function unpack(text) {
+  const bytes = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
+  const packed = /** @type {ReadableStream} */ (new Response(bytes).body);
+  return new Response(packed.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+}
+
 /**
  * @param {any} scope the worker's global object
  * @param {typeof import("./kernels.js").createKernels} createKernels
+ * @param {(text: string) => Promise<ArrayBuffer>} unpack
  */
-export function work(scope, createKernels) {
+export function work(scope, createKernels, unpack) {
   /** @type {Promise<(request: string) => string>} */
   let ready;
-
-  /** @param {string} text @returns {Promise<ArrayBuffer>} */
-  const unpack = async (text) => {
-    const bytes = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return new Response(stream).arrayBuffer();
-  };
-
-  /** @param {ArrayBuffer} bytes */
-  const importModule = (bytes) => import(URL.createObjectURL(new Blob([bytes], { type: "text/javascript" })));
 
   /** Removes what a reader's code could use to leave the worker, before the code runs. */
   const close = () => {
@@ -64,9 +63,8 @@ export function work(scope, createKernels) {
       const type = name.endsWith(".wasm") ? "application/wasm" : "application/octet-stream";
       return new Response(unpacked[name], { headers: { "Content-Type": type } });
     };
-    const { loadPyodide } = await importModule(unpacked["pyodide.mjs"]);
-    const python = await loadPyodide({
-      createPyodideModule: (await importModule(unpacked["pyodide.asm.mjs"])).default,
+    const python = await scope.loadPyodide({
+      createPyodideModule: scope.pyodideModule.default,
       indexURL: "https://in-the-page/",
       stdLibURL: "https://in-the-page/python_stdlib.zip",
       lockFileContents: new TextDecoder().decode(unpacked["pyodide-lock.json"]),

@@ -32,10 +32,10 @@ from mha_course.widgets._base import Explorer, Given
 from mha_course.widgets._traits import Choice, Flag, Numbers, Text, Whole, among, within
 from mha_course.widgets.packing import pack_parameters, unpack_parameters
 from mha_lib._checks import check_type, refusal
-from mha_lib.generation import beam_decode, greedy_decode
 from mha_lib.inspection import capture_attention, gate_heads
+from mha_lib.models.generation import beam_decode, greedy_decode
+from mha_lib.models.seq2seq import EncoderDecoder
 from mha_lib.multi_head import MultiHeadAttention
-from mha_lib.seq2seq import EncoderDecoder
 
 MAX_HEADS, MAX_LAYERS, MAX_BEAM = 8, 4, 5
 """With larger numbers, there would be too many maps for a page."""

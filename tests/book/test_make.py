@@ -7,14 +7,17 @@ pip and Jupyter Book write down how they were called.
 import ast
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import urllib.parse
 import zipfile
 from pathlib import Path
 
 import machine
 import pytest
+import set_up
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,17 +26,25 @@ PYTHON = """\
 #!/usr/bin/env bash
 if [ "$1 $2" != "-m venv" ]; then exec {python} "$@"; fi
 echo "venv" >>log
-mkdir -p .venv/bin
+[ ! -e no-venv ] || exit 1
+mkdir -p .venv/bin && touch .venv/pyvenv.cfg
 for name in python pip npm jupyter-book; do cp stand-ins/$name .venv/bin/$name; done
 """
 PIP = """\
 #!/usr/bin/env bash
 echo "pip $*" >>log
-case "$*" in *requirements-cpu.txt) [ ! -e no-torch-for-cpus ];; esac
+case "$*" in *requirements-cpu.txt) if [ -e says ]; then cat says >&2; exit 1; fi;; esac
+"""
+NPM = """\
+#!/usr/bin/env bash
+echo "npm $*" >>log
+if [ -e no-network ]; then echo "npm error code ENOTFOUND" >&2; exit 1; fi
+mkdir -p node_modules
 """
 JUPYTER_BOOK = """\
 #!/usr/bin/env bash
 echo "jupyter-book" >>log
+[ ! -e slow ] || sleep 2
 out="$4/_build/html"
 mkdir -p "$out/wheel"
 cp content "$out/index.html"
@@ -49,17 +60,18 @@ class Checkout:
 
     def __init__(self, folder):
         self.folder = folder
-        for name in ("tools", "stand-ins", "_ext", "_static", "mha_course"):
+        for name in ("tools", "stand-ins", "_ext", "_static", "attention_check", "mha_course"):
             (folder / name).mkdir(parents=True)
-        for name in ("Makefile", "tools/machine.py"):
+        for name in ("Makefile", *(f"tools/{name}.py" for name in ("alone", "machine", "set_up"))):
             shutil.copy(ROOT / name, folder / name)
         locks = [f"requirements{kind}.txt" for kind in ("", "-cpu", "-gpu", "-models")]
         names = [*locks, "pyproject.toml"]
-        more = "package.json package-lock.json mha_course/pyproject.toml _config.yml _toc.yml"
+        more = "package.json package-lock.json attention_check/pyproject.toml mha_course/pyproject.toml"
+        more += " _config.yml _toc.yml"
         for name in [*names, *more.split(), "tools/check_experiments.py"]:
             (folder / name).write_text("")
         own = f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n'
-        scripts = {"python": own, "pip": PIP, "npm": "mkdir -p node_modules", "jupyter-book": JUPYTER_BOOK}
+        scripts = {"python": own, "pip": PIP, "npm": NPM, "jupyter-book": JUPYTER_BOOK}
         for name, text in scripts.items():
             self.script(f"stand-ins/{name}", text)
         self.script("python", PYTHON.format(python=sys.executable))
@@ -70,9 +82,9 @@ class Checkout:
         path.write_text(text)
         path.chmod(0o755)
 
-    def make(self, *arguments, python="./python"):
+    def make(self, *arguments, python="./python", **settings):
         (self.folder / "log").write_text("")
-        settings = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+        settings = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")} | settings
         done = subprocess.run(
             ["make", f"PYTHON={python}", *arguments],
             cwd=self.folder, capture_output=True, text=True, env=settings, timeout=120,
@@ -97,9 +109,11 @@ def test_environment_is_made_once_from_hashed_files(checkout):
     assert checkout.log[0] == "venv"
     pinned = "install --quiet --no-deps --require-hashes --only-binary :all: -r "
     assert checkout.log[1:-1] == [
-        f"pip {pinned}requirements-cpu.txt",
         f"pip {pinned}requirements.txt",
-        "pip install --quiet --no-deps --no-build-isolation --editable . --editable mha_course",
+        "npm ci --loglevel=error --ignore-scripts --no-audit --no-fund",
+        f"pip {pinned}requirements-cpu.txt",
+        "pip install --quiet --no-deps --no-build-isolation"
+        " --editable . --editable attention_check --editable mha_course",
     ]
     assert checkout.make("book").returncode == 0
     assert checkout.log == ["jupyter-book"]
@@ -111,14 +125,97 @@ def test_another_index_serves_torch_alone(checkout):
     assert [line.split()[-1] for line in asked] == ["requirements-cpu.txt"]
 
 
+OTHER_BUILDS = """\
+ERROR: Could not find a version that satisfies the requirement torch==2.13.0+cpu (from versions: 2.13.0)
+ERROR: No matching distribution found for torch==2.13.0+cpu
+"""
+# What pip says without a network or behind a proxy, on a full disk, and with a user's settings.
+NO_NETWORK = """\
+WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by 'NewConnectionError'
+ERROR: Could not find a version that satisfies the requirement torch==2.13.0+cpu (from versions: none)
+ERROR: No matching distribution found for torch==2.13.0+cpu
+"""
+FULL = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n"
+PIP_USER = "ERROR: Can not perform a '--user' install.\n"
+
+
 def test_torch_for_gpus_comes_where_no_index_has_the_other(checkout):
-    (checkout.folder / "no-torch-for-cpus").touch()
+    (checkout.folder / "says").write_text(OTHER_BUILDS)
     done = checkout.make("book")
     assert done.returncode == 0
     assert "TORCH_INDEX=https://download.pytorch.org/whl/cpu" in done.stdout
-    assert [line.split()[-1] for line in checkout.log[1:4]] == [
-        "requirements-cpu.txt", "requirements-gpu.txt", "requirements.txt",
+    assert [line.split()[-1] for line in checkout.log if "requirements" in line] == [
+        "requirements.txt", "requirements-cpu.txt", "requirements-gpu.txt",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("says", [NO_NETWORK, FULL, PIP_USER])
+def test_a_failed_installation_of_torch_shows_pips_own_words(checkout, says):
+    (checkout.folder / "says").write_text(says)
+    done = checkout.make("book")
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert "torch could not be installed; pip's message above says why." in done.stderr
+    assert not any("requirements-gpu" in line for line in checkout.log)
+    assert not (checkout.folder / ".venv" / "ready").exists()
+    (checkout.folder / "says").unlink()
+    assert checkout.make("book").returncode == 0
+
+
+def test_torch_for_gpus_needs_room(monkeypatch, capsys):
+    said = subprocess.CompletedProcess([], 1, stderr=OTHER_BUILDS)
+    monkeypatch.setattr(set_up.subprocess, "run", lambda *_, **__: said)
+    monkeypatch.setattr(set_up.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9e9, 5e9, 4e9))
+    with pytest.raises(set_up.SetUpError, match=r"needs 6 GB, and this disk has 4[.]0 GB left"):
+        set_up.install_torch()
+
+
+def test_without_a_network_npm_fails_first_and_says_why(checkout):
+    (checkout.folder / "no-network").touch()
+    done = checkout.make("book")
+    assert done.returncode != 0
+    assert "npm error code ENOTFOUND" in done.stderr
+    assert "The packages from npm could not be installed" in done.stderr
+    assert not any("requirements-cpu" in line for line in checkout.log)
+
+
+def test_an_environment_of_somebody_else_is_not_deleted(checkout):
+    own = checkout.folder / ".venv"
+    own.mkdir()
+    (own / "pyvenv.cfg").write_text("home = /usr/bin")
+    (own / "precious").touch()
+    done = checkout.make("book")
+    assert done.returncode != 0
+    assert "The folder .venv holds an environment that `make` did not create" in done.stderr
+    assert (own / "precious").exists() and checkout.log == []
+
+
+def test_an_environment_that_cannot_be_created_says_so(checkout):
+    (checkout.folder / "no-venv").touch()
+    done = checkout.make("book")
+    assert done.returncode != 0
+    assert "could not create an environment; its message is above" in done.stderr
+
+
+def test_settings_for_another_python_do_not_come_in(checkout):
+    """PYTHONPATH brings another Python's packages; with PIP_USER, pip refuses an environment."""
+    (checkout.folder / "tools" / "check_experiments.py").write_text(
+        "import os; open('log', 'a').write(repr([os.environ.get('PYTHONPATH'), os.environ['PIP_USER']]))"
+    )
+    assert checkout.make("book", PYTHONPATH="/of/another/python", PIP_USER="1").returncode == 0
+    assert "[None, '0']" in "".join(checkout.log)
+
+
+def test_where_home_cannot_be_written_the_environment_holds_its_files(checkout):
+    (checkout.folder / "tools" / "check_experiments.py").write_text(
+        "import os; open('log', 'a').write(' '.join(os.environ.get(name, 'none') for name in "
+        "('MPLCONFIGDIR', 'npm_config_cache', 'PLAYWRIGHT_BROWSERS_PATH')))"
+    )
+    assert checkout.make("book", HOME="/nowhere").returncode == 0
+    own = checkout.folder / ".venv"
+    assert f"{own}/matplotlib {own}/npm {own}/browsers" in "".join(checkout.log)
+    checkout.make("book")
+    assert "none none none" in "".join(checkout.log)
 
 
 def test_new_pins_are_installed_into_the_same_environment(checkout):
@@ -150,9 +247,11 @@ def test_moved_environment_is_made_again(checkout):
     moved = checkout.folder.parent / "elsewhere"
     checkout.folder.rename(moved)
     checkout.folder = moved
-    assert checkout.make("book").returncode == 0
+    done = checkout.make("book")
+    assert done.returncode == 0
     assert checkout.log[0] == "venv"
     assert not (moved / ".venv" / "left over").exists()
+    assert "cannot be moved; it is made again" in done.stdout
 
 
 def test_environment_whose_python_is_gone_is_made_again(checkout):
@@ -193,6 +292,60 @@ def test_wrong_python_is_refused_before_anything_is_downloaded(checkout):
 
 
 # The book
+
+
+@pytest.mark.parametrize("name", ["it's mine", "two words", 'a "quoted" name', "Müller & Söhne"])
+def test_any_name_of_a_folder_will_do(tmp_path, name):
+    checkout = Checkout(tmp_path / name)
+    assert checkout.make("zip").returncode == 0
+    assert (checkout.folder / "_build" / "multi-head-attention.zip").exists()
+    seen = 'import os, sys; open("log", "a").write(os.environ["BOOK_IS_BUILT"])'
+    checkout.script(".venv/bin/pytest", f"#!/usr/bin/env bash\nexec {sys.executable} -c '{seen}'\n")
+    done = checkout.make("-o", "needs", "-o", "book", "-o", "machine", "test", "ONLY=tests/x.py")
+    assert done.returncode == 0, done.stderr
+    assert checkout.log == [str(checkout.folder)]
+
+
+def test_a_build_that_was_killed_starts_again_from_nothing(checkout):
+    checkout.make("book")
+    half = checkout.folder / "_build" / "next"
+    (half / "built").unlink()
+    (half / "half written").touch()
+    assert checkout.make("book").returncode == 0
+    assert not (half / "half written").exists()
+
+
+def test_two_builds_in_a_new_folder_do_not_destroy_each_other(checkout):
+    (checkout.folder / "slow").touch()
+    settings = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+    both = [
+        subprocess.Popen(["make", "PYTHON=./python", "book"], cwd=checkout.folder, env=settings,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert "Another `make` works in this folder" in said[0][0] + said[1][0]
+    assert (checkout.folder / "log").read_text().count("venv\n") == 1
+    assert checkout.page() == "first"
+
+
+def test_a_port_in_use_is_a_sentence(checkout):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        done = checkout.make("serve", f"PORT={port}")
+    assert done.returncode != 0
+    assert f"Port {port} cannot be used" in done.stdout and "Traceback" not in done.stderr
+
+
+def test_clean_keeps_what_the_reader_trained(checkout):
+    (checkout.folder / "chapters").mkdir()
+    for name in ("my_gpt.py", "my_gpt.safetensors"):
+        (checkout.folder / "chapters" / name).touch()
+    checkout.make("book")
+    assert checkout.make("clean").returncode == 0
+    assert [path.name for path in (checkout.folder / "chapters").iterdir()] == ["my_gpt.safetensors"]
+    assert not (checkout.folder / ".venv").exists()
 
 
 def test_old_book_stays_until_the_new_one_is_whole(checkout):
@@ -271,6 +424,31 @@ def test_system_without_an_entry_is_none(tmp_path):
 @pytest.mark.parametrize("version", [(3, 11, 0), (3, 12, 4), (3, 13, 9)])
 def test_python_within_both_bounds_is_taken(version):
     assert machine.python_fault(version) is None
+
+
+@pytest.mark.parametrize(("platform", "processor", "sentence"), [
+    ("win32", "AMD64", "Windows Subsystem for Linux"),
+    ("darwin", "x86_64", "torch 2.13 has no build for Intel's"),
+    ("darwin", "arm64", None),
+    ("linux", "x86_64", None),
+])  # fmt: skip
+def test_a_system_without_packages_is_told_in_a_second(platform, processor, sentence):
+    fault = machine.unsupported(platform, processor)
+    assert sentence in fault if sentence else fault is None
+
+
+def test_a_full_disk_is_noticed_before_anything_is_downloaded(monkeypatch):
+    room = {".": 9e9, tempfile.gettempdir(): 9e9}
+    monkeypatch.setattr(
+        machine.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(9e9, 0, room[folder])
+    )
+    assert machine.unusable_folders() is None
+    room["."] = 2e9
+    assert f"3.5 GB of free disk for {Path.cwd()}, which has 2.0 GB left" == machine.unusable_folders()
+    room |= {".": 9e9, tempfile.gettempdir(): 0}
+    assert "0.5 GB of free disk for " + tempfile.gettempdir() in machine.unusable_folders()
+    monkeypatch.setattr(machine.os, "access", lambda *_: False)
+    assert machine.unusable_folders() == f"the right to write into {Path.cwd()}"
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import nbformat
 import pytest
 from docutils.nodes import make_id
 from moved import MOVED, write_moved
-from run_notebooks import ROOT
 from security import secure_pages
+from stored_notebooks import ROOT
 
 # The sections that an old address could name.
 SECTIONS = {

@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
-from run_notebooks import WIDGET_STATE, WIDGET_VIEW, main, normalise, notebooks
+from run_notebooks import main, normalise
 from set_repository import SETUP_METADATA, setup_of_this_course
+from stored_notebooks import WIDGET_STATE, WIDGET_VIEW, notebooks
 
 from mha_course import plots
 from mha_course.widgets import widget_sources

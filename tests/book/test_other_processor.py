@@ -11,13 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_notebooks import notebooks
+from stored_notebooks import notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHER_PROCESSOR = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 NBVAL = "-m pytest --nbval --nbval-current-env --nbval-cell-timeout 1800 -p no:cacheprovider"
 # What compares figures and widgets.
-COMPARISON = ("conftest.py", "tests/stored_outputs.py", "tools/run_notebooks.py", "tools/built.py")
+TOOLS = ("built", "run_notebooks", "stored_notebooks", "widget_code")
+COMPARISON = ("conftest.py", "tests/stored_outputs.py", *(f"tools/{name}.py" for name in TOOLS))
 
 
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)

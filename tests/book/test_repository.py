@@ -24,7 +24,6 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from release import NAMED, VERSION, notes
-from run_notebooks import notebooks
 from set_repository import (
     PUBLISHED,
     WIDGET_VIEW,
@@ -34,6 +33,7 @@ from set_repository import (
     set_repository,
     show_pictures,
 )
+from stored_notebooks import notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -327,12 +327,17 @@ def wheels(wheel_files):
         yield {name: opened.enter_context(zipfile.ZipFile(path)) for name, path in wheel_files.items()}
 
 
-@pytest.mark.parametrize(("project", "most"), [("mha-lib", 200_000), ("mha-course", 8_000_000)])
+@pytest.mark.parametrize(
+    ("project", "most"), [("mha-lib", 130_000), ("attention-check", 60_000), ("mha-course", 8_000_000)]
+)
 def test_wheel_is_small(wheel_files, project, most):
     assert wheel_files[project].stat().st_size <= most
 
 
-@pytest.mark.parametrize(("project", "folder"), [("mha-lib", ""), ("mha-course", "mha_course")])
+@pytest.mark.parametrize(
+    ("project", "folder"),
+    [("mha-lib", ""), ("attention-check", "attention_check"), ("mha-course", "mha_course")],
+)
 def test_wheel_is_the_one_that_pip_builds(wheels, tmp_path, project, folder):
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--wheel-dir", tmp_path, ROOT / folder], check=True, capture_output=True)
@@ -379,7 +384,11 @@ def test_published_page_names_the_wheels_that_the_same_build_serves(book, path):
     [setup] = [cell for cell in published.cells if cell.id == "setup"]
     assert f'book = "{book_address(read_address()[0])}"' in setup.source
     served = re.findall(r"@ \{book\}/(\S+) --hash=sha256:(\w+)", setup.source)
-    assert [Path(name).name.partition("-")[0] for name, _ in served] == ["mha_lib", "mha_course"]
+    assert [Path(name).name.partition("-")[0] for name, _ in served] == [
+        "mha_lib",
+        "attention_check",
+        "mha_course",
+    ]
     for name, digest in served:
         assert hashlib.sha256((book / name).read_bytes()).hexdigest() == digest
     [setup.source] = [cell.source for cell in stored.cells if cell.id == "setup"]
@@ -398,11 +407,12 @@ def packed_by(project):
         # The experiments, which pages run again on request.
         scripts = [path for path in FILES if path.is_relative_to(ROOT / "experiments")]
         ours |= {f"{package}/_{path.relative_to(ROOT).as_posix()}" for path in scripts}
+    if project != "mha-lib":
         ours.add(f"{package}/LICENSE")  # one folder up from its project, where its metadata cannot name it
     return ours
 
 
-@pytest.mark.parametrize("project", ["mha-lib", "mha-course"])
+@pytest.mark.parametrize("project", ["mha-lib", "attention-check", "mha-course"])
 def test_wheel_carries_the_package_whole_and_nothing_else(wheels, project):
     packed = set(wheels[project].namelist())
     assert {name for name in packed if ".dist-info/" not in name} == packed_by(project)
@@ -413,8 +423,9 @@ def test_wheel_carries_the_package_whole_and_nothing_else(wheels, project):
 
 NEEDS = {
     "mha-lib": "jaxtyping torch".split(),
-    "mha-course": """anywidget babel ipython ipywidgets jaxtyping matplotlib mha-lib numpy safetensors
-        scikit-learn tokenizers torch tqdm traitlets""".split(),
+    "attention-check": "mha-lib torch".split(),
+    "mha-course": """anywidget attention-check babel ipython ipywidgets jaxtyping matplotlib mha-lib numpy
+        safetensors scikit-learn tokenizers torch tqdm traitlets""".split(),
 }
 
 
@@ -449,7 +460,7 @@ except ModuleNotFoundError as error:
 else:
     raise AssertionError("widgets")
 try:
-    from mha_lib.checkpoints import save_checkpoint
+    from mha_lib.models.checkpoints import save_checkpoint
     save_checkpoint(None, ".")
 except ImportError as error:
     assert "checkpoints need the package safetensors" in str(error), error
@@ -501,7 +512,7 @@ def test_no_file_can_carry_code_in_data():
     tests = ROOT / "tests"  # tests may unpickle, because models must survive it
     sources = [path for path in FILES if path.suffix in (".py", ".ipynb") and not path.is_relative_to(tests)]
     # Known mistakes of exercises are edits of the package's own source, which only this module compiles.
-    own = [ROOT / "mha_lib" / "_texts.py"]
+    own = [ROOT / "attention_check" / "_texts.py"]
     assert [path for path in sources if loads.search(text_of(path))] == own
 
 

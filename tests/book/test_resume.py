@@ -8,7 +8,7 @@ from collections import Counter
 
 import nbformat
 import pytest
-from run_notebooks import notebooks
+from stored_notebooks import notebooks
 
 from mha_course import _resume as resume
 

@@ -16,9 +16,9 @@ from seen import CELLS, assert_colors, map_pixels, shares_of_bars
 from torch.nn.functional import linear, scaled_dot_product_attention, softmax
 
 from mha_course.data.dates import encode_source
-from mha_lib.generation import greedy_decode
 from mha_lib.inspection import capture_attention
-from mha_lib.seq2seq import EncoderDecoder
+from mha_lib.models.generation import greedy_decode
+from mha_lib.models.seq2seq import EncoderDecoder
 
 STATE = 'script[type="application/vnd.jupyter.widget-state+json"]'
 

@@ -68,7 +68,7 @@ def test_a_changed_figure_is_found_after_training(drawn, change):
 
 
 def test_a_figure_drawn_again_or_in_fewer_colours_is_the_same(drawn):
-    from run_notebooks import shrink_figure
+    from stored_notebooks import shrink_figure
 
     assert figure_fault(curves(), drawn) is None
     assert figure_fault(drawn, shrink_figure(drawn)) is None

@@ -69,7 +69,7 @@ class Widgets:
 
     root, tests = TESTS.parent, "widgets"
     # The tests expect the code under test beside them.
-    copied = ("mha_lib", "mha_course", "tests", "tools", "_ext", "_static")
+    copied = ("mha_lib", "attention_check", "mha_course", "tests", "tools", "_ext", "_static")
     faults = tuple(widget_faults.FAULTS)
 
     def path_of(self, fault):

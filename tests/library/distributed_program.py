@@ -23,8 +23,8 @@ from torch.testing import assert_close
 
 from mha_lib.cache import KeyValueCache
 from mha_lib.inspection import capture_attention, gate_heads, head_importance
+from mha_lib.models.parallel import shard_heads
 from mha_lib.multi_head import MultiHeadAttention
-from mha_lib.parallel import shard_heads
 from mha_lib.rotary import RotaryPositionalEncoding
 from mha_lib.scores import AdditiveScore
 from mha_lib.transformer import EncoderBlock

@@ -34,19 +34,19 @@ from mha_course.training import cross_entropy, fit, predict, seeded
 from mha_lib import masking, scores, transformer
 from mha_lib.attention import attention_pooling, dot_product_attention, masked_softmax
 from mha_lib.cache import KeyValueCache
-from mha_lib.checkpoints import load_checkpoint, save_checkpoint
 from mha_lib.conversion import mask_from_additive
 from mha_lib.feed_forward import FeedForward, RMSNorm
-from mha_lib.generation import beam_decode, generate, greedy_decode
 from mha_lib.inspection import capture_attention, gate_heads, head_importance, prune_heads
-from mha_lib.language_models import GPT2, Bert, Llama
+from mha_lib.models.checkpoints import load_checkpoint, save_checkpoint
+from mha_lib.models.generation import beam_decode, generate, greedy_decode
+from mha_lib.models.language_models import GPT2, Bert, Llama
+from mha_lib.models.parallel import shard_heads
+from mha_lib.models.rotary_scaling import RotaryScaling
+from mha_lib.models.seq2seq import EncoderDecoder
 from mha_lib.multi_head import MultiHeadAttention
-from mha_lib.parallel import shard_heads
 from mha_lib.positional import LearnedPositionalEncoding, SinusoidalPositionalEncoding, sinusoidal_encoding
 from mha_lib.relative import ShawScore, T5RelativeBias, alibi_bias, alibi_slopes, t5_buckets
 from mha_lib.rotary import RotaryPositionalEncoding, apply_rotary, rotary_angles
-from mha_lib.rotary_scaling import RotaryScaling
-from mha_lib.seq2seq import EncoderDecoder
 
 BATCH, HEADS, Q_LEN, K_LEN, HEAD_DIM, VALUE_DIM, WIDTH = 2, 3, 5, 7, 11, 13, 33
 QUERY, KEY = (torch.ones(BATCH, HEADS, Q_LEN, HEAD_DIM), torch.ones(BATCH, HEADS, K_LEN, HEAD_DIM))
@@ -867,9 +867,8 @@ def test_every_public_callable_is_in_the_table():
     elsewhere |= {"Measured", "fill_of", "say_hollow", "sentence"}
     # Functions that run a caller's function, and those that chapter 4 compares, with their own sizes.
     elsewhere |= {"count_saved_numbers", "milliseconds", "make_layers", "run_recurrence"}
-    # Functions that judge any attention or notebook, or read files of others: test_conformance.py,
-    # test_grade.py and test_gguf.py test them.
-    tested = {"mha_lib.conformance", "mha_lib.pytest_plugin", "mha_course.grade", "mha_course.data.published"}
+    # Functions that judge any notebook, or read files of others: test_grade.py and test_gguf.py test them.
+    tested = {"mha_course.grade", "mha_course.data.published"}
     for module in map(importlib.import_module, set(MODULES) - tested):
         for name, thing in vars(module).items():
             own = callable(thing) and getattr(thing, "__module__", None) == module.__name__

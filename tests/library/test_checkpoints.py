@@ -21,9 +21,10 @@ from random_tensors import generator
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from mha_lib import GPT2, Bert, Llama, capture_attention, checkpoints
-from mha_lib._families import FAMILIES
-from mha_lib.checkpoints import load_checkpoint, save_checkpoint
+from mha_lib import GPT2, Bert, Llama, capture_attention
+from mha_lib.models import checkpoints
+from mha_lib.models._families import FAMILIES
+from mha_lib.models.checkpoints import load_checkpoint, save_checkpoint
 
 transformers = pytest.importorskip("transformers")
 

@@ -11,20 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from attention_check import check, check_decoding, check_results, check_rotary, main, vectors
+from attention_check._aspects import ASPECTS, exercise_of, texts
+from attention_check._calling import projections_of
+from attention_check._vectors import FORMAT
 from mha_lib import KeyValueCache, MultiHeadAttention, RotaryPositionalEncoding, dot_product_attention
-from mha_lib.conformance import (
-    ASPECTS,
-    FORMAT,
-    _aspect,
-    _projections,
-    _texts,
-    check,
-    check_decoding,
-    check_results,
-    check_rotary,
-    main,
-    vectors,
-)
 
 LAYERS = {"one width": {}, "own widths, biases": {"kdim": 17, "vdim": 19, "bias": True}}
 
@@ -43,22 +34,22 @@ def said(report):
 
 @pytest.mark.parametrize("aspect", ASPECTS)
 def test_every_known_fault_is_named(aspect):
-    assert _aspect(aspect).audit() == []
+    assert exercise_of(aspect).audit() == []
 
 
 @pytest.mark.parametrize("aspect", [a for a in ASPECTS if a not in ("shared keys", "sinks")])
 @pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
 def test_every_known_fault_of_a_layer_is_named(aspect, options):
     layer = MultiHeadAttention(33, 3, **options)
-    assert _aspect(aspect, (_projections(layer, None), 11), 3).audit() == []
+    assert exercise_of(aspect, (projections_of(layer, None), 11), 3).audit() == []
 
 
 def test_every_section_of_the_text_is_used():
     check_decoding(lambda: None, rotary=True)
     check_rotary(lambda *_: None)
     for aspect in ASPECTS:
-        _aspect(aspect)
-    assert _texts.unused <= {"layer"}
+        exercise_of(aspect)
+    assert texts.unused <= {"layer"}
 
 
 # ------------------------------------------------------------------ what is right
@@ -399,15 +390,15 @@ def run(folder, *arguments):
 
 def test_the_shell_says_it_and_exits_with_1(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
-    status, output, _ = run(tmp_path, "mha_lib.conformance", "mine:inverted")
+    status, output, _ = run(tmp_path, "attention_check", "mine:inverted")
     assert status == 1
     assert "masks          wrong: the mask is inverted. " in output
     status, output, _ = run(
-        tmp_path, "mha_lib.conformance", "mine:inverted", "--mask", "hidden", "--tries", "masks"
+        tmp_path, "attention_check", "mine:inverted", "--mask", "hidden", "--tries", "masks"
     )
     assert (status, output) == (0, "masks          right\n")
     for missing in ("mine:nothing", "nowhere:nothing"):
-        status, output, error = run(tmp_path, "mha_lib.conformance", missing)
+        status, output, error = run(tmp_path, "attention_check", missing)
         assert (status, output) == (2, "")
         assert error.startswith("could not be tried: ")
 
@@ -420,7 +411,9 @@ def test_the_fixture_of_pytest(tmp_path):
         "    assert_conforms(mine.inverted, mask='hidden', tries=['masks'])\n"
         "def test_wrong(assert_conforms):\n    assert_conforms(mine.inverted)\n"
     )
-    status, output, _ = run(tmp_path, "pytest", "-p", "mha_lib.pytest_plugin", "-p", "no:cacheprovider", "-q")
+    status, output, _ = run(
+        tmp_path, "pytest", "-p", "attention_check.pytest_plugin", "-p", "no:cacheprovider", "-q"
+    )
     assert status == 1
     assert "1 failed, 1 passed" in output
     assert "masks          wrong: the mask is inverted" in output

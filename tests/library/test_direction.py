@@ -4,7 +4,10 @@ import json
 import re
 
 import pytest
-from imports import PACKAGES, ROOT, circles, imported_names, modules, python_graph, script_graph
+from imports import PACKAGES, ROOT, circles, imported_names, modules, python_graph, script_graph, tools_graph
+
+# They judge anybody's attention, and are no part of what attention is.
+JUDGES = {f"mha_lib.{name}" for name in ("_judging", "_texts", "conformance", "pytest_plugin")}
 
 
 def private(names):
@@ -21,8 +24,35 @@ def test_library_imports_nothing_of_the_course():
     assert not re.search(r"import_module\(\W*mha_course", text)
 
 
+def floor_of(name):
+    """Where a module stands: in the core (what attention is), among the models, or at the entrance."""
+    if name == "mha_lib":
+        return "entrance"
+    return "models" if name.startswith("mha_lib.models") else "core"
+
+
+def climbs(graph):
+    """The imports from the core of what is built from it, directly or through the entrance of the package."""
+    return [
+        (name, other)
+        for name, needed in sorted(graph.items())
+        for other in sorted(needed)
+        if floor_of(name) == "core" and floor_of(other) != "core"
+    ]
+
+
+def test_the_core_needs_no_model():
+    library = {name: needed for name, needed in python_graph().items() if name.startswith("mha_lib")}
+    assert climbs({name: needed for name, needed in library.items() if name not in JUDGES}) == []
+    assert len([name for name in library if floor_of(name) == "models"]) > 5
+    graph = {"mha_lib.rotary": {"mha_lib.models.seq2seq", "mha_lib.scores"}, "mha_lib.cache": {"mha_lib"}}
+    assert climbs(graph) == [("mha_lib.cache", "mha_lib"), ("mha_lib.rotary", "mha_lib.models.seq2seq")]
+
+
 def test_no_module_imports_in_a_circle():
     assert circles(python_graph()) == []
+    assert circles(tools_graph()) == []
+    assert sum(map(len, tools_graph().values())) > 10
 
 
 def test_no_script_imports_in_a_circle():
@@ -60,3 +90,7 @@ def test_a_circle_is_found():
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a", "e"}, "e": set()}
     assert circles(graph) == [("a", "b", "c")]
     assert list(imported_names("from . import b\nfrom ..c import d", "p.q")) == [("p.q", "b"), ("p.c", "d")]
+    assert list(imported_names("if TYPE_CHECKING:\n    import a\ndef f():\n    import b")) == [
+        ("a", None),
+        ("b", None),
+    ]

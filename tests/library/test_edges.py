@@ -14,13 +14,13 @@ from torch import nn
 
 from mha_lib.attention import dot_product_attention, masked_softmax
 from mha_lib.cache import KeyValueCache
-from mha_lib.generation import generate
 from mha_lib.inspection import capture_attention
-from mha_lib.language_models import GPT2, Bert, Llama
+from mha_lib.models.generation import generate
+from mha_lib.models.language_models import GPT2, Bert, Llama
+from mha_lib.models.seq2seq import EncoderDecoder
 from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.rotary import RotaryPositionalEncoding
 from mha_lib.scores import AdditiveScore, BilinearScore
-from mha_lib.seq2seq import EncoderDecoder
 from mha_lib.transformer import EncoderBlock, TransformerDecoder, TransformerEncoder
 
 SIZES = {"embed_dim": 12, "num_heads": 3, "hidden_dim": 7, "num_layers": 2}

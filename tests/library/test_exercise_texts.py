@@ -7,8 +7,8 @@ import types
 import pytest
 import torch
 
+from attention_check._texts import Texts
 from mha_course import exercises
-from mha_lib._texts import Texts
 
 MODULE = """
 class Sum:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import nn
 
+import attention_check
 import mha_course
 import mha_lib
 
@@ -29,6 +30,7 @@ def modules_of(package):
 
 
 LIBRARY = modules_of(mha_lib)
+ENGINE = [f"attention_check.{name}" for name in ("_check", "_command", "_judging", "_vectors", "_verdicts")]
 # test_types.py covers the widgets; the pages draw the pictures and explain what they build.
 OTHERS = re.compile(r"\.(widgets|exercises|questions|pictures|built|in_page)")
 SUPPORT = [name for name in modules_of(mha_course) if not OTHERS.search(name)]
@@ -82,7 +84,8 @@ rotary.rotary_angles(num_positions, head_dim, *, base=10000.0)
 rotary.apply_rotary(x, angles, *, interleaved=True)
 rotary.RotaryPositionalEncoding(head_dim, *, base=10000.0, rotary_dim=None, interleaved=True, scaling=None)
 rotary.RotaryPositionalEncoding.forward(x, positions=None)
-rotary_scaling.RotaryScaling(kind, factor, trained_len=None, low=None, high=None, attention_factor=None)
+models.rotary_scaling.RotaryScaling(kind, factor, trained_len=None, low=None, high=None,
+    attention_factor=None)
 relative.t5_buckets(q_len, k_len=None, *, num_buckets=32, max_distance=128, bidirectional=True,
     positions=None, device=None)
 relative.T5RelativeBias(num_heads, *, num_buckets=32, max_distance=128, bidirectional=True, device=None,
@@ -103,27 +106,27 @@ transformer.DecoderBlock(embed_dim, num_heads, hidden_dim, *, dropout=0.0, norm_
     device=None, dtype=None, **options)
 transformer.TransformerEncoder(num_layers, embed_dim, num_heads, hidden_dim, **options)
 transformer.TransformerDecoder(num_layers, embed_dim, num_heads, hidden_dim, **options)
-seq2seq.EncoderDecoder(source_vocab, target_vocab, embed_dim, num_heads, hidden_dim, num_layers, *,
+models.seq2seq.EncoderDecoder(source_vocab, target_vocab, embed_dim, num_heads, hidden_dim, num_layers, *,
     max_len=1000, dropout=0.0, **options)
-seq2seq.EncoderDecoder.forward(source, target, *, source_lens=None)
-seq2seq.EncoderDecoder.encode(source, *, source_lens=None)
-seq2seq.EncoderDecoder.decode(target, memory, *, source_lens=None, cache=None)
-generation.greedy_decode(model, source, *, start, end, max_len, source_lens=None, use_cache=True)
-generation.beam_decode(model, source, *, start, end, max_len, beam_size=4, source_lens=None)
-language_models.GPT2(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len,
+models.seq2seq.EncoderDecoder.forward(source, target, *, source_lens=None)
+models.seq2seq.EncoderDecoder.encode(source, *, source_lens=None)
+models.seq2seq.EncoderDecoder.decode(target, memory, *, source_lens=None, cache=None)
+models.generation.greedy_decode(model, source, *, start, end, max_len, source_lens=None, use_cache=True)
+models.generation.beam_decode(model, source, *, start, end, max_len, beam_size=4, source_lens=None)
+models.language_models.GPT2(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len,
     activation='gelu_tanh', layer_norm_eps=1e-05, tied=True, dropout=0.0, device=None, dtype=None)
-language_models.GPT2.forward(tokens, *, positions=None, key_mask=None, valid_lens=None, cache=None)
-language_models.GPT2.new_cache()
-language_models.Llama(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len, num_kv_heads=None,
-    base=10000.0, layer_norm_eps=1e-06, tied=False, head_dim=None, attention_bias=False, mlp_bias=False,
-    qk_norm=False, window=None, scaling=None, head=True, device=None, dtype=None)
-language_models.Llama.forward(tokens, *, positions=None, key_mask=None, valid_lens=None, cache=None)
-language_models.Llama.new_cache()
-language_models.Bert(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len, num_segments=2,
-    activation='gelu', layer_norm_eps=1e-12, head=True, device=None, dtype=None)
-language_models.Bert.forward(tokens, segments=None, *, positions=None, key_mask=None, valid_lens=None)
-checkpoints.load_checkpoint(source, *, revision=None, sha256=None)
-checkpoints.save_checkpoint(model, folder)
+models.language_models.GPT2.forward(tokens, *, positions=None, key_mask=None, valid_lens=None, cache=None)
+models.language_models.GPT2.new_cache()
+models.language_models.Llama(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len,
+    num_kv_heads=None, base=10000.0, layer_norm_eps=1e-06, tied=False, head_dim=None, attention_bias=False,
+    mlp_bias=False, qk_norm=False, window=None, scaling=None, head=True, device=None, dtype=None)
+models.language_models.Llama.forward(tokens, *, positions=None, key_mask=None, valid_lens=None, cache=None)
+models.language_models.Llama.new_cache()
+models.language_models.Bert(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len,
+    num_segments=2, activation='gelu', layer_norm_eps=1e-12, head=True, device=None, dtype=None)
+models.language_models.Bert.forward(tokens, segments=None, *, positions=None, key_mask=None, valid_lens=None)
+models.checkpoints.load_checkpoint(source, *, revision=None, sha256=None)
+models.checkpoints.save_checkpoint(model, folder)
 feed_forward.FeedForward.forward(x)
 transformer.EncoderBlock.forward(x, attn_mask=None, *, attn_bias=None, key_mask=None, valid_lens=None,
     is_causal=False, cache=None)
@@ -149,21 +152,29 @@ inspection.capture_attention(model)
 inspection.gate_heads(attention, gates)
 inspection.head_importance(attention, loss)
 inspection.prune_heads(attention, heads)
-parallel.shard_heads(attention, mesh)
-generation.generate(model, tokens, *, max_new, source=None, source_lens=None, prompt_lens=None, stop=(),
-    temperature=0.0, top_k=None, top_p=None, beam_size=1, generator=None, use_cache=True)
-conformance.Report(findings)
-conformance.check(attention, *, projections=None, num_heads=None, layout='bhld', mask='visible',
-    arrays='torch', tries=None)
-conformance.check_rotary(rotate, *, base=10000.0, interleaved=True)
-conformance.check_decoding(start, *, rotary=False, base=10000.0, interleaved=True)
-conformance.vectors()
-conformance.check_results(results)
-conformance.main(arguments=None)
-pytest_plugin.assert_conforms()
+models.parallel.shard_heads(attention, mesh)
+models.generation.generate(model, tokens, *, max_new, source=None, source_lens=None, prompt_lens=None,
+    stop=(), temperature=0.0, top_k=None, top_p=None, beam_size=1, generator=None, use_cache=True)
 """
-LINES = TEXT.replace("\n    ", " ").splitlines()
-SIGNATURES = dict(re.match(r"([^(]*)(.*)", line).groups() for line in LINES)
+OF_THE_JUDGE = """\
+Report(findings)
+check(attention, *, projections=None, num_heads=None, layout='bhld', mask='visible',
+    arrays='torch', tries=None)
+check_rotary(rotate, *, base=10000.0, interleaved=True)
+check_decoding(start, *, rotary=False, base=10000.0, interleaved=True)
+vectors()
+check_results(results)
+main(arguments=None)
+"""
+
+
+def split_signatures(text):
+    """Pairs of a name and its signature; a continued line is indented."""
+    return [re.match(r"([^(]*)(.*)", line).groups() for line in text.replace("\n    ", " ").splitlines()]
+
+
+SIGNATURES = {f"mha_lib.{path}": said for path, said in split_signatures(TEXT)}
+SIGNATURES |= {f"attention_check.{path}": said for path, said in split_signatures(OF_THE_JUDGE)}
 
 
 def public(module):
@@ -179,6 +190,13 @@ def public(module):
 
 FOUND = {module: public(importlib.import_module(module)) for module in MODULES}
 PUBLIC = {f"{module}.{name}": thing for module in MODULES for name, thing in FOUND[module].items()}
+# The judge has one public name for each thing; where it is defined is nobody's concern.
+JUDGE = {
+    f"attention_check.{name}": getattr(attention_check, name)
+    for name in attention_check.__all__
+    if name != "__version__"
+}
+PUBLIC |= JUDGE
 METHODS = {
     f"{path}.{name}": getattr(thing, name)
     for path, thing in PUBLIC.items()
@@ -192,8 +210,7 @@ def test_the_layers_are_exported_and_nothing_else():
     layers = {
         path.rpartition(".")[2]: thing
         for path, thing in PUBLIC.items()
-        if path.startswith("mha_lib.")
-        and not path.startswith(("mha_lib.checkpoints", "mha_lib.conformance", "mha_lib.pytest_plugin"))
+        if path.startswith("mha_lib.") and not path.startswith("mha_lib.models.checkpoints")
     }
     assert set(mha_lib.__all__) == {*layers, "__version__"}
     assert len(mha_lib.__all__) == len(set(mha_lib.__all__))
@@ -202,10 +219,7 @@ def test_the_layers_are_exported_and_nothing_else():
 
 @pytest.mark.parametrize("path", SIGNATURES)
 def test_names_and_signatures_stay(path):
-    module, *names = path.split(".")
-    thing = importlib.import_module(f"mha_lib.{module}")
-    for name in names:
-        thing = getattr(thing, name)
+    thing = pkgutil.resolve_name(path)
     signature = inspect.signature(thing)
     parameters = [
         parameter.replace(annotation=inspect.Parameter.empty)
@@ -218,7 +232,8 @@ def test_names_and_signatures_stay(path):
 
 def test_the_list_of_signatures_is_complete():
     of_library = {path for path in PUBLIC if path.startswith("mha_lib.")}
-    assert of_library <= {f"mha_lib.{path}" for path in SIGNATURES}
+    assert of_library <= SIGNATURES.keys()
+    assert JUDGE.keys() <= SIGNATURES.keys()
 
 
 @pytest.mark.parametrize("path", PUBLIC | METHODS)
@@ -237,7 +252,7 @@ def test_everything_public_says_what_it_takes_and_raises(path):
     source = inspect.getsource(thing.__init__ if inspect.isclass(thing) else thing)
     if "raise " in source or "check_" in source:
         while other := re.search(r"Arguments and errors are those\s+of `([\w.]+)`", text):
-            text = inspect.getdoc(attrgetter(other[1])(mha_lib))
+            text = inspect.getdoc(attrgetter(other[1])(sys.modules[path.partition(".")[0]]))
         assert "Raises:" in text
 
 
@@ -249,8 +264,8 @@ def examples_of(module):
 
 
 EXAMPLES = {
-    test.name: test
-    for module in (*LIBRARY, "mha_lib._judging", *modules_of(mha_course))
+    re.sub(r"^(attention_check)\._\w+", r"\1", test.name): test
+    for module in (*LIBRARY, *ENGINE, *modules_of(mha_course))
     if not module.startswith("mha_course.pictures")
     for test in examples_of(module)
 }

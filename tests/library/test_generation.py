@@ -9,7 +9,7 @@ from random_tensors import generator
 from torch import nn
 
 from mha_lib import GPT2, Llama, generate
-from mha_lib.checkpoints import load_checkpoint
+from mha_lib.models.checkpoints import load_checkpoint
 
 transformers = pytest.importorskip("transformers")
 

@@ -21,7 +21,7 @@ from mha_lib import (
     generate,
     rotary_angles,
 )
-from mha_lib.rotary_scaling import RotaryScaling
+from mha_lib.models.rotary_scaling import RotaryScaling
 
 # Rotations at far positions
 

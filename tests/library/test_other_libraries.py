@@ -8,9 +8,9 @@ import torch.distributed as dist
 from random_tensors import random
 from torch import nn
 
-from mha_lib.language_models import GPT2, Bert, Llama
+from mha_lib.models.language_models import GPT2, Bert, Llama
+from mha_lib.models.seq2seq import EncoderDecoder
 from mha_lib.multi_head import MultiHeadAttention
-from mha_lib.seq2seq import EncoderDecoder
 from mha_lib.transformer import TransformerDecoder, TransformerEncoder
 
 pytestmark = [pytest.mark.newer_torch, pytest.mark.no_shape_checks, pytest.mark.filterwarnings("ignore")]

@@ -9,10 +9,10 @@ import pytest
 import torch
 from random_tensors import random
 
+from mha_lib.models.rotary_scaling import RotaryScaling
 from mha_lib.positional import LearnedPositionalEncoding, SinusoidalPositionalEncoding, sinusoidal_encoding
 from mha_lib.relative import ShawScore, T5RelativeBias, alibi_bias, alibi_slopes, t5_buckets
 from mha_lib.rotary import RotaryPositionalEncoding, apply_rotary, rotary_angles
-from mha_lib.rotary_scaling import RotaryScaling
 from mha_lib.scores import dot_product_score
 
 BATCH, HEADS, LENGTH, K_LEN, WIDTH = 2, 3, 5, 7, 11

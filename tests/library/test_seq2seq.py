@@ -12,8 +12,8 @@ from random_tensors import generator
 from torch import nn
 from torch.nn import functional as F
 
-from mha_lib.generation import beam_decode, greedy_decode
-from mha_lib.seq2seq import EncoderDecoder
+from mha_lib.models.generation import beam_decode, greedy_decode
+from mha_lib.models.seq2seq import EncoderDecoder
 
 BATCH, HEADS, HEAD_DIM, HIDDEN, LAYERS = 3, 5, 2, 17, 2
 SOURCE_LEN, TARGET_LEN, SOURCE_VOCAB, TARGET_VOCAB = 11, 7, 23, 13

@@ -9,7 +9,7 @@ from random_tensors import generator, random
 from torch import nn
 
 from mha_lib import GPT2, Bert, EncoderDecoder, Llama, generate
-from mha_lib.generation import _choice, _write, _Writing
+from mha_lib.models.generation import _choice, _write, _Writing
 
 SIZES = {"embed_dim": 12, "num_heads": 3, "hidden_dim": 17, "num_layers": 2}
 MODELS = {

@@ -9,17 +9,18 @@ import sys
 import jaxtyping
 import pytest
 import torch
-from test_exports import LIBRARY, modules_of, public
+from test_exports import JUDGE, LIBRARY, modules_of, public
 
 import mha_course.exercises
 import mha_course.widgets
 import mha_lib
-from mha_lib import _judging, attention_pooling, sinusoidal_encoding
+from attention_check import _judging, _verdicts
+from mha_lib import attention_pooling, sinusoidal_encoding
 
 # Pictures are tested by their pages, which draw them.
 ALL_MODULES = {
     name: importlib.import_module(name)
-    for name in (*LIBRARY, *modules_of(mha_course))
+    for name in (*LIBRARY, "attention_check.pytest_plugin", *modules_of(mha_course))
     if not name.startswith(("mha_course.pictures", "mha_course.built", "mha_course.in_page"))
 }
 
@@ -44,10 +45,11 @@ PUBLIC = {
     for name, thing in public(loaded).items()
     if exported(module, name)
 } | {"mha_course.widgets.Explorer": mha_course.widgets.Explorer}
-# The engine that judges answers is private in the library; the course decides what is public.
+# The engine of the judge is private; the course decides what is public of it.
+PUBLIC |= JUDGE
 PUBLIC |= {
     f"mha_course.exercises.{name}": getattr(mha_course.exercises, name)
-    for name in public(_judging)
+    for name in public(_judging) | public(_verdicts)
     if name in mha_course.exercises.__all__
 }
 METHODS = {
@@ -86,6 +88,7 @@ def test_a_bare_tensor_is_seen():
 def test_every_tensor_names_its_axes(path):
     # Fields that start empty have no shape to name.
     exempt = {"mha_lib.KeyValueCache": {"keys", "values", "visible"}}
+    exempt["mha_course.exercises.randn"] = {"return"}  # of any number of axes, in a package without jaxtyping
     assert set(bare_tensors(inspect.unwrap((PUBLIC | METHODS)[path]))) <= exempt.get(path, set())
 
 

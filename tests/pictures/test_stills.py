@@ -2,8 +2,8 @@
 
 import nbformat
 import pytest
-from run_notebooks import WIDGET_VIEW, notebooks
 from stills import add_stills
+from stored_notebooks import WIDGET_VIEW, notebooks
 from stored_outputs import figure_fault
 
 

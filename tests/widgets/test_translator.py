@@ -24,7 +24,7 @@ from mha_course.widgets import Translator, translator
 from mha_course.widgets.packing import round_to_bytes
 from mha_course.widgets.translator import attention_layers, pack_model, unpack_model
 from mha_lib import beam_decode, capture_attention, gate_heads, greedy_decode
-from mha_lib.seq2seq import EncoderDecoder
+from mha_lib.models.seq2seq import EncoderDecoder
 
 ROOT = Path(__file__).resolve().parents[2]
 MATH = "translator_math.js"

@@ -18,8 +18,8 @@ from mha_course.widgets.translator import Translator
 from mha_course.widgets.typed_answer import TypedAnswer
 from mha_course.widgets.writer import Writer
 from mha_lib import GPT2, MultiHeadAttention
+from mha_lib.models.seq2seq import EncoderDecoder
 from mha_lib.positional import LearnedPositionalEncoding
-from mha_lib.seq2seq import EncoderDecoder
 
 
 def head_explorer():

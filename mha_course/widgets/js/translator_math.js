@@ -268,7 +268,7 @@ export function writeAnswer(model, memory, gates, { start, end, target_length: m
 }
 
 /**
- * The most probable answers that beam search finds, as in mha_lib.generation.beam_decode.
+ * The most probable answers that beam search finds, as in mha_lib.models.generation.beam_decode.
  * @param {TranslatorModel} model @param {DateMemory} memory @param {Gates} gates @param {DateTask} task
  * @param {number} beamSize @returns {{tokens: number[], logProb: number}[]} the most probable first
  */

@@ -1,4 +1,4 @@
-"""For pytest: `-p mha_lib.pytest_plugin` provides the fixture `assert_conforms`.
+"""For pytest, which finds this plugin where `attention_check` is installed: the fixture `assert_conforms`.
 
 def test_my_attention(assert_conforms):
     assert_conforms(my_attention, mask="hidden")
@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from mha_lib.conformance import check
+import attention_check
 
 
 @pytest.fixture
 def assert_conforms() -> Callable[..., None]:
-    """A function with the arguments of `conformance.check` that fails with its report."""
+    """A function with the arguments of `attention_check.check` that fails with its report."""
 
     def conforms(attention: Callable[..., Any], **options: Any) -> None:
-        report = check(attention, **options)
+        report = attention_check.check(attention, **options)
         assert report, f"\n{report}"
 
     return conforms

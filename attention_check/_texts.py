@@ -40,7 +40,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import mha_lib
-from mha_lib._judging import Answer, Exercise, Wrong, randn
+from attention_check._judging import Exercise, randn
+from attention_check._verdicts import Answer, Wrong
 
 _Names: TypeAlias = dict[str, Any]
 _Edit: TypeAlias = tuple[int, str, str]  # its line, the old text and the new text

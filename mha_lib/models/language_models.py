@@ -1,4 +1,4 @@
-"""BERT, GPT-2 and Llama: embed tokens, run blocks, predict tokens; `mha_lib.checkpoints` reads their files.
+"""BERT, GPT-2 and Llama: embed tokens, run blocks, predict tokens; `checkpoints` reads their files.
 
 Their constructors show how they differ: in norms, activation, positions, biases and shared keys.
 """
@@ -18,9 +18,9 @@ from mha_lib._checks import Device, DType
 from mha_lib.cache import KeyValueCache, _new_positions
 from mha_lib.feed_forward import _ACTIVATIONS
 from mha_lib.masking import _combine_masks
+from mha_lib.models.rotary_scaling import RotaryScaling
+from mha_lib.models.seq2seq import _check_ids, _num_embeddings
 from mha_lib.rotary import RotaryPositionalEncoding
-from mha_lib.rotary_scaling import RotaryScaling
-from mha_lib.seq2seq import _check_ids, _num_embeddings
 from mha_lib.transformer import TransformerEncoder, _check_caches
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from mha_lib.language_models import GPT2, Bert, Llama
+from mha_lib.models.language_models import GPT2, Bert, Llama
 
 Model: TypeAlias = Bert | GPT2 | Llama
 _Names: TypeAlias = Mapping[str, str]

@@ -12,9 +12,14 @@ from torch import Tensor
 from mha_lib import _checks
 from mha_lib._checks import refusal
 from mha_lib.cache import KeyValueCache
-from mha_lib.language_models import GPT2, Llama
 from mha_lib.masking import _check_bool
-from mha_lib.seq2seq import EncoderDecoder, _check_ids, _check_lens, _num_embeddings
+from mha_lib.models.language_models import GPT2, Llama
+from mha_lib.models.seq2seq import (
+    EncoderDecoder,
+    _check_ids,
+    _check_lens,
+    _num_embeddings,
+)
 
 
 class _Writing(NamedTuple):

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mha_lib import _checks
+from mha_lib.rotary import _AngleScaling
 
 _RAMP = ("trained_len", "low", "high")
 # The settings that each kind has besides its factor.
@@ -22,7 +23,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class RotaryScaling:
+class RotaryScaling(_AngleScaling):
     """How `RotaryPositionalEncoding` slows its pairs of columns so that a model can read longer texts.
 
     In a longer text, a pair that made less than one turn in training reaches angles that the model never saw.
@@ -82,8 +83,11 @@ class RotaryScaling:
         if self.low is not None and self.high is not None and self.low >= self.high:
             raise _checks.refusal("low", f"be less than high={self.high}", self.low)
 
+    def _check_base(self, base: float) -> None:
+        if self.kind == "yarn" and base <= 1:
+            raise _checks.refusal("base", "be above 1 for 'yarn'", base)
+
     def _slowed(self, angles: Tensor, base: float, positions: Tensor) -> Tensor:
-        """Slow the angles (..., len, pairs) of `positions`; the first pair is the fastest."""
         if self.trained_len is None:
             return angles / self.factor
         pairs = angles.shape[-1]
@@ -108,11 +112,3 @@ class RotaryScaling:
             kept = 1 - (numbers - start) / ((end - start) or 0.001)
         kept = kept.clamp(0, 1)
         return angles * (kept + (1 - kept) / self.factor)
-
-
-def _check_scaling(scaling: RotaryScaling | None, base: float) -> None:
-    """Raise unless `scaling` is None or can be used with this base."""
-    if scaling is not None:
-        _checks.check_type("scaling", scaling, RotaryScaling)
-        if scaling.kind == "yarn" and base <= 1:
-            raise _checks.refusal("base", "be above 1 for 'yarn'", base)

@@ -18,11 +18,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from mha_lib import _families
 from mha_lib._checks import check_type, refusal, wrong_type
-from mha_lib._families import ACTIVATIONS, FAMILIES, SCALING, UNSUPPORTED, Family, Model
-from mha_lib.language_models import GPT2, Bert, Llama
-from mha_lib.rotary_scaling import RotaryScaling
+from mha_lib.models import _families
+from mha_lib.models._families import ACTIVATIONS, FAMILIES, Family, Model
+from mha_lib.models.language_models import GPT2, Bert, Llama
+from mha_lib.models.rotary_scaling import RotaryScaling
 
 _Entries: TypeAlias = Mapping[str, Any]  # of a configuration, or tensors by their names
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
@@ -82,7 +82,9 @@ def load_checkpoint(
             raise ValueError(f"sha256 of {name} must be {digest}, got {found}")
     config = _read_json(folder, _CONFIG)
     kind = config.get("model_type")
-    why = f" ({UNSUPPORTED[kind]})" if kind in [*UNSUPPORTED] else ""
+    why = (
+        f" ({_families.UNSUPPORTED[kind]})" if kind in [*_families.UNSUPPORTED] else ""
+    )
     family: Family = _one_of(FAMILIES, kind, "model_type", why)
     with ExitStack() as opened:
         stored: dict[str, Any] = {}
@@ -297,7 +299,7 @@ def _scaling_of(rotary: _Entries, max_len: int) -> RotaryScaling | None:
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     if kind == "default":
         return None
-    names = _one_of(SCALING, kind, "rope_type")
+    names = _one_of(_families.SCALING, kind, "rope_type")
     ours = {theirs: name for name, theirs in names.items()}
     rest = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
     given = {
@@ -344,7 +346,7 @@ def _describe(family: Family, model: Any) -> dict[str, Any]:
         config = {key: found[name] for name, key in family.settings.items()}
         scaling = attention.rotary.scaling if family.model is Llama else None
         if scaling is not None:
-            pairs = SCALING[scaling.kind].items()
+            pairs = _families.SCALING[scaling.kind].items()
             entries = {key: getattr(scaling, name) for name, key in pairs}
             config["rope_scaling"] = {"rope_type": scaling.kind, **entries}
             if scaling.kind == "dynamic":

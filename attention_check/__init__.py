@@ -1,0 +1,36 @@
+"""Is my attention right? Judge any attention against the formula in float64, and name its fault.
+
+In Python, call `check`. From a shell, with exit status 1 if something is wrong (`--help` lists options):
+
+    python -m attention_check my_package.my_module:my_attention
+
+For other languages, `--vectors` prints cases as JSON, and `--results FILE` judges the results. In pytest, the
+plugin `attention_check.pytest_plugin` provides the fixture `assert_conforms`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Report", "__version__", "check", "check_decoding", "check_results", "check_rotary",
+    "main", "vectors",
+]  # fmt: skip
+
+if TYPE_CHECKING:
+    from attention_check._check import Report, check, check_decoding, check_rotary
+    from attention_check._command import main
+    from attention_check._vectors import check_results, vectors
+
+
+def __getattr__(name: str) -> Any:
+    """Import torch where it is needed first: pytest loads the plugin also for tests that use none of this."""
+    if name in __all__:
+        from attention_check import _check, _command, _vectors
+
+        return next(
+            vars(module)[name]
+            for module in (_check, _vectors, _command)
+            if name in vars(module)
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,112 @@
+"""The formula that others are compared with, in float64: of heads, of a layer, rotary positions, a cache."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Linear: TypeAlias = tuple[Tensor, Tensor | None]
+Projections: TypeAlias = Mapping[str, Any]
+Layer: TypeAlias = tuple[Mapping[str, Linear], int]  # projections and head_dim
+
+NAMES = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+
+def attention_of_heads(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    sink: Tensor | None = None,
+) -> Tensor:
+    """Attention of heads in float64; keys that no query sees are cleared; neighbouring heads share keys."""
+    query, key, value = query.double(), key.double(), value.double()
+    group = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
+    q_len, k_len = query.shape[-2], key.shape[-2]
+    visible = torch.ones(*query.shape[:-1], k_len, dtype=torch.bool)
+    if mask is not None:
+        visible = visible & mask
+    if is_causal:
+        visible = visible.tril(k_len - q_len)  # queries and keys end together
+    unseen = ~visible.any(-2).unsqueeze(-1)
+    key, value = key.masked_fill(unseen, 0.0), value.masked_fill(unseen, 0.0)
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    fill = torch.where(visible.any(-1, keepdim=True), -torch.inf, 0.0)
+    weights = torch.where(visible, scores, fill).softmax(-1) * visible
+    if sink is None:
+        return weights @ value
+    # A softmax with an additional logit: exp(sink) joins the denominator, but has no value.
+    limit = sink.double().view(-1, 1, 1)
+    hidden = scores.masked_fill(~visible, -torch.inf)
+    total = hidden.logsumexp(-1, keepdim=True)
+    pooled: Tensor = weights * (total - limit).sigmoid() @ value
+    return pooled
+
+
+def named_arguments(given: Sequence[Any]) -> dict[str, Any]:
+    """All arguments of the formula by their names."""
+    bound = inspect.signature(attention_of_heads).bind(*given)
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def attention_layer(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    *,
+    linear: Mapping[str, Linear],
+    head_dim: int,
+) -> Tensor:
+    """The formula between the projections of a layer, in float64."""
+    inputs = zip(NAMES[:3], (query, key, value), strict=True)
+    projected = [F.linear(x.double(), *linear[name]) for name, x in inputs]
+    split = (x.unflatten(-1, (-1, head_dim)).transpose(1, 2) for x in projected)
+    query, key, value = split
+    heads = attention_of_heads(query, key, value, mask, is_causal)
+    merged = heads.transpose(1, 2).flatten(-2)
+    return F.linear(merged, *linear["out_proj"])
+
+
+def rotate_pairs(
+    x: Tensor, positions: Tensor, base: float = 10_000.0, interleaved: bool = True
+) -> Tensor:
+    """Rotate pairs of columns by position * base^(-2i / head_dim), in float64."""
+    x, half = x.double(), x.shape[-1] // 2
+    angles = positions.double().unsqueeze(-1) * base ** (-torch.arange(half) / half)
+    cos, sin = angles.cos(), angles.sin()
+    if interleaved:
+        first, second = x[..., 0::2], x[..., 1::2]
+    else:
+        first, second = x.chunk(2, -1)
+    pair = (first * cos - second * sin, first * sin + second * cos)
+    turned: Tensor = torch.stack(pair, -1 if interleaved else -2).flatten(-2)
+    return turned
+
+
+class Decoder:
+    """Causal attention with a cache."""
+
+    def __init__(self, rotated: Callable[[Tensor, Tensor], Tensor] | None) -> None:
+        self.rotated = rotated
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        seen = sum(part.shape[2] for part in self.keys)
+        places = seen + torch.arange(query.shape[2])
+        if self.rotated is not None:
+            query, key = self.rotated(query, places), self.rotated(key, places)
+        self.keys.append(key)
+        self.values.append(value)
+        keys, values = torch.cat(self.keys, 2), torch.cat(self.values, 2)
+        return attention_of_heads(query, keys, values, None, True)

@@ -1,0 +1,169 @@
+"""The results of answers: read as tensors, compared, and their difference in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import permutations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of an answer in one case: its results, or why there are none."""
+
+    results: tuple[Any, ...] = ()
+    trouble: str = ""  # a clause: "it raises ValueError: ..."
+    error: str = ""  # the name of the exception
+    hopeless: bool = False  # comparing with known wrong answers is pointless
+
+    def agrees(self, other: Outcome, atol: float, rtol: float) -> bool:
+        """Whether both raised the same kind of exception or returned the same numbers."""
+        if self.trouble or other.trouble:
+            return self.error == other.error != ""
+        pairs = zip(self.results, other.results, strict=False)
+        same = (nearly_equal(mine, theirs, atol, rtol) for mine, theirs in pairs)
+        return len(self.results) == len(other.results) and all(same)
+
+
+def a_kind_of(value: object) -> str:
+    """The type of a value with its article: a numpy.ndarray, an int."""
+    kind = type(value)
+    built_in = kind.__module__ in ("builtins", "__main__")
+    name = kind.__name__ if built_in else f"{kind.__module__}.{kind.__name__}"
+    name = "torch.Tensor" if kind is Tensor else name
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def number_of_results(number: int) -> str:
+    return f"{number} result{'s' * (number != 1)}"
+
+
+def listed(labels: Sequence[str]) -> str:
+    """Join labels as in "a, b and c"; if one contains a comma, semicolons separate them."""
+    if len(labels) < 2:
+        return "".join(labels)
+    if any("," in label for label in labels):
+        return "; ".join(labels)
+    return f"{', '.join(labels[:-1])} and {labels[-1]}"
+
+
+def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    """All tensors in an argument, with names: itself, those in a list, or the parameters of a module."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif is_array(value) and value.dtype != object:
+        yield name, torch.from_numpy(value)
+    elif callable(getattr(value, "named_parameters", None)):
+        yield from value.named_parameters()
+    elif isinstance(value, (tuple, list, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(name, one)
+    elif isinstance(value, (int, float)):
+        yield name, torch.tensor(value)
+
+
+def is_array(value: object) -> bool:
+    """Whether a value comes from NumPy, which need not be installed."""
+    return type(value).__module__ == "numpy" and hasattr(value, "__array__")
+
+
+def as_tensor(value: Any, arrays: bool) -> Any:
+    """Return a result as a detached tensor, or as a string; raise a TypeError if it is neither."""
+    if value is None:
+        raise TypeError("None")
+    if isinstance(value, Tensor):
+        if value.is_meta:
+            raise TypeError("a tensor on the device `meta`, which holds no numbers")
+        if value.is_nested or value.layout != torch.strided:
+            raise TypeError("a sparse or nested tensor, not an ordinary one")
+        return value.detach().clone()
+    if isinstance(value, str) and arrays:
+        return value
+    with suppress(ImportError, TypeError, ValueError, RuntimeError, BufferError):
+        import numpy as np  # for answers that return something other than a tensor
+
+        if arrays and hasattr(value, "__dlpack__") and not is_array(value):
+            return torch.utils.dlpack.from_dlpack(value).detach().clone()
+        if arrays and (array := np.asarray(value)).dtype.kind in "biuf":
+            return torch.tensor(array)
+    with suppress(TypeError, ValueError, RuntimeError):  # NumPy may not be installed
+        if arrays and isinstance(value, (int, float, list, tuple)):
+            floats = torch.tensor(value).is_floating_point()
+            return torch.tensor(value, dtype=torch.float64 if floats else None)
+    raise TypeError(f"{a_kind_of(value)}, where a torch.Tensor is expected")
+
+
+def kind_of(tensor: Tensor) -> str:
+    number = "float" if tensor.is_floating_point() else "integer"
+    return "bool" if tensor.dtype == torch.bool else number
+
+
+def nearly_equal(mine: Any, other: Any, atol: float, rtol: float) -> bool:
+    """Whether two results are equal within the tolerance, in float64; NaN equals NaN."""
+    if isinstance(mine, str) or isinstance(other, str):
+        return type(mine) is type(other) and bool(mine == other)
+    if mine.shape != other.shape:
+        return False
+    if "float16" in f"{mine.dtype} {other.dtype}":
+        atol, rtol = max(atol, 2e-3), max(rtol, 1e-2)
+    mine, other = (x.to("cpu", torch.float64) for x in (mine, other))
+    return torch.allclose(mine, other, atol=atol, rtol=rtol, equal_nan=True)
+
+
+def compare(
+    axes: tuple[str, ...], mine: Tensor, right: Tensor, atol: float, rtol: float
+) -> str:
+    """How two tensors of the same shape differ, as the end of a clause."""
+    if right.dtype == torch.bool:
+        # A single False is not an inversion.
+        if mine.numel() > 1 and torch.equal(mine, ~right):
+            return "is inverted: False where True is expected, and vice versa"
+        place = (mine != right).nonzero()[0].tolist()
+        there = bool(mine[tuple(place)])
+        return f"is {there}{_at(place)}, where {not there} is expected"
+    mine, right = (x.to("cpu", torch.float64) for x in (mine, right))
+    same = partial(nearly_equal, other=right, atol=atol, rtol=rtol)
+    if not bool(mine.any()):
+        return "is zero everywhere"
+    scale = float((mine * right).sum() / right.square().sum().clamp(min=1e-30))
+    if scale and same(mine / scale):
+        return f"is {scale:.3g} times what is expected"
+    offset = (mine - right).mean()
+    if mine.numel() > 1 and same(mine - offset):
+        return f"is what is expected plus {float(offset):.3g}"
+    for order in list(permutations(range(mine.ndim)))[1:]:
+        if same(mine.permute(order)):
+            return "holds the right numbers with its axes swapped"
+    titles = [f"axis {axis}" for axis in range(mine.ndim)]
+    if len(axes) == mine.ndim:
+        titles = [f"{title} ({name})" for title, name in zip(titles, axes, strict=True)]
+    for axis, title in enumerate(titles):
+        if mine.shape[axis] > 1 and same(mine.flip(axis)):
+            return f"holds the right numbers in reverse order along {title}"
+    got, wanted = (x.flatten().sort().values for x in (mine, right))
+    if mine.numel() > 1 and nearly_equal(got, wanted, atol, rtol):
+        return "holds the right numbers in a different order: look at transpose, reshape and view"
+    near = torch.isclose(mine, right, atol=atol, rtol=rtol, equal_nan=True)
+    for axis, title in enumerate(titles):
+        good = near.transpose(0, axis).flatten(1).all(1) if mine.ndim > 1 else near
+        if bool(good.any()):
+            return f"is right at {_places(good)} of {title}, wrong at {_places(~good)}"
+    distance = (mine - right).abs().nan_to_num(torch.inf)
+    place = [int(i) for i in torch.unravel_index(distance.argmax(), mine.shape)]
+    here = tuple(place)
+    return f"is {mine[here]:.2g}{_at(place)}, where {right[here]:.2g} is expected"
+
+
+def _at(place: list[int]) -> str:
+    return f" at {place}" if place else ""
+
+
+def _places(flags: Tensor) -> str:
+    places = flags.nonzero().flatten().tolist()
+    return ", ".join(map(str, places[:5])) + (", …" if len(places) > 5 else "")
