@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mha_lib._checks import check_type, refusal, wrong_type
 from mha_lib.models import _families
-from mha_lib.models._families import ACTIVATIONS, FAMILIES, Family, Model
+from mha_lib.models._families import ACTIVATIONS, FAMILIES, UNSUPPORTED, Family, Model
 from mha_lib.models.language_models import GPT2, Bert, Llama
 from mha_lib.models.rotary_scaling import RotaryScaling
 
@@ -82,9 +82,7 @@ def load_checkpoint(
             raise ValueError(f"sha256 of {name} must be {digest}, got {found}")
     config = _read_json(folder, _CONFIG)
     kind = config.get("model_type")
-    why = (
-        f" ({_families.UNSUPPORTED[kind]})" if kind in [*_families.UNSUPPORTED] else ""
-    )
+    why = f" ({UNSUPPORTED[kind]})" if kind in [*UNSUPPORTED] else ""
     family: Family = _one_of(FAMILIES, kind, "model_type", why)
     with ExitStack() as opened:
         stored: dict[str, Any] = {}

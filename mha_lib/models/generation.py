@@ -251,7 +251,8 @@ def generate(
         beam_size: number of answers for each prompt; above 1, no tokens are drawn.
         num_samples: number of answers that are drawn for each prompt, which is read only once.
         generator: source of random numbers; default torch's own.
-        use_cache: compute only the newest token at each step. The answer is the same without a cache.
+        use_cache: compute only the newest token at each step. The answer is the same without a cache, unless
+            a `RotaryScaling` of kind "dynamic" changes the angles of earlier tokens as the text grows.
 
     Returns:
         (answers, log_probs): the new tokens, (batch, beam_size, new), at most `max_new` of them, and their

@@ -1,6 +1,7 @@
 """BERT, GPT-2 and Llama: embed tokens, run blocks, predict tokens; `checkpoints` reads their files.
 
-Their constructors show how they differ: in norms, activation, positions, biases and shared keys.
+Their constructors show how they differ: in norms, activation, positions, biases and shared keys. They take
+tokens, not embeddings, so peft's adapters fit them (LoRA), but not its prompt tuning.
 """
 
 from __future__ import annotations
