@@ -62,7 +62,7 @@ def finite(*tensors: Tensor) -> bool:
     with torch.no_grad(), suppress(RuntimeError):
         # A comparison with NaN is False. If the numbers are large but fine, only time is lost.
         norms = map(torch.linalg.vector_norm, tensors)
-        return all(norm < _LARGE for norm in map(Tensor.item, norms))
+        return sum(map(Tensor.item, norms)) < _LARGE
     return False
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from mha_lib import _checks
-from mha_lib._checks import Device, Positions, checked, refusal, shown, unchecked
+from mha_lib._checks import Device, Positions, checked, refusal, unchecked
 from mha_lib.positional import _distances
 
 
@@ -77,7 +77,11 @@ def valid_lens_mask(
     """
     if type(k_len) is not int or k_len < 0:
         _checks.check_lens(k_len=k_len)
-    axes, rule = "(batch,) or (batch, q_len)", f"lie in 0..{shown('k_len', k_len)}"
+    axes, rule = "(batch,) or (batch, q_len)", "lie in 0..k_len"
+    if (
+        not torch.compiler.is_compiling()
+    ):  # the text would tie the program to this k_len
+        rule = f"{rule}={k_len}"
     _checks.check_numbers("valid_lens", valid_lens, 0, k_len, rule, integers=axes)
     visible = torch.arange(k_len, device=valid_lens.device) < valid_lens.unsqueeze(-1)
     return visible.unsqueeze(1) if valid_lens.ndim == 1 else visible
