@@ -200,7 +200,7 @@ def _ungated(_: nn.Module, _args: tuple[Tensor]) -> None:
 
 
 @overload
-def head_importance(
+def head_importance(  # type: ignore[overload-overlap]
     attention: MultiHeadAttention, loss: Callable[[], Tensor]
 ) -> Tensor: ...
 

@@ -166,7 +166,7 @@ def _continuing(model: Any, lens: Tensor | None, use_cache: bool) -> _Writing:
 
 def _leave_open(new: Tensor, cache: Sequence[KeyValueCache]) -> None:
     """Before the first step, tell the compiler that batch and length are those of this prompt only."""
-    open_axes = torch._dynamo.maybe_mark_dynamic
+    open_axes: Any = torch._dynamo.maybe_mark_dynamic
     open_axes(new, 0)
     for own in cache:
         for held in own._held:
@@ -185,7 +185,7 @@ def _answering(
     """Prepare an encoder-decoder; `lens` are the lengths of the sources."""
     cache = model.decoder.new_cache() if use_cache else None
     held: list[Tensor] = []
-    read: list[Tensor | None] = [memory, lens]
+    read: list[Any] = [memory, lens]
 
     def logits(new: Tensor) -> Tensor:
         held[:] = [torch.cat((*held, new), dim=1)]
