@@ -113,10 +113,13 @@ def check_caches(
     for block_cache in cache:
         _checks.check_type("cache[i]", block_cache, kind)
     lengths = [len(block_cache) for block_cache in cache]
-    different = len({id(block_cache) for block_cache in cache})
-    # The lengths are compared, not put into a set, which would tie a compiled program to them.
+    # Neither identities nor lengths are put into a set, which would tie a compiled program to them.
+    repeated = sum(
+        any(block_cache is earlier for earlier in cache[:i])
+        for i, block_cache in enumerate(cache)
+    )
     same = all(length == lengths[0] for length in lengths)
-    if not len(lengths) == different == num_layers or not same:
+    if len(lengths) != num_layers or repeated or not same:
         rule = f"hold one entry for each of the {num_layers} blocks, all of one length"
         raise _checks.refusal("cache", rule, f"{different} of lengths {lengths}")
     return cache

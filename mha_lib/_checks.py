@@ -6,8 +6,10 @@ one module needs is in that module; its errors also come from `refusal`.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import math
+import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, TypedDict, TypeVar, cast
 
@@ -59,7 +61,10 @@ def wrong_type(name: str, kind: str, value: object) -> TypeError:
     """The error for a value that is not of type `kind`."""
     text = repr(value)  # many lines if it is a model
     shown = f": {text}" if "\n" not in text and len(text) < 200 else ""
-    return TypeError(f"{name} must be {kind}, got {type(value).__name__}{shown}")
+    found = type(value).__name__
+    if type(value) is not getattr(builtins, found, type(value)):  # numpy's bool
+        found = f"{type(value).__module__}.{found}"
+    return TypeError(f"{name} must be {kind}, got {found}{shown}")
 
 
 def check_type(name: str, value: object, expected: type) -> None:
@@ -74,12 +79,12 @@ def check_flags(**flags: object) -> None:
 
 
 def check_int(name: str, value: object) -> int:
-    """Return `value` if it is an int, but not a bool, or a symbolic int of torch.export."""
+    """Return `value` if it is an int, of numpy or torch.export too, but not a bool."""
     if isinstance(value, torch.SymInt):
         return value  # type: ignore[return-value]
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, (int, numbers.Integral)):
         raise wrong_type(name, "an int", value)
-    return value
+    return value  # type: ignore[return-value]
 
 
 def check_positive_int(name: str, value: object) -> None:
@@ -108,9 +113,13 @@ def check_divisible(**sizes: int) -> None:
 
 
 def check_number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    real = isinstance(value, (int, float, numbers.Integral))
+    real = real or (
+        isinstance(value, numbers.Real) and hasattr(value, "dtype")
+    )  # numpy's
+    if isinstance(value, bool) or not real:
         raise wrong_type(name, "a number", value)
-    return value
+    return value  # type: ignore[return-value]
 
 
 def check_positive(name: str, value: object) -> None:
@@ -183,6 +192,11 @@ def check_leading_axes(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
         shapes = " and ".join(str(tuple(tensor.shape)) for tensor in tensors)
         what = f"the leading axes of {' and '.join(names)}"
         raise refusal(what, "broadcast", shapes) from None
+
+
+def shown(name: str, size: int) -> str:
+    """Name and size, for a rule; only the name where its text would tie a compiled program to this size."""
+    return name if torch.compiler.is_compiling() else f"{name}={size}"
 
 
 def check_numbers(

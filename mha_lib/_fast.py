@@ -6,7 +6,6 @@ second derivatives, rounding, and the effect of a NaN that only some queries see
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -32,6 +31,9 @@ REUSE_FROM = 1 << 14
 # Whether a program is being exported. Versions of torch before 2.7 cannot say.
 _exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
+# The product of two numbers below this is far from the largest float32.
+_LARGE = 1e18
+
 # Whether torch's kernel may replace the readable path.
 KERNEL = True
 
@@ -53,13 +55,17 @@ class AttentionOptions(NamedTuple):
 
 
 def finite(*tensors: Tensor) -> bool:
-    """Whether all numbers are finite; False also where reading them would wait for a GPU or break a graph."""
+    """Whether all numbers are finite, and so small that no product of two of them overflows.
+
+    False also where reading the numbers would wait for a GPU or break a graph.
+    """
     if torch.compiler.is_compiling() or not tensors[0].is_cpu:
         return False
     # `vmap` raises an error here, and so do fake tensors, which have no numbers.
     with torch.no_grad(), suppress(RuntimeError):
-        # A NaN or infinity makes the sum non-finite. If finite numbers overflow, only time is lost.
-        return all(map(math.isfinite, map(Tensor.item, map(torch.sum, tensors))))
+        # A comparison with NaN is False. If the numbers are large but fine, only time is lost.
+        norms = map(torch.linalg.vector_norm, tensors)
+        return sum(map(Tensor.item, norms)) < _LARGE
     return False
 
 
@@ -168,8 +174,8 @@ def _kernel(
     # A branch on the length would tie a compiled program to it.
     few = compiling or key.shape[-2] < _KERNEL_KEEPS_NAN_FROM
     loses_nan = few and mask is None and dropout_p == 0 and query.is_cpu
-    mark_nan = loses_nan and (compiling or is_causal)
-    if loses_nan and not mark_nan:
+    mark_nan = loses_nan and (compiling or (is_causal and not finite(query, key)))
+    if loses_nan and not compiling and not is_causal:
         mask = query.new_zeros(1, 1)
     output = F.scaled_dot_product_attention(
         query,

@@ -6,6 +6,7 @@ The formula comes first; then the public functions, which check their arguments 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -244,7 +245,11 @@ def _attend(
     if mask is not None and not _fast.finite(key, value):
         key, value = _fast.clear_unseen(key, value, mask, options.is_causal)
     if scaled_dot_product and not options.need_weights and _fast.KERNEL:
-        return _fast.attend(query, key, value, options), None
+        if torch.compiler.is_compiling():
+            return _fast.attend(query, key, value, options), None
+        # The kernel has no forward-mode derivatives. Torch raises this error, and the formula has them.
+        with suppress(NotImplementedError):
+            return _fast.attend(query, key, value, options), None
     if dtype in _HALF:
         query, key, value = query.float(), key.float(), value.float()
     if query.shape[:-2] != key.shape[:-2]:  # groups of query heads share a key head

@@ -223,6 +223,9 @@ class KeyValueCache:
         if self.keys is not None and self.values is not None:
             keys = torch.cat((self.keys, keys), dim=2)
             values = torch.cat((self.values, values), dim=2)
+        else:  # in the layout that `cat` returns, because a compiled program depends on the layout
+            layout = torch.contiguous_format
+            keys, values = (x.clone(memory_format=layout) for x in (keys, values))
         self._held = keys, values, visible
         return keys, values, visible
 
@@ -259,3 +262,25 @@ def _new_positions(
         )
         positions = positions + (past + new - longest)
     return positions[..., longest - q_len :], positions[..., longest - new :]
+
+
+def _of_real_tokens(
+    at: Positions, mask: Tensor, cache: KeyValueCache | None
+) -> Positions:
+    """Positions (batch, len) that do not count padding, for rotations that depend on the length of a sample.
+
+    Padding is what `mask`, (..., q_len, k_len), hides from every query before or after all visible keys.
+    """
+    queries, keys = at
+    real = mask.any(-2)
+    real = real.any(1) if real.ndim == 3 else real
+    if (
+        cache is None or cache.visible is None
+    ):  # else they already begin at the first real token
+        before = (real.cumsum(-1) == 0).sum(-1, keepdim=True)
+        queries, keys = queries - before, keys - before
+    real = real[..., real.shape[-1] - keys.shape[-1] :]
+    last = torch.where(real, keys, 0).amax(-1, keepdim=True)
+    longest = torch.where(real.any(-1, keepdim=True), last, queries[..., -1:])
+    queries, keys = (torch.minimum(x, longest).clamp(min=0) for x in (queries, keys))
+    return queries, keys

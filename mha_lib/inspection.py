@@ -12,7 +12,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import torch
 from jaxtyping import Float
@@ -48,11 +48,7 @@ def capture_attention(
         (torch.Size([2, 3, 5, 5]), None)
     """
     check_type("model", model, nn.Module)
-    modules = model.named_modules()
-    layers = {at: one for at, one in modules if isinstance(one, MultiHeadAttention)}
-    if not layers:
-        found = f"a {type(model).__name__} without one"
-        raise refusal("model", "contain a MultiHeadAttention", found)
+    layers = _layers_in("model", model)
     captured: dict[str, Tensor] = {}
     with ExitStack() as stack:
         stack.enter_context(_eager())
@@ -171,11 +167,7 @@ def _scaled_heads(
     attention: MultiHeadAttention, gates_for: Callable[[Tensor], Tensor]
 ) -> Iterator[None]:
     """Multiply heads by the gates (..., num_heads) that `gates_for` makes for the merged heads."""
-
-    def scale(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
-        heads = args[0].unflatten(-1, (attention.num_heads, -1))
-        return ((heads * gates_for(args[0]).unsqueeze(-1)).flatten(-2),)
-
+    scale = _ScaledHeads(attention, gates_for)
     # Where processes divide the heads, torch's own hook, which makes a DTensor, must run after this one.
     handle = attention.out_proj.register_forward_pre_hook(scale, prepend=True)
     try:
@@ -185,58 +177,138 @@ def _scaled_heads(
         handle.remove()
 
 
+class _ScaledHeads:
+    """Hook on the output projection that multiplies the merged heads by gates."""
+
+    def __init__(
+        self, attention: MultiHeadAttention, gates_for: Callable[[Tensor], Tensor]
+    ) -> None:
+        self.num_heads, self.gates_for = attention.num_heads, gates_for
+
+    def __call__(self, _: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        heads = args[0].unflatten(-1, (self.num_heads, -1))
+        gates = self.gates_for(args[0]).unsqueeze(-1)
+        return ((heads * gates).flatten(-2),)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the heads of a copy as they are, because no block would ever remove its hook."""
+        return _identity, (_ungated,)
+
+
+def _ungated(_: nn.Module, _args: tuple[Tensor]) -> None:
+    """Hook that changes nothing."""
+
+
+@overload
+def head_importance(  # type: ignore[overload-overlap]
+    attention: MultiHeadAttention, loss: Callable[[], Tensor]
+) -> Tensor: ...
+
+
+@overload
 def head_importance(
-    attention: MultiHeadAttention, loss: Callable[[], Float[Tensor, "*batch"]]
-) -> Float[Tensor, " {attention.num_heads}"]:
+    attention: nn.Module, loss: Callable[[], Tensor]
+) -> dict[str, Tensor]: ...
+
+
+def head_importance(
+    attention: nn.Module, loss: Callable[[], Float[Tensor, "*batch"]]
+) -> Float[Tensor, " num_heads"] | dict[str, Float[Tensor, " num_heads"]]:
     """Expected sensitivity of the loss to each head, |dL/dgate| at gate 1 (Michel et al., 2019, equation 2).
 
     The result, (num_heads,), is a first-order estimate of what switching a head off would cost, for all heads
-    and samples in one backward pass. The `grad` of the parameters does not change. The function also works
-    under `torch.no_grad()` and `torch.inference_mode()`; compiled models run eagerly meanwhile.
+    and samples in one backward pass. If `attention` is a model, the result is a dict of such tensors, from
+    the name of each `MultiHeadAttention` in `named_modules()`, still in one pass; a layer that `loss` does
+    not use has importance 0. The `grad` of the parameters does not change. The function also works under
+    `torch.no_grad()` and `torch.inference_mode()`; compiled models run eagerly meanwhile.
 
     The function `loss` has no arguments. It runs the model that contains `attention` and returns either one
     loss for each sample that the layer sees, (batch,), or a scalar. The absolute value is taken for each
     sample before the mean, so a sample's loss must not depend on other samples.
 
     Raises:
-        TypeError: `attention` is not a `MultiHeadAttention`, or `loss()` is not a tensor.
-        ValueError: `loss()` is not of rank 0 or 1, is not one loss for each sample that the layer saw, does
-            not depend on the heads, or needs gradients of tensors created in inference mode.
+        TypeError: `attention` is not a module, or `loss()` is not a tensor.
+        ValueError: `attention` contains no `MultiHeadAttention`; `loss()` is not of rank 0 or 1, is not one
+            loss for each sample that the layer saw, does not depend on the heads, or needs gradients of
+            tensors created in inference mode.
 
     Example:
         >>> attention, x = MultiHeadAttention(6, 3), torch.ones(2, 5, 6)
         >>> head_importance(attention, lambda: attention(x, x, x)[0].square().mean((1, 2))).shape
         torch.Size([3])
+        >>> model = nn.Sequential(attention)
+        >>> list(head_importance(model, lambda: attention(x)[0].square().mean((1, 2))))
+        ['0']
     """
-    attention = _bare_layer(attention)
-    gates: list[Tensor] = []  # one (batch, num_heads) for each call of the layer
+    bare = getattr(attention, "_orig_mod", attention)
+    check_type("attention", bare, nn.Module)
+    whole = not isinstance(bare, MultiHeadAttention)
+    layers = _layers_in("attention", bare) if whole else {"": bare}
+    gates: dict[str, list[Tensor]] = {name: [] for name in layers}
 
-    def one_gate_per_sample(merged: Tensor) -> Tensor:
-        ones = merged.new_ones(merged.shape[0], attention.num_heads)
-        gates.append(ones.requires_grad_())
-        return gates[-1].unsqueeze(1)
+    def gate_each_sample(name: str) -> Callable[[Tensor], Tensor]:
+        def one_gate_per_sample(merged: Tensor) -> Tensor:
+            ones = merged.new_ones(merged.shape[0], layers[name].num_heads)
+            gates[name].append(ones.requires_grad_())
+            return ones.unsqueeze(1)
 
-    scaled = _scaled_heads(attention, one_gate_per_sample)
+        return one_gate_per_sample
+
     try:
-        with scaled, torch.inference_mode(False), torch.enable_grad():
-            losses = loss()
+        with ExitStack() as stack:
+            for name, layer in layers.items():
+                stack.enter_context(_scaled_heads(layer, gate_each_sample(name)))
+            with torch.inference_mode(False), torch.enable_grad():
+                losses = loss()
     except RuntimeError as error:
         if "nference tensor" not in str(error):
             raise
         rule = "use tensors made outside torch.inference_mode(), or clones of them, for gradients"
         raise refusal("loss()", rule, error) from error
-    _check_losses(losses, gates)
+    sizes = _sensitivities(losses, gates)
+    if not whole:
+        return sizes[""]
+    unused = {name: losses.new_zeros(layer.num_heads) for name, layer in layers.items()}
+    return {name: sizes.get(name, zeros) for name, zeros in unused.items()}
+
+
+def _sensitivities(losses: Tensor, gates: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+    """Mean size of the gradient of each gate over the samples, for the layers on which the losses depend."""
+    # The gates of a layer, (batch, num_heads) each, are one for each of its calls.
+    every = [gate for calls in gates.values() for gate in calls]
+    _check_losses(losses, every)
     # A sample's loss depends only on its own gates, so the gradient of the sum contains those of all samples.
     with torch.inference_mode(False):
         ones = torch.ones_like(losses)
-        gradients = torch.autograd.grad(losses, gates, ones, allow_unused=True)
-        by_call = [gradient for gradient in gradients if gradient is not None]
-        if not by_call:
+        found = iter(torch.autograd.grad(losses, every, ones, allow_unused=True))
+        by_layer = {
+            name: [x for x in (next(found) for _ in calls) if x is not None]
+            for name, calls in gates.items()
+        }
+        if not any(by_layer.values()):
             got = f"{losses.tolist()}, which does not"
             raise refusal("loss()", "depend on the heads of attention", got)
         if losses.ndim == 0:
-            return torch.stack([gradient.sum(0) for gradient in by_call]).sum(0).abs()
-        return torch.stack(by_call).sum(0).abs().mean(0)
+            return {
+                name: torch.stack([x.sum(0) for x in calls]).sum(0).abs()
+                for name, calls in by_layer.items()
+                if calls
+            }
+        return {
+            name: torch.stack(calls).sum(0).abs().mean(0)
+            for name, calls in by_layer.items()
+            if calls
+        }
+
+
+def _layers_in(name: str, model: nn.Module) -> dict[str, MultiHeadAttention]:
+    """Every `MultiHeadAttention` in a module, by its name; an error calls the module `name`."""
+    modules = model.named_modules()
+    layers = {at: one for at, one in modules if isinstance(one, MultiHeadAttention)}
+    if not layers:
+        found = f"a {type(model).__name__} without one"
+        raise refusal(name, "contain a MultiHeadAttention", found)
+    return layers
 
 
 def _check_losses(losses: Tensor, gates: Sequence[Tensor]) -> None:

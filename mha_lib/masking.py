@@ -112,7 +112,10 @@ def valid_lens_mask(
 
 def _mask_from_lens(valid_lens: Tensor, k_len: int, name: str) -> Tensor:
     """See `valid_lens_mask`; errors call the lengths `name`."""
-    axes, rule = "(batch,) or (batch, q_len)", f"lie in 0..k_len={k_len}"
+    axes, rule = "(batch,) or (batch, q_len)", "lie in 0..k_len"
+    # The text with its number would tie a compiled program to this k_len.
+    if not torch.compiler.is_compiling():
+        rule = f"{rule}={k_len}"
     _checks.check_numbers(name, valid_lens, 0, k_len, rule, integers=axes)
     visible = torch.arange(k_len, device=valid_lens.device) < valid_lens.unsqueeze(-1)
     return visible.unsqueeze(1) if valid_lens.ndim == 1 else visible

@@ -12,7 +12,7 @@ from mha_lib import _checks, masking
 from mha_lib._checks import Device, DType, FactoryKwargs, refusal
 from mha_lib._fast import AttentionOptions
 from mha_lib.attention import _attend
-from mha_lib.cache import KeyValueCache, _new_positions
+from mha_lib.cache import KeyValueCache, _new_positions, _of_real_tokens
 from mha_lib.conversion import _PROJECTIONS, _layer_from_torch, _layer_to_torch
 from mha_lib.feed_forward import RMSNorm
 from mha_lib.masking import _MaskArguments
@@ -140,13 +140,15 @@ class MultiHeadAttention(nn.Module):
         _checks.check_sizes(embed_dim=embed_dim, num_heads=num_heads)
         if head_dim is None:
             _checks.check_divisible(embed_dim=embed_dim, num_heads=num_heads)
-        self.embed_dim, self.num_heads = embed_dim, num_heads
+        # Integers of numpy become Python's, which compiled programs accept.
+        self.embed_dim, self.num_heads = int(embed_dim), int(num_heads)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
         self.kdim, self.vdim = (embed_dim if x is None else x for x in (kdim, vdim))
         self.dropout, self.softcap, self.window = dropout, softcap, window
         sizes = ("num_kv_heads", "head_dim", "kdim", "vdim")
         _checks.check_sizes(**{name: getattr(self, name) for name in sizes})
+        vars(self).update({name: int(getattr(self, name)) for name in sizes})
         _checks.check_divisible(num_heads=num_heads, num_kv_heads=self.num_kv_heads)
         _checks.check_probability("dropout", dropout)
         _checks.check_settings(scale, softcap)
@@ -255,6 +257,9 @@ class MultiHeadAttention(nn.Module):
         if self.rotary is not None:
             q_len, k_len = query.shape[1], key.shape[1]
             positions = _new_positions(cache, q_len, k_len, query.device)
+            scaling = getattr(self.rotary, "scaling", None)
+            if options.mask is not None and getattr(scaling, "kind", None) == "dynamic":
+                positions = _of_real_tokens(positions, options.mask, cache)
             queries = self.rotary(queries, positions[0])
             keys = self.rotary(keys, positions[1])
         if cache is not None:  # k_len now counts all slots of the cache

@@ -9,6 +9,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from mha_lib import _checks
+from mha_lib._checks import DType
 from mha_lib.positional import _angles_at, _check_positions
 
 
@@ -38,18 +39,22 @@ def rotary_angles(
     head_dim: int,
     *,
     base: float = 10_000.0,
+    dtype: DType = None,
 ) -> Float[Tensor, "*batch len {head_dim//2}"]:
     """Angles by which rotary encoding rotates each pair of columns (Su et al., 2021, §3.2.2).
 
-    The angles are position * base^(-2i / head_dim), in radians, computed in float64 and returned as float32,
-    (len, head_dim / 2) or (batch, len, head_dim / 2).
+    The angles are position * base^(-2i / head_dim), in radians, computed in float64 and returned in `dtype`,
+    (len, head_dim / 2) or (batch, len, head_dim / 2). The default is float32, in which an angle of a million
+    is off by up to 0.03; with float64, `apply_rotary` takes its sine and cosine before it rounds.
 
     `num_positions` is either the number of positions, counted from 0, or the positions themselves: integers
     (len,), or (batch, len) if they differ between the samples of a batch. `head_dim` is the even number of
-    columns that are rotated in pairs, all of a head or a part. `base` is as in `sinusoidal_encoding`.
+    columns that are rotated in pairs, all of a head or a part. `base` is as in `sinusoidal_encoding`, and
+    `dtype` is torch.float32 or torch.float64.
 
     Raises:
-        TypeError: a size is not an int, positions are not integers, or `base` is not a number.
+        TypeError: a size is not an int, positions are not integers, `base` is not a number, or `dtype` is
+            another one.
         ValueError: a size or `base` is not positive, a position is negative, or `head_dim` is odd.
 
     Example:
@@ -57,7 +62,11 @@ def rotary_angles(
         [[0.0], [1.0], [2.0]]
         >>> rotary_angles(torch.tensor([[7, 8], [0, 1]]), 2).squeeze(-1).tolist()
         [[7.0, 8.0], [0.0, 1.0]]
+        >>> rotary_angles(torch.tensor([1_000_003]), 4, base=100.0, dtype=torch.float64).tolist()
+        [[1000003.0, 100000.3]]
     """
+    if dtype not in (None, torch.float32, torch.float64):
+        raise _checks.wrong_type("dtype", "torch.float32 or torch.float64", dtype)
     if isinstance(num_positions, Tensor):
         positions = _check_positions("num_positions", num_positions)
     else:
@@ -65,7 +74,7 @@ def rotary_angles(
         positions = torch.arange(num_positions)
     _check_even("head_dim", head_dim)
     _checks.check_positive("base", base)
-    return _angles_at(positions, head_dim, base).float()
+    return _angles_at(positions, head_dim, base).to(dtype or torch.float32)
 
 
 def _check_rotary(x: Tensor, angles: Tensor) -> None:
@@ -130,8 +139,10 @@ def apply_rotary(
         first, second = turning[..., 0::2], turning[..., 1::2]
     else:
         first, second = turning[..., :pairs], turning[..., pairs:]
-    # The angles are at least float32, so half-precision columns become float32 here.
-    cos, sin = angles.cos(), angles.sin()
+    # Rounding a large angle would change it by more than rounding its sine and cosine changes these. Columns
+    # in half precision become float32 here.
+    wide = torch.promote_types(x.dtype, torch.float32)
+    cos, sin = angles.cos().to(wide), angles.sin().to(wide)
     pair = (first * cos - second * sin, first * sin + second * cos)
     turned = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
     turned = turned.to(x.dtype)
@@ -142,7 +153,7 @@ class RotaryPositionalEncoding(nn.Module):
     """Rotate queries and keys by the angles of their positions (Su et al., 2021).
 
     This is `apply_rotary` with `rotary_angles` as a module. It has no parameters and no maximum length,
-    because each call computes the angles of its positions, in float32 whatever the dtype of the model.
+    because each call computes the angles of its positions, in float64 whatever the dtype of the model.
 
     Of the `head_dim` columns of a head, the first `rotary_dim` are rotated, by default all; both are even.
     `base` is as in `sinusoidal_encoding`, `interleaved` as in `apply_rotary`. `scaling` makes pairs turn more
@@ -219,7 +230,7 @@ class RotaryPositionalEncoding(nn.Module):
         angles = _angles_at(positions, self.rotary_dim, self.base)
         if self.scaling is not None:
             angles = self.scaling._slowed(angles, self.base, positions)
-        turned = apply_rotary(x, angles.float(), interleaved=self.interleaved)
+        turned = apply_rotary(x, angles, interleaved=self.interleaved)
         if self.scaling is None or self.scaling.attention_factor is None:
             return turned
         return turned * self.scaling.attention_factor

@@ -159,6 +159,7 @@ def multi_head(
     *,
     rule=None,
     scale=None,
+    softcap=None,
     norm_eps=None,
     turn=None,
     attn_bias=None,
@@ -196,7 +197,7 @@ def multi_head(
         seen = np.empty(scores.shape, dtype=bool)
         for b, i, j in np.ndindex(scores.shape):
             pair = q[b, i], k[b, j]
-            scores[b, i, j] = rule(*pair) if rule else scales[h] * dot(*pair)
+            scores[b, i, j] = capped(rule(*pair) if rule else scales[h] * dot(*pair), softcap)
             if attn_bias is not None:
                 lead = {2: (), 4: (b, h)}[attn_bias.ndim]
                 scores[b, i, j] += float(entry(attn_bias, *lead, i, j))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -186,3 +188,17 @@ ACTIVATIONS = {
     "relu": "relu",
     "silu": "silu",
 }
+
+
+def note_left_out(model: Any, names: Iterable[str]) -> None:
+    """Remember which learned weights of a file are no part of the model that was built from it."""
+    model._left_out = sorted(
+        name for name in names if re.search("pooler|seq_relationship", name)
+    )
+
+
+def warn_left_out(model: Any) -> None:
+    """Say what a file that is written lacks, although the file from which the model came had it."""
+    if left_out := getattr(model, "_left_out", None):
+        text = f"{', '.join(left_out)} were left out when the model was read, so they are not written"
+        warnings.warn(text, stacklevel=3)

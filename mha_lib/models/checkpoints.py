@@ -19,14 +19,8 @@ import torch
 from torch import Tensor
 
 from mha_lib._checks import check_type, refusal, wrong_type
-from mha_lib.models._families import (
-    ACTIVATIONS,
-    FAMILIES,
-    SCALING,
-    UNSUPPORTED,
-    Family,
-    Model,
-)
+from mha_lib.models import _families
+from mha_lib.models._families import ACTIVATIONS, FAMILIES, UNSUPPORTED, Family, Model
 from mha_lib.models.language_models import GPT2, Bert, Llama
 from mha_lib.models.rotary_scaling import RotaryScaling
 
@@ -104,13 +98,15 @@ def load_checkpoint(
         tensors = _read(family, model, _with_todays_names(family, stored, bare))
     # The model was built without storage, so each parameter becomes one of these tensors.
     model.load_state_dict(tensors, assign=True)
+    _families.note_left_out(model, stored)
     return model.eval()
 
 
 def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
     """Write a model as files of its family, which `load_checkpoint` and HuggingFace's transformers can read.
 
-    The files are `config.json` and `model.safetensors`, without dropout. A missing `folder` is created.
+    The files are `config.json` and `model.safetensors`, without dropout. A missing `folder` is created. A
+    warning names what `load_checkpoint` left out, such as BERT's pooler, and what is therefore not written.
 
     Raises:
         TypeError: `model` is of the wrong class, or `folder` is not a path.
@@ -130,6 +126,7 @@ def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
     if not kinds:
         raise wrong_type("model", "a Bert, GPT2 or Llama", model)
     _check_path("folder", folder)
+    _families.warn_left_out(model)
     described = ((kind, _describe(FAMILIES[kind], model)) for kind in kinds)
     kind, entries = next((pair for pair in described if pair[1]), ("", {}))
     if not entries:
@@ -300,7 +297,7 @@ def _scaling_of(rotary: _Entries, max_len: int) -> RotaryScaling | None:
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     if kind == "default":
         return None
-    names = _one_of(SCALING, kind, "rope_type")
+    names = _one_of(_families.SCALING, kind, "rope_type")
     ours = {theirs: name for name, theirs in names.items()}
     rest = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
     given = {
@@ -347,7 +344,7 @@ def _describe(family: Family, model: Any) -> dict[str, Any]:
         config = {key: found[name] for name, key in family.settings.items()}
         scaling = attention.rotary.scaling if family.model is Llama else None
         if scaling is not None:
-            pairs = SCALING[scaling.kind].items()
+            pairs = _families.SCALING[scaling.kind].items()
             entries = {key: getattr(scaling, name) for name, key in pairs}
             config["rope_scaling"] = {"rope_type": scaling.kind, **entries}
             if scaling.kind == "dynamic":

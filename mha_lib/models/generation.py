@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from functools import partial
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64, Integer
+from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 
 from mha_lib import _checks
 from mha_lib._checks import refusal
+from mha_lib.cache import KeyValueCache
+from mha_lib.masking import _check_bool
 from mha_lib.models.language_models import GPT2, Llama
 from mha_lib.models.seq2seq import (
     EncoderDecoder,
@@ -33,23 +34,35 @@ def _write(
     first: Tensor,
     sizes: tuple[int, int, int],
     stops: Sequence[int],
-    choose: Callable[[Tensor], Tensor],
+    choose: Callable[[Tensor], Tensor] | None,
 ) -> tuple[Tensor, Tensor]:
-    """Continue rows until all stop; return tokens (batch, beam_size, new) and their log-probabilities."""
-    batch, beam_size, max_new = sizes
-    tokens = first.new_empty((batch, beam_size, 0))
+    """Continue each prompt in several rows until all stop; `choose` draws tokens, None stands for a beam.
+
+    Returns the new tokens, (batch, rows, new), and their log-probabilities, (batch, rows).
+    """
+    batch, rows, max_new = sizes
+    tokens = first.new_empty((batch, rows, 0))
     newest, log_probs, ended = first, torch.zeros(()), torch.zeros(())
     stop = torch.tensor(stops, device=first.device)
+    start = torch.arange(batch, device=first.device).unsqueeze(1)
     for step in range(max_new):
-        logits = model.logits(newest).unflatten(0, (batch, beam_size))
-        steps = logits.log_softmax(-1)
+        logits = model.logits(newest)
+        # Sums of log-probabilities in half precision would put beams in the wrong order.
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if step == 0:
-            log_probs = steps.new_full((batch, beam_size), -torch.inf)
-            # At first, all rows of a beam are the same, so only one of them may be continued.
-            log_probs[:, 0] = 0.0
+            # The rows of a prompt begin alike, so it is read only once.
+            of_prompts = start.expand(batch, rows).flatten()
+            logits = logits[of_prompts]
+            if rows > 1:
+                model.follow(of_prompts)
+            log_probs = logits.new_zeros((batch, rows))
+            if choose is None:  # one row is enough where all are the same
+                log_probs[:, 1:] = -torch.inf
             ended = torch.zeros_like(log_probs, dtype=torch.bool)
-        if beam_size == 1:
-            token = choose(logits.squeeze(1)).unsqueeze(1)
+        logits = logits.unflatten(0, (batch, rows))
+        steps = logits.log_softmax(-1)
+        if choose is not None:
+            token = choose(logits.flatten(0, 1)).view(batch, rows)
             token = token.masked_fill(ended, stops[0]) if stops else token
             gain = steps.take_along_dim(token.unsqueeze(-1), -1).squeeze(-1)
             log_probs = log_probs + gain.masked_fill(ended, 0.0)
@@ -59,13 +72,11 @@ def _write(
             if stops:
                 steps[..., stops[0]] = torch.where(ended, 0.0, steps[..., stops[0]])
             vocab = steps.shape[-1]
-            sums = (log_probs.unsqueeze(-1) + steps).flatten(1)
-            log_probs, best = sums.topk(beam_size)
+            log_probs, best = (log_probs.unsqueeze(-1) + steps).flatten(1).topk(rows)
             parent, token = best // vocab, best % vocab
             tokens = tokens.take_along_dim(parent.unsqueeze(-1), dim=1)
             ended = ended.take_along_dim(parent, dim=1)
-            start = torch.arange(batch, device=first.device) * beam_size
-            model.follow((start.unsqueeze(1) + parent).flatten())
+            model.follow((start * rows + parent).flatten())
         tokens = torch.cat((tokens, token.unsqueeze(-1)), dim=2)
         ended = ended | torch.isin(token, stop)
         if bool(ended.all()):
@@ -99,7 +110,9 @@ def _choice(
     def choose(logits: Tensor) -> Tensor:
         if temperature == 0:
             return logits.argmax(-1)
-        logits = logits / temperature
+        # The greatest becomes 0, so that no quotient overflows; a lower one that does has no chance.
+        divisor = max(temperature, torch.finfo(logits.dtype).tiny)
+        logits = (logits - logits.amax(-1, keepdim=True)) / divisor
         if top_k is not None:
             least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
             logits = logits.masked_fill(logits < least, -torch.inf)
@@ -108,35 +121,42 @@ def _choice(
             ordered, order = logits.sort(descending=True)
             chances = ordered.softmax(-1)
             out = chances.cumsum(-1) - chances >= top_p
+            out[..., 0] = False  # which rounding must not remove
             logits = logits.masked_fill(out.gather(-1, order.argsort()), -torch.inf)
         return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(1)
 
     return choose
 
 
-def _continuing(model: GPT2 | Llama, lens: Tensor | None, use_cache: bool) -> _Writing:
-    """Prepare a decoder-only model; `lens` are the lengths of the prompts, which are padded on the right."""
-    cache = model.new_cache() if use_cache else None
+def _continuing(model: Any, lens: Tensor | None, use_cache: bool) -> _Writing:
+    """Prepare a decoder-only model; `lens` are the lengths of the prompts, which are padded on the right.
+
+    Of a compiled model, only the steps run as compiled. Prompts have all kinds of lengths.
+    """
+    bare = _uncompiled(model)
+    cache = bare.new_cache() if use_cache else None
     held: list[Tensor] = []  # without a cache: all tokens, padded on the right
     sizes: list[Tensor] = []
 
     def logits(new: Tensor) -> Tensor:
         rows, count = new.shape
         if not held:
-            own = new.new_full((rows,), count) if lens is None else lens
             held.append(new)
-            sizes.append(own)
-            last = own - 1
-            found = model(new, valid_lens=lens, cache=cache)[1]
+            sizes.append(new.new_full((rows,), count) if lens is None else lens)
+            keep = (sizes[0] - 1).unsqueeze(1)
+            how = {"valid_lens": lens, "cache": cache, "logits_to_keep": keep}
+            found = bare(new, **how)[1]
         elif cache is not None:
+            if bare is not model and len(cache[0]) == held[0].shape[1]:
+                _leave_open(new, cache)
             found = model(new, cache=cache)[1]
-            last = torch.zeros_like(sizes[0])
         else:
             last, longer = sizes[0], torch.nn.functional.pad(held[0], (0, 1))
             held[0] = longer.scatter(1, last.unsqueeze(1), new)
             sizes[0] = last + 1
-            found = model(held[0], valid_lens=sizes[0])[1]
-        newest: Tensor = found.take_along_dim(last.view(-1, 1, 1), 1).squeeze(1)
+            keep = last.unsqueeze(1)
+            found = bare(held[0], valid_lens=sizes[0], logits_to_keep=keep)[1]
+        newest: Tensor = found[:, 0]
         return newest
 
     def follow(rows: Tensor) -> None:
@@ -147,19 +167,40 @@ def _continuing(model: GPT2 | Llama, lens: Tensor | None, use_cache: bool) -> _W
     return _Writing(logits, follow)
 
 
+def _leave_open(new: Tensor, cache: Sequence[KeyValueCache]) -> None:
+    """Before the first step, tell the compiler that batch and length are those of this prompt only."""
+    open_axes: Any = torch._dynamo.maybe_mark_dynamic
+    open_axes(new, 0)
+    for own in cache:
+        for held in own._held:
+            if held is not None:
+                open_axes(held, (0, held.ndim // 2))
+
+
+def _uncompiled(model: Any) -> Any:
+    """The model itself, without the wrapper that `torch.compile` puts around it."""
+    return getattr(model, "_orig_mod", model)
+
+
 def _answering(
     model: EncoderDecoder, memory: Tensor, lens: Tensor | None, use_cache: bool
 ) -> _Writing:
     """Prepare an encoder-decoder; `lens` are the lengths of the sources."""
     cache = model.decoder.new_cache() if use_cache else None
     held: list[Tensor] = []
+    read: list[Any] = [memory, lens]
 
     def logits(new: Tensor) -> Tensor:
         held[:] = [torch.cat((*held, new), dim=1)]
-        newest: Tensor = model.decode(held[0], memory, source_lens=lens, cache=cache)
+        how: Any = {"source_lens": read[1], "cache": cache}
+        newest: Tensor = model.decode(held[0], read[0], **how)
         return newest[:, -1]
 
     def follow(rows: Tensor) -> None:
+        if (
+            rows.shape != held[0].shape[:1]
+        ):  # later, the rows of a prompt only change places
+            read[:] = [None if x is None else x[rows] for x in read]
         held[0] = held[0][rows]
         for block in cache or ():
             block.self_attention.reorder(rows)
@@ -177,11 +218,13 @@ def generate(
     source: Int64[Tensor, "batch source_len"] | None = None,
     source_lens: Integer[Tensor, " batch"] | None = None,
     prompt_lens: Integer[Tensor, " batch"] | None = None,
+    key_mask: Bool[Tensor, "batch len"] | None = None,
     stop: int | Sequence[int] = (),
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
     beam_size: int = 1,
+    num_samples: int = 1,
     generator: torch.Generator | None = None,
     use_cache: bool = True,
 ) -> tuple[Int64[Tensor, "batch beam new"], Float[Tensor, "batch beam"]]:
@@ -190,33 +233,41 @@ def generate(
     By default, each token is the most probable one. With a `temperature`, each token is drawn from the
     softmax of logits / temperature after first `top_k` (Fan et al., 2018) and then `top_p` (Holtzman
     et al., 2020, §3.1) have removed improbable tokens. With a `beam_size` above 1, every row is continued
-    with every token, and the most probable rows are kept; long answers get no bonus.
+    with every token, and the most probable rows are kept; long answers get no bonus. Probabilities are
+    computed in float32, or in float64 for a model of that dtype.
 
     Args:
-        model: a `GPT2`, `Llama` or `EncoderDecoder`; call `model.eval()` first.
-        tokens: prompts (batch, len), padded on the right; for an `EncoderDecoder`, the first tokens of the
+        model: a `GPT2`, `Llama` or `EncoderDecoder`, which may be compiled (`torch.compile`); call
+            `model.eval()` first.
+        tokens: prompts (batch, len), padded on one side; for an `EncoderDecoder`, the first tokens of the
             answers.
         max_new: maximum number of new tokens.
         source: the sources that an `EncoderDecoder` reads, (batch, source_len); None for other models.
         source_lens: integers (batch,), how many tokens of each source are real; default all.
-        prompt_lens: integers (batch,), how many tokens of each prompt are real; default all.
+        prompt_lens: integers (batch,), how many tokens of each prompt are real, if padding is on the right;
+            default all.
+        key_mask: bool (batch, len), True for real tokens, if padding is on the left.
         stop: the token or tokens that end an answer; the rest of the row is filled with the first of them.
         temperature: divides the logits before a token is drawn; with 0, no tokens are drawn.
         top_k: draw from the `top_k` most probable tokens.
         top_p: draw from the smallest set of tokens whose probabilities together reach `top_p`.
         beam_size: number of answers for each prompt; above 1, no tokens are drawn.
+        num_samples: number of answers that are drawn for each prompt, which is read only once.
         generator: source of random numbers; default torch's own.
-        use_cache: compute only the newest token at each step. The answer is the same without a cache.
+        use_cache: compute only the newest token at each step. The answer is the same without a cache, unless
+            a `RotaryScaling` of kind "dynamic" changes the angles of earlier tokens as the text grows.
 
     Returns:
         (answers, log_probs): the new tokens, (batch, beam_size, new), at most `max_new` of them, and their
         log-probabilities under the model, (batch, beam_size), in nats; the most probable answer is first.
+        With `num_samples`, the second axis has that size, and answers are in the order of drawing.
 
     Raises:
         TypeError: `model` is of the wrong class, a number is not an int or float, `tokens` is not int64, or
             `generator` is not a generator.
         ValueError: a number, token or length is out of range, a shape does not fit, prompt and answer exceed
-            the model's `max_len`, `beam_size` exceeds the vocabulary, or options contradict each other.
+            the model's `max_len`, `beam_size` exceeds the vocabulary, `key_mask` hides more than padding on
+            the left, or options contradict each other.
 
     Example:
         >>> model = GPT2(7, embed_dim=6, num_heads=3, hidden_dim=24, num_layers=2, max_len=9).eval()
@@ -227,31 +278,62 @@ def generate(
         >>> alone, _ = generate(model, prompts[1:, :1], max_new=5)
         >>> torch.equal(answers[1:], alone)
         True
+        >>> drawn, _ = generate(model, prompts, prompt_lens=lens, max_new=5, temperature=1.0, num_samples=4)
+        >>> drawn.shape
+        torch.Size([2, 4, 5])
     """
+    bare = _uncompiled(model)
     stops: list[int] = list(stop) if isinstance(stop, (Sequence, Set)) else [stop]
-    vocab = _check_generation(model, tokens, source, prompt_lens, stops, max_new)
+    vocab = _check_generation(bare, tokens, source, prompt_lens, stops, max_new)
+    if key_mask is not None:
+        tokens, prompt_lens = _padded_right(bare, tokens, key_mask, prompt_lens)
     choose = _choice(temperature, top_k, top_p, generator)
-    _checks.check_positive_int("beam_size", beam_size)
+    _check_rows(beam_size, num_samples, temperature, vocab)
+    _checks.check_type("use_cache", use_cache, bool)
+    if isinstance(bare, EncoderDecoder):
+        assert source is not None
+        memory = bare.encode(source, source_lens=source_lens)
+        writing = _answering(bare, memory, source_lens, use_cache)
+    elif source_lens is not None:  # it would be ignored; prompt_lens was probably meant
+        raise refusal("source_lens", "be None for this model", source_lens)
+    else:
+        writing = _continuing(model, prompt_lens, use_cache)
+    sizes = (tokens.shape[0], max(beam_size, num_samples), max_new)
+    return _write(writing, tokens, sizes, stops, None if beam_size > 1 else choose)
+
+
+def _check_rows(
+    beam_size: int, num_samples: int, temperature: float, vocab: int
+) -> None:
+    """Raise unless each prompt gets one answer, a beam, or several that are drawn."""
+    _checks.check_sizes(beam_size=beam_size, num_samples=num_samples)
     if beam_size > vocab:
         raise refusal("beam_size", f"be at most the vocabulary, {vocab}", beam_size)
     if beam_size > 1 and temperature != 0:
         rule = "be 0 with a beam, which draws nothing"
         raise refusal("temperature", rule, temperature)
-    _checks.check_type("use_cache", use_cache, bool)
-    # The beam is folded into the batch; all its answers read the same prompt and the same memory.
-    fold = partial(torch.repeat_interleave, repeats=beam_size, dim=0)
-    if isinstance(model, EncoderDecoder):
-        assert source is not None
-        memory = model.encode(source, source_lens=source_lens)
-        lens = None if source_lens is None else fold(source_lens)
-        writing = _answering(model, fold(memory), lens, use_cache)
-    elif source_lens is not None:  # it would be ignored; prompt_lens was probably meant
-        raise refusal("source_lens", "be None for this model", source_lens)
-    else:
-        lens = None if prompt_lens is None else fold(prompt_lens)
-        writing = _continuing(model, lens, use_cache)
-    sizes = (len(tokens), beam_size, max_new)
-    return _write(writing, fold(tokens), sizes, stops, choose)
+    if num_samples > 1 and temperature == 0:
+        rule = "be 1 without a temperature, which would draw different answers"
+        raise refusal("num_samples", rule, num_samples)
+
+
+def _padded_right(
+    model: Any, tokens: Tensor, key_mask: object, lens: object
+) -> tuple[Tensor, Tensor]:
+    """Move padding from the left of the prompts to the right; return tokens and lengths."""
+    _check_bool("key_mask", key_mask)
+    assert isinstance(key_mask, Tensor)
+    if isinstance(model, EncoderDecoder) or lens is not None:
+        rule = "be None for an EncoderDecoder and with prompt_lens"
+        raise refusal("key_mask", rule, key_mask)
+    _checks.check_same("shape", ("tokens", "key_mask"), (tokens.shape, key_mask.shape))
+    real, ordered = key_mask.sum(1), key_mask.cummax(1).values
+    if not bool((key_mask == ordered).all() and (real > 0).all()):
+        rule = "hide only padding on the left, and no whole prompt; prompt_lens is for padding on the right"
+        raise refusal("key_mask", rule, key_mask.int().tolist())
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    moved = (places - real.unsqueeze(1)) % tokens.shape[1]
+    return tokens.gather(1, moved), real
 
 
 def greedy_decode(

@@ -1,6 +1,7 @@
 """BERT, GPT-2 and Llama: embed tokens, run blocks, predict tokens; `checkpoints` reads their files.
 
-Their constructors show how they differ: in norms, activation, positions, biases and shared keys.
+Their constructors show how they differ: in norms, activation, positions, biases and shared keys. They take
+tokens, not embeddings, so peft's adapters fit them (LoRA), but not its prompt tuning.
 """
 
 from __future__ import annotations
@@ -103,6 +104,10 @@ class _LanguageModel(nn.Module):
         )
         if positions is None:
             positions, _ = _new_positions(first, length, length, tokens.device)
+            if key_mask is not None:
+                # A token is as far from the first visible one as without the padding on the left.
+                padding = (key_mask.cumsum(1) == 0).sum(1, keepdim=True)
+                positions = (positions - padding).clamp(min=0)
         else:
             self._check_token_positions(positions, batch, length)
         return _CheckedCall(positions, mask, None if first is None else valid_lens)
@@ -142,31 +147,37 @@ class _DecoderOnly(_LanguageModel):
         key_mask: Bool[Tensor, "batch all_keys"] | None = None,
         valid_lens: Integer[Tensor, "batch *lens"] | None = None,
         cache: Sequence[KeyValueCache] | None = None,
+        logits_to_keep: int | Integer[Tensor, "batch kept"] | None = None,
     ) -> tuple[
-        Float[Tensor, "batch len embed_dim"], Float[Tensor, "batch len vocab"] | None
+        Float[Tensor, "batch len embed_dim"], Float[Tensor, "batch kept vocab"] | None
     ]:
         """Predict the token that follows each token; no prediction sees a later token.
 
         Args:
             tokens: int64 (batch, len).
-            positions: integers (len,) or (batch, len), the position of each token; default 0, 1, 2, ..., but
-                padding on the left would shift these. Models with rotary positions take none and need none.
+            positions: integers (len,) or (batch, len), the position of each token; default 0, 1, 2, ...,
+                counted from the first token that `key_mask` shows. Models with rotary positions take none
+                and need none.
             key_mask: bool, True = may attend, (batch, len), for all queries of a sample. Without `positions`,
-                hidden tokens are counted in the positions too.
+                hidden tokens after the first visible one are counted in the positions too.
             valid_lens: number of visible tokens, integers (batch,) or (batch, len).
             cache: from `new_cache`, one per batch. `tokens` are appended, and their positions continue where
                 it ends. `key_mask` then covers all slots, and `valid_lens`, (batch,), counts the new tokens.
+            logits_to_keep: for which tokens logits are computed: the last so many, or those at these places,
+                integers (batch, kept); default all. Decoding needs only those of the last real token, and
+                the others take much memory if the vocabulary is large.
 
         Returns:
             (hidden, logits): the last block's output after the final norm, (batch, len, embed_dim), and for
-            each token the logits of the one that follows it, (batch, len, vocab_size).
+            each token that is kept, the logits of the one that follows it, (batch, kept, vocab_size).
 
         Raises:
             TypeError: `tokens` is not an int64 tensor, or a mask, length or cache is of the wrong type.
-            ValueError: a shape does not fit, a token or length is out of range, or tokens and cache together
-                are longer than `max_len`.
+            ValueError: a shape does not fit, a token, length or place is out of range, or tokens and cache
+                together are longer than `max_len`.
         """
         call = self._check_call(tokens, key_mask, valid_lens, cache, positions)
+        _check_kept(logits_to_keep, tokens)
         hidden: Tensor = self.encoder(
             self._embed(tokens, call.positions),
             call.attn_mask,
@@ -174,7 +185,12 @@ class _DecoderOnly(_LanguageModel):
             is_causal=True,
             cache=cache,
         )
-        return hidden, self._logits(hidden)
+        kept = hidden
+        if isinstance(logits_to_keep, Tensor):
+            kept = hidden.take_along_dim(logits_to_keep.long().unsqueeze(-1), dim=1)
+        elif logits_to_keep is not None:
+            kept = hidden[:, -logits_to_keep:]
+        return hidden, self._logits(kept)
 
     def new_cache(self) -> list[KeyValueCache]:
         """Make an empty cache for one batch: a `KeyValueCache` for each block."""
@@ -406,6 +422,23 @@ class Bert(_LanguageModel):
             return hidden, None
         predicted = _ACTIVATIONS[self.activation](self.output_proj(hidden))
         return hidden, self._logits(self.output_norm(predicted), self.output_bias)
+
+
+def _check_kept(kept: object, tokens: Tensor) -> None:
+    """Raise unless `kept` is None, a number of tokens, or places of tokens, (batch, kept)."""
+    if kept is None:
+        return
+    batch, length = tokens.shape
+    name, rule = "logits_to_keep", f"lie in 0..{_checks.shown('len-1', length - 1)}"
+    if not isinstance(kept, Tensor):
+        if not 1 <= _checks.check_int(name, kept) <= length:
+            raise _checks.refusal(name, f"lie in 1..len={length}", kept)
+        return
+    axes = "(len,) or (batch, len)"
+    places = _checks.check_numbers(name, kept, 0, length - 1, rule, integers=axes)
+    if places.ndim != 2 or places.shape[0] != batch:
+        rule = f"be a number, or places of shape (batch={batch}, kept)"
+        raise _checks.refusal(name, rule, places)
 
 
 def _check_ungated(activation: object) -> None:

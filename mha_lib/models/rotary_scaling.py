@@ -30,8 +30,9 @@ class RotaryScaling(_AngleScaling):
 
     - "linear": every pair turns `factor` times more slowly (Chen et al., 2023, §2.3).
     - "dynamic": the slowest pair turns s times more slowly, the fastest as before, and each one between by a
-      power of s. Beyond `trained_len`, s = factor * len / trained_len - (factor - 1) grows with the longest
-      sample of a call (Peng et al., 2023, §3.3). Cached keys keep the angles of the call that added them.
+      power of s. Beyond `trained_len`, s = factor * len / trained_len - (factor - 1) grows with the length of
+      the sample, without padding (Peng et al., 2023, §3.3). Cached keys keep the angles of the call that
+      added them, so longer texts give different results with a cache and without one.
     - "llama3": pairs that make fewer than `low` turns within `trained_len` become `factor` times slower,
       those with more than `high` turns are unchanged, and a ramp joins the two (published code of Llama 3.1;
       Peng et al., 2023, §3.2, equations 17 to 20).
@@ -92,10 +93,10 @@ class RotaryScaling(_AngleScaling):
         pairs = angles.shape[-1]
         numbers = torch.arange(pairs, dtype=angles.dtype, device=angles.device)
         if self.low is None or self.high is None:  # "dynamic"
-            # Every call, even an empty one, counts as at least as long as the texts in training.
-            last = F.pad(positions.flatten(), (0, 1), value=self.trained_len - 1).max()
+            # Every sample, even an empty one, counts as at least as long as the texts in training.
+            last = F.pad(positions, (0, 1), value=self.trained_len - 1).amax(-1)
             longer = (last + 1).to(angles.dtype) / self.trained_len
-            slower = self.factor * longer - (self.factor - 1)
+            slower = (self.factor * longer - (self.factor - 1))[..., None, None]
             return angles * slower ** (-numbers / max(pairs - 1, 1))
         most = self.trained_len / (2 * math.pi)  # turns of the fastest pair in training
         if self.kind == "llama3":

@@ -102,7 +102,8 @@ class EncoderDecoder(nn.Module):
         _check_ids("target", target, self.target_embedding, self.max_len)
         axes = "batch, source_len, embed_dim"
         _checks.check_width("memory", memory, self.decoder.embed_dim, axes=axes)
-        _checks.check_same("batch", ("target", "memory"), (len(target), len(memory)))
+        batches = (target.shape[0], memory.shape[0])
+        _checks.check_same("batch", ("target", "memory"), batches)
         _check_lens("source_lens", source_lens, 0, memory)
         if cache is not None:
             check_caches(cache, DecoderBlockCache, len(self.decoder.blocks))
@@ -160,7 +161,8 @@ def _check_lens(name: str, lens: object, least: int, tokens: Tensor) -> None:
     """Raise unless `lens` is None or says how many tokens of each sample, at least `least`, are real."""
     if lens is not None:
         batch, length = tokens.shape[:2]
-        rule, axes = f"lie in {least}..{length}", f"({batch},)"
+        rule = f"lie in {least}..{_checks.shown('len', length)}"
+        axes = "(batch,)"
         lens = _checks.check_numbers(name, lens, least, length, rule, integers=axes)
-        if len(lens) != batch:
-            raise _checks.refusal(name, f"have shape {axes}", lens)
+        if lens.shape[0] != batch:
+            raise _checks.refusal(name, f"have shape ({batch},)", lens)

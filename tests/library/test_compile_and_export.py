@@ -13,11 +13,11 @@ from attention_cases import ASKED, LENS, exact_for, qkv
 from attention_layers import even_inputs, even_layer, layer_of
 from attention_marks import BOTH_PATHS, FUSED_FIRST, SLOW, TRACED, slow
 from attention_sizes import BATCH, EVEN_DIM, K_LEN
-from random_tensors import gradients, random
+from random_tensors import generator, gradients, random
 from torch import nn
 from torch.export import Dim, export
 
-from mha_lib import KeyValueCache, dot_product_attention
+from mha_lib import GPT2, Bert, EncoderDecoder, KeyValueCache, Llama, dot_product_attention
 
 
 @BOTH_PATHS
@@ -148,3 +148,77 @@ def test_export_for_any_batch_and_length(kind, is_causal, example, need_weights)
     for sizes in ((2, 2), (5, 19), (2, 67)):
         x = random(*sizes, EVEN_DIM, seed=1)
         torch.testing.assert_close(program.module()(x), model(x))
+
+
+def decoder_only(kind):
+    sizes = {"embed_dim": 12, "num_heads": 3, "hidden_dim": 7, "num_layers": 2, "max_len": 96}
+    model = Llama(19, **sizes, num_kv_heads=1) if kind == "Llama" else GPT2(19, **sizes)
+    return model.eval()
+
+
+# (batch, length, lengths of the prompts)
+PROMPTS = ((1, 5, None), (1, 9, None), (3, 7, None), (3, 6, [6, 4, 1]), (4, 9, [9, 2, 5, 5]), (2, 8, None))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["Llama", slow("GPT-2")])
+@TRACED
+def test_compiled_decoding_takes_every_new_cache(kind):
+    """A guard on the identity of a cache once compiled the model again for every prompt."""
+    graphs, of_prompts = [], 0
+
+    def counting(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    model = decoder_only(kind)
+    traced = torch.compile(model, fullgraph=True, backend=counting, dynamic=True)
+    for batch, length, lens in PROMPTS:
+        tokens = torch.randint(19, (batch, length + 50), generator=generator())
+        prompts, *new = tokens.split((length, *[1] * 50), dim=1)
+        lens = None if lens is None else torch.tensor(lens)
+        cache, before = model.new_cache(), len(graphs)
+        traced(prompts, valid_lens=lens, cache=cache)
+        of_prompts += len(graphs) - before
+        steps = torch.cat([traced(token, cache=cache)[1] for token in new], dim=1)
+        for row, real in enumerate([length] * batch if lens is None else lens.tolist()):
+            whole = torch.cat((tokens[row, :real], tokens[row, length:]))[None]
+            torch.testing.assert_close(steps[row], model(whole)[1][0, real:], atol=1e-5, rtol=1e-4)
+    # For one sample, several, and several of different lengths.
+    assert of_prompts <= 3 and len(graphs) - of_prompts <= 4
+
+
+class OfAnyBatch(nn.Module):
+    """A model that takes only tensors, the last of which are lengths."""
+
+    def __init__(self, kind):
+        super().__init__()
+        sizes = {"embed_dim": 6, "num_heads": 3, "hidden_dim": 7, "num_layers": 1}
+        makers = {"encoder-decoder": EncoderDecoder, "Bert": Bert}
+        vocab = (19, 19) if kind == "encoder-decoder" else (19,)
+        self.model = makers[kind](*vocab, **sizes, max_len=64) if kind in makers else decoder_only(kind)
+        self.name = "source_lens" if kind == "encoder-decoder" else "valid_lens"
+
+    def forward(self, *given):
+        *tokens, lens = given
+        output = self.model(*tokens, **{self.name: lens})
+        return output if isinstance(output, torch.Tensor) else output[1]
+
+
+@pytest.mark.parametrize("kind", ["encoder-decoder", slow("Bert"), slow("Llama"), slow("GPT-2")])
+@TRACED
+def test_models_are_exported_for_any_batch_and_length(kind):
+    """The `len` of a tensor is an int even while a program is traced, so it fixed the batch."""
+    model = OfAnyBatch(kind).eval()
+    sides = ("length", "target") if kind == "encoder-decoder" else ("length",)
+    batch = Dim("batch", min=2, max=64)
+    shapes = [{0: batch, 1: Dim(name, min=2, max=64)} for name in sides]
+
+    def given(size, *lengths):
+        tokens = [torch.randint(19, (size, n), generator=generator()) for n in lengths[: len(sides)]]
+        return *tokens, torch.arange(size) % (lengths[0] + 1)
+
+    program = export(model, given(3, 5, 4), dynamic_shapes=((*shapes, {0: batch}),)).module()
+    for sizes in ((2, 7, 9), (9, 3, 2)):
+        torch.testing.assert_close(program(*given(*sizes)), model(*given(*sizes)))

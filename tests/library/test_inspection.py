@@ -18,6 +18,7 @@ from mha_lib.inspection import capture_attention, gate_heads, head_importance, p
 from mha_lib.multi_head import MultiHeadAttention
 from mha_lib.rotary import RotaryPositionalEncoding
 from mha_lib.scores import cosine_score
+from mha_lib.transformer import TransformerEncoder
 
 BATCH, HEADS, Q_LEN, K_LEN, EMBED_DIM, KDIM, VDIM = 2, 3, 5, 7, 33, 17, 19
 
@@ -454,6 +455,29 @@ def test_a_pruned_layer_can_be_stored_trained_and_pickled():
 
 
 # head_importance
+
+
+@pytest.mark.parametrize("per_sample", [True, False])
+def test_importance_of_all_heads_in_one_pass(per_sample):
+    """The same numbers as layer by layer, from one call of the loss."""
+    torch.manual_seed(0)
+    model, x, calls = TransformerEncoder(3, 12, 3, 7).double(), torch.rand(4, 5, 12).double(), []
+    model.unused = MultiHeadAttention(12, 2)
+
+    def loss():
+        calls.append(1)
+        losses = model(x).square().sum((1, 2))
+        return losses if per_sample else losses.mean()
+
+    found = head_importance(model, loss)
+    assert len(calls) == 1 and list(found) == [f"blocks.{i}.self_attention" for i in range(3)] + ["unused"]
+    assert found.pop("unused").tolist() == [0.0, 0.0]
+    for name, importance in found.items():
+        torch.testing.assert_close(importance, head_importance(model.get_submodule(name), loss))
+    with pytest.raises(ValueError, match="attention must contain a MultiHeadAttention, got a Linear"):
+        head_importance(torch.nn.Linear(2, 2), loss)
+    with pytest.raises(ValueError, match="depend on the heads of attention"):
+        head_importance(model, lambda: x.sum().clone().requires_grad_())
 
 
 def squared_error(layer, x, target):

@@ -196,5 +196,5 @@ def test_lengths_are_checked_inside_a_compiled_function():
 
     x, lens = random(BATCH, Q_LEN, WIDTH), torch.tensor([3, 5])
     torch.testing.assert_close(attend(x, lens), dot_product_attention(x, x, x, valid_lens=lens)[0])
-    with pytest.raises(RuntimeError, match=r"valid_lens must lie in 0..k_len=5"):
+    with pytest.raises(RuntimeError, match=r"valid_lens must lie in 0..k_len"):
         attend(x, lens + 1)

@@ -122,11 +122,10 @@ def test_both_pairings_partial_width_and_given_positions(lead, places, rotary_di
     rotary = RotaryPositionalEncoding(HEAD_DIM, base=500.0, rotary_dim=rotary_dim, interleaved=interleaved)
     turned = rotary(x, positions)
     expected = oracles.rotated(before, places, rotary_dim=rotary_dim, interleaved=interleaved, base=500.0)
-    # A float32 angle of 4099 is off by at most 2^-12.
-    np.testing.assert_allclose(turned, expected, atol=1e-3 if places is OWN_PLACES else 1e-6)
+    np.testing.assert_allclose(turned, expected, atol=1e-10)
     assert torch.equal(turned[..., rotary_dim:], before[..., rotary_dim:])
     assert torch.equal(x, before)
-    angles = rotary_angles(positions, rotary_dim, base=500.0)
+    angles = rotary_angles(positions, rotary_dim, base=500.0, dtype=torch.float64)
     assert torch.equal(apply_rotary(x, angles, interleaved=interleaved), turned)
 
 

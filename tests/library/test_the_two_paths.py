@@ -116,6 +116,25 @@ def test_what_no_query_may_see_never_matters(need_weights, hide, heads, wrong, a
         torch.testing.assert_close(results[-1], results[0])
 
 
+@pytest.mark.parametrize("huge", [3e38, -3e38, 2e19])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("place", [1, 2], ids=["key", "value"])
+@pytest.mark.parametrize("sizes", [(1, 1, 2, 1), (2, 3, K_LEN, DIM)], ids=str)
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_a_huge_hidden_number_never_matters(need_weights, sizes, place, dtype, huge):
+    """Memory that was never written holds such numbers; a score beyond the largest float became NaN."""
+    lens, results = torch.full(sizes[:1], sizes[2] // 2), []
+    for hidden in (0.0, huge):
+        inputs = [100 * random(*sizes, seed=seed, dtype=dtype) for seed in range(3)]
+        inputs[place][..., -1, :] = hidden
+        for x in inputs:
+            x.requires_grad_()
+        output, _ = dot_product_attention(*inputs, valid_lens=lens, need_weights=need_weights)
+        gradients = torch.autograd.grad(output, inputs, random(*output.shape, seed=3, dtype=dtype))
+        results.append([output, *gradients])
+    torch.testing.assert_close(*results)
+
+
 @pytest.mark.no_shape_checks
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
