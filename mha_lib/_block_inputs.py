@@ -121,5 +121,6 @@ def check_caches(
     same = all(length == lengths[0] for length in lengths)
     if len(lengths) != num_layers or repeated or not same:
         rule = f"hold one entry for each of the {num_layers} blocks, all of one length"
+        different = len(lengths) - repeated
         raise _checks.refusal("cache", rule, f"{different} of lengths {lengths}")
     return cache

@@ -240,10 +240,10 @@ def head_importance(
         >>> list(head_importance(model, lambda: attention(x)[0].square().mean((1, 2))))
         ['0']
     """
-    bare = getattr(attention, "_orig_mod", attention)
+    bare: nn.Module = getattr(attention, "_orig_mod", attention)
     check_type("attention", bare, nn.Module)
-    whole = not isinstance(bare, MultiHeadAttention)
-    layers = _layers_in("attention", bare) if whole else {"": bare}
+    is_one_layer = isinstance(bare, MultiHeadAttention)
+    layers = {"": bare} if is_one_layer else _layers_in("attention", bare)
     gates: dict[str, list[Tensor]] = {name: [] for name in layers}
 
     def gate_each_sample(name: str) -> Callable[[Tensor], Tensor]:
@@ -266,7 +266,7 @@ def head_importance(
         rule = "use tensors made outside torch.inference_mode(), or clones of them, for gradients"
         raise refusal("loss()", rule, error) from error
     sizes = _sensitivities(losses, gates)
-    if not whole:
+    if is_one_layer:
         return sizes[""]
     unused = {name: losses.new_zeros(layer.num_heads) for name, layer in layers.items()}
     return {name: sizes.get(name, zeros) for name, zeros in unused.items()}
