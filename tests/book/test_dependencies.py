@@ -65,5 +65,10 @@ def test_the_lowest_version_is_the_lowest_that_was_tried():
     """Colab's versions and the book's are tried; a lower bound that nobody tried is a guess."""
     colab, book = pins("requirements-colab.txt"), pins("requirements.txt") | pins("requirements-gpu.txt")
     for name, specifier in chain(requirements().items(), requirements("published-models").items()):
-        if name not in ("mha-lib", "attention-check", "torch", "jaxtyping"):  # the library's: `make oldest` tries them
+        if name not in (
+            "mha-lib",
+            "attention-check",
+            "torch",
+            "jaxtyping",
+        ):  # the library's: `make oldest` tries them
             assert str(specifier) == f">={min(colab[name], book[name])}", name
