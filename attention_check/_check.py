@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,51 +13,40 @@ from torch import Tensor, nn
 from attention_check._aspects import (
     ASPECTS,
     BUILDS_ON,
+    HEADS,
     exercise_of,
     texts,
     with_arguments,
 )
-from attention_check._calling import (
+from attention_check._contract import (
     CHOICES,
-    Subject,
-    call_torch_layer,
+    Contract,
+    InexpressibleError,
     evaluating,
     first_result,
+)
+from attention_check._discovering import (
+    agrees,
+    contract_by_names,
+    place_of,
+    with_causality,
+    with_mask,
+)
+from attention_check._errors import describe_error
+from attention_check._formula import Decoder, Layer, Projections, rotate_pairs
+from attention_check._judging import Exercise
+from attention_check._layers import (
+    ORDERS,
+    call_torch_layer,
+    distinct,
+    heads_of,
+    is_fused,
     projections_of,
 )
-from attention_check._formula import Decoder, Projections, rotate_pairs
+from attention_check._report import DIFFERS, NOT_TRIED, RIGHT, WRONG, Finding, Report
+from attention_check._results import listed
 from attention_check._verdicts import Answer, Verdict, check_callable
 from mha_lib import _checks
-
-
-@dataclass(frozen=True)
-class Report:
-    """The findings, aspect by aspect; true if no aspect that was tried is wrong.
-
-    The `findings` give, for each aspect, its `Verdict` or the reason why it was not tried.
-
-    Example:
-        >>> Report({"scores": Verdict(True, "Right."), "causal": "it takes no `is_causal`"})
-        scores         right
-        causal         not tried: it takes no `is_causal`
-    """
-
-    findings: Mapping[str, Verdict | str]
-
-    def __bool__(self) -> bool:
-        verdicts = [one for one in self.findings.values() if isinstance(one, Verdict)]
-        return bool(verdicts) and all(verdicts)
-
-    def __repr__(self) -> str:
-        lines = (f"{name:14} {self._said(one)}" for name, one in self.findings.items())
-        folded = partial(textwrap.fill, width=80, subsequent_indent=" " * 15)
-        return "\n".join(folded(line, break_on_hyphens=False) for line in lines)
-
-    @staticmethod
-    def _said(found: Verdict | str) -> str:
-        if isinstance(found, str):
-            return f"not tried: {found}"
-        return "right" if found else f"wrong: {found.message.removeprefix('Not yet: ')}"
 
 
 def check(
@@ -66,38 +54,41 @@ def check(
     *,
     projections: Projections | None = None,
     num_heads: int | None = None,
-    layout: str = "bhld",
-    mask: str = "visible",
+    layout: str = "auto",
+    mask: str = "auto",
     arrays: str = "torch",
     tries: Collection[str] | None = None,
+    strict: bool = False,
 ) -> Report:
     """Compare an attention with the formula in float64, and name its fault.
 
-    A function is called with query (batch, num_heads, q_len, head_dim), key and value
-    (batch, num_heads, k_len, head_dim), and, if the case has one, a mask of four axes,
-    (batch or 1, num_heads or 1, q_len, k_len), as its fourth argument. It must return the output, or a tuple
-    that begins with it. Only functions with such parameters get `is_causal=True` and `sink=` (num_heads,).
+    How it is called is found by the names of its parameters and by trying; the report begins with it. A
+    function takes query (batch, num_heads, q_len, head_dim), key and value (batch, num_heads, k_len,
+    head_dim), or the axes of heads and positions exchanged. A layer takes query (batch, q_len, embed_dim),
+    key and value, or one input, which attends to itself; the formula uses the layer's own projections, so the
+    whole is compared. A mask has up to four axes, (batch or 1, num_heads or 1, q_len, k_len), or fewer:
+    what its form cannot express is not tried. Attention that always hides the future is compared with the
+    causal formula. The result is the output, or a tuple that begins with it.
 
-    A layer is called with query (batch, q_len, embed_dim), key (batch, k_len, kdim), value
-    (batch, k_len, vdim) and the mask. The formula uses the layer's own projections, so the whole is compared.
-
-    The `Report` says aspect by aspect "right", "wrong" with the fault and its cause, or "not tried".
+    The `Report` says aspect by aspect "right", "wrong" with the fault and its cause, "differs" where a
+    convention is another one, or "not tried" with the reason, such as a call that raises.
 
     Args:
-        attention: a function, a module with `q_proj`, `k_proj`, `v_proj`, `out_proj` and `num_heads`, or an
-            `nn.MultiheadAttention`.
+        attention: a function, or a layer: an `nn.MultiheadAttention`, or a module whose projections, together
+            or one by one, and number of heads have one of their usual names, such as `q_proj` or `c_attn`.
         projections: for a layer that stores these four elsewhere, a dict from their names to each: an
             `nn.Linear`, a weight (out, in), or (weight, bias), as torch tensors or arrays. With them, any
             callable counts as a layer.
         num_heads: number of heads of a layer that has no such attribute.
-        layout: axes of queries, keys, values and outputs of a function, "bhld" or "blhd".
+        layout: axes of queries, keys, values and outputs of a function, "bhld" or "blhd"; found by default.
         mask: kind of mask: "visible" (bool, True = may attend), "hidden" (bool, True = may not), or "added"
-            (0 and -inf, added to the scores).
+            (0 and -inf, added to the scores); by default "visible", or "added" where only that fits.
         arrays: "torch"; or "numpy", also for JAX, TensorFlow and MLX, whose results are converted.
-        tries: which of `ASPECTS` to try; default all that the signature allows.
+        tries: which of `ASPECTS` to try; default all.
+        strict: whether the report is false also where a convention differs.
 
     Raises:
-        TypeError: `attention` is not callable.
+        TypeError: `attention` is not callable, or a class.
         ValueError: an option is not one of its choices, or a layer lacks projections or a number of heads.
 
     Example:
@@ -108,44 +99,211 @@ def check(
         ...     return scores.softmax(-1) @ value
         >>> report = check(mine, tries=["scores", "masks"])
         >>> report.findings["scores"]
-        Right in both cases: as many queries as keys and fewer queries than keys.
-        >>> print(report.findings["masks"].message[:30])
-        Not yet: the mask is inverted.
+        right
+        >>> print(report.findings["masks"].message[:21])
+        the mask is inverted.
         >>> assert check(mine, mask="hidden", tries=["scores", "masks"])
     """
     check_callable("attention", attention)
+    if isinstance(attention, type):
+        raise _checks.wrong_type(
+            "attention", "a function or a layer, not a class", attention
+        )
     for name, given in {"layout": layout, "mask": mask, "arrays": arrays}.items():
         _checks.check_choice(name, given, CHOICES[name])
+    _checks.check_flags(strict=strict)
     for name in tries or ():
         _checks.check_choice("tries", name, ASPECTS)
-    subject = Subject(attention, layout == "blhd", mask, arrays)
-    if not isinstance(attention, nn.Module) and projections is None:
-        return _judge(subject, tries)
-    linear = projections_of(attention, projections)
-    if num_heads is None:
-        num_heads = getattr(attention, "num_heads", None)
-    num_heads = _checks.check_int("num_heads", num_heads)
+    if isinstance(attention, nn.Module) and projections is None:
+        attention = distinct(attention)
+    if isinstance(attention, nn.Module) or projections is not None:
+        layers, num_heads = _layers(attention, projections, num_heads)
+    else:
+        layers, num_heads = {"": None}, HEADS
+    with evaluating(attention), torch.random.fork_rng(devices=[]):
+        contract, layer = _discover(attention, layers, num_heads, layout, mask, arrays)
+        findings: dict[str, Finding] = {}
+        for name in ASPECTS if tries is None else filter(tries.__contains__, ASPECTS):
+            findings[name] = _judge(name, contract, layer, num_heads, findings)
+    return Report(findings, str(contract), strict)
+
+
+def _layers(
+    attention: Any, projections: Projections | None, num_heads: int | None
+) -> tuple[dict[str, Layer | None], int]:
+    """The projections of a layer, in each order in which a fused one may hold them, and its heads."""
+    fused = projections is None and is_fused(attention)
+    orders = ORDERS if fused else ("qkv",)
+    all_linear = {
+        order: projections_of(attention, projections, order) for order in orders
+    }
+    num_heads = _checks.check_int(
+        "num_heads", heads_of(attention) if num_heads is None else num_heads
+    )
     _checks.check_positive_int("num_heads", num_heads)
-    width = linear["q_proj"][0].shape[0]
+    width = all_linear["qkv"]["q_proj"][0].shape[0]
     _checks.check_divisible(q_proj=width, num_heads=num_heads)
+    found: dict[str, Layer | None] = {}
+    for order, linear in all_linear.items():
+        said = f"{num_heads} heads" + (f" · fused {', '.join(order)}" if fused else "")
+        found[said] = (linear, width // num_heads)
+    return found, num_heads
+
+
+def _discover(
+    attention: Any,
+    layers: Mapping[str, Layer | None],
+    num_heads: int,
+    layout: str,
+    mask: str,
+    arrays: str,
+) -> tuple[Contract, Layer | None]:
+    """How an attention is called, and its projections: what is declared, named, or right when tried."""
+    is_layer = None not in layers.values()
+    dtype, device = place_of(attention)
     if isinstance(attention, nn.MultiheadAttention):
-        subject = Subject(call_torch_layer(attention), False, "hidden", "torch")
-    with evaluating(attention):
-        return _judge(subject, tries, (linear, width // num_heads), num_heads)
+        attention, mask = call_torch_layer(attention), "hidden"
+    contract = contract_by_names(attention, is_layer)
+    contract = replace(contract, arrays=arrays, dtype=dtype, device=device)
+    layouts = (
+        ("bld", "lbd")
+        if is_layer
+        else ("bhld", "blhd")
+        if layout == "auto"
+        else (layout,)
+    )
+    candidates = []
+    for axes in layouts:
+        for said, layer in layers.items():
+            for causal in (
+                [contract.causal] if contract.causal != "never" else ["never", "always"]
+            ):
+                one = replace(contract, layout=axes, heads=said, causal=causal)
+                candidates.append((one, layer))
+    fits = (pair for pair in candidates if agrees(*pair, num_heads))
+    contract, layer = next(fits, candidates[0])
+    contract = with_causality(contract, layer, num_heads)
+    if contract.causal == "never" and not agrees(contract, layer, num_heads):
+        # A fault may mix positions, so that what always hides the future does not look like it.
+        always = replace(contract, causal="always")
+        tried = (
+            one for one in (contract, always) if _names_a_fault(one, layer, num_heads)
+        )
+        contract = next(tried, contract)
+    return with_mask(contract, mask, layer, num_heads), layer
 
 
-def _judge(subject: Subject, tries: Collection[str] | None, *layer: Any) -> Report:
-    """Try one aspect after another; `layer` are the arguments of `exercise_of` for a layer."""
-    findings: dict[str, Verdict | str] = {}
-    for name in ASPECTS if tries is None else filter(tries.__contains__, ASPECTS):
-        reason = subject.lacks(name) if tries is None else ""
-        for one in BUILDS_ON[name]:
-            if isinstance(found := findings.get(one), Verdict) and not found:
-                reason = reason or f"mend this first: {one}"
-        findings[name] = reason or exercise_of(name, *layer)(subject)
-    return Report(findings)
+def _names_a_fault(contract: Contract, layer: Layer | None, num_heads: int) -> bool:
+    """Whether the outputs without a mask are those of a known fault."""
+    exercise = exercise_of("scores", layer, num_heads, contract)
+    tried, _ = _without_what_raises(exercise, contract)
+    return tried is not None and tried(contract).fault is not None
 
 
+def _judge(
+    name: str,
+    contract: Contract,
+    layer: Layer | None,
+    num_heads: int,
+    findings: Mapping[str, Finding],
+) -> Finding:
+    """Try one aspect, case by case: what raises or cannot be expressed is not tried."""
+    for needed in BUILDS_ON[name]:
+        if needed in findings and findings[needed].kind == WRONG:
+            return Finding(NOT_TRIED, f"mend this first: {needed}")
+    if name == "gradients" and contract.arrays == "numpy":
+        return Finding(NOT_TRIED, "NumPy has no gradients")
+    try:
+        exercise = exercise_of(name, layer, num_heads, contract)
+    except InexpressibleError as error:
+        return Finding(NOT_TRIED, str(error))
+    tried, reasons = _without_what_raises(exercise, contract)
+    if name == "gradients" and tried is not None:
+        tried, more = _with_right_numbers(tried, contract)
+        reasons |= more
+    if name == "shared keys" and next(iter(exercise.cases)) in reasons:
+        return Finding(NOT_TRIED, "it takes as many key heads as query heads")
+    if tried is None:
+        return Finding(NOT_TRIED, [*reasons.values()][-1])
+    verdict = tried(contract)
+    if verdict:
+        fault = _fault_of_results(tried, contract) if name == "scores" else ""
+        return Finding(WRONG, fault) if fault else Finding(RIGHT, _left_out(reasons))
+    return finding_of(verdict)
+
+
+def _fault_of_results(exercise: Exercise, contract: Contract) -> str:
+    """What is wrong with an output whose numbers are right, or ""."""
+    arguments = exercise._arguments(next(iter(exercise.cases)))
+    output = contract(*arguments)
+    if not isinstance(output, Tensor) or contract.arrays != "torch":
+        return ""
+    if output.dtype != contract.dtype:
+        return f"its output is {output.dtype}, where its inputs are {contract.dtype}."
+    before = output.detach().clone()
+    contract(*(-x for x in arguments))
+    if not torch.equal(before, output.detach()):
+        return "its output is overwritten by the next call. Return a new tensor."
+    return ""
+
+
+def _left_out(reasons: Mapping[str, str]) -> str:
+    """The cases whose call raises, as a clause; what a contract cannot express is no loss."""
+    raised = {case: why for case, why in reasons.items() if why.startswith("it raises")}
+    clauses = [
+        f"{listed([case for case in raised if raised[case] == why])}: {why}"
+        for why in dict.fromkeys(raised.values())
+    ]
+    return f"but not tried for {'; '.join(clauses)}" if clauses else ""
+
+
+def finding_of(verdict: Verdict) -> Finding:
+    """A verdict as a finding: what is right elsewhere only differs."""
+    if verdict:
+        return Finding(RIGHT)
+    convention = verdict.fault is not None and verdict.fault.convention
+    return Finding(
+        DIFFERS if convention else WRONG, verdict.message.removeprefix("Not yet: ")
+    )
+
+
+def _without_what_raises(
+    exercise: Exercise, contract: Contract
+) -> tuple[Exercise | None, dict[str, str]]:
+    """The exercise with the cases in which the attention returns something, and why the others are gone."""
+    reasons: dict[str, str] = {}
+    for case in exercise.cases:
+        try:
+            contract(*exercise._arguments(case))
+        except InexpressibleError as error:
+            reasons[case] = str(error)
+        except (Exception, SystemExit) as error:
+            reasons[case] = describe_error(error)
+    return _without(exercise, reasons), reasons
+
+
+def _with_right_numbers(
+    exercise: Exercise, contract: Contract
+) -> tuple[Exercise | None, dict[str, str]]:
+    """The exercise with the cases in which there is a gradient of the right numbers."""
+    problems = exercise._problems(exercise._tried(contract), exercise.reference)
+    reasons = {
+        case: "its numbers are not those of the formula"
+        for case, why in problems.items()
+        if why
+    }
+    for case in exercise.cases.keys() - reasons.keys():
+        if exercise._gradients(contract, case).error == "detached":
+            reasons[case] = "its result carries no gradient"
+    return _without(exercise, reasons), reasons
+
+
+def _without(exercise: Exercise, reasons: Collection[str]) -> Exercise | None:
+    kept = {case: make for case, make in exercise.cases.items() if case not in reasons}
+    return replace(exercise, cases=kept) if kept else None
+
+
+# ------------------------------------------------------------------ rotary positions, and decoding
 def check_rotary(
     rotate: Callable[..., Any], *, base: float = 10_000.0, interleaved: bool = True
 ) -> Verdict:

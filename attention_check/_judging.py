@@ -144,7 +144,7 @@ class Exercise:
             # If no case gives a number, too many wrong answers would agree.
             if not all(outcome.trouble for outcome in outcomes.values()):
                 for wrong in self._known(outcomes, problems, self._try):
-                    return not_yet(f"{wrong.name}. {wrong.cause}{note}")
+                    return not_yet(f"{wrong.name}. {wrong.cause}{note}", wrong)
             return not_yet(self._unknown(problems))
 
     def audit(self) -> list[str]:
@@ -332,7 +332,7 @@ class Exercise:
         for wrong in self._known(found, problems, self._gradients):
             numbers = self._problems(self._tried(wrong.answer), reference)
             if not any(numbers.values()):
-                return not_yet(f"{wrong.name}. {wrong.cause}")
+                return not_yet(f"{wrong.name}. {wrong.cause}", wrong)
         case, problem = next(pair for pair in problems.items() if pair[1])
         where = f"but not the gradients, for {self._place(case)}: {problem}"
         return not_yet(f"the numbers are right, {where}")

@@ -157,7 +157,16 @@ def compare(
     distance = (mine - right).abs().nan_to_num(torch.inf)
     place = [int(i) for i in torch.unravel_index(distance.argmax(), mine.shape)]
     here = tuple(place)
-    return f"is {mine[here]:.2g}{_at(place)}, where {right[here]:.2g} is expected"
+    return f"is {_told_apart(mine[here], right[here], _at(place))} is expected"
+
+
+def _told_apart(mine: Tensor, right: Tensor, where: str) -> str:
+    """Two numbers with as many digits as it takes to see that they differ."""
+    for digits in (2, 4, 6, 9):
+        said = [f"{x.item():.{digits}g}" for x in (mine, right)]
+        if said[0] != said[1]:
+            break
+    return f"{said[0]}{where}, where {said[1]}"
 
 
 def _at(place: list[int]) -> str:

@@ -15,6 +15,7 @@ cause and, below them, code that makes the mistake: one or more edits of the sou
 function or class) and of the functions and classes of its module that it uses. The old text must
 occur there exactly once (`\n` begins a new line). There may be several new texts: `0` → `1` or `2` makes
 two wrong answers. If no short edit makes the mistake, write an expression whose value is a wrong answer.
+A cause that begins with *A convention.* tells what others call right.
 Every other item is a case. It has a label and the arguments of the call, which may use the generator `g`.
 The code may use the names of the module and of `mha_lib`, and torch, F, nn, ceil, sqrt, partial and randn.
 Paragraphs, and headings of other levels, are for authors.
@@ -50,6 +51,8 @@ _GIVEN |= {"ceil": ceil, "sqrt": sqrt, "partial": partial}
 _EDIT = re.compile(r"(`+)(.+?)\1 → (.+)")
 _NEW = re.compile(r"(`+)(.*?)\1(?: or |$)")
 _ANSWER = re.compile(r"(`+)(.+)\1")
+# Before the cause of what is right elsewhere, and only differs.
+_CONVENTION = "*A convention.* "
 # The form of each kind of item, as a pattern and in words.
 _FORMS = {
     "mistakes": (r"\*\*(.+?)\.\*\*\s*(\S.*)", "a mistake is `**its name.** its cause`"),
@@ -119,7 +122,12 @@ class Texts:
         """The mistakes of a section; edits apply to the source of `reference`."""
         known = self._names(names)
         return tuple(
-            Wrong(match[1], match[2], answer)
+            Wrong(
+                match[1],
+                match[2].removeprefix(_CONVENTION),
+                answer,
+                match[2].startswith(_CONVENTION),
+            )
             for item, match in self._items(name, "mistakes")
             for answer in self._answers(item, reference, known)
         )

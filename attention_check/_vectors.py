@@ -9,12 +9,12 @@ import torch
 from torch import Generator, Tensor
 
 from attention_check._aspects import ASPECTS, exercise_of
-from attention_check._check import Report
+from attention_check._check import finding_of
 from attention_check._formula import named_arguments
-from attention_check._verdicts import Verdict
+from attention_check._report import NOT_TRIED, Finding, Report
 from mha_lib import _checks
 
-FORMAT = "attention conformance 1"
+FORMAT = "attention conformance 2"
 
 
 def _plain(value: Any) -> Any:
@@ -57,7 +57,7 @@ def check_results(results: Sequence[Any]) -> Report:
 
     Example:
         >>> check_results([None] * len(vectors()["cases"])).findings["masks"]
-        'there is no result'
+        not tried: there is no result
     """
     cases = vectors()["cases"]
     if not isinstance(results, (list, tuple)):
@@ -68,13 +68,14 @@ def check_results(results: Sequence[Any]) -> Report:
     outputs: dict[str, list[Tensor | None]] = {aspect: [] for aspect in ASPECTS[:-1]}
     for number, (case, result) in enumerate(zip(cases, results, strict=True)):
         outputs[case["aspect"]].append(_read(number, result))
-    findings: dict[str, Verdict | str] = {}
+    findings: dict[str, Finding] = {}
     for aspect, mine in outputs.items():
         # An exercise calls its answer on every case in turn, and on the last one twice.
         replies = iter([*mine, mine[-1]])
-        findings[aspect] = "there is no result"
+        findings[aspect] = Finding(NOT_TRIED, "there is no result")
         if not any(one is None for one in mine):
-            findings[aspect] = exercise_of(aspect)(lambda *_, of=replies: next(of))
+            verdict = exercise_of(aspect)(lambda *_, of=replies: next(of))
+            findings[aspect] = finding_of(verdict)
     return Report(findings)
 
 

@@ -59,6 +59,7 @@ class Verdict:
 
     right: bool
     message: str
+    fault: Wrong | None = field(default=None, compare=False)  # the known one that it is
 
     def __post_init__(self) -> None:
         _checks.check_type("right", self.right, bool)
@@ -84,6 +85,7 @@ class Wrong:
         name: what is wrong, as a clause: "the softmax runs over the queries".
         cause: one sentence on why it is wrong and what to look at.
         answer: a function that makes this mistake.
+        convention: whether it is right elsewhere, so that it only differs.
 
     Raises:
         TypeError: `name` or `cause` is not a str, or `answer` is not callable.
@@ -96,6 +98,7 @@ class Wrong:
     name: str
     cause: str
     answer: Answer = field(repr=False)
+    convention: bool = False
 
     def __post_init__(self) -> None:
         _checks.check_type("name", self.name, str)
@@ -108,6 +111,6 @@ def check_callable(name: str, value: object) -> None:
         raise _checks.wrong_type(name, "callable", value)
 
 
-def not_yet(sentence: str) -> Verdict:
+def not_yet(sentence: str, fault: Wrong | None = None) -> Verdict:
     end = "" if sentence.endswith((".", "?", "!", ".)")) else "."
-    return Verdict(False, f"Not yet: {sentence}{end}")
+    return Verdict(False, f"Not yet: {sentence}{end}", fault)

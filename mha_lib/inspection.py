@@ -243,7 +243,7 @@ def head_importance(
     bare: nn.Module = getattr(attention, "_orig_mod", attention)
     check_type("attention", bare, nn.Module)
     is_one_layer = isinstance(bare, MultiHeadAttention)
-    layers = {"": bare} if is_one_layer else _layers_in("attention", bare)
+    layers = _layers_in("attention", bare)  # a layer is found in itself, by the name ""
     gates: dict[str, list[Tensor]] = {name: [] for name in layers}
 
     def gate_each_sample(name: str) -> Callable[[Tensor], Tensor]:

@@ -84,11 +84,9 @@ def reports():
 
 def said(found):
     """ "right", the name of the fault, or why it was not tried."""
-    if isinstance(found, str):
-        return f"not tried: {found}"
-    if found:
-        return "right"
-    return found.message.removeprefix("Not yet: ").partition(". ")[0]
+    if found.kind in ("right", "not tried"):
+        return str(found) if found.kind == "not tried" else "right"
+    return found.message.partition(". ")[0]
 
 
 if __name__ == "__main__":

@@ -11,21 +11,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attention_check import check, check_decoding, check_results, check_rotary, main, vectors
+from attention_check import Finding, Report, check, check_decoding, check_results, check_rotary, main, vectors
 from attention_check._aspects import ASPECTS, exercise_of, texts
-from attention_check._calling import projections_of
+from attention_check._layers import projections_of
 from attention_check._vectors import FORMAT
 from mha_lib import KeyValueCache, MultiHeadAttention, RotaryPositionalEncoding, dot_product_attention
 
 LAYERS = {"one width": {}, "own widths, biases": {"kdim": 17, "vdim": 19, "bias": True}}
 
 
-def said(report):
+def said(report, *kinds):
     """Aspect -> the name of the fault; what is right or was not tried is left out."""
     return {
-        name: found.message.removeprefix("Not yet: ").partition(". ")[0]
+        name: found.message.partition(". ")[0]
         for name, found in report.findings.items()
-        if not isinstance(found, str) and not found
+        if found.kind in (kinds or ("wrong", "differs"))
     }
 
 
@@ -78,7 +78,7 @@ def loops(query, key, value, mask=None, *, is_causal=False, sink=None):
 def test_explicit_loops_in_numpy_are_right():
     report = check(loops, arrays="numpy")
     assert report
-    assert [name for name, found in report.findings.items() if isinstance(found, str)] == ["gradients"]
+    assert [name for name, found in report.findings.items() if not found] == ["gradients"]
 
 
 def test_ours_is_right_as_a_function_and_as_a_layer():
@@ -103,7 +103,7 @@ def test_other_layouts_and_masks_are_told(mask):
         return dot_product_attention(*heads, visible)[0].transpose(1, 2), "weights"
 
     assert check(attend, layout="blhd", mask=mask)
-    assert not check(attend, layout="blhd")
+    assert said(check(attend), "wrong") == ({"masks": "the mask is inverted"} if mask == "hidden" else {})
 
 
 def test_projections_that_are_kept_elsewhere():
@@ -189,12 +189,17 @@ FAULTS = {
 }
 
 
+# What is right elsewhere only differs.
+CONVENTIONS = {"empty", "uniform", "NaN", "corner", "tiled"}
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_somebody_elses_code_is_named(fault):
     aspect, name = FAULTS[fault]
     report = check(with_fault(fault))
-    assert not report
     assert said(report)[aspect] == name, report
+    assert report.status == (0 if fault in CONVENTIONS else 1)
+    assert not check(with_fault(fault), strict=True)
 
 
 def test_the_same_code_without_a_fault_is_right():
@@ -204,9 +209,10 @@ def test_the_same_code_without_a_fault_is_right():
 
 def test_torchs_own_layer_returns_nan_for_empty_rows():
     layer = nn.MultiheadAttention(33, 3, batch_first=True)
-    found = said(check(layer))
-    assert found["empty rows"] == "a query that sees nothing gets NaN"
-    assert "masks" not in found
+    report = check(layer)
+    assert said(report, "differs")["empty rows"] == "a query that sees nothing gets NaN"
+    assert said(report, "wrong") == {}
+    assert (report.status, check(layer, strict=True).status) == (0, 1)
     # With positions first, or with separate widths and biases, its numbers are also correct.
     other = nn.MultiheadAttention(33, 3, kdim=17, vdim=19, bias=False)
     assert check(other, tries=["scores", "masks"])
@@ -227,9 +233,11 @@ def test_a_mean_for_empty_rows_as_flax_gives_it():
 def test_what_builds_on_a_fault_is_not_judged():
     report = check(lambda query, key, value, mask=None: F.scaled_dot_product_attention(query, key, value))
     assert said(report) == {"masks": "the mask is ignored"}
-    assert report.findings["empty rows"] == "mend this first: masks"
-    assert report.findings["causal"] == "it takes no `is_causal`"
-    assert report.findings["shared keys"] == "it takes as many key heads as query heads"
+    assert report.status == 1
+    assert report.findings["empty rows"] == Finding("not tried", "mend this first: masks")
+    assert report.findings["causal"] == Finding("not tried", "it takes no `is_causal`")
+    assert report.findings["shared keys"] == Finding("not tried", "it takes as many key heads as query heads")
+    assert report.findings["gradients"].kind == "right", "without a mask"
 
 
 def test_a_nan_in_the_gradient_is_named():
@@ -396,7 +404,8 @@ def test_the_shell_says_it_and_exits_with_1(tmp_path):
     status, output, _ = run(
         tmp_path, "attention_check", "mine:inverted", "--mask", "hidden", "--tries", "masks"
     )
-    assert (status, output) == (0, "masks          right\n")
+    assert (status, output.splitlines()[-1]) == (0, "masks          right")
+    assert output.startswith("judged as: function, query, key, value, ")
     for missing in ("mine:nothing", "nowhere:nothing"):
         status, output, error = run(tmp_path, "attention_check", missing)
         assert (status, output) == (2, "")
@@ -419,11 +428,53 @@ def test_the_fixture_of_pytest(tmp_path):
     assert "masks          wrong: the mask is inverted" in output
 
 
+AT_IMPORT = {
+    "import sys\nsys.exit(0)": "SystemExit: 0",
+    "print('loud')\nraise RuntimeError('not here')": "RuntimeError: not here",
+    "while True: pass": "it takes more than 2 seconds",
+    "import nowhere_at_all": "No module named 'nowhere_at_all'",
+}
+
+
+@pytest.mark.parametrize("source", AT_IMPORT)
+def test_a_module_that_cannot_be_imported_is_one_sentence(source, tmp_path, monkeypatch, capsys):
+    (tmp_path / "broken.py").write_text(source)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    assert main(["broken:attention", "--seconds", "2"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("could not be tried: ")
+    assert AT_IMPORT[source] in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_verdicts_and_status():
+    right, wrong, differs = Finding("right"), Finding("wrong", "x"), Finding("differs", "x")
+    not_tried = Finding("not tried", "x")
+    assert Report({"a": right, "b": differs, "c": not_tried}).status == 0
+    assert Report({"a": right, "b": differs}, strict=True).status == 1
+    assert Report({"a": right, "b": wrong}).status == 1
+    assert Report({"a": not_tried}).status == Report({}).status == 2
+
+
+def test_the_report_as_json(capsys):
+    kernel = "torch.nn.functional:scaled_dot_product_attention"
+    assert main([kernel, "--tries", "scores", "empty rows", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["findings"]["scores"] == {"verdict": "right", "message": ""}
+    assert told["status"] == 0
+    assert "causal by `is_causal`" in told["contract"]
+
+
 # ------------------------------------------------------------------ bad input
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [
     (lambda: check("attention"), TypeError, "attention must be"),
+    (lambda: check(nn.MultiheadAttention), TypeError, "not a class"),
+    (lambda: check(F.softmax, strict=1), TypeError, "strict must be"),
+    (lambda: Finding("wrongly"), ValueError, "kind must be one of"),
     (lambda: check(F.softmax, mask="seen"), ValueError, "mask must be one of"),
     (lambda: check(F.softmax, layout="bld"), ValueError, "layout must be one of"),
     (lambda: check(F.softmax, arrays="jax"), ValueError, "arrays must be one of"),
@@ -445,7 +496,8 @@ def test_bad_input_is_named(call, error, message):
 
 @pytest.mark.parametrize(("answer", "message"), [
     (lambda *_: None, "returns None"),
-    (lambda query, key, value: sys.exit(3), "SystemExit"),
+    (lambda query, key, value: sys.exit(3), "not tried: it raises SystemExit"),
+    (lambda query, key, value: [][0], "not tried: it raises IndexError"),
     (lambda query, key, value: query.to("meta"), "meta"),
     (lambda query, key, value: query.to_sparse(), "wrong"),
     (lambda query, key, value: query / 0, "inf"),
@@ -456,5 +508,6 @@ def test_bad_input_is_named(call, error, message):
 def test_whatever_it_does_there_is_a_report(answer, message, tries):
     report = check(answer, tries=tries)
     assert not report
+    assert report.status == (2 if "not tried" in message else 1)
     assert message in " ".join(repr(report).split()), report
     assert max(map(len, repr(report).splitlines())) <= 80, "the lines are folded"

@@ -30,7 +30,10 @@ def modules_of(package):
 
 
 LIBRARY = modules_of(mha_lib)
-ENGINE = [f"attention_check.{name}" for name in ("_check", "_command", "_judging", "_vectors", "_verdicts")]
+ENGINE = [
+    f"attention_check.{name}"
+    for name in ("_check", "_command", "_judging", "_report", "_vectors", "_verdicts")
+]
 # test_types.py covers the widgets; the pages draw the pictures and explain what they build.
 OTHERS = re.compile(r"\.(widgets|exercises|questions|pictures|built|in_page)")
 SUPPORT = [name for name in modules_of(mha_course) if not OTHERS.search(name)]
@@ -159,9 +162,10 @@ models.generation.generate(model, tokens, *, max_new, source=None, source_lens=N
     stop=(), temperature=0.0, top_k=None, top_p=None, beam_size=1, generator=None, use_cache=True)
 """
 OF_THE_JUDGE = """\
-Report(findings)
-check(attention, *, projections=None, num_heads=None, layout='bhld', mask='visible',
-    arrays='torch', tries=None)
+Finding(kind, message='')
+Report(findings, contract='', strict=False)
+check(attention, *, projections=None, num_heads=None, layout='auto', mask='auto',
+    arrays='torch', tries=None, strict=False)
 check_rotary(rotate, *, base=10000.0, interleaved=True)
 check_decoding(start, *, rotary=False, base=10000.0, interleaved=True)
 vectors()

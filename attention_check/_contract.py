@@ -1,0 +1,186 @@
+"""The contract of somebody's attention: how it is called, and a call in the same way as the formula."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attention_check._formula import named_arguments
+from attention_check._verdicts import Answer
+
+CHOICES = {  # the first one is the default
+    "layout": ("auto", "bhld", "blhd"),
+    "mask": ("auto", "visible", "hidden", "added"),
+    "arrays": ("torch", "numpy"),
+}
+# Forms of a mask, the most general one first. Along an axis that a form lacks or has as 1, nothing differs.
+FORMS = ("bhqk", "b1qk", "b11k", "bqk", "bk", "qk")
+AXES = {"b": "batch", "h": "heads", "q": "q_len", "k": "k_len", "1": "1"}
+MEANS = {"visible": "True = visible", "hidden": "True = hidden", "added": "0 or -inf"}
+LAYOUTS = {
+    "bhld": "(batch, heads, len, head_dim)",
+    "blhd": "(batch, len, heads, head_dim)",
+    "bld": "(batch, len, width)",
+    "lbd": "(len, batch, width)",
+}
+BY_POSITION = "*"
+
+
+class InexpressibleError(ValueError):
+    """A contract cannot say something, such as a mask for each head; the message gives the reason."""
+
+
+@dataclass(frozen=True)
+class Contract:
+    """How an attention is called. It is itself called with the arguments of the formula."""
+
+    attention: Answer
+    # The parameters for query, key and value; without them, the three are passed by position.
+    inputs: tuple[str, ...] = ()
+    one_input: bool = False
+    layout: str = "bhld"
+    mask: str = ""  # the parameter, BY_POSITION, or "" if there is none
+    mask_kind: str = "visible"
+    mask_form: str = "bhqk"
+    low: float = -torch.inf  # what a mask that is added holds for hidden keys
+    mask_required: bool = False
+    causal: str = "never"  # "always", "never", or the parameter
+    sink: str = ""
+    arrays: str = "torch"
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    heads: str = ""  # for a layer, where its heads and projections were found
+
+    def __str__(self) -> str:
+        """The contract on one line: "layer, one input, 12 heads · fused q, k, v · causal always · …"."""
+        kind = "layer" if self.heads else "function"
+        inputs = "one input" if self.one_input else "query, key, value"
+        mask = "no mask"
+        if self.mask:
+            name = "" if self.mask == BY_POSITION else f"`{self.mask}` "
+            axes = ", ".join(AXES[letter] for letter in self.mask_form)
+            mask = f"mask {name}({axes}), {MEANS[self.mask_kind]}"
+        causal = (
+            self.causal if self.causal in ("always", "never") else f"by `{self.causal}`"
+        )
+        dtype = str(self.dtype).removeprefix("torch.")
+        parts = [
+            f"{kind}, {inputs}, {LAYOUTS[self.layout]}",
+            self.heads,
+            mask,
+            f"causal {causal}",
+            dtype,
+        ]
+        where = "NumPy" if self.arrays == "numpy" else self.device.upper()
+        return " · ".join([*filter(None, parts), where])
+
+    def __call__(self, *given: Any) -> Any:
+        query, key, value, visible, is_causal, sink = named_arguments(given).values()
+        if visible is None and self.mask_required:
+            visible = torch.ones(
+                len(query), 1, query.shape[-2], key.shape[-2], dtype=torch.bool
+            )
+        positional = [
+            self._sent(x) for x in ([query] if self.one_input else [query, key, value])
+        ]
+        options: dict[str, Any] = {}
+        if self.inputs:
+            options, positional = dict(zip(self.inputs, positional, strict=True)), []
+        if visible is not None:
+            told = self._told(visible, len(query))
+            if self.mask == BY_POSITION:
+                positional.append(told)
+            else:
+                options[self.mask] = told
+        if is_causal and self.causal != "always":
+            if self.causal == "never":
+                raise InexpressibleError("it takes no `is_causal`")
+            options[self.causal] = True
+        if sink is not None:
+            if not self.sink:
+                raise InexpressibleError("it takes no `sink`")
+            options[self.sink] = self._array(sink.to(self.device, self.dtype))
+        output = first_result(self.attention(*positional, **options))
+        if output is None or self.layout in ("bhld", "bld"):
+            return output
+        output = torch.as_tensor(output)
+        return (
+            output.transpose(0, 1) if self.layout == "lbd" else output.transpose(1, 2)
+        )
+
+    def _array(self, x: Tensor) -> Any:
+        return x.detach().numpy() if self.arrays == "numpy" else x
+
+    def _sent(self, x: Tensor) -> Any:
+        """An input with the dtype, the device and the axes that the attention expects."""
+        x = x.to(self.device, self.dtype)
+        if self.layout in ("blhd", "lbd"):
+            x = x.transpose(0, 1) if self.layout == "lbd" else x.transpose(1, 2)
+        return self._array(x)
+
+    def _told(self, visible: Tensor, batch: int) -> Any:
+        """A mask (batch or 1, heads or 1, q_len, k_len), True = visible, as the attention expects it."""
+        if not self.mask:
+            raise InexpressibleError("it takes no mask")
+        mask = in_form(visible, self.mask_form, batch).to(self.device)
+        if self.mask_kind == "hidden":
+            mask = ~mask
+        elif self.mask_kind == "added":
+            mask = torch.zeros(
+                mask.shape, dtype=self.dtype, device=self.device
+            ).masked_fill(~mask, self.low)
+        return self._array(mask)
+
+
+def in_form(visible: Tensor, form: str, batch: int) -> Tensor:
+    """A mask of four axes with the axes of a form; InexpressibleError if that would lose something."""
+    ones = (
+        form
+        if len(form) == 4
+        else "".join(letter if letter in form else "1" for letter in "bhqk")
+    )
+    for axis, letter in enumerate(ones):
+        if letter == "1":
+            first = visible.narrow(axis, 0, 1)
+            if not torch.equal(first.expand_as(visible), visible):
+                axes = ", ".join(AXES[one] for one in form)
+                raise InexpressibleError(f"its mask is ({axes})")
+            visible = first
+    if form != "bhqk" and ones[0] == "b":
+        visible = visible.expand(batch, -1, -1, -1)
+    dropped = [
+        axis
+        for axis, letter in enumerate("bhqk")
+        if len(form) < 4 and letter not in form
+    ]
+    return visible.squeeze(dropped) if dropped else visible
+
+
+def first_result(returned: Any) -> Any:
+    """The output, without weights or a cache."""
+    if isinstance(returned, list):  # a list of lists of numbers is an output itself
+        return (
+            returned
+            if returned and isinstance(returned[0], list)
+            else next(iter(returned), None)
+        )
+    return returned[0] if isinstance(returned, tuple) else returned
+
+
+@contextmanager
+def evaluating(attention: object) -> Iterator[None]:
+    """Switch dropout off for a while."""
+    modules = attention.modules() if isinstance(attention, nn.Module) else ()
+    training = [module for module in modules if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
