@@ -6,15 +6,14 @@ that judge answers, and `in_page/python.js`, Pyodide. All are scripts, which a p
 and from disk alike. npm brings Pyodide and CodeMirror, of the versions and hashes in package-lock.json.
 """
 
-import ast
 import base64
 import gzip
 import json
 import re
 import shutil
 import subprocess
-import symtable
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from docutils import nodes
@@ -47,9 +46,6 @@ CHECKER = re.compile(
     r"^from mha_course\.exercises import (?:\([^)]*\)|.*)\n+", re.MULTILINE
 )
 STUB = re.compile(r"(write-\w+|ex\d+)-stub")
-DEFINES = ast.FunctionDef | ast.ClassDef
-# Calls that change what other statements do.
-SETS = {"torch.manual_seed", "torch.set_printoptions", "set_seed"}
 
 
 def reasons():
@@ -89,58 +85,6 @@ def stubs_of(notebook):
     return {name: (texts[f"{name}-stub"], texts[f"{name}-check"]) for name in names}
 
 
-def names_of(statement):
-    """Return the names that a statement reads, those that it binds, and those whose values it may change."""
-    table = symtable.symtable(ast.unparse(statement), "cell", "exec")
-
-    def read(scope):
-        own = [one for one in scope.get_symbols() if one.is_referenced()]
-        names = {one.get_name() for one in own if scope is table or one.is_global()}
-        return names.union(*map(read, scope.get_children()))
-
-    bound = [
-        one for one in table.get_symbols() if one.is_assigned() or one.is_imported()
-    ]
-    targets = []
-    for one in [] if isinstance(statement, DEFINES) else ast.walk(statement):
-        if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):
-            targets.append(ast.unparse(one.value.func))
-        elif isinstance(one, ast.Assign):
-            targets += map(ast.unparse, one.targets)
-        elif isinstance(one, ast.AugAssign):
-            targets.append(ast.unparse(one.target) + ".")
-    changed = {match[1] for one in targets if (match := re.match(r"(\w+)[.\[]", one))}
-    changed -= {"torch"}
-    if isinstance(statement, ast.Expr) and SETS & {*targets}:
-        changed.add("settings")
-    return read(table), {one.get_name() for one in bound}, changed
-
-
-def lines_above(cells, known=()):
-    """Return what the last cell needs of those above it: the statements that bind or change what it reads.
-
-    What is `known` is there already.
-    """
-    *above, last = (ast.parse(cell).body for cell in cells)
-    wanted, kept = {"settings"}, []
-    for statement in last[::-1]:
-        reads, binds, _ = names_of(statement)
-        wanted = wanted - binds | reads
-    for statement in [one for body in above for one in body][::-1]:
-        if isinstance(statement, DEFINES):
-            statement.decorator_list = []
-        if isinstance(statement, ast.Import | ast.ImportFrom):
-            names = statement.names
-            statement.names = [x for x in names if (x.asname or x.name) in wanted]
-            if not statement.names:
-                continue
-        reads, binds, changes = names_of(statement)
-        if (binds | changes) & wanted and not binds & {*known}:
-            kept.append(ast.unparse(statement))
-            wanted = wanted - binds - (changes & {"settings"}) | reads
-    return "\n".join(kept[::-1])
-
-
 def put_buttons(app, doctree, docname):
     """Put a button below each stub and each cell that can be run in the page."""
     notebook = Path(app.env.doc2path(docname))
@@ -157,8 +101,10 @@ def put_buttons(app, doctree, docname):
         elif (notebook.stem, name) == TRAINED:
             below[name] = TRAIN
         elif name in can_be_tried:
-            below[name] = BUTTON.format(f"{notebook.stem}/{name}", "", "Try it")
-    if below:
+            # The landing page shows what the chapters offer.
+            label = "Write it here" if notebook.stem == "index" else "Try it"
+            below[name] = BUTTON.format(f"{notebook.stem}/{name}", "", label)
+    if below or "way" in cells:  # the strip of parts shows what was accepted
         style, code = (
             (SOURCES / f"button.{kind}").read_text("utf-8") for kind in ("css", "js")
         )
@@ -177,11 +123,19 @@ def script(name, value):
 
 
 def data_of(notebook):
-    """Return what the page needs for each of its stubs, and for each cell that can be tried."""
-    from mha_course import built
-    from mha_course.in_page import exercise_of, stored
+    """Return what the page needs for each of its stubs, and for each cell that can be tried.
 
-    found, why = {}, reasons()
+    Under "statements" there are those of all cells, of which each stub and cell needs some: it may use what
+    the cells above it define.
+    """
+    from mha_course.in_page import exercise_of, stored
+    from mha_course.in_page.above import statements_of
+
+    found, why, statements, above = {}, reasons(), [], {}
+    for name, text in cells_of(notebook, code=True).items():
+        above[name] = len(statements)
+        with suppress(SyntaxError):  # a magic command
+            statements += statements_of(text)
     for name, (stub, check) in stubs_of(notebook).items():
         if (notebook.stem, name) in why:
             continue
@@ -192,19 +146,17 @@ def data_of(notebook):
         found[name] = {
             "name": answer,
             "stub": CHECKER.sub("", stub),
-            "above": "",
+            "above": above[f"{name}-stub"],
             "check": check,
             "checker": checker,
             "exercise": json.dumps(exercise, separators=(",", ":"), ensure_ascii=False),
             "piece": name.startswith("write-"),
         }
-    cells = cells_of(notebook, code=True)
+    cells = cells_of(notebook)
     for name, more in tried(notebook.stem).items():
-        texts = [*cells.values()][: [*cells].index(name) + 1]
-        texts[-1] += f"\n\n{more}" if more else ""
-        above = lines_above(texts, built.__all__)
-        found[name] = {"name": "", "stub": texts[-1], "above": above}
-    return found
+        text = cells[name] + (f"\n\n{more}" if more else "")
+        found[name] = {"name": "", "stub": text, "above": above[name]}
+    return found | {"statements": statements} if found else found
 
 
 def pack(content):
@@ -256,7 +208,8 @@ def write_in_page(app):
     (folder / "editor.js").write_text(bundle_editor(), encoding="utf-8")
     packages = ("mha_lib", "attention_check", "mha_course")
     code = [path for name in packages for path in ROOT.glob(f"{name}/**/*.??")]
-    for notebook in sorted(Path(app.srcdir, "chapters").glob("*.ipynb")):
+    pages = sorted(Path(app.srcdir, "chapters").glob("*.ipynb"))
+    for notebook in [Path(app.srcdir, "index.ipynb"), *pages]:
         target = folder / f"{notebook.stem}.js"
         changed = max(path.stat().st_mtime for path in [notebook, *code])
         if target.is_file() and target.stat().st_mtime > changed:

@@ -222,6 +222,8 @@ def my_layer_norm(x, weight, bias, eps=1e-5):
 
 
 class MyEncoderBlock(nn.Module):
+    """Tokens look at each other, then each is changed alone."""
+
     def __init__(self, embed_dim, num_heads, hidden_dim):
         super().__init__()
         self.self_attention = MyMultiHead(embed_dim, num_heads, bias=True)
@@ -363,6 +365,16 @@ def my_write(model, tokens, number, temperature=1.0, top_k=None, seed=0):
     return tokens
 
 
+def my_cached_attention(query, key, value, cache=None):
+    """Attention of the newest tokens to all so far: the output and the new cache."""
+    if cache is not None:
+        key = torch.cat((cache[0], key), dim=-2)  # (..., k_len, width)
+        value = torch.cat((cache[1], value), dim=-2)
+    mask = my_causal_mask(query.shape[-2], key.shape[-2])
+    output, _ = my_attention(query, key, value, mask)
+    return output, (key, value)
+
+
 # 09_a_model_people_use
 
 
@@ -478,6 +490,7 @@ __all__ = [
     "merge_heads",
     "my_attention",
     "my_batch",
+    "my_cached_attention",
     "my_causal_mask",
     "my_dequantize",
     "my_layer_norm",

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Area: (lines, files). Each file counts for the first area that matches it; a star also matches folders.
 AREAS = {
-    "Python in the page": (7_023, ["*in_page*"]),
+    "Python in the page": (7_530, ["*in_page*"]),
     "to take along": (
         748,
         ["tools/paper*", "tools/slides*", "_ext/as_markdown.py", "_ext/feedback.py"],
@@ -25,7 +25,7 @@ AREAS = {
     "models": (1_880, ["mha_lib/models/*.py"]),
     "judging": (2_700, ["attention_check/*.py"]),
     "what attention is": (4_175, ["mha_lib/*.py"]),
-    "exercises": (6_218, ["mha_course/exercises/*"]),
+    "exercises": (6_575, ["mha_course/exercises/*"]),
     "widgets, Python": (6_637, ["mha_course/widgets/*.py"]),
     "widgets, JavaScript and styles": (20_001, ["mha_course/widgets/js/*"]),
     "pictures": (4_033, ["mha_course/pictures/*.py", "mha_course/questions/*.py"]),

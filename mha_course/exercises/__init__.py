@@ -59,7 +59,10 @@ from mha_course.exercises.multi_head import check_multi_head
 from mha_course.exercises.own import solution
 from mha_course.exercises.pieces import (
     check_attention,
+    check_batch,
+    check_cached_attention,
     check_causal_mask,
+    check_encoder_block,
     check_gpt,
     check_head,
     check_lens_mask,
@@ -69,6 +72,7 @@ from mha_course.exercises.pieces import (
     check_probabilities,
     check_split_heads,
     check_swiglu,
+    check_write,
 )
 from mha_course.exercises.pooling import (
     check_class_shares,
@@ -133,10 +137,12 @@ __all__ = [
     "Verdict",
     "Wrong",
     "check_attention",
+    "check_batch",
     "check_beam",
     "check_bilinear_matrix",
     "check_cache",
     "check_cache_size",
+    "check_cached_attention",
     "check_causal_mask",
     "check_causal_tiles",
     "check_chat_parameters",
@@ -149,6 +155,7 @@ __all__ = [
     "check_dequantize",
     "check_distance_bias",
     "check_distance_score",
+    "check_encoder_block",
     "check_escape",
     "check_free_widths",
     "check_from_lists",
@@ -223,6 +230,7 @@ __all__ = [
     "check_triangle",
     "check_weight_maps",
     "check_wide_tokens",
+    "check_write",
     "randn",
     "rows_sum_to_one",
     "solution",

@@ -124,7 +124,13 @@ check_my_positions = exercise(
 )
 
 
-def _run_module(parts: str, answer: Any, sizes: tuple[int, ...], x: Tensor) -> Any:
+def _run_module(
+    parts: str,
+    answer: Any,
+    sizes: tuple[int, ...],
+    x: Tensor,
+    mask: Tensor | None = None,
+) -> Any:
     """Make a module, give its parameters fixed numbers, and call it; return the result and their count.
 
     The numbers of a parameter depend on its name only, so that one too many does not change the others.
@@ -145,8 +151,41 @@ def _run_module(parts: str, answer: Any, sizes: tuple[int, ...], x: Tensor) -> A
         for name, parameter in [*model.named_parameters(), *hidden]:
             seed = sum(place * ord(sign) for place, sign in enumerate(name, 1))
             parameter.normal_(generator=torch.Generator().manual_seed(seed))
-    return model(x), sum(parameter.numel() for parameter in model.parameters())
+    returned = model(x) if mask is None else model(x, mask)
+    return returned, sum(parameter.numel() for parameter in model.parameters())
 
+
+check_encoder_block = exercise(
+    "check_encoder_block",
+    reference=built.MyEncoderBlock,
+    returns=("tokens (batch, len, embed_dim)", "count of parameters"),
+    run=partial(
+        _run_module, "self_attention self_attention_norm feed_forward feed_forward_norm"
+    ),
+    takes="class",
+    atol=1e-3,
+)
+
+
+def _run_batch(answer: Any, tokens: Tensor, batch_size: int, length: int) -> Any:
+    """Draw a batch with a generator of its own, which must not be as before afterwards."""
+    generator, unused = (torch.Generator().manual_seed(0) for _ in range(2))
+    drawn = answer(tokens, batch_size, length, generator)
+    following = [torch.rand(1, generator=one).item() for one in (generator, unused)]
+    if drawn is not None and following[0] == following[1]:
+        raise UnfinishedError(
+            "the generator is not used. Give it to `torch.randint`, so that the same seed "
+            "gives the same batches"
+        )
+    return drawn
+
+
+check_batch = exercise(
+    "check_batch",
+    reference=built.my_batch,
+    returns=("inputs (batch_size, length)", "targets (batch_size, length)"),
+    run=_run_batch,
+)
 
 check_gpt = exercise(
     "check_gpt",
@@ -161,6 +200,68 @@ check_probabilities = exercise(
     "check_probabilities",
     reference=built.my_probabilities,
     returns="probabilities (..., vocab_size)",
+)
+
+
+class _ModelOfSevenTokens:
+    """Logits that depend on all tokens of a window, which has at most `max_len` of them."""
+
+    max_len = 5
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        if tokens.ndim != 2:
+            raise ValueError(
+                f"the model takes tokens (batch, len), got {tokens.ndim} axes"
+            )
+        if tokens.shape[1] > self.max_len:
+            more = f"got {tokens.shape[1]}: give it the last ones only"
+            raise IndexError(f"the model has {self.max_len} positions, {more}")
+        past = tokens.cumsum(1)[..., None]
+        return 3 * torch.sin(past + 2.0 * torch.arange(7) * (1 + tokens[..., None]))
+
+
+def _run_write(answer: Any, tokens: Tensor, number: int, options: Any) -> Any:
+    """Let a small model continue a text; options that are left out have their defaults."""
+    return answer(_ModelOfSevenTokens(), tokens, number, **options)
+
+
+check_write = exercise(
+    "check_write",
+    reference=built.my_write,
+    returns="tokens (len + number,)",
+    run=_run_write,
+)
+
+
+def _run_cached(
+    answer: Any, query: Tensor, key: Tensor, value: Tensor, pieces: list[int]
+) -> Any:
+    """Let the tokens of a text come in pieces; return all outputs, and the cache at the end."""
+    outputs, start = [], 0
+    cache: Any = None
+    for length in pieces:
+        new = [x[..., start : start + length, :] for x in (query, key, value)]
+        returned = answer(*new) if cache is None else answer(*new, cache)
+        if returned is None:
+            return None
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise UnfinishedError("return two things: the output, and the cache")
+        output, cache = returned
+        if not isinstance(cache, (tuple, list)) or len(cache) != 2:
+            raise UnfinishedError(
+                "the cache is a pair: all keys so far, all values so far"
+            )
+        outputs.append(output)
+        start += length
+    return torch.cat(outputs, dim=-2), *cache
+
+
+check_cached_attention = exercise(
+    "check_cached_attention",
+    reference=built.my_cached_attention,
+    returns=("output (..., len, value_dim)", "cached keys", "cached values"),
+    run=_run_cached,
+    atol=1e-4,
 )
 
 check_swiglu = exercise(

@@ -60,7 +60,10 @@ def page_sources() -> dict[str, str]:
         "mha_course/notebook.py": "from torch import manual_seed as set_seed\n",
         "mha_course/data/__init__.py": f"SENTENCE_WORDS = {SENTENCE_WORDS!r}\n",
         "mha_course/data/book_text.py": f"book_text = {texts!r}.get\n",
-        **{name: (FOLDER / name).read_text("utf-8") for name in ("fresh.py", "session.py", "training.py")},
+        **{
+            name: (FOLDER / name).read_text("utf-8")
+            for name in ("above.py", "fresh.py", "session.py", "training.py")
+        },
     }
     for path in sorted(FOLDER.glob("torch/**/*.py")):
         sources[path.relative_to(FOLDER).as_posix()] = path.read_text("utf-8")

@@ -1,7 +1,36 @@
-// The buttons "Write it here" of a page. They stay hidden where they cannot work.
+// The buttons "Write it here" of a page, and what the reader has had accepted: at each stub and in the strip of
+// parts at the top. The buttons stay hidden where they cannot work.
 (() => {
-  if (typeof WebAssembly !== "object" || typeof DecompressionStream !== "function") return;
   const page = /** @type {any} */ (window);
+
+  /** @param {string} key of a stub @returns {boolean} */
+  const isAccepted = (key) => {
+    try {
+      return typeof JSON.parse(localStorage.getItem(`mha-course/write-here/${key}`) ?? "{}").accepted === "string";
+    } catch {
+      return false;
+    }
+  };
+
+  page.mhaShowDone = () => {
+    for (const part of document.querySelectorAll(".way [data-pieces]")) {
+      const isDone = (part.getAttribute("data-pieces") ?? "").split(" ").every(isAccepted);
+      part.classList.toggle("way-done", isDone);
+      if (isDone) part.setAttribute("aria-label", `${part.textContent}, accepted`);
+      else part.removeAttribute("aria-label");
+    }
+    for (const strip of document.querySelectorAll(".way-filled")) if (strip instanceof HTMLElement) strip.hidden = false;
+    for (const button of document.querySelectorAll("[data-check]")) {
+      const [chapter, id] = (button.getAttribute("data-stub") ?? "").split("/");
+      const isDone = isAccepted(id.startsWith("write-") ? id.slice(6) : `${chapter}.${id}`);
+      button.textContent = isDone ? "✓ Accepted: open what you wrote" : "Write it here";
+    }
+  };
+  page.mhaShowDone();
+  // Another tab may have had a piece accepted.
+  addEventListener("storage", page.mhaShowDone);
+
+  if (typeof WebAssembly !== "object" || typeof DecompressionStream !== "function") return;
   const folder = `${document.documentElement.dataset.content_root}_static/in_page/`;
 
   /** @param {HTMLButtonElement} button */

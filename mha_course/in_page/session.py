@@ -31,6 +31,12 @@ from attention_check import _errors, _judging, _verdicts
 from attention_check._judging import Exercise
 from attention_check._results import Outcome, listed
 from attention_check._verdicts import Verdict, Wrong
+
+try:
+    import above  # as the page has it
+except ModuleNotFoundError:
+    from mha_course.in_page import above
+
 from mha_course import built
 
 FILE = "your code"
@@ -52,13 +58,20 @@ class Stored:
         """Return nothing; this only makes it look like an answer."""
 
 
+# What an answer printed in each case of the check.
+_printed = {}
+
+
 class StoredExercise(Exercise):
     """An exercise whose right and wrong answers were tried with torch when the book was built."""
 
     def _try(self, answer, case, *, seed=0):
         if isinstance(answer, Stored):
             return _outcome(**answer.outcomes[case])
-        return super()._try(answer, case, seed=seed)
+        with redirect_stdout(Output()) as printed:
+            outcome = super()._try(answer, case, seed=seed)
+        _printed.setdefault(case, str(printed))
+        return outcome
 
 
 def loaded(data):
@@ -163,7 +176,11 @@ def _answered(asked):
         for name, text in asked["pieces"].items():
             _run(text, f"your {name}", space)
         _offer(space)
-        _run(asked["above"], "the page", space)
+        # An answer that is checked must not need the page, because other pages use it.
+        if not asked["check"]:
+            with suppress(SyntaxError):  # which is told when the text itself is run
+                needed = above.needed(asked["statements"], asked["text"], built.__all__)
+                _run(needed, "the page", space)
     before = space.get(asked["name"])
     shown = _run(asked["text"], FILE, space)
     used = {"used": _used(asked["text"], asked["pieces"], space)}
@@ -173,7 +190,12 @@ def _answered(asked):
         return used
     if space.get(asked["name"]) is before:
         return {"error": f"The check looks for `{asked['name']}`, and your text does not define it."}
+    _printed.clear()
     verdict = _run(asked["check"], "check", space)
+    # Once, although the answer ran in each case: in the case that the verdict is about.
+    about = [case for case in _printed if case in verdict.message] or [*_printed]
+    if about and _printed[about[0]]:
+        print(f"In the case {about[0]!r}:\n{_printed[about[0]].rstrip()}")
     return {"right": verdict.right, "verdict": verdict.message, **used}
 
 

@@ -65,22 +65,41 @@ def chapters() -> Any:
     )
 
 
-WAY = ("pool", "score", "mask", "head", "heads", "layer", "order", "block", "model")
+# Each part of the way, with the pieces that a reader has had accepted once it is written.
+WAY = {
+    "pool": "my_pooling",
+    "score": "my_attention",
+    "mask": "my_masked_softmax my_lens_mask my_causal_mask",
+    "head": "MyHead",
+    "heads": "split_heads merge_heads",
+    "layer": "MyMultiHead",
+    "order": "MyPositions",
+    "block": "MyEncoderBlock",
+    "model": "MyGPT",
+}
 
 
-def way(written: int, here: int = 0) -> Any:
-    """The parts that lead to a model: `written` on earlier pages, and `here`, on this one."""
+def way(before: int, here: int = 0) -> Any:
+    """The parts that lead to a model: those of earlier pages, `before`, and those of this one, `here`.
+
+    In the book, a script of the page fills those whose pieces the reader has had accepted.
+    """
     row = "display:flex;flex-wrap:wrap;gap:4px;margin:0;padding:0;list-style:none"
     box = "border:1px solid #7a8794;border-radius:9px;padding:0 7px;margin:0;font-size:12px;line-height:18px"
-    filled = ";background:#4c78a8;border-color:#4c78a8;color:#fff"
     parts = []
-    for number, name in enumerate(WAY):
-        done, now = number < written, written <= number < written + here
-        look = filled if done else ";outline:1px solid #7a8794;font-weight:600" * now
-        said = f' aria-label="{name}, written"' * done + ' aria-current="step"' * now
+    for number, (name, pieces) in enumerate(WAY.items()):
+        now = before <= number < before + here
+        look = ";outline:1px solid #7a8794;font-weight:600" * now
+        said = f' data-pieces="{pieces}"' + ' aria-current="step"' * now
         parts.append(f'<li style="{box}{look}"{said}>{name}</li>')
-    close = "<style>html .cell:has(.way),html .cell .cell_output:has(.way){margin:0!important}</style>"
-    label = "The way to a model: what is written already is filled"
+    style = (
+        "<style>html .cell:has(.way),html .cell .cell_output:has(.way){margin:0!important}"
+        ".way .way-done{background:#4c78a8;border-color:#4c78a8!important;color:#fff}"
+        ".way-caption{font-size:12px;margin:4px 0 0}</style>"
+    )
+    here_is = " A bold outline marks this page's." * bool(here)
     return HTML(
-        f'{STYLE}{close}<ol class="cards way" aria-label="{label}" style="{row}">{"".join(parts)}</ol>'
+        f'{STYLE}{style}<ol class="cards way" aria-label="What you write on the way to a model" '
+        f'style="{row}">{"".join(parts)}</ol><p class="way-caption">What you write on the way to a model.'
+        f'{here_is}<span class="way-filled" hidden> Filled: accepted in this browser.</span></p>'
     )

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from copy import copy
+from functools import partial
 
 import in_page as extension
 import pytest
@@ -16,6 +17,7 @@ from wrong_pieces import WRONG, text_of
 
 from attention_check import _texts
 from mha_course import in_page
+from mha_course.in_page.above import names_of, needed, statements_of
 
 SOFTMAX = "02_scoring_functions/write-my_masked_softmax"
 PAGES = sorted(CHAPTERS.glob("*.ipynb"))
@@ -43,10 +45,12 @@ class Judge:
         command = [sys.executable, "-c", f"import sys\n{module}\n{loop}"]
         self.process = subprocess.Popen(command, **pipes)
 
-    def __call__(self, place, text, pieces=None):
+    def __call__(self, place, text, pieces=None, *, run=False):
         page, _, name = place.partition("/")
         asked = {"check": "", "exercise": "", "checker": "", "pieces": pieces or {}, "text": text}
         asked |= self.data[page][name]
+        asked |= {"check": ""} if run else {}
+        asked["statements"] = self.data[page]["statements"][: asked["above"]]
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
@@ -82,7 +86,8 @@ def solution(place):
     asked = ASKED.search(extension.stubs_of(notebook)[name][1])[1]
     own = re.search(r"^assert check_\w+\((\w+)", texts[-1], re.MULTILINE)
     own = own[1] if own else asked
-    text = extension.lines_above([*texts, own])
+    statements = [one for text in texts for one in statements_of(text)]
+    text = needed(statements, own)
     # The page does not have the library, only what the reader has built.
     text = text.replace("from mha_lib import dot_product_attention", OWN_ATTENTION)
     return text if asked == own else f"{text}\n{asked} = {own}"
@@ -159,7 +164,7 @@ def mistakes(place):
     if reference.__name__ == "<lambda>":
         return
     source = _texts._source(reference, [])
-    used = [vars(module).get(one) for one in extension.names_of(ast.parse(source))[0]]
+    used = [vars(module).get(one) for one in names_of(ast.parse(source))[0]]
     if any(getattr(one, "__module__", "").startswith("mha_lib") for one in used):
         return
     for item, match in vars(module)["exercise"]._items(section, "mistakes"):
@@ -277,7 +282,10 @@ USED = {
     "merge_heads": set(),
     "MyMultiHead": {"my_attention", "my_masked_softmax", "split_heads", "merge_heads"},
     "MyPositions": set(),
+    "MyEncoderBlock": {"MyMultiHead", "my_attention", "my_masked_softmax", "split_heads", "merge_heads"},
+    "my_batch": set(),
     "MyGPT": {
+        "MyEncoderBlock",
         "MyMultiHead",
         "my_attention",
         "my_masked_softmax",
@@ -286,6 +294,8 @@ USED = {
         "merge_heads",
     },
     "my_probabilities": set(),
+    "my_write": {"my_probabilities"},
+    "my_cached_attention": {"my_attention", "my_masked_softmax", "my_causal_mask"},
 }
 
 
@@ -298,6 +308,28 @@ def test_a_wrong_piece_is_refused_in_the_page_too(ask, name, text, said):
     told = ask(PLACE_OF[name], text_of(pieces_of(page)[name]["solution"].source, text))["verdict"]
     assert told.startswith("Not yet: "), told
     assert said in told
+
+
+def test_code_that_is_run_may_use_the_names_of_the_cells_above_it(ask):
+    place = "01_attention_pooling/write-my_pooling"
+    run = partial(ask, place, run=True)
+    assert run("W_q.shape, travellers.shape")["output"] == "(torch.Size([2, 2]), torch.Size([3, 2]))\n"
+    assert run("travellers = 3\ntravellers")["output"] == "3\n"
+    assert "'wishes' is not defined" in run("wishes")["error"]  # it comes below
+    # A piece that is accepted has to work on other pages, too.
+    page_only = solution(place).replace("query @ key.T", "query @ key.T + 0 * travellers.sum()")
+    assert "name 'travellers' is not defined" in ask(place, page_only)["verdict"]
+
+
+def test_what_a_piece_prints_is_shown_once_and_for_the_case_that_fails(ask):
+    text = solution(SOFTMAX).replace("):\n", "):\n    print('shape', tuple(scores.shape))\n", 1)
+    said = ask(SOFTMAX, f"{text}\nprint('top')")
+    assert said["right"]
+    assert re.fullmatch(r"top\nIn the case '.*':\nshape \(.*\)\n", said["output"])
+    fails = text.replace("print('shape'", "assert scores.ndim < 4\n    print('shape'")
+    said = ask(SOFTMAX, fails)
+    case = re.search(r"In the case '(.*)':", said["output"])[1]
+    assert case in said["verdict"] or "ndim" in said["verdict"]
 
 
 # What code may change outside its own names, and what another run would then get wrong.
@@ -512,6 +544,86 @@ def test_what_was_accepted_is_there_for_the_next_stub_and_in_the_next_chapter(wr
     assert copy(writer).look_at("02_scoring_functions/cell-44").open().run("mine") == "True\n"
 
 
+def test_pieces_that_are_done_say_so_at_their_stub_and_in_the_strip_of_each_page(visit, book):
+    writer = visit("03_multi_head_attention/write-split_heads")
+    page, strip = writer.page, writer.page.locator(".way")
+    caption = "What you write on the way to a model. A bold outline marks this page's."
+    expect(page.locator(".way-caption")).to_have_text(f"{caption} Filled: accepted in this browser.")
+    assert strip.locator(".way-done").count() == 0
+    assert writer.open().run(solution(writer.place), "Check").startswith("Right")
+    assert strip.locator(".way-done").count() == 0  # the other half of "heads" is missing
+    kept = json.dumps({"draft": "more", "accepted": solution("03_multi_head_attention/write-merge_heads")})
+    page.evaluate("kept => localStorage.setItem('mha-course/write-here/merge_heads', kept)", kept)
+    page.reload()
+    expect(writer.button).to_have_text("✓ Accepted: open what you wrote")
+    expect(writer.look_at("03_multi_head_attention/write-MyHead").button).to_have_text("Write it here")
+    for other in ("index", "chapters/00_orientation", "chapters/08_what_heads_learn"):
+        page.goto(f"{book.as_uri()}/{other}.html")
+        expect(strip.locator(".way-done")).to_have_text("heads")
+        expect(strip.locator(".way-done")).to_have_attribute("aria-label", "heads, accepted")
+        expect(page.locator(".way-caption")).to_contain_text("Filled: accepted in this browser.")
+
+
+def test_the_landing_page_lets_one_write_at_once(visit, book):
+    writer = visit()
+    writer.page.goto(f"{book.as_uri()}/index.html")
+    writer.look_at("index/first-mean").open()
+    begun = writer.code.inner_text()
+    assert "2.0, 0.0" in begun
+    writer.code.fill(begun.replace("2.0, 0.0", "0.0, 0.0"))
+    writer.page.keyboard.press("Shift+Enter")
+    expect(writer.results).to_have_text("(tensor([0.5000, 0.5000]), tensor(0.5000))")
+    assert writer.violations == []
+
+
+def test_the_cursor_begins_at_what_is_to_be_filled_in_and_the_keys_can_be_seen(visit):
+    writer = visit().open()
+    begun = writer.code.inner_text()
+    expect(writer.box.locator(".write-here-keys")).to_have_text("Shift+Enter runs, Ctrl+Enter checks")
+    writer.page.keyboard.type("return 7")
+    assert writer.code.inner_text() == begun.replace("...", "return 7", 1)
+
+
+def test_code_that_runs_can_be_stopped_and_hides_what_was_printed_before(writer):
+    assert writer.run("print(1)") == "1\n"
+    stop = writer.box.get_by_role("button", name="Stop")
+    expect(stop).to_be_hidden()
+    writer.code.fill("while True:\n    pass")
+    writer.page.keyboard.press("Shift+Enter")
+    expect(writer.results).to_be_empty()
+    stop.click()
+    expect(writer.results).to_have_text("You have stopped it.")
+    expect(stop).to_be_hidden()
+    assert writer.run("1 + 1") == "2\n"
+
+
+def test_two_tabs_on_a_stub_lose_nothing(visit):
+    writer = visit(over="http").open()
+    other = Writer(writer.page.context.new_page(), writer.page.url.partition("/chapters/")[0]).open()
+    other.code.fill("written in the second tab")
+    expect(writer.code).to_have_text("written in the second tab")
+    expect(writer.box.get_by_role("status")).to_contain_text("You have changed this text in another tab")
+    # The first tab has not heard of this change when its reader goes on writing.
+    at_once = json.dumps({"draft": "at the same moment"})
+    writer.page.evaluate(
+        "kept => localStorage.setItem('mha-course/write-here/my_masked_softmax', kept)", at_once
+    )
+    writer.code.fill("mine")
+    others = writer.box.locator(".write-here-others")
+    expect(others).to_contain_text("Another text is kept, from another tab, 1 line")
+    expect(others.locator("pre")).to_have_text("at the same moment")
+    others.get_by_role("button", name="Show it instead").click()
+    expect(writer.code).to_have_text("at the same moment")
+    expect(others.locator("pre")).to_have_text("mine")
+    writer.page.reload()
+    expect(writer.open().code).to_have_text("at the same moment")
+    others.get_by_role("button", name="Show it instead").click()
+    expect(writer.code).to_have_text("mine")
+    others.get_by_role("button", name="Remove it").click()
+    expect(others).to_be_empty()
+    expect(writer.code).to_have_text("mine")
+
+
 def test_a_draft_is_kept_and_reset_asks_first(visit):
     writer = visit().open()
     begun = writer.code.inner_text()
@@ -594,7 +706,13 @@ def test_where_it_cannot_work_the_page_is_as_it_was(visit):
     pytest.param("Storage.prototype.setItem = () => { throw new Error('full'); }", marks=SLOW),
 ])  # fmt: skip
 def test_without_a_storage_the_editor_says_that_it_keeps_nothing(visit, blocked):
-    expect(visit(script=blocked).open().results).to_contain_text("This browser keeps no drafts")
+    writer = visit(script=blocked).open()
+    expect(writer.box).to_contain_text("This browser keeps no drafts")
+    assert writer.run(f"{solution(SOFTMAX)}\n\nmine = 3", "Check").startswith("Right")
+    expect(writer.box.get_by_role("status")).to_have_text(
+        "The course uses your code on this page. This browser keeps nothing: copy your code before you leave."
+    )
+    assert copy(writer).look_at("02_scoring_functions/write-my_attention").open().run("mine") == "3\n"
 
 
 def test_a_stub_that_needs_colab_says_why(book):

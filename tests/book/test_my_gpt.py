@@ -52,7 +52,7 @@ def test_the_model_with_its_training_and_the_file_can_be_read_in_one_sitting():
     assert sum(bool(line.strip()) for cell in cells for line in cell.splitlines()) <= 90
     nodes = [node for node in ast.walk(ast.parse(built.alone())) if isinstance(node, ast.stmt)]
     texts = [node for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
-    assert len({node.lineno for node in nodes} - {node.lineno for node in texts}) <= 150  # without docstrings
+    assert len({node.lineno for node in nodes} - {node.lineno for node in texts}) <= 190  # without docstrings
 
 
 def test_the_file_trains_and_writes_with_torch_alone(tmp_path, home):
@@ -63,11 +63,36 @@ def test_the_file_trains_and_writes_with_torch_alone(tmp_path, home):
     command = [sys.executable, "-X", "utf8", "-W", "ignore", "-c", ALONE, home, *options]
     told = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False)
     assert told.returncode == 0, told.stderr
-    *losses, written = told.stdout.split("\n", 10)
+    *losses, saved, written = told.stdout.split("\n", 11)
+    assert saved == "Saved as my_gpt.pt."
     first, last = (float(line.split("held-out ")[1]) for line in (losses[0], losses[-1]))
     assert last < 0.8 * first
     assert written.startswith(prompt)
     assert len(written.removesuffix("\n")) == len(prompt) + 500
+
+
+def test_the_saved_model_writes_without_training_again(tmp_path, home):
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+
+    def said(*options):
+        command = [sys.executable, "-W", "ignore", home, *options]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    sizes = ["--steps", "100", "--width", "16", "--layers", "1", "--seed", "5", "--model", "small.pt"]
+    trained = said("text.txt", "--prompt", "the old", *sizes)
+    saved = torch.load(tmp_path / "small.pt", weights_only=True)
+    assert saved["sizes"] == (len(set(TEXT)), 16, 4, 1, 64)
+    again = said("--model", "small.pt", "--prompt", "the old", "--seed", "5")
+    assert again == trained.partition("Saved as small.pt.\n")[2]
+    others = [
+        said("--model", "small.pt", *more)
+        for more in (["--seed", "6"], ["--temperature", "3"], ["--top-k", "1"])
+    ]
+    assert len({again, *others}) == 4
+    assert all(other.startswith(TEXT[:20]) for other in others)
+    assert said("--model", "small.pt", "--top-k", "1", "--seed", "8") == others[-1]
 
 
 @pytest.mark.parametrize(("content", "options", "message"), [
@@ -78,12 +103,24 @@ def test_the_file_trains_and_writes_with_torch_alone(tmp_path, home):
     (TEXT.encode(), ["--prompt", ""], "The prompt is empty: give the model at least one character."),
     (TEXT.encode(), ["--prompt", "Zoë"], "The prompt has characters that the text lacks: ['Z', 'ë']."),
     (TEXT.encode(), ["--steps", "3"], "There must be at least 100 steps, and not 3."),
+    (TEXT.encode(), ["--width", "30"], "The width must be a multiple of 4, and not 30."),
+    (TEXT.encode(), ["--layers", "0"], "There must be at least 1 layer, and not 0."),
+    (TEXT.encode(), ["--temperature", "0"], "The temperature must be more than 0, and not 0.0."),
+    (TEXT.encode(), ["--top-k", "0"], "top-k must be at least 1, and not 0."),
 ])  # fmt: skip
 def test_the_file_says_what_is_wrong_in_one_sentence(tmp_path, monkeypatch, home, content, options, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["my_gpt.py", "text.txt", *options])
     if content is not None:
         (tmp_path / "text.txt").write_bytes(content)
+    with pytest.raises(SystemExit, match=f"^{re.escape(message)}$"):
+        runpy.run_path(home)
+
+
+def test_without_a_text_there_must_be_a_saved_model(tmp_path, monkeypatch, home):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["my_gpt.py"])
+    message = "my_gpt.pt cannot be read: No such file or directory. Give a text to train on first."
     with pytest.raises(SystemExit, match=f"^{re.escape(message)}$"):
         runpy.run_path(home)
 

@@ -72,6 +72,41 @@ class MyPositions(torch.nn.Module):
         self.rows = torch.nn.Embedding.from_pretrained(encoding_by_loops(max_len, embed_dim))
     def forward(self, x):
         return x + self.rows(torch.arange(x.shape[1], device=x.device))""",
+    "MyEncoderBlock": """
+class MyEncoderBlock(torch.nn.Module):
+    def __init__(self, embed_dim, num_heads, hidden_dim):
+        super().__init__()
+        for name in ("self_attention_norm", "feed_forward_norm"):
+            self.add_module(name, torch.nn.LayerNorm([embed_dim]))
+        self.feed_forward = MyFeedForward(embed_dim, hidden_dim=hidden_dim)
+        self.self_attention = MyMultiHead(num_heads=num_heads, embed_dim=embed_dim, bias=True)
+    def forward(self, x, mask=None):
+        normed = self.self_attention_norm(x)
+        found, _ = self.self_attention(query=normed, key=normed, value=normed, mask=mask)
+        both = torch.add(x, found)
+        return both + self.feed_forward(self.feed_forward_norm(both))""",
+    "my_batch": """
+def my_batch(tokens, batch_size, length, generator):
+    starts = torch.randint(0, len(tokens) - length, (batch_size,), generator=generator).tolist()
+    rows = [tokens[start : start + length + 1] for start in starts]
+    return torch.stack([row[:-1] for row in rows]), torch.stack([row[1:] for row in rows])""",
+    "my_write": """
+@torch.no_grad()
+def my_write(model, tokens, number, temperature=1.0, top_k=None, seed=0):
+    generator, text = torch.Generator(), tokens.tolist()
+    generator.manual_seed(seed)
+    while len(text) < len(tokens) + number:
+        logits = model(torch.tensor([text[-model.max_len:]]))[:, -1]
+        chances = my_probabilities(logits, temperature=temperature, top_k=top_k)
+        text += torch.multinomial(chances[0], num_samples=1, generator=generator).tolist()
+    return torch.tensor(text)""",
+    "my_cached_attention": """
+def my_cached_attention(query, key, value, cache=None):
+    if cache:
+        key, value = (torch.cat(pair, -2) for pair in zip(cache, (key, value)))
+    earlier = key.shape[-2] - query.shape[-2]
+    seen = torch.arange(key.shape[-2]) <= torch.arange(query.shape[-2])[:, None] + earlier
+    return my_attention(query, key, value, seen)[0], (key, value)""",
     "MyGPT": """
 class MyGPT(MyGPT):
     def forward(self, tokens):

@@ -86,6 +86,25 @@ def test_the_exported_file_holds_every_answer(reader, tmp_path, over):
     assert stored(page) == before
 
 
+def test_an_imported_draft_is_kept_beside_the_one_that_is_here(reader, tmp_path):
+    page, _, progress = open_page(reader(), tmp_path)
+    long = {"draft": "a longer draft\nof three\nlines", "accepted": "mine"}
+    store(page, **{"write-here__MyHead": json.dumps(long), "write-here__same": '{"draft": "x"}'})
+    given = {"draft": "short", "accepted": "theirs", "others": [{"text": "older", "from": "another tab"}]}
+    file = {"write-here/MyHead": given, "write-here/same": {"draft": "x"}, "write-here/new": {"draft": "y"}}
+    give(page, progress, json.dumps(file), "kept beside it, where they differ: MyHead. The editor there")
+    kept = stored(page)
+    others = kept["write-here/MyHead"].pop("others")
+    assert kept == {
+        "write-here/MyHead": long,
+        "write-here/same": {"draft": "x"},
+        "write-here/new": {"draft": "y"},
+    }
+    assert [other["text"] for other in others] == ["short", "theirs", "older"]
+    give(page, progress, json.dumps(file), "Imported: 3 answers. A page")
+    assert stored(page)["write-here/MyHead"]["others"] == others, "the same file adds nothing"
+
+
 def give(page, progress, text, said):
     with page.expect_file_chooser() as asked:
         progress.get_by_role("button", name="Import a file").click()

@@ -1,6 +1,7 @@
 // The reader's answers in this browser: how many there are, the questions that come back today, the answers as a file
 // that another browser can import, the questions as a deck of cards, and a way to remove all.
 
+import { DRAFTS, joinDrafts } from "./drafts.js";
 import { countOf } from "./format.js";
 import { element, inlineText, widget } from "./frame.js";
 import { DAYS, isDue, REPEAT, turnOf } from "./repeat.js";
@@ -52,9 +53,14 @@ function join(old, given) {
 function importAnswers(text) {
   const given = /** @type {[string, any][]} */ (Object.entries(JSON.parse(text)));
   if (!given.length || !given.every(([key, value]) => /^[a-z-]+\/./.test(key) && isObject(value))) throw new TypeError(text);
-  const stored = given.map(([key, value]) => remember(key, join(recall(key), value)));
+  const joined = given.map(([key, value]) => [key, (key.startsWith(DRAFTS) ? joinDrafts : join)(recall(key), value)]);
+  const differ = joined.filter(([key, value]) => key.startsWith(DRAFTS) && (value.others?.length ?? 0) > (recall(key)?.others?.length ?? 0));
+  const stored = joined.map(([key, value]) => remember(key, value));
   const room = stored.includes(false) ? " as far as this browser has room" : "";
-  return `Imported${room}: ${countOf(countAnswers(Object.fromEntries(given)), "answer")}. A page that is open shows what was imported when you load it again.`;
+  const imported = `Imported${room}: ${countOf(countAnswers(Object.fromEntries(given)), "answer")}.`;
+  const names = differ.map(([key]) => key.slice(DRAFTS.length)).join(", ");
+  const both = names && ` Your own text stays, and the file's is kept beside it, where they differ: ${names}. The editor there offers both.`;
+  return `${imported}${both} A page that is open shows what was imported when you load it again.`;
 }
 
 /** Offers a download, which the browser creates itself. @param {string} name @param {string} text */
