@@ -51,7 +51,7 @@ class Checkout:
         self.folder = folder
         for name in ("tools", "stand-ins", "_ext", "_static", "mha_course"):
             (folder / name).mkdir(parents=True)
-        for name in ("Makefile", "tools/machine.py"):
+        for name in ("Makefile", "tools/machine.py", "tools/jupyter_server_config.py"):
             shutil.copy(ROOT / name, folder / name)
         locks = [f"requirements{kind}.txt" for kind in ("", "-cpu", "-gpu", "-models")]
         names = [*locks, "pyproject.toml"]
