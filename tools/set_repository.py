@@ -27,16 +27,23 @@ ADDRESS = re.compile(r"^(  url: )https://github\.com/([\w.-]+/[\w.-]+)$", re.MUL
 
 SETUP_CELL = """\
 # On Colab this installs the course's three packages, the very files that this page
-# was made with, and two small ones that they need. Elsewhere it does nothing.
+# was made with, and two small ones that they need. Elsewhere it says what to install.
 import importlib.util
 import subprocess
 import sys
 
 names = ("mha_lib", "attention_check", "mha_course")
-packages = map(importlib.util.find_spec, names)
-if "google.colab" in sys.modules and None in packages:
+if None in map(importlib.util.find_spec, names):
     book = "BOOK"
 FILES
+    if "google.colab" not in sys.modules:
+        parts = [f'"{line}"' for line in files.splitlines() if " @ " in line]
+        command = " ".join([f'"{sys.executable}" -m pip install', *parts])
+        command = command.replace(" --hash=sha256:", "#sha256=")
+        raise ModuleNotFoundError(
+            "The course's packages are missing here. Paste this into a terminal, then "
+            f"restart the kernel and run this cell again:\\n\\n{command}"
+        )
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     pip += ["--require-hashes", "--only-binary", ":all:", "-r", "/dev/stdin"]
     done = subprocess.run(pip, input=files, capture_output=True, text=True)
@@ -52,7 +59,8 @@ import mha_lib  # noqa: F401"""
 NO_FILES = """\
     files = ""  # the build of the book writes here what it serves
     if not files:
-        raise RuntimeError(f"This copy names no packages; {book} opens one that does.")"""
+        reason = f"This copy names no packages; {book} opens one that does."
+        raise RuntimeError(f"{reason} `make book` installs them beside it.")"""
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 # Packages that ours need and Colab lacks. From PyPI, pip accepts only the pinned files.
 NOT_ON_COLAB = ("jaxtyping", "wadler-lindig")

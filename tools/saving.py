@@ -1,0 +1,75 @@
+"""What JupyterLab saves of a chapter is what is stored, as long as the results are the same.
+
+The server of the course's environment calls `keep_stored` before it writes a file (jupyter_server_config.py).
+Without it, a mere run would change thousands of lines: counts, random ids of widgets, the code of widgets.
+The pictures that stand in for widgets would be lost, and the file would show errors when it is opened again.
+"""
+
+from pathlib import Path
+
+import nbformat
+from drawings import WIDGET_VIEW
+from run_notebooks import WIDGET_STATE, normalise
+from widget_code import with_code
+
+
+def keep_stored(model, path, contents_manager, **_):
+    """Bring a chapter that is about to be saved into its stored form, in place, and no other file."""
+    if model["type"] != "notebook" or not model.get("content"):
+        return
+    edited = nbformat.from_dict(model["content"])
+    file = Path(contents_manager.root_dir) / path.strip("/")
+    if "setup" in [cell.get("id") for cell in edited.cells] and file.is_file():
+        model["content"] = merged(edited, nbformat.read(file, as_version=4))
+
+
+def merged(edited, stored):
+    """Return an edited chapter in its stored form, with the widgets that are already stored.
+
+    A widget whose cell has changed has no picture. Only a trusted notebook with code shows it, alive.
+    """
+    trusted = [cell.metadata.get("trusted", False) for cell in edited.cells]
+    new, old = normalise(edited), {cell.id: cell for cell in stored.cells}
+    kept = set()
+    for cell in new.cells:
+        before = old.get(cell.id)
+        if (
+            views(cell)
+            and before
+            and (cell.source, len(views(cell))) == (before.source, len(views(before)))
+        ):
+            cell.outputs = before.outputs
+            kept |= views(before)
+    states = [
+        notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {"state": {}})["state"]
+        for notebook in (new, stored)
+    ]
+    made = {
+        name: model for name, model in states[0].items() if cell_of(name) not in kept
+    }
+    state = made | {
+        name: model for name, model in states[1].items() if cell_of(name) in kept
+    }
+    new.metadata.pop("widgets", None)
+    if state:
+        bundle = {"state": state, "version_major": 2, "version_minor": 0}
+        new.metadata["widgets"] = nbformat.from_dict(
+            {WIDGET_STATE: with_code(bundle) if made else bundle}
+        )
+    if made:
+        for cell, is_trusted in zip(new.cells, trusted, strict=True):
+            cell.metadata["trusted"] = is_trusted
+    return new
+
+
+def cell_of(name):
+    """Return the id of the view to which a stored model belongs: a model of `x` may be `x/1`."""
+    return name.partition("/")[0]
+
+
+def views(cell):
+    """Return the ids of the models that a cell shows."""
+    found = [
+        output.get("data", {}).get(WIDGET_VIEW) for output in cell.get("outputs", [])
+    ]
+    return {view["model_id"] for view in found if view}
