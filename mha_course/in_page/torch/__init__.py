@@ -20,21 +20,22 @@ functions.
     _functions  new tensors, random draws, functions of several tensors
     _random     torch's generator
     _printing   how a tensor is printed
+    _arguments  what torch's signatures, in `_signatures`, allow
     nn          modules and layers; `nn.functional`, `nn.init`, `nn.utils`
     optim       optimizers and schedules
 """
 
 from __future__ import annotations
 
-from functools import wraps
 from math import e, inf, nan, pi
 from types import SimpleNamespace
 
 from . import _functions, _memory, _numbers, _printing
+from ._arguments import checked
 from ._memory import NeedsTorchError, Size
 from ._random import Generator, default_generator
 from ._tape import GradMode
-from ._tensor import Tensor, finfo, result_type, where
+from ._tensor import METHODS, Tensor, finfo, result_type, where
 
 dtype, device, strided = _memory.DType, _memory.Device, Tensor.layout
 no_grad = inference_mode = GradMode
@@ -46,8 +47,8 @@ _METHODS = """
     add all allclose amax amin any argmax argmin argsort bitwise_not bmm broadcast_to chunk clamp clone
     cumsum detach diag diagonal diff div dot equal flatten flip floor_divide gather index_copy index_put
     index_select isclose kron log_softmax logsumexp masked_fill masked_select matmul max mean median min
-    mm movedim mul mv nan_to_num narrow neg nonzero norm numel outer permute pow prod remainder
-    repeat_interleave reshape roll select softmax sort split squeeze std sub sum swapaxes t topk transpose
+    mm movedim mul mv nan_to_num narrow neg nonzero numel outer permute pow prod remainder
+    repeat_interleave reshape roll select softmax sort squeeze std sub sum swapaxes t topk transpose
     tril triu unbind unflatten unsqueeze var
 """.split()
 _NAMES = {name: one for name, one in vars(_memory).items() if isinstance(one, dtype)}
@@ -55,27 +56,12 @@ _here = _functions.__name__
 _NAMES |= {name: one for name, one in vars(_functions).items() if getattr(one, "__module__", "") == _here}
 
 
-def _of_a_tensor(name):
-    """The function of a tensor that is a method; a number in its place gets torch's error."""
-    method = getattr(Tensor, name)
-    if name in ("pow", "remainder", *_numbers.BITS):  # these take a number there too
-        return method
-
-    @wraps(method)
-    def call(input, *args, **options):
-        kind = type(input).__name__
-        told = f"{name}(): argument 'input' (position 1) must be Tensor, not {kind}"
-        _memory.need(isinstance(input, Tensor), told, TypeError)
-        return method(input, *args, **options)
-
-    return call
-
-
 for _name in [*_METHODS, *_numbers.OF_FLOATS, *_numbers.OF_ANY, *_numbers.TESTS, *_numbers.BITS]:
-    _NAMES[_name] = _of_a_tensor(_name)
+    _NAMES[_name] = METHODS[_name]
 _NAMES |= {"bool": _memory.bool_, "int": _memory.int32, "long": _memory.int64, "half": _memory.float16}
+_NAMES["where"] = where
 _NAMES |= {"float": _memory.float32, "double": _memory.float64, "concat": _functions.cat}
-globals().update(_NAMES)
+globals().update({name: checked(name, one, is_method=False) for name, one in _NAMES.items()})
 
 random = SimpleNamespace(fork_rng=_functions.fork_rng)
 cuda = SimpleNamespace(is_available=lambda: False, device_count=lambda: 0)

@@ -9,15 +9,17 @@ from functools import reduce
 from math import prod
 from operator import mul
 
-from ._memory import NeedsTorchError, axis_of, broadcast, float32, int64, ints, need
+from ._memory import BOOL, FLOAT, NeedsTorchError, axis_of, bool_, broadcast, float32, int64, ints, need
 from ._random import default_generator
 from . import _kernels
 from ._tape import is_recorded, record
-from ._tensor import Tensor, result_type, same_device
+from ._tensor import Tensor, _laid_out, as_dtype, result_type, same_device
 
 
-def tensor(data, *, dtype=None, device=None, requires_grad=False, **_):
-    made = Tensor._from(data, dtype).to(device=device)
+def tensor(data, *, dtype=None, device=None, requires_grad=False, layout=None, pin_memory=None, **_):
+    need(not _, f"tensor got an unexpected {[*_]}", TypeError)
+    one = type(data) is float and abs(data) < math.inf  # a large one becomes infinite
+    made = (Tensor._from([data], dtype)[0].clone() if one else Tensor._from(data, dtype)).to(device=device)
     return made.requires_grad_() if requires_grad else made
 
 
@@ -28,7 +30,7 @@ def as_tensor(data, dtype=None, **how):
 def full(size, fill_value, *, dtype=None, **how):
     need(isinstance(size, (tuple, list)), f"size must be a tuple, got {size!r}", TypeError)
     need(min(ints((size,)), default=0) >= 0, f"no size may be negative, got {size}")
-    return tensor(Tensor._from(fill_value, dtype).expand(*size), **how)
+    return tensor(Tensor._from(fill_value, dtype).expand(tuple(size)), **how)
 
 
 def zeros(*size, dtype=None, **how):
@@ -43,13 +45,20 @@ def arange(start, end=None, step=1, *, dtype=None, **how):
     start, end = (0, start) if end is None else (start, end)
     start, end, step = (x.item() if isinstance(x, Tensor) else x for x in (start, end, step))
     need(step and (end - start) / step >= 0, f"steps of {step} from {start} do not reach {end}")
+    told = "a sequence of bool cannot be made"
+    need(dtype is None or as_dtype(dtype).kind > BOOL, told, NotImplementedError)
     values = [start + i * step for i in range(math.ceil((end - start) / step))]
     return tensor(values, dtype=dtype or result_type(start, end, step), **how)
 
 
 def linspace(start, end, steps, **how):
+    need(not any(isinstance(x, Tensor) and x.ndim for x in (start, end)), "start and end must be numbers")
+    start, end = (x.item() if isinstance(x, Tensor) else x for x in (start, end))
+    need(steps >= 0, f"the number of steps must not be negative, got {steps}")
+    dtype = as_dtype(how.pop("dtype", None)) or float32
+    need(dtype.itemsize > 2, f"steps of {dtype} need", NeedsTorchError)
     values = [start + i * (end - start) / max(steps - 1, 1) for i in range(steps)]
-    return tensor(values, **{"dtype": float32, **how})
+    return tensor(values, dtype=dtype, **how)
 
 
 def eye(n, m=None, *, dtype=float32, **how):
@@ -72,40 +81,63 @@ def _drawn(draw, size, generator, how):
     return draw(zeros(*size, **how), generator=generator).requires_grad_(needs)
 
 
-def _like(make):
-    """Return a function that makes a tensor with the shape, dtype and device of a given one."""
-    usual = lambda one: {"dtype": one.dtype, "device": one.device}
-    return lambda input, *args, **how: make(input.shape, *args, **usual(input) | how)
+def _like(make, draw=None):
+    """Return a function that makes a tensor with shape, dtype, device and order of axes of a given one."""
+
+    def like(input, *args, memory_format=None, **how):
+        given = {name: value for name, value in how.items() if value is not None}
+        how = {"dtype": input.dtype, "device": input.device} | given
+        needs, generator = how.pop("requires_grad", False), how.pop("generator", None)
+        made = make(input.shape, *args, **how)
+        made = made if input.is_contiguous() or memory_format else _laid_out(made, [input])
+        made = draw(made, generator=generator) if draw else made
+        return made.requires_grad_(needs)
+
+    return like
 
 
-full_like, zeros_like, ones_like, rand_like, randn_like = map(_like, (full, zeros, ones, rand, randn))
+full_like, zeros_like, ones_like = map(_like, (full, zeros, ones))
+rand_like, randn_like = _like(zeros, Tensor.uniform_), _like(zeros, Tensor.normal_)
 empty, empty_like = zeros, zeros_like
 
 
 def randint(low, high=None, size=None, *, generator=None, dtype=int64, **how):
     low, high, size = (0, low, high) if size is None else (low, high, size)
+    need(min(ints((size,)), default=0) >= 0, f"no size may be negative, got {size}")
     need(high > low, f"randint needs high above low, got {low} and {high}")
     draw = (generator or default_generator).whole
     return tensor([low + draw(high - low) for _ in range(prod(size))], dtype=dtype, **how).view(size)
 
 
 def randperm(n, *, generator=None, **how):
+    need(n >= 0, f"n must not be negative, got {n}")
+    told = "a permutation of bool cannot be made"
+    need(as_dtype(how.get("dtype")) is not bool_, told, NotImplementedError)
     values, draw = list(range(n)), (generator or default_generator).whole
     for i in range(n - 1):
         j = i + draw(n - i)
         values[i], values[j] = values[j], values[i]
-    return tensor(values, **{"dtype": int64, **how})
+    how["dtype"] = how.get("dtype") or int64
+    return tensor(values, **how)
 
 
 def multinomial(input, num_samples, replacement=False, *, generator=None):
     need(not replacement or num_samples == 1, "draws with replacement need", NeedsTorchError)
+    told = f"probabilities are floating-point numbers, got {input.dtype}"
+    need(input.dtype.kind == FLOAT, told)
     enough = replacement or 0 < num_samples <= input.shape[-1]
     need(enough, f"{num_samples} of {input.shape[-1]} cannot be drawn without replacement")
     right = (input.isfinite() & (input >= 0)).all() and (input.sum(-1) > 0).all()
     need(right, "probabilities must not be negative, infinite or NaN, nor all 0")
     times, generator = num_samples if replacement else 1, generator or default_generator
     waits = [input._made(generator.exponentials(input.numel()), input.shape) for _ in range(times)]
-    return cat([(input / wait).topk(num_samples // times).indices for wait in waits], -1)
+    return _laid_flat([(input / wait).topk(num_samples // times).indices for wait in waits])
+
+
+def _laid_flat(parts):
+    """Return places that were drawn, in memory without gaps."""
+    made = cat(parts, -1)
+    return made._made(made._numbers(), made.shape)
 
 
 def manual_seed(seed):
@@ -164,7 +196,7 @@ def einsum(equation, *operands):
             before = sizes.get(label, 1)
             need(size == before if label in step else 1 in (size, before) or size == before, told)
             sizes[label] = sizes.get(label, 1) if size == 1 else size
-            step[label] = step.get(label, 0) + stride * (size != 1)
+            step[label] = step.get(label, 0) + stride * (size != 1 or len(operands) == 1)
         steps.append(step)
     once = sorted(label for label in sizes if label.isalpha() and left.count(label) == 1)
     right = right.replace("...", most) if arrow else most + "".join(once)
@@ -172,12 +204,34 @@ def einsum(equation, *operands):
     labels = [*right, *(label for label in sizes if label not in right)]
     shape, pairs = [sizes[label] for label in labels], zip(operands, steps, strict=True)
     views = [one._see(shape, [step.get(label, 0) for label in labels]) for one, step in pairs]
+    if len(views) == 1 and len(labels) == len(right):
+        return views[0]
     if is_recorded(operands) or any(map(_kernels.serves, operands)):
         made = reduce(mul, views) if len(views) > 1 else views[0].clone()
     else:
         products = [prod(numbers) for numbers in zip(*(view._numbers() for view in views), strict=True)]
         made = same_device(operands)._made(products, shape)
-    return made.flatten(len(right)).sum(-1) if len(shape) > len(right) else made
+    if len(shape) == len(right):
+        return made
+    made = made.flatten(len(right)).sum(-1)
+    if len(operands) != 2:
+        return made
+    # Torch multiplies matrices, whose axes are in this order in memory.
+    held = [{*step} for step in steps]
+    both = held[0] & held[1]
+    alone = next((label for label in right if label not in both), "")
+    first = held[alone in held[1]]
+    order = sorted(range(len(right)), key=lambda i: (right[i] not in both, right[i] not in first))
+    return made.permute(order).contiguous().permute([order.index(i) for i in range(len(right))])
+
+
+def split(tensor, split_size_or_sections, dim=0):
+    return tensor.split(split_size_or_sections, dim)
+
+
+def norm(input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
+    need(out is None, "norm with out= needs", NeedsTorchError)
+    return input.norm(p, dim, keepdim, dtype)
 
 
 def cdist(x1, x2, p=2.0):

@@ -162,12 +162,30 @@ def _view_strides(shape, strides, new):
     return tuple(found)
 
 
+class Made:
+    """What made a tensor: here only its name is known."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def name(self):
+        return self._name
+
+    def __repr__(self):
+        return f"<{self._name} object>"
+
+    def __getattr__(self, name):
+        raise AttributeError(
+            f"the small stand-in for torch has no {name} of a grad_fn: open this page in Colab"
+        )
+
+
 class Strided:
     """Memory, and how to step through it; views share the memory. `Tensor` adds the arithmetic."""
 
     device = Device("cpu")
     # On the tape (see `_tape.py`): a view's root; whether this root requires gradients, and what made it.
-    _base, _needs, _node, _recording = None, False, None, True
+    _base, _needs, _node, _recording, _grad, _said = None, False, None, True, None, None
     ndim = property(lambda self: len(self.shape))
     is_leaf = property(lambda self: self.grad_fn is None)
 
@@ -177,16 +195,33 @@ class Strided:
 
     @requires_grad.setter
     def requires_grad(self, needs):
+        need(
+            not needs or self.dtype.kind == FLOAT,
+            f"only floating-point numbers have gradients, not {self.dtype}",
+        )
         if needs != self.requires_grad:
             told = "only a leaf, such as a parameter, can stop requiring gradients: use detach()"
             need(needs or self.is_leaf, told)
             self._base, self._needs = None, bool(needs)
 
     @property
+    def grad(self):
+        return self._grad
+
+    @grad.setter
+    def grad(self, grad):
+        if grad is not None:
+            told = f"grad must be a tensor or None, got {type(grad).__name__}"
+            need(isinstance(grad, Strided), told, TypeError)
+            told = f"a gradient of shape {tuple(grad.shape)} does not fit a tensor of {tuple(self.shape)}"
+            need(grad.shape == self.shape, told)
+        self._grad = grad
+
+    @property
     def grad_fn(self):
         """What made this tensor, or its root if it is a view; a leaf was made by nothing."""
         if self._base is not None and self._base._needs:
-            return self._base.grad_fn or "<ViewBackward0 object>"
+            return self._base.grad_fn or Made("ViewBackward0")
         return self._node if self._node is not None and self._node.tensor is None else None
 
     @classmethod
@@ -323,12 +358,14 @@ class Strided:
     def __getitem__(self, key):
         if isinstance(key, Strided) and key.dtype.name == "int64" and key.ndim and self.ndim:
             return self._rows_at(key)
-        view, shape, where = self._find(key)
-        return view if where is None else view._taken(shape, where)
+        view, *found = self._find(key)
+        return view if found[1] is None else view._taken(*found)
 
     def __setitem__(self, key, value):
         self._may_change()
-        view, shape, where = self._find(key)
+        view, shape, where, _ = self._find(key)
+        told = f"can't assign a {type(value).__name__} to a tensor"
+        need(not isinstance(value, (list, tuple, str, range)), told, TypeError)
         value = value if isinstance(value, Strided) else self._plain._from(value, self.dtype)
         while value.ndim > len(view.shape if where is None else shape) and value.shape[0] == 1:
             value = value[0]
@@ -343,7 +380,7 @@ class Strided:
             self._memory[place] = number
 
     def _find(self, key):
-        """Return the view that ints, slices, None and ... select; shape and positions from tensors."""
+        """Return the view that ints, slices, ... select; shape, positions and strides from tensors."""
         keys = [self._plain._index(x) if isinstance(x, (list, range, bool)) else x
                 for x in (key if isinstance(key, tuple) else [key])]  # fmt: skip
         left, dots = self.ndim - sum(map(self._axes_of, keys)), sum(one is Ellipsis for one in keys)
@@ -364,7 +401,7 @@ class Strided:
                     chosen[axis], axis = part, axis + 1
             else:
                 view = view.select(axis, one)
-        return view, *(view._choose(chosen) if chosen else (None, None))
+        return view, *(view._choose(chosen) if chosen else (None, None, None))
 
     @staticmethod
     def _axes_of(one):
@@ -374,7 +411,8 @@ class Strided:
         if isinstance(one, Strided):
             return one.ndim if one.dtype.kind == BOOL else 1
         right = isinstance(one, slice) or hasattr(one, "__index__")
-        need(right, f"an index must be an int, slice, None, ... or tensor, got {one!r}", TypeError)
+        kind = IndexError if isinstance(one, float) else TypeError
+        need(right, f"an index must be an int, slice, None, ... or tensor, got {one!r}", kind)
         return 1
 
     def select(self, dim, index):
@@ -396,7 +434,9 @@ class Strided:
         start, stop, step = slice(*ends).indices(self.shape[axis])
         shape, strides = list(self.shape), list(self._strides)
         shape[axis], strides[axis] = len(range(start, stop, step)), strides[axis] * step
-        return self._see(shape, strides, self._offset + start * self._strides[axis])
+        view = self._see(shape, strides, self._offset + start * self._strides[axis])
+        view._said = "SliceBackward0"
+        return view
 
     def _indices(self, one, axis):
         """Return integer tensors, one for each axis that an index tensor takes."""
@@ -407,7 +447,10 @@ class Strided:
         return [one] if one.dtype.kind == INT else one.nonzero().unbind(1)
 
     def _choose(self, chosen):
-        """Return the shape and the positions of the numbers that integer tensors select, by their axes."""
+        """Return the shape and the positions of the numbers that integer tensors select, by their axes.
+
+        The strides of this tensor and of the index tensors, for the axes of the result, come last.
+        """
         axes, common = list(chosen), broadcast(*(x.shape for x in chosen.values()), kind=IndexError)
         picked = [self._offset] * prod(common)
         for axis, index in chosen.items():
@@ -421,4 +464,7 @@ class Strided:
         shape, strides = [self.shape[axis] for axis in rest], [self._strides[axis] for axis in rest]
         before, after = places(shape[:first], strides[:first]), places(shape[first:], strides[first:])
         where = [sum(three) for three in product(before, picked, after)]
-        return Size([*shape[:first], *common, *shape[first:]]), where
+        mine = [*strides[:first], *[0] * len(common), *strides[first:]]
+        sides = [0] * first, [0] * (len(shape) - first)
+        theirs = [[*sides[0], *x.expand(common)._strides, *sides[1]] for x in chosen.values()]
+        return Size([*shape[:first], *common, *shape[first:]]), where, [mine, *theirs]

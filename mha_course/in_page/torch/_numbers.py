@@ -12,6 +12,11 @@ def _log(x):
     return nan if x < 0 else -inf
 
 
+def _whole(function):
+    """Return a function that rounds a number; what it makes of a negative one keeps its sign, even 0."""
+    return lambda x: x if isinstance(x, int) else copysign(float(function(x)), x)
+
+
 def quotient(a, b):
     """Return a / b where b may be 0."""
     return a / b if b else nan if a == 0 or a != a else copysign(inf, a) * copysign(1, b)
@@ -19,7 +24,11 @@ def quotient(a, b):
 
 def towards_zero(a, b):
     """Return a quotient without its fraction."""
-    return math.trunc(a / b) if isinstance(a, float) else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    return (
+        copysign(math.trunc(a / b), a / b)
+        if isinstance(a, float)
+        else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    )
 
 
 def remainder(a, b):
@@ -58,10 +67,10 @@ OF_ANY = {
     "abs": (abs, None),
     "square": (lambda x: x * x, None),
     "sign": (lambda x: (x > 0) - (x < 0), None),
-    "floor": (math.floor, lambda x: x),
-    "ceil": (math.ceil, lambda x: x),
-    "trunc": (math.trunc, lambda x: x),
-    "round": (round, lambda x: x),
+    "floor": (_whole(math.floor), lambda x: x),
+    "ceil": (_whole(math.ceil), lambda x: x),
+    "trunc": (_whole(math.trunc), lambda x: x),
+    "round": (_whole(round), lambda x: x),
     "relu": (lambda x: 0 if x < 0 else x, None),
     "add": (operator.add, None),
     "mul": (operator.mul, None),
@@ -104,8 +113,9 @@ def order(row, descending=False):
 
 
 def middle(row):
-    """Return the index of the lower one of the middle numbers."""
-    return order(row)[(len(row) - 1) // 2]
+    """Return the index of the lower one of the middle numbers, or of the first NaN."""
+    strange = [i for i, x in enumerate(row) if x != x]
+    return strange[0] if strange else order(row)[(len(row) - 1) // 2]
 
 
 def mean(row):

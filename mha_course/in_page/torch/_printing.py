@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil, inf
 
-from ._memory import NeedsTorchError, float32, int32
+from ._memory import NeedsTorchError, float32, int32, need
 
 options = {"precision": 4, "sci_mode": None}
 EDGE, MOST, WIDTH = 3, 1000, 80  # numbers at the ends of a long axis, numbers of all, letters of a line
@@ -26,7 +26,11 @@ def shown(tensor):
         short = EDGE if tensor.numel() > MOST else tensor.numel()
         body = _nested(tensor, 7, short, _writer(_seen(tensor, short)))
     more += [] if usual else [f"dtype={dtype}"]
-    more += ["requires_grad=True"] if tensor.requires_grad else []
+    made_by = tensor.grad_fn
+    if made_by is not None:
+        more += [f"grad_fn=<{tensor._said or made_by.name()}>"]
+    elif tensor.requires_grad:
+        more += ["requires_grad=True"]
     for part in more:
         last = len(body) - body.rfind("\n") + (7 if "\n" not in body else 0)
         body += f", {part}" if last + len(part) + 3 <= WIDTH else f",\n       {part}"
@@ -71,13 +75,18 @@ def _nested(tensor, indent, short, write):
 class Array:
     """What `numpy()` returns: numbers to be rounded and printed, as NumPy prints them; nothing else."""
 
-    def __init__(self, tensor, digits=8):
+    def __init__(self, tensor, digits=None):
+        need(not tensor.requires_grad, "can't call numpy() on a tensor that requires gradients: use detach()")
         self._tensor, self._digits = tensor, digits
 
     def round(self, decimals=0):
         return Array(self._tensor, decimals)
 
     def __repr__(self):
+        raise NeedsTorchError("arrays of NumPy need")
+
+    def __str__(self):
+        need(self._digits is not None, "arrays of NumPy that are not rounded need", NeedsTorchError)
         numbers = [f"{x:.{self._digits}f}".rstrip("0").split(".") for x in self._tensor.flatten().tolist()]
         left, right = (max(map(len, part), default=0) for part in zip(*numbers, strict=True))
         texts = iter([f"{a.rjust(left)}.{b.ljust(right)}" for a, b in numbers])

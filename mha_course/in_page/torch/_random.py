@@ -14,10 +14,14 @@ class Generator:
 
     def manual_seed(self, seed):
         """Restart from a seed, and return the generator."""
-        self._twister, state = random.Random(), [int(seed) % 2**32]
+        self._seed, self._twister, state = int(seed), random.Random(), [int(seed) % 2**32]
         for i in range(1, 624):
             state.append((1812433253 * (state[-1] ^ state[-1] >> 30) + i) % 2**32)
         return self.set_state(((3, (*state, 624), None), None))
+
+    def initial_seed(self):
+        """Return the seed."""
+        return self._seed
 
     def get_state(self):
         """Return what `set_state` needs to continue from here."""

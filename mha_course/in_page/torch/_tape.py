@@ -13,7 +13,7 @@ from itertools import count
 from math import prod
 
 from . import _kernels
-from ._memory import FLOAT, NeedsTorchError, Strided, broadcast, need, places
+from ._memory import FLOAT, Made, NeedsTorchError, Strided, broadcast, need, places
 
 _numbered = count()
 AGAIN = (
@@ -24,6 +24,9 @@ CHANGED = (
     "a tensor that a gradient needs was changed in place after it was used: use an operation that makes a "
     "new tensor instead"
 )
+
+# Torch lets backward pass these again, because they keep no numbers.
+KEEPING_NOTHING = {f"{name}Backward0" for name in "Sum Mean Add Sub Neg Clone ToCopy Cat Flip Repeat".split()}
 
 
 class GradMode(ContextDecorator):
@@ -40,7 +43,7 @@ class GradMode(ContextDecorator):
         Strided._recording = self._before.pop()
 
 
-class Node:
+class Node(Made):
     """An operation on the tape; a leaf, such as a parameter, has a `tensor` instead of gradients."""
 
     def __init__(self, name, made, gradients=(), edges=(), saved=(), tensor=None):
@@ -48,12 +51,6 @@ class Node:
         self.gradients, self.edges, self.saved = gradients, edges, saved
         self.versions = [(one._changes, one._changes[0]) for one in saved if isinstance(one, Strided)]
         self.dtype, self.layout = made.dtype, (made.shape, made._strides, made._offset)
-
-    def name(self):
-        return self._name
-
-    def __repr__(self):
-        return f"<{self._name} object>"
 
     def __lt__(self, other):
         return self.number > other.number  # the newest first
@@ -121,6 +118,7 @@ def overwrite(part, new, where=None):
     # Made in this order, `root` still has the node of its old numbers.
     edges = _edges((root if root.requires_grad else None, new))
     root._node, root._needs = Node("CopySlices", root, (of_old, of_new), edges), True
+    root._said = part._said = None
 
 
 def _fitted(gradient, edge):
@@ -190,13 +188,14 @@ def run_backward(pairs, retain_graph=False, wanted=None):
                     _keep(node.tensor, gradient)
                 continue
             need(node.gradients is not None, AGAIN)
-            need(all(now[0] == then for now, then in node.versions), CHANGED)
+            same = all(now[0] == then for now, then in node.versions)
+            need(same or node.name() in KEEPING_NOTHING, CHANGED)
             used.append(node)
             for edge, function in zip(node.edges, node.gradients, strict=True):
                 if edge is not None:
                     deliver(edge.node, _fitted(function(gradient, *node.saved), edge))
     for node in [] if retain_graph else used:
-        if node.saved or node.edges:
+        if (node.saved or node.edges) and node.name() not in KEEPING_NOTHING:
             node.gradients, node.saved, node.versions = None, (), []
     return [found.get(node) for node in asked]
 

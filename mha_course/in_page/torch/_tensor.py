@@ -23,6 +23,7 @@ from ._memory import (
     broadcast,
 )
 from ._memory import convert, float16, float32, float64, int32, int64, ints, need, places, store, strides_of
+from ._arguments import checked
 from ._random import default_generator
 from ._tape import GradMode, is_recorded, overwrite, record, run_backward
 
@@ -91,7 +92,11 @@ def _by_kernel(name, inputs, tensors, shape):
 
 def _laid_out(made, sources):
     """Return a new tensor with its axes in memory in the order of its sources', as torch chooses it."""
-    strides = [one.expand(made.shape)._strides for one in sources]
+    return _ordered_as(made, [one.expand(made.shape)._strides for one in sources])
+
+
+def _ordered_as(made, strides):
+    """Return a new tensor with its axes in memory in the order that strides have."""
     order = list(range(made.ndim))[::-1]  # from the innermost axis
     for last in range(1, made.ndim):
         place = last
@@ -123,11 +128,15 @@ def same_device(tensors):
 class Result(tuple):
     """Results with names, such as those of `sort`."""
 
-    __slots__ = ()
     values, indices = (property(operator.itemgetter(i)) for i in range(2))
 
+    def __new__(cls, results, name):
+        made = super().__new__(cls, results)
+        made.name = name
+        return made
+
     def __repr__(self):
-        return f"torch.return_types(\nvalues={self[0]},\nindices={self[1]})"
+        return f"torch.return_types.{self.name}(\nvalues={self[0]},\nindices={self[1]})"
 
 
 def as_dtype(dtype):
@@ -141,11 +150,16 @@ def _read(data):
     if isinstance(data, Tensor):
         return (), [data._one()], data.dtype
     if not isinstance(data, (list, tuple, range)):
+        strange = data is None or isinstance(data, (set, dict))
+        need(not strange, f"Could not infer dtype of {type(data).__name__}")
+        large = type(data) is int and not -(2**63) <= data < 2**64
+        need(not large, f"{data} has more than 64 bits", ValueError)
         return (), [data], _type_of(data)
     if len(kinds := {*map(type, data)}) == 1 and kinds <= _OF_NUMBERS.keys():
         return (len(data),), [*data], _OF_NUMBERS[kinds.pop()]
     if not data:
         return (0,), [], float32
+    need(not any(isinstance(one, str) for one in data), "too many dimensions 'str'", ValueError)
     shapes, values, dtypes = zip(*map(_read, data), strict=True)
     told = f"the rows of a tensor must have one shape, got {sorted({*shapes})}"
     need(len({*shapes}) == 1, told, ValueError)
@@ -155,7 +169,7 @@ def _read(data):
 class Tensor(Strided):
     """Numbers of one dtype with a shape. Torch's documentation explains the methods."""
 
-    grad, layout = None, "torch.strided"
+    layout = "torch.strided"
     is_cuda = is_sparse = is_nested = False
     __hash__ = object.__hash__
 
@@ -169,6 +183,7 @@ class Tensor(Strided):
         whole = isinstance(data, Tensor)
         shape, values, found = (data.shape, data._numbers(), data.dtype) if whole else _read(data)
         dtype = as_dtype(dtype) or found
+        need(isinstance(dtype, DType), f"dtype must be torch.dtype, not {type(dtype).__name__}", TypeError)
         if dtype.kind == INT and found.kind == FLOAT and shape == () and not whole:
             need(abs(values[0]) < inf, f"{values[0]} cannot be converted to {dtype}")
         if shape == () and dtype.kind > BOOL and abs(values[0]) < inf:
@@ -197,7 +212,10 @@ class Tensor(Strided):
 
     # ------------------------------------------------------------------ conversion
     def to(self, *args, dtype=None, device=None, copy=False, **_):
+        need(not {*_} - {"non_blocking", "memory_format"}, f"to got an unknown {[*_]}", TypeError)
+        need(isinstance(copy, bool), f"copy must be bool, got {copy!r}", TypeError)
         for one in args:
+            need(not isinstance(one, bool), "to with True or False by place needs", NeedsTorchError)
             one = as_dtype(one)
             dtype = one if isinstance(one, DType) else one.dtype if isinstance(one, Tensor) else dtype
             device = one if isinstance(one, str) else one.device if isinstance(one, Tensor) else device
@@ -217,7 +235,7 @@ class Tensor(Strided):
 
     def _swap(self, other):
         """Take over the contents of a tensor, but not its class."""
-        mine = {name: self.__dict__.get(name) for name in ("grad", "_needs")}
+        mine = {name: self.__dict__.get(name) for name in ("_grad", "_needs")}
         kept = {name: value for name, value in mine.items() if value is not None}
         self.__dict__.update(vars(other) | {"_node": None, "_base": None, "_needs": False} | kept)
         return self
@@ -236,11 +254,13 @@ class Tensor(Strided):
         told = f"backward begins with one number, such as a loss, and here are {count}: use sum() or mean()"
         need(gradient is not None or count == 1, told)
         gradient = Tensor._from(1, self.dtype).expand(self.shape) if gradient is None else gradient
+        need(isinstance(gradient, Tensor), f"a tensor is expected, got {gradient!r}", TypeError)
         told = f"the gradient has the shape {tuple(gradient.shape)}, expected {tuple(self.shape)}"
         need(gradient.shape == self.shape, told)
         run_backward([(self, gradient)], retain_graph)
 
     def retain_grad(self):
+        need(self.requires_grad, "a tensor that does not require gradients keeps none")
         need(self.is_leaf, "gradients of results within a graph need", NeedsTorchError)
 
     def register_hook(self, hook):
@@ -273,7 +293,10 @@ class Tensor(Strided):
         return self.shape[0]
 
     def __format__(self, form):
-        return format(repr(self) if self.ndim or self.is_meta else self.item(), form)
+        if not self.ndim and not self.is_meta:
+            return format(self.item(), form)
+        need(not form, f"a tensor with {self.ndim} axes takes no format {form!r}", TypeError)
+        return repr(self)
 
     def __getattr__(self, name):
         told = f"the small stand-in for torch has no Tensor.{name}: open this page in Colab"
@@ -289,6 +312,7 @@ class Tensor(Strided):
         """Take the numbers of a result, if they fit."""
         self._may_change()
         fits = new.shape == self.shape and new.dtype.kind <= self.dtype.kind
+        self._said = None
         told = f"{tuple(new.shape)} {new.dtype} does not fit into {tuple(self.shape)} {self.dtype}"
         need(fits, told)
         if is_recorded((self, new)):
@@ -301,33 +325,65 @@ class Tensor(Strided):
         self._write(convert(new._numbers(), new.dtype, self.dtype))
         return self
 
+    def _may_write(self):
+        single = all(size < 2 or step for size, step in zip(self.shape, self._strides, strict=True))
+        need(single, "several places of an expanded tensor are one in memory: use clone()")
+
     def _noted(self, value, where):
         if is_recorded((self, value)):
             overwrite(self, value, where)
 
-    def copy_(self, source, non_blocking=False):
-        return self._become(source.expand(self.shape).to(self.dtype))
+    def copy_(self, src=None, non_blocking=False, *, other=None):
+        src = other if src is None else src
+        src = src if isinstance(src, Tensor) else Tensor._from(src, self.dtype)
+        return self if src is self else self._become(src.expand(self.shape).to(self.dtype))
 
     def fill_(self, value):
         one = Tensor._from(value, self.dtype)
         need(one.ndim == 0, f"one number is expected, got shape {tuple(one.shape)}")
-        return self.copy_(one)
+        if self.requires_grad or 0 not in self._strides:
+            return self.copy_(one)
+        self._may_change()
+        for place in places(self.shape, self._strides, self._offset):
+            self._memory[place] = one._memory[0]
+        self._changes[0] += 1
+        return self
 
     def uniform_(self, low=0.0, high=1.0, *, generator=None):
+        told = f"random numbers cannot be drawn as {self.dtype}"
+        need(self.dtype.kind == FLOAT, told, NotImplementedError)
         drawn = (generator or default_generator).uniforms(prod(self.shape), self.dtype is float64)
-        return self._become(self._made([x * (high - low) + low for x in drawn], self.shape))
+        if self.dtype is float32:  # both ends are rounded, too
+            low, high = store([low, high], float32)
+            width = store([high - low], float32)[0]
+            return self._drawn([x * width + low for x in drawn])
+        return self._drawn([x * (high - low) + low for x in drawn])
 
     def normal_(self, mean=0.0, std=1.0, *, generator=None):
-        drawn = (generator or default_generator).normals(prod(self.shape), self.dtype is float64)
-        return self._become(self._made([x * std + mean for x in drawn], self.shape))
+        told = f"normal numbers cannot be drawn as {self.dtype}"
+        need(self.dtype.kind == FLOAT, told, NotImplementedError)
+        generator, count = generator or default_generator, prod(self.shape)
+        if self.is_contiguous():
+            drawn = generator.normals(count, self.dtype is float64)
+        else:  # one after the other
+            drawn = [generator.normals(1)[0] for _ in range(count)]
+        return self._drawn([x * std + mean for x in drawn])
+
+    def _drawn(self, values):
+        """Take random numbers in the order of this tensor's memory."""
+        order = sorted(range(self.ndim), key=lambda axis: -self._strides[axis])
+        new = self._made(values, [self.shape[axis] for axis in order])
+        return self._become(new.permute([order.index(axis) for axis in range(self.ndim)]))
 
     def scatter_(self, dim, index, src):
+        self._may_write()
         src = src if isinstance(src, Tensor) else Tensor._from(src, self.dtype).expand(index.shape)
         self[self._around(dim, index)] = src[tuple(map(slice, index.shape))]
         return self
 
     def index_copy(self, dim, index, source):
-        copy = self.clone()
+        need(index.ndim < 2, f"a vector of places is expected, got {index.ndim} axes", IndexError)
+        copy = self.contiguous().clone()
         copy.movedim(dim, 0)[index] = source.movedim(dim, 0)
         return copy
 
@@ -346,8 +402,21 @@ class Tensor(Strided):
         need(self.dtype.kind > BOOL, "a bool tensor has no negative: use ~")
         return apply(operator.neg, self, name="neg")
 
-    def bitwise_not(self):
+    def __invert__(self):
         need(self.dtype.kind < FLOAT, f"~ takes bool or integers, got {self.dtype}", TypeError)
+        return self.bitwise_not()
+
+    def __pos__(self):
+        return self
+
+    def _shifted(self, other):
+        raise NeedsTorchError("<< and >> need")
+
+    __lshift__ = __rshift__ = _shifted
+
+    def bitwise_not(self):
+        told = f"bitwise_not takes bool or integers, got {self.dtype}"
+        need(self.dtype.kind < FLOAT, told, NotImplementedError)
         return apply(operator.not_ if self.dtype.kind == BOOL else operator.invert, self)
 
     def div(self, other, *, rounding_mode=None):
@@ -358,7 +427,9 @@ class Tensor(Strided):
             common, name = common if common.kind == FLOAT else float32, None if rounding_mode else "div"
             made = apply(whole[rounding_mode], self, other, common=common, otherwise=otherwise, name=name)
             inputs = self, other
-            return record(made, "Div", _gradients.of_quotient(rounding_mode), inputs, inputs)
+            made = record(made, "Div", _gradients.of_quotient(rounding_mode), inputs, inputs)
+            made._said = "DivBackward2" if rounding_mode else None
+            return made
         return _whole(whole[rounding_mode], self, other)
 
     def floor_divide(self, other):
@@ -373,13 +444,14 @@ class Tensor(Strided):
         fraction = isinstance(exponent, int) and exponent < 0 and result_type(self).kind < FLOAT
         need(not fraction, "integers cannot be raised to negative powers: convert them to float")
         root = type(exponent) is float and exponent == 0.5
-        return self.sqrt() if root else apply(_numbers.power, self, exponent)
+        made = self.sqrt() if root else apply(_numbers.power, self, exponent)
+        return made if isinstance(self, Tensor) else made.contiguous()
 
     def clamp(self, min=None, max=None):
         need(min is not None or max is not None, "clamp needs min or max")
         with GradMode(False):
-            found = self if min is None else self.maximum(min)
-            found = found if max is None else found.minimum(max)
+            found = self if min is None else METHODS["maximum"](self, min)
+            found = found if max is None else METHODS["minimum"](found, max)
         inputs = self, min, max
         return record(found, "Clamp", _gradients.OF_CLAMP, inputs, inputs) if is_recorded(inputs) else found
 
@@ -388,7 +460,7 @@ class Tensor(Strided):
         one = Tensor._from(value, self.dtype)
         need(one.ndim == 0, f"one number is expected, got shape {tuple(one.shape)}")
         choose = lambda hidden, new, x: new if hidden else x
-        return apply(choose, mask, one.detach(), self, common=self.dtype, name="where")
+        return apply(choose, mask, one.detach(), self, common=self.dtype, name="where").contiguous()
 
     def nan_to_num(self, nan=0.0, posinf=None, neginf=None):
         top = finfo(self.dtype).max if self.dtype.kind == FLOAT else 0
@@ -417,7 +489,7 @@ class Tensor(Strided):
         try:
             values = [function(row) for row in rows]
         except ValueError:
-            kind = IndexError if some else RuntimeError
+            kind = IndexError if some or dtype is int64 else RuntimeError
             raise kind("of no numbers, none is the largest or the smallest") from None
         shape = self._without(gone, keepdim)
         return self._made(values, shape, dtype)
@@ -488,21 +560,32 @@ class Tensor(Strided):
         return self._of(memory, self._without(gone, keepdim), float32)
 
     def var(self, dim=None, unbiased=True, keepdim=False, *, correction=None):
+        if isinstance(dim, bool):
+            dim, unbiased = None, dim
         less = int(unbiased) if correction is None else correction
         source = self._floating("var")
         made = source._reduce(lambda row: _numbers.variance(row, less), dim, keepdim)
         return source._noted_reduction("Var", made, _gradients.of_variance(less), dim, keepdim)
 
-    def norm(self, p=2, dim=None, keepdim=False):
+    def norm(self, p="fro", dim=None, keepdim=False, dtype=None):
+        p = 2 if p in ("fro", None) else p
+        need(isinstance(p, (int, float)) and p > 0, f"the norm {p!r} needs", NeedsTorchError)
+        if dtype is not None:
+            dtype = as_dtype(dtype)
+            fits = dtype.kind == FLOAT and dtype.rank >= self._floating("norm").dtype.rank
+            need(fits, f"norm: a dtype at least as wide as {self.dtype} is expected, got {dtype}")
+            return self.to(dtype).norm(p, dim, keepdim)
         root = lambda row: sum(x**p for x in row) ** (1 / p)
         with GradMode(False):
             sizes = self._floating("norm").abs()
             made = sizes._reduce(_numbers.extreme(max) if p == inf else root, dim, keepdim)
-        return self._noted_reduction("Norm", made, _gradients.of_norm(p), dim, keepdim)
+        return self._noted_reduction("LinalgVectorNorm", made, _gradients.of_norm(p), dim, keepdim)
 
     def _soft(self, name, dim, dtype):
         source = self if dtype is None else self.to(dtype)
         axis = axis_of(dim, self.ndim)
+        if 0 in self.shape and dtype is not None:
+            return source.clone()
         memory = None
         if axis == self.ndim - 1 and _kernels.serves(source):
             memory = _kernels.rows(name, source.detach().contiguous())
@@ -523,6 +606,7 @@ class Tensor(Strided):
         return self._with_places(_numbers.place_of(best), dim, keepdim)
 
     def _with_places(self, place, dim, keepdim):
+        name = {_numbers.middle: "median"}.get(place, "max" if place([0, 1]) else "min")
         values = self._reduce(lambda row: row[place(row)], dim, keepdim)
         if dim is None:
             return self._noted_reduction("Max", values, _gradients.REDUCED["amax"], None, False)
@@ -531,20 +615,23 @@ class Tensor(Strided):
             index = where if keepdim else where.unsqueeze(dim)
             of_input = lambda g: self._scattered(axis_of(dim, self.ndim), index, g.reshape(index.shape))
             record(values, "Max", (of_input,), (self,))
-        return Result((values, where))
+        return Result((values, where), name)
 
     def argsort(self, dim=-1, descending=False, stable=False):
-        return self._along(lambda row: _numbers.order(row, descending), dim, int64)
+        made = self._along(lambda row: _numbers.order(row, descending), dim, int64)
+        return made if self.is_contiguous() else _laid_out(made, [self])
 
     def sort(self, dim=-1, descending=False, stable=False):
         places = self.argsort(dim, descending)
-        return Result((self.gather(dim, places), places))
+        values = self.gather(dim, places)
+        values = values if self.is_contiguous() else _laid_out(values, [self])
+        return Result((values, places), "sort")
 
     def topk(self, k, dim=-1, largest=True, sorted=True):
         length = self.shape[axis_of(dim, self.ndim)] if self.ndim else 1
         need(0 <= k <= length, f"topk: k must lie in 0..{length}, got {k}")
-        places = self.argsort(dim, largest).narrow(dim, 0, k)
-        return Result((self.gather(dim, places), places.contiguous()))
+        places = self.argsort(dim, largest).narrow(dim, 0, k).contiguous()
+        return Result((self.gather(dim, places), places), "topk")
 
     def diff(self, n=1, dim=-1):
         turned = self.movedim(dim, -1)
@@ -556,6 +643,7 @@ class Tensor(Strided):
         with GradMode(False):
             for dim in axes:
                 found = found._along(lambda row: row[::-1], dim)
+            found = found if self.is_contiguous() else _laid_out(found, [self])
         return record(found, "Flip", (lambda g: g.flip(axes),), (self,))
 
     def roll(self, shifts, dims=None):
@@ -591,7 +679,7 @@ class Tensor(Strided):
             return self[None].gather(dim, index[None])[0]
         if _kernels.serves(self):
             return self._gathered(self._check_places(dim, index), index)
-        return self[self._around(dim, index)]
+        return self[self._around(dim, index)].contiguous()
 
     def _gathered(self, axis, index):
         """Return the numbers at places along an axis, by a kernel."""
@@ -615,12 +703,13 @@ class Tensor(Strided):
         if numbers and min(numbers) >= 0 and max(numbers) < self.shape[0]:
             flat = index.reshape(-1, *[1] * (self.ndim - 1)).expand(-1, *self.shape[1:])
             return self._gathered(0, flat).view(*index.shape, *self.shape[1:])
-        view, shape, where = self._find(index)
-        return view._taken(shape, where)
+        view, *found = self._find(index)
+        return view._taken(*found)
 
-    def _taken(self, shape, where):
-        """Return the numbers at places in memory."""
+    def _taken(self, shape, where, strides=()):
+        """Return the numbers at places in memory; strides give the order of axes."""
         made = self._made([self._memory[place] for place in where], shape)
+        made = _ordered_as(made, strides) if strides else made
         if not is_recorded((self,)):
             return made
         root = self if self._base is None else self._base
@@ -647,8 +736,8 @@ class Tensor(Strided):
             return (self if self.ndim else self[None]).nonzero().unbind(1)
         found = [place for place, value in enumerate(self._numbers()) if value]
         pairs = list(zip(strides_of(self.shape), self.shape, strict=True))
-        rows = [place // step % size for place in found for step, size in pairs]
-        return self._made(rows, (len(found), self.ndim), int64)
+        columns = [place // step % size for step, size in pairs for place in found]
+        return self._made(columns, (self.ndim, len(found)), int64).permute([1, 0])
 
     def _triangle(self, keeps):
         need(self.ndim > 1, f"a triangle needs two axes, got {self.ndim}")
@@ -684,23 +773,30 @@ class Tensor(Strided):
     def repeat_interleave(self, repeats, dim=None):
         if dim is None:
             return self.flatten().repeat_interleave(repeats, 0)
-        size = self.shape[axis_of(dim, self.ndim)]
+        axis = axis_of(dim, self.ndim)
+        need(self.ndim, "a tensor without axes has no entries to repeat", IndexError)
+        size = self.shape[axis]
         counts = [repeats] * size if isinstance(repeats, int) else repeats.tolist()
         right = len(counts) == size and min(counts, default=0) >= 0
         need(right, f"a count for each of {size} entries is needed, got {repeats}")
         pick = [place for place, count in enumerate(counts) for _ in range(count)]
         return self.index_select(dim, Tensor._index(pick))
 
-    def split(self, split_size_or_sections, dim=0):
+    def split(self, split_size, dim=0):
         need(self.ndim, "a tensor without axes cannot be split")
-        sizes, length = split_size_or_sections, self.shape[axis_of(dim, self.ndim)]
+        told = f"split_size must be an int or a list of ints, got {split_size!r}"
+        need(isinstance(split_size, (int, list, tuple)) and split_size is not True, told, TypeError)
+        sizes, length = split_size, self.shape[axis_of(dim, self.ndim)]
         if isinstance(sizes, int):
             need(sizes > 0 or length == 0 == sizes, f"no parts of size {sizes} can be made")
             sizes = [min(sizes, length - start) for start in range(0, length, sizes or 1)] or [0]
         right = sum(sizes) == length and min(sizes) >= 0
         need(right, f"parts of {list(sizes)} do not add up to {length}, the size of axis {dim}")
         ends = zip(accumulate(sizes), sizes, strict=True)
-        return tuple(self.narrow(dim, end - size, size) for end, size in ends)
+        found = tuple(self.narrow(dim, end - size, size) for end, size in ends)
+        for one in found:
+            one._said = "SplitBackward0" if isinstance(split_size, int) else "SplitWithSizesBackward0"
+        return found
 
     def chunk(self, chunks, dim=0):
         need(self.ndim and chunks > 0, f"chunk needs an axis and parts, got {chunks}")
@@ -713,6 +809,7 @@ class Tensor(Strided):
 
     def narrow(self, dim, start, length):
         need(self.ndim, "a tensor without axes has no parts")
+        need(not isinstance(start, Tensor) or not start.ndim, "start must be one integer")
         axis = axis_of(dim, self.ndim)
         size = self.shape[axis]
         need(-size <= start <= size, f"narrow starts at {start}, outside {size}", IndexError)
@@ -730,6 +827,7 @@ class Tensor(Strided):
         return record(made, "Diag", (lambda g: g.diagonal(diagonal),), (self,))
 
     def new_full(self, size, fill_value, *, dtype=None, **_):
+        need(min(size, default=0) >= 0, f"no size may be negative, got {tuple(size)}")
         return self._made([fill_value] * prod(size), size, dtype)
 
     # ------------------------------------------------------------------ products
@@ -804,6 +902,7 @@ def where(condition, input=None, other=None):
     """Return numbers of one tensor where a condition is True, and of a second one elsewhere."""
     if input is None:
         return condition.nonzero(as_tuple=True)
+    need(isinstance(condition, Tensor), "the condition must be a tensor", TypeError)
     need(condition.dtype.kind == BOOL, f"a bool condition is needed, got {condition.dtype}")
     common = result_type(input, other)
     pair = tuple(x if isinstance(x, Tensor) else Tensor._from(x, common) for x in (input, other))
@@ -842,7 +941,10 @@ def _on_tape(name):
                 if is_recorded(inputs[:1])
                 else (inputs[0], None, *inputs[2:])
             )
-        return record(made, title, gradients, inputs, saved)
+        power = name == "pow" and isinstance(inputs[1], Tensor)
+        made = record(made, title, gradients, inputs, saved)
+        made._said = "PowBackward1" if power else None
+        return made
 
     setattr(Tensor, name, recorded)
 
@@ -854,7 +956,16 @@ def finfo(dtype=float32):
     digits, exponent = known[dtype]
     eps = 2.0**-digits
     top = (2 - eps) * 2.0**exponent
-    return SimpleNamespace(min=-top, max=top, eps=eps, tiny=2.0 ** (1 - exponent), bits=8 * dtype.itemsize)
+    tiny, resolution = 2.0 ** (1 - exponent), {10: 1e-3, 7: 1e-2, 23: 1e-6, 52: 1e-15}[digits]
+    more = {"tiny": tiny, "smallest_normal": tiny, "resolution": resolution, "dtype": dtype.name}
+    return SimpleNamespace(min=-top, max=top, eps=eps, bits=8 * dtype.itemsize, **more)
+
+
+def _kron(self, other):
+    """Return the product of each number with a whole matrix."""
+    usual = self.ndim == other.ndim == 2 and (self.is_contiguous() or len(self) == 1)
+    need(usual, "kron of anything but two matrices without gaps needs", NeedsTorchError)
+    return (self[:, None, :, None] * other[:, None]).flatten(2).flatten(0, 1)
 
 
 def _vector(_):
@@ -866,7 +977,7 @@ _SHORT = {
     "mT": property(
         lambda self: _vector(self) if self.ndim == 1 else self.transpose(-2, -1) if self.ndim else self
     ),
-    "T": property(lambda self: self.permute(*range(self.ndim)[::-1])),
+    "T": property(lambda self: self.permute([*range(self.ndim)][::-1])),
     "data": property(Tensor.detach, lambda self, other: self._swap(other)),
     "is_cpu": property(lambda self: self.device == "cpu"),
     "is_meta": property(lambda self: self.device == "meta"),
@@ -900,13 +1011,12 @@ _SHORT = {
     "bmm": lambda self, other: self._product(other, 3, 3),
     "mv": lambda self, other: self._product(other, 2, 1),
     "dot": lambda self, other: self._product(other, 1, 1),
-    "kron": lambda self, other: (self[:, None, :, None] * other[:, None]).flatten(2).flatten(0, 1),
+    "kron": _kron,
     "__bool__": lambda self: bool(self.item()),
     "__float__": lambda self: float(self._one()),
     "__int__": lambda self: int(self._one()),
     "__iter__": lambda self: iter([self[i] for i in range(len(self))]),
     "__contains__": lambda self, number: bool((self == number).any()),
-    "__invert__": Tensor.bitwise_not,
     "__neg__": lambda self: self.neg(),
     "__matmul__": Tensor.matmul,
     "zero_": lambda self: self.fill_(0),
@@ -921,12 +1031,38 @@ def _by_number(name, function, otherwise=None, *, floats=False, result=None, who
     def method(self, *others):
         common = result_type(self, *others)
         named = f"{name} takes no {common}"
-        need(result or floats or others or common.kind > BOOL, named, NotImplementedError)
-        need(not whole or common.kind < FLOAT, named, NotImplementedError)
+        wrong = RuntimeError if name == "relu" else NotImplementedError
+        need(result or floats or others or common.kind > BOOL or name == "sign", named, wrong)
+        if whole and common.kind == FLOAT:
+            broadcast(*(one.shape for one in (self, *others) if isinstance(one, Tensor)))
+            need(False, named, NotImplementedError)
         common = float32 if floats and common.kind < FLOAT else common
         return apply(function, self, *others, common=common, result=result, otherwise=otherwise, name=name)
 
     setattr(Tensor, name, method)
+
+
+def _scaled(method):
+    """Let an addition or subtraction multiply what is added by `alpha`."""
+
+    def added(self, other, *, alpha=1):
+        if type(alpha) is int and alpha == 1:
+            return method(self, other)
+        needs_float = isinstance(alpha, float) and result_type(self, other).kind < FLOAT
+        need(not needs_float, f"for integers, alpha must be an integer, got {alpha}")
+        boolean = alpha is True and result_type(self, other).kind > BOOL
+        need(not boolean, "alpha may only be a bool for bool results")
+        return method(self, other * alpha)
+
+    return added
+
+
+def _rounded(self, *, decimals=0):
+    if not decimals:
+        return _round(self)
+    need(self.dtype.kind == FLOAT, "decimals are for floating-point numbers", NotImplementedError)
+    factor = 10**decimals
+    return _round(self * factor) / factor
 
 
 def _by_row(name, function, rule, along):
@@ -960,17 +1096,13 @@ for _name, _pair in _numbers.BY_ROW.items():
     _by_row(_name, *_pair)
 for _name in [*_gradients.LINEAR, *_gradients.OF_RESULT, *_gradients.OF_INPUTS]:
     _on_tape(_name)
+_plain_add, _plain_sub, _round = Tensor.add, Tensor.sub, Tensor.round
+_plain_rsqrt = Tensor.rsqrt
+# Of a number with 16 bits, torch rounds the root too.
+Tensor.rsqrt = lambda self: 1 / self.sqrt() if self.dtype is float16 else _plain_rsqrt(self)
+Tensor.round = _rounded
 
 
-def _as_numpy(method):
-    """Let a method take NumPy's names for two arguments, as torch does."""
-    names = {"axis": "dim", "keepdims": "keepdim"}
-    return lambda self, *args, **how: method(self, *args, **{names.get(k, k): v for k, v in how.items()})
-
-
-_AXES = "mean var std norm max min softmax log_softmax squeeze unsqueeze argsort sort".split()
-for _name in [*_numbers.BY_ROW, *_AXES]:
-    setattr(Tensor, _name, _as_numpy(getattr(Tensor, _name)))
 Tensor.__abs__ = Tensor.abs
 
 
@@ -979,6 +1111,11 @@ def _in_place(name):
 
     def change(self, *args, **how):
         self._may_change()
+        if name.startswith("bitwise"):
+            shape = broadcast(self.shape, *(one.shape for one in args if isinstance(one, Tensor)))
+            need(shape == self.shape, f"a result of shape {tuple(shape)} does not fit {tuple(self.shape)}")
+        if name in ("tril", "triu"):
+            need(0 not in self._strides, f"{name}_ of an expanded tensor needs", NeedsTorchError)
         # What the tape keeps must not change.
         before = self.clone() if is_recorded((self, *args)) else self
         return self._become(new(before, *args, **how))
@@ -993,7 +1130,10 @@ def _operator(name, method, swapped=False):
     def operate(self, other):
         if not isinstance(other, (Tensor, int, float)):
             return NotImplemented
-        return method(other, self) if swapped else method(self, other)
+        made = method(other, self) if swapped else method(self, other)
+        if name in ("rsub", "rtruediv") and made._node is not None:
+            made._said = {"rsub": "RsubBackward1", "rtruediv": "MulBackward0"}[name]
+        return made
 
     setattr(Tensor, f"__{name}__", operate)
 
@@ -1001,12 +1141,18 @@ def _operator(name, method, swapped=False):
 _LONG = {"truediv": "div", "floordiv": "floor_divide", "mod": "remainder"}
 _LONG |= {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
 _LONG |= {name: name for name in "add sub mul pow".split()}
+Tensor.add, Tensor.sub = _scaled(_plain_add), _scaled(_plain_sub)
+_USUAL = {"add": _plain_add, "sub": _plain_sub}  # without the care for `alpha`
 for _name, _long in _LONG.items():
-    _operator(_name, getattr(Tensor, _long))
-    _operator(f"r{_name}", getattr(Tensor, _long), swapped=True)
+    _operator(_name, _USUAL.get(_long) or getattr(Tensor, _long))
+    _operator(f"r{_name}", _USUAL.get(_long) or getattr(Tensor, _long), swapped=True)
     setattr(Tensor, f"__i{_name}__", _in_place(_long))
 for _name in "lt le gt ge eq ne".split():
     _operator(_name, getattr(Tensor, _name))
 _CHANGES = "logical_not clamp masked_fill tril triu neg".split()
 for _name in [*_numbers.OF_FLOATS, *_numbers.OF_ANY, *_CHANGES]:
     _in_place(_name)
+# What stands above calls methods as they are; a reader's call is checked first.
+METHODS = {name: getattr(Tensor, name) for name in dir(Tensor) if name[0] != "_"}
+for _name, _method in METHODS.items():
+    setattr(Tensor, _name, checked(_name, _method, is_method=True))

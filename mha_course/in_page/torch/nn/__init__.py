@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, namedtuple
 from types import SimpleNamespace
 
 from .._functions import empty, full
-from .._memory import DType, float16, float32, float64, need
+from .._memory import DType, NeedsTorchError, float16, float32, float64, need
 from .._tensor import Tensor
 from . import functional, init, utils
 
@@ -15,12 +16,21 @@ F = functional
 class Parameter(Tensor):
     """A tensor that a module would train."""
 
-    def __new__(cls, data, requires_grad=True):
-        made = object.__new__(cls)._swap(data)
+    def __new__(cls, data=None, requires_grad=True):
+        made = object.__new__(cls)._swap(empty(0) if data is None else data.detach())
         return made.requires_grad_(requires_grad)
 
     def __repr__(self):
         return f"Parameter containing:\n{super().__repr__()}"
+
+
+class _IncompatibleKeys(namedtuple("IncompatibleKeys", ["missing_keys", "unexpected_keys"])):
+    """Which names of a state did not fit."""
+
+    __slots__ = ()
+
+    def __repr__(self):
+        return super().__repr__() if any(self) else "<All keys matched successfully>"
 
 
 class Module:
@@ -93,7 +103,8 @@ class Module:
 
     def state_dict(self, *, prefix="", **_):
         saved = [pair for pair in self._held(Tensor) if self._buffers[pair[0]]]
-        state = {f"{prefix}{name}": one.detach() for name, one in [*self._held(Parameter), *saved]}
+        state = OrderedDict()
+        state |= {f"{prefix}{name}": one.detach() for name, one in [*self._held(Parameter), *saved]}
         for name, module in self.named_children():
             state |= module.state_dict(prefix=f"{prefix}{name}.")
         return state
@@ -108,6 +119,8 @@ class Module:
             else:
                 told.append(f"{name} has shape {state_dict[name].shape}, not {own[name].shape}")
         need(not told, f"the state does not fit {type(self).__name__}: {'; '.join(told)}")
+        missing = [name for name in own if name not in state_dict]
+        return _IncompatibleKeys(missing, [name for name in state_dict if name not in own])
 
     def train(self, mode=True):
         for module in self.modules():
@@ -144,6 +157,9 @@ class Module:
     def float(self):
         return self.to(float32)
 
+    def bfloat16(self):
+        raise NeedsTorchError("torch.bfloat16 needs")
+
     def half(self):
         return self.to(float16)
 
@@ -162,8 +178,12 @@ class Module:
     def extra_repr(self):
         return ""
 
+    def _listed(self):
+        """Return the names and texts of the modules inside."""
+        return [(name, repr(one)) for name, one in self._held(Module)]
+
     def __repr__(self):
-        named = [f"({name}): {one!r}".replace("\n", "\n  ") for name, one in self.named_children()]
+        named = [f"({name}): {text}".replace("\n", "\n  ") for name, text in self._listed()]
         lines = [self.extra_repr()] * (self.extra_repr() != "") + named
         inside = "".join(f"\n  {line}" for line in lines) + "\n" if named else self.extra_repr()
         return f"{type(self).__name__}({inside})"
@@ -181,8 +201,9 @@ for _name in ("parameters", "buffers", "modules", "children"):
 class Linear(Module):
     """A matrix and a bias: x Wᵀ + b."""
 
-    def __init__(self, in_features, out_features, bias=True, **how):
+    def __init__(self, in_features, out_features, bias=True, device=None, dtype=None):
         super().__init__()
+        how = {"device": device, "dtype": dtype}
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter(empty(out_features, in_features, **how))
         self.bias = Parameter(empty(out_features, **how)) if bias else None
@@ -200,8 +221,20 @@ class Linear(Module):
 class Embedding(Module):
     """A table with a row for each token."""
 
-    def __init__(self, num_embeddings, embedding_dim, padding_idx=None, **how):
+    def __init__(
+        self, num_embeddings, embedding_dim, padding_idx=None, max_norm=None, norm_type=2.0,
+        scale_grad_by_freq=False, sparse=False, _weight=None, _freeze=False, device=None, dtype=None,
+    ):  # fmt: skip
         super().__init__()
+        how, usual = {"device": device, "dtype": dtype}, norm_type == 2 and max_norm is _weight is None
+        usual = usual and not (scale_grad_by_freq or sparse or _freeze)
+        need(usual, "an embedding with more than a padding_idx needs", NeedsTorchError)
+        if padding_idx is not None:
+            inside = -num_embeddings <= padding_idx < num_embeddings
+            need(
+                inside, f"padding_idx must be one of {num_embeddings} rows, got {padding_idx}", AssertionError
+            )
+            padding_idx %= num_embeddings
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx, self.weight = padding_idx, Parameter(empty(num_embeddings, embedding_dim, **how))
         init.normal_(self.weight)
@@ -218,14 +251,18 @@ class Embedding(Module):
         return functional.embedding(input, self.weight, self.padding_idx)
 
     def extra_repr(self):
-        return f"{self.num_embeddings}, {self.embedding_dim}"
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
 
 
 class LayerNorm(Module):
     """Mean 0 and variance 1 over the last axes, then a scale and a shift that are learned."""
 
-    def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, bias=True, **how):
+    def __init__(
+        self, normalized_shape, eps=1e-5, elementwise_affine=True, bias=True, device=None, dtype=None
+    ):
         super().__init__()
+        how = {"device": device, "dtype": dtype}
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
         self.weight = Parameter(full(shape, 1.0, **how)) if elementwise_affine else None
@@ -247,15 +284,29 @@ class ModuleList(Module):
         self.extend(modules)
 
     def append(self, module):
+        need(module is not None, "None in the place of a module needs", NeedsTorchError)
         told = f"{type(self).__name__} keeps modules, got {type(module).__name__}"
         need(isinstance(module, Module), told, TypeError)
         setattr(self, str(len(self)), module)
         return self
 
     def extend(self, modules):
+        told = f"{type(self).__name__} takes an iterable of modules, but got {type(modules).__name__}"
+        need(hasattr(modules, "__iter__"), told, TypeError)
         for module in modules:
             self.append(module)
         return self
+
+    def insert(self, index, module):
+        modules = list(self)
+        modules.insert(index, module)
+        for name, _ in self._held(Module):
+            delattr(self, name)
+        made = self.extend(modules)
+        return made if isinstance(self, Sequential) else None
+
+    def __add__(self, other):
+        return type(self)(*self, *other) if isinstance(self, Sequential) else type(self)([*self, *other])
 
     def __len__(self):
         return len(self._held(Module))
@@ -267,6 +318,17 @@ class ModuleList(Module):
         found = list(self)[index]
         return type(self)().extend(found) if isinstance(index, slice) else found
 
+    def _listed(self):
+        """Return names and texts; neighbours of one text share a line."""
+        found = []
+        for name, text in super()._listed():
+            if found and found[-1][1] == text:
+                found[-1][0].append(name)
+            else:
+                found.append(([name], text))
+        several = lambda names, text: (f"{names[0]}-{names[-1]}", f"{len(names)} x {text}")
+        return [several(names, text) if len(names) > 1 else (names[0], text) for names, text in found]
+
 
 class Sequential(ModuleList):
     """Modules, each of which receives the result of the previous one."""
@@ -276,6 +338,9 @@ class Sequential(ModuleList):
         super().__init__(() if named else modules)
         for name, module in modules[0].items() if named else ():
             setattr(self, name, module)
+
+    def _listed(self):
+        return Module._listed(self)
 
     def forward(self, input):
         for module in self:
@@ -288,22 +353,42 @@ def _layer(title, function, *names, **usual):
 
     def start(self, *given, **options):
         Module.__init__(self)
+        told = f"{title}.__init__() got unexpected arguments"
+        need(len(given) <= len(names) and set(options) <= set(names), told, TypeError)
         self._options = usual | dict(zip(names, given, strict=False)) | options
+        p = self._options.get("p", 0)
+        need(0 <= p <= 1, f"a probability lies between 0 and 1, got {p}", ValueError)
 
-    def forward(self, *inputs):
+    def forward(self, input):
         training = {"training": self.training} if title == "Dropout" else {}
-        return function(*inputs, **self._options, **training)
+        return function(input, **self._options, **training)
 
     def extra_repr(self):
-        return ", ".join(f"{name}={value!r}" for name, value in self._options.items())
+        shown = {
+            name: one for name, one in self._options.items() if name != "inplace" or one or title == "Dropout"
+        }
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
     return type(title, (Module,), {"__init__": start, "forward": forward, "extra_repr": extra_repr})
 
 
-ReLU, Tanh, Sigmoid = (_layer(*pair) for pair in (("ReLU", F.relu), ("Tanh", F.tanh), ("Sigmoid", F.sigmoid)))
-SiLU, GELU = _layer("SiLU", F.silu), _layer("GELU", F.gelu, "approximate", approximate="none")
-Softmax, Identity = _layer("Softmax", F.softmax, "dim"), _layer("Identity", lambda x, **_: x)
-Dropout = _layer("Dropout", F.dropout, "p", p=0.5)
+ReLU, SiLU = (_layer(*one, "inplace", inplace=False) for one in (("ReLU", F.relu), ("SiLU", F.silu)))
+Tanh, Sigmoid = _layer("Tanh", F.tanh), _layer("Sigmoid", F.sigmoid)
+GELU = _layer("GELU", F.gelu, "approximate", approximate="none")
+Softmax, Dropout = (
+    _layer("Softmax", F.softmax, "dim", dim=None),
+    _layer("Dropout", F.dropout, "p", "inplace", p=0.5, inplace=False),
+)
+
+
+class Identity(Module):
+    """Returns what it gets."""
+
+    def __init__(self, *_, **__):
+        super().__init__()
+
+    def forward(self, input):
+        return input
 
 
 def __getattr__(name):

@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import math
+from functools import wraps
 
+from .._arguments import checked
 from .._functions import rand
-from .._memory import BOOL, FLOAT, bool_, int64, need
+from .._memory import BOOL, FLOAT, NeedsTorchError, bool_, int64, need
 from .._tape import GradMode, is_recorded, record
 from .. import _gradients, _kernels
 from .._tensor import Tensor, where
 
-relu, sigmoid, tanh = Tensor.relu, Tensor.sigmoid, Tensor.tanh
+
+def relu(input, inplace=False):
+    return input.relu_() if inplace else input.relu()
+
+
+def sigmoid(input):
+    return input.sigmoid()
+
+
+def tanh(input):
+    return input.tanh()
 
 
 def softmax(input, dim=None, _stacklevel=3, dtype=None):
-    return input.softmax(dim, dtype=dtype)
+    return input.softmax(_usual_axis(input) if dim is None else dim, dtype=dtype)
 
 
 def log_softmax(input, dim=None, _stacklevel=3, dtype=None):
-    return input.log_softmax(dim, dtype=dtype)
+    return input.log_softmax(_usual_axis(input) if dim is None else dim, dtype=dtype)
 
 
-def silu(input):
-    return input * input.sigmoid()
+def _usual_axis(input):
+    """Return the axis that torch chooses, with a warning, where none is named."""
+    return 0 if input.ndim in (0, 1, 3) else 1
+
+
+def silu(input, inplace=False):
+    need(isinstance(input, Tensor), f"silu takes a tensor, got {type(input).__name__}", TypeError)
+    made = input._floating("silu", NotImplementedError) * input.sigmoid()
+    return input.copy_(made) if inplace else made
 
 
 def gelu(input, approximate="none"):
@@ -35,15 +54,24 @@ def gelu(input, approximate="none"):
 
 def linear(input, weight, bias=None):
     product = input @ weight.t()
-    return product if bias is None else product + bias
+    made = product if bias is None else product + bias
+    if made._node is not None and bias is not None:
+        made._said = "AddmmBackward0" if input.ndim == 2 else "ViewBackward0"
+    return made
 
 
-def embedding(input, weight, padding_idx=None):
+def embedding(
+    input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False
+):
+    need(max_norm is None and not (scale_grad_by_freq or sparse), "such an embedding needs", NeedsTorchError)
+    for name, one in {"indices": input, "weight": weight}.items():
+        told = f"embedding(): argument '{name}' must be Tensor, not {type(one).__name__}"
+        need(isinstance(one, Tensor), told, TypeError)
     need(BOOL < input.dtype.kind < FLOAT and weight.ndim == 2, f"tokens must be integers, got {input.dtype}")
     numbers = input._numbers()
     inside = not numbers or (min(numbers) >= 0 and max(numbers) < len(weight))
     need(inside, f"a token is out of range for {len(weight)} rows", IndexError)
-    rows = weight[input]
+    rows = weight[input] if input.ndim else weight[input].clone()
     if padding_idx is None or not is_recorded((weight,)):
         return rows
     # The row for padding gets no gradient.
@@ -59,16 +87,23 @@ def one_hot(tensor, num_classes=-1):
     return tensor._made([i == number for number in numbers for i in range(count)], (*tensor.shape, count))
 
 
-def dropout(input, p=0.5, training=True):
+def dropout(input, p=0.5, training=True, inplace=False):
     need(0 <= p <= 1, f"p must lie in 0..1, got {p}", ValueError)
+    need(not inplace, "dropout in place needs", NeedsTorchError)
     return input * (rand(input.shape) >= p) / (1 - p or 1) if training and p else input
 
 
 def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    need(isinstance(normalized_shape, (tuple, list)), "normalized_shape must be a tuple of ints", TypeError)
     axes = list(range(-len(normalized_shape), 0))
     fits = axes and input.shape[axes[0] :] == tuple(normalized_shape)
     need(fits, f"the last axes of {tuple(input.shape)} are not {tuple(normalized_shape)}")
-    flat = input._floating("layer_norm", NotImplementedError).flatten(axes[0]) if len(axes) > 1 else input
+    flat = input.flatten(axes[0]) if len(axes) > 1 else input
+    for name, one in {"weight": weight, "bias": bias}.items():
+        if one is not None:
+            told = f"{name} must have the shape {tuple(normalized_shape)} and the dtype {input.dtype}"
+            need(one.shape == tuple(normalized_shape) and one.dtype is input.dtype, told)
+    input._floating("layer_norm", NotImplementedError)
     normed = _normed(flat, eps)
     normed = normed.view(input.shape) if len(axes) > 1 else normed
     normed = normed if weight is None else normed * weight
@@ -93,7 +128,8 @@ def _normed(input, eps):
     return record(made, "NativeLayerNorm", (_gradients.of_normed(eps),), (input,), (made.detach(), input))
 
 
-def normalize(input, p=2.0, dim=1, eps=1e-12):
+def normalize(input, p=2.0, dim=1, eps=1e-12, out=None):
+    need(out is None, "normalize with out= needs", NeedsTorchError)
     return input / input.norm(p, dim, keepdim=True).clamp(min=eps)
 
 
@@ -103,8 +139,14 @@ def _reduced(losses, reduction):
     return losses if reduction == "none" else getattr(losses, reduction)()
 
 
-def cross_entropy(input, target, *, ignore_index=-100, reduction="mean", label_smoothing=0.0):
+def cross_entropy(
+    input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean",
+    label_smoothing=0.0,
+):  # fmt: skip
     """Return the loss for targets that are classes or probabilities of classes, which are along axis 1."""
+    told = f"cross_entropy_loss(): argument 'target' (position 2) must be Tensor, not {type(target).__name__}"
+    need(isinstance(target, Tensor), told, TypeError)
+    need(weight is size_average is reduce is None, "a cross-entropy with weights needs", NeedsTorchError)
     log_probs = (input.movedim(1, -1) if input.ndim > 1 else input).log_softmax(-1)
     if target.dtype.kind == FLOAT:
         need(target.shape == input.shape, f"a target {target.shape} does not fit {input.shape}")
@@ -112,7 +154,8 @@ def cross_entropy(input, target, *, ignore_index=-100, reduction="mean", label_s
         target = target * (1 - label_smoothing) + label_smoothing / log_probs.shape[-1]
         return _reduced(-(log_probs * target).sum(-1), reduction)
     fits = target.shape == log_probs.shape[:-1]
-    need(fits, f"a target {target.shape} does not fit {input.shape}", ValueError)
+    kind = ValueError if input.ndim < 3 or len(target) != len(input) else RuntimeError
+    need(fits, f"a target {target.shape} does not fit {input.shape}", kind)
     need(target.dtype is int64, f"a target of classes is int64, got {target.dtype}")
     numbers = target._numbers()
     ignored = ignore_index in numbers
@@ -137,6 +180,8 @@ def pad(input, pad, mode="constant", value=None):
     for axis, before, after in zip(range(-1, -input.ndim - 1, -1), pad[::2], pad[1::2], strict=False):
         shape[axis] += before + after
         inside[axis] = slice(before, before + input.shape[axis])
+    told = f"pad(): argument 'value' must be float, not {type(value).__name__}"
+    need(value is None or isinstance(value, (int, float)), told, TypeError)
     made = input.new_full(shape, value or 0)
     made[tuple(inside)] = input
     return made
@@ -162,6 +207,31 @@ def scaled_dot_product_attention(
     # A query that may see nothing gets zeros.
     weights = scores.softmax(-1).masked_fill((scores == -math.inf).all(-1, keepdim=True), 0.0)
     return dropout(weights, dropout_p) @ value
+
+
+for _name in "gelu linear one_hot pad scaled_dot_product_attention".split():
+    globals()[_name] = checked(_name, globals()[_name], is_method=False)
+
+
+def _titled(name, title):
+    """Let a function note under which name torch prints what it made."""
+    function = globals()[name]
+
+    @wraps(function)
+    def call(*args, **how):
+        made = function(*args, **how)
+        if made._node is not None and made.ndim != -1:
+            made._said = title
+        return made
+
+    globals()[name] = call
+
+
+for _name, _title in {
+    "silu": "Silu", "cross_entropy": "NllLoss", "embedding": "Embedding", "layer_norm": "NativeLayerNorm",
+    "relu": "Relu", "gelu": "Gelu",
+}.items():  # fmt: skip
+    _titled(_name, f"{_title}Backward0")
 
 
 def __getattr__(name):

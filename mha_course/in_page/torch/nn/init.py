@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from .._memory import need
 from .._tape import GradMode
-from .._tensor import Tensor
 
 
 @GradMode()
@@ -16,20 +16,37 @@ def normal_(tensor, mean=0.0, std=1.0, generator=None):
     return tensor.normal_(mean, std, generator=generator)
 
 
+def _fans(tensor):
+    """Return the sum of what a matrix takes and what it gives."""
+    told = "fan in and fan out are those of a matrix, which has two axes"
+    need(len(tensor.shape) > 1, told, ValueError)
+    return (
+        (tensor.shape[0] + tensor.shape[1]) * tensor[0, 0].numel() if tensor.ndim > 2 else sum(tensor.shape)
+    )
+
+
 def xavier_uniform_(tensor, gain=1.0, generator=None):
-    bound = gain * (6 / sum(tensor.shape)) ** 0.5
+    bound = gain * (6 / _fans(tensor)) ** 0.5
     return uniform_(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor, gain=1.0, generator=None):
-    return normal_(tensor, 0.0, gain * (2 / sum(tensor.shape)) ** 0.5, generator)
+    return normal_(tensor, 0.0, gain * (2 / _fans(tensor)) ** 0.5, generator)
 
 
+@GradMode()
+def constant_(tensor, val):
+    return tensor.fill_(val)
+
+
+@GradMode()
 def ones_(tensor):
-    return constant_(tensor, 1.0)
+    return tensor.fill_(1.0)
 
 
-constant_, zeros_ = GradMode()(Tensor.fill_), GradMode()(Tensor.zero_)
+@GradMode()
+def zeros_(tensor):
+    return tensor.zero_()
 
 
 def __getattr__(name):

@@ -57,6 +57,11 @@ class Optimizer:
                         one._changes[0] += 1
         return found
 
+    def state_dict(self):
+        raise NeedsTorchError("the state of an optimizer needs")
+
+    load_state_dict = state_dict
+
     def __repr__(self):
         said = [
             "\n".join(
@@ -75,23 +80,28 @@ def _check(lr, **others):
         need(value >= 0, f"{name} must not be negative, got {value}", ValueError)
 
 
+# What optimizers of torch have besides; here it has these values.
+_NO = dict.fromkeys(("differentiable", "maximize"), False) | dict.fromkeys(("foreach", "fused"))
+_ADAM = _NO | dict.fromkeys(("amsgrad", "capturable", "decoupled_weight_decay"), False)
+_MORE = {*_ADAM}
+
+
 def _only_usual(options):
-    unusual = {name: value for name, value in options.items() if value}
-    need(not unusual, f"an optimizer with {unusual} needs", NeedsTorchError)
+    unusual = [name for name, value in options.items() if value is not None and value is not False]
+    need(not {*options} - _MORE, f"an optimizer takes no {[*({*options} - _MORE)]}", TypeError)
+    need(not unusual, f"an optimizer with {', '.join(unusual)} needs", NeedsTorchError)
 
 
 class SGD(Optimizer):
     """Gradient descent, with or without momentum."""
 
-    def __init__(
-        self, params, lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, **options
-    ):
+    def __init__(self, params, lr=1e-3, momentum=0, dampening=0, weight_decay=0, nesterov=False, **options):
         _check(lr, momentum=momentum, weight_decay=weight_decay)
-        _only_usual(options)
         right = not nesterov or (momentum > 0 and dampening == 0)
         need(right, "nesterov needs momentum, and no dampening", ValueError)
         usual = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
-        super().__init__(params, usual | {"nesterov": nesterov})
+        _only_usual(options)
+        super().__init__(params, usual | {"nesterov": nesterov} | _NO)
 
     def _move(self, one, grad, group, state):
         momentum = group["momentum"]
@@ -110,12 +120,13 @@ class Adam(Optimizer):
 
     decoupled = False
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, **options):
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, **options):
         _check(lr, eps=eps, weight_decay=weight_decay)
         for beta in betas:
             need(0 <= beta < 1, f"betas must lie in 0..1, got {betas}", ValueError)
         _only_usual(options)
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        usual = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, usual | _ADAM | {"decoupled_weight_decay": self.decoupled})
 
     def _move(self, one, grad, group, state):
         if not state:

@@ -15,7 +15,7 @@ def _gradients(parameters):
 
 @GradMode()
 def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False, foreach=None):
-    found = _gradients(parameters)
+    found, norm_type = _gradients(parameters), float(norm_type)
     if not found:
         return tensor(0.0)
     if norm_type == 2:
@@ -34,7 +34,9 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
 
 @GradMode()
 def clip_grad_value_(parameters, clip_value, foreach=None):
-    for one in _gradients(parameters):
+    found = _gradients(parameters)
+    need(found, "no parameter has a gradient: call backward first")
+    for one in found:
         one.clamp_(-clip_value, clip_value)
 
 
