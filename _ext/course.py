@@ -29,7 +29,7 @@ from moved import write_moved  # noqa: E402
 from rosetta_notebooks import write_notebooks  # noqa: E402
 from security import secure_pages  # noqa: E402
 from set_repository import PUBLISHED  # noqa: E402
-from translator_models import write_models  # noqa: E402
+from widget_files import write_files  # noqa: E402
 
 from mha_lib import __version__  # noqa: E402
 
@@ -222,7 +222,7 @@ def finish(app, exception):
             *steps,
             write_moved,
             secure_pages,
-            write_models,
+            write_files,
             write_in_page,
             write_list,
         ):

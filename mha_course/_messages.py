@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 
-def message(module: str, key: str, /, **words: object) -> str:
-    """A message from the file beside a module (its `__file__`), with words where braces name them.
-
-    Each message is a line "- name: text".
-    """
+def messages(module: str) -> dict[str, str]:
+    """All messages of the file beside a module (its `__file__`), by name: each is a line "- name: text"."""
     text = Path(module).with_suffix(".md").read_text(encoding="utf-8")
-    messages = dict(re.findall(r"^- ([\w-]+): (.*)$", text, re.MULTILINE))
-    return str(messages[key]).format(**words)
+    return dict(re.findall(r"^- ([\w-]+): (.*)$", text, re.MULTILINE))
+
+
+def message(module: str, key: str, /, **words: object) -> str:
+    """A message from the file beside a module, with words where braces name them."""
+    return messages(module)[key].format(**words)

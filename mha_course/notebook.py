@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import dis
 import inspect
 import random
 import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +19,7 @@ import torch
 from IPython.display import Markdown
 
 from mha_course._checks import check_seed
+from mha_course._messages import message
 from mha_lib._checks import check_type, refusal, wrong_type
 
 WHY = Path(__file__).parent / "questions" / "why"
@@ -100,6 +105,67 @@ def why(name: str) -> Markdown:
     summary = "<details><summary>Why the tempting answer fails</summary>"
     reason = reasons[names.index(own)].strip()
     return Markdown(f"{summary}\n\n{reason}\n\n</details>")
+
+
+@contextlib.contextmanager
+def if_installed(*names: str) -> Iterator[None]:
+    """Go on without what is not installed: cells that need one of these names are not run.
+
+    If the block raises a `FileNotFoundError`, its message is printed. From then on, a cell that uses one of
+    the names, or a name that such a cell would have bound, prints one sentence instead of failing. Outside of
+    a notebook the error is raised.
+
+    Example:
+        >>> with if_installed("number"):
+        ...     number = 3
+    """
+    import IPython
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        shell = IPython.get_ipython()
+        if shell is None:
+            raise
+        print(message(__file__, "missing", what=error))
+        shell.ast_transformers.append(_Without(names))
+
+
+class _Without(ast.NodeTransformer):
+    """Replaces a cell that uses a missing name by a sentence, and adds the names that it would have bound."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.missing = set(names)
+
+    def visit_Module(self, cell: ast.Module) -> ast.Module:
+        flag = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        read, bound = _names(compile(cell, "<cell>", "exec", flags=flag))
+        lacking = sorted(read & self.missing)
+        if not lacking:
+            self.missing -= (
+                bound  # a reader may bind a name again, with something that is there
+            )
+            return cell
+        imports = (ast.Import, ast.ImportFrom)
+        kept: list[ast.stmt] = [part for part in cell.body if isinstance(part, imports)]
+        imported = _names(compile(ast.Module(kept, []), "<cell>", "exec"))[1]
+        self.missing |= bound - imported
+        said = message(__file__, "not-run", names=", ".join(lacking))
+        told = ast.parse(f"print({said!r})").body
+        return ast.fix_missing_locations(ast.Module([*kept, *told], []))
+
+
+def _names(code: CodeType) -> tuple[set[str], set[str]]:
+    """The global names that compiled code reads before it binds them, and those that it binds."""
+    read, bound = set[str](), set[str]()
+    for step in dis.get_instructions(code):
+        if step.opname in ("STORE_NAME", "STORE_GLOBAL"):
+            bound.add(step.argval)
+        elif step.opname in ("LOAD_NAME", "LOAD_GLOBAL") and step.argval not in bound:
+            read.add(step.argval)
+    for inner in filter(lambda part: isinstance(part, CodeType), code.co_consts):
+        read |= _names(inner)[0] - bound  # a function runs later
+    return read, bound
 
 
 def compare_with_browser(widget: Explorer) -> None:

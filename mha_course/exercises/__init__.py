@@ -54,6 +54,7 @@ from mha_course.exercises.models import (
     check_gpt2_parameters,
     check_longest_copy,
     check_loss_again,
+    check_mixture,
 )
 from mha_course.exercises.multi_head import check_multi_head
 from mha_course.exercises.own import solution
@@ -184,6 +185,7 @@ __all__ = [
     "check_masked_softmax",
     "check_merge_heads",
     "check_mixed_memory",
+    "check_mixture",
     "check_mixtures",
     "check_multi_head",
     "check_my_masked_softmax",

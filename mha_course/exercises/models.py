@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
@@ -36,6 +40,28 @@ def _case(g: Generator, rows: int, length: int, size: int) -> tuple[Tensor, Tens
 
 check_loss_again = exercise(
     "check_loss_again", reference=_loss_again, returns="loss ()"
+)
+
+
+def _mixture(x: Tensor, scores: Tensor, experts: Sequence[Any], top_k: int) -> Tensor:
+    shares, chosen = scores.softmax(-1).topk(top_k)
+    shares = shares / shares.sum(-1, keepdim=True)
+    output = torch.zeros_like(x)
+    for number, expert in enumerate(experts):
+        rows, ranks = (chosen == number).nonzero(as_tuple=True)
+        output[rows] += shares[rows, ranks, None] * expert(x[rows])
+    return output
+
+
+def _experts(g: Generator, tokens: int, width: int, experts: int) -> tuple[Any, ...]:
+    """Tokens, the scores of experts, and experts that multiply by a matrix."""
+    x, scores = randn(g, tokens, width), randn(g, tokens, experts)
+    weights = [randn(g, width, width) for _ in range(experts)]
+    return x, scores, [partial(F.linear, weight=weight) for weight in weights]
+
+
+check_mixture = exercise(
+    "check_mixture", reference=_mixture, returns="output (tokens, width)"
 )
 
 

@@ -11,6 +11,7 @@ with needed_versions():
 from mha_course.widgets.ablation_lab import AblationLab
 from mha_course.widgets.alibi_explorer import AlibiExplorer
 from mha_course.widgets.attention_stepper import AttentionStepper
+from mha_course.widgets.chat_heads import ChatHeads, map_files
 from mha_course.widgets.cost_calculator import CostCalculator
 from mha_course.widgets.head_explorer import HeadExample, HeadExplorer
 from mha_course.widgets.head_training import HeadTraining
@@ -33,6 +34,7 @@ from mha_course.widgets.text_training import TextTraining
 from mha_course.widgets.translator import (
     Translator,
     attention_layers,
+    model_files,
     pack_model,
     unpack_model,
 )
@@ -43,6 +45,7 @@ __all__ = [
     "AblationLab",
     "AlibiExplorer",
     "AttentionStepper",
+    "ChatHeads",
     "CostCalculator",
     "Distractor",
     "Explorer",
@@ -72,8 +75,19 @@ __all__ = [
     "puzzle",
     "round_to_bytes",
     "unpack_model",
+    "widget_files",
     "widget_sources",
 ]
+
+
+def widget_files() -> dict[str, str]:
+    """The files with large data that pages without Python load, by name.
+
+    Example:
+        >>> all(name.endswith(".js") for name in widget_files())
+        True
+    """
+    return model_files() | map_files()
 
 
 def widget_sources() -> dict[str, dict[str, str]]:

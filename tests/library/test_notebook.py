@@ -1,6 +1,7 @@
 """The helpers of the chapters: one seed, the source on the page, reasons."""
 
 import ast
+import json
 import random
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mha_course.notebook import compare_with_browser, set_seed, show_source, why
+from mha_course.notebook import compare_with_browser, if_installed, set_seed, show_source, why
 from mha_course.widgets import RotationDial
 from mha_lib import MultiHeadAttention, causal_mask, masked_softmax, scaled_dot_product_score
 
@@ -105,3 +106,67 @@ def test_every_reason_is_shown_by_its_page():
         page = (Path(__file__).parents[2] / "chapters" / f"{path.stem}.ipynb").read_text(encoding="utf-8")
         assert names
         assert re.findall(rf'why\(\\"{path.stem}/(\S+)\\"\)', page) == names
+
+
+def test_cells_that_need_what_is_missing_say_so_and_the_others_run(capsys):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    try:
+        cells = (
+            "from mha_course.notebook import if_installed\n"
+            "with if_installed('file'):\n    raise FileNotFoundError('it is not here')",
+            "import math\ntwice = [2 * part for part in file]",
+            "def size():\n    return len(twice)",
+            "print(size())",
+            "for twice in (1, 3):\n    pass\nprint(math.isqrt(3 * twice), [size for size in range(2)])",
+            "file = [5]",
+            "print(file[0] + 1)",
+        )
+        printed = []
+        for cell in cells:
+            shell.run_cell(cell).raise_error()
+            printed.append(capsys.readouterr().out)
+    finally:
+        shell.ast_transformers.clear()
+        InteractiveShell.clear_instance()
+    assert printed[0].startswith("it is not here. The cells below that need it say so")
+    for name, text in zip(("file", "twice", "size"), printed[1:4], strict=True):
+        assert f"not installed ({name})" in text
+    assert printed[4:] == ["3 [0, 1]\n", "", "6\n"]
+
+
+def test_outside_of_a_notebook_what_is_missing_raises():
+    with pytest.raises(FileNotFoundError, match="not here"), if_installed("file"):
+        raise FileNotFoundError("not here")
+
+
+@pytest.mark.no_shape_checks  # as in a reader's notebook
+def test_without_the_chat_model_its_chapter_runs_to_the_end_and_shows_what_is_stored(monkeypatch, capsys):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from mha_course.data import published
+
+    def missing():
+        raise FileNotFoundError("the chat model is not installed")
+
+    monkeypatch.setattr(published, "chat_file", missing)
+    page = Path(__file__).parents[2] / "chapters" / "09_a_model_people_use.ipynb"
+    cells = [
+        cell for cell in json.loads(page.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"
+    ]
+    shell = InteractiveShell.instance()
+    said = {}
+    try:
+        for cell in cells:
+            shell.run_cell("".join(cell["source"])).raise_error()
+            said[cell["id"]] = capsys.readouterr().out
+    finally:
+        shell.ast_transformers.clear()
+        InteractiveShell.clear_instance()
+    assert said["file"].startswith("the chat model is not installed")
+    skipped = {name for name, text in said.items() if "This cell is not run here" in text}
+    assert {"tensors", "ask", "answer", "same", "round", "own-map"} <= skipped
+    shown = {"glance-table", "off-table", "sink-table", "agree-table", "explain-table", "ex1-solution"}
+    assert shown & skipped == set()
+    assert "without six induction heads" in said["off-table"]

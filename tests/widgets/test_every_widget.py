@@ -46,8 +46,8 @@ localStorage.setItem("mha-course/repeat/quiz/00_orientation.closing-quiz",
 
 # These numbers are in a picture, where they cannot be read, but the browser reports them all.
 DRAWN_AS_PIXELS = {
-    "AblationLab": {"maps"}, "HeadExplorer": {"weights"}, "HeadTraining": {"start_maps", "first_loss"},
-    "TextTraining": {"first_loss"},
+    "AblationLab": {"maps"}, "ChatHeads": {"weights"}, "HeadExplorer": {"weights"},
+    "HeadTraining": {"start_maps", "first_loss"}, "TextTraining": {"first_loss"},
 }  # fmt: skip
 
 
@@ -371,6 +371,9 @@ RULES = [
     ("trained", "query", 12, "query must lie in 0..11, got 12"),
     ("trained", "sentence", "we like tea", "“we” has no vector"),
     ("trained", "sentence", "the [padding]", "“[padding]” has no vector"),
+    ("ChatHeads", "text", "none", "text must be one of “few”, “more”, got “none”"),
+    ("ChatHeads", "query", 3, "query must lie in 0..2, got 3"),
+    ("ChatHeads", "layer", 4, "layer must lie in 0..3, got 4"),
     ("HeadExplorer", "num_heads", 5, "num_heads must divide embed_dim=12 and be one of 1, 2, 3, 4, 6, 12"),
     ("HeadExplorer", "valid_len", 6, "valid_len must lie in 0..5, got 6"),
     ("HeadExplorer", "head", 2, "head must lie in 0..1, got 2"),
@@ -454,7 +457,7 @@ DAMAGES = {
     "another type": lambda text: None,
     "not finite": lambda text: "AADAfw" + text[6:],  # a float32 that is not a number comes first
 }
-BYTES = {"int8", "targets", "tokens"}  # every value of the bytes is a number
+BYTES = {"bytes", "int8", "targets", "tokens"}  # every value of the bytes is a number
 
 
 def answering_heads():
@@ -467,7 +470,8 @@ def answering_heads():
 
 
 MODELS = (
-    "AblationLab", "AttentionStepper", "HeadExplorer", "HeadsMeet", "ScoreExplorer", "Translator", "Writer",
+    "AblationLab", "AttentionStepper", "ChatHeads", "HeadExplorer", "HeadsMeet", "ScoreExplorer",
+    "Translator", "Writer",
 )  # fmt: skip
 
 

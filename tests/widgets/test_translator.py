@@ -758,17 +758,17 @@ def test_the_program_of_a_trained_model_loads_it(show, stored_models):
 
 def test_the_build_puts_the_files_where_pages_ask_for_them(tmp_path, stored_models, caplog):
     assert 2 in stored_models
-    spec = importlib.util.spec_from_file_location("models", ROOT / "_ext" / "translator_models.py")
+    spec = importlib.util.spec_from_file_location("models", ROOT / "_ext" / "widget_files.py")
     extension = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(extension)
     static = tmp_path / "_static"
     static.mkdir()
     (static / "translator-2-000000000000.js").write_text("old")
     app = SimpleNamespace(outdir=tmp_path)
-    extension.write_models(app)
+    extension.write_files(app)
     assert list(static.iterdir()) == []
     write_page(tmp_path, [Translator()])
-    extension.write_models(app)
+    extension.write_files(app)
     names = {path.name for path in static.glob("translator-*.js")}
     assert names == set(translator.model_files())
     assert (static / min(names)).read_text(encoding="utf-8") == translator.model_files()[min(names)]
@@ -777,7 +777,7 @@ def test_the_build_puts_the_files_where_pages_ask_for_them(tmp_path, stored_mode
     page.write_text(text, encoding="utf-8")
     warned = []
     extension.logger = SimpleNamespace(warning=lambda *given: warned.append(given))
-    extension.write_models(app)
+    extension.write_files(app)
     assert len(warned) == 1
     assert "make notebooks" in warned[0][0]
 

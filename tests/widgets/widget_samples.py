@@ -8,6 +8,7 @@ from mha_course.data.dates import DATE_LETTERS, ISO_SYMBOLS
 from mha_course.questions import cards
 from mha_course.widgets import CourseWidget, Explorer, Progress
 from mha_course.widgets.ablation_lab import AblationLab
+from mha_course.widgets.chat_heads import ChatHeads, ChatMaps, TextMaps
 from mha_course.widgets.head_explorer import HeadExample, HeadExplorer
 from mha_course.widgets.heads_meet import HeadsMeet
 from mha_course.widgets.line_order import LineOrder
@@ -121,6 +122,19 @@ def writer():
     return Writer(model, "\n abcdefghno", prompt="a bad", written=" egg")
 
 
+def chat_heads():
+    """Four layers of three heads that were drawn, on two texts of different lengths."""
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.rand(*shape, generator=generator).double()  # noqa: E731
+    texts = {}
+    for name, tokens in {"few": ["We", " like", " tea"], "more": ["a", "\n", "b", " ", "c"]}.items():
+        scores = 3 * draw(4, 3, len(tokens), len(tokens))
+        weights = torch.where(torch.ones_like(scores).tril() > 0, scores, -torch.inf).softmax(-1)
+        texts[name] = TextMaps(tokens, (255 * weights).round().to(torch.uint8))
+    scores, rises = draw(4, 4, 3).round(decimals=3), (draw(2, 4, 3) - 0.3).round(decimals=3)
+    return ChatHeads(ChatMaps(scores, rises, texts))
+
+
 # All other widgets can be made without arguments.
 SAMPLES = {
     name: cls
@@ -129,7 +143,8 @@ SAMPLES = {
     and issubclass(cls, CourseWidget)
     and cls is not Explorer
 } | {
-    "AblationLab": ablation_lab, "HeadExplorer": head_explorer, "HeadsMeet": heads_meet,
-    "LineOrder": line_order, "MapPrediction": map_prediction, "Progress": lambda: Progress(cards()),
-    "Quiz": quiz, "Translator": translator, "TypedAnswer": typed_answer, "Writer": writer,
+    "AblationLab": ablation_lab, "ChatHeads": chat_heads, "HeadExplorer": head_explorer,
+    "HeadsMeet": heads_meet, "LineOrder": line_order, "MapPrediction": map_prediction,
+    "Progress": lambda: Progress(cards()), "Quiz": quiz, "Translator": translator,
+    "TypedAnswer": typed_answer, "Writer": writer,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 // character after the other. The reader can see every attention weight on the way, and switch heads off.
 
 import { headColor, inkOn, viridis } from "./colors.js";
+import { fileNotice, loadFile } from "./file_source.js";
 import { formatNumber } from "./format.js";
 import { element, mark, widget } from "./frame.js";
 import { headGallery } from "./head_gallery.js";
@@ -105,32 +106,6 @@ const letterSign = (letter) => (letter === " " ? "␣" : letter);
 // Models
 
 /**
- * Loads a script that delivers a model, which works even for a page that was opened from disk.
- * @param {string} address @param {string} name of the file, which the script repeats
- * @returns {Promise<import("./transformer_math.js").StoredModel>}
- */
-function loadModelFile(address, name) {
-  return new Promise((resolve, reject) => {
-    const script = element("script", { src: address });
-    /** @type {any} */
-    let content = null;
-    const hear = (/** @type {any} */ event) => {
-      if (event.detail?.name === name) content = event.detail.content;
-    };
-    const end = (/** @type {string} */ fault) => {
-      removeEventListener("mha-file", hear);
-      script.remove();
-      if (content) resolve(content);
-      else reject(new Error(`the file ${name} is ${fault}`));
-    };
-    addEventListener("mha-file", hear);
-    script.addEventListener("load", () => end("damaged")); // the script ran but delivered no model
-    script.addEventListener("error", () => end("missing"));
-    document.head.append(script);
-  });
-}
-
-/**
  * The models that the view has received. A missing one comes from Python or, without Python, from a file beside the page,
  * in a folder that the page's loader gives.
  * @param {Frame} frame
@@ -150,7 +125,7 @@ function modelSource(frame) {
     if (tries > 0) address.search = `try=${tries}`; // the browser may have cached a damaged file
     loading.add(numHeads);
     try {
-      const stored = await loadModelFile(address.href, name);
+      const stored = await loadFile(address.href, name);
       if (!frame.signal.aborted) frame.set({ models: { ...frame.get("models"), [numHeads]: stored } });
     } catch (error) {
       problems.set(numHeads, /** @type {Error} */ (error).message);
@@ -183,26 +158,6 @@ function modelSource(frame) {
     frame.set({ models: { ...frame.get("models") } });
   }
   return { find, tryAgain };
-}
-
-/**
- * The message in place of the results of a missing model.
- * @param {Frame} frame @param {() => void} onAgain
- */
-function modelNotice(frame, onAgain) {
-  const text = element("span");
-  const again = element("button", { type: "button", text: "Try again" });
-  const node = element("p", { class: "mha-notice", hidden: true }, text, again);
-  frame.listen(again, "click", onAgain);
-
-  /** @param {{model?: TranslatorModel, problem?: string, note?: string}} found */
-  function draw({ model, problem, note }) {
-    node.hidden = model !== undefined;
-    again.hidden = problem === undefined;
-    text.textContent = problem ?? note ?? "";
-    if (!model) frame.say(text.textContent);
-  }
-  return { node, draw };
 }
 
 // Controls
@@ -589,7 +544,7 @@ function describeReading({ state, found, reading, row }) {
 /** @param {Frame} frame */
 function buildTranslator(frame) {
   const models = modelSource(frame);
-  const notice = modelNotice(frame, () => models.tryAgain(frame.get("num_heads")));
+  const notice = fileNotice(frame, () => models.tryAgain(frame.get("num_heads")));
   const field = dateField(frame);
   const heads = slider(frame, "num_heads", (value) => frame.set({ num_heads: value }));
   const beam = slider(frame, "beam_size", "beam_size", (value) => ({ text: value === 1 ? "greedy" : `beam ${value}` }));

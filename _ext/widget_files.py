@@ -1,7 +1,7 @@
-"""Put the files with further models of the translator where the widget looks for them.
+"""Put the files with large data of widgets where the widgets look for them.
 
-A page stores the model that it shows first. The others are scripts in `_static`, which a page can load from a
-server and from disk, and which are loaded when a reader chooses them.
+A page stores what a widget shows first. Further models of the translator, and the maps of a chat model, are
+scripts in `_static`, which a page can load from a server and from disk, and which are loaded when needed.
 """
 
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 from sphinx.util import logging
 
 # Their names in a page's state; the digits at the end are a hash of the contents.
-NAME = re.compile(r"\btranslator-\d+-[0-9a-f]{12}\.js\b")
+NAME = re.compile(r"\b(?:translator-\d+|chat-heads)-[0-9a-f]{12}\.js\b")
 
 logger = logging.getLogger(__name__)
 
@@ -25,23 +25,23 @@ def names_in_pages(folder):
     }
 
 
-def write_models(app):
+def write_files(app):
     """Write the files, and warn about names that the stored experiment does not have."""
     wanted = names_in_pages(Path(app.outdir))
     static = Path(app.outdir, "_static")
-    for old in static.glob("translator-*.js"):
-        if old.name not in wanted:
+    for old in static.glob("*.js"):
+        if NAME.fullmatch(old.name) and old.name not in wanted:
             old.unlink()
     missing = [name for name in wanted if not (static / name).is_file()]
     if not missing:
         return
     # Imported here, because it loads torch, which no other page needs.
-    from mha_course.widgets.translator import model_files
+    from mha_course.widgets import widget_files
 
-    files = model_files()
+    files = widget_files()
     for name in missing:
         if name in files:
             (static / name).write_text(files[name], encoding="utf-8")
         else:
-            text = "%s asks for %s, an older model: run make notebooks for it"
+            text = "%s asks for %s, which is older: run make notebooks for it"
             logger.warning(text, wanted[name], name)
