@@ -240,7 +240,7 @@ def head_importance(
         >>> list(head_importance(model, lambda: attention(x)[0].square().mean((1, 2))))
         ['0']
     """
-    bare = getattr(attention, "_orig_mod", attention)
+    bare: Any = getattr(attention, "_orig_mod", attention)
     check_type("attention", bare, nn.Module)
     whole = not isinstance(bare, MultiHeadAttention)
     layers = _layers_in("attention", bare) if whole else {"": bare}
