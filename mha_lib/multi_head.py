@@ -140,7 +140,6 @@ class MultiHeadAttention(nn.Module):
         _checks.check_sizes(embed_dim=embed_dim, num_heads=num_heads)
         if head_dim is None:
             _checks.check_divisible(embed_dim=embed_dim, num_heads=num_heads)
-        # Integers of numpy become Python's, which compiled programs accept.
         self.embed_dim, self.num_heads = int(embed_dim), int(num_heads)
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim

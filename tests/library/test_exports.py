@@ -83,7 +83,7 @@ positional.SinusoidalPositionalEncoding(embed_dim, max_len=1000, *, dropout=0.0,
 positional.SinusoidalPositionalEncoding.forward(x)
 positional.LearnedPositionalEncoding(embed_dim, max_len=1000, *, dropout=0.0, device=None, dtype=None)
 positional.LearnedPositionalEncoding.forward(x)
-rotary.rotary_angles(num_positions, head_dim, *, base=10000.0)
+rotary.rotary_angles(num_positions, head_dim, *, base=10000.0, dtype=None)
 rotary.apply_rotary(x, angles, *, interleaved=True)
 rotary.RotaryPositionalEncoding(head_dim, *, base=10000.0, rotary_dim=None, interleaved=True, scaling=None)
 rotary.RotaryPositionalEncoding.forward(x, positions=None)
@@ -120,12 +120,14 @@ models.generation.greedy_decode(model, source, *, start, end, max_len, source_le
 models.generation.beam_decode(model, source, *, start, end, max_len, beam_size=4, source_lens=None)
 models.language_models.GPT2(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len,
     activation='gelu_tanh', layer_norm_eps=1e-05, tied=True, dropout=0.0, device=None, dtype=None)
-models.language_models.GPT2.forward(tokens, *, positions=None, key_mask=None, valid_lens=None, cache=None)
+models.language_models.GPT2.forward(tokens, *, positions=None, key_mask=None, valid_lens=None, cache=None,
+    logits_to_keep=None)
 models.language_models.GPT2.new_cache()
 models.language_models.Llama(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len,
     num_kv_heads=None, base=10000.0, layer_norm_eps=1e-06, tied=False, head_dim=None, attention_bias=False,
     mlp_bias=False, qk_norm=False, window=None, scaling=None, head=True, device=None, dtype=None)
-models.language_models.Llama.forward(tokens, *, positions=None, key_mask=None, valid_lens=None, cache=None)
+models.language_models.Llama.forward(tokens, *, positions=None, key_mask=None, valid_lens=None, cache=None,
+    logits_to_keep=None)
 models.language_models.Llama.new_cache()
 models.language_models.Bert(vocab_size, embed_dim, num_heads, hidden_dim, num_layers, *, max_len,
     num_segments=2, activation='gelu', layer_norm_eps=1e-12, head=True, device=None, dtype=None)
@@ -159,7 +161,8 @@ inspection.head_importance(attention, loss)
 inspection.prune_heads(attention, heads)
 models.parallel.shard_heads(attention, mesh)
 models.generation.generate(model, tokens, *, max_new, source=None, source_lens=None, prompt_lens=None,
-    stop=(), temperature=0.0, top_k=None, top_p=None, beam_size=1, generator=None, use_cache=True)
+    key_mask=None, stop=(), temperature=0.0, top_k=None, top_p=None, beam_size=1, num_samples=1,
+    generator=None, use_cache=True)
 """
 OF_THE_JUDGE = """\
 Finding(kind, message='')
