@@ -163,7 +163,8 @@ def test_a_kind_of_heads_stands_out_and_what_is_read_and_lost_is_said(show):
     rises = widget._maps.rises[:, 0, 0]
     expect(host.locator(".mha-fact")).to_have_text([f"{rise:+.3f}".replace("-", "−") for rise in rises])
     rank = 1 + int((widget._maps.rises[0] > rises[0]).sum())
-    spoken = f"{rises[0]:.3f} nats on held-out English (rank {rank} of 12)".replace("-", "−")
+    rise = f"{rises[0]:.3f}".replace("-", "−")
+    spoken = f"{rise} nats on held-out English (rank {rank} of 12)"
     expect(host.locator("[role=status]")).to_contain_text(
         f"Without this head, the loss rises by {spoken} and by"
     )
