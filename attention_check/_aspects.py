@@ -167,21 +167,8 @@ def exercise_of(
         if name == "scores":
             more["also"] = texts.mistakes("layer", attention_layer)
     always = contract is not None and contract.causal == "always"
-    square = (always and name != "causal") or (
-        contract is not None and contract.one_input
-    )
-    q_len = K_LEN if square else Q_LEN
-    more["names"] = {
-        "_inputs": partial(
-            _inputs, widths=widths, contract=contract, corners=name == "causal"
-        ),
-        "_large": partial(_large, contract=contract),
-        "random_mask": partial(random_mask, q_len=q_len),
-        "_padding": partial(_padding, q_len=q_len),
-        "_blind": partial(_blind, q_len=q_len),
-        "num_heads": num_heads,
-        "Q_LEN": q_len,
-    }
+    names = _makers_of_cases(name, widths, contract, always)
+    more["names"] = names | {"num_heads": num_heads}
     more |= {"returns": f"output ({axes})", "gradients": name == "gradients"}
     given = dict(zip(("linear", "head_dim"), layer or (), strict=False))
     exercise = with_arguments(texts(name, takes="attention", **more), given)
@@ -204,6 +191,23 @@ def exercise_of(
     # Large weights make large outputs, and rounding errors of their size.
     size = max(1.0, float(first.nan_to_num().abs().max()))
     return replace(exercise, atol=atol * size, rtol=rtol)
+
+
+def _makers_of_cases(
+    name: str, widths: tuple[int, ...] | None, contract: Contract | None, always: bool
+) -> dict[str, Any]:
+    """What the texts of the cases call, for what a contract can express; `always` means always causal."""
+    one_input = contract is not None and contract.one_input
+    q_len = K_LEN if one_input or (always and name != "causal") else Q_LEN
+    corners = name == "causal"
+    return {
+        "_inputs": partial(_inputs, widths=widths, contract=contract, corners=corners),
+        "_large": partial(_large, contract=contract),
+        "random_mask": partial(random_mask, q_len=q_len),
+        "_padding": partial(_padding, q_len=q_len),
+        "_blind": partial(_blind, q_len=q_len),
+        "Q_LEN": q_len,
+    }
 
 
 def _inexpressible(exercise: Exercise, case: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import io
 import json
 import pkgutil
@@ -13,7 +14,6 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from attention_check import __version__
 from attention_check._aspects import ASPECTS
 from attention_check._check import check
 from attention_check._contract import CHOICES
@@ -54,7 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, default=120.0, help="give up after this time")
     add("--vectors", action="store_true", help="print the cases as JSON")
     add("--results", metavar="FILE", help="judge a JSON list of outputs")
-    add("--version", action="version", version=__version__)
+    add(
+        "--version",
+        action="version",
+        version=importlib.metadata.version("attention-check"),
+    )
     given = parser.parse_args(arguments)
     if given.vectors:
         json.dump(vectors(), sys.stdout)
@@ -95,7 +99,7 @@ def as_json(report: Report) -> dict[str, Any]:
         for name, one in report.findings.items()
     }
     return {
-        "version": __version__,
+        "version": importlib.metadata.version("attention-check"),
         "contract": report.contract,
         "status": report.status,
         "findings": found,

@@ -264,12 +264,9 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:  # k_len now counts all slots of the cache
             _checks.check_chunk(keys, values, cache._held)
             keys, values, _ = cache._extend(keys, values, slots)
-        heads, weights = _attend(
-            queries, keys, values, options
-        )  # (b, num_heads, q_len, d)
-        output = self.out_proj(
-            heads.transpose(1, 2).flatten(2)
-        )  # (b, q_len, embed_dim)
+        # (b, num_heads, q_len, d), then merged to (b, q_len, embed_dim)
+        heads, weights = _attend(queries, keys, values, options)
+        output = self.out_proj(heads.transpose(1, 2).flatten(2))
         if unbatched:
             return output[0], None if weights is None else weights[0]
         return output, weights
