@@ -16,7 +16,7 @@ from contextlib import suppress
 import session
 import training
 
-OURS = "torch", "mha_course", "mha_lib"  # their containers and namespaces are restored too
+OURS = "torch", "mha_course", "mha_lib", "attention_check"  # their containers and namespaces are restored too
 HEAP, IMMUTABLE = 1 << 9, 1 << 8  # flags of types: made by a `class` statement, attributes cannot be set
 # These hold what lasts, such as a training.
 PAGE = session, training, sys.modules[__name__], sys.modules["__main__"]

@@ -95,11 +95,13 @@ def way(before: int, here: int = 0) -> Any:
     style = (
         "<style>html .cell:has(.way),html .cell .cell_output:has(.way){margin:0!important}"
         ".way .way-done{background:#4c78a8;border-color:#4c78a8!important;color:#fff}"
-        ".way-caption{font-size:12px;margin:4px 0 0}</style>"
+        ".way-and-caption{align-items:center;display:flex;flex-wrap:wrap;gap:0 8px}"
+        ".way-caption{font-size:12px;line-height:20px;margin:0}</style>"
     )
-    here_is = " A bold outline marks this page's." * bool(here)
+    here_is = " Bold: this page's." * bool(here)
     return HTML(
-        f'{STYLE}{style}<ol class="cards way" aria-label="What you write on the way to a model" '
-        f'style="{row}">{"".join(parts)}</ol><p class="way-caption">What you write on the way to a model.'
-        f'{here_is}<span class="way-filled" hidden> Filled: accepted in this browser.</span></p>'
+        f'{STYLE}{style}<div class="way-and-caption"><ol class="cards way" '
+        f'aria-label="What you write on the way to a model" style="{row}">{"".join(parts)}</ol>'
+        f'<p class="way-caption">What you write.{here_is}'
+        '<span class="way-filled" hidden> Filled: accepted in this browser.</span></p></div>'
     )

@@ -64,7 +64,7 @@ def judges(tmp_path_factory):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
     data = Data()
-    torch = "from mha_course.in_page import fresh as page"
+    torch = "from mha_course.in_page import session as page"
     found = Judge(data, folder, "import fresh as page"), Judge(data, CHAPTERS.parent, torch)
     yield found
     for judge in found:
@@ -547,7 +547,7 @@ def test_what_was_accepted_is_there_for_the_next_stub_and_in_the_next_chapter(wr
 def test_pieces_that_are_done_say_so_at_their_stub_and_in_the_strip_of_each_page(visit, book):
     writer = visit("03_multi_head_attention/write-split_heads")
     page, strip = writer.page, writer.page.locator(".way")
-    caption = "What you write on the way to a model. A bold outline marks this page's."
+    caption = "What you write. Bold: this page's."
     expect(page.locator(".way-caption")).to_have_text(f"{caption} Filled: accepted in this browser.")
     assert strip.locator(".way-done").count() == 0
     assert writer.open().run(solution(writer.place), "Check").startswith("Right")
