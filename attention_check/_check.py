@@ -218,6 +218,14 @@ def _judge(
     except InexpressibleError as error:
         return Finding(NOT_TRIED, str(error))
     tried, reasons = _without_what_raises(exercise, contract)
+    if "masks" in findings and findings["masks"].kind == WRONG:
+        for case in exercise.cases:
+            if any(
+                torch.is_tensor(x) and x.dtype == torch.bool
+                for x in exercise._arguments(case)
+            ):
+                reasons.setdefault(case, "mend this first: masks")
+        tried = _without(exercise, reasons)
     if name == "gradients" and tried is not None:
         tried, more = _with_right_numbers(tried, contract)
         reasons |= more
@@ -248,8 +256,9 @@ def _fault_of_results(exercise: Exercise, contract: Contract) -> str:
 
 
 def _left_out(reasons: Mapping[str, str]) -> str:
-    """The cases whose call raises, as a clause; what a contract cannot express is no loss."""
-    raised = {case: why for case, why in reasons.items() if why.startswith("it raises")}
+    """The cases left out by a fault, as a clause; what a contract cannot express is no loss."""
+    faults = ("it raises", "mend this first")
+    raised = {case: why for case, why in reasons.items() if why.startswith(faults)}
     clauses = [
         f"{listed([case for case in raised if raised[case] == why])}: {why}"
         for why in dict.fromkeys(raised.values())

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from flax import nnx
 from torch import nn
 
-from attention_check import ASPECTS, check
+from attention_check import check
 from mha_lib import MultiHeadAttention, dot_product_attention
 
 WIDTH, HEADS = 33, 3
@@ -95,11 +95,7 @@ if __name__ == "__main__":
     versions = {"torch": torch.__version__.split("+")[0]}
     versions |= {module.__name__: module.__version__ for module in (jax, flax, keras)}
     found = {
-        name: {
-            aspect: said(report.findings[aspect])
-            for aspect in ASPECTS
-            if aspect in report.findings
-        }
+        name: {aspect: said(found) for aspect, found in report.findings.items()}
         for name, report in reports().items()
     }
     print(json.dumps({"versions": versions, "judged": found}, ensure_ascii=False))

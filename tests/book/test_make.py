@@ -65,7 +65,7 @@ class Checkout:
         copied = ("alone", "jupyter_server_config", "machine", "set_up")
         for name in ("Makefile", *(f"tools/{name}.py" for name in copied)):
             shutil.copy(ROOT / name, folder / name)
-        locks = [f"requirements{kind}.txt" for kind in ("", "-cpu", "-gpu", "-models")]
+        locks = [f"requirements{kind}.txt" for kind in ("", "-cpu", "-gpu", "-models", "-paper")]
         names = [*locks, "pyproject.toml"]
         more = "package.json package-lock.json attention_check/pyproject.toml mha_course/pyproject.toml"
         more += " _config.yml _toc.yml"

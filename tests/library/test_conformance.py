@@ -103,7 +103,22 @@ def test_other_layouts_and_masks_are_told(mask):
         return dot_product_attention(*heads, visible)[0].transpose(1, 2), "weights"
 
     assert check(attend, layout="blhd", mask=mask)
-    assert said(check(attend), "wrong") == ({"masks": "the mask is inverted"} if mask == "hidden" else {})
+    # A mask that is only asked whether it is zero may be a bool whose True is taken for hidden.
+    report = check(attend)
+    assert said(report, "wrong") == {"masks": "the mask is inverted"}
+    shared = report.findings["shared keys"]
+    assert shared == Finding("right", "but not tried for shared keys and a mask: mend this first: masks")
+
+
+def test_a_mask_that_is_added_is_found():
+    def attend(query, key, value, told=None):
+        bias = None if told is None else told.to(query.dtype)
+        return F.scaled_dot_product_attention(query, key, value, bias, enable_gqa=True)
+
+    report = check(attend)
+    assert said(report, "wrong") == {}
+    assert report.findings["masks"].kind == report.findings["shared keys"].kind == "right"
+    assert said(check(attend, mask="visible"))["masks"]
 
 
 def test_projections_that_are_kept_elsewhere():

@@ -364,9 +364,9 @@ def test_held_out_batches_are_new_ones():
     assert chosen.held_out_loss([torch.nn.Linear(1, 1)] * 2).isfinite().all()
 
 
-# Nothing in these is compared by what training reaches: chat_heads trains nothing, and in norms, the rate is
-# what the arms vary.
-EXCUSED = {"chat_heads", "dates", "gpt", "language_model", "norms"}
+# Nothing in these is compared by what training reaches: chat_heads and chat_maps train nothing, in norms, the
+# rate is what the arms vary, and in one_head, the long arm shows what one head can learn.
+EXCUSED = {"chat_heads", "chat_maps", "dates", "gpt", "language_model", "norms", "one_head"}
 
 
 def test_an_arm_with_one_rate_says_what_it_compares():
@@ -675,7 +675,8 @@ def test_stored_results_are_those_of_the_code_that_is_here(name):
         if "curve" in arm:
             assert torch.isfinite(experiment.history(label).losses).all()
         for values in arm["results"].values():
-            assert len(values) == arm["seeds"] >= 5
+            # chat_maps measures one published model on one text.
+            assert len(values) == arm["seeds"] >= (1 if name == "chat_maps" else 5)
 
 
 def test_nothing_is_stored_without_its_script():
