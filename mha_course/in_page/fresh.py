@@ -13,8 +13,11 @@ import sys
 import types
 from contextlib import suppress
 
-import session
-import training
+try:
+    import session  # as the page has them
+    import training
+except ModuleNotFoundError:
+    from mha_course.in_page import session, training
 
 OURS = "torch", "mha_course", "mha_lib", "attention_check"  # their containers and namespaces are restored too
 HEAP, IMMUTABLE = 1 << 9, 1 << 8  # flags of types: made by a `class` statement, attributes cannot be set

@@ -98,10 +98,9 @@ def way(before: int, here: int = 0) -> Any:
         ".way-and-caption{align-items:center;display:flex;flex-wrap:wrap;gap:0 8px}"
         ".way-caption{font-size:12px;line-height:20px;margin:0}</style>"
     )
-    here_is = " Bold: this page's." * bool(here)
     return HTML(
         f'{STYLE}{style}<div class="way-and-caption"><ol class="cards way" '
         f'aria-label="What you write on the way to a model" style="{row}">{"".join(parts)}</ol>'
-        f'<p class="way-caption">What you write.{here_is}'
-        '<span class="way-filled" hidden> Filled: accepted in this browser.</span></p></div>'
+        '<p class="way-caption">You write these.'
+        '<span class="way-filled" hidden> Filled: accepted.</span></p></div>'
     )

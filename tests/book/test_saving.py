@@ -5,7 +5,7 @@ import copy
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from run_notebooks import ROOT, WIDGET_STATE, WIDGET_VIEW
+from stored_notebooks import ROOT, WIDGET_STATE, WIDGET_VIEW
 from saving import keep_stored, merged
 
 STORED = nbformat.read(ROOT / "chapters" / "00_orientation.ipynb", as_version=4)
