@@ -5,8 +5,8 @@ import copy
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from stored_notebooks import ROOT, WIDGET_STATE, WIDGET_VIEW
 from saving import keep_stored, merged
+from stored_notebooks import ROOT, WIDGET_STATE, WIDGET_VIEW
 
 STORED = nbformat.read(ROOT / "chapters" / "00_orientation.ipynb", as_version=4)
 SHOWN = next(cell.id for cell in STORED.cells if cell.id in STORED.metadata.widgets[WIDGET_STATE]["state"])
