@@ -70,7 +70,7 @@ class _Block(_TorchTwin):
         rotary: Rotary = None,
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
-        scale: float | Tensor | None = None,
+        scale: float | Float[Tensor, "..."] | None = None,
         softcap: float | None = None,
         qk_norm: bool = False,
         sink: bool = False,

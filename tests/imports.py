@@ -13,9 +13,9 @@ IMPORT = re.compile(r"^(?:import|export)\b[^;'\"]*?from\s*[\"']\./([\w.]+)[\"']"
 
 @cache
 def modules():
-    """The file of each module of our packages, by its name."""
+    """The file of each module of our packages, by its name; the hook that builds wheels is in none."""
     paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    return {name_of(path): path for path in paths}
+    return {name_of(path): path for path in paths if path.stem != "_hatch_build"}
 
 
 def name_of(path):

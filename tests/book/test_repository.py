@@ -419,7 +419,7 @@ def test_published_page_names_the_wheels_that_the_same_build_serves(book, path):
 def packed_by(project):
     """What a wheel must carry: a package without settings and what runs in pages, and what belongs to it."""
     package = project.replace("-", "_")
-    left_out = [ROOT / package / name for name in ("pyproject.toml", "hatch_build.py", "LICENSE")]
+    left_out = [ROOT / package / name for name in ("pyproject.toml", "_hatch_build.py", "LICENSE")]
     ours = [path for path in FILES if path.is_relative_to(ROOT / package) and path not in left_out]
     ours = {path.relative_to(ROOT).as_posix() for path in ours if "in_page" not in path.parts}
     if project == "mha-course":
