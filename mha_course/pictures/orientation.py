@@ -85,7 +85,7 @@ def way(before: int, here: int = 0) -> Any:
     In the book, a script of the page fills those whose pieces the reader has had accepted.
     """
     row = "display:flex;flex-wrap:wrap;gap:4px;margin:0;padding:0;list-style:none"
-    box = "border:1px solid #7a8794;border-radius:9px;padding:0 7px;margin:0;font-size:12px;line-height:18px"
+    box = "border:1px solid #7a8794;border-radius:9px;padding:0 7px;margin:0;font-size:12px;line-height:16px"
     parts = []
     for number, (name, pieces) in enumerate(WAY.items()):
         now = before <= number < before + here
@@ -96,7 +96,7 @@ def way(before: int, here: int = 0) -> Any:
         "<style>html .cell:has(.way),html .cell .cell_output:has(.way){margin:0!important}"
         ".way .way-done{background:#4c78a8;border-color:#4c78a8!important;color:#fff}"
         ".way-and-caption{align-items:center;display:flex;flex-wrap:wrap;gap:0 8px}"
-        ".way-caption{font-size:12px;line-height:20px;margin:0}</style>"
+        ".way-caption{font-size:12px;line-height:18px;margin:0}</style>"
     )
     return HTML(
         f'{STYLE}{style}<div class="way-and-caption"><ol class="cards way" '
