@@ -285,7 +285,7 @@ def test_it_leaves_packages_alone_that_are_there(fresh, own_site, tmp_path):
 def test_it_installs_nothing_elsewhere(fresh, own_site):
     """Not on Colab, the missing package is an error; nobody's environment is changed unasked."""
     done = set_up(fresh, own_site, "import sys\ndel sys.modules['google.colab']\n")
-    assert "ModuleNotFoundError: No module named 'mha_course'" in done.stderr
+    assert "ModuleNotFoundError: The course's packages are missing here." in done.stderr
     assert own_site.asked == []
     assert MAY_BE_INSTALLED.isdisjoint(fresh.installed())
 
