@@ -144,8 +144,7 @@ def _continuing(model: Any, lens: Tensor | None, use_cache: bool) -> _Writing:
             held.append(new)
             sizes.append(new.new_full((rows,), count) if lens is None else lens)
             keep = (sizes[0] - 1).unsqueeze(1)
-            how = {"valid_lens": lens, "cache": cache, "logits_to_keep": keep}
-            found = bare(new, **how)[1]
+            found = bare(new, valid_lens=lens, cache=cache, logits_to_keep=keep)[1]
         elif cache is not None:
             if bare is not model and len(cache[0]) == held[0].shape[1]:
                 _leave_open(new, cache)
@@ -188,19 +187,22 @@ def _answering(
     """Prepare an encoder-decoder; `lens` are the lengths of the sources."""
     cache = model.decoder.new_cache() if use_cache else None
     held: list[Tensor] = []
-    read: list[Any] = [memory, lens]
+    # The memory of the sources and their lengths, one row for each row of tokens.
+    memories, source_lens = [memory], [lens]
 
     def logits(new: Tensor) -> Tensor:
         held[:] = [torch.cat((*held, new), dim=1)]
-        how: Any = {"source_lens": read[1], "cache": cache}
-        newest: Tensor = model.decode(held[0], read[0], **how)
+        newest: Tensor = model.decode(
+            held[0], memories[0], source_lens=source_lens[0], cache=cache
+        )
         return newest[:, -1]
 
     def follow(rows: Tensor) -> None:
-        if (
-            rows.shape != held[0].shape[:1]
-        ):  # later, the rows of a prompt only change places
-            read[:] = [None if x is None else x[rows] for x in read]
+        # Only when a beam begins does the number of rows change; later, those of one prompt change places.
+        if rows.shape != held[0].shape[:1]:
+            memories[0] = memories[0][rows]
+            if (lengths := source_lens[0]) is not None:
+                source_lens[0] = lengths[rows]
         held[0] = held[0][rows]
         for block in cache or ():
             block.self_attention.reorder(rows)
