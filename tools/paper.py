@@ -22,7 +22,6 @@ from pathlib import Path
 
 import machine
 import matplotlib
-import pikepdf
 import yaml
 from playwright.sync_api import Error, sync_playwright
 from set_repository import book_address, read_address
@@ -122,6 +121,8 @@ def page_numbers(file):
 
 def write_pdf(browser, book, target):
     """Print the book with its page numbers, and store it in a third of the size."""
+    import pikepdf  # only the PDF needs it, and `make test` does not install it
+
     typefaces = ["fc-list", ":lang=zh"] if shutil.which("fc-list") else ["echo", "some"]
     if not subprocess.run(typefaces, capture_output=True).stdout:
         print("No typeface here has Chinese characters. Debian: fonts-noto-cjk.")

@@ -137,6 +137,7 @@ def test_a_copy_made_while_heads_are_gated_is_not_gated():
 # Numbers that numpy made
 
 
+@pytest.mark.no_shape_checks  # The annotations say `int`; numpy's integers are accepted beside it.
 def test_sizes_of_numpy_are_sizes():
     layer = MultiHeadAttention(np.int64(12), np.int32(3), num_kv_heads=np.int64(1), dropout=np.float32(0.5))
     assert (

@@ -699,7 +699,8 @@ class Tensor(Strided):
 
     def _rows_at(self, index):
         """Return `self[index]` for a tensor of integers."""
-        numbers = index._numbers() if _kernels.serves(self) else []
+        # The result of an index keeps the order of the axes in memory; the kernel knows only the usual one.
+        numbers = index._numbers() if _kernels.serves(self) and self.is_contiguous() else []
         if numbers and min(numbers) >= 0 and max(numbers) < self.shape[0]:
             flat = index.reshape(-1, *[1] * (self.ndim - 1)).expand(-1, *self.shape[1:])
             return self._gathered(0, flat).view(*index.shape, *self.shape[1:])
