@@ -32,6 +32,8 @@ NOTEBOOKS := $(if $(ONLY),$(filter %.ipynb,$(ONLY)),index.ipynb chapters --ignor
 # Browser tests spend much time waiting, so one more than JOBS run at a time; tests/conftest.py sets their order. The
 # book exists before they start.
 PYTEST := BOOK_IS_BUILT="$$PWD" $(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder
+# The checks of shapes take two thirds of the library's time; continuous integration and `make weekly` have them.
+SHAPE_CHECKS ?= off
 # Chapters need no network, so they get none. Stored outputs contain no progress bars.
 NBVAL := TQDM_DISABLE=1 https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
   $(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout 1800 -n $(JOBS) --dist loadfile
@@ -191,15 +193,14 @@ colab-pins: .venv/ready ## pin again what Colab has of the packages that the cou
 
 test: needs book machine ## library, chapters and the book in a browser; seven minutes on two cores (ONLY="tests/x.py chapters/y.ipynb")
 	@$(BEGIN); \
-	$(if $(TESTS),echo '== tests'; $(if $(ONLY),,SHAPE_CHECKS=off) $(PYTEST) $(if $(ONLY),,-m 'not slow') $(TESTS) || status=1;) \
+	$(if $(TESTS),echo '== tests'; $(if $(ONLY),,SHAPE_CHECKS=$(SHAPE_CHECKS)) $(PYTEST) $(if $(ONLY),,-m 'not slow') $(TESTS) || status=1;) \
 	$(if $(NOTEBOOKS),echo '== notebooks: every output as stored'; $(NBVAL) $(NOTEBOOKS) || status=1;) \
 	$(END)
 
 # Further tests that a change may break; tests/conftest.py has the rule. ONLY of `make test` may name slow tests too.
-test-all: needs book machine .venv-colab/ready .venv/paper models ## what else a change may break: accessibility, stored models, shapes, each changed widget
+test-all: needs book machine .venv-colab/ready .venv/paper models ## what else a change may break: accessibility, stored models, each changed widget
 	@$(BEGIN); \
 	echo '== slow tests'; $(PYTEST) -m 'slow and not weekly' tests || status=1; \
-	echo '== the library, its shapes checked'; $(PYTEST) -m 'not slow' tests/library || status=1; \
 	echo '== the page that needs the published model'; $(NBVAL) $(NEEDS_MODEL) || status=1; \
 	$(END)
 

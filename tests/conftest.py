@@ -8,7 +8,7 @@ While the tests run, every function of mha_lib that names axes checks its argume
 * tests marked `no_shape_checks`, for tools that trace the library's code, such as torch.compile;
 * the library in other processes: in chapters, in copies with planted faults. Only the tests need beartype;
 * anything except test_types.py if SHAPE_CHECKS=off: the checks take two thirds of the time, so `make test`
-  leaves them to `make test-all`, which runs the tests of the library again with them;
+  leaves them to continuous integration and to `make weekly`;
 * anything if SHAPE_CHECKS=none, with which the library is also imported in a third of the time.
 
 This file also says which tests are slow: `make test` leaves them to `make test-all`, and this leaves the

@@ -11,13 +11,26 @@ import pytest
     (["tests/widgets/test_quiz.py"], "quiz", "head_explorer"),
     (["mha_course/widgets/js/frame.js"], "quiz", None), (["tests/widgets/seen.py"], "quiz", None),
     (["mha_lib/attention.py"], "head_explorer", None), (["README.md"], None, "quiz"),
-    ([], "quiz", None),
 ])  # fmt: skip
 def test_changed_widgets_are_tested(monkeypatch, files, tested, not_tested):
     monkeypatch.setattr(changed, "changed_files", lambda: set(files))
     assert tested is None or changed.may_be_broken(f"test_{tested}")
     assert not_tested is None or not changed.may_be_broken(f"test_{not_tested}")
     assert changed.may_be_broken("test_widgets_browser"), "a test of no single widget always runs"
+
+
+def test_where_nobody_can_say_what_changed_each_commit_has_a_share(monkeypatch):
+    monkeypatch.setattr(changed, "changed_files", set)
+    widgets = {path.stem for path in changed.WIDGETS.glob("[!_]*.py")}
+    shares = []
+    for number in range(changed.SHARES):
+        monkeypatch.setattr(changed, "git", lambda *_, number=number: [f"{number + 8:040x}"])
+        changed.share_of_this_commit.cache_clear()
+        shares.append({widget for widget in widgets if changed.may_be_broken(f"test_{widget}")})
+        assert changed.may_be_broken("test_widgets_browser")
+    changed.share_of_this_commit.cache_clear()
+    assert set.union(*shares) == widgets
+    assert sum(map(len, shares)) == len(widgets), "no two commits in a row test the same"
 
 
 def test_a_case_of_every_widget_is_known_by_its_class():
