@@ -89,8 +89,8 @@ class MultiHeadAttention(nn.Module):
             into heads, such as a `RotaryPositionalEncoding`. Queries and keys end together; with a cache,
             positions continue where the cache ends.
         qk_norm: whether to normalize the queries and keys of each head, before they are rotated, with an
-            `RMSNorm` whose weight all heads share, so that large vectors cannot make the softmax one-hot
-            (Henry et al., 2020; in this form, Yang et al., 2025, §2).
+            `RMSNorm` whose weight all heads share, so that larger queries and keys do not make the softmax
+            sharper (Henry et al., 2020; in this form, Yang et al., 2025, §2).
         norm_eps: positive number that these norms add under the root.
         sink: whether each head learns one more score that takes part in every softmax but has no key and no
             value (OpenAI, 2025, §2.2). If no key matches, the weight goes there, so rows of weights sum
