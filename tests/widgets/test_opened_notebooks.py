@@ -103,6 +103,9 @@ def test_a_notebook_that_was_run_and_saved_is_as_it_was_stored(browser, with_ker
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(address)
     expect(page.locator("#jp-main-statusbar")).to_contain_text("(ipykernel) | Idle")
+    # When the kernel has told its language and its widgets, what was merely opened is not marked as changed.
+    page.wait_for_timeout(1500)
+    expect(page.locator(".jp-mod-dirty")).to_have_count(0)
     page.locator(".lm-MenuBar-item").filter(has_text="Run").click()
     page.locator(".lm-Menu-item").filter(has_text="Run All Cells").first.click()
     # The last cell shows a widget. Its number of runs is out of sight, because its code is folded.
