@@ -184,6 +184,8 @@ def conventions(notebook):
     for heading in headings:
         if re.match(r"##? \d", heading):
             yield f"the book numbers its sections itself: {heading}"
+    if label := re.search(r"^\([\w-]+\)=$", text, re.M):
+        yield f"JupyterLab shows the label {label[0]}: link to the heading, or write <span id=…></span>"
     exempt = 0
     for number, cell in enumerate(notebook.cells):
         if cell.cell_type == "code":
@@ -342,6 +344,7 @@ PLANTED = {
     "address in output": (lambda n: n.cells[2].outputs[0].update(text="<X at 0x7f12ab34>"),
         "a memory address"),
     "token in output": (lambda n: n.cells[2].outputs[0].update(text="ghp_" + 30 * "a"), "a token"),
+    "a label": (lambda n: n.cells[0].update(source="(title)=\n# Title"), "JupyterLab shows the label"),
     "numbered heading": (lambda n: n.cells[0].update(source="# 3 Title"), "numbers its sections itself"),
     "two titles": (lambda n: n.cells[0].update(source="# A\n\n# B"), "one title"),
     "exempt, no assert": (lambda n: n.cells[2].metadata.update(tags=["nbval-ignore-output"]),
