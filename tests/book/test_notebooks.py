@@ -185,7 +185,7 @@ def conventions(notebook):
         if re.match(r"##? \d", heading):
             yield f"the book numbers its sections itself: {heading}"
     if label := re.search(r"^\([\w-]+\)=$", text, re.M):
-        yield f"JupyterLab shows the label {label[0]}: link to the heading, or write <span id=…></span>"
+        yield f"JupyterLab shows the label {label[0]}: link to the heading, or write <div id=…></div>"
     exempt = 0
     for number, cell in enumerate(notebook.cells):
         if cell.cell_type == "code":
