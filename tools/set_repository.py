@@ -62,6 +62,7 @@ NO_FILES = """\
         reason = f"This copy names no packages; {book} opens one that does."
         raise RuntimeError(f"{reason} `make book` installs them beside it.")"""
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+TITLE = "# @title "
 # Packages that ours need and Colab lacks. From PyPI, pip accepts only the pinned files.
 NOT_ON_COLAB = ("jaxtyping", "wadler-lindig")
 SETUP_METADATA = {
@@ -116,6 +117,19 @@ def publish(notebook, wheels):
     """Write the wheels into the set-up of a stored notebook, in place, for readers to download and open."""
     write_setup_cell(notebook, setup_of_this_course(wheels))
     show_pictures(notebook)
+    title_folds(notebook)
+
+
+def title_folds(notebook):
+    """Begin each folded cell, in place, with the title that its fold has on the page.
+
+    Colab shows such a line as the title of the cell, and JupyterLab the first line, whatever it is: without a
+    title it would be the import or the first step of a solution.
+    """
+    for cell in notebook.cells:
+        if cell.metadata.get("cellView") == "form":
+            title = cell.metadata.get("mystnb", {}).get("code_prompt_show", "Show code")
+            cell.source = f"{TITLE}{title}\n{cell.source}"
 
 
 def show_pictures(notebook):
