@@ -1005,6 +1005,11 @@ FAULTS = [
     Fault("padding counted in the length of a sample",
           "cache", "_of_real_tokens", "torch.minimum(x, longest)", "x",
           "test_numbers_at_the_edge::test_padding_is_not_counted_by_dynamic_scaling"),
+    Fault("what a window hides counts as padding",
+          "multi_head", "MultiHeadAttention._positions", "lens, slots=slots",
+          """lens, slots=slots, window=None if self.window is None else masking._window_mask(
+            self.window, shape[2], shape[3], None, queries.device)""",
+          "test_two_options::test_two_options_together_are_what_the_loop_computes"),
     Fault("logits of every token of a prompt",
           "models/generation", "_continuing", "keep = (sizes[0] - 1).unsqueeze(1)",
           "keep = (sizes[0] - 1).unsqueeze(1).expand(-1, 2)",
