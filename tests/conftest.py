@@ -68,16 +68,17 @@ expect.set_options(timeout=PATIENCE)
 # break (changed.py).
 # That leaves to `make weekly` tests of the same behaviour in more cases or other environments:
 #
-# * * these files: planted faults, pictures, each chapter with a different processor's arithmetic;
+# * * these files: planted faults, pictures, other browsers, each chapter with another processor's arithmetic;
 # * what is marked `slow` in a test of the library: inductor, further graphs of a compiler, many random
 #   examples where a few represent them, training to the end.
 #
 # The longest tests come first; otherwise one worker would still run them when the others are done.
 WEEKLY = ("faults/test_faults.py::*", "pictures/*::*", "book/test_other_processor.py::*",
-          "book/test_paper.py::test_the_whole*")  # fmt: skip
+          "book/test_other_browsers.py::*", "book/test_paper.py::test_the_whole*")  # fmt: skip
 SLOW_FILES = (
     "faults/test_faults.py", "book/test_colab.py", "book/test_other_processor.py",
-    "book/test_accessibility.py", "book/test_stored_models.py", "book/test_paper.py", "pictures/*",
+    "book/test_other_browsers.py", "book/test_accessibility.py", "book/test_stored_models.py",
+    "book/test_paper.py", "pictures/*",
     "library/test_onnx.py", "library/test_other_libraries.py",
     "library/test_chat_model.py", "widgets/*",
 )  # fmt: skip
