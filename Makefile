@@ -221,9 +221,9 @@ faults: machine ## plant known faults in library, widgets and pages and print wh
 pictures: book machine ## store pictures of widgets and diagrams that have changed (ONLY="Quiz 04_*" for some); two minutes
 	set -f; $(BIN)/python tests/pictures/refresh.py $(if $(ONLY),--only $(ONLY))
 
-# The tests that find, without a browser, missing parts of exercises, pages and modules.
+# The tests that find, without a browser, missing parts of exercises, pages and modules, and names used twice.
 WHOLE := tests/book/test_exercises.py tests/book/test_notebooks.py::test_chapter_is_stored_as_it_should \
-  tests/library/test_direction.py tests/library/test_plain.py
+  tests/library/test_direction.py tests/library/test_plain.py tests/library/test_questions.py
 
 check: .venv/ready node_modules/.package-lock.json ## format, lint and types of Python, JavaScript and the workflows; the budgets of lines
 	$(BIN)/ruff check
