@@ -143,10 +143,9 @@ notebooks: machine models ## run the pages with code and store their outputs (CH
 	$(BIN)/python tools/set_repository.py
 	$(BIN)/python tools/run_notebooks.py --jobs $(JOBS) $(CHAPTERS)
 
-# Each number in the text has a source that prints it. A changed sentence, and a changed text that nothing can run, is noted
-# again after somebody has read it beside its source or subject.
+# Each number in the text has a source that prints it. A changed sentence is noted again after somebody has read it beside
+# its source.
 claims: .venv/ready ## write the source of each number on a page beside it, and list those that need an author
-	$(BIN)/python tools/beside.py --write
 	$(BIN)/python tools/claims.py --write
 
 # Experiments train longer than a page may. Each is one process with one thread, so JOBS of them run at a time. After a
