@@ -40,7 +40,7 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help lock needs made-elsewhere models book book-alone pdf epub zip slides dist serve notebooks claims experiments rosetta rosetta-changed colab-pins test test-all weekly faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
+.PHONY: help lock needs made-elsewhere models book book-alone pdf epub zip slides dist serve notebooks claims experiments rosetta rosetta-changed colab-pins test test-python test-all weekly faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
 
 # `make` lists the commands with the text after two number signs.
 help:
@@ -192,6 +192,13 @@ test: needs book machine ## library, chapters and the book in a browser; seven m
 	@$(BEGIN); \
 	$(if $(TESTS),echo '== tests'; $(if $(ONLY),,SHAPE_CHECKS=off) $(PYTEST) $(if $(ONLY),,-m 'not slow') $(TESTS) || status=1;) \
 	$(if $(NOTEBOOKS),echo '== notebooks: every output as stored'; $(NBVAL) $(NOTEBOOKS) || status=1;) \
+	$(END)
+
+# What another Python may break: continuous integration runs the whole of `make test` on one.
+test-python: book ## the library and every output of the pages; four minutes
+	@$(BEGIN); \
+	echo '== library'; SHAPE_CHECKS=off $(PYTEST) -m 'not slow' tests/library || status=1; \
+	echo '== notebooks: every output as stored'; $(NBVAL) $(NOTEBOOKS) || status=1; \
 	$(END)
 
 # Further tests that a change may break; tests/conftest.py has the rule. ONLY of `make test` may name slow tests too.
