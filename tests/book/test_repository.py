@@ -87,8 +87,14 @@ def changed_files(copy):
 
 
 def test_address_is_the_one_of_the_configuration_everywhere(copy):
+    copies = [copy / path.relative_to(ROOT) for path in FILES]
+    for path in copies:
+        os.utime(path, (0, 0))
     set_repository(root=copy)
     assert changed_files(copy) == []
+    assert {path.stat().st_mtime for path in copies} == {0}, (
+        "`make` would install again what has a newer date"
+    )
 
 
 def test_one_command_changes_the_address_everywhere(copy):
