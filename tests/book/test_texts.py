@@ -69,7 +69,7 @@ def speak(name):
 
 
 def too_many(in_code, allowed):
-    """What to do where code holds more sentences than are allowed; `in_code` maps files to their sentences."""
+    """What to do where code holds more sentences than are allowed; `in_code` has those of each file."""
     places = {}
     for name, sentences in in_code.items():
         folder = name.rpartition("/")[0].removesuffix("/js")
