@@ -148,21 +148,26 @@ def set_repository(new=None, root=ROOT):
     old, _ = read_address(root)
     new = new or old
     config = root / "_config.yml"
-    renamed = ADDRESS.sub(rf"\g<1>https://github.com/{new}", config.read_text("utf-8"))
-    config.write_text(renamed, "utf-8")
-    paths = sorted(path for place in PLACES for path in root.glob(place))
+    address = rf"\g<1>https://github.com/{new}"
+    rewrite(config, ADDRESS.sub(address, config.read_text("utf-8")))
+    paths = sorted({path for place in PLACES for path in root.glob(place)})
     for path in paths:
         text = path.read_text(encoding="utf-8")
         # This replaces addresses on GitHub and on Colab.
         text = re.sub(rf"(\bgithub(\.com)?/){re.escape(old)}\b", rf"\g<1>{new}", text)
         text = re.sub(rf"{re.escape(book_address(old))}\b", book_address(new), text)
         text = OPENED.sub(rf"\g<1>{PUBLISHED}/", text)
-        path.write_text(text, encoding="utf-8")
-    for path in paths:
         if path.suffix == ".ipynb":
-            notebook = nbformat.read(path, as_version=4)
+            notebook = nbformat.reads(text, as_version=4)
             write_setup_cell(notebook, setup_cell(new))
-            nbformat.write(notebook, path)
+            text = nbformat.writes(notebook) + "\n"
+        rewrite(path, text)
+
+
+def rewrite(path, text):
+    """Write a file unless it has this text already; `make` would install again what has a newer date."""
+    if path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
 
 
 def write_setup_cell(notebook, source):
