@@ -95,7 +95,7 @@ def _pointed(model, seed):
 # Smaller than the chapter's model, and at twice its rate, so that 500 steps take about a minute.
 SIZES, WINDOW, RATE = (32, 2, 1), 32, 0.02  # width, heads, layers
 SAMPLES, PROMPT, TEMPERATURE = 4, "Each head ", 0.8  # moments of training at which the model writes
-WRITTEN, AT_ONCE = 120, 8  # characters: in all, and without a look at the clock
+WRITTEN, AT_ONCE = 120, 3  # characters: in all, and without a look at the clock
 DISCOUNT = 0.7  # the chapter finds it best for the bigram
 
 
@@ -110,7 +110,9 @@ def gpt(space, seed, steps):
     model = space["MyGPT"](len(characters), *SIZES, WINDOW)
     with torch.no_grad():
         check("MyGPT", model(torch.zeros(2, WINDOW).long()), (2, WINDOW, len(characters)))
+    yield {}
     train = space["train_gpt"](model, torch.tensor(tokens), steps, RATE, seed)
+    yield {}
     yield from _written(space, model, characters, ids, 0)
     for step, loss in train:
         yield {"loss": loss}

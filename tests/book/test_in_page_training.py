@@ -159,7 +159,7 @@ def test_the_readers_gpt_learns_the_book_and_what_it_wrote_is_kept(train):
     own = inspect.getsource(built.MyGPT)
     panel = train(own, GPT)
     expect(panel).to_contain_text("This is your own MyGPT")
-    expect(panel).to_contain_text("This uses your MyGPT, and the course's my_loss, my_write and train_gpt.")
+    expect(panel).to_contain_text("This uses your MyGPT, and the course's MyEncoderBlock, my_causal_mask,")
     expect(panel).to_contain_text("After 125 steps:", timeout=2 * TRAINED)
     expect(panel.locator(".train-text").last).to_have_text(re.compile(r"Each head .{16,}", re.DOTALL))
     panel.get_by_role("button", name="Stop").click()
