@@ -107,7 +107,7 @@ def test_the_readers_own_layer_is_used_stopped_and_started_again(train):
 
 
 @pytest.mark.parametrize(("body", "said"), [
-    ("return query[:, :5], None", "has the shape (2, 5, 32), expected that of its query, (2, 12, 32)"),
+    ("return query[:, :5], None", "has the shape (2, 5, 32), expected (2, 12, 32)"),
     ("return query", "returns two things"),
     ("return self.two(query), None", "'MyMultiHead' object has no attribute 'two'"),
     ("return self.one(value) / 0, None", "numbers that are infinite or NaN, before any training"),
@@ -176,7 +176,7 @@ def test_the_readers_gpt_learns_the_book_and_what_it_wrote_is_kept(train):
     page.get_by_role("button", name="Train your GPT").click()
     expect(panel.get_by_role("status")).to_have_text("Kept from your last training.")
     assert panel.locator(".train-text").all_inner_texts() == texts
-    panel.get_by_role("button", name="Start again").click()
+    panel.get_by_role("button").first.click()
     expect(panel.locator(".train-text")).to_have_count(1, timeout=TRAINED)
 
 
