@@ -44,31 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scores         right
         0
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m attention_check", description="Is my attention right?"
-    )
-    add = parser.add_argument
-    add("attention", nargs="*", help="[discover] module:function, or module:layer")
-    for option, choices in CHOICES.items():
-        add(f"--{option}", choices=choices, default=choices[0])
-    add("--scale", type=float, help="factor of the dot products, if not 1/√head_dim")
-    add("--softcap", type=float, help="limit of the scores")
-    add("--window", type=side, nargs=2, metavar=("LEFT", "RIGHT"), help="or: all")
-    add("--tries", nargs="+", choices=ASPECTS, metavar="ASPECT")
-    add(
-        "--strict",
-        action="store_true",
-        help="a convention that differs counts as wrong",
-    )
-    add("--json", action="store_true", help="print the report as JSON")
-    add("--seconds", type=float, default=120.0, help="give up after this time")
-    add("--vectors", action="store_true", help="print the cases as JSON")
-    add("--results", metavar="FILE", help="judge a JSON list of outputs")
-    add(
-        "--version",
-        action="version",
-        version=importlib.metadata.version("attention-check"),
-    )
+    parser = _make_parser()
     given = parser.parse_args(arguments)
     if given.vectors:
         json.dump(vectors(), sys.stdout)
@@ -98,6 +74,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     print(json.dumps(as_json(report), ensure_ascii=False) if given.json else report)
     return report.status
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    """Return what reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m attention_check", description="Is my attention right?"
+    )
+    add = parser.add_argument
+    add("attention", nargs="*", help="[discover] module:function, or module:layer")
+    for option, choices in CHOICES.items():
+        add(f"--{option}", choices=choices, default=choices[0])
+    add("--scale", type=float, help="factor of the dot products, if not 1/√head_dim")
+    add("--softcap", type=float, help="limit of the scores")
+    add("--window", type=side, nargs=2, metavar=("LEFT", "RIGHT"), help="or: all")
+    add("--tries", nargs="+", choices=ASPECTS, metavar="ASPECT")
+    add(
+        "--strict",
+        action="store_true",
+        help="a convention that differs counts as wrong",
+    )
+    add("--json", action="store_true", help="print the report as JSON")
+    add("--seconds", type=float, default=120.0, help="give up after this time")
+    add("--vectors", action="store_true", help="print the cases as JSON")
+    add("--results", metavar="FILE", help="judge a JSON list of outputs")
+    add(
+        "--version",
+        action="version",
+        version=importlib.metadata.version("attention-check"),
+    )
+    return parser
 
 
 def side(text: str) -> int | None:
