@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from attention_check._elsewhere import Elsewhere
 from attention_check._errors import describe_error, no_way_back
 from attention_check._results import (
     Outcome,
@@ -191,12 +192,31 @@ class Exercise:
 
     def _try(self, answer: Answer, case: str, *, seed: int = 0) -> Outcome:
         """Use an answer in one case; `seed` is for the random numbers that it draws itself."""
-        arguments = self._arguments(case)
+        given = self._arguments(case), self._arguments(case)
+        return self._where_it_is(answer, Exercise._used, *given, seed)
+
+    def _where_it_is(self, answer: Answer, how: Any, *given: Any) -> Outcome:
+        """Use an answer in this process or, without any of what judges it, in its own."""
+        if not isinstance(answer, Elsewhere):
+            return how(self, answer, *given)  # type: ignore[no-any-return]
+        nothing: Any = {"wrong": (), "accept": (), "properties": (), "gradients": False}
+        bare = replace(self, reference=_nothing, cases={"": _nothing}, **nothing)
+        names = list(self._named(given[0]))
+        return answer.do(_with_names, names, how, bare, answer, *given)  # type: ignore[no-any-return]
+
+    def _used(
+        self,
+        answer: Answer,
+        arguments: tuple[Any, ...],
+        fresh: tuple[Any, ...],
+        seed: int,
+    ) -> Outcome:
+        """Call an answer; `fresh` are the same arguments, by which a change of them is noticed."""
         _seed(seed)
         returned = self._call(answer, arguments)
         if isinstance(returned, Outcome):
             return returned
-        trouble = self._changed(arguments, self._arguments(case))
+        trouble = self._changed(arguments, fresh)
         if returned is None and not trouble:
             trouble = f"the {self.takes} returns None. Write the missing lines, and return the result"
         if trouble:
@@ -339,7 +359,11 @@ class Exercise:
 
     def _gradients(self, answer: Answer, case: str) -> Outcome:
         """The gradients of the first result for all floating-point arguments."""
-        arguments = self._arguments(case)
+        return self._where_it_is(
+            answer, Exercise._differentiated, self._arguments(case)
+        )
+
+    def _differentiated(self, answer: Answer, arguments: tuple[Any, ...]) -> Outcome:
         leaves = self._leaves(arguments)
         for _, leaf in leaves:
             leaf.requires_grad_()
@@ -410,6 +434,20 @@ class Exercise:
             return f"Right in the case that was tried: {labels[0]}."
         count = "both" if len(labels) == 2 else f"all {len(labels)}"
         return f"Right in {count} cases{gradients}: {listed(labels)}."
+
+
+def _nothing(*_: Any) -> None:
+    """Stand for the reference and the cases of an exercise where these must not be."""
+
+
+def _with_names(
+    names: Sequence[str], how: Any, exercise: Exercise, *given: Any
+) -> Outcome:
+    """Use an answer in its own process, where the reference is missing that names the arguments."""
+    object.__setattr__(
+        exercise, "_named", lambda values: dict(zip(names, values, strict=False))
+    )
+    return how(exercise, *given)  # type: ignore[no-any-return]
 
 
 def randn(generator: torch.Generator, *sizes: int) -> Tensor:

@@ -23,13 +23,16 @@ AREAS = {
         ["tools/paper*", "tools/slides*", "_ext/as_markdown.py", "_ext/feedback.py"],
     ),
     "models": (1_960, ["mha_lib/models/*.py"]),
-    "judging": (2_700, ["attention_check/*.py"]),
+    "judging": (2_720, ["attention_check/*.py"]),
     "what attention is": (4_440, ["mha_lib/*.py"]),
     "exercises": (6_660, ["mha_course/exercises/*"]),
     "widgets, Python": (6_800, ["mha_course/widgets/*.py"]),
     "widgets, JavaScript and styles": (20_650, ["mha_course/widgets/js/*"]),
     "pictures": (4_033, ["mha_course/pictures/*.py", "mha_course/questions/*.py"]),
-    "grading": (292, ["mha_course/grade.py"]),
+    "grading": (
+        1_401,
+        ["mha_course/grade.py", "mha_course/_judge*.py", "mha_course/_borrowed.py"],
+    ),
     "course support": (2_860, ["mha_course/*.py", "mha_course/data/*.py"]),
     "tests": (41_250, ["tests/*.py"]),
     "the rest": (
