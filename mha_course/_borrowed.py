@@ -17,8 +17,8 @@ _OURS = ("mha_lib", "mha_course", "attention_check")
 # What does the exercises' work in torch, and what could fetch anything by a name.
 _FINISHED = """scaled_dot_product_attention multi_head_attention_forward MultiheadAttention
     TransformerEncoderLayer TransformerDecoderLayer flex_attention""".split()
-_HIDES = """exec eval compile __import__ importlib getattr globals vars open reference
-    _getframe modules""".split()
+_HIDES = "exec eval compile __import__ getattr globals vars open".split()
+_REACHES = "reference _getframe modules import_module".split()
 _FEW = 40  # tokens: shorter answers are equal by chance
 
 
@@ -41,6 +41,14 @@ class Words:
         trees = [
             _parsed(TransformerManager().transform_cell(one)) for one in handed_out
         ]
+        asserts = [
+            one
+            for tree in self.trees
+            for one in tree.body
+            if isinstance(one, ast.Assert)
+        ]
+        # In an assert, the page checks its own solution.
+        self.pages_own = {word for one in asserts for word, _ in _words(one)}
         self.allowed = {
             word for tree in trees for node in tree.body for word, _ in _words(node)
         }
@@ -73,9 +81,8 @@ class Words:
                 ours = whole.partition(".")[0] in _OURS and not last.startswith(
                     ("check_", "solution")
                 )
-                if (
-                    ours or last in _FINISHED or last in _HIDES
-                ) and last not in allowed:
+                found = ours or last in _FINISHED + _REACHES or whole in _HIDES
+                if found and last not in allowed:
                     yield f"line {line} of its code, in code cell {number + 1}, uses `{whole}`"
 
     def digest(self, call: str) -> str:
@@ -162,6 +169,8 @@ def _words_of_the_solution(call: str) -> set[str]:
     answer: Any = ast.parse(call, mode="eval").body
     name = str(getattr(answer.func, "attr", getattr(answer.func, "id", "")))
     reference = getattr(getattr(exercises, name, None), "reference", None)
+    if name == "check_multi_head":
+        reference = built.MyMultiHead
     try:
         tree = ast.parse(inspect.cleandoc("\n" + inspect.getsource(reference)))  # type: ignore[arg-type]
     except (TypeError, OSError, SyntaxError):

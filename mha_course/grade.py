@@ -352,7 +352,9 @@ class _Run:
             elif why == "the stub is not filled in":
                 [arguments, options] = submission.ask(_judged.evaluate, call)
                 stub = submission.given(arguments[0])
-                for name, one in submission.ask(_judged.others_like, stub):
+                others = submission.ask(_judged.others_like, stub)
+                pages_own = self.words.pages_own
+                for name, one in [pair for pair in others if pair[0] not in pages_own]:
                     if submission.check(_called(call), [one, *arguments[1:]], options):
                         self.say(
                             f"{call}: the stub is not filled in, but `{name}` is right."

@@ -226,7 +226,7 @@ def my_lens_mask(valid_lens, k_len):
 def test_what_a_notebook_switches_or_writes_below_its_check_costs_no_mark(tmp_path):
     cells = [
         IMPORTS, "torch.set_default_device('cuda')\ntorch.set_grad_enabled(False)", STUB, "check_split_heads(split_heads)",
-        SPLIT, LENS, "check_lens_mask(my_lens_mask)", "from mha_course.exercises import check_multi_head",
+        SPLIT, LENS, "check_lens_mask(my_lens_mask)", "from torch import nn\nfrom mha_course.built import merge_heads\nfrom mha_course.exercises import check_multi_head",
         PAGE["MyMultiHead"]["solution"].source.partition("@solution")[2].partition("\n")[2],
         "check_multi_head(MyMultiHead)", "import nowhere\nimport torch.nn.functional as F",
         "def my_triangle(q_len, k_len=None):\n    return nowhere.tril(q_len, k_len)",
