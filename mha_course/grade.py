@@ -486,6 +486,9 @@ def _in_turn(paths: list[Path], jobs: int, work: Any) -> Iterator[Grade]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; the module's docstring explains the exit status.
 
+    Raises:
+        SystemExit: the arguments are wrong; its code is 2.
+
     Example:
         >>> main(["no.ipynb"])
         no.ipynb: 0 of 0 right
