@@ -20,9 +20,9 @@ from mha_course.widgets._traits import TraitTypeError, TraitValueError, _Setting
 from mha_lib._checks import refusal
 
 _JS = resources.files(__package__) / "js"
-# Comments on their own lines, types within a line, comments at the end. (Python's // follows a word.)
+# Empty lines, comments on their own lines, types within a line, comments at the end (not Python's //).
 _COMMENT = re.compile(
-    r"^[ ]*(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n|/\*\* @type (?:[^*]|\*(?!/))*\*/ ?|(?<=[;,{]) // .*$",
+    r"^\n|^[ ]*(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n|/\*\* @type (?:[^*]|\*(?!/))*\*/ ?|(?<=[;,{]) // .*$",
     re.MULTILINE,
 )
 # A comment, an empty line, or the indentation of a line.
