@@ -42,7 +42,7 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help lock needs made-elsewhere models book book-alone pdf epub zip slides dist serve notebooks claims experiments rosetta rosetta-changed colab-pins test test-all weekly faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
+.PHONY: help lock needs made-elsewhere models book book-alone pdf epub zip slides dist serve notebooks claims experiments rosetta rosetta-changed colab-pins test test-python test-all weekly browsers faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
 
 # `make` lists the commands with the text after two number signs.
 help:
@@ -80,11 +80,19 @@ models: .venv/models ## install the published chat model, 93 MB, by its hash
 	$(PINNED) -r $<
 	@touch $@
 
+# Firefox and Safari's engine, with what drives them. Debian's packages where we may install them.
+BROWSERS := firefox-esr webkit2gtk-driver libwebkit2gtk-4.1-0 xvfb
+.venv/browsers: requirements-browsers.txt .venv/ready
+	$(PINNED) -r $<
+	@dpkg -s $(BROWSERS) >/dev/null 2>&1 || { export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends $(BROWSERS); }
+	@touch $@
+
 # A chapter that is run and saved in this environment's JupyterLab stays as it is stored, if its results are the same.
-# Widgets of cells that were changed are saved too.
+# Widgets of cells that were changed are saved too. nbconvert shows the pictures that stand in for widgets.
 LAB_SETTINGS := .venv/share/jupyter/lab/settings
-.venv/etc/jupyter/jupyter_server_config.py: tools/jupyter_server_config.py | .venv/ready
-	@mkdir -p $(@D) $(LAB_SETTINGS) && ln -sfn "$$PWD/$<" $@
+.venv/etc/jupyter/jupyter_nbconvert_config.py: tools/jupyter_nbconvert_config.py tools/jupyter_server_config.py | .venv/ready
+	@mkdir -p $(@D) $(LAB_SETTINGS) && ln -sfn $(^:%="$$PWD/%") $(@D)
 	@echo '{"@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": true}}' >$(LAB_SETTINGS)/overrides.json
 
 # Missing requirements are reported before anything is downloaded.
@@ -97,7 +105,7 @@ needs:
 # notebooks do not store, and after a warning, which Sphinx would not repeat.
 NEXT := _build/next
 IN_EACH_PAGE := _config.yml _toc.yml _ext _static package-lock.json mha_course/widgets
-LAB := .venv/etc/jupyter/jupyter_server_config.py
+LAB := .venv/etc/jupyter/jupyter_nbconvert_config.py
 book: .venv/ready $(LAB) node_modules/.package-lock.json ## build the book from the stored notebooks into _build/html
 	@$(BIN)/python tools/alone.py $(MAKE) --no-print-directory -o .venv/ready -o node_modules/.package-lock.json book-alone
 
@@ -145,10 +153,9 @@ notebooks: machine models ## run the pages with code and store their outputs (CH
 	$(BIN)/python tools/set_repository.py
 	$(BIN)/python tools/run_notebooks.py --jobs $(JOBS) $(CHAPTERS)
 
-# Each number in the text has a source that prints it. A changed sentence, and a changed text that nothing can run, is noted
-# again after somebody has read it beside its source or subject.
+# Each number in the text has a source that prints it. A changed sentence is noted again after somebody has read it beside
+# its source.
 claims: .venv/ready ## write the source of each number on a page beside it, and list those that need an author
-	$(BIN)/python tools/beside.py --write
 	$(BIN)/python tools/claims.py --write
 
 # Experiments train longer than a page may. Each is one process with one thread, so JOBS of them run at a time. After a
@@ -197,6 +204,13 @@ test: needs book machine ## library, chapters and the book in a browser; seven m
 	$(if $(NOTEBOOKS),echo '== notebooks: every output as stored'; $(NBVAL) $(NOTEBOOKS) || status=1;) \
 	$(END)
 
+# What another Python may break: continuous integration runs the whole of `make test` on one.
+test-python: book ## the library and every output of the pages; four minutes
+	@$(BEGIN); \
+	echo '== library'; SHAPE_CHECKS=off $(PYTEST) -m 'not slow' tests/library || status=1; \
+	echo '== notebooks: every output as stored'; $(NBVAL) $(NOTEBOOKS) || status=1; \
+	$(END)
+
 # Further tests that a change may break; tests/conftest.py has the rule. ONLY of `make test` may name slow tests too.
 test-all: needs book machine .venv-colab/ready .venv/paper models ## what else a change may break: accessibility, stored models, each changed widget
 	@$(BEGIN); \
@@ -205,7 +219,7 @@ test-all: needs book machine .venv-colab/ready .venv/paper models ## what else a
 	$(END)
 
 # All slow tests take hours; run them before a release. Pictures that differ are only reported, for a person to judge.
-weekly: needs book machine .venv-colab/ready .venv/paper models ## all slow tests: planted faults, every chapter on Colab, pictures, frameworks, the oldest torch
+weekly: needs book machine .venv-colab/ready .venv/paper .venv/browsers models ## all slow tests: planted faults, other browsers, every chapter on Colab, pictures, frameworks, the oldest torch
 	@$(BEGIN); \
 	echo '== slow tests, planted faults, every chapter as on Colab'; \
 	$(PYTEST) -m slow tests --ignore tests/pictures || status=1; \
@@ -215,6 +229,9 @@ weekly: needs book machine .venv-colab/ready .venv/paper models ## all slow test
 	echo '== the oldest torch'; $(MAKE) oldest || status=1; \
 	$(END)
 
+browsers: needs book machine .venv/browsers ## every page, each widget and Python in the page, in Firefox and in Safari's engine (Debian)
+	$(PYTEST) tests/book/test_other_browsers.py
+
 faults: machine ## plant known faults in library, widgets and pages and print which test catches each
 	$(BIN)/python tests/faults/runner.py --jobs $(JOBS)
 
@@ -222,9 +239,9 @@ faults: machine ## plant known faults in library, widgets and pages and print wh
 pictures: book machine ## store pictures of widgets and diagrams that have changed (ONLY="Quiz 04_*" for some); two minutes
 	set -f; $(BIN)/python tests/pictures/refresh.py $(if $(ONLY),--only $(ONLY))
 
-# The tests that find, without a browser, missing parts of exercises, pages and modules.
+# The tests that find, without a browser, missing parts of exercises, pages and modules, and names used twice.
 WHOLE := tests/book/test_exercises.py tests/book/test_notebooks.py::test_chapter_is_stored_as_it_should \
-  tests/library/test_direction.py tests/library/test_plain.py
+  tests/library/test_direction.py tests/library/test_plain.py tests/library/test_questions.py
 
 check: .venv/ready node_modules/.package-lock.json ## format, lint and types of Python, JavaScript and the workflows; the budgets of lines
 	$(BIN)/ruff check

@@ -33,11 +33,14 @@ AS_PART = (
 )
 BUTTON = '<button type="button" class="write-here-button" data-stub="{}"{} hidden>{}</button>'
 
-# The cell below which the reader's own layer is trained.
-TRAINED = "03_multi_head_attention", "learn-loop"
+# The cells below which the reader's own pieces are trained: what learns, and the button's label.
+TRAINED = {
+    ("03_multi_head_attention", "learn-loop"): ("pointers", "Train your layer"),
+    ("06_transformer", "train-run"): ("dates", "Train your Transformer"),
+    ("07_gpt", "run"): ("gpt", "Train your GPT"),
+}
 TRAIN = (
-    '<button type="button" class="write-here-button train-button" data-train hidden>'
-    "Train your layer</button>"
+    '<button type="button" class="write-here-button" data-train="{}" hidden>{}</button>'
 )
 
 ONLY_IN_COLAB, TRY_IT = SOURCES / "only_in_colab.md", SOURCES / "try_it.md"
@@ -98,8 +101,8 @@ def put_buttons(app, doctree, docname):
             reason = why.get((notebook.stem, match[1]))
             button = BUTTON.format(place, " data-check", "Write it here")
             below[name] = REASON.format(reason) if reason else button
-        elif (notebook.stem, name) == TRAINED:
-            below[name] = TRAIN
+        elif (notebook.stem, name) in TRAINED:
+            below[name] = TRAIN.format(*TRAINED[notebook.stem, name])
         elif name in can_be_tried:
             # The landing page shows what the chapters offer.
             label = "Write it here" if notebook.stem == "index" else "Try it"

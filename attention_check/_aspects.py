@@ -166,11 +166,14 @@ def exercise_of(
         more, axes = {"reference": attention_layer}, "batch, q_len, embed_dim"
         if name == "scores":
             more["also"] = texts.mistakes("layer", attention_layer)
+            if len({*widths}) == 1:  # otherwise, such projections do not fit
+                more["also"] += texts.mistakes("layer of one width", attention_layer)
     always = contract is not None and contract.causal == "always"
     names = _makers_of_cases(name, widths, contract, always)
     more["names"] = names | {"num_heads": num_heads}
     more |= {"returns": f"output ({axes})", "gradients": name == "gradients"}
-    given = dict(zip(("linear", "head_dim"), layer or (), strict=False))
+    given: dict[str, Any] = dict(zip(("linear", "head_dim"), layer or (), strict=False))
+    given |= {} if contract is None else contract.declared
     exercise = with_arguments(texts(name, takes="attention", **more), given)
     if always:
         wrong = [

@@ -33,20 +33,26 @@ from attention_check._discovering import (
     with_mask,
 )
 from attention_check._errors import describe_error
-from attention_check._formula import Decoder, Layer, Projections, rotate_pairs
+from attention_check._formula import (
+    Decoder,
+    Layer,
+    Projections,
+    products_and_scores,
+    rotate_pairs,
+)
 from attention_check._judging import Exercise
 from attention_check._layers import (
-    ORDERS,
     call_torch_layer,
     distinct,
     heads_of,
-    is_fused,
+    orders_of,
     projections_of,
 )
 from attention_check._report import DIFFERS, NOT_TRIED, RIGHT, WRONG, Finding, Report
-from attention_check._results import listed
+from attention_check._results import listed, nearly_equal
 from attention_check._verdicts import Answer, Verdict, check_callable
 from mha_lib import _checks
+from mha_lib.masking import _check_window
 
 
 def check(
@@ -57,6 +63,9 @@ def check(
     layout: str = "auto",
     mask: str = "auto",
     arrays: str = "torch",
+    scale: float | None = None,
+    softcap: float | None = None,
+    window: tuple[int | None, int | None] | None = None,
     tries: Collection[str] | None = None,
     strict: bool = False,
 ) -> Report:
@@ -84,12 +93,16 @@ def check(
         mask: kind of mask: "visible" (bool, True = may attend), "hidden" (bool, True = may not), or "added"
             (0 and -inf, added to the scores); by default "visible", or "added" where only that fits.
         arrays: "torch"; or "numpy", also for JAX, TensorFlow and MLX, whose results are converted.
+        scale: what its dot products are multiplied by, if not 1 / √head_dim: 1 for T5.
+        softcap: limit of its scores, cap * tanh(scores / cap), as in Gemma 2.
+        window: how many keys before and after its own position a query sees, (left, right), None for all.
         tries: which of `ASPECTS` to try; default all.
         strict: whether the report is false also where a convention differs.
 
     Raises:
-        TypeError: `attention` is not callable, or a class.
-        ValueError: an option is not one of its choices, or a layer lacks projections or a number of heads.
+        TypeError: `attention` is not callable, or a class; or a number is of the wrong type.
+        ValueError: an option is not one of its choices, a number is not positive, or a layer lacks
+            projections or a number of heads.
 
     Example:
         >>> def mine(query, key, value, mask=None):
@@ -112,6 +125,10 @@ def check(
     for name, given in {"layout": layout, "mask": mask, "arrays": arrays}.items():
         _checks.check_choice(name, given, CHOICES[name])
     _checks.check_flags(strict=strict)
+    _checks.check_settings(scale, softcap)
+    _check_window(window)
+    formula = {"scale": scale, "softcap": softcap, "window": window}
+    declared = tuple((name, x) for name, x in formula.items() if x is not None)
     for name in tries or ():
         _checks.check_choice("tries", name, ASPECTS)
     if isinstance(attention, nn.Module) and projections is None:
@@ -121,7 +138,8 @@ def check(
     else:
         layers, num_heads = {"": None}, HEADS
     with evaluating(attention), torch.random.fork_rng(devices=[]):
-        contract, layer = _discover(attention, layers, num_heads, layout, mask, arrays)
+        known = Contract(attention, arrays=arrays, declared=declared)
+        contract, layer = _discover(known, layers, num_heads, layout, mask)
         findings: dict[str, Finding] = {}
         for name in ASPECTS if tries is None else filter(tries.__contains__, ASPECTS):
             findings[name] = _judge(name, contract, layer, num_heads, findings)
@@ -132,39 +150,45 @@ def _layers(
     attention: Any, projections: Projections | None, num_heads: int | None
 ) -> tuple[dict[str, Layer | None], int]:
     """The projections of a layer, in each order in which a fused one may hold them, and its heads."""
-    fused = projections is None and is_fused(attention)
-    orders = ORDERS if fused else ("qkv",)
+    orders = () if projections is not None else orders_of(attention)
     all_linear = {
-        order: projections_of(attention, projections, order) for order in orders
+        order: projections_of(attention, projections, order)
+        for order in orders or ("qkv",)
     }
     num_heads = _checks.check_int(
         "num_heads", heads_of(attention) if num_heads is None else num_heads
     )
     _checks.check_positive_int("num_heads", num_heads)
-    width = all_linear["qkv"]["q_proj"][0].shape[0]
+    width = next(iter(all_linear.values()))["q_proj"][0].shape[0]
     _checks.check_divisible(q_proj=width, num_heads=num_heads)
     found: dict[str, Layer | None] = {}
     for order, linear in all_linear.items():
-        said = f"{num_heads} heads" + (f" · fused {', '.join(order)}" if fused else "")
+        said = f"{num_heads} heads" + (f" · fused {', '.join(order)}" if orders else "")
         found[said] = (linear, width // num_heads)
     return found, num_heads
 
 
 def _discover(
-    attention: Any,
+    known: Contract,
     layers: Mapping[str, Layer | None],
     num_heads: int,
     layout: str,
     mask: str,
-    arrays: str,
 ) -> tuple[Contract, Layer | None]:
-    """How an attention is called, and its projections: what is declared, named, or right when tried."""
+    """How an attention is called, and its projections: what is known, named, or right when tried."""
+    attention: Any = known.attention
     is_layer = None not in layers.values()
     dtype, device = place_of(attention)
     if isinstance(attention, nn.MultiheadAttention):
         attention, mask = call_torch_layer(attention), "hidden"
     contract = contract_by_names(attention, is_layer)
-    contract = replace(contract, arrays=arrays, dtype=dtype, device=device)
+    contract = replace(
+        contract,
+        arrays=known.arrays,
+        declared=known.declared,
+        dtype=dtype,
+        device=device,
+    )
     layouts = (
         ("bld", "lbd")
         if is_layer
@@ -235,12 +259,14 @@ def _judge(
         return Finding(NOT_TRIED, [*reasons.values()][-1])
     verdict = tried(contract)
     if verdict:
-        fault = _fault_of_results(tried, contract) if name == "scores" else ""
+        fault = _fault_of_results(tried, contract, layer) if name == "scores" else ""
         return Finding(WRONG, fault) if fault else Finding(RIGHT, _left_out(reasons))
     return finding_of(verdict)
 
 
-def _fault_of_results(exercise: Exercise, contract: Contract) -> str:
+def _fault_of_results(
+    exercise: Exercise, contract: Contract, layer: Layer | None
+) -> str:
     """What is wrong with an output whose numbers are right, or ""."""
     arguments = exercise._arguments(next(iter(exercise.cases)))
     output = contract(*arguments)
@@ -252,7 +278,19 @@ def _fault_of_results(exercise: Exercise, contract: Contract) -> str:
     contract(*(-x for x in arguments))
     if not torch.equal(before, output.detach()):
         return "its output is overwritten by the next call. Return a new tensor."
-    return ""
+    weights = contract.second_result(*arguments)
+    if weights is None or contract.causal == "always" or contract.declared:
+        return ""
+    query, key = arguments[:2]
+    products, scaled = products_and_scores(query, key, layer)
+    # Some return the scores instead, before or after they are scaled.
+    known = (scaled.softmax(-1), scaled, products)
+    if weights.shape != products.shape or any(
+        nearly_equal(weights.detach(), one, exercise.atol, exercise.rtol)
+        for one in known
+    ):
+        return ""
+    return "its second result has the shape of the weights, and other numbers. Return the softmax itself."
 
 
 def _left_out(reasons: Mapping[str, str]) -> str:

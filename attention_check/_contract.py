@@ -55,6 +55,8 @@ class Contract:
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     heads: str = ""  # for a layer, where its heads and projections were found
+    # What its formula has besides, as declared: scale, softcap, window.
+    declared: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
         """The contract on one line: "layer, one input, 12 heads · fused q, k, v · causal always · …"."""
@@ -74,12 +76,31 @@ class Contract:
             self.heads,
             mask,
             f"causal {causal}",
+            *(f"{name} {value}" for name, value in self.declared),
             dtype,
         ]
         where = "NumPy" if self.arrays == "numpy" else self.device.upper()
         return " · ".join([*filter(None, parts), where])
 
     def __call__(self, *given: Any) -> Any:
+        output = first_result(self._returned(*given))
+        if output is None or self.layout in ("bhld", "bld"):
+            return output
+        output = torch.as_tensor(output)
+        return (
+            output.transpose(0, 1) if self.layout == "lbd" else output.transpose(1, 2)
+        )
+
+    def second_result(self, *given: Any) -> Tensor | None:
+        """What is returned beside the output, such as the weights; None if it is no tensor of numbers."""
+        returned = self._returned(*given)
+        several = isinstance(returned, tuple) and len(returned) > 1
+        second = returned[1] if several else None
+        is_float = isinstance(second, Tensor) and second.is_floating_point()
+        return second if is_float else None
+
+    def _returned(self, *given: Any) -> Any:
+        """What the attention returns for the arguments of the formula."""
         query, key, value, visible, is_causal, sink = named_arguments(given).values()
         if visible is None and self.mask_required:
             visible = torch.ones(
@@ -105,13 +126,7 @@ class Contract:
             if not self.sink:
                 raise InexpressibleError("it takes no `sink`")
             options[self.sink] = self._array(sink.to(self.device, self.dtype))
-        output = first_result(self.attention(*positional, **options))
-        if output is None or self.layout in ("bhld", "bld"):
-            return output
-        output = torch.as_tensor(output)
-        return (
-            output.transpose(0, 1) if self.layout == "lbd" else output.transpose(1, 2)
-        )
+        return self.attention(*positional, **options)
 
     def _array(self, x: Tensor) -> Any:
         return x.detach().numpy() if self.arrays == "numpy" else x

@@ -14,6 +14,7 @@ Linear: TypeAlias = tuple[Tensor, Tensor | None]
 Projections: TypeAlias = Mapping[str, Any]
 Layer: TypeAlias = tuple[Mapping[str, Linear], int]  # projections and head_dim
 
+CALLED_WITH = ("query", "key", "value", "mask", "is_causal", "sink")
 NAMES = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 
@@ -24,8 +25,15 @@ def attention_of_heads(
     mask: Tensor | None = None,
     is_causal: bool = False,
     sink: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    window: tuple[int | None, int | None] = (None, None),
 ) -> Tensor:
-    """Attention of heads in float64; keys that no query sees are cleared; neighbouring heads share keys."""
+    """Attention of heads in float64; keys that no query sees are cleared; neighbouring heads share keys.
+
+    A scale takes the place of 1 / √head_dim, and a window (left, right) counts from a query's own position.
+    """
     query, key, value = query.double(), key.double(), value.double()
     group = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
@@ -35,9 +43,18 @@ def attention_of_heads(
         visible = visible & mask
     if is_causal:
         visible = visible.tril(k_len - q_len)  # queries and keys end together
+    left, right = window
+    if left is not None:
+        visible = visible.triu(k_len - q_len - left)
+    if right is not None:
+        visible = visible.tril(k_len - q_len + right)
     unseen = ~visible.any(-2).unsqueeze(-1)
     key, value = key.masked_fill(unseen, 0.0), value.masked_fill(unseen, 0.0)
+    if scale is not None:
+        query = query * scale * query.shape[-1] ** 0.5
     scores = query @ key.mT / query.shape[-1] ** 0.5
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
     fill = torch.where(visible.any(-1, keepdim=True), -torch.inf, 0.0)
     weights = torch.where(visible, scores, fill).softmax(-1) * visible
     if sink is None:
@@ -54,7 +71,7 @@ def named_arguments(given: Sequence[Any]) -> dict[str, Any]:
     """All arguments of the formula by their names."""
     bound = inspect.signature(attention_of_heads).bind(*given)
     bound.apply_defaults()
-    return bound.arguments
+    return {name: bound.arguments[name] for name in CALLED_WITH}
 
 
 def attention_layer(
@@ -66,15 +83,32 @@ def attention_layer(
     *,
     linear: Mapping[str, Linear],
     head_dim: int,
+    **declared: Any,
 ) -> Tensor:
     """The formula between the projections of a layer, in float64."""
     inputs = zip(NAMES[:3], (query, key, value), strict=True)
     projected = [F.linear(x.double(), *linear[name]) for name, x in inputs]
     split = (x.unflatten(-1, (-1, head_dim)).transpose(1, 2) for x in projected)
     query, key, value = split
-    heads = attention_of_heads(query, key, value, mask, is_causal)
+    heads = attention_of_heads(query, key, value, mask, is_causal, **declared)
     merged = heads.transpose(1, 2).flatten(-2)
     return F.linear(merged, *linear["out_proj"])
+
+
+def products_and_scores(
+    query: Tensor, key: Tensor, layer: Layer | None
+) -> tuple[Tensor, Tensor]:
+    """The dot products of queries and keys, and the same divided by √head_dim, in float64."""
+    query, key = query.double(), key.double()
+    if layer is not None:
+        linear, head_dim = layer
+        query, key = (
+            F.linear(x, *linear[name]).unflatten(-1, (-1, head_dim)).transpose(1, 2)
+            for name, x in (("q_proj", query), ("k_proj", key))
+        )
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    products = query @ key.mT
+    return products, products / query.shape[-1] ** 0.5
 
 
 def rotate_pairs(

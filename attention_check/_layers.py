@@ -23,11 +23,12 @@ USUAL = {
 FUSED = (
     "c_attn qkv in_proj qkv_proj query_key_value to_qkv Wqkv wqkv W_qkv w_qkv".split()
 )
+FUSED_KEYS = "kv to_kv kv_proj c_kv Wkv wkv W_kv w_kv key_value".split()
 NUMBERS = (
     "num_heads n_head n_heads nhead heads h num_attention_heads nheads n_h".split()
 )
-# The order of the three in a fused projection is a convention, so it is found by trying.
-ORDERS = ("qkv", "kqv", "qvk", "kvq", "vqk", "vkq")
+# The order in a fused projection is a convention, so it is found by trying.
+ORDERS = {3: ("qkv", "kqv", "qvk", "kvq", "vqk", "vkq"), 2: ("kv", "vk")}
 
 
 def distinct(layer: nn.Module) -> nn.Module:
@@ -100,21 +101,23 @@ def projections_of(
     return found
 
 
-def is_fused(layer: Any) -> bool:
-    """Whether one projection makes queries, keys and values."""
-    return _named(layer, FUSED) is not None
+def orders_of(layer: Any) -> tuple[str, ...]:
+    """The orders in which one projection may make queries, keys and values, or keys and values; or none."""
+    if _named(layer, FUSED) is not None:
+        return ORDERS[3]
+    return () if _named(layer, FUSED_KEYS) is None else ORDERS[2]
 
 
 def _found(layer: Any, order: str) -> dict[str, Any]:
     """What can be found of the four in a layer."""
     found = {name: _named(layer, names) for name, names in USUAL.items()}
-    if (fused := _named(layer, FUSED)) is not None:
+    fused = _named(layer, FUSED if len(order) == 3 else FUSED_KEYS)
+    if fused is not None:
         weight, bias = _weights(fused)
-        biases = (None,) * 3 if bias is None else bias.chunk(3)
-        thirds = dict(
-            zip(order, zip(weight.chunk(3), biases, strict=True), strict=True)
-        )
-        found |= {f"{letter}_proj": third for letter, third in thirds.items()}
+        parts = len(order)
+        biases = (None,) * parts if bias is None else bias.chunk(parts)
+        pieces = zip(order, zip(weight.chunk(parts), biases, strict=True), strict=True)
+        found |= {f"{letter}_proj": piece for letter, piece in pieces}
     four = [
         one
         for one in _children(layer)

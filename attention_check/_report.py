@@ -51,6 +51,7 @@ class Report:
         findings: aspect -> `Finding`.
         contract: how the attention was called, in words.
         strict: whether what differs counts as wrong.
+        pinned: the contract that was written down earlier; another one is a failure of its own.
 
     Example:
         >>> reason = Finding("not tried", "it takes no `is_causal`")
@@ -65,12 +66,18 @@ class Report:
     findings: Mapping[str, Finding]
     contract: str = ""
     strict: bool = False
+    pinned: str = ""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the contract is another one than was pinned."""
+        return self.pinned not in ("", self.contract)
 
     @property
     def status(self) -> int:
         """The exit status: 0 if nothing is wrong, 1 if something is, 2 if nothing could be tried."""
         kinds = {found.kind for found in self.findings.values()}
-        if WRONG in kinds or (self.strict and DIFFERS in kinds):
+        if self.changed or WRONG in kinds or (self.strict and DIFFERS in kinds):
             return 1
         return 0 if kinds - {NOT_TRIED} else 2
 
@@ -81,6 +88,9 @@ class Report:
         folded = partial(textwrap.fill, width=80, break_on_hyphens=False)
         judged = f"judged as: {self.contract}"
         lines = [folded(judged, subsequent_indent=" " * 11)] if self.contract else []
+        if self.changed:
+            pinned = f"pinned as: {self.pinned}. The contract has changed."
+            lines.append(folded(pinned, subsequent_indent=" " * 11))
         for name, found in self.findings.items():
             lines.append(folded(f"{name:14} {found}", subsequent_indent=" " * 15))
         return "\n".join(lines)

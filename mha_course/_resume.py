@@ -83,7 +83,8 @@ def forget_what_has_a_syntax_error(result: Any) -> None:
 
 
 def digest(source: str) -> str:
-    """Return a short digest of the text of a cell."""
+    """Return a short digest of the text of a cell, without the title of a published fold."""
+    source = re.sub(r"^# @title .*\n", "", source)
     return hashlib.sha256(source.strip().encode()).hexdigest()[:8]
 
 

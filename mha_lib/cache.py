@@ -269,18 +269,19 @@ def _of_real_tokens(
 ) -> Positions:
     """Positions (batch, len) that do not count padding, for rotations that depend on the length of a sample.
 
-    Padding is what `mask`, (..., q_len, k_len), hides from every query before or after all visible keys.
+    Padding is what `mask`, (..., q_len, all_keys), hides from every query before or after all visible keys.
     """
     queries, keys = at
+    all_keys = keys
+    if cache is not None:
+        all_keys = cache.positions(queries.shape[-1], keys.shape[-1])[1]
     real = mask.any(-2)
     real = real.any(1) if real.ndim == 3 else real
-    if (
-        cache is None or cache.visible is None
-    ):  # else they already begin at the first real token
+    if cache is None or cache.visible is None:
+        # Otherwise, positions already begin at the first real token.
         before = (real.cumsum(-1) == 0).sum(-1, keepdim=True)
-        queries, keys = queries - before, keys - before
-    real = real[..., real.shape[-1] - keys.shape[-1] :]
-    last = torch.where(real, keys, 0).amax(-1, keepdim=True)
+        queries, keys, all_keys = (x - before for x in (queries, keys, all_keys))
+    last = torch.where(real, all_keys, 0).amax(-1, keepdim=True)
     longest = torch.where(real.any(-1, keepdim=True), last, queries[..., -1:])
     queries, keys = (torch.minimum(x, longest).clamp(min=0) for x in (queries, keys))
     return queries, keys

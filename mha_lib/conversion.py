@@ -99,7 +99,9 @@ def _layer_to_torch(layer: _AttentionLayer) -> nn.MultiheadAttention:
         found = ", ".join(extras).replace("q_norm", "qk_norm")
         rule = "have no settings that torch's layer lacks"
         raise refusal("layer", rule, f"one with {found}")
-    _check_biases({name: _plain(name, getattr(layer, name)) for name in _PROJECTIONS})
+    _check_biases(
+        {name: _plain_layer(name, getattr(layer, name)) for name in _PROJECTIONS}
+    )
     theirs: nn.MultiheadAttention
     theirs = _made_like(layer, nn.MultiheadAttention, batch_first=True)
     for sources, target in _pairs(layer, theirs):
@@ -147,7 +149,7 @@ def _copy(targets: list[Tensor], *sources: Tensor) -> None:
             target.copy_(part)
 
 
-def _plain(name: str, part: Any) -> Any:
+def _plain_layer(name: str, part: Any) -> Any:
     """Return `part` if it is a plain linear layer or, for the name of a norm, a plain layer norm."""
     kind = nn.LayerNorm if "norm" in name else nn.Linear
     # A wrapper may be a subclass that has the name of the wrapped class and computes something else.
@@ -208,7 +210,7 @@ def _torch_kind(decodes: bool, what: str) -> Any:
     return getattr(nn, f"Transformer{'Decoder' if decodes else 'Encoder'}{what}")
 
 
-def _names(decodes: bool) -> tuple[dict[str, str], dict[str, str]]:
+def _torch_names(decodes: bool) -> tuple[dict[str, str], dict[str, str]]:
     """Map our names to torch's names, for the attention layers and the other layers of a block."""
     attentions = {"self_attention": "self_attn"}
     parts = {"feed_forward.up_proj": "linear1", "feed_forward.down_proj": "linear2"}
@@ -277,7 +279,7 @@ class _TorchTwin(nn.Module):
 def _block_from_torch(cls: Any, layer: Any) -> Any:
     decodes = cls._has_memory
     check_type("module", layer, _torch_kind(decodes, "Layer"))
-    attentions, parts = _names(decodes)
+    attentions, parts = _torch_names(decodes)
     dropouts = [*attentions.values(), "dropout", "dropout1", "dropout2"]
     dropouts += ["dropout3"] if decodes else []
     width = layer.self_attn.embed_dim
@@ -289,7 +291,7 @@ def _block_from_torch(cls: Any, layer: Any) -> Any:
             rule = f"be embed_dim={width}"
             raise refusal(f"kdim and vdim of {theirs}", rule, f"{kdim} and {vdim}")
     for ours, theirs in parts.items():
-        copies[ours] = copy.deepcopy(_plain(theirs, getattr(layer, theirs)))
+        copies[ours] = copy.deepcopy(_plain_layer(theirs, getattr(layer, theirs)))
     sizes = (width, layer.self_attn.num_heads, layer.linear1.out_features)
     options = {"dropout": _one_dropout(layer, dropouts), "norm_first": layer.norm_first}
     options |= {"activation": _activation_name(layer.activation), "device": "meta"}
@@ -301,14 +303,14 @@ def _block_from_torch(cls: Any, layer: Any) -> Any:
 
 def _block_to_torch(block: Any) -> Any:
     decodes = block._has_memory
-    attentions, parts = _names(decodes)
+    attentions, parts = _torch_names(decodes)
     check_type("feed_forward", block.feed_forward, FeedForward)
     activation = block.feed_forward.activation
     if activation not in ("relu", "gelu"):
         raise refusal("activation", "be relu or the exact gelu", f"{activation!r}")
     copies: dict[str, Any] = {}
     for ours, theirs in parts.items():
-        copies[theirs] = copy.deepcopy(_plain(ours, block.get_submodule(ours)))
+        copies[theirs] = copy.deepcopy(_plain_layer(ours, block.get_submodule(ours)))
     _check_biases(copies | {"self_attn": block.self_attention.q_proj})
     for ours, theirs in attentions.items():
         check_type(ours, getattr(block, ours), block._attention)
@@ -335,7 +337,7 @@ def _stack_from_torch(cls: Any, stack: Any) -> Any:
     ours.blocks[0] = blocks[0]
     ours.blocks.extend(blocks[1:])
     if stack.norm is not None:
-        ours.norm = copy.deepcopy(_plain("norm", stack.norm))
+        ours.norm = copy.deepcopy(_plain_layer("norm", stack.norm))
     return ours
 
 
@@ -347,5 +349,5 @@ def _stack_to_torch(stack: Any) -> Any:
     theirs.layers.extend(layers)
     theirs.num_layers = len(layers)
     if not isinstance(stack.norm, nn.Identity):
-        theirs.norm = copy.deepcopy(_plain("norm", stack.norm))
+        theirs.norm = copy.deepcopy(_plain_layer("norm", stack.norm))
     return theirs

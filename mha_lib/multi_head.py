@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Integer, Shaped
 from torch import Tensor, nn
 
 from mha_lib import _checks, masking
-from mha_lib._checks import Device, DType, FactoryKwargs, refusal
+from mha_lib._checks import Device, DType, FactoryKwargs, Positions, refusal
 from mha_lib._fast import AttentionOptions
 from mha_lib.attention import _attend
 from mha_lib.cache import KeyValueCache, _new_positions, _of_real_tokens
@@ -89,8 +89,8 @@ class MultiHeadAttention(nn.Module):
             into heads, such as a `RotaryPositionalEncoding`. Queries and keys end together; with a cache,
             positions continue where the cache ends.
         qk_norm: whether to normalize the queries and keys of each head, before they are rotated, with an
-            `RMSNorm` whose weight all heads share, so that large vectors cannot make the softmax one-hot
-            (Henry et al., 2020; in this form, Yang et al., 2025, §2).
+            `RMSNorm` whose weight all heads share, so that larger queries and keys do not make the softmax
+            sharper (Henry et al., 2020; in this form, Yang et al., 2025, §2).
         norm_eps: positive number that these norms add under the root.
         sink: whether each head learns one more score that takes part in every softmax but has no key and no
             value (OpenAI, 2025, §2.2). If no key matches, the weight goes there, so rows of weights sum
@@ -254,11 +254,7 @@ class MultiHeadAttention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         if self.rotary is not None:
-            q_len, k_len = query.shape[1], key.shape[1]
-            positions = _new_positions(cache, q_len, k_len, query.device)
-            scaling = getattr(self.rotary, "scaling", None)
-            if options.mask is not None and getattr(scaling, "kind", None) == "dynamic":
-                positions = _of_real_tokens(positions, options.mask, cache)
+            positions = self._positions(queries, key.shape[1], masks, slots, cache)
             queries = self.rotary(queries, positions[0])
             keys = self.rotary(keys, positions[1])
         if cache is not None:  # k_len now counts all slots of the cache
@@ -322,6 +318,27 @@ class MultiHeadAttention(nn.Module):
             sink=self.sink,
         )
         return options, slots
+
+    def _positions(
+        self,
+        queries: Tensor,
+        k_len: int,
+        masks: _MaskArguments,
+        slots: Tensor | None,
+        cache: KeyValueCache | None,
+    ) -> Positions:
+        """Positions of the queries (batch, num_heads, q_len, head_dim) and of `k_len` new keys."""
+        positions = _new_positions(cache, queries.shape[2], k_len, queries.device)
+        scaling = getattr(self.rotary, "scaling", None)
+        if getattr(scaling, "kind", None) != "dynamic":
+            return positions
+        # What a window hides is text, and what a mask hides from every query is padding.
+        past, lens = (0, masks.valid_lens) if cache is None else (len(cache), None)
+        shape = (*queries.shape[:3], past + k_len)
+        mask = masking._combine_masks(
+            shape, masks.attn_mask, masks.key_mask, lens, slots=slots
+        )
+        return positions if mask is None else _of_real_tokens(positions, mask, cache)
 
     def split_heads(
         self, x: Shaped[Tensor, "batch len width"]

@@ -76,7 +76,7 @@ def softcap_scores(
     """Limit scores smoothly to -cap..cap with cap · tanh(score / cap) (Gemma Team, 2024, §2).
 
     The scores may have any shape; the result has the same shape and dtype. Small scores hardly change, and
-    none exceeds the positive `cap`, so no key can take all the weight.
+    none exceeds the positive `cap`, so no weight is more than exp(2 · cap) times another.
 
     Raises:
         TypeError, ValueError: `scores` is not floating-point, or `cap` not a number, or not positive.

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import jaxtyping._import_hook
 import pytest
-from changed import may_be_broken
+from changed import has_its_turn, may_be_broken
 from filelock import FileLock
 from machine import browser as find_browser
 from playwright.sync_api import expect, sync_playwright
@@ -68,16 +68,17 @@ expect.set_options(timeout=PATIENCE)
 # break (changed.py).
 # That leaves to `make weekly` tests of the same behaviour in more cases or other environments:
 #
-# * * these files: planted faults, pictures, each chapter with a different processor's arithmetic;
+# * * these files: most planted faults, pictures, other browsers, another processor's arithmetic;
 # * what is marked `slow` in a test of the library: inductor, further graphs of a compiler, many random
 #   examples where a few represent them, training to the end.
 #
 # The longest tests come first; otherwise one worker would still run them when the others are done.
-WEEKLY = ("faults/test_faults.py::*", "pictures/*::*", "book/test_other_processor.py::*",
+WEEKLY = ("pictures/*::*", "book/test_other_processor.py::*", "book/test_other_browsers.py::*",
           "book/test_paper.py::test_the_whole*")  # fmt: skip
 SLOW_FILES = (
     "faults/test_faults.py", "book/test_colab.py", "book/test_other_processor.py",
-    "book/test_accessibility.py", "book/test_stored_models.py", "book/test_paper.py", "pictures/*",
+    "book/test_other_browsers.py", "book/test_accessibility.py", "book/test_stored_models.py",
+    "book/test_paper.py", "pictures/*",
     "library/test_onnx.py", "library/test_other_libraries.py",
     "library/test_chat_model.py", "widgets/*",
 )  # fmt: skip
@@ -103,6 +104,12 @@ def is_weekly(item):
     if place.startswith("widgets/"):
         case = getattr(item, "callspec", None)
         return not may_be_broken(item.path.stem, str(case.params.get("name", "")) if case else "")
+    if item.path.stem == "test_faults":
+        from runner import is_planted_for_each_push  # copies with a planted fault do not have this file
+
+        case = getattr(item, "callspec", None)
+        fault = case.params.get("fault")
+        return fault is not None and not (is_planted_for_each_push(fault) and has_its_turn(fault.name))
     known = any(fnmatch(f"{place}::{item.name}", pattern) for pattern in WEEKLY)
     return known or (place.startswith("library/") and not is_slow(item.path, item.name))
 

@@ -222,20 +222,24 @@ def sinusoids(num_positions, width, base=10_000.0):
     return out
 
 
-def rotated(x, positions=None, *, first=0, rotary_dim=None, interleaved=True, base=10_000.0):
+def rotated(
+    x, positions=None, *, first=0, rotary_dim=None, interleaved=True, base=10_000.0, frequencies=None
+):
     """Each pair of columns of (..., len, width) as a complex number, times exp(i * position * frequency).
 
     The rows stand at `positions`, (len,) or (batch, len), or else one after another from `first` on. Only the
-    first `rotary_dim` columns turn.
+    first `rotary_dim` columns turn. `frequencies`, (len, pairs), replace those of the base.
     """
     x = doubles(x)
     out, width = x.copy(), rotary_dim or x.shape[-1]
+    if frequencies is None:
+        frequencies = [[base ** (-2 * pair / width) for pair in range(width // 2)]] * x.shape[-2]
     positions = np.arange(first, first + x.shape[-2]) if positions is None else np.asarray(positions)
     for *lead, row, pair in np.ndindex(*x.shape[:-1], width // 2):
         position = float(positions[row] if positions.ndim == 1 else positions[lead[0], row])
         one, two = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + width // 2)
         number = complex(x[*lead, row, one], x[*lead, row, two])
-        number *= cmath.exp(1j * position * base ** (-2 * pair / width))
+        number *= cmath.exp(1j * position * frequencies[row][pair])
         out[*lead, row, one], out[*lead, row, two] = number.real, number.imag
     return out
 

@@ -3,23 +3,62 @@
 The server of the course's environment calls `keep_stored` before it writes a file (jupyter_server_config.py).
 Without it, a mere run would change thousands of lines: counts, random ids of widgets, the code of widgets.
 The pictures that stand in for widgets would be lost, and the file would show errors when it is opened again.
+JupyterLab would also mark a chapter as changed that somebody has merely opened: when the kernel has started,
+it adds the version of Python, and it loads the stored widgets, which have no code and cannot be shown.
+`Chapters` therefore hands a chapter over with the version and without such widgets.
 """
 
 from pathlib import Path
 
 import nbformat
 from drawings import WIDGET_VIEW
+from ipykernel.ipkernel import IPythonKernel
+from ipykernel.kernelspec import get_kernel_dict
+from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
 from run_notebooks import WIDGET_STATE, normalise
 from widget_code import with_code
 
 
+class Chapters(AsyncLargeFileManager):
+    """The files of the server; a chapter is handed over as JupyterLab would change it by opening it."""
+
+    async def get(self, path, *options, **named):
+        """Return a file as JupyterLab receives it; the arguments are the server's."""
+        model = await super().get(path, *options, **named)
+        if is_chapter(model):
+            metadata = model["content"]["metadata"]
+            metadata |= spoken_here()
+            states = metadata.get("widgets", {}).get(WIDGET_STATE, {"state": {}})[
+                "state"
+            ]
+            if not any("_esm" in one["state"] for one in states.values()):
+                metadata.pop("widgets", None)
+        return model
+
+
+def spoken_here():
+    """Return the entries of a notebook's metadata that JupyterLab writes when this kernel has started."""
+    spec = get_kernel_dict()
+    names = {"display_name": spec["display_name"], "language": spec["language"]}
+    language = nbformat.from_dict(IPythonKernel.language_info)
+    return {"kernelspec": names | {"name": "python3"}, "language_info": language}
+
+
+def is_chapter(model):
+    """Whether a file that the server reads or writes is a chapter with its content."""
+    cells = (
+        model["content"]["cells"]
+        if model["type"] == "notebook" and model.get("content")
+        else []
+    )
+    return "setup" in [cell.get("id") for cell in cells]
+
+
 def keep_stored(model, path, contents_manager, **_):
     """Bring a chapter that is about to be saved into its stored form, in place, and no other file."""
-    if model["type"] != "notebook" or not model.get("content"):
-        return
-    edited = nbformat.from_dict(model["content"])
     file = Path(contents_manager.root_dir) / path.strip("/")
-    if "setup" in [cell.get("id") for cell in edited.cells] and file.is_file():
+    if is_chapter(model) and file.is_file():
+        edited = nbformat.from_dict(model["content"])
         model["content"] = merged(edited, nbformat.read(file, as_version=4))
 
 

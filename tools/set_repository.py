@@ -62,6 +62,7 @@ NO_FILES = """\
         reason = f"This copy names no packages; {book} opens one that does."
         raise RuntimeError(f"{reason} `make book` installs them beside it.")"""
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+TITLE = "# @title "
 # Packages that ours need and Colab lacks. From PyPI, pip accepts only the pinned files.
 NOT_ON_COLAB = ("jaxtyping", "wadler-lindig")
 SETUP_METADATA = {
@@ -116,6 +117,19 @@ def publish(notebook, wheels):
     """Write the wheels into the set-up of a stored notebook, in place, for readers to download and open."""
     write_setup_cell(notebook, setup_of_this_course(wheels))
     show_pictures(notebook)
+    title_folds(notebook)
+
+
+def title_folds(notebook):
+    """Begin each folded cell, in place, with the title that its fold has on the page.
+
+    Colab shows such a line as the title of the cell, and JupyterLab the first line, whatever it is: without a
+    title it would be the import or the first step of a solution.
+    """
+    for cell in notebook.cells:
+        if cell.metadata.get("cellView") == "form":
+            title = cell.metadata.get("mystnb", {}).get("code_prompt_show", "Show code")
+            cell.source = f"{TITLE}{title}\n{cell.source}"
 
 
 def show_pictures(notebook):
@@ -134,21 +148,26 @@ def set_repository(new=None, root=ROOT):
     old, _ = read_address(root)
     new = new or old
     config = root / "_config.yml"
-    renamed = ADDRESS.sub(rf"\g<1>https://github.com/{new}", config.read_text("utf-8"))
-    config.write_text(renamed, "utf-8")
-    paths = sorted(path for place in PLACES for path in root.glob(place))
+    address = rf"\g<1>https://github.com/{new}"
+    rewrite(config, ADDRESS.sub(address, config.read_text("utf-8")))
+    paths = sorted({path for place in PLACES for path in root.glob(place)})
     for path in paths:
         text = path.read_text(encoding="utf-8")
         # This replaces addresses on GitHub and on Colab.
         text = re.sub(rf"(\bgithub(\.com)?/){re.escape(old)}\b", rf"\g<1>{new}", text)
         text = re.sub(rf"{re.escape(book_address(old))}\b", book_address(new), text)
         text = OPENED.sub(rf"\g<1>{PUBLISHED}/", text)
-        path.write_text(text, encoding="utf-8")
-    for path in paths:
         if path.suffix == ".ipynb":
-            notebook = nbformat.read(path, as_version=4)
+            notebook = nbformat.reads(text, as_version=4)
             write_setup_cell(notebook, setup_cell(new))
-            nbformat.write(notebook, path)
+            text = nbformat.writes(notebook) + "\n"
+        rewrite(path, text)
+
+
+def rewrite(path, text):
+    """Write a file unless it has this text already; `make` would install again what has a newer date."""
+    if path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
 
 
 def write_setup_cell(notebook, source):

@@ -34,6 +34,7 @@ from mha_course.exercises.inside_a_transformer import (
     check_one_head_left,
     check_wide_tokens,
 )
+from mha_course.exercises.kept import keep_pieces, use_pieces
 from mha_course.exercises.layers_of_heads import (
     check_free_widths,
     check_from_lists,
@@ -233,7 +234,9 @@ __all__ = [
     "check_weight_maps",
     "check_wide_tokens",
     "check_write",
+    "keep_pieces",
     "randn",
     "rows_sum_to_one",
     "solution",
+    "use_pieces",
 ]

@@ -13,9 +13,15 @@ from IPython import get_ipython
 
 from attention_check._errors import COURSES
 from attention_check._verdicts import Verdict
+from mha_course import _resume
+from mha_course._messages import message
 from mha_lib import _checks
 
 Piece = TypeVar("Piece", bound=Callable[..., Any])
+ACCEPTED: dict[str, str] = {}
+"""The pieces of the reader that were accepted: name -> the cell that defines it."""
+FROM_FILE = set[str]()
+"""The names of those that `mha_course.built` has from a file."""
 
 
 def solution(check: Callable[..., Verdict]) -> Callable[[Piece], Piece]:
@@ -46,9 +52,31 @@ def solution(check: Callable[..., Verdict]) -> Callable[[Piece], Piece]:
             setattr(ours, COURSES, True)
             return ours
         print(f"Your `{name}` was accepted, so the page goes on with it.")
+        if text := written().get(name):
+            if not ACCEPTED:
+                print(message(__file__, "keep"))
+            ACCEPTED[name] = text
         return own
 
     return choose
+
+
+def written() -> dict[str, str]:
+    """The last cells of this session in which the reader has defined pieces: name -> the cell's text.
+
+    Cells as the pages have them, and folded solutions, are not the reader's.
+    """
+    from mha_course import built
+
+    shell, texts = get_ipython(), dict[str, str]()
+    known = {cell.digest for page in _resume.pages() for cell in page.cells}
+    for source in [] if shell is None else shell.user_ns.get("In", []):
+        for node in [] if _resume.digest(source) in known else _parsed(source).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                decorators = " ".join(map(ast.unparse, node.decorator_list))
+                if node.name in built.__all__ and "solution(" not in decorators:
+                    texts[node.name] = source
+    return texts
 
 
 def explain_error(result: Any) -> None:
@@ -72,23 +100,16 @@ def explain_error(result: Any) -> None:
         if isinstance(node, ast.Name)
     }
     for name in built.__all__:
-        own = names.get(name)
-        course = f"`from mha_course.built import {name}`"
-        if own is not None and not hasattr(own, COURSES):
-            if name not in words and not used & {
-                one.__code__ for one in _functions(own)
-            }:
-                continue
-            if own is getattr(built, name) or _same_text(own, getattr(built, name)):
-                continue  # imported, or complete on the page and unchanged
-            if _is_stub(own):
-                print(
-                    f"`{name}` is still a stub: write it, or run the folded solution below its check."
-                )
-            else:
-                print(
-                    f"Your `{name}` took part in this. To go on with the course's: {course}."
-                )
+        theirs, is_kept = getattr(built, name), name in FROM_FILE
+        own = names.get(name, theirs if is_kept else None)
+        if own is None or hasattr(own, COURSES):
+            continue
+        if name not in words and not used & {one.__code__ for one in _functions(own)}:
+            continue
+        if not is_kept and (own is theirs or _same_text(own, theirs)):
+            continue  # imported, or complete on the page and unchanged
+        told = "stub" if _is_stub(own) else "took-part-kept" if is_kept else "took-part"
+        print(message(__file__, told, name=name))
 
 
 def _parsed(cell: str) -> ast.Module:

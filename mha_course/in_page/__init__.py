@@ -30,6 +30,7 @@ from attention_check._verdicts import UnfinishedError, Verdict, Wrong, part_of, 
 from mha_course import built, exercises
 from mha_course.data import SENTENCE_WORDS
 from mha_course.data.book_text import book_text
+from mha_course.data.dates import date_batch, decode_target
 from mha_course.exercises import multi_head
 from mha_lib import _checks
 
@@ -60,6 +61,7 @@ def page_sources() -> dict[str, str]:
         "mha_course/notebook.py": "from torch import manual_seed as set_seed\n",
         "mha_course/data/__init__.py": f"SENTENCE_WORDS = {SENTENCE_WORDS!r}\n",
         "mha_course/data/book_text.py": f"book_text = {texts!r}.get\n",
+        "english_dates.py": english_dates(),
         **{
             name: (FOLDER / name).read_text("utf-8")
             for name in ("above.py", "fresh.py", "session.py", "training.py")
@@ -68,6 +70,16 @@ def page_sources() -> dict[str, str]:
     for path in sorted(FOLDER.glob("torch/**/*.py")):
         sources[path.relative_to(FOLDER).as_posix()] = path.read_text("utf-8")
     return sources
+
+
+def english_dates() -> str:
+    """A module with pairs of an English date and the same in ISO 8601; the page has no Babel."""
+    parts = []
+    for size, held_out in ((2000, False), (100, True)):
+        generator = true_torch.Generator().manual_seed(0)
+        batch = date_batch(size, held_out=held_out, locales=("en_GB",), generator=generator)
+        parts.append([*zip(batch.texts, map(decode_target, batch.target), strict=True)])
+    return f"PARTS = TRAIN, HELD_OUT = {parts!r}\n"
 
 
 def exercise_of(check: str) -> Exercise:

@@ -329,7 +329,7 @@ page.mhaWriteHere = async (/** @type {HTMLButtonElement} "Write it here" */ butt
   button.disabled = true;
   if ("train" in button.dataset) {
     const cell = /** @type {HTMLElement} */ (button.closest(".cell"));
-    return openTraining(cell, interpreter, () => acceptedPieces(""));
+    return openTraining(cell, String(button.dataset.train), button.textContent, interpreter, () => acceptedPieces(""));
   }
   try {
     const data = await load(chapter);

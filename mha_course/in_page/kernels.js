@@ -24,6 +24,7 @@ export function createKernels(heap) {
     (/** @type {number} */ x) => (x < 0 ? 0 : x),
     (/** @type {number} */ x) => x * x,
     Math.abs,
+    (/** @type {number} */ x) => Number(x > 0) - Number(x < 0),
   ];
   const TWO = [
     (/** @type {number} */ a, /** @type {number} */ b) => a + b,
@@ -243,14 +244,39 @@ export function createKernels(heap) {
     for (let i = 0; i < length; i++) x[to + i] = asLogarithm ? x[from + i] - shift : Math.exp(x[from + i] - largest) / total;
   };
 
-  /** @param {Float32Array} x @param {number} from @param {number} to @param {number} length @param {number} eps */
-  const normalize = (x, from, to, length, eps) => {
+  /** The mean of a row, and what makes its variance 1. @param {Float32Array} x @param {number} from @param {number} length @param {number} eps */
+  const scaleOf = (x, from, length, eps) => {
     let [sum, squares] = [0, 0];
     for (let i = 0; i < length; i++) sum += x[from + i];
     const mean = sum / length;
     for (let i = 0; i < length; i++) squares += (x[from + i] - mean) ** 2;
-    const scale = 1 / Math.sqrt(squares / length + eps);
+    return [mean, 1 / Math.sqrt(squares / length + eps)];
+  };
+
+  /** @param {Float32Array} x @param {number} from @param {number} to @param {number} length @param {number} eps */
+  const normalize = (x, from, to, length, eps) => {
+    const [mean, scale] = scaleOf(x, from, length, eps);
     for (let i = 0; i < length; i++) x[to + i] = (x[from + i] - mean) * scale;
+  };
+
+  /** The gradient of such a function, from that of its result; `from` has the numbers of the input. @param {number} block */
+  const rowsBack = (block) => {
+    const [kind, count, length, out, result, gradient, from, extra] = ints(block, 8);
+    const x = heap.HEAPF32;
+    for (let row = 0; row < count; row++) {
+      const [to, y, g] = [out + row * length, result + row * length, gradient + row * length];
+      let [sum, products] = [0, 0];
+      for (let i = 0; i < length; i++) {
+        sum += x[g + i];
+        products += x[g + i] * x[y + i];
+      }
+      if (kind === 0) for (let i = 0; i < length; i++) x[to + i] = x[y + i] * (x[g + i] - products);
+      else if (kind === 1) for (let i = 0; i < length; i++) x[to + i] = x[g + i] - Math.exp(x[y + i]) * sum;
+      else {
+        const scale = scaleOf(x, from + row * length, length, heap.HEAPF64[extra])[1];
+        for (let i = 0; i < length; i++) x[to + i] = scale * (x[g + i] - (sum + x[y + i] * products) / length);
+      }
+    }
   };
 
   /** @param {number} block @param {(x: Float32Array, one: number, many: number) => void} move */
@@ -286,5 +312,5 @@ export function createKernels(heap) {
     }
   };
 
-  return { elementwise, accumulate, product, rows, gather, scatter, adam };
+  return { elementwise, accumulate, product, rows, rowsBack, gather, scatter, adam };
 }

@@ -1,55 +1,94 @@
-// "Train your layer": the loop of chapter 3 on the reader's own layer, in the page's Python, drawn while it runs.
+// "Train your layer" and "Train your GPT": the loop of a chapter on the reader's own piece, in the page's Python,
+// drawn while it runs.
 
-import { element, setText, svgElement } from "../widgets/js/frame.js";
+import { element, inlineText, setText, svgElement } from "../widgets/js/frame.js";
 import { pixelCanvas } from "../widgets/js/pixel_canvas.js";
+import { recall, remember } from "../widgets/js/store.js";
 
 /**
  * @typedef {{both: number, row: number[], targets: number[][], answers: number[][], maps: number[][][]}} Learned
- * @typedef {{heads: number, first: number, losses: (number | null)[], learned?: Learned, done?: boolean, error?: string, gone?: true}} Said
+ * @typedef {{step: number, text: string}} Written
+ * @typedef {{losses: Object<number, number[]>, results: any[], used?: string, floor?: number, done?: boolean, error?: string, gone?: true}} Said
+ * @typedef {object} Task
+ * @property {string} piece the reader's own, which learns
+ * @property {string[]} arms names of the models that are trained one after the other
+ * @property {number} steps for each of them
+ * @property {number} highest loss that is drawn
+ * @property {string} [floor] what the dotted line shows
+ * @property {string} note
+ * @property {(add: (node: HTMLElement) => void) => (result: any) => void} show makes what draws the results
  */
 
-const STEPS = 300; // for each of the two models
-const HIGHEST = 2.5; // a model that guesses has a loss of log 8 = 2.08
 const [WIDTH, HEIGHT] = [300, 100];
-const OF_COURSE = "You have not yet had a MyMultiHead of your own accepted on this site, so the course's layer learns here.";
-const OF_READER = "This is your own MyMultiHead, as you wrote it and as it was accepted.";
 
-/** @param {number} count */
-const named = (count) => (count === 1 ? "One head" : "Two heads");
+/** @type {Object<string, Task>} */
+const TASKS = {
+  pointers: {
+    piece: "MyMultiHead",
+    arms: ["One head", "Two heads"],
+    steps: 300,
+    highest: 2.5, // a model that guesses has a loss of log 8 = 2.08
+    note: "Maps: mean attention weights, dark is 0 and yellow is 1. Incorrect answers are crossed out.",
+    show: (add) => (result) => add(describe(TASKS.pointers.arms[result.arm], result)),
+  },
+  gpt: {
+    piece: "MyGPT",
+    arms: ["Your GPT"],
+    steps: 500,
+    highest: 5, // a model that guesses has a loss of log 118 = 4.77
+    floor: "a bigram, which only counts, on the held-out text",
+    note: "At temperature 0.8 it continues Each head. What it wrote is kept in this browser until you train again.",
+    show: showWritten,
+  },
+  dates: {
+    piece: "MyEncoderBlock",
+    arms: ["Your Transformer"],
+    steps: 300,
+    highest: 2.6, // a model that guesses has a loss of log 13 = 2.56
+    note: "It answers three dates that training never shows. Incorrect answers are crossed out.",
+    show: showAnswers,
+  },
+};
 
-/** The curves of the loss, one for each number of heads. */
-function buildCurves() {
-  const lines = [1, 2].map((count) => svgElement("polyline", { class: `train-line train-${count}`, points: "" }));
+/** The curves of the loss, one for each model. @param {Task} task */
+function buildCurves({ arms, steps, highest, floor }) {
+  const yOf = (/** @type {number} */ loss) => (HEIGHT * (1 - Math.min(loss, highest) / highest)).toFixed(1);
+  const lines = arms.map((_, i) => svgElement("polyline", { class: `train-line train-${i + 1}`, points: "" }));
+  const counted = svgElement("line", { class: "train-line train-floor", x1: 0, x2: WIDTH, y1: -9, y2: -9 });
   const svg = svgElement("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" });
-  svg.append(...lines);
-  const legend = [1, 2].map((count) => element("span", { class: `train-${count}` }));
-  const axis = `Loss from 0 (bottom) to ${HIGHEST} (top), by step from 1 (left) to ${STEPS} (right).`;
-  const node = element("div", {}, element("div", { class: "train-plot" }, svg), element("p", {}, ...legend), element("p", { text: axis }));
-  /** @type {(number | null)[][]} */
-  let losses = [[], []];
+  svg.append(counted, ...lines);
+  const legend = arms.map((_, i) => element("span", { class: `train-${i + 1}` }));
+  const dotted = element("span");
+  const axis = `Loss from 0 (bottom) to ${highest} (top), by step from 1 (left) to ${steps} (right).`;
+  const node = element("div", {}, element("div", { class: "train-plot" }, svg), element("p", {}, ...legend, dotted), element("p", { text: axis }));
+  /** @type {number[][]} */
+  let losses = [];
   const draw = () => {
     losses.forEach((own, i) => {
-      const points = own.flatMap((loss, step) => {
-        const height = HEIGHT * (1 - Math.min(loss ?? HIGHEST, HIGHEST) / HIGHEST);
-        return [`${((WIDTH * step) / (STEPS - 1)).toFixed(1)},${height.toFixed(1)}`];
-      });
+      const points = own.map((loss, step) => `${((WIDTH * step) / (steps - 1)).toFixed(1)},${yOf(loss)}`);
       lines[i].setAttribute("points", points.join(" "));
       const last = own.at(-1);
-      const said = own.length === 0 ? "not yet" : `step ${own.length}, loss ${last == null ? "not a number" : last.toFixed(2)}`;
-      setText(legend[i], `${named(i + 1)}: ${said}. `);
+      setText(legend[i], `${arms[i]}: ${last === undefined ? "not yet" : `step ${own.length}, loss ${last.toFixed(2)}`}. `);
     });
     svg.setAttribute("aria-label", legend.map((each) => each.textContent).join(" "));
   };
   return {
     node,
-    clear: () => ((losses = [[], []]), draw()),
+    clear: () => ((losses = arms.map(() => [])), draw()),
     /** @param {Said} said */
-    add: (said) => (losses[said.heads - 1].push(...said.losses), draw()),
+    add(said) {
+      for (const [arm, own] of Object.entries(said.losses)) losses[Number(arm)].push(...own);
+      if (said.floor !== undefined) {
+        for (const end of ["y1", "y2"]) counted.setAttribute(end, yOf(said.floor));
+        setText(dotted, `Dotted: ${floor}, ${said.floor.toFixed(2)}.`);
+      }
+      draw();
+    },
   };
 }
 
-/** The answers to one row, and the maps of the heads. @param {number} heads @param {Learned} learned */
-function describe(heads, { both, row, targets, answers, maps }) {
+/** The answers to one row, and the maps of the heads. @param {string} name @param {Learned} learned */
+function describe(name, { both, row, targets, answers, maps }) {
   const cells = (/** @type {string} */ name, /** @type {number[]} */ numbers, /** @type {number[]} */ right) =>
     element("tr", {}, element("th", { scope: "row", text: name }), ...numbers.map((n, i) =>
       element("td", n === right[i] ? { text: n } : { text: n, class: "train-wrong", "aria-label": `${n}, wrong` })));
@@ -63,31 +102,89 @@ function describe(heads, { both, row, targets, answers, maps }) {
     return element("figure", {}, canvas.node, element("figcaption", { text: `head ${head}` }));
   });
   const share = `${Math.round(100 * both)}%`;
-  const title = element("p", {}, element("strong", { text: `${named(heads)}: ` }), `both answers are correct at ${share} of 2,400 new positions.`);
+  const title = element("p", {}, element("strong", { text: `${name}: ` }), `both answers are correct at ${share} of 2,400 new positions.`);
   return element("div", { class: "train-learned" }, title, element("div", { class: "train-maps" }, ...drawn), element("div", { class: "train-table" }, table));
 }
 
+/** What a model writes at some steps of its training, and in the end its held-out loss. @param {(node: HTMLElement) => void} add */
+function showWritten(add) {
+  /** @type {Object<number, HTMLElement>} */
+  const texts = {};
+  return (/** @type {any} */ { step, text, held_out: loss }) => {
+    if (loss !== undefined) return add(element("p", {}, element("strong", { text: `Held-out loss: ${loss.toFixed(2)}.` })));
+    if (!(step in texts)) {
+      texts[step] = element("pre", { class: "train-text" });
+      add(element("p", { text: whenOf(step) }));
+      add(texts[step]);
+    }
+    texts[step].append(text);
+  };
+}
+
+/** The answers to three dates at some steps, and in the end how many of all are right. @param {(node: HTMLElement) => void} add */
+function showAnswers(add) {
+  return (/** @type {any} */ { step, answers, right, of }) => {
+    if (right !== undefined) {
+      return add(element("p", {}, element("strong", { text: `${Math.round(100 * right)}%` }), ` of ${of} held-out dates are right.`));
+    }
+    const rows = answers.map((/** @type {string[]} */ [asked, day, answer]) =>
+      element("tr", {}, element("th", { scope: "row", text: asked }), element("td", answer === day ? { text: answer }
+        : { text: answer || "(nothing)", class: "train-wrong", "aria-label": `${answer || "nothing"}, wrong` })));
+    add(element("p", { text: whenOf(step) }));
+    add(element("div", { class: "train-table" }, element("table", {}, ...rows)));
+  };
+}
+
+/** @param {number} step */
+const whenOf = (step) => (step === 0 ? "Before training:" : `After ${step} steps:`);
+
 /**
  * @param {HTMLElement} cell below which the panel opens
- * @param {{request: (request: any) => Promise<any>}} interpreter
+ * @param {string} name of the task
+ * @param {string} label of the button
+ * @param {{request: (request: any) => Promise<any>, stop: () => void}} interpreter
  * @param {() => Object<string, string>} acceptedPieces by name
  */
-export function openTraining(cell, interpreter, acceptedPieces) {
+export function openTraining(cell, name, label, interpreter, acceptedPieces) {
+  const task = TASKS[name];
   const seed = element("input", { type: "number", min: 0, max: 9999, step: 1, value: 0, "aria-label": "Seed" });
   const start = element("button", { type: "button", text: "Start", class: "write-here-main" });
   const stop = element("button", { type: "button", text: "Stop", disabled: true });
   const status = element("span", { role: "status" });
-  const curves = buildCurves();
+  const curves = buildCurves(task);
   const whose = element("p", { class: "train-whose" });
   const results = element("div", { class: "train-results", role: "log", "aria-label": "What was learned" });
-  const note = element("p", { text: "Maps: mean attention weights, dark is 0 and yellow is 1. Incorrect answers are crossed out." });
   let run = 0; // each start has a number, so that a late reply to an earlier one is not drawn
+  const key = `trained/${name}`;
+  /** All that this training has said, which is kept when it is over or stopped. @type {Said} */
+  let story = { losses: {}, results: [] };
+  let isOwn = false;
+  let showResult = task.show((node) => results.append(node));
 
+  const clear = (/** @type {boolean} */ own) => {
+    isOwn = own;
+    const told = `This is your own ${task.piece}, as you wrote it and as it was accepted.`;
+    whose.replaceChildren(own ? told : `You have not yet had a ${task.piece} of your own accepted on this site, so the course's learns here.`);
+    curves.clear();
+    results.replaceChildren();
+    showResult = task.show((node) => results.append(node));
+    story = { losses: {}, results: [] };
+  };
+  /** @param {Said} said */
+  const draw = (said) => {
+    curves.add(said);
+    for (const result of said.results) showResult(result);
+    if (said.used) whose.append(" ", ...inlineText(said.used));
+    const losses = { ...story.losses };
+    for (const [arm, own] of Object.entries(said.losses)) losses[Number(arm)] = [...(losses[Number(arm)] ?? []), ...own];
+    story = { ...story, ...said, used: said.used || story.used, losses, results: [...story.results, ...said.results] };
+  };
   /** @param {string} [error] */
   const end = (error) => {
     run += 1;
     stop.disabled = true;
     setText(start, "Start again");
+    if (!error && story.results.length > 0) remember(key, { seed: seed.value, isOwn, story });
     if (error) results.append(element("pre", { class: "write-here-error", text: error }));
   };
   /** @param {any} first */
@@ -99,9 +196,9 @@ export function openTraining(cell, interpreter, acceptedPieces) {
         if (mine !== run) return;
         if (said.gone) said.error = "Python was started again, and the training is gone. Start it again.";
         if (said.error) return (setText(status, ""), end(said.error));
-        curves.add(said);
-        setText(status, `Training with ${named(said.heads).toLowerCase()} …`);
-        if (said.learned) results.append(describe(said.heads, said.learned));
+        draw(said);
+        const arm = Math.max(0, ...Object.keys(said.losses).map(Number));
+        setText(status, `Training${task.arms.length > 1 ? ` with ${task.arms[arm].toLowerCase()}` : ""} …`);
         if (said.done) return (setText(status, "Trained."), end());
       }
     } catch (error) {
@@ -110,20 +207,25 @@ export function openTraining(cell, interpreter, acceptedPieces) {
   };
   start.addEventListener("click", () => {
     const pieces = acceptedPieces();
-    setText(whose, "MyMultiHead" in pieces ? OF_READER : OF_COURSE);
-    curves.clear();
-    results.replaceChildren();
+    clear(task.piece in pieces);
     stop.disabled = false;
     setText(start, "Start again");
     setText(status, "Python is starting …");
-    void train({ pieces, seed: Math.floor(Number(seed.value)) || 0, steps: STEPS });
+    void train({ task: name, pieces, seed: Math.floor(Number(seed.value)) || 0, steps: task.steps });
   });
   stop.addEventListener("click", () => {
     setText(status, "Stopped.");
     end();
   });
   const bar = element("div", { class: "write-here-bar" }, start, stop, element("label", {}, "seed ", seed), status);
-  cell.append(element("div", { class: "write-here train-layer", role: "group", "aria-label": "Train your layer" }, whose, bar, curves.node, note, results));
-  start.click();
+  const note = element("p", { text: task.note });
+  cell.append(element("div", { class: "write-here train-layer", role: "group", "aria-label": label }, whose, bar, curves.node, note, results));
+  const kept = recall(key);
+  if (kept?.story) {
+    seed.value = kept.seed;
+    clear(kept.isOwn);
+    draw(kept.story);
+    setText(status, "Kept from your last training.");
+  } else start.click();
   start.focus();
 }

@@ -2,7 +2,8 @@
 
 A file is Markdown that an author edits. A heading of the second level names a question, paragraphs contain
 it, and a task list offers the choices. The mark declares the correct one, and the text that is indented
-below a choice is the feedback on it.
+below a choice is the feedback on it. Browsers store answers under the name of a question, so each name occurs
+once in the course, does not contain the page's name and should not change.
 
     ## head-width
 
@@ -236,22 +237,23 @@ def cards() -> list[dict[str, str]]:
     """Return every question of the course as a card, in the order of the files.
 
     Returns:
-        Dicts of `key`, under which a browser stores the answer, the title of the `page`, the `text`, the
-        options `offered` below it, and the `answer` with its feedback.
+        Dicts of `key`, under which a browser stores the answer, the page's `file` without its ending and its
+        title, `page`, the `text`, the options `offered` below it, and the `answer` with its feedback.
 
     Example:
         >>> cards()[0]["answer"].splitlines()
         ['(3, 7)', 'One row for each query. It is a mean of values, so it is as wide as a value.']
     """
     found = []
-    for path in sorted(FOLDER.glob("*.md")):
-        title = path.read_text("utf-8").partition("\n")[0].split("“")[1].rstrip("”")
-        for entry in read_questions(path).values():
+    for file, entries in _all_questions().items():
+        first_line = (FOLDER / f"{file}.md").read_text("utf-8").partition("\n")[0]
+        page = first_line.split("“")[1].rstrip("”")
+        for entry in entries.values():
             for part in entry.parts.values() or [entry]:
                 kind, offered, answer = _sides(part)
+                place = {"key": f"{kind}/{entry.name}", "file": file, "page": page}
                 sides = {"text": part.text, "offered": offered, "answer": answer}
-                key = f"{kind}/{path.stem}.{entry.name}"
-                found.append({"key": key, "page": title, **sides})
+                found.append(place | sides)
     return found
 
 
@@ -269,12 +271,18 @@ def _sides(part: Entry) -> tuple[str, str, str]:
 
 
 @functools.cache
-def _questions_of(page: str) -> dict[str, Entry]:
-    path = FOLDER / f"{page}.md"
-    if not path.is_file():
-        pages = sorted(path.stem for path in FOLDER.glob("*.md"))
-        raise ValueError(f"name must begin with a page of {pages}, got {page!r}")
-    return read_questions(path)
+def _all_questions() -> dict[str, dict[str, Entry]]:
+    """The questions of each page; raise if two have one name, because browsers would mix up their answers."""
+    pages = {path.stem: read_questions(path) for path in sorted(FOLDER.glob("*.md"))}
+    places: dict[str, str] = {}
+    for page, entries in pages.items():
+        for name, entry in entries.items():
+            place = f"{FOLDER / page}.md:{entry.line}"
+            if name in places:
+                what = f"the question {name!r} needs another name, which {places[name]} has"
+                raise QuestionError(f"{place}: {what}; browsers store answers under it")
+            places[name] = place
+    return pages
 
 
 def quiz(name: str, computed: Any = None) -> Quiz | TypedAnswer | MapPrediction:
@@ -290,6 +298,7 @@ def quiz(name: str, computed: Any = None) -> Quiz | TypedAnswer | MapPrediction:
 
     Raises:
         TypeError: `name` is not a str.
+        QuestionError: two questions of the course have the same name, or an entry breaks a rule.
         ValueError: there is no such question, an answer is not computed, or it differs from the file's.
 
     Example:
@@ -297,22 +306,22 @@ def quiz(name: str, computed: Any = None) -> Quiz | TypedAnswer | MapPrediction:
         Quiz(1 question)
     """
     check_type("name", name, str)
-    page, _, own = name.partition("/")
-    questions = _questions_of(page)
-    if own not in questions:
-        raise ValueError(f"name must be one of {sorted(questions)}, got {own!r}")
-    entry = questions[own]
+    page, _, question = name.partition("/")
+    pages = _all_questions()
+    if page not in pages:
+        raise ValueError(f"name must begin with a page of {list(pages)}, got {page!r}")
+    if question not in pages[page]:
+        raise ValueError(f"name must be one of {sorted(pages[page])}, got {question!r}")
+    entry = pages[page][question]
     try:
-        return _asked(entry, computed, f"{page}.{own}")
+        return _asked(entry, computed)
     except ValueError as error:
         place = f"{FOLDER / page}.md:{entry.line}"
         raise ValueError(f"{error}, the question at {place}") from None
 
 
-def _asked(
-    entry: Entry, computed: Any, kept: str
-) -> Quiz | TypedAnswer | MapPrediction:
-    """The widget for an entry, which stores its answers under the name `kept`."""
+def _asked(entry: Entry, computed: Any) -> Quiz | TypedAnswer | MapPrediction:
+    """The widget for an entry, which stores its answers under the name of the entry."""
     parts = entry.parts or {entry.name: entry}
     answers = computed if entry.parts else {entry.name: computed}
     if not isinstance(answers, Mapping) or answers.keys() != parts.keys():
@@ -321,9 +330,9 @@ def _asked(
     if missing:
         raise ValueError(f"computed must hold the answer of {missing}, got None")
     if entry.answer:
-        return _typed(entry, computed, kept)
+        return _typed(entry, computed)
     if entry.table:
-        return _map(entry, computed, kept)
+        return _map(entry, computed)
     return Quiz(
         [
             Question(
@@ -334,7 +343,7 @@ def _asked(
             )
             for part in parts.values()
         ],
-        name=kept,
+        name=entry.name,
     )
 
 
@@ -350,7 +359,7 @@ def _choice(part: Entry, answer: Any) -> Any:
     return answer
 
 
-def _typed(entry: Entry, computed: Any, kept: str) -> TypedAnswer:
+def _typed(entry: Entry, computed: Any) -> TypedAnswer:
     assert entry.answer is not None
     percent = entry.answer["percent"]
     return TypedAnswer(
@@ -362,7 +371,7 @@ def _typed(entry: Entry, computed: Any, kept: str) -> TypedAnswer:
         tolerance=float(percent) / 100 if percent else 0,
         hints=entry.hints,
         solution=entry.solution,
-        name=kept,
+        name=entry.name,
     )
 
 
@@ -373,7 +382,7 @@ def _value(text: str) -> int | float | tuple[int, ...]:
     return float(text) if re.search(r"[.e]", text) else int(text)
 
 
-def _map(entry: Entry, computed: Any, kept: str) -> MapPrediction:
+def _map(entry: Entry, computed: Any) -> MapPrediction:
     (states, *columns), *rows = entry.table
     return MapPrediction(
         entry.text,
@@ -383,5 +392,5 @@ def _map(entry: Entry, computed: Any, kept: str) -> MapPrediction:
         states=states.split(" / "),
         computed=computed,
         feedback=entry.choices,
-        name=kept,
+        name=entry.name,
     )

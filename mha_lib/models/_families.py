@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from mha_lib.models.language_models import GPT2, Bert, Llama
 
 Model: TypeAlias = Bert | GPT2 | Llama
-_Names: TypeAlias = Mapping[str, str]
+_Renames: TypeAlias = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,15 @@ class Family:
 
     model: type[Model]
     architecture: str  # HuggingFace's class
-    settings: _Names  # arguments of our class -> entries of the configuration
-    layers: _Names  # our tensors and layers outside the blocks, and our list of blocks
-    block: _Names  # our layers in a block -> theirs, which may join the rows of several
+    settings: _Renames  # arguments of our class -> entries of the configuration
+    layers: (
+        _Renames  # our tensors and layers outside the blocks, and our list of blocks
+    )
+    block: (
+        _Renames  # our layers in a block -> theirs, which may join the rows of several
+    )
     prefix: str  # of all tensors except output layers; absent in a model without these
-    copies: _Names  # tensors that repeat another tensor and may be left out
+    copies: _Renames  # tensors that repeat another tensor and may be left out
     unused: str  # tensors that our model does not need: pooling, and constants in older files
     only: Mapping[str, Any]  # entries that must have these values if they are present
     # Entries that a configuration may leave out, with their defaults.

@@ -86,16 +86,16 @@ def load_checkpoint(
     family: Family = _one_of(FAMILIES, kind, "model_type", why)
     with ExitStack() as opened:
         stored: dict[str, Any] = {}
-        for name, held in _weight_files(folder).items():
+        for name, listed in _weight_files(folder).items():
             if sha256 is not None and name not in digests:
                 rule = "name every file of weights"
                 raise refusal("sha256", rule, f"none for {name}")
-            stored |= _open(opened, _existing(folder, name), held)
+            stored |= _open(opened, _existing(folder, name), listed)
         # In files of a model without output layers, names have no prefix.
         bare = not any(name.startswith(family.prefix) for name in stored)
         head = not bare or _has_head(family, config, stored)
         model = _build(family, config, head=head)
-        tensors = _read(family, model, _with_todays_names(family, stored, bare))
+        tensors = _read_tensors(family, model, _with_todays_names(family, stored, bare))
     # The model was built without storage, so each parameter becomes one of these tensors.
     model.load_state_dict(tensors, assign=True)
     _families.note_left_out(model, stored)
@@ -138,10 +138,10 @@ def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
         architecture, prefix = re.sub("For.*", "Model", architecture), family.prefix
     config: dict[str, Any] = {"model_type": kind, "architectures": [architecture]}
     config |= {"bos_token_id": None, "eos_token_id": None, **entries}
-    own = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    parameters = {name: tensor.detach() for name, tensor in model.named_parameters()}
     tensors = {}
-    for name, parts in _names(family, model).items():
-        rows = torch.cat([own[part] for part in parts])
+    for name, parts in _names_in_files(family, model).items():
+        rows = torch.cat([parameters[part] for part in parts])
         tensors[name.removeprefix(prefix)] = _swap(family, name, rows).contiguous()
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -149,17 +149,17 @@ def save_checkpoint(model: Bert | GPT2 | Llama, folder: str | Path) -> None:
     (folder / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def _names(family: Family, model: Model) -> dict[str, list[str]]:
+def _names_in_files(family: Family, model: Model) -> dict[str, list[str]]:
     """Map each tensor that the files must contain to our parameters whose rows it consists of."""
     names, blocks = dict(family.layers), "encoder.blocks"
     for i in range(len(model.encoder.blocks)):
         for ours, theirs in family.block.items():
             names[f"{blocks}.{i}.{ours}"] = f"{family.layers[blocks]}.{i}.{theirs}"
-    own = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     found: dict[str, list[str]] = {}
     for ours, theirs in names.items():
         for kind in ("", ".weight", ".bias"):
-            if ours + kind in own:
+            if ours + kind in parameters:
                 found.setdefault(theirs + kind, []).append(ours + kind)
     return found
 
@@ -170,10 +170,10 @@ def _swap(family: Family, name: str, tensor: Tensor) -> Tensor:
     return tensor.mT if layer in family.transposed and tensor.ndim == 2 else tensor
 
 
-def _read(family: Family, model: Model, stored: _Entries) -> dict[str, Tensor]:
+def _read_tensors(family: Family, model: Model, stored: _Entries) -> dict[str, Tensor]:
     """Read the tensors of the model by our names, after comparing names, shapes and dtypes."""
-    own = {name: tensor.shape for name, tensor in model.named_parameters()}
-    wanted = _names(family, model)
+    shapes = {name: tensor.shape for name, tensor in model.named_parameters()}
+    wanted = _names_in_files(family, model)
     extra = [
         name
         for name in stored.keys() - wanted.keys() - family.copies.keys()
@@ -181,7 +181,7 @@ def _read(family: Family, model: Model, stored: _Entries) -> dict[str, Tensor]:
     ]
     wrong = []
     for name in wanted.keys() & stored.keys():
-        parts = [torch.empty(own[part], device="meta") for part in wanted[name]]
+        parts = [torch.empty(shapes[part], device="meta") for part in wanted[name]]
         shape = tuple(_swap(family, name, torch.cat(parts)).shape)
         found = stored[name].get_shape()
         if shape != tuple(found):
@@ -202,7 +202,7 @@ def _read(family: Family, model: Model, stored: _Entries) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for name, targets in wanted.items():
         rows = _swap(family, name, stored[name][:])
-        pieces = rows.split([own[target][0] for target in targets])
+        pieces = rows.split([shapes[target][0] for target in targets])
         for target, piece in zip(targets, pieces, strict=True):
             # The tensor may be a view of the file, which other programs may change.
             tensors[target] = piece.clone(memory_format=torch.contiguous_format)
@@ -405,8 +405,8 @@ def _weight_files(folder: Path) -> dict[str, set[str] | None]:
     return files
 
 
-def _open(opened: ExitStack, path: Path, held: set[str] | None) -> dict[str, Any]:
-    """The tensors in a file; so far, only their shapes and dtypes have been read."""
+def _open(opened: ExitStack, path: Path, listed: set[str] | None) -> dict[str, Any]:
+    """The tensors in a file, which the index lists; so far, only their shapes and dtypes have been read."""
     library = _safetensors()
     try:
         file: Any = opened.enter_context(library.safe_open(path, framework="pt"))
@@ -414,9 +414,9 @@ def _open(opened: ExitStack, path: Path, held: set[str] | None) -> dict[str, Any
         rule = "be a safetensors file"
         raise refusal(path.name, rule, f"a damaged or wrong file: {error}") from error
     found = set(file.keys())
-    if held is not None:
+    if listed is not None:
         what = f"{path.name} does not hold what {_INDEX} says"
-        lists = {"missing": held - found, "unexpected": found - held}
+        lists = {"missing": listed - found, "unexpected": found - listed}
         _refuse_different(what, lists)
     return {name: file.get_slice(name) for name in found}
 

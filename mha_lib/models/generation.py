@@ -135,33 +135,33 @@ def _continuing(model: Any, lens: Tensor | None, use_cache: bool) -> _Writing:
     """
     bare = _uncompiled(model)
     cache = bare.new_cache() if use_cache else None
-    held: list[Tensor] = []  # without a cache: all tokens, padded on the right
+    tokens: list[Tensor] = []  # without a cache: all tokens, padded on the right
     sizes: list[Tensor] = []
 
     def logits(new: Tensor) -> Tensor:
         rows, count = new.shape
-        if not held:
-            held.append(new)
+        if not tokens:
+            tokens.append(new)
             sizes.append(new.new_full((rows,), count) if lens is None else lens)
             keep = (sizes[0] - 1).unsqueeze(1)
             found = bare(new, valid_lens=lens, cache=cache, logits_to_keep=keep)[1]
         elif cache is not None:
-            if bare is not model and len(cache[0]) == held[0].shape[1]:
+            if bare is not model and len(cache[0]) == tokens[0].shape[1]:
                 _leave_open(new, cache)
             found = model(new, cache=cache)[1]
         else:
-            last, longer = sizes[0], torch.nn.functional.pad(held[0], (0, 1))
-            held[0] = longer.scatter(1, last.unsqueeze(1), new)
+            last, longer = sizes[0], torch.nn.functional.pad(tokens[0], (0, 1))
+            tokens[0] = longer.scatter(1, last.unsqueeze(1), new)
             sizes[0] = last + 1
             keep = last.unsqueeze(1)
-            found = bare(held[0], valid_lens=sizes[0], logits_to_keep=keep)[1]
+            found = bare(tokens[0], valid_lens=sizes[0], logits_to_keep=keep)[1]
         newest: Tensor = found[:, 0]
         return newest
 
     def follow(rows: Tensor) -> None:
-        held[0], sizes[0] = held[0][rows], sizes[0][rows]
-        for one in cache or ():
-            one.reorder(rows)
+        tokens[0], sizes[0] = tokens[0][rows], sizes[0][rows]
+        for block in cache or ():
+            block.reorder(rows)
 
     return _Writing(logits, follow)
 
@@ -170,10 +170,10 @@ def _leave_open(new: Tensor, cache: Sequence[KeyValueCache]) -> None:
     """Before the first step, tell the compiler that batch and length are those of this prompt only."""
     open_axes: Any = torch._dynamo.maybe_mark_dynamic
     open_axes(new, 0)
-    for own in cache:
-        for held in own._held:
-            if held is not None:
-                open_axes(held, (0, held.ndim // 2))
+    for block in cache:
+        for tensor in block._held:
+            if tensor is not None:
+                open_axes(tensor, (0, tensor.ndim // 2))
 
 
 def _uncompiled(model: Any) -> Any:
@@ -186,24 +186,24 @@ def _answering(
 ) -> _Writing:
     """Prepare an encoder-decoder; `lens` are the lengths of the sources."""
     cache = model.decoder.new_cache() if use_cache else None
-    held: list[Tensor] = []
+    tokens: list[Tensor] = []  # all that are written so far
     # The memory of the sources and their lengths, one row for each row of tokens.
     memories, source_lens = [memory], [lens]
 
     def logits(new: Tensor) -> Tensor:
-        held[:] = [torch.cat((*held, new), dim=1)]
+        tokens[:] = [torch.cat((*tokens, new), dim=1)]
         newest: Tensor = model.decode(
-            held[0], memories[0], source_lens=source_lens[0], cache=cache
+            tokens[0], memories[0], source_lens=source_lens[0], cache=cache
         )
         return newest[:, -1]
 
     def follow(rows: Tensor) -> None:
         # Only when a beam begins does the number of rows change; later, those of one prompt change places.
-        if rows.shape != held[0].shape[:1]:
+        if rows.shape != tokens[0].shape[:1]:
             memories[0] = memories[0][rows]
             if (lengths := source_lens[0]) is not None:
                 source_lens[0] = lengths[rows]
-        held[0] = held[0][rows]
+        tokens[0] = tokens[0][rows]
         for block in cache or ():
             block.self_attention.reorder(rows)
             block.cross_attention.reorder(rows)
@@ -454,7 +454,7 @@ def _check_generation(
         rule = f"leave room for {length} tokens within max_len={model.max_len}"
         raise refusal("max_new", rule, max_new)
     _check_lens("prompt_lens", prompt_lens, 1, tokens)
-    for one in stops:
-        if not 0 <= _checks.check_int("stop", one) < vocab:
-            raise refusal("stop", f"lie in 0..{vocab - 1}", one)
+    for token in stops:
+        if not 0 <= _checks.check_int("stop", token) < vocab:
+            raise refusal("stop", f"lie in 0..{vocab - 1}", token)
     return vocab

@@ -1,10 +1,7 @@
-"""Numbers in the text of the pages come from where their cells say (tools/claims.py), and what nothing can
-run was read beside what it is about (tools/beside.py).
-"""
+"""Numbers in the text of the pages come from where their cells say (tools/claims.py)."""
 
 import re
 
-import beside
 import claims
 import nbformat
 import pytest
@@ -221,52 +218,3 @@ def test_proposals_are_of_the_same_section_with_as_many_digits(page):
     assert claims.proposals("18.55", 0, notebook) == ["losses: four heads[2]"]
     assert claims.proposals("18.6", 0, notebook) == []
     assert claims.proposals("18.55", 3, notebook) == []
-
-
-def test_texts_were_read_beside_what_they_are_about():
-    assert sorted(beside.unread()) == [], "Read each beside what it is about: make claims"
-    assert len(beside.pairs()) > 900
-    assert any("def recall(" in about for _, about in beside.pairs().values())  # drawn by a call in a cell
-
-
-BOX = '<svg aria-label="A box"><rect fill="red"/><text fill="blue">box</text></svg>'
-READ = [
-    new_markdown_cell("## Section\n\n$$a - b$$\n\n| less | more |\n\nThe loss falls.", id="text"),
-    new_code_cell("assert loss < 1", id="code"),
-    new_code_cell("draw()", id="figure", metadata={"mystnb": {"image": {"alt": "A curve that bends"}}}),
-    new_code_cell("box()", id="diagram", outputs=[new_output("display_data", {"text/html": BOX})]),
-    new_markdown_cell("Use `dim=-1`.", id="ex1-hints"),
-    new_code_cell("x.sum(-1)", id="ex1-solution"),
-]
-TEXTS = "## ask\n\n- [x] 1\n  One.\n- [ ] 2\n  Two.\n\n## mistake\n\n- a case: `3`\n- **it is 2.** Use √d.\n"
-# Two texts that are swapped, or the first replaced by the second, and what must be read again.
-EXCHANGED = {
-    "a minus of an equation": ("a - b", "a + b", "text"),
-    "a verdict": ("falls", "rises", "text"),
-    "columns of a table": ("less", "more", "text"),
-    "what a cell asserts": ("loss < 1", "loss < 2", "text"),
-    "the words of a description": ("A curve", "A line", "figure"),
-    "what draws a figure": ("draw()", "plot()", "figure"),
-    "words of a diagram": (">box<", ">key<", "diagram"),
-    "colours of a diagram": ("red", "blue", "diagram"),
-    "the last hint": ("dim=-1", "dim=0", "ex1-hints"),
-    "a solution": ("x.sum(-1)", "x.sum(0)", "ex1-hints"),
-    "the feedback of two choices": ("One", "Two", "ask"),
-    "a formula in a cause": ("√d", "√n", "mistake"),
-    "a case that is gone": ("- a case: `3`\n", "", "mistake"),
-}
-
-
-def marks(page, texts):
-    found = beside.of_page("", nbformat.reads(page, as_version=4).cells) | beside.of_file("", texts)
-    return {name.removeprefix(": "): beside.fingerprint(pair) for name, pair in found.items()}
-
-
-@pytest.mark.parametrize("fault", EXCHANGED)
-def test_what_nothing_can_run_is_read_again_after_a_change(fault):
-    one, other, expected = EXCHANGED[fault]
-    files = [nbformat.writes(new_notebook(cells=READ)), TEXTS]
-    either = re.compile("|".join(re.escape(part) for part in (one, other) if part))
-    changed = [either.sub(lambda match: other if match[0] == one else one, file) for file in files]
-    before, after = marks(*files), marks(*changed)
-    assert {name for name in after if after[name] != before[name]} == {expected}

@@ -290,6 +290,31 @@ def test_it_installs_nothing_elsewhere(fresh, own_site):
     assert MAY_BE_INSTALLED.isdisjoint(fresh.installed())
 
 
+@pytest.mark.parametrize(("requirement", "added"), [
+    ("numpy>=2.4.6", "numpy"),  # the book's, newer than Colab's
+    ("onnx", "onnx"),  # Colab lacks it
+])  # fmt: skip
+def test_a_wheel_that_would_replace_or_add_a_package_is_found(fresh, own_site, requirement, added):
+    with pytest.raises(AssertionError, match=added):
+        test_beside_the_versions_of_colab_only_what_is_missing_is_installed(
+            fresh, requiring(own_site, requirement)
+        )
+
+
+def requiring(site, requirement):
+    """The site, whose package of the course needs one thing more."""
+    for file in site.files[:-1]:
+        with zipfile.ZipFile(io.BytesIO(file.content)) as archive:
+            inside = {name: archive.read(name) for name in archive.namelist()}
+        for name in inside:
+            if name.startswith("mha_course-") and name.endswith(".dist-info/METADATA"):
+                inside[name] = inside[name].replace(
+                    b"Requires-Dist:", f"Requires-Dist: {requirement}\nRequires-Dist:".encode(), 1
+                )
+        (site.folder / course_files.FOLDER / file.name).write_bytes(course_files.pack(inside))
+    return site
+
+
 def test_beside_the_versions_of_colab_only_what_is_missing_is_installed(fresh, site):
     """By what the wheels require, pip would leave everything alone that Colab has."""
     wheels = [f"{site.address}/{course_files.FOLDER}/{file.name}" for file in site.files[:-1]]
@@ -346,6 +371,9 @@ def test_chapter_runs(colab, tmp_path, path):
     (["raise ValueError('of the chapter')"], "ValueError: of the chapter"),
     (["import sys; print('noise', file=sys.stderr)"], "prints on stderr: noise"),
     (["import ipywidgets; ipywidgets.IntSlider()"], "names no manager"),
+    # Colab's traitlets are too old to be generic, and Colab lacks the other package.
+    (["from traitlets import TraitType as T", "class A(T[int, int]): pass"], "is not subscriptable"),
+    (["import onnx"], "No module named 'onnx'"),
 ])  # fmt: skip
 def test_a_fault_on_colab_is_found(fresh, tmp_path, cells, told):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])

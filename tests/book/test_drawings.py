@@ -2,6 +2,8 @@
 
 import base64
 import re
+import subprocess
+import sys
 from urllib.parse import unquote
 
 import nbformat
@@ -62,6 +64,21 @@ def test_the_book_has_every_drawing_inline(book):
         for _, cell, html in (each for each in stored_html() if each[0] == page):
             assert all(re.sub(r"\s+", " ", d[0]) in re.sub(r"\s+", " ", built)
                        for d in re.finditer(r"<svg.*?</svg>", inline(html), re.DOTALL)), cell  # fmt: skip
+
+
+def test_nbconvert_shows_the_pictures_of_widgets(tmp_path):
+    """With the settings that `make book` puts into the environment: no stored widget has code."""
+    path = ROOT / "chapters" / "08_what_heads_learn.ipynb"
+    outputs = [o for cell in nbformat.read(path, as_version=4).cells for o in cell.get("outputs", [])]
+    stored = [o.data["text/html"] for o in outputs if WIDGET_VIEW in o.get("data", {})]
+    stills = sum(html.startswith(f'<img alt="{NOTE}') for html in stored)
+    config = ROOT / "tools" / "jupyter_nbconvert_config.py"
+    command = [sys.executable, "-m", "nbconvert", "--to", "html", f"--config={config}", "--stdout", str(path)]
+    made = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    page = BeautifulSoup(made, "html.parser")
+    assert len(page.find_all("img", alt=re.compile(f"^{NOTE}"))) == stills > 0
+    assert len(stored) > stills  # the others are stored as texts, such as questions
+    assert page.find_all("script", type=WIDGET_VIEW) == []
 
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -80,7 +80,7 @@ def lacking(name, answer, cells):
     steps = re.findall(r"<details><summary>Hint (\d)</summary>\n\n.+?\n\n</details>", hints, re.S)
     numbered = [str(step) for step in range(1, len(steps) + 1)]
     if not hints.endswith("</details>") or len(steps) < 3 or steps != numbered:
-        yield f"the hints are numbered {steps}"
+        yield f"the hints are numbered {steps}: write three or more, from 1, and nothing below the last"
     data = cells["solution"].metadata
     if "hide-cell" not in data.get("tags", []) or not data.get("mystnb", {}).items() >= SOLUTION.items():
         yield "the solution is not folded"

@@ -62,7 +62,7 @@ class Checkout:
         self.folder = folder
         for name in ("tools", "stand-ins", "_ext", "_static", "attention_check", "mha_course"):
             (folder / name).mkdir(parents=True)
-        copied = ("alone", "jupyter_server_config", "machine", "set_up")
+        copied = ("alone", "jupyter_nbconvert_config", "jupyter_server_config", "machine", "set_up")
         for name in ("Makefile", *(f"tools/{name}.py" for name in copied)):
             shutil.copy(ROOT / name, folder / name)
         locks = [f"requirements{kind}.txt" for kind in ("", "-cpu", "-gpu", "-models", "-paper")]

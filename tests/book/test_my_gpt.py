@@ -1,6 +1,7 @@
 """The reader's GPT is the library's GPT-2; the file to take home trains, writes, and says what is wrong."""
 
 import ast
+import contextlib
 import copy
 import re
 import runpy
@@ -13,7 +14,7 @@ import torch
 from exercise_cells import read
 from safetensors.torch import save_file
 
-from mha_course.built import MyGPT, my_write
+from mha_course.built import MyGPT, my_loss, my_write, train_gpt
 from mha_course.experiments import load_experiment
 from mha_course.widgets.writer import _check_model
 from mha_lib import generate
@@ -123,6 +124,17 @@ def test_without_a_text_there_must_be_a_saved_model(tmp_path, monkeypatch, home)
     message = "my_gpt.pt cannot be read: No such file or directory. Give a text to train on first."
     with pytest.raises(SystemExit, match=f"^{re.escape(message)}$"):
         runpy.run_path(home)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_what_the_page_says_is_enough_to_train_on_another_device(is_told):
+    """On the device without numbers, which needs no generator of its own, a step reaches its loss."""
+    model, tokens = MyGPT(9, 12, 2, 1, 8).to("meta"), torch.arange(9).repeat(30).to("meta")
+    error = "cannot be called on meta tensors" if is_told else "not on the expected device"
+    for run in (lambda: next(train_gpt(model, tokens, steps=100)), lambda: my_loss(model, tokens)):
+        told = torch.device("meta") if is_told else contextlib.nullcontext()
+        with told, pytest.raises(RuntimeError, match=error):
+            run()
 
 
 def test_chapter_8_opens_the_readers_gpt_and_says_which_one_it_must_be(tmp_path, monkeypatch, capsys):

@@ -21,10 +21,11 @@ from drawings import put_back
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 from run_notebooks import main, normalise
-from set_repository import SETUP_METADATA, setup_of_this_course
+from set_repository import SETUP_METADATA, publish, setup_of_this_course
 from stored_notebooks import WIDGET_STATE, WIDGET_VIEW, notebooks
 
 from mha_course import plots
+from mha_course._resume import digest
 from mha_course.widgets import widget_sources
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +37,7 @@ SMALLEST = 8.5  # CSS pixels of a figure's smallest letters there
 
 MAX_CELL = 25  # lines of code in a cell that a reader sees
 MAX_CODE = 250  # lines of code that a reader sees before the exercises, so that a page fits one sitting
+MAX_BYTES = 1_000_000  # GitHub shows no larger notebook
 NOT_SHOWN = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["remove-input"]}
 HIDES = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 
@@ -182,6 +184,8 @@ def conventions(notebook):
     for heading in headings:
         if re.match(r"##? \d", heading):
             yield f"the book numbers its sections itself: {heading}"
+    if label := re.search(r"^\([\w-]+\)=$", text, re.M):
+        yield f"JupyterLab shows the label {label[0]}: link to the heading, or write <div id=…></div>"
     exempt = 0
     for number, cell in enumerate(notebook.cells):
         if cell.cell_type == "code":
@@ -340,6 +344,7 @@ PLANTED = {
     "address in output": (lambda n: n.cells[2].outputs[0].update(text="<X at 0x7f12ab34>"),
         "a memory address"),
     "token in output": (lambda n: n.cells[2].outputs[0].update(text="ghp_" + 30 * "a"), "a token"),
+    "a label": (lambda n: n.cells[0].update(source="(title)=\n# Title"), "JupyterLab shows the label"),
     "numbered heading": (lambda n: n.cells[0].update(source="# 3 Title"), "numbers its sections itself"),
     "two titles": (lambda n: n.cells[0].update(source="# A\n\n# B"), "one title"),
     "exempt, no assert": (lambda n: n.cells[2].metadata.update(tags=["nbval-ignore-output"]),
@@ -486,3 +491,39 @@ def test_what_the_page_hides_is_folded_where_it_is_edited(path):
             "source_hidden"
         )
         assert bool(folded) == bool(HIDES & set(cell.metadata.get("tags", []))), cell.id
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_github_shows_the_notebook(path):
+    """Stored and published; the set-up of a published copy also names files with their hashes."""
+    notebook = nbformat.read(path, as_version=4)
+    publish(notebook, [])
+    assert max(path.stat().st_size, len(nbformat.writes(notebook).encode())) < MAX_BYTES
+
+
+def test_the_folds_of_a_published_notebook_have_the_titles_of_the_page():
+    notebook = nbformat.read(ROOT / "chapters" / "03_multi_head_attention.ipynb", as_version=4)
+    before = {cell.id: cell.source for cell in notebook.cells}
+    publish(notebook, [])
+    titles = {"ex1-solution": "solution", "setup": "the set-up for Colab", "c058": "code", "ask-off": "code"}
+    for cell in notebook.cells:
+        folded = HIDES & set(cell.metadata.get("tags", []))
+        title, _, source = cell.source.partition("\n")
+        assert title.startswith("# @title Show ") == bool(folded), cell.id
+        assert cell.id not in titles or title == f"# @title Show {titles[cell.id]}"
+        if folded and cell.id != "setup":
+            assert source == before[cell.id]
+            assert digest(cell.source) == digest(source)  # known after an error
+
+
+def test_no_widget_has_the_picture_or_the_text_of_another():
+    """In all notebooks, what stands in for a widget is unlike that of every other."""
+    stands_in = {}
+    for path in CHAPTERS:
+        notebook = nbformat.read(path, as_version=4)
+        for number, output in outputs(notebook):
+            data, cell = output.get("data", {}), notebook.cells[number].id
+            if WIDGET_VIEW in data:
+                shown = data.get("image/png") or data.get("text/html")
+                assert stands_in.setdefault(shown, (path.stem, cell)) == (path.stem, cell)
+    assert len(stands_in) > 150

@@ -87,8 +87,14 @@ def changed_files(copy):
 
 
 def test_address_is_the_one_of_the_configuration_everywhere(copy):
+    copies = [copy / path.relative_to(ROOT) for path in FILES]
+    for path in copies:
+        os.utime(path, (0, 0))
     set_repository(root=copy)
     assert changed_files(copy) == []
+    assert {path.stat().st_mtime for path in copies} == {0}, (
+        "`make` would install again what has a newer date"
+    )
 
 
 def test_one_command_changes_the_address_everywhere(copy):
@@ -566,18 +572,32 @@ def test_workflow_grants_little_and_runs_pinned_actions(path):
     assert "EXTRA_INDEX" not in text
 
 
+def test_each_action_has_one_version_which_a_bot_renews():
+    text = "".join(path.read_text(encoding="utf-8") for path in WORKFLOWS)
+    versions = dict(re.findall(r"uses: *(\S+)@(\S+)", text))
+    assert {*re.findall(r"uses: *(\S+)@(\S+)", text)} == {*versions.items()}
+    bot = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text(encoding="utf-8"))
+    assert {update["package-ecosystem"] for update in bot["updates"]} == {"github-actions", "npm"}
+
+
 def test_workflows_do_what_the_course_promises():
     jobs = {}
     for path in WORKFLOWS:
         workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
         jobs |= {f"{path.stem} {name}": job for name, job in workflow["jobs"].items()}
     assert jobs.keys() == {
-        "ci test", "ci weekly", "ci newest", "ci non-root", "ci book", "ci deploy", "ci notebooks",
-        "colab image", "release build", "release publish",
+        "ci test", "ci pythons", "ci weekly", "ci newest", "ci non-root", "ci book", "ci deploy",
+        "ci notebooks", "colab image", "release build", "release publish",
     }  # fmt: skip
-    assert jobs["ci test"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+    # Browsers run on one Python, everything else on all.
+    first = next(step["with"] for step in jobs["ci test"]["steps"] if "setup-python" in step.get("uses", ""))
+    assert [first["python-version"], *jobs["ci pythons"]["strategy"]["matrix"]["python"]] == [
+        "3.11",
+        "3.12",
+        "3.13",
+    ]
     assert "--user reader" in jobs["ci non-root"]["steps"][-1]["run"]
-    assert set(jobs["ci book"]["needs"]) == {"ci test".split()[1], "non-root"}
+    assert jobs["ci book"]["needs"] == ["test", "pythons"]
     assert jobs["ci deploy"]["needs"] == "book"
     assert jobs["ci notebooks"]["needs"] == "deploy"  # notebooks need the packages
     # These commands; the job ends if one of them fails.
@@ -585,12 +605,14 @@ def test_workflows_do_what_the_course_promises():
         name: [step["run"].strip() for step in job["steps"] if "run" in step] for name, job in jobs.items()
     }
     assert runs["ci test"] == ["bash .ci/run"]
+    assert runs["ci pythons"] == ["make check test-python"]
     assert runs["ci non-root"][-1].endswith(" make -C /srv/course test")
     assert runs["ci book"] == ["make book"]
     epubcheck = "sudo apt-get install --yes --no-install-recommends epubcheck fonts-noto-cjk"
     assert runs["ci weekly"] == [epubcheck, "make weekly"]
     assert runs["ci newest"] == ["make newest"]
-    assert "'schedule'" in jobs["ci weekly"]["if"] and jobs["ci weekly"]["if"] == jobs["ci newest"]["if"]
+    [when] = {jobs[f"ci {name}"]["if"] for name in ("weekly", "newest", "non-root")}
+    assert "'schedule'" in when
     assert f" {PUBLISHED}\n" in runs["ci notebooks"][0] and runs["ci notebooks"][0].endswith(f" {PUBLISHED}")
     image = jobs["colab image"]["steps"]
     assert [step["with"].get("ref") for step in image if "uses" in step] == [None, PUBLISHED]

@@ -1,11 +1,12 @@
 """What JupyterLab saves of a chapter after a run: what was stored, except what the reader has changed."""
 
+import asyncio
 import copy
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from saving import keep_stored, merged
+from saving import Chapters, keep_stored, merged, spoken_here
 from stored_notebooks import ROOT, WIDGET_STATE, WIDGET_VIEW
 
 STORED = nbformat.read(ROOT / "chapters" / "00_orientation.ipynb", as_version=4)
@@ -40,6 +41,25 @@ def test_a_run_with_the_same_results_is_saved_as_it_was_stored():
 
 def test_opening_and_saving_changes_nothing():
     assert merged(copy.deepcopy(STORED), STORED) == STORED
+
+
+@pytest.mark.parametrize("widgets", ["without code", "with code"])
+def test_a_chapter_is_opened_as_jupyterlab_would_change_it(tmp_path, widgets):
+    """Otherwise it is marked as changed: the kernel has a version, and stored widgets are loaded."""
+    notebook = after_a_run() if widgets == "with code" else STORED
+    nbformat.write(notebook, tmp_path / "00_orientation.ipynb")
+    manager = Chapters(root_dir=str(tmp_path))
+    opened = nbformat.from_dict(asyncio.run(manager.get("00_orientation.ipynb"))["content"])
+    assert opened.metadata.kernelspec.display_name.endswith("(ipykernel)")
+    assert opened.metadata.language_info == spoken_here()["language_info"]
+    assert ("widgets" in opened.metadata) == (widgets == "with code")
+    assert widgets == "with code" or merged(opened, STORED) == STORED
+
+
+def test_another_notebook_is_opened_as_it_is(tmp_path):
+    nbformat.write(new_notebook(cells=[new_code_cell("x = 1")]), tmp_path / "other.ipynb")
+    opened = asyncio.run(Chapters(root_dir=str(tmp_path)).get("other.ipynb"))["content"]
+    assert opened.metadata == {}
 
 
 def test_what_was_written_and_what_it_printed_is_saved():

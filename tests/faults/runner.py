@@ -5,6 +5,7 @@ and verdicts. To add a kind, append it to KINDS.
 """
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -89,14 +90,17 @@ class Widgets:
         return ["-c", str(folder / "pyproject.toml"), "--rootdir", str(folder)], folder / "tests"
 
 
-def plant(kind, fault, folder):
-    """Make a copy with a fault (None: none); return what pytest is given to run the tests that it names."""
+def plant(kind, fault, folder, tested=()):
+    """Make a copy with a fault; return what pytest is given to run the test that it names.
+
+    Without a fault, these are the tests of the faults in `tested`.
+    """
     text = spoilt(kind, fault) if fault else None
     folder.mkdir()
     where, tests = kind.copy(fault, folder)
     if fault:
         (folder / kind.path_of(fault)).write_text(text, encoding="utf-8")
-    names = {test.caught_by for test in ([fault] if fault else kind.faults)}
+    names = {test.caught_by for test in ([fault] if fault else tested)}
     return [*where, *(f"{tests}/{kind.tests}/{name.replace('::', '.py::', 1)}" for name in sorted(names))]
 
 
@@ -132,16 +136,38 @@ KINDS = (Library(), Widgets())
 FAULTS = [fault for kind in KINDS for fault in kind.faults]
 
 
-def verdicts(root, jobs=1):
-    """Yield (what is wrong, Verdict) for each kind's sound copy and each fault, as they finish."""
+@functools.cache
+def listed_for_each_push():
+    """The names, or their beginnings, of the faults that stand for their classes, by class."""
+    classes = {}
+    listing = Path(__file__).with_name("for_each_push.txt").read_text("utf-8").partition("\n\n")[2]
+    for line in listing.splitlines():
+        if line.startswith(" "):
+            classes[list(classes)[-1]].append(line.strip())
+        else:
+            classes[line] = []
+    return classes
+
+
+def is_planted_for_each_push(fault):
+    """Whether a fault stands for its class; a fault of a widget is listed by the beginning of its name."""
+    names = [name for names in listed_for_each_push().values() for name in names]
+    return any(fault.what == name or ("`" in name and fault.what.startswith(name)) for name in names)
+
+
+def verdicts(root, jobs=1, wanted=lambda fault: True):
+    """Yield (what is wrong, Verdict) for each kind's sound copy and each wanted fault, as they finish."""
     for number, kind in enumerate(KINDS):
         folders, work = {}, []
         name = type(kind).__name__.lower()
-        for count, fault in enumerate([None, *kind.faults]):
+        faults = [*filter(wanted, kind.faults)]
+        if not faults:
+            continue
+        for count, fault in enumerate([None, *faults]):
             what = f"{SOUND} ({name})" if fault is None else fault.what
             folder = root / f"{number}-{count}"
             try:
-                work.append((str(folder), plant(kind, fault, folder)))
+                work.append((str(folder), plant(kind, fault, folder, tested=faults)))
                 folders[str(folder)] = what
             except planting.NotFoundError as error:
                 yield what, Verdict(None, False, str(error))
@@ -184,13 +210,13 @@ def page_verdicts(root):
 class Running:
     """The verdicts of a run in the background, by what is wrong."""
 
-    def __init__(self, root, jobs=1):
+    def __init__(self, root, jobs=1, wanted=lambda fault: True):
         self.known, self.coming = {}, queue.Queue()
-        threading.Thread(target=self._collect, args=(root, jobs), daemon=True).start()
+        threading.Thread(target=self._collect, args=(root, jobs, wanted), daemon=True).start()
 
-    def _collect(self, root, jobs):
+    def _collect(self, *arguments):
         try:
-            for pair in verdicts(root, jobs):
+            for pair in verdicts(*arguments):
                 self.coming.put(pair)
         except BaseException as error:  # `of` raises it again
             self.coming.put(error)
@@ -210,11 +236,18 @@ def main():
     """Print the table, row by row; the exit status is 1 if a fault was not caught."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=2, help="how many run at the same time")
+    parser.add_argument(
+        "--only", default="", help="a regular expression: the modules or names of the faults to plant"
+    )
     options = parser.parse_args()
+    only = re.compile(options.only)
+    is_wanted = lambda fault: only.search(f"{getattr(fault, 'module', 'widgets')}: {fault.what}")  # noqa: E731
     missed, count = [], 0
     print("| planted fault | caught by |\n|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        rows = itertools.chain(verdicts(Path(folder), options.jobs), page_verdicts(Path(folder)))
+        rows = verdicts(Path(folder), options.jobs, is_wanted)
+        if not options.only:
+            rows = itertools.chain(rows, page_verdicts(Path(folder)))
         for what, verdict in rows:
             sound = what.startswith(SOUND)
             count += not sound

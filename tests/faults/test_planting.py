@@ -50,6 +50,20 @@ def test_no_fault_is_planted_twice():
     assert max(names.values()) == max(copies.values()) == 1
 
 
+@pytest.mark.parametrize("name", [name for names in runner.listed_for_each_push().values() for name in names])
+def test_a_name_for_each_push_is_that_of_one_fault(name):
+    assert [
+        fault.what.startswith(name) if "`" in name else fault.what == name for fault in runner.FAULTS
+    ].count(True) == 1
+
+
+def test_some_sixty_faults_of_every_class_are_planted_for_each_push():
+    classes = runner.listed_for_each_push()
+    assert len(classes) > 10 and all(classes.values())
+    chosen = [fault for fault in runner.FAULTS if runner.is_planted_for_each_push(fault)]
+    assert 50 <= len(chosen) == sum(map(len, classes.values())) <= 70
+
+
 @pytest.mark.parametrize(("function", "old", "new", "line"), [
     ("Layer.forward", "x, x, mask", "x, mask", "        return attend(\n            x, mask,\n        )\n"),
     ("Layer.forward", "attend(x, x", "mix(x, x", "        return mix(x, x,\n            mask,\n"),

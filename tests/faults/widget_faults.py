@@ -631,6 +631,8 @@ FAULTS = [
                 "test_repeat::test_a_day_begins_at_the_readers_midnight"),
     WidgetFault("js/quiz.js", "?? hidden.get(text)", "",
                 "test_repeat::test_a_hidden_answer_stays_when_the_next_question_is_answered"),
+    WidgetFault("js/store.js", "moveFormer();", "",
+                "test_kept_answers::test_an_answer_that_was_stored_under_the_page_comes_back"),
     WidgetFault("js/progress.js", "Math.min(turnOf(key, text)?.step ?? 0, 1)", "1",
                 "test_repeat::test_progress_leads_to_what_is_due_wrong_answers_first"),
     WidgetFault("js/progress.js", """field.replaceAll('"', '""')""", "field",

@@ -166,9 +166,9 @@ models.generation.generate(model, tokens, *, max_new, source=None, source_lens=N
 """
 OF_THE_JUDGE = """\
 Finding(kind, message='')
-Report(findings, contract='', strict=False)
+Report(findings, contract='', strict=False, pinned='')
 check(attention, *, projections=None, num_heads=None, layout='auto', mask='auto',
-    arrays='torch', tries=None, strict=False)
+    arrays='torch', scale=None, softcap=None, window=None, tries=None, strict=False)
 check_rotary(rotate, *, base=10000.0, interleaved=True)
 check_decoding(start, *, rotary=False, base=10000.0, interleaved=True)
 vectors()

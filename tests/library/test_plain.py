@@ -26,3 +26,31 @@ def test_functions_and_modules_are_short(name):
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef):
             assert lines_of(node) <= (CONSTRUCTOR if node.name == "__init__" else FUNCTION), node.name
+
+
+def private_names(tree):
+    """The private functions, classes and constants that a module defines at its top."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names = [node.name]
+        else:
+            targets = getattr(node, "targets", [getattr(node, "target", None)])
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+        yield from (name for name in names if name.startswith("_") and not name.startswith("__"))
+
+
+def shared_names(trees):
+    """The private names that several modules define, with these modules."""
+    places = {}
+    for module, tree in trees.items():
+        for name in {*private_names(tree)}:
+            places.setdefault(name, []).append(module)
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_one_name_means_one_thing():
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in LIBRARY.items()}
+    assert shared_names(trees) == {}
+    assert sum(len([*private_names(tree)]) for tree in trees.values()) > 150
+    two = {"a": ast.parse("def _read(): ..."), "b": ast.parse("_read: int = 1\n_other = 2")}
+    assert shared_names(two) == {"_read": ["a", "b"]}

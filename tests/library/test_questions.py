@@ -86,9 +86,9 @@ Which test finds which mistake?
 def page(tmp_path, monkeypatch):
     """A function that writes a file of questions as the page "page"."""
     monkeypatch.setattr(questions, "FOLDER", tmp_path)
-    questions._questions_of.cache_clear()
+    questions._all_questions.cache_clear()
     yield lambda text: (tmp_path / "page.md").write_text(text, encoding="utf-8") and tmp_path / "page.md"
-    questions._questions_of.cache_clear()
+    questions._all_questions.cache_clear()
 
 
 def test_choices_with_their_feedback_and_key(page):
@@ -176,11 +176,30 @@ def test_typed_part_is_refused(page):
         read_questions(path)
 
 
+def test_two_questions_of_the_course_with_one_name_are_refused(page, tmp_path):
+    """The browser stores answers under the name alone, so one would replace the other."""
+    path = page(SOUND)
+    (tmp_path / "other.md").write_text(
+        "## choice\n\nWhich?\n\n- [x] a\n  Yes.\n- [ ] b\n  No.\n", encoding="utf-8"
+    )
+    words = f"{path}:3: the question 'choice' needs another name, which {tmp_path / 'other.md'}:1 has"
+    with pytest.raises(QuestionError, match=re.escape(words)):
+        quiz("page/share", computed=131.0)
+    with pytest.raises(QuestionError, match=re.escape(words)):
+        questions.cards()
+
+
+def test_each_question_of_the_course_has_a_name_of_its_own():
+    names = {card["key"]: (card["file"], card["key"].partition("/")[2]) for card in questions.cards()}
+    assert len(names) > 100
+    assert not [key for key, (file, name) in names.items() if file in name]
+
+
 def test_quiz_asks_what_the_file_declares(page):
     page(SOUND)
     choice = quiz("page/choice", computed=64 // 4)
     assert isinstance(choice, Quiz)
-    assert choice.name == "page.choice"
+    assert choice.name == "choice"
     assert isinstance(quiz("page/two", computed={"first": "yes", "second": torch.tensor(0.5)}), Quiz)
     assert isinstance(quiz("page/shape", computed=torch.zeros(2, 3).shape), TypedAnswer)
     assert isinstance(quiz("page/share", computed=131.0), TypedAnswer)  # within its tolerance

@@ -1,8 +1,10 @@
 """Every option of a layer together with every other, with and without a cache, against the loop in float64.
 
-An option alone is tested elsewhere. What two of them mean together is where a test is easily forgotten.
+An option alone is tested elsewhere. What two of them mean together is where a test is easily forgotten. The
+frequencies of scaled rotary positions are those that transformers computes.
 """
 
+import functools
 import itertools
 
 import numpy as np
@@ -26,6 +28,7 @@ from mha_lib import (
     generate,
     masked_softmax,
 )
+from mha_lib.models.rotary_scaling import RotaryScaling
 
 BATCH, HEADS, Q_LEN, K_LEN, WIDTH = 2, 4, 2, 6, 24
 OLD, NEW = 4, 2  # of the keys, in the cache and beside it
@@ -35,6 +38,14 @@ MASK = torch.tensor([[1, 1, 0, 1, 1, 0], [1, 0, 1, 0, 1, 1]]).bool()
 OF_HEADS = (MASK.flip(0) | (torch.arange(HEADS) < 2)[:, None, None])[None]
 KEY_MASK = torch.tensor([[1, 0, 1, 1, 1, 1], [1, 1, 0, 1, 1, 0]]).bool()
 BIAS = random(BATCH, HEADS, Q_LEN, K_LEN, seed=7)
+
+# Six keys are longer than every text "in training", so that each kind of scaling changes their angles.
+SCALINGS = {
+    "linear": RotaryScaling("linear", 3.0),
+    "dynamic": RotaryScaling("dynamic", 3.0, trained_len=2),
+    "llama3": RotaryScaling("llama3", 3.0, trained_len=5, low=0.1, high=0.7),
+    "yarn": RotaryScaling("yarn", 3.0, trained_len=40, low=0.2, high=3.0),
+}
 
 # What the layer is built with.
 SETTINGS = {
@@ -49,7 +60,8 @@ SETTINGS = {
     "window": {"window": (2, 0)},
     "open window": {"window": (None, 1)},
     "score": {"score": cosine_score},
-    "rotary": {"rotary": RotaryPositionalEncoding},
+    "rotary": {"rotary": {}},
+    **{f"rotary, {kind}": {"rotary": {"scaling": scaling}} for kind, scaling in SCALINGS.items()},
     "norms": {"qk_norm": True, "norm_eps": 0.01},
     "sink": {"sink": True},
 }
@@ -71,12 +83,14 @@ NAMES = [*SETTINGS, *CALLS]
 def fits(*names):
     """Whether two options may be used together."""
     given = [key for name in names for key in SETTINGS.get(name, CALLS.get(name))]
-    return len({*given}) == len(given) and not {"scale", "score"} <= {*given}
+    # A key mask may end a text, on whose length dynamic scaling depends; test_numbers_at_the_edge.py has it.
+    apart = {*names} == {"rotary, dynamic", "key mask"}
+    return len({*given}) == len(given) and not {"scale", "score"} <= {*given} and not apart
 
 
 CASES = [(*pair, arrival) for pair in itertools.combinations(NAMES, 2) if fits(*pair) for arrival in ARRIVALS]
-# A prime step visits all options and arrivals.
-IN_CI = {*CASES[::13]}
+# A prime step visits all options and arrivals; the pair that a fault was found in joins them.
+IN_CI = {*CASES[::13], ("window", "rotary, dynamic", "two calls")}
 
 
 def layer_and_rules(names):
@@ -84,15 +98,56 @@ def layer_and_rules(names):
     options = {key: value for name in names for key, value in SETTINGS.get(name, {}).items()}
     width = options.get("head_dim", WIDTH // HEADS)
     if "rotary" in options:
-        options["rotary"] = RotaryPositionalEncoding(width)
+        options["rotary"] = RotaryPositionalEncoding(width, **options["rotary"])
     layer = shaken(MultiHeadAttention(WIDTH, HEADS, **options), std=0.4, seed=3).double().eval()
     rules = {key: options[key] for key in ("scale", "softcap", "window", "norm_eps") if key in options}
     rules["num_kv_heads"] = layer.num_kv_heads
     if "score" in options:
         rules["rule"] = oracles.cosine
-    if "rotary" in options:
-        rules["turn"] = lambda x, first: oracles.rotated(x, first=first)
     return layer, rules
+
+
+def rope_parameters(scaling, base):
+    """The settings of a scaling as transformers names them."""
+    names = {"low": "low_freq_factor", "high": "high_freq_factor"}
+    if scaling.kind == "yarn":
+        names = {"low": "beta_slow", "high": "beta_fast", "attention_factor": "attention_factor"}
+    if scaling.kind != "dynamic":
+        names["trained_len"] = "original_max_position_embeddings"
+    given = {theirs: getattr(scaling, ours) for ours, theirs in names.items()}
+    given = {name: value for name, value in given.items() if value is not None}
+    return {"rope_type": scaling.kind, "rope_theta": base, "factor": scaling.factor, **given}
+
+
+@functools.cache
+def frequencies_of_transformers(scaling, width, length, *, base=10_000.0):
+    """How far each pair of columns turns from one token to the next, and the factor of queries and keys."""
+    transformers = pytest.importorskip("transformers")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    config = transformers.LlamaConfig(
+        head_dim=width,
+        max_position_embeddings=scaling.trained_len or 2048,
+        rope_parameters=rope_parameters(scaling, base),
+    )
+    frequencies, factor = ROPE_INIT_FUNCTIONS[scaling.kind](config, "cpu", seq_len=length)
+    return frequencies.double().numpy(), factor
+
+
+def turn_of(rotary, old):
+    """Turn the rows of one sample as the loop takes it; its first `old` keys came in an earlier call."""
+
+    def turn(x, first):
+        if rotary.scaling is None:
+            return oracles.rotated(x, first=first)
+        end = first + x.shape[-2]
+        lengths = [old if row < old else end for row in range(first, end)]
+        found = {n: frequencies_of_transformers(rotary.scaling, x.shape[-1], n) for n in {*lengths}}
+        _, factor = found[end]
+        frequencies = [found[n][0] for n in lengths]
+        return factor * oracles.rotated(x, first=first, frequencies=frequencies)
+
+    return turn
 
 
 def distance_bias(kind, table, keys):
@@ -107,11 +162,13 @@ def distance_bias(kind, table, keys):
     return bias
 
 
-def expected_of(layer, rules, inputs, call, shown, table):
+def expected_of(layer, rules, inputs, call, shown, old, table):
     """Output and weights of each sample alone, with only the keys that it has, from the loop."""
     outputs, weights = [], []
     for sample, slots in enumerate(shown):
         own = dict(rules)
+        if layer.rotary is not None:
+            own["turn"] = turn_of(layer.rotary, sum(slot < old for slot in slots))
         seen = torch.ones(1, 1, 1, len(slots), dtype=torch.bool)
         if "attn_mask" in call:
             seen = seen & call["attn_mask"][..., slots]
@@ -148,11 +205,15 @@ def test_two_options_together_are_what_the_loop_computes(one, other, arrival):
     ragged = arrival == "ragged"
     everything = [*range(K_LEN)]
     shown = [[j for j in everything if not real <= j < OLD] if ragged else everything for real in REAL]
-    expected = expected_of(layer, rules, inputs, call, shown, table.table.detach())
+    old = {"at once": 0, "no new keys": K_LEN}.get(arrival, OLD)
+    expected = expected_of(layer, rules, inputs, call, shown, old, table.table.detach())
+    scaled = getattr(layer.rotary, "scaling", None) is not None
+    # Transformers rounds frequencies to float32.
+    within = {"atol": 1e-6, "rtol": 1e-5} if scaled else {"atol": 1e-10, "rtol": 1e-8}
     for need_weights in (True, False):
         cache, query, key, value = None, *inputs
         if arrival != "at once":
-            cache, old = KeyValueCache(), K_LEN if arrival == "no new keys" else OLD
+            cache = KeyValueCache()
             lens = torch.tensor(REAL) if ragged else None
             layer(key.new_zeros(BATCH, 1, WIDTH), key[:, :old], value[:, :old], cache=cache, valid_lens=lens)
             key, value = key[:, old:], value[:, old:]
@@ -167,9 +228,48 @@ def test_two_options_together_are_what_the_loop_computes(one, other, arrival):
             )
             asked["attn_bias"] = (bias if bias.ndim == 4 else bias[None]).double()
         output, weights = layer(query, key, value, cache=cache, need_weights=need_weights, **asked)
-        torch.testing.assert_close(output, expected[0], atol=1e-10, rtol=1e-8)
+        torch.testing.assert_close(output, expected[0], **within)
         if need_weights:
-            torch.testing.assert_close(weights, expected[1], atol=1e-10, rtol=1e-8)
+            torch.testing.assert_close(weights, expected[1], **within)
+
+
+# Two settings of a scaling together: few pairs of columns, ramps that are clipped or a step, short training.
+OF_SCALINGS = {
+    "head_dim": (4, 10, 64),
+    "base": (50.0, 500_000.0),
+    "factor": (1.0, 40.0),
+    "trained_len": (3, 100_000),
+    "ramp": ((0.01, 0.02), (1.0, 1.5), (0.001, 5_000.0)),
+    "attention_factor": (0.5, 2.0),
+}
+USED_BY = {
+    "linear": ("head_dim", "base", "factor"),
+    "dynamic": ("head_dim", "base", "factor", "trained_len"),
+    "llama3": ("head_dim", "base", "factor", "trained_len", "ramp"),
+    "yarn": tuple(OF_SCALINGS),
+}
+
+
+@pytest.mark.newer_torch
+@pytest.mark.parametrize("kind", SCALINGS)
+def test_two_settings_of_a_scaling_together_equal_transformers(kind):
+    defaults = {"head_dim": 8, "base": 10_000.0, "factor": 4.0, "trained_len": 16, "ramp": (0.5, 3.0)}
+    values = [(name, value) for name in USED_BY[kind] for value in OF_SCALINGS[name]]
+    for one, other in itertools.combinations(values, 2):
+        if one[0] == other[0]:
+            continue
+        case = {name: defaults.get(name) for name in USED_BY[kind]} | dict([one, other])
+        case["low"], case["high"] = case.pop("ramp", (None, None))
+        head_dim, base = case.pop("head_dim"), case.pop("base")
+        scaling = RotaryScaling(kind, **case)
+        rotary = RotaryPositionalEncoding(head_dim, base=base, scaling=scaling).double()
+        for length in (2, 50):  # shorter and longer than the texts in training
+            x = random(1, length, head_dim, seed=length)
+            frequencies, factor = frequencies_of_transformers(scaling, head_dim, length, base=base)
+            expected = factor * oracles.rotated(x, frequencies=[frequencies] * length)
+            torch.testing.assert_close(
+                rotary(x), torch.tensor(expected), atol=2e-5, rtol=1e-5, msg=f"{scaling}, {one}, {other}"
+            )
 
 
 def test_positions_of_queries_that_add_no_keys():

@@ -1,12 +1,17 @@
 """Attention in the ways in which people write it: what is right is called right, without any declaration."""
 
+import importlib
+import math
+import sys
+import tomllib
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from unusual import RIGHT, FlashCausal, FourLinear, FusedCausal, OfPatches, causal_only
 
-from attention_check import check
+from attention_check import check, main
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -192,3 +197,204 @@ def test_what_is_wrong_for_some_sizes_only_is_found(wrong_where):
         return 1.01 * output if wrong_where(q, k) else output
 
     assert check(attend, tries=["scores"]).status == 1
+
+
+# ------------------------------------------------------------------ what a formula may have besides
+
+
+def unscaled(q, k, v, mask=None):
+    scores = q @ k.mT if mask is None else (q @ k.mT).masked_fill(~mask, float("-inf"))
+    return scores.softmax(-1) @ v
+
+
+def capped(q, k, v, attn_mask=None):
+    scores = 5 * torch.tanh(q @ k.mT / math.sqrt(q.shape[-1]) / 5)
+    scores = scores if attn_mask is None else scores.masked_fill(~attn_mask, float("-inf"))
+    return torch.einsum("bhqk,bhkd->bhqd", scores.softmax(-1), v)
+
+
+def windowed(q, k, v):
+    place = torch.arange(k.shape[-2] - q.shape[-2], k.shape[-2]).unsqueeze(1)
+    behind = place - torch.arange(k.shape[-2])
+    near = (behind >= 0) & (behind < 3)
+    return torch.where(near, q @ k.mT / math.sqrt(q.shape[-1]), -1e9).softmax(-1) @ v
+
+
+@pytest.mark.parametrize(("attend", "declared", "other"), [
+    (unscaled, {"scale": 1.0}, {"scale": 0.5}),
+    (capped, {"softcap": 5.0}, {"softcap": 9.0}),
+    (windowed, {"window": (2, 0)}, {"window": (1, 0)}),
+])  # fmt: skip
+def test_scale_cap_and_window_are_declared(attend, declared, other):
+    tries = ["scores", "masks", "causal"]
+    report = check(attend, tries=tries, **declared)
+    assert report, report
+    [(name, value)] = declared.items()
+    assert f" · {name} {value}" in report.contract
+    for options in ({}, other):
+        assert not check(attend, tries=["scores"], **options)
+
+
+class OfAContext(nn.Module):
+    """Queries from one projection, keys and values from another."""
+
+    def __init__(self, first="kv"):
+        super().__init__()
+        self.heads, self.first = 3, first
+        self.to_q, self.to_kv = nn.Linear(33, 33, bias=False), nn.Linear(33, 66)
+        self.to_out = nn.Sequential(nn.Linear(33, 33), nn.Dropout(0.1))
+
+    def forward(self, x):
+        pair = dict(zip(self.first, self.to_kv(x).chunk(2, dim=-1), strict=True))
+        heads = (t.unflatten(-1, (3, -1)).transpose(1, 2) for t in (self.to_q(x), pair["k"], pair["v"]))
+        return self.to_out(F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("first", ["kv", "vk"])
+def test_keys_and_values_of_one_projection(first):
+    report = check(OfAContext(first))
+    assert report, report
+    assert f"fused {', '.join(first)}" in report.contract
+    assert {name for name, found in report.findings.items() if found} == {"scores", "gradients"}
+
+
+def with_weights(q, k, v, kind):
+    products = q @ k.mT
+    scores = products / math.sqrt(q.shape[-1])
+    weights = scores.softmax(-1)
+    beside = {
+        "weights": weights, "scores": scores, "products": products, "of queries": scores.softmax(-2),
+        "of another head": weights.roll(1, 1),
+    }  # fmt: skip
+    return weights @ v, beside[kind]
+
+
+@pytest.mark.parametrize("kind", ["weights", "scores", "products", "of queries", "of another head"])
+def test_the_weights_that_are_returned_are_judged(kind):
+    report = check(lambda query, key, value: with_weights(query, key, value, kind), tries=["scores"])
+    assert bool(report) == (not kind.startswith("of")), report
+    if not report:
+        assert "second result" in report.findings["scores"].message
+
+
+# ------------------------------------------------------------------ a contract that is pinned
+
+
+def test_a_contract_is_pinned(tmp_path, monkeypatch, capsys):
+    """Another contract is a failure of its own, although the numbers are right."""
+    monkeypatch.chdir(tmp_path)
+    source = "def attend(q, k, v, mask=None):\n    s = q @ k.mT\n"
+    source += "    s = s if mask is None else s.masked_fill({}mask, float('-inf'))\n"
+    source += "    return s.softmax(-1) @ v\n"
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+
+    def run(*arguments, form="~"):
+        sys.modules.pop("pinned_module", None)
+        importlib.invalidate_caches()
+        (tmp_path / "pinned_module.py").write_text(source.format(form), encoding="utf-8")
+        monkeypatch.setattr("sys.dont_write_bytecode", True)
+        return main(arguments), capsys.readouterr().out
+
+    name = "pinned_module:attend"
+    status, printed = run("discover", name, "--scale", "1")
+    assert status == 0
+    assert "scale 1.0" in tomllib.loads(printed)[name]["contract"]
+    (tmp_path / "attention_check.toml").write_text(f"{printed}scale = 1.0\n", encoding="utf-8")
+    tries = ("--tries", "scores", "masks")
+    assert run(name, *tries)[0] == 0
+    status, said = run(name, "--mask", "hidden", *tries, form="")
+    assert (status, "The contract has changed." in said) == (1, True)
+    assert "masks          right" in said
+    # In the file of a project, with an option that does not exist.
+    (tmp_path / "attention_check.toml").unlink()
+    table = f'[tool.attention_check."{name}"]\nscale = 1.0\n'
+    (tmp_path / "pyproject.toml").write_text(table, encoding="utf-8")
+    assert run(name, *tries)[0] == 0
+    (tmp_path / "pyproject.toml").write_text(f"{table}caps = 1\n", encoding="utf-8")
+    assert main([name]) == 2
+    assert "is pinned with caps" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------ names of faults, as people write them
+
+PRODUCTS = {
+    "products of matrices": (lambda q, k: q @ k.transpose(-2, -1), torch.matmul),
+    "sums over letters": (
+        lambda q, k: torch.einsum("bhid,bhjd->bhij", q, k),
+        lambda w, v: torch.einsum("bhij,bhjd->bhid", w, v),
+    ),
+    "heads in the batch": (
+        lambda q, k: torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).unflatten(0, q.shape[:2]),
+        lambda w, v: torch.bmm(w.flatten(0, 1), v.flatten(0, 1)).unflatten(0, w.shape[:2]),
+    ),
+}
+LOW = {"products of matrices": -torch.inf, "sums over letters": -1e30, "heads in the batch": -1e9}
+
+
+def written(how, fault=""):
+    """Attention in one of three ways, right or with a fault."""
+    product, mean = PRODUCTS[how]
+
+    def attend(query, key, value, mask=None, is_causal=False):
+        if fault in ("last key", "first key"):
+            kept = slice(0, -1) if fault == "last key" else slice(1, None)
+            key, value = key[:, :, kept], value[:, :, kept]
+            mask = None if mask is None else mask[..., kept]
+        if fault == "queries for keys":
+            query, key = key, query
+        if fault == "keys for values":
+            key, value = value, key
+        divisor = {"√k_len": key.shape[2], "√heads": key.shape[1], "scale after": 1}
+        scores = product(query, key) / math.sqrt(divisor.get(fault, query.shape[-1]))
+        seen = torch.ones_like(scores, dtype=torch.bool)
+        if mask is not None:
+            seen = seen & (mask.roll(1, 0) if fault == "another sample" else mask)
+        if is_causal:
+            ahead = {"one ahead": 1, "not itself": -1}.get(fault, 0)
+            seen = seen.tril(scores.shape[-1] - scores.shape[-2] + ahead)
+        if fault == "times the mask":
+            weights = (scores * seen).softmax(-1)
+        elif fault == "mask after":
+            weights = scores.softmax(-1) * seen
+        elif fault == "off by one":
+            raised = scores.masked_fill(~seen, -torch.inf)
+            weights = raised.exp() / (1 + raised.exp().sum(-1, keepdim=True))
+        else:
+            weights = scores.masked_fill(~seen, LOW[how]).softmax(-1)
+        if fault == "scale after":
+            weights = weights / math.sqrt(query.shape[-1])
+        return mean(weights, key if fault == "values are keys" else value)
+
+    return attend
+
+
+NAMED = {
+    "√k_len": ("scores", "the scores are divided by the square root of the number of keys"),
+    "√heads": ("scores", "the scores are divided by the square root of the number of heads"),
+    "scale after": ("scores", "the weights are scaled after the softmax"),
+    "queries for keys": ("scores", "queries and keys are exchanged"),
+    "keys for values": ("scores", "keys and values are exchanged"),
+    "values are keys": ("scores", "the keys are used as values"),
+    "off by one": ("scores", "the weights are those of a softmax with 1 added to its denominator"),
+    "last key": ("scores", "the last key is lost"),
+    "first key": ("scores", "the first key is lost"),
+    "times the mask": ("masks", "the mask is multiplied with the scores"),
+    "mask after": ("masks", "the mask is applied after the softmax"),
+    "another sample": ("masks", "each sample gets the mask of another one"),
+    "one ahead": ("causal", "a query sees one key of the future"),
+    "not itself": ("causal", "a query does not see its own position"),
+}
+
+
+@pytest.mark.parametrize("how", PRODUCTS)
+def test_written_in_three_ways_attention_is_right(how):
+    report = check(written(how))
+    assert report, report
+
+
+@pytest.mark.parametrize("how", PRODUCTS)
+@pytest.mark.parametrize("fault", NAMED)
+def test_a_fault_is_named_however_it_is_written(fault, how):
+    aspect, name = NAMED[fault]
+    report = check(written(how, fault), tries=[aspect])
+    assert report.findings[aspect].message.startswith(f"{name}."), report

@@ -41,7 +41,7 @@ every_explorer = pytest.mark.parametrize("name", EXPLORERS)
 
 # Answers stored before a page opens; without them, Progress shows neither buttons nor links.
 KEPT = """localStorage.setItem("mha-course/typed-answer/a", '{"attempts": [5]}');
-localStorage.setItem("mha-course/repeat/quiz/00_orientation.closing-quiz",
+localStorage.setItem("mha-course/repeat/quiz/orientation-quiz",
     '{"You add 10 to every input of a softmax. Its outputs …": {}}')"""
 
 # These numbers are in a picture, where they cannot be read, but the browser reports them all.

@@ -80,6 +80,11 @@ def test_the_exported_file_holds_every_answer(reader, tmp_path, over):
     assert stored(page) == kept and [*stored(page, days=True)["repeat/quiz/first"]] == ["Two?"]
     give(page, progress, '{"quiz/first": {"answers": {"One?": "a"}}}', "Imported: 1 answer.")
     assert stored(page)["quiz/first"] == {"answers": {"One?": "a", "Two?": "d"}}, "others are kept"
+    former = json.dumps({"quiz/00_orientation.closing-quiz": {"answers": {"Three?": "e"}}})
+    give(page, progress, former, "Imported: 1 answer.")
+    assert stored(page)["quiz/orientation-quiz"] == {"answers": {"Three?": "e"}}, (
+        "the file is older than this name"
+    )
     before = stored(page)
     for wrong in ("", "[]", "{}", "7", '{"name": "x"}', '{"quiz/a": 7}', '["quiz/a"]', '{"quiz/a": null}'):
         give(page, progress, wrong, "This file has no answers to this course.")

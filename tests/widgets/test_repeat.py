@@ -80,10 +80,10 @@ def test_a_hidden_answer_stays_when_the_next_question_is_answered(reader, tmp_pa
 
 
 def test_progress_leads_to_what_is_due_wrong_answers_first(reader, tmp_path):
-    tab, found, name = reader(), cards(), "00_orientation.formula-question"
+    tab, found, name = reader(), cards(), "formula-question"
     wait(tab.page, 30)
     tall = Quiz([Question(f"{n}?", ["a", "b"], 0) for n in range(20)])
-    asked = quiz(name.replace(".", "/"), computed="(3, 7)")
+    asked = quiz(f"00_orientation/{name}", computed="(3, 7)")
     page, progress = tab.open(write_page(tmp_path, [Progress(found), tall, asked]), 3), tab.host(0)
     assert "repeat" not in progress.inner_text(), "nothing was answered"
     store(page, **{f"quiz__{name}": json.dumps({"answers": {found[0]["text"]: "(3, 5)"}})})
@@ -100,7 +100,7 @@ def test_progress_leads_to_what_is_due_wrong_answers_first(reader, tmp_path):
     assert links.all_inner_texts()[:3] == [re.sub(r"[`*]", "", found[place]["text"]) for place in (1, 0, -1)]
     assert progress.locator("li").first.inner_text().endswith("Orientation, wrong last time")
     assert links.nth(1).get_attribute("href") == f"{tab.home}chapters/00_orientation.html#{name}"
-    assert links.nth(2).get_attribute("href").startswith(f"{tab.home}index.html#index.")
+    assert links.nth(2).get_attribute("href").startswith(f"{tab.home}index.html#look-question")
     page.goto(f"{tab.home}chapters/page.html?#{name}")
     expect(tab.host(2)).to_be_in_viewport()
     answer(tab.host(2), False)
@@ -138,7 +138,14 @@ def test_a_day_begins_at_the_readers_midnight(reader, tmp_path):
 
 
 def test_the_deck_holds_the_answered_questions_as_anki_reads_them(reader, tmp_path):
-    odd = {"key": "quiz/odd.x", "page": "Odd", "text": 'A "quote"\tand <b>', "offered": "", "answer": "&amp;"}
+    odd = {
+        "key": "quiz/odd.x",
+        "file": "odd",
+        "page": "Odd",
+        "text": 'A "quote"\tand <b>',
+        "offered": "",
+        "answer": "&amp;",
+    }
     asked, tab = quiz("00_orientation/formula-question", computed="(3, 7)"), reader()
     path = write_page(tmp_path, [asked, Progress([*cards(), odd])])
     page, progress = tab.open(path, 2), tab.host(1)
@@ -164,6 +171,10 @@ def test_the_cards_are_the_questions_of_the_pages():
         for state in (model["state"] for kept in states for model in kept["state"].values()):
             if kind := kinds.get(state.get("_anywidget_id", "").rpartition(".")[2]):
                 texts = state.get("questions") or [state.get("question") or state["task"]]
-                title = notebook["cells"][0]["source"][0].strip("# \n")
-                asked |= {(f"{kind}/{state['name']}", title, question["text"]) for question in texts}
-    assert {(card["key"], card["page"], card["text"]) for card in cards()} == asked
+                place = (
+                    f"{kind}/{state['name']}",
+                    path.stem,
+                    notebook["cells"][0]["source"][0].strip("# \n"),
+                )
+                asked |= {(*place, question["text"]) for question in texts}
+    assert {(card["key"], card["file"], card["page"], card["text"]) for card in cards()} == asked

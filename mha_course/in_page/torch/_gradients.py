@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf, log, pi
 
+from . import _kernels
 from ._memory import Strided
 
 
@@ -170,12 +171,12 @@ def of_norm(p):
 
 def of_softmax(dim):
     """Return the gradient of a softmax."""
-    return lambda g, out: out * (g - (g * out).sum(dim, True))
+    return _by_rows("softmax", dim, lambda g, out: out * (g - (g * out).sum(dim, True)))
 
 
 def of_log_softmax(dim):
     """Return the gradient of the logarithm of a softmax."""
-    return lambda g, out: g - out.exp() * g.sum(dim, True)
+    return _by_rows("log_softmax", dim, lambda g, out: g - out.exp() * g.sum(dim, True))
 
 
 def of_normed(eps):
@@ -184,5 +185,16 @@ def of_normed(eps):
     def gradient(g, out, x):
         scale = (x.var(-1, correction=0, keepdim=True) + eps).rsqrt()
         return scale * (g - g.mean(-1, True) - out * (g * out).mean(-1, True))
+
+    return _by_rows("normed", -1, gradient, eps)
+
+
+def _by_rows(name, dim, definition, extra=0.0):
+    """Return a gradient by rows: that of the kernel where there is one, or else its definition."""
+
+    def gradient(g, out, *source):
+        is_last = dim in (-1, out.ndim - 1)
+        made = _kernels.rows_gradient(name, g, out, *source, extra=extra) if is_last else None
+        return definition(g, out, *source) if made is None else made
 
     return gradient

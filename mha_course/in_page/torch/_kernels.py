@@ -20,7 +20,8 @@ except ImportError:
 
 # In the order of `kernels.js`.
 _OPERATIONS = """
-    copy neg exp log sqrt rsqrt sin cos tanh sigmoid relu square abs add sub mul div maximum minimum where
+    copy neg exp log sqrt rsqrt sin cos tanh sigmoid relu square abs sign
+    add sub mul div maximum minimum where
 """.split()
 _NUMBER_OF = {name: number for number, name in enumerate(_OPERATIONS)}
 _ROWS = {"softmax": 0, "log_softmax": 1, "normed": 2}
@@ -40,7 +41,7 @@ def serves(tensor):
 
 def zeros(length, dtype):
     """Return memory of so many zeros."""
-    return array(dtype.code, bytes(length * array(dtype.code).itemsize))
+    return array(dtype.code, [0]) * length
 
 
 def _address(tensor):
@@ -102,6 +103,19 @@ def rows(name, source, extra=0.0):
     where = out.buffer_info()[0] >> 2, _address(source), more.buffer_info()[0] >> 3
     _call(_js.rows, _ROWS[name], count, length, *where)
     return out
+
+
+def rows_gradient(name, gradient, result, source=None, extra=0.0):
+    """Return the gradient of such a function of a `source`, from that of the result."""
+    if not serves(result) or gradient.dtype is not float32:
+        return None
+    gradient, result = gradient.contiguous(), result.contiguous()
+    source = result if source is None else source.contiguous()
+    out, more = zeros(prod(result.shape), float32), array("d", [extra])
+    sizes = prod(result.shape[:-1]), result.shape[-1]
+    where = out.buffer_info()[0] >> 2, *map(_address, (result, gradient, source))
+    _call(_js.rowsBack, _ROWS[name], *sizes, *where, more.buffer_info()[0] >> 3)
+    return result._plain._of(out, result.shape, float32)
 
 
 def gather(source, axis, index):

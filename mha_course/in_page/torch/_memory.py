@@ -101,7 +101,7 @@ def convert(values, old, new):
 def strides_of(shape):
     """Return the distance between neighbours along each axis in memory without gaps."""
     found, step = [], 1
-    for size in reversed(shape):
+    for size in reversed([*shape]):
         found.append(step)
         step *= size or 1
     return tuple(found[::-1])
@@ -118,6 +118,8 @@ def places(shape, strides, offset=0):
 
 def broadcast(*shapes, kind=RuntimeError):
     """Return the shape to which all of these can be expanded, or raise an error."""
+    if all(shape == shapes[0] for shape in shapes[1:]) and shapes:
+        return Size(shapes[0])
     result = []
     for axis in range(-max(map(len, shapes), default=0), 0):
         sizes = {shape[axis] for shape in shapes if len(shape) >= -axis} - {1}
@@ -145,6 +147,9 @@ def ints(sizes):
 def _view_strides(shape, strides, new):
     """Return strides for the same memory in a new shape, or None, by torch's steps."""
     if 0 in shape or not shape:
+        return strides_of(new)
+    shape, new = tuple(shape), tuple(new)
+    if strides == strides_of(shape):
         return strides_of(new)
     found, at = [0] * len(new), len(new) - 1
     base, old_count, new_count = strides[-1], 1, 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from array import array
 from functools import wraps
 from itertools import accumulate, chain
 from math import inf, prod
@@ -82,12 +83,18 @@ def _by_kernel(name, inputs, tensors, shape):
     if like.is_meta:
         return None
     with GradMode(False):
-        same = [one.to(float32) if isinstance(one, Tensor) else Tensor._from(one, float32) for one in inputs]
+        same = [_as_float32(one) for one in inputs]
         memory = _kernels.elementwise(name, same, shape)
         if memory is None:
             return None
         made = Tensor._of(memory, shape, float32, device=like.device)
         return made if all(one.is_contiguous() for one in tensors) else _laid_out(made, tensors)
+
+
+def _as_float32(one):
+    if isinstance(one, Tensor):
+        return one if one.dtype is float32 else one.to(float32)
+    return Tensor._of(array("f", [one]), (), float32)
 
 
 def _laid_out(made, sources):

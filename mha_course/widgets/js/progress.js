@@ -5,9 +5,9 @@ import { DRAFTS, joinDrafts } from "./drafts.js";
 import { countOf } from "./format.js";
 import { element, inlineText, widget } from "./frame.js";
 import { DAYS, isDue, REPEAT, turnOf } from "./repeat.js";
-import { ANSWERS_CHANGED, everything, forget, recall, remember } from "./store.js";
+import { ANSWERS_CHANGED, everything, forget, isObject, join, recall, remember } from "./store.js";
 
-/** @typedef {{key: string, page: string, text: string, offered: string, answer: string}} Card */
+/** @typedef {{key: string, file: string, page: string, text: string, offered: string, answer: string}} Card */
 
 const FILE_NAME = "multi-head-attention-answers.json";
 const DECK_NAME = "multi-head-attention-deck.txt";
@@ -40,15 +40,6 @@ function countAnswers(entries) {
 /** @param {Object<string, any>} entries */
 const asText = (entries) => `${JSON.stringify(entries, null, 2)}\n`;
 
-/** @param {any} value */
-const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
-
-/** Both, and the second where they differ. @param {any} old @param {any} given @returns {any} */
-function join(old, given) {
-  const parts = () => Object.entries(given).map(([name, part]) => [name, join(old[name], part)]);
-  return isObject(old) && isObject(given) ? { ...old, ...Object.fromEntries(parts()) } : given;
-}
-
 /** Adds the answers of an exported file to those that are here, and says what has happened. @param {string} text */
 function importAnswers(text) {
   const given = /** @type {[string, any][]} */ (Object.entries(JSON.parse(text)));
@@ -72,22 +63,19 @@ function download(name, text) {
 
 /** Cards as a text that Anki imports without further questions. @param {Card[]} cards */
 function asDeck(cards) {
-  const rows = cards.map(({ key, page, text, offered, answer }) => {
-    const fields = [[text, offered, `(${page})`].filter(Boolean).join("\n\n"), answer, placeOf(key)[1]];
+  const rows = cards.map(({ file, page, text, offered, answer }) => {
+    const fields = [[text, offered, `(${page})`].filter(Boolean).join("\n\n"), answer, file];
     return fields.map((field) => `"${field.replaceAll('"', '""')}"`).join("\t");
   });
   return ["#separator:tab", "#html:false", "#deck:Multi-head attention", "#tags column:3", ...rows, ""].join("\n");
 }
 
-/** A question's name, which contains the name of its page. @param {string} key */
-const placeOf = (key) => key.match(/([^/.]*)\.[^/]*$/) ?? ["", ""];
-
 /**
  * A due question, with a link to it in the book. In JupyterLab there are no pages to lead to.
  * @param {import("./frame.js").Frame} frame @param {Card} card
  */
-function buildDue(frame, { key, page, text }) {
-  const [[name, file], folder] = [placeOf(key), frame.get("_static")];
+function buildDue(frame, { key, file, page, text }) {
+  const [name, folder] = [key.slice(key.indexOf("/") + 1), frame.get("_static")];
   const href = folder && new URL(`../${file === "index" ? "" : "chapters/"}${file}.html#${name}`, folder).href;
   const when = turnOf(key, text)?.step === 0 ? `${page}, wrong last time` : page;
   const question = element(folder ? "a" : "span", { href }, ...inlineText(text));

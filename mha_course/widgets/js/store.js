@@ -1,7 +1,10 @@
 // The reader's answers, stored in the browser's local storage under one prefix. Nothing leaves the machine. The
 // storage may be missing, blocked, full or damaged; each function then does what it can and never throws.
 //
-// A key is "<widget name>/<id>", where the id is the name that the author gave to the widget.
+// A key is "<widget name>/<id>", where the id is the name that the author gave to the widget. What is stored under a
+// former key of a question is moved to its present one.
+
+import { presentKey } from "./former_keys.js";
 
 // An address may serve several books, which then share one storage.
 const COURSE = "mha-course/";
@@ -15,7 +18,7 @@ export const ANSWERS_CHANGED = "mha-answers-changed";
  */
 export function recall(key) {
   try {
-    return JSON.parse(localStorage.getItem(COURSE + key) ?? "null");
+    return JSON.parse(localStorage.getItem(COURSE + presentKey(key)) ?? "null");
   } catch {
     return null;
   }
@@ -27,8 +30,8 @@ export function recall(key) {
  */
 export function remember(key, value) {
   try {
-    if (value === null) localStorage.removeItem(COURSE + key);
-    else localStorage.setItem(COURSE + key, JSON.stringify(value));
+    if (value === null) localStorage.removeItem(COURSE + presentKey(key));
+    else localStorage.setItem(COURSE + presentKey(key), JSON.stringify(value));
   } catch {
     return false;
   }
@@ -63,3 +66,29 @@ export function forget() {
   }
   dispatchEvent(new Event(ANSWERS_CHANGED));
 }
+
+/** @param {any} value */
+export const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+/** Both, and the second where they differ. @param {any} old @param {any} given @returns {any} */
+export function join(old, given) {
+  const parts = () => Object.entries(given).map(([name, part]) => [name, join(old[name], part)]);
+  return isObject(old) && isObject(given) ? { ...old, ...Object.fromEntries(parts()) } : given;
+}
+
+/** Moves what is stored under former keys. What does not fit into a full storage stays until there is room. */
+function moveFormer() {
+  for (const stored of storedKeys()) {
+    const [key, present] = [stored.slice(COURSE.length), presentKey(stored.slice(COURSE.length))];
+    if (key === present) continue;
+    try {
+      const former = JSON.parse(localStorage.getItem(stored) ?? "null");
+      const isMoved = remember(present, recall(present) === null ? former : join(former, recall(present)));
+      if (isMoved) localStorage.removeItem(stored);
+    } catch {
+      // A damaged answer stays where nothing reads it.
+    }
+  }
+}
+
+moveFormer();

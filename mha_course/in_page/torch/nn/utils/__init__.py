@@ -19,7 +19,7 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
     if not found:
         return tensor(0.0)
     if norm_type == 2:
-        total = stack([one.square().sum() for one in found]).sum().sqrt()
+        total = found[0].new_full((), sum(one.square().sum().item() for one in found) ** 0.5)
     else:
         total = stack([one.norm(norm_type) for one in found]).norm(norm_type)
     finite = abs(total.item()) < float("inf")
@@ -27,7 +27,7 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
         finite or not error_if_nonfinite, "the norm of all gradients is not finite, so they cannot be clipped"
     )
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0).item()
-    for one in found:
+    for one in found if factor != 1 else ():
         one.mul_(factor)
     return total
 
