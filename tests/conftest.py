@@ -109,7 +109,7 @@ def is_weekly(item):
 
         case = getattr(item, "callspec", None)
         fault = case.params.get("fault")
-        return fault is not None and not (is_planted_for_each_push(fault) and has_its_turn(fault.name))
+        return fault is not None and not (is_planted_for_each_push(fault) and has_its_turn(fault.what))
     known = any(fnmatch(f"{place}::{item.name}", pattern) for pattern in WEEKLY)
     return known or (place.startswith("library/") and not is_slow(item.path, item.name))
 
