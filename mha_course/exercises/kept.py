@@ -55,9 +55,11 @@ def use_pieces(path: str | Path = FILE) -> None:
         ValueError: the file has something else.
 
     Example:
-        >>> use_pieces("nowhere.json")  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        FileNotFoundError: there is no file nowhere.json: `keep_pieces` writes it, ...
+        >>> try:
+        ...     use_pieces("nowhere.json")
+        ... except FileNotFoundError:
+        ...     print("Nothing has been kept yet.")
+        Nothing has been kept yet.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(message(__file__, "missing", path=path))

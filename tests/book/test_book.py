@@ -202,10 +202,10 @@ def test_nothing_is_wider_than_a_phone(visit, reader, page_name):
     # The check detects wide content, even if the page hides the overflow.
     for style in ("width: 500px", "width: 300px; margin-left: 200px"):
         section = page.locator("article section, article").first
-        wide = f'<p style="{style}">wide</p>'
+        wide = f'<p class="planted" style="{style}">wide</p>'
         section.evaluate("(node, html) => node.insertAdjacentHTML('beforeend', html)", wide)
         assert page.evaluate(STICKING_OUT, PHONE) == [wide]
-        page.evaluate("document.querySelector('article p[style]').remove()")
+        page.evaluate("document.querySelector('article p.planted').remove()")
 
 
 @pytest.mark.parametrize("page_name", PAGES)

@@ -724,5 +724,5 @@ def test_a_stub_that_needs_colab_says_why(book):
     for page, name in extension.reasons():
         assert f'data-stub="{page}/{name}"' not in pages[page]
     assert sum(html.count('class="only-in-colab"') for html in pages.values()) == len(extension.reasons())
-    buttons = sum(html.count('class="write-here-button"') for html in pages.values())
+    buttons = sum(html.count('class="write-here-button" data-stub=') for html in pages.values())
     assert buttons == len(IN_PAGE) + len(TRIED)

@@ -35,6 +35,7 @@ from set_repository import (
     read_address,
     set_repository,
     show_pictures,
+    title_folds,
 )
 from stored_notebooks import notebooks
 
@@ -399,9 +400,10 @@ def test_the_files_for_colab_hold_no_notebook_and_are_served_with_their_hashes(b
 
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
 def test_published_page_names_the_wheels_that_the_same_build_serves(book, path):
-    """What a reader downloads and what Colab opens: the stored notebook, but for its set-up and its widgets.
+    """What a reader downloads and what Colab opens: the stored notebook, with few differences.
 
-    Of each widget there is a picture or a text, which needs no widget manager.
+    The set-up names the wheels. Of each widget there is a picture or a text, which needs no widget manager.
+    Folded cells begin with a title.
     """
     published = nbformat.read(book / "_sources" / path.relative_to(ROOT), as_version=4)
     stored = nbformat.read(path, as_version=4)
@@ -415,10 +417,11 @@ def test_published_page_names_the_wheels_that_the_same_build_serves(book, path):
     ]
     for name, digest in served:
         assert hashlib.sha256((book / name).read_bytes()).hexdigest() == digest
-    [setup.source] = [cell.source for cell in stored.cells if cell.id == "setup"]
     shown = [output.data for cell in stored.cells for output in cell.get("outputs", []) if "data" in output]
     assert all(data.keys() & {"image/png", "text/html"} for data in shown if WIDGET_VIEW in data)
     show_pictures(stored)
+    title_folds(stored)
+    [setup.source] = [cell.source for cell in stored.cells if cell.id == "setup"]
     assert published == stored
 
 
