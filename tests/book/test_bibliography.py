@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NAME = r"[A-Z][\w'’-]+"
 AUTHORS = rf"(?:(?:,\s+{NAME})?\s+(?:&|and)\s+{NAME}|\s+et\s+al\.)?"
-NAMED = re.compile(rf"({NAME})(?: Team)?{AUTHORS}(?:,\s*|\s+\()((?:19|20)\d\d)\b")
+NAMED = re.compile(rf"({NAME})(?: Team)?{AUTHORS}(?:,\s*|\s+\()((?:19|20)\d\d)[a-z]?\b")
 # Two words that stand before a year and name nobody.
 NO_AUTHORS = {"March", "May"}
 
@@ -70,7 +70,7 @@ def test_every_key_on_a_page_is_in_the_bibliography():
 
 
 def test_forms_of_a_source_are_recognised():
-    code = '"""One (Ada et al., 2031, §2), two (Bo & Cy, 2032), Di and Ed (2033), Fo, Gi & Hu, 2034."""'
+    code = '"""One (Ada et al., 2031, §2), two (Bo & Cy, 2032), Di and Ed (2033), Fo, Gi & Hu, 2034b."""'
     assert sources_in(code) == {("Ada", "2031"), ("Bo", "2032"), ("Di", "2033"), ("Fo", "2034")}
     bib = "@misc{ada2031x, author={Ada, A. and Bo, B.}, title={T}, year={2031}}\n"
     bib += "@misc{team2032y, author={{Qi Team}}, title={T}, year={2032}}"
