@@ -1,10 +1,12 @@
-"""Measure how long each page takes to read: its main path, its exercises, and its deeper sections.
+"""Measure how long each page takes to work through: its main path, its exercises, and its deeper sections.
 
     python tools/minutes.py [--write]
 
 A minute is 180 words of prose or one visible cell; a question takes 3/4, a widget 2 1/2, and a figure or a
-displayed equation 1/2. Folded parts do not count: set-up, solutions, hints. The heads of pages and the list
-on the landing page state these minutes; --write updates them, and a test compares.
+displayed equation 1/2. A piece that the reader writes takes 8 with its check, 12 for a large class; an
+exercise takes the minutes in its title, and a widget that is worked by hand with a pencil 8. Folded parts do
+not count: set-up, solutions, hints. The heads of pages and the list on the landing page state these minutes;
+--write updates them, and a test compares.
 """
 
 import json
@@ -16,32 +18,53 @@ from drawings import IMAGE
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS, CELL, QUESTION, WIDGET, FIGURE = 180, 1, 0.75, 2.5, 0.5
+PIECE, LARGE_PIECE, BY_HAND = 8, 12, 8
+STUB = re.compile(r"write-(\w+)-(stub|check)")
+LARGE_PIECES = {"MyHead", "MyMultiHead", "MyGPT"}
+# The widgets that the reader works by hand with a pencil, by what their cells print.
+PENCIL = re.compile(r"AttentionStepper\(")
 HIDDEN = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 VIEW = "application/vnd.jupyter.widget-view+json"
 # The text in the head of a page, and a row of the landing page's list.
 HEAD = re.compile(
-    r"\*\*Time\*\*:? \d+ minutes(?: to read)?(?: on the path)?"
+    r"\*\*Time\*\*: \d+ minutes(?: on the path)?(?:, \d+ of them to write code)?"
     r"(?:; \d+ for the exercises)?(?:; \d+ for \*Going deeper\*)?"
 )
 ROW = re.compile(r"^(\|.*?\((?:chapters/)?(\w+\.ipynb)\).*\| *)\d+ \|$", re.MULTILINE)
 TEACHERS = ROOT / "chapters" / "appendix_for_teachers.md"  # its plans contain such rows
+# An exercise, with the minutes in its title, and what begins another section.
+EXERCISE = re.compile(r"(?:#+ |\*\*\d).*★.*?(\d+) minutes")
+SECTION = re.compile(r"^(?=#+ |\*\*\d+ ★)", re.MULTILINE)
 # Sections outside the path; each ends at the next heading of its level.
 ASIDE = {"Exercises": "exercises", "Going deeper": "deeper"}
 
 
 def minutes(path):
     """Return the minutes of a page by part: path, exercises, deeper."""
-    spent, part = {"path": 0.0, "exercises": 0.0, "deeper": 0.0}, "path"
+    spent, part, labelled = (
+        {"path": 0.0, "exercises": 0.0, "deeper": 0.0},
+        "path",
+        False,
+    )
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        source = "".join(cell["source"])
         if cell["cell_type"] == "code":
-            spent[part] += of_code(cell)
+            spent[part] += 0.0 if labelled else of_code(cell)
             continue
-        for section in re.split(r"^(?=## )", source, flags=re.MULTILINE):
+        for section in SECTION.split("".join(cell["source"])):
             if heading := re.match(r"## (.*)", section):
                 part = ASIDE.get(heading[1].strip(), "path")
-            spent[part] += of_text(section)
+            if label := EXERCISE.match(section):
+                spent[part] += int(label[1])
+            # An exercise ends where another section begins; its title covers its text, stub, check and hints.
+            labelled = bool(label) or (labelled and not SECTION.match(section))
+            spent[part] += 0.0 if labelled else of_text(section)
     return spent
+
+
+def writing(path):
+    """Return the minutes in which the reader of a page writes its pieces."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return round(sum(of_code(cell) for cell in cells if STUB.fullmatch(cell["id"])))
 
 
 def of_text(text):
@@ -59,6 +82,9 @@ def of_code(cell):
     tags = set(cell["metadata"].get("tags", []))
     if tags & {"hide-cell", "remove-cell"} or cell["id"] == "setup":
         return 0.0
+    if piece := STUB.fullmatch(cell["id"]):
+        large = piece[1] in LARGE_PIECES
+        return float((LARGE_PIECE if large else PIECE) * (piece[2] == "stub"))
     spent = float(CELL * (not tags & HIDDEN))
     for output in cell["outputs"]:
         data = output.get("data", {})
@@ -66,7 +92,7 @@ def of_code(cell):
         if asked := re.match(r"Quiz\((\d+) question", text):
             spent += QUESTION * int(asked[1])
         elif VIEW in data:
-            spent += WIDGET
+            spent += BY_HAND if PENCIL.match(text) else WIDGET
         elif "image/png" in data or IMAGE.search("".join(data.get("text/html", []))):
             spent += FIGURE
     return spent
@@ -80,7 +106,8 @@ def pages():
 def said(path):
     """Return the text for the head of a page, such as "50 minutes on the path; 20 for the exercises"."""
     way, exercises, deeper = (round(n) for n in minutes(path).values())
-    more = f"; {exercises} for the exercises" * (exercises > 0)
+    own = f", {writing(path)} of them to write code" * (writing(path) > 0)
+    more = f"{own}; {exercises} for the exercises" * (exercises > 0)
     more += f"; {deeper} for *Going deeper*" * (deeper > 0)
     return f"**Time**: {way} minutes" + (" on the path" + more if more else "")
 
