@@ -40,6 +40,9 @@ BOOK = f"&body=Book%20{__version__}%2C%20section%3A%20"
 HEAD = """<noscript><style>.widget-host { display: none; }
 .widget-still { display: block !important; }</style></noscript>"""
 
+# These scripts come before the theme's, because they decide whether those work.
+FIRST = ("storage.js", "old_browser.js")
+
 
 class KeepStill(SphinxPostTransform):
     """Keep the figure or text that a widget's output also contains, for print and for pages without scripts.
@@ -76,8 +79,9 @@ def put_pictures_back(app, docname, source):
 
 
 def load_widgets_only_where_they_are(app, config):
-    """Remove the widgets' scripts that Jupyter Book puts on every page; MyST-NB adds them where needed."""
-    own = [file for file in config.html_js_files if file not in config.nb_ipywidgets_js]
+    """Leave the scripts of widgets to MyST-NB, which adds them where needed, and FIRST to the head."""
+    elsewhere = {*config.nb_ipywidgets_js, *FIRST}
+    own = [file for file in config.html_js_files if file not in elsewhere]
     config.html_js_files = own
 
 
@@ -132,8 +136,12 @@ def link_to_published(html, options):
 
 
 def complete_page(app, pagename, templatename, context, doctree):
-    """Add the rules of pages without scripts and, below the title of a chapter, the link to Colab."""
-    context["metatags"] = f"{HEAD}\n{context.get('metatags', '')}"
+    """Add what comes before the theme's scripts and, below the title of a chapter, the link to Colab."""
+    scripts = "".join(
+        f'<script src="{context["pathto"](f"_static/{name}", 1)}"></script>'
+        for name in FIRST
+    )
+    context["metatags"] = f"{HEAD}\n{scripts}\n{context.get('metatags', '')}"
     body = repair(context.get("body", ""), REPAIRS_OF_BODY)
     if doctree is not None and Path(app.env.doc2path(pagename)).suffix == ".ipynb":
         options = app.config.html_theme_options

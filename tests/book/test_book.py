@@ -11,6 +11,7 @@ import yaml
 from fontTools.ttLib import TTFont
 from moved import MOVED
 from playwright.sync_api import expect
+from storage import UNUSABLE
 
 from mha_course.widgets import widget_sources
 from mha_lib import __version__
@@ -150,6 +151,36 @@ def test_the_search_page_finds(visit, reader):
     page = visit("search.html", new_context=reader())
     page.goto(page.url + "?q=entropy")
     expect(page.locator("#search-results li").first).to_be_visible()
+
+
+@pytest.mark.parametrize("storage", ["blocked", "missing"])
+def test_search_and_theme_need_no_storage(visit, reader, storage):
+    context = reader(color_scheme="light")
+    context.add_init_script(UNUSABLE[storage] + UNUSABLE[storage].replace("localStorage", "sessionStorage"))
+    page = visit("search.html", new_context=context)
+    page.goto(page.url + "?q=entropy")
+    expect(page.locator("#search-results li").first).to_be_visible()
+    modes = []
+    for _ in range(3):
+        page.locator("button.theme-switch-button:visible").first.click()
+        modes.append(page.evaluate("document.documentElement.dataset.mode"))
+    assert sorted(modes) == ["auto", "dark", "light"]
+
+
+def test_an_older_browser_gets_a_line_and_pictures_of_the_widgets(visit, reader):
+    context = reader()
+    context.add_init_script("CSS.supports = () => false")
+    page = visit("chapters/01_attention_pooling.html", new_context=context)
+    expect(page.locator("article > p").first).to_have_text(
+        re.compile("^This browser is older than Chrome 111")
+    )
+    assert page.locator(".widget-host:visible, .write-here-button:visible").count() == 0
+    stills = page.locator(".widget-still").count()
+    assert page.locator(".widget-still:visible").count() == stills > 1
+
+
+def test_a_browser_of_today_gets_no_such_line(visit):
+    assert visit("chapters/01_attention_pooling.html").locator(".old-browser-note").count() == 0
 
 
 def test_icons_are_drawn(book, visit):
