@@ -136,6 +136,22 @@
     return models;
   }
 
+  /** Whether the reader has done something; where the page is then is where the reader wants it. */
+  let isTouched = false;
+  for (const sign of ["wheel", "touchstart", "pointerdown", "keydown"]) {
+    addEventListener(sign, () => (isTouched = true), { once: true, passive: true, capture: true });
+  }
+
+  /**
+   * Returns to the place that the address names. Safari moves the page up when a widget near its end starts, because for
+   * one frame the widget has no height there. A page that was left and is shown again is where the reader left it.
+   */
+  function returnToPlace() {
+    const [arrival] = performance.getEntriesByType("navigation");
+    if (isTouched || /** @type {PerformanceNavigationTiming} */ (arrival)?.type !== "navigate") return;
+    document.querySelector(":target")?.scrollIntoView({ behavior: "instant" });
+  }
+
   function start() {
     /** @type {NodeListOf<HTMLElement>} */
     const views = document.querySelectorAll(`script[type="${MIME}-view+json"]:not([data-hosted])`);
@@ -146,10 +162,12 @@
       if (!model?.state._esm) throw new Error("its code is not stored in this page.");
       return { styles: model.styles, ...loadModel(model.state) };
     });
-    for (const view of views) {
+    const shown = Array.from(views, (view) => {
       view.dataset.hosted = ""; // a page may include this loader twice
-      show(view, load);
-    }
+      return show(view, load);
+    });
+    const afterTwoFrames = () => requestAnimationFrame(() => requestAnimationFrame(returnToPlace));
+    Promise.all(shown).then(afterTwoFrames);
   }
 
   start(); // only views above this script; the others when the page is complete

@@ -147,6 +147,25 @@ def test_equations_need_no_script(visit, reader, roots, page_name):
     assert not re.search(r"\\\(|\\\[[a-z\\]|\\frac|\\mathbf", text)
 
 
+@pytest.mark.parametrize("is_touched", [False, True])
+def test_a_link_arrives_although_the_page_moved_unless_the_reader_moved_it(reader, roots, is_touched):
+    context = reader()
+    context.add_init_script("window.later = []; window.requestAnimationFrame = (act) => later.push(act);")
+    page = context.new_page()
+    page.goto(f"{roots['http']}/chapters/02_scoring_functions.html#masks")
+    expect(page.locator(f"{HOST}[data-widget=ready]")).to_have_count(page.locator(VIEW).count())
+    page.evaluate("scrollTo({ top: 3000, behavior: 'instant' })")
+    if is_touched:
+        page.keyboard.press("Shift")
+    place, top = page.evaluate(
+        """() => {
+          for (let frame = 0; frame < 9; frame += 1) later.splice(0).forEach(act => act(performance.now()));
+          return [scrollY, document.querySelector(":target").getBoundingClientRect().top];
+        }"""
+    )
+    assert place == 3000 if is_touched else 0 <= top < 100
+
+
 def test_the_search_page_finds(visit, reader):
     page = visit("search.html", new_context=reader())
     page.goto(page.url + "?q=entropy")

@@ -6,6 +6,7 @@ each page of a copy of the book begins, before its policy, with a script that no
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -46,6 +47,13 @@ const [box, text] = arguments;
 box.focus();
 document.execCommand("selectAll");
 document.execCommand("insertText", false, text);
+"""
+# Where a place of the page is, how far the page could still go down, and how many widgets have not started.
+ARRIVED = """
+const { scrollHeight } = document.documentElement;
+const started = document.querySelectorAll(".widget-host[data-widget=ready]").length;
+return [document.querySelector(":target").getBoundingClientRect().top, scrollHeight - innerHeight - scrollY,
+  document.querySelectorAll(".widget-host").length - started];
 """
 # Pyodide asks by this whether its worker may import programs, and goes on when it may not.
 ASKED_BY_PYODIDE = "script-src-elem data"
@@ -131,6 +139,19 @@ def test_a_page_runs_without_a_complaint_and_all_its_widgets_start(driver, roots
     assert driver.execute_script("return innerWidth") <= NARROW
     assert driver.execute_script(FAR_RIGHT) <= 0
     driver.set_window_size(1280, 900)
+
+
+@pytest.mark.parametrize("page", ["02_scoring_functions", "03_multi_head_attention"])
+def test_a_link_to_the_last_sections_arrives_there(driver, roots, page):
+    html = (CHAPTERS.parent / "_build" / "html" / "chapters" / f"{page}.html").read_text(encoding="utf-8")
+    for section in re.findall(r'<section id="([^"]+)"', html)[-3:]:
+        driver.get("about:blank")
+        driver.get(f"{roots['disk']}/chapters/{page}.html#{section}")
+        wait_for(lambda: driver.execute_script(ARRIVED)[2] == 0, "the start of all widgets")
+        time.sleep(1)  # what moves the page does so within a few frames
+        top, further, _ = driver.execute_script(ARRIVED)
+        # At the top, or the page ends before: then the place is in the window.
+        assert 0 <= top < 100 or (further < 2 and 0 < top < 862), section
 
 
 def test_what_a_page_does_wrong_is_noted(driver, roots):
