@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 from fontTools.ttLib import TTFont
+from machine import browser as find_browser
 from moved import MOVED
 from playwright.sync_api import expect
 from storage import UNUSABLE
@@ -283,6 +285,56 @@ def test_page_content(book, visit, page_name):
       return own.width && (own.left < all.left - 2 || own.right > all.right + 2);
     }).map((text) => text.textContent)"""
     assert page.locator("svg[role=img] text").evaluate_all(cut) == []
+
+
+@pytest.fixture(scope="module")
+def desktop(browser):
+    """A browser whose scroll bars take room, as on most desktops; tests otherwise run without any."""
+    path = find_browser()
+    sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    kind = browser.browser_type
+    shown = kind.launch(executable_path=path, args=sandbox, ignore_default_args=["--hide-scrollbars"])
+    yield shown
+    shown.close()
+
+
+# Elements in which a horizontal scroll bar takes room, outside widgets and code.
+BARS = """() => [...document.querySelectorAll('article :is(span, p, td, li, a, code)')].filter(element =>
+    !element.closest('.widget-host, pre') && getComputedStyle(element).display !== 'inline' &&
+    element.offsetHeight - element.clientHeight > 8).map(element => element.outerHTML.slice(0, 120))"""
+
+
+def test_no_scroll_bar_stands_below_a_formula_in_a_line(desktop, roots):
+    page = desktop.new_page(viewport={"width": 1280, "height": 900})
+    found = {}
+    for page_name in PAGES:
+        page.goto(f"{roots['disk']}/{page_name}")
+        assert page.evaluate("innerWidth - document.documentElement.clientWidth") > 5  # bars are visible
+        found[page_name] = page.evaluate(BARS)
+    assert {name: bars for name, bars in found.items() if bars} == {}
+    page.goto(f"{roots['disk']}/chapters/03_multi_head_attention.html")
+    wide = "span => { span.style.scrollbarWidth = 'auto'; span.style.maxWidth = '10px'; }"
+    page.locator("article span.math").locator("visible=true").first.evaluate(wide)
+    assert len(page.evaluate(BARS)) == 1
+    page.close()
+
+
+FIELDS = """() => [...document.querySelectorAll('input, select, textarea, [contenteditable]')].filter(field =>
+    !['range', 'checkbox', 'radio', 'button', 'submit', 'hidden', 'file'].includes(field.type) &&
+    parseFloat(getComputedStyle(field).fontSize) < 16).map(field => field.outerHTML.slice(0, 120))"""
+
+
+def test_a_phone_does_not_zoom_into_fields(reader, roots):
+    """Safari on a phone does so where the letters of a field are smaller than 16 pixels."""
+    page = reader(viewport={"width": 390, "height": 740}, has_touch=True, is_mobile=True).new_page()
+    found = {}
+    for page_name in [*CHAPTERS, "search.html"]:
+        page.goto(f"{roots['disk']}/{page_name}")
+        expect(page.locator(f"{HOST}[data-widget=ready]")).to_have_count(page.locator(VIEW).count())
+        found[page_name] = page.evaluate(FIELDS)
+    assert {name: fields for name, fields in found.items() if fields} == {}
+    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<input style=\"font-size: 15px\">')")
+    assert len(page.evaluate(FIELDS)) == 1
 
 
 def test_links_inside_the_book_lead_somewhere(book):

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import tinycss2
 from imports import ROOT
 
 SOURCES = [
@@ -74,3 +75,39 @@ def test_about_names_the_browsers():
     text = " ".join((ROOT / "chapters" / "about.md").read_text("utf-8").split())
     assert "Chrome 117, Firefox 121 and Safari 16.4" in text
     assert "Chrome 111, Firefox 113 and Safari 16.4" in text
+
+
+def rules_of(css):
+    """All rules of a style sheet that have selectors, those within @media and the like too."""
+    for rule in tinycss2.parse_stylesheet(css, skip_comments=True, skip_whitespace=True):
+        if rule.type == "qualified-rule":
+            yield tinycss2.serialize(rule.prelude)
+        elif (
+            rule.type == "at-rule"
+            and rule.content
+            and rule.lower_at_keyword in ("media", "container", "supports")
+        ):
+            yield from rules_of(tinycss2.serialize(rule.content))
+
+
+def drops_others(css):
+    """Rules that a browser without :has or ::details-content drops together with selectors that it knows."""
+    found = []
+    for selectors in rules_of(css):
+        parts = re.split(r",(?![^(]*\))", selectors)
+        new = [re.search(r":has\(|::details-content", part) is not None for part in parts]
+        found += [selectors] if any(new) and not all(new) else []
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in SOURCES if path.suffix == ".css"], ids=lambda path: path.name
+)
+def test_a_rule_that_an_older_browser_drops_is_a_rule_of_its_own(path):
+    assert drops_others(path.read_text(encoding="utf-8")) == []
+
+
+def test_a_rule_that_would_be_dropped_with_others_is_found():
+    planted = "@media print { .a, .cell:has(> .b) + .c { display: none; } }"
+    assert drops_others(planted) == [".a, .cell:has(> .b) + .c "]
+    assert drops_others(".a:has(b, c), .d:has(e) { color: red; } .f, .g { color: red; }") == []

@@ -55,6 +55,16 @@ const started = document.querySelectorAll(".widget-host[data-widget=ready]").len
 return [document.querySelector(":target").getBoundingClientRect().top, scrollHeight - innerHeight - scrollY,
   document.querySelectorAll(".widget-host").length - started];
 """
+# A frame may be as narrow as a phone, but no window of these browsers.
+IN_A_FRAME = """
+const frame = document.querySelector("iframe");
+if (arguments[0]) frame.src = arguments[0];
+if (arguments[1]) frame.style.width = `${arguments[1]}px`;
+const page = frame.contentDocument, root = page.documentElement;
+const hosts = page.querySelectorAll(".widget-host");
+const isWhole = hosts.length && [...hosts].every(host => host.dataset.widget === "ready");
+return [isWhole, root && root.scrollWidth - frame.clientWidth];
+"""
 # Pyodide asks by this whether its worker may import programs, and goes on when it may not.
 ASKED_BY_PYODIDE = "script-src-elem data"
 
@@ -113,6 +123,7 @@ def roots(book, serve, tmp_path_factory):
         path.write_text(text.replace("<head>", f"<head>{NOTE}", 1), encoding="utf-8")
     wrong = (copy / "index.html").read_text(encoding="utf-8").replace(NOTE, NOTE + WRONG[0])
     (copy / "planted.html").write_text(wrong.replace("</article>", f"{WRONG[1]}</article>"), encoding="utf-8")
+    (copy / "frame.html").write_text('<iframe style="height: 800px; border: 0"></iframe>', encoding="utf-8")
     return {"disk": copy.as_uri(), "http": serve(copy)}
 
 
@@ -139,6 +150,21 @@ def test_a_page_runs_without_a_complaint_and_all_its_widgets_start(driver, roots
     assert driver.execute_script("return innerWidth") <= NARROW
     assert driver.execute_script(FAR_RIGHT) <= 0
     driver.set_window_size(1280, 900)
+
+
+@pytest.mark.parametrize("page", ["02_scoring_functions", "03_multi_head_attention"])
+def test_nothing_is_wider_than_a_phone(driver, roots, page):
+    """Chapter 3 has a field with a long list, which alone made the page wider in Safari."""
+    driver.get(f"{roots['http']}/frame.html")
+    driver.execute_script(IN_A_FRAME, f"chapters/{page}.html", 390)
+    wait_for(lambda: driver.execute_script(IN_A_FRAME)[0], "the start of all widgets")
+    for width in (390, 320):
+        assert driver.execute_script(IN_A_FRAME, None, width)[1] <= 0
+    add = (
+        "document.querySelector('iframe').contentDocument.body.insertAdjacentHTML('beforeend', arguments[0])"
+    )
+    driver.execute_script(add, "<div style='width: 900px; height: 1px'>")
+    assert driver.execute_script(IN_A_FRAME)[1] > 0
 
 
 @pytest.mark.parametrize("page", ["02_scoring_functions", "03_multi_head_attention"])
