@@ -70,6 +70,24 @@ def test_no_page_is_written_and_then_forgotten():
     assert {path.relative_to(ROOT).with_suffix("").as_posix() for path in written} == pages
 
 
+@pytest.mark.parametrize("has_rule", [True, False])
+def test_a_clone_has_the_same_line_ends_whatever_git_is_set_to(copy, tmp_path_factory, has_rule):
+    """Hashes of data and scripts depend on them, and bash cannot read a script with those of Windows."""
+    git = ["git", "-C", str(copy), "-c", "user.name=a", "-c", "user.email=a@example.invalid"]
+    if not has_rule:
+        (copy / ".gitattributes").unlink()
+    clone = tmp_path_factory.mktemp("clone") / "course"
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "All"]):
+        subprocess.run([*git, *command], check=True, capture_output=True)
+    clone_it = ["git", "clone", "-q", "-c", "core.autocrlf=true", str(copy), str(clone)]
+    subprocess.run(clone_it, check=True, capture_output=True)
+    assert (b"\r\n" not in (clone / ".ci" / "run").read_bytes()) == has_rule
+    if has_rule:
+        for path in FILES:
+            name = path.relative_to(ROOT)
+            assert (clone / name).read_bytes() == (copy / name).read_bytes(), name
+
+
 # The address
 
 
@@ -446,6 +464,14 @@ def test_wheel_carries_the_package_whole_and_nothing_else(wheels, project):
     kinds = {".py", ".js", ".css", ".typed", ".txt", ".json", ".safetensors", ".md", ".svg"}
     assert {Path(name).suffix for name in packed_by(project)} - {""} <= kinds
     assert any(name.endswith("LICENSE") for name in packed)
+
+
+@pytest.mark.parametrize("project", ["mha-lib", "attention-check", "mha-course"])
+def test_an_index_would_show_what_a_wheel_is(wheels, project):
+    [name] = [name for name in wheels[project].namelist() if name.endswith("/METADATA")]
+    metadata = Parser().parsestr(wheels[project].read(name).decode())
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert len(metadata.get_payload().strip()) > 100
 
 
 NEEDS = {
