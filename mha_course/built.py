@@ -145,10 +145,7 @@ class TwoPointers(nn.Module):
 
 
 def sees_the_future(model, tokens, vocab_size):
-    """True if some output changes when only later tokens change.
-
-    `model` maps tokens (batch, len) to (batch, len, ...).
-    """
+    """True if some output (batch, len, ...) changes when only later tokens change."""
     generator = torch.Generator().manual_seed(0)
     shift = torch.randint(1, vocab_size, tokens.shape, generator=generator)
     others = (tokens + shift) % vocab_size  # differs from `tokens` everywhere

@@ -39,21 +39,22 @@ SECTION = re.compile(r"^(?=#+ |\*\*\d+ ★)", re.MULTILINE)
 ASIDE = {"Exercises": "exercises", "Going deeper": "deeper"}
 
 
-def minutes(path):
-    """Return the minutes of a page by part: path, exercises, deeper."""
-    spent, part, labelled = (
-        {"path": 0.0, "exercises": 0.0, "deeper": 0.0},
-        "path",
-        False,
-    )
+def minutes(path, as_read=False):
+    """Return the minutes of a page by part: path, exercises, deeper.
+
+    With `as_read`, of somebody who only reads: a piece or a widget to be worked counts as any other cell.
+    """
+    spent = {"path": 0.0, "exercises": 0.0, "deeper": 0.0}
+    part, labelled = "path", False
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code":
-            spent[part] += 0.0 if labelled else of_code(cell)
+            spent[part] += 0.0 if labelled else of_code(cell, as_read)
             continue
         for section in SECTION.split("".join(cell["source"])):
             if heading := re.match(r"## (.*)", section):
                 part = ASIDE.get(heading[1].strip(), "path")
-            if label := EXERCISE.match(section):
+            label = None if as_read else EXERCISE.match(section)
+            if label:
                 spent[part] += int(label[1])
             # An exercise ends where another section begins; its title covers its text, stub, check and hints.
             labelled = bool(label) or (labelled and not SECTION.match(section))
@@ -77,12 +78,12 @@ def of_text(text):
     return len(re.findall(r"\w[\w'’]*", text)) / WORDS + FIGURE * len(equations)
 
 
-def of_code(cell):
+def of_code(cell, as_read=False):
     """Return the minutes of a cell: its code, if visible, and its outputs."""
     tags = set(cell["metadata"].get("tags", []))
     if tags & {"hide-cell", "remove-cell"} or cell["id"] == "setup":
         return 0.0
-    if piece := STUB.fullmatch(cell["id"]):
+    if not as_read and (piece := STUB.fullmatch(cell["id"])):
         large = piece[1] in LARGE_PIECES
         return float((LARGE_PIECE if large else PIECE) * (piece[2] == "stub"))
     spent = float(CELL * (not tags & HIDDEN))
@@ -92,7 +93,7 @@ def of_code(cell):
         if asked := re.match(r"Quiz\((\d+) question", text):
             spent += QUESTION * int(asked[1])
         elif VIEW in data:
-            spent += BY_HAND if PENCIL.match(text) else WIDGET
+            spent += BY_HAND if PENCIL.match(text) and not as_read else WIDGET
         elif "image/png" in data or IMAGE.search("".join(data.get("text/html", []))):
             spent += FIGURE
     return spent

@@ -188,16 +188,32 @@ def test_search_and_theme_need_no_storage(visit, reader, storage):
     assert sorted(modes) == ["auto", "dark", "light"]
 
 
-def test_an_older_browser_gets_a_line_and_pictures_of_the_widgets(visit, reader):
+LACKING = {
+    "color-mix": "CSS.supports = rule => !rule.includes('color-mix')",
+    "DecompressionStream": "delete window.DecompressionStream",
+    "CSS.supports": "delete CSS.supports",
+}
+
+
+@pytest.mark.parametrize("script", LACKING.values(), ids=LACKING)
+def test_a_browser_that_is_too_old_gets_a_line_and_pictures_of_the_widgets(visit, reader, script):
     context = reader()
-    context.add_init_script("CSS.supports = () => false")
+    context.add_init_script(script)
     page = visit("chapters/01_attention_pooling.html", new_context=context)
-    expect(page.locator("article > p").first).to_have_text(
-        re.compile("^This browser is older than Chrome 111")
-    )
+    expect(page.locator("article > p").first).to_contain_text("older than Chrome 111")
     assert page.locator(".widget-host:visible, .write-here-button:visible").count() == 0
     stills = page.locator(".widget-still").count()
     assert page.locator(".widget-still:visible").count() == stills > 1
+
+
+@pytest.mark.parametrize("rule", [":has", "subgrid"])
+def test_a_browser_that_draws_less_says_what_is_missing(visit, reader, rule):
+    context = reader()
+    context.add_init_script(f"CSS.supports = rule => !rule.includes('{rule}')")
+    page = visit("chapters/01_attention_pooling.html", new_context=context)
+    expect(page.locator("article > p").first).to_contain_text("older than Chrome 117")
+    page.locator(HOST).first.scroll_into_view_if_needed()
+    expect(page.locator(f"{HOST}[data-widget=ready]").first).to_be_visible()
 
 
 def test_a_browser_of_today_gets_no_such_line(visit):
