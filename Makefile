@@ -185,7 +185,9 @@ machine: .venv/ready
 	  dpkg -s $(DEBIAN) >/dev/null 2>&1 || { export DEBIAN_FRONTEND=noninteractive; \
 	    apt-get update -qq && apt-get install -qq -y --no-install-recommends $(DEBIAN); }; \
 	elif ! $(BIN)/python tools/machine.py browser; then \
-	  $(BIN)/playwright install --only-shell chromium; fi
+	  $(BIN)/playwright install --only-shell chromium 2>.venv/browser.log || { grep -m 1 -i error .venv/browser.log; \
+	  echo "No browser could be downloaded, and the tests need one: connect to the network, or install Chromium." \
+	    "Everything that was said is in .venv/browser.log."; exit 1; }; fi
 
 # What Colab has, and nothing of ours: Colab's Python, with the packages that the course needs there, at Colab's
 # versions. The tests put our wheels beside it, as a reader's set-up cell does. 5 GB.

@@ -208,7 +208,10 @@ class Texts:
         """Collect the items of each section; a line with a deeper indentation continues an item."""
         items: list[_Item] = []
         last: _Item | None = None
-        lines = self.path.read_text(encoding="utf-8").splitlines()
+        # The loader also reads from a wheel that has not been unpacked.
+        lines = (
+            self._module["__loader__"].get_data(str(self.path)).decode().splitlines()
+        )
         for number, line in enumerate(lines, 1):
             start = re.match(r"( *)- (.*)", line)
             if line.startswith("## "):

@@ -180,6 +180,26 @@ def test_without_a_network_npm_fails_first_and_says_why(checkout):
     assert not any("requirements-cpu" in line for line in checkout.log)
 
 
+def test_a_browser_that_cannot_be_downloaded_is_a_sentence(checkout):
+    checkout.script("id", "#!/bin/sh\necho 1000\n")  # no packages of Debian's can be installed then
+    assert checkout.make("book").returncode == 0
+    (checkout.folder / "tools/machine.py").write_text("raise SystemExit(1)")
+    trace = "Error: getaddrinfo ENOTFOUND\\n    at node:dns:120\\n    at node:net:1\\n"
+    checkout.script(".venv/bin/playwright", f'#!/bin/sh\nprintf "{trace}" >&2\nexit 1\n')
+    done = checkout.make("machine", PATH=f"{checkout.folder}{os.pathsep}{os.environ['PATH']}")
+    assert done.returncode and "ENOTFOUND\nNo browser could be downloaded" in done.stdout
+    assert "node:" not in done.stdout + done.stderr
+
+
+def test_without_bash_the_first_line_says_so(checkout):
+    done = subprocess.run(
+        [shutil.which("make"), "book"], cwd=checkout.folder, env={"PATH": "no-programs"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode and "bash is needed for the commands of this Makefile" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_an_environment_of_somebody_else_is_not_deleted(checkout):
     own = checkout.folder / ".venv"
     own.mkdir()

@@ -391,6 +391,22 @@ def test_wheel_is_the_one_that_pip_builds(wheels, tmp_path, project, folder):
         }
 
 
+def test_the_judge_works_from_a_wheel_that_is_not_unpacked(tmp_path):
+    [wheel] = [file for file in course_files.of_this_course() if file.name.startswith("attention_check")]
+    (tmp_path / wheel.name).write_bytes(wheel.content)
+    (tmp_path / "theirs.py").write_text(
+        "from torch.nn.functional import scaled_dot_product_attention as own\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, attention_check\n"
+         "assert '.whl' in attention_check.__file__; sys.exit(attention_check.main(['theirs:own']))"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": f"{wheel.name}{os.pathsep}."},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "judged as:" in done.stdout
+
+
 def test_same_sources_give_the_same_files(copy, tmp_path_factory):
     """In another folder, written at another time with other permissions, in a year of another dating."""
     for path in copy.rglob("*.py"):

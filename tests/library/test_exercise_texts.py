@@ -1,8 +1,8 @@
 """What an author writes about an exercise in Markdown, and what is said where it is wrong."""
 
+import importlib.util
 import re
 import sys
-import types
 
 import pytest
 import torch
@@ -51,12 +51,12 @@ A paragraph for authors, and `code` in it.
 
 
 def texts(tmp_path, monkeypatch, text):
-    module = types.ModuleType("twice_exercises")
-    module.__file__ = str(tmp_path / "twice_exercises.py")
     (tmp_path / "twice_exercises.py").write_text(MODULE)
     (tmp_path / "twice_exercises.md").write_text(text)
+    spec = importlib.util.spec_from_file_location("twice_exercises", tmp_path / "twice_exercises.py")
+    module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(MODULE, module.__file__, "exec"), vars(module))  # noqa: S102
+    spec.loader.exec_module(module)
     return Texts(module.__name__), module.double
 
 
