@@ -89,10 +89,13 @@ BROWSERS := firefox-esr webkit2gtk-driver libwebkit2gtk-4.1-0 xvfb
 	@touch $@
 
 # A chapter that is run and saved in this environment's JupyterLab stays as it is stored, if its results are the same.
-# Widgets of cells that were changed are saved too. nbconvert shows the pictures that stand in for widgets.
+# Widgets of cells that were changed are saved too. nbconvert shows the pictures that stand in for widgets. A new kernel
+# says which cells to run first.
 LAB_SETTINGS := .venv/share/jupyter/lab/settings
-.venv/etc/jupyter/jupyter_nbconvert_config.py: tools/jupyter_nbconvert_config.py tools/jupyter_server_config.py | .venv/ready
-	@mkdir -p $(@D) $(LAB_SETTINGS) && ln -sfn $(^:%="$$PWD/%") $(@D)
+.venv/etc/jupyter/jupyter_nbconvert_config.py: tools/jupyter_nbconvert_config.py tools/jupyter_server_config.py \
+    tools/ipython_kernel_config.py | .venv/ready
+	@mkdir -p $(@D) .venv/etc/ipython $(LAB_SETTINGS) && ln -sfn $(^:%="$$PWD/%") $(@D)
+	@mv $(@D)/ipython_kernel_config.py .venv/etc/ipython
 	@echo '{"@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": true}}' >$(LAB_SETTINGS)/overrides.json
 
 # Missing requirements are reported before anything is downloaded.

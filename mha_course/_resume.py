@@ -1,8 +1,9 @@
 """What a notebook says after an error: which cells to run first, and which definition is out of date.
 
 Colab ends a session that is left alone. The notebook keeps its text and outputs, the new kernel knows
-nothing, and a cell in the middle of a chapter fails with a NameError. Importing `mha_course`, as each set-up
-cell does, registers the functions below with IPython, which calls them after each cell.
+nothing, and a cell in the middle of a chapter fails with a NameError. Importing `mha_course` registers the
+functions below with IPython, which calls them after each cell. Each set-up cell imports it; so does every new
+kernel in the environment that `make` creates, and on Colab after *Restart session*.
 """
 
 from __future__ import annotations
@@ -176,3 +177,7 @@ if "IPython" in sys.modules:
     if (shell := get_ipython()) is not None:
         for explain in (forget_what_has_a_syntax_error, explain_missing_names):
             shell.events.register("post_run_cell", explain)
+        if "google.colab" in sys.modules:
+            # Colab's *Restart session* keeps files and packages: its new kernel then knows this too.
+            startup = Path(shell.profile_dir.startup_dir, "mha_course.py")
+            startup.write_text("__import__('mha_course')\n", encoding="utf-8")

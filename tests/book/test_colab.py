@@ -384,6 +384,28 @@ def test_a_fault_on_colab_is_found(fresh, tmp_path, cells, told):
     assert told in done.stdout
 
 
+NEW_KERNEL = """
+import nbformat
+from nbclient import NotebookClient
+
+cells = [nbformat.v4.new_code_cell("print(TwoPointers, pointer_batch)")]
+notebook = nbformat.v4.new_notebook(cells=cells)
+NotebookClient(notebook, kernel_name="python3", allow_errors=True).execute()
+print(*(output.get("text", "") for output in notebook.cells[0].outputs))
+"""
+
+
+def test_a_restarted_session_says_which_cells_to_run(tmp_path, own_site):
+    """Colab then keeps packages and files; nothing of ours has been imported by the new kernel."""
+    colab = colab_environment(tmp_path / "colab", own_site)
+    assert "On the page" not in colab.run("-c", NEW_KERNEL).stdout
+    cells = [nbformat.v4.new_code_cell(source) for source in (own_site.setup, "import mha_course")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "first.ipynb")
+    done = colab.run(ROOT / "tools" / "run_as_colab.py", tmp_path, "first.ipynb")
+    assert done.returncode == 0, done.stdout
+    assert "On the page *Multi-head attention*, run first:" in colab.run("-c", NEW_KERNEL).stdout
+
+
 RUN_AND_STORE = """
 import sys
 

@@ -62,8 +62,14 @@ class Checkout:
         self.folder = folder
         for name in ("tools", "stand-ins", "_ext", "_static", "attention_check", "mha_course"):
             (folder / name).mkdir(parents=True)
-        copied = ("alone", "jupyter_nbconvert_config", "jupyter_server_config", "machine", "set_up")
-        for name in ("Makefile", *(f"tools/{name}.py" for name in copied)):
+        copied = (
+            "alone",
+            "ipython_kernel_config",
+            "jupyter_nbconvert_config",
+            "jupyter_server_config",
+            "machine",
+        )
+        for name in ("Makefile", *(f"tools/{name}.py" for name in (*copied, "set_up"))):
             shutil.copy(ROOT / name, folder / name)
         locks = [f"requirements{kind}.txt" for kind in ("", "-cpu", "-gpu", "-models", "-paper")]
         names = [*locks, "pyproject.toml"]
@@ -189,6 +195,17 @@ def test_a_browser_that_cannot_be_downloaded_is_a_sentence(checkout):
     done = checkout.make("machine", PATH=f"{checkout.folder}{os.pathsep}{os.environ['PATH']}")
     assert done.returncode and "ENOTFOUND\nNo browser could be downloaded" in done.stdout
     assert "node:" not in done.stdout + done.stderr
+
+
+def test_the_oldest_torch_is_tried_in_a_folder_of_any_name(checkout):
+    venv = '#!/usr/bin/env bash\nmkdir -p "$3/bin" && cp stand-ins/pip stand-ins/pytest "$3/bin"\n'
+    checkout.script("python", venv)
+    checkout.script("stand-ins/pytest", '#!/usr/bin/env bash\necho "pytest in $PYTHONPATH: $*" >>log\n')
+    (checkout.folder / "requirements.txt").write_text("numpy==2.4.0 \\\n    --hash=…\nsympy==1.14.0 \\\n")
+    assert checkout.make("oldest").returncode == 0
+    installed, tested = checkout.log
+    assert "torch==2.6.0 -r .venv-oldest/pins.txt" in installed
+    assert tested.startswith(f"pytest in {checkout.folder}: -n 2") and "tests/library" in tested
 
 
 def test_without_bash_the_first_line_says_so(checkout):

@@ -2,16 +2,20 @@
 
 import builtins
 import json
+import random
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import nbformat
 import pytest
+from jupyter_client.manager import start_new_kernel
 from stored_notebooks import notebooks
 
 from mha_course import _resume as resume
 
+ROOT = Path(__file__).resolve().parents[2]
 SENTENCE = "The kernel does not know"
 
 
@@ -94,6 +98,25 @@ def test_a_new_kernel_says_so_once():
     assert printed.count(SENTENCE) == 1
     assert "`TwoPointers`" in printed
     assert "`pointer_batch`" in printed
+
+
+def test_a_kernel_of_this_environment_says_so_before_the_set_up():
+    """Nine of ten cells of the path that use what is defined above them, each first in a kernel."""
+    config = Path(sys.prefix, "etc", "ipython", "ipython_kernel_config.py")
+    assert config.resolve() == ROOT / "tools" / "ipython_kernel_config.py", "`make book` puts the link there"
+    cells = [source for path in notebooks() if path.stem[0] == "0" for source in code_cells(path)]
+    cells = random.Random(20261128).sample([source for source in cells if unknown_of(source)], 20)
+    manager, client = start_new_kernel(kernel_name="python3")
+    try:
+        told = 0
+        for source in cells:
+            printed = []
+            client.execute_interactive("%reset -f\n" + source, output_hook=printed.append, timeout=300)
+            told += any(SENTENCE in message["content"].get("text", "") for message in printed)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert told >= 0.9 * len(cells)
 
 
 STUB = "def my_mean(x):\n    return x.mean()"
