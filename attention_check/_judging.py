@@ -4,8 +4,8 @@ An `Exercise` takes a few lines, as its example shows, and is itself the functio
 answer. Cases and mistakes may be in a Markdown file (see `_texts`). An answer is judged in four steps:
 
 1. It is called on every case, and on the last case a second time. Each call gets new arguments made from the
-   same seed, so a check always gives the same verdict. An answer that raises, returns None, changes its
-   arguments, or returns different numbers in the second call is reported at once.
+   same seed, so an answer that draws nothing always gets the same verdict. An answer that raises, returns
+   None, changes its arguments, or returns different numbers in the second call is reported at once.
 2. If all results agree with the reference (or with one of `accept`), the answer is right. With `gradients`,
    the gradients of the first result for all floating-point arguments must agree too.
 3. Otherwise, the results are compared in float64 with those of every known wrong answer. The message names

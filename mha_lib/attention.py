@@ -168,9 +168,9 @@ def dot_product_attention(
 
     With `need_weights`, it is `attention_pooling` of `scaled_dot_product_score`, step by step. Without it,
     torch's fused kernel computes the same output, and the weights never exist as a tensor (Dao et al., 2022).
-    Half-precision inputs are computed in float32 and returned in their own dtype. Only the path with weights
-    can be differentiated twice. On a CPU, torch falls back to a tensor of all weights if `dropout_p` is above
-    0, `attn_bias` requires grad, or the values are not as wide as the keys.
+    Half-precision inputs are computed in float32 and returned in their own dtype. The path with weights can
+    be differentiated twice, the fused kernel only once. On a CPU, torch falls back to a tensor of all weights
+    if `dropout_p` is above 0, `attn_bias` requires grad, or the values are not as wide as the keys.
 
     A key that no query may see never affects the result, even if it or its value contains NaN or infinity. A
     NaN that a query does see is never hidden. In torch's kernel, or in a value, it may spoil other rows too.

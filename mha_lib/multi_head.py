@@ -227,7 +227,8 @@ class MultiHeadAttention(nn.Module):
             cache: keys and values of earlier tokens. Those of `key` and `value` are appended, and the queries
                 attend to all of them: `k_len` of mask, bias and weights is then len(cache) + the length of
                 `key`. `valid_lens`, (batch,), still counts the tokens of `key`; the cache stores it.
-            need_weights: whether to return the weights; without them, torch's fused kernel runs.
+            need_weights: whether to return the weights; without them, torch's fused kernel runs, unless the
+                layer has a `score` or a `softcap`.
 
         Returns:
             (output, weights): (batch, q_len, embed_dim), and (batch, num_heads, q_len, k_len) or None.

@@ -146,9 +146,10 @@ class _DistanceTable(nn.Module):
 class T5RelativeBias(_DistanceTable):
     """A learned bias on the scores for each head and each bucket of distances (Raffel et al., 2020, §2.1).
 
-    In T5, all layers share one such table, and scores are not divided by √d; for a T5 checkpoint, also pass
-    `score=dot_product_score` to the layer. HuggingFace calls `table` (num_buckets, num_heads)
-    `relative_attention_bias.weight`. It is initialized as in T5X, the authors' later code.
+    In T5, all layers of the encoder share one such table, those of the decoder another, and scores are not
+    divided by √d; for a T5 checkpoint, also pass `score=dot_product_score` to the layer. HuggingFace calls
+    `table` (num_buckets, num_heads) `relative_attention_bias.weight`. It is initialized as in T5X, the
+    authors' later code.
     Arguments and errors are those of `t5_buckets`; `bidirectional` is False for causal attention.
 
     Example:

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys are rotated so that their dot products depend only on distances."""
+"""Rotary positions: queries and keys are rotated, so that positions enter dot products only as distances."""
 
 from __future__ import annotations
 

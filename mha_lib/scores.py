@@ -30,7 +30,7 @@ def dot_product_score(
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Dot product q·k (Luong et al., 2015, "dot"): (..., q_len, d), (..., k_len, d) -> (..., q_len, k_len).
 
-    For independent unit-variance entries, the standard deviation of the scores is √d.
+    For independent entries of mean 0 and variance 1, the standard deviation of the scores is √d.
 
     Raises:
         TypeError: `query` and `key` are not floating-point tensors of the same dtype.
@@ -57,7 +57,7 @@ def scaled_dot_product_score(
 
     Arguments and errors are those of `dot_product_score`. In addition, `scale` replaces 1/√d: a positive
     number, or a tensor of shape () or (num_heads, 1, 1), which may be learned. With the default scale and
-    independent unit-variance entries, the standard deviation of the scores is 1, whatever d is.
+    independent entries of mean 0 and variance 1, the standard deviation of the scores is 1, whatever d is.
 
     Example:
         >>> scaled_dot_product_score(torch.tensor([[1.0, 2.0, 2.0, 4.0]]), torch.ones(1, 4)).tolist()
