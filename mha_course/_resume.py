@@ -179,5 +179,5 @@ if "IPython" in sys.modules:
             shell.events.register("post_run_cell", explain)
         if "google.colab" in sys.modules:
             # Colab's *Restart session* keeps files and packages: its new kernel then knows this too.
-            startup = Path(shell.profile_dir.startup_dir, "mha_course.py")
+            startup = Path(shell.profile_dir.startup_dir, "new_kernel.py")
             startup.write_text("__import__('mha_course')\n", encoding="utf-8")

@@ -31,7 +31,7 @@ AREAS = {
     "pictures": (4_033, ["mha_course/pictures/*.py", "mha_course/questions/*.py"]),
     "grading": (292, ["mha_course/grade.py"]),
     "course support": (2_860, ["mha_course/*.py", "mha_course/data/*.py"]),
-    "tests": (41_460, ["tests/*.py"]),
+    "tests": (41_600, ["tests/*.py"]),
     "the rest": (
         13_680,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
