@@ -93,7 +93,6 @@ def test_a_new_kernel_says_so_once():
     printed = said(loop.source, "print(never_on_a_page)", "1 / 0", "right = 5\nright")
     assert printed.count(SENTENCE) == 1
     assert "`TwoPointers`" in printed
-    assert "`pointer_batch`" in printed
 
 
 STUB = "def my_mean(x):\n    return x.mean()"
