@@ -32,9 +32,8 @@ def my_masked_softmax(scores, mask=None):
 
 
 def my_lens_mask(valid_lens, k_len):
-    """Show the first keys: (batch, 1, k_len) or (batch, q_len, k_len)."""
-    visible = torch.arange(k_len) < valid_lens[..., None]
-    return visible[:, None, :] if valid_lens.ndim == 1 else visible
+    """Show the first keys of each sample: (batch, 1, k_len)."""
+    return torch.arange(k_len) < valid_lens[:, None, None]
 
 
 def my_causal_mask(q_len, k_len=None):

@@ -43,13 +43,6 @@ SHARES = """def my_masked_softmax(scores, mask=None):
     if mask is not None:
         scores = scores * mask
     return scores / scores.sum(-1, keepdim=True)"""
-LOOP = """def my_lens_mask(valid_lens, k_len):
-    mask = torch.zeros(len(valid_lens), 1, k_len, dtype=torch.bool)
-    for b in range(len(valid_lens)):
-        for j in range(k_len):
-            if j < valid_lens[b]:
-                mask[b, 0, j] = True
-    return mask"""
 ATTENTION = """def my_attention(query, key, value, mask=None):
     scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
     weights = my_masked_softmax(scores, mask)
@@ -76,9 +69,6 @@ WRONG = [
     ("my_masked_softmax", NO_BRANCH.replace("~mask", "mask.logical_not()"), NO_DEFAULT_SAID),
     ("my_masked_softmax", INVERTED, "the mask is inverted. `masked_fill` replaces the numbers where"),
     ("my_masked_softmax", SHARES, "the scores are divided by their sum. "),
-    ("my_lens_mask", LOOP, "one length for each query is not covered. "),
-    ("my_lens_mask", LOOP.replace("j < valid_lens[b]", "j < int(valid_lens[b])"),
-     "one length for each query is not covered. "),
     ("my_lens_mask", "def my_lens_mask(valid_lens, k_len):\n    return torch.arange(k_len)[:, None] < valid_lens",
      "samples and keys are exchanged. "),
     ("my_lens_mask", "def my_lens_mask(valid_lens, k_len):\n    return (torch.arange(k_len) < valid_lens)[None]",

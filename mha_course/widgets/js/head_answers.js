@@ -84,6 +84,8 @@ export function headAnswers() {
   const node = element("div", { class: "mha-results" }, element("div", {}, title, shares.node), table.node);
   /** @type {Example | null} */
   let built = null;
+  // The numbers of heads that were chosen: the shares of the others stay open, for the reader to predict.
+  const seen = new Set();
 
   /** @param {{example: Example, numHeads: number}} state @param {number[][] | null} answers */
   function draw({ example, numHeads }, answers) {
@@ -97,6 +99,7 @@ export function headAnswers() {
     const isNew = built !== example;
     built = example;
     if (isNew) {
+      seen.clear();
       // The shares do not depend on the settings, so the bars are drawn once.
       setText(title, `Share of places with ${example.task.names.length === 2 ? "both" : `all ${example.task.names.length}`} answers right, on new data`);
       shares.draw(
@@ -105,9 +108,12 @@ export function headAnswers() {
         { format: (share) => formatNumber(share, 2) },
       );
     }
-    versions.forEach((version, index) =>
-      shares.node.children[index].classList.toggle("mha-now", version.num_heads[0] === numHeads),
-    );
+    seen.add(numHeads);
+    versions.forEach((version, index) => {
+      const { classList } = shares.node.children[index];
+      classList.toggle("mha-now", version.num_heads[0] === numHeads);
+      classList.toggle("mha-open", !seen.has(version.num_heads[0]));
+    });
     table.draw(example, answers, isNew);
   }
   return { node, draw };
