@@ -176,3 +176,8 @@ if "IPython" in sys.modules:
     if (shell := get_ipython()) is not None:
         for explain in (forget_what_has_a_syntax_error, explain_missing_names):
             shell.events.register("post_run_cell", explain)
+        if Path("my_pieces.json").is_file():
+            # What the reader wrote in another notebook of this folder goes on here.
+            from mha_course.exercises.kept import use_what_is_here
+
+            use_what_is_here()
