@@ -83,6 +83,20 @@ def forget_what_has_a_syntax_error(result: Any) -> None:
         print(message(__file__, "not-run", names=_listed(old)))
 
 
+def use_what_was_kept(_: Any) -> None:
+    """Before the next cell that the reader runs, use what they wrote in other notebooks of the folder.
+
+    A kernel may import this when a notebook is opened, which must not run what a file contains.
+    """
+    from IPython import get_ipython
+
+    get_ipython().events.unregister("pre_run_cell", use_what_was_kept)
+    if Path("my_pieces.json").is_file():
+        from mha_course.exercises.kept import use_what_is_here
+
+        use_what_is_here()
+
+
 def digest(source: str) -> str:
     """Return a short digest of the text of a cell, without the title of a published fold."""
     source = re.sub(r"^# @title .*\n", "", source)
@@ -177,6 +191,7 @@ if "IPython" in sys.modules:
     if (shell := get_ipython()) is not None:
         for explain in (forget_what_has_a_syntax_error, explain_missing_names):
             shell.events.register("post_run_cell", explain)
+        shell.events.register("pre_run_cell", use_what_was_kept)
         if "google.colab" in sys.modules:
             # Colab's *Restart session* keeps files and packages: its new kernel then knows this too.
             startup = Path(shell.profile_dir.startup_dir, "new_kernel.py")

@@ -7,8 +7,8 @@ and appendices import from it what the reader has written in earlier ones. `mha_
 names that each cell binds, with the section of its page, for a reader whose kernel has forgotten them. `make
 notebooks` writes both. With --check, nothing is written; the exit status is 1 if they differ from the pages.
 
-From the same pieces and `tools/my_gpt.py`, the build of the book makes `chapters/my_gpt.py`, which readers
-can take home.
+From the same pieces and `mha_course/_my_gpt.py`, the build of the book makes `chapters/my_gpt.py`, which
+readers can take home; notebooks and pages make it of the reader's own.
 """
 
 import ast
@@ -19,10 +19,11 @@ import sys
 from pathlib import Path
 
 from mha_course._resume import digest
+from mha_course._take_home import grouped, take_home
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET, WHERE = ROOT / "mha_course" / "built.py", ROOT / "mha_course" / "cells.json"
-SCRIPT, HOME = ROOT / "tools" / "my_gpt.py", ROOT / "chapters" / "my_gpt.py"
+HOME = ROOT / "chapters" / "my_gpt.py"
 DEFINES = ast.FunctionDef | ast.ClassDef
 HEAD = '''"""What the reader of this course builds, chapter by chapter; nothing here uses `mha_lib`.
 
@@ -128,34 +129,9 @@ def text(root=ROOT):
     return "\n".join([*lines, "", "", f"__all__ = [\n{names}\n]", ""])
 
 
-def alone(root=ROOT):
-    """Return the file that readers take home: the script, with the pieces that it imports written into it."""
-    imports, parts = collected(root)
-    script = SCRIPT.read_text(encoding="utf-8")
-    head, asked, rest = re.split(r"# .*\nfrom mha_course\.built import (.*)\n", script)
-    wanted, waiting = set(), asked.split(", ")
-    while waiting:
-        if (name := waiting.pop()) in parts.keys() - wanted:
-            wanted.add(name)
-            waiting += parts[name][2]
-    own = {line.names[0].name: ast.unparse(line) for line in ast.parse(head).body[1:]}
-    used = own.keys() | set().union(*(parts[name][2] for name in wanted))
-    pieces = [source for name, (_, source, _) in parts.items() if name in wanted]
-    top = head[: head.index("import ")] + "\n".join(needed(imports | own, used))
-    return "\n\n\n".join([top, *pieces, rest.strip()]) + "\n"
-
-
 def write_home(*_):
     """Write the file that readers take home to the place where a page offers it."""
-    HOME.write_text(alone(), encoding="utf-8")
-
-
-def grouped(imports):
-    """Return lines of imports in the linter's order: Python's own, a blank line, others."""
-    own = {line for line in imports if line.split()[1] in sys.stdlib_module_names}
-    order = sorted(imports, key=lambda line: (line.startswith("from"), line))
-    others = [line for line in order if line not in own]
-    return [*(line for line in order if line in own), "", *others]
+    HOME.write_text(take_home({}).text, encoding="utf-8")
 
 
 def main(arguments=None):

@@ -65,7 +65,8 @@ def sentences_in(source: str) -> Iterator[str]:
     tree = ast.parse(source)
     silent: set[ast.AST] = set()
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Raise, ast.Assert)):
+        exits = isinstance(node, ast.Call) and ast.unparse(node.func) == "sys.exit"
+        if exits or isinstance(node, (ast.Raise, ast.Assert)):
             silent |= set(ast.walk(node))
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             silent.add(node.value)

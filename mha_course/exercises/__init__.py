@@ -34,7 +34,7 @@ from mha_course.exercises.inside_a_transformer import (
     check_one_head_left,
     check_wide_tokens,
 )
-from mha_course.exercises.kept import keep_pieces, use_pieces
+from mha_course.exercises.kept import keep_pieces, own_gpt, take_home, use_pieces
 from mha_course.exercises.layers_of_heads import (
     check_free_widths,
     check_from_lists,
@@ -235,8 +235,10 @@ __all__ = [
     "check_wide_tokens",
     "check_write",
     "keep_pieces",
+    "own_gpt",
     "randn",
     "rows_sum_to_one",
     "solution",
+    "take_home",
     "use_pieces",
 ]

@@ -52,13 +52,55 @@ def solution(check: Callable[..., Verdict]) -> Callable[[Piece], Piece]:
             setattr(ours, COURSES, True)
             return ours
         print(f"Your `{name}` was accepted, so the page goes on with it.")
-        if text := written().get(name):
-            if not ACCEPTED:
-                print(message(__file__, "keep"))
-            ACCEPTED[name] = text
+        accept(name)
         return own
 
     return choose
+
+
+def accept(name: str) -> None:
+    """Note that the reader's piece is right: it is kept in the folder, and `mha_course.built` gives it."""
+    from mha_course.exercises import kept
+
+    text = written().get(name)
+    if text is None or ACCEPTED.get(name) == text:
+        return
+    ACCEPTED[name] = text
+    kept.keep_and_use(name, text)
+
+
+def accept_what_is_right(result: Any) -> None:
+    """After a cell whose last line checks a piece of the reader's and finds it right, accept the piece.
+
+    IPython calls it after each cell; `result` contains the cell and its value.
+    """
+    if not isinstance(result.result, Verdict) or not result.result:
+        return
+    last = _parsed(result.info.raw_cell).body[-1]
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+        for one in last.value.args[:1]:
+            if isinstance(one, ast.Name):
+                own = get_ipython().user_ns.get(one.id)
+                if getattr(own, "__name__", "") == one.id and not hasattr(own, COURSES):
+                    accept(one.id)
+
+
+def tell_whose(info: Any) -> None:
+    """Before a cell that imports pieces, say which of them are the reader's; `info` contains the cell.
+
+    Nothing is said to a reader who has had none accepted.
+    """
+    from mha_course import built
+    from mha_course._whose import used_by
+
+    names = [
+        alias.name
+        for node in _parsed(info.raw_cell or "").body
+        if isinstance(node, ast.ImportFrom) and node.module == built.__name__
+        for alias in node.names
+    ]
+    if ACCEPTED and names:
+        print(used_by(", ".join(names), ACCEPTED, vars(built)))
 
 
 def written() -> dict[str, str]:
@@ -149,4 +191,6 @@ def _is_stub(thing: Any) -> bool:
 
 
 if (shell := get_ipython()) is not None:
-    shell.events.register("post_run_cell", explain_error)
+    shell.events.register("pre_run_cell", tell_whose)
+    for after in (explain_error, accept_what_is_right):
+        shell.events.register("post_run_cell", after)

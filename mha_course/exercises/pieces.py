@@ -177,11 +177,26 @@ check_batch = exercise(
     run=_run_batch,
 )
 
+
+def _hidden_width(arguments: tuple[Any, ...], results: tuple[Any, ...]) -> str:
+    """A property: the blocks are as wide inside as the page's, which their number of parameters tells."""
+    vocab_size, width, _, layers, max_len = arguments[0]
+    block = (
+        4 * (width * width + width) + 4 * width + width
+    )  # without what grows with the hidden width
+    rest = (2 * vocab_size + max_len + 2) * width + layers * block
+    hidden, over = divmod(int(results[1]) - rest, layers * (2 * width + 1))
+    if over or hidden == 4 * width:
+        return ""
+    return f"the hidden width of the blocks is {hidden}, not `4 * embed_dim`, here {4 * width}"
+
+
 check_gpt = exercise(
     "check_gpt",
     reference=built.MyGPT,
     returns=("logits (batch, len, vocab_size)", "count of parameters"),
     run=partial(_run_module, "embedding position_embedding blocks norm output max_len"),
+    properties=[_hidden_width],
     takes="class",
     atol=1e-3,
 )

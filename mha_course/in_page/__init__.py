@@ -37,6 +37,8 @@ from mha_lib import _checks
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 
+# Files of the course that the page has as they are.
+SHARED = ("built.py", "_messages.py", "_my_gpt.py", "_take_home.md", "_take_home.py", "_whose.py")
 ENGINE = (_verdicts, _results, _errors, _judging)
 # The dtypes of the stand-in; only torch supports others.
 _DTYPES = {getattr(true_torch, name) for name in "bool int64 float16 float32 float64".split()}
@@ -56,7 +58,7 @@ def page_sources() -> dict[str, str]:
         "attention_check/__init__.py": "",
         **{f"{one.__name__.replace('.', '/')}.py": inspect.getsource(one) for one in ENGINE},
         "mha_course/__init__.py": "",
-        "mha_course/built.py": (ROOT / "mha_course" / "built.py").read_text("utf-8"),
+        **{f"mha_course/{name}": (FOLDER.parent / name).read_text("utf-8") for name in SHARED},
         # What the "Try it" cells import from the course.
         "mha_course/notebook.py": "from torch import manual_seed as set_seed\n",
         "mha_course/data/__init__.py": f"SENTENCE_WORDS = {SENTENCE_WORDS!r}\n",

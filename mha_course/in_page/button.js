@@ -12,6 +12,14 @@
     }
   };
 
+  const hasPieces = () => {
+    try {
+      return Object.keys(localStorage).some((key) => /^mha-course\/write-here\/\w+$/.test(key) && isAccepted(key.slice(22)));
+    } catch {
+      return false;
+    }
+  };
+
   page.mhaShowDone = () => {
     for (const part of document.querySelectorAll(".way [data-pieces]")) {
       const isDone = (part.getAttribute("data-pieces") ?? "").split(" ").every(isAccepted);
@@ -33,7 +41,7 @@
   if (typeof WebAssembly !== "object" || typeof DecompressionStream !== "function") return;
   const folder = `${document.documentElement.dataset.content_root}_static/in_page/`;
 
-  /** @param {HTMLButtonElement} button */
+  /** @param {HTMLButtonElement | HTMLAnchorElement} button */
   const ask = (button) => {
     if (page.mhaWriteHere) return page.mhaWriteHere(button);
     const isFirst = !document.querySelector("[data-asked]");
@@ -52,5 +60,13 @@
     if (!(button instanceof HTMLButtonElement)) continue;
     button.hidden = false;
     button.addEventListener("click", () => ask(button));
+  }
+  // The file that the link offers is the course's; it is made anew for a reader who has had pieces accepted.
+  for (const link of document.querySelectorAll('a[href$="/my_gpt.py"]')) {
+    link.addEventListener("click", (event) => {
+      if (!(link instanceof HTMLAnchorElement) || !(page.mhaWriteHere || hasPieces())) return;
+      event.preventDefault();
+      ask(link);
+    });
   }
 })();

@@ -8,8 +8,9 @@ import { bracketMatching, HighlightStyle, indentOnInput, indentUnit, syntaxHighl
 import { Annotation, EditorState } from "@codemirror/state";
 import { EditorView, highlightSpecialChars, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
+import { download } from "../widgets/js/download.js";
 import { DRAFTS, withOthers } from "../widgets/js/drafts.js";
-import { element } from "../widgets/js/frame.js";
+import { element, inlineText } from "../widgets/js/frame.js";
 import { everything, recall, remember } from "../widgets/js/store.js";
 import { createPython, PythonError } from "./python.js";
 import { openTraining } from "./train.js";
@@ -324,7 +325,24 @@ function open(cell, stub, key) {
   );
 }
 
-page.mhaWriteHere = async (/** @type {HTMLButtonElement} "Write it here" */ button) => {
+/** Offers `my_gpt.py` made of the reader's accepted pieces, and says whose each piece is. @param {HTMLAnchorElement} link */
+async function takeHome(link) {
+  delete link.dataset.asked;
+  const below = link.closest("p") ?? link;
+  const status = below.parentElement?.querySelector(".take-home") ?? element("p", { class: "take-home", role: "status" });
+  below.after(status);
+  status.replaceChildren("Python is starting …");
+  try {
+    const { text, told } = await interpreter.request({ home: acceptedPieces("") });
+    download("my_gpt.py", text);
+    status.replaceChildren(...inlineText(told));
+  } catch (error) {
+    status.replaceChildren(/** @type {Error} */ (error).message);
+  }
+}
+
+page.mhaWriteHere = async (/** @type {HTMLButtonElement | HTMLAnchorElement} "Write it here" */ button) => {
+  if (button instanceof HTMLAnchorElement) return takeHome(button);
   const [chapter, id] = (button.dataset.stub ?? "").split("/");
   button.disabled = true;
   if ("train" in button.dataset) {

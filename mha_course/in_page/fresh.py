@@ -13,6 +13,8 @@ import sys
 import types
 from contextlib import suppress
 
+from mha_course._take_home import take_home
+
 try:
     import session  # as the page has them
     import training
@@ -83,7 +85,7 @@ START = Snapshot()
 
 
 def answer(request):
-    """Judge or run a text, or train; the request and the reply are JSON."""
+    """Judge or run a text, or train, or make the file to take home; the request and the reply are JSON."""
     asked = json.loads(request)
     if "train" in asked:
         # The pieces of a training keep what they have changed until it is over.
@@ -91,6 +93,9 @@ def answer(request):
             START.restore()
         return training.answer(request)
     START.restore()
+    if "home" in asked:
+        home = take_home(asked["home"])
+        return json.dumps({"text": home.text, "told": home.told()})
     try:
         return session.answer(request)
     except BaseException as error:  # it has changed what the judge itself needs

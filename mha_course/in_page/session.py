@@ -38,6 +38,7 @@ except ModuleNotFoundError:
     from mha_course.in_page import above
 
 from mha_course import built
+from mha_course._whose import used_by
 
 FILE = "your code"
 # A verdict names no line of these: the reader sees the pieces of the course folded, or not at all.
@@ -183,7 +184,7 @@ def _answered(asked):
                 _run(needed, "the page", space)
     before = space.get(asked["name"])
     shown = _run(asked["text"], FILE, space)
-    used = {"used": _used(asked["text"], asked["pieces"], space)}
+    used = {"used": used_by(asked["text"], asked["pieces"], space)}
     if not asked["check"]:
         if shown is not None:
             print(repr(shown))
@@ -204,45 +205,6 @@ def _offer(space):
     offered = types.ModuleType(built.__name__)
     vars(offered).update({name: space[name] for name in ("__all__", *built.__all__)})
     sys.modules[built.__name__] = sys.modules["mha_course"].built = offered
-
-
-def _used(text, accepted, space):
-    """A sentence on whose pieces a text uses, itself or through other pieces; "" if it uses none.
-
-    What only the course's own pieces use of the course is left out.
-    """
-    tree = ast.parse(text)
-    own = {one.name for one in tree.body if isinstance(one, (ast.FunctionDef, ast.ClassDef))}
-    named = {one.id for one in ast.walk(tree) if isinstance(one, ast.Name)}
-    waiting, found = {*named}, set()
-    while waiting:
-        name = waiting.pop()
-        if name in built.__all__ and name not in found | own:
-            found.add(name)
-            waiting |= (names := _names_in(space[name]))
-            named |= names if name in accepted else set()
-    mine = [f"`{name}`" for name in built.__all__ if name in found and name in accepted]
-    other = [f"`{name}`" for name in built.__all__ if name in (found & named) - {*accepted}]
-    told = {"your": mine, "the course's": other}
-    parts = [f"{whose} {listed(several)}" for whose, several in told.items() if several]
-    return f"This uses {', and '.join(parts)}." if parts else ""
-
-
-def _names_in(thing):
-    """The global names and attributes that a function, or any method of a class, reads.
-
-    A function that another one has made, as a decorator does, also reads what that one gave it.
-    """
-    if isinstance(thing, type):
-        methods = [one for one in vars(thing).values() if isinstance(one, types.FunctionType)]
-        return {one.__name__ for one in thing.__bases__}.union(*map(_names_in, methods))
-    code = thing if isinstance(thing, types.CodeType) else getattr(thing, "__code__", None)
-    inside = [one for one in code.co_consts if isinstance(one, types.CodeType)] if code else []
-    for cell in getattr(thing, "__closure__", None) or ():
-        with suppress(ValueError):  # an empty cell
-            if isinstance(cell.cell_contents, types.FunctionType):
-                inside.append(cell.cell_contents.__code__)
-    return {*(code.co_names if code else ())}.union(*map(_names_in, inside))
 
 
 def _no_input(*_):

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from mha_course import built
+from mha_course._whose import used_by
 from mha_course.data.book_text import book_text
 
 try:
@@ -231,7 +232,7 @@ class Training:
         exec(compile(inspect.getsource(built), built.__name__, "exec"), space)
         for name, text in pieces.items():
             session._run(text, f"your {name}", space)
-        self.events, self.used = TASKS[task](space, seed, steps), session._used(TEXTS[task], pieces, space)
+        self.events, self.used = TASKS[task](space, seed, steps), used_by(TEXTS[task], pieces, space)
         self.state, self.steps = torch.default_generator.get_state(), Counter()
 
     def go(self):

@@ -200,11 +200,13 @@ def _model_of(state: Mapping[str, Tensor], num_heads: int) -> GPT2:
 
 
 def _check_model(model: object) -> GPT2:
-    if type(model) is MyGPT:  # The library's `encoder` is its blocks and its norm.
+    # By its name, because a reader's own `MyGPT` is another class. In the library, `blocks` and `norm` are
+    # parts of an `encoder`.
+    if isinstance(model, torch.nn.Module) and type(model).__name__ == MyGPT.__name__:
         own, inside = model.state_dict().items(), ("blocks.", "norm.")
         state = {f"encoder.{n}" if n.startswith(inside) else n: w for n, w in own}
-        first: Any = model.blocks[0]
-        model = _model_of(state, first.self_attention.num_heads)
+        blocks: Any = model.blocks
+        model = _model_of(state, blocks[0].self_attention.num_heads)
     check_type("model", model, GPT2)
     assert isinstance(model, GPT2)
     sizes = (model.encoder.num_heads, len(model.encoder.blocks), model.max_len)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from copy import copy
 from functools import partial
+from pathlib import Path
 
 import in_page as extension
 import pytest
@@ -17,6 +18,7 @@ from wrong_pieces import WRONG, text_of
 
 from attention_check import _texts
 from mha_course import in_page
+from mha_course._take_home import take_home
 from mha_course.in_page.above import names_of, needed, statements_of
 
 SOFTMAX = "02_scoring_functions/write-my_masked_softmax"
@@ -562,6 +564,21 @@ def test_pieces_that_are_done_say_so_at_their_stub_and_in_the_strip_of_each_page
         expect(strip.locator(".way-done")).to_have_text("heads")
         expect(strip.locator(".way-done")).to_have_attribute("aria-label", "heads, accepted")
         expect(page.locator(".way-caption")).to_contain_text("Filled: accepted.")
+
+
+def test_the_file_to_take_home_is_made_of_what_was_accepted(visit):
+    writer = visit("07_gpt/write-my_write").open()
+    mine = solution(writer.place).replace("generator =", "mine = generator =", 1)
+    assert writer.run(mine, "Check").startswith("Right")
+    writer.page.reload()  # the editor is not there yet
+    with writer.page.expect_download() as found:
+        writer.page.get_by_role("link", name="my_gpt.py").click()
+    text = Path(found.value.path()).read_text(encoding="utf-8")
+    told = writer.page.locator(".take-home")
+    expect(told).to_contain_text("my_gpt.py has your own my_write. The course's are my_masked_softmax, ")
+    assert "# Yours: my_write.\n# The course's: my_masked_softmax" in text
+    assert text == take_home({"my_write": mine}).text
+    assert writer.violations == []
 
 
 def test_the_landing_page_lets_one_write_at_once(visit, book):

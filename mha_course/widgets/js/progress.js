@@ -2,6 +2,7 @@
 // that another browser can import, the questions as a deck of cards, and a way to remove all.
 
 import { DRAFTS, joinDrafts } from "./drafts.js";
+import { download } from "./download.js";
 import { countOf } from "./format.js";
 import { element, inlineText, widget } from "./frame.js";
 import { DAYS, isDue, REPEAT, turnOf } from "./repeat.js";
@@ -52,13 +53,6 @@ function importAnswers(text) {
   const names = differ.map(([key]) => key.slice(DRAFTS.length)).join(", ");
   const both = names && ` Your own text stays, and the file's is kept beside it, where they differ: ${names}. The editor there offers both.`;
   return `${imported}${both} A page that is open shows what was imported when you load it again.`;
-}
-
-/** Offers a download, which the browser creates itself. @param {string} name @param {string} text */
-function download(name, text) {
-  const url = URL.createObjectURL(new Blob([text], { type: name.endsWith("json") ? "application/json" : "text/plain" }));
-  element("a", { href: url, download: name }).click();
-  URL.revokeObjectURL(url);
 }
 
 /** Cards as a text that Anki imports without further questions. @param {Card[]} cards */

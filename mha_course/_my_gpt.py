@@ -8,17 +8,18 @@ a chapter of the course, whose code is free to use (MIT licence).
 """
 
 import argparse
+import functools
 import sys
 from pathlib import Path
 
 import torch
 
-# `tools/built.py` replaces this import with the pieces themselves.
+# `_take_home.py` replaces this import with the pieces themselves.
 from mha_course.built import MyGPT, my_loss, my_write, train_gpt
 
 HEADS, LENGTH = 4, 64
 
-parser = argparse.ArgumentParser(description="Train a small GPT, and let it write.")
+parser = argparse.ArgumentParser(description=__doc__.partition(".")[0])
 parser.add_argument("file", nargs="?", help="any text in UTF-8, to train on")
 parser.add_argument("--model", default="my_gpt.pt", help="where the model is saved")
 parser.add_argument("--prompt", help="what to continue; default: how the text begins")
@@ -28,10 +29,10 @@ parser.add_argument("--layers", type=int, default=2, help="blocks, one after ano
 parser.add_argument("--seed", type=int, default=0, help="for training and writing")
 parser.add_argument("--temperature", type=float, default=0.8, help="low is cautious")
 parser.add_argument("--top-k", type=int, help="draw only from the k most probable")
-asked = parser.parse_args()
+parser.add_argument("--device", default="cpu", help="cpu, cuda, mps, ...")
 
 
-def learned():
+def learned(asked):
     """Train a model on the file, and save it with its characters and its sizes."""
     try:
         text = Path(asked.file).read_text(encoding="utf-8-sig").strip()
@@ -58,15 +59,16 @@ def learned():
             told = f"step {step}: loss {loss:.2f}"
             print(f"{told}, held-out {my_loss(model, held_out):.2f}", flush=True)
     saved = {"characters": characters, "sizes": sizes, "begins": text[:20]}
+    saved["held_out"] = text[len(train) :]
     torch.save(saved | {"weights": model.state_dict()}, asked.model)
     print(f"Saved as {asked.model}.")
     return saved, model
 
 
-def opened():
-    """Open the model that was saved."""
+def opened(asked):
+    """Open the model that was saved, perhaps from another device."""
     try:
-        saved = torch.load(asked.model, weights_only=True)
+        saved = torch.load(asked.model, weights_only=True, map_location=asked.device)
     except OSError as error:
         why = f"{asked.model} cannot be read: {error.strerror}."
         sys.exit(f"{why} Give a text to train on first.")
@@ -82,15 +84,35 @@ def numbers_of(text, characters):
     return torch.tensor([*map(characters.index, text)])
 
 
-if asked.prompt == "":
-    sys.exit("The prompt is empty: give the model at least one character.")
-if asked.temperature <= 0:
-    sys.exit(f"The temperature must be more than 0, and not {asked.temperature}.")
-if asked.top_k is not None and asked.top_k < 1:
-    sys.exit(f"top-k must be at least 1, and not {asked.top_k}.")
-saved, model = learned() if asked.file else opened()
-characters = saved["characters"]
-start = numbers_of(asked.prompt or saved["begins"], characters)
-top_k = min(asked.top_k, len(characters)) if asked.top_k else None
-written = my_write(model, start, 500, asked.temperature, top_k, asked.seed)
-print("".join(characters[token] for token in written))
+def compute_on(device):
+    """Make new tensors on this device, and generators too, because a draw needs one of its own device."""
+    try:
+        torch.set_default_device(device)
+        torch.zeros(1)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        torch.set_default_device("cpu")
+        sys.exit(f"There is no device {device} here: {str(error).splitlines()[0]}")
+    if torch.device(device).type not in ("cpu", "meta"):
+        torch.Generator = functools.partial(torch.Generator, device)
+
+
+def main():
+    """Train or open a model, and let it continue the prompt."""
+    asked = parser.parse_args()
+    if asked.prompt == "":
+        sys.exit("The prompt is empty: give the model at least one character.")
+    if asked.temperature <= 0:
+        sys.exit(f"The temperature must be more than 0, and not {asked.temperature}.")
+    if asked.top_k is not None and asked.top_k < 1:
+        sys.exit(f"top-k must be at least 1, and not {asked.top_k}.")
+    compute_on(asked.device)
+    saved, model = learned(asked) if asked.file else opened(asked)
+    characters = saved["characters"]
+    start = numbers_of(asked.prompt or saved["begins"], characters)
+    top_k = min(asked.top_k, len(characters)) if asked.top_k else None
+    written = my_write(model, start, 500, asked.temperature, top_k, asked.seed)
+    print("".join(characters[token] for token in written))
+
+
+if __name__ == "__main__":
+    main()
