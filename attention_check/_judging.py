@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from attention_check._elsewhere import Elsewhere
 from attention_check._errors import describe_error, no_way_back
 from attention_check._results import (
     Outcome,
@@ -52,6 +53,7 @@ from attention_check._verdicts import (
 )
 from mha_lib import _checks
 
+Arguments: TypeAlias = tuple[Any, ...]
 Property: TypeAlias = Callable[[tuple[Any, ...], tuple[Any, ...]], str]
 
 
@@ -191,12 +193,24 @@ class Exercise:
 
     def _try(self, answer: Answer, case: str, *, seed: int = 0) -> Outcome:
         """Use an answer in one case; `seed` is for the random numbers that it draws itself."""
-        arguments = self._arguments(case)
+        given = self._arguments(case), self._arguments(case)
+        return self._where_it_is(answer, Exercise._used, *given, seed)
+
+    def _where_it_is(self, answer: Answer, how: Any, *given: Any) -> Outcome:
+        """Use an answer in this process or, without any of what judges it, in its own."""
+        if isinstance(answer, Elsewhere):
+            return answer.use(how, self, *given)  # type: ignore[no-any-return]
+        return how(self, answer, *given)  # type: ignore[no-any-return]
+
+    def _used(
+        self, answer: Answer, arguments: Arguments, fresh: Arguments, seed: int
+    ) -> Outcome:
+        """Call an answer; `fresh` are the same arguments, by which a change of them is noticed."""
         _seed(seed)
         returned = self._call(answer, arguments)
         if isinstance(returned, Outcome):
             return returned
-        trouble = self._changed(arguments, self._arguments(case))
+        trouble = self._changed(arguments, fresh)
         if returned is None and not trouble:
             trouble = f"the {self.takes} returns None. Write the missing lines, and return the result"
         if trouble:
@@ -339,7 +353,9 @@ class Exercise:
 
     def _gradients(self, answer: Answer, case: str) -> Outcome:
         """The gradients of the first result for all floating-point arguments."""
-        arguments = self._arguments(case)
+        return self._where_it_is(answer, Exercise._gradients_of, self._arguments(case))
+
+    def _gradients_of(self, answer: Answer, arguments: Arguments) -> Outcome:
         leaves = self._leaves(arguments)
         for _, leaf in leaves:
             leaf.requires_grad_()

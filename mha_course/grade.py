@@ -1,11 +1,13 @@
 """Grade the notebooks of a class: what is right, what is wrong and why, and what is missing.
 
-    python -m mha_course.grade [--json] [--assignment NOTEBOOK] [--seconds 600] SUBMISSION ...
+    python -m mha_course.grade [--json] [--assignment NOTEBOOK] [--results FOLDER] [--jobs 2] SUBMISSION ...
 
-The exercises of a submission are its calls of checkers, such as `check_head(MyHead)`, or those of the
-notebook that was handed out. Each submission runs in its own process and folder, and an exercise is
-judged as soon as the cell with its check has run. Cells after one that fails still run. For code
-elsewhere, submit an `adapters.py` beside it, whose statements run as cells do:
+A submission is a notebook, or a folder that contains one and the files that it needs. A folder of submissions
+stands for all of them. Its exercises are its calls of checkers, such as `check_head(MyHead)`, or those of the
+notebook that was handed out. Each submission runs in a process of its own, and the judge stays outside: it
+sends arguments, gets numbers back, and compares them here. An exercise is judged as soon as the cell with its
+check has run and, if it is not right by then, after the last cell. Cells after one that fails still run. For
+code elsewhere, submit a folder with an `adapters.py`, whose statements run as cells do:
 
     from mha_course.exercises import check_attention, check_multi_head
     from my_package.layers import Attention, attend
@@ -13,44 +15,47 @@ elsewhere, submit an `adapters.py` beside it, whose statements run as cells do:
     check_multi_head(Attention, weights=False)
 
 With --json, each line is the results.json of a submission as Gradescope reads and Otter writes it (nbgrader
-has no such file: its grades are in a database). The exit status is 0 if all submissions were graded, 1 if
-somebody must look at one of them, and 2 for wrong arguments. Python refuses a submission the network, other
-programs and files outside its folder, a guard against accidents: what you do not trust needs a container.
+has no such file: its grades are in a database). With --results, a run that was interrupted goes on where it
+was. The exit status is 0 if all submissions were graded, 1 if somebody must look at one of them, and 2 for
+wrong arguments. It runs on Linux and macOS; on Windows, use WSL.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import json
 import os
 import re
-import subprocess
+import signal
+import stat
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-import torch
-from IPython.core.inputtransformer2 import TransformerManager
-from IPython.core.interactiveshell import InteractiveShell
+from mha_course import _judged, exercises
+from mha_course._borrowed import Words, parsed
+from mha_course._judge import (
+    EndedError,
+    LateError,
+    RaisedError,
+    Submission,
+    can_isolate,
+)
+from mha_course._messages import message
+from mha_lib._checks import check_type, refusal
 
-from attention_check._errors import COURSES
-from mha_course import exercises, plots  # noqa: F401 (matplotlib writes caches, which the guard would refuse)
-from mha_course.exercises import own
-from mha_lib._checks import check_type
-
-# Audit events, which Python raises before it does what they name.
-_PROGRAMS = """subprocess.Popen os.system os.exec os.fork os.forkpty
-    os.posix_spawn""".split()
-_CHANGES = """os.chmod os.link os.mkdir os.remove os.rename os.rmdir os.symlink
-    os.truncate shutil.rmtree sqlite3.connect""".split()
-_REFUSED = dict.fromkeys(["socket.connect", "socket.getaddrinfo"], "use the network")
-_REFUSED |= dict.fromkeys(_PROGRAMS, "start another program")
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_LARGEST, _MOST = 50_000_000, 1000  # bytes and files of a submission
+_CUT = 500  # characters of a line
+_isolated = cache(can_isolate)
 
 
 @dataclass
@@ -69,6 +74,9 @@ class Grade:
     path: Path
     results: dict[str, tuple[str, str]] = field(default_factory=dict)
     troubles: list[str] = field(default_factory=list)
+    digests: dict[str, str] = field(
+        default_factory=dict
+    )  # of the code of right answers
 
     def as_text(self) -> str:
         """Return a line for the submission, for each exercise and for each problem."""
@@ -77,7 +85,7 @@ class Grade:
         for name, (state, why) in self.results.items():
             lines.append(f"  {state:8} {name}" + f": {why}" * (state != "right"))
         lines += [f"  {trouble}" for trouble in self.troubles]
-        return "\n".join(lines).encode(errors="backslashreplace").decode()
+        return "\n".join(map(_shown, lines))
 
     def as_json(self) -> str:
         """Return the line of a results.json, in which each exercise is worth one point."""
@@ -85,66 +93,147 @@ class Grade:
         for name, (state, why) in self.results.items():
             score, status = (1, "passed") if state == "right" else (0, "failed")
             test = {"name": name, "score": score, "max_score": 1, "status": status}
-            tests.append({**test, "output": why, "tags": [state]})
-        whole = {"tests": tests, "output": " ".join(self.troubles)}
+            tests.append({**test, "output": _shown(why), "tags": [state]})
+        whole = {"tests": tests, "output": " ".join(map(_shown, self.troubles))}
         return json.dumps({**whole, "extra_data": {"submission": str(self.path)}})
 
+    def say(self, trouble: str) -> None:
+        """Note, once, what somebody must look at."""
+        if trouble not in self.troubles:
+            self.troubles.append(trouble)
 
-def grade(path: Path, *, assignment: Path | None = None, seconds: float = 600) -> Grade:
-    """Run a notebook or an `adapters.py`, and judge its exercises or those of the assignment.
+
+def _shown(line: str) -> str:
+    """A line that is not long, without a submission's line breaks and escape sequences."""
+    cut = line if len(line) <= _CUT else f"{line[:_CUT]} …"
+    escaped = [repr(one)[1:-1] if not one.isprintable() else one for one in cut]
+    return "".join(escaped)
+
+
+def grade(
+    path: Path,
+    *,
+    assignment: Path | None = None,
+    seconds: float = 600,
+    cell_seconds: float = 60,
+    isolate: bool | None = None,
+    files: Sequence[Path] = (),
+) -> Grade:
+    """Run a notebook, an `adapters.py` or a folder with either, and judge its exercises.
+
+    Args:
+        path: the notebook; a folder or an `adapters.py` brings the files beside it.
+        assignment: what was handed out, if its exercises count rather than those that the submission checks.
+        seconds: limit for the submission; it is stopped then, and what was judged before counts.
+        cell_seconds: limit for a cell, and for judging an exercise; then the next cell runs.
+        isolate: separate the submission from files and network by bubblewrap; by default, where that works.
+        files: files that each submission finds in its folder.
 
     Raises:
         TypeError: `path` or `assignment` is not a Path.
-        ValueError: `assignment` cannot be read, or calls no checker.
+        ValueError: `assignment` or a file cannot be read, or it calls no checker; a limit is not positive.
 
     Example:
         >>> grade(Path("no.ipynb")).troubles
-        ["It cannot be read: [Errno 2] No such file or directory: 'no.ipynb'."]
+        ['It cannot be read: No such file or directory.']
     """
     check_type("path", path, Path)
     check_type("assignment", assignment or path, Path)
-    asked = [call for _, call in _checks_in(_cells(assignment))] if assignment else []
+    for name, value in {"seconds": seconds, "cell_seconds": cell_seconds}.items():
+        if not 0 < value < 1e6:
+            raise refusal(name, "be a positive number below a million", value)
+    handed_out = _cells(_read(assignment), assignment.suffix) if assignment else []
+    asked = [call for _, call in _checks_in(handed_out)]
     if assignment and not asked:
         raise ValueError(f"assignment must call a checker, and {assignment} does not")
-    found, cells, checks = Grade(path), list[str](), list[tuple[int, str]]()
+    found, given = Grade(path), {one.name: _read(one) for one in files}
     try:
-        cells = _cells(path)
-        checks = list(_checks_in(cells))
-        if not asked and not checks:
-            raise ValueError("It calls no checker, so there is nothing to grade.")
+        cells, beside = _opened(path)
     except ValueError as error:
-        found.troubles.append(str(error))
-    if assignment:  # what lost its check is checked at the end
-        called = {call for _, call in checks}
-        checks += [(len(cells), call) for call in asked if call not in called]
-    judged = _run_alone(found, cells, checks, seconds) if cells and checks else {}
-    for call in asked or [call for _, call in checks]:
-        found.results[call] = judged.get(call, ("missing", "it was not reached"))
+        found.say(str(error))
+        cells, beside = [], {}
+    checks = list(_checks_in(cells))
+    calls = asked or list(dict.fromkeys(call for _, call in checks))
+    if cells and not calls:
+        found.say(message(__file__, "no-check"))
+    # What lost its check is checked at the end.
+    lost = set(calls) - {call for _, call in checks}
+    checks += [(len(cells), call) for call in calls if call in lost]
+    if cells and calls:
+        run = _Run(found, cells, checks, beside | given, handed_out, cell_seconds)
+        isolate = _isolated() if isolate is None else isolate
+        run.all(isolate=isolate, seconds=seconds)
+    for call in calls:
+        found.results.setdefault(call, ("missing", "it was not reached"))
+    found.results = {call: found.results[call] for call in calls}
     return found
 
 
-def _cells(path: Path) -> list[str]:
-    """The sources of the code cells of a notebook, or the statements of a program."""
+# ------------------------------------------------------------------ reading
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of a regular file that is not too large."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        if path.suffix == ".py":
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("It cannot be read: it is not a regular file.")
+        if status.st_size > _LARGEST:
+            raise ValueError(f"It cannot be read: it is over {_LARGEST:,} bytes long.")
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"It cannot be read: {error.strerror}.") from error
+
+
+def _opened(path: Path) -> tuple[list[str], dict[str, bytes]]:
+    """The cells of a submission, and the files beside it, which only a folder or a program brings."""
+    if not path.is_dir() and path.suffix != ".py":
+        return _cells(_read(path), path.suffix), {}
+    folder = path if path.is_dir() else path.parent
+    files: dict[str, bytes] = {}
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name[0] not in "._"]
+        for one in (Path(place, name) for name in names):
+            if one.is_file() and not one.is_symlink():
+                files[str(one.relative_to(folder))] = _read(one)
+            if len(files) > _MOST or sum(map(len, files.values())) > _LARGEST:
+                raise ValueError("It cannot be read: its files are too many or large.")
+    if path.is_dir():
+        books = [name for name in files if "/" not in name and name.endswith(".ipynb")]
+        if "adapters.py" not in files and len(books) != 1:
+            said = f"it contains {len(books)} notebooks, and one is expected"
+            raise ValueError(f"It cannot be read: {said}.")
+        path /= "adapters.py" if "adapters.py" in files else books[0]
+    return _cells(_read(path), path.suffix), files
+
+
+def _cells(content: bytes, suffix: str) -> list[str]:
+    """The sources of the code cells of a notebook, or the statements of a program."""
+    if not content.strip():
+        raise ValueError("It cannot be read: it is empty.")
+    try:
+        text = content.decode("utf-8-sig")
+        if suffix == ".py":
             return [ast.unparse(statement) for statement in ast.parse(text).body]
-        cells = json.loads(text)["cells"]
-        return ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
-    except (KeyError, TypeError):
+        book = json.loads(text)
+        if sheets := book.get("worksheets"):  # of nbformat 3
+            book = {"cells": [cell for sheet in sheets for cell in sheet["cells"]]}
+        code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+        return ["".join(cell.get("source", cell.get("input"))) for cell in code]
+    except (KeyError, TypeError, AttributeError):
         raise ValueError("It cannot be read: it is not a notebook.") from None
-    except (OSError, SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"It cannot be read: {error}.") from error
 
 
 def _checks_in(cells: Sequence[str]) -> Iterator[tuple[int, str]]:
     """The calls of checkers, with their cells. A checker inside an assert checks the page's own solution."""
     for number, source in enumerate(cells):
-        plain = re.sub(r"\A%%.*\n", "", source)  # without `%%time`
-        for statement in own._parsed(TransformerManager().transform_cell(plain)).body:
-            for node in ast.walk(statement):
-                if isinstance(statement, (ast.Expr, ast.Assign)) and _checker(node):
-                    yield number, ast.unparse(node)
+        for statement in parsed(source).body:
+            if isinstance(statement, (ast.Expr, ast.Assign)):
+                for node in ast.walk(statement):
+                    if _checker(node):
+                        yield number, ast.unparse(node)
 
 
 def _checker(node: Any) -> str:
@@ -155,139 +244,252 @@ def _checker(node: Any) -> str:
     return name if name.startswith("check_") and name in exercises.__all__ else ""
 
 
-def _run_alone(
-    found: Grade, cells: list[str], checks: list[tuple[int, str]], seconds: float
-) -> dict[str, tuple[str, str]]:
-    """The result of each check, in a separate process; anything else that went wrong is a problem."""
-    job = json.dumps([str(found.path.resolve().parent), cells, checks])
-    command = [sys.executable, "-c", "from mha_course import grade; grade._work()"]
-    settings = {"MPLBACKEND": "agg", "PYTHONDONTWRITEBYTECODE": "1"}
-    settings["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
-    with tempfile.TemporaryDirectory() as folder:
-        settings |= {"IPYTHONDIR": folder, "TMPDIR": folder}
-        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        pipes |= {"cwd": folder, "env": os.environ | settings, "input": job.encode()}
+# ------------------------------------------------------------------ running
+
+
+class _Run:
+    """The cells of a submission in its process, and what the judge finds."""
+
+    def __init__(
+        self,
+        found: Grade,
+        cells: list[str],
+        checks: list[tuple[int, str]],
+        files: dict[str, bytes],
+        handed_out: Sequence[str],
+        cell_seconds: float,
+    ) -> None:
+        self.found, self.cells, self.checks, self.files = found, cells, checks, files
+        self.cell_seconds = cell_seconds
+        self.failed: dict[int, str] = {}  # number of a cell -> its error
+        sources = {f"code cell {number}": one for number, one in enumerate(cells, 1)}
+        for name, content in files.items():
+            if name.endswith(".py"):
+                sources[name] = content.decode(errors="replace")
+        self.words = Words(sources, handed_out)
+
+    def all(self, *, isolate: bool, seconds: float) -> None:
+        """Run all cells; after one at which the process ends, it starts again without that cell."""
+        for reach in self.words.reaching():
+            self.found.say(reach)
+        left_out, end = set[int](), time.monotonic() + seconds
+        while len(left_out) < 4:
+            number = 0
+            try:
+                with Submission(self.files, isolate=isolate, end=end) as submission:
+                    for number, source in enumerate([*self.cells, ""]):
+                        if number not in left_out:
+                            self._cell(submission, number, source)
+                    self._afterwards(submission)
+                return
+            except LateError:
+                said = f"It did not end within {seconds:g} seconds"
+                return self.found.say(f"{said}: code cell {number + 1} was running.")
+            except EndedError as error:
+                self.found.say(f"It {error}: code cell {number + 1} was running.")
+                left_out.add(number)
+
+    def _cell(self, submission: Submission, number: int, source: str) -> None:
+        cell, seconds = f"Code cell {number + 1}", self.cell_seconds
         try:
-            done = subprocess.run(command, timeout=seconds, **pipes)
-            said, status = done.stdout, done.returncode
-            end = f"ended with status {status}" if status else ""
-        except subprocess.TimeoutExpired as error:
-            said, end = error.stdout or b"", f"did not end within {seconds:g} seconds"
-    judged, troubles, cell = dict[str, tuple[str, str]](), dict[str, None](), 0
-    for line in said.decode().splitlines():
-        kind, what, *verdict = json.loads(line)
-        if kind == "cell":
-            cell = what
-        elif kind == "refused":
-            troubles[f"Code cell {cell} tried to {what}: refused."] = None
-        elif what not in judged or verdict[0] != "missing":
-            judged[what] = verdict[0], verdict[1]
-    if end:
-        troubles[f"It {end}: code cell {cell} was running."] = None
-    found.troubles.extend(troubles)
-    return judged
+            said = submission.ask(_judged.run_cell, source, seconds=seconds)
+            error, by_system = str(said["error"]), said["by_system"]
+            replaced = [name for name in exercises.__all__ if name in said["replaced"]]
+        except (RaisedError, KeyError, TypeError) as raised:
+            error, by_system, replaced = str(raised), False, []
+        for name in replaced:
+            self.found.say(f"{cell} replaces `{name}`.")
+        if error:
+            self.failed[number] = error
+        if "it takes too long" in self.failed.get(number, ""):
+            submission.check_time()
+            self.found.say(f"{cell} did not end within {seconds:g} seconds.")
+        elif by_system:  # a wall, or a file that is missing
+            self.found.say(f"{cell} raises {error}.")
+        for call in [call for at, call in self.checks if at == number]:
+            state = self._judge(submission, call)
+            if call not in self.found.results or state[0] != "missing":
+                self.found.results[call] = state
+
+    def _afterwards(self, submission: Submission) -> None:
+        """Judge again what is not right: the answer may be below its check, or have another name."""
+        for call, (state, why) in list(self.found.results.items()):
+            if state == "right":
+                continue
+            if (again := self._judge(submission, call))[0] == "right":
+                self.found.results[call] = again
+            elif why == "the stub is not filled in":
+                node = _call(call)
+                for name in self.words.like(ast.unparse(node.args[0])):
+                    node.args[0] = ast.Name(name)
+                    if self._judge(submission, ast.unparse(node))[0] == "right":
+                        self.found.say(f"{call}: {why}, but `{name}` is right.")
+
+    def _judge(self, submission: Submission, call: str) -> tuple[str, str]:
+        """How an exercise stands, and why."""
+        node = _call(call)
+        try:
+            arguments, options = submission.ask(_judged.evaluate, call)
+            answer = arguments[0] if isinstance(arguments[0], dict) else {}
+            if answer.get("is_ours"):
+                return "missing", "only the course's own is there"
+            submission.doubts.clear()
+            verdict = submission.check(_checker(node), arguments, options)
+            if not verdict and submission.is_stub(answer):
+                return "missing", "the stub is not filled in"
+            if not verdict:
+                why = verdict.message.removeprefix("Not yet: ")
+                lost = re.search(r"name '(\w+)' is not defined", why)
+                cause = self._cause(lost[1]) if lost else ""
+                return "wrong", why + f" ({cause})" * bool(cause)
+            for doubt in [*submission.doubts, *self.words.borrowed(call)]:
+                self.found.say(f"{call}: {doubt}.")
+            self.found.digests[call] = self.words.digest(call)
+            return "right", verdict.message
+        except EndedError:
+            raise
+        except Exception as error:  # a reply may be anything
+            kind = "" if isinstance(error, RaisedError) else f"{type(error).__name__}: "
+            return "missing", self._cause(ast.unparse(node.args[0])) or f"{kind}{error}"
+
+    def _cause(self, name: str) -> str:
+        """Which error kept a name from being defined, or ""."""
+        name = re.escape(name)
+        line = rf"(?m)^\s*((def|class) +{name}\b|{name} *=|(from|import)\b.*\b{name}\b)"
+        causes = [
+            why for n, why in self.failed.items() if re.search(line, self.cells[n])
+        ]
+        return f"its cell raises {causes[-1]}" if causes else ""
 
 
-def _work() -> None:
-    """Run a submission, in its process, and print a line of JSON for each event."""
-    beside, cells, checks = json.load(sys.stdin)
-    lines = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # where the submission prints
-
-    def tell(*event: str | int) -> None:
-        print(json.dumps(event), file=lines)
-
-    sys.path.insert(0, beside)
-    shell = InteractiveShell.instance()
-    folder = os.path.realpath(".")
-    sys.addaudithook(lambda *event: _guard(folder, tell, *event))
-    torch.save = _announced(torch.save)
-    safetensors.torch.save_file = _announced(safetensors.torch.save_file)
-    failed: dict[str, str] = {}  # source of a cell -> its error
-    for number, source in enumerate([*cells, ""]):
-        tell("cell", number + 1)
-        result = shell.run_cell(source)
-        if error := result.error_before_exec or result.error_in_exec:
-            failed[source] = _said(error)
-        for call in [call for cell, call in checks if cell == number]:
-            tell("judged", call, *_judged(shell, call, failed))
+def _call(text: str) -> Any:
+    return ast.parse(text, mode="eval").body
 
 
-def _judged(shell: Any, call: str, failed: dict[str, str]) -> tuple[str, str]:
-    """How an exercise stands, and why."""
-    node: Any = ast.parse(call, mode="eval").body
+# ------------------------------------------------------------------ a class
+
+
+def _expanded(path: Path) -> list[Path]:
+    """The submissions that a path stands for: itself, or those in a folder of several."""
+    if not path.is_dir() or path.is_symlink() or (path / "adapters.py").exists():
+        return [path]
+    inside = [one for one in sorted(path.iterdir()) if one.name[0] not in "._"]
+    books = [one for one in inside if one.suffix == ".ipynb"]
+    folders = [one for one in inside if one.is_dir()]
+    if len(books) == 1 or not (books or folders):
+        return [path]
+    return books + [one for folder in folders for one in _expanded(folder)]
+
+
+def _graded(path: Path, results: Path | None, options: dict[str, Any]) -> Grade:
+    """Grade a submission, or read what an earlier run has found for the same bytes; it never raises."""
     try:
-        answer, *more = (shell.ev(ast.unparse(one)) for one in node.args)
-        options = {one.arg: shell.ev(ast.unparse(one.value)) for one in node.keywords}
-        home = str(getattr(answer, "__module__", "")).partition(".")[0]
-        if hasattr(answer, COURSES) or home in ("mha_lib", "mha_course"):
-            return "missing", "only the course's own is there"
-        verdict = getattr(exercises, _checker(node))(answer, *more, **options)
-        if not verdict and own._is_stub(answer):
-            return "missing", "the stub is not filled in"
-        why = verdict.message.removeprefix("Not yet: ")
-        return "right" if verdict else "wrong", why
-    except BaseException as error:  # the answer may raise anything
-        name = re.escape(ast.unparse(node.args[0]))
-        line = rf"(?m)^((def|class) {name}\b|{name} *=)"
-        causes = [why for source, why in failed.items() if re.search(line, source)]
-        return "missing", f"its cell raises {causes[-1]}" if causes else _said(error)
+        place = results and results / f"{_digest(path, options)}.json"
+        if place and place.exists():
+            before = json.loads(place.read_text())
+            pairs = {call: tuple(pair) for call, pair in before.pop("results").items()}
+            return Grade(path, pairs, **before)
+        found = grade(path, **options)
+        if place:
+            kept = asdict(found)
+            del kept["path"]
+            place.with_suffix(".new").write_text(json.dumps(kept))
+            place.with_suffix(".new").replace(place)
+        return found
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        return Grade(path, troubles=[message(__file__, "failed", error=said)])
 
 
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
+def _digest(path: Path, options: dict[str, Any]) -> str:
+    """A number for all that a grade depends on."""
+    try:
+        content = _opened(path)
+    except ValueError as error:
+        content = [str(error)], {}
+    read = [_read(one) for one in (options["assignment"], *options["files"]) if one]
+    text = repr((path, content[0], sorted(content[1].items()), read, options))
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]
 
 
-def _announced(save: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, which opens its file outside Python, where no hook sees it."""
+def _in_turn(paths: list[Path], jobs: int, work: Any) -> Iterator[Grade]:
+    """The grades in the order of the paths, and on the error stream how far it is."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(work, path) for path in paths]
+        for number, (path, future) in enumerate(zip(paths, futures, strict=True), 1):
+            try:
+                found = future.result()
+            except Exception as error:  # the process of a judge has ended
+                said = message(__file__, "failed", error=error)
+                found = Grade(path, troubles=[said])
+            print(_shown(f"{number} of {len(paths)}: {path}"), file=sys.stderr)
+            yield found
 
-    def announced(*arguments: Any, **options: Any) -> Any:
-        for path in [*arguments, *options.values()]:
-            sys.audit("open", path, "wb", os.O_WRONLY)
-        return save(*arguments, **options)
 
-    return announced
-
-
-def _guard(folder: str, tell: Callable[..., None], event: str, given: Any) -> None:
-    """Refuse what would have an effect outside a folder."""
-    refused = _REFUSED.get(event, "")
-    opens = event == "open" and given[2] & _WRITES
-    for path in given if event in _CHANGES else given[: int(bool(opens))]:
-        if isinstance(path, (str, bytes, os.PathLike)):  # a descriptor was opened
-            place = os.path.realpath(os.fsdecode(path))
-            if place != os.devnull and os.path.commonpath([place, folder]) != folder:
-                refused = f"write {place}"
-    if refused:
-        tell("refused", refused)
-        raise PermissionError(f"a submission may not {refused}")
+def _with_equals(grades: list[Grade]) -> list[Grade]:
+    """The grades, with a sentence where two submissions have the same code for an exercise."""
+    same = defaultdict(list)
+    for one in grades:
+        for call, digest in one.digests.items():
+            if digest:
+                same[call, digest].append(one)
+    for (call, _), several in same.items():
+        for one in several if len(several) > 1 else ():
+            others = ", ".join(str(other.path) for other in several if other is not one)
+            one.say(f"{call}: the same code as in {others}.")
+    return grades
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; the module's docstring explains the exit status.
 
+    Raises:
+        SystemExit: the arguments are wrong; its code is 2.
+
     Example:
         >>> main(["no.ipynb"])
         no.ipynb: 0 of 0 right
-          It cannot be read: [Errno 2] No such file or directory: 'no.ipynb'.
+          It cannot be read: No such file or directory.
         1
     """
     parser = argparse.ArgumentParser("mha_course.grade", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("submissions", nargs="+", type=Path)
-    parser.add_argument("--json", action="store_true", help="print results.json")
-    parser.add_argument("--assignment", type=Path, help="what was handed out")
-    parser.add_argument("--seconds", type=float, default=600, help="for each")
-    chosen, status = parser.parse_args(arguments), 0
-    for path in chosen.submissions:
-        try:
-            found = grade(path, assignment=chosen.assignment, seconds=chosen.seconds)
-        except (ValueError, OverflowError) as error:
-            parser.error(f"{error}")
-        print(found.as_json() if chosen.json else found.as_text(), flush=True)
-        status |= bool(found.troubles)
-    return status
+    add = parser.add_argument
+    add("submissions", nargs="+", type=Path)
+    add("--json", action="store_true", help="print results.json")
+    add("--assignment", type=Path, help="what was handed out")
+    add("--seconds", type=float, default=600, help="for each submission")
+    add("--cell-seconds", type=float, default=60, help="for each cell")
+    add("--files", type=Path, nargs="+", default=[], help="for the folder of each")
+    add("--results", type=Path, help="folder that keeps each result")
+    add("--jobs", type=int, default=1, help="submissions at a time")
+    chosen = parser.parse_args(arguments)
+    names = ("assignment", "seconds", "cell_seconds", "files")
+    options = {name: getattr(chosen, name) for name in names}
+    try:  # wrong arguments end the run before it begins
+        grade(Path(os.devnull), **options)
+        if chosen.jobs < 1:
+            raise refusal("jobs", "be at least 1", chosen.jobs)
+        if chosen.results:
+            chosen.results.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
+        parser.error(f"{error}")
+    if not _isolated():
+        print(message(__file__, "no-walls"), file=sys.stderr)
+    paths = [one for path in chosen.submissions for one in _expanded(path)]
+    paths = list(dict.fromkeys(paths))
+    options |= {"isolate": _isolated()}
+    work = partial(_graded, results=chosen.results, options=options)
+    several = chosen.jobs > 1 and len(paths) > 1
+    grades = list(_in_turn(paths, chosen.jobs, work) if several else map(work, paths))
+    for one in _with_equals(grades):
+        print(one.as_json() if chosen.json else one.as_text(), flush=True)
+    troubled = [str(one.path) for one in grades if one.troubles]
+    if troubled and len(grades) > 1:
+        print(_shown(f"Look at: {', '.join(troubled)}"), file=sys.stderr)
+    return int(bool(troubled))
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # folders are removed
     sys.exit(main())

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attention_check._elsewhere import Elsewhere
 from attention_check._judging import Exercise
 from attention_check._texts import Texts
 from attention_check._verdicts import Answer, Verdict
@@ -145,6 +146,7 @@ _ONE_HEAD = {
     "scale by model width": (True, "one head is as wide as the model"),
     "no scale": (False, "one head is divided by the square root of its width, too"),
 }
+_SPECIMENS = tuple(_ONE_HEAD)
 
 
 def _chosen(answer: Answer) -> Tensor | None:
@@ -154,9 +156,9 @@ def _chosen(answer: Answer) -> Tensor | None:
         return None
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
-        if name not in _ONE_HEAD:
+        if name not in _SPECIMENS:
             raise ValueError(f"no specimen is called {name!r}")
-    return torch.tensor([name in names for name in _ONE_HEAD])
+    return torch.tensor([name in names for name in _SPECIMENS])
 
 
 def _first_mistake(_: tuple[Any, ...], results: tuple[Any, ...]) -> str:
@@ -321,8 +323,19 @@ def _changes_its_argument(layer: Any) -> bool:
     return bool((x != 1).any())
 
 
+class _Right(MultiHeadAttention):
+    """Self-attention without a fault, called as the reader's layer is."""
+
+    def forward(self, x: Tensor, *, valid_lens: Any = None) -> Any:  # type: ignore[override]
+        return super().forward(x, x, x, valid_lens=valid_lens)
+
+
 def _run_escape(right: Any, detectors: Mapping[str, Answer], answer: Answer) -> Any:
     """Which detectors find the answer's specimen, and whether its own finds it and the right layer."""
+    if isinstance(
+        right, Elsewhere
+    ):  # the known answers are tried here, without the reader's layer
+        right, detectors = _Right, dict.fromkeys(detectors, lambda _: False)
     pair = answer()
     if pair is None:
         return None
@@ -345,7 +358,8 @@ def _escape(right: Any, detectors: Mapping[str, Answer]) -> Exercise:
         return f"your specimen is found by: {', '.join(finders)}" if finders else ""
 
     def pair(detect: Answer) -> Answer:
-        return lambda: (_tidy(right), detect)
+        base = _Right if isinstance(right, Elsewhere) else right
+        return lambda: (_tidy(base), detect)
 
     return exercise(
         "check_escape",
@@ -358,9 +372,7 @@ def _escape(right: Any, detectors: Mapping[str, Answer]) -> Exercise:
     )
 
 
-def check_escape(
-    answer: Any, right: type[nn.Module], detectors: Mapping[str, Answer]
-) -> Verdict:
+def check_escape(answer: Any, right: Any, detectors: Mapping[str, Answer]) -> Verdict:
     """Judge a specimen that should pass all detectors, and a new detector that should find it.
 
     Args:
@@ -389,7 +401,9 @@ def check_escape(
         Not yet: your detector does not find your specimen. Does it make the call, and look at the thing, \
 in which the two layers differ?
     """
-    if not (isinstance(right, type) and issubclass(right, nn.Module)):
+    if isinstance(right, Elsewhere):
+        right.doubts.append("the submission brings the right layer and the detectors")
+    elif not (isinstance(right, type) and issubclass(right, nn.Module)):
         raise TypeError(f"right must be a class of nn.Module, got {right!r}")
     _checks.check_type("detectors", detectors, dict)
     for detect in detectors.values():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attention_check._elsewhere import Elsewhere, keep, kept
 from attention_check._errors import describe_error
 from attention_check._judging import Exercise, randn, rows_sum_to_one
 from attention_check._results import a_kind_of
@@ -88,8 +90,7 @@ _WRONG = exercise.mistakes("check_multi_head", multi_head)
 # ------------------------------------------------------------------ the reader's layer
 
 
-@dataclass(frozen=True)
-class _Sizes:
+class _Sizes(NamedTuple):
     """The sizes of a layer: a different prime for each dimension."""
 
     embed_dim: int
@@ -140,14 +141,16 @@ class Projection(NamedTuple):
         return F.linear(x, *self)
 
 
-@dataclass
 class _Made:
     """A layer that was made for a check; its projections are read again each time, with their gradients."""
 
-    layer: Any
-    sizes: _Sizes
-    adapter: Adapter | None
-    call: Answer | None
+    layer: Any = None
+    compares = True  # the gradients of the parameters
+
+    def __init__(
+        self, sizes: _Sizes, adapter: Adapter | None, call: Answer | None
+    ) -> None:
+        self.sizes, self.adapter, self.call = sizes, adapter, call
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         if self.call is not None:
@@ -157,7 +160,7 @@ class _Made:
     def named_parameters(self) -> list[tuple[str, Tensor]]:
         """The parameters whose gradients are compared: none if the adapter copies them."""
         learns = any(proj.weight.requires_grad for proj in self.projections().values())
-        if not isinstance(self.layer, nn.Module) or not learns:
+        if not isinstance(self.layer, nn.Module) or not learns or not self.compares:
             return []
         return list(self.layer.named_parameters())
 
@@ -255,13 +258,115 @@ class _Made:
         )
 
 
-def _bias_of(make: Answer) -> Any:
+class _MadeElsewhere(_Made):
+    """A layer in another process, which is told its random weights, and the same weights here.
+
+    Of the parameters that are drawn at random, the other process only says the names and shapes. Which part
+    of which parameter a projection is follows from how it lies in memory. A projection that an adapter has
+    computed has no such place: its numbers are taken as they are, and somebody must look at it.
+    """
+
+    def start(self, make: Any) -> None:
+        """Make the layer in its process, and its weights here."""
+        found = make.do(_started, self.sizes, self.adapter, self.call, make)
+        if isinstance(found, str):
+            raise _NoLayerError(found)
+        self.number, self.causal, self.compares = (
+            found["number"],
+            found["causal"],
+            found["compares"],
+        )
+        self.parameters = dict(zip(found["names"], found["tensors"], strict=True))
+        self.places = found["places"]
+        _draw(self.parameters.items())
+        if not all(self._is_drawn(weight) for weight, _ in self.places.values()):
+            make.doubts.append(
+                "the weights of the layer are not those that were drawn for it"
+            )
+
+    def _is_drawn(self, place: Any) -> bool:
+        """Whether a weight is a part, without repetitions, of a parameter that was drawn here."""
+        if not isinstance(place, list) or self.parameters[place[0]].ndim < 2:
+            return False
+        numbered = torch.arange(self.parameters[place[0]].numel())
+        if prod(place[1]) > len(numbered):
+            return False
+        part: Tensor = numbered.as_strided(*place[1:])
+        return len(part.unique()) == part.numel()
+
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
+        """The parameters whose gradients are compared."""
+        return list(self.parameters.items()) if self.compares else []
+
+    def takes_causal(self) -> bool:
+        """Whether the layer's call takes `is_causal`."""
+        return bool(self.causal)
+
+    def projections(self) -> dict[str, Projection]:
+        """The projections, as parts of the parameters."""
+        return {name: Projection(*map(self._part, self.places[name])) for name in NAMES}
+
+    def _part(self, place: Any) -> Any:
+        if not isinstance(
+            place, list
+        ):  # None, or a tensor that an adapter has computed
+            return place
+        name, shape, strides, offset = place
+        return self.parameters[name].as_strided(shape, strides, offset)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Arrive in the other process as the layer that was made there."""
+        return kept, (self.number,)
+
+
+def _started(sizes: _Sizes, adapter: Any, call: Any, make: Answer) -> Any:
+    """In the answer's process: make a layer, and describe it; or the sentence on why it cannot be checked."""
+    made = _Made(sizes, adapter, call)
+    try:
+        made.start(make)
+    except _NoLayerError as error:
+        return str(error)
+    own = made.layer.named_parameters() if isinstance(made.layer, nn.Module) else ()
+    parameters = {name: one for name, one in own if one.layout == torch.strided}
+    places = {
+        name: [_place(one, parameters) for one in proj]
+        for name, proj in made.projections().items()
+    }
+    learns = bool(made.named_parameters())
+    made.compares = learns and all(
+        one is None or isinstance(one, list) for pair in places.values() for one in pair
+    )
+    return {
+        "number": keep(made),
+        "causal": made.takes_causal(),
+        "compares": made.compares,
+        "names": list(parameters),
+        "tensors": [one.detach() for one in parameters.values()],
+        "places": places,
+    }
+
+
+def _place(part: Any, parameters: Mapping[str, Tensor]) -> Any:
+    """Where a projection lies: the parameter's name, shape, strides and offset; or its numbers, or None."""
+    if part is None:
+        return None
+    for name, one in parameters.items():
+        same = part.untyped_storage().data_ptr() == one.untyped_storage().data_ptr()
+        if same and one.is_contiguous() and part.requires_grad == one.requires_grad:
+            offset = part.storage_offset() - one.storage_offset()
+            return [name, list(part.shape), list(part.stride()), offset]
+    return part.detach()
+
+
+def _bias_of(make: Any) -> Any:
     """The default of `bias` in the signature of what makes a layer; None if there is no `bias`."""
+    if isinstance(make, Elsewhere):
+        return make.do(_bias_of, make)
     try:
         bias = inspect.signature(make).parameters.get("bias")
     except (TypeError, ValueError):  # it is not written in Python
         return None
-    return bias and bias.default
+    return bias and (bias.default if isinstance(bias.default, bool) else None)
 
 
 def _projection(value: Any) -> Projection:
@@ -280,12 +385,20 @@ def _randomize(layer: Any) -> None:
     if not isinstance(layer, nn.Module):
         return
     layer.eval()
+    _draw(layer.named_parameters())
+
+
+def _draw(parameters: Iterable[tuple[str, Tensor]]) -> None:
+    """Fill parameters with random numbers that depend only on their order, names and shapes."""
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for name, parameter in layer.named_parameters():
+        for name, parameter in parameters:
             if parameter.ndim > 1:
-                parameter.normal_(std=1.5 / parameter.shape[-1] ** 0.5)
+                parameter.normal_(
+                    std=1.5 / parameter.shape[-1] ** 0.5, generator=generator
+                )
             elif "bias" in name:
-                parameter.normal_(std=0.5)
+                parameter.normal_(std=0.5, generator=generator)
 
 
 # ------------------------------------------------------------------ cases
@@ -388,7 +501,8 @@ def _exercise(
     # A layer need not offer biases; where an adapter reads the weights, it need not read them.
     if adapter is None and isinstance(_bias_of(make), bool):
         tried.append(_BIASES)
-    made = {sizes: _Made(None, sizes, adapter, call) for sizes in tried}
+    kind = _MadeElsewhere if isinstance(make, Elsewhere) else _Made
+    made = {sizes: kind(sizes, adapter, call) for sizes in tried}
     for one in made.values():
         one.start(make)
     causal = made[_THREE].takes_causal()
@@ -493,7 +607,8 @@ def check_multi_head(
     flags = {"own_widths": own_widths, "weights": weights, "gradients": gradients}
     for name, flag in flags.items():
         _checks.check_type(name, flag, bool)
-    if isinstance(layer, nn.Module) or not callable(layer):
+    made_already = isinstance(layer, nn.Module) or getattr(layer, "is_module", False)
+    if made_already or not callable(layer):
         return not_yet(
             f"this checker takes a class that makes layers, and was given {a_kind_of(layer)}. Pass the class "
             "itself, without calling it, because layers of several sizes are tried"
@@ -503,4 +618,15 @@ def check_multi_head(
             exercise = _exercise(layer, adapter, call, **flags)
         except _NoLayerError as error:
             return not_yet(str(error))
-    return exercise(lambda one, *inputs, **options: one(*inputs, **options))
+    if isinstance(layer, Elsewhere):
+        return exercise(Elsewhere(layer.do, layer.do(_keep_use)))
+    return exercise(_use)
+
+
+def _use(layer: Any, *inputs: Any, **options: Any) -> Any:
+    return layer(*inputs, **options)
+
+
+def _keep_use() -> int:
+    """In the answer's process, keep the function by which a layer is called."""
+    return keep(_use)

@@ -22,7 +22,7 @@ from unittest.mock import patch
 import torch as true_torch  # the stand-in, once imported, is `torch` in this package
 from torch import Tensor
 
-from attention_check import _errors, _judging, _results, _verdicts
+from attention_check import _elsewhere, _errors, _judging, _results, _verdicts
 from attention_check._judging import Exercise
 from attention_check._results import Outcome
 from attention_check._texts import _source
@@ -39,7 +39,7 @@ ROOT = FOLDER.parents[1]
 
 # Files of the course that the page has as they are.
 SHARED = ("built.py", "_messages.py", "_my_gpt.py", "_take_home.md", "_take_home.py", "_whose.py")
-ENGINE = (_verdicts, _results, _errors, _judging)
+ENGINE = (_verdicts, _results, _errors, _elsewhere, _judging)
 # The dtypes of the stand-in; only torch supports others.
 _DTYPES = {getattr(true_torch, name) for name in "bool int64 float16 float32 float64".split()}
 
@@ -138,7 +138,8 @@ def _as_layer(formula: Callable[..., Any]) -> Callable[..., Any]:
     def make(*sizes: Any, **widths: Any) -> Any:
         layer = own(*sizes, **widths)
         own_sizes = multi_head._Sizes(*sizes, **widths)
-        made = multi_head._Made(layer, own_sizes, None, None)
+        made = multi_head._Made(own_sizes, None, None)
+        made.layer = layer
         layer.forward = partial(formula, made)
         return layer
 

@@ -48,7 +48,8 @@ def test_the_course_names_what_it_imports():
     ]
     imported = packages_of(path.read_text(encoding="utf-8") for path in paths)
     assert imported >= {"torch", "traitlets", "ipython", "anywidget"}
-    assert imported <= requirements().keys()
+    assert imported <= requirements().keys() | requirements("grading").keys()
+    assert requirements("grading") == {"cloudpickle": f">={pins('requirements.txt')['cloudpickle']}"}
 
 
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)

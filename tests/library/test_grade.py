@@ -1,6 +1,9 @@
+# ruff: noqa: E501, a notebook is easier to read with a cell in one line
 """A class is graded: each exercise is right, wrong with its cause, or missing, whatever a submission does."""
 
 import json
+import os
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -25,6 +28,7 @@ CHECK = "check_causal_mask(my_causal_mask)"
 
 def write(path, *cells):
     """A notebook of these cells, or a program."""
+    path.parent.mkdir(exist_ok=True)
     if path.suffix == ".py":
         path.write_text("\n".join(cells), encoding="utf-8")
     else:
@@ -70,46 +74,45 @@ def test_each_exercise_is_right_or_wrong_with_its_cause_or_missing(tmp_path):
 @pytest.mark.parametrize("path", sorted(CHAPTERS.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_every_exercise_of_a_page_counts(path):
     exercises = [*pieces_of(path.stem).values(), *cells_of(path.stem).values()]
-    calls = [call for _, call in grade._checks_in(grade._cells(path))]
+    calls = [call for _, call in grade._checks_in(grade._opened(path)[0])]
     assert {call.partition("(")[0] for call in calls} == {checker_of(exercise)[0] for exercise in exercises}
     assert len(calls) == len(exercises)
 
 
-LOOKED_AT = {
-    "open('../mine.txt', 'w')": "write {parent}/mine.txt",
-    "import os; os.remove({kept!r})": "write {kept}",
-    "import shutil, os; shutil.rmtree(os.path.dirname({kept!r}))": "write {folder}",
-    "import os; os.rename({kept!r}, 'here')": "write {kept}",
-    "import os; os.open({kept!r}, os.O_RDWR | os.O_TRUNC)": "write {kept}",
-    "import os; os.truncate({kept!r}, 0)": "write {kept}",
-    "import sqlite3; sqlite3.connect('../my.db')": "write {parent}/my.db",
-    "torch.save(torch.ones(2), '../my.pt')": "write {parent}/my.pt",
-    "from safetensors.torch import save_file; save_file({{}}, filename={kept!r})": "write {kept}",
-    "!touch program.txt": "start another program",
-    "import subprocess; subprocess.run(['touch', {kept!r}])": "start another program",
-    "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9')": "use the network",
+# What each cell tries, and how the sentence about it ends, if it gets one.
+ELSEWHERE = {
+    "open('../mine.txt', 'w')": "Read-only file system: '../mine.txt'.",
+    "import os; os.remove({kept!r})": "No such file or directory: {kept!r}.",
+    "import shutil, os; shutil.rmtree(os.path.dirname({kept!r}))": "No such file or directory: {folder!r}.",
+    "import os; os.rename({kept!r}, 'here')": "No such file or directory: {kept!r} -> 'here'.",
+    "import os; os.truncate({kept!r}, 0)": "No such file or directory: {kept!r}.",
+    "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9')": "Connection refused>.",
+    "open('data.csv')": "No such file or directory: 'data.csv'.",
+    "torch.save(torch.ones(2), '../my.pt')": "",
+    "from safetensors.torch import save_file; save_file({{}}, filename={kept!r})": "",
+    "!rm -rf {kept} && touch ../program.txt": "",
 }
+needs_walls = pytest.mark.skipif(not grade._isolated(), reason="bubblewrap does not work here")
 
 
+@needs_walls
 @pytest.mark.slow
-def test_what_has_effects_elsewhere_is_refused_and_said(tmp_path):
+def test_what_would_have_effects_elsewhere_has_none_and_is_said(tmp_path):
     kept = tmp_path / "kept" / "file.txt"
     kept.parent.mkdir()
     kept.write_text("kept")
     harmless = "from pathlib import Path\nPath('a.txt').write_text('b')\nPath('a.txt').unlink()"
     harmless += "\ntorch.save(torch.ones(2), 'a.pt')\nassert torch.load('a.pt').sum() == 2"
-    harmless += f"\nimport tempfile\ntempfile.TemporaryFile()\nassert open({str(kept)!r}).read() == 'kept'"
-    cells = [cell.format(kept=str(kept)) for cell in LOOKED_AT]
-    checked = [RIGHT, CHECK]
-    found = grade.grade(write(tmp_path / "a.ipynb", IMPORTS, harmless, *cells, *checked))
+    harmless += "\nimport tempfile\ntempfile.TemporaryFile()"
+    cells = [cell.format(kept=str(kept), folder=str(kept.parent)) for cell in ELSEWHERE]
+    found = grade.grade(write(tmp_path / "a.ipynb", IMPORTS, harmless, *cells, RIGHT, CHECK))
     assert kept.read_text() == "kept"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.ipynb", "kept"]
     assert found.results[CHECK][0] == "right"
-    assert [trouble.partition(" tried to ")[0] for trouble in found.troubles] == [
-        f"Code cell {number}" for number in range(3, 3 + len(cells))
-    ]
-    for trouble, said in zip(found.troubles, LOOKED_AT.values(), strict=True):
-        said = said.format(kept=kept, folder=kept.parent, parent="\0").partition("\0")
-        assert trouble.endswith(f"{said[0]}{said[2]}: refused.") or all(part in trouble for part in said[::2])
+    ends = [end.format(kept=str(kept), folder=str(kept.parent)) for end in ELSEWHERE.values() if end]
+    assert len(found.troubles) == len(ends), found.troubles
+    for number, (trouble, end) in enumerate(zip(found.troubles, ends, strict=True), 3):
+        assert trouble.startswith(f"Code cell {number} raises ") and trouble.endswith(end), trouble
 
 
 @pytest.mark.slow
@@ -148,9 +151,8 @@ def test_one_that_cannot_be_graded_does_not_stop_the_others(tmp_path, capsys):
         {"name": "check_triangle(my_triangle)", "score": 0, "max_score": 1, "status": "failed",
          "output": "the stub is not filled in", "tags": ["missing"]},
     ]  # fmt: skip
-    # Exercises judged before the end count.
-    assert [(test["score"], test["output"]) for test in graded[6]["tests"]][1:] == [(0, "it was not reached")]
-    assert graded[6]["tests"][0]["score"] == 1
+    # After the cell at which it ended, it goes on.
+    assert [test["score"] for test in graded[6]["tests"]] == [1, 1]
     assert main([str(paths[8])]) == 0
     assert capsys.readouterr().out.startswith(f"{paths[8]}: 1 of 2 right\n")
 
@@ -182,7 +184,8 @@ def test_adapters_bring_code_that_is_elsewhere(tmp_path):
     assert found.troubles == []
     [triangle, attend, split, pooling, adapter, stops] = found.results.items()
     assert triangle[1][0] == "wrong" and triangle[1][1].startswith("the triangle starts at the first")
-    assert attend[1] == ("missing", "NameError: name 'attend' is not defined")
+    lost = "its cell raises ModuleNotFoundError: No module named 'mine.lost'"
+    assert attend[1] == ("missing", lost)
     assert [attend[0], split[1][0], pooling[1][0]] == ["exercises.check_attention(attend)", "wrong", "wrong"]
     assert adapter[1][0] == stops[1][0] == "missing"
     assert adapter[1][1].startswith("TypeError: adapter must be callable")
@@ -207,4 +210,117 @@ def test_the_assignment_says_what_counts(tmp_path, capsys):
         with pytest.raises(SystemExit) as stopped:
             main([str(submission), *wrong])
         assert stopped.value.code == 2
-    assert "no.ipynb" in (said := capsys.readouterr().err) and "infinity" in said
+    assert "No such file" in (said := capsys.readouterr().err) and "got inf" in said
+
+
+SPLIT = """def split_heads(x, num_heads):
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)"""
+STUB = "def split_heads(x, num_heads):\n    ..."
+LENS = """@torch.compile
+def my_lens_mask(valid_lens, k_len):
+    return torch.arange(k_len) < valid_lens.reshape(len(valid_lens), -1, 1)"""
+
+
+def test_what_a_notebook_switches_or_writes_below_its_check_costs_no_mark(tmp_path):
+    cells = [
+        IMPORTS, "torch.set_default_device('cuda')\ntorch.set_grad_enabled(False)", STUB, "check_split_heads(split_heads)",
+        SPLIT, LENS, "check_lens_mask(my_lens_mask)", "from torch import nn\nfrom mha_course.built import merge_heads\nfrom mha_course.exercises import check_multi_head",
+        PAGE["MyMultiHead"]["solution"].source.partition("@solution")[2].partition("\n")[2],
+        "check_multi_head(MyMultiHead)", "import nowhere\nimport torch.nn.functional as F",
+        "def my_triangle(q_len, k_len=None):\n    return nowhere.tril(q_len, k_len)",
+        "check_triangle(my_triangle)",
+        "def my_merge(heads):\n    return heads.transpose(1, 2).flatten(2)", "def merge_heads(heads):\n    ...",
+        "check_merge_heads(merge_heads)",
+    ]  # fmt: skip
+    found = grade.grade(write(tmp_path / "a.ipynb", *cells))
+    states = {call.partition("(")[0]: state for call, (state, _) in found.results.items()}
+    assert states == {
+        "check_split_heads": "right", "check_lens_mask": "right", "check_multi_head": "right",
+        "check_triangle": "wrong", "check_merge_heads": "missing",
+    }, found  # fmt: skip
+    said = found.results["check_triangle(my_triangle)"][1]
+    assert said.endswith("(its cell raises ModuleNotFoundError: No module named 'nowhere')")
+    assert found.troubles == [
+        "check_merge_heads(merge_heads): the stub is not filled in, but `my_merge` is right."
+    ]
+
+
+def test_what_is_borrowed_is_said_with_its_line(tmp_path):
+    borrowed = """from mha_course import built as own
+def split_heads(x, num_heads):
+    return own.split_heads(x, num_heads)"""
+    inside = """import torch.nn.functional as F
+def my_attention(query, key, value, mask=None):
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    output = F.scaled_dot_product_attention(query, key, value, mask)
+    return output, my_masked_softmax(scores, mask)"""
+    cells = [IMPORTS, borrowed, "check_split_heads(split_heads)", inside, "check_attention(my_attention)"]
+    found = grade.grade(write(tmp_path / "a.ipynb", *cells))
+    split, attention = (f"check_{name}" for name in ("split_heads(split_heads)", "attention(my_attention)"))
+    start = "of its code, in code cell"
+    assert f"{split}: line 3 {start} 2, uses `mha_course.built.split_heads`." in found.troubles
+    if found.results[attention][0] == "right":
+        torchs = "torch.nn.functional.scaled_dot_product_attention"
+        assert f"{attention}: line 4 {start} 4, uses `{torchs}`." in found.troubles
+
+
+@pytest.mark.slow
+def test_a_cell_that_does_not_end_is_left(tmp_path):
+    stubborn = "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass"
+    cells = [IMPORTS, "while True:\n    pass", RIGHT, CHECK]
+    found = grade.grade(write(tmp_path / "a.ipynb", *cells), cell_seconds=2)
+    assert found.results[CHECK][0] == "right"
+    assert found.troubles == ["Code cell 2 did not end within 2 seconds."]
+    cells[1] = stubborn
+    found = grade.grade(write(tmp_path / "a.ipynb", *cells), cell_seconds=2)
+    assert found.results[CHECK][0] == "right"
+    assert found.troubles == ["It could not be interrupted: code cell 2 was running."]
+
+
+def test_what_is_no_regular_file_is_not_read(tmp_path):
+    (tmp_path / "zero.ipynb").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe.ipynb")
+    (tmp_path / "empty.ipynb").write_text("")
+    with open(tmp_path / "large.ipynb", "wb") as file:
+        file.truncate(60_000_000)
+    said = {
+        name: grade.grade(tmp_path / f"{name}.ipynb").troubles[0]
+        for name in ("zero", "pipe", "empty", "large")
+    }
+    assert said["pipe"] == "It cannot be read: it is not a regular file."
+    assert said["empty"] == "It cannot be read: it is empty."
+    assert said["large"] == "It cannot be read: it is over 50,000,000 bytes long."
+    assert said["zero"].startswith("It cannot be read: ")
+
+
+def test_an_old_notebook_is_read_and_a_name_cannot_write_lines(tmp_path):
+    old = {"worksheets": [{"cells": [{"cell_type": "code", "input": [CHECK]}]}]}
+    (tmp_path / "old.ipynb").write_text(json.dumps(old))
+    assert grade._opened(tmp_path / "old.ipynb")[0] == [CHECK]
+    forged = grade.Grade(tmp_path / "a\n  right    b\x1b[2J.ipynb", {CHECK: ("wrong", "x" * 50_000_000)})
+    lines = forged.as_text().splitlines()
+    assert len(lines) == 2 and "\x1b" not in lines[0] and len(lines[1]) < 600
+    with pytest.raises(SystemExit) as stopped:
+        main([str(tmp_path / "old.ipynb"), "--seconds", "-1"])
+    assert stopped.value.code == 2
+
+
+def test_a_run_that_was_interrupted_goes_on(tmp_path, capsys, monkeypatch):
+    for name in "ab":
+        write(tmp_path / "in" / f"{name}.ipynb", "1 + 1")
+    arguments = [str(tmp_path / "in"), "--results", str(tmp_path / "results")]
+    assert main(arguments) == 1
+    first = capsys.readouterr()
+    assert first.out.count("It calls no checker") == 2 and "Look at: " in first.err
+    monkeypatch.setattr(grade, "grade", lambda path, **_: grade.Grade(path, troubles=["again"]))
+    write(tmp_path / "in" / "b.ipynb", "1 + 2")
+    assert main(arguments) == 1
+    second = capsys.readouterr().out
+    assert second.count("It calls no checker") == 1 and second.count("again") == 1
+
+
+def test_equal_code_in_two_submissions_is_said():
+    graded = [grade.Grade(tmp, {CHECK: ("right", "")}, digests={CHECK: digest})
+              for tmp, digest in ((Path("a"), "1"), (Path("b"), "1"), (Path("c"), "2"), (Path("d"), ""), (Path("e"), ""))]  # fmt: skip
+    said = [one.troubles for one in grade._with_equals(graded)]
+    assert said == [[f"{CHECK}: the same code as in b."], [f"{CHECK}: the same code as in a."], [], [], []]

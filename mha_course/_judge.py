@@ -1,0 +1,259 @@
+"""The judge of a submission, which runs in a process of its own: calls go there, and numbers come back.
+
+Requests are pickled, since only this side writes them. Replies are never unpickled: each is JSON and
+tensors in the format of safetensors, of limited size, and anything else ends the submission. References,
+cases and known mistakes stay here. What a check needs there, such as the function that makes a layer and
+calls it, is sent as code (`cloudpickle`), because the other process has no `mha_course.exercises`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import safetensors.torch
+import torch
+
+try:
+    import cloudpickle  # type: ignore[import-untyped]
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("grading needs `pip install cloudpickle`") from error
+
+import attention_check
+import mha_lib
+from attention_check._elsewhere import Elsewhere
+from attention_check._results import Outcome
+from attention_check._verdicts import Verdict
+from mha_course import _judged, exercises, plots  # noqa: F401 (it makes the list of fonts)
+from mha_course.exercises import efficiency, own
+
+_MEGABYTE = 2**20
+_REPLY, _DISK = 256 * _MEGABYTE, 500 * _MEGABYTE
+_HELPERS = {
+    "own.solution": own.solution,
+    "efficiency.largest_tensor": efficiency.largest_tensor,
+}
+_CHECKERS = [name for name in exercises.__all__ if name.startswith("check_")]
+_COURSE = Path(__file__).parent
+_PACKAGES = [Path(str(one.__file__)).parent for one in (attention_check, mha_lib)]
+
+cloudpickle.register_pickle_by_value(exercises)
+
+
+class EndedError(Exception):
+    """The process of a submission has ended, or had to be ended; the message is a clause."""
+
+
+class LateError(EndedError):
+    """All the time of a submission is over."""
+
+
+class RaisedError(Exception):
+    """What was asked for has raised an error there; the message is that error, in one line."""
+
+
+class Submission:
+    """A submission in its own process.
+
+    Args:
+        files: what is in its folder.
+        isolate: whether bubblewrap separates it from everything else.
+        end: when its time is over, by `time.monotonic`.
+    """
+
+    def __init__(self, files: dict[str, bytes], *, isolate: bool, end: float) -> None:
+        self.end, self.doubts = end, list[str]()
+        self.folder = tempfile.TemporaryDirectory()
+        place = "/submission" if isolate else self.folder.name
+        self.socket, theirs = socket.socketpair()
+        self.connection = Connection(os.dup(self.socket.fileno()))
+        code = "from mha_course._judged import main; main()"
+        python = [sys.executable, "-c", code, "isolated" if isolate else ""]
+        self.process = subprocess.Popen(
+            [*_walls(), *python] if isolate else python,
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self.folder.name,
+            env=_environment(place),
+            start_new_session=True,
+        )
+        theirs.close()
+        try:
+            given = files | _fonts()
+            self.ask(_judged.start, _CHECKERS, _HELPERS, given, seconds=120)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> Submission:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process, and all that it has started."""
+        self._kill()
+        self.process.wait()
+        self.connection.close()
+        self.socket.close()
+        self.folder.cleanup()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError, OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(OSError):  # what it has started may still hold the other end
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    # ------------------------------------------------------------------ asking
+    def ask(self, function: Any, *arguments: Any, seconds: float = 60) -> Any:
+        """Call a function there, and return its result; while it runs, it may ask for verdicts."""
+        left = self.check_time()
+        seconds = min(seconds, left)
+        message = seconds, function, *arguments
+        while True:
+            kind, value = self._exchange(cloudpickle.dumps(message), seconds + 10)
+            if kind == "value":
+                return value
+            if kind == "raised":
+                raise RaisedError(str(value)[:2000])
+            try:
+                verdict = self.check(*value)
+                message = seconds, None, verdict.right, verdict.message
+            except (RaisedError, TypeError, ValueError) as error:
+                message = seconds, None, False, f"Not yet: {error}"
+
+    def check_time(self) -> float:
+        """Return how many seconds are left, or raise a LateError."""
+        if (left := self.end - time.monotonic()) <= 0:
+            raise LateError("did not end in time")
+        return left
+
+    def check(self, checker: str, arguments: Any, options: Any) -> Verdict:
+        """Let a checker of the course judge what is there."""
+        if checker not in _CHECKERS:
+            raise ValueError(f"there is no checker {checker!r}")
+        things: list[Elsewhere] = []
+        given, named = self._given(arguments, things), self._given(options, things)
+        verdict: Verdict = getattr(exercises, checker)(*given, **named)
+        self.doubts += [doubt for one in things for doubt in one.doubts]
+        return verdict
+
+    def is_stub(self, answer: dict[str, Any]) -> bool:
+        """Whether what is there still contains a line of dots."""
+        return "number" in answer and bool(
+            self.ask(own._is_stub, self._given(answer, []))
+        )
+
+    def _given(self, one: Any, things: list[Elsewhere]) -> Any:
+        """What stands here for an argument there; `things` collects what is called there."""
+        if isinstance(one, list):
+            return [self._given(part, things) for part in one]
+        if not isinstance(one, dict):
+            return one
+        if "number" not in one:
+            return {name: self._given(part, things) for name, part in one.items()}
+        if one["is_callable"]:
+            is_module = bool(one["is_module"])
+            things.append(Elsewhere(self._use, int(one["number"]), is_module=is_module))
+            return things[-1]
+        module, name = map(str, one["kind"])
+        return type(name, (), {"__module__": module})()
+
+    def _use(self, function: Any, *arguments: Any) -> Any:
+        return self.ask(_judged.used, function, *arguments)
+
+    def _exchange(self, message: bytes, seconds: float) -> tuple[str, Any]:
+        """Send a message, and return the reply; a process that does not reply in time is ended."""
+        watch = threading.Timer(seconds, self._kill)
+        watch.start()
+        try:
+            self.connection.send_bytes(message)
+            return _unpacked(*(self.connection.recv_bytes(_REPLY) for _ in range(2)))
+        except (EOFError, OSError):
+            self.check_time()
+            if not watch.is_alive():
+                raise EndedError("could not be interrupted") from None
+            with suppress(subprocess.TimeoutExpired):
+                status = self.process.wait(5)
+                raise EndedError(f"ended with status {status}") from None
+            raise EndedError("sent what is no result") from None
+        except Exception as error:  # a reply may be anything
+            raise EndedError("sent what is no result") from error
+        finally:
+            watch.cancel()
+
+
+def _unpacked(header: bytes, blob: bytes) -> tuple[str, Any]:
+    """A reply: plain data in which tensors and outcomes stand; anything unexpected raises an error."""
+    tensors = safetensors.torch.load(blob)
+
+    def found(one: dict[str, Any]) -> Any:
+        if "tensor" in one:
+            return tensors[one["tensor"]]
+        if "outcome" not in one:
+            return one
+        results, trouble, error, hopeless = one["outcome"]
+        if not all(isinstance(result, (torch.Tensor, str)) for result in results):
+            raise ValueError("an outcome contains tensors and strings")
+        words = str(trouble)[:2000], str(error)[:200]
+        return Outcome(tuple(results), *words, hopeless=hopeless is True)
+
+    kind, value = json.loads(header, object_hook=found)
+    return kind, value
+
+
+@cache
+def _fonts() -> dict[str, bytes]:
+    """The list of fonts that matplotlib keeps, so that no submission looks for them again."""
+    kept = Path(matplotlib.get_cachedir()).glob("fontlist-*.json")
+    return {path.name: path.read_bytes() for path in kept}
+
+
+# ------------------------------------------------------------------ walls
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """A clean environment: nothing of the grader's own is in it."""
+    places = [str(_COURSE.parent), *(str(one.parent) for one in _PACKAGES)]
+    found = dict.fromkeys(["HOME", "TMPDIR", "IPYTHONDIR", "MPLCONFIGDIR"], folder)
+    found |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1"}
+    found |= {"MPLBACKEND": "agg", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return found | {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+
+
+def _walls() -> list[str]:
+    """The beginning of a command that sees Python, its packages and an empty folder, and nothing else."""
+    packages = [sysconfig.get_paths()[name] for name in ("purelib", "platlib")]
+    python = [sys.prefix, sys.base_prefix, Path(sys.executable).resolve().parent.parent]
+    system = "/usr /bin /lib /lib32 /lib64 /etc/ld.so.cache /etc/fonts".split()
+    found = "bwrap --unshare-all --unshare-user --die-with-parent --new-session".split()
+    found += "--cap-drop ALL".split()
+    for path in [*system, *python, *packages, *_PACKAGES, _COURSE]:
+        found += ["--ro-bind-try", str(path), str(path)]
+    for hidden in (_COURSE / "exercises", _COURSE / "in_page"):
+        found += ["--tmpfs", str(hidden), "--remount-ro", str(hidden)]
+    found += f"--proc /proc --dev /dev --size {_DISK} --tmpfs /submission".split()
+    return [*found, *"--remount-ro / --chdir /submission --".split()]
+
+
+def can_isolate() -> bool:
+    """Whether bubblewrap is there and allowed to work."""
+    command = [*_walls(), sys.executable, "-c", ""]
+    if shutil.which("bwrap") is None:
+        return False
+    return subprocess.run(command, capture_output=True).returncode == 0
