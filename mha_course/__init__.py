@@ -10,4 +10,4 @@ __version__ = "0.1.0"
 
 if "IPython" in sys.modules:
     # In a notebook, this says after an error which cell to run.
-    from mha_course import _resume as _resume
+    from mha_course import _kernel as _kernel

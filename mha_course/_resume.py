@@ -1,9 +1,8 @@
 """What a notebook says after an error: which cells to run first, and which definition is out of date.
 
 Colab ends a session that is left alone. The notebook keeps its text and outputs, the new kernel knows
-nothing, and a cell in the middle of a chapter fails with a NameError. Importing `mha_course` registers the
-functions below with IPython, which calls them after each cell. Each set-up cell imports it; so does every new
-kernel in the environment that `make` creates, and on Colab after *Restart session*.
+nothing, and a cell in the middle of a chapter fails with a NameError. IPython calls the functions below after
+each cell (see `_kernel`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import builtins
 import hashlib
 import json
 import re
-import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -81,20 +79,6 @@ def forget_what_has_a_syntax_error(result: Any) -> None:
     written = re.findall(r"^(?:def|class) (\w+)", result.info.raw_cell, re.MULTILINE)
     if old := [name for name in written if names.pop(name, None) is not None]:
         print(message(__file__, "not-run", names=_listed(old)))
-
-
-def use_what_was_kept(_: Any) -> None:
-    """Before the next cell that the reader runs, use what they wrote in other notebooks of the folder.
-
-    A kernel may import this when a notebook is opened, which must not run what a file contains.
-    """
-    from IPython import get_ipython
-
-    get_ipython().events.unregister("pre_run_cell", use_what_was_kept)
-    if Path("my_pieces.json").is_file():
-        from mha_course.exercises.kept import use_what_is_here
-
-        use_what_is_here()
 
 
 def digest(source: str) -> str:
@@ -183,16 +167,3 @@ def defined_on(page: Page) -> set[str]:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
-
-
-if "IPython" in sys.modules:
-    from IPython import get_ipython
-
-    if (shell := get_ipython()) is not None:
-        for explain in (forget_what_has_a_syntax_error, explain_missing_names):
-            shell.events.register("post_run_cell", explain)
-        shell.events.register("pre_run_cell", use_what_was_kept)
-        if "google.colab" in sys.modules:
-            # Colab's *Restart session* keeps files and packages: its new kernel then knows this too.
-            startup = Path(shell.profile_dir.startup_dir, "new_kernel.py")
-            startup.write_text("__import__('mha_course')\n", encoding="utf-8")

@@ -44,6 +44,9 @@ def keep_and_use(name: str, text: str) -> None:
         own.FROM_FILE.add(name)
 
 
+own.KEEPERS.append(keep_and_use)
+
+
 def use_what_is_here() -> None:
     """Use the pieces of `FILE` if there is one in the folder; a file of another form is named."""
     if Path(FILE).is_file():
