@@ -68,7 +68,7 @@ def learned(asked):
 def opened(asked):
     """Open the model that was saved, perhaps from another device."""
     try:
-        saved = torch.load(asked.model, weights_only=True, map_location=asked.device)
+        saved = torch.load(asked.model, map_location=asked.device, weights_only=True)
     except OSError as error:
         why = f"{asked.model} cannot be read: {error.strerror}."
         sys.exit(f"{why} Give a text to train on first.")

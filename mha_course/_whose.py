@@ -23,6 +23,10 @@ def used_by(text: str, accepted: Collection[str], space: Mapping[str, Any]) -> s
     own = {one.name for one in tree.body if isinstance(one, defined)}
     named = {one.id for one in ast.walk(tree) if isinstance(one, ast.Name)}
     waiting, found = {*named}, set[str]()
+    # A layer that was made above works with the pieces of its class.
+    for kind in {type(space[name]) for name in named & space.keys()}:
+        if kind.__module__ in ("__main__", built.__name__):
+            waiting |= _names_in(kind)
     while waiting:
         name = waiting.pop()
         if name in built.__all__ and name not in found | own:

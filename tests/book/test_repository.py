@@ -576,13 +576,14 @@ def test_no_file_can_carry_code_in_data():
     suffixes = {".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz", ".h5", ".bin"}
     assert [path for path in FILES if path.suffix in suffixes] == []
     loads = re.compile(
-        r"\bimport (pickle|joblib|dill|marshal)\b|torch\.load\((?![^()]*\bweights_only=True\))"
+        r"\bimport (pickle|joblib|dill|marshal)\b|(?<!safetensors\.)torch\.load\((?![^()]*\bweights_only=True\))"
         r"|allow_pickle=True|(?<![.\w])(?<!def )eval\("
     )
     tests = ROOT / "tests"  # tests may unpickle, because models must survive it
     sources = [path for path in FILES if path.suffix in (".py", ".ipynb") and not path.is_relative_to(tests)]
     # Known mistakes of exercises are edits of the package's own source, which only this module compiles.
-    own = [ROOT / "attention_check" / "_texts.py"]
+    # The grader's judge sends pickles to the process that runs a submission, and opens none that come back.
+    own = [ROOT / "attention_check" / "_texts.py", ROOT / "mha_course" / "_judged.py"]
     assert [path for path in sources if loads.search(text_of(path))] == own
 
 
