@@ -19,12 +19,8 @@ _OURS = ("mha_lib", "mha_course", "attention_check")
 # What does the exercises' work in torch.
 _FINISHED = """scaled_dot_product_attention multi_head_attention_forward MultiheadAttention
     TransformerEncoderLayer TransformerDecoderLayer flex_attention""".split()
-_BY_NAME = (
-    "getattr",
-    "globals",
-    "vars",
-    "open",
-)  # in an answer, they may fetch anything
+# In an answer, these may fetch anything.
+_BY_NAME = ("getattr", "globals", "vars", "open")
 _ANYWHERE = """exec eval compile __import__ importlib inspect gc ctypes pickle marshal
     sys._getframe sys.modules""".split()
 _LONG = 40  # parts of the syntax tree: shorter answers are equal by chance

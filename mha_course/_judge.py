@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-import safetensors.torch
 import torch
+from safetensors.torch import load as tensors_in
 
 try:
     import cloudpickle  # type: ignore[import-untyped]
@@ -200,7 +200,7 @@ class Submission:
 
 def _unpacked(header: bytes, blob: bytes) -> tuple[str, Any]:
     """A reply: plain data in which tensors and outcomes stand; anything unexpected raises an error."""
-    tensors = safetensors.torch.load(blob)
+    tensors = tensors_in(blob)
 
     def found(one: dict[str, Any]) -> Any:
         if "tensor" in one:

@@ -16,7 +16,7 @@ def used_by(text: str, accepted: Collection[str], space: Mapping[str, Any]) -> s
     """A sentence on whose pieces a text uses, itself or through other pieces; "" if it uses none.
 
     What only the course's own pieces use of the course is left out. `accepted` has the names of the pieces
-    that are the reader's, and `space` all pieces.
+    that are the reader's, and `space` all pieces, perhaps with what was made of them.
     """
     tree = ast.parse(text)
     defined = (ast.FunctionDef, ast.ClassDef)

@@ -74,9 +74,8 @@ class Grade:
     path: Path
     results: dict[str, tuple[str, str]] = field(default_factory=dict)
     troubles: list[str] = field(default_factory=list)
-    digests: dict[str, str] = field(
-        default_factory=dict
-    )  # of the code of right answers
+    # Of the code of right answers: equal ones are found by them.
+    digests: dict[str, str] = field(default_factory=dict)
 
     def as_text(self) -> str:
         """Return a line for the submission, for each exercise and for each problem."""

@@ -33,10 +33,8 @@ def keep_and_use(name: str, text: str) -> None:
         entries = _entries(path) if path.is_file() else {}
         entry = entries.get(DRAFTS + name, {}) | {"draft": text, "accepted": text}
         _write(entries | {DRAFTS + name: entry}, path)
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # a folder that cannot be written, another file
+    except (OSError, ValueError) as error:
+        # The folder cannot be written, or the file is another one.
         print(message(__file__, "unkept", name=name, error=error))
     else:
         print(message(__file__, "accepted", name=name, path=path))
@@ -100,6 +98,7 @@ def own_gpt(course: Experiment) -> tuple[nn.Module, str, str, str]:
     newest = max(
         filter(Path.is_file, files), key=lambda file: file.stat().st_mtime, default=None
     )
+    # Chapter 7's width, heads, blocks and positions.
     sizes = (len(characters), 64, 4, 2, 64)
     try:
         if newest is None:

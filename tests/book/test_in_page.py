@@ -11,7 +11,7 @@ from pathlib import Path
 
 import in_page as extension
 import pytest
-from exercise_cells import CHAPTERS, pieces_of, read
+from exercise_cells import CHAPTERS, MARK, pieces_of, read
 from playwright.sync_api import expect
 from test_accessibility import AXE
 from wrong_pieces import WRONG, text_of
@@ -205,21 +205,6 @@ def test_mistakes_in_the_whole_layer(ask, old, new, said):
     place = "03_multi_head_attention/write-MyMultiHead"
     assert old in solution(place)
     assert said in ask(place, solution(place).replace(old, new))["verdict"]
-
-
-MARK = """
-
-def _marked(name, function):
-    def call(*inputs, **options):
-        print(f"{name} is mine")
-        return function(*inputs, **options)
-    return call
-
-if isinstance(NAME, type):
-    NAME.__init__ = _marked("NAME", NAME.__init__)
-else:
-    NAME = _marked("NAME", NAME)
-"""
 
 
 @pytest.fixture(scope="module")

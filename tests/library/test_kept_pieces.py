@@ -7,8 +7,9 @@ import sys
 
 import nbformat
 import pytest
-from exercise_cells import CHAPTERS, pieces_of
+from exercise_cells import CHAPTERS, MARK, pieces_of
 from IPython.core.interactiveshell import InteractiveShell
+from jupyter_client.manager import start_new_kernel
 
 from mha_course import built
 from mha_course.exercises import keep_pieces, own, use_pieces
@@ -206,6 +207,23 @@ def test_where_a_piece_cannot_be_kept_the_notebook_still_uses_it(tmp_path, said)
     assert (tmp_path / FILE).read_text() == "my own notes"
 
 
+def test_opening_a_notebook_runs_nothing_of_the_file_and_the_first_cell_uses_it(tmp_path):
+    """In this environment a new kernel imports `mha_course` by itself."""
+    text = f"{MINE}\n\n\nran = open('ran', 'w').close()"
+    (tmp_path / FILE).write_text(json.dumps({f"{DRAFTS}split_heads": {"accepted": text}}))
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
+    try:
+        assert not (tmp_path / "ran").exists()
+        printed = []
+        client.execute_interactive("1", output_hook=printed.append, timeout=120)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert (tmp_path / "ran").exists()
+    told = "".join(message["content"].get("text", "") for message in printed)
+    assert "The pages go on with your `split_heads`, from my_pieces.json." in told
+
+
 def test_what_tries_a_piece_out_in_its_cell_is_not_run_again(tmp_path, said):
     tried = f"{MINE}\n\n\nprint(split_heads(page_only, 2).shape)"
     printed = said("page_only = torch.ones(1, 2, 4)", tried, CHECK.source)
@@ -214,19 +232,6 @@ def test_what_tries_a_piece_out_in_its_cell_is_not_run_again(tmp_path, said):
 
 
 # ------------------------------------------------------------------ all pieces of a reader, on all pages
-MARK = """
-
-def _marked(name, function):
-    def call(*inputs, **options):
-        print(f"{name} is mine")
-        return function(*inputs, **options)
-    return call
-
-if isinstance(NAME, type):
-    NAME.__init__ = _marked("NAME", NAME.__init__)
-else:
-    NAME = _marked("NAME", NAME)
-"""
 ATTENTION = {"my_attention", "my_masked_softmax"}
 LAYER = ATTENTION | {"MyMultiHead", "split_heads", "merge_heads"}
 GPT_PARTS = LAYER | {"MyGPT", "MyEncoderBlock", "my_causal_mask"}
