@@ -17,15 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 OTHER_PROCESSOR = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 NBVAL = "-m pytest --nbval --nbval-current-env --nbval-cell-timeout 1800 -p no:cacheprovider"
 # What compares figures and widgets.
-TOOLS = ("built", "run_notebooks", "stored_notebooks", "widget_code")
-COMPARISON = ("conftest.py", "tests/stored_outputs.py", *(f"tools/{name}.py" for name in TOOLS))
+COMPARISON = [ROOT / "conftest.py", ROOT / "tests/stored_outputs.py", *(ROOT / "tools").glob("*.py")]
 
 
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
 def test_chapter_prints_what_is_stored(tmp_path, path):
     shutil.copy(path, tmp_path)
-    for name in COMPARISON:
-        shutil.copy(ROOT / name, tmp_path)
+    for file in COMPARISON:
+        shutil.copy(file, tmp_path)
     settings = os.environ | OTHER_PROCESSOR | {"TQDM_DISABLE": "1"}
     done = subprocess.run(
         [sys.executable, *NBVAL.split(), path.name],
