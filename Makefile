@@ -234,8 +234,8 @@ weekly: needs book machine .venv-colab/ready .venv/paper .venv/browsers models #
 	echo '== the oldest torch'; $(MAKE) oldest || status=1; \
 	$(END)
 
-browsers: needs book machine .venv/browsers ## every page, each widget and Python in the page, in Firefox and in Safari's engine (Debian)
-	$(PYTEST) tests/book/test_other_browsers.py
+browsers: needs book machine .venv/browsers ## every page, each widget and Python in the page, in Firefox and in Safari's engine (Debian; ONLY=firefox)
+	$(PYTEST) tests/book/test_other_browsers.py $(if $(ONLY),-k $(ONLY))
 
 faults: machine ## plant known faults in library, widgets and pages and print which test catches each
 	$(BIN)/python tests/faults/runner.py --jobs $(JOBS)
