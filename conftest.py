@@ -47,6 +47,9 @@ def collect(self):
     Stored cells have no counts, and nbval compares only cells that have one. Each cell gets one here, so a
     cell that was not run, or was edited since, fails by what it stores.
     """
+    kept = self.path.with_name("my_pieces.json")
+    if kept.exists():
+        raise self.CollectError(f"{kept} holds answers of yours, which the pages would use: move it away.")
     cells = []
     for cell in collect_cells(self):
         cell.options["check"] = True

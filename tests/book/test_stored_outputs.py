@@ -175,6 +175,13 @@ def nbval(notebook, folder):
     return done.stdout, [(case.get("name"), outcome(case)) for case in cases]
 
 
+def test_nbval_refuses_to_run_a_page_with_the_answers_of_an_author(tmp_path):
+    notebook = new_notebook(cells=[new_code_cell("answer = 7")])
+    assert [outcome for _, outcome in nbval(notebook, tmp_path)[1]] == ["passed"]
+    (tmp_path / "my_pieces.json").write_text("{}")
+    assert "holds answers of yours, which the pages would use: move it away." in nbval(notebook, tmp_path)[0]
+
+
 @pytest.mark.slow
 def test_nbval_compares_texts_and_figures(tmp_path):
     """Each cell stores an output; its name says what nbval must find when it runs the cell again."""
