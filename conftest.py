@@ -49,7 +49,9 @@ def collect(self):
     """
     kept = self.path.with_name("my_pieces.json")
     if kept.exists():
-        raise self.CollectError(f"{kept} holds answers of yours, which the pages would use: move it away.")
+        raise self.CollectError(
+            f"{kept} holds answers of yours, which the pages would use: move it away."
+        )
     cells = []
     for cell in collect_cells(self):
         cell.options["check"] = True
