@@ -1,0 +1,328 @@
+"""Make an assignment of exercises of the course, for nbgrader or Otter.
+
+    python -m mha_course.handout PAGE ... --exercises my_head,split_heads [--points 2,1] [--for otter]
+
+A page is its number, its name or the path of its notebook. The notebook that is written has the set-up for
+Colab and, for each exercise, what it needs of the page, its task, its stub with the solution, and its check.
+It has no outputs, hints, figures or questions. `nbgrader generate_assignment` or `otter assign` makes the
+students' version of it, without the solutions:
+
+    nbgrader: FOLDER/source/NAME/NAME.ipynb, and nbgrader_config.py, with which our judge gives the marks;
+    Otter: FOLDER/NAME/NAME.ipynb, whose autograder gives the marks by our judge too.
+
+FOLDER is `--to`, by default the current one, and NAME is `--name`, by default the name of the first page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mha_course._messages import message
+from mha_course._resume import built_names
+from mha_course._take_home import imports_of, piece_of
+
+_ROOT = Path(__file__).parent.parent
+# The build of the book writes into the set-up what Colab installs.
+_FOLDERS = [_ROOT / "_build/html/_sources/chapters", _ROOT / "chapters"]
+_LINK = r"\]\((?!https?:)([\w-]*)(?:\.ipynb|\.md)?(#[^)\s]*)?\)"
+_CITATION = r"\s*\{cite:[pt]\}`[^`]*`"
+_TOOLS = {"nbgrader": "nbgrader", "otter": "otter-grader"}
+
+
+@dataclass
+class _Exercise:
+    """An exercise of a page: sources of its cells, and what of the page it needs."""
+
+    name: str  # of what is checked
+    task: str
+    stub: str
+    check: str
+    solution: str
+    given: list[str]
+
+    @property
+    def source(self) -> str:
+        """The stub and, marked for both tools, the solution."""
+        marks = "# BEGIN SOLUTION NO PROMPT", "# END SOLUTION"
+        return f"{self.stub}\n\n\n{marks[0]}\n{self.solution}\n{marks[1]}"
+
+
+# ------------------------------------------------------------------ reading a page
+
+
+def _page_at(page: str) -> Path:
+    """The notebook of a page, which is given by its number, its name or its path.
+
+    Raises:
+        ValueError: there is no such page.
+    """
+    if Path(page).is_file():
+        return Path(page)
+    start = f"{int(page):02}_" if page.isdecimal() else page
+    for folder in _FOLDERS:
+        for path in sorted(folder.glob("*.ipynb")):
+            if path.stem.removeprefix("appendix_") == page or path.stem.startswith(
+                start
+            ):
+                return path
+    raise ValueError(message(__file__, "no-page", page=page))
+
+
+def _cells_of(path: Path) -> list[dict[str, Any]]:
+    """The cells of a notebook, each with its source as one text.
+
+    Raises:
+        ValueError: it is not a notebook.
+    """
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        return [one | {"source": "".join(one["source"])} for one in cells]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(message(__file__, "no-notebook", path=path)) from error
+
+
+def _exercises_of(
+    cells: Sequence[dict[str, Any]], own: Iterable[str]
+) -> list[_Exercise]:
+    """The exercises of a page. What defines a name of `own` is not given: students write it themselves."""
+    found, parts = [], {str(cell.get("id")): cell["source"] for cell in cells}
+    for number, cell in enumerate(cells):
+        kind, _, part = str(cell.get("id")).rpartition("-")
+        checked = re.search(r"(?m)^check_\w+\((\w+)", parts.get(f"{kind}-check", ""))
+        if part != "stub" or not checked:
+            continue
+        task = parts.get(f"{kind}-task") or cells[number - 1]["source"]
+        check, stub = parts[f"{kind}-check"], cell["source"]
+        solution = _solution(parts[f"{kind}-solution"], checked[1])
+        needs = set.union(*(piece_of(one).needs for one in (stub, check, solution)))
+        given = _given(cells[:number], needs - {checked[1], *own})
+        found.append(_Exercise(checked[1], task, stub, check, solution, given))
+    return found
+
+
+def _solution(source: str, name: str) -> str:
+    """The definitions of a solution, without its checks and what it prints, under the name of the stub."""
+    kept = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
+    body = [one for one in ast.parse(source).body if isinstance(one, kept)]
+    called = re.search(r"(?m)^assert check_\w+\(\s*(lambda.*|\w+)", source)
+    for one in body:
+        if isinstance(one, (ast.FunctionDef, ast.ClassDef)):
+            one.decorator_list = [
+                mark for mark in one.decorator_list if "solution" not in ast.dump(mark)
+            ]
+    answer = called[1].rstrip(",") if called else name
+    renamed = [] if answer == name else [f"{name} = {answer}"]
+    used, texts = set[str](), list[str]()
+    for text in reversed([*map(ast.unparse, body), *renamed]):
+        piece = piece_of(text)
+        if not texts or piece.binds & used or name in piece.binds:
+            texts.append(text)
+            used |= piece.needs
+    return "\n\n\n".join(reversed(texts))
+
+
+def _given(above: Sequence[dict[str, Any]], needs: set[str]) -> list[str]:
+    """The statements above an exercise that define what it needs, in their order; pieces are the course's.
+
+    Of stubs and solutions, only imports are given.
+    """
+    texts, imports, pieces = list[str](), list[str](), set(built_names())
+    for one in reversed(above):
+        is_answer = re.fullmatch(r"(ex\d+|write-\w+)-\w+|setup", str(one.get("id")))
+        for node in reversed(_statements(one)):
+            lines = imports_of([node])
+            imports += [line for bound, line in lines.items() if bound in needs]
+            needs = needs - lines.keys()
+            piece = piece_of(ast.unparse(node))
+            if not lines and not is_answer and piece.binds & (needs - pieces):
+                texts.append(ast.unparse(node))
+                needs = needs - piece.binds | piece.needs
+    if built := sorted(needs & pieces):
+        imports.append(f"from mha_course.built import {', '.join(built)}")
+    return [*sorted(set(imports), key=lambda one: one.startswith("from")), *texts[::-1]]
+
+
+def _statements(cell: dict[str, Any]) -> list[ast.stmt]:
+    try:
+        return ast.parse(cell["source"]).body if cell["cell_type"] == "code" else []
+    except SyntaxError:  # a magic command
+        return []
+
+
+# ------------------------------------------------------------------ writing an assignment
+
+
+def _notebook(
+    cells: Sequence[dict[str, Any]], metadata: dict[str, Any] | None = None
+) -> str:
+    """The text of a notebook."""
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    about = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    book = {"cells": cells, "metadata": about | (metadata or {})}
+    text = json.dumps(
+        book | {"nbformat": 4, "nbformat_minor": 5}, indent=1, ensure_ascii=False
+    )
+    return text + "\n"
+
+
+def _cell(name: str, kind: str, source: str, **nbgrader: Any) -> dict[str, Any]:
+    """A cell of a notebook; students cannot change it unless nbgrader is told so."""
+    marks: dict[str, Any] = {
+        "grade": False,
+        "solution": False,
+        "locked": True,
+        "task": False,
+    }
+    marks |= {"schema_version": 3, "grade_id": name} | nbgrader
+    found: dict[str, Any] = {"cell_type": kind, "id": name[:64], "source": source}
+    found["metadata"] = {} if kind == "raw" else {"nbgrader": marks}
+    code: dict[str, Any] = {"outputs": [], "execution_count": None}
+    return found | (code if kind == "code" else {})
+
+
+def _for_nbgrader(one: _Exercise, points: float) -> list[dict[str, Any]]:
+    """The cells of an exercise: its stub is the solution's cell, its check is worth the points."""
+    return [
+        _cell(f"task-{one.name}", "markdown", one.task),
+        _cell(one.name, "code", one.source, solution=True, locked=False),
+        _cell(f"check-{one.name}", "code", one.check, grade=True, points=points),
+    ]
+
+
+def _for_otter(one: _Exercise, points: float) -> list[dict[str, Any]]:
+    """The cells of an exercise, between the raw cells that `otter assign` reads."""
+    call = ast.unparse(ast.parse(one.check).body[-1])
+    imports = "\n".join(imports_of(ast.parse(one.check).body).values())
+    test = f"{imports}\nverdict = {call}\nassert verdict, verdict".strip()
+    kinds = ["raw", "markdown", "raw", "code", "raw", "raw", "code", "raw", "raw"]
+    texts = [f"# BEGIN QUESTION\nname: {one.name}\npoints: {points}", one.task]
+    texts += ["# BEGIN SOLUTION", one.source, "# END SOLUTION"]
+    texts += ["# BEGIN TESTS", test, "# END TESTS", "# END QUESTION"]
+    cells = [
+        _cell(f"{one.name}-{number}", kind, text)
+        for number, (kind, text) in enumerate(zip(kinds, texts, strict=True))
+    ]
+    return [*cells, _cell(f"check-{one.name}", "code", one.check)]
+
+
+def _assignment(
+    pages: Sequence[Path], names: Sequence[str], points: Sequence[float], tool: str
+) -> str:
+    """The notebook from which a tool makes the students' version.
+
+    Raises:
+        ValueError: a page cannot be read or has no set-up; an exercise does not exist; the numbers of
+            exercises and of points differ.
+    """
+    read = [_cells_of(page) for page in pages]
+    known = [one.name for cells in read for one in _exercises_of(cells, ())]
+    plain = {one.replace("_", "").lower(): one for one in reversed(known)}
+    chosen = [plain.get(name.replace("_", "").lower(), "") for name in names]
+    if missing := [name for name, one in zip(names, chosen, strict=True) if not one]:
+        words = {"names": ", ".join(missing), "known": ", ".join(known)}
+        raise ValueError(message(__file__, "no-exercise", **words))
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(message(__file__, "twice"))
+    points = points or [1] * len(chosen)
+    if len(points) != len(chosen):
+        words = {"points": str(len(points)), "exercises": str(len(chosen))}
+        raise ValueError(message(__file__, "points", **words))
+    worth = dict(zip(chosen, points, strict=True))
+    setup = [one["source"] for one in read[0] if one.get("id") == "setup"]
+    if not setup:
+        raise ValueError(message(__file__, "no-notebook", path=pages[0]))
+    if 'files = ""' in setup[0]:
+        print(message(__file__, "no-files"), file=sys.stderr)
+    [book] = re.findall(r'book = "(.*?)"', setup[0])
+    config = "# ASSIGNMENT CONFIG\nruns_on: colab\nexport_cell: false\n"
+    config += "check_all_cell: false\ngenerate:\n  show_stdout: false\n"
+    config += "  plugins:\n    - mha_course._otter.Judge"
+    cells = [_cell("config", "raw", config)] if tool == "otter" else []
+    cells.append(_cell("setup", "code", setup[0]))
+    cells.append(_cell("torch", "code", "import torch\nfrom torch import nn"))
+    for page, there in zip(pages, read, strict=True):
+        for one in _exercises_of(there, chosen):
+            if one.name not in worth:
+                continue
+            one.task = _standing_alone(one.task, f"{book}/chapters/", page.stem)
+            if one.given:
+                cells.append(
+                    _cell(f"given-{one.name}", "code", "\n\n\n".join(one.given))
+                )
+            make = _for_otter if tool == "otter" else _for_nbgrader
+            cells += make(one, worth[one.name])
+    return _notebook(cells)
+
+
+def _standing_alone(text: str, place: str, page: str) -> str:
+    """A text whose links lead to the book, without citations, which only the book can show."""
+    text = re.sub(_CITATION, "", text)
+    return re.sub(
+        _LINK, lambda one: f"]({place}{one[1] or page}.html{one[2] or ''})", text
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line.
+
+    Raises:
+        SystemExit: the arguments are wrong; its code is 2.
+    """
+    parser = argparse.ArgumentParser("mha_course.handout", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("pages", nargs="+", metavar="PAGE", help="such as 3")
+    add("--exercises", required=True, help="what students write, by commas")
+    add("--points", default="", help="of each exercise, by commas; by default 1")
+    add("--for", dest="tool", choices=_TOOLS, default="nbgrader")
+    add("--name", help="of the assignment")
+    add("--to", type=Path, default=Path(), help="folder of the course")
+    chosen = parser.parse_args(arguments)
+    names = [name.strip() for name in chosen.exercises.split(",")]
+    try:
+        module, package = chosen.tool, _TOOLS[chosen.tool]
+        if importlib.util.find_spec(module) is None:
+            raise ValueError(message(__file__, "no-tool", package=package))
+        pages = [_page_at(page) for page in chosen.pages]
+        points = [_points(one) for one in chosen.points.split(",") if chosen.points]
+        name = chosen.name or pages[0].stem
+        if not re.fullmatch(r"[\w-]+", name, re.ASCII):
+            raise ValueError(message(__file__, "name", name=name))
+        text = _assignment(pages, names, points, chosen.tool)
+        folder = chosen.to / "source" if chosen.tool == "nbgrader" else chosen.to
+        _write(folder / name / f"{name}.ipynb", text)
+        if chosen.tool == "nbgrader":
+            config = chosen.to / "nbgrader_config.py"
+            lines = Path(__file__).with_name("_nbgrader_config.py").read_text("utf-8")
+            if not config.exists():
+                _write(config, lines)
+            elif lines not in config.read_text(encoding="utf-8"):
+                print(message(__file__, "config", path=config), file=sys.stderr)
+    except (ValueError, OSError) as error:
+        parser.error(f"{error}")
+    return 0
+
+
+def _points(text: str) -> float:
+    if not re.fullmatch(r"\s*\d{1,6}(\.\d+)?\s*", text):
+        raise ValueError(message(__file__, "no-number", text=text))
+    return float(text) if "." in text else int(text)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    print(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
