@@ -22,6 +22,7 @@ from mha_course import grade
 from mha_course._messages import message
 
 _KEY = "mha_course"
+_node: Any = from_dict
 _DAY = 24 * 60 * 60
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _COLUMNS = """assignment student_id last_name first_name timestamp late_days
@@ -71,9 +72,9 @@ def _output(found: grade.Grade, cell: Any) -> Any:
         if state != "right":
             said = f"{state}: {grade._shown(why)}"
             error = {"ename": state, "evalue": why, "traceback": [said]}
-            return from_dict({"output_type": "error", **error})
+            return _node({"output_type": "error", **error})
     said = f"{states[0][1]}\n"
-    return from_dict({"output_type": "stream", "name": "stdout", "text": said})
+    return _node({"output_type": "stream", "name": "stdout", "text": said})
 
 
 class GradesCsv(ExportPlugin):  # type: ignore[misc]

@@ -204,7 +204,10 @@ def _for_otter(one: _Exercise, points: float) -> list[dict[str, Any]]:
     imports = "\n".join(imports_of(ast.parse(one.check).body).values())
     test = f"{imports}\nverdict = {call}\nassert verdict, verdict".strip()
     kinds = ["raw", "markdown", "raw", "code", "raw", "raw", "code", "raw", "raw"]
-    texts = [f"# BEGIN QUESTION\nname: {one.name}\npoints: {points}", one.task]
+    texts = [
+        f"# BEGIN QUESTION\nname: {one.name}\npoints: {points}\ncheck_cell: false",
+        one.task,
+    ]
     texts += ["# BEGIN SOLUTION", one.source, "# END SOLUTION"]
     texts += ["# BEGIN TESTS", test, "# END TESTS", "# END QUESTION"]
     cells = [
@@ -243,11 +246,7 @@ def _assignment(
     if 'files = ""' in setup[0]:
         print(message(__file__, "no-files"), file=sys.stderr)
     [book] = re.findall(r'book = "(.*?)"', setup[0])
-    config = "# ASSIGNMENT CONFIG\nruns_on: colab\nexport_cell: false\n"
-    config += "check_all_cell: false\ngenerate:\n  show_stdout: false\n"
-    config += "  plugins:\n    - mha_course._otter.Judge"
-    cells = [_cell("config", "raw", config)] if tool == "otter" else []
-    cells.append(_cell("setup", "code", setup[0]))
+    cells = [_cell("setup", "code", setup[0])]
     cells.append(_cell("torch", "code", "import torch\nfrom torch import nn"))
     for page, there in zip(pages, read, strict=True):
         for one in _exercises_of(there, chosen):
@@ -260,7 +259,32 @@ def _assignment(
                 )
             make = _for_otter if tool == "otter" else _for_nbgrader
             cells += make(one, worth[one.name])
+    if tool == "otter":
+        cells.insert(0, _cell("config", "raw", _otter_config(cells, setup[0], book)))
     return _notebook(cells)
+
+
+def _otter_config(cells: Sequence[dict[str, Any]], setup: str, book: str) -> str:
+    """The settings of `otter assign`: the judge as a plugin, and what Gradescope is to install."""
+    names = [str(one["id"]) for one in cells]
+    code = dict(zip(names, (one["source"] for one in cells), strict=True))
+    checks = {
+        name.removeprefix("check-"): ast.unparse(ast.parse(source).body[-1])
+        for name, source in code.items()
+        if name.startswith("check-")
+    }
+    given = [code[name] for name in names if name.startswith(("given-", "torch"))]
+    wheels = re.findall(r"(?m)^([\w-]+ @ )\{book\}(\S+) --hash=sha256:(\w+)", setup)
+    needs = [f"{name}{book}{path}#sha256={digest}" for name, path, digest in wheels]
+    plugin = {"mha_course._otter.Judge": {"checks": checks, "given": given}}
+    settings = {
+        "init_cell": False,  # students need no Otter: their checks are the page's
+        "export_cell": False,
+        "requirements": [*needs, "cloudpickle"],
+        "generate": {"plugins": [plugin]},
+    }
+    lines = [f"{name}: {json.dumps(value)}" for name, value in settings.items()]
+    return "\n".join(["# ASSIGNMENT CONFIG", *lines])
 
 
 def _standing_alone(text: str, place: str, page: str) -> str:
