@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ class GradesCsv(ExportPlugin):  # type: ignore[misc]
                 late = submission.late_submission_penalty
                 row["total"] = max(0, submission.score - late)
                 row["timestamp"] = submission.timestamp
-                row["late_days"] = -(-submission.total_seconds_late // _DAY)
+                row["late_days"] = math.ceil(submission.total_seconds_late / _DAY)
                 for book in submission.notebooks:
                     row |= {one.name: one.score for one in book.grades}
             rows.append(row)

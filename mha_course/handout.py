@@ -21,144 +21,17 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mha_course._exercises_of_a_page import Exercise, cells_of, exercises_of, page_at
 from mha_course._messages import message
-from mha_course._resume import built_names
-from mha_course._take_home import imports_of, piece_of
+from mha_course._take_home import imports_of
 
-_ROOT = Path(__file__).parent.parent
-# The build of the book writes into the set-up what Colab installs.
-_FOLDERS = [_ROOT / "_build/html/_sources/chapters", _ROOT / "chapters"]
 _LINK = r"\]\((?!https?:)([\w-]*)(?:\.ipynb|\.md)?(#[^)\s]*)?\)"
 _CITATION = r"\s*\{cite:[pt]\}`[^`]*`"
 _TOOLS = {"nbgrader": "nbgrader", "otter": "otter-grader"}
-
-
-@dataclass
-class _Exercise:
-    """An exercise of a page: sources of its cells, and what of the page it needs."""
-
-    name: str  # of what is checked
-    task: str
-    stub: str
-    check: str
-    solution: str
-    given: list[str]
-
-    @property
-    def source(self) -> str:
-        """The stub and, marked for both tools, the solution."""
-        marks = "# BEGIN SOLUTION NO PROMPT", "# END SOLUTION"
-        return f"{self.stub}\n\n\n{marks[0]}\n{self.solution}\n{marks[1]}"
-
-
-# ------------------------------------------------------------------ reading a page
-
-
-def _page_at(page: str) -> Path:
-    """The notebook of a page, which is given by its number, its name or its path.
-
-    Raises:
-        ValueError: there is no such page.
-    """
-    if Path(page).is_file():
-        return Path(page)
-    start = f"{int(page):02}_" if page.isdecimal() else page
-    for folder in _FOLDERS:
-        for path in sorted(folder.glob("*.ipynb")):
-            if path.stem.removeprefix("appendix_") == page or path.stem.startswith(
-                start
-            ):
-                return path
-    raise ValueError(message(__file__, "no-page", page=page))
-
-
-def _cells_of(path: Path) -> list[dict[str, Any]]:
-    """The cells of a notebook, each with its source as one text.
-
-    Raises:
-        ValueError: it is not a notebook.
-    """
-    try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        return [one | {"source": "".join(one["source"])} for one in cells]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(message(__file__, "no-notebook", path=path)) from error
-
-
-def _exercises_of(
-    cells: Sequence[dict[str, Any]], own: Iterable[str]
-) -> list[_Exercise]:
-    """The exercises of a page. What defines a name of `own` is not given: students write it themselves."""
-    found, parts = [], {str(cell.get("id")): cell["source"] for cell in cells}
-    for number, cell in enumerate(cells):
-        kind, _, part = str(cell.get("id")).rpartition("-")
-        checked = re.search(r"(?m)^check_\w+\((\w+)", parts.get(f"{kind}-check", ""))
-        if part != "stub" or not checked:
-            continue
-        task = parts.get(f"{kind}-task") or cells[number - 1]["source"]
-        check, stub = parts[f"{kind}-check"], cell["source"]
-        solution = _solution(parts[f"{kind}-solution"], checked[1])
-        needs = set.union(*(piece_of(one).needs for one in (stub, check, solution)))
-        given = _given(cells[:number], needs - {checked[1], *own})
-        found.append(_Exercise(checked[1], task, stub, check, solution, given))
-    return found
-
-
-def _solution(source: str, name: str) -> str:
-    """The definitions of a solution, without its checks and what it prints, under the name of the stub."""
-    kept = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
-    body = [one for one in ast.parse(source).body if isinstance(one, kept)]
-    called = re.search(r"(?m)^assert check_\w+\(\s*(lambda.*|\w+)", source)
-    for one in body:
-        if isinstance(one, (ast.FunctionDef, ast.ClassDef)):
-            one.decorator_list = [
-                mark for mark in one.decorator_list if "solution" not in ast.dump(mark)
-            ]
-    answer = called[1].rstrip(",") if called else name
-    renamed = [] if answer == name else [f"{name} = {answer}"]
-    used, texts = set[str](), list[str]()
-    for text in reversed([*map(ast.unparse, body), *renamed]):
-        piece = piece_of(text)
-        if not texts or piece.binds & used or name in piece.binds:
-            texts.append(text)
-            used |= piece.needs
-    return "\n\n\n".join(reversed(texts))
-
-
-def _given(above: Sequence[dict[str, Any]], needs: set[str]) -> list[str]:
-    """The statements above an exercise that define what it needs, in their order; pieces are the course's.
-
-    Of stubs and solutions, only imports are given.
-    """
-    texts, imports, pieces = list[str](), list[str](), set(built_names())
-    for one in reversed(above):
-        is_answer = re.fullmatch(r"(ex\d+|write-\w+)-\w+|setup", str(one.get("id")))
-        for node in reversed(_statements(one)):
-            lines = imports_of([node])
-            imports += [line for bound, line in lines.items() if bound in needs]
-            needs = needs - lines.keys()
-            piece = piece_of(ast.unparse(node))
-            if not lines and not is_answer and piece.binds & (needs - pieces):
-                texts.append(ast.unparse(node))
-                needs = needs - piece.binds | piece.needs
-    if built := sorted(needs & pieces):
-        imports.append(f"from mha_course.built import {', '.join(built)}")
-    return [*sorted(set(imports), key=lambda one: one.startswith("from")), *texts[::-1]]
-
-
-def _statements(cell: dict[str, Any]) -> list[ast.stmt]:
-    try:
-        return ast.parse(cell["source"]).body if cell["cell_type"] == "code" else []
-    except SyntaxError:  # a magic command
-        return []
-
-
-# ------------------------------------------------------------------ writing an assignment
 
 
 def _notebook(
@@ -189,7 +62,7 @@ def _cell(name: str, kind: str, source: str, **nbgrader: Any) -> dict[str, Any]:
     return found | (code if kind == "code" else {})
 
 
-def _for_nbgrader(one: _Exercise, points: float) -> list[dict[str, Any]]:
+def _for_nbgrader(one: Exercise, points: float) -> list[dict[str, Any]]:
     """The cells of an exercise: its stub is the solution's cell, its check is worth the points."""
     return [
         _cell(f"task-{one.name}", "markdown", one.task),
@@ -198,7 +71,7 @@ def _for_nbgrader(one: _Exercise, points: float) -> list[dict[str, Any]]:
     ]
 
 
-def _for_otter(one: _Exercise, points: float) -> list[dict[str, Any]]:
+def _for_otter(one: Exercise, points: float) -> list[dict[str, Any]]:
     """The cells of an exercise, between the raw cells that `otter assign` reads."""
     call = ast.unparse(ast.parse(one.check).body[-1])
     imports = "\n".join(imports_of(ast.parse(one.check).body).values())
@@ -226,8 +99,8 @@ def _assignment(
         ValueError: a page cannot be read or has no set-up; an exercise does not exist; the numbers of
             exercises and of points differ.
     """
-    read = [_cells_of(page) for page in pages]
-    known = [one.name for cells in read for one in _exercises_of(cells, ())]
+    read = [cells_of(page) for page in pages]
+    known = [one.name for cells in read for one in exercises_of(cells, ())]
     plain = {one.replace("_", "").lower(): one for one in reversed(known)}
     chosen = [plain.get(name.replace("_", "").lower(), "") for name in names]
     if missing := [name for name, one in zip(names, chosen, strict=True) if not one]:
@@ -249,7 +122,7 @@ def _assignment(
     cells = [_cell("setup", "code", setup[0])]
     cells.append(_cell("torch", "code", "import torch\nfrom torch import nn"))
     for page, there in zip(pages, read, strict=True):
-        for one in _exercises_of(there, chosen):
+        for one in exercises_of(there, chosen):
             if one.name not in worth:
                 continue
             one.task = _standing_alone(one.task, f"{book}/chapters/", page.stem)
@@ -316,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module, package = chosen.tool, _TOOLS[chosen.tool]
         if importlib.util.find_spec(module) is None:
             raise ValueError(message(__file__, "no-tool", package=package))
-        pages = [_page_at(page) for page in chosen.pages]
+        pages = [page_at(page) for page in chosen.pages]
         points = [_points(one) for one in chosen.points.split(",") if chosen.points]
         name = chosen.name or pages[0].stem
         if not re.fullmatch(r"[\w-]+", name, re.ASCII):

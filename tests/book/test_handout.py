@@ -56,8 +56,8 @@ def test_a_page_gives_the_cells_that_nbgrader_knows(tmp_path, monkeypatch):
 @pytest.mark.parametrize("tool", ["nbgrader", "otter"])
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_nothing_of_a_solution_is_outside_what_the_tools_remove(page, tool):
-    cells = handout._cells_of(page)
-    exercises = handout._exercises_of(cells, ())
+    cells = handout.cells_of(page)
+    exercises = handout.exercises_of(cells, ())
     book = json.loads(handout._assignment([page], [one.name for one in exercises], [], tool))
     assert all(not cell.get("outputs") for cell in book["cells"])
     assert book["metadata"].keys() == {"kernelspec", "language_info"}
@@ -76,8 +76,8 @@ def test_nothing_of_a_solution_is_outside_what_the_tools_remove(page, tool):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_an_exercise_gets_all_that_it_needs(page):
-    cells = handout._cells_of(page)
-    for one in handout._exercises_of(cells, ()):
+    cells = handout.cells_of(page)
+    for one in handout.exercises_of(cells, ()):
         text = "\n".join(["import torch\nfrom torch import nn", *one.given, one.source, one.check])
         assert piece_of(text).needs <= vars(builtins).keys(), one.name
         assert one.task and "..." in one.stub
