@@ -18,6 +18,8 @@ _HERE = str(Path(__file__).with_name("handout.py"))
 _ROOT = Path(__file__).parent.parent
 # The build of the book writes into the set-up what Colab installs.
 _FOLDERS = [_ROOT / "_build/html/_sources/chapters", _ROOT / "chapters"]
+# Every assignment begins with these.
+_TORCH = {"import torch", "from torch import nn"}
 
 
 @dataclass
@@ -125,7 +127,8 @@ def _given(above: Sequence[dict[str, Any]], needs: set[str]) -> list[str]:
                 needs = needs - piece.binds | piece.needs
     if built := sorted(needs & pieces):
         imports.append(f"from mha_course.built import {', '.join(built)}")
-    return [*sorted(set(imports), key=lambda one: one.startswith("from")), *texts[::-1]]
+    order = sorted(set(imports) - _TORCH, key=lambda one: one.startswith("from"))
+    return [*(["\n".join(order)] if order else []), *texts[::-1]]
 
 
 def _statements(cell: dict[str, Any]) -> list[ast.stmt]:

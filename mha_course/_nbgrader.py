@@ -1,6 +1,6 @@
 """What nbgrader uses of the course: marks from our judge, and a list of grades.
 
-`mha_course.handout` writes an `nbgrader_config.py` that names both. `judge` stands where nbgrader would run a
+`mha_course.handout` writes an `nbgrader_config.py` that names both. `Judge` stands where nbgrader would run a
 submission in a kernel and believe what it prints; here, it runs in the process of `mha_course.grade`.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import logging
 import math
 import tempfile
 from pathlib import Path
@@ -17,7 +16,9 @@ from typing import Any
 from nbformat import from_dict
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.plugins import ExportPlugin
-from nbgrader.utils import is_grade
+from nbgrader.preprocessors import NbGraderPreprocessor, OverwriteCells
+from nbgrader.utils import is_grade, is_solution
+from traitlets import Float
 
 from mha_course import grade
 from mha_course._messages import message
@@ -30,35 +31,69 @@ _COLUMNS = """assignment student_id last_name first_name timestamp late_days
     total max_score look_at""".split()
 
 
-def judge(book: Any, resources: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Write the verdicts into the graded cells of a submission: an error for what is not right.
+class Judge(NbGraderPreprocessor):  # type: ignore[misc]
+    """Writes the verdicts into the graded cells of a submission: an error for what is not right.
 
     nbgrader makes points of them. What somebody must look at is logged, and kept for the list of grades.
-
-    Raises:
-        ValueError: a graded cell calls no checker of the course.
     """
-    about, place = resources["nbgrader"], Path(resources["metadata"]["path"])
-    with Gradebook(about["db_url"]) as gradebook:
-        there = gradebook.find_notebook(about["notebook"], about["assignment"])
-        sources = [(one.cell_type, one.source) for one in there.source_cells]
-    beside = [one for one in place.iterdir() if one.is_file() and not one.is_symlink()]
-    with tempfile.TemporaryDirectory() as folder:
-        submission = Path(folder, "submission.ipynb")
-        handed_out = Path(folder, "handed_out.ipynb")
-        submission.write_text(json.dumps(book), encoding="utf-8")
-        cells = [{"cell_type": kind, "source": source} for kind, source in sources]
-        handed_out.write_text(json.dumps({"cells": cells}), encoding="utf-8")
-        files = [one for one in beside if one.suffix != ".ipynb"]
-        found = grade.grade(submission, assignment=handed_out, files=files)
+
+    cell_seconds = Float(60, help="Limit for a cell of a submission").tag(config=True)
+    seconds = Float(600, help="Limit for a submission").tag(config=True)
+
+    def preprocess(
+        self, book: Any, resources: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """Judge a submission.
+
+        Raises:
+            ValueError: a graded cell calls no checker of the course.
+        """
+        about, place = resources["nbgrader"], Path(resources["metadata"]["path"])
+        with Gradebook(about["db_url"]) as gradebook:
+            there = gradebook.find_notebook(about["notebook"], about["assignment"])
+            sources = [(one.cell_type, one.source) for one in there.source_cells]
+            _put_back(book, there)
+        files = [
+            one for one in place.iterdir() if one.is_file() and not one.is_symlink()
+        ]
+        with tempfile.TemporaryDirectory() as folder:
+            submission = Path(folder, "submission.ipynb")
+            handed_out = Path(folder, "handed_out.ipynb")
+            submission.write_text(json.dumps(book), encoding="utf-8")
+            cells = [{"cell_type": kind, "source": source} for kind, source in sources]
+            handed_out.write_text(json.dumps({"cells": cells}), encoding="utf-8")
+            found = grade.grade(
+                submission,
+                assignment=handed_out,
+                files=[one for one in files if one.suffix != ".ipynb"],
+                seconds=self.seconds,
+                cell_seconds=self.cell_seconds,
+            )
+        for cell in book.cells:
+            if is_grade(cell):
+                cell.outputs = [_output(found, cell)]
+        for trouble in found.troubles:
+            self.log.warning(grade._shown(f"{about['student']}: {trouble}"))
+        book.metadata[_KEY] = {"troubles": found.troubles, "digests": found.digests}
+        return book, resources
+
+
+def _put_back(book: Any, there: Any) -> None:
+    """Put the graded cells back that a student has deleted, or no longer calls graded or locked."""
+    points = {one.name: one.max_score for one in there.grade_cells}
+    kept, present = [], set[str]()
     for cell in book.cells:
-        if is_grade(cell):
-            cell.outputs = [_output(found, cell)]
-    for trouble in found.troubles:
-        said = grade._shown(f"{about['student']}: {trouble}")
-        logging.getLogger("traitlets").warning(said)
-    book.metadata[_KEY] = {"troubles": found.troubles, "digests": found.digests}
-    return book, resources
+        name = cell.metadata.get("nbgrader", {}).get("grade_id")
+        if name in points and is_grade(cell) and not is_solution(cell):
+            present.add(name)
+        elif name in points or (is_grade(cell) and name is None):
+            continue
+        kept.append(cell)
+    for one in there.source_cells:
+        if one.name in points and one.name not in present:
+            made = OverwriteCells().missing_cell_transform(one, points[one.name])
+            kept.append(made | {"id": f"again-{one.name}"[:64]})
+    book.cells = [_node(cell) for cell in kept]
 
 
 def _output(found: grade.Grade, cell: Any) -> Any:

@@ -8,11 +8,11 @@ its tests, and unpickle what comes back; here it gets an empty notebook to run, 
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from otter.check.notebook import OTTER_LOG_FILENAME
 from otter.plugins import AbstractOtterPlugin
 
 from mha_course import grade
@@ -24,20 +24,31 @@ class Judge(AbstractOtterPlugin):  # type: ignore[misc]
     found: grade.Grade
 
     def before_grading(self, _: Any) -> None:
-        """Remove the log that a submission brings: Otter would unpickle it in its own process."""
-        Path(OTTER_LOG_FILENAME).unlink(missing_ok=True)
+        """Judge the submission, and remove what it has brought beside its notebook.
 
-    def before_execution(self, submission: Any) -> Any:
-        """Judge the submission, and give Otter a notebook without cells in its place."""
+        Otter would unpickle a submission's log in its own process, and its kernel would import modules that
+        lie there.
+        """
+        place = Path(self.submission_path)
         sources = [*self.plugin_config["given"], *self.plugin_config["checks"].values()]
         cells = [{"cell_type": "code", "source": source} for source in sources]
+        others = [one for one in place.parent.iterdir() if one != place]
+        files = [one for one in others if one.is_file() and not one.is_symlink()]
         with tempfile.TemporaryDirectory() as folder:
             handed_out = Path(folder, "handed_out.ipynb")
             handed_out.write_text(json.dumps({"cells": cells}), encoding="utf-8")
-            path = Path(folder, "submission.ipynb")
-            path.write_text(json.dumps(submission), encoding="utf-8")
-            self.found = grade.grade(path, assignment=handed_out)
+            self.found = grade.grade(place, assignment=handed_out, files=files)
+        for one in others:
+            if one.is_dir() and not one.is_symlink():
+                if one.name != "tests":
+                    shutil.rmtree(one)
+            else:
+                one.unlink()
+
+    def before_execution(self, submission: Any) -> Any:
+        """Give Otter a notebook without cells in the submission's place."""
         submission.cells = []
+        submission.metadata = type(submission)()
         return submission
 
     def after_grading(self, results: Any) -> None:

@@ -50,7 +50,7 @@ def test_a_page_gives_the_cells_that_nbgrader_knows(tmp_path, monkeypatch):
     assert cells["check-split_heads"].source == "check_split_heads(split_heads)"
     assert "my_attention" in cells["given-MyHead"].source
     config = (tmp_path / "nbgrader_config.py").read_text(encoding="utf-8")
-    assert "mha_course._nbgrader.judge" in config and '"nbgrader.preprocessors.Execute"' not in config
+    assert "mha_course._nbgrader.Judge" in config and '"nbgrader.preprocessors.Execute"' not in config
 
 
 @pytest.mark.parametrize("tool", ["nbgrader", "otter"])

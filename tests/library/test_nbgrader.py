@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mha_course import grade
+
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv-class" / "bin"
 COUNT = int(os.environ.get("STUDENTS", "30"))
@@ -43,8 +45,9 @@ KINDS = [
     ({}, 0, 0, ""),
     ({"MyHead": "import mha_course.exercises as e\ne.check_head = lambda *a: True\nMyHead = 1"}, 0, 0,
      "replaces `check_head`"),
-    ({"split_heads": "while True:\n    pass"}, 0, 0, "did not end within"),
+    ({"split_heads": "import time\ntime.sleep(1000)"}, 0, 0, "did not end within 5 seconds"),
     ({"MyHead": "raise SystemExit", "split_heads": SPLIT.format(answer=RIGHT)}, 0, 1, ""),
+    ({}, 0, 0, ""),  # see `spoiled`
 ]  # fmt: skip
 
 
@@ -54,6 +57,18 @@ def run(folder, *command):
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
+
+
+def spoiled(cells, number):
+    """The cells of a student who deletes a check, or who says that another one is an answer."""
+    if number % len(KINDS) == 1:
+        return [one for one in cells if one["id"] != "check-split_heads"]
+    if number % len(KINDS) == 6:
+        [check] = [one for one in cells if one["id"] == "check-split_heads"]
+        check["source"] = "1.0"
+        check["metadata"]["nbgrader"] |= {"solution": True, "locked": False}
+        return [one for one in cells if one["id"] not in ("MyHead", "check-MyHead", "split_heads")]
+    return cells
 
 
 def hand_in(folder, ran):
@@ -69,8 +84,7 @@ def hand_in(folder, ran):
                     cell["source"] = answers[cell["id"]].replace("{student}", f"s{number}")
             book["cells"].append({"cell_type": "code", "id": "mark", "metadata": {}, "outputs": [],
                                   "execution_count": None, "source": f"open({str(ran)!r}, 'w')"})  # fmt: skip
-            if number % len(KINDS) == 1:  # whoever deletes a check gets no point for it
-                book["cells"] = [one for one in book["cells"] if one["id"] != "check-split_heads"]
+            book["cells"] = spoiled(book["cells"], number)
             day = 5 + number % 4  # it is due on the 6th
             name = f"Ada_s{number}_attempt_2026-11-0{day}-17-00-00_heads.ipynb"
             file.writestr(name, json.dumps(book))
@@ -87,6 +101,8 @@ def test_a_class_goes_from_the_hand_out_to_the_list(tmp_path):
     course.mkdir()
     make = "python -m mha_course.handout 3 --exercises my_head,split_heads --points 2,1 --name heads"
     run(course, *make.split())
+    with (course / "nbgrader_config.py").open("a") as config:
+        config.write("c.Judge.cell_seconds = 5\n")
     run(course, "nbgrader", "generate_assignment", "heads")
     released = (course / "release/heads/heads.ipynb").read_text(encoding="utf-8")
     assert "transpose(1, 2)" not in released and "self.q_proj" not in released
@@ -101,7 +117,7 @@ def test_a_class_goes_from_the_hand_out_to_the_list(tmp_path):
     graded = subprocess.run(
         ["nbgrader", "autograde", "heads"], cwd=course, env=env, capture_output=True, text=True
     )
-    assert not ran.exists(), "a submission ran outside of its process"
+    assert not (ran.exists() and grade._isolated()), "a submission ran outside of its process"
     run(course, "nbgrader", "generate_feedback", "heads")
     run(course, "nbgrader", "export")
     rows = {row["student_id"]: row for row in csv.DictReader((course / "grades.csv").open())}
