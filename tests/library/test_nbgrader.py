@@ -14,7 +14,7 @@ from mha_course import grade
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv-class" / "bin"
 COUNT = int(os.environ.get("STUDENTS", "30"))
-NAME = r".*_(?P<student_id>\w+)_attempt_(?P<timestamp>[0-9\-]+)_(?P<file_id>\w+)"
+NAME = r".*_(?P<student_id>\w+)_attempt_(?P<timestamp>[0-9T]+)_(?P<file_id>\w+)"
 HEAD = """from mha_course.exercises import check_head
 
 
@@ -86,10 +86,10 @@ def hand_in(folder, ran):
                                   "execution_count": None, "source": f"open({str(ran)!r}, 'w')"})  # fmt: skip
             book["cells"] = spoiled(book["cells"], number)
             day = 5 + number % 4  # it is due on the 6th
-            name = f"Ada_s{number}_attempt_2026-11-0{day}-17-00-00_heads.ipynb"
+            name = f"Ada_s{number}_attempt_2026110{day}T173000_heads.ipynb"
             file.writestr(name, json.dumps(book))
         file.writestr("../../../outside_attempt.ipynb", "{}")
-        link = zipfile.ZipInfo("x_link_attempt_2026-11-05-17-00-00_heads.ipynb")
+        link = zipfile.ZipInfo("x_link_attempt_20261105T173000_heads.ipynb")
         link.create_system, link.external_attr = 3, 0o120777 << 16
         file.writestr(link, "/etc/passwd")
 
