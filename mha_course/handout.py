@@ -173,6 +173,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Raises:
         SystemExit: the arguments are wrong; its code is 2.
+
+    Example:
+        >>> main(["33", "--exercises", "my_head"])
+        Traceback (most recent call last):
+        SystemExit: 2
     """
     parser = argparse.ArgumentParser("mha_course.handout", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -196,7 +201,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(message(__file__, "name", name=name))
         text = _assignment(pages, names, points, chosen.tool)
         folder = chosen.to / "source" if chosen.tool == "nbgrader" else chosen.to
-        _write(folder / name / f"{name}.ipynb", text)
+        place = folder / name / f"{name}.ipynb"
+        if place.exists() and place.read_text(encoding="utf-8") != text:
+            raise ValueError(message(__file__, "exists", path=place))
+        _write(place, text)
         if chosen.tool == "nbgrader":
             config = chosen.to / "nbgrader_config.py"
             lines = Path(__file__).with_name("_nbgrader_config.py").read_text("utf-8")

@@ -150,6 +150,16 @@ def test_wrong_arguments_get_one_sentence(arguments, said, monkeypatch, capsys, 
     assert "\n" not in found and not list(tmp_path.iterdir())
 
 
+def test_an_assignment_that_was_changed_is_not_overwritten(tmp_path, monkeypatch, capsys):
+    made(tmp_path, monkeypatch, "3", "--exercises", "split_heads")
+    made(tmp_path, monkeypatch, "3", "--exercises", "split_heads")
+    [path] = tmp_path.rglob("*.ipynb")
+    path.write_text("mine")
+    arguments = "3", "--exercises", "split_heads", "--to", str(tmp_path), "--name", "heads"
+    assert "is there already and differs: remove it" in refused(capsys, *arguments)
+    assert path.read_text() == "mine"
+
+
 @pytest.mark.parametrize(("tool", "package"), handout._TOOLS.items())
 def test_a_tool_that_is_missing_is_named(tool, package, monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
