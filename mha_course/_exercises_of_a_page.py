@@ -91,19 +91,25 @@ def exercises_of(cells: Sequence[dict[str, Any]], own: Iterable[str]) -> list[Ex
 def _solution(source: str, name: str) -> str:
     """The definitions of a solution, without its checks and what it prints, under the name of the stub."""
     kept = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
-    body = [one for one in ast.parse(source).body if isinstance(one, kept)]
-    called = re.search(r"(?m)^assert check_\w+\(\s*(lambda.*|\w+)", source)
+    statements = ast.parse(source).body
+    body = [one for one in statements if isinstance(one, kept)]
+    asserted = [one.test for one in statements if isinstance(one, ast.Assert)]
+    checked = [
+        ast.unparse(one.args[0])
+        for one in asserted
+        if isinstance(one, ast.Call) and ast.unparse(one.func).startswith("check_")
+    ]
     for one in body:
         if isinstance(one, (ast.FunctionDef, ast.ClassDef)):
             one.decorator_list = [
                 mark for mark in one.decorator_list if "solution" not in ast.dump(mark)
             ]
-    answer = called[1].rstrip(",") if called else name
+    answer = checked[0] if checked else name
     renamed = [] if answer == name else [f"{name} = {answer}"]
-    used, texts = set[str](), list[str]()
+    used, texts = {name}, list[str]()
     for text in reversed([*map(ast.unparse, body), *renamed]):
         piece = piece_of(text)
-        if not texts or piece.binds & used or name in piece.binds:
+        if piece.binds & used:
             texts.append(text)
             used |= piece.needs
     return "\n\n\n".join(reversed(texts))
