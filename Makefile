@@ -200,6 +200,13 @@ machine: .venv/ready
 	.venv-colab/bin/pip install --quiet --no-deps --require-hashes --only-binary :all: -r requirements-colab.txt
 	@touch $@
 
+# What lecturers use, with the packages of .venv beside it: nbgrader and Otter, for the tests of a class.
+.venv-class/ready: requirements-class.txt | .venv/ready
+	$(BIN)/python -m venv --clear .venv-class
+	$(BIN)/python -c '$(SITE)' >"$$(.venv-class/bin/python -c '$(SITE)')/pinned.pth"
+	.venv-class/bin/pip install --quiet --no-deps --require-hashes --only-binary :all: -r $<
+	@touch $@
+
 colab-pins: .venv/ready ## pin again what Colab has of the packages that the course needs there
 	$(BIN)/python tools/colab_pins.py
 
@@ -224,7 +231,7 @@ test-all: needs book machine .venv-colab/ready .venv/paper models ## what else a
 	$(END)
 
 # All slow tests take hours; run them before a release. Pictures that differ are only reported, for a person to judge.
-weekly: needs book machine .venv-colab/ready .venv/paper .venv/browsers models ## all slow tests: planted faults, other browsers, every chapter on Colab, pictures, frameworks, the oldest torch
+weekly: needs book machine .venv-colab/ready .venv-class/ready .venv/paper .venv/browsers models ## all slow tests: planted faults, other browsers, every chapter on Colab, pictures, frameworks, the oldest torch
 	@$(BEGIN); \
 	echo '== slow tests, planted faults, every chapter as on Colab'; \
 	$(PYTEST) -m slow tests --ignore tests/pictures || status=1; \
@@ -313,5 +320,5 @@ repository: .venv/ready ## change the address everywhere: URL=https://github.com
 	$(BIN)/python tools/set_repository.py $(URL)
 
 clean: ## remove what was built, the environment too
-	rm -rf _build .failed-* .make-lock chapters/my_gpt.py .venv .venv-oldest .venv-newest .venv-rosetta .venv-colab node_modules dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf _build .failed-* .make-lock chapters/my_gpt.py .venv .venv-oldest .venv-newest .venv-rosetta .venv-colab .venv-class node_modules dist .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -239,6 +239,7 @@ def _environment(folder: str) -> dict[str, str]:
 def _walls() -> list[str]:
     """The beginning of a command that sees Python, its packages and an empty folder, and nothing else."""
     packages = [sysconfig.get_paths()[name] for name in ("purelib", "platlib")]
+    packages.append(str(Path(torch.__file__).parent.parent))  # a .pth may lead there
     python = [sys.prefix, sys.base_prefix, Path(sys.executable).resolve().parent.parent]
     system = "/usr /bin /lib /lib32 /lib64 /etc/ld.so.cache /etc/fonts".split()
     found = "bwrap --unshare-all --unshare-user --die-with-parent --new-session".split()

@@ -2,11 +2,12 @@
 
     python -m mha_course.grade [--json] [--assignment NOTEBOOK] [--results FOLDER] [--jobs 2] SUBMISSION ...
 
-A submission is a notebook, or a folder that contains one and the files that it needs. A folder of submissions
-stands for all of them. Its exercises are its calls of checkers, such as `check_head(MyHead)`, or those of the
-notebook that was handed out. Each submission runs in a process of its own, and the judge stays outside: it
-sends arguments, gets numbers back, and compares them here. An exercise is judged as soon as the cell with its
-check has run and, if it is not right by then, after the last cell. Cells after one that fails still run. For
+A submission is a notebook, a file that *Progress* exported (it has what was written in the pages), or a
+folder that contains a notebook and the files that it needs. A folder of submissions stands for all of them.
+Its exercises are its calls of checkers, such as `check_head(MyHead)`, or those of the notebook that was
+handed out. Each submission runs in a process of its own, and the judge stays outside: it sends arguments,
+gets numbers back, and compares them here. An exercise is judged as soon as the cell with its check has run
+and, if it is not right by then, after the last cell. Cells after one that fails still run. For
 code elsewhere, submit a folder with an `adapters.py`, whose statements run as cells do:
 
     from mha_course.exercises import check_attention, check_multi_head
@@ -51,11 +52,14 @@ from mha_course._judge import (
     can_isolate,
 )
 from mha_course._messages import message
+from mha_course.exercises.kept import DRAFTS
 from mha_lib._checks import check_type, refusal
 
 _LARGEST, _MOST = 50_000_000, 1000  # bytes and files of a submission
 _CUT = 500  # characters of a line
 _isolated = cache(can_isolate)
+# What a text that was written in a page finds there.
+_IN_PAGE = "import torch\nfrom torch import nn\n\nfrom mha_course.built import *"
 
 
 @dataclass
@@ -215,6 +219,8 @@ def _cells(content: bytes, suffix: str) -> list[str]:
         if suffix == ".py":
             return [ast.unparse(statement) for statement in ast.parse(text).body]
         book = json.loads(text)
+        if suffix == ".json":
+            return _written(book)
         if sheets := book.get("worksheets"):  # of nbformat 3
             book = {"cells": [cell for sheet in sheets for cell in sheet["cells"]]}
         code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
@@ -223,6 +229,31 @@ def _cells(content: bytes, suffix: str) -> list[str]:
         raise ValueError("It cannot be read: it is not a notebook.") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"It cannot be read: {error}.") from error
+
+
+def _written(entries: Any) -> list[str]:
+    """The texts that *Progress* exported, each with its check; that one was accepted is not believed."""
+    texts = {
+        key.removeprefix(DRAFTS): entry.get("accepted") or entry["draft"]
+        for key, entry in entries.items()
+        if key.startswith(DRAFTS)
+    }
+    cells = [_IN_PAGE]
+    for name, text in texts.items():
+        cells.append("" + text)
+        for node in ast.walk(parsed(text)):
+            for one in node.names if isinstance(node, ast.ImportFrom) else ():
+                if name.isidentifier() and one.name in exercises.__all__:
+                    cells += [f"{one.name}({name})"] * one.name.startswith("check_")
+    return cells
+
+
+def _is_export(path: Path) -> bool:
+    """Whether a file is what *Progress* exported."""
+    try:
+        return path.suffix == ".json" and f'"{DRAFTS}'.encode() in _read(path)
+    except ValueError:
+        return False
 
 
 def _checks_in(cells: Sequence[str]) -> Iterator[tuple[int, str]]:
@@ -375,9 +406,10 @@ def _expanded(path: Path) -> list[Path]:
     inside = [one for one in sorted(path.iterdir()) if one.name[0] not in "._"]
     books = [one for one in inside if one.suffix == ".ipynb"]
     folders = [one for one in inside if one.is_dir()]
-    if len(books) == 1 or not (books or folders):
+    exports = [one for one in inside if _is_export(one)]
+    if (len(books) == 1 and not exports) or not (books or folders or exports):
         return [path]
-    return books + [one for folder in folders for one in _expanded(folder)]
+    return books + exports + [one for folder in folders for one in _expanded(folder)]
 
 
 def _graded(path: Path, results: Path | None, options: dict[str, Any]) -> Grade:

@@ -74,7 +74,7 @@ expect.set_options(timeout=PATIENCE)
 #
 # The longest tests come first; otherwise one worker would still run them when the others are done.
 WEEKLY = ("pictures/*::*", "book/test_other_processor.py::*", "book/test_other_browsers.py::*",
-          "book/test_paper.py::test_the_whole*")  # fmt: skip
+          "book/test_paper.py::test_the_whole*", "book/test_for_teachers.py::*nbgrader*")  # fmt: skip
 SLOW_FILES = (
     "faults/test_faults.py", "book/test_colab.py", "book/test_other_processor.py",
     "book/test_other_browsers.py", "book/test_accessibility.py", "book/test_stored_models.py",

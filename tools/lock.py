@@ -3,12 +3,13 @@
     python tools/lock.py [--upgrade]
 
 uv finds the versions for all Pythons and machines of `tool.uv` in pyproject.toml. A pinned version stays,
-unless requirements.in names a different one or --upgrade is given. Four files are written:
+unless requirements.in names a different one or --upgrade is given. Five files are written:
 
 * requirements-cpu.txt: only torch for CPUs, because for Linux it comes from PyTorch's own index;
 * requirements-gpu.txt, as the alternative: torch for GPUs from PyPI, for Linux, with its dependencies;
 * requirements-paper.txt: what only `make pdf` needs, because old systems have no build of it;
-* requirements.txt: everything else.
+* requirements.txt: everything else;
+* requirements-class.txt: nbgrader and Otter with what they need beside it, for `make weekly` alone.
 """
 
 import argparse
@@ -27,6 +28,9 @@ HEADS = (
     "# torch for GPUs, with what it brings, instead of requirements-cpu.txt. `make lock` writes this.\n",
     "# Only for `make pdf`: on a Mac, its newest build needs macOS 15. `make lock` writes this.\n",
 )
+CLASS = "requirements-class.txt"
+FOR_CLASSES = "nbgrader==0.9.6\notter-grader==7.0.0\n"
+CLASS_HEAD = "# nbgrader and Otter, with what they need beside requirements.txt. `make lock` writes this.\n"
 # The marker that uv gives to nearly all packages: the systems for which we look for packages.
 EVERYWHERE = " ; python_full_version < '3.14' and (sys_platform == 'darwin' or sys_platform == 'linux')"
 FOR_PAPER = "pikepdf=="
@@ -87,8 +91,15 @@ def hashes_for_cpus(version, index=TORCH_INDEX):
     return re.findall(WHEEL.format(version=re.escape(version)), text)
 
 
-def resolve(pinned, upgrade):
-    """Return the lock that uv makes from requirements.in, starting from the present pins."""
+def beside(text, pinned):
+    """Return the entries of a lock whose packages another one does not have."""
+    known = {entry.partition("==")[0] for entry in packages(pinned)}
+    entries = packages(text.replace(EVERYWHERE, ""))
+    return "".join(one for one in entries if one.partition("==")[0] not in known)
+
+
+def resolve(pinned, upgrade, source="requirements.in", *more):
+    """Return the lock that uv makes from a file, starting from the present pins."""
     with tempfile.TemporaryDirectory() as folder:
         lock = Path(folder, "lock.txt")
         lock.write_text(pinned, encoding="utf-8")
@@ -96,7 +107,7 @@ def resolve(pinned, upgrade):
         options = ["--universal", "--python-version", "3.11", "--generate-hashes"]
         options += ["--no-annotate", "--no-header", "--output-file", lock]
         options += ["--upgrade"] if upgrade else []
-        subprocess.run([*uv, *options, "requirements.in"], check=True, cwd=ROOT)
+        subprocess.run([*uv, *options, *more, source], check=True, cwd=ROOT)
         return lock.read_text(encoding="utf-8")
 
 
@@ -119,6 +130,14 @@ def main(arguments=None):
     texts = split(lock, for_cpus)
     for path, head, text in zip(files, HEADS, texts, strict=True):
         path.write_text(head + text, encoding="utf-8")
+    pinned = ["--constraints", str(files[0])]
+    with tempfile.TemporaryDirectory() as folder:
+        asked = Path(folder, "class.in")
+        asked.write_text(FOR_CLASSES, encoding="utf-8")
+        path = ROOT / CLASS
+        before = path.read_text("utf-8") if path.is_file() else ""
+        for_classes = beside(resolve(before, upgrade, asked, *pinned), texts[0])
+    path.write_text(CLASS_HEAD + for_classes, encoding="utf-8")
     return 0
 
 

@@ -18,6 +18,8 @@ PIN = r"(?m)^([\w.-]+)==([\w.]+)"
 PROJECT = ROOT / "mha_course" / "pyproject.toml"
 # The build of the book puts these into pages; the wheel does not have them.
 IN_PAGE = "mha_course.in_page"
+# What a class uses is not in the environment of the book.
+OF_CLASSES = {"nbgrader": "nbgrader", "otter": "otter-grader"}
 
 
 def pins(name):
@@ -36,7 +38,7 @@ def requirements(extra=None):
 
 def packages_of(sources):
     """The packages, as on PyPI, from which sources import something that is neither Python's nor ours."""
-    known = importlib.metadata.packages_distributions()
+    known = {top: [name] for top, name in OF_CLASSES.items()} | importlib.metadata.packages_distributions()
     tops = {module.partition(".")[0] for source in sources for module, _ in imported_names(source)}
     foreign = tops - sys.stdlib_module_names - set(PACKAGES) - {""}
     return {canonicalize_name(known[top][0]) for top in foreign}
@@ -48,8 +50,11 @@ def test_the_course_names_what_it_imports():
     ]
     imported = packages_of(path.read_text(encoding="utf-8") for path in paths)
     assert imported >= {"torch", "traitlets", "ipython", "anywidget"}
-    assert imported <= requirements().keys() | requirements("grading").keys()
+    extras = requirements("grading").keys() | requirements("class").keys()
+    assert imported <= requirements().keys() | extras
     assert requirements("grading") == {"cloudpickle": f">={pins('requirements.txt')['cloudpickle']}"}
+    pinned = pins("requirements-class.txt")
+    assert requirements("class") == {name: f">={pinned[name]}" for name in OF_CLASSES.values()}
 
 
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)

@@ -215,7 +215,7 @@ def test_address_that_colab_cannot_open_is_refused(url, capsys):
 # What is installed
 
 
-LOCKS = [f"requirements{kind}.txt" for kind in ("", "-cpu", "-gpu", "-models", "-paper")]
+LOCKS = [f"requirements{kind}.txt" for kind in ("", "-cpu", "-gpu", "-models", "-paper", "-class")]
 # Whichever build of torch, for CPUs or for GPUs, is installed here.
 INSTALLED = ["requirements.txt", LOCKS[1 if "+cpu" in importlib.metadata.version("torch") else 2]]
 

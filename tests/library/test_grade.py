@@ -305,6 +305,33 @@ def test_an_old_notebook_is_read_and_a_name_cannot_write_lines(tmp_path):
     assert stopped.value.code == 2
 
 
+def test_what_was_written_in_the_page_is_judged_whatever_was_accepted_there(tmp_path):
+    right = PAGE["split_heads"]["stub"].source.replace(
+        "    ...", "    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)"
+    )
+    forged = PAGE["merge_heads"]["stub"].source.replace("    ...", "    return x.flatten(2)")
+    entries = {
+        "write-here/split_heads": {"draft": "", "accepted": right},
+        "write-here/merge_heads": {"draft": forged, "accepted": forged},
+        "write-here/MyHead": {"draft": PAGE["MyHead"]["stub"].source},
+        "quiz/orientation-quiz": {"answers": {"One?": "a"}},
+    }
+    (tmp_path / "ada.json").write_text(json.dumps(entries))
+    (tmp_path / "package.json").write_text('{"name": "x"}')
+    write(tmp_path / "bob.ipynb", "x = 1")
+    assert grade._expanded(tmp_path) == [tmp_path / "bob.ipynb", tmp_path / "ada.json"]
+    found = grade.grade(tmp_path / "ada.json")
+    assert {name: state for name, (state, _) in found.results.items()} == {
+        "check_split_heads(split_heads)": "right", "check_merge_heads(merge_heads)": "wrong",
+        "check_head(MyHead)": "missing",
+    }  # fmt: skip
+    for content in ("[]", '{"write-here/x": 7}', '{"write-here/x": {"draft": 7}}', '{"write-here/x": {}}'):
+        (tmp_path / "ada.json").write_text(content)
+        assert grade.grade(tmp_path / "ada.json").troubles == ["It cannot be read: it is not a notebook."], (
+            content
+        )
+
+
 def test_a_run_that_was_interrupted_goes_on(tmp_path, capsys, monkeypatch):
     for name in "ab":
         write(tmp_path / "in" / f"{name}.ipynb", "1 + 1")

@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import nbformat
 import pytest
 from playwright.sync_api import expect
 from storage import PREFIX, UNUSABLE, reload, store, stored
 from widget_page import write_page
 
+from mha_course import grade
 from mha_course.widgets import Progress, Question, Quiz
 
 NO_STORAGE = "This browser keeps no answers: its storage is blocked, full or missing."
@@ -108,6 +110,27 @@ def test_an_imported_draft_is_kept_beside_the_one_that_is_here(reader, tmp_path)
     assert [other["text"] for other in others] == ["short", "theirs", "older"]
     give(page, progress, json.dumps(file), "Imported: 3 answers. A page")
     assert stored(page)["write-here/MyHead"]["others"] == others, "the same file adds nothing"
+
+
+def test_what_was_written_is_exported_as_a_notebook_that_the_grader_reads(reader, tmp_path):
+    page, _, progress = open_page(reader(), tmp_path)
+    button = progress.get_by_role("button", name="Export as a notebook")
+    expect(button).to_be_hidden()
+    text = "from mha_course.exercises import check_split_heads, solution\n\ndef split_heads(x):\n    return x"
+    store(page, **{"write-here__split_heads": json.dumps({"draft": "y", "accepted": text}),
+                                                 "write-here__free": '{"draft": "free = 1"}'})  # fmt: skip
+    reload(page, 2)
+    with page.expect_download() as download:
+        button.click()
+    path = tmp_path / download.value.suggested_filename
+    download.value.save_as(path)
+    assert path.name == "multi-head-attention-answers.ipynb"
+    book = nbformat.read(path, 4)
+    nbformat.validate(book)
+    start, *sources = [cell.source for cell in book.cells]
+    assert start == grade._IN_PAGE
+    assert sorted(sources) == sorted([text, "check_split_heads(split_heads)", "free = 1"])
+    assert sources.index("check_split_heads(split_heads)") == sources.index(text) + 1
 
 
 def give(page, progress, text, said):

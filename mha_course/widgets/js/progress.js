@@ -1,5 +1,6 @@
 // The reader's answers in this browser: how many there are, the questions that come back today, the answers as a file
-// that another browser can import, the questions as a deck of cards, and a way to remove all.
+// that another browser can import, what was written as a notebook that can be handed in, the questions as a deck of
+// cards, and a way to remove all.
 
 import { DRAFTS, joinDrafts } from "./drafts.js";
 import { download } from "./download.js";
@@ -11,6 +12,9 @@ import { ANSWERS_CHANGED, everything, forget, isObject, join, recall, remember }
 /** @typedef {{key: string, file: string, page: string, text: string, offered: string, answer: string}} Card */
 
 const FILE_NAME = "multi-head-attention-answers.json";
+const BOOK_NAME = "multi-head-attention-answers.ipynb";
+// What a text that was written in a page finds there; `mha_course.grade` has the same line.
+const IN_PAGE = "import torch\nfrom torch import nn\n\nfrom mha_course.built import *";
 const DECK_NAME = "multi-head-attention-deck.txt";
 // The number of questions listed at a time.
 const MOST = 10;
@@ -54,6 +58,26 @@ function importAnswers(text) {
   const both = names && ` Your own text stays, and the file's is kept beside it, where they differ: ${names}. The editor there offers both.`;
   return `${imported}${both} A page that is open shows what was imported when you load it again.`;
 }
+
+/**
+ * What was written in the pages as a notebook: each text in a cell, with its check below.
+ * @param {Object<string, any>} entries
+ */
+function asNotebook(entries) {
+  const sources = [IN_PAGE];
+  for (const [key, { accepted, draft }] of Object.entries(entries).filter(isDraft)) {
+    const text = accepted ?? draft ?? "";
+    const check = /^from mha_course\.exercises import .*?\b(check_\w+)/m.exec(text);
+    sources.push(text, ...(check ? [`${check[1]}(${key.slice(DRAFTS.length)})`] : []));
+  }
+  const cell = { cell_type: "code", metadata: {}, outputs: [], execution_count: null };
+  const cells = sources.map((source, number) => ({ ...cell, id: `cell-${number}`, source }));
+  const kernelspec = { display_name: "Python 3", language: "python", name: "python3" };
+  return asText({ cells, metadata: { kernelspec, language_info: { name: "python" } }, nbformat: 4, nbformat_minor: 5 });
+}
+
+/** @param {[string, any]} entry */
+const isDraft = ([key]) => key.startsWith(DRAFTS);
 
 /** Cards as a text that Anki imports without further questions. @param {Card[]} cards */
 function asDeck(cards) {
@@ -147,6 +171,7 @@ function build(frame) {
   });
   const repetition = buildRepetition(frame);
   const save = element("button", { type: "button", text: "Export as a file" });
+  const book = element("button", { type: "button", text: "Export as a notebook" });
   const deck = element("button", { type: "button", text: "Export as a deck" });
   const { clear, dialog } = buildClearing(frame, () => {
     wasCleared = true;
@@ -161,7 +186,7 @@ function build(frame) {
   const text = element("pre");
   const scroller = element("div", { class: "mha-code", tabindex: 0, role: "group", "aria-label": "The answers as JSON" }, text);
   const listing = element("details", {}, element("summary", { text: "Show what is kept" }), scroller);
-  const choices = element("div", { class: "mha-choices" }, save, load, deck, clear);
+  const choices = element("div", { class: "mha-choices" }, save, book, load, deck, clear);
   const actions = element("div", {}, choices, file, dialog, listing);
   frame.body.append(count, hint, repetition.node, actions);
   frame.listen(load, "click", () => file.click());
@@ -177,6 +202,7 @@ function build(frame) {
     frame.say(`The file ${name} holds ${what}.`);
   };
   frame.listen(save, "click", () => give(FILE_NAME, asText(everything()), "your answers"));
+  frame.listen(book, "click", () => give(BOOK_NAME, asNotebook(everything()), "what you wrote, as a notebook to hand in"));
   frame.listen(deck, "click", () => {
     const cards = repetition.cards();
     give(DECK_NAME, asDeck(cards), `${countOf(cards.length, "card")} that Anki imports`);
@@ -190,6 +216,7 @@ function build(frame) {
     hint.hidden = isUseless;
     const isEmpty = Object.keys(entries).length === 0;
     save.hidden = listing.hidden = isEmpty;
+    book.hidden = !Object.entries(entries).some(isDraft);
     [clear.hidden, load.hidden] = [isEmpty || !dialog.hidden, !writable];
     repetition.draw();
     deck.hidden = repetition.node.hidden;
