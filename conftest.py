@@ -19,7 +19,7 @@ FAILED = os.environ.pop("FAILED", None)
 # The tag of a cell that trains: its numbers may differ a little.
 EXEMPT = "nbval-ignore-output"
 
-# The tag of a cell that runs a published model. Without the model, it prints one sentence instead of its results.
+# The tag of a cell that runs a published model. Without the model, it prints a sentence instead of its results.
 NEEDS_MODEL = "needs-model"
 MODEL_PACKAGE = "all_minilm_l6_v2"
 
@@ -47,7 +47,9 @@ def compare_outputs(self, test, ref, skip_compare=None):
 
 
 def collect(self):
-    """The cells of a notebook, and then its widgets. Only cells whose model is missing are exempt from all comparison.
+    """The cells of a notebook, none exempt from every comparison, and then its widgets.
+
+    Only cells that run a published model are not compared where it is not installed.
 
     Stored cells have no counts, and nbval compares only cells that have one. Each cell gets one here, so a
     cell that was not run, or was edited since, fails by what it stores.
@@ -55,7 +57,9 @@ def collect(self):
     cells = []
     for cell in collect_cells(self):
         tags = cell.cell.metadata.get("tags", [])
-        cell.options["check"] = NEEDS_MODEL not in tags or find_spec(MODEL_PACKAGE) is not None
+        cell.options["check"] = (
+            NEEDS_MODEL not in tags or find_spec(MODEL_PACKAGE) is not None
+        )
         cell.cell.execution_count = 1
         cells.append(cell)
         yield cell
