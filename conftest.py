@@ -19,7 +19,7 @@ FAILED = os.environ.pop("FAILED", None)
 # The tag of a cell that trains: its numbers may differ a little.
 EXEMPT = "nbval-ignore-output"
 
-# The tag of a cell that runs a published model. Without the model, it prints a sentence instead of its results.
+# The tag of a cell that runs a published model, without which it prints a sentence instead of its results.
 NEEDS_MODEL = "needs-model"
 MODEL_PACKAGE = "all_minilm_l6_v2"
 
