@@ -44,7 +44,7 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help lock needs made-elsewhere models book book-alone pdf epub zip slides dist serve notebooks claims experiments rosetta rosetta-changed colab-pins test test-python test-all weekly browsers faults oldest newest check bench bench-rosetta bench-widgets heights machine pictures repository clean
+.PHONY: help lock needs made-elsewhere models book book-alone pdf epub zip slides dist serve notebooks claims experiments rosetta rosetta-changed colab-pins test test-python test-all weekly browsers faults oldest newest check bench bench-rosetta bench-chat bench-widgets heights machine pictures repository clean
 
 # `make` lists the commands with the text after two number signs.
 help:
@@ -276,6 +276,10 @@ bench-rosetta: .venv/ready ## measure each framework, the layer from scratch and
 	$(BIN)/python benchmarks/bench_rosetta.py --output benchmarks/results_rosetta.json \
 	  --notebook chapters/appendix_framework_rosetta.ipynb
 	$(MAKE) -o .venv/ready notebooks CHAPTERS=chapters/appendix_framework_rosetta.ipynb
+
+bench-chat: models ## measure the chat model beside transformers, in _build/results_chat.json; an idle machine, ten minutes
+	@mkdir -p _build
+	$(BIN)/python benchmarks/bench_chat.py --output _build/results_chat.json
 
 bench-widgets: book machine ## measure, in a browser, steps of the widgets and the sizes of pages; about three minutes
 	$(BIN)/python benchmarks/bench_widgets.py
