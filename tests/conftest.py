@@ -80,7 +80,7 @@ SLOW_FILES = (
     "book/test_other_browsers.py", "book/test_accessibility.py", "book/test_stored_models.py",
     "book/test_paper.py", "pictures/*",
     "library/test_onnx.py", "library/test_other_libraries.py",
-    "library/test_chat_model.py", "widgets/*",
+    "library/test_chat_model.py", "library/test_sentence_model.py", "widgets/*",
 )  # fmt: skip
 FAST = (
     "widgets/test_widgets.py::*",

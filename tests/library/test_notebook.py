@@ -170,3 +170,33 @@ def test_without_the_chat_model_its_chapter_runs_to_the_end_and_shows_what_is_st
     shown = {"glance-table", "off-table", "sink-table", "agree-table", "explain-table", "ex1-solution"}
     assert shown & skipped == set()
     assert "without six induction heads" in said["off-table"]
+
+
+@pytest.mark.no_shape_checks  # as in a reader's notebook
+def test_without_the_sentence_model_its_section_says_so_and_the_page_goes_on(monkeypatch, capsys):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from mha_course.data import published
+
+    def missing():
+        raise FileNotFoundError("the sentence model is not installed")
+
+    monkeypatch.setattr(published, "sentence_folder", missing)
+    page = Path(__file__).parents[2] / "chapters" / "appendix_models_you_know.ipynb"
+    cells = {cell["id"]: cell for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]}
+    needed = [name for name, cell in cells.items() if "needs-model" in cell["metadata"].get("tags", [])]
+    assert needed == ["sentences-load", "sentences-blocks", "sentences-search"]
+    before = ["from mha_lib.models.checkpoints import load_checkpoint", "import torch"]
+    shell = InteractiveShell.instance()
+    said = {}
+    try:
+        for name in [*before, *needed, "today-table"]:
+            shell.run_cell("".join(cells[name]["source"]) if name in cells else name).raise_error()
+            said[name] = capsys.readouterr().out
+    finally:
+        shell.ast_transformers.clear()
+        InteractiveShell.clear_instance()
+    assert said["sentences-load"].startswith("the sentence model is not installed")
+    assert "This cell is not run here" in said["sentences-blocks"]
+    assert "This cell is not run here" in said["sentences-search"]
+    assert "DeepSeek-V3, 2024" in said["today-table"]
