@@ -48,7 +48,8 @@ class Judge(AbstractOtterPlugin):  # type: ignore[misc]
     def before_execution(self, submission: Any) -> Any:
         """Give Otter a notebook without cells in the submission's place."""
         submission.cells = []
-        submission.metadata = type(submission)()
+        kernel = {"name": "python3", "display_name": "Python 3"}
+        submission.metadata = type(submission)(kernelspec=kernel)
         return submission
 
     def after_grading(self, results: Any) -> None:
