@@ -59,7 +59,9 @@ class Judge(NbGraderPreprocessor):  # type: ignore[misc]
         with tempfile.TemporaryDirectory() as folder:
             submission = Path(folder, "submission.ipynb")
             handed_out = Path(folder, "handed_out.ipynb")
-            submission.write_text(json.dumps(book), encoding="utf-8")
+            # What installs the course on Colab is not the student's.
+            own = [one for one in book.cells if one.get("id") != "setup"]
+            submission.write_text(json.dumps({**book, "cells": own}), encoding="utf-8")
             cells = [{"cell_type": kind, "source": source} for kind, source in sources]
             handed_out.write_text(json.dumps({"cells": cells}), encoding="utf-8")
             found = grade.grade(

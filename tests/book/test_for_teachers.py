@@ -57,6 +57,7 @@ def test_the_commands_of_nbgrader_lead_from_monday_to_friday(tmp_path):
     monday, friday = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     path = f"{bin_}{os.pathsep}{os.environ['PATH']}"
     env = os.environ | {"PATH": path, "PYTHONPATH": str(CHAPTERS.parent)}
+    env["JUPYTER_PATH"] = str(CHAPTERS.parent / ".venv/share/jupyter")  # templates of nbconvert
     options = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True}
     done = subprocess.run(["bash", "-ec", monday], **options)
     assert done.returncode == 0, done.stdout + done.stderr

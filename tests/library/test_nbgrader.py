@@ -13,6 +13,7 @@ from mha_course import grade
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv-class" / "bin"
+SHARE = str(ROOT / ".venv/share/jupyter")  # templates of nbconvert
 COUNT = int(os.environ.get("STUDENTS", "30"))
 NAME = r".*_(?P<student_id>\w+)_attempt_(?P<timestamp>[0-9T]+)_(?P<file_id>\w+)"
 HEAD = """from mha_course.exercises import check_head
@@ -53,7 +54,7 @@ KINDS = [
 
 def run(folder, *command):
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    env = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "JUPYTER_PATH": SHARE, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
@@ -113,7 +114,7 @@ def test_a_class_goes_from_the_hand_out_to_the_list(tmp_path):
     assert not (tmp_path / "outside_attempt.ipynb").exists()
     assert sorted(os.listdir(tmp_path)) == ["course"]
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    env = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "JUPYTER_PATH": SHARE, "OMP_NUM_THREADS": "1"}
     graded = subprocess.run(
         ["nbgrader", "autograde", "heads"], cwd=course, env=env, capture_output=True, text=True
     )
