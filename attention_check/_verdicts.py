@@ -30,6 +30,21 @@ def part_of(answer: Any, made: Any, name: str) -> Any:
     )
 
 
+def unlearned(module: Any, returned: Any) -> str:
+    """What is saved and gets no gradient from the first result: names, or "nothing".
+
+    That is a detached parameter, or a buffer that the stored weights of a later page lack.
+    """
+    first = returned[0] if isinstance(returned, (tuple, list)) else returned
+    if getattr(first, "requires_grad", False):
+        first.sum().backward()
+    learned = {name for name, one in module.named_parameters() if one.grad is not None}
+    return (
+        ", ".join(name for name in module.state_dict() if name not in learned)
+        or "nothing"
+    )
+
+
 def wrong_bias(name: str, wanted: bool) -> str:
     """A sentence on a projection that has a bias without being asked for one, or has none although asked."""
     when, has = ("with", "no") if wanted else ("without", "a")
