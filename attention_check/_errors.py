@@ -35,8 +35,6 @@ def _clue(error: BaseException) -> str:
         r"^sqrt\(\).*Tensor, not (int|float)", said
     ):
         return "`torch.sqrt` takes a tensor; of a number, take `math.sqrt(…)` or `… ** 0.5`"
-    if isinstance(error, TypeError) and "unexpected keyword argument" in said:
-        return "Keep the names in the first line of the stub: later cells use them"
     if (
         not isinstance(error, NameError)
         or not error.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,20 @@ def part_of(answer: Any, made: Any, name: str) -> Any:
     raise UnfinishedError(
         f"`__init__` makes no `{name}`. Write it there first, then `forward`"
     )
+
+
+def made_by_name(make: Any, *first: Any, **sizes: Any) -> Any:
+    """What a class makes of sizes of which later cells, too, give some by name."""
+    taken = inspect.signature(make).parameters
+    open_ended = any(
+        one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values()
+    )
+    lacks = [name for name in sizes if name not in taken]
+    if lacks and not open_ended:
+        raise UnfinishedError(
+            f"`__init__` takes no `{lacks[0]}`. Later cells give it by this name: keep the names of the stub"
+        )
+    return make(*first, **sizes)
 
 
 def unlearned(module: Any, returned: Any) -> str:

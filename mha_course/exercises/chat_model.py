@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from attention_check._texts import Texts
-from attention_check._verdicts import UnfinishedError, unlearned
+from attention_check._verdicts import UnfinishedError, made_by_name, unlearned
 from mha_course import built
 
 exercise = Texts(__name__)
@@ -31,7 +31,7 @@ def _run_grouped(
 ) -> Any:
     """Make a layer of these sizes, give its projections fixed numbers, and call it on one sequence."""
     *first, base = sizes
-    layer = answer(*first, base=base)
+    layer = made_by_name(answer, *first, base=base)
     generator = torch.Generator().manual_seed(0)
     for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
         if (proj := getattr(layer, name, None)) is None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attention_check._judging import rows_sum_to_one
 from attention_check._texts import Texts
-from attention_check._verdicts import UnfinishedError, part_of, unlearned
+from attention_check._verdicts import UnfinishedError, made_by_name, part_of, unlearned
 from mha_course import built
 
 exercise = Texts(__name__)
@@ -59,7 +59,7 @@ def _run_head(
     Later cells give the widths by their names, and leave the mask out where there is none.
     """
     names = ("embed_dim", "head_dim", "kdim", "vdim")
-    head = answer(**dict(zip(names, widths, strict=False)))
+    head = made_by_name(answer, **dict(zip(names, widths, strict=False)))
     generator = torch.Generator().manual_seed(0)
     for name in ("q_proj", "k_proj", "v_proj"):
         proj = part_of(answer, head, name)
@@ -111,7 +111,7 @@ def _run_positions(
     zeros stand for them.
     """
     embed_dim, max_len = sizes
-    module = answer(embed_dim, max_len=max_len).to(device)
+    module = made_by_name(answer, embed_dim, max_len=max_len).to(device)
     added = module(x.to(device))
     if added is None and not [*module.parameters(), *module.buffers()]:
         raise UnfinishedError(
@@ -157,7 +157,8 @@ def _run_module(
     Modules in a plain list get theirs too, but do not count: an optimiser would not find them.
     """
     *first, last = sizes
-    model = answer(*first, max_len=last) if "max_len" in parts else answer(*sizes)
+    given = {"max_len": last} if "max_len" in parts else {}
+    model = made_by_name(answer, *first, **given) if given else answer(*sizes)
     for name in parts.split():
         part_of(answer, model, name)
     hidden = [
