@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from attention_check._errors import no_way_back
 from mha_lib import _checks
 
 Answer: TypeAlias = Callable[..., Any]
@@ -52,7 +53,10 @@ def unlearned(module: Any, returned: Any) -> str:
     """
     first = returned[0] if isinstance(returned, (tuple, list)) else returned
     if getattr(first, "requires_grad", False):
-        first.sum().backward()
+        try:
+            first.sum().backward()
+        except RuntimeError as error:
+            raise UnfinishedError(no_way_back(error)) from error
     learned = {name for name, one in module.named_parameters() if one.grad is not None}
     return (
         ", ".join(name for name in module.state_dict() if name not in learned)
