@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from attention_check._errors import no_way_back
 from mha_lib import _checks
 
 Answer: TypeAlias = Callable[..., Any]
@@ -27,6 +29,38 @@ def part_of(answer: Any, made: Any, name: str) -> Any:
         )
     raise UnfinishedError(
         f"`__init__` makes no `{name}`. Write it there first, then `forward`"
+    )
+
+
+def made_by_name(make: Any, *first: Any, **sizes: Any) -> Any:
+    """What a class makes of sizes of which later cells, too, give some by name."""
+    taken = inspect.signature(make).parameters
+    open_ended = any(
+        one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values()
+    )
+    lacks = [name for name in sizes if name not in taken]
+    if lacks and not open_ended:
+        raise UnfinishedError(
+            f"`__init__` takes no `{lacks[0]}`. Later cells give it by this name: keep the names of the stub"
+        )
+    return make(*first, **sizes)
+
+
+def unlearned(module: Any, returned: Any) -> str:
+    """What is saved and gets no gradient from the first result: names, or "nothing".
+
+    That is a detached parameter, or a buffer that the stored weights of a later page lack.
+    """
+    first = returned[0] if isinstance(returned, (tuple, list)) else returned
+    if getattr(first, "requires_grad", False):
+        try:
+            first.sum().backward()
+        except RuntimeError as error:
+            raise UnfinishedError(no_way_back(error)) from error
+    learned = {name for name, one in module.named_parameters() if one.grad is not None}
+    return (
+        ", ".join(name for name in module.state_dict() if name not in learned)
+        or "nothing"
     )
 
 

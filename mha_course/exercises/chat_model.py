@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from attention_check._texts import Texts
-from attention_check._verdicts import UnfinishedError
+from attention_check._verdicts import UnfinishedError, made_by_name, unlearned
 from mha_course import built
 
 exercise = Texts(__name__)
@@ -30,7 +30,8 @@ def _run_grouped(
     answer: Any, sizes: tuple[int, int, int, float], x: Tensor, mask: Tensor | None
 ) -> Any:
     """Make a layer of these sizes, give its projections fixed numbers, and call it on one sequence."""
-    layer = answer(*sizes)
+    *first, base = sizes
+    layer = made_by_name(answer, *first, base=base)
     generator = torch.Generator().manual_seed(0)
     for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
         if (proj := getattr(layer, name, None)) is None:
@@ -39,13 +40,20 @@ def _run_grouped(
             proj.weight.normal_(std=0.3, generator=generator)
             if proj.bias is not None:
                 proj.bias.fill_(1.0)
-    return layer(x, x, x, mask)
+    returned = layer(x, x, x) if mask is None else layer(x, x, x, mask)
+    if not isinstance(returned, (tuple, list)):
+        return returned
+    return *returned, unlearned(layer, returned)
 
 
 check_grouped_heads = exercise(
     "check_grouped_heads",
     reference=built.MyGroupedHeads,
-    returns=("output (batch, len, embed_dim)", "weights (batch, num_heads, len, len)"),
+    returns=(
+        "output (batch, len, embed_dim)",
+        "weights (batch, num_heads, len, len)",
+        "what is saved and gets no gradient",
+    ),
     run=_run_grouped,
     takes="class",
     atol=1e-4,

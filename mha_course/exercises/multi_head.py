@@ -65,7 +65,7 @@ def multi_head(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | None,
+    mask: Tensor | None = None,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Multi-head attention with the projections of a layer."""
@@ -369,6 +369,17 @@ def _bias_of(make: Any) -> Any:
     return bias and (bias.default if isinstance(bias.default, bool) else None)
 
 
+def _needs_mask(make: Any) -> bool:
+    """Whether `forward` of a class has a `mask` without a default, so that a call without a mask fails."""
+    if isinstance(make, Elsewhere):
+        return bool(make.do(_needs_mask, make))
+    try:
+        mask = inspect.signature(make.forward).parameters.get("mask")
+    except (AttributeError, TypeError, ValueError):  # it is no class, or not in Python
+        return False
+    return mask is not None and mask.default is inspect.Parameter.empty
+
+
 def _projection(value: Any) -> Projection:
     if isinstance(value, nn.Module):
         value = value.weight, value.bias
@@ -612,6 +623,11 @@ def check_multi_head(
         return not_yet(
             f"this checker takes a class that makes layers, and was given {a_kind_of(layer)}. Pass the class "
             "itself, without calling it, because layers of several sizes are tried"
+        )
+    if adapter is None and call is None and _needs_mask(layer):
+        return not_yet(
+            "a call without a mask fails. Later cells make one: write `mask=None` in the first line of "
+            "`forward`"
         )
     with torch.random.fork_rng(devices=[]):
         try:

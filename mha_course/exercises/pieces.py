@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attention_check._judging import rows_sum_to_one
 from attention_check._texts import Texts
-from attention_check._verdicts import UnfinishedError, part_of
+from attention_check._verdicts import UnfinishedError, made_by_name, part_of, unlearned
 from mha_course import built
 
 exercise = Texts(__name__)
@@ -24,6 +24,7 @@ check_my_pooling = exercise(
     reference=built.my_pooling,
     returns=("output (q_len, value_dim)", "weights (q_len, k_len)"),
     properties=(rows_sum_to_one(1),),
+    gradients=True,
 )
 
 
@@ -53,8 +54,12 @@ def _run_head(
     value: Tensor,
     mask: Tensor | None,
 ) -> Any:
-    """Make a head of these widths, give its projections fixed numbers, and call it."""
-    head = answer(*widths)
+    """Make a head of these widths, give its projections fixed numbers, and call it.
+
+    Later cells give the widths by their names, and leave the mask out where there is none.
+    """
+    names = ("embed_dim", "head_dim", "kdim", "vdim")
+    head = made_by_name(answer, **dict(zip(names, widths, strict=False)))
     generator = torch.Generator().manual_seed(0)
     for name in ("q_proj", "k_proj", "v_proj"):
         proj = part_of(answer, head, name)
@@ -62,13 +67,21 @@ def _run_head(
             proj.weight.normal_(generator=generator)
             if proj.bias is not None:
                 proj.bias.fill_(1.0)
-    return head(query, key, value, mask)
+    given = (query, key, value) if mask is None else (query, key, value, mask)
+    returned = head(*given)
+    if not isinstance(returned, (tuple, list)):
+        return returned
+    return *returned, unlearned(head, returned)
 
 
 check_head = exercise(
     "check_head",
     reference=built.MyHead,
-    returns=("output (batch, q_len, head_dim)", "weights (batch, q_len, k_len)"),
+    returns=(
+        "output (batch, q_len, head_dim)",
+        "weights (batch, q_len, k_len)",
+        "what is saved and gets no gradient",
+    ),
     run=_run_head,
     takes="class",
     atol=1e-4,
@@ -78,38 +91,53 @@ check_split_heads = exercise(
     "check_split_heads",
     reference=built.split_heads,
     returns="heads (batch, num_heads, len, head_dim)",
+    gradients=True,
 )
 
 check_merge_heads = exercise(
     "check_merge_heads",
     reference=built.merge_heads,
     returns="merged (batch, len, embed_dim)",
+    gradients=True,
 )
 
 
 def _run_positions(
     answer: Any, sizes: tuple[int, int], x: Tensor, device: str = "cpu"
 ) -> Any:
-    """Make the module and call it on a device; return the sum, and how many numbers would be trained.
+    """Make the module and call it on a device.
 
-    "meta" has no numbers, so zeros stand for them.
+    Return the sum, and how many numbers would be trained and how many saved. "meta" has no numbers, so
+    zeros stand for them.
     """
-    module = answer(*sizes).to(device)
+    embed_dim, max_len = sizes
+    module = made_by_name(answer, embed_dim, max_len=max_len).to(device)
     added = module(x.to(device))
     if added is None and not [*module.parameters(), *module.buffers()]:
         raise UnfinishedError(
             "`__init__` registers no table. Write it there first, then `forward`"
         )
     learned = sum(p.numel() for p in module.parameters() if p.requires_grad)
-    return added if device == "cpu" else torch.zeros(added.shape), learned
+    saved = sum(one.numel() for one in module.state_dict().values())
+    return added if device == "cpu" else torch.zeros(added.shape), learned, saved
 
 
 check_my_positions = exercise(
     "check_my_positions",
     reference=built.MyPositions,
-    returns=("sum (batch, len, embed_dim)", "count of trained numbers"),
+    returns=(
+        "sum (batch, len, embed_dim)",
+        "count of trained numbers",
+        "count of saved numbers",
+    ),
     run=_run_positions,
     takes="class",
+    # "meta" has no numbers, and so no gradients.
+    gradients=[
+        case
+        for case in exercise.cases("check_my_positions")
+        if case != "another device"
+    ],
     atol=1e-4,
 )
 
@@ -121,12 +149,16 @@ def _run_module(
     x: Tensor,
     mask: Tensor | None = None,
 ) -> Any:
-    """Make a module, give its parameters fixed numbers, and call it; return the result and their count.
+    """Make a module, give its parameters fixed numbers, and call it.
+
+    Return the result, the count of parameters, and the names of those that no gradient reaches.
 
     The numbers of a parameter depend on its name only, so that one too many does not change the others.
     Modules in a plain list get theirs too, but do not count: an optimiser would not find them.
     """
-    model = answer(*sizes)
+    *first, last = sizes
+    given = {"max_len": last} if "max_len" in parts else {}
+    model = made_by_name(answer, *first, **given) if given else answer(*sizes)
     for name in parts.split():
         part_of(answer, model, name)
     hidden = [
@@ -142,13 +174,18 @@ def _run_module(
             seed = sum(place * ord(sign) for place, sign in enumerate(name, 1))
             parameter.normal_(generator=torch.Generator().manual_seed(seed))
     returned = model(x) if mask is None else model(x, mask)
-    return returned, sum(parameter.numel() for parameter in model.parameters())
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return returned, count, unlearned(model, returned)
 
 
 check_encoder_block = exercise(
     "check_encoder_block",
     reference=built.MyEncoderBlock,
-    returns=("tokens (batch, len, embed_dim)", "count of parameters"),
+    returns=(
+        "tokens (batch, len, embed_dim)",
+        "count of parameters",
+        "what is saved and gets no gradient",
+    ),
     run=partial(
         _run_module, "self_attention self_attention_norm feed_forward feed_forward_norm"
     ),
@@ -194,7 +231,11 @@ def _hidden_width(arguments: tuple[Any, ...], results: tuple[Any, ...]) -> str:
 check_gpt = exercise(
     "check_gpt",
     reference=built.MyGPT,
-    returns=("logits (batch, len, vocab_size)", "count of parameters"),
+    returns=(
+        "logits (batch, len, vocab_size)",
+        "count of parameters",
+        "what is saved and gets no gradient",
+    ),
     run=partial(_run_module, "embedding position_embedding blocks norm output max_len"),
     properties=[_hidden_width],
     takes="class",
@@ -272,7 +313,11 @@ check_cached_attention = exercise(
 check_swiglu = exercise(
     "check_swiglu",
     reference=built.MySwiGLU,
-    returns=("output (..., embed_dim)", "count of parameters"),
+    returns=(
+        "output (..., embed_dim)",
+        "count of parameters",
+        "what is saved and gets no gradient",
+    ),
     run=partial(_run_module, "gate_proj up_proj down_proj"),
     takes="class",
     atol=1e-4,

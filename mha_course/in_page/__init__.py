@@ -170,7 +170,7 @@ def _run_layer(answer: Any, sizes: tuple[int, ...], query: Any, key: Any, value:
                 raise UnfinishedError(wrong_bias(name, bool(bias)))
             if proj.bias is not None:
                 proj.bias.normal_(std=0.5, generator=generator)
-    return layer(query, key, value, mask)
+    return layer(query, key, value) if mask is None else layer(query, key, value, mask)
 
 
 def stored(exercise: Exercise) -> dict[str, Any]:
