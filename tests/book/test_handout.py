@@ -68,6 +68,7 @@ def test_nothing_of_a_solution_is_outside_what_the_tools_remove(page, tool):
     for one in exercises:
         lines = {line.strip() for line in one.solution.splitlines() if len(line.strip()) > 20}
         stated = stubs + one.task + one.check + "".join(one.given)
+        lines = {line for line in lines if not line.startswith(("def ", "class ", "from ", "import "))}
         assert lines, one.name
         for line in lines - {line.strip() for line in stated.splitlines()}:
             others = sum(line in part for two in exercises if two is not one for part in two.given)
