@@ -146,7 +146,9 @@ def _otter_config(cells: Sequence[dict[str, Any]], setup: str, book: str) -> str
         for name, source in code.items()
         if name.startswith("check-")
     }
-    given = [code[name] for name in names if name.startswith(("given-", "torch"))]
+    given = [
+        code[name] for name in names if name == "torch" or name.startswith("given-")
+    ]
     wheels = re.findall(r"(?m)^([\w-]+ @ )\{book\}(\S+) --hash=sha256:(\w+)", setup)
     needs = [f"{name}{book}{path}#sha256={digest}" for name, path, digest in wheels]
     plugin = {"mha_course._otter.Judge": {"checks": checks, "given": given}}

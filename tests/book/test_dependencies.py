@@ -53,8 +53,9 @@ def test_the_course_names_what_it_imports():
     extras = requirements("grading").keys() | requirements("class").keys()
     assert imported <= requirements().keys() | extras
     assert requirements("grading") == {"cloudpickle": f">={pins('requirements.txt')['cloudpickle']}"}
-    pinned = pins("requirements-class.txt")
-    assert requirements("class") == {name: f">={pinned[name]}" for name in OF_CLASSES.values()}
+    pinned = pins("requirements.txt") | pins("requirements-class.txt")
+    names = ["nbformat", *OF_CLASSES.values()]
+    assert requirements("class") == {name: f">={pinned[name]}" for name in names}
 
 
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
