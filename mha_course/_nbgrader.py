@@ -1,6 +1,6 @@
 """What nbgrader uses of the course: marks from our judge, and a list of grades.
 
-`mha_course.handout` writes an `nbgrader_config.py` that names both. `Judge` stands where nbgrader would run a
+`mha_course.handout` writes an `nbgrader_config.py` that names them. `Judge` stands where nbgrader would run a
 submission in a kernel and believe what it prints; here, it runs in the process of `mha_course.grade`.
 """
 
@@ -31,6 +31,20 @@ _COLUMNS = """assignment student_id last_name first_name timestamp late_days
     total max_score look_at""".split()
 
 
+class PutBack(NbGraderPreprocessor):  # type: ignore[misc]
+    """Puts graded cells back that a student has deleted or unlocked; nbgrader would end at some of them."""
+
+    def preprocess(
+        self, book: Any, resources: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """Change the cells of a submission, before nbgrader looks at them."""
+        about = resources["nbgrader"]
+        with Gradebook(about["db_url"]) as gradebook:
+            there = gradebook.find_notebook(about["notebook"], about["assignment"])
+            _put_back(book, there)
+        return book, resources
+
+
 class Judge(NbGraderPreprocessor):  # type: ignore[misc]
     """Writes the verdicts into the graded cells of a submission: an error for what is not right.
 
@@ -52,7 +66,6 @@ class Judge(NbGraderPreprocessor):  # type: ignore[misc]
         with Gradebook(about["db_url"]) as gradebook:
             there = gradebook.find_notebook(about["notebook"], about["assignment"])
             sources = [(one.cell_type, one.source) for one in there.source_cells]
-            _put_back(book, there)
         files = [
             one for one in place.iterdir() if one.is_file() and not one.is_symlink()
         ]

@@ -2,6 +2,14 @@
 
 c = get_config()  # type: ignore[name-defined]
 
+c.Autograde.sanitize_preprocessors = [
+    "mha_course._nbgrader.PutBack",
+    "nbgrader.preprocessors.ClearOutput",
+    "nbgrader.preprocessors.DeduplicateIds",
+    "nbgrader.preprocessors.OverwriteKernelspec",
+    "nbgrader.preprocessors.OverwriteCells",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
 # The judge stands where nbgrader would run a submission itself.
 c.Autograde.autograde_preprocessors = [
     "mha_course._nbgrader.Judge",
