@@ -141,7 +141,7 @@ WRONG = [
      "the feed-forward layer is not `MyFeedForward`. "),
     ("MyEncoderBlock", ("return x + self.feed_forward(self.feed_forward_norm(x))",
                         "x += self.feed_forward(self.feed_forward_norm(x))\n        return x"),
-     "the class is not finished: the backward pass needs a tensor as it was, and it was changed in place later"),
+     "the class is not finished: the backward pass "),  # torch and the page go on in other words
     ("MyGPT", ("self.output(self.norm(x))", "self.output(self.norm(x)).detach()"), "training could change nothing. "),
     ("MyGPT", ("self.embedding(tokens) +", "self.embedding(tokens).detach() +"),
      "training could not change the embeddings. "),

@@ -101,7 +101,7 @@ def sentence_tokenizer() -> Any:
 
 
 def load_sentence_model() -> tuple[Bert, Any]:
-    """all-MiniLM-L6-v2 as the library's `Bert`, and its tokenizer; the SHA-256 of each file is checked.
+    """The model all-MiniLM-L6-v2 as a `Bert`, and its tokenizer; the SHA-256 of each file is checked.
 
     The vector of a text is the mean of its final tokens, divided by its length.
 

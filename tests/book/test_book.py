@@ -39,7 +39,7 @@ ALREADY_COMPRESSED = (".png", ".woff", ".woff2")
 HOSTS = {
     "aclanthology.org", "anywidget.dev", "arxiv.org", "colab.research.google.com", "creativecommons.org",
     "d2l.ai", "docs.pytorch.org", "doi.org", "github.com", "hastie.su.domains", "jalammar.github.io",
-    "jmlr.org", "jupyter.org", "www.evanmiller.org",
+    "jmlr.org", "jupyter.org", "nbgrader.readthedocs.io", "www.evanmiller.org",
     "openreview.net", "opensource.org", "papers.nips.cc", "proceedings.mlr.press", "proceedings.neurips.cc",
     "pytorch.org", "scikit-learn.org", "transformer-circuits.pub",
 }  # fmt: skip

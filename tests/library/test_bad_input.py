@@ -868,8 +868,10 @@ def test_every_public_callable_is_in_the_table():
     # Functions that run a caller's function, and those that chapter 4 compares, with their own sizes.
     elsewhere |= {"count_saved_numbers", "milliseconds", "make_layers", "run_recurrence"}
     elsewhere |= {"if_installed"}  # it runs a block that fails: test_notebook.py
-    # Functions that judge any notebook, or read files of others: test_grade.py and test_gguf.py test them.
-    tested = {"mha_course.grade", "mha_course.data.published"}
+    # Functions that judge or write any notebook, or read files of others, have tests of their own:
+    # test_grade.py, test_handout.py, test_gguf.py and test_sentence_model.py.
+    tested = {"mha_course.grade", "mha_course.handout"}
+    tested |= {"mha_course.data.published", "mha_course.data.sentences"}
     for module in map(importlib.import_module, set(MODULES) - tested):
         for name, thing in vars(module).items():
             own = callable(thing) and getattr(thing, "__module__", None) == module.__name__
