@@ -240,7 +240,9 @@ def _written(entries: Any) -> list[str]:
     }
     cells = [_IN_PAGE]
     for name, text in texts.items():
-        cells.append("" + text)
+        if not isinstance(text, str):
+            raise TypeError(name)
+        cells.append(text)
         for node in ast.walk(parsed(text)):
             for one in node.names if isinstance(node, ast.ImportFrom) else ():
                 if name.isidentifier() and one.name in exercises.__all__:
