@@ -198,7 +198,7 @@ class _DecoderOnly(_LanguageModel):
 
 
 class GPT2(_DecoderOnly):
-    """GPT-2 (Radford et al., 2019, §2.3): causal pre-norm blocks, learned positions, output tied to input.
+    """GPT-2 (Radford et al., 2019, §2.3; its code): causal pre-norm blocks, learned positions, tied output.
 
     Arguments and errors are those of `TransformerEncoder`, with these exceptions. `vocab_size`, positive, is
     the number of different tokens. `max_len`, positive, is the number of positions and therefore the greatest
@@ -255,7 +255,7 @@ class GPT2(_DecoderOnly):
 
 
 class Llama(_DecoderOnly):
-    """Llama (Touvron et al., 2023, §2.2): RMS norms, gated feed-forward, rotary positions, no biases.
+    """Llama (Touvron et al., 2023, §2.2; its code): RMS norms, gated feed-forward, rotary, no biases.
 
     Columns are rotated in pairs that lie half of `head_dim` apart, as in HuggingFace's files. In the files of
     Llama's authors, neighbouring columns are a pair, so the rows of `q_proj` and `k_proj` are in a different
