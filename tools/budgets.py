@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 AREAS = {
     "Python in the page": (9_530, ["*in_page*"]),
     "to take along": (
-        748,
+        775,
         ["tools/paper*", "tools/slides*", "_ext/as_markdown.py", "_ext/feedback.py"],
     ),
     "models": (1_960, ["mha_lib/models/*.py"]),

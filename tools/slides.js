@@ -1,6 +1,6 @@
 // The content of a slide is scaled to fit, but text is never enlarged. reveal.js shows and prints slides.
 (() => {
-  const Reveal = /** @type {any} */ (window).Reveal;
+  const { Reveal, RevealNotes } = /** @type {any} */ (window);
   const fit = () => {
     for (const box of document.querySelectorAll(".fits")) {
       if (!(box instanceof HTMLElement) || !box.offsetHeight) continue;
@@ -25,5 +25,6 @@
     slideNumber: "c/t",
     transition: "none",
     pdfMaxPagesPerSlide: 1,
+    plugins: [RevealNotes],
   });
 })();

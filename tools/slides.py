@@ -3,11 +3,13 @@
     python tools/slides.py BOOK FOLDER
 
 FOLDER gets `slides.html`, one file that needs no other, and `slides.pdf`, which Chromium prints. A
-chapter is a column of slides, as reveal.js calls it. What is on them stands in the chapters only.
+chapter is a column of slides, as reveal.js calls it. What is on them stands in the chapters only, and the
+speaker's notes are the chapter's own paragraphs around what a slide shows.
 """
 
 import base64
 import sys
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 import yaml
@@ -24,8 +26,10 @@ PAGE = """<!doctype html>
 <body><div class="reveal"><div class="slides">{slides}</div></div><script>{script}</script></body></html>
 """
 SLIDE = """<section><h2>{heading}</h2><div class="fits">{content}</div>
-<a href="{address}">{place}</a></section>
+<a href="{address}">{place}</a><aside class="notes">{notes}</aside></section>
 """
+# What the speaker's notes take over from the chapter.
+TEXT = ("p", "ul", "ol", "blockquote")
 # What a slide may show: nothing that is folded, and no links through the course.
 SHOWN = ".cell_output > figure, .cell_output > img, .cell_output > .text_html, .widget-still"
 NOT_SHOWN = (
@@ -45,6 +49,8 @@ def read_page(path):
     html = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").article
     for unwanted in html.select(NOT_SHOWN):
         unwanted.decompose()
+    for link in html.select("a:not([href^=https])"):
+        link.unwrap()
     for image in html.select("img"):
         data = base64.b64encode((path.parent / image["src"]).read_bytes()).decode()
         image["src"] = f"data:image/png;base64,{data}"
@@ -58,19 +64,40 @@ def contents_of(shown):
     return [question.decode_contents() for question in questions] or [str(shown)]
 
 
+def notes_of(block, content=""):
+    """Return the answer of a question, and the chapter's text before and after the block that is shown."""
+
+    def is_text(neighbour):
+        return neighbour.name in TEXT
+
+    def nearest(neighbours):
+        return takewhile(is_text, dropwhile(lambda it: it.name == "div", neighbours))
+
+    answers = BeautifulSoup(content, "html.parser").select("details")
+    for summary in [answer.summary for answer in answers]:
+        summary.decompose()
+    before = reversed([*nearest(block.find_previous_siblings())])
+    after = takewhile(is_text, block.find_next_siblings())
+    told = [answer.decode_contents() for answer in answers]
+    return "".join([*told, *map(str, before), *map(str, after)])
+
+
 def slides_of(html, address):
     """Return the slides of a page: its title with what one learns, then what it shows."""
     goals = html.blockquote.ul
     title, name = html.h1.decode_contents(), html.h1.text
-    slides = [SLIDE.format(heading=title, content=goals, address=address, place=name)]
+    first = {"notes": notes_of(html.blockquote), "address": address, "place": name}
+    slides = [SLIDE.format(heading=title, content=goals, **first)]
     for shown in html.select(SHOWN):
         if shown.select_one(".way") or shown.find_parent("details"):
             continue
         section = shown.find_parent("section")
         heading = section.find(["h1", "h2", "h3", "h4"]).decode_contents()
-        place = {"address": f"{address}#{section['id']}", "place": name}
+        around = {"address": f"{address}#{section['id']}", "place": name}
+        cell = shown.find_parent(class_="cell")
         for content in contents_of(shown):
-            slides.append(SLIDE.format(heading=heading, content=content, **place))
+            around["notes"] = notes_of(cell, content)
+            slides.append(SLIDE.format(heading=heading, content=content, **around))
     return f"<section>{''.join(slides)}</section>"
 
 
@@ -81,7 +108,7 @@ def whole(book):
         slides_of(read_page(book / name), f"{site}/{name}") for name in chapters()
     ]
     sheets = [REVEAL / "reset.css", REVEAL / "reveal.css", HERE / "slides.css"]
-    scripts = [REVEAL / "reveal.js", HERE / "slides.js"]
+    scripts = [REVEAL / "reveal.js", REVEAL / "plugin" / "notes.js", HERE / "slides.js"]
     style, script = (
         "\n".join(path.read_text("utf-8") for path in part)
         for part in (sheets, scripts)

@@ -98,7 +98,8 @@ def deck(book, browser, tmp_path_factory):
 
 def test_slides_show_each_figure_and_question_of_the_chapters_and_need_no_other_file(book, deck):
     html = deck.read_text("utf-8")
-    assert not re.search(r'(?:src|<link[^>]* href)="(?!data:)', html)
+    assert not re.search(r'(?:src|<link[^>]* href)="(?!data:)', html.partition("<script>")[0])
+    assert set(re.findall(r'<a [^>]*href="(\w+)', html)) == {"https"}
     for name in slides.chapters():
         page = slides.read_page(book / name)
         shown = [caption.decode_contents() for caption in page.select("figcaption .caption-text")]
@@ -107,6 +108,24 @@ def test_slides_show_each_figure_and_question_of_the_chapters_and_need_no_other_
         assert [text for text in shown if text not in html] == [], name
     pages = re.findall(rb"/Type /Page\b", deck.with_suffix(".pdf").read_bytes())
     assert html.count("<h2>") == len(pages) > 150
+
+
+def test_the_speaker_sees_what_the_chapter_says_and_the_answer_and_the_audience_does_not(deck, browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    page.goto(deck.as_uri())
+    for notes in page.locator("aside.notes").all():
+        assert notes.text_content().strip()
+        expect(notes).to_be_hidden()
+    question = page.locator("section", has=page.get_by_text("Answer")).last
+    [answer] = question.locator("details p").all_text_contents()
+    assert answer in question.locator("aside.notes").text_content()
+    with page.expect_popup() as opened:
+        page.keyboard.press("s")
+    speaker = opened.value
+    page.keyboard.press("ArrowRight")
+    told = page.locator("section.present > section.present aside.notes").text_content()
+    shown = speaker.locator(".speaker-controls-notes .value")
+    expect(shown).to_contain_text(told.split("\n")[0])
 
 
 def test_arrows_lead_through_slides_and_everything_fits(deck, browser):
