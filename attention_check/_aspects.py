@@ -74,7 +74,9 @@ def _inputs(
         sizes = [(BATCH, *size, head_dim) for size in own]
     # Numbers that the dtype of the attention can hold.
     drawn = [randn(g, *size).to(contract.dtype).float() for size in sizes]
-    return (drawn[0],) * 3 if contract.one_input else tuple(drawn)
+    if contract.one_input:
+        return (drawn[0],) * 3
+    return (drawn[0], drawn[1], drawn[1]) if contract.memory else tuple(drawn)
 
 
 def _large(
@@ -160,7 +162,7 @@ def exercise_of(
     more: dict[str, Any] = {"reference": attention_of_heads}
     widths, axes = None, "batch, num_heads, q_len, head_dim"
     if layer is not None:
-        widths = tuple(layer[0][proj][0].shape[1] for proj in NAMES[:3])
+        widths = tuple(layer.linear[proj][0].shape[1] for proj in NAMES[:3])
         if name == "sinks":
             raise InexpressibleError("it takes no `sink`")
         more, axes = {"reference": attention_layer}, "batch, q_len, embed_dim"
@@ -172,7 +174,7 @@ def exercise_of(
     names = _makers_of_cases(name, widths, contract, always)
     more["names"] = names | {"num_heads": num_heads}
     more |= {"returns": f"output ({axes})", "gradients": name == "gradients"}
-    given: dict[str, Any] = dict(zip(("linear", "head_dim"), layer or (), strict=False))
+    given: dict[str, Any] = {} if layer is None else layer._asdict()
     given |= {} if contract is None else contract.declared
     exercise = with_arguments(texts(name, takes="attention", **more), given)
     if always:

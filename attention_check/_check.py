@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -42,11 +43,13 @@ from attention_check._formula import (
 )
 from attention_check._judging import Exercise
 from attention_check._layers import (
+    Order,
     call_torch_layer,
     distinct,
     heads_of,
     orders_of,
     projections_of,
+    with_norms,
 )
 from attention_check._report import DIFFERS, NOT_TRIED, RIGHT, WRONG, Finding, Report
 from attention_check._results import listed, nearly_equal
@@ -150,21 +153,23 @@ def _layers(
     attention: Any, projections: Projections | None, num_heads: int | None
 ) -> tuple[dict[str, Layer | None], int]:
     """The projections of a layer, in each order in which a fused one may hold them, and its heads."""
-    orders = () if projections is not None else orders_of(attention)
-    all_linear = {
-        order: projections_of(attention, projections, order)
-        for order in orders or ("qkv",)
-    }
     num_heads = _checks.check_int(
         "num_heads", heads_of(attention) if num_heads is None else num_heads
     )
     _checks.check_positive_int("num_heads", num_heads)
-    width = next(iter(all_linear.values()))["q_proj"][0].shape[0]
-    _checks.check_divisible(q_proj=width, num_heads=num_heads)
+    orders = [] if projections is not None else orders_of(attention, num_heads)
     found: dict[str, Layer | None] = {}
-    for order, linear in all_linear.items():
-        said = f"{num_heads} heads" + (f" · fused {', '.join(order)}" if orders else "")
-        found[said] = (linear, width // num_heads)
+    for order in orders or [Order()]:
+        linear = projections_of(attention, projections, order, num_heads)
+        width = linear["q_proj"][0].shape[0]
+        _checks.check_divisible(q_proj=width, num_heads=num_heads)
+        said = f"{num_heads} heads" + (f" · {order}" if orders else "")
+        found[said] = Layer(linear, width // num_heads)
+    if isinstance(attention, nn.Module):
+        for said, layer in [*found.items()]:
+            assert layer is not None
+            for besides, whole in with_norms(attention, layer):
+                found[f"{said} · {besides}"] = whole
     return found, num_heads
 
 
@@ -196,16 +201,22 @@ def _discover(
         if layout == "auto"
         else (layout,)
     )
-    candidates = []
-    for axes in layouts:
-        for said, layer in layers.items():
-            for causal in (
-                [contract.causal] if contract.causal != "never" else ["never", "always"]
-            ):
-                one = replace(contract, layout=axes, heads=said, causal=causal)
-                candidates.append((one, layer))
+    inputs = [contract]
+    if contract.memory:
+        # Two inputs say more than one, if the layer can have them.
+        inputs = [replace(contract, one_input=False), replace(contract, memory="")]
+    causalities = (
+        [contract.causal] if contract.causal != "never" else ["never", "always"]
+    )
+    candidates = [
+        (replace(one, layout=axes, heads=said, causal=causal), layer)
+        for one, axes, (said, layer), causal in product(
+            inputs, layouts, layers.items(), causalities
+        )
+    ]
     fits = (pair for pair in candidates if agrees(*pair, num_heads))
-    contract, layer = next(fits, candidates[0])
+    plain = next(pair for pair in candidates if pair[0].memory == inputs[-1].memory)
+    contract, layer = next(fits, plain)
     contract = with_causality(contract, layer, num_heads)
     if contract.causal == "never" and not agrees(contract, layer, num_heads):
         # A fault may mix positions, so that what always hides the future does not look like it.

@@ -43,6 +43,7 @@ class Contract:
     # The parameters for query, key and value; without them, the three are passed by position.
     inputs: tuple[str, ...] = ()
     one_input: bool = False
+    memory: str = ""  # the parameter for keys and values, which are one input
     layout: str = "bhld"
     mask: str = ""  # the parameter, BY_POSITION, or "" if there is none
     mask_kind: str = "visible"
@@ -62,6 +63,8 @@ class Contract:
         """The contract on one line: "layer, one input, 12 heads · fused q, k, v · causal always · …"."""
         kind = "layer" if self.heads else "function"
         inputs = "one input" if self.one_input else "query, key, value"
+        if self.memory:
+            inputs = f"queries from one input, keys and values from `{self.memory}`"
         mask = "no mask"
         if self.mask:
             name = "" if self.mask == BY_POSITION else f"`{self.mask}` "
@@ -106,10 +109,13 @@ class Contract:
             visible = torch.ones(
                 len(query), 1, query.shape[-2], key.shape[-2], dtype=torch.bool
             )
+        single = self.one_input or self.memory
         positional = [
-            self._sent(x) for x in ([query] if self.one_input else [query, key, value])
+            self._sent(x) for x in ([query] if single else [query, key, value])
         ]
         options: dict[str, Any] = {}
+        if self.memory:
+            options[self.memory] = self._sent(key)
         if self.inputs:
             options, positional = dict(zip(self.inputs, positional, strict=True)), []
         if visible is not None:

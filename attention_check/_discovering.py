@@ -19,6 +19,9 @@ from attention_check._results import nearly_equal
 
 # Names of parameters; all others are told by their position.
 INPUTS = ("query q queries xq".split(), "key k keys".split(), "value v values".split())
+# One input for keys and values, beside that for queries.
+MEMORIES = """memory context encoder_hidden_states key_value_states encoder_output enc_out cond xa y kv x_kv
+    source""".split()
 MASKS = "mask attn_mask attention_mask key_padding_mask padding_mask src_mask visible allowed".split()
 CAUSAL = "is_causal causal use_causal_mask".split()
 SINKS = "sink sinks".split()
@@ -56,12 +59,14 @@ def contract_by_names(attention: Callable[..., Any], is_layer: bool) -> Contract
     )
     inputs = [first_of(names, parameters) for names in INPUTS]
     mask = first_of(MASKS, parameters)
+    memory = first_of(MEMORIES, parameters) if is_layer and not any(inputs[1:]) else ""
     needed = [
         name
         for name in by_position
-        if name != mask and parameters[name].default is Parameter.empty
+        if name not in (mask, memory) and parameters[name].default is Parameter.empty
     ]
     one_input = is_layer and not all(inputs) and not any_number and len(needed) == 1
+    memory = memory if one_input else ""
     if not mask and not one_input:
         fourth = by_position[3] if len(by_position) > 3 else ""
         default = parameters[fourth].default if fourth else None
@@ -77,6 +82,7 @@ def contract_by_names(attention: Callable[..., Any], is_layer: bool) -> Contract
         contract,
         inputs=tuple(inputs) if named and mask != BY_POSITION else (),
         one_input=one_input,
+        memory=memory,
         mask=mask,
         mask_required=required,
         causal=first_of(CAUSAL, parameters) or "never",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +12,28 @@ from torch import Tensor
 
 Linear: TypeAlias = tuple[Tensor, Tensor | None]
 Projections: TypeAlias = Mapping[str, Any]
-Layer: TypeAlias = tuple[Mapping[str, Linear], int]  # projections and head_dim
+Norm: TypeAlias = Callable[[Tensor], Tensor]
 
 CALLED_WITH = ("query", "key", "value", "mask", "is_causal", "sink")
 NAMES = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+
+class Layer(NamedTuple):
+    """What the formula uses of a layer.
+
+    Attributes:
+        linear: its projections.
+        head_dim: width of a head.
+        norm: normalizes the input before it is projected.
+        adds_input: whether a residual connection adds the input to the output.
+        norm_after: normalizes this sum.
+    """
+
+    linear: Mapping[str, Linear]
+    head_dim: int
+    norm: Norm | None = None
+    adds_input: bool = False
+    norm_after: Norm | None = None
 
 
 def attention_of_heads(
@@ -83,16 +101,26 @@ def attention_layer(
     *,
     linear: Mapping[str, Linear],
     head_dim: int,
+    norm: Norm | None = None,
+    adds_input: bool = False,
+    norm_after: Norm | None = None,
     **declared: Any,
 ) -> Tensor:
-    """The formula between the projections of a layer, in float64."""
-    inputs = zip(NAMES[:3], (query, key, value), strict=True)
-    projected = [F.linear(x.double(), *linear[name]) for name, x in inputs]
+    """The formula between the projections of a layer, in float64; `Layer` explains the other arguments."""
+    residual = query.double()  # (batch, q_len, embed_dim)
+    three = [x.double() for x in (query, key, value)]
+    if norm is not None:
+        three = [norm(x) for x in three]
+    inputs = zip(NAMES[:3], three, strict=True)
+    projected = [F.linear(x, *linear[name]) for name, x in inputs]
     split = (x.unflatten(-1, (-1, head_dim)).transpose(1, 2) for x in projected)
     query, key, value = split
     heads = attention_of_heads(query, key, value, mask, is_causal, **declared)
     merged = heads.transpose(1, 2).flatten(-2)
-    return F.linear(merged, *linear["out_proj"])
+    output = F.linear(merged, *linear["out_proj"])
+    if adds_input:
+        output = residual + output
+    return output if norm_after is None else norm_after(output)
 
 
 def products_and_scores(
@@ -101,9 +129,12 @@ def products_and_scores(
     """The dot products of queries and keys, and the same divided by √head_dim, in float64."""
     query, key = query.double(), key.double()
     if layer is not None:
-        linear, head_dim = layer
+        if layer.norm is not None:
+            query, key = layer.norm(query), layer.norm(key)
         query, key = (
-            F.linear(x, *linear[name]).unflatten(-1, (-1, head_dim)).transpose(1, 2)
+            F.linear(x, *layer.linear[name])
+            .unflatten(-1, (-1, layer.head_dim))
+            .transpose(1, 2)
             for name, x in (("q_proj", query), ("k_proj", key))
         )
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)

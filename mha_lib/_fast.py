@@ -64,8 +64,7 @@ def finite(*tensors: Tensor) -> bool:
     # `vmap` raises an error here, and so do fake tensors, which have no numbers.
     with torch.no_grad(), suppress(RuntimeError):
         # A comparison with NaN is False. If the numbers are large but fine, only time is lost.
-        norms = map(torch.linalg.vector_norm, tensors)
-        return sum(map(Tensor.item, norms)) < _LARGE
+        return sum(tensor.norm().item() for tensor in tensors) < _LARGE
     return False
 
 

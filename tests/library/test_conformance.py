@@ -13,6 +13,7 @@ from torch import nn
 
 from attention_check import Finding, Report, check, check_decoding, check_results, check_rotary, main, vectors
 from attention_check._aspects import ASPECTS, exercise_of, texts
+from attention_check._formula import Layer
 from attention_check._layers import projections_of
 from attention_check._vectors import FORMAT
 from mha_lib import KeyValueCache, MultiHeadAttention, RotaryPositionalEncoding, dot_product_attention
@@ -41,7 +42,7 @@ def test_every_known_fault_is_named(aspect):
 @pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
 def test_every_known_fault_of_a_layer_is_named(aspect, options):
     layer = MultiHeadAttention(33, 3, **options)
-    assert exercise_of(aspect, (projections_of(layer, None), 11), 3).audit() == []
+    assert exercise_of(aspect, Layer(projections_of(layer, None), 11), 3).audit() == []
 
 
 def test_every_section_of_the_text_is_used():

@@ -35,7 +35,7 @@ from ._arguments import checked
 from ._memory import NeedsTorchError, Size
 from ._random import Generator, default_generator
 from ._tape import GradMode
-from ._tensor import METHODS, Tensor, finfo, result_type, where
+from ._tensor import METHODS, Tensor, finfo, promote_types, result_type, where
 
 dtype, device, strided = _memory.DType, _memory.Device, Tensor.layout
 no_grad = inference_mode = GradMode

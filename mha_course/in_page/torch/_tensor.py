@@ -48,6 +48,14 @@ def result_type(*inputs):
     return max(found, key=lambda dtype: dtype.kind)  # the first one of the largest kind
 
 
+def promote_types(type1, type2):
+    """Return the dtype that holds the numbers of both."""
+    pair = (type1, type2)
+    if {one.name for one in pair} == {"float16", "bfloat16"}:
+        return float32
+    return max(pair, key=lambda dtype: dtype.rank)
+
+
 def apply(function, *inputs, common=None, result=None, otherwise=None, name=None):
     """Return a function of each number, or of the numbers at the same index after broadcasting.
 
@@ -221,7 +229,7 @@ class Tensor(Strided):
     def to(self, *args, dtype=None, device=None, copy=False, **_):
         need(not {*_} - {"non_blocking", "memory_format"}, f"to got an unknown {[*_]}", TypeError)
         need(isinstance(copy, bool), f"copy must be bool, got {copy!r}", TypeError)
-        for one in args:
+        for one in filter(lambda one: one is not None, args):
             need(not isinstance(one, bool), "to with True or False by place needs", NeedsTorchError)
             one = as_dtype(one)
             dtype = one if isinstance(one, DType) else one.dtype if isinstance(one, Tensor) else dtype
