@@ -6,8 +6,8 @@ answer. Cases and mistakes may be in a Markdown file (see `_texts`). An answer i
 1. It is called on every case, and on the last case a second time. Each call gets new arguments made from the
    same seed, so an answer that draws nothing always gets the same verdict. An answer that raises, returns
    None, changes its arguments, or returns different numbers in the second call is reported at once.
-2. If all results agree with the reference (or with one of `accept`), the answer is right. With `gradients`,
-   the gradients of the first result for all floating-point arguments must agree too.
+2. If all results agree with the reference (or with one of `accept`), and further calls return the same, the
+   answer is right. With `gradients`, the gradients of the first result for all floating-point arguments must agree too.
 3. Otherwise, the results are compared in float64 with those of every known wrong answer. The message names
    the first one in the list that agrees in *all* cases, so list special ones before general ones. If both
    the answer and a wrong answer raise in a case, they agree there.
@@ -22,9 +22,11 @@ returns what is wrong with the exercise itself; the tests call it for every exer
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from typing import Any, TypeAlias
 
 import torch
@@ -43,8 +45,12 @@ from attention_check._results import (
     number_of_results,
     tensors_in,
 )
+from attention_check._pieces import SEEDS
 from attention_check._verdicts import (
+    AGAIN,
+    IN_PLACE,
     Answer,
+    FaultError,
     UnfinishedError,
     Verdict,
     Wrong,
@@ -52,6 +58,9 @@ from attention_check._verdicts import (
     not_yet,
 )
 from mha_lib import _checks
+
+# Added to the seed of each call, so that an answer that seeds a generator itself hardly takes the same.
+_SEED = 9_973
 
 Arguments: TypeAlias = tuple[Any, ...]
 Property: TypeAlias = Callable[[tuple[Any, ...], tuple[Any, ...]], str]
@@ -75,6 +84,8 @@ class Exercise:
         detached: accept an answer whose results carry no gradient, as under `torch.no_grad()`.
         arrays: accept results that convert to tensors: NumPy, DLPack, lists of numbers.
         same_dtype: require the reference's dtype, not only its kind (bool, integer, floating-point).
+        seeds: accept an answer that seeds torch's own generator.
+        then: a function of a right answer, which returns a clause on what else is wrong, or "".
         takes: what kind of object the answer is, in words.
         atol: absolute tolerance.
         rtol: relative tolerance.
@@ -110,6 +121,8 @@ class Exercise:
     detached: bool = False
     arrays: bool = True
     same_dtype: bool = False
+    seeds: bool = True
+    then: Callable[[Any], str] | None = None
     takes: str = "function"
     atol: float = 1e-5
     rtol: float = 1e-4
@@ -140,6 +153,10 @@ class Exercise:
             problems = self._problems(outcomes, self.reference)
             for right in (self.reference, *self.accept):
                 if not any(self._problems(outcomes, right).values()):
+                    if self._changes(answer, outcomes):
+                        return not_yet(AGAIN)
+                    if self.then is not None and (fault := self.then(answer)):
+                        return not_yet(fault)
                     return self._judge_gradients(answer, right)
             raised = next((one.trouble for one in outcomes.values() if one.error), "")
             note = f" ({raised[0].upper()}{raised[1:]}.)" if raised else ""
@@ -180,6 +197,8 @@ class Exercise:
         try:
             return called(*arguments)
         except NotImplementedError as error:
+            if isinstance(error, FaultError):
+                return Outcome(trouble=str(error), hopeless=True)
             # `run` raises this error to say what to write first; the answer raises all others.
             why = error if isinstance(error, UnfinishedError) else describe_error(error)
             unfinished = f"the {self.takes} is not finished: {why}"
@@ -206,8 +225,10 @@ class Exercise:
         self, answer: Answer, arguments: Arguments, fresh: Arguments, seed: int
     ) -> Outcome:
         """Call an answer; `fresh` are the same arguments, by which a change of them is noticed."""
-        _seed(seed)
+        _seed(_SEED + seed)
         returned = self._call(answer, arguments)
+        if not self.seeds and torch.default_generator.initial_seed() != _SEED + seed:
+            return Outcome(trouble=SEEDS, hopeless=True)
         if isinstance(returned, Outcome):
             return returned
         trouble = self._changed(arguments, fresh)
@@ -237,10 +258,7 @@ class Exercise:
                 for x in (one, as_before[name])
             )
             if not after.agrees(before, 0.0, 0.0):
-                return (
-                    f"it changes its argument `{name}` in place. Work on a copy, or use operations that "
-                    "return a new tensor (no `x[...] = ...`, `x += ...`, or names that end with `_`)"
-                )
+                return f"it changes its argument `{name}` in place. {IN_PLACE}"
         return ""
 
     def _blunder(self, answer: Answer, outcomes: Mapping[str, Outcome]) -> str:
@@ -256,10 +274,18 @@ class Exercise:
             self._try(answer, fine[-1], seed=1), self.atol, self.rtol
         ):
             return ""
-        return (
-            "called again with the same arguments, it returns different numbers. Does it draw random numbers "
-            "(dropout that is always on?), or keep something from the previous call?"
-        )
+        return AGAIN
+
+    def _changes(self, answer: Answer, outcomes: Mapping[str, Outcome]) -> bool:
+        """Whether one of many further calls, in as much time as nobody notices, gives other results."""
+        end = time.monotonic() + 0.1
+        for seed, case in zip(range(2, 26), cycle(outcomes), strict=False):
+            again = self._try(answer, case, seed=seed)
+            if not outcomes[case].agrees(again, self.atol, self.rtol):
+                return True
+            if time.monotonic() > end:
+                break
+        return False
 
     # ------------------------------------------------------------------ judging the results
     def _problems(
