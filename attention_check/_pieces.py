@@ -173,6 +173,10 @@ def _check_layer(make: Any) -> None:
             )
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(2, 5, 6, generator=generator).requires_grad_() for _ in names[:3]]
-    lost, _ = trained(layer, steady((layer, other), inputs, masks=True), inputs)
+    returned = steady((layer, other), inputs, masks=True)
+    for name, one in zip(("output", "weights"), returned, strict=True):
+        if one.dtype != torch.float32:
+            raise FaultError(f"`{name}` has dtype {one.dtype}, expected torch.float32")
+    lost, _ = trained(layer, returned, inputs)
     if lost != "nothing":
         raise FaultError(f"in training, no gradient reaches `{lost}`")

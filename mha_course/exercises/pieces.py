@@ -84,6 +84,10 @@ def _run_head(
                 proj.weight.normal_(generator=generator)
                 if proj.bias is not None:
                     proj.bias.fill_(1.0)
+        if kdim != vdim and head.k_proj.weight.shape[1] == vdim:
+            raise FaultError(
+                "`kdim` and `vdim` are exchanged. `kdim` is the width of the keys, `vdim` that of the values"
+            )
         return head
 
     pair = two_of(make)

@@ -115,7 +115,6 @@ def _multi_head() -> Exercise:
         run=_run_layer,
         properties=(multi_head._hidden_weigh_nothing, multi_head._weights_sum_to_one),
         gradients=True,
-        same_dtype=True,
         then=_pieces.layer_fault,
         takes="class",
         atol=1e-4,
