@@ -69,7 +69,7 @@ def steady(
     """What the first of two equal modules returns, or a FaultError if an earlier call changes that.
 
     Between two equal calls, it gets one sample that is shorter and reversed and, if `masks`, another mask. The
-    second module gets only that, so that what fails with any shorter text is not blamed on an earlier call.
+    second module gets that first, so that what it cannot do is not blamed on an earlier call.
     """
     module, fresh = pair
 
@@ -83,17 +83,26 @@ def steady(
                 raise FaultError(f"it changes its argument `{name}` in place. {IN_PLACE}")
         return result
 
+    def works(used: Any, given: tuple[Any, Any]) -> bool:
+        try:
+            call(used, *given)
+        except Exception:
+            return False
+        return True
+
     first = call(module, inputs, mask)
     if first is None:
         return None
-    other_call = _other_call(inputs, masks and mask is None, -1)
-    try:
-        call(fresh, *other_call)
-    except Exception:  # it needs a text of this length, which the cases tell
-        other_call = _other_call(inputs, False, None)
+    others = [_other_call(inputs, masks and mask is None, end) for end in (-1, None)]
+    others += [_other_call(inputs, False, None)]
+    other_call = next((one for one in others if works(fresh, one)), None)
+    if other_call is None:  # it needs a mask, or a text of this length, which the cases tell
+        return call(module, inputs, mask)
     try:
         call(module, *other_call)
         again = call(module, inputs, mask)
+    except FaultError:
+        raise
     except Exception as error:
         raise FaultError(
             f"a second call with another text fails ({type(error).__name__}). {KEPT}"
