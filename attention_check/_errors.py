@@ -17,10 +17,10 @@ NOT_THE_READERS = (*_INSTALLED, str(Path(torch.__file__).parent), "<frozen")
 
 # What to write instead, by a part of torch's own words.
 _CLUES = {
-    "Boolean value of Tensor with more than one value": "A tensor holds many answers: ask `if mask is not None`, "
-    "and turn each of its booleans over with `~mask`, not with `not`",
+    "Boolean value of Tensor with more than one value": "A tensor holds many answers: ask "
+    "`if mask is not None`, and turn each of its booleans over with `~mask`, not with `not`",
     "before Module.__init__()": "The first line of `__init__` is `super().__init__()`",
-    "'Tensor' and 'tuple'": "A call that returns several things gives a tuple: take the one that you need, `[0]`",
+    "'Tensor' and 'tuple'": "A call that returns several things gives a tuple: take the first by `[0]`",
 }
 
 

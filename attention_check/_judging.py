@@ -7,7 +7,8 @@ answer. Cases and mistakes may be in a Markdown file (see `_texts`). An answer i
    same seed, so an answer that draws nothing always gets the same verdict. An answer that raises, returns
    None, changes its arguments, or returns different numbers in the second call is reported at once.
 2. If all results agree with the reference (or with one of `accept`), and further calls return the same, the
-   answer is right. With `gradients`, the gradients of the first result for all floating-point arguments must agree too.
+   answer is right. With `gradients`, the gradients of the first result for all floating-point arguments must
+   agree too.
 3. Otherwise, the results are compared in float64 with those of every known wrong answer. The message names
    the first one in the list that agrees in *all* cases, so list special ones before general ones. If both
    the answer and a wrong answer raise in a case, they agree there.
@@ -34,6 +35,7 @@ from torch import Tensor
 
 from attention_check._elsewhere import Elsewhere
 from attention_check._errors import describe_error, no_way_back
+from attention_check._pieces import SEEDS
 from attention_check._results import (
     Outcome,
     a_kind_of,
@@ -45,7 +47,6 @@ from attention_check._results import (
     number_of_results,
     tensors_in,
 )
-from attention_check._pieces import SEEDS
 from attention_check._verdicts import (
     AGAIN,
     IN_PLACE,

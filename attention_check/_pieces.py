@@ -1,7 +1,7 @@
 """What a module that later pages use must do besides returning the right numbers.
 
-Objects of its class share nothing, an earlier call changes nothing, and a gradient passes through it. The page
-has these functions too, so they use only what its stand-in for torch has.
+Objects of its class share nothing, an earlier call changes nothing, and a gradient passes through it. The
+page has these functions too, so they use only what its stand-in for torch has.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from attention_check._results import tensors_in
 from attention_check._verdicts import AGAIN, IN_PLACE, FaultError, unlearned
 
 SEEDS = (
-    "it seeds torch's own generator (`torch.manual_seed`), so whatever is drawn next, such as the weights of the "
-    "next layer, is the same each time. Leave the seed to the cell that trains"
+    "it seeds torch's own generator (`torch.manual_seed`), so whatever is drawn next, such as the weights of "
+    "the next layer, is the same each time. Leave the seed to the cell that trains"
 )
 
 
@@ -34,8 +34,8 @@ def two_of(make: Callable[[], Any]) -> tuple[Any, Any]:
     for name, one in second.named_parameters():
         if id(one) in known:
             raise FaultError(
-                f"two objects of the class share `{name}`, so they would learn the same. Make it anew in each "
-                "`__init__`"
+                f"two objects of the class share `{name}`, so they would learn the same. Make it anew in "
+                "each `__init__`"
             )
     return first, second
 
@@ -64,12 +64,16 @@ def check_linear(module: Any, name: str, out: int, width: int, *others: int) -> 
 
 
 def steady(
-    pair: tuple[Any, Any], inputs: Sequence[Any], mask: Any = None, *, masks: bool = False
+    pair: tuple[Any, Any],
+    inputs: Sequence[Any],
+    mask: Any = None,
+    *,
+    masks: bool = False,
 ) -> Any:
     """What the first of two equal modules returns, or a FaultError if an earlier call changes that.
 
-    Between two equal calls, it gets one sample that is shorter and reversed and, if `masks`, another mask. The
-    second module gets that first, so that what it cannot do is not blamed on an earlier call.
+    Between two equal calls, it gets one sample that is shorter and reversed and, if `masks`, another mask.
+    The second module gets that first, so that what it cannot do is not blamed on an earlier call.
     """
     module, fresh = pair
 
@@ -78,9 +82,13 @@ def steady(
         last = [] if shown is None else [shown.clone()]
         result = used(*copies, *last)
         names = inspect.signature(used.forward).parameters
-        for name, mine, before in zip(names, [*copies, *last], [*given, shown], strict=False):
+        for name, mine, before in zip(
+            names, [*copies, *last], [*given, shown], strict=False
+        ):
             if not torch.equal(mine, before):
-                raise FaultError(f"it changes its argument `{name}` in place. {IN_PLACE}")
+                raise FaultError(
+                    f"it changes its argument `{name}` in place. {IN_PLACE}"
+                )
         return result
 
     def works(used: Any, given: tuple[Any, Any]) -> bool:
@@ -96,7 +104,7 @@ def steady(
     others = [_other_call(inputs, masks and mask is None, end) for end in (-1, None)]
     others += [_other_call(inputs, False, None)]
     other_call = next((one for one in others if works(fresh, one)), None)
-    if other_call is None:  # it needs a mask, or a text of this length, which the cases tell
+    if other_call is None:  # it needs a mask or this length, which the cases tell
         return call(module, inputs, mask)
     try:
         call(module, *other_call)
@@ -111,7 +119,9 @@ def steady(
         return again
     if not same(again, call(module, inputs, mask)):
         raise FaultError(AGAIN)
-    raise FaultError(f"after a call with another text, the first one gives other numbers. {KEPT}")
+    raise FaultError(
+        f"after a call with another text, the first one gives other numbers. {KEPT}"
+    )
 
 
 def _other_call(inputs: Sequence[Any], masks: bool, end: int | None) -> tuple[Any, Any]:
@@ -130,7 +140,8 @@ def same(mine: Any, other: Any) -> bool:
     """Whether two results hold the same numbers."""
     pairs = zip(tensors_in("", mine), tensors_in("", other), strict=True)
     return all(
-        a.shape == b.shape and torch.allclose(a, b, atol=1e-5, rtol=1e-4, equal_nan=True)
+        a.shape == b.shape
+        and torch.allclose(a, b, atol=1e-5, rtol=1e-4, equal_nan=True)
         for (_, a), (_, b) in pairs
     )
 
@@ -162,8 +173,8 @@ def _check_layer(make: Any) -> None:
     bias = inspect.signature(make).parameters.get("bias")
     if bias is not None and bias.default is True:
         raise FaultError(
-            "`bias` is True by default, and later cells rely on the default of the stub. Write `bias=False` in the "
-            "first line of `__init__`"
+            "`bias` is True by default, and later cells rely on the default of the stub. Write `bias=False` "
+            "in the first line of `__init__`"
         )
     seed = torch.default_generator.initial_seed()
     layer, other = two_of(lambda: make(6, 3))
@@ -181,7 +192,9 @@ def _check_layer(make: Any) -> None:
                 "weights, which hold none of this name"
             )
     generator = torch.Generator().manual_seed(0)
-    inputs = [torch.randn(2, 5, 6, generator=generator).requires_grad_() for _ in names[:3]]
+    inputs = [
+        torch.randn(2, 5, 6, generator=generator).requires_grad_() for _ in names[:3]
+    ]
     returned = steady((layer, other), inputs, masks=True)
     for name, one in zip(("output", "weights"), returned, strict=True):
         if one.dtype != torch.float32:

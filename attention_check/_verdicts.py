@@ -22,8 +22,8 @@ AGAIN = (
     "(dropout that is always on?), or keep something from the previous call?"
 )
 IN_PLACE = (
-    "Work on a copy, or use operations that return a new tensor (no `x[...] = ...`, `x += ...`, or names that "
-    "end with `_`)"
+    "Work on a copy, or use operations that return a new tensor (no `x[...] = ...`, `x += ...`, or names "
+    "that end with `_`)"
 )
 
 

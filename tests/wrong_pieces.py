@@ -70,18 +70,24 @@ CHANGED_CACHE = """def my_cached_attention(query, key, value, cache=None):
     mask = my_causal_mask(query.shape[-2], cache[0].shape[-2])
     return my_attention(query, *cache, mask)[0], cache"""
 MADE = HEAD[HEAD.index("        self.q_proj =") : HEAD.index("\n    def forward")]
-IN_A_LIST = HEAD.replace(MADE, """        widths = embed_dim, kdim or embed_dim, vdim or embed_dim
+IN_A_LIST = HEAD.replace(
+    MADE,
+    """        widths = embed_dim, kdim or embed_dim, vdim or embed_dim
         self.all = [nn.Linear(width, head_dim, bias=False) for width in widths]
 
     q_proj, k_proj, v_proj = (property(lambda self, i=i: self.all[i]) for i in range(3))
-""")
-SHARED_PARTS = HEAD.replace(MADE, """        widths = embed_dim, kdim or embed_dim, vdim or embed_dim
+""",
+)
+SHARED_PARTS = HEAD.replace(
+    MADE,
+    """        widths = embed_dim, kdim or embed_dim, vdim or embed_dim
         made = [nn.Linear(width, head_dim, bias=False) for width in widths]
         made = MyHead.made.setdefault((head_dim, *widths), made)
         self.q_proj, self.k_proj, self.v_proj = made
 
     made = {}
-""")
+""",
+)
 
 LINEAR = "nn.Linear(embed_dim, embed_dim, bias=bias)"
 NO_DEFAULT_SAID = "a call without a mask fails. Later pieces make one: write `mask=None`"

@@ -50,9 +50,7 @@ def _run_grouped(
     widths = {"q_proj": embed_dim, "k_proj": width, "v_proj": width}
 
     def make() -> Any:
-        layer = made_by_name(
-            answer, *sizes[:3], **({"base": base[0]} if base else {})
-        )
+        layer = made_by_name(answer, *sizes[:3], **({"base": base[0]} if base else {}))
         generator = torch.Generator().manual_seed(0)
         for name, out in {**widths, "out_proj": embed_dim}.items():
             part_of(answer, layer, name)

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from attention_check._elsewhere import Elsewhere, keep, kept
 from attention_check._errors import describe_error
 from attention_check._judging import Exercise, randn, rows_sum_to_one
-from attention_check._results import a_kind_of
 from attention_check._pieces import layer_fault
+from attention_check._results import a_kind_of
 from attention_check._texts import Texts
 from attention_check._verdicts import (
     Answer,
@@ -577,8 +577,8 @@ def check_multi_head(
     have biases exactly if they are asked for. Queries, keys and values are different random
     numbers. The layer is in evaluation mode. If its call takes `is_causal`, that is tried too. Finally,
     the gradients of the output are compared, for the inputs and for all parameters. A class `MyMultiHead` is
-    that of chapter 3, which later chapters use: it must also have no biases by default, keep `num_heads`, save
-    nothing besides its projections, and return the same numbers when it is trained.
+    that of chapter 3, which later chapters use: it must also have no biases by default, keep `num_heads`,
+    save nothing besides its projections, and return the same numbers when it is trained.
 
     About 70 wrong layers are known by name; for other mistakes, the sentence says which cases are right and
     which is the first one that is wrong. The layer may compute in any way and have any structure.

@@ -15,12 +15,7 @@ from torch import Tensor
 from attention_check._judging import rows_sum_to_one
 from attention_check._pieces import check_linear, steady, trained, two_of
 from attention_check._texts import Texts
-from attention_check._verdicts import (
-    FaultError,
-    UnfinishedError,
-    made_by_name,
-    part_of,
-)
+from attention_check._verdicts import FaultError, UnfinishedError, made_by_name, part_of
 from mha_course import built
 
 exercise = Texts(__name__)
@@ -77,9 +72,7 @@ def _run_head(
         wide = {"q_proj": embed_dim, "k_proj": kdim, "v_proj": vdim}
         for name, width in wide.items():
             part_of(answer, head, name)
-            proj = check_linear(
-                head, name, head_dim, width, embed_dim, kdim, vdim
-            )
+            proj = check_linear(head, name, head_dim, width, embed_dim, kdim, vdim)
             with torch.no_grad():
                 proj.weight.normal_(generator=generator)
                 if proj.bias is not None:
@@ -335,6 +328,7 @@ check_write = function(
     reference=built.my_write,
     returns="tokens (len + number,)",
     run=_run_write,
+    seeds=True,  # so does an answer that draws with torch's own generator, and its tokens are the same
 )
 
 
@@ -367,11 +361,9 @@ def _run_cached(
             raise UnfinishedError(
                 "the cache is a pair: all keys so far, all values so far"
             )
-        if any(
-            a.shape != b.shape for a, b in zip(earlier or (), copies, strict=False)
-        ):
+        if any(a.shape != b.shape for a, b in zip(earlier or (), copies, strict=False)):
             raise FaultError(
-                "it changes the cache that it is given. Return a new pair, because a text may go on in two ways"
+                "it changes the cache that it is given. Return a new pair: a text may go on in two ways"
             )
         outputs.append(output)
         start += length
