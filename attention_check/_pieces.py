@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, redirect_stdout
+from io import StringIO
 from typing import Any
 
 import torch
@@ -22,9 +24,16 @@ SEEDS = (
 )
 
 
+def quietly() -> AbstractContextManager[Any]:
+    """What a reader prints in these calls is not shown, because the first call has printed it."""
+    return redirect_stdout(StringIO())
+
+
 def two_of(make: Callable[[], Any]) -> tuple[Any, Any]:
     """Two objects that a class makes, or a FaultError if they share a parameter."""
-    first, second = make(), make()
+    first = make()
+    with quietly():
+        second = make()
     for one in (first, second):
         if not isinstance(one, nn.Module):
             raise FaultError(
@@ -75,7 +84,7 @@ def steady(
     Between two equal calls, it gets one sample that is shorter and reversed and, if `masks`, another mask.
     The second module gets that first, so that what it cannot do is not blamed on an earlier call.
     """
-    module, fresh = pair
+    module, _ = pair
 
     def call(used: Any, given: Sequence[Any], shown: Any) -> Any:
         copies = [one.clone() for one in given]
@@ -91,19 +100,33 @@ def steady(
                 )
         return result
 
-    def works(used: Any, given: tuple[Any, Any]) -> bool:
+    first = call(module, inputs, mask)
+    if first is None:
+        return None
+    with quietly():
+        return _again(call, pair, first, inputs, mask, masks)
+
+
+def _again(
+    call: Callable[..., Any],
+    pair: tuple[Any, Any],
+    first: Any,
+    inputs: Sequence[Any],
+    mask: Any,
+    masks: bool,
+) -> Any:
+    module, fresh = pair
+
+    def works(given: tuple[Any, Any]) -> bool:
         try:
-            call(used, *given)
+            call(fresh, *given)
         except Exception:
             return False
         return True
 
-    first = call(module, inputs, mask)
-    if first is None:
-        return None
     others = [_other_call(inputs, masks and mask is None, end) for end in (-1, None)]
     others += [_other_call(inputs, False, None)]
-    other_call = next((one for one in others if works(fresh, one)), None)
+    other_call = next((one for one in others if works(one)), None)
     if other_call is None:  # it needs a mask or this length, which the cases tell
         return call(module, inputs, mask)
     try:
