@@ -6,9 +6,8 @@ answer. Cases and mistakes may be in a Markdown file (see `_texts`). An answer i
 1. It is called on every case, and on the last case a second time. Each call gets new arguments made from the
    same seed, so an answer that draws nothing always gets the same verdict. An answer that raises, returns
    None, changes its arguments, or returns different numbers in the second call is reported at once.
-2. If all results agree with the reference (or with one of `accept`), and further calls return the same, the
-   answer is right. With `gradients`, the gradients of the first result for all floating-point arguments must
-   agree too.
+2. If all results agree with the reference (or with one of `accept`), also in further calls, the answer is
+   right. With `gradients`, those of the first result for all floating-point arguments must agree too.
 3. Otherwise, the results are compared in float64 with those of every known wrong answer. The message names
    the first one in the list that agrees in *all* cases, so list special ones before general ones. If both
    the answer and a wrong answer raise in a case, they agree there.
@@ -23,11 +22,9 @@ returns what is wrong with the exercise itself; the tests call it for every exer
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
 from typing import Any, TypeAlias
 
 import torch
@@ -35,7 +32,7 @@ from torch import Tensor
 
 from attention_check._elsewhere import Elsewhere
 from attention_check._errors import describe_error, no_way_back
-from attention_check._pieces import SEEDS, quietly
+from attention_check._pieces import SEEDS, changes
 from attention_check._results import (
     Outcome,
     a_kind_of,
@@ -45,6 +42,7 @@ from attention_check._results import (
     listed,
     nearly_equal,
     number_of_results,
+    sums_to_one,
     tensors_in,
 )
 from attention_check._verdicts import (
@@ -60,8 +58,7 @@ from attention_check._verdicts import (
 )
 from mha_lib import _checks
 
-# Added to the seed of each call, so that an answer that seeds a generator itself hardly takes the same.
-_SEED = 9_973
+_SEED = 9_973  # added to the seeds of calls; an answer that seeds a generator itself takes others
 
 Arguments: TypeAlias = tuple[Any, ...]
 Property: TypeAlias = Callable[[tuple[Any, ...], tuple[Any, ...]], str]
@@ -154,7 +151,9 @@ class Exercise:
             problems = self._problems(outcomes, self.reference)
             for right in (self.reference, *self.accept):
                 if not any(self._problems(outcomes, right).values()):
-                    if self._changes(answer, outcomes):
+                    if changes(
+                        partial(self._try, answer), outcomes, self.atol, self.rtol
+                    ):
                         return not_yet(AGAIN)
                     if self.then is not None and (fault := self.then(answer)):
                         return not_yet(fault)
@@ -198,12 +197,14 @@ class Exercise:
         try:
             return called(*arguments)
         except NotImplementedError as error:
-            if isinstance(error, FaultError):
-                return Outcome(trouble=str(error), hopeless=True)
-            # `run` raises this error to say what to write first; the answer raises all others.
+            # `run` raises these errors to say what is wrong or missing; the answer raises all others.
             why = error if isinstance(error, UnfinishedError) else describe_error(error)
-            unfinished = f"the {self.takes} is not finished: {why}"
-            return Outcome(trouble=unfinished, hopeless=True)
+            start = (
+                ""
+                if isinstance(error, FaultError)
+                else f"the {self.takes} is not finished: "
+            )
+            return Outcome(trouble=f"{start}{why}", hopeless=True)
         # A KeyboardInterrupt is not caught, so that a reader can stop an endless loop.
         except (Exception, SystemExit) as error:
             return Outcome(trouble=describe_error(error), error=type(error).__name__)
@@ -276,18 +277,6 @@ class Exercise:
         ):
             return ""
         return AGAIN
-
-    def _changes(self, answer: Answer, outcomes: Mapping[str, Outcome]) -> bool:
-        """Whether one of many further calls, in as much time as nobody notices, gives other results."""
-        end = time.monotonic() + 0.1
-        for seed, case in zip(range(2, 26), cycle(outcomes), strict=False):
-            with quietly():
-                again = self._try(answer, case, seed=seed)
-            if not outcomes[case].agrees(again, self.atol, self.rtol):
-                return True
-            if time.monotonic() > end:
-                break
-        return False
 
     # ------------------------------------------------------------------ judging the results
     def _problems(
@@ -482,16 +471,7 @@ def rows_sum_to_one(position: int = 0) -> Property:
         'its rows should add up to 1, and row [0] adds up to 0.75'
     """
     _checks.check_type("position", position, int)
-    return partial(_sums_to_one, position)
-
-
-def _sums_to_one(position: int, _: object, results: tuple[Any, ...]) -> str:
-    sums = results[position].double().sum(-1)
-    off = ((sums - 1).abs() > 1e-3) & results[position].any(-1)
-    if not bool(off.any()):
-        return ""
-    place = off.nonzero()[0].tolist()
-    return f"its rows should add up to 1, and row {place} adds up to {sums[tuple(place)].item():.4g}"
+    return partial(sums_to_one, position)
 
 
 def _seed(number: int) -> None:
