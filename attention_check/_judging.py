@@ -59,7 +59,6 @@ from attention_check._verdicts import (
 from mha_lib import _checks
 
 _SEED = 9_973  # added to the seeds of calls; an answer that seeds a generator itself takes others
-
 Arguments: TypeAlias = tuple[Any, ...]
 Property: TypeAlias = Callable[[tuple[Any, ...], tuple[Any, ...]], str]
 
@@ -199,12 +198,9 @@ class Exercise:
         except NotImplementedError as error:
             # `run` raises these errors to say what is wrong or missing; the answer raises all others.
             why = error if isinstance(error, UnfinishedError) else describe_error(error)
-            start = (
-                ""
-                if isinstance(error, FaultError)
-                else f"the {self.takes} is not finished: "
-            )
-            return Outcome(trouble=f"{start}{why}", hopeless=True)
+            said = f"the {self.takes} is not finished: {why}"
+            said = str(error) if isinstance(error, FaultError) else said
+            return Outcome(trouble=said, hopeless=True)
         # A KeyboardInterrupt is not caught, so that a reader can stop an endless loop.
         except (Exception, SystemExit) as error:
             return Outcome(trouble=describe_error(error), error=type(error).__name__)
