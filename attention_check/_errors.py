@@ -15,6 +15,15 @@ _INSTALLED = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "pla
 NOT_THE_READERS = (*_INSTALLED, str(Path(torch.__file__).parent), "<frozen")
 
 
+# What to write instead, by a part of torch's own words.
+_CLUES = {
+    "Boolean value of Tensor with more than one value": "A tensor holds many answers: ask "
+    "`if mask is not None`, and turn each of its booleans over with `~mask`, not with `not`",
+    "before Module.__init__()": "The first line of `__init__` is `super().__init__()`",
+    "'Tensor' and 'tuple'": "A call that returns several things gives a tuple: take the first by `[0]`",
+}
+
+
 def describe_error(error: BaseException) -> str:
     kind = type(error).__name__
     number, piece, text = line_of(error)
@@ -35,6 +44,9 @@ def _clue(error: BaseException) -> str:
         r"^sqrt\(\).*Tensor, not (int|float)", said
     ):
         return "`torch.sqrt` takes a tensor; of a number, take `math.sqrt(…)` or `… ** 0.5`"
+    for sign, clue in _CLUES.items():
+        if sign in said:
+            return clue
     if (
         not isinstance(error, NameError)
         or not error.name

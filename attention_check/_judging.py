@@ -6,8 +6,8 @@ answer. Cases and mistakes may be in a Markdown file (see `_texts`). An answer i
 1. It is called on every case, and on the last case a second time. Each call gets new arguments made from the
    same seed, so an answer that draws nothing always gets the same verdict. An answer that raises, returns
    None, changes its arguments, or returns different numbers in the second call is reported at once.
-2. If all results agree with the reference (or with one of `accept`), the answer is right. With `gradients`,
-   the gradients of the first result for all floating-point arguments must agree too.
+2. If all results agree with the reference (or with one of `accept`), also in further calls, the answer is
+   right. With `gradients`, those of the first result for all floating-point arguments must agree too.
 3. Otherwise, the results are compared in float64 with those of every known wrong answer. The message names
    the first one in the list that agrees in *all* cases, so list special ones before general ones. If both
    the answer and a wrong answer raise in a case, they agree there.
@@ -32,6 +32,7 @@ from torch import Tensor
 
 from attention_check._elsewhere import Elsewhere
 from attention_check._errors import describe_error, no_way_back
+from attention_check._pieces import SEEDS, changes
 from attention_check._results import (
     Outcome,
     a_kind_of,
@@ -41,10 +42,14 @@ from attention_check._results import (
     listed,
     nearly_equal,
     number_of_results,
+    sums_to_one,
     tensors_in,
 )
 from attention_check._verdicts import (
+    AGAIN,
+    IN_PLACE,
     Answer,
+    FaultError,
     UnfinishedError,
     Verdict,
     Wrong,
@@ -53,6 +58,7 @@ from attention_check._verdicts import (
 )
 from mha_lib import _checks
 
+_SEED = 9_973  # added to the seeds of calls; an answer that seeds a generator itself takes others
 Arguments: TypeAlias = tuple[Any, ...]
 Property: TypeAlias = Callable[[tuple[Any, ...], tuple[Any, ...]], str]
 
@@ -75,6 +81,8 @@ class Exercise:
         detached: accept an answer whose results carry no gradient, as under `torch.no_grad()`.
         arrays: accept results that convert to tensors: NumPy, DLPack, lists of numbers.
         same_dtype: require the reference's dtype, not only its kind (bool, integer, floating-point).
+        seeds: accept an answer that seeds torch's own generator.
+        then: a function of a right answer, which returns a clause on what else is wrong, or "".
         takes: what kind of object the answer is, in words.
         atol: absolute tolerance.
         rtol: relative tolerance.
@@ -110,6 +118,8 @@ class Exercise:
     detached: bool = False
     arrays: bool = True
     same_dtype: bool = False
+    seeds: bool = True
+    then: Callable[[Any], str] | None = None
     takes: str = "function"
     atol: float = 1e-5
     rtol: float = 1e-4
@@ -140,6 +150,12 @@ class Exercise:
             problems = self._problems(outcomes, self.reference)
             for right in (self.reference, *self.accept):
                 if not any(self._problems(outcomes, right).values()):
+                    if changes(
+                        partial(self._try, answer), outcomes, self.atol, self.rtol
+                    ):
+                        return not_yet(AGAIN)
+                    if self.then is not None and (fault := self.then(answer)):
+                        return not_yet(fault)
                     return self._judge_gradients(answer, right)
             raised = next((one.trouble for one in outcomes.values() if one.error), "")
             note = f" ({raised[0].upper()}{raised[1:]}.)" if raised else ""
@@ -180,10 +196,11 @@ class Exercise:
         try:
             return called(*arguments)
         except NotImplementedError as error:
-            # `run` raises this error to say what to write first; the answer raises all others.
+            # `run` raises these errors to say what is wrong or missing; the answer raises all others.
             why = error if isinstance(error, UnfinishedError) else describe_error(error)
-            unfinished = f"the {self.takes} is not finished: {why}"
-            return Outcome(trouble=unfinished, hopeless=True)
+            said = f"the {self.takes} is not finished: {why}"
+            said = str(error) if isinstance(error, FaultError) else said
+            return Outcome(trouble=said, hopeless=True)
         # A KeyboardInterrupt is not caught, so that a reader can stop an endless loop.
         except (Exception, SystemExit) as error:
             return Outcome(trouble=describe_error(error), error=type(error).__name__)
@@ -206,8 +223,10 @@ class Exercise:
         self, answer: Answer, arguments: Arguments, fresh: Arguments, seed: int
     ) -> Outcome:
         """Call an answer; `fresh` are the same arguments, by which a change of them is noticed."""
-        _seed(seed)
+        _seed(_SEED + seed)
         returned = self._call(answer, arguments)
+        if not self.seeds and torch.default_generator.initial_seed() != _SEED + seed:
+            return Outcome(trouble=SEEDS, hopeless=True)
         if isinstance(returned, Outcome):
             return returned
         trouble = self._changed(arguments, fresh)
@@ -237,10 +256,7 @@ class Exercise:
                 for x in (one, as_before[name])
             )
             if not after.agrees(before, 0.0, 0.0):
-                return (
-                    f"it changes its argument `{name}` in place. Work on a copy, or use operations that "
-                    "return a new tensor (no `x[...] = ...`, `x += ...`, or names that end with `_`)"
-                )
+                return f"it changes its argument `{name}` in place. {IN_PLACE}"
         return ""
 
     def _blunder(self, answer: Answer, outcomes: Mapping[str, Outcome]) -> str:
@@ -256,10 +272,7 @@ class Exercise:
             self._try(answer, fine[-1], seed=1), self.atol, self.rtol
         ):
             return ""
-        return (
-            "called again with the same arguments, it returns different numbers. Does it draw random numbers "
-            "(dropout that is always on?), or keep something from the previous call?"
-        )
+        return AGAIN
 
     # ------------------------------------------------------------------ judging the results
     def _problems(
@@ -454,16 +467,7 @@ def rows_sum_to_one(position: int = 0) -> Property:
         'its rows should add up to 1, and row [0] adds up to 0.75'
     """
     _checks.check_type("position", position, int)
-    return partial(_sums_to_one, position)
-
-
-def _sums_to_one(position: int, _: object, results: tuple[Any, ...]) -> str:
-    sums = results[position].double().sum(-1)
-    off = ((sums - 1).abs() > 1e-3) & results[position].any(-1)
-    if not bool(off.any()):
-        return ""
-    place = off.nonzero()[0].tolist()
-    return f"its rows should add up to 1, and row {place} adds up to {sums[tuple(place)].item():.4g}"
+    return partial(sums_to_one, position)
 
 
 def _seed(number: int) -> None:

@@ -176,3 +176,12 @@ def _at(place: list[int]) -> str:
 def _places(flags: Tensor) -> str:
     places = flags.nonzero().flatten().tolist()
     return ", ".join(map(str, places[:5])) + (", …" if len(places) > 5 else "")
+
+
+def sums_to_one(position: int, _: object, results: tuple[Any, ...]) -> str:
+    sums = results[position].double().sum(-1)
+    off = ((sums - 1).abs() > 1e-3) & results[position].any(-1)
+    if not bool(off.any()):
+        return ""
+    place = off.nonzero()[0].tolist()
+    return f"its rows should add up to 1, and row {place} adds up to {sums[tuple(place)].item():.4g}"

@@ -8,14 +8,31 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import torch
+
 from attention_check._errors import no_way_back
 from mha_lib import _checks
 
 Answer: TypeAlias = Callable[..., Any]
 
 
+# What is said of an answer whose numbers change from call to call, and of one that changes its arguments.
+AGAIN = (
+    "called again with the same arguments, it returns different numbers. Does it draw random numbers "
+    "(dropout that is always on?), or keep something from the previous call?"
+)
+IN_PLACE = (
+    "Work on a copy, or use operations that return a new tensor (no `x[...] = ...`, `x += ...`, or names "
+    "that end with `_`)"
+)
+
+
 class UnfinishedError(NotImplementedError):
     """Raised by the `run` of an exercise; its message says what the answer lacks."""
+
+
+class FaultError(UnfinishedError):
+    """Raised by the `run` of an exercise; its message says what is wrong with an answer that is complete."""
 
 
 def part_of(answer: Any, made: Any, name: str) -> Any:
@@ -54,7 +71,9 @@ def unlearned(module: Any, returned: Any) -> str:
     first = returned[0] if isinstance(returned, (tuple, list)) else returned
     if getattr(first, "requires_grad", False):
         try:
-            first.sum().backward()
+            # The loss is the dot product with fixed numbers, all different.
+            ramp = torch.linspace(0.5, 1.5, first.numel(), dtype=first.dtype)
+            (first * ramp.view(first.shape)).sum().backward()
         except RuntimeError as error:
             raise UnfinishedError(no_way_back(error)) from error
     learned = {name for name, one in module.named_parameters() if one.grad is not None}

@@ -61,6 +61,34 @@ CHANCES = """def my_probabilities(logits, temperature=1.0, top_k=None):
         chances = chances.masked_fill(chances < least, 0.0)
     return chances / chances.sum(-1, keepdim=True)"""
 
+CHANGED_CACHE = """def my_cached_attention(query, key, value, cache=None):
+    if cache is None:
+        cache = [key, value]
+    else:
+        cache[0] = torch.cat((cache[0], key), dim=-2)
+        cache[1] = torch.cat((cache[1], value), dim=-2)
+    mask = my_causal_mask(query.shape[-2], cache[0].shape[-2])
+    return my_attention(query, *cache, mask)[0], cache"""
+MADE = HEAD[HEAD.index("        self.q_proj =") : HEAD.index("\n    def forward")]
+IN_A_LIST = HEAD.replace(
+    MADE,
+    """        widths = embed_dim, kdim or embed_dim, vdim or embed_dim
+        self.all = [nn.Linear(width, head_dim, bias=False) for width in widths]
+
+    q_proj, k_proj, v_proj = (property(lambda self, i=i: self.all[i]) for i in range(3))
+""",
+)
+SHARED_PARTS = HEAD.replace(
+    MADE,
+    """        widths = embed_dim, kdim or embed_dim, vdim or embed_dim
+        made = [nn.Linear(width, head_dim, bias=False) for width in widths]
+        made = MyHead.made.setdefault((head_dim, *widths), made)
+        self.q_proj, self.k_proj, self.v_proj = made
+
+    made = {}
+""",
+)
+
 LINEAR = "nn.Linear(embed_dim, embed_dim, bias=bias)"
 NO_DEFAULT_SAID = "a call without a mask fails. Later pieces make one: write `mask=None`"
 WRONG = [
@@ -160,4 +188,51 @@ WRONG = [
     ("MyGroupedHeads", ("value, mask=None", "value, mask"),
      "right for a causal mask and a different base, wrong for six query heads, two key heads (x (2, 5, 24)): it "
      "raises TypeError: MyGroupedHeads.forward() missing 1 required positional argument: 'mask'"),
+    # An answer that depends on what was called before, or changes what comes after.
+    ("my_causal_mask", "calls = []\n\n\ndef my_causal_mask(q_len, k_len=None):\n    k_len = k_len or q_len\n"
+     "    calls.append(q_len)\n    late = len(calls) % 9 == 0\n"
+     "    return torch.ones(q_len, k_len).tril(k_len - q_len - late).bool()",
+     "called again with the same arguments, it returns different numbers. "),
+    ("my_lens_mask", "kept = {}\n\n\ndef my_lens_mask(valid_lens, k_len):\n    sizes = len(valid_lens), k_len\n"
+     "    return kept.setdefault(sizes, torch.arange(k_len) < valid_lens[:, None, None])",
+     "right for two samples, one sample and a sample of length 0, wrong for other lengths of two samples"),
+    ("my_cached_attention", CHANGED_CACHE, "for three tokens, then one and one, it changes the cache that it is given. "),
+    ("MyHead", head("self.k_proj(key)", "self.__dict__.setdefault('k', self.k_proj(key))"),
+     "a second call with another text fails (RuntimeError). `forward` keeps something from an earlier call"),
+    ("MyGPT", ("mask = my_causal_mask(len(places))",
+               "self.mask = getattr(self, 'mask', my_causal_mask(len(places)))\n        mask = self.mask"),
+     "a second call with another text fails (RuntimeError). `forward` keeps something from an earlier call"),
+    ("MyGPT", ("super().__init__()", "super().__init__()\n        torch.manual_seed(1337)"),
+     "it seeds torch's own generator (`torch.manual_seed`)"),
+    ("my_batch", ("starts =", "generator.manual_seed(0)\n    starts ="), "it seeds the generator that it is given"),
+    ("MyHead", head("super().__init__()", "super().__init__()\n        torch.manual_seed(0)"),
+     "it seeds torch's own generator (`torch.manual_seed`)"),
+    ("MyHead", SHARED_PARTS, "two objects of the class share `q_proj.weight`"),
+    ("MyHead", IN_A_LIST, "`q_proj` is not registered, so an optimiser would not find its weights. "),
+    # A dtype or a kind of result that later pieces cannot use.
+    ("my_lens_mask", "def my_lens_mask(valid_lens, k_len):\n    return [[[j < n for j in range(k_len)]] for n in valid_lens]",
+     "`mask` is a list, where a torch.Tensor is expected"),
+    ("my_batch", ("windows[:, :-1], windows[:, 1:]", "windows[:, :-1].int(), windows[:, 1:].int()"),
+     "wrong for two windows (tokens (50,)): `inputs` has dtype torch.int32, expected torch.int64"),
+    ("MyEncoderBlock", ("self.feed_forward(self.feed_forward_norm(x))", "self.feed_forward(self.feed_forward_norm(x)).double()"),
+     "wrong for two texts, without a mask (x (2, 5, 8)): `tokens` has dtype torch.float64, expected torch.float32"),
+    # Gradients that do not reach what lies below.
+    ("MyHead", head("self.q_proj(query)", "self.q_proj(query.detach())"), "no gradient passes back to the queries. "),
+    ("MyEncoderBlock", ("return x + self", "return x.detach() + self"), "no gradient passes around a layer. "),
+    ("MyGPT", ("nn.Embedding(vocab_size, embed_dim)", "nn.Embedding(vocab_size, embed_dim, padding_idx=0)"),
+     "a token has no gradient. "),
+    # Sizes and combinations that no case had.
+    ("my_masked_softmax", NO_DEFAULT.replace("mask):", "mask=None):\n    if mask is None:\n        return scores.softmax(2)")
+     .replace("softmax(-1)", "softmax(2)"), "the axes are counted from the front. "),
+    ("my_attention", ATTENTION.replace("transpose(-2, -1)", "transpose(1, 2)"), "the axes are counted from the front. "),
+    ("my_attention", ATTENTION.replace("mask)\n    return", "mask).squeeze()\n    return"), "an axis of size 1 is lost. "),
+    ("my_probabilities", ("logits = logits / temperature\n    if top_k is not None:\n        least = logits.topk(top_k)"
+                          ".values[..., -1:]\n        logits = logits.masked_fill(logits < least, -torch.inf)",
+                          "logits = logits if temperature == 1 else logits / temperature\n    if top_k is not None:\n"
+                          "        logits[logits < logits.topk(top_k).values[..., -1:]] = -torch.inf"),
+     "for one row, the two largest, it changes its argument `logits` in place. "),
+    ("MyMultiHead", ("bias=False):", "bias=True):"), "`bias` is True by default"),
+    ("MyMultiHead", ("self.num_heads = num_heads", "self.num_heads = self.h = num_heads\n        self.scale = nn.Parameter(torch.ones(1))"),
+     "`scale` is saved besides the weights of the four projections. "),
+    ("MyGroupedHeads", ("self.k_proj(key)", "self.k_proj(query)"), "the keys are made from the query. "),
 ]  # fmt: skip

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from attention_check._pieces import check_linear, steady, trained, two_of
 from attention_check._texts import Texts
-from attention_check._verdicts import UnfinishedError, made_by_name, unlearned
+from attention_check._verdicts import made_by_name, part_of
 from mha_course import built
 
 exercise = Texts(__name__)
@@ -21,29 +22,55 @@ def _packed(g: Generator, blocks: int) -> tuple[Tensor, Tensor, Tensor]:
     return scale, -7 * least, numbers.to(torch.uint8)
 
 
+# Later cells use what the pieces return, so it must be of the page's dtype.
 check_dequantize = exercise(
-    "check_dequantize", reference=built.my_dequantize, returns="numbers (blocks, 32)"
+    "check_dequantize",
+    reference=built.my_dequantize,
+    returns="numbers (blocks, 32)",
+    same_dtype=True,
+    seeds=False,
+    arrays=False,
 )
 
 
 def _run_grouped(
-    answer: Any, sizes: tuple[int, int, int, float], x: Tensor, mask: Tensor | None
+    answer: Any,
+    sizes: tuple[Any, ...],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
 ) -> Any:
-    """Make a layer of these sizes, give its projections fixed numbers, and call it on one sequence."""
-    *first, base = sizes
-    layer = made_by_name(answer, *first, base=base)
-    generator = torch.Generator().manual_seed(0)
-    for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-        if (proj := getattr(layer, name, None)) is None:
-            raise UnfinishedError(f"`__init__` makes no `{name}`. Write it there first")
-        with torch.no_grad():
-            proj.weight.normal_(std=0.3, generator=generator)
-            if proj.bias is not None:
-                proj.bias.fill_(1.0)
-    returned = layer(x, x, x) if mask is None else layer(x, x, x, mask)
+    """Make a layer of these sizes, give its projections fixed numbers, and call it.
+
+    Without a base among the sizes, the layer has its default.
+    """
+    embed_dim, num_heads, num_kv_heads, *base = sizes
+    width = embed_dim // num_heads * num_kv_heads
+    widths = {"q_proj": embed_dim, "k_proj": width, "v_proj": width}
+
+    def make() -> Any:
+        layer = made_by_name(answer, *sizes[:3], **({"base": base[0]} if base else {}))
+        generator = torch.Generator().manual_seed(0)
+        for name, out in {**widths, "out_proj": embed_dim}.items():
+            part_of(answer, layer, name)
+            # A projection as wide as the queries is known by its numbers.
+            wide = getattr(layer, name).weight.shape[0] == embed_dim
+            proj = check_linear(
+                layer, name, embed_dim if wide else out, embed_dim, embed_dim
+            )
+            with torch.no_grad():
+                proj.weight.normal_(std=0.3, generator=generator)
+                if proj.bias is not None:
+                    proj.bias.fill_(1.0)
+        return layer
+
+    pair = two_of(make)
+    inputs = [x.clone().requires_grad_() for x in (query, key, value)]
+    returned = steady(pair, inputs, mask, masks=True)
     if not isinstance(returned, (tuple, list)):
         return returned
-    return *returned, unlearned(layer, returned)
+    return *returned, *trained(pair[0], returned, inputs)
 
 
 check_grouped_heads = exercise(
@@ -53,9 +80,12 @@ check_grouped_heads = exercise(
         "output (batch, len, embed_dim)",
         "weights (batch, num_heads, len, len)",
         "what is saved and gets no gradient",
+        "size of each gradient",
     ),
     run=_run_grouped,
     takes="class",
+    same_dtype=True,
+    seeds=False,
     atol=1e-4,
 )
 
@@ -63,6 +93,9 @@ check_row_order = exercise(
     "check_row_order",
     reference=built.my_row_order,
     returns="weight (num_heads * head_dim, embed_dim)",
+    same_dtype=True,
+    seeds=False,
+    arrays=False,
 )
 
 

@@ -13,13 +13,17 @@ import torch
 from torch import Tensor
 
 from attention_check._judging import rows_sum_to_one
+from attention_check._pieces import check_linear, steady, trained, two_of
 from attention_check._texts import Texts
-from attention_check._verdicts import UnfinishedError, made_by_name, part_of, unlearned
+from attention_check._verdicts import FaultError, UnfinishedError, made_by_name, part_of
 from mha_course import built
 
 exercise = Texts(__name__)
+# Later cells use what these return, so it must be of the page's dtype; those of functions must be tensors.
+module = partial(exercise, same_dtype=True, seeds=False, takes="class")
+function = partial(exercise, same_dtype=True, seeds=False, arrays=False)
 
-check_my_pooling = exercise(
+check_my_pooling = function(
     "check_my_pooling",
     reference=built.my_pooling,
     returns=("output (q_len, value_dim)", "weights (q_len, k_len)"),
@@ -28,15 +32,15 @@ check_my_pooling = exercise(
 )
 
 
-check_lens_mask = exercise(
+check_lens_mask = function(
     "check_lens_mask", reference=built.my_lens_mask, returns="mask (batch, 1, k_len)"
 )
 
-check_causal_mask = exercise(
+check_causal_mask = function(
     "check_causal_mask", reference=built.my_causal_mask, returns="mask (q_len, k_len)"
 )
 
-check_attention = exercise(
+check_attention = function(
     "check_attention",
     reference=built.my_attention,
     returns=("output (..., q_len, value_dim)", "weights (..., q_len, k_len)"),
@@ -59,44 +63,68 @@ def _run_head(
     Later cells give the widths by their names, and leave the mask out where there is none.
     """
     names = ("embed_dim", "head_dim", "kdim", "vdim")
-    head = made_by_name(answer, **dict(zip(names, widths, strict=False)))
-    generator = torch.Generator().manual_seed(0)
-    for name in ("q_proj", "k_proj", "v_proj"):
-        proj = part_of(answer, head, name)
-        with torch.no_grad():
-            proj.weight.normal_(generator=generator)
-            if proj.bias is not None:
-                proj.bias.fill_(1.0)
-    given = (query, key, value) if mask is None else (query, key, value, mask)
-    returned = head(*given)
+    embed_dim, head_dim, *others = widths
+    kdim, vdim = others or (embed_dim, embed_dim)
+
+    def make() -> Any:
+        head = made_by_name(answer, **dict(zip(names, widths, strict=False)))
+        generator = torch.Generator().manual_seed(0)
+        wide = {"q_proj": embed_dim, "k_proj": kdim, "v_proj": vdim}
+        for name, width in wide.items():
+            part_of(answer, head, name)
+            proj = check_linear(head, name, head_dim, width, embed_dim, kdim, vdim)
+            with torch.no_grad():
+                proj.weight.normal_(generator=generator)
+                if proj.bias is not None:
+                    proj.bias.fill_(1.0)
+        if kdim != vdim and head.k_proj.weight.shape[1] == vdim:
+            raise FaultError(
+                "`kdim` and `vdim` are exchanged. `kdim` is the width of the keys, `vdim` that of the values"
+            )
+        return head
+
+    pair = two_of(make)
+    inputs = [x.clone().requires_grad_() for x in (query, key, value)]
+    returned = steady(pair, inputs, mask, masks=True)
     if not isinstance(returned, (tuple, list)):
         return returned
-    return *returned, unlearned(head, returned)
+    return *returned, *trained(pair[0], returned, inputs)
 
 
-check_head = exercise(
+check_head = module(
     "check_head",
     reference=built.MyHead,
     returns=(
         "output (batch, q_len, head_dim)",
         "weights (batch, q_len, k_len)",
         "what is saved and gets no gradient",
+        "size of each gradient",
     ),
     run=_run_head,
-    takes="class",
     atol=1e-4,
 )
 
-check_split_heads = exercise(
+check_split_heads = function(
     "check_split_heads",
     reference=built.split_heads,
     returns="heads (batch, num_heads, len, head_dim)",
     gradients=True,
 )
 
-check_merge_heads = exercise(
+
+def _run_merge(answer: Any, x: Tensor, numbers: str = "") -> Any:
+    """Merge heads whose numbers may lie in memory as `einsum` leaves them, with the tokens first."""
+    return answer(
+        x.transpose(1, 2).contiguous().transpose(1, 2)
+        if numbers == "tokens first"
+        else x
+    )
+
+
+check_merge_heads = function(
     "check_merge_heads",
     reference=built.merge_heads,
+    run=_run_merge,
     returns="merged (batch, len, embed_dim)",
     gradients=True,
 )
@@ -111,8 +139,14 @@ def _run_positions(
     zeros stand for them.
     """
     embed_dim, max_len = sizes
-    module = made_by_name(answer, embed_dim, max_len=max_len).to(device)
+
+    def make() -> Any:
+        return made_by_name(answer, embed_dim, max_len=max_len).to(device)
+
+    module = make()
     added = module(x.to(device))
+    if device == "cpu" and added is not None:
+        steady((module, make()), [x.detach()])
     if added is None and not [*module.parameters(), *module.buffers()]:
         raise UnfinishedError(
             "`__init__` registers no table. Write it there first, then `forward`"
@@ -122,7 +156,7 @@ def _run_positions(
     return added if device == "cpu" else torch.zeros(added.shape), learned, saved
 
 
-check_my_positions = exercise(
+check_my_positions = module(
     "check_my_positions",
     reference=built.MyPositions,
     returns=(
@@ -131,7 +165,6 @@ check_my_positions = exercise(
         "count of saved numbers",
     ),
     run=_run_positions,
-    takes="class",
     # "meta" has no numbers, and so no gradients.
     gradients=[
         case
@@ -158,46 +191,58 @@ def _run_module(
     """
     *first, last = sizes
     given = {"max_len": last} if "max_len" in parts else {}
-    model = made_by_name(answer, *first, **given) if given else answer(*sizes)
-    for name in parts.split():
-        part_of(answer, model, name)
-    hidden = [
-        (f"{name}.{i}.{of}", parameter)
-        for name, several in vars(model).items()
-        if isinstance(several, (list, tuple))
-        for i, one in enumerate(several)
-        if hasattr(one, "named_parameters")
-        for of, parameter in one.named_parameters()
-    ]
-    with torch.no_grad():
-        for name, parameter in [*model.named_parameters(), *hidden]:
-            seed = sum(place * ord(sign) for place, sign in enumerate(name, 1))
-            parameter.normal_(generator=torch.Generator().manual_seed(seed))
-    returned = model(x) if mask is None else model(x, mask)
-    count = sum(parameter.numel() for parameter in model.parameters())
-    return returned, count, unlearned(model, returned)
+
+    def make() -> Any:
+        model = made_by_name(answer, *first, **given) if given else answer(*sizes)
+        for name in parts.split():
+            part_of(answer, model, name)
+        hidden = [
+            (f"{name}.{i}.{of}", parameter)
+            for name, several in vars(model).items()
+            if isinstance(several, (list, tuple))
+            for i, one in enumerate(several)
+            if hasattr(one, "named_parameters")
+            for of, parameter in one.named_parameters()
+        ]
+        with torch.no_grad():
+            for name, parameter in [*model.named_parameters(), *hidden]:
+                seed = sum(place * ord(sign) for place, sign in enumerate(name, 1))
+                parameter.normal_(generator=torch.Generator().manual_seed(seed))
+        return model
+
+    pair = two_of(make)
+    inputs = [x.clone().requires_grad_() if x.is_floating_point() else x]
+    returned = steady(pair, inputs, mask, masks="attention" in parts)
+    if returned is None:
+        return None
+    count = sum(parameter.numel() for parameter in pair[0].parameters())
+    return returned, count, *trained(pair[0], returned, inputs[: x.is_floating_point()])
 
 
-check_encoder_block = exercise(
+check_encoder_block = module(
     "check_encoder_block",
     reference=built.MyEncoderBlock,
     returns=(
         "tokens (batch, len, embed_dim)",
         "count of parameters",
         "what is saved and gets no gradient",
+        "size of each gradient",
     ),
     run=partial(
         _run_module, "self_attention self_attention_norm feed_forward feed_forward_norm"
     ),
-    takes="class",
     atol=1e-3,
 )
 
 
 def _run_batch(answer: Any, tokens: Tensor, batch_size: int, length: int) -> Any:
     """Draw a batch with a generator of its own, which must not be as before afterwards."""
-    generator, unused = (torch.Generator().manual_seed(0) for _ in range(2))
+    generator, unused = (torch.Generator().manual_seed(31) for _ in range(2))
     drawn = answer(tokens, batch_size, length, generator)
+    if generator.initial_seed() != 31:
+        raise FaultError(
+            "it seeds the generator that it is given, so all batches are the same. Only draw with it"
+        )
     following = [torch.rand(1, generator=one).item() for one in (generator, unused)]
     if drawn is not None and following[0] == following[1]:
         raise UnfinishedError(
@@ -207,7 +252,7 @@ def _run_batch(answer: Any, tokens: Tensor, batch_size: int, length: int) -> Any
     return drawn
 
 
-check_batch = exercise(
+check_batch = function(
     "check_batch",
     reference=built.my_batch,
     returns=("inputs (batch_size, length)", "targets (batch_size, length)"),
@@ -228,33 +273,37 @@ def _hidden_width(arguments: tuple[Any, ...], results: tuple[Any, ...]) -> str:
     return f"the hidden width of the blocks is {hidden}, not `4 * embed_dim`, here {4 * width}"
 
 
-check_gpt = exercise(
+check_gpt = module(
     "check_gpt",
     reference=built.MyGPT,
     returns=(
         "logits (batch, len, vocab_size)",
         "count of parameters",
         "what is saved and gets no gradient",
+        "size of each gradient",
     ),
     run=partial(_run_module, "embedding position_embedding blocks norm output max_len"),
     properties=[_hidden_width],
-    takes="class",
     atol=1e-3,
 )
 
-check_probabilities = exercise(
+check_probabilities = function(
     "check_probabilities",
     reference=built.my_probabilities,
     returns="probabilities (..., vocab_size)",
 )
 
 
-class _ModelOfSevenTokens:
+class _ModelOfSevenTokens(torch.nn.Module):
     """Logits that depend on all tokens of a window, which has at most `max_len` of them."""
 
-    max_len = 5
+    def __init__(self, max_len: int) -> None:
+        super().__init__()
+        self.max_len = max_len
+        self.factor = torch.nn.Parameter(torch.tensor(3.0))
 
-    def __call__(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits (batch, len, 7)."""
         if tokens.ndim != 2:
             raise ValueError(
                 f"the model takes tokens (batch, len), got {tokens.ndim} axes"
@@ -263,19 +312,23 @@ class _ModelOfSevenTokens:
             more = f"got {tokens.shape[1]}: give it the last ones only"
             raise IndexError(f"the model has {self.max_len} positions, {more}")
         past = tokens.cumsum(1)[..., None]
-        return 3 * torch.sin(past + 2.0 * torch.arange(7) * (1 + tokens[..., None]))
+        angles = past + 2.0 * torch.arange(7) * (1 + tokens[..., None])
+        return self.factor * torch.sin(angles)
 
 
-def _run_write(answer: Any, tokens: Tensor, number: int, options: Any) -> Any:
+def _run_write(
+    answer: Any, tokens: Tensor, number: int, options: Any, max_len: int = 5
+) -> Any:
     """Let a small model continue a text; options that are left out have their defaults."""
-    return answer(_ModelOfSevenTokens(), tokens, number, **options)
+    return answer(_ModelOfSevenTokens(max_len), tokens, number, **options)
 
 
-check_write = exercise(
+check_write = function(
     "check_write",
     reference=built.my_write,
     returns="tokens (len + number,)",
     run=_run_write,
+    seeds=True,  # so does an answer that draws with torch's own generator, and its tokens are the same
 )
 
 
@@ -285,24 +338,48 @@ def _run_cached(
     """Let the tokens of a text come in pieces; return all outputs, and the cache at the end."""
     outputs, start = [], 0
     cache: Any = None
+    earlier: Any = None
     for length in pieces:
         new = [x[..., start : start + length, :] for x in (query, key, value)]
+        earlier, copies = cache, [one.clone() for one in cache or ()]
         returned = answer(*new) if cache is None else answer(*new, cache)
         if returned is None:
             return None
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise UnfinishedError("return two things: the output, and the cache")
         output, cache = returned
-        if not isinstance(cache, (tuple, list)) or len(cache) != 2:
+        if not isinstance(output, Tensor):
+            raise FaultError(
+                "the output is no tensor. `my_attention` returns two things, and the first is the output: "
+                "`output, _ = my_attention(…)`"
+            )
+        if (
+            not isinstance(cache, (tuple, list))
+            or len(cache) != 2
+            or not all(isinstance(one, Tensor) for one in cache)
+        ):
             raise UnfinishedError(
                 "the cache is a pair: all keys so far, all values so far"
             )
+        if any(a.shape != b.shape for a, b in zip(earlier or (), copies, strict=False)):
+            raise FaultError(
+                "it changes the cache that it is given. Return a new pair: a text may go on in two ways"
+            )
         outputs.append(output)
         start += length
+    if earlier is not None:
+        # Another text comes between.
+        answer(*(one[..., :2, :] for one in (query, key, value)))
+        returned = answer(*new, earlier)
+        if returned[0].shape != output.shape or not torch.allclose(returned[0], output):
+            raise FaultError(
+                "after another text, the same call returns something different. Keep keys and values only in "
+                "the cache that you return"
+            )
     return torch.cat(outputs, dim=-2), *cache
 
 
-check_cached_attention = exercise(
+check_cached_attention = function(
     "check_cached_attention",
     reference=built.my_cached_attention,
     returns=("output (..., len, value_dim)", "cached keys", "cached values"),
@@ -310,15 +387,15 @@ check_cached_attention = exercise(
     atol=1e-4,
 )
 
-check_swiglu = exercise(
+check_swiglu = module(
     "check_swiglu",
     reference=built.MySwiGLU,
     returns=(
         "output (..., embed_dim)",
         "count of parameters",
         "what is saved and gets no gradient",
+        "size of each gradient",
     ),
     run=partial(_run_module, "gate_proj up_proj down_proj"),
-    takes="class",
     atol=1e-4,
 )

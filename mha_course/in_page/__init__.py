@@ -22,7 +22,7 @@ from unittest.mock import patch
 import torch as true_torch  # the stand-in, once imported, is `torch` in this package
 from torch import Tensor
 
-from attention_check import _elsewhere, _errors, _judging, _results, _verdicts
+from attention_check import _elsewhere, _errors, _judging, _pieces, _results, _verdicts
 from attention_check._judging import Exercise
 from attention_check._results import Outcome
 from attention_check._texts import _source
@@ -39,7 +39,7 @@ ROOT = FOLDER.parents[1]
 
 # Files of the course that the page has as they are.
 SHARED = ("built.py", "_messages.py", "_my_gpt.py", "_take_home.md", "_take_home.py", "_whose.py")
-ENGINE = (_verdicts, _results, _errors, _elsewhere, _judging)
+ENGINE = (_verdicts, _results, _errors, _elsewhere, _pieces, _judging)
 # The dtypes of the stand-in; only torch supports others.
 _DTYPES = {getattr(true_torch, name) for name in "bool int64 float16 float32 float64".split()}
 
@@ -115,6 +115,7 @@ def _multi_head() -> Exercise:
         run=_run_layer,
         properties=(multi_head._hidden_weigh_nothing, multi_head._weights_sum_to_one),
         gradients=True,
+        then=_pieces.layer_fault,
         takes="class",
         atol=1e-4,
         rtol=1e-3,
@@ -197,7 +198,8 @@ def stored(exercise: Exercise) -> dict[str, Any]:
     code: dict[str, str] = {}
     run = _expression(exercise.run, code) if exercise.run else "None"
     properties = [_expression(one, code) for one in exercise.properties]
-    named = [f"run = {run}", f"properties = [{', '.join(properties)}]"]
+    then = _expression(exercise.then, code) if exercise.then else "None"
+    named = [f"run = {run}", f"then = {then}", f"properties = [{', '.join(properties)}]"]
     return {
         "cases": kept,
         "names": list(inspect.signature(exercise.run or exercise.reference).parameters),
@@ -212,7 +214,7 @@ def stored(exercise: Exercise) -> dict[str, Any]:
         "left": left,
         "options": {
             name: getattr(exercise, name)
-            for name in ("returns", "arrays", "same_dtype", "takes", "atol", "rtol")
+            for name in ("returns", "arrays", "same_dtype", "seeds", "takes", "atol", "rtol")
         },
     }
 

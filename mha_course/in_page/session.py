@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attention_check import _errors, _judging, _verdicts
+from attention_check import _errors, _judging, _pieces, _verdicts
 from attention_check._judging import Exercise
 from attention_check._results import Outcome, listed
 from attention_check._verdicts import Verdict, Wrong
@@ -77,7 +77,7 @@ class StoredExercise(Exercise):
 
 def loaded(data):
     """The exercise that the build has written as JSON."""
-    space = {**vars(_verdicts), **vars(_judging), "torch": torch, "F": F, "nn": nn}
+    space = {**vars(_verdicts), **vars(_pieces), **vars(_judging), "torch": torch, "F": F, "nn": nn}
     space |= {"ceil": ceil, "sqrt": sqrt, "partial": partial, "built": built}
     code = "from __future__ import annotations\n" + data["code"]
     exec(compile(code, "exercise", "exec"), space)
@@ -88,6 +88,7 @@ def loaded(data):
         cases={label: partial(_arguments, made) for label, made in data["cases"].items()},
         wrong=[Wrong(name, cause, stored(first | got)) for name, cause, got in data["wrong"]],
         run=space["run"],
+        then=space["then"],
         properties=space["properties"],
         **data["options"] | {"returns": _hashable(data["options"]["returns"])},
     )
