@@ -153,8 +153,11 @@ def exercise_of(
     layer: Layer | None = None,
     num_heads: int = HEADS,
     contract: Contract | None = None,
+    only_cases: bool = False,
 ) -> Exercise:
     """The exercise of one aspect, for functions or for a layer, with the cases that a contract can express.
+
+    With `only_cases` it knows no mistakes, which take longer to make than an attention to try.
 
     Raises:
         InexpressibleError: there is no such case.
@@ -166,7 +169,7 @@ def exercise_of(
         if name == "sinks":
             raise InexpressibleError("it takes no `sink`")
         more, axes = {"reference": attention_layer}, "batch, q_len, embed_dim"
-        if name == "scores":
+        if name == "scores" and not only_cases:
             more["also"] = texts.mistakes("layer", attention_layer)
             if len({*widths}) == 1:  # otherwise, such projections do not fit
                 more["also"] += texts.mistakes("layer of one width", attention_layer)
@@ -176,7 +179,8 @@ def exercise_of(
     more |= {"returns": f"output ({axes})", "gradients": name == "gradients"}
     given: dict[str, Any] = {} if layer is None else layer._asdict()
     given |= {} if contract is None else contract.declared
-    exercise = with_arguments(texts(name, takes="attention", **more), given)
+    more |= {"takes": "attention", "only_cases": only_cases}
+    exercise = with_arguments(texts(name, **more), given)
     if always:
         wrong = [
             replace(one, answer=_always_causal(one.answer)) for one in exercise.wrong

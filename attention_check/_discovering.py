@@ -114,7 +114,7 @@ def place_of(attention: object) -> tuple[torch.dtype, str]:
 
 def agrees(contract: Contract, layer: Layer | None, num_heads: int) -> bool:
     """Whether plain attention, with as many queries as keys, gives the numbers of the formula."""
-    exercise = exercise_of("scores", layer, num_heads, contract)
+    exercise = exercise_of("scores", layer, num_heads, contract, only_cases=True)
     case = next(iter(exercise.cases))
     with suppress(Exception, SystemExit):
         output = torch.as_tensor(contract(*exercise._arguments(case)))
@@ -125,7 +125,7 @@ def agrees(contract: Contract, layer: Layer | None, num_heads: int) -> bool:
 
 def hides_the_future(contract: Contract, layer: Layer | None, num_heads: int) -> bool:
     """Whether the output of the last position alone depends on the last key and value."""
-    exercise = exercise_of("scores", layer, num_heads, contract)
+    exercise = exercise_of("scores", layer, num_heads, contract, only_cases=True)
     arguments = exercise._arguments(next(iter(exercise.cases)))
     changed = [x.clone() for x in arguments]
     for x in changed[0 if contract.one_input else 1 :]:

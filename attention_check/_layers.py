@@ -234,7 +234,7 @@ def with_norms(attention: nn.Module, layer: Layer) -> Iterator[tuple[str, Layer]
         is_norm = "norm" in f"{name.rpartition('.')[2]} {type(part).__name__}".lower()
         if not is_norm or shapes != {(width,)}:
             continue
-        norm = partial(_normalized, copy.deepcopy(part).to("cpu"))
+        norm = partial(_normalized, copy.deepcopy(part).to("cpu").requires_grad_(False))
         yield f"`{name}` before", layer._replace(norm=norm)
         both = layer._replace(norm=norm, adds_input=True)
         yield f"`{name}` before · adds its input", both

@@ -94,15 +94,17 @@ class Texts:
         reference: Answer,
         also: Sequence[Wrong] = (),
         names: _Names | None = None,
+        only_cases: bool = False,
         **options: Any,
     ) -> Exercise:
         """Make an exercise from the cases and mistakes of a section and further options of `Exercise`.
 
-        Mistakes of the sections in `also` come after its own. If a function makes the exercise, `names`
-        are the local names that the code of the section uses.
+        Mistakes of the sections in `also` come after its own; with `only_cases` there are none. If a function
+        makes the exercise, `names` are the local names that the code of the section uses.
         """
-        wrong = (*self.mistakes(name, reference, names), *also)
-        if len({one.name for one in wrong}) < 3 and not self._few:
+        own = () if only_cases else self.mistakes(name, reference, names)
+        wrong = (*own, *also)
+        if len({one.name for one in wrong}) < 3 and not (self._few or only_cases):
             few = f"`{name}` names fewer than three mistakes"
             raise self._error(self._sections[name][0], few)
         cases = options.pop("cases", None) or self.cases(name, names)

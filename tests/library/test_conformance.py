@@ -483,6 +483,98 @@ def test_the_report_as_json(capsys):
     assert "causal by `is_causal`" in told["contract"]
 
 
+# ------------------------------------------------------------------ what else is inside a layer
+
+
+# The axes of what a fused projection returns, and their order: the three, batch, heads, len, head_dim.
+FUSED = {
+    "p (h d)": ((3, 3, 11), (2, 0, 3, 1, 4)),
+    "(h p d)": ((3, 3, 11), (3, 0, 2, 1, 4)),
+    "(d p h)": ((11, 3, 3), (3, 0, 4, 1, 2)),
+}
+
+
+class Unusual(nn.Module):
+    """A layer of one input with a norm, a residual or a fused projection; `edit` makes a mistake."""
+
+    def __init__(self, fused="p (h d)", inside=(), edit=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.heads, self.fused, self.inside, self.edit = 3, fused, inside, edit
+        self.to_qkv = nn.Linear(33, 99)
+        self.parts = nn.ModuleDict({"out_proj": nn.Linear(33, 33)})
+        if {"before", "after"} & {*inside}:
+            self.norm = nn.LayerNorm(33)
+            nn.init.normal_(self.norm.weight)
+
+    def forward(self, x):
+        given = self.norm(x) if "before" in self.inside else x
+        rows = self.to_qkv(given)
+        axes, order = FUSED[self.fused]
+        query, key, value = rows.unflatten(-1, axes).permute(order)
+        if self.edit == "query without norm":
+            query = F.linear(x, *(one[:33] for one in self.to_qkv.parameters())).unflatten(-1, (3, 11))
+            query = query.transpose(1, 2)
+        scale = 1.0 if self.edit == "unscaled" else 11**-0.5
+        heads = (query @ key.mT * scale).softmax(-1) @ value
+        output = self.parts["out_proj"](heads.transpose(1, 2).flatten(-2))
+        if "residual" in self.inside:
+            output = output + (2 * x if self.edit == "residual twice" else x)
+        return self.norm(output) if "after" in self.inside else output
+
+
+INSIDE = {
+    "a norm": ({"inside": ("before",)}, "`norm` before"),
+    "a residual": ({"inside": ("residual",)}, "adds its input"),
+    "both": ({"inside": ("before", "residual")}, "`norm` before · adds its input"),
+    "as in BERT": ({"inside": ("residual", "after")}, "adds its input · `norm` after"),
+    "a norm at the end": ({"inside": ("after",)}, "`norm` after"),
+    "by head": ({"fused": "(h p d)"}, "fused q, k, v head by head"),
+    "by column": ({"fused": "(d p h)"}, "fused q, k, v column by column"),
+    "by head, after a norm": ({"fused": "(h p d)", "inside": ("before",)}, "head by head · `norm` before"),
+}
+
+
+@pytest.mark.parametrize("case", INSIDE)
+def test_what_is_inside_a_layer_is_found_and_said(case):
+    options, said = INSIDE[case]
+    report = check(Unusual(**options), tries=["scores", "gradients"])
+    assert report.status == 0 and report.findings["gradients"], report
+    assert said in report.contract
+
+
+@pytest.mark.parametrize(("options", "edit"), [
+    ({"inside": ("before",)}, "query without norm"),
+    ({"inside": ("before",)}, "unscaled"),
+    ({"inside": ("residual",)}, "residual twice"),
+    ({"inside": ("residual", "after")}, "unscaled"),
+    ({"fused": "(h p d)"}, "unscaled"),
+])  # fmt: skip
+def test_a_mistake_in_such_a_layer_is_wrong(options, edit):
+    assert check(Unusual(**options, edit=edit), tries=["scores"]).findings["scores"].kind == "wrong"
+
+
+class WithMemory(nn.Module):
+    """Keys and values come from one other input, which may be required."""
+
+    def __init__(self, wrong=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention, self.wrong = nn.MultiheadAttention(33, 3, batch_first=True), wrong
+
+    def forward(self, x, context=None, mask=None):
+        context = x if context is None else context
+        hidden = None if mask is None else ~mask.repeat_interleave(3, 0)
+        return self.attention(x, context, context.flip(1) if self.wrong else context, attn_mask=hidden)[0]
+
+
+def test_keys_and_values_may_be_one_input():
+    report = check(WithMemory(), tries=["scores", "masks", "gradients"])
+    assert report.status == 0 and report.findings["masks"], report
+    assert "queries from one input, keys and values from `context`" in report.contract
+    assert check(WithMemory(wrong=True), tries=["scores"]).findings["scores"].kind == "wrong"
+
+
 # ------------------------------------------------------------------ bad input
 
 
