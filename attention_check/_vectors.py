@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, cycle
 from typing import Any
 
 import torch
@@ -70,8 +71,8 @@ def check_results(results: Sequence[Any]) -> Report:
         outputs[case["aspect"]].append(_read(number, result))
     findings: dict[str, Finding] = {}
     for aspect, mine in outputs.items():
-        # An exercise calls its answer on every case in turn, and on the last one twice.
-        replies = iter([*mine, mine[-1]])
+        # An exercise calls its answer on every case in turn, on the last one twice, and then on all again.
+        replies = chain(mine, mine[-1:], cycle(mine))
         findings[aspect] = Finding(NOT_TRIED, "there is no result")
         if not any(one is None for one in mine):
             verdict = exercise_of(aspect)(lambda *_, of=replies: next(of))

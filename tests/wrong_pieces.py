@@ -186,8 +186,8 @@ WRONG = [
     ("my_write", ("manual_seed(seed)", "manual_seed(0)"), "the seed is not used. "),
     ("my_write", ("(tokens, drawn)", "(drawn, tokens)"), "the drawn token stands in front. "),
     ("MyGroupedHeads", ("value, mask=None", "value, mask"),
-     "right for a causal mask and a different base, wrong for six query heads, two key heads (x (2, 5, 24)): it "
-     "raises TypeError: MyGroupedHeads.forward() missing 1 required positional argument: 'mask'"),
+     "right for a causal mask and a different base, wrong for six query heads, two key heads (query (2, 5, 24), "
+     "key (2, 5, 24), value (2, 5, 24)): it raises TypeError: MyGroupedHeads.forward() missing 1 required positional argument: 'mask'"),
     # An answer that depends on what was called before, or changes what comes after.
     ("my_causal_mask", "calls = []\n\n\ndef my_causal_mask(q_len, k_len=None):\n    k_len = k_len or q_len\n"
      "    calls.append(q_len)\n    late = len(calls) % 9 == 0\n"

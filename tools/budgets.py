@@ -23,7 +23,7 @@ AREAS = {
         ["tools/paper*", "tools/slides*", "_ext/as_markdown.py", "_ext/feedback.py"],
     ),
     "models": (1_960, ["mha_lib/models/*.py"]),
-    "judging": (3_195, ["attention_check/*.py"]),
+    "judging": (3_430, ["attention_check/*.py"]),
     "what attention is": (4_440, ["mha_lib/*.py"]),
     "exercises": (7_345, ["mha_course/exercises/*"]),
     "widgets, Python": (6_800, ["mha_course/widgets/*.py"]),
