@@ -48,8 +48,8 @@ def verdict_in_page(name, text, check, tmp_path):
 
 def verdict_of_the_judge(submission, name, text, check):
     assert submission.ask(_judged.run_cell, text)["error"] == ""
-    arguments, options = submission.ask(_judged.evaluate, f"{check}({name})")
-    message = submission.check(check, arguments, options).message
+    answer = submission.ask(_judged.evaluate, name)
+    message = submission.check(check, [answer], {}).message
     submission.ask(_judged.run_cell, f"from mha_course.built import {name}")
     return message
 
