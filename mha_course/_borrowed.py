@@ -80,7 +80,8 @@ class Words:
                     self.asserted |= _parts(statement)
         code = [node for cell in handed_out for node in parsed(cell).body]
         self.allowed = {part for node in code for part in _parts(node)}
-        self.allowed |= {name for node in code for name, _ in _imports(node)}
+        whole = [pair for node in code for pair in (*_words(node), *_imports(node))]
+        self.allowed |= {word for word, _ in whole}
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         module = str(getattr(node, "module", ""))
