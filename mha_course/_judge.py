@@ -21,6 +21,7 @@ import threading
 import time
 from contextlib import suppress
 from functools import cache
+from math import inf
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ class Submission:
         place = "/submission" if isolate else self.folder.name
         self.socket, theirs = socket.socketpair()
         self.connection = Connection(os.dup(self.socket.fileno()))
-        self.over, self.excess = threading.Event(), ""
+        self.over, self.excess, self.late = threading.Event(), "", inf
         code = "from mha_course._judged import main; main()"
         python = [sys.executable, "-c", code, "isolated" if isolate else ""]
         self.process = subprocess.Popen(
@@ -127,11 +128,14 @@ class Submission:
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def _watch(self) -> None:
-        """End the submission when all its processes together are too many or too large (on Linux)."""
+        """End the submission when a reply is late or, on Linux, all its processes together are too large."""
         while not self.over.wait(0.5):
             sizes = _sizes(self.process.pid)
-            if len(sizes) > _PROCESSES or sum(sizes) > _MEMORY:
+            if time.monotonic() > self.late:
+                self.excess = "could not be interrupted"
+            elif len(sizes) > _PROCESSES or sum(sizes) > _MEMORY:
                 self.excess = "used too much memory, or too many processes"
+            if self.excess:
                 self._kill()
 
     # ------------------------------------------------------------------ asking
@@ -145,7 +149,7 @@ class Submission:
                 self._kill()
                 self.check_time()
                 raise EndedError("could not be interrupted")
-            left = max(left, 0.01)  # with 0, the alarm would be off
+            left = max(left, 1e-6)  # with 0, the alarm would be off
             request = cloudpickle.dumps((left, *message))
             kind, value = self._exchange(request, left + _GRACE)
             if kind == "value":
@@ -209,8 +213,7 @@ class Submission:
 
     def _exchange(self, message: bytes, seconds: float) -> tuple[str, Any]:
         """Send a message, and return the reply; a process that does not reply in time is ended."""
-        watch = threading.Timer(seconds, self._kill)
-        watch.start()
+        self.late = time.monotonic() + seconds
         try:
             self.connection.send_bytes(message)
             header = self.connection.recv_bytes(_HEADER)
@@ -219,8 +222,6 @@ class Submission:
             self.check_time()
             if self.excess:
                 raise EndedError(self.excess) from None
-            if not watch.is_alive():
-                raise EndedError("could not be interrupted") from None
             with suppress(subprocess.TimeoutExpired):
                 status = self.process.wait(5)
                 raise EndedError(f"ended with status {status}") from None
@@ -228,7 +229,7 @@ class Submission:
         except Exception as error:  # a reply may be anything
             raise EndedError("sent what is no result") from error
         finally:
-            watch.cancel()
+            self.late = inf
 
 
 def _unpacked(header: bytes, blob: bytes) -> tuple[str, Any]:

@@ -204,7 +204,7 @@ def main() -> None:
     for number in range(3):
         os.dup2(nowhere, number)
     isolated = sys.argv[1] == "isolated"
-    limits = _LIMITS | {"AS": _address_space() + _MEMORY, "DATA": _MEMORY}
+    limits = _LIMITS | {"AS": _address_space() + _MEMORY}
     for name, most in limits.items():
         if isolated or name != "NPROC":  # outside, it would count all of your processes
             with suppress(ValueError, OSError):
