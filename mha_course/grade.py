@@ -148,6 +148,11 @@ def grade(
     for name, value in {"seconds": seconds, "cell_seconds": cell_seconds}.items():
         if not 0 < value < 1e6:
             raise refusal(name, "be a positive number below a million", value)
+    for one in [*files, *filter(None, [assignment])]:
+        try:
+            _read(one)
+        except ValueError as error:
+            raise ValueError(f"{one}: {error}") from error
     handed_out = _cells(_read(assignment), assignment.suffix) if assignment else []
     asked = [call for _, call in _checks_in(handed_out)]
     if assignment and not asked:
