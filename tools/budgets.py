@@ -30,7 +30,7 @@ AREAS = {
     "widgets, JavaScript and styles": (20_650, ["mha_course/widgets/js/*"]),
     "pictures": (4_033, ["mha_course/pictures/*.py", "mha_course/questions/*.py"]),
     "grading": (
-        1_150,
+        1_295,
         ["mha_course/grade.py", "mha_course/_judge*.py", "mha_course/_borrowed.py"],
     ),
     "course support": (4_200, ["mha_course/*.py", "mha_course/data/*.py"]),
