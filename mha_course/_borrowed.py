@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from IPython.core.inputtransformer2 import TransformerManager
-
 import mha_lib
 from mha_course import built, exercises
 
@@ -19,19 +17,37 @@ _OURS = ("mha_lib", "mha_course", "attention_check")
 # What does the exercises' work in torch.
 _FINISHED = """scaled_dot_product_attention multi_head_attention_forward MultiheadAttention
     TransformerEncoderLayer TransformerDecoderLayer flex_attention""".split()
+# Their names for it in torch's own parts, such as `torch.ops.aten._scaled_dot_product_attention_math`.
+_FINISHED_PART = re.compile("(?i)scaled_dot_product|multi_?head|flash_attention")
 # In an answer, these may fetch anything.
-_BY_NAME = ("getattr", "globals", "vars", "open")
-_ANYWHERE = """exec eval compile __import__ importlib inspect gc ctypes pickle marshal
+_BY_NAME = ("getattr", "globals", "locals", "vars", "open")
+_ANYWHERE = """exec eval compile __import__ get_ipython
+    magic.run magic.alias_magic magic.edit operator.attrgetter operator.methodcaller
     sys._getframe sys.modules""".split()
+_MODULES = """importlib inspect gc ctypes pickle _pickle marshal runpy pydoc pkgutil code codeop timeit imp
+    zipimport cloudpickle dill joblib shelve copyreg cProfile profile bdb pdb doctest unittest cffi
+    multiprocessing subprocess traitlets IPython.core IPython.utils IPython.lib""".split()
+_UNPICKLES = ("allow_pickle", "weights_only")
+# What an object says of where it comes from.
+_INSIDE = """__dict__ __globals__ __builtins__ __getattribute__ __subclasses__ __code__ __closure__
+    __loader__ __spec__ tb_frame gi_frame f_back f_globals f_locals""".split()
+_MAGIC = r"(?m)^([ \t]*)([\w, \t]+=[ \t]*)?(?:%(\w+)|!).*$"
 _LONG = 40  # parts of the syntax tree: shorter answers are equal by chance
 
 
 def parsed(cell: str) -> ast.Module:
-    """The statements of a cell, without magics; none if they cannot be read."""
-    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        plain = re.sub(r"\A%%.*\n", "", cell)  # without `%%time`
-        return ast.parse(TransformerManager().transform_cell(plain))
+    """The statements of a cell, with `magic.run` for `%run`; none if they cannot be read."""
+    plain = re.sub(r"\A\s*%%.*\n", "", cell)  # without `%%time`
+    timed = re.sub(r"(?m)^([ \t]*)%(?:time|timeit|prun) +", r"\1", plain)
+    helped = re.sub(r"(?m)^[ \t]*\?*[\w.]+\?+[ \t]*$", "", timed)
+    for text in (plain, re.sub(_MAGIC, _without_magic, helped)):
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            return ast.parse(text)
     return ast.Module([], [])
+
+
+def _without_magic(line: re.Match[str]) -> str:
+    return f"{line[1]}{line[2] or ''}magic.{line[3] or 'shell'}"
 
 
 class Words:
@@ -47,6 +63,12 @@ class Words:
         self.defined: dict[str, list[tuple[str, ast.stmt]]] = {}
         self.asserted = set[str]()
         self.trees = {where: parsed(source) for where, source in sources.items()}
+        # What IPython may run, although it is not Python.
+        self.unread = {
+            where
+            for where, source in sources.items()
+            if not self.trees[where].body and re.sub(r"#.*", "", source).strip()
+        }
         for where, tree in self.trees.items():
             for node in ast.walk(tree):
                 if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -58,6 +80,8 @@ class Words:
                     self.asserted |= _parts(statement)
         code = [node for cell in handed_out for node in parsed(cell).body]
         self.allowed = {part for node in code for part in _parts(node)}
+        whole = [pair for node in code for pair in (*_words(node), *_imports(node))]
+        self.allowed |= {word for word, _ in whole}
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         module = str(getattr(node, "module", ""))
@@ -89,19 +113,21 @@ class Words:
                 ours = whole.partition(".")[0] in _OURS and last != "solution"
                 found = ours and not last.startswith("check_")
                 found |= last in _FINISHED or whole in _BY_NAME
+                found |= whole.startswith("torch.") and bool(
+                    _FINISHED_PART.search(last)
+                )
                 if found and last not in allowed:
                     yield f"line {line} of its code, in {where}, uses `{whole}`"
 
     def reaching(self) -> Iterator[str]:
         """Sentences on what could hide from the text where an answer comes from."""
         for where, tree in self.trees.items():
-            for word, line in _words(tree):
-                whole, reach = (
-                    self._origin(word),
-                    word.rpartition(".")[2] == "reference",
-                )
+            for word, line in [*_words(tree), *_imports(tree)]:
+                whole, parts = self._origin(word), word.split(".")
+                reach = parts[-1] == "reference" or not set(_INSIDE).isdisjoint(parts)
+                reach |= ".sys.modules" in whole or word in (*_MODULES, *_UNPICKLES)
                 for known in _ANYWHERE:
-                    reach |= f"{whole}.".startswith(f"{known}.")
+                    reach |= f"{whole}.".startswith((f"{known}.", f"{known}()."))
                 if reach and word not in self.allowed:
                     yield f"Line {line} of {where} uses `{whole}`."
 
@@ -135,11 +161,26 @@ def _words(tree: ast.AST) -> list[tuple[str, int]]:
     found, inside = list[tuple[str, int]](), set[ast.AST]()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Name, ast.Attribute)) and node not in inside:
-            found.append((ast.unparse(node), node.lineno))
+            with suppress(RecursionError):
+                found.append((ast.unparse(node), node.lineno))
             start: ast.expr = node
             while isinstance(start, ast.Attribute):
                 start = start.value
                 inside.add(start)
+    return found
+
+
+def _imports(tree: ast.AST) -> list[tuple[str, int]]:
+    """What is imported that may fetch anything, and what is unpickled, with the lines."""
+    found = list[tuple[str, int]]()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for name in (f"{module}{one.name}." for one in node.names):
+                known = [one for one in _MODULES if name.startswith(f"{one}.")]
+                found += [(one, node.lineno) for one in known]
+        if isinstance(node, ast.keyword) and node.arg in _UNPICKLES:
+            found.append((node.arg, node.value.lineno))
     return found
 
 

@@ -21,6 +21,7 @@ import threading
 import time
 from contextlib import suppress
 from functools import cache
+from math import inf
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -37,13 +38,17 @@ except ModuleNotFoundError as error:
 import attention_check
 import mha_lib
 from attention_check._elsewhere import Elsewhere
+from attention_check._judging import SEED
 from attention_check._results import Outcome
 from attention_check._verdicts import Verdict
 from mha_course import _judged, exercises, plots  # noqa: F401 (it makes the list of fonts)
 from mha_course.exercises import efficiency, own
 
 _MEGABYTE = 2**20
-_REPLY, _DISK = 256 * _MEGABYTE, 500 * _MEGABYTE
+# Plain data take up to fifty times their length in the judge's memory; tensors do not.
+_HEADER, _TENSORS, _DISK = 4 * _MEGABYTE, 256 * _MEGABYTE, 500 * _MEGABYTE
+_MEMORY, _PROCESSES = 4096 * _MEGABYTE, 220  # of all processes of a submission
+_GRACE = 10  # seconds after which what ignores an alarm is ended
 _HELPERS = {
     "own.solution": own.solution,
     "efficiency.largest_tensor": efficiency.largest_tensor,
@@ -77,11 +82,12 @@ class Submission:
     """
 
     def __init__(self, files: dict[str, bytes], *, isolate: bool, end: float) -> None:
-        self.end, self.doubts = end, list[str]()
+        self.end, self.doubts, self.is_checking = end, list[str](), False
         self.folder = tempfile.TemporaryDirectory()
         place = "/submission" if isolate else self.folder.name
         self.socket, theirs = socket.socketpair()
         self.connection = Connection(os.dup(self.socket.fileno()))
+        self.over, self.excess, self.late = threading.Event(), "", inf
         code = "from mha_course._judged import main; main()"
         python = [sys.executable, "-c", code, "isolated" if isolate else ""]
         self.process = subprocess.Popen(
@@ -94,6 +100,7 @@ class Submission:
             start_new_session=True,
         )
         theirs.close()
+        threading.Thread(target=self._watch, daemon=True).start()
         try:
             given = files | _fonts()
             self.ask(_judged.start, _CHECKERS, _HELPERS, given, seconds=120)
@@ -107,6 +114,7 @@ class Submission:
 
     def __exit__(self, *_: object) -> None:
         """End the process, and all that it has started."""
+        self.over.set()
         self._kill()
         self.process.wait()
         self.connection.close()
@@ -119,23 +127,40 @@ class Submission:
         with suppress(OSError):  # what it has started may still hold the other end
             self.socket.shutdown(socket.SHUT_RDWR)
 
+    def _watch(self) -> None:
+        """End the submission when a reply is late or, on Linux, all its processes together are too large."""
+        while not self.over.wait(0.5):
+            sizes = _sizes(self.process.pid)
+            if time.monotonic() > self.late:
+                self.excess = "could not be interrupted"
+            elif len(sizes) > _PROCESSES or sum(sizes) > _MEMORY:
+                self.excess = "used too much memory, or too many processes"
+            if self.excess:
+                self._kill()
+
     # ------------------------------------------------------------------ asking
     def ask(self, function: Any, *arguments: Any, seconds: float = 60) -> Any:
         """Call a function there, and return its result; while it runs, it may ask for verdicts."""
-        left = self.check_time()
-        seconds = min(seconds, left)
-        message = seconds, function, *arguments
+        end = time.monotonic() + min(seconds, self.check_time())
+        message: tuple[Any, ...] = function, *arguments
         while True:
-            kind, value = self._exchange(cloudpickle.dumps(message), seconds + 10)
+            # What asks for verdicts for ever must not begin its time anew with each.
+            if (left := end - time.monotonic()) < -_GRACE:
+                self._kill()
+                self.check_time()
+                raise EndedError("could not be interrupted")
+            left = max(left, 1e-6)  # with 0, the alarm would be off
+            request = cloudpickle.dumps((left, *message))
+            kind, value = self._exchange(request, left + _GRACE)
             if kind == "value":
                 return value
             if kind == "raised":
                 raise RaisedError(str(value)[:2000])
             try:
                 verdict = self.check(*value)
-                message = seconds, None, verdict.right, verdict.message
-            except (RaisedError, TypeError, ValueError) as error:
-                message = seconds, None, False, f"Not yet: {error}"
+                message = None, verdict.right, verdict.message
+            except (RaisedError, KeyError, TypeError, ValueError) as error:
+                message = None, False, f"Not yet: {error}"
 
     def check_time(self) -> float:
         """Return how many seconds are left, or raise a LateError."""
@@ -143,13 +168,22 @@ class Submission:
             raise LateError("did not end in time")
         return left
 
-    def check(self, checker: str, arguments: Any, options: Any) -> Verdict:
-        """Let a checker of the course judge what is there."""
+    def check(
+        self, checker: str, arguments: Any, options: Any, *, seed: int = 0
+    ) -> Verdict:
+        """Let a checker of the course judge what is there; `seed` changes the numbers that it draws."""
         if checker not in _CHECKERS:
             raise ValueError(f"there is no checker {checker!r}")
+        if self.is_checking:  # it could ask what is expected, or never end
+            raise ValueError("an answer cannot ask for a verdict while it is checked")
         things: list[Elsewhere] = []
         given, named = self._given(arguments, things), self._given(options, things)
-        verdict: Verdict = getattr(exercises, checker)(*given, **named)
+        self.is_checking, before = True, SEED.set(seed)
+        try:
+            verdict: Verdict = getattr(exercises, checker)(*given, **named)
+        finally:
+            self.is_checking = False
+            SEED.reset(before)
         self.doubts += [doubt for one in things for doubt in one.doubts]
         return verdict
 
@@ -179,15 +213,15 @@ class Submission:
 
     def _exchange(self, message: bytes, seconds: float) -> tuple[str, Any]:
         """Send a message, and return the reply; a process that does not reply in time is ended."""
-        watch = threading.Timer(seconds, self._kill)
-        watch.start()
+        self.late = time.monotonic() + seconds
         try:
             self.connection.send_bytes(message)
-            return _unpacked(*(self.connection.recv_bytes(_REPLY) for _ in range(2)))
+            header = self.connection.recv_bytes(_HEADER)
+            return _unpacked(header, self.connection.recv_bytes(_TENSORS))
         except (EOFError, OSError):
             self.check_time()
-            if not watch.is_alive():
-                raise EndedError("could not be interrupted") from None
+            if self.excess:
+                raise EndedError(self.excess) from None
             with suppress(subprocess.TimeoutExpired):
                 status = self.process.wait(5)
                 raise EndedError(f"ended with status {status}") from None
@@ -195,7 +229,7 @@ class Submission:
         except Exception as error:  # a reply may be anything
             raise EndedError("sent what is no result") from error
         finally:
-            watch.cancel()
+            self.late = inf
 
 
 def _unpacked(header: bytes, blob: bytes) -> tuple[str, Any]:
@@ -215,6 +249,20 @@ def _unpacked(header: bytes, blob: bytes) -> tuple[str, Any]:
 
     kind, value = json.loads(header, object_hook=found)
     return kind, value
+
+
+def _sizes(process: int) -> list[int]:
+    """The bytes of memory of a process and of all that it has started, each with its share of common ones."""
+    sizes, left = list[int](), [str(process)]
+    while left:
+        place = Path("/proc", left.pop())
+        with suppress(OSError, ValueError, IndexError):
+            share = (place / "smaps_rollup").read_text().partition("\nPss:")[2].split()
+            sizes.append(int(share[0]) * 1024)
+        with suppress(OSError):
+            for thread in (place / "task").iterdir():
+                left += (thread / "children").read_text().split()
+    return sizes
 
 
 @cache
@@ -244,17 +292,27 @@ def _walls() -> list[str]:
     system = "/usr /bin /lib /lib32 /lib64 /etc/ld.so.cache /etc/fonts".split()
     found = "bwrap --unshare-all --unshare-user --die-with-parent --new-session".split()
     found += "--cap-drop ALL".split()
+    found += ["--disable-userns"] * _forbids_more()  # in another one, it could mount
     for path in [*system, *python, *packages, *_PACKAGES, _COURSE]:
         found += ["--ro-bind-try", str(path), str(path)]
     for hidden in (_COURSE / "exercises", _COURSE / "in_page"):
         found += ["--tmpfs", str(hidden), "--remount-ro", str(hidden)]
-    found += f"--proc /proc --dev /dev --size {_DISK} --tmpfs /submission".split()
+    found += "--proc /proc --dev /dev".split()
+    for folder in ("/dev/shm", "/submission"):  # noqa: S108 (nobody shares it)
+        found += f"--size {_DISK} --tmpfs {folder}".split()
     return [*found, *"--remount-ro / --chdir /submission --".split()]
+
+
+@cache
+def _forbids_more() -> bool:
+    """Whether this bubblewrap, of version 0.8 or later, can forbid further user namespaces."""
+    said = subprocess.run(["bwrap", "--help"], capture_output=True).stdout
+    return b"--disable-userns" in said
 
 
 def can_isolate() -> bool:
     """Whether bubblewrap is there and allowed to work."""
-    command = [*_walls(), sys.executable, "-c", ""]
     if shutil.which("bwrap") is None:
         return False
+    command = [*_walls(), sys.executable, "-c", ""]
     return subprocess.run(command, capture_output=True).returncode == 0

@@ -7,7 +7,6 @@ reached elsewhere.
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import json
 import os
@@ -33,7 +32,9 @@ from attention_check._results import Outcome
 from attention_check._verdicts import Verdict, Wrong
 
 _GIGABYTE = 2**30
-_LIMITS = {"DATA": 3 * _GIGABYTE, "FSIZE": _GIGABYTE // 10, "NPROC": 200, "CORE": 0}
+# Of files that have no name, such as those of `memfd_create`, each may take FSIZE of memory.
+_LIMITS = {"FSIZE": _GIGABYTE // 10, "NOFILE": 100, "NPROC": 200, "CORE": 0}
+_MEMORY = 3 * _GIGABYTE
 _PLAIN = (type(None), bool, int, float, str)
 
 
@@ -112,15 +113,9 @@ def described(value: Any) -> Any:
     }  # fmt: skip
 
 
-def evaluate(call: str) -> list[Any]:
-    """The arguments of a call of a checker, by the names of the notebook."""
-    node: Any = ast.parse(call, mode="eval").body
-    value = JUDGE.shell.ev
-    options = {one.arg: value(ast.unparse(one.value)) for one in node.keywords}
-    return [
-        described([value(ast.unparse(one)) for one in node.args]),
-        described(options),
-    ]
+def evaluate(expression: str) -> Any:
+    """The value of an argument of a checker, by the names of the notebook."""
+    return described(JUDGE.shell.ev(expression))
 
 
 def run_cell(source: str) -> dict[str, Any]:
@@ -193,6 +188,15 @@ def _too_long(*_: Any) -> None:
     raise TimeoutError("it takes too long")
 
 
+def _address_space() -> int:
+    """The bytes of addresses that this process has by now: its libraries, on Linux."""
+    with suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf(
+            "SC_PAGESIZE"
+        )
+    return 10 * _GIGABYTE
+
+
 def main() -> None:
     """Set the limits, and serve the judge; what the submission prints goes nowhere."""
     JUDGE.connection = Connection(os.dup(0))
@@ -200,7 +204,8 @@ def main() -> None:
     for number in range(3):
         os.dup2(nowhere, number)
     isolated = sys.argv[1] == "isolated"
-    for name, most in _LIMITS.items():
+    limits = _LIMITS | {"AS": _address_space() + _MEMORY}
+    for name, most in limits.items():
         if isolated or name != "NPROC":  # outside, it would count all of your processes
             with suppress(ValueError, OSError):
                 resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))

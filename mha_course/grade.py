@@ -56,6 +56,9 @@ from mha_course.exercises.kept import DRAFTS
 from mha_lib._checks import check_type, refusal
 
 _LARGEST, _MOST = 50_000_000, 1000  # bytes and files of a submission
+_CODE = (
+    500_000  # characters of its code: their syntax tree takes a thousand times as much
+)
 _CUT = 500  # characters of a line
 _isolated = cache(can_isolate)
 # What a text that was written in a page finds there.
@@ -145,6 +148,11 @@ def grade(
     for name, value in {"seconds": seconds, "cell_seconds": cell_seconds}.items():
         if not 0 < value < 1e6:
             raise refusal(name, "be a positive number below a million", value)
+    for one in [*files, *filter(None, [assignment])]:
+        try:
+            _read(one)
+        except ValueError as error:
+            raise ValueError(f"{one}: {error}") from error
     handed_out = _cells(_read(assignment), assignment.suffix) if assignment else []
     asked = [call for _, call in _checks_in(handed_out)]
     if assignment and not asked:
@@ -152,6 +160,11 @@ def grade(
     found, given = Grade(path), {one.name: _read(one) for one in files}
     try:
         cells, beside = _opened(path)
+        programs = [one for name, one in beside.items() if name.endswith(".py")]
+        if sum(map(len, [*cells, *programs])) > _CODE:
+            raise ValueError(
+                f"It cannot be read: its code is over {_CODE:,} bytes long."
+            )
     except ValueError as error:
         found.say(str(error))
         cells, beside = [], {}
@@ -190,6 +203,10 @@ def _read(path: Path) -> bytes:
 
 def _opened(path: Path) -> tuple[list[str], dict[str, bytes]]:
     """The cells of a submission, and the files beside it, which only a folder or a program brings."""
+    if path.is_symlink():
+        raise ValueError("It cannot be read: it is a link.")
+    if path.suffix == ".py" and len(_expanded(path.parent)) > 1:
+        raise ValueError("It cannot be read: it needs a folder of its own.")
     if not path.is_dir() and path.suffix != ".py":
         return _cells(_read(path), path.suffix), {}
     folder = path if path.is_dir() else path.parent
@@ -217,6 +234,8 @@ def _cells(content: bytes, suffix: str) -> list[str]:
     try:
         text = content.decode("utf-8-sig")
         if suffix == ".py":
+            if len(text) > _CODE:
+                raise ValueError(f"its code is over {_CODE:,} bytes long")
             return [ast.unparse(statement) for statement in ast.parse(text).body]
         book = json.loads(text)
         if suffix == ".json":
@@ -293,6 +312,8 @@ class _Run:
     ) -> None:
         self.found, self.cells, self.checks, self.files = found, cells, checks, files
         self.cell_seconds = cell_seconds
+        content = repr(cells).encode(errors="replace")
+        self.seed = int.from_bytes(hashlib.sha256(content).digest()[:4], "big")
         self.failed: dict[int, str] = {}  # number of a cell -> its error
         sources = {f"code cell {number}": one for number, one in enumerate(cells, 1)}
         for name, content in files.items():
@@ -333,6 +354,8 @@ class _Run:
             self.found.say(f"{cell} replaces `{name}`.")
         if error:
             self.failed[number] = error
+        elif f"code cell {number + 1}" in self.words.unread:
+            self.found.say(f"{cell} is not Python, and was not read.")
         if "it takes too long" in self.failed.get(number, ""):
             submission.check_time()
             self.found.say(f"{cell} did not end within {seconds:g} seconds.")
@@ -361,12 +384,14 @@ class _Run:
         """How an exercise stands, and why."""
         node = _call(call)
         try:
-            arguments, options = submission.ask(_judged.evaluate, call)
+            arguments = [_value(submission, one) for one in node.args]
+            options = {one.arg: _value(submission, one.value) for one in node.keywords}
             answer = arguments[0] if isinstance(arguments[0], dict) else {}
             if answer.get("is_ours"):
                 return "missing", "only the course's own is there"
             submission.doubts.clear()
-            verdict = submission.check(_checker(node), arguments, options)
+            given = _checker(node), arguments, options
+            verdict = submission.check(*given)
             if not verdict and submission.is_stub(answer):
                 return "missing", "the stub is not filled in"
             if not verdict:
@@ -374,6 +399,13 @@ class _Run:
                 lost = re.search(r"name '(\w+)' is not defined", why)
                 cause = self._cause(lost[1]) if lost else ""
                 return "wrong", why + f" ({cause})" * bool(cause)
+            # Nobody can have looked up what these numbers give. A right answer that measures may miss once.
+            for seed in (self.seed, self.seed + 1000):
+                if again := submission.check(*given, seed=seed):
+                    break
+            else:
+                self.found.say(f"{call}: {message(__file__, 'only-here')}")
+                return "wrong", again.message.removeprefix("Not yet: ")
             for doubt in [*submission.doubts, *self.words.borrowed(call)]:
                 self.found.say(f"{call}: {doubt}.")
             self.found.digests[call] = self.words.digest(call)
@@ -387,7 +419,9 @@ class _Run:
     def _cause(self, name: str) -> str:
         """Which error kept a name from being defined, or ""."""
         name = re.escape(name)
-        line = rf"(?m)^\s*((def|class) +{name}\b|{name} *=|(from|import)\b.*\b{name}\b)"
+        line = (
+            rf"(?m)^[ \t]*((def|class) +{name}\b|{name} *=|(from|import)\b.*\b{name}\b)"
+        )
         causes = [
             why for n, why in self.failed.items() if re.search(line, self.cells[n])
         ]
@@ -398,20 +432,46 @@ def _call(text: str) -> Any:
     return ast.parse(text, mode="eval").body
 
 
+def _value(submission: Submission, node: ast.expr) -> Any:
+    """An argument of a checker: a literal as it is written, and anything else as it is there."""
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError):
+        return submission.ask(_judged.evaluate, ast.unparse(node))
+
+
 # ------------------------------------------------------------------ a class
 
 
-def _expanded(path: Path) -> list[Path]:
-    """The submissions that a path stands for: itself, or those in a folder of several."""
-    if not path.is_dir() or path.is_symlink() or (path / "adapters.py").exists():
+def _expanded(path: Path, *, is_class: bool = True) -> list[Path]:
+    """The submissions that a path stands for: itself, or those in a folder of several.
+
+    A folder that is given and has several is a class, so nobody can make it theirs by an `adapters.py` or the
+    only notebook beside the folders of others. A folder in it is a student's, who may have more in it.
+    """
+    if not path.is_dir() or path.is_symlink():
         return [path]
     inside = [one for one in sorted(path.iterdir()) if one.name[0] not in "._"]
     books = [one for one in inside if one.suffix == ".ipynb"]
-    folders = [one for one in inside if one.is_dir()]
     exports = [one for one in inside if _is_export(one)]
-    if (len(books) == 1 and not exports) or not (books or folders or exports):
+    programs = [one for one in inside if one.name == "adapters.py"]
+    folders = [one for one in inside if one.is_dir()]
+    below = [one for each in folders for one in _expanded(each, is_class=False)]
+    if is_class:
+        others = [*books, *exports, *programs, *filter(_is_submission, below)]
+        is_one = len(others) < 2 and not (books and exports)
+    else:
+        is_one = bool(programs) or (len(books) == 1 and not exports)
+    if is_one or not (books or folders or exports):
         return [path]
-    return books + exports + [one for folder in folders for one in _expanded(folder)]
+    return [*books, *exports, *programs, *below]
+
+
+def _is_submission(path: Path) -> bool:
+    """Whether a path below a folder is more than a folder of other files, such as data."""
+    if path.is_symlink() or not path.is_dir():
+        return True
+    return (path / "adapters.py").exists() or any(path.glob("*.ipynb"))
 
 
 def _graded(path: Path, results: Path | None, options: dict[str, Any]) -> Grade:

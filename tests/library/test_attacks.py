@@ -3,6 +3,7 @@
 
 import json
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import pytest
 from test_judge import ANSWER, FORGERIES, SPLIT, STUB, needs_walls, write
+
+from mha_course import exercises, grade
+from mha_course._borrowed import Words
 
 JUDGED = "import mha_course._judged as j, torch\n"
 RIGHT_BY = "def split_heads(x, num_heads):\n    return {}(x, num_heads)"
@@ -212,3 +216,175 @@ def test_without_walls_no_mark_is_wrong_either(tmp_path):
     assert found.keys() == expected.keys(), done.stderr[-3000:]
     assert list(mistakes(expected, found, attacks)) == []
     assert list(temporary.iterdir()) == []
+
+
+# ------------------------------------------------------------------ what somebody else has found
+LAYER = """class {name}(nn.Module):
+    def __init__(self, embed_dim, num_heads, kdim=None, vdim=None):
+        super().__init__()
+        self.num_heads = num_heads
+        sizes = {{"q_proj": embed_dim, "k_proj": kdim or embed_dim, "v_proj": vdim or embed_dim, "out_proj": embed_dim}}
+        for name, size in sizes.items():
+            setattr(self, name, nn.Linear(size, embed_dim, bias=False))
+        {more}
+
+    def forward(self, query, key, value, mask=None):
+        q, k, v = (proj(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for proj, x in (
+            (self.q_proj, query), (self.k_proj, key), (self.v_proj, value)))
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        if mask is not None:
+            mask = mask[:, None] if mask.ndim == 3 else mask
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        weights = {weights} if mask is None else {weights} * mask
+        return self.out_proj((weights @ v).transpose(1, 2).flatten(2)), weights
+"""
+# With weights near zero, the output is nearly zero and the weights are equal, whatever the layer computes.
+TINY = """
+        self.big = nn.Parameter(torch.empty(1, 20_000_000), requires_grad=False)
+        for name, start in zip(sizes, range(0, 10**6, 10**5)):
+            proj = getattr(self, name)
+            shape = proj.weight.shape
+            del proj.weight
+            proj.weight = self.big[0, start : start + shape.numel()].view(shape)"""
+NAN = """
+        for name, size in sizes.items():
+            proj = getattr(self, name)
+            del proj.bias
+            proj.bias = torch.full((embed_dim,), torch.nan)"""
+ADD_OPTION = """import mha_course._judged as j
+evaluate = j.evaluate
+def forged(text):
+    found = evaluate(text)
+    return [found[0], {"gradients": False}] if isinstance(found, list) else found
+j.evaluate = forged"""
+SOFTMAX = "scores.softmax(-1)"
+LAYERS = {
+    "Tiny": LAYER.format(name="Tiny", more=TINY, weights="torch.ones_like(scores).masked_fill(scores < -1e9, 0.0).softmax(-1)"),
+    "Frozen": LAYER.format(name="Frozen", more="self.requires_grad_(False)", weights=SOFTMAX),
+    "Infinite": LAYER.format(name="Infinite", more=NAN, weights=SOFTMAX),
+    "Detached": LAYER.format(name="Detached", more="", weights="scores.detach().softmax(-1)"),
+}  # fmt: skip
+TOO_SMALL, NOT_COMPARED = "too small to compare", "the gradients of its weights were not compared"
+
+
+@pytest.mark.slow
+def test_a_layer_is_compared_where_the_numbers_can_differ(tmp_path):
+    book = write(tmp_path / "eve.ipynb", "from mha_course.exercises import check_multi_head\nimport torch\nfrom torch import nn",
+                 *LAYERS.values(), *(f"check_multi_head({name})" for name in list(LAYERS)[:3]), ADD_OPTION,
+                 "check_multi_head(Detached)")  # fmt: skip
+    found = grade.grade(book)
+    assert [state for state, _ in found.results.values()] == ["wrong", "right", "wrong", "wrong"]
+    assert TOO_SMALL in found.results["check_multi_head(Tiny)"][1]
+    assert "holds NaN or infinity" in found.results["check_multi_head(Infinite)"][1]
+    assert found.troubles == [f"check_multi_head(Frozen): {NOT_COMPARED}."]
+
+
+def looked_up():
+    """An answer to `split_heads` that knows by heart what is right in the page's cases."""
+    check = exercises.check_split_heads
+    known = {}
+    for case in check.cases:
+        x, num_heads = check._arguments(case)
+        known[f"{x.sum().item():.4f}"] = check.reference(x, num_heads).tolist()
+    answer = (
+        "def split_heads(x, num_heads):\n    made = torch.tensor(KNOWN.get(f'{x.sum().item():.4f}', 0.0))\n"
+    )
+    same = "    order = [int((x.flatten() - one).abs().argmin()) for one in made.flatten()]\n"
+    return f"import torch\nKNOWN = {known}\n{answer}{same}    return x.flatten()[order].view(made.shape)"
+
+
+ASKS = "while True:\n    check_split_heads(5)"
+ITSELF = "def itself(x, num_heads):\n    global said\n    said = check_split_heads(itself).message\n    return x\ncheck_split_heads(itself)"
+LISTS = (
+    JUDGED + "j.JUDGE.send((b'[\"value\", [' + b'[],' * 20_000_000 + b'[]]]', j.safetensors.torch.save({})))"
+)
+SHARED = "import mmap\nx = mmap.mmap(-1, 6 << 30)\nfor at in range(0, 6 << 30, 4096):\n    x[at] = 1"
+MANY = """import os, time
+for _ in range(4):
+    if os.fork() == 0:
+        x = bytearray(3 << 29)
+        for at in range(0, len(x), 4096):
+            x[at] = 1
+        time.sleep(60)
+        os._exit(0)
+time.sleep(60)"""
+KNOWN_FILES = "import os\nfor name in range(50):\n    open(f'/dev/shm/{name}', 'wb').write(bytes(90 << 20))"
+MOUNTS = "import ctypes\nif ctypes.CDLL(None).unshare(0x10020000) != 0:\n    raise OSError('it cannot mount')"
+
+
+@needs_walls
+@pytest.mark.slow
+@pytest.mark.parametrize(("attack", "said"), [
+    (looked_up(), "it is right for the numbers of the page, and wrong for others"),
+    (ASKS, "Code cell 2 did not end within 20 seconds"),
+    (LISTS, "It sent what is no result"),
+    (SHARED, "Cannot allocate memory"), (KNOWN_FILES, "No space left"), (MOUNTS, "OSError: it cannot mount"),
+    (MANY, "used too much memory, or too many processes"),
+])  # fmt: skip
+def test_what_a_submission_takes_is_limited_and_its_results_cannot_be_looked_up(tmp_path, attack, said):
+    book = write(tmp_path / "eve.ipynb", STUB, attack, SPLIT)
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    found = grade.grade(book, isolate=True, cell_seconds=20, seconds=200)
+    assert time.monotonic() - begin < 150
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_000_000  # kilobytes
+    assert [state for state, _ in found.results.values()] != ["right"]
+    assert said in " ".join(found.troubles)
+
+
+def test_an_answer_cannot_ask_for_verdicts_while_it_is_checked(tmp_path):
+    book = write(tmp_path / "eve.ipynb", STUB, ITSELF, "assert 'while it is checked' in said, said", SPLIT)
+    assert grade.grade(book).troubles == []
+
+
+HIDDEN = [
+    "get_ipython().run_cell('from mha_' + 'course.built import split_heads as f')",
+    "%run a.txt",
+    "import runpy\nf = runpy.run_path('a.txt')['f']",
+    "import os\nf = os.sys.modules['mha_course' + '.built'].split_heads",
+    "import numpy as np\nf = np.load('a.npy', allow_pickle=True).item()",
+    "from importlib import *\nf = import_module('mha_course' + '.built').split_heads",
+    "from torch import nn\nf = nn.Module.__subclasses__()[-1]",
+    "try:\n    1 / 0\nexcept Exception as error:\n    f = error.__traceback__.tb_frame.f_back",
+]
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+def test_what_hides_where_an_answer_comes_from_is_named(hidden):
+    words = Words({"code cell 1": hidden}, [])
+    assert len(list(words.reaching())) >= 1
+    assert list(Words({"code cell 1": hidden}, [hidden]).reaching()) == [], "it was handed out"
+
+
+def test_a_cell_that_is_not_python_cannot_hide_what_it_imports(tmp_path):
+    for start in ("\n\n%%capture\n", "%matplotlib inline\n", "%time 1\n"):
+        words = Words({"code cell 1": f"{start}from mha_course.built import split_heads as f"}, [])
+        assert words.origins["f"] == "mha_course.built.split_heads"
+    assert Words({"code cell 1": "run a.txt", "code cell 2": "# nothing"}, []).unread == {"code cell 1"}
+
+
+def test_the_text_of_a_submission_costs_the_grader_little(tmp_path):
+    begin = time.monotonic()
+    large = grade.grade(write(tmp_path / "large.ipynb", "x = 1\n" * 200_000, SPLIT))
+    assert large.troubles == ["It cannot be read: its code is over 500,000 bytes long."]
+    (tmp_path / "adapters.py").write_text("x = 1\n" * 200_000)
+    with pytest.raises(ValueError, match="its code is over 500,000 bytes long"):
+        grade._cells((tmp_path / "adapters.py").read_bytes(), ".py")
+    run = grade._Run(grade.Grade(Path("a.ipynb")), ["x = 1\n" + "\n" * 100_000 + "1 / 0"], [], {}, [], 1.0)
+    run.failed[0] = "ZeroDivisionError"
+    assert run._cause("split_heads") == ""
+    Words({"code cell 1": "!ls\n" * 400 + "y = 1\n" * 4000, "code cell 2": "x" + ".a" * 5000}, [])
+    assert time.monotonic() - begin < 60
+
+
+def test_one_file_does_not_make_a_class_a_submission(tmp_path):
+    ada, bob = write(tmp_path / "ada.ipynb", "1"), tmp_path / "bob"
+    write(bob / "b.ipynb", "1")
+    (bob / "data.csv").write_text("1")
+    assert grade._expanded(tmp_path) == [ada, bob]
+    (tmp_path / "adapters.py").write_text("1")
+    assert grade._expanded(tmp_path) == [ada, tmp_path / "adapters.py", bob]
+    said = grade.grade(tmp_path / "adapters.py").troubles
+    assert said == ["It cannot be read: it needs a folder of its own."]
+    (tmp_path / "eve").symlink_to("/etc")
+    assert tmp_path / "eve" in grade._expanded(tmp_path)
+    assert grade.grade(tmp_path / "eve").troubles == ["It cannot be read: it is a link."]

@@ -48,8 +48,8 @@ def verdict_in_page(name, text, check, tmp_path):
 
 def verdict_of_the_judge(submission, name, text, check):
     assert submission.ask(_judged.run_cell, text)["error"] == ""
-    arguments, options = submission.ask(_judged.evaluate, f"{check}({name})")
-    message = submission.check(check, arguments, options).message
+    answer = submission.ask(_judged.evaluate, name)
+    message = submission.check(check, [answer], {}).message
     submission.ask(_judged.run_cell, f"from mha_course.built import {name}")
     return message
 
@@ -97,11 +97,10 @@ def test_an_answer_that_needs_the_notebooks_own_layer_is_judged_as_in_the_page(s
     assert submission.ask(_judged.run_cell, ESCAPE)["error"] == ""
     verdicts = []
     for number, answer in enumerate(space["ANSWERS"]):
-        arguments, options = submission.ask(
-            _judged.evaluate, f"check_escape(ANSWERS[{number}], Layer, DETECTORS)"
-        )
+        given = (f"ANSWERS[{number}]", "Layer", "DETECTORS")
+        arguments = [submission.ask(_judged.evaluate, one) for one in given]
         submission.doubts.clear()
-        verdicts.append(submission.check("check_escape", arguments, options).message)
+        verdicts.append(submission.check("check_escape", arguments, {}).message)
         here = space["check_escape"](answer, space["Layer"], space["DETECTORS"]).message
         assert verdicts[-1] == here, number
         assert submission.doubts == ["the submission brings the right layer and the detectors"]

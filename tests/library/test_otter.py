@@ -52,6 +52,31 @@ def graded(folder, sources, others):
     return scores, json.dumps(results)
 
 
+def by_run_autograder(folder):
+    """The results of `run_autograder` for the last submission, in folders laid out as Gradescope has them.
+
+    The folder `/autograder` is another one here, and the environment with Otter stands for that of mamba.
+    """
+    place = folder / "autograder"
+    for name in ("source", "submission", "results"):
+        (place / name).mkdir(parents=True)
+    [zipped] = (folder / "dist/autograder").glob("*autograder*.zip")
+    zipfile.ZipFile(zipped).extractall(place / "source")
+    zipfile.ZipFile(folder / "submission.zip").extractall(place / "submission")
+    for script in (place / "source/run_autograder", place / "source/run_otter.py"):
+        text = script.read_text(encoding="utf-8")
+        assert "/autograder" in text
+        script.write_text(text.replace("/autograder", str(place)), encoding="utf-8")
+    (place / "submission_metadata.json").write_text("{}", encoding="utf-8")  # Gradescope writes it
+    mamba = folder / "bin/mamba"
+    mamba.parent.mkdir()
+    mamba.write_text("#!/bin/sh\necho 'mamba() { :; }'\n")
+    mamba.chmod(0o755)
+    start = f"PATH={mamba.parent}:$PATH bash {place}/source/run_autograder"
+    run(place, "bash", "-c", start)
+    return json.loads((place / "results/results.json").read_text(encoding="utf-8"))
+
+
 @pytest.mark.slow
 def test_the_runner_of_otter_takes_the_marks_from_our_judge(tmp_path):
     assert (BIN.parent / "ready").is_file(), "`make .venv-class/ready` creates the environment with Otter"
@@ -76,3 +101,7 @@ def test_the_runner_of_otter_takes_the_marks_from_our_judge(tmp_path):
     assert (scores["split_heads"], scores["MyHead"]) == (0, 0)
     assert "wrong: " in said and "replaces `check_split_heads`" in said
     assert not mark.exists(), "what a submission brings beside its notebook ran outside of its process"
+    results = by_run_autograder(tmp_path)
+    scores = {one["name"].partition(" ")[0]: one.get("score") for one in results["tests"]}
+    assert (scores["split_heads"], scores["MyHead"]) == (0, 0) and not mark.exists()
+    assert "wrong: " in json.dumps(results)
