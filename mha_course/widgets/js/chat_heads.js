@@ -7,6 +7,7 @@ import { fileNotice, loadFile } from "./file_source.js";
 import { formatNumber } from "./format.js";
 import { element, setText, widget } from "./frame.js";
 import { mapGrid, WEIGHTS } from "./map_grid.js";
+import { say } from "./messages.js";
 import { colorBar } from "./number_map.js";
 import { bars, facts, menu } from "./parts.js";
 import { sizedMap } from "./pixel_map.js";
@@ -30,11 +31,6 @@ function tokenSign(token) {
 
 /** @param {string} token @returns {string} */
 const tokenName = (token) => `“${tokenSign(token)}”`;
-
-/** Fills words into a sentence. @param {Frame} frame @param {string} name @param {Object<string, any>} [words] */
-function say(frame, name, words = {}) {
-  return frame.get("sentences")[name].replace(/\{(\w+)\}/g, (/** @type {string} */ _, /** @type {string} */ key) => words[key]);
-}
 
 /** The stored text of the present state. @param {Frame} frame */
 function textOf(frame) {
