@@ -380,7 +380,7 @@ FAULTS = [
                 "test_sentence_heads::test_a_file_that_is_missing_or_damaged_gives_a_sentence_and_another_try"),
     WidgetFault("js/sentence_heads_math.js", "[-1, 0, 1].map((step)", "[1, 0, -1].map((step)",
                 "test_sentence_heads::test_with_a_kernel_python_sends_the_maps_of_each_text"),
-    WidgetFault("js/sentence_heads.js", "if (count > most) return { note:", "if (count > 9999) return { note:",
+    WidgetFault("js/sentence_heads.js", "if (count > most) return { note:", "if (count > 99) return { note:",
                 "test_sentence_heads::test_texts_at_the_edges_are_read_or_refused_in_a_sentence"),
     WidgetFault("js/training_runner.js",
                 "if (follows) run.shown = run.records.length - 1;",
