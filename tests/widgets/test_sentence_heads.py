@@ -349,3 +349,11 @@ def test_the_published_model_reads_in_the_page_as_in_torch(reader, tmp_path):
             whole = SentenceHeads._compute(text, layer, head, 0, sentence_model.published_bert())
             assert (shown(host, "reading") - whole["reading"]).abs().max() < 0.15
     expect(host.locator(".mha-missing")).to_be_hidden()
+
+
+def test_the_chosen_head_of_chapter_9_reads_the_sailors_at_are():
+    """What the chapter says; and Python sends the first maps with the page."""
+    widget = SentenceHeads(layer=3, head=1, query=10)
+    pieces = widget.answer["pieces"]
+    assert pieces[10] == "are"
+    assert pieces[widget.numbers()["reading"].argmax()] == "sailors"
