@@ -34,7 +34,7 @@ LAYERS, HEADS = 6, 12
 class SentenceHeads(Explorer):
     """The 72 heads of all-MiniLM-L6-v2 on a text that the reader types: all maps, and what one head reads.
 
-    In the book, a button loads the model, 14 MB: its matrices in 8 bits and 9,300 of the 30,522 rows of its
+    In the book, a button loads the model, 14 MB: its matrices in 8 bits and 9,400 of the 30,522 rows of its
     vocabulary in 6. A worker reads the text in the browser, and each weight differs by less than 0.15 from
     that of the float32 model. Until then the page shows the maps of its first text, which Python has stored.
     In a notebook with a kernel, Python reads each text with the whole model and sends the maps.
