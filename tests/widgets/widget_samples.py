@@ -15,10 +15,12 @@ from mha_course.widgets.line_order import LineOrder
 from mha_course.widgets.map_prediction import MapPrediction
 from mha_course.widgets.puzzles import PUZZLES
 from mha_course.widgets.quiz import Question, Quiz
+from mha_course.widgets.sentence_heads import SentenceHeads
+from mha_course.widgets.sentence_model import MARKS
 from mha_course.widgets.translator import Translator
 from mha_course.widgets.typed_answer import TypedAnswer
 from mha_course.widgets.writer import Writer
-from mha_lib import GPT2, MultiHeadAttention
+from mha_lib import GPT2, Bert, MultiHeadAttention
 from mha_lib.models.seq2seq import EncoderDecoder
 from mha_lib.positional import LearnedPositionalEncoding
 
@@ -135,6 +137,16 @@ def chat_heads():
     return ChatHeads(ChatMaps(scores, rises, texts))
 
 
+def sentence_heads():
+    """Three layers of three heads that have learned nothing, but are not indifferent; eleven positions."""
+    torch.manual_seed(0)
+    pieces = [*MARKS, *"two heads see ##s ##d the sail ##or .".split()]
+    model = Bert(len(pieces), 12, 3, 24, 3, max_len=11, head=False)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    return SentenceHeads(model, pieces, text="Two sailors see heads.", query=2)
+
+
 # All other widgets can be made without arguments.
 SAMPLES = {
     name: cls
@@ -145,6 +157,6 @@ SAMPLES = {
 } | {
     "AblationLab": ablation_lab, "ChatHeads": chat_heads, "HeadExplorer": head_explorer,
     "HeadsMeet": heads_meet, "LineOrder": line_order, "MapPrediction": map_prediction,
-    "Progress": lambda: Progress(cards()), "Quiz": quiz, "Translator": translator,
-    "TypedAnswer": typed_answer, "Writer": writer,
+    "Progress": lambda: Progress(cards()), "Quiz": quiz, "SentenceHeads": sentence_heads,
+    "Translator": translator, "TypedAnswer": typed_answer, "Writer": writer,
 }  # fmt: skip

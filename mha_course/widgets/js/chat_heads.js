@@ -3,14 +3,15 @@
 
 import { causalMask } from "./attention_math.js";
 import { kindOf, largest, ofHead, ranksOf, receivedOf, unpackText } from "./chat_heads_math.js";
-import { inkOn, viridis } from "./colors.js";
 import { fileNotice, loadFile } from "./file_source.js";
 import { formatNumber } from "./format.js";
-import { element, mark, setText, widget } from "./frame.js";
-import { colorBar, placeByKey } from "./number_map.js";
+import { element, setText, widget } from "./frame.js";
+import { mapGrid, WEIGHTS } from "./map_grid.js";
+import { say } from "./messages.js";
+import { colorBar } from "./number_map.js";
 import { bars, facts, menu } from "./parts.js";
-import { pixelCanvas } from "./pixel_canvas.js";
 import { sizedMap } from "./pixel_map.js";
+import { tokenStrip } from "./token_strip.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
 /** @typedef {import("./chat_heads_math.js").StoredMaps} StoredMaps */
@@ -18,7 +19,6 @@ import { sizedMap } from "./pixel_map.js";
 /** @typedef {{tokens: string[], maps: Matrix[], stored: StoredMaps, layer: number, head: number, index: number, count: number,
  *   query: number, kind: string, kinds: string[], measured: string, losses: string[]}} HeadsView */
 
-const WEIGHTS = { low: 0, high: 1 };
 const STRONGEST = 5;
 const MOST_READ = 3;
 const FULL_BAR = 0.1; // nats
@@ -31,11 +31,6 @@ function tokenSign(token) {
 
 /** @param {string} token @returns {string} */
 const tokenName = (token) => `“${tokenSign(token)}”`;
-
-/** Fills words into a sentence. @param {Frame} frame @param {string} name @param {Object<string, any>} [words] */
-function say(frame, name, words = {}) {
-  return frame.get("sentences")[name].replace(/\{(\w+)\}/g, (/** @type {string} */ _, /** @type {string} */ key) => words[key]);
-}
 
 /** The stored text of the present state. @param {Frame} frame */
 function textOf(frame) {
@@ -135,73 +130,35 @@ function kindName(frame, { stored, kinds, count }, index) {
   return kind < 0 ? say(frame, "none") : say(frame, "kind", { kind: kinds[kind] });
 }
 
-/** The grid of small maps, one radio button for each head. @param {Frame} frame */
-function mapGrid(frame) {
+/** The grid of small maps, with a line above each for its kind and a bar below for what is lost. @param {Frame} frame */
+function markedGrid(frame) {
   const [layers, heads] = [frame.get("num_layers"), frame.get("num_heads")];
   const count = layers * heads;
-  const entries = Array.from({ length: count }, (_, index) => {
-    const input = element("input", { type: "radio", name: "head", value: index, class: "mha-over-map" });
-    const canvas = pixelCanvas();
-    const effect = element("i");
-    const label = element("label", {}, input, canvas.node, effect);
-    return { label, input, canvas, effect };
-  });
-  const rows = Array.from({ length: layers }, (_, layer) =>
-    element(
-      "div",
-      { class: "mha-layer" },
-      element("span", { text: layer, "aria-hidden": "true" }),
-      ...entries.slice(layer * heads, (layer + 1) * heads).map(({ label }) => label),
-    ),
-  );
-  const legend = element("legend", { text: say(frame, "gallery", { count, heads }) });
-  const node = element("fieldset", { class: "mha-chat-grid" }, legend, element("div", {}, ...rows));
-  node.style.setProperty("--heads", String(heads));
-  const choose = (/** @type {number} */ index) => frame.set({ layer: Math.floor(index / heads), head: index % heads });
-  frame.listen(node, "change", (event) => choose(Number(event.target.value)));
-  frame.listen(node, "keydown", (event) => {
-    const index = entries.findIndex(({ input }) => input === event.target);
-    const target = placeByKey(event.key, [Math.floor(index / heads), index % heads], heads);
-    if (index < 0 || !target) return;
-    event.preventDefault();
-    const [layer, head] = target;
-    if (layer < 0 || layer >= layers || head < 0 || head >= heads) return;
-    entries[layer * heads + head].input.focus();
-    choose(layer * heads + head);
-  });
+  const { node, entries, draw: drawMaps } = mapGrid(frame, layers, heads, say(frame, "gallery", { count, heads }));
+  node.classList.add("mha-chat-grid");
+  const effects = entries.map(({ label }) => label.appendChild(element("i")));
+
   /** @type {any[]} */
   let drawn = [];
-  let shown = -1;
-
-  /** On a phone the grid scrolls; the chosen map is in view, and the page stays. @param {number} index */
-  function scrollTo(index) {
-    const [box, row] = [/** @type {HTMLElement} */ (node.lastElementChild), rows[Math.floor(index / heads)]];
-    if (box.scrollHeight > box.clientHeight) box.scrollTop = row.offsetTop - box.offsetTop - box.clientHeight / 2;
-    shown = index;
-  }
+  let mask = causalMask(1);
 
   /** @param {HeadsView} view */
   function draw(view) {
     const { maps, stored, tokens, index: chosen, kind, kinds, measured, losses } = view;
-    node.classList.toggle("mha-fine", tokens.length > 12);
-    const isNew = drawn[0] !== maps || drawn[1] !== measured;
-    const mask = causalMask(tokens.length);
+    if (drawn[0] !== maps) mask = causalMask(tokens.length);
+    const place = (/** @type {number} */ index) => say(frame, "place", { layer: Math.floor(index / heads), head: index % heads });
+    drawMaps(maps, chosen, (index) => `${place(index)}, ${kindName(frame, view, index)}`, mask);
     const row = losses.indexOf(measured);
-    entries.forEach(({ label, input, canvas, effect }, index) => {
+    entries.forEach(({ label }, index) => {
       const own = kindOf(ofHead(stored.scores, count, index));
-      if (isNew) {
-        canvas.draw(maps[index], WEIGHTS, mask);
+      if (drawn[0] !== maps || drawn[1] !== measured) {
         const share = Math.min(Math.max(stored.rises[row * count + index] / FULL_BAR, 0), 1);
-        effect.style.width = `${100 * share}%`;
-        const place = say(frame, "place", { layer: Math.floor(index / heads), head: index % heads });
-        input.setAttribute("aria-label", `${place}, ${kindName(frame, view, index)}`);
+        effects[index].style.width = `${100 * share}%`;
         label.dataset.kind = String(own);
       }
-      input.checked = index === chosen;
       label.classList.toggle("mha-other", kind !== "all" && kinds[own] !== kind);
     });
     drawn = [maps, measured];
-    if (chosen !== shown) scrollTo(chosen);
   }
   return { node, draw };
 }
@@ -211,44 +168,6 @@ function markLegend(frame) {
   const kinds = (frame.limits("kind").options ?? []).filter((kind) => kind !== "all");
   const marks = kinds.map((kind, index) => element("span", {}, element("i", { "data-kind": index }), kind));
   return element("p", { class: "mha-hint mha-chat-legend" }, say(frame, "marks"), ...marks);
-}
-
-/** The words with the weights of the chosen query; a click chooses the token that reads. @param {Frame} frame */
-function tokenStrip(frame) {
-  const strip = element("div");
-  const node = element("fieldset", { class: "mha-chat-words" }, element("legend", { text: say(frame, "choose") }), strip);
-  frame.listen(node, "change", (event) => frame.set({ query: Number(event.target.value) }));
-  /** @type {{label: HTMLElement, input: HTMLInputElement, sign: HTMLElement}[]} */
-  let words = [];
-  /** @type {any} */
-  let drawn = null;
-
-  /** @param {HeadsView} view */
-  function draw({ tokens, maps, index, query }) {
-    if (drawn !== tokens) {
-      words = tokens.map((token, place) => {
-        const input = element("input", { type: "radio", name: "query", value: place, "aria-label": `${tokenSign(token)} (${place + 1})` });
-        const sign = element("span", { text: tokenSign(token) });
-        return { input, sign, label: element("label", {}, input, sign) };
-      });
-      strip.replaceChildren(...words.map(({ label }) => label));
-      drawn = tokens;
-    }
-    const row = maps[index][query];
-    words.forEach(({ label, input, sign }, key) => {
-      input.checked = key === query;
-      label.classList.toggle("mha-later", key > query);
-      const color = viridis(row[key]);
-      sign.style.backgroundColor = key > query ? "" : `rgb(${color.join(" ")})`;
-      sign.style.color = key > query ? "" : inkOn(color);
-      if (key <= query) mark(sign, "reading", row[key]);
-      else {
-        delete sign.dataset.number;
-        delete sign.dataset.value;
-      }
-    });
-  }
-  return { node, draw };
 }
 
 /** @param {number} rise @returns {string} with its sign */
@@ -261,7 +180,7 @@ function signed(rise) {
 function headPanel(frame) {
   const losses = frame.limits("measured").options ?? [];
   const title = element("p", { class: "mha-title" });
-  const words = tokenStrip(frame);
+  const words = tokenStrip(frame, say(frame, "choose"), tokenSign);
   const scale = colorBar();
   const reads = element("p", { class: "mha-caption" });
   const strongest = bars("strongest", "muted");
@@ -285,7 +204,7 @@ function headPanel(frame) {
     const numbers = maps[index];
     const [place, kind] = [say(frame, "place", { layer, head }), kindName(frame, view, index)];
     setText(title, `${place} · ${kind}`);
-    words.draw(view);
+    words.draw(tokens, numbers[query], query, (key) => key > query);
     scale.draw(WEIGHTS, "weight");
     const most = largest(numbers[query].subarray(0, query + 1), MOST_READ)
       .map(({ number, index: key }) => `${tokenName(tokens[key])} (${key + 1}) ${formatNumber(number, 2)}`)
@@ -328,7 +247,7 @@ function buildHeads(frame) {
   const measured = menu(frame, say(frame, "measured"), "measured");
   const hint = element("p", { class: "mha-hint", text: say(frame, "bars", { full: FULL_BAR }) });
   const notice = fileNotice(frame, source.again);
-  const grid = mapGrid(frame);
+  const grid = markedGrid(frame);
   const panel = headPanel(frame);
   const shown = element("div", {}, grid.node, markLegend(frame), hint, panel.node);
   frame.body.append(element("div", { class: "mha-controls" }, text.node, kind.node, measured.node), about, notice.node, shown);

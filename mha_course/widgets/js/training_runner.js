@@ -3,6 +3,7 @@
 
 import { element } from "./frame.js";
 import { learner } from "./learning_math.js";
+import { startWorker } from "./page_worker.js";
 import { slider } from "./parts.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
@@ -22,34 +23,6 @@ ${parts.map(String).join("\n")}
 const answer = learner(${startRun.name});
 onmessage = ({ data }) => postMessage({ number: data.number, records: answer(data) });
 `;
-
-/**
- * A worker that answers requests. Its program is not a file, because a page opened from disk may not load one, and
- * a notebook has none.
- * @param {Task} task @param {(answer: StepAnswer) => void} onAnswer
- * @param {() => void} onRefused called if the browser does not run the worker
- */
-function startWorker(task, onAnswer, onRefused) {
-  const url = URL.createObjectURL(new Blob([workerProgram(task)], { type: "text/javascript" }));
-  try {
-    const worker = new Worker(url);
-    worker.onmessage = ({ data }) => onAnswer(data);
-    worker.onerror = (event) => {
-      event.preventDefault(); // not an error, because the page continues in animation frames
-      onRefused();
-    };
-    return {
-      ask: (/** @type {StepRequest} */ request) => worker.postMessage(request),
-      stop() {
-        worker.terminate();
-        URL.revokeObjectURL(url);
-      },
-    };
-  } catch {
-    URL.revokeObjectURL(url);
-    return null;
-  }
-}
 
 /** Trains in the page itself, one step per frame. @param {Task} task @param {(answer: StepAnswer) => void} onAnswer */
 function startFrames({ startRun }, onAnswer) {
@@ -101,7 +74,7 @@ function trainingRunner(task, onRecords) {
      */
     ask(plan, from, to) {
       pending = { number: ++number, plan, from, to };
-      runner ??= startWorker(task, onAnswer, useFrames);
+      runner ??= startWorker(workerProgram(task), onAnswer, useFrames);
       if (runner) runner.ask(pending);
       else useFrames();
     },

@@ -1,6 +1,6 @@
-// The parts of a pre-norm Transformer, as the page computes them: linear layers, norms, feed-forward layers, and attention
-// with gated heads and a cache of keys and values. Pure functions, no DOM. Weights are float32 numbers that were rounded to
-// 8 bits, and sums are float64, as in the model that Python compares with.
+// The parts of a Transformer, as the page computes them: linear layers, norms, feed-forward layers, and attention with gated
+// heads and a cache of keys and values. Pure functions, no DOM. Weights are float32 numbers that were rounded to 8 bits, and
+// sums are float64, as in the model that Python compares with.
 
 import {
   attentionPooling,
@@ -14,19 +14,20 @@ import {
 
 /** @typedef {import("./attention_math.js").Matrix} Matrix */
 
-const NORM_EPSILON = 1e-5; // of torch's layer norms
-
 /**
  * @typedef {object} StoredModel
  * @property {number} num_heads
  * @property {number} num_layers
  * @property {(string | number)[][]} shapes name and sizes of each parameter
- * @property {string} int8 the matrices, a signed byte for each number, in base64
- * @property {string} float32 in base64: for each matrix the scales of its rows, for each vector its numbers
+ * @property {string | Int8Array} int8 the matrices, a signed byte for each number, in base64 or unpacked
+ * @property {string | Float64Array} float32 for each matrix the scales of its rows, for each vector its numbers; the same
  * @property {number} error of rounding the weights: root mean square, relative to that of the weights
  */
 
-/** @typedef {{data: Float64Array, rows: number, columns: number}} Weight */
+/**
+ * A matrix. In a large model, the numbers stay bytes, and each row has a scale that multiplies them.
+ * @typedef {{data: Float64Array | Int8Array, rows: number, columns: number, scales?: Float64Array}} Weight
+ */
 /** @typedef {{weight: Weight, bias?: Float64Array}} Linear */
 /** @typedef {{weight: Float64Array, bias?: Float64Array}} Norm */
 /** @typedef {{query: Linear, key: Linear, value: Linear, out: Linear, norm: Norm}} AttentionPart */
@@ -35,20 +36,26 @@ const NORM_EPSILON = 1e-5; // of torch's layer norms
 /** @typedef {{keys: Matrix[], values: Matrix[]}} Remembered by head */
 
 /**
- * The parameters of a stored model, converted from 8 bits to float32 exactly as in Python.
- * @param {StoredModel} stored
+ * The parameters of a stored model, converted from 8 bits to float32 exactly as in Python; or, if `keepsBytes`, as bytes with
+ * a scale for each row, which take an eighth of the memory.
+ * @param {StoredModel} stored @param {boolean} keepsBytes
  */
-function unpackParameters({ shapes, int8, float32 }) {
+export function unpackParameters({ shapes, int8, float32 }, keepsBytes) {
   const sizes = /** @type {[string, number, number?][]} */ (shapes);
   if (!Array.isArray(sizes)) throw new RangeError("shapes must hold the sizes of the parameters: what the page stores is damaged");
   const entries = sizes.reduce((sum, [, rows, columns]) => sum + (columns === undefined ? 0 : rows * columns), 0);
-  const bytes = new Int8Array(bytesFromBase64(int8, "int8", entries).buffer);
-  const floats = numbersFromFloat32(float32, "float32", sizes.reduce((sum, [, rows]) => sum + rows, 0));
+  const bytes = typeof int8 === "string" ? new Int8Array(bytesFromBase64(int8, "int8", entries).buffer) : int8;
+  const count = sizes.reduce((sum, [, rows]) => sum + rows, 0);
+  const floats = typeof float32 === "string" ? numbersFromFloat32(float32, "float32", count) : float32;
   /** @type {Object<string, Weight>} */
   const parameters = {};
   let [byte, float] = [0, 0];
   for (const [name, rows, columns] of sizes) {
     const own = floats.subarray(float, (float += rows));
+    if (keepsBytes && columns !== undefined) {
+      parameters[name] = { data: bytes.subarray(byte, (byte += rows * columns)), rows, columns, scales: own };
+      continue;
+    }
     const data = new Float64Array(rows * (columns ?? 1));
     if (columns === undefined) data.set(own);
     // A product of 8 and 24 bits is exact in float64; torch rounds it to float32.
@@ -60,17 +67,18 @@ function unpackParameters({ shapes, int8, float32 }) {
 
 /**
  * Functions that build the parts of a stored model.
- * @param {StoredModel} stored
+ * @param {StoredModel} stored @param {boolean} [keepsBytes]
  */
-export function unpackParts(stored) {
-  const parameters = unpackParameters(stored);
+export function unpackParts(stored, keepsBytes = false) {
+  const parameters = unpackParameters(stored, keepsBytes);
+  const vector = (/** @type {string} */ name) => /** @type {Float64Array | undefined} */ (parameters[name]?.data);
   const linear = (/** @type {string} */ name) => ({
     weight: parameters[`${name}.weight`],
-    bias: parameters[`${name}.bias`]?.data,
+    bias: vector(`${name}.bias`),
   });
   const norm = (/** @type {string} */ name) => ({
-    weight: parameters[`${name}.weight`].data,
-    bias: parameters[`${name}.bias`]?.data,
+    weight: /** @type {Float64Array} */ (vector(`${name}.weight`)),
+    bias: vector(`${name}.bias`),
   });
   const attention = (/** @type {string} */ name) => ({
     query: linear(`${name}.q_proj`),
@@ -91,13 +99,14 @@ export function unpackParts(stored) {
         norm: norm(`${block}.feed_forward_norm`),
       };
     }),
-    norm: norm(`${name}.norm`),
+    norm: norm(`${name}.norm`), // without a weight, if each block ends with a norm
   });
-  return { parameters, linear, stack };
+  return { parameters, linear, norm, stack };
 }
 
 /** x · weightᵀ + bias @param {Matrix} x @param {Linear} linear @returns {Matrix} */
-export function applyLinear(x, { weight: { data, rows, columns }, bias }) {
+export function applyLinear(x, { weight: { data, rows, columns, scales }, bias }) {
+  if (scales) return scaleColumns(applyLinear(x, { weight: { data, rows, columns } }), scales, bias);
   const result = zeroMatrix(x.length, rows);
   for (let y = 0; y < x.length; y++) {
     const [row, own] = [x[y], result[y]];
@@ -128,25 +137,32 @@ export function applyLinear(x, { weight: { data, rows, columns }, bias }) {
   return result;
 }
 
+/** Each column times its scale, plus the bias; in place. @param {Matrix} x @param {Float64Array} scales @param {Float64Array} [bias] */
+export function scaleColumns(x, scales, bias) {
+  for (const row of x) for (let i = 0; i < row.length; i++) row[i] = row[i] * scales[i] + (bias ? bias[i] : 0);
+  return x;
+}
+
 /**
  * Each row minus its mean, over its standard deviation, times the weight, plus the bias.
- * @param {Matrix} x @param {Norm} norm @returns {Matrix}
+ * @param {Matrix} x @param {Norm} norm @param {number} [epsilon] added to the variance; torch's, if none is given
+ * @returns {Matrix}
  */
-export function applyNorm(x, { weight, bias }) {
+export function applyNorm(x, { weight, bias }, epsilon = 1e-5) {
   const result = zeroMatrix(x.length, weight.length);
   for (let y = 0; y < x.length; y++) {
     const [row, own] = [x[y], result[y]];
     let [mean, variance] = [0, 0];
     for (let i = 0; i < row.length; i++) mean += row[i] / row.length;
     for (let i = 0; i < row.length; i++) variance += (row[i] - mean) ** 2 / row.length;
-    const scale = 1 / Math.sqrt(variance + NORM_EPSILON);
+    const scale = 1 / Math.sqrt(variance + epsilon);
     for (let i = 0; i < row.length; i++) own[i] = (row[i] - mean) * scale * weight[i] + (bias ? bias[i] : 0);
   }
   return result;
 }
 
 /** Adds to `x` in place: the residual connection. @param {Matrix} x @param {Matrix} added */
-function addInPlace(x, added) {
+export function addInPlace(x, added) {
   for (let y = 0; y < x.length; y++) for (let i = 0; i < x[y].length; i++) x[y][i] += added[y][i];
 }
 
