@@ -195,28 +195,14 @@ def _discover(
         dtype=dtype,
         device=device,
     )
-    layouts = (
-        ("bld", "lbd")
-        if is_layer
-        else ("bhld", "blhd")
-        if layout == "auto"
-        else (layout,)
-    )
-    inputs = [contract]
-    if contract.memory:
-        # Two inputs say more than one, if the layer can have them.
-        inputs = [replace(contract, one_input=False), replace(contract, memory="")]
-    causalities = (
-        [contract.causal] if contract.causal != "never" else ["never", "always"]
-    )
     candidates = [
-        (replace(one, layout=axes, heads=said, causal=causal), layer)
-        for one, axes, (said, layer), causal in product(
-            inputs, layouts, layers.items(), causalities
+        (replace(one, heads=said), layer)
+        for one, (said, layer) in product(
+            _calls(contract, is_layer, layout), layers.items()
         )
     ]
     fits = (pair for pair in candidates if agrees(*pair, num_heads))
-    plain = next(pair for pair in candidates if pair[0].memory == inputs[-1].memory)
+    plain = next(pair for pair in candidates if not pair[0].memory)
     contract, layer = next(fits, plain)
     contract = with_causality(contract, layer, num_heads)
     if contract.causal == "never" and not agrees(contract, layer, num_heads):
@@ -227,6 +213,22 @@ def _discover(
         )
         contract = next(tried, contract)
     return with_mask(contract, mask, layer, num_heads), layer
+
+
+def _calls(contract: Contract, is_layer: bool, layout: str) -> list[Contract]:
+    """The ways to call an attention that its names leave open, the likeliest first."""
+    layouts: tuple[str, ...] = ("bld", "lbd")
+    if not is_layer:
+        layouts = ("bhld", "blhd") if layout == "auto" else (layout,)
+    inputs = [contract]
+    if contract.memory:
+        # Two inputs say more than one, if the layer can have them.
+        inputs = [replace(contract, one_input=False), replace(contract, memory="")]
+    causal = [contract.causal] if contract.causal != "never" else ["never", "always"]
+    return [
+        replace(one, layout=axes, causal=hides)
+        for one, axes, hides in product(inputs, layouts, causal)
+    ]
 
 
 def _names_a_fault(contract: Contract, layer: Layer | None, num_heads: int) -> bool:

@@ -100,7 +100,7 @@ def as_tensor(value: Any, arrays: bool) -> Any:
 
 
 def kind_of(tensor: Tensor) -> str:
-    if tensor.is_complex():
+    if tensor.dtype.is_complex:
         return "complex"
     number = "float" if tensor.is_floating_point() else "integer"
     return "bool" if tensor.dtype == torch.bool else number
