@@ -14,6 +14,7 @@ from fontTools import subset
 from fontTools.ttLib import TTFont
 from PIL import Image
 from widget_code import with_code
+from widget_files import NAME as DATA
 
 STATE = re.compile(
     r'(<script type="application/vnd\.jupyter\.widget-state\+json">)(.*?)(</script>)',
@@ -184,7 +185,8 @@ def subset_icons(source, characters):
 
 def lighten_styles(static, pages):
     """Reduce the theme's style sheets to the rules in use, and its icon font to the icons in the sheets."""
-    scripts = [script.read_text(encoding="utf-8") for script in static.rglob("*.js")]
+    code = (path for path in static.rglob("*.js") if not DATA.fullmatch(path.name))
+    scripts = [path.read_text(encoding="utf-8") for path in code]
     classes = re.findall(r'class="([^"]*)"', "".join(pages))
     names = set(re.findall(r"[\w-]+", " ".join([*classes, *scripts])))
     for path in (static / sheet for sheet in SHEETS):
