@@ -142,8 +142,8 @@ def sentence_heads():
     torch.manual_seed(0)
     pieces = [*MARKS, *"two heads see ##s ##d the sail ##or .".split()]
     model = Bert(len(pieces), 12, 3, 24, 3, max_len=11, head=False)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.4)
+    for name, parameter in model.named_parameters():
+        torch.nn.init.normal_(parameter, std=1.2 if "q_proj" in name or "k_proj" in name else 0.4)
     return SentenceHeads(model, pieces, text="Two sailors see heads.", query=2)
 
 
