@@ -78,8 +78,8 @@ def check(
     function takes query (batch, num_heads, q_len, head_dim), key and value (batch, num_heads, k_len,
     head_dim), or the axes of heads and positions exchanged. A layer takes query (batch, q_len, embed_dim),
     key and value, or one input, which attends to itself, or two, the second for keys and values; the formula
-    uses the layer's own projections, so the whole is compared. A norm or a residual connection inside is found
-    too, and said. A mask has up to four axes, (batch or 1, num_heads or 1, q_len, k_len), or fewer:
+    uses the layer's own projections, so the whole is compared. A norm or a residual connection inside is
+    found and said. A mask has up to four axes, (batch or 1, num_heads or 1, q_len, k_len), or fewer:
     what its form cannot express is not tried. Attention that always hides the future is compared with the
     causal formula. The result is the output, or a tuple that begins with it.
 
