@@ -154,10 +154,10 @@ def _layers(
     attention: Any, projections: Projections | None, num_heads: int | None
 ) -> tuple[dict[str, Layer | None], int]:
     """The projections of a layer, in each order in which a fused one may hold them, and its heads."""
-    projections_of(attention, projections)  # raises an error if some are missing
-    num_heads = _checks.check_int(
-        "num_heads", heads_of(attention) if num_heads is None else num_heads
-    )
+    num_heads = heads_of(attention) if num_heads is None else num_heads
+    if num_heads is None:
+        projections_of(attention, projections)  # what is no layer at all lacks these
+    num_heads = _checks.check_int("num_heads", num_heads)
     _checks.check_positive_int("num_heads", num_heads)
     orders = [] if projections is not None else orders_of(attention, num_heads)
     found: dict[str, Layer | None] = {}

@@ -64,8 +64,8 @@ def finite(*tensors: Tensor) -> bool:
     # `vmap` raises an error here, and so do fake tensors, which have no numbers.
     with torch.no_grad(), suppress(RuntimeError):
         # A comparison with NaN is False. If the numbers are large but fine, only time is lost.
-        total: float = sum(tensor.norm().item() for tensor in tensors)
-        return total < _LARGE
+        norms = map(Tensor.norm, tensors)
+        return sum(map(Tensor.item, norms)) < _LARGE
     return False
 
 

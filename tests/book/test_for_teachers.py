@@ -67,7 +67,8 @@ def test_the_commands_of_nbgrader_lead_from_monday_to_friday(tmp_path):
     cell.source = cell.source.replace("    ...", answer)
     archive = tmp_path / "downloaded/heads/archive"
     archive.mkdir(parents=True)
-    [name] = re.findall(r"`(heads_ada_\S+)`", section)
+    [time] = re.findall(r"the time, as in `(\w+)`", section)
+    name = f"heads_ada_attempt_{time}_heads.ipynb"
     with zipfile.ZipFile(archive / "all.zip", "w") as file:
         file.writestr(name, nbformat.writes(book))
     done = subprocess.run(["bash", "-ec", friday], **options)

@@ -138,9 +138,13 @@ def test_what_the_page_says_is_enough_to_train_on_another_device(is_told):
             run()
 
 
+# The cells of chapter 8 that look into the reader's GPT.
+OWN_GPT = ("without-head", "own-gpt", "own-gpt-all")
+
+
 def test_chapter_8_opens_the_readers_gpt_and_says_which_one_it_must_be(tmp_path, monkeypatch, capsys, home):
     monkeypatch.chdir(tmp_path)
-    cells = [cell.source for cell in read("08_what_heads_learn") if cell.id in ("own-gpt", "own-gpt-all")]
+    cells = [cell.source for cell in read("08_what_heads_learn") if cell.id in OWN_GPT]
 
     def shown():
         space = {"torch": torch, "copy": copy, "load_experiment": load_experiment, "RERUN": False}

@@ -104,7 +104,7 @@ def test_a_kernel_of_this_environment_says_so_before_the_set_up():
     config = Path(sys.prefix, "etc", "ipython", "ipython_kernel_config.py")
     assert config.resolve() == ROOT / "tools" / "ipython_kernel_config.py", "`make book` puts the link there"
     cells = [source for path in notebooks() if path.stem[0] == "0" for source in code_cells(path)]
-    cells = random.Random(20261128).sample([source for source in cells if unknown_of(source)], 20)
+    cells = random.Random(20261128).sample([source for source in cells if unknown_of(source)], 60)
     manager, client = start_new_kernel(kernel_name="python3")
     try:
         told = 0

@@ -164,7 +164,7 @@ FAULTS = [
           "_fast", "finite", "return sum(", "return True or sum(",
           "test_the_two_paths::test_what_no_query_may_see_never_matters"),
     Fault("only the keys asked whether they are finite",
-          "_fast", "finite", "vector_norm, tensors)", "vector_norm, tensors[:1])",
+          "_fast", "finite", "Tensor.norm, tensors)", "Tensor.norm, tensors[:1])",
           "test_the_two_paths::test_what_no_query_may_see_never_matters"),
     Fault("huge numbers taken for harmless",
           "_fast", "finite", "< _LARGE", "< torch.inf",
