@@ -217,7 +217,12 @@ def test_with_a_kernel_python_sends_the_maps_of_each_text(hosted, installed):
         hand.set(answer=widget.answer)
         expect(notice).to_be_hidden()
         assert_shows_numbers(host, widget, widget.numbers().keys() - PIXELS)
-    widget.browser_report = hand.report()
+    length = len(widget.numbers()["reading"])
+    for _ in range(100):  # the report follows when the browser has time
+        widget.browser_report = hand.report()
+        if len(widget.browser_report["numbers"]["reading"]) == length:
+            break
+        host.page.wait_for_timeout(50)
     assert widget.browser_difference() < 1e-6
 
 
