@@ -67,9 +67,8 @@ def copy_sentence_model(path):
             return
         shutil.rmtree(KEPT, ignore_errors=True)  # of an older model
         KEPT.mkdir(parents=True)
-        half = kept.with_suffix(
-            ".half"
-        )  # a build that is interrupted leaves no file that looks whole
+        # A build that is interrupted leaves no file that looks whole.
+        half = kept.with_suffix(".half")
         half.write_bytes(data)
         half.rename(kept)
     shutil.copy(kept, path)

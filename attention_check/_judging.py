@@ -33,7 +33,7 @@ from torch import Tensor
 
 from attention_check._elsewhere import Elsewhere
 from attention_check._errors import describe_error, no_way_back
-from attention_check._pieces import SEEDS, changes
+from attention_check._pieces import SEEDS, changes, seed_draws
 from attention_check._results import (
     Outcome,
     a_kind_of,
@@ -153,9 +153,8 @@ class Exercise:
             problems = self._problems(outcomes, self.reference)
             for right in (self.reference, *self.accept):
                 if not any(self._problems(outcomes, right).values()):
-                    if changes(
-                        partial(self._try, answer), outcomes, self.atol, self.rtol
-                    ):
+                    tried = partial(self._try, answer)
+                    if changes(tried, outcomes, self.atol, self.rtol):
                         return not_yet(AGAIN)
                     if self.then is not None and (fault := self.then(answer)):
                         return not_yet(fault)
@@ -182,7 +181,7 @@ class Exercise:
     def _arguments(self, case: str) -> tuple[Any, ...]:
         """Make the arguments of a case, the same each time."""
         number = list(self.cases).index(case) + SEED.get()
-        _seed(number)
+        seed_draws(number)
         made = self.cases[case](torch.Generator().manual_seed(number))
         return made if isinstance(made, tuple) else (made,)
 
@@ -226,7 +225,7 @@ class Exercise:
         self, answer: Answer, arguments: Arguments, fresh: Arguments, seed: int
     ) -> Outcome:
         """Call an answer; `fresh` are the same arguments, by which a change of them is noticed."""
-        _seed(_SEED + seed)
+        seed_draws(_SEED + seed)
         returned = self._call(answer, arguments)
         if not self.seeds and torch.default_generator.initial_seed() != _SEED + seed:
             return Outcome(trouble=SEEDS, hopeless=True)
@@ -472,8 +471,3 @@ def rows_sum_to_one(position: int = 0) -> Property:
     """
     _checks.check_type("position", position, int)
     return partial(sums_to_one, position)
-
-
-def _seed(number: int) -> None:
-    """Seed the draws of an answer on a CPU; `torch.manual_seed` is slow, since it looks for other devices."""
-    torch.default_generator.manual_seed(number)

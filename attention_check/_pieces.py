@@ -26,6 +26,11 @@ SEEDS = (
 )
 
 
+def seed_draws(number: int) -> None:
+    """Seed the draws of an answer on a CPU; `torch.manual_seed` is slow, since it looks for other devices."""
+    torch.default_generator.manual_seed(number)
+
+
 def quietly() -> AbstractContextManager[Any]:
     """What a reader prints in these calls is not shown, because the first call has printed it."""
     return redirect_stdout(StringIO())

@@ -181,6 +181,7 @@ def _places(flags: Tensor) -> str:
 
 
 def sums_to_one(position: int, _: object, results: tuple[Any, ...]) -> str:
+    """Say which row of a result neither adds up to 1 nor is all zeros, or ""."""
     sums = results[position].double().sum(-1)
     off = ((sums - 1).abs() > 1e-3) & results[position].any(-1)
     if not bool(off.any()):
