@@ -44,9 +44,9 @@ export function unpackParameters({ shapes, int8, float32 }, keepsBytes) {
   const sizes = /** @type {[string, number, number?][]} */ (shapes);
   if (!Array.isArray(sizes)) throw new RangeError("shapes must hold the sizes of the parameters: what the page stores is damaged");
   const entries = sizes.reduce((sum, [, rows, columns]) => sum + (columns === undefined ? 0 : rows * columns), 0);
-  const bytes = typeof int8 === "string" ? new Int8Array(bytesFromBase64(int8, "int8", entries).buffer) : int8;
+  const bytes = int8 instanceof Int8Array ? int8 : new Int8Array(bytesFromBase64(int8, "int8", entries).buffer);
   const count = sizes.reduce((sum, [, rows]) => sum + rows, 0);
-  const floats = typeof float32 === "string" ? numbersFromFloat32(float32, "float32", count) : float32;
+  const floats = float32 instanceof Float64Array ? float32 : numbersFromFloat32(float32, "float32", count);
   /** @type {Object<string, Weight>} */
   const parameters = {};
   let [byte, float] = [0, 0];
