@@ -44,7 +44,7 @@ BEGIN = export FAILED=.failed-$@; rm -f $$FAILED; status=0
 END = [ $$status = 0 ] || echo "FAILED. To run just that: make test ONLY=\"$$(sort -u $$FAILED 2>/dev/null | xargs)\""; \
   exit $$status
 
-.PHONY: help lock needs made-elsewhere models book book-alone pdf epub zip slides dist serve notebooks claims experiments rosetta rosetta-changed colab-pins test test-python test-all weekly browsers faults oldest newest check bench bench-rosetta bench-chat bench-widgets heights machine pictures repository clean
+.PHONY: help lock needs made-elsewhere models book book-alone pdf epub zip slides dist serve notebooks claims experiments rosetta rosetta-changed colab-pins test test-python test-all weekly browsers faults oldest newest check bench bench-rosetta bench-chat bench-widgets heights machine pictures cards repository clean
 
 # `make` lists the commands with the text after two number signs.
 help:
@@ -254,6 +254,9 @@ faults: machine ## plant known faults in library, widgets and pages and print wh
 pictures: book machine ## store pictures of widgets and diagrams that have changed (ONLY="Quiz 04_*" for some); two minutes
 	set -f; $(BIN)/python tests/pictures/refresh.py $(if $(ONLY),--only $(ONLY))
 
+cards: machine ## draw the pictures that are shown where a page's address is sent to somebody
+	$(BIN)/python tools/cards.py
+
 # The tests that find, without a browser, missing parts of exercises, pages and modules, and names used twice.
 WHOLE := tests/book/test_exercises.py tests/book/test_notebooks.py::test_chapter_is_stored_as_it_should \
   tests/library/test_direction.py tests/library/test_plain.py tests/library/test_questions.py
@@ -285,9 +288,10 @@ bench-rosetta: .venv/ready ## measure each framework, the layer from scratch and
 	  --notebook chapters/appendix_framework_rosetta.ipynb
 	$(MAKE) -o .venv/ready notebooks CHAPTERS=chapters/appendix_framework_rosetta.ipynb
 
-bench-chat: models ## measure the chat model beside transformers, in _build/results_chat.json; an idle machine, ten minutes
-	@mkdir -p _build
-	$(BIN)/python benchmarks/bench_chat.py --output _build/results_chat.json
+bench-chat: models ## measure the chat model beside transformers, for the page on efficiency; an idle machine, ten minutes
+	$(BIN)/python benchmarks/bench_chat.py --output benchmarks/results_chat.json \
+	  --notebook chapters/appendix_efficiency.ipynb
+	$(MAKE) notebooks CHAPTERS=chapters/appendix_efficiency.ipynb
 
 bench-widgets: book machine ## measure, in a browser, steps of the widgets and the sizes of pages; about three minutes
 	$(BIN)/python benchmarks/bench_widgets.py

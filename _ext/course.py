@@ -27,8 +27,10 @@ from in_page import put_buttons, write_in_page  # noqa: E402
 from lighten import lighten_site  # noqa: E402
 from moved import write_moved  # noqa: E402
 from rosetta_notebooks import write_notebooks  # noqa: E402
+from search_words import add_search_words  # noqa: E402
 from security import secure_pages  # noqa: E402
 from set_repository import PUBLISHED  # noqa: E402
+from shared import name_address, tags_of, write_shared  # noqa: E402
 from widget_files import write_files  # noqa: E402
 
 from mha_lib import __version__  # noqa: E402
@@ -141,7 +143,8 @@ def complete_page(app, pagename, templatename, context, doctree):
         f'<script src="{context["pathto"](f"_static/{name}", 1)}"></script>'
         for name in FIRST
     )
-    context["metatags"] = f"{HEAD}\n{scripts}\n{context.get('metatags', '')}"
+    about = "" if doctree is None else tags_of(app, pagename, context, doctree)
+    context["metatags"] = f"{HEAD}\n{scripts}\n{about}\n{context.get('metatags', '')}"
     body = repair(context.get("body", ""), REPAIRS_OF_BODY)
     if doctree is not None and Path(app.env.doc2path(pagename)).suffix == ".ipynb":
         options = app.config.html_theme_options
@@ -229,6 +232,7 @@ def finish(app, exception):
         for step in (
             *steps,
             write_moved,
+            write_shared,
             secure_pages,
             write_files,
             write_in_page,
@@ -246,9 +250,11 @@ def setup(app):
     app.connect("object-description-transform", quote_as_in_the_source)
     app.connect("missing-reference", find_by_short_name)
     app.connect("source-read", put_pictures_back)
+    app.connect("doctree-read", add_search_words)
     app.connect("doctree-resolved", put_buttons)
     app.connect("doctree-resolved", put_code_below)
     app.connect("config-inited", load_widgets_only_where_they_are)
+    app.connect("config-inited", name_address)
     app.connect("config-inited", write_home)  # before Sphinx reads the page
     app.connect("html-page-context", write_text, priority=800)
     app.connect("html-page-context", put_feedback, priority=850)

@@ -1,4 +1,4 @@
-"""Tables and the figure of the page of measurements, from rows of benchmarks/results.json."""
+"""Tables and the figure of measured times, from rows of benchmarks/results.json and results_chat.json."""
 
 from __future__ import annotations
 
@@ -127,6 +127,19 @@ def decoding_table(rows: Iterable[Row]) -> Any:
         for name, ms in row["ms"].items()
     ]
     return table(("device", "way", "ms", "time / `KeyValueCache`"), lines)
+
+
+def chat_table(rows: Iterable[Row]) -> Any:
+    """The time of our chat model, relative to that of HuggingFace's with each kind of attention."""
+    lines: list[tuple[str, ...]] = []
+    for row in rows:
+        task = f"{row['name']}, {row['batch']} × {row['prompt']}"
+        if row["new"] > 1:
+            task += f", {row['new']} new"
+        task = task.replace(" ", "\N{NO-BREAK SPACE}") + ", padded" * row["padded"]
+        ratios = map(written, row["ratios"].values())
+        lines.append((row["dtype"], task, *ratios))
+    return table(("dtype", "task", "time / *eager*", "time / *sdpa*"), lines)
 
 
 def rates() -> None:

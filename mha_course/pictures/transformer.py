@@ -194,7 +194,7 @@ def families() -> Any:
         "Llama adds no positions, turns queries and keys instead, uses RMS norms, a gated feed-forward layer "
         "and an output matrix of its own."
     )
-    return picture(462, 322, alt, *parts, most=620)
+    return picture(462, 334, alt, *parts, most=620)
 
 
 def induction(maps: Mapping[str, Tensor]) -> Figure:

@@ -165,7 +165,7 @@ def _check_model(model: object, pieces: object) -> dict[str, Any]:
     assert isinstance(pieces, Sequence)
     names = list(pieces)
     if hasattr(model, "output_bias"):
-        raise refusal("model", "be a Bert without a head", "one with a head")
+        raise refusal("model", "be a Bert with head=False", "head=True")
     if model.activation != "gelu" or model.embedding_norm.eps != 1e-12:
         got = f"{model.activation}, {model.embedding_norm.eps}"
         raise refusal("model", "have gelu and layer_norm_eps=1e-12", got)

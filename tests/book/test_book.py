@@ -5,7 +5,7 @@ import json
 import os
 import re
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 import yaml
@@ -13,6 +13,7 @@ from fontTools.ttLib import TTFont
 from machine import browser as find_browser
 from moved import MOVED
 from playwright.sync_api import expect
+from search_words import WORDS
 from storage import UNUSABLE
 
 from mha_course.widgets import widget_sources
@@ -98,7 +99,8 @@ def reader(browser):
 
 def test_every_page_is_built(book):
     built = {str(path.relative_to(book)) for path in book.rglob("*.html") if "_static" not in path.parts}
-    assert built == {*PAGES, "genindex.html", "search.html", *(f"chapters/{old}.html" for old in MOVED)}
+    moved = (f"chapters/{old}.html" for old in MOVED)
+    assert built == {*PAGES, "404.html", "genindex.html", "search.html", *moved}
 
 
 @pytest.mark.parametrize("way", ["http", "disk"])
@@ -172,6 +174,15 @@ def test_the_search_page_finds(visit, reader):
     page = visit("search.html", new_context=reader())
     page.goto(page.url + "?q=entropy")
     expect(page.locator("#search-results li").first).to_be_visible()
+
+
+@pytest.mark.parametrize(("target", "word"), [(t, w) for t, words in WORDS.items() for w in words])
+def test_the_search_shows_first_where_a_word_is_taught(visit, reader, target, word):
+    page = visit("search.html", new_context=reader())
+    page.goto(f"{page.url}?q={quote(word)}")
+    name, _, section = target.partition("#")
+    first = page.locator("#search-results li a").first
+    expect(first).to_have_attribute("href", re.compile(rf"chapters/{name}\.html(\?[^#]*)?#{section}$"))
 
 
 @pytest.mark.parametrize("storage", ["blocked", "missing"])

@@ -56,6 +56,31 @@ def test_every_stored_drawing_is_an_image_that_can_be_drawn():
     assert found > 90
 
 
+def cut_off(document):
+    """The boxes and words that do not lie inside a drawing, as far as their attributes tell."""
+    left, top, width, height = map(float, document.get("viewBox").split())
+    for part in document.iter("{*}rect", "{*}text"):
+        sizes = [part.get(name, "0").removesuffix("px") for name in ("x", "y", "width", "height")]
+        if part.get("transform") or any("%" in size for size in sizes):
+            continue
+        x, y, wide, high = map(float, sizes)
+        if min(x - left, y - top, left + width - x - wide, top + height - y - high) < -0.5:
+            yield etree.tostring(part).decode()
+
+
+def test_no_box_and_no_word_of_a_drawing_is_cut_off():
+    inside = svg(20, 10, "whole", '<rect x="1" y="1" width="18" height="8"/>')
+    below = svg(20, 10, "cut", '<rect x="1" y="4" width="18" height="8"/>')
+    for drawing, expected in ((inside, 0), (below, 1)):
+        whole = base64.b64decode(IMAGE.search(as_images(drawing))[1])
+        assert len(list(cut_off(etree.fromstring(whole)))) == expected
+    for path, cell, html in stored_html():
+        for match in IMAGE.finditer(html):
+            document = etree.fromstring(base64.b64decode(match[1]))
+            if document.get("viewBox"):
+                assert list(cut_off(document)) == [], f"{path}, {cell}"
+
+
 def test_the_book_has_every_drawing_inline(book):
     """Only an inline graphic follows the colours of the page when a reader changes them."""
     for page in {path for path, _, html in stored_html() if IMAGE.search(html)}:

@@ -448,6 +448,8 @@ NEEDS_TORCH = {
                  "two_seconds[09_a_model_people_use-1]": "torch.uint8",
                  "two_seconds[09_a_model_people_use-2]": "torch.uint8",
                  "mistakes_apart[check_dequantize]": "torch.uint8",
+                 "mistakes_apart[check_encoder_block]": "nn.MultiheadAttention",
+                 "mistakes_apart[check_write]": "draws with replacement",
                  "mistakes_apart[check_to_torch]": "nn.MultiheadAttention"},
 }  # fmt: skip
 
