@@ -330,6 +330,17 @@ def test_padding_on_the_left_changes_nothing(kind):
     torch.testing.assert_close(model(padded, **asked)[1][:, 2:], wanted)
 
 
+@pytest.mark.parametrize("kind", ["GPT-2", "BERT"])
+def test_given_positions_are_those_of_the_tokens(kind):
+    model, positions = model_of(kind), torch.tensor([5, 2, 0, 7])
+    moved = copy.deepcopy(model)
+    with torch.no_grad():
+        moved.position_embedding.weight[:4] = model.position_embedding.weight[positions]
+    wanted = moved(TOKENS)[1]
+    assert not torch.allclose(wanted, model(TOKENS)[1])
+    torch.testing.assert_close(model(TOKENS, positions=positions)[1], wanted)
+
+
 def test_a_padded_gpt2_goes_on_with_a_cache():
     model, cache, mask = model_of("GPT-2"), model_of("GPT-2").new_cache(), torch.arange(6)[None] >= 2
     wanted = model(TOKENS[:1])[1][:, 3:]
