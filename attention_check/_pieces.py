@@ -215,12 +215,34 @@ def _again(
             f"a second call with another text fails ({type(error).__name__}). {KEPT}"
         ) from error
     if same(first, again):
+        _check_same_length(call, module, inputs, mask, other_call)
         return again
     if not same(again, call(module, inputs, mask)):
         raise FaultError(AGAIN)
     raise FaultError(
         f"after a call with another text, the first one gives other numbers. {KEPT}"
     )
+
+
+def _check_same_length(
+    call: Callable[..., Any],
+    module: Any,
+    inputs: Sequence[Any],
+    mask: Any,
+    other_call: tuple[Any, Any],
+) -> None:
+    """Raise a FaultError if it matters whether the call before had inputs of the same sizes."""
+    backwards = [one.flip(min(1, one.ndim - 1)) for one in inputs]
+    behind = call(module, backwards, mask)
+    between = [other_call]
+    if other_call[1] is not None:  # it takes masks
+        between.append((backwards, _first_key(backwards)))
+    for one in between:
+        call(module, *one)
+        if not same(behind, call(module, backwards, mask)):
+            raise FaultError(
+                f"what it returns depends on whether the call before had inputs of the same sizes. {KEPT}"
+            )
 
 
 def _check_same_object(module: Any, inputs: Sequence[Any], mask: Any) -> None:
@@ -242,10 +264,13 @@ def _check_same_object(module: Any, inputs: Sequence[Any], mask: Any) -> None:
 def _other_call(inputs: Sequence[Any], masks: bool, end: int | None) -> tuple[Any, Any]:
     """One sample, reversed and without what lies behind `end`, and a mask that shows the first key only."""
     texts = [one[:1, :end].flip(1) if one.ndim > 1 else one.flip(0) for one in inputs]
-    if not masks:
-        return texts, None
+    return texts, _first_key(texts) if masks else None
+
+
+def _first_key(texts: Sequence[Any]) -> Any:
+    """A mask that shows the first key only."""
     q_len, k_len = texts[0].shape[1], texts[min(1, len(texts) - 1)].shape[1]
-    return texts, (torch.arange(k_len) < 1).expand(q_len, k_len)
+    return (torch.arange(k_len) < 1).expand(q_len, k_len)
 
 
 KEPT = "`forward` keeps something from an earlier call (`self.… = …`, `hasattr`): make it anew in each call"

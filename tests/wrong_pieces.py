@@ -258,6 +258,8 @@ WRONG = [
     ("MyEncoderBlock", ("return x + self.feed_forward(self.feed_forward_norm(x))",
                         "return (x + self.feed_forward(self.feed_forward_norm(x))).squeeze(0)"), "an axis of size 1 is lost. "),
     ("my_probabilities", ("top_k is not None", "top_k is not None and top_k > 1"), "`top_k=1` has no effect. "),
+    ("my_probabilities", ("return logits.softmax(-1)", "shares = logits.exp()\n    return shares / shares.sum(-1, keepdim=True)"),
+     "the exponentials overflow. "),
     ("my_cached_attention", ("output, _", "key, value = key[..., -16:, :], value[..., -16:, :]\n"
      "    mask = mask[:, -16:]\n    output, _"), "right for a whole text at once; three tokens, then one and one; with"),
     # What depends on the object, on the mode, or on the first weights.
@@ -265,6 +267,19 @@ WRONG = [
      "for five queries, five keys, it matters whether `query` and `key` are the same object or only equal. "),
     ("MyMultiHead", ("v = self.v_proj(value)", "v = k if key is value else self.v_proj(value)"),
      "it matters whether `key` and `value` are the same object or only equal. "),
+    ("MyHead", head("self.k_proj(key)", "self.kept(key)").replace("    def forward", """    k = None
+
+    def kept(self, key):
+        if self.k is None or self.k.shape[:2] != key.shape[:2]:
+            self.k = self.k_proj(key)
+        return self.k
+
+    def forward"""), "what it returns depends on whether the call before had inputs of the same sizes. "),
+    ("MyMultiHead", ("        if mask is not None and mask.ndim == 3:",
+                     "        if mask is None and getattr(self, 'mask', q).shape == (q.shape[-2], k.shape[-2]):\n"
+                     "            mask = self.mask\n        self.mask = q if mask is None else mask\n"
+                     "        if mask is not None and mask.ndim == 3:"),
+     "what it returns depends on whether the call before had inputs of the same sizes. "),
     ("MyEncoderBlock", ("y, y, y, mask)", "y, y, y, mask if self.training else None)"),
      "for a mask that hides the padding, in evaluation (`model.eval()`) it returns different numbers than in training. "),
     ("MyGPT", ("block(x, mask)", "block(x, mask if self.training else None)"),
