@@ -52,7 +52,7 @@ check_attention = function(
 
 def _run_head(
     answer: Any,
-    widths: tuple[int | None, ...],
+    widths: tuple[Any, ...],
     query: Tensor,
     key: Tensor,
     value: Tensor,
