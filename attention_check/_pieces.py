@@ -11,18 +11,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
 from io import StringIO
-from itertools import cycle
+from itertools import combinations, cycle, pairwise, starmap
 from typing import Any
 
 import torch
 from torch import nn
 
-from attention_check._results import Outcome, tensors_in
+from attention_check._results import Outcome, listed, tensors_in
 from attention_check._verdicts import AGAIN, IN_PLACE, FaultError, unlearned
 
 SEEDS = (
     "it seeds torch's own generator (`torch.manual_seed`), so whatever is drawn next, such as the weights of "
     "the next layer, is the same each time. Leave the seed to the cell that trains"
+)
+
+
+SAME_START = (
+    "two objects of the class begin with the same weights, so several heads or blocks would all learn the "
+    "same. Let `nn.Linear` draw them, or draw them anew in each `__init__`: no constants, and no generator "
+    "with a fixed seed"
 )
 
 
@@ -54,11 +61,19 @@ def changes(
     return False
 
 
-def two_of(make: Callable[[], Any]) -> tuple[Any, Any]:
-    """Two objects that a class makes, or a FaultError if they share a parameter."""
+def two_of(
+    make: Callable[[], Any], prepare: Callable[[Any], None] | None = None
+) -> tuple[Any, Any]:
+    """Two objects that a class makes, or a FaultError if they share weights or begin with the same ones.
+
+    `prepare` then gives each of them the numbers of the check.
+    """
+    seed = torch.default_generator.initial_seed()
     first = make()
     with quietly():
         second = make()
+    if torch.default_generator.initial_seed() != seed:
+        raise FaultError(SEEDS)
     for one in (first, second):
         if not isinstance(one, nn.Module):
             raise FaultError(
@@ -71,6 +86,12 @@ def two_of(make: Callable[[], Any]) -> tuple[Any, Any]:
                 f"two objects of the class share `{name}`, so they would learn the same. Make it anew in "
                 "each `__init__`"
             )
+    matrices = [[p for p in one.parameters() if p.ndim > 1] for one in (first, second)]
+    if matrices[0] and all(starmap(torch.equal, zip(*matrices, strict=True))):
+        raise FaultError(SAME_START)
+    for one in (first, second):
+        if prepare is not None:
+            prepare(one)
     return first, second
 
 
@@ -80,6 +101,11 @@ def check_linear(module: Any, name: str, out: int, width: int, *others: int) -> 
     if isinstance(proj, nn.Parameter):
         raise FaultError(
             f"`{name}` is a bare `nn.Parameter`. Later cells read `{name}.weight`: make an `nn.Linear`"
+        )
+    if not hasattr(proj, "weight"):
+        raise FaultError(
+            f"`{name}` is an object of the class `{type(proj).__name__}`. Later cells read `{name}.weight`: "
+            "make an `nn.Linear`, and nothing around it"
         )
     known = {id(one) for one in module.parameters()}
     if not all(id(one) in known for one in proj.parameters()):
@@ -95,6 +121,23 @@ def check_linear(module: Any, name: str, out: int, width: int, *others: int) -> 
             f"`nn.Linear({width}, {out}, …)` with these sizes"
         )
     return proj
+
+
+def check_names(module: Any, parts: Sequence[str]) -> None:
+    """Raise a FaultError if weights have other names than those of the parts, or two parts are one."""
+    for one, other in combinations(parts, 2):
+        if getattr(module, one) is getattr(module, other):
+            raise FaultError(
+                f"`{one}` and `{other}` are the same object. They then have one set of weights between "
+                "them: make an object for each"
+            )
+    buffers = {name for name, _ in module.named_buffers()}
+    for name in module.state_dict():
+        if name not in buffers and name.partition(".")[0] not in parts:
+            raise FaultError(
+                f"weights are saved as `{name}`, besides {listed([f'`{one}`' for one in parts])}; "
+                "the stored weights that later pages load hold none of this name. Leave it out"
+            )
 
 
 def steady(
@@ -129,7 +172,15 @@ def steady(
     if first is None:
         return None
     with quietly():
-        return _again(call, pair, first, inputs, mask, masks)
+        returned = _again(call, pair, first, inputs, mask, masks)
+        _check_same_object(module, inputs, mask)
+        if not same(returned, call(module.eval(), inputs, mask)):
+            raise FaultError(
+                "in evaluation (`model.eval()`) it returns different numbers than in training. Nothing here "
+                "depends on that: leave out `self.training`"
+            )
+    module.train()
+    return returned
 
 
 def _again(
@@ -164,6 +215,7 @@ def _again(
             f"a second call with another text fails ({type(error).__name__}). {KEPT}"
         ) from error
     if same(first, again):
+        _check_same_length(call, module, inputs, mask, other_call)
         return again
     if not same(again, call(module, inputs, mask)):
         raise FaultError(AGAIN)
@@ -172,13 +224,53 @@ def _again(
     )
 
 
+def _check_same_length(
+    call: Callable[..., Any],
+    module: Any,
+    inputs: Sequence[Any],
+    mask: Any,
+    other_call: tuple[Any, Any],
+) -> None:
+    """Raise a FaultError if it matters whether the call before had inputs of the same sizes."""
+    backwards = [one.flip(min(1, one.ndim - 1)) for one in inputs]
+    behind = call(module, backwards, mask)
+    between = [other_call]
+    if other_call[1] is not None:  # it takes masks
+        between.append((backwards, _first_key(backwards)))
+    for one in between:
+        call(module, *one)
+        if not same(behind, call(module, backwards, mask)):
+            raise FaultError(
+                f"what it returns depends on whether the call before had inputs of the same sizes. {KEPT}"
+            )
+
+
+def _check_same_object(module: Any, inputs: Sequence[Any], mask: Any) -> None:
+    """Raise a FaultError if it matters whether two of three equal inputs are the same object."""
+    last = [] if mask is None else [mask]
+    for i, j in pairwise(range(len(inputs))):
+        if inputs[i].shape == inputs[j].shape:
+            given = [*inputs[:j], inputs[i], *inputs[j + 1 :]]
+            if not same(
+                module(*given, *last), module(*(x.clone() for x in given), *last)
+            ):
+                names = [*inspect.signature(module.forward).parameters]
+                raise FaultError(
+                    f"it matters whether `{names[i]}` and `{names[j]}` are the same object or only equal. "
+                    "Leave out the question (`is`), and project each of the three inputs"
+                )
+
+
 def _other_call(inputs: Sequence[Any], masks: bool, end: int | None) -> tuple[Any, Any]:
     """One sample, reversed and without what lies behind `end`, and a mask that shows the first key only."""
     texts = [one[:1, :end].flip(1) if one.ndim > 1 else one.flip(0) for one in inputs]
-    if not masks:
-        return texts, None
+    return texts, _first_key(texts) if masks else None
+
+
+def _first_key(texts: Sequence[Any]) -> Any:
+    """A mask that shows the first key only."""
     q_len, k_len = texts[0].shape[1], texts[min(1, len(texts) - 1)].shape[1]
-    return texts, (torch.arange(k_len) < 1).expand(q_len, k_len)
+    return (torch.arange(k_len) < 1).expand(q_len, k_len)
 
 
 KEPT = "`forward` keeps something from an earlier call (`self.… = …`, `hasattr`): make it anew in each call"
@@ -224,10 +316,14 @@ def _check_layer(make: Any) -> None:
             "`bias` is True by default, and later cells rely on the default of the stub. Write `bias=False` "
             "in the first line of `__init__`"
         )
-    seed = torch.default_generator.initial_seed()
     layer, other = two_of(lambda: make(6, 3))
-    if torch.default_generator.initial_seed() != seed:
-        raise FaultError(SEEDS)
+    for given, name, lacks in (("kdim", "v_proj", "vdim"), ("vdim", "k_proj", "kdim")):
+        width = getattr(make(6, 3, **{given: 5}), name).weight.shape[1]
+        if width != 6:
+            raise FaultError(
+                f"with `{given}` alone, `{name}` takes {width} numbers instead of `embed_dim`. Each has "
+                f"a default of its own: `{lacks} or embed_dim`"
+            )
     if getattr(layer, "num_heads", None) != 3:
         raise FaultError(
             "`num_heads` is not kept. Later cells read it: `self.num_heads = num_heads`"

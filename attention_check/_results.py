@@ -135,6 +135,8 @@ def compare(
         return "is zero everywhere"
     scale = float((mine * right).sum() / right.square().sum().clamp(min=1e-30))
     if scale and same(mine / scale):
+        if mine.numel() == 1 and f"{scale:.3g}" == "1":
+            return f"is {float(mine):.12g}, where {float(right):.12g} is expected"
         return f"is {scale:.3g} times what is expected"
     offset = (mine - right).mean()
     if mine.numel() > 1 and same(mine - offset):

@@ -235,4 +235,76 @@ WRONG = [
     ("MyMultiHead", ("self.num_heads = num_heads", "self.num_heads = self.h = num_heads\n        self.scale = nn.Parameter(torch.ones(1))"),
      "`scale` is saved besides the weights of the four projections. "),
     ("MyGroupedHeads", ("self.k_proj(key)", "self.k_proj(query)"), "the keys are made from the query. "),
+    # Right at the sizes and values of most cases only.
+    ("my_pooling", ("key.T", "(key if len(key) == key.shape[1] else key.T)"),
+     "right for three queries and five keys, one query and as many queries as keys, wrong for keys as wide as they are"),
+    ("my_pooling", ("query @ key.T", "query @ key.T\n    value = value[:32]\n    scores = scores[:, :32]"),
+     "right for three queries and five keys, one query and as many queries as keys, wrong for two queries and seventy"),
+    ("my_masked_softmax", ("if mask is None:", "if mask is None or not mask.any():"),
+     "right for no mask, a mask with one row for each sample and scores of several heads, wrong for no query sees anything"),
+    ("my_masked_softmax", ("shown.softmax(-1) * mask", "shown.softmax(-1) * mask.squeeze()"),
+     "the mask must have the shape of the scores. "),
+    ("my_causal_mask", "kept = {}\n\n\ndef my_causal_mask(q_len, k_len=None):\n    k_len = k_len or q_len\n"
+     "    return kept.setdefault(q_len, torch.ones(q_len, k_len).tril(k_len - q_len).bool())",
+     "right for four queries, four keys; two queries, five keys; one query, seven keys, wrong for four queries, nine keys"),
+    ("my_attention", ATTENTION.replace("    scores", "    if query.shape == key.shape and mask is None:\n"
+     "        mask = my_causal_mask(query.shape[-2])\n    scores", 1), "without a mask, each query sees its past only. "),
+    ("MyHead", head("vdim or", "vdim or kdim or"), "`vdim` is `kdim` by default. "),
+    ("MyHead", head("kdim or", "kdim or vdim or"), "`kdim` is `vdim` by default. "),
+    ("MyMultiHead", ("vdim or", "vdim or kdim or"), "with `kdim` alone, `v_proj` takes 5 numbers instead of `embed_dim`"),
+    ("my_batch", ("windows[:, :-1], windows[:, 1:]", "windows[:, :-1].squeeze(), windows[:, 1:].squeeze()"),
+     "an axis of size 1 is lost. "),
+    ("MyGPT", ("self.output(self.norm(x))", "self.output(self.norm(x)).squeeze()"), "an axis of size 1 is lost. "),
+    ("MyEncoderBlock", ("return x + self.feed_forward(self.feed_forward_norm(x))",
+                        "return (x + self.feed_forward(self.feed_forward_norm(x))).squeeze(0)"), "an axis of size 1 is lost. "),
+    ("my_probabilities", ("top_k is not None", "top_k is not None and top_k > 1"), "`top_k=1` has no effect. "),
+    ("my_probabilities", ("return logits.softmax(-1)", "shares = logits.exp()\n    return shares / shares.sum(-1, keepdim=True)"),
+     "the exponentials overflow. "),
+    ("my_cached_attention", ("output, _", "key, value = key[..., -16:, :], value[..., -16:, :]\n"
+     "    mask = mask[:, -16:]\n    output, _"), "right for a whole text at once; three tokens, then one and one; with"),
+    # What depends on the object, on the mode, or on the first weights.
+    ("MyHead", head("self.v_proj(value)", "self.v_proj(query if key is query and key.shape == value.shape else value)"),
+     "for five queries, five keys, it matters whether `query` and `key` are the same object or only equal. "),
+    ("MyMultiHead", ("v = self.v_proj(value)", "v = k if key is value else self.v_proj(value)"),
+     "it matters whether `key` and `value` are the same object or only equal. "),
+    ("MyHead", head("self.k_proj(key)", "self.kept(key)").replace("    def forward", """    k = None
+
+    def kept(self, key):
+        if self.k is None or self.k.shape[:2] != key.shape[:2]:
+            self.k = self.k_proj(key)
+        return self.k
+
+    def forward"""), "what it returns depends on whether the call before had inputs of the same sizes. "),
+    ("MyMultiHead", ("        if mask is not None and mask.ndim == 3:",
+                     "        if mask is None and getattr(self, 'mask', q).shape == (q.shape[-2], k.shape[-2]):\n"
+                     "            mask = self.mask\n        self.mask = q if mask is None else mask\n"
+                     "        if mask is not None and mask.ndim == 3:"),
+     "what it returns depends on whether the call before had inputs of the same sizes. "),
+    ("MyEncoderBlock", ("y, y, y, mask)", "y, y, y, mask if self.training else None)"),
+     "for a mask that hides the padding, in evaluation (`model.eval()`) it returns different numbers than in training. "),
+    ("MyGPT", ("block(x, mask)", "block(x, mask if self.training else None)"),
+     "in evaluation (`model.eval()`) it returns different numbers than in training. "),
+    ("MyHead", head(MADE, MADE + "        for one in self.parameters():\n            nn.init.constant_(one, 0.1)\n"),
+     "two objects of the class begin with the same weights, so several heads"),
+    ("MyMultiHead",
+     ("        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)",
+      "        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)\n        draw = torch.Generator().manual_seed(0)\n"
+      "        for one in self.parameters():\n            one.data.normal_(std=0.1, generator=draw)"),
+     "two objects of the class begin with the same weights, so several heads"),
+    ("MyHead", head("self.q_proj = nn.Linear(embed_dim, head_dim, bias=False)",
+                    "self.q_proj = nn.Sequential(nn.Linear(embed_dim, head_dim, bias=False))"),
+     "`q_proj` is an object of the class `Sequential`. "),
+    ("MyHead", head(MADE, MADE + "        self.factor = nn.Parameter(torch.ones(1))\n").replace(
+        "self.q_proj(query)", "self.factor * self.q_proj(query)"),
+     "weights are saved as `factor`, besides `q_proj`, `k_proj` and `v_proj`; "),
+    ("MyEncoderBlock", ("self.feed_forward = ", "self.norm1 = self.self_attention_norm\n        self.feed_forward = "),
+     "weights are saved as `norm1.weight`, besides "),
+    ("MyEncoderBlock", ("self.feed_forward_norm = nn.LayerNorm(embed_dim)", "self.feed_forward_norm = self.self_attention_norm"),
+     "`self_attention_norm` and `feed_forward_norm` are the same object. "),
+    ("my_write", ("    generator = ", "    model.factor.data /= temperature\n    temperature = 1.0\n    generator = "),
+     "for a low temperature, it changes the weights of the model"),
+    ("MyGPT", ("nn.Embedding(max_len, embed_dim)", "nn.Embedding(max_len + 1, embed_dim)"),
+     "wrong for two texts, two blocks (x (2, 7)): `count of parameters` is 2064, where 2056 is expected"),
+    ("MyGPT", ("self.embedding(tokens) +", "self.embedding(tokens) * self.embedding.weight.shape[1] ** 0.5 +"),
+     "the embeddings are scaled. "),
 ]  # fmt: skip

@@ -25,7 +25,7 @@ AREAS = {
     "models": (1_960, ["mha_lib/models/*.py"]),
     "judging": (3_440, ["attention_check/*.py"]),
     "what attention is": (4_440, ["mha_lib/*.py"]),
-    "exercises": (7_370, ["mha_course/exercises/*"]),
+    "exercises": (7_420, ["mha_course/exercises/*"]),
     "widgets, Python": (7_350, ["mha_course/widgets/*.py"]),
     "widgets, JavaScript and styles": (21_150, ["mha_course/widgets/js/*"]),
     "pictures": (4_033, ["mha_course/pictures/*.py", "mha_course/questions/*.py"]),

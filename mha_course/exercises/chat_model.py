@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from attention_check._pieces import check_linear, steady, trained, two_of
+from attention_check._pieces import check_linear, check_names, steady, trained, two_of
 from attention_check._texts import Texts
 from attention_check._verdicts import made_by_name, part_of
 from mha_course import built
@@ -50,7 +50,9 @@ def _run_grouped(
     widths = {"q_proj": embed_dim, "k_proj": width, "v_proj": width}
 
     def make() -> Any:
-        layer = made_by_name(answer, *sizes[:3], **({"base": base[0]} if base else {}))
+        return made_by_name(answer, *sizes[:3], **({"base": base[0]} if base else {}))
+
+    def prepare(layer: Any) -> None:
         generator = torch.Generator().manual_seed(0)
         for name, out in {**widths, "out_proj": embed_dim}.items():
             part_of(answer, layer, name)
@@ -63,9 +65,9 @@ def _run_grouped(
                 proj.weight.normal_(std=0.3, generator=generator)
                 if proj.bias is not None:
                     proj.bias.fill_(1.0)
-        return layer
+        check_names(layer, [*widths, "out_proj"])
 
-    pair = two_of(make)
+    pair = two_of(make, prepare)
     inputs = [x.clone().requires_grad_() for x in (query, key, value)]
     returned = steady(pair, inputs, mask, masks=True)
     if not isinstance(returned, (tuple, list)):

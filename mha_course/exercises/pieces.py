@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attention_check._judging import rows_sum_to_one
-from attention_check._pieces import check_linear, steady, trained, two_of
+from attention_check._pieces import check_linear, check_names, steady, trained, two_of
 from attention_check._texts import Texts
 from attention_check._verdicts import FaultError, UnfinishedError, made_by_name, part_of
 from mha_course import built
@@ -52,7 +52,7 @@ check_attention = function(
 
 def _run_head(
     answer: Any,
-    widths: tuple[int, ...],
+    widths: tuple[Any, ...],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -63,13 +63,14 @@ def _run_head(
     Later cells give the widths by their names, and leave the mask out where there is none.
     """
     names = ("embed_dim", "head_dim", "kdim", "vdim")
-    embed_dim, head_dim, *others = widths
-    kdim, vdim = others or (embed_dim, embed_dim)
+    given = {name: one for name, one in zip(names, widths, strict=False) if one}
+    embed_dim, head_dim = widths[:2]
+    kdim, vdim = (given.get(name, embed_dim) for name in names[2:])
 
-    def make() -> Any:
-        head = made_by_name(answer, **dict(zip(names, widths, strict=False)))
+    wide = {"q_proj": embed_dim, "k_proj": kdim, "v_proj": vdim}
+
+    def prepare(head: Any) -> None:
         generator = torch.Generator().manual_seed(0)
-        wide = {"q_proj": embed_dim, "k_proj": kdim, "v_proj": vdim}
         for name, width in wide.items():
             part_of(answer, head, name)
             proj = check_linear(head, name, head_dim, width, embed_dim, kdim, vdim)
@@ -77,13 +78,14 @@ def _run_head(
                 proj.weight.normal_(generator=generator)
                 if proj.bias is not None:
                     proj.bias.fill_(1.0)
-        if kdim != vdim and head.k_proj.weight.shape[1] == vdim:
+        found = head.k_proj.weight.shape[1], head.v_proj.weight.shape[1]
+        if kdim != vdim and found == (vdim, kdim):
             raise FaultError(
                 "`kdim` and `vdim` are exchanged. `kdim` is the width of the keys, `vdim` that of the values"
             )
-        return head
+        check_names(head, list(wide))
 
-    pair = two_of(make)
+    pair = two_of(lambda: made_by_name(answer, **given), prepare)
     inputs = [x.clone().requires_grad_() for x in (query, key, value)]
     returned = steady(pair, inputs, mask, masks=True)
     if not isinstance(returned, (tuple, list)):
@@ -193,7 +195,9 @@ def _run_module(
     given = {"max_len": last} if "max_len" in parts else {}
 
     def make() -> Any:
-        model = made_by_name(answer, *first, **given) if given else answer(*sizes)
+        return made_by_name(answer, *first, **given) if given else answer(*sizes)
+
+    def prepare(model: Any) -> None:
         for name in parts.split():
             part_of(answer, model, name)
         hidden = [
@@ -208,9 +212,9 @@ def _run_module(
             for name, parameter in [*model.named_parameters(), *hidden]:
                 seed = sum(place * ord(sign) for place, sign in enumerate(name, 1))
                 parameter.normal_(generator=torch.Generator().manual_seed(seed))
-        return model
+        check_names(model, parts.split())
 
-    pair = two_of(make)
+    pair = two_of(make, prepare)
     inputs = [x.clone().requires_grad_() if x.is_floating_point() else x]
     returned = steady(pair, inputs, mask, masks="attention" in parts)
     if returned is None:
@@ -320,7 +324,13 @@ def _run_write(
     answer: Any, tokens: Tensor, number: int, options: Any, max_len: int = 5
 ) -> Any:
     """Let a small model continue a text; options that are left out have their defaults."""
-    return answer(_ModelOfSevenTokens(max_len), tokens, number, **options)
+    model = _ModelOfSevenTokens(max_len)
+    written = answer(model, tokens, number, **options)
+    if model.factor.item() != 3.0:
+        raise FaultError(
+            "it changes the weights of the model, which has to write again. Only call the model"
+        )
+    return written
 
 
 check_write = function(

@@ -22,7 +22,7 @@ exercise = Texts(__name__)
 def _scores_and_mask(
     g: Generator, visible: str, shift: Tensor | float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Scores (2, 3, 5); `visible` says which keys are seen: "all", "three", "random", "none"."""
+    """Scores (2, 3, 5); `visible` says which keys are seen: "all", "three", "random", "none", and so on."""
     scores = 3 * randn(g, 2, 3, 5) + shift
     mask = torch.ones(2, 3, 5, dtype=torch.bool)
     if visible != "all":
@@ -32,6 +32,8 @@ def _scores_and_mask(
         mask[..., 1] = True
     if visible == "none":
         mask[0, 1] = False
+    if visible == "nothing at all":
+        mask[:] = False
     if visible == "a large hidden score":
         scores[..., 2] = 300.0
     return scores, mask

@@ -27,6 +27,7 @@ f.abs() ** 1.5; T.stack([f, f], -1).unbind(-1)[0]; T.where(m, f, g); T.where(m, 
 f.sort(-1).values * 2; f.topk(1, -1).values; f.max(-1).values + f.min(-1).values; f.prod(-1)
 (f * 0).prod(-1); T.einsum("...i,...j->...ij", f, f); f.tril() + f.triu(1); f.flip(0, -1); f.roll(1, -1)
 f.cumsum(-1) * f; f.diag() if f.ndim < 3 else f; f.unfold(-1, 1, 1); f.gather(-1, f.argsort(-1))
+f.scatter(-1, f.argsort(-1), f * 2)
 f.logsumexp(-1); f.var(); f.std(-1); f.index_select(-1, T.tensor([0, 0])); f[[0, 0]]; f[T.tensor([0, -1])]
 f[..., [0]]; f.double() * 3; f.float() * f; F.scaled_dot_product_attention(f[None], f[None], f[None])
 F.normalize(f, dim=-1); F.gelu(f); F.silu(f); F.embedding(T.tensor([[0, 0, 1 % len(f)]]), f.flatten(1))

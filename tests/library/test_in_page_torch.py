@@ -69,6 +69,7 @@ T.softmax(f, d, dtype=T.float64); f.softmax(-1, T.float64); x.cumsum(d); f.sort(
 f.sort(d, True); f.argsort(d); T.argsort(f, descending=True); f[None].topk(q, d).values
 f[None].topk(q, d, largest=False).indices; x.flip(dims); n[None].diff(dim=d); f.median(d).indices
 x.nonzero(); x.nonzero(as_tuple=True); x.tril(k); x.triu(k); x[None].roll(k, d); x.roll(k)
+x.scatter(d, j, 2); T.scatter(f, d, j[:1], f)
 x.gather(d, j); x[None].index_select(d, i * 0); x.masked_select(m); x[i]; x[i, i]; x[:, i]; x[..., i]
 x[i, :, i]; x[i, k]; x[m]; x[l]; x[:, l]; x[[0, 1]]; x[[True, False]]; x[True]; x[f]; x.repeat(sizes)
 x.diag(k); x.repeat_interleave(q, d); x.repeat_interleave(2); T.cat([x, y], d); T.cat((x, x, x), d)

@@ -48,8 +48,8 @@ _METHODS = """
     cumsum detach diag diagonal diff div dot equal flatten flip floor_divide gather index_copy index_put
     index_select isclose kron log_softmax logsumexp masked_fill masked_select matmul max mean median min
     mm movedim mul mv nan_to_num narrow neg nonzero numel outer permute pow prod remainder
-    repeat_interleave reshape roll select softmax sort squeeze std sub sum swapaxes t topk transpose
-    tril triu unbind unflatten unsqueeze var
+    repeat_interleave reshape roll scatter select softmax sort squeeze std sub sum swapaxes t topk
+    transpose tril triu unbind unflatten unsqueeze var
 """.split()
 _NAMES = {name: one for name, one in vars(_memory).items() if isinstance(one, dtype)}
 _here = _functions.__name__

@@ -396,6 +396,9 @@ class Tensor(Strided):
         self[self._around(dim, index)] = src[tuple(map(slice, index.shape))]
         return self
 
+    def scatter(self, dim, index, src):
+        return self.clone().scatter_(dim, index, src)
+
     def index_copy(self, dim, index, source):
         need(index.ndim < 2, f"a vector of places is expected, got {index.ndim} axes", IndexError)
         copy = self.contiguous().clone()
