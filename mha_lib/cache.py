@@ -68,7 +68,7 @@ class KeyValueCache:
     def _checked(self, name: str, tensor: Tensor) -> Tensor:
         """Return a replacement for keys or values, which must keep all slots; `positions` counts them."""
         if getattr(tensor, "shape", ())[2:3] != (held := len(self),):
-            rule = f"keep the {held} slots of the cache, which crop and append change"
+            rule = f"keep the {held} slots of the cache (crop and append change their number)"
             raise _checks.refusal(name, rule, tensor)
         return tensor
 

@@ -21,8 +21,8 @@ def alibi_slopes(
     """Slope of each head's penalty on distance (Press et al., 2022, §3).
 
     If the number of heads h is a power of two, the slopes are 2^(-8/h), 2^(-16/h), ..., 2^-8. For other
-    numbers, the paper's code takes the slopes of the next lower power of two, then every second slope of
-    twice that power. The slopes are positive, float32 (num_heads,), on `device`.
+    numbers, the slopes are those of the next lower power of two, followed by every second slope of twice
+    that power, as in the paper's code. The slopes are positive, float32 (num_heads,), on `device`.
 
     Raises:
         TypeError, ValueError: `num_heads` is not an int, or not positive.

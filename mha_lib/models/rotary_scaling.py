@@ -29,11 +29,11 @@ class RotaryScaling(_AngleScaling):
     In a longer text, a pair that made less than one turn in training reaches angles that the model never saw.
 
     - "linear": every pair turns `factor` times more slowly (Chen et al., 2023, §2.3).
-    - "dynamic": the slowest pair turns s times more slowly, the fastest as before, and each one between by a
-      power of s. Beyond `trained_len`, s = factor * len / trained_len - (factor - 1) grows with the length of
-      the sample, without padding. With a `factor` of 1 this is the s of Peng et al. (2023, §3.3); the rest is
-      HuggingFace's. Cached keys keep the angles of the call that added them, so longer texts give different
-      results with a cache and without one.
+    - "dynamic": the slowest pair turns s times more slowly, the fastest as before, and each pair in between
+      slows by a power of s. Beyond `trained_len`, s = factor * len / trained_len - (factor - 1) grows with
+      the length of the sample, without padding. With a `factor` of 1 this is the s of Peng et al. (2023,
+      §3.3); the rest is HuggingFace's. Cached keys keep the angles of the call that added them, so longer
+      texts give different results with a cache and without one.
     - "llama3": pairs that make fewer than `low` turns within `trained_len` become `factor` times slower,
       those with more than `high` turns are unchanged, and a ramp joins the two (published code of Llama 3.1;
       Peng et al., 2023, §3.2, equations 17 to 20).

@@ -33,7 +33,7 @@ const LOG_KERNELS = {
 };
 
 /**
- * The signed distance from key to query in bandwidths, exactly 1 or −1 where only rounding makes it differ.
+ * The signed distance from key to query in bandwidths; rounding errors next to 1 and −1 are removed.
  * @param {number} query @param {number} key @param {number} bandwidth
  */
 export function distanceInBandwidths(query, key, bandwidth) {
