@@ -574,8 +574,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--cell-seconds", type=float, default=60, help="for each cell")
     add("--files", type=Path, nargs="+", default=[], help="for the folder of each")
     add("--results", type=Path, help="folder that keeps each result")
-    add("--container", nargs="?", const="mha-course", default="",
-        metavar="IMAGE", help="run each in a container of podman or docker")  # fmt: skip
+    said = "run each in a container of podman or docker"
+    add("--container", action="store_const", const="mha-course", default="", help=said)
     add("--jobs", type=int, default=1, help="submissions at a time")
     chosen = parser.parse_args(arguments)
     names = ("assignment", "seconds", "cell_seconds", "files", "container")

@@ -60,8 +60,6 @@ STEAL = [
     "import sys\ndef split_heads(x, num_heads):\n    frame = sys._getframe()\n    while frame:\n"
     "        for one in list(frame.f_locals.values()):\n            if hasattr(one, 'reference'):\n"
     "                return one.reference(x, num_heads)\n        frame = frame.f_back",
-    "import gc, sys\ndef split_heads(x, num_heads):\n    for one in gc.get_objects():\n"
-    "        if getattr(one, '__name__', '') in ('split_heads', '_split_heads') and one is not split_heads:\n            return one(x, num_heads)",
 ]
 # Where there are no walls, these reach the files of the grader.
 STEAL_BY_FILES = [
@@ -84,6 +82,8 @@ BORROW = [
     "from mha_course.built import split_heads\nsplit_heads.__module__ = '__main__'",
     "from mha_course.built import split_heads\nimport mha_course._judged as j\ndescribed = j.described\ndef hidden(value):\n"
     "    found = described(value)\n    return found | {'is_ours': False} if isinstance(found, dict) else found\nj.described = hidden",
+    "import gc, sys\ndef split_heads(x, num_heads):\n    for one in gc.get_objects():\n"
+    "        if getattr(one, '__name__', '') in ('split_heads', '_split_heads') and one is not split_heads:\n            return one(x, num_heads)",
     "import importlib as i\nf = i.import_module('mha_course.built').split_heads\n" + RIGHT_BY.format("f"),
 ]
 EXHAUST = [
