@@ -91,6 +91,13 @@ BROWSERS := firefox-esr webkit2gtk-driver libwebkit2gtk-4.1-0 xvfb
 	  apt-get update -qq && apt-get install -qq -y --no-install-recommends $(BROWSERS); }
 	@touch $@
 
+# What runs containers, for the tests of the grader. runc works with every version of control groups.
+CONTAINERS := podman runc
+.venv/containers: | .venv/ready
+	@dpkg -s $(CONTAINERS) >/dev/null 2>&1 || { export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends $(CONTAINERS); }
+	@touch $@
+
 # A chapter that is run and saved in this environment's JupyterLab stays as it is stored, if its results are the same.
 # Widgets of cells that were changed are saved too. nbconvert shows the pictures that stand in for widgets. A new kernel
 # says which cells to run first.
@@ -234,7 +241,7 @@ test-all: needs book machine .venv-colab/ready .venv/paper models ## what else a
 	$(END)
 
 # All slow tests take hours; run them before a release. Pictures that differ are only reported, for a person to judge.
-weekly: needs book machine .venv-colab/ready .venv-class/ready .venv/paper .venv/browsers models ## all slow tests: planted faults, other browsers, every chapter on Colab, pictures, frameworks, the oldest torch
+weekly: needs book machine .venv-colab/ready .venv-class/ready .venv/paper .venv/browsers .venv/containers models ## all slow tests: planted faults, other browsers, every chapter on Colab, pictures, frameworks, the oldest torch
 	@$(BEGIN); \
 	echo '== slow tests, planted faults, every chapter as on Colab'; \
 	$(PYTEST) -m slow tests --ignore tests/pictures || status=1; \

@@ -31,7 +31,7 @@ _UNPICKLES = ("allow_pickle", "weights_only")
 # What an object says of where it comes from.
 _INSIDE = """__dict__ __globals__ __builtins__ __getattribute__ __subclasses__ __code__ __closure__
     __loader__ __spec__ tb_frame gi_frame f_back f_globals f_locals""".split()
-_MAGIC = r"(?m)^([ \t]*)([\w, \t]+=[ \t]*)?(?:%(\w+)|!).*$"
+_MAGIC = r"(?m)^([ \t]*+)([\w, \t]++=[ \t]*+)?(?:%(\w+)|!).*$"
 _LONG = 40  # parts of the syntax tree: shorter answers are equal by chance
 
 

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import sys
-import sysconfig
 import tempfile
 import threading
 import time
@@ -35,27 +32,21 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("grading needs `pip install cloudpickle`") from error
 
-import attention_check
-import mha_lib
 from attention_check._elsewhere import Elsewhere
 from attention_check._judging import SEED
 from attention_check._results import Outcome
 from attention_check._verdicts import Verdict
-from mha_course import _judged, exercises, plots  # noqa: F401 (it makes the list of fonts)
+from mha_course import _judged, _walls, exercises, plots  # noqa: F401 (it makes the list of fonts)
 from mha_course.exercises import efficiency, own
 
-_MEGABYTE = 2**20
 # Plain data take up to fifty times their length in the judge's memory; tensors do not.
-_HEADER, _TENSORS, _DISK = 4 * _MEGABYTE, 256 * _MEGABYTE, 500 * _MEGABYTE
-_MEMORY, _PROCESSES = 4096 * _MEGABYTE, 220  # of all processes of a submission
+_HEADER, _TENSORS = 4 * _walls.MEGABYTE, 256 * _walls.MEGABYTE
 _GRACE = 10  # seconds after which what ignores an alarm is ended
 _HELPERS = {
     "own.solution": own.solution,
     "efficiency.largest_tensor": efficiency.largest_tensor,
 }
 _CHECKERS = [name for name in exercises.__all__ if name.startswith("check_")]
-_COURSE = Path(__file__).parent
-_PACKAGES = [Path(str(one.__file__)).parent for one in (attention_check, mha_lib)]
 
 cloudpickle.register_pickle_by_value(exercises)
 
@@ -79,29 +70,39 @@ class Submission:
         files: what is in its folder.
         isolate: whether bubblewrap separates it from everything else.
         end: when its time is over, by `time.monotonic`.
+        image: of a container that separates it instead.
     """
 
-    def __init__(self, files: dict[str, bytes], *, isolate: bool, end: float) -> None:
+    def __init__(
+        self, files: dict[str, bytes], *, isolate: bool, end: float, image: str = ""
+    ) -> None:
         self.end, self.doubts, self.is_checking = end, list[str](), False
         self.folder = tempfile.TemporaryDirectory()
-        place = "/submission" if isolate else self.folder.name
         self.socket, theirs = socket.socketpair()
         self.connection = Connection(os.dup(self.socket.fileno()))
         self.over, self.excess, self.late = threading.Event(), "", inf
-        code = "from mha_course._judged import main; main()"
-        python = [sys.executable, "-c", code, "isolated" if isolate else ""]
+        left = end - time.monotonic() + 10 * _GRACE
+        self.container = _walls.Container(image, left) if image else None
+        if self.container:
+            command, environment = self.container.command, dict(os.environ)
+        elif isolate:
+            command, environment = _walls.behind_bubblewrap()
+        else:
+            command, environment = _walls.alone(self.folder.name)
         self.process = subprocess.Popen(
-            [*_walls(), *python] if isolate else python,
+            command,
             stdin=theirs.fileno(),
-            stdout=subprocess.DEVNULL,
+            stdout=theirs.fileno(),
             stderr=subprocess.DEVNULL,
             cwd=self.folder.name,
-            env=_environment(place),
+            env=environment,
             start_new_session=True,
         )
         theirs.close()
         threading.Thread(target=self._watch, daemon=True).start()
         try:
+            if self.container:
+                self.connection.send_bytes(_walls.course())
             given = files | _fonts()
             self.ask(_judged.start, _CHECKERS, _HELPERS, given, seconds=120)
         except BaseException:
@@ -122,6 +123,8 @@ class Submission:
         self.folder.cleanup()
 
     def _kill(self) -> None:
+        if self.container:
+            self.container.end()
         with suppress(ProcessLookupError, OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
         with suppress(OSError):  # what it has started may still hold the other end
@@ -133,7 +136,7 @@ class Submission:
             sizes = _sizes(self.process.pid)
             if time.monotonic() > self.late:
                 self.excess = "could not be interrupted"
-            elif len(sizes) > _PROCESSES or sum(sizes) > _MEMORY:
+            elif len(sizes) > _walls.PROCESSES or sum(sizes) > _walls.MEMORY:
                 self.excess = "used too much memory, or too many processes"
             if self.excess:
                 self._kill()
@@ -270,49 +273,3 @@ def _fonts() -> dict[str, bytes]:
     """The list of fonts that matplotlib keeps, so that no submission looks for them again."""
     kept = Path(matplotlib.get_cachedir()).glob("fontlist-*.json")
     return {path.name: path.read_bytes() for path in kept}
-
-
-# ------------------------------------------------------------------ walls
-
-
-def _environment(folder: str) -> dict[str, str]:
-    """A clean environment: nothing of the grader's own is in it."""
-    places = [str(_COURSE.parent), *(str(one.parent) for one in _PACKAGES)]
-    found = dict.fromkeys(["HOME", "TMPDIR", "IPYTHONDIR", "MPLCONFIGDIR"], folder)
-    found |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1"}
-    found |= {"MPLBACKEND": "agg", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return found | {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
-
-
-def _walls() -> list[str]:
-    """The beginning of a command that sees Python, its packages and an empty folder, and nothing else."""
-    packages = [sysconfig.get_paths()[name] for name in ("purelib", "platlib")]
-    packages.append(str(Path(torch.__file__).parent.parent))  # a .pth may lead there
-    python = [sys.prefix, sys.base_prefix, Path(sys.executable).resolve().parent.parent]
-    system = "/usr /bin /lib /lib32 /lib64 /etc/ld.so.cache /etc/fonts".split()
-    found = "bwrap --unshare-all --unshare-user --die-with-parent --new-session".split()
-    found += "--cap-drop ALL".split()
-    found += ["--disable-userns"] * _forbids_more()  # in another one, it could mount
-    for path in [*system, *python, *packages, *_PACKAGES, _COURSE]:
-        found += ["--ro-bind-try", str(path), str(path)]
-    for hidden in (_COURSE / "exercises", _COURSE / "in_page"):
-        found += ["--tmpfs", str(hidden), "--remount-ro", str(hidden)]
-    found += "--proc /proc --dev /dev".split()
-    for folder in ("/dev/shm", "/submission"):  # noqa: S108 (nobody shares it)
-        found += f"--size {_DISK} --tmpfs {folder}".split()
-    return [*found, *"--remount-ro / --chdir /submission --".split()]
-
-
-@cache
-def _forbids_more() -> bool:
-    """Whether this bubblewrap, of version 0.8 or later, can forbid further user namespaces."""
-    said = subprocess.run(["bwrap", "--help"], capture_output=True).stdout
-    return b"--disable-userns" in said
-
-
-def can_isolate() -> bool:
-    """Whether bubblewrap is there and allowed to work."""
-    if shutil.which("bwrap") is None:
-        return False
-    command = [*_walls(), sys.executable, "-c", ""]
-    return subprocess.run(command, capture_output=True).returncode == 0

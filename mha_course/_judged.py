@@ -42,6 +42,7 @@ class _Judge:
     """The judge, as this process sees it."""
 
     connection: Connection
+    replies: Connection  # the same but in a container, where both ways are pipes
     shell: Any  # of the notebook
     given: dict[str, Any]  # what stands for the checkers, by name
 
@@ -63,7 +64,7 @@ class _Judge:
         """Send a message, which no limit of time may tear."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         for part in message:
-            self.connection.send_bytes(part)
+            self.replies.send_bytes(part)
 
     def check(self, name: str, *arguments: Any, **options: Any) -> Verdict:
         """Let the judge check something, as a cell of the page does."""
@@ -199,7 +200,7 @@ def _address_space() -> int:
 
 def main() -> None:
     """Set the limits, and serve the judge; what the submission prints goes nowhere."""
-    JUDGE.connection = Connection(os.dup(0))
+    JUDGE.connection, JUDGE.replies = Connection(os.dup(0)), Connection(os.dup(1))
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nowhere, number)

@@ -29,38 +29,35 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import signal
 import stat
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from mha_course import _judged, exercises
 from mha_course._borrowed import Words, parsed
-from mha_course._judge import (
-    EndedError,
-    LateError,
-    RaisedError,
-    Submission,
-    can_isolate,
-)
+from mha_course._judge import EndedError, LateError, RaisedError, Submission
 from mha_course._messages import message
+from mha_course._walls import can_isolate, check_container
 from mha_course.exercises.kept import DRAFTS
 from mha_lib._checks import check_type, refusal
 
-_LARGEST, _MOST = 50_000_000, 1000  # bytes and files of a submission
+_LARGEST, _MOST = 50_000_000, 1000  # bytes and files, or cells, of a submission
 _CODE = (
     500_000  # characters of its code: their syntax tree takes a thousand times as much
 )
-_CUT = 500  # characters of a line
-_isolated = cache(can_isolate)
+_CUT, _SAID = 500, 100  # characters of a line, and problems of a submission
+_DEEPEST = 20  # folders in one another
+_PARTS = 5_000_000  # of a notebook: each takes the grader up to a hundred bytes
 # What a text that was written in a page finds there.
 _IN_PAGE = "import torch\nfrom torch import nn\n\nfrom mha_course.built import *"
 
@@ -104,8 +101,8 @@ class Grade:
         return json.dumps({**whole, "extra_data": {"submission": str(self.path)}})
 
     def say(self, trouble: str) -> None:
-        """Note, once, what somebody must look at."""
-        if trouble not in self.troubles:
+        """Note, once, what somebody must look at; of very many, the first ones are enough."""
+        if len(self.troubles) < _SAID and trouble not in self.troubles:
             self.troubles.append(trouble)
 
 
@@ -123,6 +120,7 @@ def grade(
     seconds: float = 600,
     cell_seconds: float = 60,
     isolate: bool | None = None,
+    container: str = "",
     files: Sequence[Path] = (),
 ) -> Grade:
     """Run a notebook, an `adapters.py` or a folder with either, and judge its exercises.
@@ -133,6 +131,7 @@ def grade(
         seconds: limit for the submission; it is stopped then, and what was judged before counts.
         cell_seconds: limit for a cell, and for judging an exercise; then the next cell runs.
         isolate: separate the submission from files and network by bubblewrap; by default, where that works.
+        container: image of a container in which podman or docker runs the submission instead.
         files: files that each submission finds in its folder.
 
     Raises:
@@ -177,8 +176,8 @@ def grade(
     checks += [(len(cells), call) for call in calls if call in lost]
     if cells and calls:
         run = _Run(found, cells, checks, beside | given, handed_out, cell_seconds)
-        isolate = _isolated() if isolate is None else isolate
-        run.all(isolate=isolate, seconds=seconds)
+        isolate = can_isolate() if isolate is None else isolate
+        run.all(seconds=seconds, isolate=isolate, image=container)
     for call in calls:
         found.results.setdefault(call, ("missing", "it was not reached"))
     found.results = {call: found.results[call] for call in calls}
@@ -212,6 +211,8 @@ def _opened(path: Path) -> tuple[list[str], dict[str, bytes]]:
     folder = path if path.is_dir() else path.parent
     files: dict[str, bytes] = {}
     for place, folders, names in os.walk(folder):
+        if len(Path(place).relative_to(folder).parts) > _DEEPEST:
+            raise ValueError("It cannot be read: its folders are too deep.")
         folders[:] = [name for name in folders if name[0] not in "._"]
         for one in (Path(place, name) for name in names):
             if one.is_file() and not one.is_symlink():
@@ -237,12 +238,16 @@ def _cells(content: bytes, suffix: str) -> list[str]:
             if len(text) > _CODE:
                 raise ValueError(f"its code is over {_CODE:,} bytes long")
             return [ast.unparse(statement) for statement in ast.parse(text).body]
+        if sum(map(text.count, "[{,")) > _PARTS:
+            raise ValueError(f"it has over {_PARTS:,} parts")
         book = json.loads(text)
         if suffix == ".json":
             return _written(book)
         if sheets := book.get("worksheets"):  # of nbformat 3
             book = {"cells": [cell for sheet in sheets for cell in sheet["cells"]]}
         code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+        if len(code) > _MOST:
+            raise ValueError(f"it has over {_MOST:,} code cells")
         return ["".join(cell.get("source", cell.get("input"))) for cell in code]
     except (KeyError, TypeError, AttributeError):
         raise ValueError("It cannot be read: it is not a notebook.") from None
@@ -312,8 +317,8 @@ class _Run:
     ) -> None:
         self.found, self.cells, self.checks, self.files = found, cells, checks, files
         self.cell_seconds = cell_seconds
-        content = repr(cells).encode(errors="replace")
-        self.seed = int.from_bytes(hashlib.sha256(content).digest()[:4], "big")
+        # No file of a submission can contain the results for these numbers.
+        self.seed = secrets.randbits(32)
         self.failed: dict[int, str] = {}  # number of a cell -> its error
         sources = {f"code cell {number}": one for number, one in enumerate(cells, 1)}
         for name, content in files.items():
@@ -321,7 +326,7 @@ class _Run:
                 sources[name] = content.decode(errors="replace")
         self.words = Words(sources, handed_out)
 
-    def all(self, *, isolate: bool, seconds: float) -> None:
+    def all(self, *, seconds: float, **walls: Any) -> None:
         """Run all cells; after one at which the process ends, it starts again without that cell."""
         for reach in self.words.reaching():
             self.found.say(reach)
@@ -329,7 +334,7 @@ class _Run:
         while len(left_out) < 4:
             number = 0
             try:
-                with Submission(self.files, isolate=isolate, end=end) as submission:
+                with Submission(self.files, end=end, **walls) as submission:
                     for number, source in enumerate([*self.cells, ""]):
                         if number not in left_out:
                             self._cell(submission, number, source)
@@ -443,28 +448,34 @@ def _value(submission: Submission, node: ast.expr) -> Any:
 # ------------------------------------------------------------------ a class
 
 
-def _expanded(path: Path, *, is_class: bool = True) -> list[Path]:
+def _expanded(path: Path) -> list[Path]:
     """The submissions that a path stands for: itself, or those in a folder of several.
 
     A folder that is given and has several is a class, so nobody can make it theirs by an `adapters.py` or the
     only notebook beside the folders of others. A folder in it is a student's, who may have more in it.
     """
-    if not path.is_dir() or path.is_symlink():
-        return [path]
-    inside = [one for one in sorted(path.iterdir()) if one.name[0] not in "._"]
-    books = [one for one in inside if one.suffix == ".ipynb"]
-    exports = [one for one in inside if _is_export(one)]
-    programs = [one for one in inside if one.name == "adapters.py"]
-    folders = [one for one in inside if one.is_dir()]
-    below = [one for each in folders for one in _expanded(each, is_class=False)]
-    if is_class:
-        others = [*books, *exports, *programs, *filter(_is_submission, below)]
-        is_one = len(others) < 2 and not (books and exports)
-    else:
-        is_one = bool(programs) or (len(books) == 1 and not exports)
-    if is_one or not (books or folders or exports):
-        return [path]
-    return [*books, *exports, *programs, *below]
+    return _inside(path, 0) or [path]
+
+
+def _inside(path: Path, depth: int) -> list[Path]:
+    """The submissions in a folder; none if it is one itself, or cannot be looked into."""
+    try:
+        if not path.is_dir() or path.is_symlink() or depth > _DEEPEST:
+            return []
+        inside = [one for one in sorted(path.iterdir()) if one.name[0] not in "._"]
+        books = [one for one in inside if one.suffix == ".ipynb"]
+        exports = [one for one in inside if _is_export(one)]
+        programs = [one for one in inside if one.name == "adapters.py"]
+        folders = [one for one in inside if one.is_dir() and one not in books]
+        below = [sub for one in folders for sub in _inside(one, depth + 1) or [one]]
+        if depth == 0:
+            others = [*books, *exports, *programs, *filter(_is_submission, below)]
+            is_one = len(others) < 2 and not (books and exports)
+        else:
+            is_one = bool(programs) or (len(books) == 1 and not exports)
+        return [] if is_one else [*books, *exports, *programs, *below]
+    except OSError:
+        return []
 
 
 def _is_submission(path: Path) -> bool:
@@ -512,11 +523,19 @@ def _in_turn(paths: list[Path], jobs: int, work: Any) -> Iterator[Grade]:
         for number, (path, future) in enumerate(zip(paths, futures, strict=True), 1):
             try:
                 found = future.result()
-            except Exception as error:  # the process of a judge has ended
-                said = message(__file__, "failed", error=error)
-                found = Grade(path, troubles=[said])
+            except BrokenExecutor:  # perhaps by another one
+                found = _by_itself(path, work)
             print(_shown(f"{number} of {len(paths)}: {path}"), file=sys.stderr)
             yield found
+
+
+def _by_itself(path: Path, work: Any) -> Grade:
+    """The grade of a submission whose judge is nobody else's."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(work, path).result()  # type: ignore[no-any-return]
+        except BrokenExecutor as error:
+            return Grade(path, troubles=[message(__file__, "failed", error=error)])
 
 
 def _with_equals(grades: list[Grade]) -> list[Grade]:
@@ -555,31 +574,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--cell-seconds", type=float, default=60, help="for each cell")
     add("--files", type=Path, nargs="+", default=[], help="for the folder of each")
     add("--results", type=Path, help="folder that keeps each result")
+    said = "run each in a container of podman or docker"
+    add("--container", action="store_const", const="mha-course", default="", help=said)
     add("--jobs", type=int, default=1, help="submissions at a time")
     chosen = parser.parse_args(arguments)
-    names = ("assignment", "seconds", "cell_seconds", "files")
+    names = ("assignment", "seconds", "cell_seconds", "files", "container")
     options = {name: getattr(chosen, name) for name in names}
     try:  # wrong arguments end the run before it begins
         grade(Path(os.devnull), **options)
         if chosen.jobs < 1:
             raise refusal("jobs", "be at least 1", chosen.jobs)
+        if chosen.container:
+            check_container(chosen.container)
         if chosen.results:
             chosen.results.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         parser.error(f"{error}")
-    if not _isolated():
+    if not (chosen.container or can_isolate()):
         print(message(__file__, "no-walls"), file=sys.stderr)
     paths = [one for path in chosen.submissions for one in _expanded(path)]
     paths = list(dict.fromkeys(paths))
-    options |= {"isolate": _isolated()}
+    options |= {"isolate": can_isolate()}
     work = partial(_graded, results=chosen.results, options=options)
     several = chosen.jobs > 1 and len(paths) > 1
     grades = list(_in_turn(paths, chosen.jobs, work) if several else map(work, paths))
     for one in _with_equals(grades):
         print(one.as_json() if chosen.json else one.as_text(), flush=True)
-    troubled = [str(one.path) for one in grades if one.troubles]
+    troubled = [_shown(str(one.path)) for one in grades if one.troubles]
     if troubled and len(grades) > 1:
-        print(_shown(f"Look at: {', '.join(troubled)}"), file=sys.stderr)
+        print(f"Look at: {', '.join(troubled)}", file=sys.stderr)
     return int(bool(troubled))
 
 

@@ -30,8 +30,13 @@ AREAS = {
     "widgets, JavaScript and styles": (21_150, ["mha_course/widgets/js/*"]),
     "pictures": (4_033, ["mha_course/pictures/*.py", "mha_course/questions/*.py"]),
     "grading": (
-        1_295,
-        ["mha_course/grade.py", "mha_course/_judge*.py", "mha_course/_borrowed.py"],
+        1_480,
+        [
+            "mha_course/grade.py",
+            "mha_course/_judge*.py",
+            "mha_course/_borrowed.py",
+            "mha_course/_walls.py",
+        ],
     ),
     "course support": (4_200, ["mha_course/*.py", "mha_course/data/*.py"]),
     "tests": (44_420, ["tests/*.py"]),

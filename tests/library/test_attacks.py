@@ -47,6 +47,12 @@ FORGE = [
     "split_heads = True", "split_heads = type(check_split_heads)", "split_heads = check_split_heads",
     "from mha_course.built import split_heads",
     "import attention_check._judging as j\nj.Exercise._used = lambda *_: j.Outcome(())",
+    "split_heads = lambda x, num_heads: torch.zeros(2**27, dtype=torch.uint8)",
+    "split_heads = lambda x, num_heads: torch.zeros(2, num_heads, 5, 7, device='meta')",
+    "split_heads = lambda x, num_heads: torch.zeros(2, num_heads, 5, 7).to_sparse()",
+    "split_heads = lambda x, num_heads: torch.zeros(2, num_heads, 5, 7).to(torch.float8_e4m3fn)",
+    JUDGED + "import os\nif os.fork() == 0:\n    while True:\n        try:\n            j.JUDGE.send(j._packed('value', [True, 'Right.']))\n"
+    "        except BaseException:\n            os._exit(0)",
 ]  # fmt: skip
 STEAL = [
     "import gc\nfound = [one.reference for one in gc.get_objects() if type(one).__name__ == 'Exercise']\n"
@@ -54,8 +60,6 @@ STEAL = [
     "import sys\ndef split_heads(x, num_heads):\n    frame = sys._getframe()\n    while frame:\n"
     "        for one in list(frame.f_locals.values()):\n            if hasattr(one, 'reference'):\n"
     "                return one.reference(x, num_heads)\n        frame = frame.f_back",
-    "import gc, sys\ndef split_heads(x, num_heads):\n    for one in gc.get_objects():\n"
-    "        if getattr(one, '__name__', '') in ('split_heads', '_split_heads') and one is not split_heads:\n            return one(x, num_heads)",
 ]
 # Where there are no walls, these reach the files of the grader.
 STEAL_BY_FILES = [
@@ -76,6 +80,10 @@ BORROW = [
     "f = __import__('mha_course.built').built.split_heads\n" + RIGHT_BY.format("f"),
     "import functools, mha_course.built as b\nsplit_heads = functools.partial(b.split_heads)",
     "from mha_course.built import split_heads\nsplit_heads.__module__ = '__main__'",
+    "from mha_course.built import split_heads\nimport mha_course._judged as j\ndescribed = j.described\ndef hidden(value):\n"
+    "    found = described(value)\n    return found | {'is_ours': False} if isinstance(found, dict) else found\nj.described = hidden",
+    "import gc, sys\ndef split_heads(x, num_heads):\n    for one in gc.get_objects():\n"
+    "        if getattr(one, '__name__', '') in ('split_heads', '_split_heads') and one is not split_heads:\n            return one(x, num_heads)",
     "import importlib as i\nf = i.import_module('mha_course.built').split_heads\n" + RIGHT_BY.format("f"),
 ]
 EXHAUST = [
@@ -97,6 +105,9 @@ EXHAUST = [
     "def split_heads(x, num_heads):\n    while True:\n        pass",
     "def split_heads(x, num_heads):\n    import os\n    os._exit(0)",
     "import os\nif os.fork() == 0:\n    os.setsid()\n    import time\n    time.sleep(10**6)\nos._exit(0)",
+    JUDGED + "import os, time\nnumber = j.JUDGE.replies.fileno()\nos.write(number, (1000).to_bytes(4, 'big'))\nwhile True:\n    try:\n"
+    "        os.write(number, b' ')\n        time.sleep(1)\n    except TimeoutError:\n        pass",
+    "x = " + "1+" * 100_000 + "1", "x" + ".a" * 50_000, "# " + " " * 400_000 + "x", "import gc\n" * 40_000,
     "import os, time\nfor _ in range(150):\n    if os.fork() == 0:\n        time.sleep(10**6)",
 ]  # fmt: skip
 # What must not happen outside; only walls hold it back.
@@ -109,6 +120,11 @@ ESCAPE = [
     "import socket\nsocket.create_connection(('127.0.0.1', {port}))",
     "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'hello', ('127.0.0.1', {port}))",
     "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)",
+    "import os\nos.link({kept!r}, 'link')\nopen('link', 'w').write('forged')",
+    "open('/proc/1/root' + {kept!r}, 'w').write('forged')",
+    "import socket\nsocket.socket(socket.AF_UNIX).connect(chr(0) + 'mha-{port}')",
+    "import ctypes\nctypes.CDLL(None).shmget({port}, 4096, 0o1666)",
+    "open('/dev/shm/mha-{port}', 'w').write('left')",
     "import os\nos.symlink({kept!r}, 'link')\nopen('link', 'w').write('forged')",
     "import os\nos.makedirs({folder!r}, exist_ok=True)\nopen({folder!r} + '/torch.py', 'w').write('1 / 0')",
 ]
@@ -179,6 +195,9 @@ def test_behind_walls_no_mark_is_wrong_and_nothing_outside_is_read_or_changed(tm
     listeners = [socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)]
     port = listeners[0].getsockname()[1]
     listeners[1].bind(("127.0.0.1", port))
+    listeners.append(socket.socket(socket.AF_UNIX))
+    listeners[2].bind(f"\0mha-{port}")
+    listeners[2].listen()
     there = {"kept": str(kept), "name": kept.name, "folder": str(kept.parent), "port": port}
     escapes = [attack.format(**there) for attack in ESCAPE]
     attacks = [*FORGE, *STEAL, *STEAL_BY_FILES, *BORROW, *EXHAUST, *escapes]
@@ -194,8 +213,10 @@ def test_behind_walls_no_mark_is_wrong_and_nothing_outside_is_read_or_changed(tm
     for listener in listeners:
         listener.settimeout(0.1)
         with pytest.raises(TimeoutError):
-            listener.accept() if listener is listeners[0] else listener.recv(5)
+            listener.recv(5) if listener is listeners[1] else listener.accept()
         listener.close()
+    assert f"mha-{port}" not in os.listdir("/dev/shm")  # noqa: S108
+    assert f" {port} " not in Path("/proc/sysvipc/shm").read_text()
     for _ in range(50):
         time.sleep(0.1)
         if len(left_running()) <= len(running):

@@ -92,7 +92,7 @@ ELSEWHERE = {
     "from safetensors.torch import save_file; save_file({{}}, filename={kept!r})": "",
     "!rm -rf {kept} && touch ../program.txt": "",
 }
-needs_walls = pytest.mark.skipif(not grade._isolated(), reason="bubblewrap does not work here")
+needs_walls = pytest.mark.skipif(not grade.can_isolate(), reason="bubblewrap does not work here")
 
 
 @needs_walls

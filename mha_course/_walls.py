@@ -1,0 +1,170 @@
+"""What separates a submission from the machine: bubblewrap, or a container of podman or docker."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import uuid
+from functools import cache
+from pathlib import Path
+
+import torch
+
+import attention_check
+import mha_lib
+from mha_course._messages import message
+
+MEGABYTE = 2**20
+MEMORY, PROCESSES = 4096 * MEGABYTE, 220  # of all processes of a submission
+_DISK = 500 * MEGABYTE
+_COURSE = Path(__file__).parent
+_PACKAGES = [Path(str(one.__file__)).parent for one in (attention_check, mha_lib)]
+_HIDDEN = [_COURSE / "exercises", _COURSE / "in_page"]  # what is expected
+_HOME = "/submission"
+_SERVE = "from mha_course._judged import main; main()"
+# A container gets the course from the grader, so that an image need not be of the same version.
+_UNPACK = """import io, os, sys, tarfile
+from multiprocessing.connection import Connection
+sent = Connection(os.dup(0), writable=False).recv_bytes()
+tarfile.open(fileobj=io.BytesIO(sent)).extractall("/course")
+"""
+
+
+def alone(folder: str) -> tuple[list[str], dict[str, str]]:
+    """The command of a submission's process and its environment, without walls."""
+    return [sys.executable, "-c", _SERVE, ""], _environment(folder)
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """A clean environment: nothing of the grader's own is in it."""
+    places = [str(_COURSE.parent), *(str(one.parent) for one in _PACKAGES)]
+    found = dict.fromkeys(["HOME", "TMPDIR", "IPYTHONDIR", "MPLCONFIGDIR"], folder)
+    found |= {"PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1"}
+    found |= {"MPLBACKEND": "agg", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return found | {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+
+
+# ------------------------------------------------------------------ bubblewrap
+
+
+def behind_bubblewrap() -> tuple[list[str], dict[str, str]]:
+    """The same behind walls: it sees Python, its packages and an empty folder, and nothing else."""
+    command = [*_walls(), sys.executable, "-c", _SERVE, "isolated"]
+    return command, _environment(_HOME)
+
+
+def _walls() -> list[str]:
+    packages = [sysconfig.get_paths()[name] for name in ("purelib", "platlib")]
+    packages.append(str(Path(torch.__file__).parent.parent))  # a .pth may lead there
+    python = [sys.prefix, sys.base_prefix, Path(sys.executable).resolve().parent.parent]
+    system = "/usr /bin /lib /lib32 /lib64 /etc/ld.so.cache /etc/fonts".split()
+    found = "bwrap --unshare-all --unshare-user --die-with-parent --new-session".split()
+    found += "--cap-drop ALL".split()
+    found += ["--disable-userns"] * _forbids_more()  # in another one, it could mount
+    for path in [*system, *python, *packages, *_PACKAGES, _COURSE]:
+        found += ["--ro-bind-try", str(path), str(path)]
+    for hidden in map(str, _HIDDEN):
+        found += ["--tmpfs", hidden, "--remount-ro", hidden]
+    found += "--proc /proc --dev /dev".split()
+    for folder in ("/dev/shm", _HOME):  # noqa: S108 (nobody shares it)
+        found += f"--size {_DISK} --tmpfs {folder}".split()
+    return [*found, *f"--remount-ro / --chdir {_HOME} --".split()]
+
+
+@cache
+def _forbids_more() -> bool:
+    """Whether this bubblewrap, of version 0.8 or later, can forbid further user namespaces."""
+    said = subprocess.run(["bwrap", "--help"], capture_output=True).stdout
+    return b"--disable-userns" in said
+
+
+@cache
+def can_isolate() -> bool:
+    """Whether bubblewrap is there and allowed to work."""
+    if shutil.which("bwrap") is None:
+        return False
+    command = [*_walls(), sys.executable, "-c", ""]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+# ------------------------------------------------------------------ containers
+
+
+class Container:
+    """A container of an image, in which podman or docker runs a submission.
+
+    Args:
+        image: its name; its recipe is the file `Containerfile` beside this module.
+        seconds: after which it ends, even if the grader was killed.
+    """
+
+    def __init__(self, image: str, seconds: float) -> None:
+        self.engine, self.name = _needed_engine(), f"mha-course-{uuid.uuid4().hex}"
+        self.command = [self.engine, "run", "--rm", "--interactive", "--name"]
+        self.command += [self.name, *_limits(), image]
+        # The first process of a container cannot be killed from inside, and takes all others with it.
+        self.command += f"timeout -s KILL {seconds:.0f} python -c".split()
+        self.command += [_UNPACK + _SERVE, ""]
+
+    def end(self) -> None:
+        """End all that runs in it; that removes it."""
+        subprocess.run([self.engine, "kill", self.name], capture_output=True)
+
+
+def _limits() -> list[str]:
+    """The options: no network, no file of this machine, nothing that stays, limits of all that it takes."""
+    found = "--pull never --log-driver none --network none --read-only".split()
+    found += "--cap-drop ALL --security-opt no-new-privileges --user 65534".split()
+    found += f"--memory {MEMORY} --memory-swap {MEMORY}".split()
+    found += f"--pids-limit {PROCESSES} --shm-size {_DISK}".split()
+    found += "--ulimit nofile=100 --ulimit nproc=4000 --ulimit core=0".split()
+    for folder in (_HOME, "/course", "/tmp"):  # noqa: S108 (nobody shares it)
+        found += ["--tmpfs", f"{folder}:size={_DISK},mode=1777"]
+    given = _environment(_HOME) | {"PYTHONPATH": "/course"}
+    del given["PATH"]  # the image knows where its Python is
+    # Both programs would hand on the proxies of this machine, with passwords.
+    for name in ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"):
+        given |= {name: "", name.upper(): ""}
+    for name, value in given.items():
+        found += ["--env", f"{name}={value}"]
+    return [*found, "--workdir", _HOME]
+
+
+def _needed_engine() -> str:
+    if engine := shutil.which("podman") or shutil.which("docker"):
+        return engine
+    raise ValueError(message(__file__, "no-engine"))
+
+
+def check_container(image: str) -> None:
+    """Raise a ValueError unless a container of the image can run submissions."""
+    code = "import cloudpickle, sys, torch; print(*sys.version_info[:2], sep='.')"
+    engine = _needed_engine()
+    command = [engine, "run", "--rm", *_limits(), image, "python", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        error = (done.stderr.strip().splitlines() or [""])[-1]
+        words = {"engine": Path(engine).name, "image": image, "error": error}
+        raise ValueError(message(__file__, "no-image", **words))
+    ours, theirs = ".".join(map(str, sys.version_info[:2])), done.stdout.strip()
+    if ours != theirs:
+        words = {"image": image, "theirs": theirs, "ours": ours}
+        raise ValueError(message(__file__, "other-python", **words))
+
+
+@cache
+def course() -> bytes:
+    """The course as the process of a submission may have it, as a tar file."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for package in [*_PACKAGES, _COURSE]:
+            for path in sorted(package.rglob("*")):
+                hidden = "__pycache__" in path.parts or set(path.parents) & {*_HIDDEN}
+                if path.is_file() and not hidden:
+                    tar.add(path, path.relative_to(package.parent))
+    return file.getvalue()
