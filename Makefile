@@ -217,6 +217,13 @@ machine: .venv/ready
 	.venv-class/bin/pip install --quiet --no-deps --require-hashes --only-binary :all: -r $<
 	@touch $@
 
+# Packages that contain attention, which the judge tries: 25 MB, with the packages of .venv beside them.
+.venv-wild/ready: requirements-wild.txt | .venv/ready
+	$(BIN)/python -m venv --clear .venv-wild
+	$(BIN)/python -c '$(SITE)' >"$$(.venv-wild/bin/python -c '$(SITE)')/pinned.pth"
+	.venv-wild/bin/pip install --quiet --no-deps --require-hashes --only-binary :all: -r $<
+	@touch $@
+
 colab-pins: .venv/ready ## pin again what Colab has of the packages that the course needs there
 	$(BIN)/python tools/colab_pins.py
 
@@ -241,7 +248,7 @@ test-all: needs book machine .venv-colab/ready .venv/paper models ## what else a
 	$(END)
 
 # All slow tests take hours; run them before a release. Pictures that differ are only reported, for a person to judge.
-weekly: needs book machine .venv-colab/ready .venv-class/ready .venv/paper .venv/browsers .venv/containers models ## all slow tests: planted faults, other browsers, every chapter on Colab, pictures, frameworks, the oldest torch
+weekly: needs book machine .venv-colab/ready .venv-class/ready .venv-wild/ready .venv/paper .venv/browsers .venv/containers models ## all slow tests: planted faults, other browsers, every chapter on Colab, pictures, frameworks, the oldest torch
 	@$(BEGIN); \
 	echo '== slow tests, planted faults, every chapter as on Colab'; \
 	$(PYTEST) -m slow tests --ignore tests/pictures || status=1; \
@@ -338,5 +345,5 @@ repository: .venv/ready ## change the address everywhere: URL=https://github.com
 	$(BIN)/python tools/set_repository.py $(URL)
 
 clean: ## remove what was built, the environment too
-	rm -rf _build .failed-* .make-lock chapters/my_gpt.py .venv .venv-oldest .venv-newest .venv-rosetta .venv-colab .venv-class node_modules dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf _build .failed-* .make-lock chapters/my_gpt.py .venv .venv-oldest .venv-newest .venv-rosetta .venv-colab .venv-class .venv-wild node_modules dist .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

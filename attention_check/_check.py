@@ -94,8 +94,9 @@ def check(
             callable counts as a layer.
         num_heads: number of heads of a layer that has no such attribute.
         layout: axes of queries, keys, values and outputs of a function, "bhld" or "blhd"; found by default.
-        mask: kind of mask: "visible" (bool, True = may attend), "hidden" (bool, True = may not), or "added"
-            (0 and -inf, added to the scores); by default "visible", or "added" where only that fits.
+        mask: kind of mask: "visible" (bool, True = may attend), "hidden" (bool, True = may not), "added"
+            (0 and -inf, added to the scores), or "lengths" (how many keys each sample sees); by default
+            "visible", or one of the last two where only that fits.
         arrays: "torch"; or "numpy", also for JAX, TensorFlow and MLX, whose results are converted.
         scale: what its dot products are multiplied by, if not 1 / √head_dim: 1 for T5.
         softcap: limit of its scores, cap * tanh(scores / cap), as in Gemma 2.
@@ -203,7 +204,9 @@ def _discover(
         )
     ]
     fits = (pair for pair in candidates if agrees(*pair, num_heads))
-    plain = next(pair for pair in candidates if not pair[0].memory)
+    plain = next(
+        pair for pair in candidates if not pair[0].memory and not pair[0].takes_none
+    )
     contract, layer = next(fits, plain)
     contract = with_causality(contract, layer, num_heads)
     if contract.causal == "never" and not agrees(contract, layer, num_heads):
@@ -226,9 +229,10 @@ def _calls(contract: Contract, is_layer: bool, layout: str) -> list[Contract]:
         # Two inputs say more than one, if the layer can have them.
         inputs = [replace(contract, one_input=False), replace(contract, memory="")]
     causal = [contract.causal] if contract.causal != "never" else ["never", "always"]
+    none = (True, False) if contract.mask_required else (False,)
     return [
-        replace(one, layout=axes, causal=hides)
-        for one, axes, hides in product(inputs, layouts, causal)
+        replace(one, layout=axes, causal=hides, takes_none=may_be_none)
+        for may_be_none, one, axes, hides in product(none, inputs, layouts, causal)
     ]
 
 

@@ -15,13 +15,18 @@ from attention_check._verdicts import Answer
 
 CHOICES = {  # the first one is the default
     "layout": ("auto", "bhld", "blhd"),
-    "mask": ("auto", "visible", "hidden", "added"),
+    "mask": ("auto", "visible", "hidden", "added", "lengths"),
     "arrays": ("torch", "numpy"),
 }
 # Forms of a mask, the most general one first. Along an axis that a form lacks or has as 1, nothing differs.
 FORMS = ("bhqk", "b1qk", "b11k", "bqk", "bk", "qk")
 AXES = {"b": "batch", "h": "heads", "q": "q_len", "k": "k_len", "1": "1"}
-MEANS = {"visible": "True = visible", "hidden": "True = hidden", "added": "0 or -inf"}
+MEANS = {
+    "visible": "True = visible",
+    "hidden": "True = hidden",
+    "added": "0 or -inf",
+    "lengths": "numbers of visible keys",
+}
 LAYOUTS = {
     "bhld": "(batch, heads, len, head_dim)",
     "blhd": "(batch, len, heads, head_dim)",
@@ -50,6 +55,7 @@ class Contract:
     mask_form: str = "bhqk"
     low: float = -torch.inf  # what a mask that is added holds for hidden keys
     mask_required: bool = False
+    takes_none: bool = False  # a required mask may be None, when all is seen
     causal: str = "never"  # "always", "never", or the parameter
     sink: str = ""
     arrays: str = "torch"
@@ -68,7 +74,8 @@ class Contract:
         mask = "no mask"
         if self.mask:
             name = "" if self.mask == BY_POSITION else f"`{self.mask}` "
-            axes = ", ".join(AXES[letter] for letter in self.mask_form)
+            form = "b" if self.mask_kind == "lengths" else self.mask_form
+            axes = ", ".join(AXES[letter] for letter in form)
             mask = f"mask {name}({axes}), {MEANS[self.mask_kind]}"
         causal = (
             self.causal if self.causal in ("always", "never") else f"by `{self.causal}`"
@@ -105,7 +112,7 @@ class Contract:
     def _returned(self, *given: Any) -> Any:
         """What the attention returns for the arguments of the formula."""
         query, key, value, visible, is_causal, sink = named_arguments(given).values()
-        if visible is None and self.mask_required:
+        if visible is None and self.mask_required and not self.takes_none:
             visible = torch.ones(
                 len(query), 1, query.shape[-2], key.shape[-2], dtype=torch.bool
             )
@@ -118,8 +125,8 @@ class Contract:
             options[self.memory] = self._sent(key)
         if self.inputs:
             options, positional = dict(zip(self.inputs, positional, strict=True)), []
-        if visible is not None:
-            told = self._told(visible, len(query))
+        if visible is not None or self.takes_none:
+            told = None if visible is None else self._told(visible, len(query))
             if self.mask == BY_POSITION:
                 positional.append(told)
             else:
@@ -148,6 +155,8 @@ class Contract:
         """A mask (batch or 1, heads or 1, q_len, k_len), True = visible, as the attention expects it."""
         if not self.mask:
             raise InexpressibleError("it takes no mask")
+        if self.mask_kind == "lengths":
+            return self._array(lengths_of(visible, batch).to(self.device))
         mask = in_form(visible, self.mask_form, batch).to(self.device)
         if self.mask_kind == "hidden":
             mask = ~mask
@@ -156,6 +165,15 @@ class Contract:
                 mask.shape, dtype=self.dtype, device=self.device
             ).masked_fill(~mask, self.low)
         return self._array(mask)
+
+
+def lengths_of(visible: Tensor, batch: int) -> Tensor:
+    """How many keys each sample sees; InexpressibleError if these are not the first ones, for all queries."""
+    lengths = visible[:, 0, 0].sum(-1)
+    first = torch.arange(visible.shape[-1]) < lengths.view(-1, 1, 1, 1)
+    if not torch.equal(first.expand_as(visible), visible):
+        raise InexpressibleError("its mask can only hide the last keys of a sample")
+    return lengths.expand(batch)
 
 
 def in_form(visible: Tensor, form: str, batch: int) -> Tensor:

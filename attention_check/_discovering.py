@@ -10,11 +10,12 @@ from inspect import Parameter
 from typing import Any
 
 import torch
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
 from attention_check._aspects import BATCH, HEADS, exercise_of, random_mask
 from attention_check._contract import BY_POSITION, FORMS, Contract
 from attention_check._formula import Layer
+from attention_check._judging import Exercise
 from attention_check._results import nearly_equal
 
 # Names of parameters; all others are told by their position.
@@ -22,7 +23,8 @@ INPUTS = ("query q queries xq".split(), "key k keys".split(), "value v values".s
 # One input for keys and values, beside that for queries.
 MEMORIES = """memory context encoder_hidden_states key_value_states encoder_output enc_out cond xa y kv x_kv
     source""".split()
-MASKS = "mask attn_mask attention_mask key_padding_mask padding_mask src_mask visible allowed".split()
+MASKS = """mask attn_mask attention_mask key_padding_mask padding_mask src_mask visible allowed valid_lens
+    lengths""".split()
 CAUSAL = "is_causal causal use_causal_mask".split()
 SINKS = "sink sinks".split()
 NO_MASKS = """dropout dropout_p p scale scaling temperature training need_weights return_weights
@@ -161,6 +163,11 @@ def with_mask(
     )
     arguments = exercise._arguments(next(iter(exercise.cases)))
     kinds = ("visible", "added") if kind == "auto" else (kind,)
+    counted = replace(contract, mask_kind="lengths")
+    if kind == "lengths":
+        return counted
+    fits = takes_lengths(counted, exercise, arguments) if kind == "auto" else None
+    lengths = counted if fits else None
     for form in FORMS:
         q_len, k_len = (x.shape[-2] for x in arguments[:2])
         samples, heads = (
@@ -186,5 +193,22 @@ def with_mask(
                         ran[one] = ran[one] and not torch.equal(less, output)
         if ran:
             right = [one for one, is_right in ran.items() if is_right]
-            return replace(contract, mask_form=form, mask_kind=[*right, *ran][0])
-    return replace(contract, mask="") if not contract.mask_required else contract
+            found = replace(contract, mask_form=form, mask_kind=[*right, *ran][0])
+            return found if right or kind != "auto" else lengths or found
+    if fits is not None:
+        return counted
+    return contract if contract.mask_required else replace(contract, mask="")
+
+
+def takes_lengths(
+    contract: Contract, exercise: Exercise, arguments: Sequence[Tensor]
+) -> bool | None:
+    """Whether a number of visible keys for each sample is right as the mask; None if the call raises."""
+    q_len, k_len = (x.shape[-2] for x in arguments[:2])
+    lengths = torch.arange(BATCH).view(-1, 1, 1, 1) + 2
+    mask = (torch.arange(k_len) < lengths).expand(-1, 1, q_len, -1)
+    with suppress(Exception, SystemExit):
+        output = torch.as_tensor(contract(*arguments, mask)).detach()
+        wanted = exercise.reference(*arguments, mask)
+        return nearly_equal(output, wanted, exercise.atol, exercise.rtol)
+    return None

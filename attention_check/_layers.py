@@ -16,11 +16,11 @@ from mha_lib import _checks
 
 # What layers call their projections and their number of heads.
 USUAL = {
-    "q_proj": "q_proj query wq w_q W_q W_Q to_q q q_linear query_proj linear_q q_lin w_qs".split(),
-    "k_proj": "k_proj key wk w_k W_k W_K to_k k k_linear key_proj linear_k k_lin w_ks".split(),
-    "v_proj": "v_proj value wv w_v W_v W_V to_v v v_linear value_proj linear_v v_lin w_vs".split(),
-    "out_proj": """out_proj o_proj c_proj proj wo w_o W_o W_O W_0 to_out out out_linear linear_out out_lin
-        output_proj fc_out dense fc output o proj_out""".split(),
+    "q_proj": "q_proj query wq w_q W_q W_Q W_query to_q q q_linear query_proj linear_q q_lin w_qs".split(),
+    "k_proj": "k_proj key wk w_k W_k W_K W_key to_k k k_linear key_proj linear_k k_lin w_ks".split(),
+    "v_proj": "v_proj value wv w_v W_v W_V W_value to_v v v_linear value_proj linear_v v_lin w_vs".split(),
+    "out_proj": """out_proj o_proj c_proj proj wo w_o W_o W_O W_0 W_out to_out out out_linear linear_out
+        out_lin output_proj fc_out dense fc output o proj_out""".split(),
 }
 FUSED = "c_attn qkv in_proj qkv_proj query_key_value to_qkv to_qvk Wqkv wqkv W_qkv w_qkv".split()
 FUSED_KEYS = "kv to_kv kv_proj c_kv Wkv wkv W_kv w_kv key_value".split()

@@ -74,11 +74,12 @@ expect.set_options(timeout=PATIENCE)
 #
 # The longest tests come first; otherwise one worker would still run them when the others are done.
 WEEKLY = ("pictures/*::*", "book/test_other_processor.py::*", "book/test_other_browsers.py::*",
-          "book/test_paper.py::test_the_whole*", "book/test_for_teachers.py::*nbgrader*")  # fmt: skip
+          "book/test_paper.py::test_the_whole*", "book/test_for_teachers.py::*nbgrader*",
+          "wild/test_wild.py::*")  # fmt: skip
 SLOW_FILES = (
     "faults/test_faults.py", "book/test_colab.py", "book/test_other_processor.py",
     "book/test_other_browsers.py", "book/test_accessibility.py", "book/test_stored_models.py",
-    "book/test_paper.py", "pictures/*",
+    "book/test_paper.py", "pictures/*", "wild/test_wild.py",
     "library/test_onnx.py", "library/test_other_libraries.py",
     "library/test_chat_model.py", "library/test_sentence_model.py", "widgets/*",
 )  # fmt: skip

@@ -23,7 +23,7 @@ AREAS = {
         ["tools/paper*", "tools/slides*", "_ext/as_markdown.py", "_ext/feedback.py"],
     ),
     "models": (1_960, ["mha_lib/models/*.py"]),
-    "judging": (3_440, ["attention_check/*.py"]),
+    "judging": (3_490, ["attention_check/*.py"]),
     "what attention is": (4_440, ["mha_lib/*.py"]),
     "exercises": (7_420, ["mha_course/exercises/*"]),
     "widgets, Python": (7_350, ["mha_course/widgets/*.py"]),
@@ -39,9 +39,9 @@ AREAS = {
         ],
     ),
     "course support": (4_200, ["mha_course/*.py", "mha_course/data/*.py"]),
-    "tests": (44_420, ["tests/*.py"]),
+    "tests": (45_330, ["tests/*.py"]),
     "the rest": (
-        13_990,
+        14_010,
         ["*.py", "*.js", "*.cjs", "*.mjs", "*.css", "*.pl", "*.yml", "*.toml"],
     ),
 }

@@ -3,13 +3,14 @@
     python tools/lock.py [--upgrade]
 
 uv finds the versions for all Pythons and machines of `tool.uv` in pyproject.toml. A pinned version stays,
-unless requirements.in names a different one or --upgrade is given. Five files are written:
+unless requirements.in names a different one or --upgrade is given. Six files are written:
 
 * requirements-cpu.txt: only torch for CPUs, because for Linux it comes from PyTorch's own index;
 * requirements-gpu.txt, as the alternative: torch for GPUs from PyPI, for Linux, with its dependencies;
 * requirements-paper.txt: what only `make pdf` needs, because old systems have no build of it;
 * requirements.txt: everything else;
-* requirements-class.txt: nbgrader and Otter with what they need beside it, for `make weekly` alone.
+* requirements-class.txt: nbgrader and Otter with what they need beside it, for `make weekly` alone;
+* requirements-wild.txt: packages whose attention is judged, without what they need, for `make weekly` too.
 """
 
 import argparse
@@ -31,6 +32,21 @@ HEADS = (
 CLASS = "requirements-class.txt"
 FOR_CLASSES = "nbgrader==0.9.6\notter-grader==7.0.0\n"
 CLASS_HEAD = "# nbgrader and Otter, with what they need beside requirements.txt. `make lock` writes this.\n"
+WILD = "requirements-wild.txt"
+WILD_HEAD = "# Packages whose attention is judged (tests/wild), nothing else. `make lock` writes this.\n"
+# The last three are what several of the others import.
+IN_THE_WILD = """
+    axial-attention==0.6.1 bert-pytorch==0.0.1a4 d2l==1.0.3 dalle-pytorch==1.6.6
+    diffusers==0.42.1 dinov2==0.0.1.dev2 einops==0.8.2 espnet==202511
+    fair-esm==2.0.0 labml-nn==0.5.1 llms-from-scratch==1.0.19
+    memory-efficient-attention-pytorch==0.1.6 monai==1.6.1
+    open-clip-torch==3.3.0 perceiver-pytorch==0.11.0
+    pytorch-pretrained-bert==0.6.2 rotary-embedding-torch==0.9.1
+    rtdl-revisiting-models==0.0.2 segment-anything==1.0 self-attention-cv==1.2.3
+    speechbrain==1.1.2 tab-transformer-pytorch==0.6.1 timm==1.0.31
+    torch-einops-utils==0.2.0 torchscale==0.3.0 torchtune==0.6.1
+    vit-pytorch==1.26.14 x-clip==0.14.4 x-transformers==2.31.10
+""".split()
 # The marker that uv gives to nearly all packages: the systems for which we look for packages.
 EVERYWHERE = " ; python_full_version < '3.14' and (sys_platform == 'darwin' or sys_platform == 'linux')"
 FOR_PAPER = "pikepdf=="
@@ -111,6 +127,16 @@ def resolve(pinned, upgrade, source="requirements.in", *more):
         return lock.read_text(encoding="utf-8")
 
 
+def asked(names, stored, upgrade, *options):
+    """Return the lock of these packages, starting from the pins that a file stores."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "asked.in")
+        source.write_text(names, encoding="utf-8")
+        path = ROOT / stored
+        before = path.read_text("utf-8") if path.is_file() else ""
+        return resolve(before, upgrade, source, *options)
+
+
 def main(arguments=None):
     """Run from the command line; the exit status is 1 if the hashes of a new torch are not available."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -131,13 +157,12 @@ def main(arguments=None):
     for path, head, text in zip(files, HEADS, texts, strict=True):
         path.write_text(head + text, encoding="utf-8")
     pinned = ["--constraints", str(files[0])]
-    with tempfile.TemporaryDirectory() as folder:
-        asked = Path(folder, "class.in")
-        asked.write_text(FOR_CLASSES, encoding="utf-8")
-        path = ROOT / CLASS
-        before = path.read_text("utf-8") if path.is_file() else ""
-        for_classes = beside(resolve(before, upgrade, asked, *pinned), texts[0])
-    path.write_text(CLASS_HEAD + for_classes, encoding="utf-8")
+    for_classes = beside(asked(FOR_CLASSES, CLASS, upgrade, *pinned), texts[0])
+    (ROOT / CLASS).write_text(CLASS_HEAD + for_classes, encoding="utf-8")
+    in_the_wild = asked("\n".join(IN_THE_WILD), WILD, upgrade, "--no-deps")
+    (ROOT / WILD).write_text(
+        WILD_HEAD + in_the_wild.replace(EVERYWHERE, ""), encoding="utf-8"
+    )
     return 0
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from unusual import RIGHT, FlashCausal, FourLinear, FusedCausal, OfPatches, causal_only
+from unusual import RIGHT, FlashCausal, FourLinear, FusedCausal, OfPatches, causal_only, of_counts
 
 from attention_check import check, main
 
@@ -22,6 +22,18 @@ def test_what_is_right_ends_with_status_0(name):
     assert contract in report.contract
     assert [aspect for aspect in aspects.split() if not report.findings[aspect]] == [], report
     assert report.status == 0, report
+
+
+@pytest.mark.parametrize("mask", ["auto", "lengths"])
+@pytest.mark.parametrize("one_more", [1, -1])
+def test_a_number_of_keys_that_is_wrong_by_one_is_no_other_kind_of_mask(mask, one_more):
+    def counted(q, k, v, valid_lens):
+        return of_counts(q, k, v, valid_lens, one_more)
+
+    report = check(counted, mask=mask)
+    assert report.findings["scores"]
+    assert report.findings["masks"].kind == "wrong"
+    assert report.status == 1
 
 
 class Unscaled(OfPatches):

@@ -154,6 +154,30 @@ def of_lengths(q, k, v, key_padding_mask=None):
     return scores.softmax(-1) @ v
 
 
+def of_counts(q, k, v, valid_lens, one_more=0):
+    """A number of visible keys for each sample, which must be given and may be None, as in d2l."""
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    if valid_lens is not None:
+        hidden = torch.arange(k.shape[-2]) >= valid_lens.view(-1, 1, 1, 1) + one_more
+        scores = scores.masked_fill(hidden, -1e6)
+    return scores.softmax(-1) @ v
+
+
+class NamedInFull(FlashCausal):
+    """Four matrices with other names, as in Build a Large Language Model (From Scratch)."""
+
+    def __init__(self):
+        super().__init__()
+        del self.c_attn, self.c_proj
+        self.W_query, self.W_key, self.W_value, self.W_out = (nn.Linear(33, 33) for _ in range(4))
+
+    def forward(self, x):
+        split = (
+            W(x).unflatten(-1, (3, 11)).transpose(1, 2) for W in (self.W_query, self.W_key, self.W_value)
+        )
+        return self.W_out(causal_only(*split).transpose(1, 2).flatten(-2))
+
+
 @torch.no_grad()
 def without_gradients(q, k, v):
     """Attention that is only for inference."""
@@ -201,5 +225,7 @@ RIGHT = {
     "no mask": (lambda: plain, "no mask", "scores gradients"),
     "a needed mask": (lambda: of_needed_mask, "mask `mask`", "scores masks"),
     "a mask of keys": (lambda: of_lengths, "(batch, k_len)", "scores masks"),
+    "numbers of keys": (lambda: of_counts, "`valid_lens` (batch), numbers of visible keys", "scores masks"),
+    "named in full": (NamedInFull, f"{LAYER_OF_ONE} · no mask · causal always", "scores causal gradients"),
     "for inference": (lambda: without_gradients, "no mask", "scores"),
 }  # fmt: skip

@@ -1,0 +1,48 @@
+"""Attention in packages that others publish gets the verdict that is stored for its pinned version."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import table
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BIN = ROOT / ".venv-wild" / "bin"
+STORED = table.stored()["judged"]
+
+
+@pytest.fixture(scope="module")
+def judged():
+    """All verdicts of today, by the names of the classes."""
+    assert (BIN.parent / "ready").is_file(), "`make .venv-wild/ready` creates the environment with these"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(
+        [BIN / "python", ROOT / "tests" / "wild" / "run.py"],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
+    found = [json.loads(line) for line in run.stdout.splitlines()]
+    assert found, run.stderr[-2000:]
+    return {one["name"]: one for one in found}
+
+
+def changes(before, now):
+    """What is new in a verdict, in words: aspect, old and new."""
+    old, new = ({**one.get("findings", {}), **one, "findings": ""} for one in (before, now))
+    return [
+        f"{what}: was {old.get(what)!r}, is {new.get(what)!r}"
+        for what in {**old, **new}
+        if old.get(what) != new.get(what) and what not in ("name", "seconds")
+    ]
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_the_verdict_is_the_stored_one(judged, name):
+    changed = changes(STORED[name], judged[name])
+    advice = "Find out who is right, then: .venv-wild/bin/python tests/wild/run.py --write"
+    assert not changed, "\n".join([name, *changed, advice])
+
+
+def test_what_is_new_is_stored_too(judged):
+    assert judged.keys() == STORED.keys()
