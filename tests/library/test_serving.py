@@ -55,7 +55,8 @@ def test_beams_add_log_probabilities_in_float32(dtype):
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("options", [
-    (1e-3, None, None), (5e-324, None, None), (1e-30, 3, None), (1.0, None, 1e-8), (1.0, None, 1e-50), (1e-3, None, 0.5),
+    (1e-3, None, None), (5e-324, None, None), (1e-30, 3, None), (1.0, None, 1e-8),
+    (1.0, None, 1e-50), (1e-3, None, 0.5),
 ], ids=str)  # fmt: skip
 def test_nearly_no_temperature_is_greedy_in_half_precision(dtype, options):
     """A quotient above 65504 was infinite, and a nucleus empty whose probability rounds to 0."""
