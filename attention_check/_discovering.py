@@ -195,9 +195,10 @@ def with_mask(
             right = [one for one, is_right in ran.items() if is_right]
             found = replace(contract, mask_form=form, mask_kind=[*right, *ran][0])
             return found if right or kind != "auto" else lengths or found
-    if fits is not None:
-        return counted
-    return contract if contract.mask_required else replace(contract, mask="")
+    if not contract.mask_required:
+        return replace(contract, mask="")
+    # What must be given, and takes only lengths, is judged by them even if it is wrong.
+    return contract if fits is None else counted
 
 
 def takes_lengths(
