@@ -296,7 +296,9 @@ def test_page_content(book, visit, page_name):
     alts = page.locator("article img").evaluate_all("images => images.map(i => i.getAttribute('alt') || '')")
     assert [alt for alt in alts if len(alt) < 15 or re.search(r"\.(png|svg)$|_images/", alt)] == []
 
-    loaded = page.evaluate("[...document.querySelectorAll('[src], link[href]:not([rel=canonical])')].map(e => e.src || e.href)")
+    loaded = page.evaluate(
+        "[...document.querySelectorAll('[src], link[href]:not([rel=canonical])')].map(e => e.src || e.href)"
+    )
     assert [url for url in loaded if urlsplit(url).hostname not in ("127.0.0.1", None)] == []
     links = page.evaluate("[...document.querySelectorAll('a[href]')].map(a => a.href)")
     assert {urlsplit(url).hostname for url in links} - {"127.0.0.1", None} <= HOSTS
