@@ -440,7 +440,7 @@ def test_a_page_loads_nothing_before_somebody_asks_and_then_judges(visit, over):
     writer = visit(over=over)
     expect(writer.button).to_be_visible()
     assert [url for url in writer.asked if "in_page" in url] == []
-    assert writer.open().run(solution(SOFTMAX), "Check").startswith("Right in all 12 cases")
+    assert writer.open().run(solution(SOFTMAX), "Check").startswith("Right in all 13 cases")
     names = {url.rpartition("/")[2] for url in writer.asked if "in_page" in url}
     assert names == {"editor.js", "02_scoring_functions.js", "python.js"}
     assert writer.violations == []

@@ -117,7 +117,7 @@ class MyGPT(MyGPT):
     "my_probabilities": """
 def my_probabilities(logits, temperature=1.0, top_k=None):
     kept = logits >= logits.sort(descending=True).values[..., (top_k or 0) - 1, None]
-    weights = (logits / temperature).exp() * kept
+    weights = ((logits - logits.amax(-1, keepdim=True)) / temperature).exp() * kept
     return weights / weights.sum(-1, keepdim=True)""",
     "MySwiGLU": """
 class MySwiGLU(MySwiGLU):
