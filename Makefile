@@ -314,7 +314,8 @@ bench-widgets: book machine ## measure, in a browser, steps of the widgets and t
 heights: book machine ## measure the space that pages reserve for their widgets
 	$(BIN)/python benchmarks/bench_widgets.py --heights _ext/widget_heights.json
 
-# An old torch needs its own sympy and, on Linux, its packages for GPUs. Only the tests of the library depend on it.
+# An old torch needs its own sympy and, on Linux, its packages for GPUs. Only the tests of the library depend on it, without
+# those of published models, of transformers and of what `make` sets up in .venv for notebooks.
 OLD_TORCH := 2.6.0
 oldest: ## the tests of the library with the oldest torch that it supports; several gigabytes
 	$(PYTHON) -m venv .venv-oldest
@@ -322,7 +323,8 @@ oldest: ## the tests of the library with the oldest torch that it supports; seve
 	.venv-oldest/bin/pip install --quiet torch==$(OLD_TORCH) -r .venv-oldest/pins.txt
 	PYTHONPATH="$$PWD" .venv-oldest/bin/pytest -n $(JOBS) --dist loadfile -m 'not newer_torch' tests/library \
 	  --ignore tests/library/test_types.py --ignore tests/library/test_checkpoints.py \
-	  --ignore tests/library/test_chat_model.py --ignore tests/library/test_sentence_model.py
+	  --ignore tests/library/test_chat_model.py --ignore tests/library/test_sentence_model.py \
+	  --ignore tests/library/test_bench_chat.py --ignore tests/library/test_kept_pieces.py
 
 # Two reports, for the day on which Jupyter Book or nbval breaks: the book by Sphinx alone, with the newest extensions, and
 # the outputs of pages that do not train by pytest-notebook. What has no newer version comes from .venv.

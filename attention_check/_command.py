@@ -25,6 +25,14 @@ from attention_check._vectors import check_results, vectors
 OPTIONS = (*CHOICES, "scale", "softcap", "window", "tries", "strict")
 
 
+def _version() -> str:
+    """The version that is installed; the modules also run from their folder, where none is."""
+    try:
+        return importlib.metadata.version("attention-check")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run with the `arguments` of a command line, by default those of this process; see `--help`.
 
@@ -98,11 +106,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=120.0, help="give up after this time")
     add("--vectors", action="store_true", help="print the cases as JSON")
     add("--results", metavar="FILE", help="judge a JSON list of outputs")
-    add(
-        "--version",
-        action="version",
-        version=importlib.metadata.version("attention-check"),
-    )
+    add("--version", action="version", version=_version())
     return parser
 
 
@@ -154,7 +158,7 @@ def as_json(report: Report) -> dict[str, Any]:
     }
     pinned = {"pinned": report.pinned} if report.pinned else {}
     return {
-        "version": importlib.metadata.version("attention-check"),
+        "version": _version(),
         "contract": report.contract,
         **pinned,
         "status": report.status,

@@ -217,6 +217,7 @@ def test_answers_of_an_encoder_decoder_to_one_source(options, use_cache):
 
 
 @torch.no_grad()
+@pytest.mark.newer_torch
 @pytest.mark.parametrize("dynamic", [None, pytest.param(True, marks=pytest.mark.slow)])
 @TRACED
 def test_a_compiled_model_writes(dynamic):
