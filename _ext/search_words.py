@@ -33,7 +33,7 @@ def add_search_words(app, doctree):
     for target, words in WORDS.items():
         name, _, section = target.partition("#")
         if page == f"chapters/{name}":
-            if section not in doctree.nameids.values() and section not in doctree.ids:
+            if section not in doctree.ids:
                 raise SphinxError(
                     f"_ext/search_words.py: {page} has no section #{section}"
                 )

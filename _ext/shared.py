@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from docutils import nodes
-from set_repository import book_address
+from set_repository import book_address, read_address
 
 SHORTEST, LONGEST = 50, 300  # characters of a description; search engines show fewer
 CARDS = Path(__file__).resolve().parent.parent / "_static" / "cards"
@@ -33,10 +33,7 @@ Search the book, or choose a page:</p>
 
 def name_address(app, config):
     """Tell Sphinx where the book will be; each page then names its one canonical address."""
-    repository = config.html_theme_options["repository_url"].removeprefix(
-        "https://github.com/"
-    )
-    config.html_baseurl = f"{book_address(repository)}/"
+    config.html_baseurl = f"{book_address(read_address()[0])}/"
 
 
 def text_of(node):

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import nbformat
 from drawings import as_images, put_back
-from machine import browser as find_browser
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from stills import open_browser
 
 ROOT = Path(__file__).resolve().parent.parent
 STATIC = ROOT / "_static"
@@ -105,10 +104,7 @@ def write_cards(paths):
     book = re.search(
         r"^title: (.+)$", (ROOT / "_config.yml").read_text("utf-8"), re.MULTILINE
     )[1]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=find_browser(), args=["--no-sandbox"]
-        )
+    with open_browser() as browser:
         page = browser.new_page(viewport=SIZE, color_scheme="light")
         for path in paths:
             html = card_html(path, nbformat.read(path, as_version=4), book)
@@ -127,7 +123,6 @@ def write_cards(paths):
             f'<body style="margin:0;background:#fff"><img width="180" src="data:image/svg+xml;base64,{icon}">'
         )
         page.screenshot(path=STATIC / "icon.png")
-        browser.close()
 
 
 def main(arguments):
