@@ -227,7 +227,7 @@ machine: .venv/ready
 colab-pins: .venv/ready ## pin again what Colab has of the packages that the course needs there
 	$(BIN)/python tools/colab_pins.py
 
-test: needs book machine ## library, chapters and the book in a browser; seven minutes on two cores (ONLY="tests/x.py chapters/y.ipynb")
+test: needs book machine ## library, chapters and the book in a browser; a quarter of an hour on two cores (ONLY="tests/x.py chapters/y.ipynb")
 	@$(BEGIN); \
 	$(if $(TESTS),echo '== tests'; $(if $(ONLY),,SHAPE_CHECKS=$(SHAPE_CHECKS)) $(PYTEST) $(if $(ONLY),,-m 'not slow') $(TESTS) || status=1;) \
 	$(if $(NOTEBOOKS),echo '== notebooks: every output as stored'; $(NBVAL) $(NOTEBOOKS) || status=1;) \

@@ -186,7 +186,7 @@ class MultiHeadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights from Xavier's uniform distribution (Glorot & Bengio, 2010); set the rest to 0."""
+        """Draw matrices from Xavier's uniform law (Glorot & Bengio, 2010); biases and sinks become 0."""
         for proj in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             nn.init.xavier_uniform_(proj.weight)
         for name, parameter in self.named_parameters():

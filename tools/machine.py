@@ -41,7 +41,9 @@ INSTALL = {
 }
 KINDS = ("install", "venv", "browser", "driver")
 # What the set-up writes: the environment with npm's packages, and each download for a moment.
+# What the set-up takes here and in the folder for temporary files, and what the later builds and tests do.
 GIGABYTES, TEMPORARY_GIGABYTES = 3.5, 0.5
+LATER_GIGABYTES = 0.2
 
 
 def system(release="/etc/os-release", platform=sys.platform):
@@ -82,12 +84,13 @@ def unsupported(platform=sys.platform, processor=None):
     return None
 
 
-def unusable_folders():
-    """Say which folder cannot hold what the set-up writes, or return None."""
-    for folder, needed in (
+def unusable_folders(is_set_up=False):
+    """Say which folder cannot hold what the set-up, or what comes after it, writes, or return None."""
+    for folder, at_first in (
         (".", GIGABYTES),
         (tempfile.gettempdir(), TEMPORARY_GIGABYTES),
     ):
+        needed = LATER_GIGABYTES if is_set_up else at_first
         where = os.path.abspath(folder)
         if not os.access(folder, os.W_OK):
             return "the right to write into " + where
@@ -160,12 +163,12 @@ def missing(command):
 
     The kind is its name in INSTALL, or None.
     """
-    found = []
-    if not Path(".venv/ready").exists():
-        fault = unsupported() or python_fault() or unusable_folders()
-        found += [(None, fault)] if fault else []
-        if not fault and not has_venv():
-            found.append(("venv", "Python's modules venv and ensurepip"))
+    is_set_up = Path(".venv/ready").exists()
+    fault = None if is_set_up else unsupported() or python_fault()
+    fault = fault or unusable_folders(is_set_up)
+    found = [(None, fault)] if fault else []
+    if not is_set_up and not fault and not has_venv():
+        found.append(("venv", "Python's modules venv and ensurepip"))
     if command == "test" and not shutil.which("git"):
         found.append(("git", "git"))
     if command != "book":

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import nbformat
 from course_files import FOLDER
+from nbformat.v4 import new_markdown_cell
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = """*.md CITATION.cff _config.yml pyproject.toml */pyproject.toml chapters/*.md
@@ -117,6 +118,7 @@ def publish(notebook, wheels):
     """Write the wheels into the set-up of a stored notebook, in place, for readers to download and open."""
     write_setup_cell(notebook, setup_of_this_course(wheels))
     show_pictures(notebook)
+    show_captions(notebook)
     title_folds(notebook)
 
 
@@ -130,6 +132,17 @@ def title_folds(notebook):
         if cell.metadata.get("cellView") == "form":
             title = cell.metadata.get("mystnb", {}).get("code_prompt_show", "Show code")
             cell.source = f"{TITLE}{title}\n{cell.source}"
+
+
+def show_captions(notebook):
+    """Write the caption of each figure in a cell below it, in place: only the page reads the metadata."""
+    cells = []
+    for cell in notebook.cells:
+        cells.append(cell)
+        if figure := cell.metadata.get("mystnb", {}).get("figure"):
+            text = f"**Figure.** {figure['caption']}"
+            cells.append(new_markdown_cell(text, id=f"{cell.id}-caption"))
+    notebook.cells = cells
 
 
 def show_pictures(notebook):

@@ -57,14 +57,15 @@ def remove_unusable():
     Raises:
         SetUpError: somebody else made it.
     """
-    if not VENV.exists():
+    if not os.path.lexists(VENV):
         return
     made_in = READY.read_text().strip() if READY.exists() else None
     if made_in == os.path.realpath(".") and python_starts():
         return
-    if (VENV / "pyvenv.cfg").exists() and not (OURS.exists() or READY.exists()):
+    is_ours = OURS.exists() or READY.exists()
+    if VENV.is_symlink() or not VENV.is_dir() or not (is_ours or is_empty(VENV)):
         raise SetUpError(
-            "The folder .venv holds an environment that `make` did not create, and `make` needs that name."
+            "There is a .venv here that `make` did not create, and `make` needs that name."
             " Rename or delete it, then run this again."
         )
     if made_in is None:
@@ -80,6 +81,11 @@ def remove_unusable():
             flush=True,
         )
     shutil.rmtree(VENV)
+
+
+def is_empty(folder):
+    """Whether nothing is in a folder."""
+    return not any(folder.iterdir())
 
 
 def create(python):

@@ -31,7 +31,7 @@ SLIDE = """<section><h2>{heading}</h2><div class="fits">{content}</div>
 # What the speaker's notes take over from the chapter.
 TEXT = ("p", "ul", "ol", "blockquote")
 # What a slide may show: nothing that is folded, and no links through the course.
-SHOWN = ".cell_output > figure, .cell_output > img, .cell_output > .text_html, .widget-still"
+SHOWN = ".cell_output > figure, .cell_output > img, .cell_output > .text_html, .cell_output > .widget-still"
 NOT_SHOWN = (
     "script, .headerlink, .widget-host, .section-number, .caption-number, mjx-math"
 )

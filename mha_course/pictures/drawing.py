@@ -182,13 +182,10 @@ def table(
     return Markdown("\n".join(f"| {' | '.join(map(str, line))} |" for line in lines))
 
 
-def row(*drawings: str, caption: str = "", width: float = 290, gap: float = 0.8) -> Any:
+def row(*drawings: str, width: float = 290, gap: float = 0.8) -> Any:
     """Drawings side by side, or below one another if there is less room for each than `width`."""
     room = "".join(f'<div style="flex:1 1 {width:g}px">{d}</div>' for d in drawings)
-    return HTML(
-        f'<figure style="margin:0"><div style="display:flex;flex-wrap:wrap;gap:{gap:g}em">{room}</div>'
-        f'<figcaption style="text-align:center;margin:0">{caption}</figcaption></figure>'
-    )
+    return HTML(f'<div style="display:flex;flex-wrap:wrap;gap:{gap:g}em">{room}</div>')
 
 
 def chart(

@@ -139,7 +139,7 @@ def chat_table(rows: Iterable[Row]) -> Any:
         task = task.replace(" ", "\N{NO-BREAK SPACE}") + ", padded" * row["padded"]
         ratios = map(written, row["ratios"].values())
         lines.append((row["dtype"], task, *ratios))
-    return table(("dtype", "task", "time / *eager*", "time / *sdpa*"), lines)
+    return table(("dtype", "task", "ours / *eager*", "ours / *sdpa*"), lines)
 
 
 def rates() -> None:

@@ -108,8 +108,8 @@ def pointers() -> Any:
     parts.append(text(272, 50, "previous", "start"))
     parts.append(text(170, 10, "mirrored"))
     alt = (
-        "Twelve places in a row. From place 8 one arrow leads to place 7, the previous one, "
-        "and one to place 3, the mirrored one."
+        "Twelve positions in a row. From position 8 one arrow leads to position 7, the previous one, "
+        "and one to position 3, the mirrored one."
     )
     return picture(344, 118, alt, *parts, most=360)
 

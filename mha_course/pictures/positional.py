@@ -48,8 +48,6 @@ def counter(bits: Sequence[Sequence[float]], waves: Sequence[Sequence[float]]) -
     return row(
         columns("bits", "value of the bit", "8421", left),
         columns("sines", "wavelength in positions", lengths, right),
-        caption="A binary counter, and sines whose wavelength doubles from column to column. "
-        "Red is 1, white is 0, blue is −1.",
     )
 
 
@@ -77,24 +75,12 @@ def waves(table: Tensor) -> Any:
         "The table as a map, 32 columns. On the left the colours change quickly from row to row; further "
         "right they change slowly; the right third is the same in every row."
     )
-    return row(
-        left,
-        svg(350, 210, alt, *parts, most=420),
-        caption="Left: two pairs, sine solid, cosine dashed. Right: the table, every second "
-        "position from 0 to 46; red is 1, white is 0, blue is −1.",
-    )
+    return row(left, svg(350, 210, alt, *parts, most=420))
 
 
 def clocks() -> Any:
     """Three pairs of a table of width 32 as clocks, with two equal steps on each."""
-    return row(
-        *map(_clock, (1, 2, 3)),
-        caption="Three clocks of a table of width 32. "
-        "The wedge from position 0 to 3 and the one from 5 to 8 are equally wide: "
-        "three steps forward are the same turn everywhere.",
-        width=170,
-        gap=0,
-    )
+    return row(*map(_clock, (1, 2, 3)), width=170, gap=0)
 
 
 def _clock(pair: int) -> str:
@@ -137,12 +123,7 @@ def head_by_hand(weights: Tensor, words: Sequence[str]) -> Any:
             parts.append(turned(70 + 16 * i, 219 + 2.9 * len(word), word, size=11))
         alt = f"Causal weights, {title}: {where} is bright."
         drawn.append(svg(254, 266, alt, *parts, most=270))
-    return row(
-        *drawn,
-        caption="A head built by hand: queries in rows, keys in columns. Yellow is 1, dark blue is 0, hidden "
-        "keys are left blank. Without the rotation a position finds itself; with it, the key four places "
-        "back, and the blank finds its subject. The first four queries have no such key.",
-    )
+    return row(*drawn)
 
 
 def equal_content(rotary: Tensor, added: Tensor) -> Any:
@@ -162,11 +143,7 @@ def equal_content(rotary: Tensor, added: Tensor) -> Any:
         parts.append(turned(10, 118, "query position", QUERY))
         alt = f"Scores, {title}: the colour {along} along the diagonals."
         drawn.append(svg(260, 250, alt, *parts, most=270))
-    return row(
-        *drawn,
-        caption="Scores of equal content at 12 places. Red is positive, blue is negative, "
-        f"the strongest colours are ±{most:.1f}.",
-    )
+    return row(*drawn)
 
 
 def learned(sinusoidal: Tensor, learned: Tensor, scores: Tensor) -> Any:
@@ -191,14 +168,7 @@ def learned(sinusoidal: Tensor, learned: Tensor, scores: Tensor) -> Any:
         else:
             drawn += [text(112, 196, "position"), turned(14, 100, "position")]
         parts.append(svg(212, 202, alt, *drawn, most=286))
-    return row(
-        *parts,
-        caption="Cosine similarity of sinusoidal positions "
-        "and of learned ones (first of five models), and scores between learned positions "
-        "(mean of four heads and five models). Red is positive, blue is negative.",
-        width=190,
-        gap=0,
-    )
+    return row(*parts, width=190, gap=0)
 
 
 def where() -> Any:
@@ -225,7 +195,7 @@ def where() -> Any:
     alt = "A token gives a query and a key; both give a score, which gives a weight. Sinusoidal and learned "
     alt += "encodings enter at the token, rotary at query and key, Shaw, T5 and ALiBi at the score."
     drawing = svg(350, 142, alt, *parts, most=420)
-    return row(drawing, caption="Where each encoding acts.")
+    return row(drawing)
 
 
 def buckets(bidirectional: Sequence[int], causal: Sequence[int]) -> Any:
@@ -249,11 +219,7 @@ def buckets(bidirectional: Sequence[int], causal: Sequence[int]) -> Any:
         ylabel="bucket",
         height=210,
     )
-    return row(
-        drawing,
-        caption="T5's buckets: one number is learned for each bucket and head. "
-        "Large distances share a bucket.",
-    )
+    return row(drawing)
 
 
 def alibi(slopes: Sequence[float], weights: Tensor) -> Any:
@@ -271,11 +237,7 @@ def alibi(slopes: Sequence[float], weights: Tensor) -> Any:
         xlabel="how far back the key stands",
         ylabel="weight",
     )
-    return row(
-        drawing,
-        caption="Weights that the ALiBi bias alone produces, for the last of 12 places and keys of "
-        "equal content. Head 0 prefers the last few tokens; head 3 takes nearly the mean of all.",
-    )
+    return row(drawing)
 
 
 def _table(head: str, body: str) -> Any:
@@ -322,21 +284,21 @@ def comparison(
 _BEYOND = {
     "three back": {
         "none": "follows the bag",
-        "sinusoidal": "drops to the bag at place 12 and below it at 13, with single peaks further out",
-        "learned": "drops to the bag or below at place 12",
+        "sinusoidal": "drops to the bag at position 12 and below it at 13, with single peaks further out",
+        "learned": "drops to the bag or below at position 12",
         "Shaw": "stays at 1",
-        "T5": "declines from about place 14 on",
+        "T5": "declines from about position 14 on",
         "ALiBi": "stays near 0.3",
-        "rotary": "stays near 1 to about place 26 and then drops below the bag",
+        "rotary": "stays near 1 to about position 26 and then drops below the bag",
     },
     "latest capital": {
         "none": "follows the bag",
-        "sinusoidal": "drops to the bag or below soon after place 12",
-        "learned": "drops to the bag or below soon after place 12",
+        "sinusoidal": "drops to the bag or below soon after position 12",
+        "learned": "drops to the bag or below soon after position 12",
         "Shaw": "stays near 0.96",
         "T5": "falls to about 0.8",
         "ALiBi": "declines slowly to about 0.95",
-        "rotary": "declines after about place 24",
+        "rotary": "declines after about position 24",
     },
 }
 
@@ -351,7 +313,7 @@ def beyond(
             first = 48 - len(bag)
             places = range(first, 48)
             curves = [("bag", "#999999", "", places, bag.tolist())]
-            alt = f"{task}: accuracy at places {first} to 47, trained up to place 11."
+            alt = f"{task}: accuracy at positions {first} to 47, trained up to position 11."
             for i, (name, line) in enumerate(medians[task].items()):
                 if i in group:
                     dash = ("", "6 3", "2 2", "8 2 2 2")[i % 4]
@@ -362,17 +324,13 @@ def beyond(
                 curves,
                 x=(0, 48, (0, 12, 24, 36, 48)),
                 y=(0, 1.02, (0, 0.5, 1)),
-                xlabel="place",
+                xlabel="position",
                 ylabel="accuracy",
                 title=task,
                 marks=(11.5,),
             )
             drawings.append(drawing)
-    return row(
-        *drawings,
-        caption="Models trained at length 12 (left of the dashed line) and used at length 48. Medians of "
-        "five seeds; grey: the best that is possible without order.",
-    )
+    return row(*drawings)
 
 
 def wavelengths(ways: Mapping[str, Tensor]) -> Any:
@@ -405,12 +363,7 @@ def wavelengths(ways: Mapping[str, Tensor]) -> Any:
     alt = "Wavelengths of the eight pairs of a head of width 16 on a logarithmic axis, one row for "
     alt += f"each way. {counted}. Interpolation moves all pairs right, NTK-aware scaling the "
     alt += "slow ones most, YaRN all but the fastest."
-    return row(
-        svg(350, 206, alt, *parts, most=420),
-        caption="Wavelengths of the eight pairs of a head of width 16. Filled: the pair makes a full "
-        "turn within the training length L. The three rows with a dash are base 10,000, changed for "
-        "texts of length 4 L; YaRN is drawn with β = 4.",
-    )
+    return row(svg(350, 206, alt, *parts, most=420))
 
 
 def stretched(
@@ -452,7 +405,4 @@ def pairs() -> Any:
         "frequency 0, columns 2 and 3 frequency 1, and so on. Half a head apart: columns 0 and 4 have "
         "frequency 0, columns 1 and 5 frequency 1, and so on."
     )
-    return row(
-        svg(346, 128, alt, *parts, most=520),
-        caption="The columns of a head of width 8. Each colour marks one pair and its frequency.",
-    )
+    return row(svg(346, 128, alt, *parts, most=520))

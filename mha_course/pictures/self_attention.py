@@ -292,9 +292,10 @@ def recall_task() -> Any:
     parts.append(box(298, 40, 46, 24, "5 back", QUERY, 11))
     parts.append(curve("M321 38C321 0 185 0 185 36", HEADS[1], 2.2))
     parts.append(line([(151, 86), (294, 86)], tip=False, width=3))
-    parts.append(text(222, 102, "6 places: reach of the convolutions", size=11))
+    parts.append(text(222, 102, "6 positions: reach of the convolutions", size=11))
     alt = "Twelve letters in boxes, then the question: 5 back. An arrow leads from the question to "
-    alt += "the letter h, five places before it. A bar marks the six places that two convolutions can reach."
+    alt += "the letter h, five positions before it. A bar marks the six positions that two convolutions "
+    alt += "can reach."
     return picture(350, 108, alt, *parts, most=500)
 
 
@@ -319,7 +320,7 @@ def recall(accuracy: Mapping[str, Tensor], recurrent: str, reach: int) -> Figure
         axis.axvline(edge, color=HEADS[1], linestyle=":", linewidth=1.2)
     axis.set_xticks([1, 3, 6, 9, 12])
     axis.text(12.2, 1 / 8 - 0.08, "guessing", ha="right", fontsize=9)
-    axis.set(xlabel="places back", ylabel="share right", ylim=(0, 1.05))
+    axis.set(xlabel="positions back", ylabel="share right", ylim=(0, 1.05))
     axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=9)
     return figure
 
@@ -422,14 +423,14 @@ def induction_maps(previous: Tensor, induction: Tensor) -> Figure:
     """The weights of both layers on one sequence."""
     figure, axes = plots.new_figure(1, 2, width=4.4, height=2.4)
     for axis, title, weights in zip(
-        axes, ("layer 1", "layer 2"), (previous, induction), strict=True
+        axes, ("first layer", "second layer"), (previous, induction), strict=True
     ):
         image = axis.imshow(weights, cmap=COLORMAP, vmin=0, vmax=1)
         axis.set_title(title)
         axis.set_xticks([0, 8, 16], ["1", "9", "17"])
         axis.set_yticks([0, 8, 16], ["1", "9", "17"])
-        axis.set_xlabel("key: place", color=KEY)
-    axes[0].set_ylabel("query: place", color=QUERY)
+        axis.set_xlabel("key: position", color=KEY)
+    axes[0].set_ylabel("query: position", color=QUERY)
     figure.colorbar(image, ax=axes, label="weight", shrink=0.8)
     return figure
 
@@ -492,7 +493,9 @@ def of_recall(runs: Experiment, longer: Experiment) -> tuple[dict[str, Tensor], 
 def recall_table(accuracy: Mapping[str, Tensor]) -> None:
     """Print the median accuracy, (seeds, positions back), of each model."""
     places = next(iter(accuracy.values())).shape[1]
-    print("median right, places back" + "".join(f"{b + 1:5d}" for b in range(places)))
+    print(
+        "median right, positions back" + "".join(f"{b + 1:5d}" for b in range(places))
+    )
     for name, shares in accuracy.items():
         label = f"  {name}" if "same" in name else name
         medians = shares.median(0).values

@@ -215,7 +215,7 @@ def induction(maps: Mapping[str, Tensor]) -> Figure:
 def copied_places(by_place: Tensor) -> Figure:
     """Weight of two heads by the position of the key, (seeds, two heads, positions)."""
     figure, axis = new_figure(1, 1, width=4.4, height=2.6)
-    labels = "layer 2: on what followed", "layer 1: on the token before"
+    labels = "second layer: on what followed", "first layer: on the token before"
     for kind, label in enumerate(labels):
         color = HEADS[2 + 3 * kind]
         low, high = by_place[:, kind].aminmax(dim=0)
@@ -224,7 +224,7 @@ def copied_places(by_place: Tensor) -> Figure:
         axis.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
     axis.axvline(32, color="#888888", linestyle="--", linewidth=1)
     axis.text(33, 0.5, "longest period in training", color="#888888", fontsize=9)
-    xlabel = "place of the key, in tokens from the start"
+    xlabel = "position of the key, in tokens from the start"
     axis.set(xlabel=xlabel, ylabel="weight", ylim=(0, 1.02))
     axis.legend(loc="lower left", fontsize=9)
     return figure

@@ -5,6 +5,7 @@ pip and Jupyter Book write down how they were called.
 """
 
 import ast
+import hashlib
 import os
 import shutil
 import socket
@@ -217,15 +218,26 @@ def test_without_bash_the_first_line_says_so(checkout):
     assert done.stderr.count("\n") == 1
 
 
-def test_an_environment_of_somebody_else_is_not_deleted(checkout):
+@pytest.mark.parametrize("kind", ["of venv", "of conda", "a file", "a link"])
+def test_an_environment_of_somebody_else_is_not_deleted(checkout, tmp_path, kind):
     own = checkout.folder / ".venv"
-    own.mkdir()
-    (own / "pyvenv.cfg").write_text("home = /usr/bin")
-    (own / "precious").touch()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if kind == "a file":
+        own.write_text("precious")
+    elif kind == "a link":
+        own.symlink_to(elsewhere)
+        precious = elsewhere / "precious"
+    else:
+        own.mkdir()
+        precious = own / ("pyvenv.cfg" if kind == "of venv" else "precious")
+    if kind != "a file":
+        precious.touch()
     done = checkout.make("book")
     assert done.returncode != 0
-    assert "The folder .venv holds an environment that `make` did not create" in done.stderr
-    assert (own / "precious").exists() and checkout.log == []
+    assert "There is a .venv here that `make` did not create" in done.stderr
+    assert own.read_text() == "precious" if kind == "a file" else precious.exists()
+    assert checkout.log == []
 
 
 def test_an_environment_that_cannot_be_created_says_so(checkout):
@@ -303,6 +315,13 @@ def test_environment_whose_python_is_gone_is_made_again(checkout):
 
 def test_interrupted_set_up_starts_again(checkout):
     (checkout.folder / ".venv" / "bin").mkdir(parents=True)
+    (checkout.folder / ".venv" / set_up.OURS.name).touch()
+    assert checkout.make("book").returncode == 0
+    assert checkout.log[0] == "venv"
+
+
+def test_set_up_that_was_interrupted_at_once_starts_again(checkout):
+    (checkout.folder / ".venv").mkdir()
     assert checkout.make("book").returncode == 0
     assert checkout.log[0] == "venv"
 
@@ -425,8 +444,10 @@ def test_a_release_holds_the_built_book_and_nothing_else(checkout):
         files = {one: packed.read(one) for one in packed.namelist() if not one.endswith("/")}
     names = ("index.html", "wheel/course.whl")
     assert files == {f"{name}/{one}": (book / one).read_bytes() for one in names}
-    check = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=dist, capture_output=True)
-    assert check.returncode == 0 and check.stdout.count(b": OK") == 5
+    sums = [line.split() for line in (dist / "SHA256SUMS").read_text().splitlines()]
+    assert len(sums) == 5
+    for found, file in sums:
+        assert hashlib.sha256((dist / file.removeprefix("*")).read_bytes()).hexdigest() == found
 
 
 def test_address_of_the_book_works_with_a_space(checkout):
@@ -485,6 +506,16 @@ def test_a_full_disk_is_noticed_before_anything_is_downloaded(monkeypatch):
     assert f"3.5 GB of free disk for {Path.cwd()}, which has 2.0 GB left" == machine.unusable_folders()
     room |= {".": 9e9, tempfile.gettempdir(): 0}
     assert "0.5 GB of free disk for " + tempfile.gettempdir() in machine.unusable_folders()
+    assert "0.2 GB of free disk for " + tempfile.gettempdir() in machine.unusable_folders(is_set_up=True)
+
+
+def test_a_disk_that_is_full_after_the_set_up_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "ready").touch()
+    assert machine.missing("book") == []
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9e9, 9e9, 0))
+    assert machine.missing("book") == [(None, f"0.2 GB of free disk for {tmp_path}, which has 0.0 GB left")]
     monkeypatch.setattr(machine.os, "access", lambda *_: False)
     assert machine.unusable_folders() == f"the right to write into {Path.cwd()}"
 

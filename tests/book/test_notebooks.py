@@ -41,6 +41,9 @@ MAX_BYTES = 1_000_000  # GitHub shows no larger notebook
 NOT_SHOWN = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["remove-input"]}
 HIDES = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 
+# The modules of widgets that ask the reader something, or keep the answers.
+EXERCISES = {"quiz", "typed_answer", "line_order", "map_prediction", "progress"}
+
 PRIVATE = {
     "a path of somebody's machine": r"/home/|/root/|/Users/|/tmp/|/work/|site-packages|[A-Z]:\\",
     "a memory address": r"\b0x[0-9a-f]{6,}\b",
@@ -107,6 +110,22 @@ def descriptions(notebook):
                 yield f"cell {number} makes a figure whose alt text says too little: {alt!r}"
         if WIDGET_VIEW in data and not {"image/png", "text/html"} & data.keys():
             yield f"cell {number} shows a widget and stores nothing that stands in for it"
+
+
+def captioned(notebook):
+    """Each figure and widget has a caption, and a name by which the book numbers it; questions have none."""
+    states = notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
+    for number, output in outputs(notebook):
+        data, metadata = output.get("data", {}), notebook.cells[number].metadata
+        if WIDGET_VIEW in data:
+            model = states.get(data[WIDGET_VIEW]["model_id"], {}).get("state", {})
+            is_figure = not set(model.get("_anywidget_id", "").split(".")) & EXERCISES
+        else:
+            is_figure = "image/png" in data or re.search("<svg|<img", data.get("text/html", ""))
+        figure = metadata.get("mystnb", {}).get("figure", {})
+        in_a_solution = "hide-cell" in metadata.get("tags", [])
+        if is_figure and not in_a_solution and not (figure.get("caption") and figure.get("name")):
+            yield f"cell {number} ({notebook.cells[number].id}) shows a figure without a caption and a name"
 
 
 def readable_on_a_phone(notebook):
@@ -220,13 +239,13 @@ def one_sitting(notebook):
 
 
 CHECKS = [
-    execution, normal_form, set_up, descriptions, readable_on_a_phone, widgets, privacy, conventions,
-    one_sitting,
+    execution, normal_form, set_up, descriptions, captioned, readable_on_a_phone, widgets, privacy,
+    conventions, one_sitting,
 ]  # fmt: skip
 
 
-def faults(notebook):
-    return [fault for check in CHECKS for fault in check(notebook)]
+def faults(notebook, checks=CHECKS):
+    return [fault for check in checks for fault in check(notebook)]
 
 
 def test_there_are_chapters():
@@ -236,7 +255,9 @@ def test_there_are_chapters():
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_chapter_is_stored_as_it_should(path):
-    assert faults(nbformat.read(path, as_version=4)) == []
+    """The landing page shows what the chapters number."""
+    checks = [check for check in CHECKS if check is not captioned or path.stem != "index"]
+    assert faults(nbformat.read(path, as_version=4), checks) == []
 
 
 def picture(colour=(31, 119, 180), size=(40, 30), speck=0, dust=None):
@@ -261,7 +282,11 @@ def sound():
         "_css": str(HeadExplorer._css),
         "layout": "IPY_MODEL_b",
     }
-    alt = {"mystnb": {"image": {"alt": "A blue rectangle, nothing else"}}}
+    image = {"alt": "A blue rectangle, nothing else"}
+    figures = [
+        {"mystnb": {"figure": {"caption": "All is blue.", "name": name}, "image": image}}
+        for name in ("fig-drawn", "fig-widget")
+    ]
     of = lambda name, module: {"model_name": name, "model_module": module, "model_module_version": "0"}  # noqa: E731
     model = of("AnyModel", "anywidget") | {"state": state}
     layout = of("LayoutModel", "base") | {"state": {"x": None}}
@@ -269,12 +294,12 @@ def sound():
         new_markdown_cell("# Title", id="title"),
         new_code_cell(setup_of_this_course(), id="setup", metadata=SETUP_METADATA),
         new_code_cell("print(1)", id="number", outputs=[new_output("stream", name="stdout", text="1\n")]),
-        new_code_cell("plt.show()", id="figure", metadata=alt,
+        new_code_cell("plt.show()", id="figure", metadata=figures[0],
             outputs=[new_output("display_data", {"text/plain": "<Figure>", "image/png": picture()})]),
         new_code_cell(
             "explorer",
             id="widget",
-            metadata=alt,
+            metadata=figures[1],
             outputs=[
                 new_output("display_data",
                     {WIDGET_VIEW: {"model_id": "a"}, "text/plain": "E", "image/png": picture()})
@@ -313,6 +338,9 @@ PLANTED = {
     "other address": (lambda n: n.cells[1].update(source=n.cells[1].source.replace("https://", "https://x.")),
         "not the set-up"),
     "no alt text": (lambda n: n.cells[3].metadata.mystnb.pop("image"), "alt text says too little"),
+    "no caption": (lambda n: n.cells[3].metadata.mystnb.pop("figure"), "without a caption"),
+    "a widget's caption without a name": (lambda n: n.cells[4].metadata.mystnb.figure.pop("name"),
+        "without a caption and a name"),
     "path as alt text": (lambda n: n.cells[3].metadata.mystnb.image.update(alt="figure_1.png"),
         "says too little"),
     "wide figure": (lambda n: n.cells[3].outputs[0].data.update({"image/png": picture(size=(540, 30))}),
@@ -514,6 +542,21 @@ def test_the_folds_of_a_published_notebook_have_the_titles_of_the_page():
         if folded and cell.id != "setup":
             assert source == before[cell.id]
             assert digest(cell.source) == digest(source)  # known after an error
+
+
+def test_a_published_notebook_shows_the_captions_of_the_page():
+    notebook = nbformat.read(ROOT / "chapters" / "04_self_attention.ipynb", as_version=4)
+    before = list(notebook.cells)
+    publish(notebook, [])
+    shown = {cell.source for cell in notebook.cells if cell.cell_type == "markdown"}
+    figures = [cell.metadata.get("mystnb", {}).get("figure") for cell in before]
+    captions = [f"**Figure.** {figure['caption']}" for figure in figures if figure]
+    assert len(captions) > 10
+    assert set(captions) <= shown
+    where = [notebook.cells.index(cell) for cell in before]
+    assert where == sorted(where)
+    assert notebook.cells[where[6] + 1].source == captions[0]  # directly below its figure
+    nbformat.validate(notebook)
 
 
 def test_no_widget_has_the_picture_or_the_text_of_another():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ SHORT = {
     "differs: NaN in padding reaches the output": "NaN in padding",
     "right: but not tried for tensors that are not contiguous: it raises": "not contiguous: raises",
 }
+# Scores and gradients could be tried in each; a layer decides on its own about shared keys and sinks.
+ASPECTS = ("masks", "empty rows", "NaN in padding", "causal")
 
 
 def stored() -> dict[str, Any]:
@@ -49,26 +52,40 @@ def store(found: Iterable[Mapping[str, Any]]) -> None:
 def source_of_cell() -> str:
     """The text of the cell from which the page makes its table."""
     found = stored()
-    table = {"date": found["date"], "tried": len(found["judged"]), "rows": rows(found["judged"])}
+    judged = found["judged"]
+    table = {"date": found["date"], "tried": len(judged), "counts": counts(judged), "rows": rows(judged)}
     text = json.dumps(table, ensure_ascii=False)[1:-1]
     return f'{FIRST}WILD = json.loads(r"""{{\n{text}\n}}""")  # noqa: E501'
 
 
+def counts(judged: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """How often each finding was made of each aspect."""
+    return {
+        aspect: dict(Counter(short(one["findings"][aspect]) for one in judged.values() if "findings" in one))
+        for aspect in ("scores", *ASPECTS, "shared keys", "gradients")
+    }
+
+
 def rows(judged: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Package and version, classes, lines of glue, what differs, what is wrong; what agrees is one row."""
+    """Package and version, classes, lines of glue, what was tried, what differs; what agrees is one row."""
     together: dict[tuple[str, ...], list[str]] = {}
     for name, one in judged.items():
         said = one.get("findings", {"": f"wrong: could not be tried, {one.get('why')}"})
-        wrong = [text.removeprefix("wrong: ") for text in said.values() if text.startswith("wrong")]
-        differs = [
-            short for text in said.values() for start, short in SHORT.items() if text.startswith(start)
-        ]
-        key = (f"{one['package']} {one['version']}", str(one["glue"]), ", ".join(differs), " ".join(wrong))
+        tried = [aspect for aspect in ASPECTS if short(said.get(aspect, "not tried")) != "not tried"]
+        differs = [short(text) for text in said.values() if short(text) not in ("right", "not tried")]
+        key = (f"{one['package']} {one['version']}", str(one["glue"]), ", ".join(tried), ", ".join(differs))
         together.setdefault(key, []).append(label(name))
     return [
-        [package, ", ".join(names), glue, differs or "—", wrong or "—"]
-        for (package, glue, differs, wrong), names in together.items()
+        [package, ", ".join(names), glue, tried or "—", differs or "—"]
+        for (package, glue, tried, differs), names in together.items()
     ]
+
+
+def short(said: str) -> str:
+    """A finding in two or three words; one that is wrong stays whole."""
+    if said.startswith("not tried"):
+        return "not tried"
+    return next((words for start, words in SHORT.items() if said.startswith(start)), said)
 
 
 def label(name: str) -> str:
