@@ -34,6 +34,7 @@ from set_repository import (
     main,
     read_address,
     set_repository,
+    show_captions,
     show_pictures,
     title_folds,
 )
@@ -437,7 +438,7 @@ def test_published_page_names_the_wheels_that_the_same_build_serves(book, path):
     """What a reader downloads and what Colab opens: the stored notebook, with few differences.
 
     The set-up names the wheels. Of each widget there is a picture or a text, which needs no widget manager.
-    Folded cells begin with a title.
+    A caption stands below its figure, and folded cells begin with a title.
     """
     published = nbformat.read(book / "_sources" / path.relative_to(ROOT), as_version=4)
     stored = nbformat.read(path, as_version=4)
@@ -454,6 +455,7 @@ def test_published_page_names_the_wheels_that_the_same_build_serves(book, path):
     shown = [output.data for cell in stored.cells for output in cell.get("outputs", []) if "data" in output]
     assert all(data.keys() & {"image/png", "text/html"} for data in shown if WIDGET_VIEW in data)
     show_pictures(stored)
+    show_captions(stored)
     title_folds(stored)
     [setup.source] = [cell.source for cell in stored.cells if cell.id == "setup"]
     assert published == stored
