@@ -217,7 +217,7 @@ class Stored(nn.Module):
 
 
 def right_without(model, off, tokens, targets):
-    """Share of places where both answers are right, with the columns of some heads set to zero."""
+    """Share of positions where both answers are right, with the columns of some heads set to zero."""
     layer, width = model.attention, model.attention.head_dim
     with torch.no_grad():
         x = model.positions(model.embedding(tokens))
@@ -253,7 +253,7 @@ def test_the_challenge_is_met_by_the_right_pair_alone(show, pointers):
     task, verdict = host.locator(".mha-challenge p").all()
     first = host.locator(".mha-body > *").first
     expect(first).to_contain_text("Challenge: switch off two of the 4 heads and keep both answers right")
-    expect(first).to_contain_text("at least 75 % of the places")
+    expect(first).to_contain_text("at least 75% of the positions")
     expect(verdict).to_contain_text("All heads are on.")
     quiet = verdict.evaluate("node => getComputedStyle(node).color")
     for pair in combinations(range(4), 2):
@@ -263,7 +263,7 @@ def test_the_challenge_is_met_by_the_right_pair_alone(show, pointers):
                 expect(verdict).to_contain_text("switch off one more")
         share = right_without(models[2], pair, tokens, targets)
         is_met = share >= 0.75
-        percent = f"{100 * share:.1f} % of the places"
+        percent = f"{100 * share:.1f}% of the positions"
         words = f"Without heads {pair[0]} and {pair[1]}, both answers are right in {percent}"
         expect(verdict).to_have_text(f"✓ Met! {words}." if is_met else f"{words}, which is too few.")
         expect(host.get_by_role("status")).to_contain_text(words)
@@ -277,13 +277,13 @@ def test_the_challenge_is_met_by_the_right_pair_alone(show, pointers):
     for head in (1, 2, 4):
         switches(host).nth(head).press("Space")
     share = right_without(models[3], (1, 2, 4), tokens, targets)
-    told = f"Met! Without heads 1, 2 and 4, both answers are right in {100 * share:.1f} %"
+    told = f"Met! Without heads 1, 2 and 4, both answers are right in {100 * share:.1f}%"
     expect(verdict).to_contain_text(told)
     expect(verdict).to_contain_text("How many more can go?")
     # Neither one head nor two can spare any, each for its own reason.
     slider.press("Home")
     expect(verdict).to_contain_text("Not with this model: even with every head on")
-    expect(verdict).to_contain_text(f"only {100 * right_without(models[0], (), tokens, targets):.1f} %")
+    expect(verdict).to_contain_text(f"only {100 * right_without(models[0], (), tokens, targets):.1f}%")
     slider.press("ArrowRight")
     expect(verdict).to_have_text("Not with this model: it has no head to spare. Choose one with more heads.")
 

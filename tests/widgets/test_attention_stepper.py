@@ -568,8 +568,9 @@ def test_step_1_says_where_the_numbers_of_a_word_come_from(opened):
         x = trained_inputs(BLANK.split(), 0)[0][query]
         numbers = ", ".join(f"{number:.2f}".replace("-", "−") for number in x[:4])
         assert re.sub("[\u2066-\u2069]", "", host.locator(rule).inner_text()) == (
-            f"x of “{word}” has 48 numbers: the learned vector of the word plus the learned vector of place "
-            f"{query}. It begins ({numbers}, …). Head {query // 2} has three matrices of 48 × 12 numbers. "
+            f"x of “{word}” has 48 numbers: the learned vector of the word plus the learned vector of "
+            f"position {query}. It begins ({numbers}, …). "
+            f"Head {query // 2} has three matrices of 48 × 12 numbers. "
             "Each entry of q, k and v is the dot product of x with one column."
         )
 

@@ -748,7 +748,7 @@ def test_it_shows_what_the_heads_buy(show):
             assert row.all_inner_texts() == expected
         for place in range(12):
             right += all(answers[task][place] == targets[place, task] for task in range(2))
-        title = f"The answers here: both answers right at {right} of 12 places"
+        title = f"The answers here: both answers right at {right} of 12 positions"
         assert table.locator("caption").inner_text() == title
         assert right == 12 or num_heads == 1
         heads = table.get_by_role("columnheader").all_inner_texts()
@@ -777,7 +777,7 @@ def test_it_shows_what_the_heads_buy(show):
     expect(mirrored.first).to_contain_text(WORDS[causal[1][0]])
     right = sum(all(causal[t][p] == targets[p, t] for t in range(2)) for p in range(12))
     assert right < 12
-    expect(host.get_by_role("status")).to_contain_text(f"All answers right at {right} of 12 places.")
+    expect(host.get_by_role("status")).to_contain_text(f"All answers right at {right} of 12 positions.")
 
 
 def test_the_program_of_a_stored_model_is_short_and_names_it(show):

@@ -288,7 +288,8 @@ def small(**options):
 @pytest.mark.parametrize(("make", "error", "message"), [
     (lambda: SentenceHeads(3, MARKS), TypeError, "^model must be a Bert"),
     (lambda: SentenceHeads(small()), TypeError, "^pieces must be a Sequence"),
-    (lambda: SentenceHeads(small(head=True), [*MARKS, "a", "b"]), ValueError, "model must be a Bert without"),
+    (lambda: SentenceHeads(small(head=True), [*MARKS, "a", "b"]), ValueError,
+     "model must be a Bert with head=False, got head=True"),
     (lambda: SentenceHeads(small(activation="relu"), [*MARKS, "a", "b"]), ValueError, "model must have gelu"),
     (lambda: SentenceHeads(small(), [*MARKS, "a"]), ValueError, "pieces must hold 7 different pieces"),
     (lambda: SentenceHeads(small(), [*MARKS, "a", "a"]), ValueError, "pieces must hold 7 different pieces"),

@@ -397,7 +397,7 @@ class Tensor(Strided):
         return self
 
     def scatter(self, dim, index, src):
-        return self.clone().scatter_(dim, index, src)
+        return self.contiguous().clone().scatter_(dim, index, src)
 
     def index_copy(self, dim, index, source):
         need(index.ndim < 2, f"a vector of places is expected, got {index.ndim} axes", IndexError)

@@ -175,18 +175,18 @@ function challenge() {
     const answers = numTasks === 1 ? "the answer" : numTasks === 2 ? "both answers" : "all answers";
     const are = `${answers} ${numTasks === 1 ? "is" : "are"} right`;
     const isPossible = numHeads > CHALLENGE_OFF && whole >= keep;
-    const [wanted, share] = [formatNumber(100 * keep, 0), `${formatNumber(100 * kept, 1)} %`];
+    const [wanted, share] = [formatNumber(100 * keep, 0), `${formatNumber(100 * kept, 1)}%`];
     const isMet = isPossible && off.length >= CHALLENGE_OFF && kept >= keep;
     const heads = isPossible ? `two of the ${numHeads} heads` : "two heads";
-    task.textContent = `Challenge: switch off ${heads} and keep ${answers} right in at least ${wanted} % of the places.`;
+    task.textContent = `Challenge: switch off ${heads} and keep ${answers} right in at least ${wanted}% of the positions.`;
     if (!isPossible && whole < keep) {
-      verdict.textContent = `Not with this model: even with every head on, ${are} in only ${formatNumber(100 * whole, 1)} % of the places.`;
+      verdict.textContent = `Not with this model: even with every head on, ${are} in only ${formatNumber(100 * whole, 1)}% of the positions.`;
     } else if (!isPossible) {
       verdict.textContent = "Not with this model: it has no head to spare. Choose one with more heads.";
     } else if (off.length === 0) {
       verdict.textContent = "All heads are on. Which two would you miss least? Look at the maps, then try.";
     } else {
-      const without = `Without head${off.length > 1 ? "s" : ""} ${off.join(", ").replace(/, (\d+)$/, " and $1")}, ${are} in ${share} of the places`;
+      const without = `Without head${off.length > 1 ? "s" : ""} ${off.join(", ").replace(/, (\d+)$/, " and $1")}, ${are} in ${share} of the positions`;
       const next = off.length < CHALLENGE_OFF ? "; switch off one more." : ", which is too few.";
       verdict.textContent = isMet ? `✓ Met! ${without}.${numHeads > ALL_SUBSETS ? " How many more can go?" : ""}` : without + next;
     }

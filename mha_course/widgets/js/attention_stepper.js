@@ -305,7 +305,7 @@ function sixRule({ isTrained, words, chosen, x }) {
   const word = `“${sixIsolate(words[chosen])}”`;
   if (!isTrained) return `The numbers of ${word} are given: x = ${formatTuple(x[chosen])}.`;
   return (
-    `x of ${word} has ${x[chosen].length} numbers: the learned vector of the word plus the learned vector of place ${chosen}. ` +
+    `x of ${word} has ${x[chosen].length} numbers: the learned vector of the word plus the learned vector of position ${chosen}. ` +
     `It begins (${Array.from(x[chosen].slice(0, 4), (number) => formatNumber(number, 2)).join(", ")}, …).`
   );
 }

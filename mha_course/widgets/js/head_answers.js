@@ -59,7 +59,7 @@ function answerTable() {
     const places = askedPlaces(task);
     const { right, asked } = countRight(example, answers);
     const all = task.names.length === 2 ? "both answers" : `all ${task.names.length} answers`;
-    setText(caption, asked === 1 ? "The answers here" : `The answers here: ${all} right at ${right} of ${asked} places`);
+    setText(caption, asked === 1 ? "The answers here" : `The answers here: ${all} right at ${right} of ${asked} positions`);
     cells.forEach((row, index) =>
       row.forEach((cell, column) => {
         const [answer, wanted] = [answers[index][column], task.targets[index][places[column]]];
@@ -101,7 +101,7 @@ export function headAnswers() {
     if (isNew) {
       seen.clear();
       // The shares do not depend on the settings, so the bars are drawn once.
-      setText(title, `Share of places with ${example.task.names.length === 2 ? "both" : `all ${example.task.names.length}`} answers right, on new data`);
+      setText(title, `Share of positions with ${example.task.names.length === 2 ? "both" : `all ${example.task.names.length}`} answers right, on new data`);
       shares.draw(
         versions.map((version) => countHeads(version.num_heads[0])),
         versions.map((version) => version.share ?? 0),

@@ -141,7 +141,7 @@ function describeChange(before, now, difference, answers) {
   const isAsked = now.numHeads !== before.numHeads || now.validLen !== before.validLen || now.isCausal !== before.isCausal;
   if (answers && isAsked) {
     const { right, asked } = countRight(now.example, answers);
-    parts.push(`All answers right at ${right} of ${asked} places.`);
+    parts.push(`All answers right at ${right} of ${asked} positions.`);
   }
   return parts.join(" ");
 }

@@ -19,7 +19,7 @@ const RATES = [0.001, 0.003, 0.01, 0.03, 0.1];
 const SAME_TOKEN = 13 / 48;
 const LEGEND =
   "Maps: mean weights, queries in rows, keys in columns, dark is 0 and yellow is 1. Dotted line: the share of " +
-  "places where both answers are the same token.";
+  "positions where both answers are the same token.";
 const HIGHEST_LOSS = 2.5; // a model that guesses has a loss of log 8 = 2.08
 
 /** @param {Frame} frame @returns {Plan} */
@@ -32,7 +32,7 @@ function describeShown({ records, shown }) {
   const { step, loss, bothRight, roles } = records[shown];
   const heads = Array.from({ length: roles.length / 2 }, (_, head) => `head ${head}: ${describeRole(roles, head)}`);
   const learned = step > 0 ? `, loss ${formatNumber(loss, 2)}` : "";
-  return `Step ${step}${learned}, both right in ${percent(bothRight)} of the places. ${heads.join("; ")}.`;
+  return `Step ${step}${learned}, both right in ${percent(bothRight)} of the positions. ${heads.join("; ")}.`;
 }
 
 /** @param {Float64Array} roles @param {number} head */
@@ -67,7 +67,7 @@ function buildSettings(frame, set) {
 /** Loss and share of right answers against the steps. @param {Frame} frame */
 function buildCurves(frame) {
   const losses = plane(frame, { label: "Loss by step", xName: "step", yName: "loss", ticks: [3, 3] });
-  const shares = plane(frame, { label: "Share of places with both answers right, by step", xName: "step", yName: "both right", ticks: [3, 3] });
+  const shares = plane(frame, { label: "Share of positions with both answers right, by step", xName: "step", yName: "both right", ticks: [3, 3] });
   const facts = ["loss of the batch: ", "both answers right: "].map((text) => {
     const number = element("strong");
     return { number, node: element("p", { class: "mha-name" }, text, number) };
