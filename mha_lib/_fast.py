@@ -130,7 +130,16 @@ def _attend_with_sink(
     )
     mask = None if mask is None else F.pad(mask, (1, 0), value=True)
     bias = None if bias is None else F.pad(bias, (1, 0))
-    with_key = options._replace(mask=mask, bias=bias, scale=1.0, sink=None)
+    # By name, since `torch.compile` of older versions does not follow `_replace`.
+    with_key = AttentionOptions(
+        mask=mask,
+        bias=bias,
+        is_causal=options.is_causal,
+        dropout_p=options.dropout_p,
+        need_weights=options.need_weights,
+        score=options.score,
+        scale=1.0,
+    )
     return attend(query, key, value, with_key)[..., :-1]
 
 

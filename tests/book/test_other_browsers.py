@@ -168,7 +168,7 @@ def test_nothing_is_wider_than_a_phone(driver, roots, page):
     assert driver.execute_script(IN_A_FRAME)[1] > 0
 
 
-@pytest.mark.parametrize("page", ["02_scoring_functions", "03_multi_head_attention"])
+@pytest.mark.parametrize("page", sorted(path.stem for path in CHAPTERS.glob("0*.ipynb")))
 def test_a_link_to_the_last_sections_arrives_there(driver, roots, page):
     html = (CHAPTERS.parent / "_build" / "html" / "chapters" / f"{page}.html").read_text(encoding="utf-8")
     for section in re.findall(r'<section id="([^"]+)"', html)[-3:]:

@@ -82,8 +82,9 @@ BORROW = [
     "from mha_course.built import split_heads\nsplit_heads.__module__ = '__main__'",
     "from mha_course.built import split_heads\nimport mha_course._judged as j\ndescribed = j.described\ndef hidden(value):\n"
     "    found = described(value)\n    return found | {'is_ours': False} if isinstance(found, dict) else found\nj.described = hidden",
-    "import gc, sys\ndef split_heads(x, num_heads):\n    for one in gc.get_objects():\n"
-    "        if getattr(one, '__name__', '') in ('split_heads', '_split_heads') and one is not split_heads:\n            return one(x, num_heads)",
+    "import gc\nWANTED = ('mha_course.built', 'split_heads')\ndef split_heads(x, num_heads):\n    for one in gc.get_objects():\n"
+    "        if isinstance(one, type(split_heads)) and (one.__module__, one.__name__) == WANTED:\n"
+    "            return one(x, num_heads)",
     "import importlib as i\nf = i.import_module('mha_course.built').split_heads\n" + RIGHT_BY.format("f"),
 ]
 EXHAUST = [

@@ -127,11 +127,13 @@ def wait_for_the_kernel(page, seconds):
 
 
 def compared(path):
-    """A stored notebook without the outputs that its training made: nbval does not compare these either."""
+    """A stored notebook without what a rounding error changes: what training printed, and plots."""
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         if "nbval-ignore-output" in cell.metadata.get("tags", []):
             cell.outputs = []
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop("image/png", None)
     return notebook
 
 
